@@ -103,7 +103,7 @@ type Engine struct {
 	*status.Node
 	events.Calls
 	podCheckpoints
-	images
+	*imageCalls
 	fallback
 
 	parts     recovery.Deps
@@ -121,6 +121,7 @@ type (
 	containerCalls = container.Calls
 	sessionCalls   = session.Calls
 	podCheckpoints = podcheckpoint.Calls
+	imageCalls     = image.Service
 )
 
 // fallback answers what nothing above it does. It is two levels deeper than the
@@ -133,12 +134,10 @@ type unanswered struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-type images struct{ *image.Service }
-
 // New opens the engine's state. Nothing runs and nothing may be called until
 // Recover has returned.
 func New(ctx context.Context, c Config) (_ *Engine, err error) {
-	if err := c.check(); err != nil {
+	if err := c.complete(); err != nil {
 		return nil, err
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -171,13 +170,9 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 	if p.Pods, p.Broken, err = pod.Open(background, c.Root, c.State); err != nil {
 		return err
 	}
-	prober := c.Prober
-	if prober == nil {
-		prober = probe.New(shim.Protocol{})
-	}
 	p.Binaries, err = binaries.Open(p.Pods, binaries.Config{
-		Root: c.Root, Supervisor: c.Supervisor, Pause: c.Pause, Prober: prober, Unreadable: len(p.Broken.Sandboxes) > 0,
-		Handlers: binaries.Handlers{Told: c.Definitions, Configured: c.configured()}, Log: entry,
+		Root: c.Root, Supervisor: c.Supervisor, Pause: c.Pause, Prober: c.Prober, Unreadable: len(p.Broken.Sandboxes) > 0,
+		Handlers: binaries.Handlers{Told: c.Definitions, Configured: c.Configured}, Log: entry,
 	})
 	if err != nil {
 		return err
@@ -200,12 +195,12 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p := &e.parts
 	p.Tasks = task.New(p.Pods, p.Binaries, p.Shims)
 	p.Rootfs = rootfs.New(p.Pods, p.Images)
-	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.accepting())
+	e.checker = capabilities.New(p.Pods, kept, p.Binaries, p.Images, c.Accepting)
 	announcer := events.NewAnnouncer(e.broker, p.Pods, e.agents)
-	subjects, resources := hooks.NewSubjects(p.Pods), container.NewResources(p.Pods, kept, p.Tasks)
+	subjects, resources := hooks.NewSubjects(p.Pods), &container.Resources{Pods: p.Pods, Settings: kept, Tasks: p.Tasks}
 	plugins := c.Plugins
 	plugins.Name, plugins.Version, plugins.LinkDir = runtimeName, c.Version, p.Pods.PluginLinks()
-	if p.Plugins, err = nri.Open(plugins, container.NewPluginNode(p.Pods, subjects, resources)); err != nil {
+	if p.Plugins, err = nri.Open(plugins, container.NewPluginNode(subjects, resources)); err != nil {
 		return err
 	}
 	told := hooks.New(subjects, p.Plugins)
@@ -226,10 +221,10 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	e.Stats = podstats.New(p.Pods, p.Images)
 	e.overheads = overheads.New(p.Pods, p.Shims, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{
-		RuntimeName: cmp.Or(c.RuntimeName, runtimeName), Version: c.Version, Snapshotter: c.Settings.Snapshotter, Definitions: c.Definitions,
+		RuntimeName: c.RuntimeName, Version: c.Version, Snapshotter: c.Settings.Snapshotter, Definitions: c.Definitions,
 	})
 	e.Calls = events.Calls{Broker: e.broker, Log: log.G(p.Pods.Background)}
-	e.images = images{image.NewService(p.Images)}
+	e.imageCalls = image.NewService(p.Images)
 	e.api, err = containerdapi.New(p.Pods.Background, containerdapi.Deps{
 		Pods: p.Pods, Images: p.Images, Stats: e.Stats, Events: e.agents, OOM: p.Pods.Index.NoteOOM, Version: c.Version, Revision: c.Revision,
 	})
@@ -285,21 +280,8 @@ func (e *Engine) ServeContainerdAPI(ctx context.Context, l net.Listener, options
 	return e.api.Serve(ctx, l, containerdapi.Agents, options...)
 }
 
-func (c Config) configured() func() []*handler.Definition {
-	if c.Configured == nil {
-		return c.Definitions
-	}
-	return c.Configured
-}
-
-func (c Config) accepting() func() []*handler.Definition {
-	if c.Accepting == nil {
-		return c.Definitions
-	}
-	return c.Accepting
-}
-
-func (c Config) check() error {
+// complete checks c, and fills in what may be left out.
+func (c *Config) complete() error {
 	for _, f := range []struct{ name, value string }{{"supervisor binary", c.Supervisor}, {"sandbox process binary", c.Pause}} {
 		if !filepath.IsAbs(f.value) {
 			return fmt.Errorf("engine: %s %q must be an absolute path", f.name, f.value)
@@ -307,6 +289,16 @@ func (c Config) check() error {
 	}
 	if c.Definitions == nil {
 		return errors.New("engine: no handlers given")
+	}
+	if c.Accepting == nil {
+		c.Accepting = c.Definitions
+	}
+	if c.Configured == nil {
+		c.Configured = c.Definitions
+	}
+	c.RuntimeName = cmp.Or(c.RuntimeName, runtimeName)
+	if c.Prober == nil {
+		c.Prober = probe.New(shim.Protocol{})
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func TestChangeableDevices(t *testing.T) {
 			put(t, filepath.Join(ours, "ours.json"), text("ours.com"))
 			put(t, filepath.Join(theirs, "theirs.json"), text("theirs.com"))
 			test.Must(t, c.change(theirs))
-			b := &specifier{cdiDirs: []string{ours, theirs}}
+			b := &specifier{Deps{CDISpecDirs: []string{ours, theirs}}}
 			spec := &specs.Spec{Process: &specs.Process{}}
 			test.Refused(t, b.injectCDI(spec, []string{"ours.com/gpu=0", "theirs.com/gpu=0"}), errdefs.IsFailedPrecondition, c.want, "theirs.com/gpu=0")
 			test.Check(t, b.injectCDI(spec, []string{"ours.com/gpu=0"}))

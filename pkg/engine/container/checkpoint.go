@@ -13,8 +13,6 @@ import (
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
@@ -26,10 +24,8 @@ import (
 
 // checkpoints are written of containers that run.
 type checkpoints struct {
-	pods         *pod.Registry
-	binaries     *binaries.Binaries
-	capabilities *capabilities.Checker
-	dumper       *criu.Dumper
+	Deps
+	dumper *criu.Dumper
 }
 
 // CheckpointContainer writes the processes of a running container, and what they
@@ -39,11 +35,11 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	if err := validate.CheckpointContainer(r); err != nil {
 		return nil, err
 	}
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
-	if err := needCRIU(ctx, b.binaries, b.capabilities, c.Sandbox.Spec()); err != nil {
+	if err := b.needCRIU(ctx, c.Sandbox.Spec()); err != nil {
 		return nil, err
 	}
 	if info, err := os.Stat(filepath.Dir(r.GetLocation())); err != nil || !info.IsDir() {
@@ -76,7 +72,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 
 // checkpoint needs c.op and a container that runs.
 func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location string) (err error) {
-	dir, err := checkpoint.Open(b.pods.CheckpointsDir(c.ID()))
+	dir, err := checkpoint.Open(b.Pods.CheckpointsDir(c.ID()))
 	if err != nil {
 		return err
 	}
@@ -85,7 +81,7 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	if err := b.whileFrozen(ctx, c, dir); err != nil {
 		return err
 	}
-	spec, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "config.json"))
+	spec, err := os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json"))
 	if err != nil {
 		return err
 	}
@@ -125,12 +121,12 @@ func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 }
 
 // needCRIU refuses where no checkpoint of a container can be made, or restored.
-func needCRIU(ctx context.Context, all *binaries.Binaries, able *capabilities.Checker, s *pod.SandboxSpec) error {
-	rt, err := all.Prober.Probe(ctx, all.Runtimes.Of(s))
+func (b *Deps) needCRIU(ctx context.Context, s *pod.SandboxSpec) error {
+	rt, err := b.Binaries.Prober.Probe(ctx, b.Binaries.Runtimes.Of(s))
 	if err != nil {
 		return err
 	}
-	if err := able.Refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
+	if err := b.Capabilities.Refuse(ctx, s.Definition, rt, preflight.Checkpoints); err != nil {
 		return err
 	}
 	if s.Plan.User != nil {

@@ -3,48 +3,38 @@ package container
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/beneath"
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
-	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
-	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
-	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
-	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
 // creation makes containers.
 type creation struct {
-	pods         *pod.Registry
-	binaries     *binaries.Binaries
-	tasks        *task.Service
-	rootfs       *rootfs.Mounts
-	hooks        *hooks.Hooks
-	images       *image.Store
-	capabilities *capabilities.Checker
-	specs        *specifier
-	ends         *ends
-	events       *events.Announcer
+	Deps
+	specs *specifier
+	ends  *ends
 }
 
 // CreateContainer makes a container in a READY sandbox, up to but not including
@@ -61,7 +51,7 @@ func (b *creation) RestoreContainer(ctx context.Context, r *runtimeapi.CreateCon
 }
 
 func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequest, from *pod.Origin) (*runtimeapi.CreateContainerResponse, error) {
-	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
+	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -74,15 +64,17 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	if err := s.Open(); err != nil {
 		return nil, err
 	}
-	if err := b.capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
+	if err := b.Capabilities.CheckContainer(ctx, r.GetConfig(), s.Spec()); err != nil {
 		return nil, err
 	}
-	img, err := b.images.ToRun(r.GetConfig().GetImage().GetImage(), catalog.PlatformOf(s.Spec().Definition))
+	img, err := b.Images.ToRun(r.GetConfig().GetImage().GetImage(), catalog.PlatformOf(s.Spec().Definition))
 	if err == nil && img.Checkpoint {
-		err = b.mayRestore(ctx, s.Spec(), img)
+		if err = b.Images.MayRestore(img); err == nil {
+			err = b.needCRIU(ctx, s.Spec())
+		}
 	}
 	if err == nil {
-		img, err = b.images.Whole(ctx, img)
+		img, err = b.Images.Whole(ctx, img)
 	}
 	if err != nil {
 		return nil, err
@@ -92,16 +84,16 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 		return nil, s.NotReady()
 	}
 	defer leave()
-	if err := task.NeedNamespaces(ctx, s, b.events); err != nil {
+	if err := b.needNamespaces(ctx, s); err != nil {
 		return nil, err
 	}
 	id := pod.NewID()
 	name := reserve.ContainerName(s.ID(), r.GetConfig().GetMetadata())
-	if err := b.pods.Names.Reserve(name, id); err != nil {
-		return nil, b.pods.Index.Taken(err)
+	if err := b.Pods.Names.Reserve(name, id); err != nil {
+		return nil, b.Pods.Index.Taken(err)
 	}
 	u := &pod.Undo{}
-	u.Add("name", func(context.Context) error { b.pods.Names.Release(name, id); return nil })
+	u.Add("name", func(context.Context) error { b.Pods.Names.Release(name, id); return nil })
 	c, err := b.makeOf(ctx, u, s, id, &asked{request: r, image: img, from: from})
 	if err != nil {
 		if s.Making.Ctx.Err() != nil {
@@ -114,21 +106,38 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 		return nil, err
 	}
 	failpoint.Hit(failpoint.ContainerCreated)
-	b.events.Announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	b.hooks.Plugins.PostCreateContainer(ctx, b.hooks.Container(c))
+	b.Events.Announce(c.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.Hooks.Plugins.PostCreateContainer(ctx, b.Hooks.Container(c))
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// needNamespaces refuses what needs a namespace of s that was unmounted, as
+// `umount -R /run/netns` does. It cannot be had again, so s is NOTREADY from
+// then on: the kubelet then runs a new sandbox for the pod. It must not be called
+// while s is being stopped.
+func (b *Deps) needNamespaces(ctx context.Context, s *pod.Sandbox) error {
+	lost := s.Status().Namespaces.Lost()
+	if lost == "" {
+		return nil
+	}
+	ready := s.Status().Phase == pod.PhaseReady
+	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
+	if ready {
+		b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	}
+	return fmt.Errorf("namespace %s of sandbox %s was unmounted by something else on the node; run a new sandbox for the pod: %w",
+		lost, s.ID(), errdefs.ErrFailedPrecondition)
 }
 
 // ShowFailed lists a container that neither came to be nor could be taken back,
 // so that the kubelet removes it; forgetting it would leak what is left.
 func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
 	c.Record(ctx, func(st *pod.ContainerStatus) {
-		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, pod.StartFailedCode, "CreateError"
-		st.Message, st.FinishedAt = printable.Line(printable.Error(cause)), b.pods.Clock.Now()
+		st.Failed("CreateError", cause, b.Pods.Clock.Now())
 	})
 	close(c.Exited)
 	close(c.Erased) // as far as it could be
-	b.pods.Index.AddContainer(c)
+	b.Pods.Index.AddContainer(c)
 }
 
 type asked struct {
@@ -142,7 +151,7 @@ type asked struct {
 // make makes the parts of a container one after the other; u takes them back. The
 // container is there, also after an error, if it has a record.
 func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (*pod.Container, error) {
-	if err := b.binaries.Runtimes.Need(s); err != nil {
+	if err := b.Binaries.Runtimes.Need(s); err != nil {
 		return nil, err
 	}
 	spec, err := b.plan(s, id, a.request, a.image)
@@ -155,16 +164,16 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	case a.from != nil:
 		spec.Checkpoint = a.from.Images
 	case a.checkpoint != nil:
-		spec.Checkpoint, spec.ImageName = b.pods.RestoreDir(id), cmp.Or(a.image.Tag(a.checkpoint.Config.RootfsImageName), spec.ImageRef)
+		spec.Checkpoint, spec.ImageName = b.Pods.RestoreDir(id), cmp.Or(a.image.Tag(a.checkpoint.Config.RootfsImageName), spec.ImageRef)
 	}
-	b.pods.Labels.Hold(spec.ProcessLabel)
-	u.Add("label", func(context.Context) error { b.pods.Labels.Release(spec.ProcessLabel); return nil })
-	o, err := b.pods.Containers.Create(id, *spec, pod.ContainerStatus{}, store.Relaxed)
+	b.Pods.Labels.Hold(spec.ProcessLabel)
+	u.Add("label", func(context.Context) error { b.Pods.Labels.Release(spec.ProcessLabel); return nil })
+	o, err := b.Pods.Containers.Create(id, *spec, pod.ContainerStatus{}, store.Relaxed)
 	if err != nil {
 		return nil, err
 	}
 	c := pod.NewContainer(o, s)
-	u.Add("record", func(context.Context) error { return b.pods.Containers.Delete(id) })
+	u.Add("record", func(context.Context) error { return b.Pods.Containers.Delete(id) })
 	u.Add("bundle", func(ctx context.Context) error { return b.ends.RemoveParts(ctx, c) })
 	failpoint.Hit(failpoint.ContainerPlanned)
 	return c, b.makeParts(ctx, u, c, a)
@@ -172,27 +181,33 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 
 func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, a *asked) error {
 	mounting, end := step.Begin(ctx, step.Rootfs)
-	rootfs, err := b.rootfs.PrepareRootfs(mounting, c, a.image)
+	rootfs, err := b.Rootfs.PrepareRootfs(mounting, c, a.image)
 	if err == nil && a.checkpoint != nil {
 		err = b.takeUp(mounting, c, a, rootfs)
 	}
 	if err == nil {
-		err = b.rootfs.MountVolumes(mounting, c)
+		err = b.Rootfs.MountVolumes(mounting, c)
 	}
 	if end(err); err != nil {
 		return err
 	}
-	ociSpec, user, err := b.specs.buildSpec(ctx, c, a.image, rootfs)
+	runtime, err := b.Binaries.Prober.Probe(ctx, b.Binaries.Runtimes.Of(c.Sandbox.Spec()))
+	if err != nil {
+		return err
+	}
+	ociSpec, user, err := b.specs.buildSpec(ctx, c, a.image, rootfs, runtime)
 	if err != nil {
 		return err
 	}
 	adjusting, end := step.Begin(ctx, step.Plugins)
-	err = b.specs.adjust(adjusting, u, c, ociSpec)
+	err = b.specs.adjust(adjusting, u, c, ociSpec, runtime)
 	if end(err); err != nil {
 		return err
 	}
-	if err := b.specs.mapMounts(ctx, c, ociSpec); err != nil {
-		return err
+	if c.Sandbox.Spec().Plan.User != nil {
+		if err := b.Rootfs.MapFor(c, ociSpec, runtime); err != nil {
+			return err
+		}
 	}
 	if a.checkpoint != nil {
 		if err := a.checkpoint.Spec.Fits(ociSpec); err != nil {
@@ -215,7 +230,7 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return b.hooks.Plugins.Shown(b.hooks.Container(c), func() error {
+	return b.Hooks.Plugins.Shown(b.Hooks.Container(c), func() error {
 		err := c.Update(func(st *pod.ContainerStatus) error {
 			st.Phase = pod.PhaseCreated
 			st.User = user
@@ -225,8 +240,72 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 		if err != nil {
 			return err
 		}
-		return c.Sandbox.Making.Show(func() { b.pods.Index.AddContainer(c) })
+		return c.Sandbox.Making.Show(func() { b.Pods.Index.AddContainer(c) })
 	})
+}
+
+// createTask creates the task of the container. It does not end with the caller's context,
+// but with the sandbox.
+func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
+	s := c.Sandbox
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
+	defer cancel()
+	defer context.AfterFunc(s.Making.Ctx, cancel)()
+	client, err := b.Tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := s.Runner.Options(pod.TaskOptions{LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, Checkpoint: c.Spec().Checkpoint})
+	if err != nil {
+		return err
+	}
+	if err := s.Runner.OpenLog(ctx, c); err != nil {
+		return err
+	}
+	io := b.Pods.Stdio(c)
+	request := &taskapi.CreateTaskRequest{
+		ID: c.ID(), Bundle: b.Pods.ContainerDir(c.ID()), Terminal: c.Config().GetTty(),
+		Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Options: options, Checkpoint: c.Spec().Checkpoint,
+	}
+	if s.MountsRootfs() {
+		request.Rootfs = mount.ToProto(rootfs)
+	}
+	unanswered, err := CallCreate(ctx, client, request)
+	if err == nil {
+		return nil
+	}
+	if unanswered != nil {
+		c.Creating.Store(unanswered)
+		u.Add("create", c.AwaitCreated)
+	}
+	if !s.CreatesEarly() {
+		return fmt.Errorf("create container: %w", err)
+	}
+	if shim.Lost(err) || shim.IsUnresponsive(err) || ctx.Err() != nil {
+		return fmt.Errorf("create container: %w", s.Runner.Blame(err))
+	}
+	// The runtime was called already. StartContainer reports that a program cannot be run
+	// (CRI: StartError).
+	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
+}
+
+// CallCreate gives up when ctx ends. The other side does not, and what it still
+// makes can be removed only when it has: that is returned to be waited for, and ends
+// with the shim at the latest. The other side gets no deadline: Kata
+// answers by it that nothing came of the call, and goes on.
+func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pod.PendingCall, error) {
+	answer, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, err := client.Task.Create(context.WithoutCancel(ctx), request)
+		answer <- task.FromShim(err)
+	}()
+	select {
+	case err := <-answer:
+		return nil, err
+	case <-ctx.Done():
+		return &pod.PendingCall{Ended: ended}, cmp.Or(client.Unresponsive(), ctx.Err())
+	}
 }
 
 // plan is what the container's record says for its whole life.
@@ -236,18 +315,19 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 	if err != nil {
 		return nil, err
 	}
-	config, volumes, err := b.rootfs.PlanVolumes(s, r.GetConfig())
+	config, volumes, err := b.Rootfs.PlanVolumes(s, r.GetConfig())
 	if err != nil {
 		return nil, err
 	}
 	_, signal := ocispec.StopSignal(config, img.Config.StopSignal)
+	given := r.GetConfig().GetImage()
 	spec := &pod.ContainerSpec{
 		Sandbox:     s.ID(),
-		CreatedAt:   b.pods.Clock.Now(),
+		CreatedAt:   b.Pods.Clock.Now(),
 		ImageID:     img.ID,
-		ImageRef:    imageRef(img),
-		ImageName:   imageName(r.GetConfig().GetImage(), img),
-		ImageTag:    img.Name(r.GetConfig().GetImage().GetUserSpecifiedImage()),
+		ImageRef:    cmp.Or(first(img.RepoDigests), img.ID),
+		ImageName:   cmp.Or(given.GetUserSpecifiedImage(), first(img.RepoTags), given.GetImage()),
+		ImageTag:    img.Name(given.GetUserSpecifiedImage()),
 		ImageChain:  img.RootChain().String(),
 		Snapshotter: kept.Snapshotter,
 		CgroupsPath: path,
@@ -265,22 +345,11 @@ func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainer
 	return spec, err
 }
 
-// imageRef is the digested name that users see; the id where there is none.
-func imageRef(img *catalog.Image) string {
-	if len(img.RepoDigests) > 0 {
-		return img.RepoDigests[0]
+func first(names []string) string {
+	if len(names) == 0 {
+		return ""
 	}
-	return img.ID
-}
-
-func imageName(s *runtimeapi.ImageSpec, img *catalog.Image) string {
-	switch {
-	case s.GetUserSpecifiedImage() != "":
-		return s.GetUserSpecifiedImage()
-	case len(img.RepoTags) > 0:
-		return img.RepoTags[0]
-	}
-	return s.GetImage()
+	return names[0]
 }
 
 // logPath is the container's log file and the directory that the kubelet gave for
@@ -296,22 +365,19 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 
 // writeBundle writes what the runtime reads, and the pipes of the container.
 func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
-	dir := b.pods.ContainerDir(c.ID())
-	if err := pod.WriteSpec(dir, spec); err != nil {
-		return fmt.Errorf("bundle: %w", err)
-	}
-	// ExecSync needs only this part of the spec.
-	process, err := json.Marshal(spec.Process)
+	dir := b.Pods.ContainerDir(c.ID())
+	err := pod.WriteSpec(dir, spec)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "process.json"), process, 0o600)
+		// ExecSync needs only this part of the spec.
+		err = atomicfile.WriteJSON(filepath.Join(dir, "process.json"), spec.Process, atomicfile.Relaxed)
+	}
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "io"), 0o700)
 	}
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "io"), 0o700); err != nil {
-		return fmt.Errorf("bundle: %w", err)
-	}
-	for _, p := range b.pods.Stdio(c).Paths() {
+	for _, p := range b.Pods.Stdio(c).Paths() {
 		if err := unix.Mkfifo(p, 0o600); err != nil {
 			return fmt.Errorf("create pipe %s: %w", p, err)
 		}

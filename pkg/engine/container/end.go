@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,12 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
-	"github.com/berth-cri/berth/pkg/engine/events"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/printable"
@@ -26,18 +23,11 @@ import (
 
 // ends does what follows the end of a container: it is recorded and told, and
 // what was there of the container goes.
-type ends struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	tasks    *task.Service
-	rootfs   *rootfs.Mounts
-	hooks    *hooks.Hooks
-	events   *events.Announcer
-}
+type ends struct{ Deps }
 
 // Watch waits for the end of a running container and records it.
 func (b *ends) Watch(c *pod.Container) {
-	exit, err := b.tasks.Await(c.Sandbox, c.ID())
+	exit, err := b.Tasks.Await(c.Sandbox, c.ID())
 	if err != nil {
 		return // the engine is closing
 	}
@@ -47,39 +37,38 @@ func (b *ends) Watch(c *pod.Container) {
 // ended records the end of c, tells everybody, and lets the runtime forget it.
 func (b *ends) ended(c *pod.Container, exit pod.Exit) {
 	// Whoever hears of the exit may read the last lines.
-	if err := c.Sandbox.Runner.FlushLog(b.pods.Background, c); err != nil {
-		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Debug("Failed to wait for the log of exited container")
+	if err := c.Sandbox.Runner.FlushLog(b.Pods.Background, c); err != nil {
+		log.G(b.Pods.Background).WithError(err).WithField("container", c.ID()).Debug("Failed to wait for the log of exited container")
 	}
 	b.RecordEnd(c, exit)
-	if b.hooks.Plugins != nil {
-		go b.hooks.Plugins.StopContainer(b.pods.Background, b.hooks.Container(c)) // who removes c waits for it
+	if b.Hooks.Plugins != nil {
+		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // its removal waits for that
 	}
 	b.EraseEnded(c)
 }
 
 // RecordEnd makes c EXITED.
 func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
-	oom := exit.OOM || b.killedForMemory(c)
+	// A foreign shim may report the kill too late or not at all.
+	killed := exit.OOM || c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.Pods.Background, c.Spec().CgroupsPath)
 	err := c.Force(func(st *pod.ContainerStatus) {
+		oom := killed || c.OOM.Load()
 		if exit.Unknown {
-			st.LostExit(exit.At)
-			if oom || c.OOM.Load() {
-				st.Reason = pod.ExitReason(pod.UnknownExitCode, true, true)
-			}
+			st.LostExit(exit.At, oom)
 			return
 		}
 		st.Phase, st.PID = pod.PhaseExited, 0
-		st.ExitCode, st.Reason = int32(exit.Status), pod.ExitReason(int32(exit.Status), oom || c.OOM.Load(), false)
+		st.ExitCode, st.Reason = int32(exit.Status), pod.ExitReason(int32(exit.Status), oom, false)
 		st.Message = printable.Line(exit.Why)
 		// The supervisor may see the end of a short life before its start is
 		// recorded here.
 		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)
 	})
 	if err != nil && !errdefs.IsNotFound(err) {
-		log.G(b.pods.Background).WithError(err).WithField("container", c.ID()).Error("Failed to record container exit")
+		log.G(b.Pods.Background).WithError(err).WithField("container", c.ID()).Error("Failed to record container exit")
 	}
-	b.pods.Clock.Seen(exit.At.UnixNano())
-	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.Pods.Clock.Seen(exit.At.UnixNano())
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
 }
 
@@ -89,7 +78,7 @@ func (b *ends) EndRestore(c *pod.Container) {
 	if c.Sandbox.Spec().WholeCheckpoint() == "" {
 		return // it goes on alone
 	}
-	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 	defer cancel()
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err == nil {
@@ -102,7 +91,7 @@ func (b *ends) EndRestore(c *pod.Container) {
 }
 
 func (b *ends) EraseEnded(c *pod.Container) {
-	ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 	defer cancel()
 	b.erase(ctx, c)
 }
@@ -129,7 +118,7 @@ func (b *ends) clean(ctx context.Context, c *pod.Container) error {
 	if err := b.EraseTask(ctx, c); err != nil {
 		return err
 	}
-	if err := errors.Join(b.rootfs.UnmountParts(c.ID()), os.RemoveAll(b.pods.RestoreDir(c.ID()))); err != nil {
+	if err := errors.Join(b.Rootfs.UnmountParts(c.ID()), os.RemoveAll(b.Pods.RestoreDir(c.ID()))); err != nil {
 		return err
 	}
 	return c.Force(func(st *pod.ContainerStatus) { st.Erased = true })
@@ -138,9 +127,9 @@ func (b *ends) clean(ctx context.Context, c *pod.Container) error {
 // cleanOnceItAnswers cleans up after a shim that stood still: when it goes on, it may run what
 // has ended here.
 func (b *ends) cleanOnceItAnswers(c *pod.Container) {
-	for b.pods.Background.Err() == nil {
+	for b.Pods.Background.Err() == nil {
 		time.Sleep(time.Second)
-		ctx, cancel := context.WithTimeout(b.pods.Background, pod.UndoTimeout)
+		ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 		err := b.clean(ctx, c)
 		cancel()
 		if !shim.IsUnresponsive(err) {
@@ -155,11 +144,11 @@ func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	if err := c.AwaitCreated(ctx); err != nil {
 		return err
 	}
-	b.binaries.Runtimes.Mend(c.Sandbox)
+	b.Binaries.Runtimes.Mend(c.Sandbox)
 	if err := c.Sandbox.Runner.Delete(ctx, c.ID()); err != nil {
 		return err
 	}
-	b.tasks.Drop(c.Sandbox, c.ID())
+	b.Tasks.Drop(c.Sandbox, c.ID())
 	return c.Sandbox.Runner.CloseLog(ctx, c)
 }
 
@@ -173,17 +162,17 @@ func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 			return err
 		}
 	}
-	if err := b.rootfs.UnmountParts(c.ID()); err != nil {
+	if err := b.Rootfs.UnmountParts(c.ID()); err != nil {
 		return err
 	}
-	if err := b.rootfs.RemoveRootfs(ctx, c); err != nil {
-		return err
+	if err := b.Images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
+		return fmt.Errorf("remove root filesystem: %w", err)
 	}
 	return errors.Join(
 		group.Remove(ctx),
-		os.RemoveAll(b.pods.RestoreDir(c.ID())),
-		removeRuntimeState(b.pods.Layout, c),
-		b.rootfs.Residue.Erase(b.pods.ContainerDir(c.ID()), func() error { return b.rootfs.EraseContainer(c.ID()) }),
+		os.RemoveAll(b.Pods.RestoreDir(c.ID())),
+		removeRuntimeState(b.Pods.Layout, c),
+		b.Rootfs.Residue.Erase(b.Pods.ContainerDir(c.ID()), func() error { return b.Rootfs.EraseContainer(c.ID()) }),
 	)
 }
 
@@ -196,16 +185,19 @@ func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 	return os.RemoveAll(filepath.Join(l.RuntimeRoot(c.Sandbox.Spec().Definition), c.ID()))
 }
 
-// Gone records that a created container cannot be started any more.
-func (b *ends) Gone(ctx context.Context, c *pod.Container) {
-	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now()) })
+// FailedBefore records that the start failed which an earlier daemon asked for.
+func (b *ends) FailedBefore(ctx context.Context, c *pod.Container) {
+	c.Record(ctx, func(st *pod.ContainerStatus) { st.Failed(startError, errUnheard, b.Pods.Clock.Now()) })
 	close(c.Exited)
-	go b.EraseEnded(c)
+	go func() {
+		b.EndRestore(c)
+		b.EraseEnded(c)
+	}()
 }
 
-// killedForMemory also asks the runner: a foreign shim may report the kill too late or not
-// at all, and then the cgroup's own count, which exists until the task is deleted, or the
-// kernel's log says so.
-func (b *ends) killedForMemory(c *pod.Container) bool {
-	return c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.pods.Background, c.Spec().CgroupsPath)
+// Gone records that a created container cannot be started any more.
+func (b *ends) Gone(ctx context.Context, c *pod.Container) {
+	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now(), false) })
+	close(c.Exited)
+	go b.EraseEnded(c)
 }

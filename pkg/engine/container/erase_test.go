@@ -46,20 +46,20 @@ func TestOrderAfterAnExit(t *testing.T) {
 			if st := c.Status(); st.ExitCode != 3 || st.Erased != (fails == "" || fails == "FlushLog") {
 				t.Errorf("exit code %d, erased %v", st.ExitCode, st.Erased)
 			}
-			s := &stops{pods: b.pods, binaries: b.binaries, tasks: b.tasks, hooks: b.hooks, events: b.events, ends: b}
+			s := &stops{b.Deps, b}
 			remove := func() error {
 				_, err := s.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID()})
 				return err
 			}
 			if fails == "Delete" || fails == "CloseLog" {
 				test.Fails(t, remove(), "it is removed while the runtime has it")
-				if _, there := b.pods.Containers.Get(c.ID()); !there {
+				if _, there := b.Pods.Containers.Get(c.ID()); !there {
 					t.Fatal("its record is gone")
 				}
 				delete(runner.Fails, fails)
 			}
 			test.Check(t, remove())
-			if _, there := b.pods.Containers.Get(c.ID()); there {
+			if _, there := b.Pods.Containers.Get(c.ID()); there {
 				t.Error("its record is left")
 			}
 		})
@@ -83,17 +83,17 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	o := test.Value(pods.Containers.Create(pod.NewID(), spec, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 	c := pod.NewContainer(o, s)
 	pods.Index.AddContainer(c)
-	return &ends{
-		pods: pods, binaries: b, tasks: task.New(pods, b, shims), rootfs: rootfs.New(pods, images),
-		hooks: hooks.New(hooks.NewSubjects(pods), nil), events: events.NewAnnouncer(events.NewBroker(), pods, nil),
-	}, c
+	return &ends{Deps{
+		Pods: pods, Binaries: b, Tasks: task.New(pods, b, shims), Images: images, Rootfs: rootfs.New(pods, images),
+		Hooks: hooks.New(hooks.NewSubjects(pods), nil), Events: events.NewAnnouncer(events.NewBroker(), pods, nil),
+	}}, c
 }
 
 // On a full disk nothing is erased that alone tells how a container ended.
 func TestExitIsNotErasedUnrecorded(t *testing.T) {
 	runner := &enginetest.Runner{}
 	b, c := exited(t, runner)
-	records, err := filepath.Glob(filepath.Join(b.pods.Root, "records", "containers", c.ID(), "status.json"))
+	records, err := filepath.Glob(filepath.Join(b.Pods.Root, "records", "containers", c.ID(), "status.json"))
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records %q, %v", records, err)
 	}

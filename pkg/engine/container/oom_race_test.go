@@ -20,7 +20,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 	test.Must(t, err)
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{Type: handler.Shim}}, &enginetest.Runner{})
 	pods.Index.AddSandbox(s)
-	b := &ends{pods: pods, events: events.NewAnnouncer(events.NewBroker(), pods, nil)}
+	b := &ends{Deps{Pods: pods, Events: events.NewAnnouncer(events.NewBroker(), pods, nil)}}
 	for n := range 300 {
 		o := test.Value(pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: s.ID(), CgroupsPath: "/none"}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
 		c := pod.NewContainer(o, s)

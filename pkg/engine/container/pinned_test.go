@@ -50,7 +50,7 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	options := test.Value(k.tasks.Bind(s).Options(pod.TaskOptions{}))(t)
 	task := &supervisorapi.TaskOptions{}
 	test.Must(t, options.UnmarshalTo(task))
-	spec := test.Value((&creation{pods: k.pods, rootfs: rootfs.New(k.pods, nil)}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &catalog.Image{}))(t)
+	spec := test.Value((&creation{Deps: Deps{Pods: k.pods, Rootfs: rootfs.New(k.pods, nil)}}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &catalog.Image{}))(t)
 	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
 	base := test.Value(k.settings.BaseSpec(s.Spec()))(t)
 	if base != nil {
@@ -71,7 +71,9 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: "/runc", BaseRuntimeSpec: filepath.Join(dir, "base.json")}
 	put(t, d.BaseRuntimeSpec, `{"ociVersion":"1.0.2","hostname":"then"}`)
 	profile := put(t, filepath.Join(dir, "seccomp.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
-	before := &settings.Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, DefaultSeccompFile: profile}
+	before := &settings.Settings{Driver: cgroup.Systemd, Config: settings.Config{
+		CgroupPrefix: func() string { return "then" }, Snapshotter: "overlayfs", MaxLogLineSize: 100, DefaultSeccomp: profile,
+	}}
 	kept := test.Value(before.Pin(d))(t)
 	records := t.TempDir()
 	spec := pod.SandboxSpec{Definition: d, Pinned: kept}
@@ -82,9 +84,9 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	put(t, profile, `{"defaultAction":"SCMP_ACT_KILL"}`)
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), dir)
 	test.Must(t, err)
-	after := &pinBed{pods: pods, settings: &settings.Settings{
-		Driver: cgroup.Cgroupfs, CgroupPrefix: func() string { return "now" }, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccompFile: profile,
-	}}
+	after := &pinBed{pods: pods, settings: &settings.Settings{Driver: cgroup.Cgroupfs, Config: settings.Config{
+		CgroupPrefix: func() string { return "now" }, Snapshotter: "native", MaxLogLineSize: 200, DefaultSeccomp: profile,
+	}}}
 	after.tasks = task.New(after.pods, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
 	id := strings.Repeat("c", pod.IDLength)
 	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog}
@@ -94,7 +96,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	// Without files a pod keeps that there were none.
 	plain := *d
 	plain.BaseRuntimeSpec = ""
-	before.DefaultSeccompFile = ""
+	before.DefaultSeccomp = ""
 	if kept, err = before.Pin(&plain); err != nil {
 		t.Fatal(err)
 	}

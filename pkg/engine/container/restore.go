@@ -18,14 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// mayRestore refuses what is not to go on here, or cannot.
-func (b *creation) mayRestore(ctx context.Context, s *pod.SandboxSpec, img *catalog.Image) error {
-	if err := b.images.MayRestore(img); err != nil {
-		return err
-	}
-	return needCRIU(ctx, b.binaries, b.capabilities, s)
-}
-
 // makeOf is make also for an image of a checkpoint. Such a container has the image that it
 // had, with what it had changed in it.
 func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (c *pod.Container, err error) {
@@ -38,7 +30,7 @@ func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id s
 		return b.make(ctx, u, s, id, a)
 	}
 	looked := false
-	release := b.images.Look(ctx, "restore-"+id, a.image, s.Spec().Pinned.Snapshotter, func(dir string) {
+	release := b.Images.Look(ctx, "restore-"+id, a.image, s.Spec().Pinned.Snapshotter, func(dir string) {
 		looked = true
 		if err = b.open(ctx, s, dir, a); err == nil {
 			c, err = b.make(ctx, u, s, id, a)
@@ -58,7 +50,7 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 	if err != nil {
 		return fmt.Errorf("image %s: %w", a.image.ID, err)
 	}
-	base, err := b.images.ByContent(unpacked.Config.RootfsImageRef, catalog.PlatformOf(s.Spec().Definition))
+	base, err := b.Images.ByContent(unpacked.Config.RootfsImageRef, catalog.PlatformOf(s.Spec().Definition))
 	if errdefs.IsNotFound(err) {
 		err = fmt.Errorf("the container of the checkpoint ran image %.300q, which is not on this node; pull it by that digest, with berth image pull: %w",
 			unpacked.Config.RootfsImageRef, errdefs.ErrFailedPrecondition)
@@ -67,7 +59,7 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 		err = fmt.Errorf("the container of the checkpoint ran image %s, which is made of a checkpoint itself: %w", base.ID, errdefs.ErrInvalidArgument)
 	}
 	if err == nil {
-		base, err = b.images.Whole(ctx, base)
+		base, err = b.Images.Whole(ctx, base)
 	}
 	if err != nil {
 		return err
@@ -85,7 +77,7 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 // takeUp makes of the image what the container had made of it, and puts its memory where the
 // runtime reads it. That of a pod's checkpoint stays where it is.
 func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mounts []mount.Mount) error {
-	err := b.rootfs.WithWritable(c, mounts, func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
+	err := b.Rootfs.WithRootfs(c, mount.RemoveVolatileOption(mounts), func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
 	if err != nil {
 		return err
 	}
@@ -107,21 +99,21 @@ func (b *ends) restored(ctx context.Context, c *pod.Container) {
 			log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to name pod of restored container; it has the hostname that it had")
 		}
 	}
-	if err := os.RemoveAll(b.pods.RestoreDir(c.ID())); err != nil {
+	if err := os.RemoveAll(b.Pods.RestoreDir(c.ID())); err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to remove the memory that a container went on from; it goes with the container")
 	}
 }
 
 // SweepRestores removes what no container will go on from any more.
 func (b *ends) SweepRestores() error {
-	dir := b.pods.RestoreDir("")
+	dir := b.Pods.RestoreDir("")
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		c, err := b.pods.Index.Container(e.Name())
+		c, err := b.Pods.Index.Container(e.Name())
 		if err == nil && c.Status().Phase == pod.PhaseCreated {
 			continue
 		}

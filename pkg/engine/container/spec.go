@@ -12,32 +12,23 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
 // specifier writes what runtimes are to make of containers.
-type specifier struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	rootfs   *rootfs.Mounts
-	hooks    *hooks.Hooks
-	settings *settings.Settings
-	cdiDirs  []string
-}
+type specifier struct{ Deps }
 
 // buildSpec looks up what the spec depends on, and builds it.
-func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount) (*specs.Spec, ocispec.User, error) {
+func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount, rt *probe.Runtime) (*specs.Spec, ocispec.User, error) {
 	config := c.Config()
-	images, err := b.rootfs.VolumeSources(c)
+	images, err := b.Rootfs.VolumeSources(c)
 	if err != nil {
 		return nil, ocispec.User{}, err
 	}
@@ -52,32 +43,33 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 		return nil, user, err
 	}
 	in := ocispec.Container{
-		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.pods.SpecSandbox(c.Sandbox),
+		ID: c.ID(), Name: config.GetMetadata().GetName(), Config: config, Sandbox: b.Pods.SpecSandbox(c.Sandbox),
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
-		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes,
-	}
-	if in.Runtime, err = b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec())); err != nil {
-		return nil, user, err
+		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes, Runtime: rt,
 	}
 	if r, ok := c.Sandbox.Runner.(pod.CRIUConfigurer); ok {
-		in.CRIUConfig = r.CRIUConfig(b.pods.ContainerDir(c.ID()), in.Runtime)
+		in.CRIUConfig = r.CRIUConfig(b.Pods.ContainerDir(c.ID()), rt)
 	}
 	if images := c.Spec().Checkpoint; images != "" && c.Sandbox.HostProcesses {
 		if in.OwnIPC, err = criufiles.HasSysVIPC(images); err != nil {
 			return nil, user, err
 		}
 	}
-	if in.Base, err = b.settings.BaseSpec(c.Sandbox.Spec()); err != nil {
+	if in.Base, err = b.Settings.BaseSpec(c.Sandbox.Spec()); err != nil {
 		return nil, user, err
 	}
-	if in.TargetPID, err = b.pods.Index.TargetPID(c.Sandbox, config); err != nil {
+	if in.TargetPID, err = b.Pods.Index.TargetPID(c.Sandbox, config); err != nil {
 		return nil, user, err
 	}
-	spec, err := ocispec.Build(in, b.settings.NodeOf(c.Sandbox.Spec()))
+	spec, err := ocispec.Build(in, b.Settings.NodeOf(c.Sandbox.Spec()))
 	if err != nil {
 		return nil, user, err
 	}
-	if err := b.injectDevices(spec, config); err != nil {
+	devices, err := ocispec.CDIDevices(config)
+	if err == nil {
+		err = b.injectCDI(spec, devices)
+	}
+	if err != nil {
 		return nil, user, err
 	}
 	if err := ocispec.Relabel(in); err != nil {
@@ -86,12 +78,12 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 	if err := ocispec.CheckProcOf(spec); err != nil {
 		return nil, user, err
 	}
-	return spec, user, ocispec.Fit(spec, in.Runtime)
+	return spec, user, ocispec.Fit(spec, rt)
 }
 
 // look finds in the root filesystem what the container runs as, and makes its volumes.
 func (b *specifier) look(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount, images map[string]string) (user ocispec.User, volumes []ocispec.DefinedVolume, err error) {
-	err = b.rootfs.WithRootfs(c, mounts, func(dir string) (err error) {
+	err = b.Rootfs.WithRootfs(c, rootfs.ReadOnly(mounts), func(dir string) (err error) {
 		user, err = ocispec.ResolveUser(dir, img.Config, c.Config().GetLinux().GetSecurityContext())
 		if err != nil {
 			return err
@@ -100,7 +92,7 @@ func (b *specifier) look(ctx context.Context, c *pod.Container, img *catalog.Ima
 		if err != nil {
 			return err
 		}
-		volumes, err = b.rootfs.MakeVolumes(ctx, c, dir, targets)
+		volumes, err = b.Rootfs.MakeVolumes(ctx, c, dir, targets)
 		return err
 	})
 	return user, volumes, err
@@ -120,17 +112,12 @@ func makeHostPaths(config *runtimeapi.ContainerConfig) error {
 	return nil
 }
 
-// injectDevices adds CDI devices. Their specs are read when a container asks.
-func (b *specifier) injectDevices(spec *specs.Spec, c *runtimeapi.ContainerConfig) error {
-	devices, err := ocispec.CDIDevices(c)
-	if err != nil || len(devices) == 0 {
-		return err
-	}
-	return b.injectCDI(spec, devices)
-}
-
+// injectCDI adds CDI devices. Their specs are read when a container asks.
 func (b *specifier) injectCDI(spec *specs.Spec, devices []string) error {
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.cdiDirs...), cdi.WithAutoRefresh(false))
+	if len(devices) == 0 {
+		return nil
+	}
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(b.CDISpecDirs...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return fmt.Errorf("CDI: %w", err)
 	}
@@ -160,41 +147,24 @@ func trustedDevices(cache *cdi.Cache, devices []string) error {
 
 // adjust changes the spec of a new container as plugins want it, and undoes with
 // u what they know of it.
-func (b *specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec) error {
-	if b.hooks.Plugins == nil {
+func (b *specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, rt *probe.Runtime) error {
+	if b.Hooks.Plugins == nil {
 		return nil
 	}
-	t := b.hooks.Planned(c, spec)
-	u.Add("plugins", func(ctx context.Context) error { b.hooks.Plugins.RemoveContainer(ctx, t); return nil })
-	changes, err := b.hooks.Plugins.CreateContainer(ctx, t)
+	t := b.Hooks.Planned(c, spec)
+	u.Add("plugins", func(ctx context.Context) error { b.Hooks.Plugins.RemoveContainer(ctx, t); return nil })
+	changes, err := b.Hooks.Plugins.CreateContainer(ctx, t)
 	if err != nil || changes == nil {
 		return err
 	}
-	err = nri.Adjust(spec, changes, b.injectCDI)
-	if err != nil {
+	if err := nri.Adjust(spec, changes, b.injectCDI); err != nil {
 		return err
 	}
 	if err := ocispec.CheckProcOf(spec); err != nil {
 		return err
 	}
-	if err := ocispec.FitNode(spec, b.settings.NodeOf(c.Sandbox.Spec())); err != nil {
-		return err
-	}
-	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec()))
-	if err != nil {
+	if err := ocispec.FitNode(spec, b.Settings.NodeOf(c.Sandbox.Spec())); err != nil {
 		return err
 	}
 	return ocispec.Fit(spec, rt)
-}
-
-// mapMounts does what the runtime of c would fail at.
-func (b *specifier) mapMounts(ctx context.Context, c *pod.Container, spec *specs.Spec) error {
-	if c.Sandbox.Spec().Plan.User == nil {
-		return nil
-	}
-	runtime, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(c.Sandbox.Spec()))
-	if err != nil {
-		return err
-	}
-	return b.rootfs.MapFor(c, spec, runtime)
 }

@@ -31,18 +31,18 @@ func TestSpecStartsFromTheBase(t *testing.T) {
 	test.Must(t, errors.Join(os.Chmod(script, 0o700), os.Rename(script, d.Path)))
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), dir)
 	test.Must(t, err)
-	b := &specifier{
-		pods: pods, settings: &settings.Settings{}, rootfs: rootfs.New(pods, nil),
-		binaries: &binaries.Binaries{Prober: probe.New(nil), Runtimes: binaries.NewRuntimes(nil, log.L)},
-	}
-	of := pod.SandboxSpec{Definition: d, Pinned: test.Value(b.settings.Pin(d))(t)}
+	b := &specifier{Deps{
+		Pods: pods, Settings: &settings.Settings{}, Rootfs: rootfs.New(pods, nil),
+		Binaries: &binaries.Binaries{Prober: probe.New(nil), Runtimes: binaries.NewRuntimes(nil, log.L)},
+	}}
+	of := pod.SandboxSpec{Definition: d, Pinned: test.Value(b.Settings.Pin(d))(t)}
 	host := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_NODE}
 	of.Config.Msg = &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 		SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: host},
 	}}
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), of, &enginetest.Runner{}))
 	test.Must(t, os.MkdirAll(filepath.Join(pods.ContainerDir(c.ID()), "rootfs"), 0o700))
-	spec, _, err := b.buildSpec(t.Context(), c, &catalog.Image{Config: imagespec.ImageConfig{Cmd: []string{"sh"}}}, nil)
+	spec, _, err := b.buildSpec(t.Context(), c, &catalog.Image{Config: imagespec.ImageConfig{Cmd: []string{"sh"}}}, nil, test.Value(b.Binaries.Prober.Probe(t.Context(), d))(t))
 	test.Must(t, err)
 	if r := spec.Process.Rlimits; len(r) != 1 || r[0].Type != "RLIMIT_CORE" {
 		t.Errorf("rlimits are %v, want those of the base", r)

@@ -4,47 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
+// startError is the reason of a container that could not be started (CRI).
+const startError = "StartError"
+
 // starts are of containers, by a call or by an earlier daemon.
 type starts struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	tasks    *task.Service
-	hooks    *hooks.Hooks
-	events   *events.Announcer
-	ends     *ends
+	Deps
+	ends *ends
 }
 
 // StartContainer starts a CREATED container. When it answers, the next status
 // says RUNNING, or how it ended. A container that cannot be started is EXITED
 // with code 128 and reason StartError.
 func (b *starts) StartContainer(ctx context.Context, r *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	if err := b.startCreated(ctx, c); err != nil {
 		if c.Status().Phase == pod.PhaseExited {
-			b.hooks.Plugins.StopContainer(ctx, b.hooks.Container(c))
+			b.Hooks.Plugins.StopContainer(ctx, b.Hooks.Container(c))
 		}
 		return nil, err
 	}
-	b.hooks.Plugins.PostStartContainer(ctx, b.hooks.Container(c))
+	b.Hooks.Plugins.PostStartContainer(ctx, b.Hooks.Container(c))
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
@@ -59,16 +56,16 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	if err := c.Sandbox.Open(); err != nil {
 		return err
 	}
-	if c.Spec().Checkpoint == "" && b.pods.Index.Waits(c.Sandbox) {
+	if c.Spec().Checkpoint == "" && b.Pods.Index.Waits(c.Sandbox) {
 		return fmt.Errorf("sandbox %s is restored from a checkpoint; start all of the containers first that are restored with it: %w", c.Sandbox.ID(), errdefs.ErrFailedPrecondition)
 	}
-	if err := task.NeedNamespaces(ctx, c.Sandbox, b.events); err != nil {
+	if err := b.needNamespaces(ctx, c.Sandbox); err != nil {
 		return err
 	}
 	if err := b.start(ctx, c); err != nil {
 		return err
 	}
-	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	go b.ends.Watch(c)
 	return nil
 }
@@ -82,25 +79,25 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.pods.Index.TargetPID(c.Sandbox, c.Config()); err != nil {
+	if _, err := b.Pods.Index.TargetPID(c.Sandbox, c.Config()); err != nil {
 		return err
 	}
-	if err := b.binaries.Runtimes.Need(c.Sandbox); err != nil {
+	if err := b.Binaries.Runtimes.Need(c.Sandbox); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {
 		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(errors.New(why)))
 	}
 	asking, end := step.Begin(ctx, step.Plugins)
-	err = b.hooks.Plugins.StartContainer(asking, b.hooks.Container(c))
+	err = b.Hooks.Plugins.StartContainer(asking, b.Hooks.Container(c))
 	if end(err); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
-	memory := task.MemoryOf(c.Sandbox, c.Sandbox.Spec().Pinned.CgroupDriver)
+	memory := task.MemoryOf(c.Sandbox)
 	starting, end := step.Begin(ctx, step.Runtime)
 	pid, err := b.startOrRestore(starting, client, c)
 	end(err)
-	if shim.Lost(err) && b.pods.Background.Err() != nil {
+	if shim.Lost(err) && b.Pods.Background.Err() != nil {
 		return err // the start goes on without this daemon: the next one asks what came of it
 	}
 	if err != nil {
@@ -108,9 +105,9 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
 	b.ends.restored(ctx, c)
-	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.pods.Layout, c, pid))
+	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.Pods.Layout, c, pid))
 	err = c.Update(func(st *pod.ContainerStatus) error {
-		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.pods.Clock.Now()
+		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Pods.Clock.Now()
 		return nil
 	})
 	if err != nil {
@@ -127,7 +124,7 @@ func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod
 	if images == "" || !asks || !c.Sandbox.HostProcesses {
 		return b.startTask(ctx, client, c)
 	}
-	bundle := b.pods.ContainerDir(c.ID())
+	bundle := b.Pods.ContainerDir(c.ID())
 	told, err := criu.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: images})
 	if err != nil {
 		return 0, err
@@ -155,17 +152,17 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 		}
 		err = task.FromShim(err)
 		begun := lost != nil && errdefs.IsFailedPrecondition(err) // by an earlier request, which was heard after all
-		if !c.Sandbox.JournalsStarts || !shim.Lost(err) && !begun {
+		if !c.Sandbox.JournalsStarts() || !shim.Lost(err) && !begun {
 			return 0, err
 		}
 		if lost == nil {
 			lost = err
 		}
-		state, pid, err := b.tasks.AwaitStart(ctx, c, task.RecoveryAnswer)
+		state, pid, err := b.Tasks.AwaitStart(ctx, c, task.RecoveryAnswer)
 		if err == nil && state == task.Started {
 			return pid, nil
 		}
-		if err != nil || state != task.Unstarted || b.pods.Background.Err() != nil {
+		if err != nil || state != task.Unstarted || b.Pods.Background.Err() != nil {
 			return 0, lost
 		}
 		if client, err = c.Sandbox.Runner.Client(ctx); err != nil {
@@ -177,11 +174,11 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 
 // startFailed records that c will never run.
 func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error) error {
-	err := c.Force(func(st *pod.ContainerStatus) { st.FailedStart(cause, b.pods.Clock.Now()) })
+	err := c.Force(func(st *pod.ContainerStatus) { st.Failed(startError, cause, b.Pods.Clock.Now()) })
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("Failed to record failed container start")
 	}
-	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
 	b.ends.EndRestore(c)
 	if ctx.Err() != nil {
@@ -190,4 +187,88 @@ func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error)
 		b.ends.erase(ctx, c)
 	}
 	return fmt.Errorf("start container: %w", cause)
+}
+
+// errUnheard is the cause of a failed start whose answer no daemon received.
+var errUnheard = errors.New("the container failed to start after the daemon had exited; see the log of its supervisor")
+
+// FinishStart does what is left of a start that an earlier daemon began. It holds
+// c.op, which it is given, until that has ended, as the call itself would have.
+func (b *starts) FinishStart(c *pod.Container) {
+	log.G(b.Pods.Background).WithField("container", c.ID()).Info("Waiting for a container start that an earlier daemon began")
+	state, pid, err := b.Tasks.AwaitStart(b.Pods.Background, c, 0)
+	if err == nil {
+		b.settle(c, state, pid)
+	}
+	c.Op.Unlock()
+	b.tellPlugins(c)
+}
+
+// NoticeStart finds out whether a start of a foreign shim was under way: the shim does
+// not report that, and is asked again for as long as a start may take.
+func (b *starts) NoticeStart(c *pod.Container) {
+	ctx, cancel := context.WithTimeout(b.Pods.Background, task.CallTimeout(c.Sandbox.Spec().Definition))
+	defer cancel()
+	for c.Status().Phase == pod.PhaseCreated {
+		select {
+		case <-time.After(noticeInterval):
+		case <-ctx.Done():
+			return
+		}
+		bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
+		state, pid, err := b.Tasks.State(bounded, c.Sandbox, c.ID())
+		cancel()
+		if err != nil || state == task.Unstarted {
+			continue
+		}
+		// A call that starts it now does the rest.
+		if c.Op.Lock(ctx) != nil {
+			return
+		}
+		mine := c.Status().Phase == pod.PhaseCreated
+		if mine {
+			b.settle(c, state, pid)
+		}
+		c.Op.Unlock()
+		if mine {
+			b.tellPlugins(c)
+		}
+		return
+	}
+}
+
+// noticeInterval is the pause between two questions of noticeStart.
+const noticeInterval = time.Second
+
+// settle records what came of a start that no call waits for. It needs c.Op.
+func (b *starts) settle(c *pod.Container, state task.State, pid int) {
+	switch state {
+	case task.Failed:
+		ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
+		defer cancel()
+		_ = b.startFailed(ctx, c, errUnheard) // it returns the cause
+	case task.Gone:
+		b.ends.RecordEnd(c, pod.Exit{At: time.Now(), Unknown: true})
+		go b.ends.EraseEnded(c)
+	case task.Started:
+		b.ends.restored(b.Pods.Background, c)
+		c.Record(b.Pods.Background, func(st *pod.ContainerStatus) {
+			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Pods.Clock.Now()
+		})
+		ctx, cancel := context.WithTimeout(b.Pods.Background, task.RecoveryAnswer)
+		defer cancel()
+		c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.Pods.Layout, c, pid))
+		b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+		go b.ends.Watch(c)
+	}
+}
+
+// tellPlugins notifies plugins as StartContainer would have.
+func (b *starts) tellPlugins(c *pod.Container) {
+	switch c.Status().Phase {
+	case pod.PhaseRunning:
+		b.Hooks.Plugins.PostStartContainer(b.Pods.Background, b.Hooks.Container(c))
+	case pod.PhaseExited:
+		b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c))
+	}
 }

@@ -15,14 +15,11 @@ import (
 )
 
 // views show containers to callers.
-type views struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-}
+type views struct{ Deps }
 
 // ContainerStatus tells everything about one container, in every state.
 func (b *views) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +50,9 @@ func (b *views) info(c *pod.Container) map[string]string {
 	i := containerInfo{
 		PID: c.Status().PID, SandboxID: c.Sandbox.ID(), Handler: s.Definition.Name,
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
-		Binaries: b.binaries.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+		Binaries: b.Binaries.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
-	if spec, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "config.json")); err == nil {
-		i.RuntimeSpec = spec
-	}
+	i.RuntimeSpec, _ = os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json"))
 	text, err := json.Marshal(i)
 	if err != nil {
 		return nil
@@ -71,25 +66,12 @@ func (b *views) ListContainers(_ context.Context, r *runtimeapi.ListContainersRe
 }
 
 func (b *views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
-	all := b.pods.Index.AllContainers()
-	items := make([]*runtimeapi.Container, 0, len(all))
-	for _, c := range all {
-		if state := c.State(); c.MatchesIn(state, f) {
-			items = append(items, c.ItemIn(state))
-		}
-	}
-	return items
+	return pod.Items(b.Pods.Index.AllContainers(), func(o *pod.Container) *runtimeapi.Container { return o.Item(f) })
 }
 
 // EncodedContainers is the answer of ListContainers as it is sent.
 func (b *views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
-	return pod.EncodedList(b.pods.Index.AllContainers(), func(c *pod.Container) ([]byte, error) {
-		state := c.State()
-		if !c.MatchesIn(state, f) {
-			return nil, nil
-		}
-		return c.Encoded(state)
-	})
+	return pod.EncodedItems(b.Pods.Index.AllContainers(), func(o *pod.Container) ([]byte, error) { return o.Encoded(f) })
 }
 
 // StreamContainers is ListContainers in messages of bounded size.

@@ -12,10 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -24,19 +21,15 @@ import (
 
 // stops are of containers, for a while or for good.
 type stops struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	tasks    *task.Service
-	hooks    *hooks.Hooks
-	events   *events.Announcer
-	ends     *ends
+	Deps
+	ends *ends
 }
 
 // StopContainer ends a container: its stop signal, and after timeout seconds
 // SIGKILL. It answers when the container is EXITED. Overlapping calls do not
 // wait for each other. Missing and ended containers are fine.
 func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.StopContainerResponse{}, nil
 	}
@@ -55,7 +48,7 @@ func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRe
 	if err != nil {
 		return nil, err
 	}
-	b.hooks.Plugins.StopContainer(ctx, b.hooks.Container(c))
+	b.Hooks.Plugins.StopContainer(ctx, b.Hooks.Container(c))
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
@@ -64,12 +57,12 @@ func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRe
 func (b *stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duration) error {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer context.AfterFunc(b.pods.Background, cancel)()
+	defer context.AfterFunc(b.Pods.Background, cancel)()
 	err := b.stop(working, c, grace)
 	if err == nil && c.SharesProcesses() {
 		err = c.AwaitErased(working)
 	}
-	if err != nil && ctx.Err() != nil && b.pods.Background.Err() == nil {
+	if err != nil && ctx.Err() != nil && b.Pods.Background.Err() == nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to stop container after its caller gave up")
 	}
 	return err
@@ -173,16 +166,16 @@ func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	c.Record(ctx, func(st *pod.ContainerStatus) {
 		st.Phase, st.ExitCode, st.Reason = pod.PhaseExited, 128+int32(unix.SIGKILL), "Error"
 		st.Message = "the container was stopped before it was started"
-		st.FinishedAt = b.pods.Clock.Now()
+		st.FinishedAt = b.Pods.Clock.Now()
 	})
-	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // only now may somebody remove it, and announce that
 	b.ends.EndRestore(c)
 	go b.ends.EraseEnded(c)
 }
 
 func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
-	b.binaries.Runtimes.Mend(c.Sandbox)
+	b.Binaries.Runtimes.Mend(c.Sandbox)
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err
@@ -194,7 +187,7 @@ func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, 
 // signal sends a signal to the container's first process, or to all.
 func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
 	err := b.kill(ctx, c, sig, all)
-	if shim.Lost(err) || b.tasks.Replaced(ctx, c.Sandbox, err) {
+	if shim.Lost(err) || b.Tasks.Replaced(ctx, c.Sandbox, err) {
 		err = b.kill(ctx, c, sig, all) // by a supervisor's successor
 	}
 	switch {
@@ -209,7 +202,7 @@ func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal
 // RemoveContainer removes a container, killing it if it runs. Its log stays:
 // that is the kubelet's. A missing one is fine.
 func (b *stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
-	c, err := b.pods.Index.Container(r.GetContainerId())
+	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
 		return &runtimeapi.RemoveContainerResponse{}, nil
 	}
@@ -231,12 +224,12 @@ func (b *stops) Remove(ctx context.Context, c *pod.Container) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	b.hooks.Plugins.StopContainer(ctx, b.hooks.Container(c))
+	b.Hooks.Plugins.StopContainer(ctx, b.Hooks.Container(c))
 	if err := c.Op.Lock(ctx); err != nil {
 		return err
 	}
 	defer c.Op.Unlock()
-	if _, err := b.pods.Index.Container(c.ID()); errdefs.IsNotFound(err) {
+	if _, err := b.Pods.Index.Container(c.ID()); errdefs.IsNotFound(err) {
 		return nil // somebody else removed it
 	}
 	if !c.Status().Erased {
@@ -244,17 +237,17 @@ func (b *stops) Remove(ctx context.Context, c *pod.Container) error {
 			return err
 		}
 	}
-	b.hooks.Plugins.RemoveContainer(ctx, b.hooks.Container(c))
+	b.Hooks.Plugins.RemoveContainer(ctx, b.Hooks.Container(c))
 	if err := b.ends.RemoveParts(ctx, c); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.ContainerErased)
-	if err := b.pods.Containers.Delete(c.ID()); err != nil {
+	if err := b.Pods.Containers.Delete(c.ID()); err != nil {
 		return err
 	}
-	b.pods.Index.DropContainer(c.ID())
-	b.pods.Labels.Release(c.Spec().ProcessLabel)
-	b.pods.Names.Release(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID())
-	b.events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	b.Pods.Index.DropContainer(c.ID())
+	b.Pods.Labels.Release(c.Spec().ProcessLabel)
+	b.Pods.Names.Release(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID())
+	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	return nil
 }

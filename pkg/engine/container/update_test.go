@@ -25,7 +25,7 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	}
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: limit(1)}}
 	u := &pod.Undo{}
-	if err := NewResources(k.Pods, k.Settings, k.Tasks).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+	if err := (&Resources{k.Pods, k.Tasks, k.Settings}).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		t.Fatalf("the update: %v", err)
 	}
 	holds := func(want int64) {

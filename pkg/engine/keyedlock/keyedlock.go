@@ -45,7 +45,7 @@ type Locks struct {
 }
 
 type key struct {
-	slots chan struct{}
+	slots Mutex
 	// users hold a slot or wait for one; guarded by Locks.mu.
 	users int
 }
@@ -58,18 +58,16 @@ func (l *Locks) Lock(ctx context.Context, name string) error {
 	l.mu.Lock()
 	k := l.keys[name]
 	if k == nil {
-		k = &key{slots: make(chan struct{}, l.holders)}
+		k = &key{slots: make(Mutex, l.holders)}
 		l.keys[name] = k
 	}
 	k.users++
 	l.mu.Unlock()
-	select {
-	case k.slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
+	err := k.slots.Lock(ctx)
+	if err != nil {
 		l.leave(name, k)
-		return ctx.Err()
 	}
+	return err
 }
 
 // Unlock gives the lock of a key back.
@@ -77,7 +75,7 @@ func (l *Locks) Unlock(name string) {
 	l.mu.Lock()
 	k := l.keys[name]
 	l.mu.Unlock()
-	<-k.slots
+	k.slots.Unlock()
 	l.leave(name, k)
 }
 

@@ -140,7 +140,7 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 			return r, err
 		}
 	}
-	if m.OwnShim {
+	if m.OwnShim() {
 		pid, err := v.shimOf(m)
 		if err != nil {
 			return r, err
@@ -187,7 +187,7 @@ func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 	key := m.Spec().Supervisor
 	pid, there := v.supervisor(key)
 	if !there {
-		if !m.OwnShim {
+		if !m.OwnShim() {
 			return fmt.Errorf("its supervisor is not running: %w", errdefs.ErrUnavailable)
 		}
 		return nil // it has none before it has a container

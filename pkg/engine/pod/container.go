@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
@@ -29,7 +30,7 @@ type Container struct {
 	OOM     atomic.Bool     // a foreign shim reported an OOM kill
 	// Creating is its Create, if that was given up.
 	Creating atomic.Pointer[PendingCall]
-	listed   atomic.Pointer[encodedItem]
+	listed   encodedItem
 	CPU      usage.CPURate
 }
 
@@ -88,8 +89,8 @@ func (c *Container) CRIStatus() *runtimeapi.ContainerStatus {
 	}
 }
 
-// ItemIn is the item of a list, in that state.
-func (c *Container) ItemIn(state runtimeapi.ContainerState) *runtimeapi.Container {
+// itemIn is the item of a list, in that state.
+func (c *Container) itemIn(state runtimeapi.ContainerState) *runtimeapi.Container {
 	spec, config := c.Spec(), c.Config()
 	return &runtimeapi.Container{
 		Id: c.ID(), PodSandboxId: spec.Sandbox, Metadata: config.GetMetadata(),
@@ -99,28 +100,32 @@ func (c *Container) ItemIn(state runtimeapi.ContainerState) *runtimeapi.Containe
 }
 
 // Matches tells whether a filter lets c through.
-func (c *Container) Matches(f *runtimeapi.ContainerFilter) bool { return c.MatchesIn(c.State(), f) }
+func (c *Container) Matches(f *runtimeapi.ContainerFilter) bool { return c.matchesIn(c.State(), f) }
 
-// MatchesIn is matches for a state that was looked at before: what is listed by its
+// matchesIn is Matches for a state that was looked at before: what is listed by its
 // state has that one.
-func (c *Container) MatchesIn(state runtimeapi.ContainerState, f *runtimeapi.ContainerFilter) bool {
+func (c *Container) matchesIn(state runtimeapi.ContainerState, f *runtimeapi.ContainerFilter) bool {
 	return strings.HasPrefix(c.ID(), f.GetId()) &&
 		strings.HasPrefix(c.Spec().Sandbox, f.GetPodSandboxId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == state) &&
 		selects(f.GetLabelSelector(), c.Config().GetLabels())
 }
 
-// Encoded is the item of a list as it is sent.
-func (c *Container) Encoded(state runtimeapi.ContainerState) ([]byte, error) {
-	if e := c.listed.Load(); e != nil && e.state == int32(state) {
-		return e.bytes, nil
+// Item is the item of a list, nil if f does not let c through.
+func (c *Container) Item(f *runtimeapi.ContainerFilter) *runtimeapi.Container {
+	if state := c.State(); c.matchesIn(state, f) {
+		return c.itemIn(state)
 	}
-	e, err := encodeItem(int32(state), c.ItemIn(state))
-	if err != nil {
-		return nil, fmt.Errorf("list container %s: %w", c.ID(), err)
+	return nil
+}
+
+// Encoded is Item as it is sent.
+func (c *Container) Encoded(f *runtimeapi.ContainerFilter) ([]byte, error) {
+	state := c.State()
+	if !c.matchesIn(state, f) {
+		return nil, nil
 	}
-	c.listed.Store(e)
-	return e.bytes, nil
+	return c.listed.encoded(c.ID(), int32(state), func() proto.Message { return c.itemIn(state) })
 }
 
 // MustAsk tells whether only the process that runs c knows what it uses: no
@@ -148,15 +153,8 @@ func (c *Container) SharesProcesses() bool {
 // AwaitErased waits for what follows the end, with a bound: what is still there
 // then is tried again at the removal.
 func (c *Container) AwaitErased(ctx context.Context) error {
-	t := time.NewTimer(KillGrace)
-	defer t.Stop()
-	select {
-	case <-c.Erased:
-	case <-t.C:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
+	_, err := await(ctx, c.Erased, KillGrace)
+	return err
 }
 
 // StopSignal was chosen when the container was created.
@@ -167,12 +165,15 @@ func (c *Container) StopSignal() syscall.Signal {
 
 // AwaitEnd waits until c is EXITED, or the time is up.
 func (c *Container) AwaitEnd(ctx context.Context, d time.Duration) (bool, error) {
-	t := time.NewTimer(d)
-	defer t.Stop()
+	return await(ctx, c.Exited, d)
+}
+
+// await returns whether done is closed within patience.
+func await(ctx context.Context, done <-chan struct{}, patience time.Duration) (bool, error) {
 	select {
-	case <-c.Exited:
+	case <-done:
 		return true, nil
-	case <-t.C:
+	case <-time.After(patience):
 		return false, nil
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -181,7 +182,7 @@ func (c *Container) AwaitEnd(ctx context.Context, d time.Duration) (bool, error)
 
 // AwaitCreated waits for a Create of c that was given up.
 func (c *Container) AwaitCreated(ctx context.Context) error {
-	return c.Creating.Load().Await(ctx, CreatePatience)
+	return c.Creating.Load().Await(ctx)
 }
 
 func imageSpec(spec *ContainerSpec, c *runtimeapi.ContainerConfig) *runtimeapi.ImageSpec {
@@ -202,30 +203,23 @@ func containerUser(st *ContainerStatus) *runtimeapi.ContainerUser {
 }
 
 // PendingCall is a call that was given up and has not ended.
-type PendingCall struct{ ended <-chan struct{} }
-
-// NewPendingCall is one that has ended when ended is closed.
-func NewPendingCall(ended <-chan struct{}) *PendingCall { return &PendingCall{ended} }
+type PendingCall struct {
+	Ended <-chan struct{} // closed
+}
 
 // Await returns when the call has ended; nil is one that has.
-func (p *PendingCall) Await(ctx context.Context, patience time.Duration) error {
+func (p *PendingCall) Await(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
-	bound := time.NewTimer(patience)
-	defer bound.Stop()
-	select {
-	case <-p.ended:
-		return nil
-	case <-bound.C:
-		return fmt.Errorf("its shim is still creating it; try again: %w", errdefs.ErrUnavailable)
-	case <-ctx.Done():
-		return ctx.Err()
+	ended, err := await(ctx, p.Ended, CreatePatience)
+	if err == nil && !ended {
+		err = fmt.Errorf("its shim is still creating it; try again: %w", errdefs.ErrUnavailable)
 	}
+	return err
 }
 
-// CreatePatience is how long the undo of a task waits for whoever goes on
-// creating it.
+// CreatePatience is how long the undo of a task waits for what goes on creating it.
 const CreatePatience = 10 * time.Second
 
 // ErrEnded is the class of a call that came too late.
@@ -250,10 +244,7 @@ func ExitReason(code int32, oom, unknown bool) string {
 // NoteOOM records that a shim reported an OOM kill in a container.
 func (o *Index) NoteOOM(task string) {
 	c, err := o.Container(task)
-	if err != nil {
-		return
-	}
-	if c.OOM.Swap(true) {
+	if err != nil || c.OOM.Swap(true) {
 		return
 	}
 	// The news may come after the exit: events have a way of their own. Whether it did is

@@ -12,13 +12,12 @@ import (
 // What they make becomes visible inside the gate or not at all, so that whoever
 // has shut it sees everything that there will ever be.
 type gate struct {
-	Ctx  context.Context // ends when the gate is shut
+	Ctx  context.Context // ends when the gate is shut, with mu held
 	end  context.CancelFunc
 	left chan struct{} // closed when it is shut and everybody has left
 
 	mu     sync.Mutex
-	inside int  // guarded by mu
-	closed bool // guarded by mu
+	inside int // guarded by mu
 }
 
 var errShut = errors.New("the sandbox is being stopped")
@@ -34,7 +33,7 @@ func newGate() *gate {
 func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.Ctx.Err() != nil {
 		return nil, nil, errShut
 	}
 	g.inside++
@@ -43,24 +42,20 @@ func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(),
 	return inside, func() {
 		stop()
 		cancel()
-		g.leave()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inside--
+		if g.Ctx.Err() != nil && g.inside == 0 {
+			close(g.left)
+		}
 	}, nil
-}
-
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inside--
-	if g.closed && g.inside == 0 {
-		close(g.left)
-	}
 }
 
 // Show calls f, which makes something visible, unless the gate is shut.
 func (g *gate) Show(f func()) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.Ctx.Err() != nil {
 		return errShut
 	}
 	f()
@@ -71,8 +66,7 @@ func (g *gate) Show(f func()) error {
 // until they have left. It may be repeated.
 func (g *gate) Shut(ctx context.Context) error {
 	g.mu.Lock()
-	if !g.closed {
-		g.closed = true
+	if g.Ctx.Err() == nil {
 		g.end()
 		if g.inside == 0 {
 			close(g.left)

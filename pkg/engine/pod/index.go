@@ -228,8 +228,11 @@ func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error
 	return t.Status().PID, nil
 }
 
-// encodedItem is an item of a list as it is sent, with the tag of its field.
-type encodedItem struct {
+// encodedItem is the item of a list as it was sent last.
+type encodedItem struct{ last atomic.Pointer[encodedState] }
+
+// encodedState is an item in a state, with the tag of its field.
+type encodedState struct {
 	state int32
 	bytes []byte
 }
@@ -237,19 +240,36 @@ type encodedItem struct {
 // itemsField is the number of the items in all lists of the CRI.
 var itemsField = (&runtimeapi.ListPodSandboxResponse{}).ProtoReflect().Descriptor().Fields().ByName("items").Number()
 
-func encodeItem(state int32, item proto.Message) (*encodedItem, error) {
-	content, err := proto.Marshal(item)
+// encoded encodes the item of id unless the last one was in that state, too.
+func (e *encodedItem) encoded(id string, state int32, item func() proto.Message) ([]byte, error) {
+	if last := e.last.Load(); last != nil && last.state == state {
+		return last.bytes, nil
+	}
+	content, err := proto.Marshal(item())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list %s: %w", id, err)
 	}
 	// Only as large as it has to be: it stays.
 	head := protowire.SizeTag(itemsField) + protowire.SizeVarint(uint64(len(content)))
 	b := protowire.AppendTag(make([]byte, 0, head+len(content)), itemsField, protowire.BytesType)
-	return &encodedItem{state, protowire.AppendBytes(b, content)}, nil
+	b = protowire.AppendBytes(b, content)
+	e.last.Store(&encodedState{state, b})
+	return b, nil
 }
 
-// EncodedList is a list of items. Those that are not in it are encoded as nothing.
-func EncodedList[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
+// Items are the items of a list, without those that are nil.
+func Items[O, I any](all []O, item func(O) *I) []*I {
+	items := make([]*I, 0, len(all))
+	for _, o := range all {
+		if i := item(o); i != nil {
+			items = append(items, i)
+		}
+	}
+	return items
+}
+
+// EncodedItems are those of a list. Those that are not in it are encoded as nothing.
+func EncodedItems[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
 	items := make([][]byte, 0, len(all))
 	for _, o := range all {
 		item, err := encoded(o)

@@ -10,21 +10,13 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Layout is where the engine has what: root is kept over reboots, state is not.
 type Layout struct{ Root, State string }
-
-func newLayout(root, state string) (Layout, error) {
-	for _, d := range []struct{ name, path string }{{"root", root}, {"state", state}} {
-		if !filepath.IsAbs(d.path) {
-			return Layout{}, fmt.Errorf("engine: %s %q must be an absolute path", d.name, d.path)
-		}
-	}
-	return Layout{Root: root, State: state}, nil
-}
 
 // PluginLinks is where NRI plugins are linked from.
 func (l Layout) PluginLinks() string { return filepath.Join(l.State, "nri-plugins") }
@@ -108,7 +100,7 @@ func (l Layout) FailureLog(handler string) string { return filepath.Join(l.State
 func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	f, st, plan := l.FilesOf(s.ID()), s.Status(), s.Spec().Plan
 	facts := ocispec.Sandbox{
-		ID: s.ID(), Config: s.Config(), Definition: s.Spec().Definition, ShowsResolver: s.OwnShim,
+		ID: s.ID(), Config: s.Config(), Definition: s.Spec().Definition, ShowsResolver: s.OwnShim(),
 		NetNS: st.Namespaces.Net, IPCNS: st.Namespaces.IPC, UTSNS: st.Namespaces.UTS, UserNS: st.Namespaces.User,
 		PID: st.PID, Hostname: plan.Hostname, ProcessLabel: s.Spec().ProcessLabel, MountLabel: s.Spec().MountLabel,
 		HostsPath: f.Hosts, HostnamePath: f.Hostname, ResolvConfPath: f.ResolvConf,
@@ -138,11 +130,7 @@ type Files struct{ Hosts, Hostname, ResolvConf, Shm string }
 
 // WriteSpec writes the spec of a bundle.
 func WriteSpec(bundle string, spec *specs.Spec) error {
-	b, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
+	return atomicfile.WriteJSON(filepath.Join(bundle, "config.json"), spec, atomicfile.Relaxed)
 }
 
 // ReadSpec reads the spec of a container's bundle.

@@ -39,6 +39,11 @@ func (s *SandboxSpec) CgroupsPath(id string) (string, error) {
 	return cgroup.Path(s.Pinned.CgroupDriver, s.Pinned.CgroupPrefix, s.Config.Msg.GetLinux().GetCgroupParent(), id)
 }
 
+// Parent is the cgroup of the pod, which the kubelet makes and limits.
+func (s *Sandbox) Parent() cgroup.Paths {
+	return cgroup.ParentPaths(s.Config().GetLinux().GetCgroupParent(), s.Spec().Pinned.CgroupDriver)
+}
+
 // Text is the content of a file. Equal ones share their memory: the pods of a
 // node mostly have the same.
 type Text struct{ handle unique.Handle[string] }

@@ -1,9 +1,15 @@
 package pod
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
+	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -59,4 +65,58 @@ func (p Plan) NamespaceRequest(dir, netPath string, sysctls map[string]string) n
 		r.NetPath = netPath
 	}
 	return r
+}
+
+// podUser is the user namespace that a pod asks for; nil is the host's.
+func podUser(c *runtimeapi.PodSandboxConfig) *namespaces.User {
+	uids, gids := ocispec.UserMappings(c)
+	if len(uids) != 1 || len(gids) != 1 {
+		return nil
+	}
+	return &namespaces.User{UIDs: uids[0], GIDs: gids[0]}
+}
+
+// Chown gives a file to the root of the pod. Without a user namespace that is its
+// owner already.
+func (p *Plan) Chown(path string) error {
+	if p.User == nil {
+		return nil
+	}
+	uid, gid := p.Root()
+	return os.Lchown(path, int(uid), int(gid))
+}
+
+// Root is what root of the pod is on the host.
+func (p *Plan) Root() (uid, gid uint32) {
+	if p.User == nil {
+		return 0, 0
+	}
+	return p.User.UIDs.HostID, p.User.GIDs.HostID
+}
+
+// UserNamespace is that of the plan in the words of the CRI; nil is the host's.
+func (p *Plan) UserNamespace() *runtimeapi.UserNamespace {
+	if p.User == nil {
+		return nil
+	}
+	mapping := func(m specs.LinuxIDMapping) []*runtimeapi.IDMapping {
+		return []*runtimeapi.IDMapping{{HostId: m.HostID, ContainerId: m.ContainerID, Length: m.Size}}
+	}
+	return &runtimeapi.UserNamespace{Uids: mapping(p.User.UIDs), Gids: mapping(p.User.GIDs)}
+}
+
+// MakePodDir makes the directory of a sandbox or a container. What is mounted
+// below it may hold setuid programs, which no user of the host may run, and
+// shared memory, which none may write.
+func (p *Plan) MakePodDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if p.User == nil {
+		return nil
+	}
+	// The root of a pod that has users of its own gets in: its runtime looks for what it
+	// mounts as that one.
+	_, gid := p.Root()
+	return errors.Join(os.Lchown(dir, 0, int(gid)), os.Chmod(dir, 0o710))
 }

@@ -19,13 +19,10 @@ import (
 
 // message stores a protobuf message inside a JSON record. The wire form keeps
 // fields that this build does not know.
-type message[M any, P interface {
-	*M
-	proto.Message
-}] struct{ Msg P }
+type message[M proto.Message] struct{ Msg M }
 
-func (m message[M, P]) MarshalJSON() ([]byte, error) {
-	if m.Msg == nil {
+func (m message[M]) MarshalJSON() ([]byte, error) {
+	if !m.Msg.ProtoReflect().IsValid() {
 		return []byte("null"), nil
 	}
 	b, err := proto.Marshal(m.Msg)
@@ -35,7 +32,7 @@ func (m message[M, P]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(b)
 }
 
-func (m *message[M, P]) UnmarshalJSON(text []byte) error {
+func (m *message[M]) UnmarshalJSON(text []byte) error {
 	if string(text) == "null" {
 		return nil
 	}
@@ -43,7 +40,7 @@ func (m *message[M, P]) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &b); err != nil {
 		return err
 	}
-	m.Msg = P(new(M))
+	m.Msg = m.Msg.ProtoReflect().New().Interface().(M)
 	return proto.Unmarshal(b, m.Msg)
 }
 
@@ -71,11 +68,11 @@ type ContainerRecords = store.Store[ContainerSpec, ContainerStatus]
 // the pin.
 type SandboxSpec struct {
 	// Handler is the name as requested; "" stays "".
-	Handler    string                                                             `json:"handler"`
-	Definition *handler.Definition                                                `json:"definition"`
-	Config     message[runtimeapi.PodSandboxConfig, *runtimeapi.PodSandboxConfig] `json:"config"`
-	CreatedAt  int64                                                              `json:"createdAt"`
-	Supervisor string                                                             `json:"supervisor"`
+	Handler    string                                `json:"handler"`
+	Definition *handler.Definition                   `json:"definition"`
+	Config     message[*runtimeapi.PodSandboxConfig] `json:"config"`
+	CreatedAt  int64                                 `json:"createdAt"`
+	Supervisor string                                `json:"supervisor"`
 	// Boot is the boot of the node in which it was created.
 	Boot string `json:"boot,omitempty"`
 	// ProcessLabel and MountLabel are the pod's SELinux labels.
@@ -129,18 +126,18 @@ type SandboxStatus struct {
 	PID   int            `json:"pid,omitempty"`
 	Shim  *shim.Endpoint `json:"shim,omitempty"`
 	// Overhead and Resources are what UpdatePodSandboxResources sent last.
-	Overhead  message[runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources] `json:"overhead"`
-	Resources message[runtimeapi.LinuxContainerResources, *runtimeapi.LinuxContainerResources] `json:"resources"`
+	Overhead  message[*runtimeapi.LinuxContainerResources] `json:"overhead"`
+	Resources message[*runtimeapi.LinuxContainerResources] `json:"resources"`
 }
 
 // ContainerSpec is what a container is created with.
 type ContainerSpec struct {
-	Sandbox   string                                                           `json:"sandbox"`
-	Config    message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig] `json:"config"`
-	CreatedAt int64                                                            `json:"createdAt"`
-	ImageID   string                                                           `json:"imageID"`
-	ImageRef  string                                                           `json:"imageRef"`
-	ImageName string                                                           `json:"imageName"`
+	Sandbox   string                               `json:"sandbox"`
+	Config    message[*runtimeapi.ContainerConfig] `json:"config"`
+	CreatedAt int64                                `json:"createdAt"`
+	ImageID   string                               `json:"imageID"`
+	ImageRef  string                               `json:"imageRef"`
+	ImageName string                               `json:"imageName"`
 	// ImageTag is the image's own name that lists show: a tag, or the digest that the pod pins.
 	ImageTag    string `json:"imageTag,omitempty"`
 	ImageChain  string `json:"imageChain"`
@@ -178,8 +175,8 @@ type ContainerStatus struct {
 	// Unstartable is why a shim could not create the task: the start says so.
 	Unstartable string `json:"unstartable,omitempty"`
 	// Erased says that the runtime has nothing of the container any more.
-	Erased    bool                                                                   `json:"erased,omitempty"`
-	Resources message[runtimeapi.ContainerResources, *runtimeapi.ContainerResources] `json:"resources"`
+	Erased    bool                                    `json:"erased,omitempty"`
+	Resources message[*runtimeapi.ContainerResources] `json:"resources"`
 }
 
 // UnknownExitCode is reported where the true code is lost.
@@ -188,16 +185,16 @@ const UnknownExitCode = 255
 // StartFailedCode is the exit code of a container that could not be started.
 const StartFailedCode = 128
 
-// FailedStart is the status of a container that could not be started.
-func (s *ContainerStatus) FailedStart(cause error, now int64) {
-	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, "StartError"
+// Failed is the status of a container that could not be created or started.
+func (s *ContainerStatus) Failed(reason string, cause error, now int64) {
+	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, reason
 	s.Message, s.FinishedAt = printable.Line(printable.Error(cause)), now
 }
 
-// LostExit is the status of a container whose end nobody saw.
-func (s *ContainerStatus) LostExit(now time.Time) {
+// LostExit is the status of a container whose exit was not watched.
+func (s *ContainerStatus) LostExit(now time.Time, oom bool) {
 	s.Phase, s.PID = PhaseExited, 0
-	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, false, true)
+	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, oom, true)
 	s.Message = "the container exited while it was not watched; its exit code is lost"
 	s.FinishedAt = now.UnixNano()
 }

@@ -14,14 +14,14 @@ import (
 func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
 	config := &runtimeapi.ContainerConfig{Envs: []*runtimeapi.KeyValue{{Key: "K", Value: []byte{0xff, 0}}}}
 	config.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 0x01}) // field 1023, varint 1
-	in := message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]{Msg: config}
+	in := message[*runtimeapi.ContainerConfig]{Msg: config}
 	text := test.Value(json.Marshal(in))(t)
-	var out message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
+	var out message[*runtimeapi.ContainerConfig]
 	test.Must(t, json.Unmarshal(text, &out))
 	if !proto.Equal(in.Msg, out.Msg) {
 		t.Errorf("got %v", out.Msg)
 	}
-	var none message[runtimeapi.ContainerConfig, *runtimeapi.ContainerConfig]
+	var none message[*runtimeapi.ContainerConfig]
 	if text, _ := json.Marshal(none); string(text) != "null" || json.Unmarshal(text, &none) != nil || none.Msg != nil {
 		t.Errorf("no message became %s, %v", text, none.Msg)
 	}

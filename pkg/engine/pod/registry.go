@@ -37,18 +37,21 @@ type Broken struct{ Sandboxes, Containers []store.Broken }
 // Open reads the records below root, and makes the directories of pods below state.
 func Open(background context.Context, root, state string) (*Registry, Broken, error) {
 	r := &Registry{
-		Index: NewIndex(), Names: reserve.NewNames(), Labels: reserve.NewLabels(), Clock: &Clock{}, Background: background,
+		Layout: Layout{Root: root, State: state},
+		Index:  NewIndex(), Names: reserve.NewNames(), Labels: reserve.NewLabels(), Clock: &Clock{}, Background: background,
 	}
 	var broken Broken
-	var err error
-	if r.Layout, err = newLayout(root, state); err != nil {
-		return nil, broken, err
+	for _, d := range []struct{ name, path string }{{"root", root}, {"state", state}} {
+		if !filepath.IsAbs(d.path) {
+			return nil, broken, fmt.Errorf("engine: %s %q must be an absolute path", d.name, d.path)
+		}
 	}
 	for _, d := range []string{root, state, r.SandboxDir(""), r.ContainerDir("")} {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, broken, fmt.Errorf("engine: %w", err)
 		}
 	}
+	var err error
 	if r.Boot, err = procfs.BootID(); err != nil {
 		return nil, broken, fmt.Errorf("engine: %w", err)
 	}

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
@@ -20,7 +22,7 @@ import (
 // Sandbox is a sandbox that callers can see.
 type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
-	Traits
+	Kernel
 	Runner Runner
 	Op     keyedlock.Mutex // held by calls that change it as a whole: stop, remove
 	Making *gate           // who creates containers in it is inside
@@ -36,12 +38,12 @@ type Sandbox struct {
 	Ending atomic.Int32
 	// Killed says that it ran when its shim was found dead.
 	Killed atomic.Bool
-	listed atomic.Pointer[encodedItem]
+	listed encodedItem
 }
 
 // NewSandbox is the sandbox of a record, which b gives its Runner.
 func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus], b Binder) *Sandbox {
-	s := &Sandbox{Object: o, Traits: TraitsOf(o.Spec().Definition, o.Spec().Plan), Op: keyedlock.NewMutex(), Making: newGate()}
+	s := &Sandbox{Object: o, Kernel: kernelOf(o.Spec().Definition, o.Spec().Plan), Op: keyedlock.NewMutex(), Making: newGate()}
 	s.Runner = b.Bind(s)
 	return s
 }
@@ -51,8 +53,7 @@ func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config
 
 // Open tells whether new containers may be created and started in s.
 func (s *Sandbox) Open() error {
-	st := s.Status()
-	if st.Phase != PhaseReady || st.Stopping {
+	if s.State() != runtimeapi.PodSandboxState_SANDBOX_READY {
 		return s.NotReady()
 	}
 	return nil
@@ -92,7 +93,8 @@ func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 		Annotations:    c.GetAnnotations(),
 		RuntimeHandler: s.Spec().Handler,
 		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
-			Options: namespaceOptions(c),
+			// As asked for: the kubelet recreates a pod whose answer differs.
+			Options: cmp.Or(c.GetLinux().GetSecurityContext().GetNamespaceOptions(), &runtimeapi.NamespaceOption{}),
 		}},
 	}
 	if s.Spec().Plan.Net {
@@ -107,8 +109,8 @@ func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 	return status
 }
 
-// ItemIn is the item of a list, in that state.
-func (s *Sandbox) ItemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
+// itemIn is the item of a list, in that state.
+func (s *Sandbox) itemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 	return &runtimeapi.PodSandbox{
 		Id: s.ID(), Metadata: s.Config().GetMetadata(), State: state, CreatedAt: s.Spec().CreatedAt,
 		Labels: s.Config().GetLabels(), Annotations: s.Config().GetAnnotations(), RuntimeHandler: s.Spec().Handler,
@@ -116,36 +118,28 @@ func (s *Sandbox) ItemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbo
 }
 
 // Matches tells whether a filter lets s through.
-func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.MatchesIn(s.State(), f) }
+func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.matchesIn(s.State(), f) }
 
-// MatchesIn is as that of containers.
-func (s *Sandbox) MatchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
+// matchesIn is as that of containers.
+func (s *Sandbox) matchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(s.ID(), f.GetId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == state) &&
 		selects(f.GetLabelSelector(), s.Config().GetLabels())
 }
 
-// Encoded is the item of a list as it is sent.
-func (s *Sandbox) Encoded(state runtimeapi.PodSandboxState) ([]byte, error) {
-	if e := s.listed.Load(); e != nil && e.state == int32(state) {
-		return e.bytes, nil
+// Item is the item of a list, nil if f does not let s through.
+func (s *Sandbox) Item(f *runtimeapi.PodSandboxFilter) *runtimeapi.PodSandbox {
+	if state := s.State(); s.matchesIn(state, f) {
+		return s.itemIn(state)
 	}
-	e, err := encodeItem(int32(state), s.ItemIn(state))
-	if err != nil {
-		return nil, fmt.Errorf("list sandbox %s: %w", s.ID(), err)
-	}
-	s.listed.Store(e)
-	return e.bytes, nil
+	return nil
 }
 
-// MustAsk tells whether who runs s must be asked for its statistics.
-func (s *Sandbox) MustAsk() bool { return !s.HostProcesses }
-
-// namespaceOptions echoes what was asked for: the kubelet recreates a pod whose
-// answer differs.
-func namespaceOptions(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
-	if o := c.GetLinux().GetSecurityContext().GetNamespaceOptions(); o != nil {
-		return o
+// Encoded is Item as it is sent.
+func (s *Sandbox) Encoded(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
+	state := s.State()
+	if !s.matchesIn(state, f) {
+		return nil, nil
 	}
-	return &runtimeapi.NamespaceOption{}
+	return s.listed.encoded(s.ID(), int32(state), func() proto.Message { return s.itemIn(state) })
 }

@@ -6,10 +6,8 @@ import (
 	"sync"
 
 	"github.com/containerd/log"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/reserve"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
@@ -21,32 +19,28 @@ var errUnfinished = errors.New("the daemon exited while the container was being 
 // dropContainers takes back containers that were never shown. Those that cannot
 // be are listed, for the kubelet to remove; one without a sandbox cannot be
 // listed, and is tried again by the next start.
-func (r *partial) dropContainers(ctx context.Context) {
+func (r *recovery) dropContainers(ctx context.Context) {
+	var hidden []*containerRecord
+	for _, o := range r.Pods.Containers.List() {
+		if _, err := r.Pods.Index.Container(o.ID()); err != nil {
+			hidden = append(hidden, o)
+		}
+	}
 	var mu sync.Mutex
 	var left []*containerRecord // guarded by mu
-	g := errgroup.Group{}
-	g.SetLimit(recoveryParallel)
-	for _, o := range r.pods.Containers.List() {
-		if _, err := r.pods.Index.Container(o.ID()); err == nil {
-			continue
-		}
-		g.Go(func() error {
-			if r.dropped(ctx, o) {
-				return nil
-			}
+	each(hidden, func(o *containerRecord) {
+		if !r.dropped(ctx, o) {
 			mu.Lock()
 			defer mu.Unlock()
 			left = append(left, o)
-			return nil
-		})
-	}
-	_ = g.Wait()
+		}
+	})
 	for _, o := range left {
 		r.list(ctx, o)
 	}
 }
 
-func (r *partial) dropped(ctx context.Context, o *containerRecord) bool {
+func (r *recovery) dropped(ctx context.Context, o *containerRecord) bool {
 	s := r.sandboxOf(o)
 	if s != nil && r.unresponsive.has(s.Runner.Name()) {
 		return false // who may yet come back would never let go of it
@@ -60,52 +54,44 @@ func (r *partial) dropped(ctx context.Context, o *containerRecord) bool {
 	return err == nil
 }
 
-func (r *partial) drop(ctx context.Context, c *pod.Container) error {
+func (r *recovery) drop(ctx context.Context, c *pod.Container) error {
 	if c.Sandbox != nil {
-		if err := r.containers.EraseTask(ctx, c); err != nil {
+		if err := r.Containers.EraseTask(ctx, c); err != nil {
 			return err
 		}
 	}
-	if err := r.containers.RemoveParts(ctx, c); err != nil {
+	if err := r.Containers.RemoveParts(ctx, c); err != nil {
 		return err
 	}
-	if err := r.pods.Containers.Delete(c.ID()); err != nil {
+	if err := r.Pods.Containers.Delete(c.ID()); err != nil {
 		return err
 	}
-	r.pods.Labels.Release(c.Spec().ProcessLabel)
+	r.Pods.Labels.Release(c.Spec().ProcessLabel)
 	return nil
 }
 
 // sandboxOf returns nil for a container whose sandbox has no record.
-func (r *partial) sandboxOf(o *containerRecord) *pod.Sandbox {
-	if s, err := r.pods.Index.Sandbox(o.Spec().Sandbox); err == nil {
+func (r *recovery) sandboxOf(o *containerRecord) *pod.Sandbox {
+	if s, err := r.Pods.Index.Sandbox(o.Spec().Sandbox); err == nil {
 		return s
 	}
-	if p, ok := r.pods.Sandboxes.Get(o.Spec().Sandbox); ok {
-		return pod.NewSandbox(p, r.tasks)
+	if p, ok := r.Pods.Sandboxes.Get(o.Spec().Sandbox); ok {
+		return pod.NewSandbox(p, r.Tasks)
 	}
 	return nil
 }
 
-func (r *partial) list(ctx context.Context, o *containerRecord) {
+func (r *recovery) list(ctx context.Context, o *containerRecord) {
 	s := r.sandboxOf(o)
 	if s == nil {
 		return
 	}
-	if _, err := r.pods.Index.Sandbox(s.ID()); err != nil {
-		r.reserve(ctx, s)
+	if _, err := r.Pods.Index.Sandbox(s.ID()); err != nil {
+		r.reserveSandbox(s)
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
-		r.pods.Index.AddSandbox(s)
+		r.Pods.Index.AddSandbox(s)
 	}
 	c := pod.NewContainer(o, s)
-	if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Two containers have the same name")
-	}
-	r.containers.ShowFailed(ctx, c, errUnfinished)
-}
-
-func (r *partial) reserve(ctx context.Context, s *pod.Sandbox) {
-	if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Two sandboxes have the same name")
-	}
+	r.reserveContainer(c)
+	r.Containers.ShowFailed(ctx, c, errUnfinished)
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
-	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
 // thawPatience is how long the start waits for a container to go on.
@@ -23,11 +22,14 @@ const thawPatience = 2 * time.Second
 func (r *recovery) thaw(ctx context.Context) {
 	for _, id := range r.frozen() {
 		entry := log.G(ctx).WithField("container", id)
-		c, err := r.pods.Index.Container(id)
+		c, err := r.Pods.Index.Container(id)
 		if err == nil {
-			if err = r.thawOne(ctx, c); err != nil {
+			bounded, cancel := context.WithTimeout(ctx, thawPatience)
+			err = criu.GoOn(bounded, r.Pods.Layout, c)
+			cancel()
+			if err != nil {
 				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")
-				go criu.ThawLater(r.pods, c, func() error { return r.removeCheckpoint(id) })
+				go criu.ThawLater(r.Pods, c, func() error { return r.removeCheckpoint(id) })
 				continue
 			}
 		}
@@ -39,7 +41,7 @@ func (r *recovery) thaw(ctx context.Context) {
 
 // frozen are the containers that may stand still.
 func (r *recovery) frozen() (ids []string) {
-	for _, dir := range []string{r.pods.FrozenDir(""), r.pods.CheckpointsDir("")} {
+	for _, dir := range []string{r.Pods.FrozenDir(""), r.Pods.CheckpointsDir("")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue // there was never one
@@ -53,14 +55,7 @@ func (r *recovery) frozen() (ids []string) {
 }
 
 func (r *recovery) removeCheckpoint(id string) error {
-	data := r.pods.CheckpointsDir(id)
+	data := r.Pods.CheckpointsDir(id)
 	// A CRIU that was killed may have left a mount in it.
-	return errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.pods.FrozenDir(id)))
-}
-
-// thawOne lets a container go on, if it runs and does not, and opens its pod's network.
-func (r *recovery) thawOne(ctx context.Context, c *pod.Container) error {
-	ctx, cancel := context.WithTimeout(ctx, thawPatience)
-	defer cancel()
-	return criu.GoOn(ctx, r.pods.Layout, c)
+	return errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.Pods.FrozenDir(id)))
 }

@@ -46,17 +46,18 @@ func TestRecoveryTakesLabels(t *testing.T) {
 		record.Config.Msg = &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: id}}
 		test.Must(t, test.Err(pods.Containers.Create(id, record, pod.ContainerStatus{Phase: pod.PhaseExited, Erased: true}, store.Relaxed)))
 	}
-	r := &recovery{pods: pods, tasks: task.New(pods, nil, shims), log: log.L, shims: shims, unresponsive: newUnresponsive()}
-	test.Must(t, errors.Join(r.takeSandboxes(t.Context()), r.takeContainers(t.Context())))
+	r := &recovery{Deps: Deps{Pods: pods, Tasks: task.New(pods, nil, shims), Shims: shims}, log: log.L}
+	r.takeSandboxes(t.Context())
+	r.takeContainers(t.Context())
 	if !taken(t, shared) || !taken(t, own) {
 		t.Error("categories of recovered objects would be given out again")
 	}
-	r.pods.Labels.Release(own)
-	r.pods.Labels.Release(shared)
+	r.Pods.Labels.Release(own)
+	r.Pods.Labels.Release(shared)
 	if taken(t, own) || !taken(t, shared) {
 		t.Error("the removal of a container does not free its own categories, or frees its sandbox's")
 	}
-	r.pods.Labels.Release(shared)
+	r.Pods.Labels.Release(shared)
 	if taken(t, shared) {
 		t.Error("the categories stay taken")
 	}

@@ -7,12 +7,8 @@ import (
 	"time"
 
 	"github.com/containerd/log"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/sandbox"
-	"github.com/berth-cri/berth/pkg/engine/selfcheck"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
@@ -20,27 +16,17 @@ import (
 // Those that take longer are listed NOTREADY and are undone beside the calls.
 const undoPatience = 5 * time.Second
 
-// partial takes back what an earlier daemon had not made whole.
-type partial struct {
-	pods         *pod.Registry
-	tasks        pod.Binder
-	selfChecks   *selfcheck.Pods
-	sandboxes    *sandbox.Service
-	containers   *container.Service
-	unresponsive *unresponsive
-}
-
 // dropUnfinished rolls back objects whose creation never ended, and containers
 // whose sandbox is gone.
-func (r *partial) dropUnfinished(ctx context.Context) {
+func (r *recovery) dropUnfinished(ctx context.Context) {
 	r.dropContainers(ctx)
 	var quick, slow []*unfinished
-	for _, o := range r.pods.Sandboxes.List() {
+	for _, o := range r.Pods.Sandboxes.List() {
 		if o.Status().Phase != pod.PhasePlanned {
 			continue
 		}
-		s := pod.NewSandbox(o, r.tasks)
-		r.reserve(ctx, s)
+		s := pod.NewSandbox(o, r.Tasks)
+		r.reserveSandbox(s)
 		s.Op <- struct{}{} // whoever wants to remove it waits
 		if h := (&unfinished{Sandbox: s}); r.unresponsive.has(s.Runner.Name()) {
 			slow = append(slow, h)
@@ -61,25 +47,15 @@ type unfinished struct {
 
 // undo rolls sandboxes back, and waits no longer than patience before it shows
 // what is left of them.
-func (r *partial) undo(all []*unfinished, patience time.Duration) {
-	if len(all) == 0 {
-		return
-	}
+func (r *recovery) undo(all []*unfinished, patience time.Duration) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g := errgroup.Group{}
-		g.SetLimit(recoveryParallel)
-		for _, h := range all {
-			g.Go(func() error { r.rollBack(h); return nil })
-		}
-		_ = g.Wait()
+		each(all, r.rollBack)
 	}()
-	enough := time.NewTimer(patience)
-	defer enough.Stop()
 	select {
 	case <-ended:
-	case <-enough.C:
+	case <-time.After(patience):
 		for _, h := range all {
 			r.show(h)
 		}
@@ -87,35 +63,35 @@ func (r *partial) undo(all []*unfinished, patience time.Duration) {
 }
 
 // show lists h unless it is gone.
-func (r *partial) show(h *unfinished) {
+func (r *recovery) show(h *unfinished) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.Spec().SelfCheck {
 		return // it is berth's own
 	}
-	if _, there := r.pods.Sandboxes.Get(h.ID()); there && !h.shown {
+	if _, there := r.Pods.Sandboxes.Get(h.ID()); there && !h.shown {
 		h.shown = true
-		r.pods.Index.AddSandbox(h.Sandbox)
+		r.Pods.Index.AddSandbox(h.Sandbox)
 	}
 }
 
 // rollBack undoes h. One that was listed meanwhile stays so, with nothing in it:
 // the kubelet has seen it and removes it. So does one that cannot be undone.
-func (r *partial) rollBack(h *unfinished) {
+func (r *recovery) rollBack(h *unfinished) {
 	defer h.Op.Unlock()
-	ctx, cancel := context.WithTimeout(r.pods.Background, pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(r.Pods.Background, pod.UndoTimeout)
 	defer cancel()
 	// Before its shim answers anybody it may wait for somebody to read its log.
 	if err := h.Runner.ReadLog(ctx); err != nil && !errors.Is(err, shim.ErrGone) {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to read the log of shim")
 	}
-	err := r.sandboxes.TearDown(ctx, h.Sandbox)
-	if r.pods.Background.Err() != nil {
+	err := r.Sandboxes.TearDown(ctx, h.Sandbox)
+	if r.Pods.Background.Err() != nil {
 		return // the next start does it again
 	}
 	h.mu.Lock()
 	if err == nil && !h.shown {
-		if err = r.sandboxes.Forget(h.Sandbox); err == nil {
+		if err = r.Sandboxes.Forget(h.Sandbox); err == nil {
 			h.mu.Unlock()
 			return
 		}
@@ -123,7 +99,7 @@ func (r *partial) rollBack(h *unfinished) {
 	h.mu.Unlock()
 	if h.Spec().SelfCheck {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to roll back self-check pod of an earlier daemon; will retry")
-		go r.selfChecks.RollBackLater(h.Sandbox, func() {})
+		go r.SelfChecks.RollBackLater(h.Sandbox, func() {})
 		return
 	}
 	if err != nil {

@@ -6,10 +6,17 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/container"
+	"github.com/berth-cri/berth/pkg/engine/image"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/nri"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
+	"github.com/berth-cri/berth/pkg/engine/selfcheck"
 	"github.com/berth-cri/berth/pkg/engine/session"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -20,48 +27,81 @@ const unreachable = "Supervisor or shim is unresponsive; keeping the recorded st
 // recoveryParallel is how many objects are looked at at a time.
 const recoveryParallel = 16
 
+// Deps are what looks after pods from then on.
+type Deps struct {
+	Pods       *pod.Registry
+	Broken     pod.Broken
+	Binaries   *binaries.Binaries
+	Tasks      *task.Service
+	Rootfs     *rootfs.Mounts
+	Images     *image.Store
+	Network    *network.Plugins
+	Plugins    *nri.Plugins // nil unless there can be any
+	Shims      *shim.Manager
+	Containers *container.Service
+	Sandboxes  *sandbox.Service
+	Sessions   *session.Calls
+	SelfChecks *selfcheck.Pods
+	// PodCheckpoints has the pods that were being written and restored.
+	PodCheckpoints *podcheckpoint.Service
+}
+
 // recovery finds out what became of what earlier daemons ran.
 type recovery struct {
-	pods         *pod.Registry
-	tasks        *task.Service
+	Deps
 	log          *log.Entry
-	shims        *shim.Manager
-	sandboxes    *sandbox.Service
-	containers   *container.Service
-	sessions     *session.Calls
-	unresponsive *unresponsive
+	unresponsive unresponsive
 }
 
 // takeSandboxes brings the sandboxes that were shown before back into the index.
-func (r *recovery) takeSandboxes(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(recoveryParallel)
-	for _, o := range r.pods.Sandboxes.List() {
-		r.pods.Clock.Seen(o.Spec().CreatedAt)
-		r.shims.Hold(o.Spec().Supervisor)
-		r.pods.Labels.Hold(o.Spec().ProcessLabel)
+func (r *recovery) takeSandboxes(ctx context.Context) {
+	var shown []*pod.Sandbox
+	for _, o := range r.Pods.Sandboxes.List() {
+		r.Pods.Clock.Seen(o.Spec().CreatedAt)
+		r.Shims.Hold(o.Spec().Supervisor)
+		r.Pods.Labels.Hold(o.Spec().ProcessLabel)
 		if o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
-		s := pod.NewSandbox(o, r.tasks)
-		if err := r.pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
-			r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
-		}
-		r.pods.Index.AddSandbox(s)
-		g.Go(func() error { return r.sandbox(ctx, s) })
+		s := pod.NewSandbox(o, r.Tasks)
+		r.reserveSandbox(s)
+		r.Pods.Index.AddSandbox(s)
+		shown = append(shown, s)
 	}
-	return g.Wait()
+	each(shown, func(s *pod.Sandbox) { r.sandbox(ctx, s) })
 }
 
-func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
+// each calls f for all, for some of them at a time.
+func each[T any](all []T, f func(T)) {
+	g := errgroup.Group{}
+	g.SetLimit(recoveryParallel)
+	for _, one := range all {
+		g.Go(func() error { f(one); return nil })
+	}
+	_ = g.Wait() // f has no errors
+}
+
+func (r *recovery) reserveSandbox(s *pod.Sandbox) {
+	if err := r.Pods.Names.Reserve(reserve.SandboxName(s.Config().GetMetadata()), s.ID()); err != nil {
+		r.log.WithError(err).WithField("sandbox", s.ID()).Error("Two sandboxes have the same name")
+	}
+}
+
+func (r *recovery) reserveContainer(c *pod.Container) {
+	if err := r.Pods.Names.Reserve(reserve.ContainerName(c.Sandbox.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
+		r.log.WithError(err).WithField("container", c.ID()).Error("Two containers have the same name")
+	}
+}
+
+func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) {
 	st := s.Status()
 	if st.Phase != pod.PhaseReady {
-		return nil
+		return
 	}
-	lost := s.Spec().Boot != r.pods.Boot || st.Namespaces.Lost() != ""
+	lost := s.Spec().Boot != r.Pods.Boot || st.Namespaces.Lost() != ""
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
-			_, lost, err = r.tasks.EndedMeanwhile(ctx, s, s.ID())
+			_, lost, err = r.Tasks.EndedMeanwhile(ctx, s, s.ID())
 			return err
 		})
 		if err != nil {
@@ -70,16 +110,15 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) error {
 	}
 	if lost {
 		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
-		return nil
+		return
 	}
 	if s.Spec().Plan.Process {
 		r.keepAgain(ctx, s, shim.Kept{ID: s.ID(), PID: st.PID})
 		if err := s.Runner.ReadLog(ctx); err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Warn("Failed to read the log of shim")
 		}
-		go r.sandboxes.Watch(s)
+		go r.Sandboxes.Watch(s)
 	}
-	return nil
 }
 
 // keepAgain holds what the task would lose with its supervisor, as before.
@@ -91,106 +130,95 @@ func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 }
 
 // takeContainers does the same for containers.
-func (r *recovery) takeContainers(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(recoveryParallel)
-	for _, o := range r.pods.Containers.List() {
-		r.pods.Clock.Seen(o.Spec().CreatedAt)
-		r.pods.Clock.Seen(o.Status().StartedAt)
-		r.pods.Clock.Seen(o.Status().FinishedAt)
-		r.pods.Labels.Hold(o.Spec().ProcessLabel)
-		s, err := r.pods.Index.Sandbox(o.Spec().Sandbox)
+func (r *recovery) takeContainers(ctx context.Context) {
+	var shown []*pod.Container
+	for _, o := range r.Pods.Containers.List() {
+		r.Pods.Clock.Seen(o.Spec().CreatedAt)
+		r.Pods.Clock.Seen(o.Status().StartedAt)
+		r.Pods.Clock.Seen(o.Status().FinishedAt)
+		r.Pods.Labels.Hold(o.Spec().ProcessLabel)
+		s, err := r.Pods.Index.Sandbox(o.Spec().Sandbox)
 		if err != nil || o.Status().Phase == pod.PhasePlanned {
 			continue
 		}
 		c := pod.NewContainer(o, s)
-		if err := r.pods.Names.Reserve(reserve.ContainerName(s.ID(), c.Config().GetMetadata()), c.ID()); err != nil {
-			r.log.WithError(err).WithField("container", c.ID()).Error("Two containers have the same name")
-		}
-		r.pods.Index.AddContainer(c)
-		g.Go(func() error { return r.container(ctx, c) })
+		r.reserveContainer(c)
+		r.Pods.Index.AddContainer(c)
+		shown = append(shown, c)
 	}
-	return g.Wait()
+	each(shown, func(c *pod.Container) { r.container(ctx, c) })
 }
 
-func (r *recovery) container(ctx context.Context, c *pod.Container) error {
+func (r *recovery) container(ctx context.Context, c *pod.Container) {
 	switch c.Status().Phase {
 	case pod.PhaseExited:
 		close(c.Exited)
 		if c.Status().Erased {
 			close(c.Erased)
-			return nil
+			return
 		}
 		// It may run: a start that was given up can have come about.
-		go r.containers.EraseEnded(c)
-		return nil
+		go r.Containers.EraseEnded(c)
+		return
 	case pod.PhaseCreated:
-		return r.created(ctx, c)
+		r.created(ctx, c)
+		return
 	}
 	var exit pod.Exit
 	var ended bool
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		exit, ended, err = r.tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
+		exit, ended, err = r.Tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 	}
 	if ended {
-		r.containers.RecordEnd(c, exit)
-		go r.containers.EraseEnded(c)
-		return nil
+		r.Containers.RecordEnd(c, exit)
+		go r.Containers.EraseEnded(c)
+		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
-	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.pods.Layout, c, c.Status().PID))
-	go r.containers.Watch(c)
-	r.sessions.EndAbandoned(c)
-	return nil
+	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.Pods.Layout, c, c.Status().PID))
+	go r.Containers.Watch(c)
+	r.Sessions.EndAbandoned(c)
 }
 
 // created looks after a container that was not started by its record. A daemon
 // that was killed between the start and its record has a running one here.
-func (r *recovery) created(ctx context.Context, c *pod.Container) error {
+func (r *recovery) created(ctx context.Context, c *pod.Container) {
 	var state task.State
 	var pid int
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		state, pid, err = r.tasks.State(ctx, c.Sandbox, c.ID())
+		state, pid, err = r.Tasks.State(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		// It stays created: a start then asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
-		state = r.tasks.JournaledStart(c)
+		state = r.Tasks.JournaledStart(c)
 	}
 	switch state {
 	case task.Unstarted:
-		if !c.Sandbox.JournalsStarts {
-			go r.containers.NoticeStart(c)
+		if !c.Sandbox.JournalsStarts() {
+			go r.Containers.NoticeStart(c)
 		}
-		return nil
 	case task.Starting:
 		c.Op <- struct{}{}
-		go r.containers.FinishStart(c)
-		return nil
+		go r.Containers.FinishStart(c)
 	case task.Failed:
 		c.Op <- struct{}{}
 		defer c.Op.Unlock()
-		c.Record(ctx, func(st *pod.ContainerStatus) { st.FailedStart(container.ErrUnheard, r.pods.Clock.Now()) })
-		close(c.Exited)
-		go func() {
-			r.containers.EndRestore(c)
-			r.containers.EraseEnded(c)
-		}()
-		return nil
+		r.Containers.FailedBefore(ctx, c)
 	case task.Gone:
 		c.Op <- struct{}{}
 		defer c.Op.Unlock()
-		r.containers.Gone(ctx, c)
-		return nil
+		r.Containers.Gone(ctx, c)
+	case task.Started:
+		c.Record(ctx, func(st *pod.ContainerStatus) {
+			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.Pods.Clock.Now()
+		})
+		r.container(ctx, c)
 	}
-	c.Record(ctx, func(st *pod.ContainerStatus) {
-		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, r.pods.Clock.Now()
-	})
-	return r.container(ctx, c)
 }

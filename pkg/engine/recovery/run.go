@@ -6,39 +6,8 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/container"
-	"github.com/berth-cri/berth/pkg/engine/image"
-	"github.com/berth-cri/berth/pkg/engine/network"
-	"github.com/berth-cri/berth/pkg/engine/nri"
-	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint"
-	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
-	"github.com/berth-cri/berth/pkg/engine/selfcheck"
-	"github.com/berth-cri/berth/pkg/engine/session"
-	"github.com/berth-cri/berth/pkg/engine/shim"
-	"github.com/berth-cri/berth/pkg/engine/task"
 )
-
-// Deps are what looks after pods from then on.
-type Deps struct {
-	Pods       *pod.Registry
-	Broken     pod.Broken
-	Binaries   *binaries.Binaries
-	Tasks      *task.Service
-	Rootfs     *rootfs.Mounts
-	Images     *image.Store
-	Network    *network.Plugins
-	Plugins    *nri.Plugins // nil unless there can be any
-	Shims      *shim.Manager
-	Containers *container.Service
-	Sandboxes  *sandbox.Service
-	Sessions   *session.Calls
-	SelfChecks *selfcheck.Pods
-	// PodCheckpoints knows of pods that were being written and restored.
-	PodCheckpoints *podcheckpoint.Service
-}
 
 // Run finds out what became of all that is on record. It assumes:
 //
@@ -58,33 +27,19 @@ type Deps struct {
 //
 // No call may be answered before it has returned.
 func Run(ctx context.Context, d Deps) error {
-	unresponsive, entry := newUnresponsive(), log.G(d.Pods.Background)
-	broken := &unreadable{pods: d.Pods, log: entry, broken: d.Broken, shims: d.Shims, unresponsive: unresponsive}
-	sweep := &sweeper{
-		pods: d.Pods, binaries: d.Binaries, rootfs: d.Rootfs, images: d.Images, cni: d.Network, shims: d.Shims, containers: d.Containers,
-		unresponsive: unresponsive,
-	}
-	unfinished := &partial{pods: d.Pods, tasks: d.Tasks, selfChecks: d.SelfChecks, sandboxes: d.Sandboxes, containers: d.Containers, unresponsive: unresponsive}
-	r := &recovery{
-		pods: d.Pods, tasks: d.Tasks, log: entry, shims: d.Shims, sandboxes: d.Sandboxes, containers: d.Containers,
-		sessions: d.Sessions, unresponsive: unresponsive,
-	}
+	r := &recovery{Deps: d, log: log.G(d.Pods.Background)}
 	sandbox.ShareNetns(ctx)
 	r.listen(ctx)
-	broken.showBroken()
-	if err := r.takeSandboxes(ctx); err != nil {
-		return err
-	}
-	if err := r.takeContainers(ctx); err != nil {
-		return err
-	}
-	unfinished.dropUnfinished(ctx)
+	r.showBroken()
+	r.takeSandboxes(ctx)
+	r.takeContainers(ctx)
+	r.dropUnfinished(ctx)
 	d.PodCheckpoints.Recover(ctx)
 	r.thaw(ctx)
 	if err := d.Shims.ServeEvents(d.Pods.Background, d.Pods.Index.NoteOOM); err != nil {
 		return err
 	}
-	sweep.sweep(ctx)
+	r.sweep(ctx)
 	if err := d.Plugins.Start(); err != nil {
 		return err
 	}

@@ -7,32 +7,16 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/container"
-	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/rootfs"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// sweeper removes what no record knows of.
-type sweeper struct {
-	pods         *pod.Registry
-	binaries     *binaries.Binaries
-	rootfs       *rootfs.Mounts
-	images       *image.Store
-	cni          *network.Plugins
-	containers   *container.Service
-	shims        *shim.Manager
-	unresponsive *unresponsive
-}
-
 // sweep removes what belongs to nobody. Failing at it costs space, not pods.
-func (r *sweeper) sweep(ctx context.Context) {
+func (r *recovery) sweep(ctx context.Context) {
 	warn := func(err error) {
 		if err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to clean up after an earlier run")
@@ -40,41 +24,41 @@ func (r *sweeper) sweep(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
-	warn(r.shims.Sweep(bounded, r.unresponsive.has))
-	r.binaries.Collector.Collect()
+	warn(r.Shims.Sweep(bounded, r.unresponsive.has))
+	r.Binaries.Collector.Collect()
 	left := r.leftovers()
-	warn(sweepDirs(r.pods.ContainerDir(""), func(id string) bool { _, ok := r.pods.Containers.Get(id); return ok }, func(id string) error {
-		return r.rootfs.Residue.Erase(r.pods.ContainerDir(id), func() error { return r.rootfs.EraseContainer(id) })
+	warn(sweepDirs(r.Pods.ContainerDir(""), func(id string) bool { _, ok := r.Pods.Containers.Get(id); return ok }, func(id string) error {
+		return r.Rootfs.Residue.Erase(r.Pods.ContainerDir(id), func() error { return r.Rootfs.EraseContainer(id) })
 	}))
-	warn(r.containers.SweepRestores())
+	warn(r.Containers.SweepRestores())
 	warn(r.sweepSandboxes(func(id string) bool { return !left.Has(id) }))
 	go r.releaseAddresses(left)
 	var uses []containerfs.Use
-	for _, o := range r.pods.Containers.List() {
+	for _, o := range r.Pods.Containers.List() {
 		uses = append(uses, rootfs.LayersInUse(o.ID(), o.Spec())...)
 	}
-	warn(r.images.Retain(ctx, uses))
+	warn(r.Images.Retain(ctx, uses))
 }
 
 // leftovers are the pods on the network that no record knows any more.
-func (r *sweeper) leftovers() *network.Leftovers {
+func (r *recovery) leftovers() *network.Leftovers {
 	var valid []network.Pod
-	for _, s := range r.pods.Index.AllSandboxes() {
+	for _, s := range r.Pods.Index.AllSandboxes() {
 		if s.Status().Tried {
 			valid = append(valid, sandbox.AttachedPod(s))
 		}
 	}
-	return r.cni.Leftovers(valid...)
+	return r.Network.Leftovers(valid...)
 }
 
 // releaseAddresses disconnects them, and then releases their namespaces, into
 // which plugins look. Calls are answered meanwhile: the network's plugins may
 // need a pod of this node.
-func (r *sweeper) releaseAddresses(left *network.Leftovers) {
-	ctx, cancel := context.WithTimeout(r.pods.Background, pod.UndoTimeout)
+func (r *recovery) releaseAddresses(left *network.Leftovers) {
+	ctx, cancel := context.WithTimeout(r.Pods.Background, pod.UndoTimeout)
 	defer cancel()
 	err := left.Collect(ctx)
-	if r.pods.Background.Err() != nil {
+	if r.Pods.Background.Err() != nil {
 		return // the next start does it again
 	}
 	if err := errors.Join(err, r.sweepSandboxes(left.Has)); err != nil {
@@ -83,10 +67,10 @@ func (r *sweeper) releaseAddresses(left *network.Leftovers) {
 }
 
 // sweepSandboxes removes what is left of sandboxes that have no record.
-func (r *sweeper) sweepSandboxes(which func(id string) bool) error {
-	known := func(id string) bool { _, ok := r.pods.Sandboxes.Get(id); return ok || !which(id) }
-	return sweepDirs(r.pods.SandboxDir(""), known, func(id string) error {
-		return r.rootfs.Residue.Erase(r.pods.SandboxDir(id), func() error { return rootfs.EraseSandbox(r.pods.Layout, id) })
+func (r *recovery) sweepSandboxes(which func(id string) bool) error {
+	known := func(id string) bool { _, ok := r.Pods.Sandboxes.Get(id); return ok || !which(id) }
+	return sweepDirs(r.Pods.SandboxDir(""), known, func(id string) error {
+		return r.Rootfs.Residue.Erase(r.Pods.SandboxDir(id), func() error { return rootfs.EraseSandbox(r.Pods.Layout, id) })
 	})
 }
 

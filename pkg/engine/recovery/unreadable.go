@@ -7,59 +7,53 @@ import (
 	"slices"
 	"time"
 
-	"github.com/containerd/log"
-	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// unreadable are the records that cannot be read.
-type unreadable struct {
-	pods         *pod.Registry
-	log          *log.Entry
-	broken       pod.Broken
-	shims        *shim.Manager
-	unresponsive *unresponsive
-}
-
 // showBroken lists sandboxes whose records cannot be read under a name of their
 // own. Their definition is lost, so removal is all that can be done for them.
-func (r *unreadable) showBroken() {
-	g := errgroup.Group{}
-	g.SetLimit(recoveryParallel)
-	for _, b := range slices.Concat(r.broken.Sandboxes, r.broken.Containers) {
+func (r *recovery) showBroken() {
+	var orphans []string
+	for _, b := range slices.Concat(r.Broken.Sandboxes, r.Broken.Containers) {
 		if b.StatusOnly {
 			r.log.WithError(b.Err).WithField("id", b.ID).Error("Failed to read status; rolling back the object as partially created")
 			continue
 		}
-		g.Go(func() error { r.endOrphan(b.ID); return nil })
-		for _, o := range r.pods.Containers.List() {
+		orphans = append(orphans, b.ID)
+		for _, o := range r.Pods.Containers.List() {
 			if o.Spec().Sandbox == b.ID { // its supervisor is not known either
-				g.Go(func() error { r.endOrphan(o.ID()); return nil })
+				orphans = append(orphans, o.ID())
 			}
 		}
 	}
-	_ = g.Wait()
-	for _, b := range r.broken.Sandboxes {
+	each(orphans, r.endOrphan)
+	for _, b := range r.Broken.Sandboxes {
 		if b.StatusOnly {
 			continue
 		}
 		r.log.WithError(b.Err).WithField("sandbox", b.ID).Error("Failed to read sandbox record; listed as NotReady")
-		spec := pod.SandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: r.pods.Clock.Now(), Supervisor: "unknown"}
+		spec := pod.SandboxSpec{Definition: &handler.Definition{Name: "unknown", Type: handler.OCI}, CreatedAt: r.Pods.Clock.Now(), Supervisor: "unknown"}
 		spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
-		r.replaceBroken(b, spec)
+		err := r.Pods.Sandboxes.Discard(b.ID)
+		if err == nil {
+			// It may have been connected: its stop disconnects it, before it releases the namespaces.
+			_, err = r.Pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped, Tried: true}, store.Durable)
+		}
+		if err != nil {
+			r.log.WithError(err).WithField("sandbox", b.ID).Error("Failed to replace unreadable record")
+		}
 	}
-	for _, b := range r.broken.Containers {
+	for _, b := range r.Broken.Containers {
 		if b.StatusOnly {
 			continue
 		}
 		r.log.WithError(b.Err).WithField("container", b.ID).Error("Failed to read container record; removing it")
-		if err := r.pods.Containers.Discard(b.ID); err != nil {
+		if err := r.Pods.Containers.Discard(b.ID); err != nil {
 			r.log.WithError(err).WithField("container", b.ID).Error("Failed to remove unreadable record")
 		}
 	}
@@ -67,13 +61,13 @@ func (r *unreadable) showBroken() {
 
 // endOrphan ends a task of which nobody knows any more whose it was: what runs
 // and is in no list would run for ever. An unresponsive supervisor is not waited for.
-func (r *unreadable) endOrphan(id string) {
-	keys, err := r.shims.Keys()
+func (r *recovery) endOrphan(id string) {
+	keys, err := r.Shims.Keys()
 	if err != nil {
 		r.log.WithError(err).WithField("id", id).Error("Failed to kill task with unreadable record")
 	}
 	for _, key := range keys {
-		if _, err := os.Stat(filepath.Join(r.shims.SupervisorDir(key), "tasks", id)); err != nil {
+		if _, err := os.Stat(filepath.Join(r.Shims.SupervisorDir(key), "tasks", id)); err != nil {
 			continue
 		}
 		if r.unresponsive.has(key) {
@@ -84,25 +78,14 @@ func (r *unreadable) endOrphan(id string) {
 	}
 }
 
-func (r *unreadable) endOrphanOf(key, id string, patience time.Duration) {
-	ctx, cancel := context.WithTimeout(r.pods.Background, patience)
+func (r *recovery) endOrphanOf(key, id string, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(r.Pods.Background, patience)
 	defer cancel()
-	client, err := r.shims.Supervisor(ctx, key)
+	client, err := r.Shims.Supervisor(ctx, key)
 	if err == nil {
 		err = task.EndTask(ctx, client, id)
 	}
 	if err != nil {
 		r.log.WithError(err).WithField("id", id).WithField("supervisor", key).Error("Failed to kill task with unreadable record")
-	}
-}
-
-func (r *unreadable) replaceBroken(b store.Broken, spec pod.SandboxSpec) {
-	err := r.pods.Sandboxes.Discard(b.ID)
-	if err == nil {
-		// It may have been connected: its stop disconnects it, before it releases the namespaces.
-		_, err = r.pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped, Tried: true}, store.Durable)
-	}
-	if err != nil {
-		r.log.WithError(err).WithField("sandbox", b.ID).Error("Failed to replace unreadable record")
 	}
 }

@@ -22,30 +22,20 @@ var errUnresponsive = errors.New("it did not respond before")
 
 // unresponsive knows who runs pods and does not answer: stopped by somebody, or stuck.
 // They are not asked again during recovery.
-type unresponsive struct {
-	mu  sync.Mutex
-	who map[string]bool // by runner
-}
+type unresponsive struct{ runners sync.Map }
 
-func newUnresponsive() *unresponsive { return &unresponsive{who: map[string]bool{}} }
+func (u *unresponsive) add(runner string) { u.runners.Store(runner, true) }
 
-func (s *unresponsive) add(runner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.who[runner] = true
-}
-
-func (s *unresponsive) has(runner string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.who[runner]
+func (u *unresponsive) has(runner string) bool {
+	_, is := u.runners.Load(runner)
+	return is
 }
 
 // listen finds out who is unresponsive. It starts nothing, and is quick when all answer.
 func (r *recovery) listen(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, unresponsiveAfter)
 	defer cancel()
-	keys, err := r.shims.Keys()
+	keys, err := r.Shims.Keys()
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to list supervisors")
 	}
@@ -60,11 +50,11 @@ func (r *recovery) listen(ctx context.Context) {
 		})
 	}
 	for _, key := range keys {
-		ask(key, func() (*shim.Client, error) { return r.shims.Live(ctx, key) })
+		ask(key, func() (*shim.Client, error) { return r.Shims.Live(ctx, key) })
 	}
-	for _, o := range r.pods.Sandboxes.List() {
+	for _, o := range r.Pods.Sandboxes.List() {
 		if ep := o.Status().Shim; ep != nil {
-			ask(ep.Address, func() (*shim.Client, error) { return r.shims.Foreign(ctx, *ep) })
+			ask(ep.Address, func() (*shim.Client, error) { return r.Shims.Foreign(ctx, *ep) })
 		}
 	}
 	asked.Wait()

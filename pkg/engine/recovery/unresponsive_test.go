@@ -21,7 +21,7 @@ func TestUnresponsiveOnesAreAskedOnce(t *testing.T) {
 	}
 	unresponsive, neighbour, other := recorded("silent"), recorded("silent"), recorded("other")
 	synctest.Test(t, func(t *testing.T) {
-		r := recovery{unresponsive: newUnresponsive()}
+		r := &recovery{}
 		began := time.Now()
 		wait := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		fail := func(context.Context) error { return errUnresponsive }

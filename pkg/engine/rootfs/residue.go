@@ -48,14 +48,11 @@ func (r *residue) Erase(dir string, remove func() error) error {
 	r.left[dir] = remove
 	if !r.retrying {
 		r.retrying = true
-		go r.retry()
+		go func() {
+			_ = wait.PollUntilContextCancel(r.background, r.interval, false, func(context.Context) (bool, error) { return r.again(), nil })
+		}()
 	}
 	return nil
-}
-
-// retry ends when nothing is left, or with the engine.
-func (r *residue) retry() {
-	_ = wait.PollUntilContextCancel(r.background, r.interval, false, func(context.Context) (bool, error) { return r.again(), nil })
 }
 
 // again tries once, and reports whether nothing is left.
@@ -80,7 +77,13 @@ func EraseSandbox(l pod.Layout, id string) error {
 	if err := namespaces.Release(l.NsDir(id)); err != nil {
 		return err
 	}
-	return removeFiles(l, id)
+	// What is still mounted belongs to all sandboxes: it must not be walked into.
+	for _, m := range []string{l.FilesOf(id).Shm, filepath.Join(l.ProcessBundle(id), "rootfs")} {
+		if err := mountpoint.Unmount(m); err != nil {
+			return err
+		}
+	}
+	return removeDir(l.SandboxDir(id))
 }
 
 // EraseContainer unmounts and removes what is in the directory of a container.
@@ -89,15 +92,4 @@ func (m *Mounts) EraseContainer(id string) error {
 		return err
 	}
 	return removeDir(m.pods.ContainerDir(id))
-}
-
-// removeFiles takes back makeFiles, whether it ended or not.
-func removeFiles(l pod.Layout, id string) error {
-	// What is still mounted belongs to all sandboxes: it must not be walked into.
-	for _, m := range []string{l.FilesOf(id).Shm, filepath.Join(l.ProcessBundle(id), "rootfs")} {
-		if err := mountpoint.Unmount(m); err != nil {
-			return err
-		}
-	}
-	return removeDir(l.SandboxDir(id))
 }

@@ -51,46 +51,35 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return nil, fmt.Errorf("bundle: %w", err)
 	}
-	if c.Sandbox.Spec().Plan.User != nil {
-		return nil, m.mountMapped(ctx, c, img, rootfs)
+	plan := &c.Sandbox.Spec().Plan
+	var options []containerfs.RootfsOption
+	if plan.User != nil {
+		uid, gid := plan.Root()
+		options = append(options, containerfs.OwnedBy(int(uid), int(gid)))
 	}
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter)
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, options...)
 	if err != nil {
 		return nil, fmt.Errorf("root filesystem: %w", err)
 	}
-	if c.Sandbox.MountsRootfs {
-		return fs.Mounts, nil
+	mounts := fs.Mounts
+	switch {
+	case plan.User != nil:
+		// This is not left to a shim, which would need a process to learn of the mapping.
+		mounts, err = nil, idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID()))
+	case !c.Sandbox.MountsRootfs():
+		err = mount.All(fs.Mounts, rootfs)
 	}
-	if err := mount.All(fs.Mounts, rootfs); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("mount root filesystem: %w", err)
 	}
-	return fs.Mounts, nil
+	return mounts, nil
 }
 
-// mountMapped mounts a root filesystem whose files the pod's users own. This is
-// not left to a shim, which would need a process to learn of the mapping.
-func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *catalog.Image, rootfs string) error {
-	uid, gid := c.Sandbox.Spec().Plan.Root()
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, containerfs.OwnedBy(int(uid), int(gid)))
-	if err != nil {
-		return fmt.Errorf("root filesystem: %w", err)
-	}
-	if err := idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID())); err != nil {
-		return fmt.Errorf("mount root filesystem: %w", err)
-	}
-	return nil
-}
-
-// WithRootfs calls f with a directory where the root filesystem can be read. One that
-// a shim will mount is mounted meanwhile in the same place, where it is found after a
-// crash.
-func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) error {
-	return m.mounted(c, toRead(mounts), f)
-}
-
-func (m *Mounts) mounted(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
+// WithRootfs calls f with the directory of the root filesystem. One that a shim will mount
+// is mounted meanwhile by mounts in the same place, where it is found after a crash.
+func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
-	if len(mounts) == 0 || !c.Sandbox.MountsRootfs {
+	if len(mounts) == 0 || !c.Sandbox.MountsRootfs() {
 		return f(rootfs)
 	}
 	defer func() {
@@ -104,15 +93,9 @@ func (m *Mounts) mounted(c *pod.Container, mounts []mount.Mount, f func(dir stri
 	return f(rootfs)
 }
 
-// WithWritable calls f with a directory where the root filesystem can be changed before it
-// is used. One that a shim will mount is mounted meanwhile, as WithRootfs does.
-func (m *Mounts) WithWritable(c *pod.Container, mounts []mount.Mount, f func(dir string) error) error {
-	return m.mounted(c, mount.RemoveVolatileOption(mounts), f)
-}
-
-// toRead are mounts that nothing can be written to, and that leave no mark on what
+// ReadOnly are mounts that nothing can be written to, and that leave no mark on what
 // they are made of: the kernel mounts a volatile overlay only once.
-func toRead(mounts []mount.Mount) []mount.Mount {
+func ReadOnly(mounts []mount.Mount) []mount.Mount {
 	mounts = slices.Clone(mount.RemoveVolatileOption(mounts))
 	for i := range mounts {
 		options := append(slices.Clone(mounts[i].Options), "ro")
@@ -133,14 +116,6 @@ func (m *Mounts) UnmountParts(id string) error {
 		if err := unmountBelow(dir); err != nil {
 			return fmt.Errorf("unmount volumes: %w", err)
 		}
-	}
-	return nil
-}
-
-// RemoveRootfs removes what an unmounted root filesystem is made of.
-func (m *Mounts) RemoveRootfs(ctx context.Context, c *pod.Container) error {
-	if err := m.images.RemoveRootfs(ctx, c.ID(), c.Spec().Snapshotter); err != nil {
-		return fmt.Errorf("remove root filesystem: %w", err)
 	}
 	return nil
 }

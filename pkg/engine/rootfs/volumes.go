@@ -58,7 +58,8 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 	}
 	switch info, err := os.Lstat(content); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		if err := emptyVolume(dir, &c.Sandbox.Spec().Plan); err != nil {
+		// As a runtime makes a path that is not in the image, whatever the umask.
+		if err := errors.Join(os.Chmod(dir, 0o755), c.Sandbox.Spec().Plan.Chown(dir)); err != nil {
 			return "", err
 		}
 	case err != nil:
@@ -75,14 +76,6 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 		return dir, nil
 	}
 	return m.passVolume(c, number, dir)
-}
-
-// emptyVolume is what a runtime makes of a path that is not in the image.
-func emptyVolume(dir string, plan *pod.Plan) error {
-	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
-		return err
-	}
-	return plan.Chown(dir)
 }
 
 // passVolume shows a volume where the root of a user namespace can pass.

@@ -19,30 +19,26 @@ const shmSize = 64 << 20
 
 // makeFiles writes the sandbox's files and mounts its shared memory.
 func (b *runs) makeFiles(s *pod.Sandbox) error {
-	f, plan := b.pods.FilesOf(s.ID()), s.Spec().Plan
+	f, plan := b.Pods.FilesOf(s.ID()), s.Spec().Plan
 	hostname := s.Config().GetHostname()
 	if hostname == "" {
 		hostname, _ = os.Hostname()
 	}
-	if err := os.WriteFile(f.Hostname, []byte(hostname+"\n"), 0o644); err != nil {
-		return fmt.Errorf("sandbox hostname: %w", err)
+	err := os.WriteFile(f.Hostname, []byte(hostname+"\n"), 0o644)
+	if err == nil {
+		err = copyHostFile("/etc/hosts", f.Hosts)
 	}
-	if err := copyHostFile("/etc/hosts", f.Hosts); err != nil {
-		return fmt.Errorf("sandbox hosts: %w", err)
+	if err == nil {
+		err = writeResolvConf(s.Config().GetDnsConfig(), f.ResolvConf)
 	}
-	if err := writeResolvConf(s.Config().GetDnsConfig(), f.ResolvConf); err != nil {
-		return fmt.Errorf("sandbox resolv.conf: %w", err)
+	if err == nil {
+		err = errors.Join(plan.Chown(f.Hostname), plan.Chown(f.Hosts), plan.Chown(f.ResolvConf))
 	}
-	for _, file := range []string{f.Hostname, f.Hosts, f.ResolvConf} {
-		if err := plan.Chown(file); err != nil {
-			return fmt.Errorf("sandbox files: %w", err)
-		}
+	if err == nil && plan.IPC {
+		err = mountShm(f.Shm, plan.User)
 	}
-	if !plan.IPC {
-		return nil
-	}
-	if err := mountShm(f.Shm, plan.User); err != nil {
-		return fmt.Errorf("sandbox shm: %w", err)
+	if err != nil {
+		return fmt.Errorf("sandbox files: %w", err)
 	}
 	return nil
 }
@@ -55,7 +51,10 @@ func mountShm(dir string, u *namespaces.User) error {
 	if u != nil {
 		options += fmt.Sprintf(",uid=%d,gid=%d", u.UIDs.HostID, u.GIDs.HostID)
 	}
-	return unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
+	if err := unix.Mount("shm", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount shared memory: %w", err)
+	}
+	return nil
 }
 
 func copyHostFile(from, to string) error {

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
 
@@ -39,11 +38,11 @@ type sandboxInfo struct {
 }
 
 func (b *views) info(s *pod.Sandbox) map[string]string {
-	st := s.Status()
+	spec, d, st := s.Spec(), s.Spec().Definition, s.Status()
 	config, _ := protojson.Marshal(s.Config())
 	i := sandboxInfo{
-		Handler: s.Spec().Definition.Name, Variant: s.Spec().Definition.VariantName(), Definition: s.Spec().Definition,
-		Digest: s.Spec().Definition.Digest(), Generation: s.Spec().Pinned.Generation, Plan: s.Spec().Plan, Binaries: b.binaries.Runtimes.Told(s.Spec()), Supervisor: s.Spec().Supervisor,
+		Handler: d.Name, Variant: d.VariantName(), Definition: d, Digest: d.Digest(), Generation: spec.Pinned.Generation,
+		Plan: spec.Plan, Binaries: b.Binaries.Runtimes.Told(spec), Supervisor: spec.Supervisor,
 		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
 	}
 	i.PID, i.PIDOf = b.process(s)
@@ -56,28 +55,24 @@ func (b *views) process(s *pod.Sandbox) (pid int, of string) {
 	if pid := s.Status().PID; pid > 0 || s.Spec().Plan.Process {
 		return pid, ""
 	}
-	var first *pod.Container
-	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
-		if st := c.Status(); st.Phase == pod.PhaseRunning && st.PID > 0 && (first == nil || c.Spec().CreatedAt < first.Spec().CreatedAt) {
-			first = c
+	for _, c := range b.Pods.Index.ContainersOf(s.ID()) { // the oldest first
+		if st := c.Status(); st.Phase == pod.PhaseRunning && st.PID > 0 {
+			return st.PID, c.ID()
 		}
 	}
-	if first == nil {
-		return 0, ""
-	}
-	return first.Status().PID, first.ID()
+	return 0, ""
 }
 
 // runtimeSpec is nil if there is none any more.
 func (b *views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
 	if s.Spec().Plan.Process {
-		text, err := os.ReadFile(filepath.Join(b.pods.ProcessBundle(s.ID()), "config.json"))
+		text, err := os.ReadFile(filepath.Join(b.Pods.ProcessBundle(s.ID()), "config.json"))
 		if err != nil || !json.Valid(text) {
 			return nil
 		}
 		return text
 	}
-	spec, err := ocispec.DescribeSandbox(b.pods.SpecSandbox(s))
+	spec, err := ocispec.DescribeSandbox(b.Pods.SpecSandbox(s))
 	if err != nil {
 		return nil
 	}
@@ -98,8 +93,6 @@ func cniResult(n *network.Result) map[string]json.RawMessage {
 		return all
 	}
 	text, _ := json.Marshal(described)
-	named := map[string]json.RawMessage{}
-	_ = json.Unmarshal(text, &named)
-	maps.Copy(all, named)
+	_ = json.Unmarshal(text, &all)
 	return all
 }

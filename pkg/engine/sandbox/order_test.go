@@ -35,7 +35,10 @@ type orderBed struct {
 }
 
 // others stand for the rooms that sandboxes call.
-type others struct{ *enginetest.Runner }
+type others struct {
+	networks // connects nothing
+	*enginetest.Runner
+}
 
 func (o others) End(context.Context, *pod.Container) error    { return o.Note("end container") }
 func (o others) Remove(context.Context, *pod.Container) error { return o.Note("remove container") }
@@ -44,9 +47,6 @@ func (o others) Teardown(context.Context, network.Pod, *network.Result) error {
 }
 func (o others) Hold(string)    { _ = o.Note("hold") }
 func (o others) Release(string) { _ = o.Note("release") }
-func (o others) Supervisor(context.Context, string) (*shim.Client, error) {
-	return nil, errors.New("only its Runner asks for it")
-}
 
 func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *orderBed {
 	t.Helper()
@@ -55,34 +55,29 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	shims := test.Value(shim.New(shim.Config{State: t.TempDir(), Supervisor: "/none"}))(t)
 	t.Cleanup(shims.Close)
 	runner := &enginetest.Runner{Fails: map[string]error{}}
-	kept := &settings.Settings{}
 	b := &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}
-	told := hooks.New(hooks.NewSubjects(pods), nil)
-	announcer := events.NewAnnouncer(events.NewBroker(), pods, nil)
-	p := &processes{pods: pods, binaries: b, settings: kept, events: announcer, tasks: task.New(pods, b, shims)}
-	s := &stops{
-		pods: pods, binaries: b, events: announcer, hooks: told, rootfs: rootfs.New(pods, nil),
-		network: others{runner}, shims: others{runner}, inside: others{runner}, processes: p,
-	}
+	rest := others{Runner: runner}
+	service := New(Deps{
+		Pods: pods, Binaries: b, Settings: &settings.Settings{}, Tasks: task.New(pods, b, shims), Rootfs: rootfs.New(pods, nil),
+		Events: events.NewAnnouncer(events.NewBroker(), pods, nil), Hooks: hooks.New(hooks.NewSubjects(pods), nil),
+		Network: rest, Shims: rest, Containers: rest,
+	})
 	spec.Definition = &handler.Definition{Name: "fake", Type: handler.OCI}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "n", Namespace: "ns", Uid: "u"}}
 	o := test.Value(pods.Sandboxes.Create(pod.NewID(), spec, status, store.Relaxed))(t)
-	return &orderBed{
-		runs:   &runs{pods: pods, binaries: b, hooks: told, settings: kept, shims: others{runner}, processes: p, stops: s, events: announcer},
-		Runner: runner, sandbox: pod.NewSandbox(o, runner),
-	}
+	return &orderBed{runs: service.runs, Runner: runner, sandbox: pod.NewSandbox(o, runner)}
 }
 
 // reserveName takes the name of the sandbox, as RunPodSandbox does.
 func (b *orderBed) reserveName(t *testing.T) {
 	t.Helper()
-	test.Must(t, b.pods.Names.Reserve(reserve.SandboxName(b.sandbox.Config().GetMetadata()), b.sandbox.ID()))
+	test.Must(t, b.Pods.Names.Reserve(reserve.SandboxName(b.sandbox.Config().GetMetadata()), b.sandbox.ID()))
 }
 
 func (b *orderBed) nameIsFree() bool {
 	name := reserve.SandboxName(b.sandbox.Config().GetMetadata())
-	free := b.pods.Names.Reserve(name, "another") == nil
-	b.pods.Names.Release(name, "another")
+	free := b.Pods.Names.Reserve(name, "another") == nil
+	b.Pods.Names.Release(name, "another")
 	return free
 }
 
@@ -100,9 +95,9 @@ func TestStopOrder(t *testing.T) {
 	} {
 		t.Run("fails: "+fails, func(t *testing.T) {
 			b := newOrderBed(t, pod.SandboxSpec{Plan: pod.Plan{Process: true}}, pod.SandboxStatus{Phase: pod.PhaseReady, Tried: true})
-			b.pods.Index.AddSandbox(b.sandbox)
-			o := test.Value(b.pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: b.sandbox.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
-			b.pods.Index.AddContainer(pod.NewContainer(o, b.sandbox))
+			b.Pods.Index.AddSandbox(b.sandbox)
+			o := test.Value(b.Pods.Containers.Create(pod.NewID(), pod.ContainerSpec{Sandbox: b.sandbox.ID()}, pod.ContainerStatus{Phase: pod.PhaseRunning}, store.Relaxed))(t)
+			b.Pods.Index.AddContainer(pod.NewContainer(o, b.sandbox))
 			stop := func() error {
 				_, err := b.stops.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: b.sandbox.ID()})
 				return err
@@ -152,8 +147,8 @@ func TestRollBackOrder(t *testing.T) {
 				t.Errorf("it failed with %v, not with the cause", err)
 			}
 			test.EqualLists(t, "called", b.Calls(), c.want)
-			_, recorded := b.pods.Sandboxes.Get(b.sandbox.ID())
-			_, lerr := b.pods.Index.Sandbox(b.sandbox.ID())
+			_, recorded := b.Pods.Sandboxes.Get(b.sandbox.ID())
+			_, lerr := b.Pods.Index.Sandbox(b.sandbox.ID())
 			if listed := lerr == nil; listed != c.left || recorded != c.left || b.nameIsFree() == c.left {
 				t.Errorf("listed %v, recorded %v, name free %v; left should be %v", listed, recorded, b.nameIsFree(), c.left)
 			}
@@ -176,7 +171,7 @@ func TestRollBackAfterTheCallerLeft(t *testing.T) {
 		}
 	}
 	test.ErrorIs(t, b.bringUp(ctx, b.sandbox, nil), context.Canceled, "it answered")
-	if _, there := b.pods.Sandboxes.Get(b.sandbox.ID()); there || !b.nameIsFree() {
+	if _, there := b.Pods.Sandboxes.Get(b.sandbox.ID()); there || !b.nameIsFree() {
 		t.Error("a sandbox is left that nobody was told of")
 	}
 }

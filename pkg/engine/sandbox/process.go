@@ -15,23 +15,17 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/container"
-	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/settings"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-type processes struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-	tasks    *task.Service
-	settings *settings.Settings
-	events   *events.Announcer
-}
+// processes starts, watches and stops the processes of sandboxes.
+type processes struct{ Deps }
 
 func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
@@ -48,27 +42,27 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	if err := b.binaries.Runtimes.Need(s); err != nil {
+	if err := b.Binaries.Runtimes.Need(s); err != nil {
 		return err
 	}
 	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().WholeCheckpoint()})
 	if err != nil {
 		return err
 	}
-	memory := task.MemoryOf(s, s.Spec().Pinned.CgroupDriver)
+	memory := task.MemoryOf(s)
 	unanswered, err := container.CallCreate(ctx, client, &taskapi.CreateTaskRequest{
-		ID: s.ID(), Bundle: b.pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
+		ID: s.ID(), Bundle: b.Pods.ProcessBundle(s.ID()), Rootfs: b.processRootfs(s), Options: options,
 		Checkpoint: s.Spec().WholeCheckpoint(),
 	})
 	s.Creating.Store(unanswered)
 	if err != nil {
 		err = task.InTime(limit, err)
-		if s.CreatesEarly {
+		if s.CreatesEarly() {
 			err = s.Runner.Blame(err)
 		}
 		return fmt.Errorf("create sandbox process: %w", err)
 	}
-	if !s.CreatesEarly {
+	if !s.CreatesEarly() {
 		// A runtime that hangs is ended with the time of the caller, whose sandbox is rolled back then.
 		defer context.AfterFunc(caller, func() {
 			_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(syscall.SIGKILL)})
@@ -87,14 +81,14 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 
 // processRootfs is how a Runner gets the sandbox process's root that mounts it itself.
 func (b *processes) processRootfs(s *pod.Sandbox) []*types.Mount {
-	if !s.MountsRootfs {
+	if !s.MountsRootfs() {
 		return nil
 	}
-	return []*types.Mount{{Type: "bind", Source: b.binaries.Tools.PauseRoot, Options: []string{"rbind", "ro"}}}
+	return []*types.Mount{{Type: "bind", Source: b.Binaries.Tools.PauseRoot, Options: []string{"rbind", "ro"}}}
 }
 
 func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) error {
-	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(s.Spec()))
+	rt, err := b.Binaries.Prober.Probe(ctx, b.Binaries.Runtimes.Of(s.Spec()))
 	if err != nil {
 		return err
 	}
@@ -102,28 +96,28 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	if err != nil {
 		return err
 	}
-	facts := b.pods.SpecSandbox(s)
+	facts := b.Pods.SpecSandbox(s)
 	facts.PID = 0
-	base, err := b.settings.BaseSpec(s.Spec())
+	base, err := b.Settings.BaseSpec(s.Spec())
 	if err != nil {
 		return err
 	}
 	spec, err := ocispec.BuildSandboxProcess(ocispec.SandboxProcess{
 		Sandbox: facts, PausePath: "/" + binaries.PauseName, CgroupsPath: path, Runtime: rt, Base: base, MemoryLimit: b.memoryOf(ctx, s),
-	}, b.settings.NodeOf(s.Spec()))
+	}, b.Settings.NodeOf(s.Spec()))
 	if err != nil {
 		return err
 	}
-	bundle := b.pods.ProcessBundle(s.ID())
+	bundle := b.Pods.ProcessBundle(s.ID())
 	rootfs := filepath.Join(bundle, "rootfs")
 	if err := os.MkdirAll(rootfs, 0o711); err != nil {
 		return err
 	}
-	if !s.MountsRootfs {
-		if err := unix.Mount(b.binaries.Tools.PauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if !s.MountsRootfs() {
+		if err := unix.Mount(b.Binaries.Tools.PauseRoot, rootfs, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount its root filesystem: %w", err)
 		}
-		if b.binaries.Tools.NoExec {
+		if b.Binaries.Tools.NoExec {
 			if err := unix.Mount("", rootfs, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 				return fmt.Errorf("allow executing binaries in its root filesystem: %w", err)
 			}
@@ -132,16 +126,30 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	return pod.WriteSpec(bundle, spec)
 }
 
+// memoryOf is what the kubelet lets a pod use whose kernel is its own: it limits
+// the pod's cgroup before it asks for the pod.
+func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
+	if !s.MemoryLimit {
+		return 0
+	}
+	stats, err := cgroup.ReadStats(s.Parent())
+	if err != nil {
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to read the memory limit of pod; its VM sees all memory of the node")
+		return 0
+	}
+	return stats.MemoryLimit.N
+}
+
 // Watch turns the sandbox NOTREADY when its process ends by itself.
 func (b *processes) Watch(s *pod.Sandbox) {
-	exit, err := b.tasks.Await(s, s.ID())
+	exit, err := b.Tasks.Await(s, s.ID())
 	if err != nil {
 		return // the engine is closing
 	}
-	log.G(b.pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("Sandbox process exited")
-	s.Record(b.pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
-	b.tasks.Drop(s, s.ID())
-	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	log.G(b.Pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("Sandbox process exited")
+	s.Record(b.Pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
+	b.Tasks.Drop(s, s.ID())
+	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
 // stop ends the sandbox process and what the runtime has of it. It works
@@ -150,11 +158,11 @@ func (b *processes) stop(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
-	b.binaries.Runtimes.Mend(s)
+	b.Binaries.Runtimes.Mend(s)
 	err := s.Runner.End(ctx)
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	b.tasks.Drop(s, s.ID())
-	return mountpoint.Unmount(filepath.Join(b.pods.ProcessBundle(s.ID()), "rootfs"))
+	b.Tasks.Drop(s, s.ID())
+	return mountpoint.Unmount(filepath.Join(b.Pods.ProcessBundle(s.ID()), "rootfs"))
 }

@@ -10,11 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/capabilities"
-	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
@@ -22,8 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/reserve"
-	"github.com/berth-cri/berth/pkg/engine/settings"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
@@ -34,30 +28,16 @@ import (
 
 // runs makes sandboxes.
 type runs struct {
-	pods         *pod.Registry
-	binaries     *binaries.Binaries
-	hooks        *hooks.Hooks
-	capabilities *capabilities.Checker
-	settings     *settings.Settings
-	tasks        pod.Binder
-	cni          *network.Plugins
-	shims        generations
-	processes    *processes
-	stops        *stops
-	events       *events.Announcer
-}
-
-// generations are the supervisors of pods, each kept as long as somebody holds it.
-type generations interface {
-	Supervisor(ctx context.Context, key string) (*shim.Client, error)
-	Hold(key string)
+	Deps
+	processes *processes
+	stops     *stops
 }
 
 // RunPodSandbox creates and starts a sandbox under the Definition in ctx. It
 // answers when the sandbox is READY; after an error nothing is left, or, if
 // something could not be taken back, the sandbox is listed NOTREADY.
 func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	return b.run(ctx, r, nil)
+	return b.run(ctx, r, &pod.Origin{})
 }
 
 // RestorePodSandbox is RunPodSandbox for a pod whose processes go on from a checkpoint. They
@@ -67,10 +47,10 @@ func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandbo
 }
 
 func (b *runs) binariesOf(ctx context.Context, d *handler.Definition, from *pod.Origin) (*probe.Runtime, []keep.Binary, func(), error) {
-	if from == nil || from.Binaries == nil {
-		return b.binaries.Copies.ForPod(ctx, d)
+	if from.Binaries == nil {
+		return b.Binaries.Copies.ForPod(ctx, d)
 	}
-	return b.binaries.Copies.Again(ctx, d, from.Binaries)
+	return b.Binaries.Copies.Again(ctx, d, from.Binaries)
 }
 
 func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
@@ -86,15 +66,19 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 		return nil, err
 	}
 	defer release()
-	id := pod.NewID()
-	spec, connected, err := b.plan(ctx, id, r, d, rt)
+	if err := b.Capabilities.CheckSandbox(ctx, r.GetConfig(), d, rt); err != nil {
+		return nil, err
+	}
+	pinned, err := b.Settings.Pin(d)
 	if err != nil {
 		return nil, err
 	}
-	spec.Pinned.Binaries = binaries
-	spec.Supervisor = task.SupervisorKey(d, binaries, b.binaries.Tools.SupervisorHash, id)
-	if from != nil {
-		spec.Checkpoint, spec.ByContainer = from.Images, from.ByContainer
+	pinned.Binaries, pinned.Generation = binaries, handler.GenerationFrom(ctx)
+	id := pod.NewID()
+	spec := b.planned(id, r, d, rt, pinned, from)
+	connected, err := b.connection(ctx, id, &spec)
+	if err != nil {
+		return nil, err
 	}
 	s, err := b.record(id, spec)
 	if err != nil {
@@ -108,65 +92,62 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// plan refuses what cannot be run, and returns what is decided about a sandbox before it
-// exists, and how it is connected to the network; nil is for a pod with the host's. It
-// changes nothing.
-func (b *runs) plan(ctx context.Context, id string, r *runtimeapi.RunPodSandboxRequest, d *handler.Definition, rt *probe.Runtime) (spec pod.SandboxSpec, connected *network.Pod, err error) {
-	if err := b.capabilities.CheckSandbox(ctx, r.GetConfig(), d, rt); err != nil {
-		return spec, nil, err
-	}
-	spec = pod.SandboxSpec{
-		Handler: r.GetRuntimeHandler(), Definition: d, CreatedAt: b.pods.Clock.Now(), Plan: pod.NewPlan(r.GetConfig(), d, rt), Boot: b.pods.Boot,
+// planned is all that is decided about a sandbox before it exists. Pure.
+func (b *runs) planned(id string, r *runtimeapi.RunPodSandboxRequest, d *handler.Definition, rt *probe.Runtime, pinned pod.Pinned, from *pod.Origin) pod.SandboxSpec {
+	tools := &b.Binaries.Tools
+	spec := pod.SandboxSpec{
+		Handler: r.GetRuntimeHandler(), Definition: d, Plan: pod.NewPlan(r.GetConfig(), d, rt), Boot: b.Pods.Boot, Pinned: pinned,
+		Supervisor: task.SupervisorKey(d, pinned.Binaries, tools.SupervisorHash, id), Checkpoint: from.Images, ByContainer: from.ByContainer,
 	}
 	spec.Config.Msg = r.GetConfig()
-	if err := b.needNetwork(ctx, spec.Plan, d); err != nil {
-		return spec, nil, err
-	}
-	if spec.Pinned, err = b.settings.Pin(d); err != nil {
-		return spec, nil, err
-	}
-	spec.Pinned.Generation = handler.GenerationFrom(ctx)
 	if spec.Plan.Process {
-		spec.Pinned.PauseRoot = filepath.Base(b.binaries.Tools.PauseRoot)
+		spec.Pinned.PauseRoot = filepath.Base(tools.PauseRoot)
 	}
-	if spec.Plan.Net {
-		if connected, err = network.PodFrom(id, r.GetConfig(), netPath(id), d.CNIConfDir); err != nil {
-			return spec, nil, err
+	return spec
+}
+
+// connection is how a pod is connected to the network; nil is for one with the host's. It
+// fails before anything is created if the node has no network for the pod, or the network
+// does not understand what the pod asks for.
+func (b *runs) connection(ctx context.Context, id string, spec *pod.SandboxSpec) (*network.Pod, error) {
+	if !spec.Plan.Net {
+		return nil, nil //nolint:nilnil // it has the host's
+	}
+	if spec.Definition.CNIConfDir == "" {
+		if err := b.Network.Ready(ctx); err != nil {
+			return nil, err
 		}
 	}
-	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(r.GetConfig().GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
-	return spec, connected, err
+	return network.PodFrom(id, spec.Config.Msg, netPath(id), spec.Definition.CNIConfDir)
 }
 
 // record reserves what belongs to one sandbox only, and writes it down.
 func (b *runs) record(id string, spec pod.SandboxSpec) (*pod.Sandbox, error) {
-	name := reserve.SandboxName(spec.Config.Msg.GetMetadata())
-	if err := b.pods.Names.Reserve(name, id); err != nil {
-		return nil, b.pods.Index.Taken(err)
-	}
-	b.pods.Labels.Hold(spec.ProcessLabel)
-	o, err := b.pods.Sandboxes.Create(id, spec, pod.SandboxStatus{}, store.Durable)
+	config := spec.Config.Msg
+	name := reserve.SandboxName(config.GetMetadata())
+	err := b.Pods.Names.Reserve(name, id)
 	if err != nil {
-		b.pods.Labels.Release(spec.ProcessLabel)
-		b.pods.Names.Release(name, id)
+		return nil, b.Pods.Index.Taken(err)
+	}
+	spec.CreatedAt = b.Pods.Clock.Now()
+	var o *store.Object[pod.SandboxSpec, pod.SandboxStatus]
+	spec.ProcessLabel, spec.MountLabel, err = ocispec.SELinuxLabels(config.GetLinux().GetSecurityContext().GetSelinuxOptions(), "")
+	b.Pods.Labels.Hold(spec.ProcessLabel)
+	if err == nil {
+		o, err = b.Pods.Sandboxes.Create(id, spec, pod.SandboxStatus{}, store.Durable)
+	}
+	if err != nil {
+		b.Pods.Labels.Release(spec.ProcessLabel)
+		b.Pods.Names.Release(name, id)
 		return nil, err
 	}
-	return pod.NewSandbox(o, b.tasks), nil
-}
-
-// needNetwork fails early, before anything is made, when the pod needs a network
-// and there is none to be had.
-func (b *runs) needNetwork(ctx context.Context, p pod.Plan, d *handler.Definition) error {
-	if !p.Net || d.CNIConfDir != "" {
-		return nil
-	}
-	return b.cni.Ready(ctx)
+	return pod.NewSandbox(o, b.Tasks), nil
 }
 
 // bringUp makes everything that s consists of, and shows it. On error it takes
 // everything back.
 func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
-	b.shims.Hold(s.Spec().Supervisor)
+	b.Shims.Hold(s.Spec().Supervisor)
 	err := b.MakeParts(ctx, s, connected)
 	if err == nil {
 		starting, end := step.Begin(ctx, step.Runtime)
@@ -178,7 +159,7 @@ func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.P
 	}
 	if err == nil {
 		asking, end := step.Begin(ctx, step.Plugins)
-		err = b.hooks.Plugins.RunPodSandbox(asking, b.hooks.Pod(s), func() error { return b.show(s) })
+		err = b.Hooks.Plugins.RunPodSandbox(asking, b.Hooks.Pod(s), func() error { return b.show(s) })
 		end(err)
 	}
 	if err != nil {
@@ -187,8 +168,8 @@ func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.P
 	if s.Spec().Plan.Process {
 		go b.processes.Watch(s)
 	}
-	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
-	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
+	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT)
+	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	return nil
 }
 
@@ -196,7 +177,7 @@ func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.P
 func (b *runs) show(s *pod.Sandbox) error {
 	err := s.Update(func(st *pod.SandboxStatus) error { st.Phase = pod.PhaseReady; return nil })
 	if err == nil {
-		b.pods.Index.AddSandbox(s)
+		b.Pods.Index.AddSandbox(s)
 	}
 	return err
 }
@@ -204,7 +185,7 @@ func (b *runs) show(s *pod.Sandbox) error {
 // rollBack takes s back after cause. If that fails too, s is shown NOTREADY, so
 // that the kubelet stops and removes it; forgetting it would leak its address.
 func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.pods.Background), pod.UndoTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Pods.Background), pod.UndoTimeout)
 	defer cancel()
 	err := b.stops.TearDown(ctx, s)
 	if err == nil {
@@ -215,7 +196,7 @@ func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 	}
 	log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("Failed to roll back partially created sandbox; listed as NotReady")
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
-	b.pods.Index.AddSandbox(s)
+	b.Pods.Index.AddSandbox(s)
 	return cause
 }
 
@@ -223,7 +204,7 @@ func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 // network, the sandbox's files, the supervisor. A nil connected leaves the pod without
 // a network, or with the host's.
 func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
-	if err := s.Spec().Plan.MakePodDir(b.pods.SandboxDir(s.ID())); err != nil {
+	if err := s.Spec().Plan.MakePodDir(b.Pods.SandboxDir(s.ID())); err != nil {
 		return fmt.Errorf("sandbox directory: %w", err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -247,7 +228,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 	if spec.Plan.Net {
 		ShareNetns(ctx) // somebody may have unmounted it
 	}
-	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.settings.Node)))
+	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.Pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.Settings.Node)))
 	if err != nil {
 		return err
 	}
@@ -262,7 +243,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 		return nil
 	}
 	connecting, end := step.Begin(ctx, step.Network)
-	result, err := b.cni.Setup(connecting, *connected)
+	result, err := b.Network.Setup(connecting, *connected)
 	end(err)
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
@@ -290,9 +271,9 @@ func ShareNetns(ctx context.Context) {
 // then finds; a runtime that does not answer is for it to tell.
 func (b *runs) PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error {
 	d := handler.DefinitionFrom(ctx)
-	rt, err := b.binaries.Prober.Probe(ctx, d)
+	rt, err := b.Binaries.Prober.Probe(ctx, d)
 	if err != nil {
 		return nil
 	}
-	return b.capabilities.CheckSandbox(ctx, c, d, rt)
+	return b.Capabilities.CheckSandbox(ctx, c, d, rt)
 }

@@ -6,24 +6,19 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/chunk"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
 // views show sandboxes to callers.
-type views struct {
-	pods     *pod.Registry
-	binaries *binaries.Binaries
-}
+type views struct{ Deps }
 
 // PodSandboxStatus tells everything about one sandbox. It tells nothing about its
 // containers, and has no timestamp: a kubelet with EventedPLEG (1.37) that finds one
 // takes the containers from here, and then holds none of them for active. It lists
 // them otherwise.
 func (b *views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
-	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
+	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -40,30 +35,20 @@ func (b *views) ListPodSandbox(_ context.Context, r *runtimeapi.ListPodSandboxRe
 }
 
 func (b *views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	all := b.pods.Index.AllSandboxes()
-	items := make([]*runtimeapi.PodSandbox, 0, len(all))
-	for _, s := range all {
-		if state := s.State(); s.MatchesIn(state, f) {
-			items = append(items, s.ItemIn(state))
-		}
-	}
-	return items
+	return pod.Items(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) *runtimeapi.PodSandbox { return o.Item(f) })
 }
 
 // resizing serves the call about the limits of pods.
-type resizing struct {
-	pods  *pod.Registry
-	hooks *hooks.Hooks
-}
+type resizing struct{ Deps }
 
 // UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
 // share the host's kernel need no more: the pod's cgroup is the kubelet's.
 func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
-	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
+	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	if err := b.hooks.Plugins.UpdatePodSandbox(ctx, b.hooks.Pod(s), r.GetOverhead(), r.GetResources()); err != nil {
+	if err := b.Hooks.Plugins.UpdatePodSandbox(ctx, b.Hooks.Pod(s), r.GetOverhead(), r.GetResources()); err != nil {
 		return nil, err
 	}
 	err = s.Update(func(st *pod.SandboxStatus) error {
@@ -73,19 +58,13 @@ func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 	if err != nil {
 		return nil, err
 	}
-	b.hooks.Plugins.PostUpdatePodSandbox(ctx, b.hooks.Pod(s))
+	b.Hooks.Plugins.PostUpdatePodSandbox(ctx, b.Hooks.Pod(s))
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }
 
 // EncodedSandboxes is the answer of ListPodSandbox as it is sent.
 func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
-	return pod.EncodedList(b.pods.Index.AllSandboxes(), func(s *pod.Sandbox) ([]byte, error) {
-		state := s.State()
-		if !s.MatchesIn(state, f) {
-			return nil, nil
-		}
-		return s.Encoded(state)
-	})
+	return pod.EncodedItems(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) ([]byte, error) { return o.Encoded(f) })
 }
 
 func (b *views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {

@@ -13,11 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
-	"github.com/berth-cri/berth/pkg/engine/events"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/hooks"
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/network"
@@ -29,63 +26,41 @@ import (
 
 // stops ends and removes sandboxes.
 type stops struct {
-	pods      *pod.Registry
-	binaries  *binaries.Binaries
-	rootfs    *rootfs.Mounts
-	hooks     *hooks.Hooks
-	network   disconnecter
-	shims     releaser
+	Deps
 	processes *processes
-	inside    containers
-	events    *events.Announcer
 }
-
-// disconnecter gives the network of a pod back.
-type disconnecter interface {
-	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
-}
-
-// containers are those of pods.
-type containers interface {
-	End(ctx context.Context, c *pod.Container) error
-	Remove(ctx context.Context, c *pod.Container) error
-}
-
-// releaser takes back that a pod needs its supervisor.
-type releaser interface{ Release(key string) }
 
 // StopPodSandbox ends every process of the pod and gives its network back.
 // Missing and stopped sandboxes are fine. CRI: containers end up EXITED.
 func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
-	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
-	if errdefs.IsNotFound(err) {
-		return &runtimeapi.StopPodSandboxResponse{}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer giveUpWriting(s)()
-	if err := s.Op.Lock(ctx); err != nil {
-		return nil, err
-	}
-	defer s.Op.Unlock()
-	if err := b.stop(ctx, s); err != nil {
-		return nil, err
-	}
-	return &runtimeapi.StopPodSandboxResponse{}, nil
+	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.stop(ctx, s) })
+	return &runtimeapi.StopPodSandboxResponse{}, err
 }
 
-// giveUpWriting ends a checkpoint of s that is under way, or about to be until done is called,
-// for who ends s: a large one takes minutes, and a pod must not outlive its stop for it.
-func giveUpWriting(s *pod.Sandbox) (done func()) {
+// end calls f, which ends a sandbox, when no other call does so. A missing one is fine. A
+// checkpoint of it that is under way, or about to be, is given up: a large one takes
+// minutes, and a pod must not outlive its stop for it.
+func (b *stops) end(ctx context.Context, id string, f func(s *pod.Sandbox) error) error {
+	s, err := b.Pods.Index.Sandbox(id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	s.Ending.Add(1)
+	defer s.Ending.Add(-1)
 	if giveUp := s.Writing.Load(); giveUp != nil {
 		(*giveUp)()
 	}
-	return func() { s.Ending.Add(-1) }
+	if err := s.Op.Lock(ctx); err != nil {
+		return err
+	}
+	defer s.Op.Unlock()
+	return f(s)
 }
 
-// stop needs s.op.
+// stop needs s.Op.
 func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	wasReady := s.Status().Phase == pod.PhaseReady
 	if s.Status().Stopped {
@@ -98,27 +73,27 @@ func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	if err := s.Runner.Insist(ctx, func(ctx context.Context) error { return b.endContainers(ctx, s) }); err != nil {
 		return err
 	}
-	b.hooks.Plugins.StopPodSandbox(ctx, b.hooks.Pod(s))
+	b.Hooks.Plugins.StopPodSandbox(ctx, b.Hooks.Pod(s))
 	failpoint.Hit(failpoint.SandboxStopped)
 	if err := b.TearDown(ctx, s); err != nil {
 		return err
 	}
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase, st.PID, st.Stopped = pod.PhaseStopped, 0, true })
 	if wasReady && !s.Spec().Plan.Process {
-		b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
+		b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	}
 	return nil
 }
 
 // endContainers returns when no container of s runs, and the shim has forgotten them.
 func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
-	inside := b.pods.Index.ContainersOf(s.ID())
+	inside := b.Pods.Index.ContainersOf(s.ID())
 	g, gctx := errgroup.WithContext(ctx)
 	for _, c := range inside {
 		g.Go(func() error {
-			err := b.inside.End(gctx, c)
+			err := b.Containers.End(gctx, c)
 			if err == nil {
-				b.hooks.Plugins.StopContainer(gctx, b.hooks.Container(c))
+				b.Hooks.Plugins.StopContainer(gctx, b.Hooks.Container(c))
 			}
 			return err
 		})
@@ -126,7 +101,7 @@ func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if !s.OwnShim {
+	if !s.OwnShim() {
 		return nil
 	}
 	for _, c := range inside {
@@ -162,10 +137,10 @@ func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 		return err
 	}
 	// What is busy is no hindrance: nothing of the pod is in there, and forget tries again.
-	if err := namespaces.Release(b.pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
+	if err := namespaces.Release(b.Pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
-	if err := mountpoint.Unmount(b.pods.FilesOf(s.ID()).Shm); err != nil {
+	if err := mountpoint.Unmount(b.Pods.FilesOf(s.ID()).Shm); err != nil {
 		return err
 	}
 	b.removeCgroup(ctx, s)
@@ -183,7 +158,7 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 		p.NetNS = "" // CNI: the address is released all the same
 	}
 	disconnecting, end := step.Begin(ctx, step.Network)
-	err := b.network.Teardown(disconnecting, p, st.Network)
+	err := b.Network.Teardown(disconnecting, p, st.Network)
 	if end(err); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
@@ -215,55 +190,49 @@ func (b *stops) removeCgroup(ctx context.Context, s *pod.Sandbox) {
 // RemovePodSandbox removes the sandbox and all its containers, stopping what
 // still runs. A missing one is fine.
 func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
-	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
-	if errdefs.IsNotFound(err) {
-		return &runtimeapi.RemovePodSandboxResponse{}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer giveUpWriting(s)()
-	if err := s.Op.Lock(ctx); err != nil {
-		return nil, err
-	}
-	defer s.Op.Unlock()
-	if _, err := b.pods.Index.Sandbox(s.ID()); errdefs.IsNotFound(err) {
-		return &runtimeapi.RemovePodSandboxResponse{}, nil // somebody else removed it
+	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.remove(ctx, s) })
+	return &runtimeapi.RemovePodSandboxResponse{}, err
+}
+
+// remove needs s.Op.
+func (b *stops) remove(ctx context.Context, s *pod.Sandbox) error {
+	if _, err := b.Pods.Index.Sandbox(s.ID()); errdefs.IsNotFound(err) {
+		return nil // another call removed it
 	}
 	if err := b.stop(ctx, s); err != nil && !errdefs.IsNotFound(err) {
-		return nil, err
+		return err
 	}
-	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
-		if err := b.inside.Remove(ctx, c); err != nil {
-			return nil, err
+	for _, c := range b.Pods.Index.ContainersOf(s.ID()) {
+		if err := b.Containers.Remove(ctx, c); err != nil {
+			return err
 		}
 	}
-	b.events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
+	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT)
 	if err := b.Forget(s); err != nil {
-		return nil, err
+		return err
 	}
-	b.hooks.Plugins.RemovePodSandbox(ctx, b.hooks.Pod(s))
-	b.pods.Index.DropSandbox(s.ID())
-	return &runtimeapi.RemovePodSandboxResponse{}, nil
+	b.Hooks.Plugins.RemovePodSandbox(ctx, b.Hooks.Pod(s))
+	b.Pods.Index.DropSandbox(s.ID())
+	return nil
 }
 
 // Forget removes what is left of a torn down sandbox, its record last.
 func (b *stops) Forget(s *pod.Sandbox) error {
-	if err := b.rootfs.Residue.Erase(b.pods.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.pods.Layout, s.ID()) }); err != nil {
+	if err := b.Rootfs.Residue.Erase(b.Pods.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.Pods.Layout, s.ID()) }); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.SandboxErased)
-	if err := b.pods.Sandboxes.Delete(s.ID()); err != nil {
+	if err := b.Pods.Sandboxes.Delete(s.ID()); err != nil {
 		return err
 	}
-	b.shims.Release(s.Spec().Supervisor)
-	b.pods.Labels.Release(s.Spec().ProcessLabel)
-	b.pods.Names.Release(reserve.SandboxName(s.Config().GetMetadata()), s.ID())
+	b.Shims.Release(s.Spec().Supervisor)
+	b.Pods.Labels.Release(s.Spec().ProcessLabel)
+	b.Pods.Names.Release(reserve.SandboxName(s.Config().GetMetadata()), s.ID())
 	if len(s.Spec().Pinned.Binaries) > 0 {
-		b.binaries.Copies.CollectSoon()
+		b.Binaries.Copies.CollectSoon()
 	}
-	if p := s.Spec().Pinned; p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.binaries.Tools.PauseRoot) {
-		go b.binaries.Collector.Collect()
+	if p := s.Spec().Pinned; p.PauseRoot != "" && p.PauseRoot != filepath.Base(b.Binaries.Tools.PauseRoot) {
+		go b.Binaries.Collector.Collect()
 	}
 	return nil
 }

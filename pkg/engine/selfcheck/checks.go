@@ -150,7 +150,7 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: closeGrace}
+	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree(), Dir: dir, Drain: closeGrace}
 	defer e.Clean()
 	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
 	if err != nil {

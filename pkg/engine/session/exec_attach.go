@@ -104,7 +104,7 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree, Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
+	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
 	// Whatever the client wants of it: containerd's runc shim runs no process
 	// without both outputs.
 	pipes, err := newPipes(filepath.Join(e.Dir, e.ID), in != nil, true, !tty)
@@ -113,34 +113,28 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	}
 	defer pipes.close()
 	defer e.Clean() // before its pipes go: by their names its descendants are known
-	if err := e.register(ctx, &taskapi.ExecProcessRequest{
-		ID: c.ID(), ExecID: e.ID, Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
-	}); err != nil {
+	var copied <-chan struct{}
+	code, err := e.run(ctx, &taskapi.ExecProcessRequest{
+		Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
+	}, func() {
+		copied = pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.ID) })
+		go func() {
+			if size != nil { // not all runtimes take it from the spec
+				b.resizeTo(ctx, client, c.ID(), e.ID, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
+			}
+			b.resize(ctx, client, c.ID(), e.ID, sizes)
+		}()
+	})
+	if err != nil {
 		return classified(ctx, c, client, err)
 	}
-	e.started = true
-	if _, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: c.ID(), ExecID: e.ID}); err != nil {
-		return classified(ctx, c, client, task.FromShim(err))
-	}
-	copied := pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.ID) })
-	go func() {
-		if size != nil { // not all runtimes take it from the spec
-			b.resizeTo(ctx, client, c.ID(), e.ID, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
-		}
-		b.resize(ctx, client, c.ID(), e.ID, sizes)
-	}()
-	exit, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: c.ID(), ExecID: e.ID})
-	if err != nil {
-		return classified(ctx, c, client, task.FromShim(err))
-	}
-	e.started = false
 	pipes.processEnded(drainTimeout)
 	select {
 	case <-copied:
 	case <-ctx.Done():
 	}
-	if code := int(exit.GetExitStatus()); code != 0 {
-		return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
+	if code != 0 {
+		return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: int(code)}
 	}
 	return nil
 }
@@ -181,7 +175,7 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	said := make(chan struct{})
 	copied := pipes.copy(in, out, errOut, func() {
 		close(said)
-		if c.Config().GetStdinOnce() && !c.Sandbox.ClosesStdin {
+		if c.Config().GetStdinOnce() && !c.Sandbox.ClosesStdin() {
 			b.closeStdin(client, c.ID(), "") // what the supervisor holds it closes itself
 		}
 	})
@@ -224,11 +218,9 @@ func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copi
 
 // awaitFor waits for something, but not for ever.
 func awaitFor(happened <-chan struct{}, bound time.Duration) {
-	t := time.NewTimer(bound)
-	defer t.Stop()
 	select {
 	case <-happened:
-	case <-t.C:
+	case <-time.After(bound):
 	}
 }
 
@@ -247,14 +239,13 @@ const sizeWait = 100 * time.Millisecond
 // firstSize is the size that a terminal begins with; nil if the client does not
 // say. A program that asks before it is told would draw for no size at all.
 func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
-	enough := time.NewTimer(sizeWait)
-	defer enough.Stop()
+	enough := time.After(sizeWait)
 	for {
 		var size remotecommand.TerminalSize
 		var ok bool
 		select {
 		case size, ok = <-sizes:
-		case <-enough.C:
+		case <-enough:
 			select { // one that came at the last moment, which a busy node may be late to see
 			case size, ok = <-sizes:
 			default:

@@ -82,7 +82,7 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		return nil, err
 	}
 	e := &Execution{
-		Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree,
+		Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree(),
 		Dir: filepath.Join(b.pods.ContainerDir(c.ID()), "io"), Drain: drainTimeout, Memory: b.outputs,
 	}
 	exit, err := e.Run(ctx, process)
@@ -117,11 +117,7 @@ func (b execs) process(c *pod.Container, cmd []string, tty bool, size *specs.Box
 		return nil, err
 	}
 	p.ConsoleSize = size
-	a, err := typeurl.MarshalAny(p)
-	if err != nil {
-		return nil, err
-	}
-	return &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}, nil
+	return typeurl.MarshalAnyToProto(p)
 }
 
 // The names of pipes begin with what they are for.
@@ -142,15 +138,15 @@ type Execution struct {
 	Client         *shim.Client
 	Container, ID  string
 	Dir            string
-	KillsTree      bool // pod.Traits of its sandbox
+	KillsTree      bool // of its sandbox
 	Drain          time.Duration
 	Memory         *semaphore.Weighted // for large outputs; nil is no bound
 	stdout, stderr *output
-	// made says that the other side may know the command, started that it may run.
-	made, started bool
-	// registering ends when the other side has answered whether it knows the
+	// started is set while it may run.
+	started bool
+	// registering is closed when the other side has answered whether it knows the
 	// command; nil if this daemon did not ask.
-	registering context.Context
+	registering <-chan struct{}
 	stopAsking  context.CancelFunc
 }
 
@@ -158,11 +154,11 @@ type Execution struct {
 // not: cleanUp waits for what it still makes.
 func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest) error {
 	call, stop := context.WithCancel(context.WithoutCancel(ctx))
-	answered, end := context.WithCancel(context.WithoutCancel(ctx))
-	e.made, e.registering, e.stopAsking = true, answered, stop
+	answered := make(chan struct{})
+	e.registering, e.stopAsking = answered, stop
 	answer := make(chan error, 1)
 	go func() {
-		defer end()
+		defer close(answered)
 		_, err := e.Client.Task.Exec(call, r)
 		answer <- task.FromShim(err)
 	}()
@@ -182,33 +178,43 @@ func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32
 	if e.stderr, err = newOutput(filepath.Join(e.Dir, e.ID+"-err"), e.Memory); err != nil {
 		return 0, err
 	}
-	if err := e.register(ctx, &taskapi.ExecProcessRequest{
-		ID: e.Container, ExecID: e.ID, Stdout: e.stdout.path(), Stderr: e.stderr.path(), Spec: process,
-	}); err != nil {
+	exitCode, err = e.run(ctx, &taskapi.ExecProcessRequest{Stdout: e.stdout.path(), Stderr: e.stderr.path(), Spec: process}, func() {
+		// Only now: a FIFO without a writer looks like one at its end.
+		e.stdout.collect()
+		e.stderr.collect()
+	})
+	if err != nil {
 		return 0, execError(ctx, err)
+	}
+	return exitCode, e.drainOutput(ctx)
+}
+
+// run registers the command, starts it, calls begun and returns its exit code.
+func (e *Execution) run(ctx context.Context, r *taskapi.ExecProcessRequest, begun func()) (exitCode int32, err error) {
+	r.ID, r.ExecID = e.Container, e.ID
+	if err := e.register(ctx, r); err != nil {
+		return 0, err
 	}
 	// A start whose answer does not come in time may still happen.
 	e.started = true
 	if _, err := e.Client.Task.Start(ctx, &taskapi.StartRequest{ID: e.Container, ExecID: e.ID}); err != nil {
-		return 0, execError(ctx, e.explain(task.FromShim(err)))
+		return 0, e.explain(task.FromShim(err))
 	}
-	// Only now: a FIFO without a writer looks like one at its end.
-	e.stdout.collect()
-	e.stderr.collect()
+	begun()
 	exit, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID})
 	if err != nil {
-		return 0, execError(ctx, task.FromShim(err))
+		return 0, task.FromShim(err)
 	}
 	e.started = false
-	if err := e.drainOutput(ctx); err != nil {
-		return 0, err
-	}
 	return int32(exit.GetExitStatus()), nil
 }
 
 // explain adds what the runtime wrote to the stderr that it had for the command:
 // it does so when it fails before it can write its log, or is killed.
 func (e *Execution) explain(err error) error {
+	if e.stderr == nil {
+		return err // the client has it
+	}
 	said := runtimecall.Complaint(e.stderr.file)
 	if said == "" || strings.Contains(err.Error(), said) {
 		return err
@@ -219,13 +225,11 @@ func (e *Execution) explain(err error) error {
 // drainOutput waits for the rest of the output, but not for ever for a
 // descendant of the command that keeps the streams open.
 func (e *Execution) drainOutput(ctx context.Context) error {
-	bound := time.NewTimer(e.Drain)
-	defer bound.Stop()
-	for ended := 0; ended < 2; {
+	bound := time.After(e.Drain)
+	for _, o := range []*output{e.stdout, e.stderr} {
 		select {
-		case <-[]*output{e.stdout, e.stderr}[ended].done:
-			ended++
-		case <-bound.C:
+		case <-o.done:
+		case <-bound:
 			return nil
 		case <-ctx.Done():
 			return execError(ctx, ctx.Err())
@@ -277,33 +281,27 @@ func (e *Execution) release() {
 }
 
 func (e *Execution) cleanUp(ctx context.Context) error {
-	if !e.made {
-		return nil
+	if e.registering == nil && !e.started {
+		return nil // the other side does not know it
 	}
 	if e.registering != nil {
 		defer e.stopAsking()
 		select {
-		case <-e.registering.Done():
+		case <-e.registering:
 		case <-ctx.Done():
 			return fmt.Errorf("the command is still being started: %w", ctx.Err())
 		}
 	}
 	if e.started {
 		_, err := e.Client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.KillsTree})
+		if err == nil {
+			_, err = e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID})
+		}
+		// Otherwise it never ran, or has ended.
 		if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 			return err
 		}
-		if err != nil {
-			return e.remove(ctx) // it never ran, or has ended
-		}
-		if _, err := e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID}); err != nil && !errdefs.IsNotFound(task.FromShim(err)) {
-			return task.FromShim(err)
-		}
 	}
-	return e.remove(ctx)
-}
-
-func (e *Execution) remove(ctx context.Context) error {
 	_, err := e.Client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: e.Container, ExecID: e.ID})
 	if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) {
 		return err
@@ -317,11 +315,9 @@ func (e *Execution) remove(ctx context.Context) error {
 // there are new ones, and leaves the killing to the background.
 func (b execs) EndAbandoned(c *pod.Container) {
 	dir := filepath.Join(b.pods.ContainerDir(c.ID()), "io")
-	left, err := leftPipes(dir)
-	if err != nil || len(left) == 0 {
-		return // a directory that cannot be read goes with the container
+	if left := leftPipes(dir); len(left) > 0 {
+		go b.killAbandoned(c, dir, left)
 	}
-	go b.killAbandoned(c, dir, left)
 }
 
 func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]string) {
@@ -335,7 +331,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	for id, pipes := range left {
 		if id != "" {
 			// Before its pipes go: by their names its descendants are known.
-			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree, Dir: dir, made: true, started: true}).Clean()
+			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree(), Dir: dir, started: true}).Clean()
 		}
 		for _, p := range pipes {
 			_ = os.Remove(p)
@@ -345,19 +341,15 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 
 // leftPipes are the pipes of sessions in a container's directory by the id of
 // the command; those of attached clients have none.
-func leftPipes(dir string) (map[string][]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
+func leftPipes(dir string) map[string][]string {
+	entries, _ := os.ReadDir(dir) // one that cannot be read goes with the container
 	left := map[string][]string{}
 	for _, e := range entries {
-		id, ok := sessionOf(e.Name())
-		if ok {
+		if id, ok := sessionOf(e.Name()); ok {
 			left[id] = append(left[id], filepath.Join(dir, e.Name()))
 		}
 	}
-	return left, nil
+	return left
 }
 
 // sessionOf tells the pipes of sessions from those of the container by their

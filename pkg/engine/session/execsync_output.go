@@ -43,7 +43,6 @@ type output struct {
 	*pipe
 	memory *semaphore.Weighted // for what is over smallOutput; nil is no bound
 	done   chan struct{}
-	once   sync.Once
 
 	mu   sync.Mutex // guards what follows
 	text []byte
@@ -61,7 +60,7 @@ func newOutput(path string, memory *semaphore.Weighted) (*output, error) {
 }
 
 // collect begins to read. What there is no room for is read and dropped: the command never waits.
-func (o *output) collect() { o.once.Do(func() { go o.read() }) }
+func (o *output) collect() { go o.read() }
 
 func (o *output) read() {
 	defer close(o.done)

@@ -59,11 +59,6 @@ type pipes struct {
 
 func newPipes(prefix string, in, out, errOut bool) (_ *pipes, err error) {
 	p := &pipes{}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
 	for _, w := range []struct {
 		wanted bool
 		pipe   **pipe
@@ -74,6 +69,7 @@ func newPipes(prefix string, in, out, errOut bool) (_ *pipes, err error) {
 			continue
 		}
 		if *w.pipe, err = openPipe(prefix+w.name, w.flag); err != nil {
+			p.close()
 			return nil, err
 		}
 	}

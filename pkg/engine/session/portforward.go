@@ -31,12 +31,9 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 		return err
 	}
 	conn, err := b.dial(ctx, s, int(port))
-	var refused *refusedError
-	if errors.As(err, &refused) {
+	refused, is := errors.AsType[*refusedError](err)
+	if is || errors.Is(err, unix.ECONNREFUSED) { // the latter is gVisor's
 		return fmt.Errorf("connection refused: no process listens on port %d of the pod's %s: %w", port, refused.where(), errdefs.ErrUnavailable)
-	}
-	if errors.Is(err, unix.ECONNREFUSED) { // gVisor's
-		return fmt.Errorf("connection refused: no process listens on port %d of the pod's 127.0.0.1 or ::1: %w", port, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("connect to port %d of sandbox %s: %w", port, s.ID(), err)
@@ -51,17 +48,22 @@ const podGrace = 2 * time.Minute
 // podConn is a connection to a pod. Once the client has said all, it ends when the
 // pod falls silent: nobody may be left who would close the rest.
 type podConn struct {
+	halfCloser
+	grace time.Duration
+	said  atomic.Bool // the client has said all
+}
+
+// halfCloser is a connection of which one way can be ended.
+type halfCloser interface {
 	net.Conn
-	grace    time.Duration
-	endWrite func() error
-	said     atomic.Bool // the client has said all
+	CloseWrite() error
 }
 
 func (c *podConn) Read(b []byte) (int, error) {
 	if c.said.Load() {
 		c.limit()
 	}
-	n, err := c.Conn.Read(b)
+	n, err := c.halfCloser.Read(b)
 	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNRESET) {
 		// A reset is the end of this connection. As an error it would be that of the whole
 		// session: clients close one on the first error of a stream.
@@ -75,12 +77,12 @@ func (c *podConn) limit() { _ = c.SetReadDeadline(time.Now().Add(c.grace)) }
 func (c *podConn) CloseWrite() error {
 	c.said.Store(true)
 	c.limit()
-	return c.endWrite()
+	return c.halfCloser.CloseWrite()
 }
 
 // splice copies both ways until both have ended, each by itself, or the client
 // has hung up.
-func splice(ctx context.Context, pod halfCloser, client io.ReadWriteCloser) error {
+func splice(ctx context.Context, pod *podConn, client io.ReadWriteCloser) error {
 	defer func() { _ = pod.Close() }()
 	toPod := make(chan struct{})
 	go func() {
@@ -104,22 +106,16 @@ func splice(ctx context.Context, pod halfCloser, client io.ReadWriteCloser) erro
 	}
 }
 
-// halfCloser is a connection of which one way can be ended.
-type halfCloser interface {
-	io.ReadWriteCloser
-	CloseWrite() error
-}
-
-func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
-	if s.DialsInside {
+func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (*podConn, error) {
+	st, own := s.Status(), s.Spec().Plan.Net // a pod without its own network listens on the node's
+	if own && s.DialsInside {
 		return b.dialGVisor(ctx, s, port)
 	}
-	st := s.Status()
 	var ips []string
 	if st.Network != nil {
 		ips = st.Network.IPs
 	}
-	return dialPod(ctx, waysTo(s.Machine && s.Spec().Plan.Net, st.Namespaces.Net, ips), port)
+	return dialPod(ctx, waysTo(own && s.Machine, st.Namespaces.Net, ips), port)
 }
 
 // way is an address at which a pod may listen, and the network namespace that it is
@@ -145,21 +141,18 @@ func waysTo(machine bool, netns string, ips []string) []way {
 
 // refusedError says that nobody listens on any way.
 type refusedError struct {
+	error
 	ways []way
-	err  error
 }
 
-func (e *refusedError) Error() string { return e.err.Error() }
-func (e *refusedError) Unwrap() error { return e.err }
-
-// where names the addresses, for people.
+// where names the addresses, for people; nil is a pod without others than loopback's.
 func (e *refusedError) where() string {
+	if e == nil || len(e.ways) == 2 {
+		return "127.0.0.1 or ::1"
+	}
 	var outside []string
 	for _, w := range e.ways[2:] {
 		outside = append(outside, w.ip)
-	}
-	if len(outside) == 0 {
-		return "127.0.0.1 or ::1"
 	}
 	return strings.Join(outside, " or ") + "; a process that listens only on 127.0.0.1 of a virtual machine cannot be reached from outside"
 }
@@ -172,18 +165,18 @@ func dialPod(ctx context.Context, ways []way, port int) (*podConn, error) {
 	for _, w := range ways {
 		conn, err := w.dial(ctx, port)
 		if err == nil {
-			return &podConn{Conn: conn, grace: podGrace, endWrite: conn.CloseWrite}, nil
+			return &podConn{halfCloser: conn, grace: podGrace}, nil
 		}
 		refused = refused && errors.Is(err, unix.ECONNREFUSED)
 		all = errors.Join(all, err)
 	}
 	if refused {
-		return nil, &refusedError{ways, all}
+		return nil, &refusedError{all, ways}
 	}
 	return nil, all
 }
 
-func (w way) dial(ctx context.Context, port int) (*net.TCPConn, error) {
+func (w way) dial(ctx context.Context, port int) (halfCloser, error) {
 	var conn net.Conn
 	dial := func() (err error) {
 		d := net.Dialer{Timeout: dialTimeout}

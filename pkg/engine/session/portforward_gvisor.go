@@ -27,7 +27,7 @@ import (
 // gVisor has a network stack of its own, which nobody else reaches the loopback of.
 // `runsc port-forward` is no way there: it knows 127.0.0.1 only, ends both ways of
 // a connection with the first, and gives up when a client reads slowly.
-func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (halfCloser, error) {
+func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (*podConn, error) {
 	d := b.binaries.Runtimes.Of(s.Spec())
 	args := append([]string{"--root", b.execs.pods.RuntimeRoot(d)}, task.GlobalFlags(d)...)
 	args = append(args, "exec", s.ID(), "/"+binaries.ConnectName, strconv.Itoa(port))
@@ -42,7 +42,7 @@ func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (hal
 	if err := c.connected(); err != nil {
 		return nil, errors.Join(ctx.Err(), err)
 	}
-	return &podConn{Conn: c, grace: podGrace, endWrite: c.CloseWrite}, nil
+	return &podConn{halfCloser: c, grace: podGrace}, nil
 }
 
 // innerConn is a connection that a process inside of a sandbox carries.

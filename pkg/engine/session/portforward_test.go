@@ -42,7 +42,7 @@ func splicedFor(ctx context.Context, t *testing.T, grace time.Duration) (client,
 	pod, server := joined(t)
 	done := make(chan error, 1)
 	go func() {
-		done <- splice(ctx, &podConn{Conn: pod, grace: grace, endWrite: pod.CloseWrite}, halfClosing{stream})
+		done <- splice(ctx, &podConn{halfCloser: pod, grace: grace}, halfClosing{stream})
 	}()
 	return client, server, done
 }

@@ -16,13 +16,9 @@ import (
 // Settings are what the daemon was started with: new sandboxes take them, and old
 // ones what their records do not say. They never change, but for what is a function.
 type Settings struct {
-	Node               ocispec.Node
-	Driver             cgroup.Driver
-	CgroupPrefix       func() string // nil is cgroup.DefaultPrefix
-	Snapshotter        string
-	MaxLogLineSize     int
-	DefaultSeccompFile string // empty is the built-in profile
-	ignoreImageVolumes bool
+	Config
+	Node   ocispec.Node
+	Driver cgroup.Driver
 }
 
 // New looks at the node.
@@ -36,10 +32,7 @@ func New(c Config) (*Settings, error) {
 		return nil, err
 	}
 	node.UnprivilegedPorts, node.UnprivilegedICMP = c.UnprivilegedPorts, c.UnprivilegedICMP
-	return &Settings{
-		Node: node, Driver: driver, CgroupPrefix: c.CgroupPrefix, Snapshotter: c.Snapshotter, MaxLogLineSize: c.MaxLogLineSize,
-		DefaultSeccompFile: c.DefaultSeccomp, ignoreImageVolumes: c.IgnoreImageVolumes,
-	}, nil
+	return &Settings{Config: c, Node: node, Driver: driver}, nil
 }
 
 // Pin reads what a new sandbox of that handler is to keep. A file that is not
@@ -50,7 +43,7 @@ func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
 	if p.BaseSpec, err = pod.ReadText(d.BaseRuntimeSpec); err != nil {
 		return p, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
 	}
-	if p.DefaultSeccomp, err = pod.ReadText(t.DefaultSeccompFile); err != nil {
+	if p.DefaultSeccomp, err = pod.ReadText(t.DefaultSeccomp); err != nil {
 		return p, fmt.Errorf("default_seccomp_profile: %w", err)
 	}
 	s := &pod.SandboxSpec{Definition: d, Pinned: p}
@@ -64,10 +57,9 @@ func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
 // Today is the part that is in no file.
 func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	p := pod.Pinned{
-		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: d.Snapshotter,
-		MaxLogLineSize: t.MaxLogLineSize, ImageVolumes: !t.ignoreImageVolumes,
+		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: cmp.Or(d.Snapshotter, t.Snapshotter),
+		MaxLogLineSize: t.MaxLogLineSize, ImageVolumes: !t.IgnoreImageVolumes,
 	}
-	p.Snapshotter = cmp.Or(p.Snapshotter, t.Snapshotter)
 	if t.CgroupPrefix != nil {
 		p.CgroupPrefix = t.CgroupPrefix()
 	}
@@ -89,19 +81,18 @@ func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, 
 	if content == "" {
 		return nil, nil //nolint:nilnil // none was named
 	}
-	return ocispec.ParseSeccomp(t.DefaultSeccompFile, content)
+	return ocispec.ParseSeccomp(t.DefaultSeccomp, content)
 }
 
 // BaseSpec is the base_runtime_spec of s, nil for berth's own defaults.
 func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
-	d := s.Definition
 	content := s.Pinned.BaseSpec.String()
 	if content == "" {
 		return nil, nil //nolint:nilnil // none was named
 	}
-	spec, err := ocispec.ParseBase(d.BaseRuntimeSpec, content)
+	spec, err := ocispec.ParseBase(s.Definition.BaseRuntimeSpec, content)
 	if err != nil {
-		return nil, fmt.Errorf("handler %q: %w", d.Name, err)
+		return nil, fmt.Errorf("handler %q: %w", s.Definition.Name, err)
 	}
 	return spec, nil
 }

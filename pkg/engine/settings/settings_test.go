@@ -27,7 +27,7 @@ func TestPinRefusesFilesThatNoPodCouldUse(t *testing.T) {
 		"profile is none":  {seccomp: put(t, filepath.Join(dir, "none.json"), `{}`), says: "SCMP_ACT_"},
 		"profile is typed": {seccomp: put(t, filepath.Join(dir, "typo.json"), `{"default":"SCMP_ACT_LOG"}`), says: "default"},
 	} {
-		k := &Settings{DefaultSeccompFile: tc.seccomp}
+		k := &Settings{Config: Config{DefaultSeccomp: tc.seccomp}}
 		_, err := k.Pin(&handler.Definition{Name: "runc", BaseRuntimeSpec: tc.base})
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)
@@ -38,7 +38,7 @@ func TestPinRefusesFilesThatNoPodCouldUse(t *testing.T) {
 func TestImageVolumes(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI}
 	for ignore, want := range map[bool]bool{false: true, true: false} {
-		if got := (&Settings{ignoreImageVolumes: ignore}).Today(d); got.ImageVolumes != want {
+		if got := (&Settings{Config: Config{IgnoreImageVolumes: ignore}}).Today(d); got.ImageVolumes != want {
 			t.Errorf("with ignore_image_defined_volumes = %v a new pod has volumes: %v", ignore, got.ImageVolumes)
 		}
 	}
@@ -48,7 +48,7 @@ func TestImageVolumes(t *testing.T) {
 func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 	const id = "0123"
 	now := "berth"
-	kept := &Settings{Driver: cgroup.Systemd, CgroupPrefix: func() string { return now }}
+	kept := &Settings{Driver: cgroup.Systemd, Config: Config{CgroupPrefix: func() string { return now }}}
 	d := &handler.Definition{Name: "runc", Type: handler.OCI}
 	made := func() *pod.SandboxSpec {
 		pinned := test.Value(kept.Pin(d))(t)

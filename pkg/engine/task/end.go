@@ -46,6 +46,15 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	return err
 }
 
+// endBy ends a task that a Runner has.
+func endBy(ctx context.Context, by pod.Runner, task string) error {
+	client, err := by.Client(ctx)
+	if err != nil {
+		return err
+	}
+	return EndTask(ctx, client, task)
+}
+
 // deleteTask deletes a task that has ended or was never started.
 func deleteTask(ctx context.Context, client *shim.Client, id string) error {
 	_, err := client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: id})
@@ -101,9 +110,6 @@ const AbortInterval = 200 * time.Millisecond
 // connection is none of the call's, and stays what it is (shim.Lost); so does the
 // end of the caller's own time.
 func FromShim(err error) error {
-	if err == nil {
-		return nil
-	}
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}

@@ -6,7 +6,6 @@ import (
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	tasktypes "github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -17,44 +16,38 @@ import (
 // reconnectDelay is the pause between tries to reach a process that is gone.
 const reconnectDelay = 200 * time.Millisecond
 
-// exits learns how tasks end, and how far they have come.
-type exits struct {
-	pods     *pod.Registry
-	journals *shim.Manager
-}
-
 // Await waits until the first process of a task has ended. It survives the
 // death of a supervisor: the successor is asked again. It fails only when the
 // engine closes.
-func (e *exits) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
+func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 	for {
-		exit, err := s.Runner.Exit(e.pods.Background, task)
+		exit, err := s.Runner.Exit(r.pods.Background, task)
 		if err == nil {
 			return exit, nil
 		}
-		if e.pods.Background.Err() != nil {
+		if r.pods.Background.Err() != nil {
 			return pod.Exit{}, errGone
 		}
 		if s.Runner.Gone(err) {
-			if exit, err = s.Runner.LastWord(e.pods.Background, task, err); err == nil {
+			if exit, err = s.Runner.LastWord(r.pods.Background, task, err); err == nil {
 				return exit, nil
 			}
 		}
-		log.G(e.pods.Background).WithError(err).WithField("container", task).Debug("Retrying wait for container exit")
+		log.G(r.pods.Background).WithError(err).WithField("container", task).Debug("Retrying wait for container exit")
 		select {
 		case <-time.After(reconnectDelay):
-		case <-e.pods.Background.Done():
+		case <-r.pods.Background.Done():
 			return pod.Exit{}, errGone
 		}
 	}
 }
 
-// unknownTask tells whether err means that nobody has the task any more. A broken
-// connection alone does not: whoever listens then is asked again.
-func unknownTask(err error) bool { return errdefs.IsNotFound(err) }
-
 // awaitExit asks once, by the Task API.
-func awaitExit(ctx context.Context, client *shim.Client, task string) (pod.Exit, error) {
+func awaitExit(ctx context.Context, by pod.Runner, task string) (pod.Exit, error) {
+	client, err := by.Client(ctx)
+	if err != nil {
+		return pod.Exit{}, err
+	}
 	resp, err := client.Task.Wait(ctx, &taskapi.WaitRequest{ID: task})
 	if err != nil {
 		return pod.Exit{}, FromShim(err)
@@ -69,25 +62,30 @@ func lost() pod.Exit {
 
 // EndedMeanwhile tells whether a task that the record calls running has exited
 // while nobody listened, and how.
-func (e *exits) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (pod.Exit, bool, error) {
-	client, err := s.Runner.Client(ctx)
+func (r *Service) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (pod.Exit, bool, error) {
+	_, state, err := ask(ctx, s, task)
 	if err == nil {
-		var state *taskapi.StateResponse
-		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
-		if err == nil {
-			if state.Status != tasktypes.Status_STOPPED {
-				return pod.Exit{}, false, nil
-			}
-			exit, err := s.Runner.Exit(ctx, task)
-			return exit, true, err
+		if state.Status != tasktypes.Status_STOPPED {
+			return pod.Exit{}, false, nil
 		}
-		err = FromShim(err)
+		exit, err := s.Runner.Exit(ctx, task)
+		return exit, true, err
 	}
 	if s.Runner.Gone(err) {
 		exit, err := s.Runner.LastWord(ctx, task, err)
 		return exit, err == nil, err
 	}
 	return pod.Exit{}, false, err
+}
+
+// ask asks the Runner of s for the state of a task.
+func ask(ctx context.Context, s *pod.Sandbox, task string) (*shim.Client, *taskapi.StateResponse, error) {
+	client, err := s.Runner.Client(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: task})
+	return client, state, FromShim(err)
 }
 
 // State says what is left of a task that its record calls created.
@@ -103,15 +101,10 @@ const (
 )
 
 // State also returns the pid of the task's first process, 0 if it has none.
-func (e *exits) State(ctx context.Context, s *pod.Sandbox, task string) (State, int, error) {
-	client, err := s.Runner.Client(ctx)
+func (r *Service) State(ctx context.Context, s *pod.Sandbox, task string) (State, int, error) {
+	client, state, err := ask(ctx, s, task)
 	if err == nil {
-		var state *taskapi.StateResponse
-		state, err = client.Task.State(ctx, &taskapi.StateRequest{ID: task})
-		if err == nil {
-			return stateOf(client.Dir, state), int(state.Pid), nil
-		}
-		err = FromShim(err)
+		return stateOf(client.Dir, state), int(state.Pid), nil
 	}
 	if s.Runner.Gone(err) {
 		_, err = s.Runner.LastWord(ctx, task, err)
@@ -142,8 +135,8 @@ func stateOf(dir string, answer *taskapi.StateResponse) State {
 
 // JournaledStart is how far the start of a container came whose supervisor does
 // not answer.
-func (e *exits) JournaledStart(c *pod.Container) State {
-	j, err := journal.ReadTask(e.journals.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
+func (r *Service) JournaledStart(c *pod.Container) State {
+	j, err := journal.ReadTask(r.shims.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
 	if err == nil && j.State != journal.TaskCreated && j.State != journal.TaskStdio {
 		return Starting
 	}
@@ -152,10 +145,10 @@ func (e *exits) JournaledStart(c *pod.Container) State {
 
 // AwaitStart returns what came of a start under way. It gives up when nobody has
 // answered for so long as patience; 0 is for ever.
-func (e *exits) AwaitStart(ctx context.Context, c *pod.Container, patience time.Duration) (State, int, error) {
+func (r *Service) AwaitStart(ctx context.Context, c *pod.Container, patience time.Duration) (State, int, error) {
 	for answered := time.Now(); ; {
 		bounded, cancel := context.WithTimeout(ctx, RecoveryAnswer)
-		state, pid, err := e.State(bounded, c.Sandbox, c.ID())
+		state, pid, err := r.State(bounded, c.Sandbox, c.ID())
 		cancel()
 		if err == nil {
 			if state != Starting {
@@ -167,7 +160,7 @@ func (e *exits) AwaitStart(ctx context.Context, c *pod.Container, patience time.
 		}
 		select {
 		case <-time.After(reconnectDelay):
-		case <-e.pods.Background.Done():
+		case <-r.pods.Background.Done():
 			return state, 0, errGone
 		case <-ctx.Done():
 			return state, 0, ctx.Err()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -33,7 +33,7 @@ import (
 // foreign is the Runner of a sandbox on a shim that is not berth's: one process for this
 // sandbox alone, which nobody replaces when it dies.
 type foreign struct {
-	*runners
+	*Service
 	sandbox *pod.Sandbox
 	// found is done when the shim was found dead, and living has the tasks that ran then.
 	found  sync.Once
@@ -53,12 +53,11 @@ func (*foreign) Prepare(context.Context) error { return nil }
 
 func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
 	s := r.sandbox
-	d := r.binaries.Runtimes.Of(s.Spec())
-	options, err := ShimOptions(d, s.Spec().Plan, s.Spec().Pinned.CgroupDriver == cgroup.Systemd)
+	options, err := r.Options(pod.TaskOptions{})
 	if err != nil {
 		return nil, err
 	}
-	ep, client, err := r.shims.StartForeign(ctx, shim.Start{Binary: d.Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID()), Options: options})
+	ep, client, err := r.shims.StartForeign(ctx, shim.Start{Binary: r.binaries.Runtimes.Of(s.Spec()).Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID()), Options: options})
 	if err != nil {
 		return nil, r.Blame(err)
 	}
@@ -138,14 +137,10 @@ func (r *foreign) LaunchTimeout() time.Duration { return CallTimeout(r.sandbox.S
 func (*foreign) Blame(err error) error { return blamed(err) }
 
 func (r *foreign) Exit(ctx context.Context, task string) (pod.Exit, error) {
-	client, err := r.Client(ctx)
-	if err != nil {
-		return pod.Exit{}, err
-	}
-	return awaitExit(ctx, client, task)
+	return awaitExit(ctx, r, task)
 }
 
-func (*foreign) Gone(err error) bool { return unknownTask(err) || errors.Is(err, shim.ErrGone) }
+func (*foreign) Gone(err error) bool { return errdefs.IsNotFound(err) || errors.Is(err, shim.ErrGone) }
 
 func (r *foreign) LastWord(ctx context.Context, task string, err error) (pod.Exit, error) {
 	if errors.Is(err, shim.ErrGone) {
@@ -155,9 +150,9 @@ func (r *foreign) LastWord(ctx context.Context, task string, err error) (pod.Exi
 }
 
 func (r *foreign) Delete(ctx context.Context, task string) error {
-	err := r.delete(ctx, task)
+	err := endBy(ctx, r, task)
 	if shim.Lost(err) {
-		err = r.delete(ctx, task) // the next connection tells whether the shim is gone
+		err = endBy(ctx, r, task) // the next connection fails with ErrGone if the shim is gone
 	}
 	if shim.Lost(err) {
 		_, err = r.cleanUp(ctx, task, err)
@@ -165,20 +160,8 @@ func (r *foreign) Delete(ctx context.Context, task string) error {
 	return err
 }
 
-func (r *foreign) delete(ctx context.Context, task string) error {
-	client, err := r.Client(ctx)
-	if err != nil {
-		return err
-	}
-	return EndTask(ctx, client, task)
-}
-
 func (r *foreign) Usage(ctx context.Context, container string) (cgroup.Stats, error) {
-	client, err := r.Client(ctx)
-	if err != nil {
-		return cgroup.Stats{}, err
-	}
-	return taskUsage(ctx, client, container)
+	return taskUsage(ctx, r, container)
 }
 
 // KilledForMemory reads the cgroup's own count, which is there until the task is deleted,
@@ -216,12 +199,7 @@ func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return nil, err
 	}
-	return func() error {
-		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}, nil
+	return func() error { return atomicfile.Remove(file) }, nil
 }
 
 // shimRuntime is what the runc shim calls, by whose name the node's administrator may have

@@ -28,7 +28,7 @@ type remains struct {
 	pid    int // of its first process, 0 if it was not started
 }
 
-func (r *runners) remainsOf(s *pod.Sandbox, task string) remains {
+func (r *Service) remainsOf(s *pod.Sandbox, task string) remains {
 	if task == s.ID() {
 		found := remains{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
 		if path, err := s.Spec().CgroupsPath(task); err == nil {
@@ -44,7 +44,7 @@ func (r *runners) remainsOf(s *pod.Sandbox, task string) remains {
 }
 
 // tasksOf are the tasks of s: its own and those of its containers.
-func (r *runners) tasksOf(s *pod.Sandbox) []string {
+func (r *Service) tasksOf(s *pod.Sandbox) []string {
 	tasks := []string{s.ID()}
 	for _, o := range r.pods.Containers.List() {
 		if o.Spec().Sandbox == s.ID() {

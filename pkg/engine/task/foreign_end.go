@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/containerd/log"
+	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
@@ -90,7 +92,7 @@ func (r *foreign) End(ctx context.Context) error {
 // endByShim has the shim end the process, if it does so in time.
 func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error) {
 	err = insist(ctx, r.sandbox, func(ctx context.Context) error {
-		if err := r.sandbox.Creating.Load().Await(ctx, pod.CreatePatience); err != nil {
+		if err := r.sandbox.Creating.Load().Await(ctx); err != nil {
 			return err
 		}
 		if client, err = r.Client(ctx); err != nil {
@@ -121,4 +123,81 @@ func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
 		return nil //nolint:nilerr // none was started
 	}
 	return r.shims.DismissForeign(ctx, ep, client, r.sandbox.ID())
+}
+
+// A foreign shim may run a pod in something that is none of its tasks: a virtual
+// machine, which nothing ends when the shim is gone. It is found by its cgroup.
+
+// killPod kills all that a shim that is gone ran a pod in. The pod is not ready from
+// then on, however long the rest takes.
+func (r *foreign) killPod(ctx context.Context) error {
+	s := r.sandbox
+	if s.Status().Phase == pod.PhaseReady {
+		s.Record(ctx, func(st *pod.SandboxStatus) { st.Phase = pod.PhaseStopped })
+	}
+	groups, err := r.podGroups()
+	for _, group := range groups {
+		alive, kerr := group.Processes()
+		if len(alive) > 0 {
+			s.Killed.Store(true) // before they can be found dead
+			kerr = errors.Join(kerr, group.Kill(ctx))
+		}
+		err = errors.Join(err, kerr)
+	}
+	return err
+}
+
+// podGroups are the cgroups that the shim of s runs it in as a whole.
+func (r *foreign) podGroups() ([]cgroup.Paths, error) {
+	s := r.sandbox
+	path, err := s.Spec().CgroupsPath(s.ID())
+	if err != nil {
+		return nil, nil //nolint:nilerr // it never had any
+	}
+	return cgroup.OfPod(path, s.ID())
+}
+
+// leaving is how long what a shim ran a pod in may take to go after the shim was
+// told to leave.
+const leaving = 5 * time.Second
+
+// endPod returns when nothing runs of a pod whose task has ended and whose shim
+// was told to leave. A shim may leave its machine behind: it is killed, and the
+// delete action cleans up after it.
+func (r *foreign) endPod(ctx context.Context) error {
+	s := r.sandbox
+	if gone, err := r.awaitPodGone(ctx); err != nil {
+		return err
+	} else if !gone {
+		log.G(ctx).WithField("sandbox", s.ID()).Warn("Killing processes that a shim left behind")
+		if _, err := r.cleanUp(ctx, s.ID(), shim.ErrGone); err != nil {
+			return err
+		}
+	}
+	groups, err := r.podGroups()
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if err := group.Remove(ctx); err != nil {
+			log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Debug("Failed to remove leftover cgroup")
+		}
+	}
+	return nil
+}
+
+func (r *foreign) awaitPodGone(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, leaving, true, func(context.Context) (bool, error) {
+		groups, err := r.podGroups()
+		alive := 0
+		for _, group := range groups {
+			pids, perr := group.Processes()
+			alive, err = alive+len(pids), errors.Join(err, perr)
+		}
+		return alive == 0, err
+	})
+	if wait.Interrupted(err) {
+		return false, ctx.Err()
+	}
+	return err == nil, err
 }

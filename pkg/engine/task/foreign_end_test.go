@@ -23,7 +23,7 @@ import (
 // deadShims are foreign shims none of which can be reached. They write down what is done
 // about them.
 type deadShims struct {
-	supervisors
+	processes
 	calls []string
 	fails map[string]error
 	lost  error // what a connection fails with
@@ -65,7 +65,7 @@ func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
 	o := test.Value(pods.Sandboxes.Create(pod.NewID(), spec, pod.SandboxStatus{Phase: pod.PhaseReady, Shim: &shim.Endpoint{Address: "recorded"}}, store.Relaxed))(t)
 	d := &deadShims{lost: lost, fails: map[string]error{}}
-	r := &runners{
+	r := &Service{
 		pods: pods, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),
 	}
 	return pod.NewSandbox(o, r).Runner.(*foreign), d

@@ -20,11 +20,11 @@ type PodMemory struct {
 
 // MemoryOf remembers how often the pod ran into its limit before a start. It is zero for
 // runtimes that name memory themselves.
-func MemoryOf(s *pod.Sandbox, d cgroup.Driver) PodMemory {
+func MemoryOf(s *pod.Sandbox) PodMemory {
 	if !s.MemoryLimit {
 		return PodMemory{}
 	}
-	paths := cgroup.ParentPaths(s.Config().GetLinux().GetCgroupParent(), d)
+	paths := s.Parent()
 	return PodMemory{paths: paths, hits: cgroup.MemoryHits(paths)}
 }
 

@@ -5,6 +5,7 @@
 package task
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"time"
@@ -16,32 +17,29 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// runners binds sandboxes to who runs their tasks.
-type runners struct {
+// Service binds sandboxes to what runs their tasks, and is all that is done with tasks.
+type Service struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
 	shims    processes
-	// kernelLog tells of kills in cgroups that are gone.
+	// kernelLog has the kills in cgroups that are gone.
 	kernelLog *oomlog.Log
 }
 
-// processes are those that run tasks.
-type processes interface {
-	supervisors
-	foreignShims
+// New gives the tasks of pods, which shims run.
+func New(pods *pod.Registry, b *binaries.Binaries, shims *shim.Manager) *Service {
+	return &Service{pods: pods, binaries: b, shims: shims, kernelLog: oomlog.New()}
 }
 
-// supervisors run the tasks of OCI runtimes, and write logs for foreign shims.
-type supervisors interface {
+// processes are those that run tasks: supervisors those of OCI runtimes, and foreign
+// shims one sandbox each, whose logs supervisors write.
+type processes interface {
 	Supervisor(ctx context.Context, key string) (*shim.Client, error)
 	SupervisorDir(key string) string
 	Keep(ctx context.Context, key string, c *shim.Client, t shim.Kept) error
 	Drop(key, task string)
 	Replace(ctx context.Context, key string) error
-}
 
-// foreignShims run one sandbox each.
-type foreignShims interface {
 	StartForeign(ctx context.Context, s shim.Start) (shim.Endpoint, *shim.Client, error)
 	Started(ctx context.Context, bundle string) (shim.Endpoint, error)
 	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
@@ -57,17 +55,16 @@ var (
 	_ pod.CRIUCaller     = (*foreign)(nil)
 )
 
-// Bind implements pod.Binder. This is the one place that asks for the type of a handler
-// to find out who runs a sandbox.
-func (r *runners) Bind(s *pod.Sandbox) pod.Runner {
-	if s.Spec().Definition.Type == handler.Shim {
-		return &foreign{runners: r, sandbox: s}
+// Bind implements pod.Binder.
+func (r *Service) Bind(s *pod.Sandbox) pod.Runner {
+	if s.OwnShim() {
+		return &foreign{Service: r, sandbox: s}
 	}
-	return &supervised{runners: r, sandbox: s}
+	return &supervised{Service: r, sandbox: s}
 }
 
 // Worker returns the client for a call that needs the binary of the sandbox's runtime.
-func (r *runners) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
+func (r *Service) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
 	if err := r.binaries.Runtimes.Need(s); err != nil {
 		return nil, err
 	}
@@ -76,12 +73,12 @@ func (r *runners) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, err
 
 // Replaced tells whether a call that failed with err is worth repeating: it kills the supervisor
 // of s if that is unresponsive, and its successor answers.
-func (r *runners) Replaced(ctx context.Context, s *pod.Sandbox, err error) bool {
+func (r *Service) Replaced(ctx context.Context, s *pod.Sandbox, err error) bool {
 	return shim.IsUnresponsive(err) && r.shims.Replace(ctx, s.Spec().Supervisor) == nil
 }
 
 // Drop lets go of what Keep held of a task.
-func (r *runners) Drop(s *pod.Sandbox, task string) { r.shims.Drop(s.Spec().Supervisor, task) }
+func (r *Service) Drop(s *pod.Sandbox, task string) { r.shims.Drop(s.Spec().Supervisor, task) }
 
 // defaultCallTimeout bounds one create or start call to a runtime whose handler
 // says nothing.
@@ -89,10 +86,7 @@ const defaultCallTimeout = 4 * time.Minute
 
 // CallTimeout bounds one create or start call to the handler's runtime.
 func CallTimeout(d *handler.Definition) time.Duration {
-	if d.ContainerCreateTimeout > 0 {
-		return d.ContainerCreateTimeout
-	}
-	return defaultCallTimeout
+	return cmp.Or(d.ContainerCreateTimeout, defaultCallTimeout)
 }
 
 // restoreRate is how much of a checkpoint a disk reads at the least, in bytes per second.
@@ -105,10 +99,7 @@ func RestoreTime(images string) time.Duration {
 		return 0
 	}
 	size := int64(0)
-	entries, err := os.ReadDir(images)
-	if err != nil {
-		return 0 // the call itself will tell
-	}
+	entries, _ := os.ReadDir(images) // without them the call itself fails
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {
 			size += info.Size()
@@ -120,23 +111,6 @@ func RestoreTime(images string) time.Duration {
 // KeptOf is what a Runner that dies would lose of c, whose first process is pid.
 func KeptOf(l pod.Layout, c *pod.Container, pid int) shim.Kept {
 	io := l.Stdio(c)
-	t := shim.Kept{ID: c.ID(), PID: pid, Terminal: c.Config().GetTty()}
-	for _, p := range []string{io.Stdout, io.Stderr} {
-		if p != "" {
-			t.Pipes = append(t.Pipes, p)
-		}
-	}
-	return t
-}
-
-// Service is all that is done with tasks.
-type Service struct {
-	*runners
-	*exits
-}
-
-// New gives the tasks of pods, which shims run.
-func New(pods *pod.Registry, b *binaries.Binaries, shims *shim.Manager) *Service {
-	r := &runners{pods: pods, binaries: b, shims: shims, kernelLog: oomlog.New()}
-	return &Service{r, &exits{pods: pods, journals: shims}}
+	io.Stdin = "" // the container reads it itself
+	return shim.Kept{ID: c.ID(), PID: pid, Terminal: c.Config().GetTty(), Pipes: io.Paths()}
 }

@@ -23,6 +23,6 @@ func TestNamesOfRunners(t *testing.T) {
 		"no shim yet": {handler.Shim, nil, "no shim yet"},
 	} {
 		o := test.Value(records.Create(id, pod.SandboxSpec{Definition: &handler.Definition{Type: tc.kind}, Supervisor: "key"}, pod.SandboxStatus{Shim: tc.ep}, store.Relaxed))(t)
-		test.Equal(t, id, pod.NewSandbox(o, &runners{}).Runner.Name(), tc.want)
+		test.Equal(t, id, pod.NewSandbox(o, &Service{}).Runner.Name(), tc.want)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -29,7 +31,7 @@ import (
 // supervised is the Runner of a sandbox on an OCI runtime. Its supervisor calls the
 // runtime, journals what it does, and has a successor when it dies.
 type supervised struct {
-	*runners
+	*Service
 	sandbox *pod.Sandbox
 }
 
@@ -47,11 +49,7 @@ func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandb
 		generation = append(generation, one.SHA256)
 	}
 	sum := sha256.Sum256([]byte(strings.Join(generation, "\n")))
-	name := d.Name
-	if len(name) > 24 {
-		name = name[:24]
-	}
-	return name + "-" + hex.EncodeToString(sum[:8])
+	return d.Name[:min(len(d.Name), 24)] + "-" + hex.EncodeToString(sum[:8])
 }
 
 func (r *supervised) Name() string { return r.sandbox.Spec().Supervisor }
@@ -108,7 +106,7 @@ func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 // GlobalFlags are the flags before the subcommand: those of the handler, and for
 // gVisor the configuration file.
 func GlobalFlags(d *handler.Definition) []string {
-	flags := append([]string(nil), d.OCI.GlobalFlags...)
+	flags := slices.Clone(d.OCI.GlobalFlags)
 	if d.ConfigPath != "" {
 		flags = append(flags, "--config="+d.ConfigPath)
 	}
@@ -130,37 +128,35 @@ func (r *supervised) Blame(err error) error {
 
 // Exit adds what the Task API has no words for.
 func (r *supervised) Exit(ctx context.Context, task string) (pod.Exit, error) {
-	client, err := r.Client(ctx)
-	if err != nil {
-		return pod.Exit{}, err
-	}
-	exit, err := awaitExit(ctx, client, task)
+	exit, err := awaitExit(ctx, r, task)
 	if err != nil {
 		return exit, err
 	}
-	if j, err := journal.ReadExit(client.Dir, task); err == nil {
+	if j, err := r.journaled(task); err == nil {
 		exit.OOM, exit.Unknown, exit.Why = j.OOM, j.Unknown, j.Why
 	}
 	return exit, nil
 }
 
-func (*supervised) Gone(err error) bool { return unknownTask(err) }
+// journaled is what the supervisor wrote down of an exit.
+func (r *supervised) journaled(task string) (journal.Exit, error) {
+	return journal.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
+}
+
+// Gone is not for a broken connection alone: the successor is asked again.
+func (*supervised) Gone(err error) bool { return errdefs.IsNotFound(err) }
 
 // LastWord is what the supervisor wrote down.
 func (r *supervised) LastWord(_ context.Context, task string, _ error) (pod.Exit, error) {
-	j, err := journal.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
+	j, err := r.journaled(task)
 	if err != nil {
-		return lost(), nil //nolint:nilerr // nobody knows
+		return lost(), nil //nolint:nilerr // it is not known
 	}
 	return pod.Exit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown, Why: j.Why}, nil
 }
 
 func (r *supervised) Delete(ctx context.Context, task string) error {
-	client, err := r.Client(ctx)
-	if err != nil {
-		return err
-	}
-	err = EndTask(ctx, client, task)
+	err := endBy(ctx, r, task)
 	if r.Replaced(ctx, r.sandbox, err) {
 		return r.Delete(ctx, task)
 	}
@@ -193,11 +189,7 @@ func (*supervised) FlushLog(context.Context, *pod.Container) error { return nil 
 func (*supervised) CloseLog(context.Context, *pod.Container) error { return nil }
 
 func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats, error) {
-	client, err := r.Client(ctx)
-	if err != nil {
-		return cgroup.Stats{}, err
-	}
-	used, err := taskUsage(ctx, client, container)
+	used, err := taskUsage(ctx, r, container)
 	return usage.OnlyWithin(used), err
 }
 
@@ -214,7 +206,11 @@ func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 }
 
 // taskUsage asks by the Task API what a task uses.
-func taskUsage(ctx context.Context, client *shim.Client, task string) (cgroup.Stats, error) {
+func taskUsage(ctx context.Context, by pod.Runner, task string) (cgroup.Stats, error) {
+	client, err := by.Client(ctx)
+	if err != nil {
+		return cgroup.Stats{}, err
+	}
 	resp, err := client.Task.Stats(ctx, &taskapi.StatsRequest{ID: task})
 	if err != nil {
 		return cgroup.Stats{}, FromShim(err)

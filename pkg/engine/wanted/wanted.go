@@ -7,31 +7,22 @@ import (
 )
 
 // Reader reads from r until ctx ends; then it fails with what ended it.
-func Reader(ctx context.Context, r io.Reader) io.Reader { return reader{ctx, r} }
+func Reader(ctx context.Context, r io.Reader) io.Reader { return until(ctx, r.Read) }
 
 // Writer writes to w until ctx ends; then it fails with what ended it.
-func Writer(ctx context.Context, w io.Writer) io.Writer { return writer{ctx, w} }
+func Writer(ctx context.Context, w io.Writer) io.Writer { return until(ctx, w.Write) }
 
-type reader struct {
-	ctx context.Context
-	io.Reader
-}
+// transfer is a Read or a Write.
+type transfer func(p []byte) (int, error)
 
-func (r reader) Read(p []byte) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
+func (t transfer) Read(p []byte) (int, error)  { return t(p) }
+func (t transfer) Write(p []byte) (int, error) { return t(p) }
+
+func until(ctx context.Context, t transfer) transfer {
+	return func(p []byte) (int, error) {
+		if err := context.Cause(ctx); err != nil {
+			return 0, err
+		}
+		return t(p)
 	}
-	return r.Reader.Read(p)
-}
-
-type writer struct {
-	ctx context.Context
-	io.Writer
-}
-
-func (w writer) Write(p []byte) (int, error) {
-	if err := context.Cause(w.ctx); err != nil {
-		return 0, err
-	}
-	return w.Writer.Write(p)
 }

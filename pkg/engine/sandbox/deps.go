@@ -1,0 +1,49 @@
+package sandbox
+
+import (
+	"context"
+
+	"github.com/berth-cri/berth/pkg/engine/binaries"
+	"github.com/berth-cri/berth/pkg/engine/capabilities"
+	"github.com/berth-cri/berth/pkg/engine/events"
+	"github.com/berth-cri/berth/pkg/engine/hooks"
+	"github.com/berth-cri/berth/pkg/engine/network"
+	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/rootfs"
+	"github.com/berth-cri/berth/pkg/engine/settings"
+	"github.com/berth-cri/berth/pkg/engine/task"
+)
+
+// Deps are what sandboxes are made of and with.
+type Deps struct {
+	Pods         *pod.Registry
+	Settings     *settings.Settings
+	Binaries     *binaries.Binaries
+	Tasks        *task.Service
+	Capabilities *capabilities.Checker
+	Rootfs       *rootfs.Mounts
+	Events       *events.Announcer
+	Hooks        *hooks.Hooks
+	Network      networks
+	Shims        supervisors
+	Containers   containers
+}
+
+// networks connects pods, and gives their addresses back.
+type networks interface {
+	Ready(ctx context.Context) error
+	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
+	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
+}
+
+// supervisors are kept as long as a pod holds them.
+type supervisors interface {
+	Hold(key string)
+	Release(key string)
+}
+
+// containers are those of pods.
+type containers interface {
+	End(ctx context.Context, c *pod.Container) error
+	Remove(ctx context.Context, c *pod.Container) error
+}

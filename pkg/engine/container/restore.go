@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
@@ -16,6 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/shim"
+	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
 // makeOf is make also for an image of a checkpoint. Such a container has the image that it
@@ -88,19 +91,47 @@ func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mount
 	return a.checkpoint.Images(ctx, c.Spec().Checkpoint)
 }
 
-// restored does what is left to do for a container that went on and runs. CRIU has given the
-// pod, whose UTS namespace it joined, the name of the one that was written.
-func (b *ends) restored(ctx context.Context, c *pod.Container) {
-	if c.Spec().Checkpoint == "" || !c.Sandbox.HostProcesses {
+// restoredStart is the starter of a container whose processes go on.
+type restoredStart struct{ newStart }
+
+func (restoredStart) allowed() error { return nil }
+
+// limit leaves time to read the checkpoint.
+func (r restoredStart) limit() time.Duration {
+	return r.newStart.limit() + task.RestoreTime(r.c.Spec().Checkpoint)
+}
+
+func (r restoredStart) begin(ctx context.Context, client *shim.Client) (int, error) {
+	criu, asks := r.c.Sandbox.Runner.Tasks.(pod.CRIUCaller)
+	if !asks || !r.c.Sandbox.HostProcesses {
+		return r.newStart.begin(ctx, client)
+	}
+	bundle := r.Pods.ContainerDir(r.c.ID())
+	done, err := criu.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: r.c.Spec().Checkpoint})
+	if err != nil {
+		return 0, err
+	}
+	pid, err := r.newStart.begin(ctx, client)
+	if derr := done(); derr != nil {
+		log.G(ctx).WithError(derr).WithField("container", r.c.ID()).Warn("Failed to remove what CRIU needed")
+	}
+	return pid, criu.ExplainRestore(err, bundle)
+}
+
+// started gives the pod its name again, because CRIU, which joined the pod's UTS namespace,
+// has set that of the one that was written, and removes the memory that was read.
+func (r restoredStart) started(ctx context.Context) {
+	s := r.c.Sandbox
+	if !s.HostProcesses {
 		return
 	}
-	if plan, at := c.Sandbox.Spec().Plan, c.Sandbox.Status().Namespaces.UTS; plan.Hostname != "" && at != "" {
+	if plan, at := s.Spec().Plan, s.Status().Namespaces.UTS; plan.Hostname != "" && at != "" {
 		if err := namespaces.SetHostname(at, plan.Hostname); err != nil {
-			log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to name pod of restored container; it has the hostname that it had")
+			log.G(ctx).WithError(err).WithField("container", r.c.ID()).Warn("Failed to name pod of restored container; it has the hostname that it had")
 		}
 	}
-	if err := os.RemoveAll(b.Pods.RestoreDir(c.ID())); err != nil {
-		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn("Failed to remove the memory that a container went on from; it goes with the container")
+	if err := os.RemoveAll(r.Pods.RestoreDir(r.c.ID())); err != nil {
+		log.G(ctx).WithError(err).WithField("container", r.c.ID()).Warn("Failed to remove the memory that a container went on from; it goes with the container")
 	}
 }
 

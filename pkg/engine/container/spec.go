@@ -47,7 +47,7 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 		ImageName: c.Spec().ImageName, ImageID: img.ID, Image: img.Config, User: user, CgroupsPath: c.Spec().CgroupsPath,
 		ProcessLabel: c.Spec().ProcessLabel, MountLabel: c.Spec().MountLabel, ImageMounts: images, Volumes: volumes, Runtime: rt,
 	}
-	if r, ok := c.Sandbox.Runner.(pod.CRIUConfigurer); ok {
+	if r, ok := c.Sandbox.Runner.Tasks.(pod.CRIUConfigurer); ok {
 		in.CRIUConfig = r.CRIUConfig(b.Pods.ContainerDir(c.ID()), rt)
 	}
 	if images := c.Spec().Checkpoint; images != "" && c.Sandbox.HostProcesses {

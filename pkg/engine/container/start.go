@@ -56,13 +56,14 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	if err := c.Sandbox.Open(); err != nil {
 		return err
 	}
-	if c.Spec().Checkpoint == "" && b.Pods.Index.Waits(c.Sandbox) {
-		return fmt.Errorf("sandbox %s is restored from a checkpoint; start all of the containers first that are restored with it: %w", c.Sandbox.ID(), errdefs.ErrFailedPrecondition)
+	how := b.starterOf(c)
+	if err := how.allowed(); err != nil {
+		return err
 	}
 	if err := b.needNamespaces(ctx, c.Sandbox); err != nil {
 		return err
 	}
-	if err := b.start(ctx, c); err != nil {
+	if err := b.start(ctx, c, how); err != nil {
 		return err
 	}
 	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
@@ -72,8 +73,8 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 
 // start needs c.op. The runtime's work is not cut short with the caller's
 // context: half a start is worse than a container nobody waits for.
-func (b *starts) start(ctx context.Context, c *pod.Container) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(c.Sandbox.Spec().Definition)+task.RestoreTime(c.Spec().Checkpoint)+pod.UndoTimeout)
+func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), how.limit()+pod.UndoTimeout)
 	defer cancel()
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
@@ -95,7 +96,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	}
 	memory := task.MemoryOf(c.Sandbox)
 	starting, end := step.Begin(ctx, step.Runtime)
-	pid, err := b.startOrRestore(starting, client, c)
+	pid, err := how.begin(starting, client)
 	end(err)
 	if shim.Lost(err) && b.Pods.Background.Err() != nil {
 		return err // the start goes on without this daemon: the next one asks what came of it
@@ -104,7 +105,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(memory.Explain(err)))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
-	b.ends.restored(ctx, c)
+	how.started(ctx)
 	c.Sandbox.Runner.Keep(ctx, task.KeptOf(b.Pods.Layout, c, pid))
 	err = c.Update(func(st *pod.ContainerStatus) error {
 		st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Pods.Clock.Now()
@@ -117,24 +118,45 @@ func (b *starts) start(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// startOrRestore is startTask also for a container whose processes go on.
-func (b *starts) startOrRestore(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
-	images := c.Spec().Checkpoint
-	criu, asks := c.Sandbox.Runner.(pod.CRIUCaller)
-	if images == "" || !asks || !c.Sandbox.HostProcesses {
-		return b.startTask(ctx, client, c)
-	}
-	bundle := b.Pods.ContainerDir(c.ID())
-	told, err := criu.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: images})
-	if err != nil {
-		return 0, err
-	}
-	pid, err := b.startTask(ctx, client, c)
-	if terr := told(); terr != nil {
-		log.G(ctx).WithError(terr).WithField("container", c.ID()).Warn("Failed to remove what CRIU needed")
-	}
-	return pid, criu.ExplainRestore(err, bundle)
+// starter is how a container is started: anew, or from a checkpoint.
+type starter interface {
+	// allowed refuses a start that must wait for others.
+	allowed() error
+	// limit is how long the call of the runtime may take.
+	limit() time.Duration
+	// begin has the runtime start it, and returns the pid of its first process.
+	begin(ctx context.Context, client *shim.Client) (int, error)
+	// started is called once it runs.
+	started(ctx context.Context)
 }
+
+func (b *starts) starterOf(c *pod.Container) starter {
+	if c.Spec().Checkpoint != "" {
+		return restoredStart{newStart{b, c}}
+	}
+	return newStart{b, c}
+}
+
+// newStart is the starter of a container that begins.
+type newStart struct {
+	*starts
+	c *pod.Container
+}
+
+func (n newStart) allowed() error {
+	if n.Pods.Index.Waits(n.c.Sandbox) {
+		return fmt.Errorf("sandbox %s is restored from a checkpoint; start all of the containers first that are restored with it: %w", n.c.Sandbox.ID(), errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+func (n newStart) limit() time.Duration { return task.CallTimeout(n.c.Sandbox.Spec().Definition) }
+
+func (n newStart) begin(ctx context.Context, client *shim.Client) (int, error) {
+	return n.startTask(ctx, client, n.c)
+}
+
+func (newStart) started(context.Context) {}
 
 // startAttempts is how often a supervisor is asked for a start that none has begun.
 const startAttempts = 3
@@ -251,7 +273,7 @@ func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 		b.ends.RecordEnd(c, pod.Exit{At: time.Now(), Unknown: true})
 		go b.ends.EraseEnded(c)
 	case task.Started:
-		b.ends.restored(b.Pods.Background, c)
+		b.starterOf(c).started(b.Pods.Background)
 		c.Record(b.Pods.Background, func(st *pod.ContainerStatus) {
 			st.Phase, st.PID, st.StartedAt = pod.PhaseRunning, pid, b.Pods.Clock.Now()
 		})

@@ -6,11 +6,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -72,11 +70,4 @@ func (b *views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 // EncodedContainers is the answer of ListContainers as it is sent.
 func (b *views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
 	return pod.EncodedItems(b.Pods.Index.AllContainers(), func(o *pod.Container) ([]byte, error) { return o.Encoded(f) })
-}
-
-// StreamContainers is ListContainers in messages of bounded size.
-func (b *views) StreamContainers(r *runtimeapi.StreamContainersRequest, to grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
-	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.Container) error {
-		return to.Send(&runtimeapi.StreamContainersResponse{Containers: part})
-	})
 }

@@ -245,7 +245,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 		return err
 	}
 	done := func() error { return nil }
-	caller, asks := c.Sandbox.Runner.(pod.CRIUCaller)
+	caller, asks := c.Sandbox.Runner.Tasks.(pod.CRIUCaller)
 	if asks {
 		done, err = caller.TellCRIU(pod.CRIUCall{Bundle: d.pods.ContainerDir(c.ID()), OpenTCP: bool(tcp)})
 		if err != nil {

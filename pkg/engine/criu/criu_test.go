@@ -29,7 +29,11 @@ type runner struct {
 	frozen *frozen
 }
 
-func (r *runner) Bind(*pod.Sandbox) pod.Runner { return r }
+func (r *runner) Bind(s *pod.Sandbox) pod.Runner {
+	by := r.Runner.Bind(s)
+	by.Connection = r
+	return by
+}
 
 func (r *runner) Client(context.Context) (*shim.Client, error) {
 	return &shim.Client{Task: r.frozen}, nil

@@ -43,7 +43,9 @@ func (r *Runner) Note(call string) error {
 }
 
 // Bind implements pod.Binder.
-func (r *Runner) Bind(*pod.Sandbox) pod.Runner { return r }
+func (r *Runner) Bind(*pod.Sandbox) pod.Runner {
+	return pod.Runner{Connection: r, Tasks: r, Logs: r, Meter: r}
+}
 
 // Prepare implements pod.Runner.
 func (r *Runner) Prepare(context.Context) error { return r.Note("Prepare") }

@@ -16,10 +16,15 @@ import (
 // asks which kind that is: what they do differently is behind these methods, what is
 // true of only one of them is a method of Sandbox. Package task has both kinds. All
 // methods may be called concurrently.
-type Runner interface {
+type Runner struct {
 	Connection
 	Tasks
 	Logs
+	Meter
+}
+
+// Meter reports what only a Runner may see of the containers of its sandbox.
+type Meter interface {
 	// Usage asks what a container uses, which only its Runner knows if its processes
 	// are not the node's.
 	Usage(ctx context.Context, container string) (cgroup.Stats, error)

@@ -43,7 +43,11 @@ type waits struct {
 	asked, other chan struct{}
 }
 
-func (w *waits) Bind(*pod.Sandbox) pod.Runner { return w }
+func (w *waits) Bind(s *pod.Sandbox) pod.Runner {
+	by := w.Runner.Bind(s)
+	by.Connection = w
+	return by
+}
 
 func (w *waits) Client(ctx context.Context) (*shim.Client, error) {
 	w.once.Do(func() { close(w.asked) })

@@ -3,10 +3,8 @@ package sandbox
 import (
 	"context"
 
-	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
@@ -65,10 +63,4 @@ func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 // EncodedSandboxes is the answer of ListPodSandbox as it is sent.
 func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
 	return pod.EncodedItems(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) ([]byte, error) { return o.Encoded(f) })
-}
-
-func (b *views) StreamPodSandboxes(r *runtimeapi.StreamPodSandboxesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
-	return chunk.Send(b.List(r.GetFilter()), func(part []*runtimeapi.PodSandbox) error {
-		return to.Send(&runtimeapi.StreamPodSandboxesResponse{PodSandboxes: part})
-	})
 }

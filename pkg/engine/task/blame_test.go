@@ -17,7 +17,7 @@ import (
 func TestWhoIsToBlame(t *testing.T) {
 	oci, other := &supervised{}, &foreign{}
 	for name, c := range map[string]struct {
-		by   pod.Runner
+		by   pod.Tasks
 		err  error
 		want bool
 	}{

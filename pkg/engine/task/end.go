@@ -47,7 +47,7 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 }
 
 // endBy ends a task that a Runner has.
-func endBy(ctx context.Context, by pod.Runner, task string) error {
+func endBy(ctx context.Context, by pod.Connection, task string) error {
 	client, err := by.Client(ctx)
 	if err != nil {
 		return err

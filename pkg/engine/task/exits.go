@@ -43,7 +43,7 @@ func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 }
 
 // awaitExit asks once, by the Task API.
-func awaitExit(ctx context.Context, by pod.Runner, task string) (pod.Exit, error) {
+func awaitExit(ctx context.Context, by pod.Connection, task string) (pod.Exit, error) {
 	client, err := by.Client(ctx)
 	if err != nil {
 		return pod.Exit{}, err

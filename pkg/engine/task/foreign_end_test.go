@@ -68,7 +68,7 @@ func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 	r := &Service{
 		pods: pods, binaries: &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims: d, kernelLog: oomlog.New(),
 	}
-	return pod.NewSandbox(o, r).Runner.(*foreign), d
+	return pod.NewSandbox(o, r).Runner.Tasks.(*foreign), d
 }
 
 // A shim that is gone is dismissed before anybody cleans up after it, so that it makes

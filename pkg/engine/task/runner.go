@@ -58,9 +58,11 @@ var (
 // Bind implements pod.Binder.
 func (r *Service) Bind(s *pod.Sandbox) pod.Runner {
 	if s.OwnShim() {
-		return &foreign{Service: r, sandbox: s}
+		by := &foreign{Service: r, sandbox: s}
+		return pod.Runner{Connection: by, Tasks: by, Logs: by, Meter: by}
 	}
-	return &supervised{Service: r, sandbox: s}
+	by := &supervised{Service: r, sandbox: s}
+	return pod.Runner{Connection: by, Tasks: by, Logs: by, Meter: by}
 }
 
 // Worker returns the client for a call that needs the binary of the sandbox's runtime.

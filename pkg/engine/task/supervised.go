@@ -206,7 +206,7 @@ func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 }
 
 // taskUsage asks by the Task API what a task uses.
-func taskUsage(ctx context.Context, by pod.Runner, task string) (cgroup.Stats, error) {
+func taskUsage(ctx context.Context, by pod.Connection, task string) (cgroup.Stats, error) {
 	client, err := by.Client(ctx)
 	if err != nil {
 		return cgroup.Stats{}, err

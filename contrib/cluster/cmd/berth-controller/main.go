@@ -241,6 +241,7 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {
 			if !ready() {
 				http.Error(w, "the API server has not shown the lease yet", http.StatusServiceUnavailable)
+				return
 			}
 		}},
 		scrape.Page{Path: "/healthz", Handler: func(w http.ResponseWriter, r *http.Request) {

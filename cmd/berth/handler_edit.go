@@ -12,7 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
@@ -170,7 +170,7 @@ func settingsFrom(c *cobra.Command, set []string) ([]*adminv1.Setting, error) {
 		if key = strings.TrimSpace(key); !ok || key == "" {
 			return nil, misused(c, fmt.Errorf("--set %q: write it as key=value", s))
 		}
-		settings = append(settings, &adminv1.Setting{Key: key, Value: config.Value(strings.TrimSpace(value))})
+		settings = append(settings, &adminv1.Setting{Key: key, Value: dropin.Value(strings.TrimSpace(value))})
 	}
 	return settings, nil
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
@@ -105,7 +105,7 @@ func asLines(name string, settings []*adminv1.Setting) string {
 
 // sendKeys has the daemon make the keys of a handler those of a text.
 func (r *remote) sendKeys(c *cobra.Command, name string, had []*adminv1.Setting, text []byte) error {
-	settings, err := config.ParseSettings(text)
+	settings, err := dropin.Parse(text)
 	if err != nil {
 		return &codedError{exitConfig, err}
 	}
@@ -146,7 +146,7 @@ func runEditor(c *cobra.Command, file string) error {
 }
 
 // difference is what has to be set and taken out to get from had to wanted. Pure.
-func difference(had []*adminv1.Setting, wanted []config.Setting) (set []*adminv1.Setting, unset []string) {
+func difference(had []*adminv1.Setting, wanted []dropin.Setting) (set []*adminv1.Setting, unset []string) {
 	values := map[string]string{}
 	for _, s := range had {
 		values[s.GetKey()] = s.GetValue()

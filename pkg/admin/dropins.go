@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 )
 
 // mark is how each file begins that this package wrote. Only those are changed
@@ -56,12 +56,12 @@ func (d dropIns) read(name string) ([]byte, error) {
 }
 
 // settings are the keys that a handler's file has.
-func (d dropIns) settings(name string) ([]config.Setting, error) {
+func (d dropIns) settings(name string) ([]dropin.Setting, error) {
 	text, err := d.read(name)
 	if err != nil {
 		return nil, err
 	}
-	settings, err := config.ReadHandlerFile(text, name)
+	settings, err := dropin.Read(text, name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.file(name), err)
 	}
@@ -88,10 +88,10 @@ func (d dropIns) free(name string) error {
 }
 
 // text is what a file says.
-func (d dropIns) text(name string, uid uint32, now time.Time, settings []config.Setting) ([]byte, error) {
+func (d dropIns) text(name string, uid uint32, now time.Time, settings []dropin.Setting) ([]byte, error) {
 	header := fmt.Sprintf("%s for user %d, %s.\nChange it by \"berth handler edit %s\", remove it by \"berth handler rm %s\".",
 		mark, uid, now.UTC().Format(time.RFC3339), name, name)
-	return config.HandlerFile(header, name, settings)
+	return dropin.Write(header, name, settings)
 }
 
 // write makes or replaces a file, so that it is whole or not there whatever

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/overhead"
@@ -161,7 +161,7 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 
 func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // it is bounded here
 
-func settingMessages(settings []config.Setting) []*adminv1.Setting {
+func settingMessages(settings []dropin.Setting) []*adminv1.Setting {
 	all := make([]*adminv1.Setting, len(settings))
 	for i, s := range settings {
 		all[i] = &adminv1.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin}

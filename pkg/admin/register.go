@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
@@ -46,7 +46,7 @@ func (r registrations) RegisterHandler(ctx context.Context, req *adminv1.Registe
 	return &adminv1.RegisterHandlerResponse{Handler: h, File: r.dropIns.file(name)}, err
 }
 
-func (r registrations) register(ctx context.Context, name string, settings []config.Setting) error {
+func (r registrations) register(ctx context.Context, name string, settings []dropin.Setting) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if known, err := r.life.Handler(name); err == nil && known.Configured && !discovered(known) {
@@ -93,7 +93,7 @@ func (r registrations) update(ctx context.Context, name string, req *adminv1.Upd
 	if err != nil {
 		return err
 	}
-	settings, err := config.ReadHandlerFile(before, name)
+	settings, err := dropin.Read(before, name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.dropIns.file(name), err)
 	}
@@ -153,7 +153,7 @@ func elsewhere(name, origin string) error {
 		name, origin, errdefs.ErrFailedPrecondition)
 }
 
-func (r registrations) text(ctx context.Context, name string, settings []config.Setting) ([]byte, error) {
+func (r registrations) text(ctx context.Context, name string, settings []dropin.Setting) ([]byte, error) {
 	who, _ := callerOf(ctx)
 	return r.dropIns.text(name, who.uid, time.Now(), settings)
 }
@@ -197,17 +197,17 @@ func (r registrations) place(name string, text []byte) error {
 	return r.dropIns.write(name, text)
 }
 
-func settingsOf(messages []*adminv1.Setting) []config.Setting {
-	all := make([]config.Setting, len(messages))
+func settingsOf(messages []*adminv1.Setting) []dropin.Setting {
+	all := make([]dropin.Setting, len(messages))
 	for i, m := range messages {
-		all[i] = config.Setting{Key: m.GetKey(), Value: m.GetValue()}
+		all[i] = dropin.Setting{Key: m.GetKey(), Value: m.GetValue()}
 	}
-	slices.SortFunc(all, func(a, b config.Setting) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(all, func(a, b dropin.Setting) int { return strings.Compare(a.Key, b.Key) })
 	return all
 }
 
 // merged is a table with some keys set and others taken out. Pure.
-func merged(table, set []config.Setting, unset []string) ([]config.Setting, error) {
+func merged(table, set []dropin.Setting, unset []string) ([]dropin.Setting, error) {
 	values := map[string]string{}
 	for _, s := range table {
 		values[s.Key] = s.Value
@@ -222,9 +222,9 @@ func merged(table, set []config.Setting, unset []string) ([]config.Setting, erro
 	for _, s := range set {
 		values[s.Key] = s.Value
 	}
-	all := make([]config.Setting, 0, len(values))
+	all := make([]dropin.Setting, 0, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		all = append(all, config.Setting{Key: key, Value: values[key]})
+		all = append(all, dropin.Setting{Key: key, Value: values[key]})
 	}
 	return all, nil
 }

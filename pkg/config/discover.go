@@ -59,7 +59,7 @@ func runnable(dir string) []string {
 
 func discovered(name, file string) *handler.Definition {
 	t := defaultTable()
-	t.RuntimePath = file
+	t.Path = file
 	d := t.definition(name, Default().Engine)
 	d.Origin = discoveredIn + filepath.Dir(file)
 	return d

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // documented reads docs/configuration.md: default, and when a change takes
@@ -56,15 +57,12 @@ func documented(t *testing.T) (docs, effects map[string]string) {
 func actual() map[string]string {
 	keys := map[string]string{}
 	add := func(section string, v reflect.Value) {
-		for i := range v.NumField() {
-			tag := v.Type().Field(i).Tag.Get("toml")
-			if tag == "" || tag == "-" || v.Field(i).Kind() == reflect.Struct || tomlfile.IsTables(v.Field(i).Type()) {
+		for tag, i := range tomlfile.FieldsOf(v.Type()).Index {
+			field := v.FieldByIndex(i)
+			if field.Kind() == reflect.Struct || field.Kind() == reflect.Pointer || tomlfile.IsTables(field.Type()) {
 				continue
 			}
-			value := "{}"
-			if !isFreeTable(v.Field(i)) {
-				value = literal(v.Field(i).Interface())
-			}
+			value := literal(field.Interface())
 			keys[strings.TrimPrefix(section+"."+tag, ".")] = value
 		}
 	}
@@ -77,8 +75,8 @@ func actual() map[string]string {
 	}
 	add("snapshotters.<name>", reflect.ValueOf(Snapshotter{}))
 	add("runtimes.<handler>", reflect.ValueOf(defaultTable()))
-	add("runtimes.<handler>.candidate", reflect.ValueOf(defaultTable().Candidate))
-	add("runtimes.<handler>.options", reflect.ValueOf(ociOptions{}))
+	add("runtimes.<handler>.candidate", reflect.ValueOf(handler.Candidate{}))
+	add("runtimes.<handler>.options", reflect.ValueOf(handler.OCIOptions{}))
 	add("runtimes.<handler>.options", reflect.ValueOf(runcOptions{}))
 	return keys
 }

@@ -43,7 +43,7 @@ func fieldAt(c *Config, key string) (reflect.Value, bool) {
 		if !ok {
 			return v, false
 		}
-		v = v.Field(i)
+		v = v.FieldByIndex(i)
 	}
 	return v, v.Kind() != reflect.Struct && !tomlfile.IsTables(v.Type())
 }
@@ -66,7 +66,7 @@ func noSuchKey(key string) (message, suggestion string) {
 	if !known {
 		return unknownKey(sectionTop, first, top.Names)
 	}
-	names := tomlfile.FieldsOf(reflect.TypeFor[Config]().Field(i).Type).Names
+	names := tomlfile.FieldsOf(reflect.TypeFor[Config]().FieldByIndex(i).Type).Names
 	if rest == "" {
 		return "is a table; " + expected(names) + " in it", ""
 	}

@@ -137,7 +137,7 @@ func expected(known []string) string {
 // homeOf finds a key of that very name in another section: the place in words,
 // and the full key where there is one.
 func homeOf(kind string, name string) (where, full string) {
-	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[ociOptions]()).Index[name]; ok && kind == sectionHandler {
+	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Index[name]; ok && kind == sectionHandler {
 		return "into [runtimes.<handler>.options]", "options." + name
 	}
 	inHandler := kind == sectionOCI || kind == sectionRunc

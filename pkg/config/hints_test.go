@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // knownKeys are the keys that a section has.
@@ -20,7 +21,7 @@ func knownKeys(t *testing.T, s string) []string {
 	case sectionHandler:
 		return tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]()).Names
 	case sectionOCI:
-		return tomlfile.FieldsOf(reflect.TypeFor[ociOptions]()).Names
+		return tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Names
 	case sectionShim:
 		return []string{typeURL}
 	case sectionRunc:
@@ -39,7 +40,7 @@ func fieldAtSection(name string) (reflect.Type, bool) {
 	if !ok {
 		return nil, false
 	}
-	return cfg.Field(i).Type, true
+	return cfg.FieldByIndex(i).Type, true
 }
 
 // TestHintsPointAtKeys fails if a hint is for a key that berth has, or points

@@ -15,12 +15,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-type ociOptions struct {
-	NoPivotRoot  bool     `toml:"no_pivot_root"`
-	NoNewKeyring bool     `toml:"no_new_keyring"`
-	GlobalFlags  []string `toml:"global_flags"`
-}
-
 // runcOptions are containerd.runc.v1.Options, by the names that containerd's
 // own configuration has for them. A test compares it with the message.
 type runcOptions struct {
@@ -55,10 +49,8 @@ func (d *decoder) options(key string, t *runtimeTable, def *handler.Definition, 
 }
 
 func (d *decoder) ociOptions(key string, t *runtimeTable, def *handler.Definition) {
-	var o ociOptions
-	d.Table(sectionOCI, key, t.Options, reflect.ValueOf(&o).Elem())
-	def.OCI = handler.OCIOptions{NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring, GlobalFlags: o.GlobalFlags}
-	for i, flag := range o.GlobalFlags {
+	d.Table(sectionOCI, key, t.Options, reflect.ValueOf(&def.OCI).Elem())
+	for i, flag := range def.OCI.GlobalFlags {
 		if m, s := globalFlagMistake(flag, i == 0); m != "" {
 			d.Report(tomlfile.Under(key, "global_flags"), m, s)
 		}
@@ -98,8 +90,8 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	var o runcOptions
 	d.Table(sectionRunc, key, t.Options, reflect.ValueOf(&o).Elem())
 	def.ShimOptions = maps.Clone(t.Options)
-	if o.Root != "" && t.RuntimeRoot != "" && o.Root != t.RuntimeRoot {
-		d.Report(tomlfile.Under(key, "Root"), fmt.Sprintf("conflicts with runtime_root, which is %q; keep one of the two", t.RuntimeRoot), "")
+	if o.Root != "" && t.Root != "" && o.Root != t.Root {
+		d.Report(tomlfile.Under(key, "Root"), fmt.Sprintf("conflicts with runtime_root, which is %q; keep one of the two", t.Root), "")
 	}
 	if _, set := t.Options["SystemdCgroup"]; set {
 		if m := driverMistake(o.SystemdCgroup, e.CgroupDriver, util.IsRunningSystemd()); m != "" {

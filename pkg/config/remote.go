@@ -32,9 +32,7 @@ func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTabl
 	c.limits(t)
 	def := &handler.Definition{
 		Name: name, Type: handler.CRI, Endpoint: c.endpoint(t), RemoteHandler: name, Origin: d.Doc.Origins[key].String(),
-		Limits: handler.Limits{
-			MaxPods: t.MaxPods, MaxParallelStarts: t.MaxParallelStarts, MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
-		},
+		Limits: t.Limits,
 	}
 	// To fall back to the daemon's default would be to run a pod under another
 	// runtime than it asked for; who wants that says so.

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -17,60 +16,29 @@ import (
 
 const shimPrefix = "containerd-shim-"
 
+// runtimeTable is a handler's table as it is written.
 type runtimeTable struct {
-	AliasOf                      string                 `toml:"alias_of"`
-	RuntimePath                  string                 `toml:"runtime_path"`
-	Companions                   []string               `toml:"companions"`
-	RuntimeType                  handler.Type           `toml:"runtime_type"`
-	Endpoint                     string                 `toml:"endpoint"`
-	RemoteHandler                string                 `toml:"remote_handler"`
-	RuntimeRoot                  string                 `toml:"runtime_root"`
-	RuntimeConfigPath            string                 `toml:"runtime_config_path"`
-	Options                      map[string]any         `toml:"options"`
-	PodAnnotations               []string               `toml:"pod_annotations"`
-	ContainerAnnotations         []string               `toml:"container_annotations"`
-	DefaultAnnotations           map[string]string      `toml:"default_annotations"`
-	PrivilegedWithoutHostDevices bool                   `toml:"privileged_without_host_devices"`
-	Snapshotter                  string                 `toml:"snapshotter"`
-	Platform                     string                 `toml:"platform"`
-	BaseRuntimeSpec              string                 `toml:"base_runtime_spec"`
-	CNIConfDir                   string                 `toml:"cni_conf_dir"`
-	ContainerCreateTimeout       time.Duration          `toml:"container_create_timeout"`
-	SandboxProcess               handler.SandboxProcess `toml:"sandbox_process"`
-	Supervision                  handler.Supervision    `toml:"supervision"`
-	MaxPods                      int                    `toml:"max_pods"`
-	MaxParallelStarts            int                    `toml:"max_parallel_starts"`
-	MaxQueuedStarts              int                    `toml:"max_queued_starts"`
-	StartTimeout                 time.Duration          `toml:"start_timeout"`
-	RequiredDevices              []string               `toml:"required_devices"`
-	ProbeSelfCheck               bool                   `toml:"self_check_pod"`
-	SelfCheckTimeout             time.Duration          `toml:"self_check_timeout"`
-	Conforms                     []string               `toml:"conforms"`
-	Candidate                    candidateTable         `toml:"candidate"`
-}
-
-// candidateTable is the binary of a rollout.
-type candidateTable struct {
-	RuntimePath string `toml:"runtime_path"`
-	Percent     int    `toml:"percent"`
+	handler.Definition
+	// Options are the keys of the runtime, or of its shim.
+	Options map[string]any `toml:"options"`
 }
 
 func defaultTable() runtimeTable {
-	return runtimeTable{
+	return runtimeTable{Definition: handler.Definition{
 		ContainerCreateTimeout: DefaultCreateTimeout,
 		SelfCheckTimeout:       DefaultSelfCheckTimeout,
 		SandboxProcess:         handler.SandboxProcessAuto,
-	}
+	}}
 }
 
 // handlerType is the type that the table says, else what the binary's name says.
 func (t *runtimeTable) handlerType() handler.Type {
 	switch {
-	case t.RuntimeType != "":
-		return t.RuntimeType
+	case t.Type != "":
+		return t.Type
 	case t.Endpoint != "":
 		return handler.CRI
-	case strings.HasPrefix(filepath.Base(t.RuntimePath), shimPrefix):
+	case strings.HasPrefix(filepath.Base(t.Path), shimPrefix):
 		return handler.Shim
 	}
 	return handler.OCI
@@ -79,57 +47,35 @@ func (t *runtimeTable) handlerType() handler.Type {
 // devices are the ones that the table says. Kata boots machines, and is often
 // installed where that cannot work; only its remote hypervisor needs no KVM.
 func (t *runtimeTable) devices() []string {
-	if t.RequiredDevices == nil && strings.HasPrefix(filepath.Base(t.RuntimePath), shimPrefix+"kata-") &&
-		!strings.Contains(filepath.Base(t.RuntimeConfigPath), "remote") {
+	if t.RequiredDevices == nil && strings.HasPrefix(filepath.Base(t.Path), shimPrefix+"kata-") &&
+		!strings.Contains(filepath.Base(t.ConfigPath), "remote") {
 		return []string{"/dev/kvm"}
 	}
 	return t.RequiredDevices
 }
 
 func (t *runtimeTable) isRuncShim() bool {
-	return t.handlerType() == handler.Shim && handler.IsRuncShim(t.RuntimePath)
+	return t.handlerType() == handler.Shim && handler.IsRuncShim(t.Path)
 }
 
 // isRunsc says whether an OCI runtime is gVisor's, the one that berth gives a
 // configuration file.
 func (t *runtimeTable) isRunsc() bool {
-	base := filepath.Base(t.RuntimePath)
+	base := filepath.Base(t.Path)
 	return base == "runsc" || strings.HasPrefix(base, "runsc-")
 }
 
 // definition resolves the table. What it does not say comes from the engine's
 // section, so that a pod keeps that too. Options are not in it yet.
 func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
-	d := &handler.Definition{
-		Name:                         name,
-		Type:                         t.handlerType(),
-		Path:                         t.RuntimePath,
-		Companions:                   t.Companions,
-		Root:                         t.RuntimeRoot,
-		ConfigPath:                   t.RuntimeConfigPath,
-		PodAnnotations:               t.PodAnnotations,
-		ContainerAnnotations:         t.ContainerAnnotations,
-		DefaultAnnotations:           t.DefaultAnnotations,
-		PrivilegedWithoutHostDevices: t.PrivilegedWithoutHostDevices,
-		Snapshotter:                  cmp.Or(t.Snapshotter, e.Snapshotter),
-		Platform:                     t.Platform,
-		BaseRuntimeSpec:              t.BaseRuntimeSpec,
-		CNIConfDir:                   t.CNIConfDir,
-		ContainerCreateTimeout:       t.ContainerCreateTimeout,
-		SandboxProcess:               t.SandboxProcess,
-		Limits: handler.Limits{
-			MaxPods: t.MaxPods, MaxParallelStarts: t.MaxParallelStarts,
-			MaxQueuedStarts: t.MaxQueuedStarts, StartTimeout: t.StartTimeout,
-		},
-		RequiredDevices:  t.devices(),
-		ProbeSelfCheck:   t.ProbeSelfCheck,
-		SelfCheckTimeout: t.SelfCheckTimeout,
-		Conforms:         t.Conforms,
-	}
-	if d.Type == handler.OCI {
+	d := t.Definition
+	d.Name, d.Type = name, t.handlerType()
+	d.Snapshotter = cmp.Or(d.Snapshotter, e.Snapshotter)
+	d.RequiredDevices = t.devices()
+	if d.Supervision = ""; d.Type == handler.OCI {
 		d.Supervision = cmp.Or(t.Supervision, e.Supervision)
 	}
-	return d
+	return &d
 }
 
 // runtime decodes and checks one handler's table. The Definition is complete
@@ -149,7 +95,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	if _, alias := values["alias_of"]; alias {
 		return d.alias(name, key, values, &t)
 	}
-	if _, leads := values["endpoint"]; t.handlerType() == handler.CRI || leads && t.RuntimeType == "" {
+	if _, leads := values["endpoint"]; t.handlerType() == handler.CRI || leads && t.Type == "" {
 		return d.remote(name, key, values, &t)
 	}
 	def := t.definition(name, e)
@@ -157,7 +103,7 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	d.options(key, &t, def, e)
 	c := check{decoder: d, handler: name, key: key, set: values}
 	c.noEndpoint()
-	def.Candidate = c.candidate(&t)
+	c.candidate(&t)
 	c.runtimePath(&t)
 	c.words(&t)
 	c.paths(&t)

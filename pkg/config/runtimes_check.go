@@ -53,12 +53,12 @@ func (c check) runtimePath(t *runtimeTable) {
 		// It is there, with a typo; that it is missing would be told first.
 	case !c.has("runtime_path"):
 		c.Report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", hostfiles.FindIn(c.search, c.handler))
-	case t.RuntimePath == "" && isString(c.set["runtime_path"]):
+	case t.Path == "" && isString(c.set["runtime_path"]):
 		c.wrong("runtime_path", "must not be empty; set it to the absolute path of the runtime's binary", hostfiles.FindIn(c.search, c.handler))
-	case t.RuntimePath == "":
+	case t.Path == "":
 		// Its wrong type is reported already.
-	case !filepath.IsAbs(t.RuntimePath):
-		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.RuntimePath), hostfiles.FindIn(c.search, t.RuntimePath))
+	case !filepath.IsAbs(t.Path):
+		c.wrong("runtime_path", fmt.Sprintf("%q must be an absolute path", t.Path), hostfiles.FindIn(c.search, t.Path))
 	}
 }
 
@@ -69,7 +69,7 @@ func isString(v any) bool {
 
 // words checks keys with a fixed set of values.
 func (c check) words(t *runtimeTable) {
-	c.word("runtime_type", string(t.RuntimeType), "oci", "shim", "cri")
+	c.word("runtime_type", string(t.Type), "oci", "shim", "cri")
 	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
 	c.word("supervision", string(t.Supervision), supervisions...)
 	c.word("snapshotter", t.Snapshotter, c.snapshotters...)
@@ -127,7 +127,7 @@ func foreignType(value string) (message, suggestion string) {
 
 func (c check) paths(t *runtimeTable) {
 	for name, p := range map[string]string{
-		"runtime_root": t.RuntimeRoot, "runtime_config_path": t.RuntimeConfigPath,
+		"runtime_root": t.Root, "runtime_config_path": t.ConfigPath,
 		"base_runtime_spec": t.BaseRuntimeSpec, "cni_conf_dir": t.CNIConfDir,
 	} {
 		if p != "" && !filepath.IsAbs(p) {
@@ -215,14 +215,14 @@ func (c check) limits(t *runtimeTable) {
 
 // compatible checks that keys fit the kind of runtime.
 func (c check) compatible(t *runtimeTable) {
-	base := filepath.Base(t.RuntimePath)
+	base := filepath.Base(t.Path)
 	switch {
-	case t.RuntimePath == "":
+	case t.Path == "":
 	case t.handlerType() == handler.OCI:
 		if strings.HasPrefix(base, shimPrefix) {
 			c.wrong("runtime_type", base+" is a shim, not an OCI runtime", "shim")
 		}
-		if t.RuntimeConfigPath != "" && !t.isRunsc() {
+		if t.ConfigPath != "" && !t.isRunsc() {
 			c.wrong("runtime_config_path", base+" does not read a configuration file; this key is for shims and runsc", "")
 		}
 	case t.handlerType() == handler.Shim:
@@ -232,7 +232,7 @@ func (c check) compatible(t *runtimeTable) {
 		if c.has("supervision") {
 			c.wrong("supervision", "is for oci handlers only; a shim supervises itself", "")
 		}
-		if t.RuntimeConfigPath != "" && t.isRuncShim() {
+		if t.ConfigPath != "" && t.isRuncShim() {
 			c.wrong("runtime_config_path", base+" does not read a configuration file; its settings are [runtimes."+c.handler+".options]", "")
 		}
 	}

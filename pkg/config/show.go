@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/berth-cri/berth/pkg/config/dropin"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -21,138 +21,155 @@ import (
 // Show writes the whole configuration as TOML that Load would read to the same
 // effect, each key with where its value came from in a comment.
 func (c *Config) Show(w io.Writer) error {
+	tables, err := c.tables()
+	if err != nil {
+		return err
+	}
 	var b bytes.Buffer
-	s := shower{cfg: c, out: &b}
-	s.keys("", reflect.ValueOf(*c), false)
-	v := reflect.ValueOf(*c)
-	for i := range v.NumField() {
-		if tag := v.Type().Field(i).Tag.Get("toml"); tag != "-" && v.Field(i).Kind() == reflect.Struct {
-			fmt.Fprintf(&b, "\n[%s]\n", tag)
-			s.keys(tag, v.Field(i), false)
+	for _, t := range tables {
+		if t.name != "" {
+			fmt.Fprintf(&b, "\n[%s]%s\n", t.name, t.remark)
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.Snapshotters)) {
-		key := tomlfile.Under("snapshotters", name)
-		fmt.Fprintf(&b, "\n[%s]\n", key)
-		s.keys(key, reflect.ValueOf(c.Snapshotters[name]), false)
-	}
-	for _, d := range c.Runtimes {
-		if err := s.handler(d); err != nil {
-			return err
+		for _, s := range t.settings {
+			fmt.Fprintf(&b, "%s = %s # %s\n", strings.TrimPrefix(s.Key, t.name+"."), s.Value, s.Origin)
 		}
 	}
 	for _, n := range c.Broken {
 		fmt.Fprintf(&b, "\n# [runtimes.%s] is not in use (%s): %s\n", n.Name, n.Origin, strings.Join(strings.Fields(n.Reason), " "))
 	}
-	_, err := w.Write(b.Bytes())
+	_, err = w.Write(b.Bytes())
 	return err
 }
 
-type shower struct {
-	cfg *Config
-	out *bytes.Buffer
+// Settings returns every key that Show writes, in that order.
+func (c *Config) Settings() ([]dropin.Setting, error) {
+	tables, err := c.tables()
+	var all []dropin.Setting
+	for _, t := range tables {
+		all = append(all, t.settings...)
+	}
+	return all, err
 }
 
-// keys writes the fields that are no tables, or only those that say something.
-func (s shower) keys(prefix string, v reflect.Value, onlySet bool) {
+// HandlerSettings are those of one handler, by their keys inside its table; none
+// for a handler that is not configured or cannot be read.
+func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
+	tables, err := c.tables()
+	var its []dropin.Setting
+	for _, t := range tables {
+		if t.name != tomlfile.Under("runtimes", name) {
+			continue
+		}
+		for _, s := range t.settings {
+			s.Key = strings.TrimPrefix(s.Key, t.name+".")
+			its = append(its, s)
+		}
+	}
+	return its, err
+}
+
+// shownTable is one table of the file format.
+type shownTable struct {
+	name, remark string
+	// unset is the origin of values that no file has.
+	unset string
+	// settings have full keys.
+	settings []dropin.Setting
+}
+
+// tables are the sections in the order of the file format, then the handlers.
+func (c *Config) tables() ([]shownTable, error) {
+	v := reflect.ValueOf(*c)
+	top := shownTable{unset: Origin{}.String()}
+	c.show(&top, "", v, false)
+	all := []shownTable{top}
+	section := func(name string, v reflect.Value) {
+		t := shownTable{name: name, unset: top.unset}
+		c.show(&t, name, v, false)
+		all = append(all, t)
+	}
 	for i := range v.NumField() {
-		tag := v.Type().Field(i).Tag.Get("toml")
-		field := v.Field(i)
-		if tag == "" || tag == "-" || field.Kind() == reflect.Struct || isFreeTable(field) || tomlfile.IsTables(field.Type()) {
-			continue
+		if tag := v.Type().Field(i).Tag.Get("toml"); tag != "-" && v.Field(i).Kind() == reflect.Struct {
+			section(tag, v.Field(i))
 		}
-		if onlySet && field.IsZero() {
-			continue
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Snapshotters)) {
+		section(tomlfile.Under("snapshotters", name), reflect.ValueOf(c.Snapshotters[name]))
+	}
+	for _, d := range c.Runtimes {
+		table, err := tableOf(d)
+		if err != nil {
+			return nil, err
 		}
-		fmt.Fprintf(s.out, "%s = %s # %s\n", tag, literal(field.Interface()), s.origin(tomlfile.Under(prefix, tag)))
+		t := shownTable{name: tomlfile.Under("runtimes", d.Name), remark: " # " + d.Origin, unset: top.unset}
+		if c.Origin(t.name) == (Origin{}) { // what was discovered has no place in a file
+			t.unset = d.Origin
+		}
+		c.show(&t, t.name, reflect.ValueOf(table), true)
+		if d.Type == handler.CRI && d.RemoteHandler == "" && d.AliasOf == "" {
+			key := t.name + ".remote_handler"
+			t.settings = append(t.settings, dropin.Setting{Key: key, Value: `""`, Origin: c.origin(t, key)})
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// show adds the fields of v, which are the keys below prefix, to t, or only those that are
+// set. The sections and their like have tables of their own.
+func (c *Config) show(t *shownTable, prefix string, v reflect.Value, onlySet bool) {
+	fields := tomlfile.FieldsOf(v.Type())
+	for _, name := range fields.Names {
+		key, field := tomlfile.Under(prefix, name), v.FieldByIndex(fields.Index[name])
+		switch {
+		case onlySet && field.IsZero(), field.Kind() == reflect.Struct, tomlfile.IsTables(field.Type()):
+		case field.Kind() == reflect.Pointer:
+			c.show(t, key, field.Elem(), false)
+		case field.Kind() == reflect.Map:
+			for _, s := range dropin.Flatten(key, field.Interface()) {
+				s.Origin = c.origin(*t, s.Key)
+				t.settings = append(t.settings, s)
+			}
+		default:
+			t.settings = append(t.settings, dropin.Setting{Key: key, Value: literal(field.Interface()), Origin: c.origin(*t, key)})
+		}
 	}
 }
 
-// origin is where a value came from: the file, the default, or the search.
-func (s shower) origin(key string) string {
-	o := s.cfg.Origin(key)
-	set := o != Origin{}
-	switch {
-	case !set && key == "default_runtime":
+// origin is that of a key of t, or of the nearest table in t that the key is in and that
+// was written as a whole.
+func (c *Config) origin(t shownTable, key string) string {
+	for k := key; len(k) > len(t.name); k = k[:max(0, strings.LastIndexByte(k, '.'))] {
+		if o := c.Origin(k); o != (Origin{}) {
+			return o.String()
+		}
+	}
+	switch key {
+	case "default_runtime":
 		return "chosen"
-	case !set && (key == "engine.shim_path" || key == "engine.pause_path"):
+	case "engine.shim_path", "engine.pause_path":
 		return "default: beside the berth binary, else where runtimes are discovered"
 	}
-	return o.String()
-}
-
-func isFreeTable(v reflect.Value) bool {
-	return v.Kind() == reflect.Map && v.Type().Elem().Kind() == reflect.Interface
-}
-
-func (s shower) handler(d *handler.Definition) error {
-	t, err := tableOf(d)
-	if err != nil {
-		return err
-	}
-	name := tomlfile.Under("runtimes", d.Name)
-	fmt.Fprintf(s.out, "\n[%s] # %s\n", name, d.Origin)
-	s.keys(name, reflect.ValueOf(t), true)
-	if d.Type == handler.CRI && d.RemoteHandler == "" && d.AliasOf == "" {
-		fmt.Fprintf(s.out, "remote_handler = \"\" # %s\n", s.origin(tomlfile.Under(name, "remote_handler")))
-	}
-	if d.Candidate != nil && d.AliasOf == "" {
-		fmt.Fprintf(s.out, "[%s.candidate]\n", name)
-		s.keys(name+".candidate", reflect.ValueOf(t.Candidate), false)
-	}
-	if len(t.Options) == 0 {
-		return nil
-	}
-	body, err := toml.Marshal(map[string]any{"runtimes": map[string]any{d.Name: map[string]any{"options": t.Options}}})
-	if err != nil {
-		return fmt.Errorf("show the options of handler %q: %w", d.Name, err)
-	}
-	_, options, _ := strings.Cut(string(body), "["+name+".options]\n")
-	fmt.Fprintf(s.out, "[%s.options] # %s\n%s", name, s.origin(tomlfile.Under(name, "options")), options)
-	return nil
+	return t.unset
 }
 
 // tableOf is the table that has d as its definition.
 func tableOf(d *handler.Definition) (runtimeTable, error) {
 	if d.AliasOf != "" {
-		return runtimeTable{AliasOf: d.AliasOf}, nil
+		return runtimeTable{Definition: handler.Definition{AliasOf: d.AliasOf}}, nil
 	}
-	t := runtimeTable{
-		RuntimePath:                  d.Path,
-		Companions:                   d.Companions,
-		RuntimeType:                  d.Type,
-		RemoteHandler:                d.RemoteHandler,
-		RuntimeRoot:                  d.Root,
-		RuntimeConfigPath:            d.ConfigPath,
-		Options:                      d.ShimOptions,
-		PodAnnotations:               d.PodAnnotations,
-		ContainerAnnotations:         d.ContainerAnnotations,
-		DefaultAnnotations:           d.DefaultAnnotations,
-		PrivilegedWithoutHostDevices: d.PrivilegedWithoutHostDevices,
-		Snapshotter:                  d.Snapshotter,
-		Platform:                     d.Platform,
-		BaseRuntimeSpec:              d.BaseRuntimeSpec,
-		CNIConfDir:                   d.CNIConfDir,
-		ContainerCreateTimeout:       d.ContainerCreateTimeout,
-		SandboxProcess:               d.SandboxProcess,
-		Supervision:                  d.Supervision,
-		MaxPods:                      d.Limits.MaxPods,
-		MaxParallelStarts:            d.Limits.MaxParallelStarts,
-		MaxQueuedStarts:              d.Limits.MaxQueuedStarts,
-		StartTimeout:                 d.Limits.StartTimeout,
-		RequiredDevices:              d.RequiredDevices,
-		ProbeSelfCheck:               d.ProbeSelfCheck,
-		SelfCheckTimeout:             cmp.Or(d.SelfCheckTimeout, DefaultSelfCheckTimeout),
-		Conforms:                     d.Conforms,
-	}
+	t := runtimeTable{Definition: *d, Options: d.ShimOptions}
 	if d.Type == handler.CRI {
 		t.Endpoint = "unix://" + d.Endpoint
 	}
-	if n := d.Candidate; n != nil {
-		t.Candidate = candidateTable{RuntimePath: n.Path, Percent: n.Percent}
-	}
 	if d.Type == handler.OCI {
-		t.Options = optionsOf(d.OCI)
+		t.Options = map[string]any{}
+		oci := reflect.ValueOf(d.OCI)
+		for name, i := range tomlfile.FieldsOf(oci.Type()).Index {
+			if option := oci.FieldByIndex(i); !option.IsZero() {
+				t.Options[name] = option.Interface()
+			}
+		}
 	}
 	if d.ShimOptionsTOML != "" {
 		if err := toml.Unmarshal([]byte(d.ShimOptionsTOML), &t.Options); err != nil {
@@ -162,20 +179,6 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		t.Options = map[string]any{typeURL: d.ShimOptionsType}
 	}
 	return t, nil
-}
-
-func optionsOf(o handler.OCIOptions) map[string]any {
-	options := map[string]any{}
-	if o.NoPivotRoot {
-		options["no_pivot_root"] = true
-	}
-	if o.NoNewKeyring {
-		options["no_new_keyring"] = true
-	}
-	if len(o.GlobalFlags) > 0 {
-		options["global_flags"] = o.GlobalFlags
-	}
-	return options
 }
 
 // literal writes a value as TOML on one line.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 )
 
 // TestShowIsReadBack loads what Show wrote and expects the same configuration.
@@ -85,7 +86,7 @@ func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 		"format = \"text\" # default\n",
 		"socket_mode = \"0660\" # default\n",
 		"idle_timeout = \"4h\" # default\n",
-		"[runtimes.crun] # $DIR/conf.d/10.toml:1\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:2\n",
+		"[runtimes.crun] # $DIR/conf.d/10.toml:1\nruntime_type = \"oci\" # default\nruntime_path = \"$DIR/bin/crun\" # $DIR/conf.d/10.toml:2\n",
 		"# [runtimes.gone] is not in use ($DIR/crio.conf:1): $DIR/crio.conf:2:1: runtimes.gone.runtime_path: must be a string",
 	} {
 		if !strings.Contains(text, want) {
@@ -102,4 +103,50 @@ func TestShortDuration(t *testing.T) {
 		test.Equal(t, fmt.Sprintf("shortDuration(%d)", d), shortDuration(d), want)
 		test.Equal(t, fmt.Sprintf("%s is read back as", shortDuration(d)), test.Value(time.ParseDuration(shortDuration(d)))(t), d)
 	}
+}
+
+func TestSettingsSayValueAndOrigin(t *testing.T) {
+	n := newNode(t, "runc", "crun", "containerd-shim-kata-v2")
+	n.raw("config.toml", "[server]\nsocket = \"/b\"\n[runtimes.runc]\nruntime_path = \""+n.path("bin/runc")+"\"\ndefault_annotations.\"a.b/c\" = \"x\"\n"+
+		"[runtimes.kata]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\n[runtimes.kata.options]\nDeep = { a = [1, 2], b = \"#\" }\n", 0o644)
+	cfg := n.load()
+	settings := test.Value(cfg.Settings())(t)
+	file := n.path("config.toml")
+	got := map[string]dropin.Setting{}
+	for _, s := range settings {
+		got[s.Key] = s
+		test.Equal(t, s.Key+" as TOML", dropin.Value(s.Value), s.Value)
+	}
+	for key, want := range map[string][2]string{
+		"server.socket":                             {`"/b"`, file + ":2"},
+		"server.socket_mode":                        {`"0660"`, "default"},
+		"streaming.idle_timeout":                    {`"4h"`, "default"},
+		"default_runtime":                           {`"runc"`, "chosen"},
+		"runtimes.runc.runtime_path":                {`"` + n.path("bin/runc") + `"`, file + ":4"},
+		"runtimes.runc.snapshotter":                 {`"overlayfs"`, "default"},
+		`runtimes.runc.default_annotations."a.b/c"`: {`"x"`, file + ":5"},
+		"runtimes.kata.options.Deep.a":              {`[1, 2]`, file + ":9"},
+		"runtimes.kata.options.Deep.b":              {`"#"`, file + ":9"},
+		"runtimes.kata.container_create_timeout":    {`"4m"`, "default"},
+		"engine.overlay_mount_options":              {`[]`, "default"},
+	} {
+		if key == "default_runtime" && cfg.DefaultRuntime == "" {
+			continue
+		}
+		if s, ok := got[key]; !ok || s.Value != want[0] || s.Origin != want[1] {
+			t.Errorf("%s is %q from %q, want %q", key, s.Value, s.Origin, want)
+		}
+	}
+}
+
+func TestSettingsOfDiscoveredHandlers(t *testing.T) {
+	n := newNode(t, "crun")
+	n.raw("config.toml", "", 0o644)
+	settings := test.Value(n.load().Settings())(t)
+	for _, s := range settings {
+		if s.Key == "runtimes.crun.runtime_path" && strings.HasPrefix(s.Origin, "discovered in ") {
+			return
+		}
+	}
+	t.Errorf("crun's path and where it was found are missing: %+v", settings)
 }

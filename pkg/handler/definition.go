@@ -56,27 +56,28 @@ const PlatformWasm = "wasi/wasm"
 // Definition is everything a configuration says about a handler, resolved. It
 // is immutable once it is in a Table, and is stored with every sandbox that is
 // created under it, so that the sandbox keeps it for its whole life. The JSON
-// form is that stored form: fields may be added, never renamed.
+// form is that stored form: fields may be added, never renamed. The TOML names are the
+// keys of a handler's table.
 type Definition struct {
 	// Name is the handler name, a DNS-1123 label.
 	Name string `json:"name"`
 	// Type is how pods are run.
-	Type Type `json:"type"`
+	Type Type `json:"type" toml:"runtime_type"`
 	// Path is the absolute path of the runtime (oci) or shim (shim) binary; empty
 	// for a cri handler.
-	Path string `json:"path"`
+	Path string `json:"path" toml:"runtime_path"`
 	// Companions are files and directories that belong to the binary, relative to its
 	// directory, beside those of runtimes that berth knows.
-	Companions []string `json:"companions,omitempty"`
+	Companions []string `json:"companions,omitempty" toml:"companions"`
 	// Endpoint is the absolute path of the socket of a cri handler's daemon, and
 	// RemoteHandler the handler's name there; empty is that daemon's default.
-	Endpoint      string `json:"endpoint,omitempty"`
-	RemoteHandler string `json:"remoteHandler,omitempty"`
+	Endpoint      string `json:"endpoint,omitempty" toml:"endpoint"`
+	RemoteHandler string `json:"remoteHandler,omitempty" toml:"remote_handler"`
 	// Root is the runtime's state directory; empty means a directory of the
 	// handler's own under the engine's state directory.
-	Root string `json:"root,omitempty"`
+	Root string `json:"root,omitempty" toml:"runtime_root"`
 	// ConfigPath is the runtime's own configuration file.
-	ConfigPath string `json:"configPath,omitempty"`
+	ConfigPath string `json:"configPath,omitempty" toml:"runtime_config_path"`
 	// OCI holds the checked options of an oci handler.
 	OCI OCIOptions `json:"oci,omitzero"`
 	// ShimOptions is the checked options table of a containerd-shim-runc-*
@@ -90,46 +91,46 @@ type Definition struct {
 	ShimOptionsType string `json:"shimOptionsType,omitempty"`
 	// PodAnnotations and ContainerAnnotations are path.Match patterns of the
 	// annotations that are copied to the OCI spec.
-	PodAnnotations       []string `json:"podAnnotations,omitempty"`
-	ContainerAnnotations []string `json:"containerAnnotations,omitempty"`
+	PodAnnotations       []string `json:"podAnnotations,omitempty" toml:"pod_annotations"`
+	ContainerAnnotations []string `json:"containerAnnotations,omitempty" toml:"container_annotations"`
 	// DefaultAnnotations are set on every OCI spec unless a pod sets them.
-	DefaultAnnotations map[string]string `json:"defaultAnnotations,omitempty"`
+	DefaultAnnotations map[string]string `json:"defaultAnnotations,omitempty" toml:"default_annotations"`
 	// PrivilegedWithoutHostDevices keeps host devices out of privileged containers.
-	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty"`
+	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty" toml:"privileged_without_host_devices"`
 	// Snapshotter names the snapshotter of root filesystems; empty is the engine's.
-	Snapshotter string `json:"snapshotter,omitempty"`
+	Snapshotter string `json:"snapshotter,omitempty" toml:"snapshotter"`
 	// Platform is what images must be built for that the handler runs: PlatformWasm, or
 	// empty for this node's.
-	Platform string `json:"platform,omitempty"`
+	Platform string `json:"platform,omitempty" toml:"platform"`
 	// BaseRuntimeSpec is the path of an OCI spec (JSON) to start from.
-	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty"`
+	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty" toml:"base_runtime_spec"`
 	// CNIConfDir is the handler's own CNI configuration directory; empty is the node's.
-	CNIConfDir string `json:"cniConfDir,omitempty"`
+	CNIConfDir string `json:"cniConfDir,omitempty" toml:"cni_conf_dir"`
 	// ContainerCreateTimeout bounds one create or start call to the runtime.
-	ContainerCreateTimeout time.Duration `json:"containerCreateTimeout,omitempty"`
+	ContainerCreateTimeout time.Duration `json:"containerCreateTimeout,omitempty" toml:"container_create_timeout"`
 	// SandboxProcess says when a sandbox gets a process of its own.
-	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty"`
+	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty" toml:"sandbox_process"`
 	// Supervision says how many supervisors the handler has (oci only).
-	Supervision Supervision `json:"supervision,omitempty"`
+	Supervision Supervision `json:"supervision,omitempty" toml:"supervision"`
 	// AliasOf names the handler whose Definition this is but for the name; empty
 	// for one that was written itself.
-	AliasOf string `json:"aliasOf,omitempty"`
+	AliasOf string `json:"aliasOf,omitempty" toml:"alias_of"`
 	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
-	Candidate *Candidate `json:"next,omitempty"`
+	Candidate *Candidate `json:"next,omitempty" toml:"candidate"`
 	// Variant is VariantCandidate in the Definition of pods that run on the candidate.
 	Variant string `json:"variant,omitempty"`
 	// Limits bound the handler's pods and their starts.
-	Limits Limits `json:"limits,omitzero"`
+	Limits `json:"limits,omitzero"`
 	// ProbeSelfCheck has probes run a pod of berth's own under the handler.
-	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty"`
+	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty" toml:"self_check_pod"`
 	// SelfCheckTimeout bounds the life of such a pod, from its start to its end. Zero
 	// is the default.
-	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty"`
+	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
 	// Conforms are the sets of properties that the handler promises; self-check pods
 	// hold it to that.
-	Conforms []string `json:"conforms,omitempty"`
+	Conforms []string `json:"conforms,omitempty" toml:"conforms"`
 	// RequiredDevices are device files without which no pod can run.
-	RequiredDevices []string `json:"requiredDevices,omitempty"`
+	RequiredDevices []string `json:"requiredDevices,omitempty" toml:"required_devices"`
 	// Origin is file:line of the table, or how the handler was discovered.
 	// It is no part of the digest.
 	Origin string `json:"origin,omitempty"`
@@ -138,23 +139,23 @@ type Definition struct {
 // OCIOptions are the options of an oci handler.
 type OCIOptions struct {
 	// NoPivotRoot and NoNewKeyring are the runtime flags of those names.
-	NoPivotRoot  bool `json:"noPivotRoot,omitempty"`
-	NoNewKeyring bool `json:"noNewKeyring,omitempty"`
+	NoPivotRoot  bool `json:"noPivotRoot,omitempty" toml:"no_pivot_root"`
+	NoNewKeyring bool `json:"noNewKeyring,omitempty" toml:"no_new_keyring"`
 	// GlobalFlags go before the runtime's subcommand, as written.
-	GlobalFlags []string `json:"globalFlags,omitempty"`
+	GlobalFlags []string `json:"globalFlags,omitempty" toml:"global_flags"`
 }
 
 // Limits are what a handler is held to. Zero is no limit. They say nothing of how
 // a pod runs.
 type Limits struct {
 	// MaxPods is how many sandboxes may run, those being made included.
-	MaxPods int `json:"maxPods,omitempty"`
+	MaxPods int `json:"maxPods,omitempty" toml:"max_pods"`
 	// MaxParallelStarts is how many sandboxes may be made at the same time.
-	MaxParallelStarts int `json:"maxParallelStarts,omitempty"`
+	MaxParallelStarts int `json:"maxParallelStarts,omitempty" toml:"max_parallel_starts"`
 	// MaxQueuedStarts is how many more may wait for their turn; zero is none.
-	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty"`
+	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty" toml:"max_queued_starts"`
 	// StartTimeout bounds the making of a sandbox, waiting included.
-	StartTimeout time.Duration `json:"startTimeout,omitempty"`
+	StartTimeout time.Duration `json:"startTimeout,omitempty" toml:"start_timeout"`
 }
 
 // Variants of a handler's pods, as metrics tell them apart.
@@ -166,9 +167,9 @@ const (
 // Candidate is the binary of a rollout.
 type Candidate struct {
 	// Path is in place of the Definition's.
-	Path string `json:"path"`
+	Path string `json:"path" toml:"runtime_path"`
 	// Percent of new pods get it, 0 to 100.
-	Percent int `json:"percent"`
+	Percent int `json:"percent" toml:"percent"`
 }
 
 // IsRuncShim reports whether a shim is containerd's for OCI runtimes, or a build of it under

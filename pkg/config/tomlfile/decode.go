@@ -46,7 +46,7 @@ func (d *Decoder) Table(kind, prefix string, values map[string]any, dst reflect.
 		i, known := fields.Index[name]
 		switch {
 		case known:
-			d.Assign(key, values[name], dst.Field(i))
+			d.Assign(key, values[name], dst.FieldByIndex(i))
 		case slices.Contains(elsewhere, name):
 		default:
 			message, suggestion := d.Unknown(kind, name, slices.Concat(fields.Names, elsewhere))
@@ -55,19 +55,20 @@ func (d *Decoder) Table(kind, prefix string, values map[string]any, dst reflect.
 	}
 }
 
-// Fields are those of a struct that have keys, by their toml tags.
+// Fields are those of a struct that have keys, by their toml tags. The fields of embedded
+// structs are among them.
 type Fields struct {
 	Names []string
-	Index map[string]int
+	Index map[string][]int
 }
 
 // FieldsOf are the Fields of a struct.
 func FieldsOf(t reflect.Type) Fields {
-	f := Fields{Index: map[string]int{}}
-	for i := range t.NumField() {
-		if name := t.Field(i).Tag.Get("toml"); name != "" && name != "-" {
+	f := Fields{Index: map[string][]int{}}
+	for _, field := range reflect.VisibleFields(t) {
+		if name := field.Tag.Get("toml"); name != "" && name != "-" {
 			f.Names = append(f.Names, name)
-			f.Index[name] = i
+			f.Index[name] = field.Index
 		}
 	}
 	return f
@@ -126,6 +127,11 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 			d.Table(key, key, values, dst)
 			return
 		}
+	case reflect.Pointer:
+		one := reflect.New(dst.Type().Elem())
+		d.Assign(key, v, one.Elem())
+		dst.Set(one)
+		return
 	}
 	d.WrongType(key, wanted(dst), v)
 }

@@ -55,7 +55,7 @@ func Inline(v any) string {
 		slices.Sort(parts)
 	case reflect.Struct:
 		for name, i := range FieldsOf(r.Type()).Index { // a date has none
-			parts = append(parts, name+" = "+Inline(r.Field(i).Interface()))
+			parts = append(parts, name+" = "+Inline(r.FieldByIndex(i).Interface()))
 		}
 		slices.Sort(parts)
 	}

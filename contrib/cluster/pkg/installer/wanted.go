@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/dropin"
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
@@ -105,7 +105,7 @@ func (w Wanted) Validate() error {
 var fixed = []string{"engine.root", "engine.state", "server.socket"}
 
 func validConfig(text string) (wrong []error) {
-	settings, err := config.ParseSettings([]byte(text))
+	settings, err := dropin.Parse([]byte(text))
 	if err != nil {
 		return []error{fmt.Errorf("config: %w", err)}
 	}
@@ -135,7 +135,7 @@ func (r Runtime) validate() (wrong []error) {
 	}
 	// They come behind the keys of the handler's table, and may not begin another one.
 	const table = "handler"
-	settings, err := config.ParseSettings([]byte("[" + table + "]\n" + r.Options))
+	settings, err := dropin.Parse([]byte("[" + table + "]\n" + r.Options))
 	if err != nil {
 		say("options: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 // resolveAliases makes aliases what they are other names of. One of a handler
 // that is not served is not served either.
 func (a *assembly) resolveAliases() {
-	v := &validator{cfg: a.cfg}
 	aliases := map[string]string{}
 	for _, d := range a.defs {
 		if d.AliasOf != "" {
@@ -30,7 +29,7 @@ func (a *assembly) resolveAliases() {
 			if aliases[meant] != "" { // in a circle nothing is meant
 				meant = ""
 			}
-			v.wrong(key, fmt.Sprintf("%q is itself an alias; use the handler that it points to", of), meant)
+			a.wrong(key, fmt.Sprintf("%q is itself an alias; use the handler that it points to", of), meant)
 		case target != nil:
 			same := *target
 			same.Name, same.Origin, same.AliasOf = name, stub.Origin, of
@@ -44,11 +43,10 @@ func (a *assembly) resolveAliases() {
 			others := slices.Sorted(maps.Keys(a.defs))
 			others = slices.DeleteFunc(others, func(other string) bool { return aliases[other] != "" })
 			near, _ := handler.Suggest(of, others)
-			v.wrong(key, fmt.Sprintf("handler %q does not exist; the handlers are %s", of, strings.Join(others, ", ")), near)
+			a.wrong(key, fmt.Sprintf("handler %q does not exist; the handlers are %s", of, strings.Join(others, ", ")), near)
 		}
 		delete(a.defs, name)
 	}
-	a.problems = append(a.problems, v.problems...)
 }
 
 // reasonOf says why a handler is not served, or nothing.

@@ -13,9 +13,8 @@ import (
 
 // assembly merges documents into one Config.
 type assembly struct {
-	options  Options
-	cfg      *Config
-	problems Problems
+	validator
+	options Options
 	// defs are the handlers by name; byMain those that a drop-in did not bring.
 	defs   map[string]*handler.Definition
 	byMain []string
@@ -23,7 +22,7 @@ type assembly struct {
 
 // assemble is pure but for looking at the paths that the documents name.
 func assemble(docs []*document, o Options) (*Config, Problems) {
-	a := &assembly{options: o, cfg: Default(), defs: map[string]*handler.Definition{}}
+	a := &assembly{validator: validator{cfg: Default()}, options: o, defs: map[string]*handler.Definition{}}
 	a.cfg.SearchPath = o.SearchPath
 	for _, d := range docs {
 		a.sections(d)
@@ -32,7 +31,7 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 	for _, d := range docs {
 		a.runtimes(d)
 	}
-	a.problems = append(a.problems, a.cfg.sections()...)
+	a.validate()
 	a.imported(docs)
 	a.cfg.watched = watched(o, a.cfg.Import)
 	if !handlersInMain(docs) {

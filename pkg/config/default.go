@@ -65,15 +65,14 @@ func (a *assembly) await(name, key string) bool {
 	if !a.mayCome(name) || handler.ValidName(name) != nil {
 		return false
 	}
-	v := &validator{cfg: a.cfg}
 	where := "on this machine"
 	if a.imports() {
 		where = "in the files of [import]"
 	}
-	v.wrong(key, fmt.Sprintf("handler %q does not exist %s; pods that request it are rejected until it does", name, where), "")
-	v.problems[0].Lacking = name
-	a.cfg.Problems = append(a.cfg.Problems, v.problems...)
-	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: a.cfg.Origin(key).String(), Reason: clip(v.problems[0].Error())})
+	p := a.problem(key, fmt.Sprintf("handler %q does not exist %s; pods that request it are rejected until it does", name, where), "")
+	p.Lacking = name
+	a.cfg.Problems = append(a.cfg.Problems, p)
+	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: p.Origin.String(), Reason: clip(p.Error())})
 	a.cfg.elsewhere[name] = true
 	return true
 }
@@ -106,21 +105,19 @@ func (a *assembly) defaultRuntime(known []string, top Origin) {
 	if len(known) == 0 {
 		return
 	}
-	v := &validator{cfg: a.cfg}
 	switch name := a.cfg.DefaultRuntime; {
 	case name == "":
 		a.cfg.defaultChosen = true
 		if a.cfg.DefaultRuntime = cmp.Or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
-			v.problems = append(v.problems, Problem{
+			a.problems = append(a.problems, Problem{
 				Origin: top, Key: "default_runtime",
 				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),
 			})
 		}
 	case !slices.Contains(known, name):
 		near, _ := handler.Suggest(name, known)
-		v.wrong("default_runtime", fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(known, ", ")), near)
+		a.wrong("default_runtime", fmt.Sprintf("handler %q does not exist; the handlers are %s", name, strings.Join(known, ", ")), near)
 	}
-	a.problems = append(a.problems, v.problems...)
 }
 
 // chooseDefault picks the default handler of a configuration that names none,

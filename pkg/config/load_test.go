@@ -267,8 +267,9 @@ func TestChooseDefault(t *testing.T) {
 }
 
 func TestDefaultsAreValid(t *testing.T) {
-	if problems := Default().sections(); len(problems) != 0 {
-		t.Error(problems)
+	v := &validator{cfg: Default()}
+	if v.validate(); len(v.problems) != 0 {
+		t.Error(v.problems)
 	}
 }
 

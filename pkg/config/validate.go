@@ -3,16 +3,19 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os/user"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
@@ -41,36 +44,134 @@ type validator struct {
 	problems Problems
 }
 
-func (v *validator) wrong(key, message, suggestion string) {
-	v.problems = append(v.problems, Problem{Origin: v.cfg.Origin(key), Key: key, Message: message, Suggestion: suggestion})
+func (v *validator) problem(key, message, suggestion string) Problem {
+	return Problem{Origin: v.cfg.Origin(key), Key: key, Message: message, Suggestion: suggestion}
 }
 
-// sections checks all sections but the handlers.
-func (c *Config) sections() Problems {
-	v := &validator{cfg: c}
+func (v *validator) wrong(key, message, suggestion string) {
+	v.problems = append(v.problems, v.problem(key, message, suggestion))
+}
+
+// validate checks all sections but the handlers.
+func (v *validator) validate() {
+	c := v.cfg
+	v.paths(c)
+	v.sockets(c)
 	v.server(&c.Server)
-	v.directories("import.crio", c.Import.CRIO)
-	v.directories("import.containerd", c.Import.Containerd)
-	v.handlers(&c.Handlers)
 	v.engine(&c.Engine)
-	v.cni(&c.CNI)
 	v.registry(&c.Registry)
-	v.imageVerifier(&c.ImageVerifier)
 	v.streaming(&c.Streaming)
-	v.nri(&c.NRI, c.Server.Socket)
-	v.containerdAPI(c)
+	v.times(c)
 	v.snapshotters(c.Snapshotters)
-	v.nodeLabels(&c.NodeLabels)
+	v.labelsFile(c.NodeLabels.File)
 	v.observation(c)
-	return v.problems
+	if len(c.CNI.BinDirs) == 0 {
+		v.wrong("cni.bin_dirs", "must name at least one directory", "")
+	}
+	if c.CNI.MaxConfNum < 0 {
+		v.wrong("cni.max_conf_num", "must be 1 or more, or 0 for all", "")
+	}
+}
+
+// paths checks that paths are absolute.
+func (v *validator) paths(c *Config) {
+	for key, path := range map[string]string{
+		"server.socket":          c.Server.Socket,
+		"engine.root":            c.Engine.Root,
+		"engine.state":           c.Engine.State,
+		"cni.conf_dir":           c.CNI.ConfDir,
+		"cni.cache_dir":          c.CNI.CacheDir,
+		"nri.plugin_path":        c.NRI.PluginPath,
+		"nri.plugin_config_path": c.NRI.PluginConfigPath,
+	} {
+		v.absolute(key, path)
+	}
+	for key, path := range map[string]string{
+		"server.admin_socket":           c.Server.AdminSocket,
+		"engine.writable_root":          c.Engine.WritableRoot,
+		"registry.hosts_dir":            c.Registry.HostsDir,
+		"registry.decryption_keys_path": c.Registry.DecryptionKeysPath,
+		"registry.preload_dir":          c.Registry.PreloadDir,
+		"image_verifier.bin_dir":        c.ImageVerifier.BinDir,
+		"nri.socket_path":               c.NRI.SocketPath,
+		"containerd_api.socket":         c.ContainerdAPI.Socket,
+		"node_labels.file":              c.NodeLabels.File,
+	} {
+		if path != "" {
+			v.absolute(key, path)
+		}
+	}
+	for key, paths := range map[string][]string{
+		"import.crio":          c.Import.CRIO,
+		"import.containerd":    c.Import.Containerd,
+		"engine.cdi_spec_dirs": c.Engine.CDISpecDirs,
+		"cni.bin_dirs":         c.CNI.BinDirs,
+	} {
+		for _, path := range paths {
+			v.absolute(key, path)
+		}
+	}
+}
+
+// sockets checks that the unix sockets that are served fit into an address, and differ.
+func (v *validator) sockets(c *Config) {
+	for key, path := range map[string]string{
+		"server.socket":         c.Server.Socket,
+		"server.admin_socket":   c.Server.AdminSocket,
+		"nri.socket_path":       c.NRI.SocketPath,
+		"containerd_api.socket": c.ContainerdAPI.Socket,
+	} {
+		if len(path) > maxSocketPath {
+			v.wrong(key, fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(path), maxSocketPath), "")
+		}
+	}
+	same := func(a, b string) bool { return a != "" && b != "" && filepath.Clean(a) == filepath.Clean(b) }
+	if same(c.Server.Admin(), c.Server.Socket) {
+		v.wrong("server.admin_socket", "is the same as server.socket; the management API needs a separate socket", "")
+	}
+	if same(c.NRI.SocketPath, c.Server.Socket) {
+		v.wrong("nri.socket_path", "is the same as server.socket; plugins need a separate socket", "")
+	}
+	for other, is := range map[string]string{
+		filepath.Join(c.Engine.State, "containerd.sock"): "the socket of shims in engine.state",
+		c.Server.Socket:  "the same as server.socket",
+		c.Server.Admin(): "the socket of the management API",
+		c.NRI.SocketPath: "the same as nri.socket_path",
+	} {
+		if same(c.ContainerdAPI.Socket, other) {
+			v.wrong("containerd_api.socket", "is "+is+"; agents need a separate socket", "")
+		}
+	}
+}
+
+// minLabelsLifetime leaves time to write again what could not be written at once.
+const minLabelsLifetime = 10 * time.Second
+
+func (v *validator) times(c *Config) {
+	for key, t := range map[string]time.Duration{
+		"image_verifier.per_verifier_timeout": c.ImageVerifier.PerVerifierTimeout,
+		"streaming.idle_timeout":              c.Streaming.IdleTimeout,
+		"nri.plugin_registration_timeout":     c.NRI.PluginRegistrationTimeout,
+		"nri.plugin_request_timeout":          c.NRI.PluginRequestTimeout,
+	} {
+		if t <= 0 {
+			v.wrong(key, "must be more than 0", "")
+		}
+	}
+	for key, t := range map[string]time.Duration{
+		"handlers.probe_interval": c.Handlers.ProbeInterval,
+		"handlers.ask_interval":   c.Handlers.AskInterval,
+	} {
+		if t != 0 && t < time.Second {
+			v.wrong(key, `must be "1s" or more, or "0s" for never`, "")
+		}
+	}
+	if c.NodeLabels.Lifetime < minLabelsLifetime {
+		v.wrong("node_labels.lifetime", `must be "10s" or more`, "")
+	}
 }
 
 func (v *validator) server(s *Server) {
-	v.absolute("server.socket", s.Socket)
-	if len(s.Socket) > maxSocketPath {
-		v.wrong("server.socket", fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(s.Socket), maxSocketPath), "")
-	}
-	v.adminSocket(s)
 	if s.SocketGroup != "" && !groupExists(s.SocketGroup) {
 		v.wrong("server.socket_group", fmt.Sprintf("group %q does not exist on this machine", s.SocketGroup), "")
 	}
@@ -83,26 +184,6 @@ func (v *validator) server(s *Server) {
 	}
 }
 
-func (v *validator) handlers(h *Handlers) {
-	if h.ProbeInterval != 0 && h.ProbeInterval < time.Second {
-		v.wrong("handlers.probe_interval", `must be "1s" or more, or "0s" for never`, "")
-	}
-	if h.AskInterval != 0 && h.AskInterval < time.Second {
-		v.wrong("handlers.ask_interval", `must be "1s" or more, or "0s" for never`, "")
-	}
-}
-
-func (v *validator) adminSocket(s *Server) {
-	switch p := s.Admin(); {
-	case s.AdminSocket != "" && !filepath.IsAbs(p):
-		v.absolute("server.admin_socket", p)
-	case len(p) > maxSocketPath && len(s.Socket) <= maxSocketPath:
-		v.wrong("server.admin_socket", fmt.Sprintf("has %d bytes; the limit for unix socket paths is %d", len(p), maxSocketPath), "")
-	case filepath.Clean(p) == filepath.Clean(s.Socket):
-		v.wrong("server.admin_socket", "is the same as server.socket; the management API needs a separate socket", "")
-	}
-}
-
 func groupExists(name string) bool {
 	if _, err := strconv.ParseUint(name, 10, 32); err == nil {
 		return true
@@ -112,11 +193,6 @@ func groupExists(name string) bool {
 }
 
 func (v *validator) engine(e *Engine) {
-	v.absolute("engine.root", e.Root)
-	v.absolute("engine.state", e.State)
-	if e.WritableRoot != "" {
-		v.absolute("engine.writable_root", e.WritableRoot)
-	}
 	if filepath.Clean(e.Root) == filepath.Clean(e.State) {
 		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, engine.root must persist", "")
 	}
@@ -130,14 +206,16 @@ func (v *validator) engine(e *Engine) {
 	if e.MaxLogLineSize < 1 && e.MaxLogLineSize != -1 {
 		v.wrong("engine.max_log_line_size", "must be a number of bytes, or -1 for no limit", "")
 	}
-	v.executable("engine.shim_path", e.ShimPath)
-	v.executable("engine.pause_path", e.PausePath)
+	for key, path := range map[string]string{"engine.shim_path": e.ShimPath, "engine.pause_path": e.PausePath} {
+		if m := hostfiles.ExecutableMistake(path); path != "" && m != "" {
+			v.wrong(key, m, "")
+		}
+	}
 	if p := e.DefaultSeccompProfile; p != "" {
 		if m := seccompMistake(p); m != "" {
 			v.wrong("engine.default_seccomp_profile", m, "")
 		}
 	}
-	v.directories("engine.cdi_spec_dirs", e.CDISpecDirs)
 	for _, o := range e.OverlayMountOptions {
 		if m := overlayOptionMistake(o); m != "" {
 			v.wrong("engine.overlay_mount_options", m, "")
@@ -196,28 +274,7 @@ func noProfile(file string) string {
 	return ""
 }
 
-func (v *validator) cni(c *CNI) {
-	v.absolute("cni.conf_dir", c.ConfDir)
-	v.absolute("cni.cache_dir", c.CacheDir)
-	if len(c.BinDirs) == 0 {
-		v.wrong("cni.bin_dirs", "must name at least one directory", "")
-	}
-	v.directories("cni.bin_dirs", c.BinDirs)
-	if c.MaxConfNum < 0 {
-		v.wrong("cni.max_conf_num", "must be 1 or more, or 0 for all", "")
-	}
-}
-
 func (v *validator) registry(r *Registry) {
-	if r.HostsDir != "" {
-		v.absolute("registry.hosts_dir", r.HostsDir)
-	}
-	if r.DecryptionKeysPath != "" {
-		v.absolute("registry.decryption_keys_path", r.DecryptionKeysPath)
-	}
-	if r.PreloadDir != "" {
-		v.absolute("registry.preload_dir", r.PreloadDir)
-	}
 	if r.MaxConcurrentDownloads < 1 {
 		v.wrong("registry.max_concurrent_downloads", "must be 1 or more", "")
 	}
@@ -230,24 +287,12 @@ func (v *validator) registry(r *Registry) {
 	if r.MaxImageEntries < 1 {
 		v.wrong("registry.max_image_entries", "must be 1 or more", "")
 	}
-	v.imageNames("registry.pinned_images", r.PinnedImages)
-	v.imageNames("registry.checkpoint_images", r.CheckpointImages)
-}
-
-func (v *validator) imageNames(key string, names []string) {
-	for _, n := range names {
-		if n == "" || strings.ContainsAny(n, " \t") {
-			v.wrong(key, fmt.Sprintf("%q is not a valid image name", n), "")
+	for key, names := range map[string][]string{"registry.pinned_images": r.PinnedImages, "registry.checkpoint_images": r.CheckpointImages} {
+		for _, n := range names {
+			if n == "" || strings.ContainsAny(n, " \t") {
+				v.wrong(key, fmt.Sprintf("%q is not a valid image name", n), "")
+			}
 		}
-	}
-}
-
-func (v *validator) imageVerifier(i *ImageVerifier) {
-	if i.BinDir != "" {
-		v.absolute("image_verifier.bin_dir", i.BinDir)
-	}
-	if i.PerVerifierTimeout <= 0 {
-		v.wrong("image_verifier.per_verifier_timeout", "must be more than 0", "")
 	}
 }
 
@@ -260,13 +305,48 @@ func (v *validator) streaming(s *Streaming) {
 	if s.Port < 0 || s.Port > 65535 {
 		v.wrong("streaming.port", "must be a port from 1 to 65535, or 0 to let the kernel choose", "")
 	}
-	if s.IdleTimeout <= 0 {
-		v.wrong("streaming.idle_timeout", "must be more than 0", "")
-	}
 	for _, host := range s.PermittedRemoteHosts {
 		if _, err := netip.ParseAddr(host); err != nil && (host == "" || strings.ContainsAny(host, "/:[]*@ \t")) {
 			v.wrong("streaming.permitted_remote_hosts", fmt.Sprintf("%q is neither a host name nor an IP address; write it without a port", host), "")
 		}
+	}
+}
+
+// builtin are the snapshotters that need no table.
+var builtin = []string{"overlayfs", "erofs", "native"}
+
+// snapshotterName is what directories and labels may have.
+var snapshotterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+
+// snapshotterNames are what a snapshotter key may say.
+func (c *Config) snapshotterNames() []string {
+	return slices.Concat(builtin, slices.Sorted(maps.Keys(c.Snapshotters)))
+}
+
+func (v *validator) snapshotters(all map[string]Snapshotter) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		key := tomlfile.Under("snapshotters", name)
+		switch address := all[name].Address; {
+		case slices.Contains(builtin, name):
+			v.wrong(key, fmt.Sprintf("%q is berth's own; give this one another name", name), "")
+		case !snapshotterName.MatchString(name):
+			v.wrong(key, "a snapshotter's name must have lower case letters, digits, '.', '_' and '-' only, at most 63", "")
+		case address == "":
+			v.wrong(key, "address is missing; set it to the path of the snapshotter's socket", "")
+		case !filepath.IsAbs(strings.TrimPrefix(address, "unix://")):
+			v.wrong(tomlfile.Under(key, "address"), fmt.Sprintf("%q must be the absolute path of a unix socket", address), "")
+		case len(strings.TrimPrefix(address, "unix://")) > maxSocketPath:
+			v.wrong(tomlfile.Under(key, "address"), fmt.Sprintf("must be at most %d bytes long, as paths of sockets are", maxSocketPath), "")
+		}
+	}
+}
+
+func (v *validator) labelsFile(file string) {
+	switch name := filepath.Base(file); {
+	case strings.HasSuffix(file, "/"):
+		v.wrong("node_labels.file", fmt.Sprintf("%q is a directory; it must be the path of a file", file), file+"berth")
+	case file != "" && strings.HasPrefix(name, "."):
+		v.wrong("node_labels.file", fmt.Sprintf("Node Feature Discovery does not read %q, because its name begins with a dot", name), "")
 	}
 }
 
@@ -322,21 +402,6 @@ func hostPort(s string) bool {
 func (v *validator) absolute(key, path string) {
 	if !filepath.IsAbs(path) {
 		v.wrong(key, fmt.Sprintf("%q must be an absolute path", path), "")
-	}
-}
-
-func (v *validator) directories(key string, dirs []string) {
-	for _, d := range dirs {
-		v.absolute(key, d)
-	}
-}
-
-func (v *validator) executable(key, path string) {
-	if path == "" {
-		return
-	}
-	if m := hostfiles.ExecutableMistake(path); m != "" {
-		v.wrong(key, m, "")
 	}
 }
 

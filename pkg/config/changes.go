@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
@@ -58,20 +59,21 @@ func Reload(running, next *Config) (effective *Config, d Diff) {
 	maps.Copy(c.origins, next.origins)
 	d = Diff{DefaultFrom: running.DefaultRuntime, DefaultTo: next.DefaultRuntime}
 	d.handlers(digests(running), digests(next))
-	walkKeys(reflect.ValueOf(*running), "", nil, func(key string, path []int, from reflect.Value) {
-		to := reflect.ValueOf(*next).FieldByIndex(path)
+	for _, k := range configKeys() {
+		from, to := reflect.ValueOf(*running).FieldByIndex(k.field), reflect.ValueOf(*next).FieldByIndex(k.field)
 		if reflect.DeepEqual(from.Interface(), to.Interface()) {
-			return
+			continue
 		}
+		key := k.String()
 		change := Change{Key: key, From: literal(from.Interface()), To: literal(to.Interface()), Origin: next.Origin(key)}
 		if Reloadable(key) {
 			d.Live = append(d.Live, change)
-			return
+			continue
 		}
 		d.Pending = append(d.Pending, change)
-		reflect.ValueOf(&c).Elem().FieldByIndex(path).Set(from)
+		reflect.ValueOf(&c).Elem().FieldByIndex(k.field).Set(from)
 		c.origins[key] = running.Origin(key)
-	})
+	}
 	return &c, d
 }
 
@@ -105,19 +107,29 @@ func digests(c *Config) map[string]string {
 	return all
 }
 
-// walkKeys visits the keys of a configuration that are not a handler's, in the order of the
-// file format.
-func walkKeys(v reflect.Value, prefix string, path []int, visit func(string, []int, reflect.Value)) {
-	for i := range v.NumField() {
-		tag := v.Type().Field(i).Tag.Get("toml")
-		if tag == "" || tag == "-" {
-			continue
+// configKey is a key of a configuration that is not a handler's.
+type configKey struct {
+	// section is its table, name the key in that.
+	section, name string
+	// field is the index of its field in Config.
+	field []int
+}
+
+func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
+
+// configKeys are all of them, in the order of the file format.
+func configKeys() (all []configKey) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		switch tag := f.Tag.Get("toml"); {
+		case tag == "-" || tag == "":
+		case f.Type.Kind() != reflect.Struct:
+			all = append(all, configKey{name: tag, field: f.Index})
+		default:
+			keys := tomlfile.FieldsOf(f.Type)
+			for _, name := range keys.Names {
+				all = append(all, configKey{section: tag, name: name, field: slices.Concat(f.Index, keys.Index[name])})
+			}
 		}
-		here := append(append([]int(nil), path...), i)
-		if v.Field(i).Kind() == reflect.Struct {
-			walkKeys(v.Field(i), tomlfile.Under(prefix, tag), here, visit)
-			continue
-		}
-		visit(tomlfile.Under(prefix, tag), here, v.Field(i))
 	}
+	return all
 }

@@ -33,19 +33,14 @@ func (a *assembly) flags() {
 }
 
 // fieldAt finds the field of a full key in the sections.
-func fieldAt(c *Config, key string) (reflect.Value, bool) {
-	v := reflect.ValueOf(c).Elem()
-	for part := range strings.SplitSeq(key, ".") {
-		if v.Kind() != reflect.Struct {
-			return v, false
+func fieldAt(c *Config, key string) (field reflect.Value, ok bool) {
+	for _, k := range configKeys() {
+		if k.String() == key {
+			field = reflect.ValueOf(c).Elem().FieldByIndex(k.field)
+			return field, !tomlfile.IsTables(field.Type())
 		}
-		i, ok := tomlfile.FieldsOf(v.Type()).Index[part]
-		if !ok {
-			return v, false
-		}
-		v = v.FieldByIndex(i)
 	}
-	return v, v.Kind() != reflect.Struct && !tomlfile.IsTables(v.Type())
+	return field, false
 }
 
 // noSuchKey says what is wrong with a full key that there is not, and which was
@@ -58,7 +53,11 @@ func noSuchKey(key string) (message, suggestion string) {
 	if first == "snapshotters" {
 		return "snapshotters come from files; write [snapshotters.<name>] into a drop-in", ""
 	}
-	if near, ok := handler.Nearest(key, allKeys()); ok {
+	var keys []string
+	for _, k := range configKeys() {
+		keys = append(keys, k.String())
+	}
+	if near, ok := handler.Nearest(key, keys); ok {
 		return "unknown key", near
 	}
 	top := tomlfile.FieldsOf(reflect.TypeFor[Config]())
@@ -71,25 +70,6 @@ func noSuchKey(key string) (message, suggestion string) {
 		return "is a table; " + expected(names) + " in it", ""
 	}
 	return unknownKey(first, rest, names)
-}
-
-// allKeys are the full keys of all sections.
-func allKeys() []string {
-	var keys []string
-	t := reflect.TypeFor[Config]()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		switch tag := f.Tag.Get("toml"); {
-		case tag == "" || tag == "-" || tomlfile.IsTables(f.Type):
-		case f.Type.Kind() != reflect.Struct:
-			keys = append(keys, tag)
-		default:
-			for _, name := range tomlfile.FieldsOf(f.Type).Names {
-				keys = append(keys, tag+"."+name)
-			}
-		}
-	}
-	return keys
 }
 
 // flagValue reads a flag's text as the TOML value that its key takes. Text of

@@ -147,20 +147,13 @@ func homeOf(kind string, name string) (where, full string) {
 		}
 		return "into [runtimes.<handler>]", ""
 	}
-	t := reflect.TypeFor[Config]()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		tag := f.Tag.Get("toml")
+	for _, k := range configKeys() {
 		switch {
-		case tag == "" || tag == "-":
-		case f.Type.Kind() != reflect.Struct:
-			if tag == name && kind != sectionTop {
-				return "at the top of the file, before the first table", ""
-			}
-		default:
-			if _, ok := tomlfile.FieldsOf(f.Type).Index[name]; ok {
-				return "into [" + tag + "]", tag + "." + name
-			}
+		case k.name != name:
+		case k.section != "":
+			return "into [" + k.section + "]", k.String()
+		case kind != sectionTop:
+			return "at the top of the file, before the first table", ""
 		}
 	}
 	return "", ""

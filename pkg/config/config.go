@@ -13,12 +13,12 @@
 package config
 
 import (
-	"cmp"
 	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
 )
@@ -30,6 +30,8 @@ type (
 	Problem = tomlfile.Problem
 	// Problems are all of them.
 	Problems = tomlfile.Problems
+	// ImportNote is something in a file of another daemon that means something else to berth.
+	ImportNote = imports.Note
 )
 
 // Version is the one version of the file format that this package reads.
@@ -302,40 +304,6 @@ type Import struct {
 	CRIO []string `toml:"crio"`
 	// Containerd are containerd's: config.toml, conf.d.
 	Containerd []string `toml:"containerd"`
-}
-
-// ImportNote is something in an imported file that means nothing to berth, or
-// something else than to the daemon that the file is for.
-type ImportNote struct {
-	// Origin is the place of the key.
-	Origin Origin
-	// Key is the full key in that file.
-	Key string
-	// Handler is empty if it is about no handler.
-	Handler string
-	// Why it is not taken over, or how.
-	Why string
-	// Do is what can be done about it; empty is nothing.
-	Do string
-}
-
-// String is "file:line:column: key: why; what to do".
-func (n ImportNote) String() string {
-	s := n.Key + ": " + n.Why
-	if n.Key == "" {
-		s = n.Why
-	}
-	if at := n.Origin.Place(); at != "" {
-		s = at + ": " + s
-	}
-	if n.Do != "" {
-		s += "; " + n.Do
-	}
-	return s
-}
-
-func byPlace(a, b ImportNote) int {
-	return cmp.Or(a.Origin.Compare(b.Origin), cmp.Compare(a.Key, b.Key))
 }
 
 // NRI is where plugins of the Node Resource Interface come from.

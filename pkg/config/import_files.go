@@ -1,14 +1,17 @@
 package config
 
 import (
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // foreignFiles are the files of one other daemon.
@@ -98,58 +101,57 @@ func passedOver(e fs.DirEntry) string {
 	return ""
 }
 
-// names are those of files that count.
-func (f *foreignFiles) names() []string {
-	var names []string
-	for _, d := range f.docs {
-		if len(d.Problems) == 0 {
-			names = append(names, d.File)
-		}
-	}
-	return names
-}
-
 // parsed are the files that could be read. One with a mistake counts for
 // nothing: what it says is not known.
-func (f *foreignFiles) parsed() []imports.File {
-	var files []imports.File
+func (f *foreignFiles) parsed() []*tomlfile.Document {
+	var files []*tomlfile.Document
 	for _, d := range f.docs {
 		if len(d.Problems) == 0 {
-			files = append(files, imports.File{Name: d.File, Values: d.Values})
+			files = append(files, d.Document)
 		}
 	}
 	return files
 }
 
-// origin is where a key is, or the table that it is in.
-func (f *foreignFiles) origin(p imports.Place) Origin {
-	for _, d := range f.docs {
-		if d.File != p.File {
-			continue
+// translate adds the handlers that can be served to own, which has where each is
+// configured. Notes are about everything else. Programs are looked for in dirs, as
+// containerd and CRI-O do by PATH.
+func (f *foreignFiles) translate(kind imports.Kind, dirs []string, own map[string]string) ([]imports.Handler, []ImportNote) {
+	find := func(program string) string { return hostfiles.FindIn(dirs, program) }
+	handlers, notes := imports.Translate(kind, f.parsed(), find)
+	notes = append(notes, f.notes...)
+	handlers = slices.DeleteFunc(handlers, func(h imports.Handler) bool {
+		reason := unservable(h.Name, own)
+		if reason == "" {
+			own[h.Name] = h.At.String()
+			return false
 		}
-		for n := len(p.Key); n > 0; n-- {
-			if o, ok := d.Origins[tomlfile.JoinKey(p.Key[:n]...)]; ok {
-				return o
-			}
-		}
+		notes = append(notes, ImportNote{Origin: h.At, Key: h.Key, Handler: h.Name, Why: reason})
+		return true
+	})
+	return handlers, notes
+}
+
+// unservable says why an imported handler is not taken over, or nothing.
+func unservable(name string, own map[string]string) string {
+	if first, taken := own[name]; taken {
+		return fmt.Sprintf("is not imported: handler %q is already configured at %s", name, first)
 	}
-	return Origin{File: p.File}
+	if handler.ValidName(name) != nil {
+		return fmt.Sprintf("is not imported: handler name %q is not a DNS-1123 label, so a RuntimeClass cannot use it", name)
+	}
+	return ""
 }
 
-func (f *foreignFiles) note(n imports.Note) ImportNote {
-	return ImportNote{Origin: f.origin(n.Place), Key: tomlfile.JoinKey(n.Key...), Handler: n.Handler, Why: n.Why, Do: n.Do}
-}
-
-// document is a translated handler as a file of berth's that has the lines of
+// foreignDocument is a translated handler as a file of berth's that has the lines of
 // the files that it is from.
-func (f *foreignFiles) document(h imports.Handler) *document {
-	at := f.origin(h.At)
+func foreignDocument(h imports.Handler) *document {
 	prefix := tomlfile.Under("runtimes", h.Name)
-	origins := map[string]Origin{prefix: at}
-	for key, place := range h.From {
-		origins[prefix+"."+key] = f.origin(place)
+	origins := map[string]Origin{prefix: h.At}
+	for key, origin := range h.From {
+		origins[prefix+"."+key] = origin
 	}
-	return &document{Document: &tomlfile.Document{File: at.File, Origins: origins}, handlers: []string{h.Name}}
+	return &document{Document: &tomlfile.Document{File: h.At.File, Origins: origins}, handlers: []string{h.Name}}
 }
 
 // Watched are the directories and files whose changes can change what Load

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -51,31 +50,24 @@ func Translate(paths []string, o Options) (*Translation, error) {
 		}
 	}
 	t.Problems = t.Problems.Sorted()
-	slices.SortStableFunc(t.Notes, byPlace)
+	imports.SortNotes(t.Notes)
 	return t, nil
 }
 
 func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own map[string]string) error {
-	result := imports.Translate(kind, files.parsed(), findIn(o.searchPath()))
-	for _, n := range result.Notes {
-		t.Notes = append(t.Notes, files.note(n))
-	}
-	for _, h := range result.Handlers {
-		if reason := unservable(h.Name, own); reason != "" {
-			t.Notes = append(t.Notes, files.note(imports.Note{Place: h.At, Handler: h.Name, Why: reason}))
-			continue
-		}
-		own[h.Name] = files.origin(h.At).String()
-		def, problems := checkForeign(h, files, o, Default())
+	handlers, notes := files.translate(kind, o.searchPath(), own)
+	t.Notes = append(t.Notes, notes...)
+	for _, h := range handlers {
+		def, problems := checkForeign(h, o, Default())
 		if len(problems) == 0 {
-			c := check{decoder: newDecoder(files.document(h), nil, nil), handler: h.Name, key: tomlfile.Under("runtimes", h.Name)}
+			c := check{decoder: newDecoder(foreignDocument(h), nil, nil), handler: h.Name, key: tomlfile.Under("runtimes", h.Name)}
 			for _, l := range hostfiles.Lacks(def) {
 				c.lacking(l.Key, l.Message)
 			}
 			problems = c.Problems
 		}
 		t.Problems = append(t.Problems, problems...)
-		if err := t.write(h, files); err != nil {
+		if err := t.write(h); err != nil {
 			return err
 		}
 	}
@@ -84,8 +76,8 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 
 // checkForeign resolves a translated handler. It is complete only if there is
 // no problem.
-func checkForeign(h imports.Handler, files *foreignFiles, o Options, base *Config) (*handler.Definition, Problems) {
-	d := newDecoder(files.document(h), o.SearchPath, base.snapshotterNames())
+func checkForeign(h imports.Handler, o Options, base *Config) (*handler.Definition, Problems) {
+	d := newDecoder(foreignDocument(h), o.SearchPath, base.snapshotterNames())
 	if h.Unfound != "" {
 		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
 	}
@@ -93,7 +85,7 @@ func checkForeign(h imports.Handler, files *foreignFiles, o Options, base *Confi
 	return def, d.Problems.Sorted()
 }
 
-func (t *Translation) write(h imports.Handler, files *foreignFiles) error {
+func (t *Translation) write(h imports.Handler) error {
 	table := map[string]any{"runtimes": map[string]any{h.Name: h.Values}}
 	body, err := toml.Marshal(table)
 	if err != nil {
@@ -103,7 +95,7 @@ func (t *Translation) write(h imports.Handler, files *foreignFiles) error {
 	if b.Len() > 0 {
 		b.WriteByte('\n')
 	}
-	fmt.Fprintf(b, "# from %s\n", files.origin(h.At))
+	fmt.Fprintf(b, "# from %s\n", h.At)
 	if h.Unfound != "" {
 		fmt.Fprintf(b, "# runtime_path is missing: %s was not found\n", h.Unfound)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // newestContainerd is the last version of containerd's files that is known.
@@ -73,7 +75,7 @@ var registryAdvice = map[string]string{
 	"headers":     "write hosts.toml files with header",
 }
 
-func (t *translation) containerd(files []File) {
+func (t *translation) containerd(files []*tomlfile.Document) {
 	tables := map[string]*table{}
 	for _, f := range files {
 		t.containerdVersion(f)
@@ -98,10 +100,11 @@ func (t *translation) containerd(files []File) {
 	}
 }
 
-func (t *translation) containerdVersion(f File) {
+func (t *translation) containerdVersion(f *tomlfile.Document) {
 	v, _ := f.Values["version"].(int64)
 	if v > newestContainerd {
-		t.note(Note{Place: Place{f.Name, []string{"version"}}, Why: fmt.Sprintf("is %d; this berth knows versions up to %d, and reads what it knows", v, newestContainerd)})
+		t.note(place{f, []string{"version"}}, "",
+			fmt.Sprintf("is %d; this berth knows versions up to %d, and reads what it knows", v, newestContainerd), "")
 	}
 	if v < 3 {
 		return
@@ -109,37 +112,37 @@ func (t *translation) containerdVersion(f File) {
 	// A common mistake, which containerd passes over with a warning.
 	for _, id := range criPlugins[:2] {
 		if runtimes := asTable(asTable(asTable(asTable(f.Values["plugins"])[id])["containerd"])["runtimes"]); len(runtimes) > 0 {
-			t.note(Note{Place: Place{f.Name, []string{"plugins", id, "containerd", "runtimes"}},
-				Why: fmt.Sprintf("containerd does not look here in a file of version %d; berth does", v)})
+			t.note(place{f, []string{"plugins", id, "containerd", "runtimes"}}, "",
+				fmt.Sprintf("containerd does not look here in a file of version %d; berth does", v), "")
 		}
 	}
 }
 
-func (t *translation) containerdSetting(f File, key ...string) {
+func (t *translation) containerdSetting(f *tomlfile.Document, key ...string) {
 	if key[len(key)-1] == "registry" {
-		t.registry(Place{f.Name, key}, asTable(asTable(asTable(f.Values["plugins"])[key[1]])["registry"]), "")
+		t.registry(place{f, key}, asTable(asTable(asTable(f.Values["plugins"])[key[1]])["registry"]), "")
 		return
 	}
-	t.note(Note{Place: Place{f.Name, key}, Why: "is about containerd itself; only handlers are imported", Do: containerdSettings[key[len(key)-1]]})
+	t.note(place{f, key}, "", "is about containerd itself; only handlers are imported", containerdSettings[key[len(key)-1]])
 }
 
 // registry notes each mirror, credential and certificate by its key. Values can be secrets.
-func (t *translation) registry(p Place, values map[string]any, of string) {
+func (t *translation) registry(p place, values map[string]any, of string) {
 	for _, key := range sortedKeys(values) {
 		below := asTable(values[key])
 		switch {
 		case unset(values[key]):
 		case of == "" && len(below) > 0:
-			t.registry(p.Below(key), below, key)
+			t.registry(p.below(key), below, key)
 		case of == "configs":
-			t.registry(p.Below(key), below, "configs.<registry>")
+			t.registry(p.below(key), below, "configs.<registry>")
 		default:
-			t.note(Note{Place: p.Below(key), Why: "is not imported, and pulls go without it", Do: cmp.Or(registryAdvice[of], registryAdvice[key])})
+			t.note(p.below(key), "", "is not imported, and pulls go without it", cmp.Or(registryAdvice[of], registryAdvice[key]))
 		}
 	}
 }
 
-func (t *translation) otherPlugins(f File, plugins map[string]any) {
+func (t *translation) otherPlugins(f *tomlfile.Document, plugins map[string]any) {
 	for _, id := range sortedKeys(plugins) {
 		switch id {
 		case "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime":
@@ -155,7 +158,7 @@ func (t *translation) otherPlugins(f File, plugins map[string]any) {
 	}
 }
 
-func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables map[string]*table) {
+func (t *translation) criPlugin(f *tomlfile.Document, id string, plugin map[string]any, tables map[string]*table) {
 	for _, key := range sortedKeys(plugin) {
 		if key != "containerd" {
 			t.containerdSetting(f, "plugins", id, key)
@@ -169,11 +172,11 @@ func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables
 	}
 	runtimes := asTable(section["runtimes"])
 	for _, name := range sortedKeys(runtimes) {
-		at := Place{f.Name, []string{"plugins", id, "containerd", "runtimes", name}}
+		at := place{f, []string{"plugins", id, "containerd", "runtimes", name}}
 		values, ok := runtimes[name].(map[string]any)
 		switch known := tables[name]; {
 		case !ok:
-			t.note(Note{Place: at, Why: "is not a table, so not a handler"})
+			t.note(at, "", "is not a table, so not a handler", "")
 		case known != nil:
 			// As containerd 2 merges its files.
 			known.merge(at, values)
@@ -187,23 +190,23 @@ func (t *translation) criPlugin(f File, id string, plugin map[string]any, tables
 const wasmPlatform = "wasi/wasm"
 
 // imagePlatforms gives handlers the platform and the snapshotter that their images have.
-func (t *translation) imagePlatforms(files []File, tables map[string]*table) {
+func (t *translation) imagePlatforms(files []*tomlfile.Document, tables map[string]*table) {
 	for _, f := range files {
 		platforms := asTable(asTable(asTable(f.Values["plugins"])[imagesPlugin])["runtime_platforms"])
 		for _, name := range sortedKeys(platforms) {
-			at := Place{f.Name, []string{"plugins", imagesPlugin, "runtime_platforms", name}}
+			at := place{f, []string{"plugins", imagesPlugin, "runtime_platforms", name}}
 			platform := asTable(platforms[name])
 			for _, key := range sortedKeys(platform) {
 				to := tables[name]
 				switch {
 				case key != "snapshotter" && key != "platform":
-					t.note(Note{Place: at.Below(key), Handler: name, Why: "is a key that containerd does not have either"})
+					t.note(at.below(key), name, "is a key that containerd does not have either", "")
 				case to == nil:
-					t.note(Note{Place: at.Below(key), Why: "is for a handler that is nowhere"})
+					t.note(at.below(key), "", "is for a handler that is nowhere", "")
 				case key == "platform":
-					t.imagePlatform(at.Below(key), to, platform[key])
+					t.imagePlatform(at.below(key), to, platform[key])
 				case unset(to.values[key]):
-					to.values[key], to.places[key] = platform[key], at.Below(key)
+					to.values[key], to.places[key] = platform[key], at.below(key)
 				}
 			}
 		}
@@ -211,21 +214,21 @@ func (t *translation) imagePlatforms(files []File, tables map[string]*table) {
 }
 
 // imagePlatform says what a handler's images are built for: a later file wins.
-func (t *translation) imagePlatform(at Place, to *table, value any) {
+func (t *translation) imagePlatform(at place, to *table, value any) {
 	switch strings.ToLower(fmt.Sprint(value)) {
 	case wasmPlatform:
 		to.wasm = at
 	case "", runtime.GOOS + "/" + runtime.GOARCH:
-		to.wasm = Place{}
+		to.wasm = place{}
 	default:
-		t.note(Note{Place: at, Handler: to.name, Why: "berth runs images of the node's platform, and of " + wasmPlatform + " where a handler says so"})
+		t.note(at, to.name, "berth runs images of the node's platform, and of "+wasmPlatform+" where a handler says so", "")
 	}
 }
 
 func (t *translation) containerdHandler(from *table) {
 	h := t.begin(from)
-	if from.wasm.File != "" {
-		h.to.Values["platform"], h.to.From["platform"] = wasmPlatform, from.wasm
+	if from.wasm.file != nil {
+		h.to.Values["platform"], h.to.From["platform"] = wasmPlatform, from.wasm.origin()
 	}
 	switch kind, isText := from.values["runtime_type"].(string); {
 	case !isText && from.values["runtime_type"] != nil:
@@ -253,12 +256,12 @@ func (h *translating) shim(kind string) {
 	h.set("runtime_type", "shim", "runtime_type")
 	program, at := shimProgram(kind), "runtime_type"
 	switch path := h.from.values["runtime_path"]; {
-	case !unset(path) && path != nil:
+	case !unset(path):
 		h.set("runtime_path", path, "runtime_path")
 	case strings.HasPrefix(kind, "/"):
 		h.set("runtime_path", kind, at)
 	case program == "":
-		h.to.Unfound, h.to.From["runtime_path"] = fmt.Sprintf("a shim of the type %q", kind), h.from.place(at)
+		h.to.Unfound, h.to.From["runtime_path"] = fmt.Sprintf("a shim of the type %q", kind), h.from.place(at).origin()
 	default:
 		h.program(program, at)
 	}
@@ -267,7 +270,7 @@ func (h *translating) shim(kind string) {
 }
 
 func (h *translating) unsetEngine(why string) {
-	if !unset(h.from.values["runtime_engine"]) && h.from.values["runtime_engine"] != nil {
+	if !unset(h.from.values["runtime_engine"]) {
 		h.note("runtime_engine", why, "")
 	}
 }
@@ -284,8 +287,8 @@ func shimProgram(kind string) string {
 // shimOptions: a file that is named wins over the table, as in containerd.
 func (h *translating) shimOptions() {
 	options := h.from.options()
-	file, named := options["ConfigPath"]
-	named = named && !unset(file)
+	file := options["ConfigPath"]
+	named := !unset(file)
 	if named {
 		h.set("runtime_config_path", file, "options.ConfigPath")
 	}

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // crioKeys are the keys of [crio.runtime.runtimes.<handler>] but those that
@@ -56,7 +58,7 @@ var crioSettings = map[string]string{
 	"crio.storage_option":               "set engine.overlay_mount_options",
 }
 
-func (t *translation) crio(files []File) {
+func (t *translation) crio(files []*tomlfile.Document) {
 	tables, standard := map[string]*table{}, "crun"
 	for _, f := range files {
 		runtime := t.crioTables(f)
@@ -64,14 +66,14 @@ func (t *translation) crio(files []File) {
 			standard = name
 		}
 		for _, name := range sortedKeys(asTable(runtime["runtimes"])) {
-			at := Place{f.Name, []string{"crio", "runtime", "runtimes", name}}
+			at := place{f, []string{"crio", "runtime", "runtimes", name}}
 			values, ok := asTable(runtime["runtimes"])[name].(map[string]any)
 			if !ok {
-				t.note(Note{Place: at, Why: "is not a table, so not a handler"})
+				t.note(at, "", "is not a table, so not a handler", "")
 				continue
 			}
 			if first, twice := tables[name]; twice {
-				t.note(Note{Place: first.at, Handler: name, Why: "has no effect: " + f.Name + " is read later and also has this handler"})
+				t.note(first.at, name, "has no effect: "+f.File+" is read later and also has this handler", "")
 			}
 			tables[name] = newTable(name, at, values)
 		}
@@ -87,7 +89,7 @@ func asTable(v any) map[string]any {
 }
 
 // crioTables returns [crio.runtime] of a file, and notes what else there is.
-func (t *translation) crioTables(f File) map[string]any {
+func (t *translation) crioTables(f *tomlfile.Document) map[string]any {
 	for _, key := range sortedKeys(f.Values) {
 		if key != "crio" {
 			t.foreignTable(f, key, "CRI-O", "import.crio")
@@ -112,22 +114,22 @@ func (t *translation) crioTables(f File) map[string]any {
 	return runtime
 }
 
-func (t *translation) crioSetting(f File, key ...string) {
-	t.note(Note{Place: Place{f.Name, key}, Why: "is about CRI-O itself; only handlers are imported", Do: crioSettings[strings.Join(key, ".")]})
+func (t *translation) crioSetting(f *tomlfile.Document, key ...string) {
+	t.note(place{f, key}, "", "is about CRI-O itself; only handlers are imported", crioSettings[strings.Join(key, ".")])
 }
 
 // foreignTable is about a table at the top that the daemon has not.
-func (t *translation) foreignTable(f File, key, whose, list string) {
-	n := Note{Place: Place{f.Name, []string{key}}, Why: "is not a table of " + whose + "'s"}
+func (t *translation) foreignTable(f *tomlfile.Document, key, whose, list string) {
+	do := ""
 	switch key {
 	case "runtimes", "default_runtime", "import", "engine", "server":
-		n.Do = "if this file is berth's, put it into conf.d and not into a directory of " + list
+		do = "if this file is berth's, put it into conf.d and not into a directory of " + list
 	case "plugins":
-		n.Do = "if this file is containerd's, list it in import.containerd"
+		do = "if this file is containerd's, list it in import.containerd"
 	case "crio":
-		n.Do = "if this file is CRI-O's, list it in import.crio"
+		do = "if this file is CRI-O's, list it in import.crio"
 	}
-	t.note(n)
+	t.note(place{f, []string{key}}, "", "is not a table of "+whose+"'s", do)
 }
 
 func (t *translation) crioHandler(from, standard *table, standardName string) {
@@ -181,7 +183,7 @@ func (h *translating) program(name, from string) {
 	found := h.find(name)
 	if found == "" {
 		h.to.Unfound = name
-		h.to.From["runtime_path"] = h.from.place(from)
+		h.to.From["runtime_path"] = h.from.place(from).origin()
 		return
 	}
 	h.set("runtime_path", found, from)

@@ -3,13 +3,16 @@
 //
 // It decides and does nothing: files come parsed, and programs are looked for by
 // a function. What a translated table says is checked by pkg/config like any
-// other table, which also knows the lines.
+// other table.
 package imports
 
 import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // Kind is whose configuration a file is.
@@ -22,42 +25,28 @@ const (
 	Containerd Kind = "containerd"
 )
 
-// File is one parsed file.
-type File struct {
-	// Name is the path.
-	Name string
-	// Values are the keys of the file.
-	Values map[string]any
-}
-
-// Place is a key in a file.
-type Place struct {
-	File string
-	Key  []string
-}
-
-// Below is the place of a key in the table that is here.
-func (p Place) Below(parts ...string) Place {
-	return Place{File: p.File, Key: slices.Concat(p.Key, parts)}
-}
-
 // Handler is one translated table.
 type Handler struct {
 	// Name is the handler's name, as it is written.
 	Name string
-	// At is its table.
-	At Place
+	// At is its table, and Key the full key of that.
+	At  tomlfile.Origin
+	Key string
 	// Values are the keys of [runtimes.<handler>] that say the same to berth.
 	Values map[string]any
 	// From tells where each of these is from: "runtime_path", "options.Root".
-	From map[string]Place
+	From map[string]tomlfile.Origin
 	// Unfound says that no runtime_path is known, and why; else it is empty.
 	Unfound string
 }
 
-// Note is something that means nothing to berth, or something else.
+// Note is something in a file that means nothing to berth, or something else than to the
+// daemon that the file is for.
 type Note struct {
-	Place
+	// Origin is the place of the key.
+	Origin tomlfile.Origin
+	// Key is the full key in that file.
+	Key string
 	// Handler is empty if it is about no handler.
 	Handler string
 	// Why it is not taken over, or how.
@@ -66,11 +55,45 @@ type Note struct {
 	Do string
 }
 
-// Result is what files amount to. Handlers are sorted by name, notes by file
-// and key.
-type Result struct {
-	Handlers []Handler
-	Notes    []Note
+// String is "file:line:column: key: why; what to do".
+func (n Note) String() string {
+	s := n.Key + ": " + n.Why
+	if n.Key == "" {
+		s = n.Why
+	}
+	if at := n.Origin.Place(); at != "" {
+		s = at + ": " + s
+	}
+	if n.Do != "" {
+		s += "; " + n.Do
+	}
+	return s
+}
+
+// SortNotes sorts by place.
+func SortNotes(notes []Note) {
+	slices.SortStableFunc(notes, func(a, b Note) int { return cmp.Or(a.Origin.Compare(b.Origin), cmp.Compare(a.Key, b.Key)) })
+}
+
+// place is a key in a file.
+type place struct {
+	file *tomlfile.Document
+	key  []string
+}
+
+// below is the place of a key in the table that is here.
+func (p place) below(parts ...string) place {
+	return place{p.file, slices.Concat(p.key, parts)}
+}
+
+// origin is where the key is, or the table that it is in.
+func (p place) origin() tomlfile.Origin {
+	for n := len(p.key); n > 0; n-- {
+		if o, ok := p.file.Origins[tomlfile.JoinKey(p.key[:n]...)]; ok {
+			return o
+		}
+	}
+	return tomlfile.Origin{File: p.file.File}
 }
 
 // Find returns the absolute path of a program, or "".
@@ -88,8 +111,9 @@ func KindOf(values map[string]any) (Kind, bool) {
 }
 
 // Translate translates files of one kind that are read in this order, a later
-// one over an earlier one as their own daemon does it. Pure but for find.
-func Translate(kind Kind, files []File, find Find) Result {
+// one over an earlier one as their own daemon does it. Handlers are sorted by name. Pure
+// but for find.
+func Translate(kind Kind, files []*tomlfile.Document, find Find) ([]Handler, []Note) {
 	t := &translation{find: find}
 	switch kind {
 	case CRIO:
@@ -97,39 +121,41 @@ func Translate(kind Kind, files []File, find Find) Result {
 	case Containerd:
 		t.containerd(files)
 	}
-	slices.SortFunc(t.result.Handlers, func(a, b Handler) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortStableFunc(t.result.Notes, func(a, b Note) int { return comparePlaces(a.Place, b.Place) })
-	return t.result
+	slices.SortFunc(t.handlers, func(a, b Handler) int { return cmp.Compare(a.Name, b.Name) })
+	return t.handlers, t.notes
 }
 
 // translation collects what is found.
 type translation struct {
-	find   Find
-	result Result
+	find     Find
+	handlers []Handler
+	notes    []Note
 }
 
-func (t *translation) note(n Note) { t.result.Notes = append(t.result.Notes, n) }
+func (t *translation) note(at place, handler, why, do string) {
+	t.notes = append(t.notes, Note{Origin: at.origin(), Key: tomlfile.JoinKey(at.key...), Handler: handler, Why: why, Do: do})
+}
 
 // table is a foreign handler's table, possibly merged from several files.
 type table struct {
 	name   string
-	at     Place
+	at     place
 	values map[string]any
 	// places are those of keys of values, and of "options.<key>".
-	places map[string]Place
+	places map[string]place
 	// wasm is where containerd is told that the images are of WebAssembly; zero if it is
 	// not.
-	wasm Place
+	wasm place
 }
 
-func newTable(name string, at Place, values map[string]any) *table {
-	t := &table{name: name, at: at, values: map[string]any{}, places: map[string]Place{}}
+func newTable(name string, at place, values map[string]any) *table {
+	t := &table{name: name, at: at, values: map[string]any{}, places: map[string]place{}}
 	t.merge(at, values)
 	return t
 }
 
 // merge lays keys over those that are there, and those of options one by one.
-func (t *table) merge(at Place, values map[string]any) {
+func (t *table) merge(at place, values map[string]any) {
 	for _, key := range sortedKeys(values) {
 		v := values[key]
 		if options, ok := v.(map[string]any); ok && key == "options" {
@@ -138,17 +164,17 @@ func (t *table) merge(at Place, values map[string]any) {
 			maps.Copy(merged, before)
 			for name, o := range options {
 				merged[name] = o
-				t.places["options."+name] = at.Below("options", name)
+				t.places["options."+name] = at.below("options", name)
 			}
 			v = merged
 		}
 		t.values[key] = v
-		t.places[key] = at.Below(key)
+		t.places[key] = at.below(key)
 	}
 }
 
 // place is where a key is, or the table where the key is not there.
-func (t *table) place(key string) Place {
+func (t *table) place(key string) place {
 	if p, ok := t.places[key]; ok {
 		return p
 	}
@@ -173,15 +199,18 @@ type translating struct {
 }
 
 func (t *translation) begin(from *table) *translating {
-	return &translating{t, from, Handler{Name: from.name, At: from.at, Values: map[string]any{}, From: map[string]Place{}}}
+	return &translating{t, from, Handler{
+		Name: from.name, At: from.at.origin(), Key: tomlfile.JoinKey(from.at.key...),
+		Values: map[string]any{}, From: map[string]tomlfile.Origin{},
+	}}
 }
 
-func (h *translating) end() { h.result.Handlers = append(h.result.Handlers, h.to) }
+func (h *translating) end() { h.handlers = append(h.handlers, h.to) }
 
 // set gives berth's key a value that is from a foreign key.
 func (h *translating) set(key string, v any, from string) {
 	h.to.Values[key] = v
-	h.to.From[key] = h.from.place(from)
+	h.to.From[key] = h.from.place(from).origin()
 }
 
 // option does so in the options table.
@@ -192,11 +221,11 @@ func (h *translating) option(key string, v any, from string) {
 		h.set("options", options, "options")
 	}
 	options[key] = v
-	h.to.From["options."+key] = h.from.place(from)
+	h.to.From["options."+key] = h.from.place(from).origin()
 }
 
 func (h *translating) note(from, why, do string) {
-	h.translation.note(Note{Place: h.from.place(from), Handler: h.from.name, Why: why, Do: do})
+	h.translation.note(h.from.place(from), h.from.name, why, do)
 }
 
 // keys translates those keys that mean one thing by themselves; skip are looked
@@ -231,6 +260,8 @@ type meaning struct {
 // unset says that a value is what the key has where it is not written.
 func unset(v any) bool {
 	switch x := v.(type) {
+	case nil:
+		return true
 	case string:
 		return x == ""
 	case bool:
@@ -243,4 +274,14 @@ func unset(v any) bool {
 		return len(x) == 0
 	}
 	return false
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// near is advice to someone who mistyped a key.
+func near[V any](key string, known map[string]V) string {
+	if like, ok := handler.Nearest(key, sortedKeys(known)); ok {
+		return "correct it to " + like + " if that was meant"
+	}
+	return ""
 }

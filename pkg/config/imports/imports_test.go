@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // inBin finds every program in one directory.
@@ -16,37 +17,37 @@ func inBin(program string) string { return "/bin/" + program }
 
 type tables = map[string]any
 
-func crioFile(name string, handlers tables) File {
-	return File{Name: name, Values: tables{"crio": tables{"runtime": tables{"runtimes": handlers}}}}
+func crioFile(name string, handlers tables) *tomlfile.Document {
+	return &tomlfile.Document{File: name, Values: tables{"crio": tables{"runtime": tables{"runtimes": handlers}}}}
 }
 
-func containerdFile(name, plugin string, handlers tables) File {
-	return File{Name: name, Values: tables{"plugins": tables{plugin: tables{"containerd": tables{"runtimes": handlers}}}}}
+func containerdFile(name, plugin string, handlers tables) *tomlfile.Document {
+	return &tomlfile.Document{File: name, Values: tables{"plugins": tables{plugin: tables{"containerd": tables{"runtimes": handlers}}}}}
 }
 
 // TestTwoFilesWithOneHandler: CRI-O takes the later table, containerd 2 merges
 // them key by key, whatever version the files have.
 func TestTwoFilesWithOneHandler(t *testing.T) {
-	crio := Translate(CRIO, []File{
+	handlers, notes := Translate(CRIO, []*tomlfile.Document{
 		crioFile("1", tables{"a": tables{"runtime_path": "/one", "runtime_root": "/run/one"}}),
 		crioFile("2", tables{"a": tables{"runtime_path": "/two"}}),
 	}, inBin)
-	if want := (tables{"runtime_path": "/two", "runtime_type": "oci"}); len(crio.Handlers) != 1 || !reflect.DeepEqual(crio.Handlers[0].Values, want) {
-		t.Errorf("CRI-O's is %+v", crio.Handlers)
+	if want := (tables{"runtime_path": "/two", "runtime_type": "oci"}); len(handlers) != 1 || !reflect.DeepEqual(handlers[0].Values, want) {
+		t.Errorf("CRI-O's is %+v", handlers)
 	}
-	if len(crio.Notes) != 1 || crio.Notes[0].File != "1" || !strings.Contains(crio.Notes[0].Why, "2 is read later") {
-		t.Errorf("notes are %+v", crio.Notes)
+	if len(notes) != 1 || notes[0].Origin.File != "1" || !strings.Contains(notes[0].Why, "2 is read later") {
+		t.Errorf("notes are %+v", notes)
 	}
 
-	containerd := Translate(Containerd, []File{
+	handlers, _ = Translate(Containerd, []*tomlfile.Document{
 		containerdFile("1", "cri", tables{"a": tables{"cni_conf_dir": "/net", "options": tables{"BinaryName": "one", "Root": "/run/one"}}}),
 		containerdFile("2", "io.containerd.cri.v1.runtime", tables{"a": tables{"runtime_type": "io.containerd.runc.v2", "options": tables{"BinaryName": "two"}}}),
 	}, inBin)
 	want := tables{"runtime_path": "/bin/two", "runtime_type": "oci", "runtime_root": "/run/one", "cni_conf_dir": "/net"}
-	if len(containerd.Handlers) != 1 || !reflect.DeepEqual(containerd.Handlers[0].Values, want) {
-		t.Errorf("containerd's is %+v", containerd.Handlers)
+	if len(handlers) != 1 || !reflect.DeepEqual(handlers[0].Values, want) {
+		t.Errorf("containerd's is %+v", handlers)
 	}
-	from := containerd.Handlers[0].From
+	from := handlers[0].From
 	if from["runtime_path"].File != "2" || from["runtime_root"].File != "1" || from["cni_conf_dir"].File != "1" {
 		t.Errorf("keys are from %+v", from)
 	}
@@ -76,7 +77,8 @@ func TestKindOf(t *testing.T) {
 // of images is told of.
 func TestVolumesOfImages(t *testing.T) {
 	crio := func(value string) []Note {
-		return Translate(CRIO, []File{{Name: "f", Values: tables{"crio": tables{"image": tables{"image_volumes": value}}}}}, inBin).Notes
+		_, notes := Translate(CRIO, []*tomlfile.Document{{File: "f", Values: tables{"crio": tables{"image": tables{"image_volumes": value}}}}}, inBin)
+		return notes
 	}
 	told := func(notes []Note) bool {
 		for _, n := range notes {
@@ -89,9 +91,9 @@ func TestVolumesOfImages(t *testing.T) {
 	if !told(crio("ignore")) || told(crio("mkdir")) || told(crio("bind")) {
 		t.Errorf("CRI-O's: %+v, %+v, %+v", crio("ignore"), crio("mkdir"), crio("bind"))
 	}
-	containerd := Translate(Containerd, []File{{Name: "f", Values: tables{"plugins": tables{
+	_, containerd := Translate(Containerd, []*tomlfile.Document{{File: "f", Values: tables{"plugins": tables{
 		"io.containerd.cri.v1.runtime": tables{"ignore_image_defined_volumes": true},
-	}}}}, inBin).Notes
+	}}}}, inBin)
 	if !told(containerd) {
 		t.Errorf("containerd's: %+v", containerd)
 	}
@@ -101,15 +103,15 @@ func TestVolumesOfImages(t *testing.T) {
 // later of two files wins.
 func TestImagePlatforms(t *testing.T) {
 	node := runtime.GOOS + "/" + runtime.GOARCH
-	file := func(platforms ...any) []File {
-		files := []File{containerdFile("0", "io.containerd.cri.v1.runtime", tables{"a": tables{"runtime_type": "io.containerd.spin.v2"}})}
+	file := func(platforms ...any) []*tomlfile.Document {
+		files := []*tomlfile.Document{containerdFile("0", "io.containerd.cri.v1.runtime", tables{"a": tables{"runtime_type": "io.containerd.spin.v2"}})}
 		for i, p := range platforms {
-			files = append(files, File{Name: strconv.Itoa(i + 1), Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"a": tables{"platform": p}}}}}})
+			files = append(files, &tomlfile.Document{File: strconv.Itoa(i + 1), Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"a": tables{"platform": p}}}}}})
 		}
 		return files
 	}
 	for name, tc := range map[string]struct {
-		files []File
+		files []*tomlfile.Document
 		want  any
 		from  string
 		notes int
@@ -123,14 +125,14 @@ func TestImagePlatforms(t *testing.T) {
 		"another that no node runs":  {file("windows/wasm"), nil, "", 1},
 		"something that is no value": {file(int64(1)), nil, "", 1},
 	} {
-		r := Translate(Containerd, tc.files, inBin)
-		if len(r.Handlers) != 1 || r.Handlers[0].Values["platform"] != tc.want || r.Handlers[0].From["platform"].File != tc.from || len(r.Notes) != tc.notes {
-			t.Errorf("%s: %+v, %+v", name, r.Handlers, r.Notes)
+		handlers, notes := Translate(Containerd, tc.files, inBin)
+		if len(handlers) != 1 || handlers[0].Values["platform"] != tc.want || handlers[0].From["platform"].File != tc.from || len(notes) != tc.notes {
+			t.Errorf("%s: %+v, %+v", name, handlers, notes)
 		}
 	}
-	nobody := Translate(Containerd, []File{{Name: "1", Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"b": tables{"platform": "wasi/wasm"}}}}}}}, inBin)
-	if len(nobody.Notes) != 1 || !strings.Contains(nobody.Notes[0].Why, "nowhere") {
-		t.Errorf("of a handler that is not there: %+v", nobody.Notes)
+	_, nobody := Translate(Containerd, []*tomlfile.Document{{File: "1", Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"b": tables{"platform": "wasi/wasm"}}}}}}}, inBin)
+	if len(nobody) != 1 || !strings.Contains(nobody[0].Why, "nowhere") {
+		t.Errorf("of a handler that is not there: %+v", nobody)
 	}
 }
 
@@ -148,20 +150,21 @@ func TestRegistriesOfContainerd(t *testing.T) {
 		"headers": tables{"X-Token": []any{"secret"}},
 	}
 	want := map[string]string{
-		"config_path": "registry.hosts_dir", "mirrors docker.io": "[host.", "mirrors *": "_default/hosts.toml",
-		"configs reg.example:5000 auth": "imagePullSecrets", "configs reg.example:5000 tls": "skip_verify",
-		"auths https://old.example": "imagePullSecrets", "headers X-Token": "header",
+		`config_path`: "registry.hosts_dir", `mirrors."docker.io"`: "[host.", `mirrors."*"`: "_default/hosts.toml",
+		`configs."reg.example:5000".auth`: "imagePullSecrets", `configs."reg.example:5000".tls`: "skip_verify",
+		`auths."https://old.example"`: "imagePullSecrets", `headers.X-Token`: "header",
 	}
 	for _, plugin := range []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"} {
-		notes := Translate(Containerd, []File{{Name: "1", Values: tables{"plugins": tables{plugin: tables{"registry": registry}}}}}, inBin).Notes
+		_, notes := Translate(Containerd, []*tomlfile.Document{{File: "1", Values: tables{"plugins": tables{plugin: tables{"registry": registry}}}}}, inBin)
 		if len(notes) != len(want) {
 			t.Errorf("%s: %d notes, want %d", plugin, len(notes), len(want))
 		}
 		for _, n := range notes {
-			if advice := want[strings.Join(n.Key[min(3, len(n.Key)):], " ")]; advice == "" || !strings.Contains(n.Do, advice) {
+			_, key, _ := strings.Cut(n.Key, ".registry.")
+			if advice := want[key]; advice == "" || !strings.Contains(n.Do, advice) {
 				t.Errorf("%s: of %v it says %q, %q", plugin, n.Key, n.Why, n.Do)
 			}
-			if strings.Contains(n.Why+n.Do+strings.Join(n.Key, " "), "secret") {
+			if strings.Contains(n.Why+n.Do+n.Key, "secret") {
 				t.Errorf("%s: a note has the secret: %+v", plugin, n)
 			}
 		}

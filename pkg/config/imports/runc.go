@@ -3,6 +3,7 @@ package imports
 import (
 	"cmp"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -33,12 +34,8 @@ var onlyShim = []string{"IoUid", "IoGid", "TaskApiAddress", "TaskApiVersion"}
 // options; the shim itself is kept where the table insists on one.
 func (h *translating) runc() {
 	options := h.from.options()
-	insists := !unset(h.from.values["runtime_path"]) && h.from.values["runtime_path"] != nil
-	for _, key := range onlyShim {
-		if v, ok := options[key]; ok && !unset(v) {
-			insists = true
-		}
-	}
+	insists := !unset(h.from.values["runtime_path"]) ||
+		slices.ContainsFunc(onlyShim, func(key string) bool { return !unset(options[key]) })
 	if kind := h.from.text("runtime_type"); kind != "io.containerd.runc.v2" {
 		h.note("runtime_type", "is taken for io.containerd.runc.v2", "")
 	}
@@ -74,11 +71,11 @@ func (h *translating) ociRuntime(options map[string]any) {
 		h.program(name, from)
 	}
 	for _, key := range []string{"RuntimeRoot", "Root"} {
-		if v, ok := options[key]; ok && !unset(v) {
+		if v := options[key]; !unset(v) {
 			h.set("runtime_root", v, "options."+key)
 		}
 	}
-	if _, set := h.to.Values["runtime_root"]; set && !unset(h.from.values["runtime_root"]) && h.from.values["runtime_root"] != nil {
+	if _, set := h.to.Values["runtime_root"]; set && !unset(h.from.values["runtime_root"]) {
 		h.note("runtime_root", "options.Root is for the same and counts", "")
 		delete(h.from.values, "runtime_root")
 	}
@@ -87,14 +84,14 @@ func (h *translating) ociRuntime(options map[string]any) {
 // runcBinary is the OCI runtime that a table names, and by which key.
 func (h *translating) runcBinary(options map[string]any) (binary any, from string) {
 	for _, key := range []string{"BinaryName", "Runtime"} {
-		if v, ok := options[key]; ok && !unset(v) {
-			if other, twice := options["Runtime"]; key == "BinaryName" && twice && !unset(other) && other != v {
+		if v := options[key]; !unset(v) {
+			if other := options["Runtime"]; key == "BinaryName" && !unset(other) && other != v {
 				h.note("options.Runtime", "BinaryName is for the same and counts", "")
 			}
 			return v, "options." + key
 		}
 	}
-	if v, ok := h.from.values["runtime_engine"]; ok && !unset(v) {
+	if v := h.from.values["runtime_engine"]; !unset(v) {
 		return v, "runtime_engine"
 	}
 	return "runc", "runtime_type"
@@ -103,7 +100,7 @@ func (h *translating) runcBinary(options map[string]any) (binary any, from strin
 // runcByShim keeps containerd's shim, with those options that it has.
 func (h *translating) runcByShim(options map[string]any) {
 	h.set("runtime_type", "shim", "runtime_type")
-	if v := h.from.values["runtime_path"]; !unset(v) && v != nil {
+	if v := h.from.values["runtime_path"]; !unset(v) {
 		h.set("runtime_path", v, "runtime_path")
 	} else {
 		h.program(runcShim, "runtime_type")

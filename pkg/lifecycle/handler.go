@@ -108,8 +108,3 @@ type Outcome struct {
 	Error    error
 	Problems []string
 }
-
-func (o *Outcome) copy() *Outcome {
-	c := *o
-	return &c
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/router"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
@@ -37,6 +38,10 @@ func (n *node) Paths() []string { return nil }
 
 func (n *node) Check(context.Context, *handler.Definition, probe.Depth) (*probe.Runtime, error) {
 	return &probe.Runtime{}, nil
+}
+
+func (*node) Capabilities(context.Context, *handler.Definition, *probe.Runtime) capability.Table {
+	return capability.Table{}
 }
 
 func (n *node) Live() map[string]int {
@@ -102,7 +107,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 		}
 		return nil
 	}
-	m := test.Value(lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, Dir: t.TempDir()}))(t)
+	m := test.Value(lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, CapabilitySource: n, Dir: t.TempDir()}))(t)
 	defer func() { test.Check(t, m.Close()) }()
 	n.router = router.New(router.NewPods(n.registry), struct{ router.Told }{}, nil)
 	n.router.Adopt(n.backend)

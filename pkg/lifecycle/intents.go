@@ -2,7 +2,7 @@ package lifecycle
 
 import (
 	"cmp"
-	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -32,38 +32,16 @@ type Intent struct {
 // maxReason bounds an intent's reason, in bytes: clients of the CRI read it.
 const maxReason = 256
 
-// intentFile is where intents are kept. One goroutine at a time may use it.
-type intentFile struct{ path string }
-
-// intentFormat is the number of the form on disk.
-const intentFormat = 1
-
-// storedIntents is the form on disk.
-type storedIntents struct {
-	Handlers map[string]*Intent `json:"handlers"`
-}
-
-// read returns the intents of an earlier daemon. A file that cannot be used is
-// an error, and no intents.
-func (f intentFile) read() (map[string]*Intent, error) {
-	var s storedIntents
-	if err := statefile.Read(f.path, intentFormat, &s); err != nil {
-		return map[string]*Intent{}, fmt.Errorf("read cordons and drains of handlers; "+
-			"remove the file and cordon them again: %w", err)
+// intentFile is where intents are kept.
+func intentFile(dir string) statefile.ByHandler[*Intent] {
+	return statefile.ByHandler[*Intent]{
+		Path:     filepath.Join(dir, "intents.json"),
+		Unusable: "read cordons and drains of handlers; remove the file and cordon them again",
 	}
-	kept := map[string]*Intent{}
-	for name, i := range s.Handlers {
-		if i != nil && (i.Kind == Cordon || i.Kind == Drain) {
-			kept[name] = i
-		}
-	}
-	return kept, nil
 }
 
-// write replaces the file by one that survives a power cut.
-func (f intentFile) write(intents map[string]*Intent) error {
-	return statefile.Write(f.path, intentFormat, storedIntents{intents})
-}
+// Known implements statefile.Decision.
+func (i *Intent) Known() bool { return i != nil && (i.Kind == Cordon || i.Kind == Drain) }
 
 func (i *Intent) phase() handler.Phase {
 	if i.Kind == Drain {

@@ -22,29 +22,22 @@ func (s *store) told(e Entry, live map[string]int) Handler {
 	h := Handler{
 		Definition: e.Definition, Digest: e.Definition.Digest(), State: e.State, Default: name == s.plan.Default,
 		Configured: e.Configured, Since: e.Since, LivePods: live[name],
+		Intent: s.truth.intents[name], Rollout: s.truth.view(name).Status(),
 	}
 	if v, known := s.truth.verdictOf(e.Definition); known {
 		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
 		h.Capabilities = v.table
 	}
-	h.Rollout = s.truth.rollouts()(name).Status()
-	if i := s.truth.intents[name]; i != nil {
-		kept := *i
-		h.Intent = &kept
-	}
 	return h
 }
 
-func (s *store) current() Current {
+// Current tells what is in force.
+func (s *store) Current() Current {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := Current{
+	return Current{
 		Generation: s.plan.Generation, Digest: s.plan.Digest, Default: s.plan.Default,
 		Loaded: s.truth.loaded, Trigger: s.truth.trigger, Config: s.truth.config,
-		Problems: slices.Clone(s.problems), NeedRestart: slices.Clone(s.truth.pending),
+		Problems: slices.Clone(s.problems), NeedRestart: slices.Clone(s.truth.pending), Last: s.last,
 	}
-	if s.last != nil {
-		c.Last = s.last.copy()
-	}
-	return c
 }

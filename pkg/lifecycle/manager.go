@@ -22,13 +22,13 @@ package lifecycle
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
@@ -41,33 +41,30 @@ type Manager struct {
 	*store
 
 	watch   bool // the configuration's files
-	intents intentFile
+	intents statefile.ByHandler[*Intent]
 	probes  *probes
 	reloads *reloader
 	// first is closed when the probes of Start are over.
 	first chan struct{}
 }
 
-// New checks the options and publishes a first plan, in which no handler
+// New publishes a first plan, in which no handler
 // accepts pods yet. Intents of an earlier daemon are read. The log of ctx is that
 // of the Manager; its end is not.
 func New(ctx context.Context, o Options) (*Manager, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
 	past, err := readHistory(o.Dir)
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to read the history of changes; starting a new one")
 	}
 	s := newStore(newBackground(ctx), o.Live, o.Publisher, past)
 	r := newRollouts(s, o.Dir)
-	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource}
+	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource, underway: map[string]int{}}
 	m := &Manager{
 		Controller: r.controller, starts: &starts{probes: p, logs: map[string]*startLog{}}, store: s,
-		watch: o.Config.Handlers.Watch, intents: intentFile{filepath.Join(o.Dir, "intents.json")}, probes: p,
+		watch: o.Config.Handlers.Watch, intents: intentFile(o.Dir), probes: p,
 		reloads: newReloader(r, p, o), first: make(chan struct{}),
 	}
-	intents, err := m.intents.read()
+	intents, err := m.intents.Read()
 	if err != nil {
 		s.problems = append(s.problems, err.Error())
 	}
@@ -192,9 +189,6 @@ func (m *Manager) startsOf(h Handler) Starts {
 	}
 	return s
 }
-
-// Current tells what is in force.
-func (m *Manager) Current() Current { return m.current() }
 
 // Changes are the last changes of a handler on this node, the oldest first; all if name is
 // empty. They survive restarts. The error is of the class ErrNotFound for a handler that

@@ -514,9 +514,3 @@ func TestWatchersThatAreSlowMissNothing(t *testing.T) {
 	}
 	test.ErrorIs(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), errClosed, "a closed Manager reloads")
 }
-
-func TestOptionsAreChecked(t *testing.T) {
-	for _, o := range []Options{{}, {Config: conf("runc", "/r")}} {
-		test.Says(t, test.Err(New(t.Context(), o)), "lifecycle: Options.")
-	}
-}

@@ -1,6 +1,8 @@
 package lifecycle
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -12,8 +14,6 @@ var (
 		"Generation of the handler table that routes new pods; grows with every change, restarts with the daemon.", nil, nil)
 	infoDesc = prometheus.NewDesc("berth_config_info",
 		"Always 1; the label is the digest of the running configuration.", []string{"digest"}, nil)
-	reloadsDesc = prometheus.NewDesc("berth_config_reloads_total",
-		"Configuration reloads, by trigger and result.", []string{"trigger", "outcome"}, nil)
 	reloadFailedDesc = prometheus.NewDesc("berth_config_last_reload_failed",
 		"1 if the configuration files were rejected because of an error at the last start or reload, otherwise 0.", nil, nil)
 	reloadTimeDesc = prometheus.NewDesc("berth_config_last_success_timestamp_seconds",
@@ -30,11 +30,55 @@ var (
 
 var phases = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}
 
+// counts are what the metrics tell about reloads.
+type counts struct {
+	reloads *prometheus.CounterVec // by trigger and outcome
+	// success is when the configuration in force was read, by a start or reload.
+	success time.Time
+	failed  bool
+}
+
+// Outcomes of reloads, as metrics tell them.
+const (
+	outcomeChanged   = "changed"
+	outcomeUnchanged = "unchanged"
+	outcomeFailed    = "failed"
+)
+
+func newCounts() counts {
+	c := counts{reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_config_reloads_total", Help: "Configuration reloads, by trigger and result.",
+	}, []string{"trigger", "outcome"})}
+	for _, trigger := range triggers {
+		for _, outcome := range []string{outcomeChanged, outcomeUnchanged, outcomeFailed} {
+			c.reloads.WithLabelValues(string(trigger), outcome)
+		}
+	}
+	return c
+}
+
+func (c *counts) reloaded(o *Outcome) {
+	outcome := outcomeUnchanged
+	switch {
+	case o.Error != nil:
+		outcome = outcomeFailed
+	case o.Changed:
+		outcome = outcomeChanged
+	}
+	if o.Trigger != TriggerStart {
+		c.reloads.WithLabelValues(string(o.Trigger), outcome).Inc()
+	}
+	if c.failed = o.Error != nil; !c.failed {
+		c.success = o.At
+	}
+}
+
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{generationDesc, infoDesc, reloadsDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc, rolloutDesc} {
+	for _, d := range []*prometheus.Desc{generationDesc, infoDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc, rolloutDesc} {
 		to <- d
 	}
+	m.counts.reloads.Describe(to)
 }
 
 // Collect implements prometheus.Collector. Every series that can be is there
@@ -51,22 +95,16 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 	gauge(reloadTimeDesc, float64(m.counts.success.UnixMilli())/1000)
 	gauge(restartDesc, float64(len(m.truth.pending)))
 	gauge(polledDesc, oneIf(m.reloads.polls.Load()))
-	view := m.truth.rollouts()
 	for _, e := range m.plan.Entries {
 		for _, phase := range phases {
 			gauge(stateDesc, oneIf(e.State.Phase == phase), e.Definition.Name, string(phase))
 		}
-		label := view(e.Definition.Name).Status().Label()
+		label := m.truth.view(e.Definition.Name).Status().Label()
 		for _, one := range rollout.Labels() {
 			gauge(rolloutDesc, oneIf(label == one), e.Definition.Name, one)
 		}
 	}
-	for _, trigger := range []Trigger{TriggerSignal, TriggerFiles, TriggerAdmin} {
-		for _, outcome := range []string{outcomeChanged, outcomeUnchanged, outcomeFailed} {
-			to <- prometheus.MustNewConstMetric(reloadsDesc, prometheus.CounterValue,
-				float64(m.counts.reloads[countKey{trigger, outcome}]), string(trigger), outcome)
-		}
-	}
+	m.counts.reloads.Collect(to)
 }
 
 func oneIf(b bool) float64 {

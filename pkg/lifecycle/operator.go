@@ -58,13 +58,13 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 		if i != nil {
 			t.intents[name] = i
 		}
-		if err := m.intents.write(t.intents); err != nil {
+		if err := m.intents.Write(t.intents); err != nil {
 			return fmt.Errorf("store the cordon or drain of handler %q: %w", name, err)
 		}
 		return nil
 	})
 	if err != nil {
-		if again := m.intents.write(before.intents); again != nil {
+		if again := m.intents.Write(before.intents); again != nil {
 			log.G(ctx).WithError(again).WithField("handler", name).Error("Failed to roll back stored handler intent")
 		}
 		return err

@@ -2,9 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path/filepath"
 
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -70,26 +67,9 @@ type Options struct {
 	Live   LivePods
 	// Publisher takes over tables.
 	Publisher Publisher
-	// Dir is where intents are kept: a directory that survives a reboot.
-	Dir string
-
+	// Dir is where intents are kept: the absolute path of a directory that survives a reboot.
+	Dir              string
+	CapabilitySource CapabilitySource
 	// Announcer may be nil.
 	Announcer Announcer
-	// CapabilitySource may be nil: then nothing is known of what handlers can do.
-	CapabilitySource CapabilitySource
-}
-
-func (o *Options) check() error {
-	for name, missing := range map[string]bool{
-		"Config": o.Config == nil, "Loader": o.Loader == nil, "Prober": o.Prober == nil,
-		"Live": o.Live == nil, "Publisher": o.Publisher == nil,
-	} {
-		if missing {
-			return errors.New("lifecycle: Options." + name + " is missing")
-		}
-	}
-	if !filepath.IsAbs(o.Dir) {
-		return fmt.Errorf("lifecycle: Options.Dir %q must be an absolute path", o.Dir)
-	}
-	return nil
 }

@@ -36,8 +36,10 @@ type probes struct {
 	rollouts *rollouts
 
 	prober Prober
-	source CapabilitySource // may be nil
-	flying flights
+	source CapabilitySource
+	// underway counts the probes that have not ended, by the digest of a Definition. mu
+	// guards it.
+	underway map[string]int
 }
 
 // turns lets some go at a time.
@@ -66,7 +68,7 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 			v, _ = before.verdictOf(was) // a change of what failed its self-check pod has to pass one
 		}
 		ongoing.Add(1)
-		ended := p.flying.begin(d.Digest())
+		ended := p.begin(d.Digest())
 		p.work.Go(func() {
 			defer ongoing.Done()
 			defer ended()
@@ -120,9 +122,6 @@ func (p *probes) probe(d *handler.Definition, depth probe.Depth) result {
 
 // capabilities are what the handler of a good probe can do.
 func (p *probes) capabilities(r result) capability.Table {
-	if p.source == nil {
-		return capability.Table{}
-	}
 	ctx, cancel := context.WithTimeout(p.life, capabilityWait)
 	defer cancel()
 	return p.source.Capabilities(ctx, r.definition, r.runtime)
@@ -170,33 +169,25 @@ func (p *probes) tellDoubt(r result) {
 	}
 }
 
-// flights counts the probes that are under way, by the digest of a Definition.
-type flights struct {
-	mu  sync.Mutex
-	now map[string]int
-}
-
-func (f *flights) begin(digest string) (ended func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.now == nil {
-		f.now = map[string]int{}
-	}
-	f.now[digest]++
+// begin notes a probe, until ended is called.
+func (p *probes) begin(digest string) (ended func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.underway[digest]++
 	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.now[digest]--; f.now[digest] == 0 {
-			delete(f.now, digest)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.underway[digest]--; p.underway[digest] == 0 {
+			delete(p.underway, digest)
 		}
 	}
 }
 
-// without are those of which no probe is under way.
-func (f *flights) without(all []*handler.Definition) []*handler.Definition {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return f.now[d.Digest()] > 0 })
+// resting are those of which no probe is under way.
+func (p *probes) resting(all []*handler.Definition) []*handler.Definition {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return p.underway[d.Digest()] > 0 })
 }
 
 // lookInterval is the time between looks at pods, which wait for nothing.
@@ -217,7 +208,7 @@ func (p *probes) looks() {
 		t := p.snapshot()
 		h := t.config.Handlers
 		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
-		all := p.flying.without(t.due(time.Now()))
+		all := p.resting(t.due(time.Now()))
 		p.look(all, probe.Ask)
 		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
 			looked = time.Now()
@@ -225,7 +216,7 @@ func (p *probes) looks() {
 			if anew {
 				asked, depth = looked, probe.Ask
 			}
-			p.look(p.flying.without(others(Candidates(t.config), all)), depth)
+			p.look(p.resting(others(Candidates(t.config), all)), depth)
 		}
 		if p.stale() {
 			p.refresh()

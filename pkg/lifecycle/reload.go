@@ -116,7 +116,7 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 		before := r.outcome()
 		defer func() {
 			if !q.silent || r.outcome() != before {
-				a.Reloaded(ctx, r.current(), r.handlers())
+				a.Reloaded(ctx, r.Current(), r.handlers())
 			}
 		}()
 	}
@@ -191,7 +191,8 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 // done notes a reload that is over, and tells watchers; mu is held.
 func (r *reloader) done(o *Outcome, changed []string) {
 	o.Generation, o.Digest, o.Took = r.plan.Generation, r.plan.Digest, time.Since(o.At)
-	r.last = o.copy()
+	last := *o
+	r.last = &last
 	r.counts.reloaded(o)
 	r.tell(changed, r.last)
 }

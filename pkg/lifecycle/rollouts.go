@@ -8,17 +8,18 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 )
 
 // rollouts implements rollout.Host.
 type rollouts struct {
 	*store
 	controller *rollout.Controller
-	file       rollout.File
+	file       statefile.ByHandler[*rollout.Decision]
 }
 
 func newRollouts(s *store, dir string) *rollouts {
-	r := &rollouts{store: s, file: rollout.NewFile(dir)}
+	r := &rollouts{store: s, file: rollout.File(dir)}
 	r.controller = rollout.New(r)
 	return r
 }
@@ -27,7 +28,7 @@ func (r *rollouts) View(name string) (rollout.View, error) {
 	if err := r.known(name); err != nil {
 		return rollout.View{}, err
 	}
-	return r.snapshot().rollouts()(name), nil
+	return r.snapshot().view(name), nil
 }
 
 // Decide implements rollout.Host. A decision is on disk before it is in force.
@@ -36,7 +37,7 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 	defer r.mu.Unlock()
 	before := r.truth
 	changed, err := r.apply(Change{}, func(t *truth) error {
-		d, err := decide(t.rollouts()(name))
+		d, err := decide(t.view(name))
 		if err != nil {
 			return err
 		}
@@ -50,9 +51,9 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 		}
 		return err
 	}
-	r.controller.Keep(r.truth.rollouts())
+	r.controller.Keep(r.truth.view)
 	r.tell(changed, nil)
-	was, is := before.rollouts()(name).Status(), r.truth.rollouts()(name).Status()
+	was, is := before.view(name).Status(), r.truth.view(name).Status()
 	r.audit(Change{
 		Handler: name, What: "rollout", From: string(was.State), To: string(is.State), By: cmp.Or(userOf(ctx), byBerth),
 		Reason: strings.TrimSuffix(is.Path+": "+is.Reason, ": "),
@@ -65,7 +66,7 @@ func (r *rollouts) Go(f func(ctx context.Context)) bool { return r.spawn(f) }
 // settle drops the decisions on rollouts that are no more, and returns the handlers'
 // names.
 func (t *truth) settle() (dropped []string) {
-	dropped = rollout.Outdated(t.decisions, t.rollouts(), len(t.config.Broken) > 0 || len(t.config.Problems) > 0)
+	dropped = rollout.Outdated(t.decisions, t.view, len(t.config.Broken) > 0 || len(t.config.Problems) > 0)
 	for _, name := range dropped {
 		delete(t.decisions, name)
 	}
@@ -77,7 +78,7 @@ func (t *truth) settle() (dropped []string) {
 func (r *rollouts) settle() {
 	t := r.truth.copy()
 	dropped := t.settle()
-	r.controller.Keep(t.rollouts())
+	r.controller.Keep(t.view)
 	if len(dropped) == 0 {
 		return
 	}

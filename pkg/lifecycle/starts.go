@@ -115,7 +115,7 @@ func (s *starts) onTrial(name string, a handler.Attempt) bool {
 	if a.Definition == nil || a.Definition.Variant == "" {
 		return false
 	}
-	main, _ := s.probes.snapshot().rollouts()(name).Routes()
+	main, _ := s.probes.snapshot().view(name).Routes()
 	return main == nil || main.Variant == ""
 }
 
@@ -157,7 +157,7 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 // decide probes a handler whose starts fail. A self-check pod that has not finished when
 // its patience is over counts as failed until it has.
 func (p *probes) decide(d *handler.Definition, depth probe.Depth, last Starts) {
-	if len(p.flying.without([]*handler.Definition{d})) == 0 && depth < probe.RunPod {
+	if len(p.resting([]*handler.Definition{d})) == 0 && depth < probe.RunPod {
 		return
 	}
 	p.spawn(func(ctx context.Context) {

@@ -42,7 +42,7 @@ type store struct {
 }
 
 func newStore(b *background, live LivePods, p Publisher, h *history) *store {
-	return &store{background: b, live: live, publisher: p, history: h, routing: make(chan struct{}), counts: counts{reloads: map[countKey]int{}}, watchers: map[*watcher]struct{}{}}
+	return &store{background: b, live: live, publisher: p, history: h, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
 }
 
 // begins publishes the first plan, of handlers that nobody has probed.

@@ -55,7 +55,7 @@ func TestGenerationsOfAStore(t *testing.T) {
 			test.Must(t, s.open())
 		}
 		test.Must(t, s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }))
-		got = append(got, s.current().Generation)
+		got = append(got, s.Current().Generation)
 	}
 	test.EqualLists(t, "the result", got, []uint64{1, 1, 2, 3})
 	select {

@@ -59,11 +59,8 @@ func (t *truth) rollout(d *handler.Definition) rollout.View {
 	return v
 }
 
-// rollouts tells that of each handler that is configured, by its name.
-func (t *truth) rollouts() func(name string) rollout.View {
-	configured := definitions(t.config)
-	return func(name string) rollout.View { return t.rollout(configured[name]) }
-}
+// view is what is known about the rollout of a handler.
+func (t *truth) view(name string) rollout.View { return t.rollout(definitions(t.config)[name]) }
 
 // unable is why a configured handler cannot run pods, or empty.
 func (t *truth) unable(d *handler.Definition) string {

@@ -3,12 +3,14 @@ package rollout
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 )
 
 // Decision is what became of a rollout. It holds as long as exactly that candidate,
@@ -23,6 +25,17 @@ type Decision struct {
 	ByItself bool `json:"by_itself,omitempty"`
 	// SHA256 is that of the program; empty if it was not known.
 	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Known implements statefile.Decision.
+func (d *Decision) Known() bool { return d != nil && (d.State == Aborted || d.State == Promoted) }
+
+// File is where Decisions are kept, in a directory which survives a reboot.
+func File(dir string) statefile.ByHandler[*Decision] {
+	return statefile.ByHandler[*Decision]{
+		Path:     filepath.Join(dir, "rollouts.json"),
+		Unusable: "read rollout decisions; remove the file, and remove candidate from handlers whose rollout was aborted",
+	}
 }
 
 // Probed is what probes found of a candidate.

@@ -150,7 +150,7 @@ func TestOutdated(t *testing.T) {
 // TestFile holds the form on disk.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
-	f := NewFile(dir)
+	f := File(dir)
 	if all, err := f.Read(); err != nil || all == nil || len(all) > 0 {
 		t.Errorf("without a file: %v, %v", all, err)
 	}

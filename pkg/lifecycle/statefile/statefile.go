@@ -3,6 +3,7 @@ package statefile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,48 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/record"
 )
+
+// Decision is what was decided about a handler.
+type Decision interface {
+	// Known says whether it is one that this berth knows.
+	Known() bool
+}
+
+// ByHandler is a file with a decision about each of some handlers. One goroutine at a time
+// may use it.
+type ByHandler[D Decision] struct {
+	Path string
+	// Unusable is the error of a file that cannot be used, with what to do about it.
+	Unusable string
+}
+
+// byHandlerFormat is the number of the form on disk.
+const byHandlerFormat = 1
+
+type byHandler[D Decision] struct {
+	Handlers map[string]D `json:"handlers"`
+}
+
+// Read returns the decisions of an earlier daemon by the handlers' names. A file that cannot
+// be used is an error, and no decisions.
+func (f ByHandler[D]) Read() (map[string]D, error) {
+	var s byHandler[D]
+	if err := Read(f.Path, byHandlerFormat, &s); err != nil {
+		return map[string]D{}, fmt.Errorf("%s: %w", f.Unusable, err)
+	}
+	known := map[string]D{}
+	for name, d := range s.Handlers {
+		if d.Known() {
+			known[name] = d
+		}
+	}
+	return known, nil
+}
+
+// Write replaces the file by one that survives a power cut.
+func (f ByHandler[D]) Write(decisions map[string]D) error {
+	return Write(f.Path, byHandlerFormat, byHandler[D]{decisions})
+}
 
 // Read fills v from a file. One that does not exist leaves v as it is.
 func Read(path string, format int, v any) error {

@@ -110,7 +110,7 @@ func loadAccepted(o Options) (*Config, error) {
 	}
 	var docs []*document
 	for _, stored := range s.Documents {
-		d := parsed(stored.File, []byte(stored.Text))
+		d := parse(stored.File, []byte(stored.Text))
 		d.main = stored.Main
 		docs = append(docs, d)
 	}

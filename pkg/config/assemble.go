@@ -43,7 +43,7 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 	}
 	a.resolveAliases()
 	a.cfg.Runtimes = sortedByName(a.defs)
-	a.defaultRuntime(a.known(docs), mainOf(docs, a.options))
+	a.defaultRuntime(docs)
 	a.helpers()
 	return a.cfg, a.problems
 }

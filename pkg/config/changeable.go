@@ -42,53 +42,54 @@ func (c *Config) Changeable() (refused Problems, warnings []string) {
 		v.directory("nri.plugin_path", c.NRI.PluginPath, trust.Program)
 		v.directory("nri.plugin_config_path", c.NRI.PluginConfigPath, trust.Configuration, ".conf")
 	}
-	v.directory("registry.hosts_dir", c.Registry.HostsDir, trust.Configuration, ".toml", ".crt", ".cert", ".key")
-	v.named("registry.hosts_dir", c.Registry.HostsDir)
+	v.directory(hostsDir, c.Registry.HostsDir, trust.Configuration, ".toml", ".crt", ".cert", ".key")
 	v.directory("registry.decryption_keys_path", c.Registry.DecryptionKeysPath, trust.Configuration)
 	v.directory("registry.preload_dir", c.Registry.PreloadDir, trust.Configuration, ".tar", ".gz", ".tgz", ".zst")
 	v.directory("image_verifier.bin_dir", c.ImageVerifier.BinDir, trust.Program)
 	return v.problems, v.warnings
 }
 
-// found is what was said of a directory's files.
+// found is what was found out about a directory's files.
 type found struct {
 	refused  []*trust.Refused
 	warnings []string
 }
 
+// directory reports each file or directory that is to be mended once.
 func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...string) {
 	if dir == "" {
 		return
 	}
-	v.report(key, dir, func() found {
+	f, late := hostfiles.Look("changeable", dir, func() found {
 		f := found{}
 		f.add(trust.CheckDir(dir, p))
 		for _, file := range filesBelow(dir, endings...) {
 			f.add(trust.Check(file, p))
 			f.warnings = append(f.warnings, trust.Warnings(file, p)...)
+			if key == hostsDir && filepath.Ext(file) == ".toml" {
+				f.named(file)
+			}
 		}
 		return f
 	})
-}
-
-// named is about the certificates and keys that registries' files name.
-func (v *changeable) named(key, dir string) {
-	if dir == "" {
+	if late {
+		v.wrong(key, fmt.Sprintf("%s cannot be read: %s", dir, hostfiles.Hangs), "")
 		return
 	}
-	v.report(key, dir+"\x00named", func() found {
-		f := found{}
-		for _, file := range filesBelow(dir, ".toml") {
-			text, err := trust.ReadFile(file, trust.Configuration)
-			if err != nil {
-				continue // said already
-			}
-			for _, other := range registryhosts.Files(filepath.Dir(file), text) {
-				f.add(trust.Check(other, trust.Configuration))
-			}
-		}
-		return f
-	})
+	v.report(key, f)
+}
+
+const hostsDir = "registry.hosts_dir"
+
+// named adds the certificates and keys that a registry's file names.
+func (f *found) named(file string) {
+	text, err := trust.ReadFile(file, trust.Configuration)
+	if err != nil {
+		return // it is reported already
+	}
+	for _, other := range registryhosts.Files(filepath.Dir(file), text) {
+		f.add(trust.Check(other, trust.Configuration))
+	}
 }
 
 func (f *found) add(err error) {
@@ -100,13 +101,7 @@ func (f *found) add(err error) {
 // maxSaid is how many files of a directory are told of.
 const maxSaid = 10
 
-// report tells of each file or directory that is to be mended once.
-func (v *changeable) report(key, dir string, question func() found) {
-	f, late := hostfiles.Look("changeable", dir, question)
-	if late {
-		v.wrong(key, fmt.Sprintf("%s cannot be read: %s", dir, hostfiles.Hangs), "")
-		return
-	}
+func (v *changeable) report(key string, f found) {
 	said := map[string]bool{}
 	for _, r := range f.refused {
 		if !said[r.Path] && len(said) < maxSaid {

@@ -89,19 +89,10 @@ func (a *assembly) mayCome(name string) bool {
 	return a.imports() || a.cfg.Discovered && slices.Contains(ociHandlers, name)
 }
 
-// mainOf is the place where the main file begins, or would.
-func mainOf(docs []*document, o Options) Origin {
-	for _, d := range docs {
-		if d.main {
-			return Origin{File: d.File, Line: 1, Column: 1}
-		}
-	}
-	return Origin{File: cmp.Or(o.File, DefaultFile)}
-}
-
 // defaultRuntime checks or chooses the default handler. What is missing belongs
 // at the top of the main file.
-func (a *assembly) defaultRuntime(known []string, top Origin) {
+func (a *assembly) defaultRuntime(docs []*document) {
+	known := a.known(docs)
 	if len(known) == 0 {
 		return
 	}
@@ -109,6 +100,10 @@ func (a *assembly) defaultRuntime(known []string, top Origin) {
 	case name == "":
 		a.cfg.defaultChosen = true
 		if a.cfg.DefaultRuntime = cmp.Or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
+			top := Origin{File: a.options.mainFile()}
+			if slices.ContainsFunc(docs, func(d *document) bool { return d.main }) {
+				top.Line, top.Column = 1, 1
+			}
 			a.problems = append(a.problems, Problem{
 				Origin: top, Key: "default_runtime",
 				Message: fmt.Sprintf("is missing; name one of the handlers %s, above the first table", strings.Join(known, ", ")),

@@ -19,8 +19,6 @@ type document struct {
 	handlers []string
 	// absent says that there is no such file.
 	absent bool
-	// size is in bytes.
-	size int64
 	// text is what was read of a file of berth's own.
 	text []byte
 }
@@ -44,7 +42,7 @@ func newDecoder(doc *document, search, snapshotters []string) *decoder {
 
 // parse never fails as a whole, as tomlfile.Parse.
 func parse(file string, data []byte) *document {
-	doc := &document{Document: tomlfile.Parse(file, data)}
+	doc := &document{Document: tomlfile.Parse(file, data), text: data}
 	doc.handlers = handlerNames(handlerHeader, data, doc.Values["runtimes"])
 	checkVersion(doc)
 	return doc

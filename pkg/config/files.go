@@ -17,32 +17,38 @@ import (
 // ones win. What cannot be read is a document that only has problems.
 func readAll(o Options) []*document {
 	var docs []*document
-	main := o.mainFile()
-	if d := read(main, hostfiles.NewLooker(), hostfiles.MaxFileSize); o.File != "" || !d.absent {
+	file := o.mainFile()
+	text, d := content(hostfiles.NewLooker(), file, hostfiles.MaxFileSize)
+	if d == nil {
+		d = parse(file, text)
+	}
+	if o.File != "" || !d.absent {
 		d.main = true
 		docs = append(docs, d)
-	} else if problem := gone("file", main, o); problem != "" {
-		docs = append(docs, unread(main, problem))
+	} else if problem := gone("file", file, o); problem != "" {
+		docs = append(docs, unread(file, problem))
 	}
 	files, unreadable := dropInFiles(o)
 	docs = append(docs, unreadable...)
-	return append(docs, readEach(files, hostfiles.MaxTotalSize, o.Overlay)...)
+	return append(docs, readEach(files, o.Overlay, parse)...)
 }
 
 // readEach reads files of directories, until there were so many bytes. A file
 // that went away since it was listed is none. What overlay has of one counts.
-func readEach(files []string, left int64, overlay map[string][]byte) []*document {
+func readEach(files []string, overlay map[string][]byte, parse func(file string, text []byte) *document) []*document {
 	var docs []*document
-	l := hostfiles.NewLooker()
+	left, l := int64(hostfiles.MaxTotalSize), hostfiles.NewLooker()
 	for _, f := range files {
+		text, laid := overlay[f]
 		var d *document
-		if text, laid := overlay[f]; laid {
-			d = parsed(f, text)
-		} else {
-			d = orDangling(read(f, l, left))
+		if !laid {
+			text, d = content(l, f, left)
 		}
-		if d != nil {
-			left -= d.size
+		if d == nil {
+			left -= int64(len(text))
+			d = parse(f, text)
+		}
+		if d = orDangling(d); d != nil {
 			docs = append(docs, d)
 		}
 	}
@@ -101,22 +107,8 @@ func unread(file, message string) *document {
 	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{Origin: Origin{File: file}, Message: message}}}}
 }
 
-// read parses one file of at most most bytes. /dev/null is an empty one, so that
+// content reads one file of at most most bytes. /dev/null is an empty one, so that
 // a link to it takes a vendor's drop-in away.
-func read(file string, l *hostfiles.Looker, most int64) *document {
-	data, d := content(l, file, most)
-	if d != nil {
-		return d
-	}
-	return parsed(file, data)
-}
-
-func parsed(file string, data []byte) *document {
-	d := parse(file, data)
-	d.size, d.text = int64(len(data)), data
-	return d
-}
-
 func content(l *hostfiles.Looker, file string, most int64) ([]byte, *document) {
 	got, late := hostfiles.Ask(l, "content", file, func() hostfiles.Fetched { return hostfiles.Fetch(file) })
 	switch {

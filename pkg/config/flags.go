@@ -1,13 +1,12 @@
 package config
 
 import (
-	"io/fs"
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -75,30 +74,18 @@ func noSuchKey(key string) (message, suggestion string) {
 // flagValue reads a flag's text as the TOML value that its key takes. Text of
 // a wrong form stays a string, which Assign then reports.
 func flagValue(text string, field reflect.Value) any {
+	var value struct{ V any }
 	switch field.Interface().(type) {
-	case time.Duration, fs.FileMode:
-		return text
 	case []string:
 		list := []any{}
 		for s := range strings.SplitSeq(text, ",") {
 			list = append(list, s)
 		}
 		return list
+	case bool, int, float64:
+		if err := toml.Unmarshal([]byte("V = "+text), &value); err == nil {
+			return value.V
+		}
 	}
-	var v any
-	var err error
-	switch field.Kind() {
-	case reflect.Bool:
-		v, err = strconv.ParseBool(text)
-	case reflect.Int:
-		v, err = strconv.ParseInt(text, 10, 64)
-	case reflect.Float64:
-		v, err = strconv.ParseFloat(text, 64)
-	default:
-		return text
-	}
-	if err != nil {
-		return text
-	}
-	return v
+	return text
 }

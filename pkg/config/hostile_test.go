@@ -127,13 +127,13 @@ func TestDirectoriesHaveAnEnd(t *testing.T) {
 func TestDirectoriesHaveATotalSize(t *testing.T) {
 	n := newNode(t)
 	var files []string
-	for i := range 5 {
+	for i := range 10 {
 		files = append(files, n.path(fmt.Sprintf("conf.d/%d.toml", i)))
-		n.fill(files[i], strings.Repeat("#", 100))
+		n.fill(files[i], strings.Repeat("#", hostfiles.MaxFileSize))
 	}
-	for i, d := range readEach(files, 350, nil) {
+	for i, d := range readEach(files, nil, parse) {
 		refused := len(d.Problems) == 1 && strings.Contains(d.Problems.Error(), "is skipped: the files of its directory have more than 8388608 bytes in total")
-		if refused != (i > 2) {
+		if refused != (i > 7) {
 			t.Errorf("file %d: %v", i, d.Problems)
 		}
 	}
@@ -173,7 +173,7 @@ func TestFileThatChangesWhileItIsRead(t *testing.T) {
 
 // TestFileThatGoesAway between the listing and the reading is no mistake.
 func TestFileThatGoesAway(t *testing.T) {
-	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, hostfiles.MaxTotalSize, nil); len(docs) != 0 {
+	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, nil, parse); len(docs) != 0 {
 		t.Errorf("it is read as %+v", docs[0])
 	}
 }

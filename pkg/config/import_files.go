@@ -37,26 +37,17 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 		files = append(files, f.directory(kind, path)...)
 	}
 	seen := map[string]bool{}
-	left, l := int64(hostfiles.MaxTotalSize), hostfiles.NewLooker()
-	for _, file := range files {
-		if file = filepath.Clean(file); seen[file] || !filepath.IsAbs(file) {
-			continue
-		}
-		seen[file] = true
-		if d := readForeignFile(file, l, left); d != nil {
-			left -= d.size
-			f.docs = append(f.docs, d)
-		}
-	}
+	files = slices.DeleteFunc(files, func(file string) bool {
+		twice := seen[filepath.Clean(file)]
+		seen[filepath.Clean(file)] = true
+		return twice || !filepath.IsAbs(file)
+	})
+	f.docs = append(f.docs, readEach(files, nil, parseForeign)...)
 	return f
 }
 
-func readForeignFile(file string, l *hostfiles.Looker, most int64) *document {
-	data, d := content(l, file, most)
-	if d != nil {
-		return orDangling(d)
-	}
-	return &document{Document: tomlfile.Parse(file, data), size: int64(len(data)), handlers: handlerNames(foreignHeader, data, nil)}
+func parseForeign(file string, text []byte) *document {
+	return &document{Document: tomlfile.Parse(file, text), handlers: handlerNames(foreignHeader, text, nil)}
 }
 
 // directory lists what the other daemon would read. containerd is told *.toml;

@@ -44,12 +44,12 @@ func OfPod(err error) error {
 
 // IsOfPod reports whether err is so marked.
 func IsOfPod(err error) bool {
-	var f ofPod
-	return errors.As(err, &f)
+	_, is := errors.AsType[ofPod](err)
+	return is
 }
 
 // Blamed says whether err is so marked.
 func Blamed(err error) bool {
-	var f fault
-	return errors.As(err, &f)
+	_, is := errors.AsType[fault](err)
+	return is
 }

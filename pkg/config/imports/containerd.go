@@ -238,7 +238,7 @@ func (t *translation) containerdHandler(from *table) {
 	default:
 		h.shim(kind)
 	}
-	h.keys(containerdKeys, "containerd", "runtime_type", "runtime_path", "runtime_engine", "options")
+	h.keys(containerdKeys, "containerd")
 	h.end()
 }
 

@@ -142,7 +142,7 @@ func (t *translation) crioHandler(from, standard *table, standardName string) {
 	h.crioPath(binaryOf)
 	h.crioAnnotations()
 	h.crioTimeout()
-	h.keys(crioKeys, "CRI-O", "runtime_path", "runtime_type", "allowed_annotations", "container_create_timeout", "inherit_default_runtime")
+	h.keys(crioKeys, "CRI-O")
 	h.end()
 }
 

@@ -228,28 +228,24 @@ func (h *translating) note(from, why, do string) {
 	h.translation.note(h.from.place(from), h.from.name, why, do)
 }
 
-// keys translates those keys that mean one thing by themselves; skip are looked
-// at elsewhere.
-func (h *translating) keys(meanings map[string]meaning, whose string, skip ...string) {
+// keys translates those keys that mean one thing by themselves.
+func (h *translating) keys(meanings map[string]meaning, whose string) {
 	for _, key := range sortedKeys(h.from.values) {
 		v := h.from.values[key]
-		if slices.Contains(skip, key) {
-			continue
-		}
 		m, known := meanings[key]
 		switch {
 		case !known:
 			h.note(key, "is a key that "+whose+" does not have either", near(key, meanings))
 		case m.to != "" && !unset(v):
 			h.set(m.to, v, key)
-		case m.to == "" && !unset(v) && v != m.same:
+		case m.why != "" && !unset(v) && v != m.same:
 			h.note(key, m.why, m.do)
 		}
 	}
 }
 
 // meaning is what a foreign key is to berth: the key that says the same, or why
-// there is none and what to do.
+// there is none and what to do. The empty one is of a key that is translated elsewhere.
 type meaning struct {
 	to      string
 	why, do string

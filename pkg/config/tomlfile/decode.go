@@ -108,18 +108,18 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 		}
 		return
 	case reflect.Float64:
-		if f, ok := asFloat(v); ok {
-			dst.SetFloat(f)
+		switch n := v.(type) {
+		case float64:
+			dst.SetFloat(n)
+			return
+		case int64:
+			dst.SetFloat(float64(n))
 			return
 		}
 	case reflect.Slice:
 		d.list(key, v, dst)
 		return
 	case reflect.Map:
-		if IsTables(dst.Type()) {
-			d.tables(key, v, dst)
-			return
-		}
 		d.mapping(key, v, dst)
 		return
 	case reflect.Struct:
@@ -197,20 +197,33 @@ func (d *Decoder) list(key string, v any, dst reflect.Value) {
 	dst.Set(reflect.ValueOf(list))
 }
 
-// tables decodes a table of tables. One that is in several documents is merged.
-func (d *Decoder) tables(key string, v any, dst reflect.Value) {
+// IsTables says whether a field has a table for each of several names.
+func IsTables(t reflect.Type) bool {
+	return t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct
+}
+
+// mapping decodes a table with a value for each of several names, or keeps a free table as
+// it is. One that is in several documents is merged.
+func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
 	values, ok := v.(map[string]any)
 	if !ok {
-		d.WrongType(key, "a table of tables, such as ["+Under(key, "name")+"]", v)
+		want := "a table"
+		if IsTables(dst.Type()) {
+			want = "a table of tables, such as [" + Under(key, "name") + "]"
+		}
+		d.WrongType(key, want, v)
+		return
+	}
+	if dst.Type().Elem().Kind() == reflect.Interface {
+		dst.Set(reflect.ValueOf(values))
 		return
 	}
 	merged := reflect.MakeMap(dst.Type())
-	for _, name := range dst.MapKeys() {
-		merged.SetMapIndex(name, dst.MapIndex(name))
+	for name, before := range dst.Seq2() {
+		merged.SetMapIndex(name, before)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		table, ok := values[name].(map[string]any)
-		if !ok {
+		if _, table := values[name].(map[string]any); !table && IsTables(dst.Type()) {
 			d.WrongType(Under(key, name), "a table", values[name])
 			continue
 		}
@@ -218,48 +231,10 @@ func (d *Decoder) tables(key string, v any, dst reflect.Value) {
 		if before := merged.MapIndex(reflect.ValueOf(name)); before.IsValid() {
 			one.Set(before)
 		}
-		d.Table(key+".*", Under(key, name), table, one)
+		d.Assign(Under(key, name), values[name], one)
 		merged.SetMapIndex(reflect.ValueOf(name), one)
 	}
 	dst.Set(merged)
-}
-
-// IsTables says whether a field has a table for each of several names.
-func IsTables(t reflect.Type) bool {
-	return t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct
-}
-
-// mapping decodes a table of strings, or keeps a free table as it is.
-func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
-	values, ok := v.(map[string]any)
-	if !ok {
-		d.WrongType(key, "a table", v)
-		return
-	}
-	if dst.Type().Elem().Kind() == reflect.Interface {
-		dst.Set(reflect.ValueOf(values))
-		return
-	}
-	strs := make(map[string]string, len(values))
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		s, ok := values[name].(string)
-		if !ok {
-			d.WrongType(Under(key, name), "a string", values[name])
-			continue
-		}
-		strs[name] = s
-	}
-	dst.Set(reflect.ValueOf(strs))
-}
-
-func asFloat(v any) (float64, bool) {
-	switch n := v.(type) {
-	case float64:
-		return n, true
-	case int64:
-		return float64(n), true
-	}
-	return 0, false
 }
 
 func wanted(dst reflect.Value) string {

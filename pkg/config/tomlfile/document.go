@@ -58,24 +58,15 @@ func syntaxProblem(file string, data []byte, err error) Problem {
 	return p
 }
 
-// bareKey says whether a key needs no quotes.
-func bareKey(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
-		default:
-			return false
-		}
-	}
-	return s != ""
-}
+// bareKey is a key that needs no quotes.
+var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // JoinKey writes a key as TOML does, with quotes where they are needed.
 func JoinKey(parts ...string) string {
 	quoted := make([]string, len(parts))
 	for i, p := range parts {
 		quoted[i] = p
-		if !bareKey(p) {
+		if !bareKey.MatchString(p) {
 			quoted[i] = Quote(p)
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -150,10 +151,7 @@ func (a *assembly) known(docs []*document) []string {
 
 // helpers finds berth's own binaries unless a file says where they are.
 func (a *assembly) helpers() {
-	if a.cfg.Engine.ShimPath == "" {
-		a.cfg.Engine.ShimPath = helperPath("berth-shim", a.cfg.SearchPath)
-	}
-	if a.cfg.Engine.PausePath == "" {
-		a.cfg.Engine.PausePath = helperPath("berth-pause", a.cfg.SearchPath)
-	}
+	e := &a.cfg.Engine
+	e.ShimPath = cmp.Or(e.ShimPath, helperPath("berth-shim", a.cfg.SearchPath))
+	e.PausePath = cmp.Or(e.PausePath, helperPath("berth-pause", a.cfg.SearchPath))
 }

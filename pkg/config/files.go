@@ -18,7 +18,7 @@ import (
 func readAll(o Options) []*document {
 	var docs []*document
 	file := o.mainFile()
-	text, d := content(hostfiles.NewLooker(), file, hostfiles.MaxFileSize)
+	text, d := content(&hostfiles.Looker{}, file, hostfiles.MaxFileSize)
 	if d == nil {
 		d = parse(file, text)
 	}
@@ -37,7 +37,7 @@ func readAll(o Options) []*document {
 // that went away since it was listed is none. What overlay has of one counts.
 func readEach(files []string, overlay map[string][]byte, parse func(file string, text []byte) *document) []*document {
 	var docs []*document
-	left, l := int64(hostfiles.MaxTotalSize), hostfiles.NewLooker()
+	left, l := int64(hostfiles.MaxTotalSize), &hostfiles.Looker{}
 	for _, f := range files {
 		text, laid := overlay[f]
 		var d *document

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -258,20 +257,14 @@ func seccompMistake(file string) string {
 }
 
 func noProfile(file string) string {
-	data, m := hostfiles.Trusted(file)
-	if m != "" {
-		return m
-	}
 	var profile struct {
 		DefaultAction string `json:"defaultAction"`
 	}
-	if err := json.Unmarshal(data, &profile); err != nil {
-		return fmt.Sprintf("%s is not a seccomp profile: %v", file, err)
-	}
-	if profile.DefaultAction == "" {
+	m := hostfiles.NoJSON(file, "a seccomp profile", &profile)
+	if m == "" && profile.DefaultAction == "" {
 		return file + " is not a seccomp profile: defaultAction is missing"
 	}
-	return ""
+	return m
 }
 
 func (v *validator) registry(r *Registry) {

@@ -2,6 +2,7 @@ package handler
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,7 +24,7 @@ func ValidName(name string) error {
 	case len(name) > maxNameLength:
 		return invalidName(fmt.Sprintf("handler name %q has %d characters; a RuntimeClass can name at most %d",
 			printable.Clip(name, maxNameLength), len(name), maxNameLength))
-	case !isLabel(name):
+	case !label.MatchString(name):
 		return invalidName(fmt.Sprintf("handler name %q is not a DNS-1123 label, so no RuntimeClass can name it: "+
 			"use lower case letters, digits and '-', and begin and end with a letter or digit", name))
 	}
@@ -34,17 +35,7 @@ func invalidName(text string) error {
 	return fmt.Errorf("%s: %w", text, errdefs.ErrInvalidArgument)
 }
 
-func isLabel(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-		case c == '-' && i > 0 && i < len(s)-1:
-		default:
-			return false
-		}
-	}
-	return s != ""
-}
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 // Nearest returns the candidate that name was probably meant to be, and false
 // if none is a near miss. Case and the kind of separator count for nothing;

@@ -37,7 +37,7 @@ type Table[B any] struct {
 	defaultName string
 	// byName also has the default route under "".
 	byName map[string]*Route[B]
-	names  []string
+	// routes are sorted by name.
 	routes []*Route[B]
 }
 
@@ -57,10 +57,7 @@ func NewTable[B any](generation uint64, defaultName string, routes []Route[B]) (
 	if err := errors.Join(mistakes...); err != nil {
 		return nil, err
 	}
-	slices.Sort(t.names)
-	for _, n := range t.names {
-		t.routes = append(t.routes, t.byName[n])
-	}
+	slices.SortFunc(t.routes, func(a, b *Route[B]) int { return strings.Compare(a.Definition.Name, b.Definition.Name) })
 	return t, nil
 }
 
@@ -77,7 +74,7 @@ func (t *Table[B]) add(r Route[B]) error {
 	}
 	r.Generation = cmp.Or(r.Generation, t.generation)
 	t.byName[name] = &r
-	t.names = append(t.names, name)
+	t.routes = append(t.routes, &r)
 	return nil
 }
 
@@ -103,8 +100,13 @@ func (t *Table[B]) Default() string { return t.defaultName }
 // Generation returns the number of this table; later tables have higher ones.
 func (t *Table[B]) Generation() uint64 { return t.generation }
 
-// Names returns the names of all handlers, sorted. The slice is the caller's.
-func (t *Table[B]) Names() []string { return slices.Clone(t.names) }
+// Names returns the names of all handlers, sorted.
+func (t *Table[B]) Names() (names []string) {
+	for _, r := range t.routes {
+		names = append(names, r.Definition.Name)
+	}
+	return names
+}
 
 // Routes returns all routes, sorted by name. The slice is the caller's, the
 // routes are shared and must not be changed.
@@ -125,7 +127,7 @@ func (t *Table[B]) UnknownError(name string) error {
 		fmt.Fprintf(&b, "did you mean %q? ", near)
 	}
 	fmt.Fprintf(&b, "handlers that accept pods here: %s. Correct the RuntimeClass's handler", t.list(names))
-	if isLabel(name) && len(name) <= maxNameLength {
+	if label.MatchString(name) && len(name) <= maxNameLength {
 		fmt.Fprintf(&b, ", or configure [runtimes.%s]", name)
 	}
 	b.WriteString(` and try "berth check"`)

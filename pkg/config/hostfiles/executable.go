@@ -19,21 +19,26 @@ func ExecutableMistake(path string) string {
 }
 
 // Inexecutable is ExecutableMistake for callers that bound the wait themselves.
-func Inexecutable(path string) string {
+func Inexecutable(path string) string { return unusable(path, trust.Program) }
+
+// unusable says why a file cannot be used for p, or nothing.
+func unusable(path string, p trust.Purpose) string {
 	w := trust.Find(path)
 	defer w.Close()
 	info, err := w.Stat()
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && p == trust.Program:
 		return fmt.Sprintf("%s does not exist; install it, or correct the path", path)
+	case errors.Is(err, fs.ErrNotExist):
+		return path + " does not exist"
 	case err != nil:
 		return fmt.Sprintf("%s cannot be read: %v", path, pathless(err))
 	case !info.Mode().IsRegular():
 		return fmt.Sprintf("%s is %s, not a file", path, kindOf(info.Mode()))
-	case info.Mode()&0o111 == 0:
+	case p == trust.Program && info.Mode()&0o111 == 0:
 		return fmt.Sprintf("%s is not executable; run chmod 0755 on it", path)
 	}
-	return openToOthers(w, trust.Program)
+	return openToOthers(w, p)
 }
 
 // Untrusted says which other users than root can change a file that is run as root, or
@@ -70,8 +75,7 @@ func kindOf(m fs.FileMode) string {
 
 // pathless drops the path that the caller names anyway.
 func pathless(err error) error {
-	var e *fs.PathError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
 	}
 	return err

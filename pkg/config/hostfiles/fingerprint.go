@@ -15,7 +15,7 @@ import (
 // has changed, links followed. It also says whether there is a link on the way to
 // one, behind which nobody is told of changes. What gives no answer counts as it is.
 func Fingerprint(paths []string) (print string, links bool) {
-	sum, l := sha256.New(), NewLooker()
+	sum, l := sha256.New(), &Looker{}
 	for _, path := range paths {
 		links = l.mark(sum, path) || links
 		if !IsDir(path) {

@@ -30,7 +30,7 @@ func Look[T any](question, file string, f func() T) (answer T, late bool) {
 const Hangs = "stat timed out: is it on an unreachable network file system, or a link into one? Remount it, or remove the entry"
 
 // Looker asks about many files, and is not patient with each of them.
-type Looker struct{ left time.Duration }
+type Looker struct{ spent time.Duration }
 
 const (
 	// patienceOfMany is how long a looker waits for answers in all,
@@ -39,15 +39,12 @@ const (
 	hurried = 50 * time.Millisecond
 )
 
-// NewLooker returns a Looker that has waited for nothing yet.
-func NewLooker() *Looker { return &Looker{patienceOfMany} }
-
-// Ask is Look, in the time that l has left.
+// Ask is Look, in the time that l has left of its own.
 func Ask[T any](l *Looker, question, file string, f func() T) (answer T, late bool) {
 	begin := time.Now()
-	answer, late = wait(max(min(l.left, patience), hurried), question, file, f)
+	answer, late = wait(max(min(patienceOfMany-l.spent, patience), hurried), question, file, f)
 	if late {
-		l.left -= time.Since(begin)
+		l.spent += time.Since(begin)
 	}
 	return answer, late
 }

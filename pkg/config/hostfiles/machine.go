@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,56 +85,29 @@ func noDevice(path string) string {
 
 // noConfig says why a runtime's configuration file cannot be used, or nothing.
 // The runtime reads it, as root.
-func noConfig(file string) string {
-	w := trust.Find(file)
-	defer w.Close()
-	return unusable(file, w)
-}
+func noConfig(file string) string { return unusable(file, trust.Configuration) }
 
-// unusable says why what was found is no file to act on, or nothing.
-func unusable(file string, w *trust.Way) string {
-	info, err := w.Stat()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return file + " does not exist"
-	case err != nil:
-		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
-	case !info.Mode().IsRegular():
-		return fmt.Sprintf("%s is %s, not a file", file, kindOf(info.Mode()))
+// NoJSON says why a file that only root can change cannot be read into v, or nothing.
+func NoJSON(file, kind string, v any) string {
+	if m := unusable(file, trust.Configuration); m != "" {
+		return m
 	}
-	return openToOthers(w, trust.Configuration)
-}
-
-// Trusted is what is in a file that only root can change, or why it is not used.
-func Trusted(file string) (data []byte, mistake string) {
-	w := trust.Find(file)
-	defer w.Close()
-	if m := unusable(file, w); m != "" {
-		return nil, m
-	}
-	f, err := w.Open()
-	if err == nil {
-		defer f.Close()
-		data, err = io.ReadAll(f)
-	}
+	data, err := trust.ReadFile(file, trust.Configuration)
 	if err != nil {
-		return nil, fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
+		return fmt.Sprintf("%s cannot be read: %v", file, pathless(err))
 	}
-	return data, ""
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Sprintf("%s is not %s: %v", file, kind, err)
+	}
+	return ""
 }
 
 // NoSpec asks for trust, since the hooks of a spec are run as root.
 func NoSpec(file string) string {
-	data, m := Trusted(file)
-	if m != "" {
-		return m
-	}
 	var spec specs.Spec
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return fmt.Sprintf("%s is not an OCI runtime spec: %v", file, err)
-	}
-	if spec.Version == "" {
+	m := NoJSON(file, "an OCI runtime spec", &spec)
+	if m == "" && spec.Version == "" {
 		return file + " is not an OCI runtime spec: ociVersion is missing"
 	}
-	return ""
+	return m
 }

@@ -87,10 +87,10 @@ func Fetch(file string) Fetched {
 		return Fetched{Mistake: m}
 	}
 	for range readAttempts {
-		data, whole, m := readOnce(w)
+		data, whole, err := readOnce(w)
 		switch {
-		case m != "":
-			return Fetched{Mistake: m}
+		case err != nil:
+			return Fetched{Mistake: fmt.Sprintf("cannot be read: %v", pathless(err))}
 		case whole:
 			return Fetched{Data: data}
 		}
@@ -105,32 +105,29 @@ const readPatience = time.Second
 const readAttempts = 3
 
 // readOnce reads a file. It is not whole if it changed meanwhile.
-func readOnce(w *trust.Way) (data []byte, whole bool, mistake string) {
+func readOnce(w *trust.Way) (data []byte, whole bool, err error) {
 	f, err := w.Open()
 	if err != nil {
-		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+		return nil, false, err
 	}
 	defer f.Close()
 	before, err := f.Stat()
 	if err != nil {
-		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
-	}
-	if m := sizeMistake(before); m != "" {
-		return nil, false, m
+		return nil, false, err
 	}
 	// Some files of /proc are regular by name and waited for. Those that cannot be
 	// have no deadline, which is no error.
 	_ = f.SetReadDeadline(time.Now().Add(readPatience))
 	data, err = io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
-		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+		return nil, false, err
 	}
 	after, err := f.Stat()
 	if err != nil {
-		return nil, false, fmt.Sprintf("cannot be read: %v", pathless(err))
+		return nil, false, err
 	}
-	whole = before.ModTime().Equal(after.ModTime()) && after.Size() == int64(len(data))
-	return data, whole, ""
+	whole = before.ModTime().Equal(after.ModTime()) && after.Size() == int64(len(data)) && len(data) <= MaxFileSize
+	return data, whole, nil
 }
 
 func sizeMistake(info fs.FileInfo) string {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -152,6 +151,9 @@ func (a *assembly) known(docs []*document) []string {
 // helpers finds berth's own binaries unless a file says where they are.
 func (a *assembly) helpers() {
 	e := &a.cfg.Engine
-	e.ShimPath = cmp.Or(e.ShimPath, helperPath("berth-shim", a.cfg.SearchPath))
-	e.PausePath = cmp.Or(e.PausePath, helperPath("berth-pause", a.cfg.SearchPath))
+	for path, name := range map[*string]string{&e.ShimPath: "berth-shim", &e.PausePath: "berth-pause"} {
+		if *path == "" {
+			*path = helperPath(name, a.cfg.SearchPath)
+		}
+	}
 }

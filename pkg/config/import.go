@@ -1,12 +1,19 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/config/imports"
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // imported adds the handlers of other daemons' files. None of their mistakes is
@@ -87,4 +94,94 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 		a.cfg.elsewhere[name] = true
 		a.cfg.Broken = append(a.cfg.Broken, Broken{Name: name, Origin: d.File, Reason: clip(d.Problems.Sorted()[0].Error())})
 	}
+}
+
+// Translation is what files of other daemons amount to.
+type Translation struct {
+	// DropIn is a drop-in with the handlers, as far as there are any.
+	DropIn []byte
+	// Notes are what the drop-in does not say.
+	Notes []ImportNote
+	// Problems are mistakes in the files, and what this machine lacks.
+	Problems Problems
+}
+
+// Translate reads files of CRI-O and of containerd, and directories of them,
+// and makes a drop-in of their handlers. Of which daemon a file is follows from
+// its tables.
+func Translate(paths []string, o Options) (*Translation, error) {
+	t := &Translation{}
+	all := readForeign(imports.CRIO, paths)
+	t.Notes = append(t.Notes, all.notes...)
+	byKind := map[imports.Kind]*foreignFiles{imports.CRIO: {}, imports.Containerd: {}}
+	for _, d := range all.docs {
+		kind, known := imports.KindOf(d.Values)
+		switch {
+		case filepath.Ext(d.File) == ".json", !known && len(d.Problems) == 0:
+			t.Notes = append(t.Notes, ImportNote{Origin: Origin{File: d.File}, Why: "has no CRI-O or containerd tables (for registries.conf and policy.json see docs/migration.md)"})
+		case len(d.Problems) > 0:
+			t.Problems = append(t.Problems, d.Problems...)
+		default:
+			byKind[kind].docs = append(byKind[kind].docs, d)
+		}
+	}
+	own := map[string]string{}
+	for _, kind := range []imports.Kind{imports.CRIO, imports.Containerd} {
+		if err := t.add(kind, byKind[kind], o, own); err != nil {
+			return nil, err
+		}
+	}
+	t.Problems = t.Problems.Sorted()
+	imports.SortNotes(t.Notes)
+	return t, nil
+}
+
+func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own map[string]string) error {
+	handlers, notes := files.translate(kind, o.searchPath(), own)
+	t.Notes = append(t.Notes, notes...)
+	for _, h := range handlers {
+		def, problems := checkForeign(h, o, Default())
+		if len(problems) == 0 {
+			c := check{decoder: newDecoder(foreignDocument(h), nil, nil), handler: h.Name, key: tomlfile.Under("runtimes", h.Name)}
+			for _, l := range hostfiles.Lacks(def) {
+				c.lacking(l.Key, l.Message)
+			}
+			problems = c.Problems
+		}
+		t.Problems = append(t.Problems, problems...)
+		if err := t.write(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkForeign resolves a translated handler. It is complete only if there is
+// no problem.
+func checkForeign(h imports.Handler, o Options, base *Config) (*handler.Definition, Problems) {
+	d := newDecoder(foreignDocument(h), o.SearchPath, base.snapshotterNames())
+	if h.Unfound != "" {
+		d.unfound = fmt.Sprintf("%s was not found in %s; install it", h.Unfound, shortList(o.searchPath()))
+	}
+	def := d.runtime(h.Name, h.Values, base.Engine)
+	return def, d.Problems.Sorted()
+}
+
+func (t *Translation) write(h imports.Handler) error {
+	table := map[string]any{"runtimes": map[string]any{h.Name: h.Values}}
+	body, err := toml.Marshal(table)
+	if err != nil {
+		return fmt.Errorf("write handler %q: %w", h.Name, err)
+	}
+	b := bytes.NewBuffer(t.DropIn)
+	if b.Len() > 0 {
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(b, "# from %s\n", h.At)
+	if h.Unfound != "" {
+		fmt.Fprintf(b, "# runtime_path is missing: %s was not found\n", h.Unfound)
+	}
+	b.WriteString(strings.TrimPrefix(string(body), "[runtimes]\n"))
+	t.DropIn = b.Bytes()
+	return nil
 }

@@ -87,14 +87,14 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 	}
 	done := make(chan struct{})
 	p.work.Go(func() { defer close(done); ongoing.Wait() })
-	var up <-chan time.Time // never, if it is toTheEnd
 	if patience > toTheEnd {
-		up = time.After(patience)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
 	}
 	select {
 	case <-done:
 		finished = true
-	case <-up:
 	case <-ctx.Done():
 	case <-p.life.Done():
 	}

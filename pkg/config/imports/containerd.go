@@ -255,15 +255,13 @@ func isRunc(kind string) bool {
 func (h *translating) shim(kind string) {
 	h.set("runtime_type", "shim", "runtime_type")
 	program, at := shimProgram(kind), "runtime_type"
-	switch path := h.from.values["runtime_path"]; {
-	case !unset(path):
-		h.set("runtime_path", path, "runtime_path")
-	case strings.HasPrefix(kind, "/"):
+	switch named := !unset(h.from.values["runtime_path"]); {
+	case !named && strings.HasPrefix(kind, "/"):
 		h.set("runtime_path", kind, at)
-	case program == "":
+	case !named && program == "":
 		h.to.Unfound, h.to.From["runtime_path"] = fmt.Sprintf("a shim of the type %q", kind), h.from.place(at).origin()
 	default:
-		h.program(program, at)
+		h.path(program, at)
 	}
 	h.unsetEngine("a shim is named by runtime_path or runtime_type")
 	h.shimOptions()

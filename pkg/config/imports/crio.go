@@ -139,7 +139,9 @@ func (t *translation) crioHandler(from, standard *table, standardName string) {
 		binaryOf = standardName
 		h.from = inherited(from, standard)
 	}
-	h.crioPath(binaryOf)
+	// As in CRI-O, an absent path is a program of the handler's name.
+	h.path(binaryOf, "runtime_path")
+	h.crioType()
 	h.crioAnnotations()
 	h.crioTimeout()
 	h.keys(crioKeys, "CRI-O")
@@ -162,20 +164,13 @@ func inherited(from, standard *table) *table {
 	return t
 }
 
-// crioPath finds the binary as CRI-O does: an absent path is a program of the
-// handler's name.
-func (h *translating) crioPath(binaryOf string) {
-	v, isText := h.from.values["runtime_path"].(string)
-	_, there := h.from.values["runtime_path"]
-	switch {
-	case there && !isText:
-		h.set("runtime_path", h.from.values["runtime_path"], "runtime_path")
-	case v != "":
+// path sets runtime_path to the one that the table has, else to a program.
+func (h *translating) path(program, from string) {
+	if v := h.from.values["runtime_path"]; !unset(v) {
 		h.set("runtime_path", v, "runtime_path")
-	default:
-		h.program(binaryOf, "runtime_path")
+		return
 	}
-	h.crioType(path.Base(v))
+	h.program(program, from)
 }
 
 // program sets runtime_path to a program that is named without a directory.
@@ -189,24 +184,17 @@ func (h *translating) program(name, from string) {
 	h.set("runtime_path", found, from)
 }
 
-func (h *translating) crioType(base string) {
+func (h *translating) crioType() {
 	const key = "runtime_type"
-	switch kind := h.from.values[key].(type) {
-	case nil:
+	switch kind := h.from.values[key]; kind {
+	case nil, "", "oci":
 		h.set(key, "oci", key)
-	case string:
-		switch kind {
-		case "", "oci":
-			h.set(key, "oci", key)
-		case "vm":
-			h.set(key, "shim", key)
-			h.kataAnnotations(base)
-		case "pod":
-			h.set(key, "oci", key)
-			h.note(key, `is run as "oci": berth supervises OCI runtimes itself, and needs no conmon-rs`, "")
-		default:
-			h.set(key, kind, key)
-		}
+	case "vm":
+		h.set(key, "shim", key)
+		h.kataAnnotations(path.Base(h.from.text("runtime_path")))
+	case "pod":
+		h.set(key, "oci", key)
+		h.note(key, `is run as "oci": berth supervises OCI runtimes itself, and needs no conmon-rs`, "")
 	default:
 		h.set(key, kind, key)
 	}

@@ -100,11 +100,7 @@ func (h *translating) runcBinary(options map[string]any) (binary any, from strin
 // runcByShim keeps containerd's shim, with those options that it has.
 func (h *translating) runcByShim(options map[string]any) {
 	h.set("runtime_type", "shim", "runtime_type")
-	if v := h.from.values["runtime_path"]; !unset(v) {
-		h.set("runtime_path", v, "runtime_path")
-	} else {
-		h.program(runcShim, "runtime_type")
-	}
+	h.path(runcShim, "runtime_type")
 	h.unsetEngine("the shim's options.BinaryName is for this")
 	for _, key := range sortedKeys(options) {
 		_, known := runcOptions[key]

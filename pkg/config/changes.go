@@ -5,9 +5,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
-
-	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
 // Change is a key outside the handlers that two configurations differ in.
@@ -103,33 +100,6 @@ func digests(c *Config) map[string]string {
 	}
 	for _, b := range c.Broken {
 		all[b.Name] = "broken: " + b.Reason
-	}
-	return all
-}
-
-// configKey is a key of a configuration that is not a handler's.
-type configKey struct {
-	// section is its table, name the key in that.
-	section, name string
-	// field is the index of its field in Config.
-	field []int
-}
-
-func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
-
-// configKeys are all of them, in the order of the file format.
-func configKeys() (all []configKey) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		switch tag := f.Tag.Get("toml"); {
-		case tag == "-" || tag == "":
-		case f.Type.Kind() != reflect.Struct:
-			all = append(all, configKey{name: tag, field: f.Index})
-		default:
-			keys := tomlfile.FieldsOf(f.Type)
-			for _, name := range keys.Names {
-				all = append(all, configKey{section: tag, name: name, field: slices.Concat(f.Index, keys.Index[name])})
-			}
-		}
 	}
 	return all
 }

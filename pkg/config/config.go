@@ -15,7 +15,9 @@ package config
 import (
 	"io/fs"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/config/imports"
@@ -348,4 +350,31 @@ func (c *Config) Origin(key string) Origin { return c.origins[key] }
 
 func (c *Config) broken(name string) bool {
 	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })
+}
+
+// configKey is a key of a configuration that is not a handler's.
+type configKey struct {
+	// section is its table, name the key in that.
+	section, name string
+	// field is the index of its field in Config.
+	field []int
+}
+
+func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
+
+// configKeys are all of them, in the order of the file format.
+func configKeys() (all []configKey) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		switch tag := f.Tag.Get("toml"); {
+		case tag == "-" || tag == "":
+		case f.Type.Kind() != reflect.Struct:
+			all = append(all, configKey{name: tag, field: f.Index})
+		default:
+			keys := tomlfile.FieldsOf(f.Type)
+			for _, name := range keys.Names {
+				all = append(all, configKey{section: tag, name: name, field: slices.Concat(f.Index, keys.Index[name])})
+			}
+		}
+	}
+	return all
 }

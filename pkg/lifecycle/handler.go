@@ -89,6 +89,9 @@ const (
 	TriggerAdmin  Trigger = "admin"
 )
 
+// triggers are those of requests: when several share a reload, the last of them is its Trigger.
+var triggers = []Trigger{TriggerFiles, TriggerSignal, TriggerAdmin}
+
 // Outcome is what a reload did. One that failed has an Error, and changed nothing.
 type Outcome struct {
 	Trigger Trigger

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,58 +12,8 @@ import (
 
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
-	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 	"github.com/berth-cri/berth/pkg/probe"
 )
-
-// IntentKind is what an operator wants of a handler.
-type IntentKind string
-
-const (
-	// Cordon lets no new pods start under the handler.
-	Cordon IntentKind = "cordon"
-	// Drain is Cordon for a handler that is meant to become empty.
-	Drain IntentKind = "drain"
-)
-
-// Intent is what an operator wants of a handler, and why. It is kept by name:
-// it outlives restarts, and a handler that is taken away and comes back.
-type Intent struct {
-	Kind   IntentKind `json:"kind"`
-	Reason string     `json:"reason,omitempty"`
-	Since  time.Time  `json:"since"`
-	// By is the user who wants it, as in "uid 0".
-	By string `json:"by,omitempty"`
-}
-
-// maxReason bounds an intent's reason, in bytes: clients of the CRI read it.
-const maxReason = 256
-
-// intentFile is where intents are kept.
-func intentFile(dir string) statefile.ByHandler[*Intent] {
-	return statefile.ByHandler[*Intent]{
-		Path:     filepath.Join(dir, "intents.json"),
-		Unusable: "read cordons and drains of handlers; remove the file and cordon them again",
-	}
-}
-
-// Known implements statefile.Decision.
-func (i *Intent) Known() bool { return i != nil && (i.Kind == Cordon || i.Kind == Drain) }
-
-func (i *Intent) phase() handler.Phase {
-	if i.Kind == Drain {
-		return handler.Draining
-	}
-	return handler.Cordoned
-}
-
-func (i *Intent) told(unable string) string {
-	reason := cmp.Or(i.Reason, "set by an operator")
-	if unable != "" {
-		reason += "; also not ready: " + unable
-	}
-	return reason
-}
 
 // Cordon lets no new pods start under a handler, until Uncordon. It is on disk
 // before it is in force, and survives restarts. Pods that exist are served. by is the

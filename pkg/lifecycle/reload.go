@@ -54,9 +54,6 @@ type request struct {
 	done []chan Outcome
 }
 
-// triggers are those of requests: when several share a reload, the last of them is its Trigger.
-var triggers = []Trigger{TriggerFiles, TriggerSignal, TriggerAdmin}
-
 // with is the request that stands for two. Pure.
 func (q request) with(o request) request {
 	if slices.Index(triggers, o.trigger) > slices.Index(triggers, q.trigger) {

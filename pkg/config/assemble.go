@@ -114,7 +114,7 @@ func (a *assembly) discover() {
 	found := Discover(a.options.searchPath())
 	for _, def := range append(found, a.vanished(found)...) {
 		a.byMain = append(a.byMain, def.Name)
-		if a.defs[def.Name] != nil || a.cfg.broken(def.Name) {
+		if a.defs[def.Name] != nil || a.reasonOf(def.Name) != "" {
 			continue
 		}
 		if of := a.defs[def.AliasOf]; of == nil || of.Path != def.Path {

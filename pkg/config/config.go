@@ -348,10 +348,6 @@ type storedDocument struct {
 // came from.
 func (c *Config) Origin(key string) Origin { return c.origins[key] }
 
-func (c *Config) broken(name string) bool {
-	return slices.ContainsFunc(c.Broken, func(b Broken) bool { return b.Name == name })
-}
-
 // configKey is a key of a configuration that is not a handler's.
 type configKey struct {
 	// section is its table, name the key in that.

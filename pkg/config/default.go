@@ -23,14 +23,6 @@ func (a *assembly) chosen() string {
 	return r.DefaultRuntime
 }
 
-// running is chosen as far as there is such a handler.
-func (a *assembly) running(known []string) string {
-	if name := a.chosen(); slices.Contains(known, name) {
-		return name
-	}
-	return ""
-}
-
 // vanished is the default handler of a running daemon if it was discovered, and is
 // not found any more: it stays, and is not ready.
 func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
@@ -101,7 +93,10 @@ func (a *assembly) defaultRuntime(docs []*document) {
 	switch name := a.cfg.DefaultRuntime; {
 	case name == "":
 		a.cfg.defaultChosen = true
-		if a.cfg.DefaultRuntime = cmp.Or(a.running(known), chooseDefault(a.byMain, known)); a.cfg.DefaultRuntime == "" {
+		if a.cfg.DefaultRuntime = a.chosen(); !slices.Contains(known, a.cfg.DefaultRuntime) {
+			a.cfg.DefaultRuntime = chooseDefault(a.byMain, known)
+		}
+		if a.cfg.DefaultRuntime == "" {
 			top := Origin{File: a.options.mainFile()}
 			if slices.ContainsFunc(docs, func(d *document) bool { return d.main }) {
 				top.Line, top.Column = 1, 1

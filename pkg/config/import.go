@@ -17,24 +17,13 @@ import (
 )
 
 // imported adds the handlers of other daemons' files. None of their mistakes is
-// fatal: these files are written by installers
-// that know nothing of berth, and the daemon must not depend on them. A handler
-// with a mistake is Broken, so that no pod gets another one of that name.
+// fatal: these files are written by installers that know nothing of berth, and the
+// daemon must not depend on them. A handler with a mistake is Broken, so that no pod
+// gets another one of that name.
 func (a *assembly) imported(docs []*document) {
 	own := a.ownHandlers(docs)
-	for _, source := range []struct {
-		kind  imports.Kind
-		key   string
-		paths []string
-	}{
-		{imports.CRIO, "import.crio", a.cfg.Import.CRIO},
-		{imports.Containerd, "import.containerd", a.cfg.Import.Containerd},
-	} {
-		if len(source.paths) == 0 {
-			continue
-		}
-		a.foreignHandlers(source.kind, readForeign(source.kind, source.paths), own)
-	}
+	a.foreignHandlers(imports.CRIO, a.cfg.Import.CRIO, own)
+	a.foreignHandlers(imports.Containerd, a.cfg.Import.Containerd, own)
 	a.cfg.Problems = a.cfg.Problems.Sorted()
 	imports.SortNotes(a.cfg.ImportNotes)
 	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
@@ -54,7 +43,8 @@ func (a *assembly) ownHandlers(docs []*document) map[string]string {
 
 // foreignHandlers translates and checks files of one kind. A name that is there
 // already is reported and left alone.
-func (a *assembly) foreignHandlers(kind imports.Kind, files *foreignFiles, own map[string]string) {
+func (a *assembly) foreignHandlers(kind imports.Kind, paths []string, own map[string]string) {
+	files := readForeign(kind, paths)
 	for _, d := range files.parsed() {
 		a.cfg.Sources = append(a.cfg.Sources, d.File)
 	}

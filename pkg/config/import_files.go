@@ -73,7 +73,7 @@ func (f *foreignFiles) directory(kind imports.Kind, dir string) []string {
 	return names
 }
 
-// leftovers are endings that no configuration has which somebody wants.
+// leftovers are endings of files that are not configurations in use.
 var leftovers = []string{"~", ".bak", ".backup", ".old", ".orig", ".save", ".swp", ".swo", ".tmp", ".rpmsave", ".rpmnew", ".rpmorig"}
 
 // passedOver says why an entry of a CRI-O directory is not read, or nothing.
@@ -82,11 +82,8 @@ func passedOver(e fs.DirEntry) string {
 	if e.IsDir() {
 		return "is a directory; unlike CRI-O, berth does not read subdirectories; list it too if it is needed"
 	}
-	leftover := strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.Contains(name, ".dpkg-")
-	for _, end := range leftovers {
-		leftover = leftover || strings.HasSuffix(name, end)
-	}
-	if leftover {
+	leftover := slices.ContainsFunc(leftovers, func(end string) bool { return strings.HasSuffix(name, end) })
+	if leftover || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") || strings.Contains(name, ".dpkg-") {
 		return "looks like a backup file, which berth does not read, unlike CRI-O; remove it, or list it too if it is needed"
 	}
 	return ""

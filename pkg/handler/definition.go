@@ -8,6 +8,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -187,12 +188,7 @@ func (d *Definition) WithCandidate() *Definition {
 }
 
 // VariantName is VariantStable or VariantCandidate.
-func (d *Definition) VariantName() string {
-	if d.Variant == "" {
-		return VariantStable
-	}
-	return d.Variant
-}
+func (d *Definition) VariantName() string { return cmp.Or(d.Variant, VariantStable) }
 
 // Digest identifies what the Definition says: equal digests run pods alike.
 func (d *Definition) Digest() string {

@@ -51,8 +51,10 @@ func NewTable[B any](generation uint64, defaultName string, routes []Route[B]) (
 			mistakes = append(mistakes, err)
 		}
 	}
-	if err := t.setDefault(); err != nil {
-		mistakes = append(mistakes, err)
+	if standard, ok := t.byName[defaultName]; ok {
+		t.byName[""] = standard
+	} else {
+		mistakes = append(mistakes, fmt.Errorf("the default handler %q is not in the table: %w", defaultName, errdefs.ErrInvalidArgument))
 	}
 	if err := errors.Join(mistakes...); err != nil {
 		return nil, err
@@ -75,15 +77,6 @@ func (t *Table[B]) add(r Route[B]) error {
 	r.Generation = cmp.Or(r.Generation, t.generation)
 	t.byName[name] = &r
 	t.routes = append(t.routes, &r)
-	return nil
-}
-
-func (t *Table[B]) setDefault() error {
-	r, ok := t.byName[t.defaultName]
-	if !ok {
-		return fmt.Errorf("the default handler %q is not in the table: %w", t.defaultName, errdefs.ErrInvalidArgument)
-	}
-	t.byName[""] = r
 	return nil
 }
 

@@ -13,8 +13,7 @@ type background struct {
 	end  context.CancelFunc
 	work sync.WaitGroup
 
-	gate   sync.Mutex
-	closed bool
+	gate sync.Mutex // held to begin work, and to close
 }
 
 // newBackground has the values of ctx, not its end.
@@ -29,10 +28,11 @@ func newBackground(ctx context.Context) *background {
 func (b *background) begin() bool {
 	b.gate.Lock()
 	defer b.gate.Unlock()
-	if !b.closed {
-		b.work.Add(1)
+	if b.life.Err() != nil {
+		return false
 	}
-	return !b.closed
+	b.work.Add(1)
+	return true
 }
 
 // spawn runs f beside its caller, with a context that ends with close, which waits for f. It
@@ -55,9 +55,8 @@ const closePatience = 5 * time.Second
 // close ends the work, or leaves it behind if it does not end in time.
 func (b *background) close() error {
 	b.gate.Lock()
-	b.closed = true
-	b.gate.Unlock()
 	b.end()
+	b.gate.Unlock()
 	ended := make(chan struct{})
 	go func() { defer close(ended); b.work.Wait() }()
 	select {

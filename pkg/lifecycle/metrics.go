@@ -29,12 +29,7 @@ var (
 var phases = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining}
 
 // Describe implements prometheus.Collector.
-func (m *Manager) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{generationDesc, infoDesc, reloadFailedDesc, reloadTimeDesc, restartDesc, polledDesc, stateDesc, rolloutDesc} {
-		to <- d
-	}
-	m.counts.reloads.Describe(to)
-}
+func (m *Manager) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, to) }
 
 // Collect implements prometheus.Collector. Every series that can be is there
 // from the beginning, so that a rate sees the first event.

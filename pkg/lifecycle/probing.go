@@ -54,8 +54,9 @@ func (t turns) take(long time.Duration) (give func()) {
 }
 
 // probeAll probes handlers in parallel, and waits for all, for the time to be up
-// unless it is toTheEnd, or for ctx; finished is set if all have answered. Late answers are published when they come; the others with whatever is
-// published next. Those whose last probe failed are looked at as closely again.
+// unless it is toTheEnd, or for ctx; finished is set if all have answered. Late answers are
+// published when they come; the others with whatever is published next. Those whose last
+// probe failed are looked at as closely again.
 func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
 	turn := make(turns, probesAtOnce)
 	before := p.snapshot()
@@ -207,32 +208,23 @@ func (p *probes) looks() {
 		}
 		t := p.snapshot()
 		h := t.config.Handlers
+		all, depth := t.due(time.Now()), probe.Look
 		anew := h.AskInterval > 0 && time.Since(asked) >= h.AskInterval
-		all := p.resting(t.due(time.Now()))
-		p.look(all, probe.Ask)
 		if anew || h.ProbeInterval > 0 && time.Since(looked) >= h.ProbeInterval {
-			looked = time.Now()
-			depth := probe.Look
-			if anew {
-				asked, depth = looked, probe.Ask
-			}
-			p.look(p.resting(others(Candidates(t.config), all)), depth)
+			all, looked = Candidates(t.config), time.Now()
 		}
+		if anew {
+			asked, depth = looked, probe.Ask
+		}
+		p.look(p.resting(all), depth)
 		if p.stale() {
 			p.refresh()
 		}
 	}
 }
 
-// others are those of all that are not among some. Pure.
-func others(all, some []*handler.Definition) []*handler.Definition {
-	return slices.DeleteFunc(all, func(d *handler.Definition) bool {
-		return slices.ContainsFunc(some, func(o *handler.Definition) bool { return o.Digest() == d.Digest() })
-	})
-}
-
-// look probes in the background: who waits for a runtime that hangs keeps nobody
-// else from being looked at.
+// look probes in the background: a runtime that hangs does not delay the next look at
+// others.
 func (p *probes) look(all []*handler.Definition, depth probe.Depth) {
 	if len(all) == 0 {
 		return

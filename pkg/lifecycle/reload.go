@@ -110,9 +110,9 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 		if !q.silent {
 			a.Reloading(ctx)
 		}
-		before := r.outcome()
+		before := r.Current().Last
 		defer func() {
-			if !q.silent || r.outcome() != before {
+			if !q.silent || r.Current().Last != before {
 				a.Reloaded(ctx, r.Current(), r.handlers())
 			}
 		}()
@@ -143,13 +143,6 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 	default: // it will be looked at anyway
 	}
 	return o
-}
-
-// outcome is that of the last reload that has happened, or nil.
-func (r *reloader) outcome() *Outcome {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last
 }
 
 // put makes a loaded configuration the one in force. A silent reload that

@@ -122,20 +122,14 @@ func (t *truth) adopt(c *config.Config) {
 			t.retired[name] = d
 		}
 	}
-	for name := range stays {
-		delete(t.retired, name)
-	}
+	maps.DeleteFunc(t.retired, func(name string, _ *handler.Definition) bool { return stays[name] != nil })
 	maps.DeleteFunc(t.verdicts, func(digest string, _ verdict) bool { return !digests[digest] })
 	t.config = c
 }
 
 // forget drops the Definitions of handlers without pods.
 func (t *truth) forget(live map[string]int) {
-	for name := range t.retired {
-		if live[name] == 0 {
-			delete(t.retired, name)
-		}
-	}
+	maps.DeleteFunc(t.retired, func(name string, _ *handler.Definition) bool { return live[name] == 0 })
 }
 
 // definitions are the handlers that can be probed, by name.

@@ -5,6 +5,7 @@ package nodefs
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -38,12 +39,10 @@ func (r Root) Seen(path string) string {
 
 // ExistsAny returns whether one of some paths is there.
 func (r Root) ExistsAny(paths ...string) bool {
-	for _, path := range paths {
-		if _, err := os.Lstat(r.Path(path)); err == nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(paths, func(path string) bool {
+		_, err := os.Lstat(r.Path(path))
+		return err == nil
+	})
 }
 
 // Matching are the files of the node that patterns match.

@@ -1,6 +1,7 @@
 package hostfiles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -57,21 +58,16 @@ func openToOthers(w *trust.Way, p trust.Purpose) string {
 	return ""
 }
 
-func kindOf(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "a directory"
-	case m.IsRegular():
-		return "a file"
-	case m&fs.ModeDevice != 0:
-		return "a device"
-	case m&fs.ModeNamedPipe != 0:
-		return "a named pipe"
-	case m&fs.ModeSocket != 0:
-		return "a socket"
-	}
-	return "a special file"
+var kinds = map[fs.FileMode]string{
+	0:                                 "a file",
+	fs.ModeDir:                        "a directory",
+	fs.ModeDevice:                     "a device",
+	fs.ModeDevice | fs.ModeCharDevice: "a device",
+	fs.ModeNamedPipe:                  "a named pipe",
+	fs.ModeSocket:                     "a socket",
 }
+
+func kindOf(m fs.FileMode) string { return cmp.Or(kinds[m.Type()], "a special file") }
 
 // pathless drops the path that the caller names anyway.
 func pathless(err error) error {

@@ -9,6 +9,7 @@ package imports
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
@@ -255,21 +256,14 @@ type meaning struct {
 
 // unset says that a value is what the key has where it is not written.
 func unset(v any) bool {
-	switch x := v.(type) {
-	case nil:
+	value := reflect.ValueOf(v)
+	switch value.Kind() {
+	case reflect.Invalid:
 		return true
-	case string:
-		return x == ""
-	case bool:
-		return !x
-	case int64:
-		return x == 0
-	case []any:
-		return len(x) == 0
-	case map[string]any:
-		return len(x) == 0
+	case reflect.Slice, reflect.Map:
+		return value.Len() == 0
 	}
-	return false
+	return value.IsZero()
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -85,19 +85,11 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 		return
 	}
 	switch dst.Kind() {
-	case reflect.String:
-		if s, ok := v.(string); ok {
-			dst.SetString(s)
-			return
-		}
-	case reflect.Bool:
-		if b, ok := v.(bool); ok {
-			dst.SetBool(b)
-			return
-		}
-	case reflect.Int:
-		if n, ok := v.(int64); ok {
-			dst.SetInt(n)
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Float64:
+		value := reflect.ValueOf(v)
+		number := value.Kind() == reflect.Int64 && (dst.Kind() == reflect.Int || dst.Kind() == reflect.Float64)
+		if number || value.Kind() == dst.Kind() {
+			dst.Set(value.Convert(dst.Type()))
 			return
 		}
 	case reflect.Uint32:
@@ -107,15 +99,6 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 			d.Report(key, fmt.Sprintf("must be a number from 0 to %d", uint32(math.MaxUint32)), "")
 		}
 		return
-	case reflect.Float64:
-		switch n := v.(type) {
-		case float64:
-			dst.SetFloat(n)
-			return
-		case int64:
-			dst.SetFloat(float64(n))
-			return
-		}
 	case reflect.Slice:
 		d.list(key, v, dst)
 		return
@@ -133,7 +116,7 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 		dst.Set(one)
 		return
 	}
-	d.WrongType(key, wanted(dst), v)
+	d.WrongType(key, cmp.Or(wanted[dst.Kind()], "a string"), v)
 }
 
 // WrongType reports that a value is not what is wanted.
@@ -237,38 +220,25 @@ func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
 	dst.Set(merged)
 }
 
-func wanted(dst reflect.Value) string {
-	switch dst.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int:
-		return "an integer"
-	case reflect.Float64:
-		return "a number"
-	case reflect.Struct:
-		return "a table"
-	}
-	return "a string"
+// wanted is what a field takes that is not a string, in words.
+var wanted = map[reflect.Kind]string{
+	reflect.Bool:    "true or false",
+	reflect.Int:     "an integer",
+	reflect.Float64: "a number",
+	reflect.Struct:  "a table",
+}
+
+var typeNames = map[reflect.Kind]string{
+	reflect.String:  "a string",
+	reflect.Bool:    "a boolean",
+	reflect.Int64:   "an integer",
+	reflect.Float64: "a floating point number",
+	reflect.Slice:   "a list",
+	reflect.Map:     "a table",
 }
 
 // TypeName is what a value is, in words.
-func TypeName(v any) string {
-	switch v.(type) {
-	case string:
-		return "a string"
-	case bool:
-		return "a boolean"
-	case int64:
-		return "an integer"
-	case float64:
-		return "a floating point number"
-	case []any:
-		return "a list"
-	case map[string]any:
-		return "a table"
-	}
-	return "a date or time"
-}
+func TypeName(v any) string { return cmp.Or(typeNames[reflect.ValueOf(v).Kind()], "a date or time") }
 
 // spelled guesses the value that is meant by one in needless quotes.
 func spelled(want string, v any) string {

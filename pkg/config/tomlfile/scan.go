@@ -122,7 +122,7 @@ func nested(v *unstable.Node, most int) int {
 
 // resolve replaces arrays of tables in a path by their last element.
 func (s *scan) resolve(parts []string) []string {
-	if len(s.arrays) == 0 || len(parts) > MaxDepth {
+	if len(s.arrays) == 0 {
 		return slices.Clone(parts)
 	}
 	path := make([]string, 0, len(parts)+2)
@@ -154,7 +154,7 @@ func (s *scan) keyValue(e *unstable.Node) {
 }
 
 func (s *scan) inline(path []string, v *unstable.Node) {
-	if v.Kind != unstable.InlineTable || len(path) > MaxDepth {
+	if v.Kind != unstable.InlineTable {
 		return
 	}
 	for it := v.Children(); it.Next(); {
@@ -171,9 +171,6 @@ func (s *scan) inline(path []string, v *unstable.Node) {
 
 // twice reports a key or header that has been seen before.
 func (s *scan) twice(kind string, path []string, offset int) bool {
-	if len(path) > MaxDepth {
-		return false
-	}
 	id := kind + JoinKey(path...)
 	first, dup := s.seen[id]
 	if !dup {
@@ -189,7 +186,7 @@ func (s *scan) twice(kind string, path []string, offset int) bool {
 
 // note records where a key is, and tables that come into being by it.
 func (s *scan) note(path []string, offset int) {
-	for n := min(len(path), MaxDepth); n > 0; n-- {
+	for n := len(path); n > 0; n-- {
 		key := JoinKey(path[:n]...)
 		if _, known := s.doc.Origins[key]; known {
 			return

@@ -43,7 +43,9 @@ type Controller struct {
 }
 
 // New makes the Controller of all rollouts of a Host.
-func New(h Host) *Controller { return &Controller{host: h} }
+func New(h Host) *Controller {
+	return &Controller{host: h, tallies: tallies{running: map[string]*tally{}}}
+}
 
 // Keep forgets the pods of rollouts that are over. view is called for handlers that
 // are configured, and for others.

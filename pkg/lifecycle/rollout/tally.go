@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -44,19 +45,12 @@ func (t *tallies) of(name string, k key, now time.Time) *tally {
 	switch {
 	case one == nil, one.key.digest != k.digest, !mayBe(one.key.sha256, k.sha256):
 		one = newTally(k)
-		if t.running == nil {
-			t.running = map[string]*tally{}
-		}
 		t.running[name] = one
 	case one.key.sha256 == "":
 		one.key = k
 	}
 	for _, pods := range []map[string]time.Time{one.candidate.begun, one.candidate.failed, one.stable.begun, one.stable.failed} {
-		for pod, at := range pods {
-			if now.Sub(at) > window {
-				delete(pods, pod)
-			}
-		}
+		maps.DeleteFunc(pods, func(_ string, at time.Time) bool { return now.Sub(at) > window })
 	}
 	return one
 }
@@ -65,11 +59,7 @@ func (t *tallies) of(name string, k key, now time.Time) *tally {
 func (t *tallies) keep(view func(name string) View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for name := range t.running {
-		if !view(name).open() {
-			delete(t.running, name)
-		}
-	}
+	maps.DeleteFunc(t.running, func(name string, _ *tally) bool { return !view(name).open() })
 }
 
 func (s sample) add(pod string, failed bool, now time.Time) {

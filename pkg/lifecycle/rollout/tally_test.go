@@ -52,13 +52,13 @@ func TestTallyOfAProgram(t *testing.T) {
 		"another Definition":     {key{"d", "a"}, key{"e", "a"}, false},
 		"another, nothing known": {key{"d", ""}, key{"e", ""}, false},
 	} {
-		var all tallies
+		all := tallies{running: map[string]*tally{}}
 		before := all.of("runc", c.before, now)
 		if after := all.of("runc", c.after, now); (after == before) != c.goesOn {
 			t.Errorf("%s: goes on is %v", name, after == before)
 		}
 	}
-	var all tallies
+	all := tallies{running: map[string]*tally{}}
 	all.of("runc", key{"d", ""}, now)
 	all.of("runc", key{"d", "a"}, now)
 	if one := all.of("runc", key{"d", "b"}, now); one.key.sha256 != "b" || all.of("other", key{"d", "b"}, now) == one {

@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// changeable collects what others than root can change.
 type changeable struct {
 	validator
 	warnings []string
@@ -49,7 +48,6 @@ func (c *Config) Changeable() (refused Problems, warnings []string) {
 	return v.problems, v.warnings
 }
 
-// found is what was found out about a directory's files.
 type found struct {
 	refused  []*trust.Refused
 	warnings []string

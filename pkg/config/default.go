@@ -47,10 +47,9 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 // broken one while it is not there, so that the rest is served.
 func (a *assembly) awaitDefault(docs []*document) {
 	name := cmp.Or(a.cfg.DefaultRuntime, a.chosen())
-	if name == "" || slices.Contains(a.known(docs), name) {
-		return
+	if name != "" && !slices.Contains(a.known(docs), name) {
+		a.await(name, "default_runtime")
 	}
-	a.await(name, "default_runtime")
 }
 
 // await says whether a handler that there is not may come by itself, and makes it
@@ -170,7 +169,6 @@ func (a *assembly) resolveAliases() {
 	}
 }
 
-// reasonOf says why a handler is not served, or nothing.
 func (a *assembly) reasonOf(name string) string {
 	for _, b := range a.cfg.Broken {
 		if b.Name == name {

@@ -12,33 +12,19 @@ const (
 	DefaultVendorDir = "/usr/lib/berth/conf.d"
 )
 
-// DefaultRuntimeName is what Version calls the runtime.
-const DefaultRuntimeName = "berth"
-
-// DefaultCgroupPrefix is what the names of scopes begin with.
-const DefaultCgroupPrefix = "berth"
-
-// DefaultCreateTimeout bounds one create or start call to a runtime unless the
-// handler says otherwise. Runtimes that boot a machine need minutes.
-const DefaultCreateTimeout = 4 * time.Minute
-
-// DefaultSelfCheckTimeout bounds the life of a self-check pod unless the handler says
-// otherwise. Machines that boot without a hypervisor's help take a good part of it.
-const DefaultSelfCheckTimeout = 2 * time.Minute
-
 // Default returns the configuration of a file that says nothing, before any
 // handler is discovered.
 func Default() *Config {
 	return &Config{
 		Version:  Version,
-		Server:   Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: DefaultRuntimeName},
+		Server:   Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: "berth"},
 		Handlers: Handlers{ProbeInterval: 30 * time.Second, AskInterval: 5 * time.Minute, Watch: true},
 		Import:   Import{CRIO: []string{}, Containerd: []string{}},
 		Engine: Engine{
 			Root:                "/var/lib/berth",
 			State:               "/run/berth",
 			CgroupDriver:        CgroupDriverAuto,
-			CgroupPrefix:        DefaultCgroupPrefix,
+			CgroupPrefix:        "berth",
 			Supervision:         handler.SupervisionHandler,
 			Snapshotter:         "overlayfs",
 			OverlayMountOptions: []string{},

@@ -52,7 +52,6 @@ func Discover(dirs []string) []*handler.Definition {
 	return sortedByName(found)
 }
 
-// runnable are the candidates that can be run.
 func runnable(dir string) []string {
 	return slices.DeleteFunc(candidates(dir), func(file string) bool {
 		return !filepath.IsAbs(file) || hostfiles.Inexecutable(file) != ""
@@ -84,7 +83,6 @@ var globEscaper = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`
 
 var shimFile = regexp.MustCompile("^" + shimPrefix + "(.*)-v[12]$")
 
-// discoveredName is the handler name of a binary. Pure.
 func discoveredName(base string) (string, bool) {
 	if base == "runsc" {
 		return gvisor, true
@@ -110,18 +108,16 @@ func sortedByName(byName map[string]*handler.Definition) []*handler.Definition {
 // helperPath finds a binary of berth's own: beside the running one, else where
 // runtimes are discovered. It returns "" if there is none.
 func helperPath(name string, dirs []string) string {
-	path, _ := hostfiles.Look("find in "+strings.Join(dirs, ":"), name, func() string { return findHelper(name, dirs) })
-	return path
-}
-
-func findHelper(name string, dirs []string) string {
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if hostfiles.ExecutableMistake(beside) == "" {
-			return beside
+	path, _ := hostfiles.Look("find in "+strings.Join(dirs, ":"), name, func() string {
+		if self, err := os.Executable(); err == nil {
+			beside := filepath.Join(filepath.Dir(self), name)
+			if hostfiles.ExecutableMistake(beside) == "" {
+				return beside
+			}
 		}
-	}
-	return hostfiles.FindIn(dirs, name)
+		return hostfiles.FindIn(dirs, name)
+	})
+	return path
 }
 
 // Helpers returns a problem for each binary of berth's own that this configuration

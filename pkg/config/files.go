@@ -28,7 +28,6 @@ type document struct {
 	text []byte
 }
 
-// decoder is one of a document of berth's.
 type decoder struct {
 	tomlfile.Decoder
 	// unfound says why a handler that is imported has no runtime_path.

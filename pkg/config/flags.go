@@ -15,7 +15,6 @@ import (
 // commandLine is the origin of values that came by flags.
 const commandLine = "command line"
 
-// flags lays values from the command line over those of files.
 func (a *assembly) flags() {
 	d := tomlfile.Decoder{Doc: &tomlfile.Document{File: commandLine}}
 	for _, key := range slices.Sorted(maps.Keys(a.options.Flags)) {
@@ -31,7 +30,6 @@ func (a *assembly) flags() {
 	a.problems = append(a.problems, d.Problems...)
 }
 
-// fieldAt finds the field of a full key in the sections.
 func fieldAt(c *Config, key string) (field reflect.Value, ok bool) {
 	for _, k := range configKeys() {
 		if k.String() == key {
@@ -42,8 +40,6 @@ func fieldAt(c *Config, key string) (field reflect.Value, ok bool) {
 	return field, false
 }
 
-// noSuchKey says what is wrong with a full key that there is not, and which was
-// probably meant.
 func noSuchKey(key string) (message, suggestion string) {
 	first, rest, _ := strings.Cut(key, ".")
 	if first == "runtimes" {

@@ -15,7 +15,6 @@ const (
 	sectionHandler = "runtimes.*"
 	sectionOCI     = "runtimes.*.options (oci)"
 	sectionRunc    = "runtimes.*.options (runc shim)"
-	sectionShim    = "runtimes.*.options (other shims)"
 )
 
 // elsewhere says what became of a key that CRI-O or containerd has: the key
@@ -85,9 +84,6 @@ var foreign = map[string]map[string]elsewhere{
 		"inherit_default_runtime": {text: "set runtime_path on the handler"},
 		"privileged_without_host_devices_all_devices_allowed": {key: "privileged_without_host_devices"},
 	},
-	sectionShim: {
-		"ConfigPath": {key: "runtime_config_path"},
-	},
 	sectionOCI: {
 		"BinaryName":    {key: "runtime_path"},
 		"Root":          {key: "runtime_root"},
@@ -103,11 +99,12 @@ var foreign = map[string]map[string]elsewhere{
 	},
 }
 
-// unknownKey says what is wrong with a key that this section does not have,
-// and which key was probably meant.
 func unknownKey(kind string, name string, known []string) (message, suggestion string) {
-	if e, ok := foreign[kind][name]; ok {
-		return foreignKey(e), e.key
+	switch e, ok := foreign[kind][name]; {
+	case ok && e.key == "":
+		return "unknown key: " + e.text, ""
+	case ok:
+		return "unknown key; use " + e.key, e.key
 	}
 	if near, ok := handler.Nearest(name, known); ok {
 		return "unknown key", near
@@ -120,13 +117,6 @@ func unknownKey(kind string, name string, known []string) (message, suggestion s
 		return "unknown key here; it belongs " + where, full
 	}
 	return "unknown key; " + expected(known), ""
-}
-
-func foreignKey(e elsewhere) string {
-	if e.key == "" {
-		return "unknown key: " + e.text
-	}
-	return "unknown key; use " + e.key
 }
 
 func expected(known []string) string {

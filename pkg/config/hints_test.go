@@ -22,8 +22,6 @@ func knownKeys(t *testing.T, s string) []string {
 		return tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]()).Names
 	case sectionOCI:
 		return tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Names
-	case sectionShim:
-		return []string{typeURL}
 	case sectionRunc:
 		return tomlfile.FieldsOf(reflect.TypeFor[runcOptions]()).Names
 	}

@@ -163,15 +163,13 @@ func (t *Translation) write(h imports.Handler) error {
 	if err != nil {
 		return fmt.Errorf("write handler %q: %w", h.Name, err)
 	}
-	b := bytes.NewBuffer(t.DropIn)
-	if b.Len() > 0 {
-		b.WriteByte('\n')
+	if len(t.DropIn) > 0 {
+		t.DropIn = append(t.DropIn, '\n')
 	}
-	fmt.Fprintf(b, "# from %s\n", h.At)
+	t.DropIn = fmt.Appendf(t.DropIn, "# from %s\n", h.At)
 	if h.Unfound != "" {
-		fmt.Fprintf(b, "# runtime_path is missing: %s was not found\n", h.Unfound)
+		t.DropIn = fmt.Appendf(t.DropIn, "# runtime_path is missing: %s was not found\n", h.Unfound)
 	}
-	b.WriteString(strings.TrimPrefix(string(body), "[runtimes]\n"))
-	t.DropIn = b.Bytes()
+	t.DropIn = append(t.DropIn, bytes.TrimPrefix(body, []byte("[runtimes]\n"))...)
 	return nil
 }

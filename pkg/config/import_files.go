@@ -14,7 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// foreignFiles are the files of one other daemon.
 type foreignFiles struct {
 	docs  []*document
 	notes []ImportNote
@@ -76,7 +75,6 @@ func (f *foreignFiles) directory(kind imports.Kind, dir string) []string {
 // leftovers are endings of files that are not configurations in use.
 var leftovers = []string{"~", ".bak", ".backup", ".old", ".orig", ".save", ".swp", ".swo", ".tmp", ".rpmsave", ".rpmnew", ".rpmorig"}
 
-// passedOver says why an entry of a CRI-O directory is not read, or nothing.
 func passedOver(e fs.DirEntry) string {
 	name := e.Name()
 	if e.IsDir() {
@@ -120,7 +118,6 @@ func (f *foreignFiles) translate(kind imports.Kind, dirs []string, own map[strin
 	return handlers, notes
 }
 
-// unservable says why an imported handler is not taken over, or nothing.
 func unservable(name string, own map[string]string) string {
 	if first, taken := own[name]; taken {
 		return fmt.Sprintf("is not imported: handler %q is already configured at %s", name, first)

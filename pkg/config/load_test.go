@@ -89,7 +89,7 @@ supervision = "pod"
 	if kata.Snapshotter != "native" || kata.Supervision != "" || kata.Type != handler.Shim {
 		t.Errorf("kata is %+v", kata)
 	}
-	if runc.ContainerCreateTimeout != DefaultCreateTimeout || runc.SandboxProcess != handler.SandboxProcessAuto {
+	if runc.ContainerCreateTimeout != 4*time.Minute || runc.SandboxProcess != handler.SandboxProcessAuto {
 		t.Errorf("runc lacks defaults: %+v", runc)
 	}
 }
@@ -224,7 +224,7 @@ func TestFlagsWin(t *testing.T) {
 	}
 	cfg := test.Value(Load(o))(t)
 	got := []any{cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
-	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: DefaultRuntimeName}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
+	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: "berth"}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
 		false, []string{"/x", "/y"}, 0.5, "crun", handler.SupervisionPod}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -134,8 +134,7 @@ const typeURL = "TypeUrl"
 // ConfigPath, which has a key of its own.
 func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definition) {
 	if _, there := t.Options["ConfigPath"]; there {
-		e := foreign[sectionShim]["ConfigPath"]
-		d.Report(tomlfile.Under(key, "ConfigPath"), foreignKey(e), e.key)
+		d.Report(tomlfile.Under(key, "ConfigPath"), "unknown key; use runtime_config_path", "runtime_config_path")
 	}
 	kind, isText := t.Options[typeURL].(string)
 	if v, there := t.Options[typeURL]; there && !isText {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -26,8 +27,8 @@ type runtimeTable struct {
 
 func defaultTable() runtimeTable {
 	return runtimeTable{Definition: handler.Definition{
-		ContainerCreateTimeout: DefaultCreateTimeout,
-		SelfCheckTimeout:       DefaultSelfCheckTimeout,
+		ContainerCreateTimeout: 4 * time.Minute, // runtimes that boot a machine need minutes
+		SelfCheckTimeout:       2 * time.Minute, // and machines without a hypervisor's help boot slowly
 		SandboxProcess:         handler.SandboxProcessAuto,
 	}}
 }
@@ -117,7 +118,6 @@ func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	return def
 }
 
-// validNameLike turns a name into the DNS-1123 label that it looks like.
 func validNameLike(name string) string {
 	like := strings.Trim(strings.NewReplacer("_", "-", ".", "-", " ", "-").Replace(strings.ToLower(name)), "-")
 	if handler.ValidName(like) != nil || like == name {

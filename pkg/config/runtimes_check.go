@@ -67,7 +67,6 @@ func isString(v any) bool {
 	return ok
 }
 
-// words checks keys with a fixed set of values.
 func (c check) words(t *runtimeTable) {
 	c.word("runtime_type", string(t.Type), "oci", "shim", "cri")
 	c.word("sandbox_process", string(t.SandboxProcess), "auto", "always")
@@ -136,7 +135,6 @@ func (c check) paths(t *runtimeTable) {
 	}
 }
 
-// companions checks what belongs beside the binary.
 func (c check) companions(t *runtimeTable) {
 	for _, name := range t.Companions {
 		if name == "." || !filepath.IsLocal(name) || filepath.Clean(name) != name {
@@ -153,7 +151,6 @@ func (c check) devices(t *runtimeTable) {
 	}
 }
 
-// conforms checks the sets of properties that a handler promises.
 func (c check) conforms(t *runtimeTable) {
 	var known []string
 	for _, s := range conform.Sets() {
@@ -213,7 +210,6 @@ func (c check) limits(t *runtimeTable) {
 	}
 }
 
-// compatible checks that keys fit the kind of runtime.
 func (c check) compatible(t *runtimeTable) {
 	base := filepath.Base(t.Path)
 	switch {

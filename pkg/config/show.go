@@ -68,7 +68,6 @@ func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
 	return its, err
 }
 
-// shownTable is one table of the file format.
 type shownTable struct {
 	name, remark string
 	// unset is the origin of values that no file has.
@@ -153,7 +152,6 @@ func (c *Config) origin(t shownTable, key string) string {
 	return t.unset
 }
 
-// tableOf is the table that has d as its definition.
 func tableOf(d *handler.Definition) (runtimeTable, error) {
 	if d.AliasOf != "" {
 		return runtimeTable{Definition: handler.Definition{AliasOf: d.AliasOf}}, nil

@@ -72,7 +72,6 @@ func (v *validator) validate() {
 	}
 }
 
-// paths checks that paths are absolute.
 func (v *validator) paths(c *Config) {
 	for key, path := range map[string]string{
 		"server.socket":          c.Server.Socket,
@@ -176,7 +175,7 @@ func (v *validator) server(s *Server) {
 	}
 	if !runtimeName.MatchString(s.RuntimeName) {
 		v.wrong("server.runtime_name", fmt.Sprintf("%q is not a valid runtime name: it is the prefix of container IDs (name://id), "+
-			"so use lower case letters, digits, '-' and '.', and begin with a letter", s.RuntimeName), DefaultRuntimeName)
+			"so use lower case letters, digits, '-' and '.', and begin with a letter", s.RuntimeName), Default().Server.RuntimeName)
 	}
 	if s.SocketMode&0o600 != 0o600 {
 		v.wrong("server.socket_mode", fmt.Sprintf("%04o denies the owner access; use at least 0600", s.SocketMode), "0660")
@@ -222,7 +221,6 @@ func (v *validator) engine(e *Engine) {
 	}
 }
 
-// noPrefix is what a prefix may not have.
 var noPrefix = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
 // likePrefix is a valid prefix that somebody may have meant. Pure.
@@ -230,7 +228,7 @@ func likePrefix(prefix string) string {
 	if like := strings.Trim(noPrefix.ReplaceAllString(prefix, "-"), "-_"); cgroupPrefix.MatchString(like) {
 		return like
 	}
-	return DefaultCgroupPrefix
+	return Default().Engine.CgroupPrefix
 }
 
 // overlayOptionMistake is about what an overlay mount cannot be given, or that
@@ -311,7 +309,6 @@ var builtin = []string{"overlayfs", "erofs", "native"}
 // snapshotterName is what directories and labels may have.
 var snapshotterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 
-// snapshotterNames are what a snapshotter key may say.
 func (c *Config) snapshotterNames() []string {
 	return slices.Concat(builtin, slices.Sorted(maps.Keys(c.Snapshotters)))
 }
@@ -404,7 +401,6 @@ func (v *validator) word(key, value string, allowed []string) {
 	}
 }
 
-// wordMistake says why a value is not one of the allowed ones. Pure.
 func wordMistake(value string, allowed []string) (message, suggestion string) {
 	quoted := make([]string, len(allowed))
 	for i, a := range allowed {

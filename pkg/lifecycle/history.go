@@ -53,7 +53,6 @@ type history struct {
 	changes []Change // the oldest first
 }
 
-// storedHistory is the form on disk.
 type storedHistory struct {
 	Changes []Change `json:"changes"`
 }
@@ -70,7 +69,6 @@ func readHistory(dir string) (*history, error) {
 	return h, nil
 }
 
-// add keeps a change and wakes run.
 func (h *history) add(c Change) {
 	c.At = time.Now().UTC()
 	c.Reason = printable.Clip(c.Reason, maxChangeReason)
@@ -131,7 +129,6 @@ func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map
 	}
 }
 
-// brief is a definition in a few words; empty without one.
 func brief(d *handler.Definition) string {
 	if d == nil {
 		return ""
@@ -146,7 +143,6 @@ func WithUser(ctx context.Context, user string) context.Context {
 	return context.WithValue(ctx, userKey{}, user)
 }
 
-// userOf is the user of a context, or empty.
 func userOf(ctx context.Context) string {
 	user, _ := ctx.Value(userKey{}).(string)
 	return user

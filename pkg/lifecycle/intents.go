@@ -32,7 +32,6 @@ type Intent struct {
 // maxReason bounds an intent's reason, in bytes: clients of the CRI read it.
 const maxReason = 256
 
-// intentFile is where intents are kept.
 func intentFile(dir string) statefile.ByHandler[*Intent] {
 	return statefile.ByHandler[*Intent]{
 		Path:     filepath.Join(dir, "intents.json"),

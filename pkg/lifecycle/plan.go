@@ -130,7 +130,6 @@ func (p *Plan) same(o *Plan) bool {
 		})
 }
 
-// notReady are the handlers that cannot run pods, with the reasons.
 func (p *Plan) notReady() map[string]string {
 	all := map[string]string{}
 	for _, e := range p.Entries {

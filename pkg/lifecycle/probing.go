@@ -121,7 +121,6 @@ func (p *probes) probe(d *handler.Definition, depth probe.Depth) result {
 	return r
 }
 
-// capabilities are what the handler of a good probe can do.
 func (p *probes) capabilities(r result) capability.Table {
 	ctx, cancel := context.WithTimeout(p.life, capabilityWait)
 	defer cancel()

@@ -75,7 +75,6 @@ func (r *reloader) request(q request) bool {
 	})
 }
 
-// run answers requests until Close.
 func (r *reloader) run() {
 	for {
 		select {
@@ -103,7 +102,6 @@ func (r *reloader) merged(q request) request {
 	}
 }
 
-// reload is one whole transaction.
 func (r *reloader) reload(ctx context.Context, q request) Outcome {
 	o := Outcome{Trigger: q.trigger, At: time.Now()}
 	if a := r.announcer; a != nil {
@@ -194,7 +192,6 @@ func (r *reloader) aware(err error) bool {
 	return r.last != nil && slices.Equal(r.last.Problems, lines(err))
 }
 
-// failed notes a reload that changed nothing.
 func (r *reloader) failed(o *Outcome, err error, by string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,7 +211,6 @@ func lines(err error) []string {
 // settle is how long files are left alone before a failed reading is repeated.
 const settle = 500 * time.Millisecond
 
-// later asks again when files had time to become whole.
 func (r *reloader) later(q request) {
 	r.spawn(func(ctx context.Context) {
 		select {
@@ -225,7 +221,6 @@ func (r *reloader) later(q request) {
 	})
 }
 
-// report says in the log what a reload did.
 func (r *reloader) report(ctx context.Context, o Outcome, q request) {
 	entry := log.G(ctx).WithFields(log.Fields{"trigger": o.Trigger, "by": cmp.Or(q.by, string(o.Trigger)), "generation": o.Generation})
 	for _, c := range o.Diff.Pending {

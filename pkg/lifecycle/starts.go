@@ -30,7 +30,6 @@ const (
 	longestCheckInterval = 5 * time.Minute
 )
 
-// startLog is what is remembered of one handler's starts.
 type startLog struct {
 	failed []bool // the last ones, the oldest first
 	inARow int

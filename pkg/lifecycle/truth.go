@@ -127,7 +127,6 @@ func (t *truth) adopt(c *config.Config) {
 	t.config = c
 }
 
-// forget drops the Definitions of handlers without pods.
 func (t *truth) forget(live map[string]int) {
 	maps.DeleteFunc(t.retired, func(name string, _ *handler.Definition) bool { return live[name] == 0 })
 }

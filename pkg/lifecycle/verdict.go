@@ -17,7 +17,6 @@ const (
 	longestRetry = 8 * time.Second
 )
 
-// result is what a probe found.
 type result struct {
 	definition *handler.Definition
 	at         time.Time

@@ -26,7 +26,6 @@ const (
 // tell.
 const pollInterval = 2 * time.Second
 
-// watchFiles reloads when the Loader's files change.
 func (r *reloader) watchFiles() {
 	f := &files{
 		paths: r.loader.Paths, again: r.rewatch, polls: &r.polls, interval: pollInterval, log: log.G(r.life),
@@ -49,7 +48,6 @@ func (r *reloader) watchFiles() {
 
 func (r *reloader) filesChanged() { r.request(request{trigger: TriggerFiles, patient: true}) }
 
-// files watches the directories of a configuration.
 type files struct {
 	watcher *fsnotify.Watcher
 	paths   func() []string

@@ -50,7 +50,6 @@ func Untrusted(path string) string {
 	return openToOthers(w, trust.Program)
 }
 
-// openToOthers says who else than root can change a file, or nothing.
 func openToOthers(w *trust.Way, p trust.Purpose) string {
 	if err := w.Judge(p); err != nil {
 		return err.Error()

@@ -31,7 +31,6 @@ func Fingerprint(paths []string) (print string, links bool) {
 	return hex.EncodeToString(sum.Sum(nil)), links
 }
 
-// marks are what a file is known by.
 type marks struct {
 	text string
 	link bool

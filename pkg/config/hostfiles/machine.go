@@ -69,7 +69,6 @@ func noSocket(path string) string {
 	return ""
 }
 
-// noDevice says why a device cannot be used, or nothing.
 func noDevice(path string) string {
 	info, err := os.Stat(path)
 	switch {

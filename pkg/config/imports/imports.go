@@ -76,13 +76,11 @@ func SortNotes(notes []Note) {
 	slices.SortStableFunc(notes, func(a, b Note) int { return cmp.Or(a.Origin.Compare(b.Origin), cmp.Compare(a.Key, b.Key)) })
 }
 
-// place is a key in a file.
 type place struct {
 	file *tomlfile.Document
 	key  []string
 }
 
-// below is the place of a key in the table that is here.
 func (p place) below(parts ...string) place {
 	return place{p.file, slices.Concat(p.key, parts)}
 }
@@ -126,7 +124,6 @@ func Translate(kind Kind, files []*tomlfile.Document, find Find) ([]Handler, []N
 	return t.handlers, t.notes
 }
 
-// translation collects what is found.
 type translation struct {
 	find     Find
 	handlers []Handler

@@ -21,7 +21,6 @@ type tallies struct {
 	running map[string]*tally // by the handler's name
 }
 
-// tally is that of one rollout.
 type tally struct {
 	key key
 	// candidate are pods on that binary, stable the others of the handler.

@@ -26,7 +26,6 @@ type ByHandler[D Decision] struct {
 	Unusable string
 }
 
-// byHandlerFormat is the number of the form on disk.
 const byHandlerFormat = 1
 
 type byHandler[D Decision] struct {

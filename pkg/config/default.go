@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,16 +10,16 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// chosen is the default handler that a running daemon chose by itself among
-// discovered ones, or "". It stays until a file names another or the daemon is
-// started again: a package that is away for a moment, or one that comes, must not
-// move pods that name no handler.
-func (a *assembly) chosen() string {
+// wantedDefault is the default handler that a file names, else the one that a running
+// daemon chose by itself among discovered ones. That stays until a file names another or
+// the daemon is started again: a package that is away for a moment, or one that comes,
+// must not move pods that name no handler.
+func (a *assembly) wantedDefault() string {
 	r := a.options.Running
-	if r == nil || !r.defaultChosen || !r.Discovered || !a.cfg.Discovered || a.cfg.DefaultRuntime != "" {
-		return ""
+	if a.cfg.DefaultRuntime == "" && r != nil && r.defaultChosen && r.Discovered && a.cfg.Discovered {
+		return r.DefaultRuntime
 	}
-	return r.DefaultRuntime
+	return a.cfg.DefaultRuntime
 }
 
 // vanished is the default handler of a running daemon if it was discovered, and is
@@ -30,7 +29,7 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	if r == nil || !r.Discovered {
 		return nil
 	}
-	name := cmp.Or(a.cfg.DefaultRuntime, a.chosen())
+	name := a.wantedDefault()
 	is := func(d *handler.Definition) bool { return d.Name == name && strings.HasPrefix(d.Origin, discoveredIn) }
 	if slices.ContainsFunc(found, is) {
 		return nil
@@ -46,7 +45,7 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 // awaitDefault makes a default handler that does not depend on berth's own files a
 // broken one while it is not there, so that the rest is served.
 func (a *assembly) awaitDefault(docs []*document) {
-	name := cmp.Or(a.cfg.DefaultRuntime, a.chosen())
+	name := a.wantedDefault()
 	if name != "" && !slices.Contains(a.known(docs), name) {
 		a.await(name, "default_runtime")
 	}
@@ -92,7 +91,7 @@ func (a *assembly) defaultRuntime(docs []*document) {
 	switch name := a.cfg.DefaultRuntime; {
 	case name == "":
 		a.cfg.defaultChosen = true
-		if a.cfg.DefaultRuntime = a.chosen(); !slices.Contains(known, a.cfg.DefaultRuntime) {
+		if a.cfg.DefaultRuntime = a.wantedDefault(); !slices.Contains(known, a.cfg.DefaultRuntime) {
 			a.cfg.DefaultRuntime = chooseDefault(a.byMain, known)
 		}
 		if a.cfg.DefaultRuntime == "" {

@@ -42,10 +42,10 @@ func fieldAt(c *Config, key string) (field reflect.Value, ok bool) {
 
 func noSuchKey(key string) (message, suggestion string) {
 	first, rest, _ := strings.Cut(key, ".")
-	if first == "runtimes" {
+	switch first {
+	case "runtimes":
 		return "handlers come from files; write [runtimes.<handler>] into a drop-in", ""
-	}
-	if first == "snapshotters" {
+	case "snapshotters":
 		return "snapshotters come from files; write [snapshotters.<name>] into a drop-in", ""
 	}
 	var keys []string

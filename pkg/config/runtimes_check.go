@@ -186,20 +186,16 @@ func (c check) annotations(t *runtimeTable) {
 	}
 }
 
-// negativeLimit says what a negative number was probably meant to be.
-func negativeLimit(name string) string {
-	if name == "max_queued_starts" {
-		return "must not be negative; 0 means none may wait"
-	}
-	return "must not be negative; 0 means unlimited"
-}
-
 func (c check) limits(t *runtimeTable) {
 	for name, n := range map[string]int{
 		"max_pods": t.MaxPods, "max_parallel_starts": t.MaxParallelStarts, "max_queued_starts": t.MaxQueuedStarts,
 	} {
+		zero := "unlimited"
+		if name == "max_queued_starts" {
+			zero = "none may wait"
+		}
 		if n < 0 {
-			c.wrong(name, negativeLimit(name), "")
+			c.wrong(name, "must not be negative; 0 means "+zero, "")
 		}
 	}
 	if t.StartTimeout < 0 {

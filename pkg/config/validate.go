@@ -85,15 +85,16 @@ func (v *validator) paths(c *Config) {
 		v.absolute(key, path)
 	}
 	for key, path := range map[string]string{
-		"server.admin_socket":           c.Server.AdminSocket,
-		"engine.writable_root":          c.Engine.WritableRoot,
-		"registry.hosts_dir":            c.Registry.HostsDir,
-		"registry.decryption_keys_path": c.Registry.DecryptionKeysPath,
-		"registry.preload_dir":          c.Registry.PreloadDir,
-		"image_verifier.bin_dir":        c.ImageVerifier.BinDir,
-		"nri.socket_path":               c.NRI.SocketPath,
-		"containerd_api.socket":         c.ContainerdAPI.Socket,
-		"node_labels.file":              c.NodeLabels.File,
+		"server.admin_socket":            c.Server.AdminSocket,
+		"engine.writable_root":           c.Engine.WritableRoot,
+		"engine.default_seccomp_profile": c.Engine.DefaultSeccompProfile,
+		"registry.hosts_dir":             c.Registry.HostsDir,
+		"registry.decryption_keys_path":  c.Registry.DecryptionKeysPath,
+		"registry.preload_dir":           c.Registry.PreloadDir,
+		"image_verifier.bin_dir":         c.ImageVerifier.BinDir,
+		"nri.socket_path":                c.NRI.SocketPath,
+		"containerd_api.socket":          c.ContainerdAPI.Socket,
+		"node_labels.file":               c.NodeLabels.File,
 	} {
 		if path != "" {
 			v.absolute(key, path)
@@ -209,8 +210,8 @@ func (v *validator) engine(e *Engine) {
 			v.wrong(key, m, "")
 		}
 	}
-	if p := e.DefaultSeccompProfile; p != "" {
-		if m := seccompMistake(p); m != "" {
+	if p := e.DefaultSeccompProfile; filepath.IsAbs(p) {
+		if m := hostfiles.Mistake("seccomp", p, noProfile); m != "" {
 			v.wrong("engine.default_seccomp_profile", m, "")
 		}
 	}
@@ -245,13 +246,6 @@ func overlayOptionMistake(option string) string {
 		return fmt.Sprintf("%q is not a valid mount option; write each as a separate string", option)
 	}
 	return ""
-}
-
-func seccompMistake(file string) string {
-	if !filepath.IsAbs(file) {
-		return fmt.Sprintf("%q must be an absolute path", file)
-	}
-	return hostfiles.Mistake("seccomp", file, noProfile)
 }
 
 func noProfile(file string) string {
@@ -355,16 +349,11 @@ func (v *validator) observation(c *Config) {
 }
 
 func metricsMistake(address string) string {
-	if address == "" {
-		return ""
-	}
-	if path, unix := strings.CutPrefix(address, "unix://"); unix {
-		if !filepath.IsAbs(path) || len(path) > maxSocketPath {
-			return fmt.Sprintf("%q must be unix:// and an absolute path of at most %d bytes", address, maxSocketPath)
-		}
-		return ""
-	}
-	if !hostPort(address) {
+	path, unix := strings.CutPrefix(address, "unix://")
+	switch {
+	case unix && (!filepath.IsAbs(path) || len(path) > maxSocketPath):
+		return fmt.Sprintf("%q must be unix:// and an absolute path of at most %d bytes", address, maxSocketPath)
+	case !unix && address != "" && !hostPort(address):
 		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:9091\", or unix:///path; leave it empty to disable metrics", address)
 	}
 	return ""

@@ -25,10 +25,9 @@ func newRollouts(s *store, dir string) *rollouts {
 }
 
 func (r *rollouts) View(name string) (rollout.View, error) {
-	if err := r.known(name); err != nil {
-		return rollout.View{}, err
-	}
-	return r.snapshot().view(name), nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.truth.view(name), r.knows(name)
 }
 
 // Decide implements rollout.Host. A decision is on disk before it is in force.

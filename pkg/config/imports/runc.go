@@ -2,7 +2,6 @@ package imports
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"strings"
 )
@@ -61,14 +60,10 @@ func (h *translating) runc() {
 // ociRuntime finds the binary and its root, which older files had elsewhere.
 func (h *translating) ociRuntime(options map[string]any) {
 	binary, from := h.runcBinary(options)
-	name, isText := binary.(string)
-	switch {
-	case !isText:
-		h.set("runtime_path", binary, from)
-	case path.IsAbs(name) || strings.Contains(name, "/"):
-		h.set("runtime_path", name, from)
-	default:
+	if name, isText := binary.(string); isText && !strings.Contains(name, "/") {
 		h.program(name, from)
+	} else {
+		h.set("runtime_path", binary, from)
 	}
 	for _, key := range []string{"RuntimeRoot", "Root"} {
 		if v := options[key]; !unset(v) {
@@ -83,16 +78,17 @@ func (h *translating) ociRuntime(options map[string]any) {
 
 // runcBinary is the OCI runtime that a table names, and by which key.
 func (h *translating) runcBinary(options map[string]any) (binary any, from string) {
-	for _, key := range []string{"BinaryName", "Runtime"} {
-		if v := options[key]; !unset(v) {
-			if other := options["Runtime"]; key == "BinaryName" && !unset(other) && other != v {
-				h.note("options.Runtime", "BinaryName is for the same and counts", "")
-			}
-			return v, "options." + key
+	binary, older, engine := options["BinaryName"], options["Runtime"], h.from.values["runtime_engine"]
+	switch {
+	case !unset(binary):
+		if !unset(older) && older != binary {
+			h.note("options.Runtime", "BinaryName is for the same and counts", "")
 		}
-	}
-	if v := h.from.values["runtime_engine"]; !unset(v) {
-		return v, "runtime_engine"
+		return binary, "options.BinaryName"
+	case !unset(older):
+		return older, "options.Runtime"
+	case !unset(engine):
+		return engine, "runtime_engine"
 	}
 	return "runc", "runtime_type"
 }

@@ -30,9 +30,9 @@ func Files(dir string, text []byte) []string {
 	if err := toml.Unmarshal(text, &f); err != nil {
 		return nil
 	}
-	files := append(paths(dir, f.CA), paths(dir, f.Client)...)
-	for _, h := range f.Host {
-		files = append(append(files, paths(dir, h.CA)...), paths(dir, h.Client)...)
+	var files []string
+	for _, n := range append(slices.Collect(maps.Values(f.Host)), f.named) {
+		files = append(append(files, paths(dir, n.CA)...), paths(dir, n.Client)...)
 	}
 	return files
 }

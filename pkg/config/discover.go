@@ -28,7 +28,7 @@ const discoveredIn = "discovered in "
 // Discover returns the handlers of the runtimes in dirs, sorted by name, with
 // the defaults of a configuration that says nothing. runc, crun and youki are
 // handlers of those names; runsc is gvisor, and runsc an alias of that. A shim is the
-// handler that the middle of its name says (containerd-shim-kata-v2 is kata), with "-shim"
+// handler in the middle of its name (containerd-shim-kata-v2 is kata), with "-shim"
 // at the end if that is the name of one of these (containerd-shim-runc-v2 is runc-shim,
 // whether runc is there or not). Where a name is found twice the earlier directory wins,
 // and in one directory -v2 over -v1. Binaries that cannot be run, or that every user can

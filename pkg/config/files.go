@@ -22,7 +22,7 @@ type document struct {
 	main bool
 	// handlers are the names under [runtimes], as far as the file can be read.
 	handlers []string
-	// absent says that there is no such file.
+	// absent is set if the file does not exist.
 	absent bool
 	// text is what was read of a file of berth's own.
 	text []byte
@@ -30,7 +30,7 @@ type document struct {
 
 type decoder struct {
 	tomlfile.Decoder
-	// unfound says why a handler that is imported has no runtime_path.
+	// unfound is why a handler that is imported has no runtime_path.
 	unfound string
 	// search is that of Options.
 	search []string
@@ -69,8 +69,8 @@ func checkVersion(d *document) {
 var handlerHeader = regexp.MustCompile(`(?m)^[ \t]*\[[ \t]*runtimes[ \t]*\.[ \t]*["']?([A-Za-z0-9_-]+)`)
 
 // handlerNames finds the handlers of a file by its values, and by the headers
-// of their tables, so that a file with a syntax error still says which
-// handlers it was meant to have.
+// of their tables, so that those of a file with a
+// syntax error are known, too.
 func handlerNames(header *regexp.Regexp, data []byte, runtimes any) []string {
 	names := map[string]bool{}
 	for _, m := range header.FindAllSubmatch(data, -1) {

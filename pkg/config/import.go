@@ -90,7 +90,7 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 type Translation struct {
 	// DropIn is a drop-in with the handlers, as far as there are any.
 	DropIn []byte
-	// Notes are what the drop-in does not say.
+	// Notes are what the drop-in leaves out.
 	Notes []ImportNote
 	// Problems are mistakes in the files, and what this machine lacks.
 	Problems Problems

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Options say where a configuration is and how strictly it is taken. The zero
+// Options are where a configuration is and how strictly it is taken. The zero
 // value is the strict reading of the default places.
 type Options struct {
 	// File is the main file. Empty is DefaultFile, which may be absent; a file
@@ -32,7 +32,7 @@ type Options struct {
 	// again; nil at its start. A default handler that no file defines stays then,
 	// though it is away.
 	Running *Config
-	// accepted says that this was in force once. A profile whose file has gone since then costs
+	// accepted is set if this was in force once. A profile whose file has gone since then costs
 	// the pods that need it, and not the node.
 	accepted bool
 	// Overlay are drop-ins, by their path in DropInDir, that are read as if they

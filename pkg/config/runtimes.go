@@ -148,8 +148,8 @@ func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable
 	return nil
 }
 
-// remoteKeys are those of handlers whose pods live in another CRI daemon. Which
-// runtime runs them, and how, is that daemon's configuration.
+// remoteKeys are those of handlers with pods in another CRI daemon. Which runtime
+// runs them, and how, is that daemon's configuration.
 var remoteKeys = []string{
 	"runtime_type", "endpoint", "remote_handler",
 	"max_pods", "max_parallel_starts", "max_queued_starts", "start_timeout",
@@ -171,7 +171,7 @@ func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTabl
 		Limits: t.Limits,
 	}
 	// To fall back to the daemon's default would be to run a pod under another
-	// runtime than it asked for; who wants that says so.
+	// runtime than it asked for; the key can be set to that.
 	if c.has("remote_handler") {
 		def.RemoteHandler = t.RemoteHandler
 	}

@@ -175,7 +175,7 @@ func (m *Manager) Handler(name string) (Handler, error) {
 	if !there {
 		return Handler{}, m.knows(name)
 	}
-	h := m.told(e, live)
+	h := m.describe(e, live)
 	h.Starts = m.startsOf(h)
 	return h, nil
 }

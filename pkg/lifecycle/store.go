@@ -222,13 +222,13 @@ func (s *store) handlers() []Handler {
 	defer s.mu.Unlock()
 	all := make([]Handler, 0, len(s.plan.Entries))
 	for _, e := range s.plan.Entries {
-		all = append(all, s.told(e, live))
+		all = append(all, s.describe(e, live))
 	}
 	return all
 }
 
-// told is an entry with what else is known; mu is held.
-func (s *store) told(e Entry, live map[string]int) Handler {
+// describe is an entry with what else is known; mu is held.
+func (s *store) describe(e Entry, live map[string]int) Handler {
 	name := e.Definition.Name
 	h := Handler{
 		Definition: e.Definition, Digest: e.Definition.Digest(), State: e.State, Default: name == s.plan.Default,
@@ -242,7 +242,7 @@ func (s *store) told(e Entry, live map[string]int) Handler {
 	return h
 }
 
-// Current tells what is in force.
+// Current is what is in force.
 func (s *store) Current() Current {
 	s.mu.Lock()
 	defer s.mu.Unlock()

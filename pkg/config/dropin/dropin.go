@@ -23,8 +23,8 @@ type Setting struct {
 	Key string
 	// Value is TOML on one line.
 	Value string
-	// Origin says where the value is from; it is empty in settings that are to
-	// be written.
+	// Origin is where the value is from; it is empty in settings that are to be
+	// written.
 	Origin string
 }
 

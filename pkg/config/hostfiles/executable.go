@@ -22,7 +22,7 @@ func ExecutableMistake(path string) string {
 // Inexecutable is ExecutableMistake for callers that bound the wait themselves.
 func Inexecutable(path string) string { return unusable(path, trust.Program) }
 
-// unusable says why a file cannot be used for p, or nothing.
+// unusable is why a file cannot be used for p, or empty.
 func unusable(path string, p trust.Purpose) string {
 	w := trust.Find(path)
 	defer w.Close()

@@ -86,7 +86,7 @@ func noDevice(path string) string {
 // The runtime reads it, as root.
 func noConfig(file string) string { return unusable(file, trust.Configuration) }
 
-// NoJSON says why a file that only root can change cannot be read into v, or nothing.
+// NoJSON is why a file that only root can change cannot be read into v, or empty.
 func NoJSON(file, kind string, v any) string {
 	if m := unusable(file, trust.Configuration); m != "" {
 		return m

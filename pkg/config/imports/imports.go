@@ -265,7 +265,7 @@ func unset(v any) bool {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// near is advice to someone who mistyped a key.
+// near is advice for a mistyped key.
 func near[V any](key string, known map[string]V) string {
 	if like, ok := handler.Nearest(key, sortedKeys(known)); ok {
 		return "correct it to " + like + " if that was meant"

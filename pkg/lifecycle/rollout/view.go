@@ -35,9 +35,9 @@ type Status struct {
 	Path    string `json:"path"`
 	Percent int    `json:"percent"`
 	State   State  `json:"state"`
-	// Reason says why it is not running.
+	// Reason is why it is not running.
 	Reason string `json:"reason,omitempty"`
-	// ByItself says that too many pods failed: no operator ended it.
+	// ByItself is set if too many pods failed: no operator ended it.
 	ByItself bool `json:"by_itself,omitempty"`
 }
 
@@ -49,8 +49,8 @@ func (s *Status) Fault() string {
 	return s.Reason
 }
 
-// labelFailed is the label of a rollout that was aborted automatically: nobody need be
-// told of one that an operator aborted.
+// labelFailed is the label of a rollout that was aborted automatically. One that an
+// operator aborted needs no alert.
 const labelFailed = "failed"
 
 // Labels are all that Label can return, but for the empty one.
@@ -58,7 +58,7 @@ func Labels() []string {
 	return []string{string(Running), string(NotReady), labelFailed, string(Aborted), string(Promoted)}
 }
 
-// Label is the state as metrics tell it; empty without a rollout.
+// Label is the state in metrics; empty without a rollout.
 func (s *Status) Label() string {
 	switch {
 	case s == nil:

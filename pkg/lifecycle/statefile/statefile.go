@@ -14,7 +14,7 @@ import (
 
 // Decision is what was decided about a handler.
 type Decision interface {
-	// Known says whether it is one that this berth knows.
+	// Known reports whether it is of a kind that this berth has.
 	Known() bool
 }
 

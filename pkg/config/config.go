@@ -13,6 +13,7 @@
 package config
 
 import (
+	"cmp"
 	"io/fs"
 	"path/filepath"
 	"reflect"
@@ -130,10 +131,7 @@ type Server struct {
 
 // Admin is the path of the unix socket that the management API is served on.
 func (s Server) Admin() string {
-	if s.AdminSocket != "" {
-		return s.AdminSocket
-	}
-	return filepath.Join(filepath.Dir(s.Socket), "admin.sock")
+	return cmp.Or(s.AdminSocket, filepath.Join(filepath.Dir(s.Socket), "admin.sock"))
 }
 
 // Handlers is the life of all handlers.

@@ -54,14 +54,11 @@ func (c *Config) Settings() ([]dropin.Setting, error) {
 // HandlerSettings are those of one handler, by their keys inside its table; none
 // for a handler that is not configured or cannot be read.
 func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
-	tables, err := c.tables()
+	all, err := c.Settings()
 	var its []dropin.Setting
-	for _, t := range tables {
-		if t.name != tomlfile.Under("runtimes", name) {
-			continue
-		}
-		for _, s := range t.settings {
-			s.Key = strings.TrimPrefix(s.Key, t.name+".")
+	for _, s := range all {
+		if key, ok := strings.CutPrefix(s.Key, tomlfile.Under("runtimes", name)+"."); ok {
+			s.Key = key
 			its = append(its, s)
 		}
 	}

@@ -69,10 +69,10 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 			v, _ = before.verdictOf(was) // a change of what failed its self-check pod has to pass one
 		}
 		ongoing.Add(1)
-		ended := p.begin(d.Digest())
+		leave := p.enter(d.Digest())
 		p.work.Go(func() {
 			defer ongoing.Done()
-			defer ended()
+			defer leave()
 			defer turn.take(stepAside)()
 			r := p.probe(d, max(depth, v.depth))
 			if p.life.Err() != nil {
@@ -169,8 +169,8 @@ func (p *probes) tellDoubt(r result) {
 	}
 }
 
-// begin notes a probe, until ended is called.
-func (p *probes) begin(digest string) (ended func()) {
+// enter counts a probe, until leave is called.
+func (p *probes) enter(digest string) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.underway[digest]++

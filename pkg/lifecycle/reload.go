@@ -124,10 +124,9 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 		// All of them: what was missing may be there by now, and one that has not
 		// changed costs a few stats.
 		r.probes.probeAll(ctx, Candidates(next), probe.Look, probeWait)
-		err = r.put(next, &o, q)
-	}
-	if err == nil {
-		r.loader.InForce(ctx, next)
+		if err = r.put(next, &o, q); err == nil {
+			r.loader.InForce(ctx, next)
+		}
 	}
 	switch {
 	case err != nil && q.silent && r.aware(err):

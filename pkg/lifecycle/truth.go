@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -73,10 +74,7 @@ func (t *truth) unable(d *handler.Definition) string {
 
 // gone is the Definition of a handler that only its pods remember.
 func (t *truth) gone(name string) *handler.Definition {
-	if d := t.retired[name]; d != nil {
-		return d
-	}
-	return &handler.Definition{Name: name, Origin: "no longer configured"}
+	return cmp.Or(t.retired[name], &handler.Definition{Name: name, Origin: "no longer configured"})
 }
 
 // able is what configured handlers can do, by their names.

@@ -147,11 +147,7 @@ func (t *translation) otherPlugins(f *tomlfile.Document, plugins map[string]any)
 		switch id {
 		case "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime":
 		case imagesPlugin:
-			for _, key := range sortedKeys(asTable(plugins[id])) {
-				if key != "runtime_platforms" {
-					t.containerdSetting(f, "plugins", id, key)
-				}
-			}
+			allBut("runtime_platforms", asTable(plugins[id]), func(key string) { t.containerdSetting(f, "plugins", id, key) })
 		default:
 			t.containerdSetting(f, "plugins", id)
 		}
@@ -159,17 +155,9 @@ func (t *translation) otherPlugins(f *tomlfile.Document, plugins map[string]any)
 }
 
 func (t *translation) criPlugin(f *tomlfile.Document, id string, plugin map[string]any, tables map[string]*table) {
-	for _, key := range sortedKeys(plugin) {
-		if key != "containerd" {
-			t.containerdSetting(f, "plugins", id, key)
-		}
-	}
+	allBut("containerd", plugin, func(key string) { t.containerdSetting(f, "plugins", id, key) })
 	section := asTable(plugin["containerd"])
-	for _, key := range sortedKeys(section) {
-		if key != "runtimes" {
-			t.containerdSetting(f, "plugins", id, "containerd", key)
-		}
-	}
+	allBut("runtimes", section, func(key string) { t.containerdSetting(f, "plugins", id, "containerd", key) })
 	runtimes := asTable(section["runtimes"])
 	for _, name := range sortedKeys(runtimes) {
 		at := place{f, []string{"plugins", id, "containerd", "runtimes", name}}

@@ -90,27 +90,15 @@ func asTable(v any) map[string]any {
 
 // crioTables returns [crio.runtime] of a file, and notes what else there is.
 func (t *translation) crioTables(f *tomlfile.Document) map[string]any {
-	for _, key := range sortedKeys(f.Values) {
-		if key != "crio" {
-			t.foreignTable(f, key, "CRI-O", "import.crio")
-		}
-	}
+	allBut("crio", f.Values, func(key string) { t.foreignTable(f, key, "CRI-O", "import.crio") })
 	crio := asTable(f.Values["crio"])
-	for _, key := range sortedKeys(crio) {
-		if key != "runtime" {
-			t.crioSetting(f, "crio", key)
-		}
-	}
+	allBut("runtime", crio, func(key string) { t.crioSetting(f, "crio", key) })
 	// The other values are of volumes that berth makes as well.
 	if asTable(crio["image"])["image_volumes"] == "ignore" {
 		t.crioSetting(f, "crio", "image", "image_volumes")
 	}
 	runtime := asTable(crio["runtime"])
-	for _, key := range sortedKeys(runtime) {
-		if key != "runtimes" {
-			t.crioSetting(f, "crio", "runtime", key)
-		}
-	}
+	allBut("runtimes", runtime, func(key string) { t.crioSetting(f, "crio", "runtime", key) })
 	return runtime
 }
 

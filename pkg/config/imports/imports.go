@@ -157,9 +157,8 @@ func (t *table) merge(at place, values map[string]any) {
 	for _, key := range sortedKeys(values) {
 		v := values[key]
 		if options, ok := v.(map[string]any); ok && key == "options" {
-			before, _ := t.values[key].(map[string]any)
 			merged := map[string]any{}
-			maps.Copy(merged, before)
+			maps.Copy(merged, t.options())
 			for name, o := range options {
 				merged[name] = o
 				t.places["options."+name] = at.below("options", name)
@@ -261,6 +260,15 @@ func unset(v any) bool {
 		return value.Len() == 0
 	}
 	return value.IsZero()
+}
+
+// allBut visits the keys of a table but one, in their order.
+func allBut(one string, values map[string]any, visit func(key string)) {
+	for _, key := range sortedKeys(values) {
+		if key != one {
+			visit(key)
+		}
+	}
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

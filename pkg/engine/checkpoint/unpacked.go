@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 const (
@@ -171,7 +172,7 @@ func (u *Unpacked) fits(names []string, to string) error {
 	return nil
 }
 
-func (u *Unpacked) image(ctx context.Context, name, to string) (err error) {
+func (u *Unpacked) image(ctx context.Context, name, to string) error {
 	name = filepath.Join(metadata.CheckpointDirectory, name)
 	from, err := beneath.Read(u.dir, name)
 	if err != nil {
@@ -182,21 +183,5 @@ func (u *Unpacked) image(ctx context.Context, name, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		// As a copy inside of the kernel, which may be none of the data.
-		n, err := io.CopyN(out, from, chunk)
-		if errors.Is(err, io.EOF) && n < chunk {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
+	return errors.Join(wanted.Copy(ctx, out, from), out.Close())
 }
-
-// chunk is how much is copied between two looks at the context.
-const chunk = 16 << 20

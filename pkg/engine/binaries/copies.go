@@ -257,7 +257,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	}
 	why := errNoExec
 	if !b.noExec {
-		g.binaries, why = each(ids, b.recall)
+		g.binaries, why = each(ids, b.store.Recall) // they were compared before
 		if why != nil {
 			if g.binaries, why = each(ids, b.store.Copy); why == nil {
 				why = b.compare(onBinaries(d, g.binaries, b.store), rt)
@@ -281,15 +281,6 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 		b.store.Know(g.binaries[i])
 	}
 	return g
-}
-
-// recall is for binaries that were kept, and compared, before.
-func (b *copies) recall(id probe.Identity) (keep.Binary, error) {
-	one, ok := b.store.Recall(id)
-	if !ok {
-		return one, errdefs.ErrNotFound
-	}
-	return one, nil
 }
 
 var errNoExec = errors.New("binaries cannot be executed in the root directory")

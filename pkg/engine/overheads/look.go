@@ -113,14 +113,18 @@ func (v *picture) countOwn(m *measured) error {
 
 // add counts a cgroup, if it is there: there are runtimes that make none.
 func (v *picture) add(m *measured, group cgroup.Paths) error {
-	part, err := counted(group)
-	if errdefs.IsNotFound(err) {
+	used, err := cgroup.ReadStats(group)
+	switch {
+	case errdefs.IsNotFound(err):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
+	case !used.WorkingSet.Known:
+		return fmt.Errorf("this host does not account memory of cgroups: %w", errdefs.ErrNotImplemented)
 	}
-	m.parts, v.groups[part.Key] = append(m.parts, part), true
+	cpu := time.Duration(min(used.CPUUsageNano.N, math.MaxInt64)) //nolint:gosec // it is bounded here
+	m.parts = append(m.parts, overhead.Part{Key: group.MemoryKey(), Memory: used.WorkingSet.N, CPU: cpu, Pods: 1})
+	v.groups[group.MemoryKey()] = true
 	return nil
 }
 
@@ -201,10 +205,9 @@ func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 	for _, p := range v.processes.Below(pid, v.elsewhere) {
 		pods := len(v.supervised[key])
 		if p.PID != pid && pods > 1 {
-			named, err := p.Names(mine)
-			if err == nil && len(named) > 0 {
+			if p.Names(mine...) {
 				pods = 1
-			} else if named, err := p.Names(others); err == nil && len(named) > 0 {
+			} else if p.Names(others...) {
 				continue
 			}
 		}
@@ -230,11 +233,7 @@ func (v *picture) supervisor(key string) (int, bool) {
 		return 0, false
 	}
 	p, there := v.processes.Find(pid)
-	if !there {
-		return 0, false
-	}
-	named, err := p.Names([]string{v.shims.SupervisorDir(key)})
-	return pid, err == nil && len(named) > 0
+	return pid, there && p.Names(v.shims.SupervisorDir(key))
 }
 
 // elsewhere says of a process that it is counted with its cgroup, or is a container's,
@@ -265,5 +264,3 @@ func note(found map[int]overhead.Part, p process.Process, pods int) error {
 	found[p.PID] = overhead.Part{Key: fmt.Sprintf("%d:%d", p.PID, p.Started), Memory: memory, CPU: cpu, Pods: pods}
 	return nil
 }
-
-func nanoseconds(n uint64) time.Duration { return time.Duration(min(n, math.MaxInt64)) } //nolint:gosec // it is bounded here

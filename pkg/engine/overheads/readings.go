@@ -5,13 +5,9 @@ package overheads
 import (
 	"cmp"
 	"context"
-	"fmt"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/shim"
@@ -56,31 +52,15 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	return pods, nil
 }
 
-// declaredFor is what the kubelet reserves for a pod beyond its containers.
+// declaredFor is what the kubelet reserves for a pod beyond its containers, by what it makes of a
+// class's overhead. Of the CPU it sends shares, of which every pod has 2 at least, and a quota,
+// which is rounded up to 10m: the shares are closer.
 func declaredFor(s *pod.Sandbox) overhead.Declared {
-	msg := cmp.Or(s.Status().Overhead.Msg, s.Config().GetLinux().GetOverhead())
-	return declaredBy(msg)
-}
-
-// declaredBy reads what the kubelet makes of a class's overhead. Of the CPU it sends
-// shares, of which every pod has 2 at least, and a quota, which is rounded up to 10m:
-// the shares are closer. Pure.
-func declaredBy(r *runtimeapi.LinuxContainerResources) overhead.Declared {
 	const leastShares, sharesOfCore, milli = 2, 1024, 1000
+	r := cmp.Or(s.Status().Overhead.Msg, s.Config().GetLinux().GetOverhead())
 	d := overhead.Declared{Memory: max(r.GetMemoryLimitInBytes(), 0)}
 	if shares := r.GetCpuShares(); shares > leastShares {
 		d.CPU = (shares*milli + sharesOfCore - 1) / sharesOfCore
 	}
 	return d
-}
-
-func counted(p cgroup.Paths) (overhead.Part, error) {
-	used, err := cgroup.ReadStats(p)
-	if err != nil {
-		return overhead.Part{}, err
-	}
-	if !used.WorkingSet.Known {
-		return overhead.Part{}, fmt.Errorf("this host does not account memory of cgroups: %w", errdefs.ErrNotImplemented)
-	}
-	return overhead.Part{Key: p.MemoryKey(), Memory: used.WorkingSet.N, CPU: nanoseconds(used.CPUUsageNano.N), Pods: 1}, nil
 }

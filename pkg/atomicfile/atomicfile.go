@@ -58,12 +58,8 @@ func WriteJSON(path string, v any, d Durability) error {
 // same filesystem.
 func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.Writer) error) (err error) {
 	defer func() {
-		if err == nil {
-			return
-		}
-		err = Explain(err)
-		if left := Remove(fresh); left != nil {
-			err = errors.Join(err, left)
+		if err != nil {
+			err = errors.Join(Explain(err), Remove(fresh))
 		}
 	}()
 	f, err := create(fresh, mode)
@@ -77,10 +73,7 @@ func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.W
 	if err == nil && d == Durable {
 		err = f.Sync()
 	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {

@@ -102,7 +102,7 @@ type Engine struct {
 	*podstats.Stats
 	*status.Node
 	events.Calls
-	podCheckpoints
+	*podCheckpoints
 	images
 	fallback
 
@@ -120,7 +120,7 @@ type (
 	sandboxCalls   = sandbox.Calls
 	containerCalls = container.Calls
 	sessionCalls   = session.Calls
-	podCheckpoints = podcheckpoint.Calls
+	podCheckpoints = podcheckpoint.Service
 )
 
 // fallback answers what nothing above it does. It is two levels deeper than the
@@ -222,7 +222,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p.PodCheckpoints = podcheckpoint.New(podcheckpoint.Deps{
 		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Capabilities: e.checker, Sandboxes: p.Sandboxes, Containers: p.Containers,
 	})
-	e.podCheckpoints = p.PodCheckpoints.Calls
+	e.podCheckpoints = p.PodCheckpoints
 	e.Stats = podstats.New(p.Pods, p.Images)
 	e.overheads = overheads.New(p.Pods, p.Shims, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{

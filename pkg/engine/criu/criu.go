@@ -123,13 +123,14 @@ func freeze(ctx context.Context, client *shim.Client, id string) error {
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
+	forget := func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) }
 	for {
 		err := GoOn(ctx, d.pods.Layout, c)
 		if err == nil {
-			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
+			return forget()
 		}
 		if !shim.Lost(err) || !pause(ctx, thawInterval) { // else its supervisor was killed, and has a successor soon
-			go ThawLater(d.pods, c, func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) })
+			go ThawLater(d.pods, c, forget)
 			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it goes on or is stopped: %w", err)
 		}
 	}
@@ -142,7 +143,9 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	entry := log.G(ctx).WithField("container", c.ID())
 	for pause(ctx, laterInterval) && c.Op.Lock(ctx) == nil {
 		runs := c.Status().Phase == pod.PhaseRunning
-		err := goOnWithin(ctx, pods.Layout, c, laterTimeout)
+		attempt, cancel := context.WithTimeout(ctx, laterTimeout)
+		err := GoOn(attempt, pods.Layout, c)
+		cancel()
 		thawed := err == nil
 		if thawed {
 			err = done()
@@ -169,12 +172,6 @@ func pause(ctx context.Context, long time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-func goOnWithin(ctx context.Context, l pod.Layout, c *pod.Container, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return GoOn(ctx, l, c)
 }
 
 // GoOn is Thaw in one attempt, which leaves the record to its caller.
@@ -252,7 +249,8 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 			return err
 		}
 	}
-	if err := announce(d.pods.Layout, c); err != nil {
+	working := atWork(d.pods.Layout, c)
+	if err := os.WriteFile(working, nil, 0o600); err != nil {
 		return errors.Join(err, done())
 	}
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
@@ -261,7 +259,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 		err = caller.ExplainCheckpoint(err, dir.Path)
 	}
 	if err == nil {
-		err = succeeded(d.pods.Layout, c)
+		err = os.Remove(working) // it has cleaned up
 	}
 	return errors.Join(err, done())
 }

@@ -16,20 +16,23 @@ import (
 	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // ServeEvents listens where foreign shims publish and calls oom with the task
 // id of every OOM they report, until ctx ends. All other facts come from Wait,
 // which misses nothing while the daemon is down.
 func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) error {
-	if err := os.Remove(m.config.Events); err != nil && !errors.Is(err, os.ErrNotExist) {
+	link := m.config.API + ".ttrpc"
+	if err := errors.Join(atomicfile.Remove(m.config.Events), atomicfile.Remove(link)); err != nil {
 		return err
 	}
 	l, err := net.Listen("unix", m.config.Events)
 	if err != nil {
 		return fmt.Errorf("listen for shim events: %w", err)
 	}
-	if err := linkTo(m.config.Events, m.config.API+".ttrpc"); err != nil {
+	if err := os.Symlink(filepath.Base(m.config.Events), link); err != nil {
 		return errors.Join(fmt.Errorf("listen for shim events: %w", err), l.Close())
 	}
 	srv, err := ttrpc.NewServer()
@@ -40,14 +43,6 @@ func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) e
 	go func() { _ = srv.Serve(ctx, l) }()
 	go func() { <-ctx.Done(); _ = srv.Close() }()
 	return nil
-}
-
-// linkTo makes a link in place of one that may be there.
-func linkTo(path, link string) error {
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.Symlink(filepath.Base(path), link)
 }
 
 type sink struct{ oom func(string) }

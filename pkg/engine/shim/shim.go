@@ -150,12 +150,7 @@ func (s *supervisor) pause(now time.Time) time.Duration {
 
 // New returns a Manager. The state directory must exist.
 func New(c Config) (*Manager, error) {
-	switch {
-	case c.State == "":
-		return nil, errors.New("shim: no state directory")
-	case c.Supervisor == "":
-		return nil, errors.New("shim: no supervisor binary")
-	case c.Log == nil:
+	if c.Log == nil {
 		c.Log = log.L
 	}
 	if err := os.MkdirAll(filepath.Join(c.State, "supervisors"), 0o711); err != nil {
@@ -252,19 +247,26 @@ func (m *Supervisors) lookup(key string) *supervisor {
 	return s
 }
 
+// take returns the supervisor with that key, whose busy is taken.
+func (m *Supervisors) take(ctx context.Context, key string) (*supervisor, error) {
+	m.mu.Lock()
+	s, closed := m.lookup(key), m.closed
+	m.mu.Unlock()
+	if closed {
+		return nil, fmt.Errorf("the engine is shutting down: %w", errdefs.ErrUnavailable)
+	}
+	if err := s.busy.Lock(ctx); err != nil {
+		return nil, fmt.Errorf("supervisor %s is being started or stopped: %w", s.dir, err)
+	}
+	return s, nil
+}
+
 // Supervisor returns a client of the supervisor with that key. A process that
 // is not there, or no longer, is started.
 func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, error) {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return nil, fmt.Errorf("the engine is shutting down: %w", errdefs.ErrUnavailable)
-	}
-	s := m.lookup(key)
-	m.mu.Unlock()
-
-	if err := s.busy.Lock(ctx); err != nil {
-		return nil, fmt.Errorf("supervisor %s is being started or stopped: %w", s.dir, err)
+	s, err := m.take(ctx, key)
+	if err != nil {
+		return nil, err
 	}
 	defer s.busy.Unlock()
 	if s.up != nil && !s.up.gone() {

@@ -154,17 +154,13 @@ func (c *clients) watch() {
 		}); err != nil {
 			return
 		}
+		c.mu.Lock()
 		for _, e := range events[:n] {
-			c.hungUp(e.Fd)
+			if hungUp := c.open[e.Fd]; hungUp != nil {
+				hungUp.cancel()
+			}
 		}
-	}
-}
-
-func (c *clients) hungUp(serial int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := c.open[serial]; n != nil {
-		n.cancel()
+		c.mu.Unlock()
 	}
 }
 

@@ -177,7 +177,7 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 	}
 	p.Binaries, err = binaries.Open(p.Pods, binaries.Config{
 		Root: c.Root, Supervisor: c.Supervisor, Pause: c.Pause, Prober: prober, Unreadable: len(p.Broken.Sandboxes) > 0,
-		Handlers: binaries.Handlers{Told: c.Definitions, Configured: c.configured()}, Log: entry,
+		Reported: c.Definitions, Configured: c.configured(), Log: entry,
 	})
 	if err != nil {
 		return err

@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/anypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
@@ -130,7 +129,7 @@ func mapped(pid int) error {
 	if err != nil {
 		return err
 	}
-	if want := []string{"0", fmt.Sprint(firstID), fmt.Sprint(idCount)}; strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
+	if want := fmt.Sprint("0 ", firstID, " ", idCount); strings.Join(strings.Fields(string(text)), " ") != want {
 		return fmt.Errorf("its user namespace has unexpected IDs: %s", strings.TrimSpace(string(text)))
 	}
 	return nil
@@ -142,7 +141,7 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 	if err != nil {
 		return nil, err
 	}
-	a, err := typeurl.MarshalAny(p)
+	a, err := typeurl.MarshalAnyToProto(p)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +151,7 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 	}
 	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree, Dir: dir, Drain: closeGrace}
 	defer e.Clean()
-	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
+	exit, err := e.Run(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -175,11 +174,11 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 // tryResize gives a self-check pod another limit, and looks whether its cgroup has it.
 func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
 	limit := int64(memoryLimit)
-	a, err := typeurl.MarshalAny(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})
+	a, err := typeurl.MarshalAnyToProto(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})
 	if err != nil {
 		return err
 	}
-	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: s.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
+	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: s.ID(), Resources: a})
 	if err != nil {
 		return task.FromShim(err)
 	}

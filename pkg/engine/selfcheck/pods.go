@@ -120,33 +120,18 @@ func (b *Pods) Close(ctx context.Context) {
 
 // once is the whole life of a self-check pod.
 func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error {
-	gone := true
-	defer func() {
-		if gone {
-			b.release(d)
-		}
-	}()
 	s, err := b.record(ctx, d, t)
 	if err != nil {
+		b.release(d)
 		return err
 	}
 	err = b.live(ctx, s, t)
-	if undone := b.remove(s, func() { b.release(d) }); undone != nil {
-		gone = false
-		err = errors.Join(err, undone)
+	if left := b.rollBack(s); left != nil {
+		b.running.Go(func() { b.RollBackLater(s, func() { b.release(d) }) })
+		return errors.Join(err, failedAt("its removal", handler.Blame(left)))
 	}
+	b.release(d)
 	return err
-}
-
-// remove takes a self-check pod back. After an error it goes on trying, and calls done when it
-// has.
-func (b *Pods) remove(s *pod.Sandbox, done func()) error {
-	err := b.rollBack(s)
-	if err == nil {
-		return nil
-	}
-	b.running.Go(func() { b.RollBackLater(s, done) })
-	return failedAt("its removal", handler.Blame(err))
 }
 
 // record makes the record of a self-check pod. Whatever comes of it from then on, it is taken
@@ -181,11 +166,11 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed && b.there[d.Digest()] {
-		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
-	}
 	if b.closed {
 		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
+	}
+	if b.there[d.Digest()] {
+		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	b.running.Add(1)
 	b.there[d.Digest()] = true

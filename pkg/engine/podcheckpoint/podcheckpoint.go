@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -98,12 +100,15 @@ func outcome(err error) string {
 	return failed
 }
 
-// needDeadline is what the CRI asks of callers: both calls take as long as the disk does.
-func needDeadline(ctx context.Context) error {
+// use keeps the checkpoint at a path from being removed until release is called. The CRI demands
+// deadlines of callers: both calls take as long as the disk does.
+func use(ctx context.Context, path string) (dir string, release func(), err error) {
 	if _, ok := ctx.Deadline(); !ok {
-		return fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
+		return "", nil, fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
 	}
-	return nil
+	dir = filepath.Clean(path)
+	release, err = directory.Use(dir)
+	return dir, release, err
 }
 
 // need refuses where whole pods cannot be written and read. The CRI has Unimplemented for

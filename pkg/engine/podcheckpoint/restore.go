@@ -18,7 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -36,11 +35,7 @@ func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodReques
 	if err := validate.RestorePod(r); err != nil {
 		return nil, err
 	}
-	if err := needDeadline(ctx); err != nil {
-		return nil, err
-	}
-	dir := filepath.Clean(r.GetCheckpointPath())
-	release, err := directory.Use(dir)
+	dir, release, err := use(ctx, r.GetCheckpointPath())
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -37,11 +36,7 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if err := validate.CheckpointPod(r); err != nil {
 		return nil, err
 	}
-	if err := needDeadline(ctx); err != nil {
-		return nil, err
-	}
-	dir := filepath.Clean(r.GetOutputPath())
-	release, err := directory.Use(dir)
+	dir, release, err := use(ctx, r.GetOutputPath())
 	if err != nil {
 		return nil, err
 	}

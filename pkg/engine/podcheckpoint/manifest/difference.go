@@ -190,13 +190,10 @@ func ofRuntime(annotations map[string]string) map[string]string {
 
 // differing names the fields by which two messages of one type differ. Pure.
 func differing(a, b protoreflect.ProtoMessage) []string {
-	var all []string
-	compare(a.ProtoReflect(), b.ProtoReflect(), "", &all)
-	slices.Sort(all)
-	return all
+	return slices.Sorted(slices.Values(compare(a.ProtoReflect(), b.ProtoReflect(), "")))
 }
 
-func compare(a, b protoreflect.Message, at string, all *[]string) {
+func compare(a, b protoreflect.Message, at string) (all []string) {
 	fields := a.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -204,20 +201,21 @@ func compare(a, b protoreflect.Message, at string, all *[]string) {
 		switch {
 		case a.Get(f).Equal(b.Get(f)):
 		case f.Message() == nil || f.IsList() || f.IsMap():
-			*all = append(*all, name)
+			all = append(all, name)
 		case a.Has(f) && b.Has(f):
-			compare(a.Get(f).Message(), b.Get(f).Message(), name+".", all)
-		case says(a, f) || says(b, f): // one that says nothing is none
-			*all = append(*all, name)
+			all = append(all, compare(a.Get(f).Message(), b.Get(f).Message(), name+".")...)
+		case !empty(a, f) || !empty(b, f): // an empty message is the same as none
+			all = append(all, name)
 		}
 	}
 	if !bytes.Equal(a.GetUnknown(), b.GetUnknown()) {
-		*all = append(*all, at+"(a field that this berth does not know)")
+		all = append(all, at+"(a field that this berth does not know)")
 	}
+	return all
 }
 
-func says(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
-	return proto.Size(m.Get(f).Message().Interface()) > 0
+func empty(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
+	return proto.Size(m.Get(f).Message().Interface()) == 0
 }
 
 // missing are those of wanted that are not in have, which is sorted.

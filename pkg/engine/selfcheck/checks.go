@@ -84,15 +84,15 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	case t.users:
 		return mapped(s.Status().PID)
 	}
+	if s.Machine {
+		b.tryMachine(ctx, client, s, t)
+		return nil
+	}
+	t.proof.Note(capability.Exec, b.tryExec(ctx, client, s))
 	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
 	if err != nil {
 		return err
 	}
-	if s.Machine {
-		b.tryMachine(ctx, client, s, spec, t)
-		return nil
-	}
-	t.proof.Note(capability.Exec, b.tryExec(ctx, client, s, spec))
 	group := cgroup.HostPaths(spec.Linux.CgroupsPath)
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
 		name := capability.CgroupV1
@@ -107,16 +107,11 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	return nil
 }
 
-// machineExecTimeout bounds an exec in a container that may be another's.
-const machineExecTimeout = 20 * time.Second
-
 // tryMachine runs a second program in a VM. Its first container may be the guest's own,
 // which does not have that program: so only that it ran says something. Nor does the
 // host's cgroup, which is the machine's.
-func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *checks) {
-	ctx, cancel := context.WithTimeout(ctx, machineExecTimeout)
-	defer cancel()
-	if err := b.tryExec(ctx, client, s, spec); err != nil {
+func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *checks) {
+	if err := b.tryExec(ctx, client, s); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
 		return
 	}
@@ -135,8 +130,20 @@ func mapped(pid int) error {
 	return nil
 }
 
+// machineExecTimeout bounds an exec in a container that may be another's.
+const machineExecTimeout = 20 * time.Second
+
 // exec runs a second program.
-func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, command ...string) (*runtimeapi.ExecSyncResponse, error) {
+func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, command ...string) (*runtimeapi.ExecSyncResponse, error) {
+	if s.Machine {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, machineExecTimeout)
+		defer cancel()
+	}
+	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
+	if err != nil {
+		return nil, err
+	}
 	p, err := ocispec.ExecProcess(spec, command, false)
 	if err != nil {
 		return nil, err
@@ -160,8 +167,8 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 
 // tryExec runs a second program, and looks at what it has written: an errno, because
 // it is given no port to connect to.
-func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec) error {
-	got, err := b.exec(ctx, client, s, spec, "/"+binaries.ConnectName, "no-port")
+func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
+	got, err := b.exec(ctx, client, s, "/"+binaries.ConnectName, "no-port")
 	if err != nil {
 		return err
 	}

@@ -206,8 +206,8 @@ func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod
 	return spec, nil
 }
 
-// begin starts the program of a self-check pod.
-func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
+// live lets a self-check pod run its program, try what it is to, and end as it does.
+func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	if err := b.sandboxes.MakeParts(ctx, s); err != nil {
 		return failedAt("its namespaces and files", err)
 	}
@@ -215,14 +215,6 @@ func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
 		return failedAt("its start", err)
 	}
 	failpoint.Hit(failpoint.SelfCheckRunning)
-	return nil
-}
-
-// live lets a self-check pod run its program, try what it is to, and end as it does.
-func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
-	if err := b.begin(ctx, s); err != nil {
-		return err
-	}
 	client, err := s.Runner.Client(ctx)
 	if err != nil {
 		return failedAt("its run", err)

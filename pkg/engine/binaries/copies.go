@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,12 +174,7 @@ func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-
 }
 
 func (b *copies) right(g *generation) bool {
-	for _, one := range g.binaries {
-		if one.Kept != "" && !b.store.Untouched(one) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.binaries, func(one keep.Binary) bool { return one.Kept != "" && !b.store.Untouched(one) })
 }
 
 func (b *copies) release(g *generation) {

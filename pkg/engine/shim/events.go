@@ -55,11 +55,9 @@ func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emp
 			err = fmt.Errorf("read event: %w", errdefs.ErrInternal)
 		}
 	}()
-	if r.Envelope != nil && r.Envelope.Event != nil && typeurl.Is(r.Envelope.Event, &events.TaskOOM{}) {
-		var e events.TaskOOM
-		if err := typeurl.UnmarshalTo(r.Envelope.Event, &e); err == nil {
-			s.oom(e.ContainerID)
-		}
+	oom := &events.TaskOOM{}
+	if event := r.GetEnvelope().GetEvent(); typeurl.Is(event, oom) && typeurl.UnmarshalTo(event, oom) == nil {
+		s.oom(oom.ContainerID)
 	}
 	return &emptypb.Empty{}, nil
 }

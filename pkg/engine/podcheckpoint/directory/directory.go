@@ -106,13 +106,13 @@ func locked(dir string, how int) (*os.File, error) {
 	return d, nil
 }
 
-// isAt reports whether an open directory is still the one at a path.
+// isAt reports whether an open directory is the one at a path, over whatever links.
 func isAt(d *os.File, path string) bool {
 	opened, err := d.Stat()
 	if err != nil {
 		return false
 	}
-	now, err := os.Lstat(path)
+	now, err := os.Stat(path)
 	return err == nil && os.SameFile(opened, now)
 }
 
@@ -130,7 +130,7 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
-	if slices.ContainsFunc(all, func(one string) bool { return same(one, dir) }) {
+	if slices.ContainsFunc(all, func(one string) bool { return isAt(lock, one) }) {
 		return fmt.Errorf("remove %s: a pod was restored from it whose containers are not all started; start them, or remove the pod: %w", dir, ErrInUse)
 	}
 	if _, err := manifest.Read(dir); err != nil {
@@ -155,17 +155,6 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 	}
 	failpoint.Hit(failpoint.PodCheckpointRenamed)
 	return empty(renamed)
-}
-
-// same reports whether two paths lead to one directory. A pod may have been restored by another
-// path.
-func same(a, b string) bool {
-	one, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	other, err := os.Stat(b)
-	return err == nil && os.SameFile(one, other)
 }
 
 // empty removes a directory that was renamed, if it exists.

@@ -132,7 +132,11 @@ func (b *budget) admit(h *tar.Header) error {
 	if b.bytes -= h.Size; h.Size < 0 || b.bytes < 0 {
 		return errors.New("it is larger than the archive; sparse files are not supported")
 	}
-	for _, name := range []string{h.Name, linked(h)} {
+	names := []string{h.Name}
+	if h.Typeflag == tar.TypeLink { // where a symbolic link leads is the container's matter
+		names = append(names, h.Linkname)
+	}
+	for _, name := range names {
 		if !filepath.IsLocal(inRoot(name)) {
 			return errors.New("it leads out of the container")
 		}
@@ -143,15 +147,6 @@ func (b *budget) admit(h *tar.Header) error {
 		}
 	}
 	return nil
-}
-
-// linked is what another name of a file is of. Where a symbolic link leads is the
-// container's matter.
-func linked(h *tar.Header) string {
-	if h.Typeflag == tar.TypeLink {
-		return h.Linkname
-	}
-	return "."
 }
 
 // remove removes what has a name below root, and all that is in it. Links on the way are not

@@ -13,8 +13,7 @@ import (
 type batch struct {
 	log   *Log
 	buf   []byte
-	stamp [len(time.RFC3339Nano)]byte
-	n     int // length of stamp, 0 until it is needed
+	stamp []byte // when it began
 }
 
 const (
@@ -28,14 +27,14 @@ const (
 // their number follow the load and not the bound.
 var spare = make(chan *batch, spareBatches)
 
-func (l *Log) newBatch() *batch {
+func (l *Log) newBatch() (b *batch) {
 	select {
-	case b := <-spare:
-		b.log, b.n = l, 0
-		return b
+	case b = <-spare:
 	default:
-		return &batch{log: l}
+		b = &batch{}
 	}
+	b.log, b.stamp = l, time.Now().UTC().AppendFormat(b.stamp[:0], time.RFC3339Nano)
+	return b
 }
 
 func (b *batch) done() {
@@ -50,14 +49,11 @@ func (b *batch) done() {
 }
 
 func (b *batch) line(tag string, head, tail []byte) {
-	if b.n == 0 {
-		b.n = len(time.Now().UTC().AppendFormat(b.stamp[:0], time.RFC3339Nano))
-	}
-	size := b.n + len(tag) + len(head) + len(tail) + 1
+	size := len(b.stamp) + len(tag) + len(head) + len(tail) + 1
 	if len(b.buf)+size > batchSize {
 		b.flush()
 	}
-	b.buf = append(b.buf, b.stamp[:b.n]...)
+	b.buf = append(b.buf, b.stamp...)
 	b.buf = append(b.buf, tag...)
 	b.buf = append(b.buf, head...)
 	b.buf = append(b.buf, tail...)

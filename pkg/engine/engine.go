@@ -376,7 +376,7 @@ func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.parts.Pods.Index.AllSandboxes() {
 		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Pinned.Generation}
-		o.Binaries = owned(e.parts.Binaries.Runtimes.Told(s.Spec()))
+		o.Binaries = e.parts.Binaries.Runtimes.Told(s.Spec())
 		for _, c := range e.parts.Pods.Index.ContainersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}
@@ -388,16 +388,7 @@ func (e *Engine) Inventory() []handler.Owned {
 // Installed tells the programs that a new pod of a handler would keep. It costs a few
 // stats, unless one of them was changed since somebody looked.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
-	all, err := e.parts.Binaries.Runtimes.Installed(ctx, d)
-	return owned(all), err
-}
-
-func owned(binaries []binaries.BinaryInfo) []handler.OwnedBinary {
-	var all []handler.OwnedBinary
-	for _, one := range binaries {
-		all = append(all, handler.OwnedBinary(one))
-	}
-	return all
+	return e.parts.Binaries.Runtimes.Installed(ctx, d)
 }
 
 // Live says whether a sandbox may still use what pods use. A stop that fails

@@ -28,29 +28,21 @@ func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
 	return onBinaries(s.Definition, s.Pinned.Binaries, r.binaries.store)
 }
 
-// BinaryInfo is what a verbose status says about a binary.
-type BinaryInfo struct {
-	Path    string `json:"path"`
-	Runs    string `json:"runs"`
-	SHA256  string `json:"sha256"`
-	Version string `json:"version,omitempty"`
-}
-
 // Told is what may be shown of the binaries of s.
-func (r *Runtimes) Told(s *pod.SandboxSpec) []BinaryInfo {
+func (r *Runtimes) Told(s *pod.SandboxSpec) []handler.OwnedBinary {
 	return r.shown(s.Pinned.Binaries)
 }
 
-func (r *Runtimes) shown(binaries []keep.Binary) []BinaryInfo {
-	var all []BinaryInfo
+func (r *Runtimes) shown(binaries []keep.Binary) []handler.OwnedBinary {
+	var all []handler.OwnedBinary
 	for _, one := range binaries {
-		all = append(all, BinaryInfo{Path: one.Path, Runs: r.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
+		all = append(all, handler.OwnedBinary{Path: one.Path, Runs: r.binaries.store.Abs(one), SHA256: one.SHA256, Version: one.Version})
 	}
 	return all
 }
 
 // Installed is what a new pod of a handler would be made with at this moment.
-func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]BinaryInfo, error) {
+func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
 	_, all, release, err := r.binaries.ForPod(ctx, d)
 	if err != nil {
 		return nil, err

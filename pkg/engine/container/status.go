@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // views show containers to callers.
@@ -41,7 +42,7 @@ type containerInfo struct {
 	Runtime     string                `json:"runtime"`
 	Version     string                `json:"runtimeVersion"`
 	RuntimePath string                `json:"runtimePath"`
-	Binaries    []binaries.BinaryInfo `json:"binaries,omitempty"`
+	Binaries    []handler.OwnedBinary `json:"binaries,omitempty"`
 	Snapshotter string                `json:"snapshotter"`
 	CgroupsPath string                `json:"cgroupsPath"`
 	Supervisor  string                `json:"supervisor"`

@@ -22,7 +22,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
@@ -138,18 +137,6 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
-func (b *Service) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
-	client, err := b.Tasks.Worker(ctx, s)
-	if err != nil {
-		return err
-	}
-	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
-	if err != nil {
-		return err
-	}
-	return writeTask(ctx, client, s, &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
-}
-
 // untilStopped returns a context that ends when somebody ends s, until done is called. It does
 // not end with its caller's.
 func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done func()) {
@@ -167,10 +154,18 @@ func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done 
 
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// writeTask has the runtime write the pod. A caller that leaves does not stop the pod's kernel
-// in the middle of it, which goes on by itself when it is done. Who stops the pod does: the
+// whole has the runtime write the pod. A caller that leaves does not stop the pod's kernel
+// in the middle of it, which goes on by itself when it is done. A stop of the pod does: the
 // kernel, which stands still, is killed, and writes no more.
-func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request *taskapi.CheckpointTaskRequest) error {
+func (b *Service) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
+	client, err := b.Tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
+	if err != nil {
+		return err
+	}
 	stopped, done := untilStopped(ctx, s)
 	defer done()
 	ctx = context.WithoutCancel(ctx)
@@ -178,7 +173,7 @@ func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		_, err := client.Task.Checkpoint(ctx, request)
+		_, err := client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
 		answer = task.FromShim(err)
 	}()
 	select {
@@ -186,7 +181,7 @@ func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request
 		return answer
 	case <-stopped.Done():
 	}
-	err := errStopped
+	err = errStopped
 	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	if _, kerr := client.Task.Kill(bounded, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(unix.SIGKILL)}); kerr != nil && !errdefs.IsNotFound(task.FromShim(kerr)) {

@@ -78,13 +78,10 @@ var ErrInUse = fmt.Errorf("the checkpoint is in use; try again later: %w", errde
 // either, and needs no lock.
 func Use(dir string) (release func(), err error) {
 	d, err := locked(dir, unix.LOCK_SH)
-	switch {
-	case err == nil:
-		return func() { _ = d.Close() }, nil
-	case errors.Is(err, ErrInUse):
+	if errors.Is(err, ErrInUse) {
 		return nil, fmt.Errorf("use %s: %w", dir, err)
 	}
-	return func() {}, nil
+	return func() { _ = d.Close() }, nil // nothing happens if it is nil
 }
 
 // locked locks the directory that is at a path, until the file is closed. It fails with ErrInUse

@@ -79,7 +79,8 @@ func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtim
 }
 
 // handlers asks for all of them at once: one that cannot be looked at, as on a
-// dead network mount, costs its own features only.
+// dead network mount, costs its own features only. When the time is up before they
+// are known, they are what was known last: a busy node must not seem to lose features.
 func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	ctx, cancel := context.WithTimeout(ctx, capabilities.ProbeWait)
 	defer cancel()
@@ -87,18 +88,13 @@ func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	all := make([]*runtimeapi.RuntimeHandler, len(definitions))
 	var asking sync.WaitGroup
 	for i, d := range definitions {
-		asking.Go(func() { all[i] = b.handler(ctx, d) })
+		asking.Go(func() {
+			found, known := b.ask(ctx, d)
+			all[i] = &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.features.after(d.Digest(), found, known)}
+		})
 	}
 	asking.Wait()
 	return all
-}
-
-// handler tells what the pods of a handler may ask for. When the time is up
-// before that is known, it is what was known last: a busy node must not seem to
-// lose features.
-func (b *Node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
-	found, known := b.ask(ctx, d)
-	return &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.features.after(d.Digest(), found, known)}
 }
 
 // featureMemory remembers features by the digest of a Definition.

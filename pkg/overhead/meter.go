@@ -55,8 +55,7 @@ type Meter struct {
 	last *look
 	// late says that the reading that is under way has kept somebody waiting for long:
 	// nobody else waits for it.
-	late bool
-	// taken counts the readings that have ended.
+	late  bool
 	taken uint64
 	// told are the warnings that hold, by handler.
 	told map[string]bool

@@ -111,7 +111,6 @@ func openExisting(at int, base string, flags int) (int, error) {
 	return unix.Open("/proc/self/fd/"+strconv.Itoa(handle), flags|unix.O_CLOEXEC, 0)
 }
 
-// acceptable refuses what may be somebody else's.
 func acceptable(mode uint32, links uint64) error {
 	switch kind := mode & unix.S_IFMT; {
 	case kind == unix.S_IFLNK:

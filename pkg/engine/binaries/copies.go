@@ -62,7 +62,6 @@ type generation struct {
 // one: the disk may be full.
 const retryKeep = time.Minute
 
-// takeUpTimeout bounds the first look at the binaries of a handler.
 const takeUpTimeout = time.Minute
 
 func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *copies {
@@ -207,7 +206,6 @@ func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan singleflig
 	})
 }
 
-// letCollect is called when a copy has been made.
 func (b *copies) letCollect() {
 	if b.behind.Swap(false) {
 		b.collect()
@@ -312,7 +310,6 @@ func (b *copies) compare(copied *handler.Definition, installed *probe.Runtime) e
 	return nil
 }
 
-// dirs are the names of the directories of copies.
 func dirs(all []keep.Binary) map[string]bool {
 	names := map[string]bool{}
 	for _, b := range all {

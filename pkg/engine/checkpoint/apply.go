@@ -50,7 +50,6 @@ func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
 	return nil
 }
 
-// deleted are the names of removed files, none if there is no list.
 func (u *Unpacked) deleted() (map[string]bool, error) {
 	text, err := readBounded(u.dir, metadata.DeletedFilesFile, maxDeleted)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,7 +112,6 @@ func applyTar(ctx context.Context, from, name, to string, seen func(name string)
 	return nil
 }
 
-// budget is what may still come of a tar file.
 type budget struct{ bytes, entries int64 }
 
 // admit refuses what no container writes, or what would be more than the tar file itself is.

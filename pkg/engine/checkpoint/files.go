@@ -110,7 +110,6 @@ func (r *room) add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) er
 	return add(w, root, path, e)
 }
 
-// first says whether a file was not seen by another name before.
 func (r *room) first(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || st.Nlink < 2 {

@@ -30,7 +30,6 @@ const (
 	maxImages = 200_000
 	// descriptorsFile is where runc notes what the standard streams were.
 	descriptorsFile = "descriptors.json"
-	// standardStreams is how many a process has.
 	standardStreams = 3
 )
 
@@ -219,7 +218,6 @@ func (u *Unpacked) imageNames() ([]string, error) {
 	return names, nil
 }
 
-// fits fails if there is no room for the files.
 func (u *Unpacked) fits(names []string, to string) error {
 	var room unix.Statfs_t
 	if err := unix.Statfs(to, &room); err != nil {

@@ -30,12 +30,9 @@ import (
 )
 
 const (
-	// freezeAttempts is how often a container is tried to be frozen, and freezeInterval the pause
-	// between two attempts.
 	freezeAttempts = 5
 	freezeInterval = 100 * time.Millisecond
-	// thawTimeout bounds the wait for a container to go on.
-	thawTimeout = 30 * time.Second
+	thawTimeout    = 30 * time.Second
 	// thawInterval is the pause between attempts while whoever runs it is being replaced.
 	thawInterval = 200 * time.Millisecond
 	// laterInterval is the pause between attempts when nobody waits any more: CRIU may still be
@@ -43,8 +40,7 @@ const (
 	laterInterval = time.Second
 	laterTimeout  = 2 * time.Second
 	// program is what runtimes look for in PATH.
-	program = "criu"
-	// versionTimeout bounds the question for its version.
+	program        = "criu"
 	versionTimeout = 10 * time.Second
 )
 

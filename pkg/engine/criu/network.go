@@ -21,8 +21,7 @@ import (
 // Killed before, be it by its deadline, it leaves the pod without a network.
 const (
 	// chain is CRIU's in the tables of iptables, and how its own tables of nftables begin.
-	chain = "CRIU"
-	// unlockTimeout bounds the calls of these programs.
+	chain         = "CRIU"
 	unlockTimeout = 20 * time.Second
 )
 

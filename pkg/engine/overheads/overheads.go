@@ -77,14 +77,12 @@ func declaredFor(s *pod.Sandbox) overhead.Declared {
 // will be over at once.
 const passing = time.Second
 
-// measured is a pod that is being looked at.
 type measured struct {
 	*pod.Sandbox
 	parent cgroup.Paths
 	all    []*pod.Container
-	// parts are its cgroups.
-	parts []overhead.Part
-	err   error
+	parts  []overhead.Part
+	err    error
 }
 
 // picture is a look at all pods and all processes of the host.
@@ -96,8 +94,7 @@ type picture struct {
 	// counted as a whole, or are containers'.
 	groups map[string]bool
 	// tasks are first processes of sandboxes and containers of which the same holds.
-	tasks map[int]bool
-	// supervised are the pods of each supervisor.
+	tasks      map[int]bool
 	supervised map[string][]*measured
 }
 
@@ -150,7 +147,6 @@ func (v *picture) count(m *measured) error {
 	return nil
 }
 
-// countOwn counts the cgroups of the sandbox process.
 func (v *picture) countOwn(m *measured) error {
 	groups, err := podstats.GroupsOf(m.Sandbox)
 	if err != nil || len(groups) == 0 {
@@ -219,7 +215,6 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 	return r, nil
 }
 
-// shimOf is the process of a foreign shim.
 func (v *picture) shimOf(m *measured) (int, error) {
 	ep := m.Status().Shim
 	if ep == nil || ep.PID == 0 {

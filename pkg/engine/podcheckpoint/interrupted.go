@@ -23,7 +23,6 @@ import (
 // of a daemon that is killed.
 type notes string
 
-// noteFormat is the number of a note's form.
 const noteFormat = 1
 
 type note struct {

@@ -120,7 +120,6 @@ func need(ctx context.Context, c *capabilities.Checker, d *handler.Definition, r
 	return nil
 }
 
-// handlerOf is what manifests say of what a pod runs on.
 func handlerOf(d *handler.Definition, rt *probe.Runtime, all []keep.Binary) manifest.Handler {
 	return manifest.Handler{Name: d.Name, Digest: d.Digest(), Runtime: rt.Name, Flags: d.OCI.GlobalFlags, Binaries: programs(all)}
 }
@@ -133,7 +132,6 @@ func programs(all []keep.Binary) []manifest.Binary {
 	return told
 }
 
-// thisNode is what manifests say of the machine.
 func thisNode() (manifest.Node, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -120,7 +120,6 @@ func (b *Service) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
 	return found
 }
 
-// restore makes what r asks for.
 func (b *Service) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, from *pod.Origin) (_ *runtimeapi.RestorePodResponse, err error) {
 	made, err := b.Sandboxes.RestorePodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: r.GetConfig(), RuntimeHandler: r.GetRuntimeHandler()}, from)
 	if err != nil {
@@ -166,7 +165,6 @@ func (b *Service) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, 
 	return response, nil
 }
 
-// originOf is what a container of m is restored from, with the pod that is restored from from.
 func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
 	if !m.ByContainer() {
 		return from

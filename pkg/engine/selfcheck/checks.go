@@ -66,7 +66,6 @@ func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runti
 	return first.proof, nil
 }
 
-// namespaces are those that the self-check pod is to have.
 func (t *checks) namespaces() *runtimeapi.NamespaceOption {
 	if t == nil || !t.users {
 		return nil
@@ -118,7 +117,6 @@ func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandb
 	t.proof.Note(capability.Exec, nil)
 }
 
-// mapped says whether a process has the ids of a self-check pod.
 func mapped(pid int) error {
 	text, err := os.ReadFile(procfs.Path(pid, "uid_map"))
 	if err != nil {
@@ -133,7 +131,6 @@ func mapped(pid int) error {
 // machineExecTimeout bounds an exec in a container that may be another's.
 const machineExecTimeout = 20 * time.Second
 
-// exec runs a second program.
 func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, command ...string) (*runtimeapi.ExecSyncResponse, error) {
 	if s.Machine {
 		var cancel context.CancelFunc

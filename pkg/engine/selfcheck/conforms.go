@@ -75,7 +75,6 @@ func unseen(promises []string, err error) error {
 	return err
 }
 
-// kernel is the node's.
 func kernel() (conform.Kernel, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

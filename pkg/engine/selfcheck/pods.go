@@ -34,8 +34,7 @@ const (
 	defaultSelfCheckTimeout = 2 * time.Minute
 	// retryInterval is the longest time between two attempts to take one back.
 	retryInterval = time.Minute
-	// closeGrace is how long the daemon's end waits for one.
-	closeGrace = 2 * time.Second
+	closeGrace    = 2 * time.Second
 )
 
 // Pods are pods of berth's own, which show whether a handler can run any. One
@@ -118,7 +117,6 @@ func (b *Pods) Close(ctx context.Context) {
 	}
 }
 
-// once is the whole life of a self-check pod.
 func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error {
 	s, err := b.record(ctx, d, t)
 	if err != nil {
@@ -206,7 +204,6 @@ func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod
 	return spec, nil
 }
 
-// live lets a self-check pod run its program, try what it is to, and end as it does.
 func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	if err := b.sandboxes.MakeParts(ctx, s); err != nil {
 		return failedAt("its namespaces and files", err)
@@ -269,7 +266,6 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	return nil
 }
 
-// rollBack leaves nothing of a self-check pod.
 func (b *Pods) rollBack(s *pod.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.pods.Background), pod.UndoTimeout)
 	defer cancel()

@@ -105,7 +105,6 @@ func (m *ForeignShims) StartForeign(ctx context.Context, s Start) (_ Endpoint, _
 	return ep, c, nil
 }
 
-// discardTimeout bounds the roll-back of a start.
 const discardTimeout = 20 * time.Second
 
 // discard ends what a failed start may have started all the same. The caller's

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// leaveTimeout is how long a shim may take to leave after it was told to.
 const leaveTimeout = 5 * time.Second
 
 // Death is what a shim's delete action says about the end of a task.

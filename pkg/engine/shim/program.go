@@ -99,7 +99,6 @@ func environment(environ []string, more ...string) []string {
 	})
 }
 
-// maxOOMScore is the highest score that the kernel takes.
 const maxOOMScore = 1000
 
 // diesBefore has the kernel that is out of memory take a process rather than this one,

@@ -24,7 +24,6 @@ import (
 
 const socketName = "shim.sock"
 
-// dialSupervisor connects to a process that is already there.
 func (m *Supervisors) dialSupervisor(s *supervisor) (*Client, error) {
 	conn, err := net.Dial("unix", filepath.Join(s.dir, socketName))
 	if err != nil {
@@ -280,7 +279,6 @@ func shutdown(ctx context.Context, s *supervisor) error {
 	return os.RemoveAll(s.dir)
 }
 
-// sweepParallel is how many supervisors are ended at a time.
 const sweepParallel = 16
 
 // Sweep ends supervisors whose directories exist but which no pod holds: what a

@@ -175,7 +175,6 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	return nil
 }
 
-// pingTimeout bounds a look at all processes.
 const pingTimeout = 3 * time.Second
 
 // Unresponsive pings all processes, and has a line for each that does not answer.

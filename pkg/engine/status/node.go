@@ -142,7 +142,6 @@ func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.Runt
 	return found, foundOut{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}
 }
 
-// nodeInfo is the verbose part of Status.
 type nodeInfo struct {
 	StateDir     string                `json:"stateDir"`
 	RootDir      string                `json:"rootDir"`

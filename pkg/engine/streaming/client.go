@@ -138,7 +138,6 @@ func (c *clients) remove(serial int32) {
 	delete(c.open, serial)
 }
 
-// watch runs until the set is closed.
 func (c *clients) watch() {
 	set, err := c.epoll.SyscallConn()
 	if err != nil {
@@ -164,7 +163,6 @@ func (c *clients) watch() {
 	}
 }
 
-// close hangs up on all clients.
 func (c *clients) close() error {
 	c.mu.Lock()
 	open := c.open
@@ -291,7 +289,6 @@ func (c *clients) from(address net.Addr) *client {
 	return nil
 }
 
-// endingStream calls ended at the end of its input.
 type endingStream struct {
 	io.ReadWriteCloser
 	ended func()

@@ -38,10 +38,8 @@ import (
 type Runtime = streaming.Runtime
 
 const (
-	// headerTimeout is how long a client may take to say what it wants.
 	headerTimeout = 30 * time.Second
-	// closeTimeout bounds how long Close waits for sessions.
-	closeTimeout = 5 * time.Second
+	closeTimeout  = 5 * time.Second
 )
 
 // Config says where to serve.

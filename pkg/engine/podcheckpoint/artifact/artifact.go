@@ -78,7 +78,6 @@ func named(ref string) (string, error) {
 	return reference.TagNameOnly(parsed).String(), nil
 }
 
-// blob is a part of what is sent to a registry.
 type blob struct {
 	imagespec.Descriptor
 
@@ -224,7 +223,6 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 	return m, m.Verify(ctx, dir, manifest.Quickly)
 }
 
-// read reads what an artifact consists of.
 func read(ctx context.Context, from remotes.Fetcher, top imagespec.Descriptor) (*imagespec.Manifest, error) {
 	if top.MediaType != imagespec.MediaTypeImageManifest || top.Size > maxManifest {
 		return nil, fmt.Errorf("it is a %s of %d bytes, and not the checkpoint of a pod: %w", top.MediaType, top.Size, errdefs.ErrInvalidArgument)

@@ -101,7 +101,6 @@ func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
 // older compares the first two numbers of versions: what differs in the others fits. Pure.
 func older(a, b string) bool { return slices.Compare(release(a), release(b)) < 0 }
 
-// release are the first two numbers of a version.
 func release(version string) []int {
 	numbers := make([]int, 2)
 	for i, part := range strings.SplitN(version, ".", 3) {
@@ -226,7 +225,6 @@ func missing(wanted, have []string) []string {
 	})
 }
 
-// shortened joins the first of them, and says how many there are beside.
 func shortened(all []string, separator string) string {
 	if more := len(all) - maxNamed; more > 0 {
 		return strings.Join(all[:maxNamed], separator) + fmt.Sprintf("%sand %d more", separator, more)

@@ -158,7 +158,6 @@ func list(dir string) (names []string, err error) {
 	return names, err
 }
 
-// walk adds the files below a directory of ImagesDir.
 func walk(dir, at string, names *[]string) error {
 	all, err := Entries(filepath.Join(dir, ImagesDir, at))
 	if err != nil {

@@ -109,17 +109,15 @@ const handlersPatience = 30 * time.Second
 
 // awaitHandlers returns the handlers that are ready; none only if none becomes so.
 func (b *Binaries) awaitHandlers() []*handler.Definition {
-	enough := time.NewTimer(handlersPatience)
-	defer enough.Stop()
+	ctx, cancel := context.WithTimeout(b.pods.Background, handlersPatience)
+	defer cancel()
 	for {
 		if all := b.config.Reported(); len(all) > 0 {
 			return all
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
-		case <-enough.C:
-			return nil
-		case <-b.pods.Background.Done():
+		case <-ctx.Done():
 			return nil
 		}
 	}

@@ -176,7 +176,10 @@ func Discard(dir string) error {
 	if err == nil {
 		defer lock.Close()
 	}
-	return manifest.Discard(dir)
+	if _, err := os.Lstat(filepath.Join(dir, manifest.Name)); err == nil {
+		return nil
+	}
+	return manifest.Remove(dir)
 }
 
 // Finish removes what interrupted removals left directly below parent, and directories that New

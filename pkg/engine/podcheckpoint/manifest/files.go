@@ -238,15 +238,6 @@ func Others(dir string) (others []string, err error) {
 	return others, err
 }
 
-// Discard removes what there is of a checkpoint that is not whole; one that is whole stays.
-// The directory stays, too.
-func Discard(dir string) error {
-	if _, err := os.Lstat(filepath.Join(dir, Name)); err == nil {
-		return nil
-	}
-	return Remove(dir)
-}
-
 // Remove empties the directory of a checkpoint of what is berth's.
 func Remove(dir string) error {
 	info, err := os.Lstat(dir)

@@ -87,7 +87,11 @@ func (c *clients) add(conn net.Conn) (*client, error) {
 	if err := c.register(conn, serial); err != nil {
 		return nil, err
 	}
-	n := &client{Conn: conn, forget: func() { c.remove(serial) }}
+	n := &client{Conn: conn, forget: func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.open, serial)
+	}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	c.open[serial] = n
 	c.makeRoom()
@@ -130,12 +134,6 @@ func (c *clients) register(conn net.Conn, serial int32) error {
 		}
 	})
 	return errors.Join(err, added)
-}
-
-func (c *clients) remove(serial int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.open, serial)
 }
 
 func (c *clients) watch() {

@@ -124,15 +124,13 @@ const (
 	attachKind = "attach"
 )
 
-var errClosed = errors.New("the daemon is stopping")
-
 // begin counts a session, until the function that it returns is called. Those of a
 // kind that is empty are not limited.
 func (s *sessions) begin(kind string) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return nil, errClosed
+		return nil, errors.New("the daemon is stopping")
 	}
 	if err := s.full(kind); err != nil {
 		return nil, err

@@ -269,10 +269,7 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 		return nil, err
 	}
 	defer s.busy.Unlock()
-	if s.up != nil && !s.up.gone() {
-		return s.up, nil
-	}
-	c, err := m.dialSupervisor(s)
+	c, err := m.live(s)
 	if nobodyListens(err) {
 		c, err = m.restartSupervisor(ctx, s)
 	}
@@ -281,6 +278,18 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	}
 	s.up = c
 	return c, nil
+}
+
+// live returns a client of the process of s if one is there. s.busy is taken.
+func (m *Supervisors) live(s *supervisor) (*Client, error) {
+	if s.up != nil && !s.up.gone() {
+		return s.up, nil
+	}
+	c, err := m.dialSupervisor(s)
+	if err == nil {
+		s.up = c
+	}
+	return c, err
 }
 
 func (c *Client) gone() bool {

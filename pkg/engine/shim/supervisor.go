@@ -50,14 +50,7 @@ func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 		return nil, err
 	}
 	defer s.busy.Unlock()
-	if s.up == nil || s.up.gone() {
-		c, err := m.dialSupervisor(s)
-		if err != nil {
-			return nil, err
-		}
-		s.up = c
-	}
-	return s.up, nil
+	return m.live(s)
 }
 
 // nobodyListens tells whether a dial failed because no process is there. Any
@@ -146,7 +139,7 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 const endPatience = 3 * time.Second
 
 // awaitUnserved returns when no process serves the directory of s, or enough is true. A broken
-// connection says less than that: one that nobody read is broken by this side.
+// connection does not show that: this side breaks one that is not read.
 func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration, enough func() bool) error {
 	for end := time.Now().Add(patience); ; {
 		pid, served, err := berthshim.Served(s.dir)
@@ -235,11 +228,7 @@ func (m *Supervisors) end(ctx context.Context, s *supervisor) error {
 	if !m.idle(s) {
 		return nil
 	}
-	if s.up == nil || s.up.gone() {
-		if c, err := m.dialSupervisor(s); err == nil {
-			s.up = c
-		}
-	}
+	_, _ = m.live(s) // so that it can be asked to leave
 	if err := shutdown(ctx, s); err != nil {
 		return err
 	}

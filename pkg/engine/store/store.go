@@ -49,7 +49,7 @@ type Object[S, T any] struct {
 	spec *S
 	mu   sync.Mutex // serialises writes of status
 	gone bool       // guarded by mu
-	// unwritten is set by a write that failed, until one succeeds; guarded by mu.
+	// unwritten is set while the status is not on disk; guarded by mu.
 	unwritten bool
 	status    atomic.Pointer[T]
 }
@@ -95,6 +95,7 @@ func (o *Object[S, T]) Force(change func(*T)) error {
 	next := *o.status.Load()
 	change(&next)
 	o.status.Store(&next)
+	o.unwritten = true
 	return o.write(&next)
 }
 
@@ -111,10 +112,10 @@ func (o *Object[S, T]) Persist() error {
 
 // write writes the status. mu is held.
 func (o *Object[S, T]) write(status *T) error {
-	err := record.Write(filepath.Join(o.dir, statusFile), Format, status, Relaxed)
-	if o.unwritten = err != nil; o.unwritten {
+	if err := record.Write(filepath.Join(o.dir, statusFile), Format, status, Relaxed); err != nil {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
+	o.unwritten = false
 	return nil
 }
 

@@ -59,8 +59,8 @@ type Spec struct {
 	} `json:"linux"`
 }
 
-// Fits says, as an error that names all of it, in what a container differs from the one of
-// the archive so that CRIU could not let that go on in it. Pure.
+// Fits returns an error that names all in which a container differs from the one of the archive
+// and for which CRIU could not resume that in it. Pure.
 func (was *Spec) Fits(now *specs.Spec) error {
 	var differs []string
 	switch terminal := now.Process != nil && now.Process.Terminal; {

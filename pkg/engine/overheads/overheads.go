@@ -24,7 +24,7 @@ import (
 
 // Readings reads what pods have beyond their containers: cgroups by what is charged
 // to them, and processes that are in none of those by what they have of the host's
-// memory. It is read when somebody asks, in this process.
+// memory. It is read on demand, in this process.
 type Readings struct {
 	pods  *pod.Registry
 	shims *shim.Manager

@@ -212,8 +212,8 @@ func (s *sessions) PortForward(ctx context.Context, id string, port int32, strea
 	return shown(s.Runtime.PortForward(ctx, id, port, stream))
 }
 
-// shownError has a text that prints: what a runtime has said goes to the terminal
-// of who opened the session.
+// shownError has a text that prints: what a runtime wrote goes to the terminal of the
+// session's user.
 type shownError struct {
 	text string
 	error

@@ -189,7 +189,9 @@ func ofRuntime(annotations map[string]string) map[string]string {
 
 // differing names the fields by which two messages of one type differ. Pure.
 func differing(a, b protoreflect.ProtoMessage) []string {
-	return slices.Sorted(slices.Values(compare(a.ProtoReflect(), b.ProtoReflect(), "")))
+	all := compare(a.ProtoReflect(), b.ProtoReflect(), "")
+	slices.Sort(all)
+	return all
 }
 
 func compare(a, b protoreflect.Message, at string) (all []string) {

@@ -199,10 +199,10 @@ func read(ctx context.Context, to io.Writer, f *os.File) (int64, error) {
 // Empty fails unless path is an empty directory that only root can change.
 func Empty(path string) error {
 	entries, err := Entries(path)
-	switch _, unreadable := errors.AsType[*fs.PathError](err); {
-	case unreadable:
+	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
 		return fmt.Errorf("the directory of the checkpoint: %w; make it first: %w", err, errdefs.ErrInvalidArgument)
-	case len(entries) > 0:
+	}
+	if len(entries) > 0 {
 		return fmt.Errorf("the directory %s is not empty; name an empty one: %w", path, errdefs.ErrInvalidArgument)
 	}
 	return err

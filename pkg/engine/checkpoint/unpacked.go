@@ -187,9 +187,17 @@ func (u *Unpacked) Images(ctx context.Context, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	names, err := u.imageNames()
+	dir, err := os.OpenFile(u.ImagesDir(), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return err
+		return invalid(metadata.CheckpointDirectory, reason(err))
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxImages + 1)
+	if err != nil {
+		return invalid(metadata.CheckpointDirectory, err)
+	}
+	if len(names) > maxImages {
+		return invalid(metadata.CheckpointDirectory, fmt.Errorf("more than %d files", maxImages))
 	}
 	if err := u.fits(names, to); err != nil {
 		return err
@@ -200,22 +208,6 @@ func (u *Unpacked) Images(ctx context.Context, to string) error {
 		}
 	}
 	return nil
-}
-
-func (u *Unpacked) imageNames() ([]string, error) {
-	dir, err := os.OpenFile(filepath.Join(u.dir, metadata.CheckpointDirectory), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, invalid(metadata.CheckpointDirectory, reason(err))
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(maxImages + 1)
-	if err != nil {
-		return nil, invalid(metadata.CheckpointDirectory, err)
-	}
-	if len(names) > maxImages {
-		return nil, invalid(metadata.CheckpointDirectory, fmt.Errorf("more than %d files", maxImages))
-	}
-	return names, nil
 }
 
 func (u *Unpacked) fits(names []string, to string) error {

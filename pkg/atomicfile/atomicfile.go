@@ -58,8 +58,12 @@ func WriteJSON(path string, v any, d Durability) error {
 // same filesystem.
 func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.Writer) error) (err error) {
 	defer func() {
-		if err != nil {
-			err = errors.Join(Explain(err), Remove(fresh))
+		if err == nil {
+			return
+		}
+		err = Explain(err)
+		if left := Remove(fresh); left != nil {
+			err = errors.Join(err, left)
 		}
 	}()
 	f, err := create(fresh, mode)
@@ -73,7 +77,10 @@ func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.W
 	if err == nil && d == Durable {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {

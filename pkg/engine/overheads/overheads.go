@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -209,9 +211,7 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 	if err := v.share(found, m); err != nil {
 		return r, err
 	}
-	for _, part := range found {
-		r.Parts = append(r.Parts, part)
-	}
+	r.Parts = slices.AppendSeq(r.Parts, maps.Values(found))
 	return r, nil
 }
 

@@ -39,13 +39,11 @@ func New(parent, namespace, name string, now time.Time) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(parent, nameOf(namespace, name, now))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%w; try again: %w", err, errdefs.ErrAlreadyExists)
-		}
-		return "", err
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%w; try again: %w", err, errdefs.ErrAlreadyExists)
 	}
-	return dir, nil
+	return dir, err
 }
 
 // nameOf is NAMESPACE_NAME_TIME, with nothing in it that a path takes for something else. Pure.

@@ -19,8 +19,8 @@ func connect(port string) {
 	if err != nil {
 		answer(unix.EINVAL)
 	}
-	fd, errno := dial(int(number))
-	answer(errno)
+	fd, err := dial(int(number))
+	answer(err)
 	go func() {
 		// A socket does not tell one that is gone from one that has said all.
 		await(unix.Stderr, unix.POLLERR)
@@ -39,29 +39,31 @@ func connect(port string) {
 }
 
 // answer writes what came of the connection, and ends the program if there is none.
-func answer(errno unix.Errno) {
+func answer(failed error) {
+	var errno unix.Errno
+	if failed != nil && !errors.As(failed, &errno) {
+		errno = unix.EIO
+	}
 	n, err := unix.Write(unix.Stdout, []byte{byte(errno)})
 	if errno != 0 || n != 1 || err != nil {
 		os.Exit(1)
 	}
 }
 
-func dial(port int) (fd int, errno unix.Errno) {
-	v4 := &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
-	v6 := &unix.SockaddrInet6{Port: port, Addr: [16]byte{15: 1}}
-	if fd, errno = dialTo(unix.AF_INET, v4); errno == 0 {
-		return fd, 0
+func dial(port int) (int, error) {
+	fd, err := dialTo(unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	if err != nil {
+		if v6, other := dialTo(unix.AF_INET6, &unix.SockaddrInet6{Port: port, Addr: [16]byte{15: 1}}); other == nil {
+			return v6, nil
+		}
 	}
-	if fd, other := dialTo(unix.AF_INET6, v6); other == 0 {
-		return fd, 0
-	}
-	return -1, errno
+	return fd, err
 }
 
-func dialTo(family int, to unix.Sockaddr) (int, unix.Errno) {
+func dialTo(family int, to unix.Sockaddr) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, errnoOf(err)
+		return -1, err
 	}
 	err = unix.Connect(fd, to)
 	if err == unix.EINTR {
@@ -74,17 +76,9 @@ func dialTo(family int, to unix.Sockaddr) (int, unix.Errno) {
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, errnoOf(err)
+		return -1, err
 	}
-	return fd, 0
-}
-
-func errnoOf(err error) unix.Errno {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return unix.EIO
+	return fd, nil
 }
 
 // await waits for one of the events, or for an error.

@@ -102,7 +102,7 @@ type Engine struct {
 	*podstats.Stats
 	*status.Node
 	events.Calls
-	podCheckpoints
+	*podCheckpoints
 	*imageCalls
 	fallback
 
@@ -120,7 +120,7 @@ type (
 	sandboxCalls   = sandbox.Calls
 	containerCalls = container.Calls
 	sessionCalls   = session.Calls
-	podCheckpoints = podcheckpoint.Calls
+	podCheckpoints = podcheckpoint.Service
 	imageCalls     = image.Service
 )
 
@@ -172,7 +172,7 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 	}
 	p.Binaries, err = binaries.Open(p.Pods, binaries.Config{
 		Root: c.Root, Supervisor: c.Supervisor, Pause: c.Pause, Prober: c.Prober, Unreadable: len(p.Broken.Sandboxes) > 0,
-		Handlers: binaries.Handlers{Told: c.Definitions, Configured: c.Configured}, Log: entry,
+		Reported: c.Definitions, Configured: c.Configured, Log: entry,
 	})
 	if err != nil {
 		return err
@@ -217,7 +217,7 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p.PodCheckpoints = podcheckpoint.New(podcheckpoint.Deps{
 		Pods: p.Pods, Binaries: p.Binaries, Tasks: p.Tasks, Images: p.Images, Capabilities: e.checker, Sandboxes: p.Sandboxes, Containers: p.Containers,
 	})
-	e.podCheckpoints = p.PodCheckpoints.Calls
+	e.podCheckpoints = p.PodCheckpoints
 	e.Stats = podstats.New(p.Pods, p.Images)
 	e.overheads = overheads.New(p.Pods, p.Shims, e.Stats)
 	e.Node = status.New(p.Pods, kept, p.Binaries, e.checker, p.Network, status.Config{
@@ -368,7 +368,7 @@ func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.parts.Pods.Index.AllSandboxes() {
 		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Pinned.Generation}
-		o.Binaries = owned(e.parts.Binaries.Runtimes.Told(s.Spec()))
+		o.Binaries = e.parts.Binaries.Runtimes.Told(s.Spec())
 		for _, c := range e.parts.Pods.Index.ContainersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}
@@ -380,16 +380,7 @@ func (e *Engine) Inventory() []handler.Owned {
 // Installed tells the programs that a new pod of a handler would keep. It costs a few
 // stats, unless one of them was changed since somebody looked.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
-	all, err := e.parts.Binaries.Runtimes.Installed(ctx, d)
-	return owned(all), err
-}
-
-func owned(binaries []binaries.BinaryInfo) []handler.OwnedBinary {
-	var all []handler.OwnedBinary
-	for _, one := range binaries {
-		all = append(all, handler.OwnedBinary(one))
-	}
-	return all
+	return e.parts.Binaries.Runtimes.Installed(ctx, d)
 }
 
 // Live says whether a sandbox may still use what pods use. A stop that fails

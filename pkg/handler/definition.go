@@ -265,11 +265,12 @@ func (s State) AcceptsPods() bool { return s.Phase == Ready }
 // OwnedBinary is a program that a sandbox keeps.
 type OwnedBinary struct {
 	// Path is where it was installed, Runs what is run: a copy, or Path.
-	Path, Runs string
+	Path string `json:"path"`
+	Runs string `json:"runs"`
 	// SHA256 is that of its content then, in hex.
-	SHA256 string
+	SHA256 string `json:"sha256"`
 	// Version is what it said of itself, or empty.
-	Version string
+	Version string `json:"version,omitempty"`
 }
 
 // Owned is a sandbox that a backend has, as the router needs to know it to

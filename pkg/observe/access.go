@@ -76,7 +76,7 @@ func (a api) logCall(ctx context.Context, rpc, handler string, req, resp any, to
 	} else {
 		l.say("error", status.Convert(err).Message())
 	}
-	entry.WithFields(log.Fields(l)).Log(at, a.message)
+	a.write(entry.WithFields(log.Fields(l)), at)
 }
 
 type line log.Fields

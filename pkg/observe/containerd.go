@@ -12,15 +12,15 @@ import (
 type api struct {
 	// name is what a call is called in logs and metrics, by its full name.
 	name func(full string) string
-	// level is how loud a call is logged, by its name, and message what the line begins with.
-	level   func(rpc string, code codes.Code) log.Level
-	message string
+	// level is how loud a call is logged, by its name, and write logs it.
+	level func(rpc string, code codes.Code) log.Level
+	write func(entry *log.Entry, level log.Level)
 }
 
-var cri = api{name: method, level: level, message: "CRI call"}
+var cri = api{name: method, level: level, write: func(e *log.Entry, at log.Level) { e.Log(at, "CRI call") }}
 
 // containerd is the API by which agents of the node see berth's images and pods.
-var containerd = api{name: serviceMethod, level: containerdLevel, message: "Call of the containerd API"}
+var containerd = api{name: serviceMethod, level: containerdLevel, write: func(e *log.Entry, at log.Level) { e.Log(at, "Call of the containerd API") }}
 
 // NewContainerd makes an Observer for calls of containerd's API, which have a metric of
 // their own. nil counts nothing.

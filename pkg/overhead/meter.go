@@ -55,8 +55,7 @@ type Meter struct {
 	last *look
 	// late says that the reading that is under way has kept somebody waiting for long:
 	// nobody else waits for it.
-	late bool
-	// taken counts the readings that have ended.
+	late  bool
 	taken uint64
 	// told are the warnings that hold, by handler.
 	told map[string]bool
@@ -108,7 +107,13 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWindow)
 		defer cancel()
 		pods, err := m.o.Pods(ctx)
-		m.take(time.Now(), pods, err)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.late = false
+		m.taken++
+		if err == nil {
+			m.last = next(m.last, time.Now(), pods)
+		}
 		return nil, err
 	})
 	wait := time.NewTimer(patience)
@@ -123,17 +128,6 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		return fmt.Errorf("reading pod usage took more than %v: %w", readPatience, errdefs.ErrUnavailable)
 	case <-ctx.Done():
 		return ctx.Err()
-	}
-}
-
-// take makes a reading of all live pods the last one, unless it failed.
-func (m *Meter) take(at time.Time, pods map[string]Pods, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.late = false
-	m.taken++
-	if err == nil {
-		m.last = next(m.last, at, pods)
 	}
 }
 

@@ -55,19 +55,15 @@ func MakeParents(root, name string, mode uint32) error {
 // Append opens the file for reading and appending, and creates it, not its
 // directory, if it does not exist.
 func Append(root, name string, mode uint32) (*os.File, error) {
-	const flags = unix.O_RDWR | unix.O_APPEND
-	return openIn(root, name, flags, func(at int, base string) (int, error) {
-		return unix.Openat(at, base, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-	})
+	return openIn(root, name, unix.O_RDWR|unix.O_APPEND, true, mode)
 }
 
 // Read opens the file for reading.
 func Read(root, name string) (*os.File, error) {
-	return openIn(root, name, unix.O_RDONLY, func(int, string) (int, error) { return -1, unix.ENOENT })
+	return openIn(root, name, unix.O_RDONLY, false, 0)
 }
 
-// openIn opens what is there, or else what create makes.
-func openIn(root, name string, flags int, create func(at int, base string) (int, error)) (*os.File, error) {
+func openIn(root, name string, flags int, create bool, mode uint32) (*os.File, error) {
 	dir, err := parent(root, name, nil)
 	if err != nil {
 		return nil, err
@@ -77,8 +73,9 @@ func openIn(root, name string, flags int, create func(at int, base string) (int,
 	at := int(dir.Fd())
 	for range attempts {
 		fd, err := openExisting(at, base, flags)
-		if errors.Is(err, unix.ENOENT) {
-			if fd, err = create(at, base); errors.Is(err, unix.EEXIST) {
+		if errors.Is(err, unix.ENOENT) && create {
+			fd, err = unix.Openat(at, base, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+			if errors.Is(err, unix.EEXIST) {
 				continue // it has come meanwhile
 			}
 		}
@@ -111,7 +108,6 @@ func openExisting(at int, base string, flags int) (int, error) {
 	return unix.Open("/proc/self/fd/"+strconv.Itoa(handle), flags|unix.O_CLOEXEC, 0)
 }
 
-// acceptable refuses what may be somebody else's.
 func acceptable(mode uint32, links uint64) error {
 	switch kind := mode & unix.S_IFMT; {
 	case kind == unix.S_IFLNK:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +62,6 @@ type generation struct {
 // one: the disk may be full.
 const retryKeep = time.Minute
 
-// takeUpTimeout bounds the first look at the binaries of a handler.
 const takeUpTimeout = time.Minute
 
 func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *copies {
@@ -173,12 +173,7 @@ func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-
 }
 
 func (b *copies) right(g *generation) bool {
-	for _, one := range g.binaries {
-		if one.Kept != "" && !b.store.Untouched(one) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.binaries, func(one keep.Binary) bool { return one.Kept != "" && !b.store.Untouched(one) })
 }
 
 func (b *copies) release(g *generation) {
@@ -211,7 +206,6 @@ func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan singleflig
 	})
 }
 
-// letCollect is called when a copy has been made.
 func (b *copies) letCollect() {
 	if b.behind.Swap(false) {
 		b.collect()
@@ -257,7 +251,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	}
 	why := errNoExec
 	if !b.noExec {
-		g.binaries, why = each(ids, b.recall)
+		g.binaries, why = each(ids, b.store.Recall) // they were compared before
 		if why != nil {
 			if g.binaries, why = each(ids, b.store.Copy); why == nil {
 				why = b.compare(onBinaries(d, g.binaries, b.store), rt)
@@ -281,15 +275,6 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 		b.store.Know(g.binaries[i])
 	}
 	return g
-}
-
-// recall is for binaries that were kept, and compared, before.
-func (b *copies) recall(id probe.Identity) (keep.Binary, error) {
-	one, ok := b.store.Recall(id)
-	if !ok {
-		return one, errdefs.ErrNotFound
-	}
-	return one, nil
 }
 
 var errNoExec = errors.New("binaries cannot be executed in the root directory")
@@ -325,7 +310,6 @@ func (b *copies) compare(copied *handler.Definition, installed *probe.Runtime) e
 	return nil
 }
 
-// dirs are the names of the directories of copies.
 func dirs(all []keep.Binary) map[string]bool {
 	names := map[string]bool{}
 	for _, b := range all {

@@ -93,22 +93,17 @@ func (c *collector) use() (toolUse, error) {
 	return u, nil
 }
 
-// Collect removes the kept programs that nobody needs any more. A daemon
-// that is killed over it leaves nothing that is taken for whole: a directory is
-// renamed first.
+// Collect removes unused kept programs. A daemon that is killed over it leaves nothing
+// that is taken for whole: a directory is renamed first. It does nothing once the engine is
+// closed, whose successor in the same process may keep other programs.
 func (c *collector) Collect() {
+	if c.pods.Background.Err() != nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.binaries.without(c.try); err != nil {
 		c.log.WithError(err).Warn("Failed to remove unused kept binaries")
-	}
-}
-
-// collectUnlessClosed is for those who come late: what a successor of this engine
-// in the same process keeps is none of its business.
-func (c *collector) collectUnlessClosed() {
-	if c.pods.Background.Err() == nil {
-		c.Collect()
 	}
 }
 

@@ -50,7 +50,6 @@ func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
 	return nil
 }
 
-// deleted are the names of removed files, none if there is no list.
 func (u *Unpacked) deleted() (map[string]bool, error) {
 	text, err := readBounded(u.dir, metadata.DeletedFilesFile, maxDeleted)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,7 +112,6 @@ func applyTar(ctx context.Context, from, name, to string, seen func(name string)
 	return nil
 }
 
-// budget is what may still come of a tar file.
 type budget struct{ bytes, entries int64 }
 
 // admit refuses what no container writes, or what would be more than the tar file itself is.
@@ -132,7 +130,11 @@ func (b *budget) admit(h *tar.Header) error {
 	if b.bytes -= h.Size; h.Size < 0 || b.bytes < 0 {
 		return errors.New("it is larger than the archive; sparse files are not supported")
 	}
-	for _, name := range []string{h.Name, linked(h)} {
+	names := []string{h.Name}
+	if h.Typeflag == tar.TypeLink { // where a symbolic link leads is the container's matter
+		names = append(names, h.Linkname)
+	}
+	for _, name := range names {
 		if !filepath.IsLocal(inRoot(name)) {
 			return errors.New("it leads out of the container")
 		}
@@ -143,15 +145,6 @@ func (b *budget) admit(h *tar.Header) error {
 		}
 	}
 	return nil
-}
-
-// linked is what another name of a file is of. Where a symbolic link leads is the
-// container's matter.
-func linked(h *tar.Header) string {
-	if h.Typeflag == tar.TypeLink {
-		return h.Linkname
-	}
-	return "."
 }
 
 // remove removes what has a name below root, and all that is in it. Links on the way are not

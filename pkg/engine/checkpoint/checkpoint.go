@@ -96,7 +96,6 @@ func (d *Dir) Pack(ctx context.Context, location string) error {
 	})
 }
 
-// add puts one entry below root into an archive.
 func add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) error {
 	info, err := e.Info()
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
@@ -29,37 +30,19 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 		return err
 	}
 	defer func() { _ = lower.Close() }() // it was only read
-	f, err := os.OpenFile(filepath.Join(d.Path, metadata.RootFsDiffTar), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	deleted, space := []string{}, &room{to: f}
-	err = below(written, func(root string) error {
-		w := archive.NewChangeWriter(wanted.Writer(ctx, f), root)
-		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || path == root {
-				return err
-			}
-			rel, err := filepath.Rel(root, path)
-			if err != nil {
-				return err
-			}
-			if isWhiteout(e) {
-				deleted = append(deleted, rel)
-				return nil
-			}
-			if e.IsDir() {
-				hidden, err := hiddenBelow(lower, path, rel)
-				if err != nil {
-					return err
-				}
-				deleted = append(deleted, hidden...)
-			}
-			return space.add(w, root, path, e)
-		})
-		return errors.Join(err, w.Close())
+	var deleted []string
+	err = pack(ctx, written, filepath.Join(d.Path, metadata.RootFsDiffTar), func(path string, e fs.DirEntry) bool {
+		rel := strings.TrimPrefix(path, "/")
+		if isWhiteout(e) {
+			deleted = append(deleted, rel)
+			return false
+		}
+		if e.IsDir() {
+			deleted = append(deleted, hiddenBelow(lower, path, rel)...)
+		}
+		return true
 	})
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the container has written too much to archive in the time limit: %w", context.Cause(ctx))
 		}
@@ -75,6 +58,11 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 
 // PackTree writes all that is in a directory into a new tar file. It ends with ctx.
 func PackTree(ctx context.Context, dir, file string) error {
+	return pack(ctx, dir, file, func(string, fs.DirEntry) bool { return true })
+}
+
+// pack is PackTree for the entries that belong into the file. Paths begin at the directory.
+func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.DirEntry) bool) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -83,7 +71,7 @@ func PackTree(ctx context.Context, dir, file string) error {
 	err = below(dir, func(root string) error {
 		w := archive.NewChangeWriter(wanted.Writer(ctx, f), root)
 		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || path == root {
+			if err != nil || path == root || !belongs(path, e) {
 				return err
 			}
 			return space.add(w, root, path, e)
@@ -122,7 +110,6 @@ func (r *room) add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) er
 	return add(w, root, path, e)
 }
 
-// first says whether a file was not seen by another name before.
 func (r *room) first(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || st.Nlink < 2 {
@@ -171,29 +158,25 @@ func isWhiteout(e fs.DirEntry) bool {
 
 // hiddenBelow are the entries of the image that a directory hides as a whole,
 // because it was made anew.
-func hiddenBelow(lower *os.Root, dir, rel string) ([]string, error) {
+func hiddenBelow(lower *os.Root, dir, rel string) (hidden []string) {
 	if !isOpaque(dir) {
-		return nil, nil
+		return nil
 	}
 	if info, err := lower.Lstat(rel); err != nil || !info.IsDir() {
-		return nil, nil //nolint:nilerr // the image has no such directory: nothing is hidden
+		return nil // the image has no such directory
 	}
 	below, err := lower.Open(rel)
 	if err != nil {
-		return nil, nil //nolint:nilerr // a link above it leads elsewhere
+		return nil // a link above it leads elsewhere
 	}
 	defer below.Close()
-	names, err := below.Readdirnames(-1)
-	if err != nil {
-		return nil, nil //nolint:nilerr // it was none in the image
-	}
-	var hidden []string
+	names, _ := below.Readdirnames(-1)
 	for _, name := range names {
 		if _, err := os.Lstat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
 			hidden = append(hidden, filepath.Join(rel, name))
 		}
 	}
-	return hidden, nil
+	return hidden
 }
 
 func isOpaque(dir string) bool {

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/errdefs"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/beneath"
+	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
 const (
@@ -27,7 +30,6 @@ const (
 	maxImages = 200_000
 	// descriptorsFile is where runc notes what the standard streams were.
 	descriptorsFile = "descriptors.json"
-	// standardStreams is how many a process has.
 	standardStreams = 3
 )
 
@@ -55,6 +57,72 @@ type Spec struct {
 		Namespaces  []specs.LinuxNamespace `json:"namespaces"`
 		MaskedPaths []string               `json:"maskedPaths"`
 	} `json:"linux"`
+}
+
+// Fits returns an error that names all in which a container differs from the one of the archive
+// and for which CRIU could not resume that in it. Pure.
+func (was *Spec) Fits(now *specs.Spec) error {
+	var differs []string
+	switch terminal := now.Process != nil && now.Process.Terminal; {
+	case was.Process.Terminal && !terminal:
+		differs = append(differs, "it had a terminal; set tty: true")
+	case !was.Process.Terminal && terminal:
+		differs = append(differs, "it had no terminal; set tty: false")
+	}
+	for _, m := range was.Mounts {
+		if isBind(m.Type, m.Options) && !slices.ContainsFunc(now.Mounts, func(n specs.Mount) bool { return n.Destination == m.Destination }) {
+			differs = append(differs, fmt.Sprintf("it had a mount at %.300q; add a volume there", m.Destination))
+		}
+	}
+	var spaces []specs.LinuxNamespace
+	var masked []string
+	if now.Linux != nil {
+		spaces, masked = now.Linux.Namespaces, now.Linux.MaskedPaths
+	}
+	if len(was.Linux.MaskedPaths) > 0 && len(masked) == 0 {
+		differs = append(differs, "it had no access to masked files of /proc; set privileged: false")
+	}
+	for _, kind := range []struct {
+		specs.LinuxNamespaceType
+		named string
+	}{{specs.NetworkNamespace, "hostNetwork"}, {specs.PIDNamespace, "hostPID and shareProcessNamespace"}} {
+		if spaceOf(was.Linux.Namespaces, kind.LinuxNamespaceType) != spaceOf(spaces, kind.LinuxNamespaceType) {
+			differs = append(differs, fmt.Sprintf("it had another %s namespace; make %s of the pod the same", kind.LinuxNamespaceType, kind.named))
+		}
+	}
+	if spaceOf(was.Linux.Namespaces, specs.UserNamespace) != theHosts {
+		differs = append(differs, "it had a user namespace, which the runtime's CRIU does not support")
+	}
+	if len(differs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the container of the checkpoint cannot go on in this one: %s: %w", strings.Join(differs, "; "), errdefs.ErrFailedPrecondition)
+}
+
+func isBind(kind string, options []string) bool {
+	return kind == "bind" || slices.Contains(options, "bind") || slices.Contains(options, "rbind")
+}
+
+// space is whose namespace a container has.
+type space int
+
+const (
+	theHosts space = iota
+	itsOwn
+	joined
+)
+
+func spaceOf(all []specs.LinuxNamespace, kind specs.LinuxNamespaceType) space {
+	for _, n := range all {
+		if n.Type != kind {
+			continue
+		}
+		if n.Path == "" {
+			return itsOwn
+		}
+		return joined
+	}
+	return theHosts
 }
 
 // Unpack reads what an archive says of itself. errdefs.ErrInvalidArgument for what is not an
@@ -119,9 +187,17 @@ func (u *Unpacked) Images(ctx context.Context, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	names, err := u.imageNames()
+	dir, err := os.OpenFile(u.ImagesDir(), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return err
+		return invalid(metadata.CheckpointDirectory, reason(err))
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(maxImages + 1)
+	if err != nil {
+		return invalid(metadata.CheckpointDirectory, err)
+	}
+	if len(names) > maxImages {
+		return invalid(metadata.CheckpointDirectory, fmt.Errorf("more than %d files", maxImages))
 	}
 	if err := u.fits(names, to); err != nil {
 		return err
@@ -134,23 +210,6 @@ func (u *Unpacked) Images(ctx context.Context, to string) error {
 	return nil
 }
 
-func (u *Unpacked) imageNames() ([]string, error) {
-	dir, err := os.OpenFile(filepath.Join(u.dir, metadata.CheckpointDirectory), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, invalid(metadata.CheckpointDirectory, reason(err))
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(maxImages + 1)
-	if err != nil {
-		return nil, invalid(metadata.CheckpointDirectory, err)
-	}
-	if len(names) > maxImages {
-		return nil, invalid(metadata.CheckpointDirectory, fmt.Errorf("more than %d files", maxImages))
-	}
-	return names, nil
-}
-
-// fits fails if there is no room for the files.
 func (u *Unpacked) fits(names []string, to string) error {
 	var room unix.Statfs_t
 	if err := unix.Statfs(to, &room); err != nil {
@@ -171,7 +230,7 @@ func (u *Unpacked) fits(names []string, to string) error {
 	return nil
 }
 
-func (u *Unpacked) image(ctx context.Context, name, to string) (err error) {
+func (u *Unpacked) image(ctx context.Context, name, to string) error {
 	name = filepath.Join(metadata.CheckpointDirectory, name)
 	from, err := beneath.Read(u.dir, name)
 	if err != nil {
@@ -182,21 +241,5 @@ func (u *Unpacked) image(ctx context.Context, name, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		// As a copy inside of the kernel, which may be none of the data.
-		n, err := io.CopyN(out, from, chunk)
-		if errors.Is(err, io.EOF) && n < chunk {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
+	return errors.Join(wanted.Copy(ctx, out, from), out.Close())
 }
-
-// chunk is how much is copied between two looks at the context.
-const chunk = 16 << 20

@@ -8,8 +8,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/handler"
 )
 
 // views show containers to callers.
@@ -36,7 +36,7 @@ type containerInfo struct {
 	Runtime     string                `json:"runtime"`
 	Version     string                `json:"runtimeVersion"`
 	RuntimePath string                `json:"runtimePath"`
-	Binaries    []binaries.BinaryInfo `json:"binaries,omitempty"`
+	Binaries    []handler.OwnedBinary `json:"binaries,omitempty"`
 	Snapshotter string                `json:"snapshotter"`
 	CgroupsPath string                `json:"cgroupsPath"`
 	Supervisor  string                `json:"supervisor"`

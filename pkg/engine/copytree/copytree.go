@@ -8,17 +8,15 @@ package copytree
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
-)
 
-// chunk is how much is copied between two looks at the context.
-const chunk = 16 << 20
+	"github.com/berth-cri/berth/pkg/engine/wanted"
+)
 
 // labelName is the one attribute that belongs to a place and not to a file.
 const labelName = "security.selinux"
@@ -29,19 +27,16 @@ const labelName = "security.selinux"
 func Copy(ctx context.Context, target, source string) error {
 	info, err := stat(source)
 	if err != nil {
-		return fmt.Errorf("copy: %w", err)
+		return err
 	}
 	if info.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return fmt.Errorf("copy %s: %w", source, unix.ENOTDIR)
+		return &fs.PathError{Op: "copy", Path: source, Err: unix.ENOTDIR}
 	}
 	c := &copying{ctx: ctx, linked: map[inode]string{}}
 	if err := c.content(target, source); err != nil {
-		return fmt.Errorf("copy: %w", err)
+		return err
 	}
-	if err := attributes(target, source, info); err != nil {
-		return fmt.Errorf("copy: %w", err)
-	}
-	return nil
+	return attributes(target, source, info)
 }
 
 type inode struct{ dev, ino uint64 }
@@ -97,7 +92,10 @@ func (c *copying) entry(target, source string) error {
 	case unix.S_IFREG:
 		err = c.file(target, source)
 	case unix.S_IFLNK:
-		err = link(target, source)
+		var to string
+		if to, err = os.Readlink(source); err == nil {
+			err = os.Symlink(to, target)
+		}
 	default:
 		if err = unix.Mknod(target, kind|0o600, int(info.Rdev)); err != nil {
 			err = &fs.PathError{Op: "mknod", Path: target, Err: err}
@@ -109,7 +107,7 @@ func (c *copying) entry(target, source string) error {
 	return attributes(target, source, info)
 }
 
-func (c *copying) file(target, source string) (err error) {
+func (c *copying) file(target, source string) error {
 	from, err := os.OpenFile(source, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -119,26 +117,7 @@ func (c *copying) file(target, source string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, to.Close()) }()
-	for {
-		switch _, err := io.CopyN(to, from, chunk); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-		if err := c.ctx.Err(); err != nil {
-			return err
-		}
-	}
-}
-
-func link(target, source string) error {
-	to, err := os.Readlink(source)
-	if err != nil {
-		return err
-	}
-	return os.Symlink(to, target)
+	return errors.Join(wanted.Copy(c.ctx, to, from), to.Close())
 }
 
 // attributes gives target those of source. The order matters: a change of the owner
@@ -166,15 +145,18 @@ func attributes(target, source string, info *unix.Stat_t) error {
 // extended copies extended attributes. Those that the target's file system does not
 // have are left out: there is none of its files that has them.
 func extended(target, source string) error {
-	names, err := attributeNames(source)
-	if err != nil {
-		return err
+	names, err := sysx.LListxattr(source)
+	switch {
+	case errors.Is(err, unix.ENOTSUP):
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "llistxattr", Path: source, Err: err}
 	}
 	for _, name := range names {
 		if name == labelName {
 			continue
 		}
-		value, err := attribute(source, name)
+		value, err := sysx.LGetxattr(source, name)
 		switch {
 		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
 			continue
@@ -186,46 +168,4 @@ func extended(target, source string) error {
 		}
 	}
 	return nil
-}
-
-func attributeNames(path string) ([]string, error) {
-	list, err := grown(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
-	switch {
-	case errors.Is(err, unix.ENOTSUP):
-		return nil, nil
-	case err != nil:
-		return nil, &fs.PathError{Op: "llistxattr", Path: path, Err: err}
-	}
-	return split(list), nil
-}
-
-func attribute(path, name string) ([]byte, error) {
-	return grown(func(b []byte) (int, error) { return unix.Lgetxattr(path, name, b) })
-}
-
-// grown calls read with room enough for its answer.
-func grown(read func([]byte) (int, error)) ([]byte, error) {
-	size, err := read(nil)
-	if err != nil || size == 0 {
-		return nil, err
-	}
-	b := make([]byte, size)
-	n, err := read(b)
-	if err != nil {
-		return nil, err
-	}
-	return b[:n], nil
-}
-
-// split splits texts that end with a NUL.
-func split(list []byte) []string {
-	var all []string
-	start := 0
-	for i, b := range list {
-		if b == 0 {
-			all = append(all, string(list[start:i]))
-			start = i + 1
-		}
-	}
-	return all
 }

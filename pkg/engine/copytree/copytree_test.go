@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -25,7 +26,7 @@ func tree(t *testing.T) string {
 	at := func(p string) string { return filepath.Join(root, p) }
 	do(os.MkdirAll(at("dir/empty"), 0o755))
 	do(os.WriteFile(at("file"), []byte("content"), 0o600))
-	do(os.WriteFile(at("dir/program"), bytes.Repeat([]byte("x"), 3*chunk/2), 0o755))
+	do(os.WriteFile(at("dir/program"), bytes.Repeat([]byte("x"), 24<<20), 0o755))
 	do(os.Link(at("dir/program"), at("dir/again")))
 	do(os.Symlink("/etc/passwd", at("absolute")))
 	do(os.Symlink("/etc/passwd", at("dir/owned")))
@@ -83,13 +84,13 @@ func described(t *testing.T, root string) []string {
 			to, _ := os.Readlink(path)
 			line += " to=" + to
 		}
-		names, err := attributeNames(path)
+		names, err := sysx.LListxattr(path)
 		if err != nil {
 			return err
 		}
 		slices.Sort(names)
 		for _, name := range names {
-			value, err := attribute(path, name)
+			value, err := sysx.LGetxattr(path, name)
 			if err != nil {
 				return err
 			}

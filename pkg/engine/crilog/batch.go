@@ -1,9 +1,7 @@
 package crilog
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"time"
 )
 
@@ -13,8 +11,7 @@ import (
 type batch struct {
 	log   *Log
 	buf   []byte
-	stamp [len(time.RFC3339Nano)]byte
-	n     int // length of stamp, 0 until it is needed
+	stamp []byte // when it began
 }
 
 const (
@@ -28,14 +25,14 @@ const (
 // their number follow the load and not the bound.
 var spare = make(chan *batch, spareBatches)
 
-func (l *Log) newBatch() *batch {
+func (l *Log) newBatch() (b *batch) {
 	select {
-	case b := <-spare:
-		b.log, b.n = l, 0
-		return b
+	case b = <-spare:
 	default:
-		return &batch{log: l}
+		b = &batch{}
 	}
+	b.log, b.stamp = l, time.Now().UTC().AppendFormat(b.stamp[:0], time.RFC3339Nano)
+	return b
 }
 
 func (b *batch) done() {
@@ -50,14 +47,11 @@ func (b *batch) done() {
 }
 
 func (b *batch) line(tag string, head, tail []byte) {
-	if b.n == 0 {
-		b.n = len(time.Now().UTC().AppendFormat(b.stamp[:0], time.RFC3339Nano))
-	}
-	size := b.n + len(tag) + len(head) + len(tail) + 1
+	size := len(b.stamp) + len(tag) + len(head) + len(tail) + 1
 	if len(b.buf)+size > batchSize {
 		b.flush()
 	}
-	b.buf = append(b.buf, b.stamp[:b.n]...)
+	b.buf = append(b.buf, b.stamp...)
 	b.buf = append(b.buf, tag...)
 	b.buf = append(b.buf, head...)
 	b.buf = append(b.buf, tail...)
@@ -79,27 +73,12 @@ func (b *batch) flush() {
 		}
 		l.torn = false
 	}
-	n, err := l.file.Write(lines)
-	if err != nil {
-		l.mend(lines[:n])
+	if _, err := l.file.Write(lines); err != nil {
+		l.torn = mendEnd(l.file)
 		l.failed(err)
 		return
 	}
 	l.failing = false
-}
-
-// mend takes the start of a line from the end of the file, after only written
-// could be written.
-func (l *Log) mend(written []byte) {
-	excess := int64(len(written) - bytes.LastIndexByte(written, '\n') - 1)
-	if excess == 0 {
-		return
-	}
-	end, err := l.file.Seek(0, io.SeekEnd)
-	if err == nil {
-		err = l.file.Truncate(end - excess)
-	}
-	l.torn = err != nil
 }
 
 func (l *Log) failed(err error) {

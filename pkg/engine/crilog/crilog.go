@@ -14,8 +14,11 @@
 package crilog
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"sync"
 
@@ -87,9 +90,7 @@ func Open(path string, o Options) (*Log, error) {
 // Unopened is a log that discards everything until Reopen succeeds, for output that
 // has to flow although the file cannot be opened.
 func Unopened(path string, o Options) *Log {
-	l := &Log{dir: o.Dir, path: path, maxLine: o.MaxLine, onError: o.OnError}
-	l.maxLine = cmp.Or(l.maxLine, DefaultMaxLine)
-	return l
+	return &Log{dir: o.Dir, path: path, maxLine: cmp.Or(o.MaxLine, DefaultMaxLine), onError: o.OnError}
 }
 
 func (l *Log) open() (*os.File, error) {
@@ -98,6 +99,60 @@ func (l *Log) open() (*os.File, error) {
 		return nil, err
 	}
 	return beneath.Append(root, name, mode) // readable, for what mendEnd has to know
+}
+
+// mendEnd takes half a line from the end of a file, which a full disk or a killed
+// writer left: the kernel gives a write up between two pages when its caller is
+// killed. It is torn if the file still ends within a line.
+func mendEnd(file *os.File) (torn bool) {
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil || end == 0 {
+		return false // nothing is there yet
+	}
+	last := make([]byte, 1)
+	if _, err := file.ReadAt(last, end-1); err != nil || last[0] == '\n' {
+		return false
+	}
+	from := max(0, end-batchSize)
+	tail := make([]byte, end-from)
+	if _, err := file.ReadAt(tail, from); err != nil {
+		return true
+	}
+	whole := bytes.LastIndexByte(tail, '\n') + 1
+	if whole == 0 {
+		return true
+	}
+	return file.Truncate(from+int64(whole)) != nil
+}
+
+// Reopen goes on in a new file at the log's path, or in the one that is there:
+// the second half of a rotation. When it returns nil the path exists; lines
+// written before are in the old file, lines written after in the new one. When
+// it fails the log goes on in the old file.
+func (l *Log) Reopen() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	if l.path == "" {
+		return nil
+	}
+	file, err := l.open()
+	if err != nil {
+		return err
+	}
+	old := l.file
+	l.file, l.torn = file, mendEnd(file)
+	if old == nil {
+		return nil
+	}
+	// That the old file could not be brought to its end changes nothing of where
+	// the log goes on, and a failure is taken for that.
+	if err := old.Close(); err != nil && l.onError != nil {
+		l.onError(fmt.Errorf("close the old file: %w", err))
+	}
+	return nil
 }
 
 // Close closes the file. What streams write later is discarded. Closing twice

@@ -71,7 +71,6 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// end logs the line that content ends.
 func (s *Stream) end(b *batch, content []byte) {
 	if s.terminal {
 		content = s.trim(content)
@@ -97,7 +96,6 @@ func (s *Stream) split(b *batch, content []byte) []byte {
 	return content
 }
 
-// trim takes the carriage return from the end of a line.
 func (s *Stream) trim(content []byte) []byte {
 	if len(content) > 0 {
 		return bytes.TrimSuffix(content, []byte{'\r'})

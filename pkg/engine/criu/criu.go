@@ -30,12 +30,9 @@ import (
 )
 
 const (
-	// freezeAttempts is how often a container is tried to be frozen, and freezeInterval the pause
-	// between two attempts.
 	freezeAttempts = 5
 	freezeInterval = 100 * time.Millisecond
-	// thawTimeout bounds the wait for a container to go on.
-	thawTimeout = 30 * time.Second
+	thawTimeout    = 30 * time.Second
 	// thawInterval is the pause between attempts while whoever runs it is being replaced.
 	thawInterval = 200 * time.Millisecond
 	// laterInterval is the pause between attempts when nobody waits any more: CRIU may still be
@@ -43,8 +40,7 @@ const (
 	laterInterval = time.Second
 	laterTimeout  = 2 * time.Second
 	// program is what runtimes look for in PATH.
-	program = "criu"
-	// versionTimeout bounds the question for its version.
+	program        = "criu"
 	versionTimeout = 10 * time.Second
 )
 
@@ -123,13 +119,14 @@ func freeze(ctx context.Context, client *shim.Client, id string) error {
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
+	forget := func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) }
 	for {
 		err := GoOn(ctx, d.pods.Layout, c)
 		if err == nil {
-			return os.RemoveAll(d.pods.FrozenDir(c.ID()))
+			return forget()
 		}
 		if !shim.Lost(err) || !pause(ctx, thawInterval) { // else its supervisor was killed, and has a successor soon
-			go ThawLater(d.pods, c, func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) })
+			go ThawLater(d.pods, c, forget)
 			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it goes on or is stopped: %w", err)
 		}
 	}
@@ -142,7 +139,9 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	entry := log.G(ctx).WithField("container", c.ID())
 	for pause(ctx, laterInterval) && c.Op.Lock(ctx) == nil {
 		runs := c.Status().Phase == pod.PhaseRunning
-		err := goOnWithin(ctx, pods.Layout, c, laterTimeout)
+		attempt, cancel := context.WithTimeout(ctx, laterTimeout)
+		err := GoOn(attempt, pods.Layout, c)
+		cancel()
 		thawed := err == nil
 		if thawed {
 			err = done()
@@ -169,12 +168,6 @@ func pause(ctx context.Context, long time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-func goOnWithin(ctx context.Context, l pod.Layout, c *pod.Container, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return GoOn(ctx, l, c)
 }
 
 // GoOn is Thaw in one attempt, which leaves the record to its caller.
@@ -252,7 +245,8 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 			return err
 		}
 	}
-	if err := announce(d.pods.Layout, c); err != nil {
+	working := atWork(d.pods.Layout, c)
+	if err := os.WriteFile(working, nil, 0o600); err != nil {
 		return errors.Join(err, done())
 	}
 	_, err = client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: c.ID(), Path: dir.Images(), Options: options})
@@ -261,7 +255,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 		err = caller.ExplainCheckpoint(err, dir.Path)
 	}
 	if err == nil {
-		err = succeeded(d.pods.Layout, c)
+		err = os.Remove(working) // it has cleaned up
 	}
 	return errors.Join(err, done())
 }

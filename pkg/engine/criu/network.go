@@ -20,28 +20,21 @@ import (
 // CRIU lets nothing through to the pod that it writes a container of, until it is done with it.
 // Killed before, be it by its deadline, it leaves the pod without a network.
 const (
-	// lockedFile is, in the record of a container that stands still, that CRIU is at work.
-	lockedFile = "network"
 	// chain is CRIU's in the tables of iptables, and how its own tables of nftables begin.
-	chain = "CRIU"
-	// unlockTimeout bounds the calls of these programs.
+	chain         = "CRIU"
 	unlockTimeout = 20 * time.Second
 )
 
-// announce records that CRIU is about to be called.
-func announce(l pod.Layout, c *pod.Container) error {
-	return os.WriteFile(filepath.Join(l.FrozenDir(c.ID()), lockedFile), nil, 0o600)
-}
-
-// succeeded records that it has cleaned up.
-func succeeded(l pod.Layout, c *pod.Container) error {
-	return os.Remove(filepath.Join(l.FrozenDir(c.ID()), lockedFile))
+// atWork is the file that is there from before CRIU is called until it has cleaned up, in the record
+// of a container that stands still.
+func atWork(l pod.Layout, c *pod.Container) string {
+	return filepath.Join(l.FrozenDir(c.ID()), "network")
 }
 
 // unlock gives a pod the network back that a CRIU which was killed had locked, if it was at
 // work on this container. It must be gone.
 func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
-	if _, err := os.Stat(filepath.Join(l.FrozenDir(c.ID()), lockedFile)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(atWork(l, c)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	ns := c.Sandbox.Status().Namespaces.Net

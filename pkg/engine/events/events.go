@@ -113,8 +113,12 @@ func (b Calls) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.Se
 	for {
 		select {
 		case e, ok := <-s.events:
+			if !ok && s.missed {
+				b.Log.WithField("buffer", subscriberBuffer).Warn("Event subscriber too slow; disconnected")
+				return errMissed
+			}
 			if !ok {
-				return s.ended(b.Log)
+				return nil
 			}
 			if err := stream.Send(e); err != nil {
 				return err
@@ -123,14 +127,6 @@ func (b Calls) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.Se
 			return nil
 		}
 	}
-}
-
-func (s *subscriber) ended(log *log.Entry) error {
-	if !s.missed {
-		return nil
-	}
-	log.WithField("buffer", subscriberBuffer).Warn("Event subscriber too slow; disconnected")
-	return errMissed
 }
 
 // Announcer tells subscribers what happens to sandboxes and containers.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/probe"
 )
@@ -50,7 +51,7 @@ func (s *Store) make(b Binary, from probe.Identity) ([]Stamp, error) {
 			return nil, err
 		}
 	}
-	if err := flushDir(s.dir); err != nil {
+	if err := atomicfile.SyncDir(s.dir); err != nil {
 		return nil, err
 	}
 	failpoint.Hit(failpoint.BinaryKept)
@@ -70,7 +71,7 @@ func place(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return errors.Join(flushDir(dir), flushDir(filepath.Dir(dir)))
+	return errors.Join(atomicfile.SyncDir(dir), atomicfile.SyncDir(filepath.Dir(dir)))
 }
 
 func copyFile(to, from string) error {
@@ -130,13 +131,4 @@ func stillIs(id probe.Identity) error {
 		return fmt.Errorf("%s: %w", id.Path, ErrChanged)
 	}
 	return nil
-}
-
-func flushDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -162,11 +162,14 @@ func read(id probe.Identity) (Binary, error) {
 	return Binary{Path: id.Path, Identity: id, SHA256: hash}, err
 }
 
-// Recall returns the copy of the installed binary with that identity, if it was
-// made before and nobody touched it.
-func (s *Store) Recall(id probe.Identity) (Binary, bool) {
+// Recall returns the copy of the installed binary with that identity, or
+// errdefs.ErrNotFound unless it was made before and is untouched.
+func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	b, ok := s.recall(id)
-	return b, ok && b.Kept != "" && s.Untouched(b)
+	if !ok || b.Kept == "" || !s.Untouched(b) {
+		return b, errdefs.ErrNotFound
+	}
+	return b, nil
 }
 
 // Copy keeps the installed binary with that identity. ErrChanged says that there

@@ -118,15 +118,15 @@ func TestRecall(t *testing.T) {
 	b := newBed(t)
 	one := b.copy(t)
 	later := New(b.dir) // of a daemon that was started again
-	if got, ok := later.Recall(one.Identity); ok {
+	if got, err := later.Recall(one.Identity); err == nil {
 		t.Errorf("it recalls %+v, of which it was not told", got)
 	}
 	later.Know(one)
-	if got, ok := later.Recall(one.Identity); !ok || !reflect.DeepEqual(got, one) {
+	if got, err := later.Recall(one.Identity); err != nil || !reflect.DeepEqual(got, one) {
 		t.Errorf("it recalls %+v, want %+v", got, one)
 	}
 	overwrite(t, b.Abs(one), "bad")
-	if _, ok := later.Recall(one.Identity); ok {
+	if _, err := later.Recall(one.Identity); err == nil {
 		t.Error("it recalls a copy that was touched")
 	}
 	if again, err := later.Copy(one.Identity); err != nil || again.Kept != one.Kept {

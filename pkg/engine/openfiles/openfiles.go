@@ -4,7 +4,6 @@
 package openfiles
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -61,29 +60,17 @@ func (c *Counted) add(dir string) error {
 // SoftLimit is how many descriptors a process may have open; known is false where
 // there is no limit.
 func SoftLimit(pid int) (limit uint64, known bool, err error) {
-	f, err := os.Open(procfs.Path(pid, "limits"))
-	if err != nil {
-		if gone(err) {
-			return 0, false, nil
-		}
+	limits, err := os.ReadFile(procfs.Path(pid, "limits"))
+	if err != nil && !gone(err) {
 		return 0, false, fmt.Errorf("limit of open files: %w", err)
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), "Max open files"); ok {
-			limit, known = parseSoft(rest)
-			return limit, known, nil
-		}
-	}
-	if err := lines.Err(); err != nil && !gone(err) {
-		return 0, false, fmt.Errorf("limit of open files: %w", err)
-	}
-	return 0, false, nil
+	limit, known = parseSoft(string(limits))
+	return limit, known, nil
 }
 
-// parseSoft takes the columns after the name of a limit: soft, hard, unit.
-func parseSoft(columns string) (uint64, bool) {
+// parseSoft reads the columns after the name of the limit: soft, hard, unit.
+func parseSoft(limits string) (uint64, bool) {
+	_, columns, _ := strings.Cut(limits, "Max open files")
 	words := strings.Fields(columns)
 	if len(words) == 0 {
 		return 0, false

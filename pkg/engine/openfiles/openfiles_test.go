@@ -55,9 +55,9 @@ func TestSoftLimit(t *testing.T) {
 	if got, known, err := SoftLimit(os.Getpid()); err != nil || !known || got != want.Cur {
 		t.Errorf("got %d, %v, %v, want %d", got, known, err, want.Cur)
 	}
-	for columns, want := range map[string]uint64{"   1024   4096   files": 1024, "  unlimited unlimited files": 0, "": 0} {
-		if got, known := parseSoft(columns); got != want || known != (want > 0) {
-			t.Errorf("%q: got %d, %v", columns, got, known)
+	for limits, want := range map[string]uint64{"Max processes  1  1  processes\nMax open files   1024   4096   files\n": 1024, "Max open files  unlimited unlimited files": 0, "": 0} {
+		if got, known := parseSoft(limits); got != want || known != (want > 0) {
+			t.Errorf("%q: got %d, %v", limits, got, known)
 		}
 	}
 }

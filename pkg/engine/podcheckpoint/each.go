@@ -123,7 +123,6 @@ func (e *each) thaw(ctx context.Context, containers []*pod.Container) error {
 	return errors.Join(errs...)
 }
 
-// writeOne writes one of so many containers.
 func (e *each) writeOne(ctx context.Context, c *pod.Container, path string, of int) error {
 	dir, err := checkpoint.Open(path)
 	if err != nil {

@@ -41,7 +41,7 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 	test.Must(t, os.MkdirAll(filepath.Dir(file), 0o700))
 	test.Must(t, os.WriteFile(file, []byte("memory"), 0o600))
 	test.Must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
-	b := &interrupted{pods: all, notes: &notes{all}}
+	b := &Service{Deps: Deps{Pods: all}, notes: notes(all.PodCheckpointNotesDir())}
 	one := note{c.Sandbox.ID(), dir}
 	test.Must(t, b.notes.begin(one))
 	release := test.Value(directory.Use(dir))(t)
@@ -76,7 +76,7 @@ func TestInterruptedStaysForTheNextStart(t *testing.T) {
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
 	all.Index.AddContainer(c)
 	test.Must(t, os.MkdirAll(all.FrozenDir(c.ID()), 0o700))
-	b := &interrupted{pods: all, notes: &notes{all}}
+	b := &Service{Deps: Deps{Pods: all}, notes: notes(all.PodCheckpointNotesDir())}
 	one := note{c.Sandbox.ID(), t.TempDir()}
 	test.Must(t, b.notes.begin(one))
 	stop()

@@ -39,6 +39,6 @@ func TestWaiting(t *testing.T) {
 			o := test.Value(records.Create(pod.NewID(), spec, status, store.Relaxed))(t)
 			all.Index.AddContainer(pod.NewContainer(o, s))
 		}
-		test.Equal(t, fmt.Sprintf("%s: it is needed", name), slices.Contains((&Service{interrupted: &interrupted{pods: all}}).Waiting(), dir), c.needed)
+		test.Equal(t, fmt.Sprintf("%s: it is needed", name), slices.Contains((&Service{Deps: Deps{Pods: all}}).Waiting(), dir), c.needed)
 	}
 }

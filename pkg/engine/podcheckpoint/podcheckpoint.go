@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/task"
@@ -29,12 +32,15 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Service is all that is done with checkpoints of pods.
+// Service serves the CRI's calls about checkpoints of pods. A checkpoint is not removed while a
+// call uses it.
 type Service struct {
-	Calls
-	*interrupted
+	Deps
 	// Durations is the metric of both calls.
 	Durations *prometheus.HistogramVec
+
+	notes notes
+	each  *each
 }
 
 // Deps are what pods are written and restored with.
@@ -50,29 +56,59 @@ type Deps struct {
 
 // New serves the pods of a node.
 func New(d Deps) *Service {
-	n, durations := &notes{pods: d.Pods}, NewDurations()
 	return &Service{
-		Durations:   durations,
-		interrupted: &interrupted{pods: d.Pods, notes: n, sandboxes: d.Sandboxes},
-		Calls: Calls{
-			durations: durations,
-			writing: &writing{
-				pods: d.Pods, binaries: d.Binaries, tasks: d.Tasks, capabilities: d.Capabilities, notes: n,
-				each: &each{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
-			},
-			restoring: &restoring{
-				pods: d.Pods, binaries: d.Binaries, images: d.Images, capabilities: d.Capabilities, sandboxes: d.Sandboxes, containers: d.Containers,
-			},
-		},
+		Deps: d, Durations: NewDurations(), notes: notes(d.Pods.PodCheckpointNotesDir()),
+		each: &each{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
 	}
 }
 
-// needDeadline is what the CRI asks of callers: both calls take as long as the disk does.
-func needDeadline(ctx context.Context) error {
-	if _, ok := ctx.Deadline(); !ok {
-		return fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
+// buckets are in seconds: both operations take as long as the disk does.
+var buckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// NewDurations makes the metric of checkpoints and restores, with all series from the start on, so
+// that the first failure is an increase.
+func NewDurations() *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "berth_pod_checkpoint_duration_seconds",
+		Help:    "Time that checkpoints of pods took to write (checkpoint), and pods to be made of one (restore), by result: ok, refused or failed.",
+		Buckets: buckets,
+	}, []string{"operation", "outcome"})
+	for _, operation := range []string{"checkpoint", "restore"} {
+		for _, outcome := range []string{ok, refused, failed} {
+			v.WithLabelValues(operation, outcome)
+		}
 	}
-	return nil
+	return v
+}
+
+// Outcomes. A request or a pod that is at fault is refused.
+const ok, refused, failed = "ok", "refused", "failed"
+
+// observe counts a call that began at some time and has ended with an error, or nil.
+func (b *Service) observe(operation string, began time.Time, err *error) {
+	b.Durations.WithLabelValues(operation, outcome(*err)).Observe(time.Since(began).Seconds())
+}
+
+// outcome separates the caller's mistakes from failures. Pure.
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return ok
+	case errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err), errdefs.IsNotImplemented(err), errdefs.IsFailedPrecondition(err):
+		return refused
+	}
+	return failed
+}
+
+// use keeps the checkpoint at a path from being removed until release is called. The CRI demands
+// deadlines of callers: both calls take as long as the disk does.
+func use(ctx context.Context, path string) (dir string, release func(), err error) {
+	if _, ok := ctx.Deadline(); !ok {
+		return "", nil, fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
+	}
+	dir = filepath.Clean(path)
+	release, err = directory.Use(dir)
+	return dir, release, err
 }
 
 // need refuses where whole pods cannot be written and read. The CRI has Unimplemented for
@@ -84,7 +120,6 @@ func need(ctx context.Context, c *capabilities.Checker, d *handler.Definition, r
 	return nil
 }
 
-// handlerOf is what manifests say of what a pod runs on.
 func handlerOf(d *handler.Definition, rt *probe.Runtime, all []keep.Binary) manifest.Handler {
 	return manifest.Handler{Name: d.Name, Digest: d.Digest(), Runtime: rt.Name, Flags: d.OCI.GlobalFlags, Binaries: programs(all)}
 }
@@ -97,7 +132,6 @@ func programs(all []keep.Binary) []manifest.Binary {
 	return told
 }
 
-// thisNode is what manifests say of the machine.
 func thisNode() (manifest.Node, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -6,41 +6,28 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/checkpoint"
-	"github.com/berth-cri/berth/pkg/engine/container"
 	"github.com/berth-cri/berth/pkg/engine/criu"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
-	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/keep"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/sandbox"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// restoring makes pods from checkpoints.
-type restoring struct {
-	pods         *pod.Registry
-	binaries     *binaries.Binaries
-	images       *image.Store
-	capabilities *capabilities.Checker
-	sandboxes    *sandbox.Service
-	containers   *container.Service
-}
-
 // RestorePod makes a sandbox and containers that go on where those of a checkpoint were. The
 // containers are CREATED. They share one kernel, so all of them go on when the last of
 // them is started. After an error nothing is left.
-func (b *restoring) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
+func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (_ *runtimeapi.RestorePodResponse, err error) {
+	defer b.observe("restore", time.Now(), &err)
 	d := handler.DefinitionFrom(ctx)
 	if d == nil {
 		return nil, errors.New("the sandbox has no handler definition")
@@ -48,27 +35,28 @@ func (b *restoring) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequ
 	if err := validate.RestorePod(r); err != nil {
 		return nil, err
 	}
-	if err := needDeadline(ctx); err != nil {
-		return nil, err
-	}
-	dir := filepath.Clean(r.GetCheckpointPath())
-	m, err := manifest.Read(dir)
-	if err != nil {
-		return nil, err
-	}
-	from, release, err := b.check(ctx, d, r, m, dir)
+	dir, release, err := use(ctx, r.GetCheckpointPath())
 	if err != nil {
 		return nil, err
 	}
 	defer release()
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	from, letGo, err := b.check(ctx, d, r, m, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer letGo()
 	failpoint.Hit(failpoint.PodRestoreChecked)
 	return b.restore(ctx, r, m, from)
 }
 
 // check says what r's pod is restored from, and on which binaries, which are held until
 // release is called. Everything that can be found out before is found out here.
-func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, dir string) (_ *pod.Origin, release func(), err error) {
-	rt, installed, letGo, err := b.binaries.Copies.ForPod(ctx, d)
+func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, dir string) (_ *pod.Origin, release func(), err error) {
+	rt, installed, letGo, err := b.Binaries.Copies.ForPod(ctx, d)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,7 +65,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 			letGo()
 		}
 	}()
-	if err := need(ctx, b.capabilities, d, rt); err != nil {
+	if err := need(ctx, b.Capabilities, d, rt); err != nil {
 		return nil, nil, err
 	}
 	to := &manifest.Target{Handler: handlerOf(d, rt, installed), Pod: r.GetConfig(), Containers: r.GetContainerConfigs(), Images: map[string]manifest.Image{}}
@@ -94,7 +82,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 		}
 	} else if m.Handler.Runtime == to.Handler.Runtime && !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
 		for _, kept := range b.kept(m.Handler.Binaries) {
-			old, all, letKeptGo, err := b.binaries.Copies.Again(ctx, d, kept)
+			old, all, letKeptGo, err := b.Binaries.Copies.Again(ctx, d, kept)
 			if err == nil {
 				letGo()
 				letGo, from.Binaries, to.Handler = letKeptGo, all, handlerOf(d, old, all)
@@ -103,7 +91,7 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 		}
 	}
 	for _, c := range r.GetContainerConfigs() {
-		img, err := b.images.ToRun(c.GetImage().GetImage(), catalog.PlatformOf(d))
+		img, err := b.Images.ToRun(c.GetImage().GetImage(), catalog.PlatformOf(d))
 		if errdefs.IsNotFound(err) {
 			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // it is nothing that the call names
 		}
@@ -122,8 +110,8 @@ func (b *restoring) check(ctx context.Context, d *handler.Definition, r *runtime
 }
 
 // kept are binaries of that content which other pods on the node run on.
-func (b *restoring) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
-	for _, o := range b.pods.Sandboxes.List() {
+func (b *Service) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
+	for _, o := range b.Pods.Sandboxes.List() {
 		all := o.Spec().Pinned.Binaries
 		if len(all) > 0 && manifest.SameBinaries(programs(all), wanted) {
 			found = append(found, all)
@@ -132,20 +120,19 @@ func (b *restoring) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
 	return found
 }
 
-// restore makes what r asks for.
-func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, from *pod.Origin) (_ *runtimeapi.RestorePodResponse, err error) {
-	made, err := b.sandboxes.RestorePodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: r.GetConfig(), RuntimeHandler: r.GetRuntimeHandler()}, from)
+func (b *Service) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, from *pod.Origin) (_ *runtimeapi.RestorePodResponse, err error) {
+	made, err := b.Sandboxes.RestorePodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: r.GetConfig(), RuntimeHandler: r.GetRuntimeHandler()}, from)
 	if err != nil {
 		return nil, err
 	}
 	id := made.GetPodSandboxId()
 	defer func() {
 		if err != nil {
-			b.undo(ctx, id)
+			b.undo(context.WithoutCancel(ctx), id)
 		}
 	}()
 	failpoint.Hit(failpoint.PodRestoredSandbox)
-	s, err := b.pods.Index.Sandbox(id)
+	s, err := b.Pods.Index.Sandbox(id)
 	if err != nil {
 		return nil, err
 	}
@@ -154,13 +141,13 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 	}
 	dir := filepath.Dir(from.Images)
 	if m.ByContainer() && s.Spec().Plan.IPC {
-		if err := checkpoint.ApplyTree(ctx, manifest.ShmFile(dir), b.pods.FilesOf(id).Shm); err != nil {
+		if err := checkpoint.ApplyTree(ctx, manifest.ShmFile(dir), b.Pods.FilesOf(id).Shm); err != nil {
 			return nil, fmt.Errorf("/dev/shm: %w", err)
 		}
 	}
 	response := &runtimeapi.RestorePodResponse{PodSandboxId: id}
 	for _, c := range r.GetContainerConfigs() {
-		created, err := b.containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, originOf(c.GetMetadata().GetName(), m, from))
+		created, err := b.Containers.RestoreContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: id, Config: c, SandboxConfig: r.GetConfig()}, originOf(c.GetMetadata().GetName(), m, from))
 		if err != nil {
 			return nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
 		}
@@ -178,7 +165,6 @@ func (b *restoring) restore(ctx context.Context, r *runtimeapi.RestorePodRequest
 	return response, nil
 }
 
-// originOf is what a container of m is restored from, with the pod that is restored from from.
 func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
 	if !m.ByContainer() {
 		return from
@@ -189,8 +175,8 @@ func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
 
 // ranOn fails if a container has another image than the checkpoint: the name that was asked
 // for may have been given to another one meanwhile.
-func (b *restoring) ranOn(id string, m *manifest.Manifest) error {
-	c, err := b.pods.Index.Container(id)
+func (b *Service) ranOn(id string, m *manifest.Manifest) error {
+	c, err := b.Pods.Index.Container(id)
 	if err != nil {
 		return err
 	}
@@ -202,18 +188,15 @@ func (b *restoring) ranOn(id string, m *manifest.Manifest) error {
 	return nil
 }
 
-func (b *restoring) undo(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pod.UndoTimeout)
+// undo removes a pod that was not restored to its end.
+func (b *Service) undo(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, pod.UndoTimeout)
 	defer cancel()
-	if err := remove(ctx, b.sandboxes, id); err != nil {
+	_, err := b.Sandboxes.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	if err == nil {
+		_, err = b.Sandboxes.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	}
+	if err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", id).Error("Failed to remove partially restored pod; listed as it is")
 	}
-}
-
-func remove(ctx context.Context, sandboxes *sandbox.Service, id string) error {
-	if _, err := sandboxes.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
-		return err
-	}
-	_, err := sandboxes.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
-	return err
 }

@@ -16,50 +16,39 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
-	"github.com/berth-cri/berth/pkg/engine/capabilities"
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/pod"
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
-	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/engine/task"
 	"github.com/berth-cri/berth/pkg/engine/validate"
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-type writing struct {
-	pods         *pod.Registry
-	binaries     *binaries.Binaries
-	tasks        *task.Service
-	capabilities *capabilities.Checker
-	notes        *notes
-	each         *each
-}
-
 // CheckpointPod writes a pod, with all containers that run in it, into a directory. All of
 // them stand still meanwhile, and go on before it returns. After an error the directory
 // is empty, as it was.
-func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodRequest) (*runtimeapi.CheckpointPodResponse, error) {
+func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodRequest) (_ *runtimeapi.CheckpointPodResponse, err error) {
+	defer b.observe("checkpoint", time.Now(), &err)
 	if err := validate.CheckpointPod(r); err != nil {
 		return nil, err
 	}
-	if err := needDeadline(ctx); err != nil {
-		return nil, err
-	}
-	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
+	dir, release, err := use(ctx, r.GetOutputPath())
 	if err != nil {
 		return nil, err
 	}
-	rt, err := b.binaries.Prober.Probe(ctx, b.binaries.Runtimes.Of(s.Spec()))
+	defer release()
+	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
 		return nil, err
 	}
-	if err := need(ctx, b.capabilities, s.Spec().Definition, rt); err != nil {
+	rt, err := b.Binaries.Prober.Probe(ctx, b.Binaries.Runtimes.Of(s.Spec()))
+	if err != nil {
+		return nil, err
+	}
+	if err := need(ctx, b.Capabilities, s.Spec().Definition, rt); err != nil {
 		return nil, err
 	}
 	m := &manifest.Manifest{Sandbox: s.ID(), Compression: cmp.Or(r.GetOptions()[validate.Compression], validate.NoCompression), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Pinned.Binaries)}
@@ -71,7 +60,6 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 			return nil, err
 		}
 	}
-	dir := filepath.Clean(r.GetOutputPath())
 	if err := b.write(ctx, s, r.GetContainerIds(), m, dir); err != nil {
 		return nil, fmt.Errorf("checkpoint pod: %w", err)
 	}
@@ -81,7 +69,7 @@ func (b *writing) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 
 // write writes the pod into a directory. After an error there is nothing of it, or a note
 // for the next start of the daemon, which then tries again to remove it.
-func (b *writing) write(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) (err error) {
+func (b *Service) write(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) (err error) {
 	if err := manifest.Empty(dir); err != nil {
 		return err
 	}
@@ -116,7 +104,7 @@ func (b *writing) write(ctx context.Context, s *pod.Sandbox, ids []string, m *ma
 }
 
 // dump has the runtime write the pod. It holds the pod for as long as that stands still.
-func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) error {
+func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) error {
 	if err := s.Op.Lock(ctx); err != nil {
 		return err
 	}
@@ -149,18 +137,6 @@ func (b *writing) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
-func (b *writing) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
-	client, err := b.tasks.Worker(ctx, s)
-	if err != nil {
-		return err
-	}
-	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
-	if err != nil {
-		return err
-	}
-	return writeTask(ctx, client, s, &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
-}
-
 // untilStopped returns a context that ends when somebody ends s, until done is called. It does
 // not end with its caller's.
 func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done func()) {
@@ -178,10 +154,18 @@ func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done 
 
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// writeTask has the runtime write the pod. A caller that leaves does not stop the pod's kernel
-// in the middle of it, which goes on by itself when it is done. Who stops the pod does: the
+// whole has the runtime write the pod. A caller that leaves does not stop the pod's kernel
+// in the middle of it, which goes on by itself when it is done. A stop of the pod does: the
 // kernel, which stands still, is killed, and writes no more.
-func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request *taskapi.CheckpointTaskRequest) error {
+func (b *Service) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
+	client, err := b.Tasks.Worker(ctx, s)
+	if err != nil {
+		return err
+	}
+	options, err := typeurl.MarshalAnyToProto(&supervisorv1.SandboxCheckpointOptions{Compression: m.Compression})
+	if err != nil {
+		return err
+	}
 	stopped, done := untilStopped(ctx, s)
 	defer done()
 	ctx = context.WithoutCancel(ctx)
@@ -189,7 +173,7 @@ func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
-		_, err := client.Task.Checkpoint(ctx, request)
+		_, err := client.Task.Checkpoint(ctx, &taskapi.CheckpointTaskRequest{ID: s.ID(), Path: filepath.Join(dir, manifest.ImagesDir), Options: options})
 		answer = task.FromShim(err)
 	}()
 	select {
@@ -197,7 +181,7 @@ func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request
 		return answer
 	case <-stopped.Done():
 	}
-	err := errStopped
+	err = errStopped
 	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	if _, kerr := client.Task.Kill(bounded, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(unix.SIGKILL)}); kerr != nil && !errdefs.IsNotFound(task.FromShim(kerr)) {
@@ -212,9 +196,9 @@ func writeTask(ctx context.Context, client *shim.Client, s *pod.Sandbox, request
 
 // started are the containers of s that were ever started, by their ids, with when they were
 // and how far they have come.
-func (b *writing) started(s *pod.Sandbox) map[string]string {
+func (b *Service) started(s *pod.Sandbox) map[string]string {
 	all := map[string]string{}
-	for _, c := range b.pods.Index.ContainersOf(s.ID()) {
+	for _, c := range b.Pods.Index.ContainersOf(s.ID()) {
 		if st := c.Status(); st.StartedAt != 0 {
 			all[c.ID()] = fmt.Sprint(st.StartedAt, st.Phase)
 		}
@@ -224,7 +208,7 @@ func (b *writing) started(s *pod.Sandbox) map[string]string {
 
 // hold keeps the containers of s from being started and stopped until unlock is called, and
 // returns those that a caller named. They must be all that run.
-func (b *writing) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*pod.Container, _ func(), err error) {
+func (b *Service) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*pod.Container, _ func(), err error) {
 	var held []*pod.Container
 	unlock := func() {
 		for _, c := range held {
@@ -240,7 +224,7 @@ func (b *writing) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*
 	if err != nil {
 		return nil, nil, err
 	}
-	all := b.pods.Index.ContainersOf(s.ID())
+	all := b.Pods.Index.ContainersOf(s.ID())
 	// In one order, so that two calls do not wait for each other.
 	slices.SortFunc(all, func(a, b *pod.Container) int { return strings.Compare(a.ID(), b.ID()) })
 	for _, c := range all {
@@ -252,16 +236,16 @@ func (b *writing) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*
 			return nil, nil, err
 		}
 	}
-	if b.pods.Index.Waits(s) {
+	if b.Pods.Index.Waits(s) {
 		return nil, nil, fmt.Errorf("sandbox %s is being restored itself; start all of its containers first: %w", s.ID(), errdefs.ErrFailedPrecondition)
 	}
 	return named, unlock, nil
 }
 
-func (b *writing) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) {
+func (b *Service) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) {
 	var all []*pod.Container
 	for _, id := range ids {
-		c, err := b.pods.Index.Container(id)
+		c, err := b.Pods.Index.Container(id)
 		if err != nil {
 			return nil, err
 		}
@@ -330,48 +314,11 @@ func describe(m *manifest.Manifest, s *pod.Sandbox, containers []*pod.Container)
 	return nil
 }
 
-// Calls are those of the CRI about checkpoints of pods. A checkpoint is not removed while a call
-// uses it.
-type Calls struct {
-	writing   *writing
-	restoring *restoring
-	durations *prometheus.HistogramVec
-}
-
-// CheckpointPod writes a pod, with all containers that run in it, into a directory.
-func (c Calls) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodRequest) (resp *runtimeapi.CheckpointPodResponse, err error) {
-	begin := time.Now()
-	err = using(r.GetOutputPath(), func() (err error) { resp, err = c.writing.CheckpointPod(ctx, r); return err })
-	observe(c.durations, write, time.Since(begin), err)
-	return resp, err
-}
-
-// RestorePod makes a sandbox and containers that go on where those of a checkpoint were.
-func (c Calls) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (resp *runtimeapi.RestorePodResponse, err error) {
-	begin := time.Now()
-	err = using(r.GetCheckpointPath(), func() (err error) { resp, err = c.restoring.RestorePod(ctx, r); return err })
-	observe(c.durations, restore, time.Since(begin), err)
-	return resp, err
-}
-
-// using calls do while the checkpoint in dir cannot be removed.
-func using(dir string, do func() error) error {
-	if !filepath.IsAbs(dir) {
-		return do() // it is refused
-	}
-	release, err := directory.Use(filepath.Clean(dir))
-	if err != nil {
-		return err
-	}
-	defer release()
-	return do()
-}
-
 // Waiting returns the directories of checkpoints that restored pods still read: each is read until
 // the last of the pod's containers is started.
-func (s *Service) Waiting() (all []string) {
-	for _, one := range s.pods.Index.AllSandboxes() {
-		if one.Status().Phase == pod.PhaseReady && s.pods.Index.Reads(one) {
+func (b *Service) Waiting() (all []string) {
+	for _, one := range b.Pods.Index.AllSandboxes() {
+		if one.Status().Phase == pod.PhaseReady && b.Pods.Index.Reads(one) {
 			all = append(all, filepath.Dir(one.Spec().Checkpoint)) // beside the manifest are the images
 		}
 	}

@@ -19,7 +19,7 @@ func TestNamed(t *testing.T) {
 	for _, c := range []*pod.Container{one, two, other} {
 		all.Index.AddContainer(c)
 	}
-	b := &writing{pods: all}
+	b := &Service{Deps: Deps{Pods: all}}
 	for name, c := range map[string]struct {
 		ids   []string
 		class func(error) bool

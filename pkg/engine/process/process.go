@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -166,19 +167,11 @@ func (p Process) CPU() (time.Duration, error) {
 	return time.Duration(used.Nano()), p.same()
 }
 
-// Names says which of the words are in an argument that p was started with.
-func (p Process) Names(words []string) ([]string, error) {
-	text, err := os.ReadFile(procfs.Path(p.PID, "cmdline"))
-	if err != nil {
-		return nil, gone(p.PID, err)
-	}
-	var named []string
-	for _, w := range words {
-		if bytes.Contains(text, []byte(w)) {
-			named = append(named, w)
-		}
-	}
-	return named, nil
+// Names reports whether one of the words is in an argument that p was started with. It is false
+// once p has ended.
+func (p Process) Names(words ...string) bool {
+	text, _ := os.ReadFile(procfs.Path(p.PID, "cmdline"))
+	return slices.ContainsFunc(words, func(w string) bool { return bytes.Contains(text, []byte(w)) })
 }
 
 // Dying says whether a process has ended, is about to, or has SIGKILL on its way.

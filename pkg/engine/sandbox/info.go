@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/berth-cri/berth/pkg/engine/binaries"
 	"github.com/berth-cri/berth/pkg/engine/network"
 	"github.com/berth-cri/berth/pkg/engine/ocispec"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -28,7 +27,7 @@ type sandboxInfo struct {
 	Digest     string                     `json:"definitionDigest"`
 	Generation uint64                     `json:"generation,omitempty"`
 	Plan       pod.Plan                   `json:"plan"`
-	Binaries   []binaries.BinaryInfo      `json:"binaries,omitempty"`
+	Binaries   []handler.OwnedBinary      `json:"binaries,omitempty"`
 	Supervisor string                     `json:"supervisor"`
 	NetNS      string                     `json:"networkNamespace,omitempty"`
 	CNIResult  map[string]json.RawMessage `json:"cniResult,omitempty"`

@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/anypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/binaries"
@@ -67,7 +66,6 @@ func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runti
 	return first.proof, nil
 }
 
-// namespaces are those that the self-check pod is to have.
 func (t *checks) namespaces() *runtimeapi.NamespaceOption {
 	if t == nil || !t.users {
 		return nil
@@ -85,15 +83,19 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	case t.users:
 		return mapped(s.Status().PID)
 	}
+	err := b.tryExec(ctx, client, s)
+	if err != nil && s.Machine { // a guest's own container does not have the program, which shows nothing
+		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
+		return nil
+	}
+	t.proof.Note(capability.Exec, err)
+	if s.Machine { // the host's cgroup is the machine's
+		return nil
+	}
 	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
 	if err != nil {
 		return err
 	}
-	if s.Machine {
-		b.tryMachine(ctx, client, s, spec, t)
-		return nil
-	}
-	t.proof.Note(capability.Exec, b.tryExec(ctx, client, s, spec))
 	group := cgroup.HostPaths(spec.Linux.CgroupsPath)
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
 		name := capability.CgroupV1
@@ -108,41 +110,35 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	return nil
 }
 
-// machineExecTimeout bounds an exec in a container that may be another's.
-const machineExecTimeout = 20 * time.Second
-
-// tryMachine runs a second program in a VM. Its first container may be the guest's own,
-// which does not have that program: so only that it ran says something. Nor does the
-// host's cgroup, which is the machine's.
-func (b *Pods) tryMachine(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, t *checks) {
-	ctx, cancel := context.WithTimeout(ctx, machineExecTimeout)
-	defer cancel()
-	if err := b.tryExec(ctx, client, s, spec); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
-		return
-	}
-	t.proof.Note(capability.Exec, nil)
-}
-
-// mapped says whether a process has the ids of a self-check pod.
 func mapped(pid int) error {
 	text, err := os.ReadFile(procfs.Path(pid, "uid_map"))
 	if err != nil {
 		return err
 	}
-	if want := []string{"0", fmt.Sprint(firstID), fmt.Sprint(idCount)}; strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
+	if want := fmt.Sprint("0 ", firstID, " ", idCount); strings.Join(strings.Fields(string(text)), " ") != want {
 		return fmt.Errorf("its user namespace has unexpected IDs: %s", strings.TrimSpace(string(text)))
 	}
 	return nil
 }
 
-// exec runs a second program.
-func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec, command ...string) (*runtimeapi.ExecSyncResponse, error) {
+// machineExecTimeout bounds an exec in a container that may be another's.
+const machineExecTimeout = 20 * time.Second
+
+func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, command ...string) (*runtimeapi.ExecSyncResponse, error) {
+	if s.Machine {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, machineExecTimeout)
+		defer cancel()
+	}
+	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
+	if err != nil {
+		return nil, err
+	}
 	p, err := ocispec.ExecProcess(spec, command, false)
 	if err != nil {
 		return nil, err
 	}
-	a, err := typeurl.MarshalAny(p)
+	a, err := typeurl.MarshalAnyToProto(p)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +148,7 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 	}
 	e := &session.Execution{Client: client, Container: s.ID(), ID: session.NewExecID(), KillsTree: s.KillsTree(), Dir: dir, Drain: closeGrace}
 	defer e.Clean()
-	exit, err := e.Run(ctx, &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()})
+	exit, err := e.Run(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -161,8 +157,8 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, sp
 
 // tryExec runs a second program, and looks at what it has written: an errno, because
 // it is given no port to connect to.
-func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox, spec *specs.Spec) error {
-	got, err := b.exec(ctx, client, s, spec, "/"+binaries.ConnectName, "no-port")
+func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
+	got, err := b.exec(ctx, client, s, "/"+binaries.ConnectName, "no-port")
 	if err != nil {
 		return err
 	}
@@ -175,11 +171,11 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox,
 // tryResize gives a self-check pod another limit, and looks whether its cgroup has it.
 func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
 	limit := int64(memoryLimit)
-	a, err := typeurl.MarshalAny(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})
+	a, err := typeurl.MarshalAnyToProto(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})
 	if err != nil {
 		return err
 	}
-	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: s.ID(), Resources: &anypb.Any{TypeUrl: a.GetTypeUrl(), Value: a.GetValue()}})
+	_, err = client.Task.Update(ctx, &taskapi.UpdateTaskRequest{ID: s.ID(), Resources: a})
 	if err != nil {
 		return task.FromShim(err)
 	}

@@ -75,7 +75,6 @@ func unseen(promises []string, err error) error {
 	return err
 }
 
-// kernel is the node's.
 func kernel() (conform.Kernel, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -87,16 +86,7 @@ func kernel() (conform.Kernel, error) {
 
 // look runs a program in a self-check pod that tells what it sees.
 func (b *Pods) look(ctx context.Context, client *shim.Client, s *pod.Sandbox) (*conform.Seen, error) {
-	if s.Machine {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, machineExecTimeout)
-		defer cancel()
-	}
-	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
-	if err != nil {
-		return nil, err
-	}
-	got, err := b.exec(ctx, client, s, spec, "/"+binaries.LookName)
+	got, err := b.exec(ctx, client, s, "/"+binaries.LookName)
 	switch {
 	case err != nil && s.Machine:
 		return nil, fmt.Errorf("%w (its first container may be the guest's own)", err)

@@ -34,8 +34,7 @@ const (
 	defaultSelfCheckTimeout = 2 * time.Minute
 	// retryInterval is the longest time between two attempts to take one back.
 	retryInterval = time.Minute
-	// closeGrace is how long the daemon's end waits for one.
-	closeGrace = 2 * time.Second
+	closeGrace    = 2 * time.Second
 )
 
 // Pods are pods of berth's own, which show whether a handler can run any. One
@@ -118,35 +117,19 @@ func (b *Pods) Close(ctx context.Context) {
 	}
 }
 
-// once is the whole life of a self-check pod.
 func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error {
-	gone := true
-	defer func() {
-		if gone {
-			b.release(d)
-		}
-	}()
 	s, err := b.record(ctx, d, t)
 	if err != nil {
+		b.release(d)
 		return err
 	}
 	err = b.live(ctx, s, t)
-	if undone := b.remove(s, func() { b.release(d) }); undone != nil {
-		gone = false
-		err = errors.Join(err, undone)
+	if left := b.rollBack(s); left != nil {
+		b.running.Go(func() { b.RollBackLater(s, func() { b.release(d) }) })
+		return errors.Join(err, failedAt("its removal", handler.Blame(left)))
 	}
+	b.release(d)
 	return err
-}
-
-// remove takes a self-check pod back. After an error it goes on trying, and calls done when it
-// has.
-func (b *Pods) remove(s *pod.Sandbox, done func()) error {
-	err := b.rollBack(s)
-	if err == nil {
-		return nil
-	}
-	b.running.Go(func() { b.RollBackLater(s, done) })
-	return failedAt("its removal", handler.Blame(err))
 }
 
 // record makes the record of a self-check pod. Whatever comes of it from then on, it is taken
@@ -181,11 +164,11 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed && b.there[d.Digest()] {
-		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
-	}
 	if b.closed {
 		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
+	}
+	if b.there[d.Digest()] {
+		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	b.running.Add(1)
 	b.there[d.Digest()] = true
@@ -221,8 +204,7 @@ func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod
 	return spec, nil
 }
 
-// begin starts the program of a self-check pod.
-func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
+func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	if err := b.sandboxes.MakeParts(ctx, s, nil); err != nil {
 		return failedAt("its namespaces and files", err)
 	}
@@ -230,14 +212,6 @@ func (b *Pods) begin(ctx context.Context, s *pod.Sandbox) error {
 		return failedAt("its start", err)
 	}
 	failpoint.Hit(failpoint.SelfCheckRunning)
-	return nil
-}
-
-// live lets a self-check pod run its program, try what it is to, and end as it does.
-func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
-	if err := b.begin(ctx, s); err != nil {
-		return err
-	}
 	client, err := s.Runner.Client(ctx)
 	if err != nil {
 		return failedAt("its run", err)
@@ -292,7 +266,6 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	return nil
 }
 
-// rollBack leaves nothing of a self-check pod.
 func (b *Pods) rollBack(s *pod.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.pods.Background), pod.UndoTimeout)
 	defer cancel()

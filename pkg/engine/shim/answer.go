@@ -106,7 +106,6 @@ func (m *ForeignShims) ReadLog(s Start, ep Endpoint) error {
 	return err
 }
 
-// closeAfter closes the log of a shim when that has ended.
 func (m *ForeignShims) closeAfter(ep Endpoint, closeLog func()) {
 	defer closeLog()
 	if ep.PID > 0 && ep.awaitEnd() {

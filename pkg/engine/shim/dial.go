@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialTimeout bounds a connection to a foreign shim.
 const dialTimeout = 5 * time.Second
 
 // socketOf tells where a shim listens by its address, as containerd reads it: with
@@ -38,7 +37,6 @@ func isFile(path string) bool {
 	return err == nil
 }
 
-// dialForeign connects to a shim.
 func dialForeign(address string) (net.Conn, error) {
 	path, abstract := socketOf(address, isFile)
 	if !abstract {

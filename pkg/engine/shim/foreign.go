@@ -7,20 +7,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/containerd/containerd/api/events"
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
+	eventsapi "github.com/containerd/containerd/api/services/ttrpc/events/v1"
 	"github.com/containerd/containerd/api/types"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/containerd/ttrpc"
+	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
 // Namespace is what foreign shims are told to work in.
@@ -105,7 +115,6 @@ func (m *ForeignShims) StartForeign(ctx context.Context, s Start) (_ Endpoint, _
 	return ep, c, nil
 }
 
-// discardTimeout bounds the roll-back of a start.
 const discardTimeout = 20 * time.Second
 
 // discard ends what a failed start may have started all the same. The caller's
@@ -186,22 +195,14 @@ func (m *ForeignShims) drainLog(s Start) (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("shim log: %w", err)
 	}
-	go m.copyLog(f, s)
+	entry := m.config.Log.WithField("sandbox", s.ID).WithField("shim", filepath.Base(s.Binary))
+	go func() {
+		buf := make([]byte, 4096)
+		for n, err := f.Read(buf); err == nil; n, err = f.Read(buf) {
+			entry.WithField("text", strings.TrimSpace(string(buf[:n]))).Debug("Shim output")
+		}
+	}()
 	return func() { _ = f.Close() }, nil
-}
-
-func (m *ForeignShims) copyLog(f *os.File, s Start) {
-	buf := make([]byte, 4096)
-	for {
-		n, err := f.Read(buf)
-		if n > 0 {
-			m.config.Log.WithField("sandbox", s.ID).WithField("shim", filepath.Base(s.Binary)).
-				WithField("text", strings.TrimSpace(string(buf[:n]))).Debug("Shim output")
-		}
-		if err != nil {
-			return
-		}
-	}
 }
 
 // Foreign returns a client of the shim at that endpoint. A shim that is gone is
@@ -269,6 +270,48 @@ func tail(s string) string {
 		return "…" + s[len(s)-512:]
 	}
 	return s
+}
+
+// ServeEvents listens where foreign shims publish and calls oom with the task
+// id of every OOM they report, until ctx ends. All other facts come from Wait,
+// which misses nothing while the daemon is down.
+func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) error {
+	link := m.config.API + ".ttrpc"
+	if err := errors.Join(atomicfile.Remove(m.config.Events), atomicfile.Remove(link)); err != nil {
+		return err
+	}
+	l, err := net.Listen("unix", m.config.Events)
+	if err != nil {
+		return fmt.Errorf("listen for shim events: %w", err)
+	}
+	if err := os.Symlink(filepath.Base(m.config.Events), link); err != nil {
+		return errors.Join(fmt.Errorf("listen for shim events: %w", err), l.Close())
+	}
+	srv, err := ttrpc.NewServer()
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	eventsapi.RegisterTTRPCEventsService(srv, &sink{oom: oom})
+	go func() { _ = srv.Serve(ctx, l) }()
+	go func() { <-ctx.Done(); _ = srv.Close() }()
+	return nil
+}
+
+type sink struct{ oom func(string) }
+
+func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emptypb.Empty, err error) {
+	// Any shim may call this, and any type that is linked in be asked for.
+	defer func() {
+		if p := recover(); p != nil {
+			log.G(ctx).WithFields(log.Fields{"panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("Shim event caused a panic; please report this with the stack")
+			err = fmt.Errorf("read event: %w", errdefs.ErrInternal)
+		}
+	}()
+	oom := &events.TaskOOM{}
+	if event := r.GetEnvelope().GetEvent(); typeurl.Is(event, oom) && typeurl.UnmarshalTo(event, oom) == nil {
+		s.oom(oom.ContainerID)
+	}
+	return &emptypb.Empty{}, nil
 }
 
 // Protocol is what shims say outside of the Task API.

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// leaveTimeout is how long a shim may take to leave after it was told to.
 const leaveTimeout = 5 * time.Second
 
 // Death is what a shim's delete action says about the end of a task.
@@ -118,17 +117,25 @@ func (ep *Endpoint) kill() error {
 	if ep.PID <= 0 {
 		return nil
 	}
-	fd, err := unix.PidfdOpen(ep.PID, 0)
+	return killIf(ep.PID, func() bool {
+		since, err := startTime(ep.PID)
+		return err == nil && since == ep.StartTime
+	})
+}
+
+// killIf kills a process, unless it has ended or is another than the one meant.
+func killIf(pid int, meant func() bool) error {
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil //nolint:nilerr // there is no such process
 	}
 	defer unix.Close(fd)
-	// Read after the open: what the pidfd refers to cannot change any more.
-	if since, err := startTime(ep.PID); err != nil || since != ep.StartTime {
-		return nil //nolint:nilerr // it is gone, and its pid has another
+	// Asked after the open: what the pidfd refers to cannot change any more.
+	if !meant() {
+		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %w", ep.PID, err)
+		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	return nil
 }
@@ -163,16 +170,7 @@ func killStray(s Start) error {
 		if pid == os.Getpid() {
 			continue
 		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			continue // it has ended
-		}
-		// Read after the open: what the pidfd refers to cannot change any more.
-		if isShimOf(s, pid) {
-			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-		}
-		unix.Close(fd)
-		if err != nil && err != unix.ESRCH {
+		if err := killIf(pid, func() bool { return isShimOf(s, pid) }); err != nil {
 			return err
 		}
 	}

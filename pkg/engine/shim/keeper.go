@@ -12,8 +12,11 @@ import (
 // keeper holds what running tasks would lose with their supervisor.
 type keeper struct {
 	mu   sync.Mutex
-	kept map[string]map[string]*belongings // by key, by task id
+	kept map[keptTask]*belongings
 }
+
+// keptTask is a task of the supervisor with that key.
+type keptTask struct{ key, id string }
 
 // belongings are one task's open files. None is ever read from here.
 type belongings struct {
@@ -22,11 +25,13 @@ type belongings struct {
 	pipes []*os.File
 }
 
-func newKeeper() *keeper {
-	return &keeper{kept: map[string]map[string]*belongings{}}
-}
+func newKeeper() *keeper { return &keeper{kept: map[keptTask]*belongings{}} }
 
+// close may be called for nothing.
 func (b *belongings) close() {
+	if b == nil {
+		return
+	}
 	for _, f := range append([]*os.File{b.pidfd, b.tty}, b.pipes...) {
 		if f != nil {
 			_ = f.Close()
@@ -37,36 +42,24 @@ func (b *belongings) close() {
 func (k *keeper) put(key, id string, b *belongings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.kept[key] == nil {
-		k.kept[key] = map[string]*belongings{}
-	}
-	if old := k.kept[key][id]; old != nil {
-		old.close()
-	}
-	k.kept[key][id] = b
+	k.kept[keptTask{key, id}].close()
+	k.kept[keptTask{key, id}] = b
 }
 
 func (k *keeper) drop(key, id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if b := k.kept[key][id]; b != nil {
-		b.close()
-		delete(k.kept[key], id)
-	}
-	if len(k.kept[key]) == 0 {
-		delete(k.kept, key)
-	}
+	k.kept[keptTask{key, id}].close()
+	delete(k.kept, keptTask{key, id})
 }
 
 func (k *keeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, tasks := range k.kept {
-		for _, b := range tasks {
-			b.close()
-		}
+	for _, b := range k.kept {
+		b.close()
 	}
-	k.kept = map[string]map[string]*belongings{}
+	clear(k.kept)
 }
 
 // lend returns the files that a successor inherits, the first of them at
@@ -87,8 +80,10 @@ func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]
 		files = append(files, os.NewFile(uintptr(fd), f.Name()))
 		return base + len(files) - 1
 	}
-	for id, b := range k.kept[key] {
-		which[id] = journal.Inherited{Pidfd: lendOne(b.pidfd), TTY: lendOne(b.tty)}
+	for task, b := range k.kept {
+		if task.key == key {
+			which[task.id] = journal.Inherited{Pidfd: lendOne(b.pidfd), TTY: lendOne(b.tty)}
+		}
 	}
 	return files, which, func() {
 		for _, f := range files {

@@ -50,12 +50,9 @@ func noteProgram(dir, program string) (string, error) {
 	return program, nil
 }
 
-// Programs are the programs that supervisors run, or that their successors will.
-// It is errdefs.ErrFailedPrecondition when a directory does not say: it is only just
-// coming into being.
-func (m *Supervisors) Programs() ([]string, error) { return Programs(m.config.State) }
-
-// Programs is Manager.Programs of who has that state directory.
+// Programs are the programs that the supervisors below a state directory run, or that their
+// successors will. It is errdefs.ErrFailedPrecondition when a directory does not have one yet: it
+// is only just coming into being.
 func Programs(state string) ([]string, error) {
 	keys, err := keysOf(state)
 	if err != nil {
@@ -102,7 +99,6 @@ func environment(environ []string, more ...string) []string {
 	})
 }
 
-// maxOOMScore is the highest score that the kernel takes.
 const maxOOMScore = 1000
 
 // diesBefore has the kernel that is out of memory take a process rather than this one,

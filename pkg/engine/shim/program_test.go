@@ -134,7 +134,7 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 	next := serving(t, now, "old")
 	runs(t, next, a)
 	runs(t, serving(t, now, "new"), b)
-	if programs, err := now.Programs(); err != nil || !slices.Equal(slices.Sorted(slices.Values(programs)), []string{a, b}) {
+	if programs, err := Programs(state); err != nil || !slices.Equal(slices.Sorted(slices.Values(programs)), []string{a, b}) {
 		t.Errorf("in use are %v, %v", programs, err)
 	}
 
@@ -142,7 +142,7 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 	test.Must(t, os.Remove(a))
 	kill(t, next)
 	runs(t, serving(t, now, "old"), b)
-	test.EqualLists(t, "in use", test.Value(now.Programs())(t), []string{b, b})
+	test.EqualLists(t, "in use", test.Value(Programs(state))(t), []string{b, b})
 }
 
 // A daemon that was killed while it made the directory of a supervisor leaves one.
@@ -150,7 +150,7 @@ func TestDirectoryWithoutAProgram(t *testing.T) {
 	state := stateDir(t)
 	m := manager(t, state, "/none")
 	test.Must(t, os.Mkdir(m.SupervisorDir("half"), 0o700))
-	if programs, err := m.Programs(); !errdefs.IsFailedPrecondition(err) {
+	if programs, err := Programs(state); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, %v", programs, err)
 	}
 }

@@ -150,12 +150,7 @@ func (s *supervisor) pause(now time.Time) time.Duration {
 
 // New returns a Manager. The state directory must exist.
 func New(c Config) (*Manager, error) {
-	switch {
-	case c.State == "":
-		return nil, errors.New("shim: no state directory")
-	case c.Supervisor == "":
-		return nil, errors.New("shim: no supervisor binary")
-	case c.Log == nil:
+	if c.Log == nil {
 		c.Log = log.L
 	}
 	if err := os.MkdirAll(filepath.Join(c.State, "supervisors"), 0o711); err != nil {
@@ -252,25 +247,29 @@ func (m *Supervisors) lookup(key string) *supervisor {
 	return s
 }
 
-// Supervisor returns a client of the supervisor with that key. A process that
-// is not there, or no longer, is started.
-func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, error) {
+// take returns the supervisor with that key, whose busy is taken.
+func (m *Supervisors) take(ctx context.Context, key string) (*supervisor, error) {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
+	s, closed := m.lookup(key), m.closed
+	m.mu.Unlock()
+	if closed {
 		return nil, fmt.Errorf("the engine is shutting down: %w", errdefs.ErrUnavailable)
 	}
-	s := m.lookup(key)
-	m.mu.Unlock()
-
 	if err := s.busy.Lock(ctx); err != nil {
 		return nil, fmt.Errorf("supervisor %s is being started or stopped: %w", s.dir, err)
 	}
-	defer s.busy.Unlock()
-	if s.up != nil && !s.up.gone() {
-		return s.up, nil
+	return s, nil
+}
+
+// Supervisor returns a client of the supervisor with that key. A process that
+// is not there, or no longer, is started.
+func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, error) {
+	s, err := m.take(ctx, key)
+	if err != nil {
+		return nil, err
 	}
-	c, err := m.dialSupervisor(s)
+	defer s.busy.Unlock()
+	c, err := m.live(s)
 	if nobodyListens(err) {
 		c, err = m.restartSupervisor(ctx, s)
 	}
@@ -279,6 +278,18 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	}
 	s.up = c
 	return c, nil
+}
+
+// live returns a client of the process of s if one is there. s.busy is taken.
+func (m *Supervisors) live(s *supervisor) (*Client, error) {
+	if s.up != nil && !s.up.gone() {
+		return s.up, nil
+	}
+	c, err := m.dialSupervisor(s)
+	if err == nil {
+		s.up = c
+	}
+	return c, err
 }
 
 func (c *Client) gone() bool {

@@ -12,45 +12,45 @@ import (
 	"syscall"
 	"time"
 
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
 	runtimev2 "github.com/containerd/containerd/v2/core/runtime/v2"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
-
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
 const socketName = "shim.sock"
 
-// dialSupervisor connects to a process that is already there.
 func (m *Supervisors) dialSupervisor(s *supervisor) (*Client, error) {
 	conn, err := net.Dial("unix", filepath.Join(s.dir, socketName))
 	if err != nil {
 		return nil, err
 	}
-	return m.supervisorClient(s, conn)
+	c := connect(conn, "supervisor "+s.key, m.limits, func() {
+		if m.needed(s) {
+			go m.replace(s)
+		}
+	})
+	task, err := runtimev2.NewTaskClient(c.conn, 3)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	c.Task, c.Supervisor, c.Dir = task, supervisorapi.NewSupervisorClient(c.conn), s.dir
+	return c, nil
 }
 
 // Live returns a client of the supervisor with that key if a process is there. It
 // starts none.
 func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
-	m.mu.Lock()
-	s := m.lookup(key)
-	m.mu.Unlock()
-	if err := s.busy.Lock(ctx); err != nil {
+	s, err := m.take(ctx, key)
+	if err != nil {
 		return nil, err
 	}
 	defer s.busy.Unlock()
-	if s.up == nil || s.up.gone() {
-		c, err := m.dialSupervisor(s)
-		if err != nil {
-			return nil, err
-		}
-		s.up = c
-	}
-	return s.up, nil
+	return m.live(s)
 }
 
 // nobodyListens tells whether a dial failed because no process is there. Any
@@ -60,25 +60,8 @@ func nobodyListens(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-func (m *Supervisors) supervisorClient(s *supervisor, conn net.Conn) (*Client, error) {
-	c := connect(conn, "supervisor "+s.key, m.limits, func() { m.succeed(s) })
-	task, err := runtimev2.NewTaskClient(c.conn, 3)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	c.Task, c.Supervisor, c.Dir = task, supervisorapi.NewSupervisorClient(c.conn), s.dir
-	return c, nil
-}
-
-// succeed starts the successor of a dead supervisor at once when pods need it:
-// their pipes fill up while nobody reads.
-func (m *Supervisors) succeed(s *supervisor) {
-	if m.needed(s) {
-		go m.replace(s)
-	}
-}
-
-// replace tries until a successor is up or is no longer needed.
+// replace starts the successor of a dead supervisor at once, because the pipes of its pods fill up
+// while they are not read. It tries until the successor is up or is no longer needed.
 func (m *Supervisors) replace(s *supervisor) {
 	m.config.Log.WithField("supervisor", s.key).Warn("Supervisor died; starting its successor")
 	for m.needed(s) {
@@ -124,8 +107,11 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 	if err != nil {
 		return nil, err
 	}
-	if c, err := m.awaitEnd(ctx, s); c != nil || err != nil {
-		return c, err
+	// The socket must not be taken from a live supervisor: that could not be reached any more.
+	var live *Client
+	err = awaitUnserved(ctx, s, endPatience, func() bool { live, _ = m.dialSupervisor(s); return live != nil })
+	if live != nil || err != nil {
+		return live, err
 	}
 	socket := filepath.Join(s.dir, socketName)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -152,25 +138,21 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 // be gone. It answers its last calls within a second.
 const endPatience = 3 * time.Second
 
-// awaitEnd returns when no process serves the directory of s, or with a client of
-// the one that does. Its socket must not be taken from a live supervisor: that
-// could not be reached any more. s.busy is taken.
-func (m *Supervisors) awaitEnd(ctx context.Context, s *supervisor) (*Client, error) {
-	for end := time.Now().Add(endPatience); ; {
+// awaitUnserved returns when no process serves the directory of s, or enough is true. A broken
+// connection does not show that: this side breaks one that is not read.
+func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration, enough func() bool) error {
+	for end := time.Now().Add(patience); ; {
 		pid, served, err := journal.Served(s.dir)
-		if err != nil || !served {
-			return nil, err
+		if err != nil || !served || enough() {
+			return err
 		}
-		if c, err := m.dialSupervisor(s); err == nil {
-			return c, nil
-		}
-		if time.Now().After(end) {
-			return nil, stillServed(s, pid)
+		if !time.Now().Before(end) {
+			return stillServed(s, pid)
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", stillServed(s, pid), ctx.Err())
+			return fmt.Errorf("%w: %w", stillServed(s, pid), ctx.Err())
 		}
 	}
 }
@@ -209,7 +191,83 @@ func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) er
 	return nil
 }
 
-// sweepParallel is how many supervisors are ended at a time.
+// retireLater needs m.mu.
+func (m *Supervisors) retireLater(s *supervisor) {
+	if s.idle != nil {
+		s.idle.Stop()
+	}
+	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
+}
+
+// retire ends a supervisor that has had no pods for a while. One that does not exit is asked
+// again later.
+func (m *Supervisors) retire(s *supervisor) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
+	defer cancel()
+	if err := m.end(ctx, s); err != nil {
+		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("Idle supervisor did not exit")
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if s.pods == 0 && !m.closed {
+			m.retireLater(s)
+		}
+		return
+	}
+	if m.config.Left != nil {
+		go m.config.Left()
+	}
+}
+
+// end ends a supervisor without pods. Its key stays taken until its directory is gone: the next
+// pod waits, and then starts a new process.
+func (m *Supervisors) end(ctx context.Context, s *supervisor) error {
+	if err := s.busy.Lock(ctx); err != nil {
+		return err
+	}
+	defer s.busy.Unlock()
+	if !m.idle(s) {
+		return nil
+	}
+	_, _ = m.live(s) // so that it can be asked to leave
+	if err := shutdown(ctx, s); err != nil {
+		return err
+	}
+	s.up, s.started = nil, time.Time{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.pods == 0 {
+		delete(m.supervisors, s.key)
+	}
+	return nil
+}
+
+func (m *Supervisors) idle(s *supervisor) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.closed && s.pods == 0
+}
+
+// shutdown asks a supervisor without tasks to leave and removes its directory.
+// s.busy is taken.
+func shutdown(ctx context.Context, s *supervisor) error {
+	patience := time.Duration(0)
+	if s.up != nil && !s.up.gone() {
+		patience = endPatience
+		if _, err := s.up.Task.Shutdown(ctx, &taskapi.ShutdownRequest{}); err != nil && !Lost(err) {
+			return err
+		}
+		select {
+		case <-s.up.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := awaitUnserved(ctx, s, patience, func() bool { return false }); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.dir)
+}
+
 const sweepParallel = 16
 
 // Sweep ends supervisors whose directories exist but which no pod holds: what a

@@ -149,10 +149,8 @@ func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.
 // Replace kills the supervisor with that key if it is unresponsive. Whoever needs it next starts
 // its successor.
 func (m *Supervisors) Replace(ctx context.Context, key string) error {
-	m.mu.Lock()
-	s := m.lookup(key)
-	m.mu.Unlock()
-	if err := s.busy.Lock(ctx); err != nil {
+	s, err := m.take(ctx, key)
+	if err != nil {
 		return err
 	}
 	defer s.busy.Unlock()
@@ -170,14 +168,13 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	if err := process.kill(); err != nil {
 		return err
 	}
-	if err := awaitUnserved(ctx, s, endPatience); err != nil {
+	if err := awaitUnserved(ctx, s, endPatience, func() bool { return false }); err != nil {
 		return err
 	}
 	s.up = nil // its connection breaks a moment later
 	return nil
 }
 
-// pingTimeout bounds a look at all processes.
 const pingTimeout = 3 * time.Second
 
 // Unresponsive pings all processes, and has a line for each that does not answer.

@@ -23,16 +23,13 @@ import (
 
 // Node serves the calls about the node as a whole.
 type Node struct {
-	pods           *pod.Registry
-	binaries       *binaries.Binaries
-	runtimeName    string
-	runtimeVersion string
-	snapshotter    string
-	definitions    func() []*handler.Definition
-	settings       *settings.Settings
-	capabilities   *capabilities.Checker
-	cni            interface{ Status() error }
-	features       *featureMemory
+	pods         *pod.Registry
+	binaries     *binaries.Binaries
+	settings     *settings.Settings
+	capabilities *capabilities.Checker
+	cni          interface{ Status() error }
+	config       Config
+	features     featureMemory
 }
 
 // Config is what the node says of itself.
@@ -44,10 +41,7 @@ type Config struct {
 
 // New tells of a node.
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, c *capabilities.Checker, cni interface{ Status() error }, config Config) *Node {
-	return &Node{
-		pods: pods, settings: s, binaries: b, capabilities: c, cni: cni, features: &featureMemory{},
-		runtimeName: config.RuntimeName, runtimeVersion: config.Version, snapshotter: config.Snapshotter, definitions: config.Definitions,
-	}
+	return &Node{pods: pods, settings: s, binaries: b, capabilities: c, cni: cni, config: config}
 }
 
 // What Version answers. The first version is a constant of the CRI.
@@ -59,7 +53,7 @@ const (
 // Version names the runtime and its version.
 func (b *Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
-		Version: kubeletAPIVersion, RuntimeName: b.runtimeName, RuntimeVersion: b.runtimeVersion, RuntimeApiVersion: runtimeAPIVersion,
+		Version: kubeletAPIVersion, RuntimeName: b.config.RuntimeName, RuntimeVersion: b.config.Version, RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 
@@ -72,12 +66,12 @@ func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtim
 		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", printable.Line(printable.Error(err))
 	}
 	resp := &runtimeapi.StatusResponse{
+		RuntimeHandlers: b.handlers(ctx),
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 			{Type: runtimeapi.RuntimeReady, Status: true}, network,
 		}},
 		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true, UserNamespacesHostNetwork: true, MountOptions: true},
 	}
-	resp.RuntimeHandlers = b.handlers(ctx)
 	if r.GetVerbose() {
 		resp.Info = b.info(network)
 	}
@@ -85,30 +79,25 @@ func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtim
 }
 
 // handlers asks for all of them at once: one that cannot be looked at, as on a
-// dead network mount, costs its own features only.
+// dead network mount, costs its own features only. When the time is up before they
+// are known, they are what was known last: a busy node must not seem to lose features.
 func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	ctx, cancel := context.WithTimeout(ctx, capabilities.ProbeWait)
 	defer cancel()
-	definitions := b.definitions()
+	definitions := b.config.Definitions()
 	all := make([]*runtimeapi.RuntimeHandler, len(definitions))
 	var asking sync.WaitGroup
 	for i, d := range definitions {
-		asking.Go(func() { all[i] = b.handler(ctx, d) })
+		asking.Go(func() {
+			found, known := b.ask(ctx, d)
+			all[i] = &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.features.after(d.Digest(), found, known)}
+		})
 	}
 	asking.Wait()
 	return all
 }
 
-// handler tells what the pods of a handler may ask for. When the time is up
-// before that is known, it is what was known last: a busy node must not seem to
-// lose features.
-func (b *Node) handler(ctx context.Context, d *handler.Definition) *runtimeapi.RuntimeHandler {
-	found, known := b.ask(ctx, d)
-	return &runtimeapi.RuntimeHandler{Name: d.Name, Features: b.features.after(d.Digest(), found, known)}
-}
-
-// featureMemory remembers features by the digest of a Definition. It may be used
-// by many at once.
+// featureMemory remembers features by the digest of a Definition.
 type featureMemory struct{ last sync.Map }
 
 type foundOut struct{ recursiveReadOnly, userNamespaces bool }
@@ -153,7 +142,6 @@ func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.Runt
 	return found, foundOut{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}
 }
 
-// nodeInfo is the verbose part of Status.
 type nodeInfo struct {
 	StateDir     string                `json:"stateDir"`
 	RootDir      string                `json:"rootDir"`
@@ -165,7 +153,7 @@ type nodeInfo struct {
 func (b *Node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 	config, _ := json.Marshal(nodeInfo{
 		StateDir: b.pods.State, RootDir: b.pods.Root, CgroupDriver: string(b.settings.Driver),
-		Snapshotter: b.snapshotter, Handlers: b.definitions(),
+		Snapshotter: b.config.Snapshotter, Handlers: b.config.Definitions(),
 	})
 	version, _ := json.Marshal(runtime.Version())
 	cni, _ := json.Marshal(network.GetMessage())

@@ -49,7 +49,7 @@ type Object[S, T any] struct {
 	spec *S
 	mu   sync.Mutex // serialises writes of status
 	gone bool       // guarded by mu
-	// unwritten says that the status is not on disk; guarded by mu.
+	// unwritten is set while the status is not on disk; guarded by mu.
 	unwritten bool
 	status    atomic.Pointer[T]
 }
@@ -76,10 +76,9 @@ func (o *Object[S, T]) Update(change func(*T) error) error {
 	if err := change(&next); err != nil {
 		return err
 	}
-	if err := record.Write(filepath.Join(o.dir, statusFile), Format, &next, Relaxed); err != nil {
-		return fmt.Errorf("record status of %s: %w", o.id, err)
+	if err := o.write(&next); err != nil {
+		return err
 	}
-	o.unwritten = false
 	o.status.Store(&next)
 	return nil
 }
@@ -96,6 +95,7 @@ func (o *Object[S, T]) Force(change func(*T)) error {
 	next := *o.status.Load()
 	change(&next)
 	o.status.Store(&next)
+	o.unwritten = true
 	return o.write(&next)
 }
 
@@ -112,10 +112,10 @@ func (o *Object[S, T]) Persist() error {
 
 // write writes the status. mu is held.
 func (o *Object[S, T]) write(status *T) error {
-	err := record.Write(filepath.Join(o.dir, statusFile), Format, status, Relaxed)
-	if o.unwritten = err != nil; o.unwritten {
+	if err := record.Write(filepath.Join(o.dir, statusFile), Format, status, Relaxed); err != nil {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
+	o.unwritten = false
 	return nil
 }
 
@@ -259,10 +259,11 @@ func (s *Store[S, T]) Delete(id string) error {
 func (s *Store[S, T]) Discard(id string) error {
 	// The spec goes first: an object without one is never taken for a live one.
 	dir := filepath.Join(s.dir, id)
-	if err := os.Remove(filepath.Join(dir, specFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove record of %s: %w", id, err)
+	err := atomicfile.Remove(filepath.Join(dir, specFile))
+	if err == nil {
+		err = os.RemoveAll(dir)
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err != nil {
 		return fmt.Errorf("remove record of %s: %w", id, err)
 	}
 	return nil

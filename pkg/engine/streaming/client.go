@@ -87,7 +87,11 @@ func (c *clients) add(conn net.Conn) (*client, error) {
 	if err := c.register(conn, serial); err != nil {
 		return nil, err
 	}
-	n := &client{Conn: conn, forget: func() { c.remove(serial) }}
+	n := &client{Conn: conn, forget: func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.open, serial)
+	}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	c.open[serial] = n
 	c.makeRoom()
@@ -132,13 +136,6 @@ func (c *clients) register(conn net.Conn, serial int32) error {
 	return errors.Join(err, added)
 }
 
-func (c *clients) remove(serial int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.open, serial)
-}
-
-// watch runs until the set is closed.
 func (c *clients) watch() {
 	set, err := c.epoll.SyscallConn()
 	if err != nil {
@@ -154,21 +151,16 @@ func (c *clients) watch() {
 		}); err != nil {
 			return
 		}
+		c.mu.Lock()
 		for _, e := range events[:n] {
-			c.hungUp(e.Fd)
+			if hungUp := c.open[e.Fd]; hungUp != nil {
+				hungUp.cancel()
+			}
 		}
+		c.mu.Unlock()
 	}
 }
 
-func (c *clients) hungUp(serial int32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := c.open[serial]; n != nil {
-		n.cancel()
-	}
-}
-
-// close hangs up on all clients.
 func (c *clients) close() error {
 	c.mu.Lock()
 	open := c.open
@@ -295,7 +287,6 @@ func (c *clients) from(address net.Addr) *client {
 	return nil
 }
 
-// endingStream calls ended at the end of its input.
 type endingStream struct {
 	io.ReadWriteCloser
 	ended func()

@@ -27,16 +27,17 @@ import (
 	"github.com/containerd/log"
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Runtime runs sessions.
 type Runtime = streaming.Runtime
 
 const (
-	// headerTimeout is how long a client may take to say what it wants.
 	headerTimeout = 30 * time.Second
-	// closeTimeout bounds how long Close waits for sessions.
-	closeTimeout = 5 * time.Second
+	closeTimeout  = 5 * time.Second
 )
 
 // Config says where to serve.
@@ -57,9 +58,7 @@ type Server struct {
 	http     *http.Server
 	clients  *clients
 	sessions *sessions
-
-	close    sync.Once
-	closeErr error // set by close
+	close    func() error
 }
 
 // Serve listens and returns; sessions run until Close.
@@ -90,24 +89,20 @@ func serve(c Config, rt Runtime, headerTimeout time.Duration) (*Server, error) {
 		IdleTimeout:       headerTimeout,
 		ConnContext:       func(_ context.Context, c net.Conn) context.Context { return c.(*client).ctx },
 	}
-	go s.serve()
+	s.close = sync.OnceValue(func() error {
+		return errors.Join(s.http.Close(), s.clients.close(), s.sessions.end(closeTimeout))
+	})
+	go func() {
+		if err := s.http.Serve(s.clients); !errors.Is(err, http.ErrServerClosed) {
+			log.L.WithError(err).Error("Server of exec, attach and port-forward failed")
+		}
+	}()
 	return s, nil
-}
-
-func (s *Server) serve() {
-	if err := s.http.Serve(s.clients); !errors.Is(err, http.ErrServerClosed) {
-		log.L.WithError(err).Error("Server of exec, attach and port-forward failed")
-	}
 }
 
 // Close hangs up on every client and returns when their sessions have ended, or
 // do not within a few seconds. It may be called often.
-func (s *Server) Close() error {
-	s.close.Do(func() {
-		s.closeErr = errors.Join(s.http.Close(), s.clients.close(), s.sessions.end(closeTimeout))
-	})
-	return s.closeErr
-}
+func (s *Server) Close() error { return s.close() }
 
 // sessions counts those that run, and gives each the context of its client.
 type sessions struct {
@@ -127,15 +122,13 @@ const (
 	attachKind = "attach"
 )
 
-var errClosed = errors.New("the daemon is stopping")
-
 // begin counts a session, until the function that it returns is called. Those of a
 // kind that is empty are not limited.
 func (s *sessions) begin(kind string) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return nil, errClosed
+		return nil, errors.New("the daemon is stopping")
 	}
 	if err := s.full(kind); err != nil {
 		return nil, err
@@ -185,9 +178,12 @@ func (s *sessions) Exec(ctx context.Context, name string, cmd []string, in io.Re
 		return err
 	}
 	defer end()
-	id, asked := parseTarget(name)
-	in, out, errOut = asked.of(in, out, errOut)
-	return shown(s.Runtime.Exec(ctx, id, cmd, in, out, errOut, tty, sizes))
+	t, err := parseTarget(name)
+	if err != nil {
+		return err
+	}
+	in, out, errOut = t.of(in, out, errOut)
+	return shown(s.Runtime.Exec(ctx, t.id, cmd, in, out, errOut, tty, sizes))
 }
 
 func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize) error {
@@ -196,9 +192,12 @@ func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, e
 		return err
 	}
 	defer end()
-	id, asked := parseTarget(name)
-	in, out, errOut = asked.of(in, out, errOut)
-	return shown(s.Runtime.Attach(ctx, id, in, out, errOut, tty, sizes))
+	t, err := parseTarget(name)
+	if err != nil {
+		return err
+	}
+	in, out, errOut = t.of(in, out, errOut)
+	return shown(s.Runtime.Attach(ctx, t.id, in, out, errOut, tty, sizes))
 }
 
 // PortForward gets from cri-streaming a context that never ends.
@@ -211,4 +210,30 @@ func (s *sessions) PortForward(ctx context.Context, id string, port int32, strea
 	ctx, cancel, stream := s.clients.follow(ctx, stream)
 	defer cancel()
 	return shown(s.Runtime.PortForward(ctx, id, port, stream))
+}
+
+// shownError has a text that prints: what a runtime wrote goes to the terminal of the
+// session's user.
+type shownError struct {
+	text string
+	error
+}
+
+func (e shownError) Error() string { return e.text }
+
+func (e shownError) Unwrap() error { return e.error }
+
+// shown is err as a client sees it. cri-streaming looks for an exit code in the
+// error itself, so one that has a code stays what it is.
+func shown(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[utilexec.ExitError](err); ok {
+		return err
+	}
+	if text := printable.Line(printable.Error(err)); text != err.Error() {
+		return shownError{text, err}
+	}
+	return err
 }

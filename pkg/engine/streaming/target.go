@@ -1,58 +1,38 @@
 package streaming
 
 import (
+	"fmt"
 	"io"
-	"strings"
 
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// asked are the streams that a request names. Over WebSocket cri-streaming passes
-// on all three, of which those that were not asked for are at their end, and an
-// input at its end is not the same as none. So what was asked for goes with the
-// container's id, which cri-streaming only passes on.
-type asked struct{ in, out, err bool }
-
-const (
-	targetSeparator = "/"
-	targetIn        = "i"
-	targetOut       = "o"
-	targetErr       = "e"
-)
-
-// target is what cri-streaming gets for a container's id.
-func (a asked) target(id string) string {
-	id += targetSeparator
-	for _, s := range []struct {
-		asked  bool
-		letter string
-	}{{a.in, targetIn}, {a.out, targetOut}, {a.err, targetErr}} {
-		if s.asked {
-			id += s.letter
-		}
-	}
-	return id
+// target is a container and the streams that a request names, which cri-streaming gets for the
+// container's id and only passes on. Over WebSocket it passes on all three streams, of which those
+// that were not asked for are at their end, and an input at its end is not the same as none.
+type target struct {
+	id           string
+	in, out, err bool
 }
 
-// parseTarget undoes target.
-func parseTarget(target string) (id string, a asked) {
-	id, letters, _ := strings.Cut(target, targetSeparator)
-	return id, asked{
-		in:  strings.Contains(letters, targetIn),
-		out: strings.Contains(letters, targetOut),
-		err: strings.Contains(letters, targetErr),
-	}
+func (t target) String() string { return fmt.Sprintf("%s %t %t %t", t.id, t.in, t.out, t.err) }
+
+// parseTarget undoes String.
+func parseTarget(text string) (t target, err error) {
+	_, err = fmt.Sscan(text, &t.id, &t.in, &t.out, &t.err)
+	return t, err
 }
 
 // of leaves out the streams that were not asked for.
-func (a asked) of(in io.Reader, out, errOut io.WriteCloser) (io.Reader, io.WriteCloser, io.WriteCloser) {
-	if !a.in {
+func (t target) of(in io.Reader, out, errOut io.WriteCloser) (io.Reader, io.WriteCloser, io.WriteCloser) {
+	if !t.in {
 		in = nil
 	}
-	if !a.out {
+	if !t.out {
 		out = nil
 	}
-	if !a.err {
+	if !t.err {
 		errOut = nil
 	}
 	return in, out, errOut
@@ -63,10 +43,9 @@ func (s *Server) GetExec(r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, e
 	if err := s.sessions.room(execKind); err != nil {
 		return nil, err
 	}
-	return s.Server.GetExec(&runtimeapi.ExecRequest{
-		ContainerId: asked{r.GetStdin(), r.GetStdout(), r.GetStderr()}.target(r.GetContainerId()),
-		Cmd:         r.GetCmd(), Tty: r.GetTty(), Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(),
-	})
+	r = proto.CloneOf(r)
+	r.ContainerId = target{r.GetContainerId(), r.GetStdin(), r.GetStdout(), r.GetStderr()}.String()
+	return s.Server.GetExec(r)
 }
 
 // GetAttach returns the URL of a session with a container's first process, if there
@@ -75,8 +54,7 @@ func (s *Server) GetAttach(r *runtimeapi.AttachRequest) (*runtimeapi.AttachRespo
 	if err := s.sessions.room(attachKind); err != nil {
 		return nil, err
 	}
-	return s.Server.GetAttach(&runtimeapi.AttachRequest{
-		ContainerId: asked{r.GetStdin(), r.GetStdout(), r.GetStderr()}.target(r.GetContainerId()),
-		Tty:         r.GetTty(), Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(),
-	})
+	r = proto.CloneOf(r)
+	r.ContainerId = target{r.GetContainerId(), r.GetStdin(), r.GetStdout(), r.GetStderr()}.String()
+	return s.Server.GetAttach(r)
 }

@@ -3,8 +3,29 @@ package wanted
 
 import (
 	"context"
+	"errors"
 	"io"
+	"os"
 )
+
+// chunk is how much Copy copies between two looks at its context.
+const chunk = 16 << 20
+
+// Copy copies a file until ctx ends; then it fails with what ended it. The kernel copies, which
+// may be none of the data.
+func Copy(ctx context.Context, to, from *os.File) error {
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		switch _, err := io.CopyN(to, from, chunk); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
 
 // Reader reads from r until ctx ends; then it fails with what ended it.
 func Reader(ctx context.Context, r io.Reader) io.Reader { return until(ctx, r.Read) }

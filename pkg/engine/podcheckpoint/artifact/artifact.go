@@ -54,7 +54,7 @@ type Registry struct {
 	User, Secret string
 	// PlainHTTP talks to it without TLS where no hosts.toml says otherwise.
 	PlainHTTP bool
-	// Progress is told of each blob before it is sent or read; nil is nobody.
+	// Progress is called with each blob before it is sent or read.
 	Progress func(name string, size int64)
 }
 
@@ -69,12 +69,6 @@ func (r Registry) resolver(ctx context.Context) remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, o)})
 }
 
-func (r Registry) tell(name string, size int64) {
-	if r.Progress != nil {
-		r.Progress(name, size)
-	}
-}
-
 // named reads a name that has a registry; a tag may be missing.
 func named(ref string) (string, error) {
 	parsed, err := reference.ParseNamed(ref)
@@ -84,7 +78,6 @@ func named(ref string) (string, error) {
 	return reference.TagNameOnly(parsed).String(), nil
 }
 
-// blob is a part of what is sent to a registry.
 type blob struct {
 	imagespec.Descriptor
 
@@ -108,7 +101,7 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 	if err != nil {
 		return "", err
 	}
-	text, err := readAll(dir, manifest.Name)
+	text, err := os.ReadFile(filepath.Join(dir, manifest.Name)) // which only root can change, as Read has found
 	if err != nil {
 		return "", err
 	}
@@ -138,7 +131,7 @@ func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 		return fmt.Errorf("push to %s: %w", ref, err)
 	}
 	for _, b := range blobs {
-		r.tell(b.Name, b.Size)
+		r.Progress(b.Name, b.Size)
 		if err := push(ctx, pusher, b.Descriptor, b.Open); err != nil {
 			return fmt.Errorf("push %s to %s: %w", b.Name, ref, err)
 		}
@@ -160,15 +153,6 @@ func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
 		})
 	}
 	return a
-}
-
-func readAll(dir, name string) ([]byte, error) {
-	f, err := beneath.Read(dir, name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxConfig))
 }
 
 // push sends one blob, unless the registry has it.
@@ -195,21 +179,26 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 	if ref, err = named(ref); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("pull %s: %w", ref, err)
+		}
+	}()
 	resolver := from.resolver(ctx)
 	name, top, err := resolver.Resolve(ctx, ref)
 	if errdefs.IsNotFound(err) {
-		return nil, fmt.Errorf("pull %s: not found in the registry: %w", ref, errdefs.ErrNotFound) // the resolver's error is the name again
+		return nil, fmt.Errorf("not found in the registry: %w", errdefs.ErrNotFound) // the resolver's error is the name again
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, err
 	}
 	fetcher, err := resolver.Fetcher(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, err
 	}
 	described, err := read(ctx, fetcher, top)
 	if err != nil {
-		return nil, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -225,19 +214,15 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 	}
 	defer release()
 	if err := fill(ctx, fetcher, described, dir, from); err != nil {
-		return nil, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, err
 	}
 	m, err := manifest.Read(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.Verify(ctx, dir, manifest.Quickly); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return m, m.Verify(ctx, dir, manifest.Quickly)
 }
 
-// read reads what an artifact consists of.
 func read(ctx context.Context, from remotes.Fetcher, top imagespec.Descriptor) (*imagespec.Manifest, error) {
 	if top.MediaType != imagespec.MediaTypeImageManifest || top.Size > maxManifest {
 		return nil, fmt.Errorf("it is a %s of %d bytes, and not the checkpoint of a pod: %w", top.MediaType, top.Size, errdefs.ErrInvalidArgument)
@@ -283,7 +268,7 @@ func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir 
 		return err
 	}
 	for _, l := range m.Layers {
-		registry.tell(l.Annotations[imagespec.AnnotationTitle], l.Size)
+		registry.Progress(l.Annotations[imagespec.AnnotationTitle], l.Size)
 		file := filepath.Join(images, l.Annotations[imagespec.AnnotationTitle])
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return err

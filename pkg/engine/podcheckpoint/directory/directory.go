@@ -11,11 +11,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	"github.com/berth-cri/berth/pkg/engine/failpoint"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
 const (
@@ -23,6 +28,8 @@ const (
 	timeForm = "20060102T150405.000Z"
 	// maxOwner bounds the pod's part of such a name: a name has at most 255 bytes.
 	maxOwner = 200
+	// removing begins the name of a checkpoint that is being removed.
+	removing = ".removing-"
 )
 
 // New makes a directory below parent for a checkpoint of a pod, and parent if it does not exist.
@@ -32,13 +39,11 @@ func New(parent, namespace, name string, now time.Time) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(parent, nameOf(namespace, name, now))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%w; try again: %w", err, errdefs.ErrAlreadyExists)
-		}
-		return "", err
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("%w; try again: %w", err, errdefs.ErrAlreadyExists)
 	}
-	return dir, nil
+	return dir, err
 }
 
 // nameOf is NAMESPACE_NAME_TIME, with nothing in it that a path takes for something else. Pure.
@@ -71,13 +76,10 @@ var ErrInUse = fmt.Errorf("the checkpoint is in use; try again later: %w", errde
 // either, and needs no lock.
 func Use(dir string) (release func(), err error) {
 	d, err := locked(dir, unix.LOCK_SH)
-	switch {
-	case err == nil:
-		return func() { _ = d.Close() }, nil
-	case errors.Is(err, ErrInUse):
+	if errors.Is(err, ErrInUse) {
 		return nil, fmt.Errorf("use %s: %w", dir, err)
 	}
-	return func() {}, nil
+	return func() { _ = d.Close() }, nil // nothing happens if it is nil
 }
 
 // locked locks the directory that is at a path, until the file is closed. It fails with ErrInUse
@@ -99,12 +101,116 @@ func locked(dir string, how int) (*os.File, error) {
 	return d, nil
 }
 
-// isAt reports whether an open directory is still the one at a path.
+// isAt reports whether an open directory is the one at a path, over whatever links.
 func isAt(d *os.File, path string) bool {
 	opened, err := d.Stat()
 	if err != nil {
 		return false
 	}
-	now, err := os.Lstat(path)
+	now, err := os.Stat(path)
 	return err == nil && os.SameFile(opened, now)
+}
+
+// Remove removes a checkpoint with its directory, or fails with ErrInUse. If it is interrupted,
+// Finish removes the rest. A directory that holds something else is left as it is. waiting returns the
+// checkpoints that restored pods still read; it is called under the lock, when no use can begin.
+func Remove(dir string, waiting func() ([]string, error)) error {
+	dir = filepath.Clean(dir)
+	lock, err := locked(dir, unix.LOCK_EX)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	defer lock.Close()
+	all, err := waiting()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if slices.ContainsFunc(all, func(one string) bool { return isAt(lock, one) }) {
+		return fmt.Errorf("remove %s: a pod was restored from it whose containers are not all started; start them, or remove the pod: %w", dir, ErrInUse)
+	}
+	if _, err := manifest.Read(dir); err != nil {
+		return err
+	}
+	others, err := manifest.Others(dir)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	if len(others) > 0 {
+		return fmt.Errorf("remove %s: it has something else, %q; move that away: %w", dir, others[0], errdefs.ErrFailedPrecondition)
+	}
+	renamed := filepath.Join(filepath.Dir(dir), removing+filepath.Base(dir))
+	if err := empty(renamed); err != nil { // of an earlier one of that name
+		return err
+	}
+	if err := os.Rename(dir, renamed); err != nil {
+		return err
+	}
+	if err := atomicfile.SyncDir(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.PodCheckpointRenamed)
+	return empty(renamed)
+}
+
+// empty removes a directory that was renamed, if it exists.
+func empty(renamed string) error {
+	if _, err := os.Lstat(renamed); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := manifest.Remove(renamed); err != nil {
+		return fmt.Errorf("remove %s: %w", renamed, err)
+	}
+	failpoint.Hit(failpoint.PodCheckpointEmptied)
+	return atomicfile.Remove(renamed)
+}
+
+// Discard removes an interrupted checkpoint from its directory, or fails with ErrInUse: a new one
+// may be written there already. One that is whole stays.
+func Discard(dir string) error {
+	lock, err := locked(dir, unix.LOCK_EX)
+	if errors.Is(err, ErrInUse) {
+		return err
+	}
+	if err == nil {
+		defer lock.Close()
+	}
+	if _, err := os.Lstat(filepath.Join(dir, manifest.Name)); err == nil {
+		return nil
+	}
+	return manifest.Remove(dir)
+}
+
+// Finish removes what interrupted removals left directly below parent, and directories that New
+// made and nothing was written into, unless they are in use. It fails if others than root can
+// change parent: they could have such names lead elsewhere.
+func Finish(parent string) error {
+	entries, err := manifest.Entries(parent)
+	if err != nil {
+		return fmt.Errorf("the directory of checkpoints: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), removing) && !ours(e.Name()) {
+			continue
+		}
+		if err := finish(filepath.Join(parent, e.Name())); err != nil && !errors.Is(err, ErrInUse) && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func finish(dir string) error {
+	lock, err := locked(dir, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if strings.HasPrefix(filepath.Base(dir), removing) {
+		return empty(dir)
+	}
+	if err := os.Remove(dir); !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return nil
 }

@@ -101,7 +101,6 @@ func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
 // older compares the first two numbers of versions: what differs in the others fits. Pure.
 func older(a, b string) bool { return slices.Compare(release(a), release(b)) < 0 }
 
-// release are the first two numbers of a version.
 func release(version string) []int {
 	numbers := make([]int, 2)
 	for i, part := range strings.SplitN(version, ".", 3) {
@@ -190,13 +189,12 @@ func ofRuntime(annotations map[string]string) map[string]string {
 
 // differing names the fields by which two messages of one type differ. Pure.
 func differing(a, b protoreflect.ProtoMessage) []string {
-	var all []string
-	compare(a.ProtoReflect(), b.ProtoReflect(), "", &all)
+	all := compare(a.ProtoReflect(), b.ProtoReflect(), "")
 	slices.Sort(all)
 	return all
 }
 
-func compare(a, b protoreflect.Message, at string, all *[]string) {
+func compare(a, b protoreflect.Message, at string) (all []string) {
 	fields := a.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -204,20 +202,21 @@ func compare(a, b protoreflect.Message, at string, all *[]string) {
 		switch {
 		case a.Get(f).Equal(b.Get(f)):
 		case f.Message() == nil || f.IsList() || f.IsMap():
-			*all = append(*all, name)
+			all = append(all, name)
 		case a.Has(f) && b.Has(f):
-			compare(a.Get(f).Message(), b.Get(f).Message(), name+".", all)
-		case says(a, f) || says(b, f): // one that says nothing is none
-			*all = append(*all, name)
+			all = append(all, compare(a.Get(f).Message(), b.Get(f).Message(), name+".")...)
+		case !empty(a, f) || !empty(b, f): // an empty message is the same as none
+			all = append(all, name)
 		}
 	}
 	if !bytes.Equal(a.GetUnknown(), b.GetUnknown()) {
-		*all = append(*all, at+"(a field that this berth does not know)")
+		all = append(all, at+"(a field that this berth does not know)")
 	}
+	return all
 }
 
-func says(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
-	return proto.Size(m.Get(f).Message().Interface()) > 0
+func empty(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
+	return proto.Size(m.Get(f).Message().Interface()) == 0
 }
 
 // missing are those of wanted that are not in have, which is sorted.
@@ -228,7 +227,6 @@ func missing(wanted, have []string) []string {
 	})
 }
 
-// shortened joins the first of them, and says how many there are beside.
 func shortened(all []string, separator string) string {
 	if more := len(all) - maxNamed; more > 0 {
 		return strings.Join(all[:maxNamed], separator) + fmt.Sprintf("%sand %d more", separator, more)

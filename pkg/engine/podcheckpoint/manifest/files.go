@@ -148,18 +148,18 @@ func rootsAlone(f *os.File) error {
 
 // list returns the paths of all files in ImagesDir, which must be a directory, and dir with
 // it, and all in it, that only root can change.
-func list(dir string) ([]string, error) {
-	if _, err := entries(dir); err != nil {
-		return nil, err
+func list(dir string) (names []string, err error) {
+	if _, err = Entries(dir); err == nil {
+		err = walk(dir, "", &names)
 	}
-	var names []string
-	err := walk(dir, "", &names)
+	if _, is := errors.AsType[*fs.PathError](err); is {
+		err = damaged("%v", err)
+	}
 	return names, err
 }
 
-// walk adds the files below a directory of ImagesDir.
 func walk(dir, at string, names *[]string) error {
-	all, err := entries(filepath.Join(dir, ImagesDir, at))
+	all, err := Entries(filepath.Join(dir, ImagesDir, at))
 	if err != nil {
 		return err
 	}
@@ -182,23 +182,6 @@ func walk(dir, at string, names *[]string) error {
 	return nil
 }
 
-// entries are those of a directory that only root can change.
-func entries(path string) ([]fs.DirEntry, error) {
-	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, damaged("%v", err)
-	}
-	defer d.Close()
-	if err := rootsAlone(d); err != nil {
-		return nil, err
-	}
-	all, err := d.ReadDir(maxFiles + 1)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return all, err
-}
-
 // SyncDirs has the names of all that is below a directory on disk.
 func SyncDirs(path string) error {
 	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
@@ -209,30 +192,20 @@ func SyncDirs(path string) error {
 	})
 }
 
-// readSize is how much is read at once.
-const readSize = 1 << 20
-
 func read(ctx context.Context, to io.Writer, f *os.File) (int64, error) {
-	return io.CopyBuffer(to, wanted.Reader(ctx, f), make([]byte, readSize))
+	return io.CopyBuffer(to, wanted.Reader(ctx, f), make([]byte, 1<<20))
 }
 
 // Empty fails unless path is an empty directory that only root can change.
 func Empty(path string) error {
-	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
+	entries, err := Entries(path)
+	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
 		return fmt.Errorf("the directory of the checkpoint: %w; make it first: %w", err, errdefs.ErrInvalidArgument)
 	}
-	defer d.Close()
-	if err := rootsAlone(d); err != nil {
-		return err
-	}
-	switch _, err := d.Readdirnames(1); {
-	case err == nil:
+	if len(entries) > 0 {
 		return fmt.Errorf("the directory %s is not empty; name an empty one: %w", path, errdefs.ErrInvalidArgument)
-	case !errors.Is(err, io.EOF):
-		return err
 	}
-	return nil
+	return err
 }
 
 // parts are all that berth makes in the directory of a checkpoint.
@@ -263,15 +236,6 @@ func Others(dir string) (others []string, err error) {
 		}
 	}
 	return others, err
-}
-
-// Discard removes what there is of a checkpoint that is not whole; one that is whole stays.
-// The directory stays, too.
-func Discard(dir string) error {
-	if _, err := os.Lstat(filepath.Join(dir, Name)); err == nil {
-		return nil
-	}
-	return Remove(dir)
 }
 
 // Remove empties the directory of a checkpoint of what is berth's.

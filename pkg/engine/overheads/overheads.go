@@ -1,33 +1,90 @@
+// Package overheads reads what pods have beyond their containers: processes, memory and CPU
+// time of shims, supervisors and virtual machines.
 package overheads
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/engine/podstats"
 	"github.com/berth-cri/berth/pkg/engine/process"
+	"github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/overhead"
 )
+
+// Readings reads what pods have beyond their containers: cgroups by what is charged
+// to them, and processes that are in none of those by what they have of the host's
+// memory. It is read on demand, in this process.
+type Readings struct {
+	pods  *pod.Registry
+	shims *shim.Manager
+	stats *podstats.Stats
+}
+
+// New reads what pods have beyond their containers.
+func New(pods *pod.Registry, shims *shim.Manager, stats *podstats.Stats) *Readings {
+	return &Readings{pods: pods, shims: shims, stats: stats}
+}
+
+// Pods reads all ready pods, by handler.
+func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
+	all, err := b.look()
+	if err != nil {
+		return nil, err
+	}
+	pods := map[string]overhead.Pods{}
+	for _, m := range all.pods {
+		name := m.Spec().Definition.Name
+		p := pods[name]
+		p.Declared = append(p.Declared, declaredFor(m.Sandbox))
+		if !m.HostProcesses {
+			p.OwnKernel++
+		} else if r, err := all.read(m); err == nil {
+			p.Readings = append(p.Readings, r)
+		} else {
+			log.G(ctx).WithError(err).WithField("sandbox", m.ID()).Debug("Failed to read pod overhead")
+			p.Unread, p.Why = p.Unread+1, err.Error()
+		}
+		pods[name] = p
+	}
+	return pods, nil
+}
+
+// declaredFor is what the kubelet reserves for a pod beyond its containers, by what it makes of a
+// class's overhead. Of the CPU it sends shares, of which every pod has 2 at least, and a quota,
+// which is rounded up to 10m: the shares are closer.
+func declaredFor(s *pod.Sandbox) overhead.Declared {
+	const leastShares, sharesOfCore, milli = 2, 1024, 1000
+	r := cmp.Or(s.Status().Overhead.Msg, s.Config().GetLinux().GetOverhead())
+	d := overhead.Declared{Memory: max(r.GetMemoryLimitInBytes(), 0)}
+	if shares := r.GetCpuShares(); shares > leastShares {
+		d.CPU = (shares*milli + sharesOfCore - 1) / sharesOfCore
+	}
+	return d
+}
 
 // passing is the age below which a process is taken for a call to a runtime, which
 // will be over at once.
 const passing = time.Second
 
-// measured is a pod that is being looked at.
 type measured struct {
 	*pod.Sandbox
 	parent cgroup.Paths
 	all    []*pod.Container
-	// parts are its cgroups.
-	parts []overhead.Part
-	err   error
+	parts  []overhead.Part
+	err    error
 }
 
 // picture is a look at all pods and all processes of the host.
@@ -39,8 +96,7 @@ type picture struct {
 	// counted as a whole, or are containers'.
 	groups map[string]bool
 	// tasks are first processes of sandboxes and containers of which the same holds.
-	tasks map[int]bool
-	// supervised are the pods of each supervisor.
+	tasks      map[int]bool
 	supervised map[string][]*measured
 }
 
@@ -93,7 +149,6 @@ func (v *picture) count(m *measured) error {
 	return nil
 }
 
-// countOwn counts the cgroups of the sandbox process.
 func (v *picture) countOwn(m *measured) error {
 	groups, err := podstats.GroupsOf(m.Sandbox)
 	if err != nil || len(groups) == 0 {
@@ -113,14 +168,18 @@ func (v *picture) countOwn(m *measured) error {
 
 // add counts a cgroup, if it is there: there are runtimes that make none.
 func (v *picture) add(m *measured, group cgroup.Paths) error {
-	part, err := counted(group)
-	if errdefs.IsNotFound(err) {
+	used, err := cgroup.ReadStats(group)
+	switch {
+	case errdefs.IsNotFound(err):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
+	case !used.WorkingSet.Known:
+		return fmt.Errorf("this host does not account memory of cgroups: %w", errdefs.ErrNotImplemented)
 	}
-	m.parts, v.groups[part.Key] = append(m.parts, part), true
+	cpu := time.Duration(min(used.CPUUsageNano.N, math.MaxInt64)) //nolint:gosec // it is bounded here
+	m.parts = append(m.parts, overhead.Part{Key: group.MemoryKey(), Memory: used.WorkingSet.N, CPU: cpu, Pods: 1})
+	v.groups[group.MemoryKey()] = true
 	return nil
 }
 
@@ -152,13 +211,10 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 	if err := v.share(found, m); err != nil {
 		return r, err
 	}
-	for _, part := range found {
-		r.Parts = append(r.Parts, part)
-	}
+	r.Parts = slices.AppendSeq(r.Parts, maps.Values(found))
 	return r, nil
 }
 
-// shimOf is the process of a foreign shim.
 func (v *picture) shimOf(m *measured) (int, error) {
 	ep := m.Status().Shim
 	if ep == nil || ep.PID == 0 {
@@ -201,10 +257,9 @@ func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 	for _, p := range v.processes.Below(pid, v.elsewhere) {
 		pods := len(v.supervised[key])
 		if p.PID != pid && pods > 1 {
-			named, err := p.Names(mine)
-			if err == nil && len(named) > 0 {
+			if p.Names(mine...) {
 				pods = 1
-			} else if named, err := p.Names(others); err == nil && len(named) > 0 {
+			} else if p.Names(others...) {
 				continue
 			}
 		}
@@ -230,11 +285,7 @@ func (v *picture) supervisor(key string) (int, bool) {
 		return 0, false
 	}
 	p, there := v.processes.Find(pid)
-	if !there {
-		return 0, false
-	}
-	named, err := p.Names([]string{v.shims.SupervisorDir(key)})
-	return pid, err == nil && len(named) > 0
+	return pid, there && p.Names(v.shims.SupervisorDir(key))
 }
 
 // elsewhere says of a process that it is counted with its cgroup, or is a container's,
@@ -265,5 +316,3 @@ func note(found map[int]overhead.Part, p process.Process, pods int) error {
 	found[p.PID] = overhead.Part{Key: fmt.Sprintf("%d:%d", p.PID, p.Started), Memory: memory, CPU: cpu, Pods: pods}
 	return nil
 }
-
-func nanoseconds(n uint64) time.Duration { return time.Duration(min(n, math.MaxInt64)) } //nolint:gosec // it is bounded here

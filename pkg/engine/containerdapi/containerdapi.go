@@ -21,7 +21,6 @@ import (
 	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
-	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
@@ -49,6 +48,7 @@ type Deps struct {
 // Server serves the API. Serve may be called several times.
 type Server struct {
 	deps     Deps
+	streams  *streams
 	services []registerer
 }
 
@@ -57,11 +57,12 @@ type registerer interface{ Register(*grpc.Server) error }
 
 // New puts the services together.
 func New(ctx context.Context, d Deps) (*Server, error) {
-	services, err := containerdServices(ctx, d)
+	opened := newStreams()
+	services, err := containerdServices(ctx, d, opened)
 	if err != nil {
 		return nil, fmt.Errorf("containerd API: %w", err)
 	}
-	return &Server{deps: d, services: services}, nil
+	return &Server{deps: d, streams: opened, services: services}, nil
 }
 
 const (
@@ -98,7 +99,6 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 			return nil, err
 		}
 	}
-	opened := newStreams()
 	seen := &view{pods: s.deps.Pods, images: s.deps.Images, selfChecks: to == Shims}
 	versionapi.RegisterVersionServer(server, version{version: s.deps.Version, revision: s.deps.Revision})
 	namespacesapi.RegisterNamespacesServer(server, onlyNamespace{})
@@ -107,8 +107,7 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 	tasksapi.RegisterTasksServer(server, &taskService{view: seen, stats: s.deps.Stats})
 	eventsapi.RegisterEventsServer(server, &eventService{broker: s.deps.Events, oom: s.deps.OOM})
 	diffapi.RegisterDiffServer(server, diffapi.UnimplementedDiffServer{})
-	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: opened})
-	streamingapi.RegisterStreamingServer(server, opened)
+	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: s.streams})
 	healthapi.RegisterHealthServer(server, health.NewServer())
 	return server, nil
 }

@@ -37,7 +37,7 @@ const maxFilters, maxFilterBytes = 64, 8 << 10
 type subscriber struct {
 	// wants is asked by the subscriber's own goroutine: publishers wait for nobody.
 	wants  filters.Filter
-	events chan published
+	events chan *core.Envelope
 	missed bool // guarded by Broker.mu, and not written after events is closed
 }
 
@@ -55,11 +55,7 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 	if err != nil {
 		return fmt.Errorf("event %s: %w", topic, err)
 	}
-	now := time.Now()
-	e := published{
-		event:   &core.Envelope{Timestamp: now, Namespace: Namespace, Topic: topic, Event: packed},
-		message: &types.Envelope{Timestamp: timestamppb.New(now), Namespace: Namespace, Topic: topic, Event: typeurl.MarshalProto(packed)},
-	}
+	e := &core.Envelope{Timestamp: time.Now(), Namespace: Namespace, Topic: topic, Event: packed}
 	for s := range b.subs {
 		select {
 		case s.events <- e:
@@ -70,12 +66,6 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 		}
 	}
 	return nil
-}
-
-// published is an event as filters see it, and as it is sent.
-type published struct {
-	event   *core.Envelope
-	message *types.Envelope
 }
 
 // listened says whether anybody wants to know.
@@ -95,9 +85,9 @@ func (b *Broker) subscribe(fs []string) (*subscriber, error) {
 	}
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, err
 	}
-	s := &subscriber{wants: wants, events: make(chan published, subscriberBuffer)}
+	s := &subscriber{wants: wants, events: make(chan *core.Envelope, subscriberBuffer)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.subs) >= maxSubscribers {
@@ -134,10 +124,11 @@ func (s *eventService) Subscribe(r *eventsapi.SubscribeRequest, to eventsapi.Eve
 			if !ok {
 				return errMissed
 			}
-			if !sub.wants.Match(e.event) {
+			if !sub.wants.Match(e) {
 				continue
 			}
-			if err := to.Send(e.message); err != nil {
+			message := &types.Envelope{Timestamp: timestamppb.New(e.Timestamp), Namespace: e.Namespace, Topic: e.Topic, Event: typeurl.MarshalProto(e.Event)}
+			if err := to.Send(message); err != nil {
 				return err
 			}
 		case <-to.Context().Done():

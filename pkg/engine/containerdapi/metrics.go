@@ -28,11 +28,7 @@ func (s *taskService) measure(ctx context.Context, of subject) (*anypb.Any, erro
 	if err != nil {
 		return nil, err
 	}
-	packed, err := typeurl.MarshalAny(m)
-	if err != nil {
-		return nil, err
-	}
-	return typeurl.MarshalProto(packed), nil
+	return typeurl.MarshalAnyToProto(m)
 }
 
 func (s *taskService) read(ctx context.Context, of subject) (proto.Message, error) {

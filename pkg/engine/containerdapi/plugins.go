@@ -15,6 +15,7 @@ import (
 	_ "github.com/containerd/containerd/v2/plugins/services/introspection"
 	_ "github.com/containerd/containerd/v2/plugins/services/leases"
 	_ "github.com/containerd/containerd/v2/plugins/services/snapshots"
+	_ "github.com/containerd/containerd/v2/plugins/services/streaming"
 	"github.com/containerd/containerd/v2/plugins/services/warning"
 	"github.com/containerd/platforms"
 	"github.com/containerd/plugin"
@@ -30,11 +31,12 @@ var borrowed = []string{
 	plugins.GRPCPlugin.String() + ".content",
 	plugins.GRPCPlugin.String() + ".leases",
 	plugins.GRPCPlugin.String() + ".snapshots",
+	plugins.GRPCPlugin.String() + ".streaming",
 }
 
 // containerdServices are those services, complete. Introspection lists what they are made
 // of, under the names that clients look for.
-func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
+func containerdServices(ctx context.Context, d Deps, opened *streams) ([]registerer, error) {
 	set := plugin.NewPluginSet()
 	properties := map[string]string{
 		plugins.PropertyRootDir:  filepath.Join(d.Pods.Root, "containerd-api"),
@@ -44,7 +46,7 @@ func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
 	for _, r := range registry.Graph(func(*plugin.Registration) bool { return false }) {
 		registered[r.URI()] = r
 	}
-	all := provided(d)
+	all := provided(d, opened)
 	for _, uri := range borrowed {
 		r, ok := registered[uri]
 		if !ok {
@@ -70,7 +72,7 @@ func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
 }
 
 // provided are the parts of berth that those services stand on.
-func provided(d Deps) []plugin.Registration {
+func provided(d Deps, opened *streams) []plugin.Registration {
 	clients := d.Images.Clients()
 	snapshotters := clients.Snapshotters()
 	shown := map[string]snapshots.Snapshotter{}
@@ -89,6 +91,7 @@ func provided(d Deps) []plugin.Registration {
 		part(plugins.LeasePlugin, "manager", clients.Leases(), nil),
 		part(plugins.ServicePlugin, services.ContentService, clients.Content(), nil),
 		part(plugins.ServicePlugin, services.SnapshotsService, shown, nil),
+		part(plugins.StreamingPlugin, "manager", opened, nil),
 	)
 }
 
@@ -101,9 +104,9 @@ func named() []plugin.Registration {
 		id   string
 	}{
 		{plugins.MetadataPlugin, "bolt"}, {plugins.GCPlugin, "scheduler"}, {plugins.EventPlugin, "exchange"},
-		{plugins.StreamingPlugin, "manager"}, {plugins.TransferPlugin, "local"}, {plugins.RuntimePluginV2, "task"},
+		{plugins.TransferPlugin, "local"}, {plugins.RuntimePluginV2, "task"},
 		{plugins.GRPCPlugin, "containers"}, {plugins.GRPCPlugin, "events"}, {plugins.GRPCPlugin, "healthcheck"}, {plugins.GRPCPlugin, "images"},
-		{plugins.GRPCPlugin, "namespaces"}, {plugins.GRPCPlugin, "streaming"}, {plugins.GRPCPlugin, "tasks"}, {plugins.GRPCPlugin, "transfer"},
+		{plugins.GRPCPlugin, "namespaces"}, {plugins.GRPCPlugin, "tasks"}, {plugins.GRPCPlugin, "transfer"},
 		{plugins.GRPCPlugin, "version"},
 	} {
 		all = append(all, part(p.kind, p.id, struct{}{}, nil))

@@ -61,11 +61,8 @@ func (s *taskService) find(ctx context.Context, id, exec string) (subject, error
 
 func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*tasksapi.ListTasksResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilter())
-	if r.GetFilter() == "" {
-		wants, err = filters.Always, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, err
 	}
 	resp := &tasksapi.ListTasksResponse{}
 	own, err := ours(ctx)
@@ -73,27 +70,11 @@ func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*
 		return resp, err
 	}
 	for _, one := range s.view.all() {
-		if p := s.process(one); p != nil && wants.Match(adaptTask(p.GetID())) {
+		if p := s.process(one); p != nil && wants.Match(adapt(map[string]string{"id": p.GetID(), "namespace": Namespace}, nil)) {
 			resp.Tasks = append(resp.Tasks, p)
 		}
 	}
 	return resp, nil
-}
-
-// adaptTask shows filters the fields that containerd shows them.
-func adaptTask(id string) filters.Adaptor {
-	return filters.AdapterFunc(func(path []string) (string, bool) {
-		if len(path) == 0 {
-			return "", false
-		}
-		switch path[0] {
-		case "id":
-			return id, true
-		case "namespace":
-			return Namespace, true
-		}
-		return "", false
-	})
 }
 
 // process is the first process of a sandbox or container, nil for one that has none, or
@@ -196,7 +177,7 @@ func (s *taskService) cgroup(of subject) string {
 func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (*tasksapi.MetricsResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilters()...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, err
 	}
 	resp := &tasksapi.MetricsResponse{}
 	own, err := ours(ctx)
@@ -205,7 +186,7 @@ func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (
 	}
 	for _, one := range s.view.all() {
 		p := s.process(one)
-		if p.GetStatus() != taskapi.Status_RUNNING || !wants.Match(adaptTask(p.GetID())) {
+		if p.GetStatus() != taskapi.Status_RUNNING || !wants.Match(adapt(map[string]string{"id": p.GetID(), "namespace": Namespace}, nil)) {
 			continue
 		}
 		data, err := s.measure(ctx, one)

@@ -74,7 +74,7 @@ func (s *transferService) transfer(ctx context.Context, from, to any, tell progr
 		case *transfer.ImageExportStream:
 			return s.export(ctx, from, to, tell)
 		case *transfer.ImageStore:
-			return s.name(ctx, from, to)
+			return s.nameAs(ctx, from.GetName(), to)
 		}
 	}
 	return fmt.Errorf("transfer from %T to %T is not implemented; berth pulls, imports, exports and names images: %w", from, to, errdefs.ErrNotImplemented)
@@ -169,7 +169,7 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	if id == "" {
 		return nil, nil
 	}
-	stream, err := s.streams.take(ctx, id)
+	stream, err := s.streams.Get(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}
@@ -210,7 +210,7 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	if err != nil {
 		return err
 	}
-	stream, err := s.streams.take(ctx, from.GetStream())
+	stream, err := s.streams.Get(ctx, from.GetStream())
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
@@ -244,7 +244,7 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 	if len(names) == 0 {
 		return fmt.Errorf("no image is named; name those to export: %w", errdefs.ErrInvalidArgument)
 	}
-	stream, err := s.streams.take(ctx, to.GetStream())
+	stream, err := s.streams.Get(ctx, to.GetStream())
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
@@ -256,10 +256,6 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 		tell(&transfer.Progress{Event: "Completed export"})
 	}
 	return errors.Join(err, archive.Close())
-}
-
-func (s *transferService) name(ctx context.Context, from, to *transfer.ImageStore) error {
-	return s.nameAs(ctx, from.GetName(), to)
 }
 
 func (s *transferService) nameAs(ctx context.Context, from string, to *transfer.ImageStore) error {
@@ -297,7 +293,7 @@ func (s *transferService) progress(ctx context.Context, id string) (progressFunc
 	if id == "" {
 		return func(*transfer.Progress) {}, func() {}, nil
 	}
-	stream, err := s.streams.take(ctx, id)
+	stream, err := s.streams.Get(ctx, id)
 	if err != nil {
 		return nil, nil, fmt.Errorf("progress: %w", err)
 	}

@@ -109,7 +109,6 @@ func newStore(f *disk.Files, c Config) (_ *Store, err error) {
 
 // Close ends the pulls and the background work, and closes the store.
 func (s *Store) Close() error {
-	s.Archives.End()
 	s.puller.Close()
 	s.stop()
 	s.wg.Wait()

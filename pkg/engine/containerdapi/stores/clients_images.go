@@ -134,7 +134,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		Names: []string{img.Name}, Labels: others,
 		Target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
 	}
-	return s.Carry(ctx, func(ctx context.Context) error {
+	return s.Puller.During(ctx, func(ctx context.Context) error {
 		if err := c.store.Catalog.NameAgain(ctx, n); !errdefs.IsNotFound(err) {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -37,20 +36,10 @@ type Archives struct {
 	// importing is held by one import: what it writes before it knows what that is
 	// has the names of the archive's files.
 	importing keyedlock.Mutex
-
-	// open ends with the store.
-	open  context.Context
-	close context.CancelFunc
-	mu    sync.Mutex
-	wg    sync.WaitGroup
 }
 
-// New returns the archives of a store, which end with End.
-func New(p *pull.Puller) *Archives {
-	a := &Archives{Puller: p, importing: keyedlock.NewMutex()}
-	a.open, a.close = context.WithCancel(context.Background())
-	return a
-}
+// New returns the archives of a store, which end with its puller.
+func New(p *pull.Puller) *Archives { return &Archives{Puller: p, importing: keyedlock.NewMutex()} }
 
 // Request says how an archive is read.
 type Request struct {
@@ -68,7 +57,7 @@ type Request struct {
 // imported before an error stay. No registry and no verifier is asked; the limits of
 // pulls count.
 func (a *Archives) Import(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
-	err = a.Carry(ctx, func(ctx context.Context) error {
+	err = a.Puller.During(ctx, func(ctx context.Context) error {
 		names, err = a.bring(ctx, from, r)
 		return err
 	})
@@ -83,37 +72,6 @@ func (a *Archives) ImportFor(ctx context.Context, from io.Reader, name string, d
 		wanted = catalog.AnyPlatform
 	}
 	return a.Import(ctx, from, Request{Name: name, Snapshotter: d.Snapshotter, Platform: wanted})
-}
-
-// Carry does what ends with the store.
-func (a *Archives) Carry(ctx context.Context, f func(ctx context.Context) error) (err error) {
-	if !a.begin() {
-		return fmt.Errorf("%w: %w", pull.ErrClosing, errdefs.ErrUnavailable)
-	}
-	defer a.wg.Done()
-	ctx, cancel := context.WithCancelCause(disk.InNamespace(ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(a.open, func() { cancel(pull.ErrClosing) })()
-	defer disk.Caught(ctx, &err)
-	return f(ctx)
-}
-
-func (a *Archives) begin() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.open.Err() != nil {
-		return false
-	}
-	a.wg.Add(1)
-	return true
-}
-
-// End interrupts whatever is carried, and waits for its end.
-func (a *Archives) End() {
-	a.mu.Lock()
-	a.close()
-	a.mu.Unlock()
-	a.wg.Wait()
 }
 
 func (a *Archives) bring(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
@@ -260,7 +218,7 @@ func (a *Archives) isThere(ctx context.Context, desc imagespec.Descriptor) ([]im
 // Export writes images as one archive, which docker, containerd and Import read. Each
 // is called as it is in refs, or by its first tag if that is an id.
 func (a *Archives) Export(ctx context.Context, to io.Writer, refs []string) error {
-	return a.Carry(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
+	return a.Puller.During(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
 }
 
 func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error {

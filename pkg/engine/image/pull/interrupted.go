@@ -59,13 +59,13 @@ func (i *interrupted) lease(ctx context.Context, key string) (_ context.Context,
 func (i *interrupted) take(key string) (leases.Lease, bool) {
 	i.Mu.Lock()
 	defer i.Mu.Unlock()
-	for n, k := range i.Kept {
-		if k.key == key {
-			i.Kept = slices.Delete(i.Kept, n, n+1)
-			return k.lease, true
-		}
+	n := slices.IndexFunc(i.Kept, func(k keptPull) bool { return k.key == key })
+	if n < 0 {
+		return leases.Lease{}, false
 	}
-	return leases.Lease{}, false
+	taken := i.Kept[n].lease
+	i.Kept = slices.Delete(i.Kept, n, n+1)
+	return taken, true
 }
 
 func (i *interrupted) Keep(ctx context.Context, key string, l leases.Lease) {
@@ -75,17 +75,15 @@ func (i *interrupted) Keep(ctx context.Context, key string, l leases.Lease) {
 	i.DropOld(ctx, time.Now())
 }
 
-// DropOld gives up what nobody came back for.
+// DropOld gives up what no later pull came back for.
 func (i *interrupted) DropOld(ctx context.Context, now time.Time) {
-	i.Mu.Lock()
-	n := max(0, len(i.Kept)-KeptPulls)
-	for n < len(i.Kept) && now.Sub(i.Kept[n].since) >= KeptFor {
-		n++
-	}
-	old := slices.Clone(i.Kept[:n])
-	i.Kept = slices.Delete(i.Kept, 0, n)
-	i.Mu.Unlock()
-	i.end(ctx, old)
+	i.drop(ctx, func() int {
+		n := max(0, len(i.Kept)-KeptPulls)
+		for n < len(i.Kept) && now.Sub(i.Kept[n].since) >= KeptFor {
+			n++
+		}
+		return n
+	})
 }
 
 // done ends what is kept of an image that is there now.
@@ -96,29 +94,26 @@ func (i *interrupted) done(ctx context.Context, key string) {
 }
 
 // Drop gives up everything that is kept.
-func (i *interrupted) Drop(ctx context.Context) {
-	i.Mu.Lock()
-	all := i.Kept
-	i.Kept = nil
-	i.Mu.Unlock()
-	i.end(ctx, all)
-}
+func (i *interrupted) Drop(ctx context.Context) { i.drop(ctx, func() int { return len(i.Kept) }) }
 
-func (i *interrupted) end(ctx context.Context, pulls []keptPull) {
-	for _, k := range pulls {
+// drop gives up the oldest, as many as count returns while mu is held.
+func (i *interrupted) drop(ctx context.Context, count func() int) {
+	i.Mu.Lock()
+	n := count()
+	old := i.Kept[:n:n]
+	i.Kept = slices.Clone(i.Kept[n:])
+	i.Mu.Unlock()
+	for _, k := range old {
 		i.files.EndLease(ctx, k.lease)
 	}
-	if len(pulls) > 0 {
+	if len(old) > 0 {
 		i.collector.Kick()
 	}
 }
 
 // Run gives up what is old, until ctx ends.
 func (i *interrupted) Run(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, KeptFor/60, false, func(ctx context.Context) (bool, error) {
-		i.DropOld(ctx, time.Now())
-		return false, nil
-	})
+	wait.UntilWithContext(ctx, func(ctx context.Context) { i.DropOld(ctx, time.Now()) }, KeptFor/60)
 }
 
 // Recover keeps what pulls left that the end of the last daemon interrupted. What is

@@ -63,7 +63,7 @@ const DefaultProgressTimeout = 5 * time.Minute
 type Puller struct {
 	cfg      Config
 	verifier *bindir.ImageVerifier // nil if any image may be pulled
-	flights  *flights
+	flights  flights
 	Files    *disk.Files
 	Reader   *catalog.Reader
 	Catalog  *catalog.Catalog
@@ -78,6 +78,12 @@ type Puller struct {
 	Incomplete sync.Map
 	// Ahead bounds the parts of layers that are in memory before they are needed.
 	Ahead *semaphore.Weighted
+
+	// open ends with Close. closing orders that and further additions to running.
+	open    context.Context
+	end     context.CancelFunc
+	closing sync.Mutex
+	running sync.WaitGroup
 }
 
 // MaxAhead is how many those may be: 16 MiB.
@@ -89,14 +95,43 @@ func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Puller{
-		cfg: c, verifier: verifier, flights: &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
+	s := &Puller{
+		cfg: c, verifier: verifier, flights: flights{running: map[string]*flight{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
 		Interrupted: &interrupted{files: v.Files, collector: v.Work.Collector}, Ahead: semaphore.NewWeighted(MaxAhead),
-	}, nil
+	}
+	s.open, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
-// Close ends the pulls, and waits for them.
-func (s *Puller) Close() { s.flights.close() }
+// ErrClosing is the error, or the cause of the end, of what the store is closed for.
+var ErrClosing = fmt.Errorf("the image store is closing: %w", errdefs.ErrUnavailable)
+
+// During calls f with a context that ends with the store. A panic of f is its error.
+func (s *Puller) During(ctx context.Context, f func(ctx context.Context) error) (err error) {
+	s.closing.Lock()
+	closed := s.open.Err() != nil
+	if !closed {
+		s.running.Add(1)
+	}
+	s.closing.Unlock()
+	if closed {
+		return ErrClosing
+	}
+	defer s.running.Done()
+	ctx, cancel := context.WithCancelCause(disk.InNamespace(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(s.open, func() { cancel(ErrClosing) })()
+	defer disk.Caught(ctx, &err)
+	return f(ctx)
+}
+
+// Close interrupts all calls of During, and waits for them.
+func (s *Puller) Close() {
+	s.closing.Lock()
+	s.end()
+	s.closing.Unlock()
+	s.running.Wait()
+}
 
 // Pull brings an image into the store, unpacks it, and returns it. The registry
 // is asked every time, with the given credentials, even if everything is there
@@ -115,11 +150,15 @@ func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context, cancel context.CancelCauseFunc) (*catalog.Image, error) {
-		return s.fly(disk.InNamespace(ctx), p, cancel)
+	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context) (img *catalog.Image, err error) {
+		err = s.During(ctx, func(ctx context.Context) error {
+			img, err = s.fly(ctx, p)
+			return err
+		})
+		return img, err
 	})
 	if errors.Is(err, ErrClosing) {
-		return nil, fmt.Errorf("pull %s: %v: %w", p.Name, err, errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("pull %s: %w", p.Name, err)
 	}
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("pull %s: %w", p.Name, ctx.Err())
@@ -171,8 +210,10 @@ func (p Planned) image() string {
 }
 
 // fly is one download, for all who share it.
-func (s *Puller) fly(ctx context.Context, p Planned, cancel context.CancelCauseFunc) (*catalog.Image, error) {
+func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 	start := time.Now()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	known, end := s.Underway.Begin(p.Name.String(), p.Snapshotter)
 	defer end()
 	ctx = progress.With(ctx, known)

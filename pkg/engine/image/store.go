@@ -148,7 +148,7 @@ func (s *Store) Underway(ctx context.Context) []progress.Underway {
 // Ready says whether pods can have a snapshotter (empty: the default) at this moment,
 // and if not why.
 func (s *Store) Ready(snapshotter string) error {
-	_, _, err := s.files.LayersOf(snapshotter)
+	_, err := s.files.LayersOf(snapshotter)
 	return err
 }
 

@@ -72,13 +72,13 @@ func small(t testing.TB) v1.Image {
 // hasRootfs is whether a container's root filesystem is on disk.
 func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 	t.Helper()
-	l, name, err := s.files.LayersFor(id, snapshotter)
+	l, err := s.files.LayersFor(id, snapshotter)
 	test.Must(t, err)
 	if !l.Kind.Layered {
 		_, err := l.Stat(disk.InNamespace(t.Context()), disk.RootfsPrefix+id)
 		return err == nil
 	}
-	_, err = os.Stat(filepath.Join(s.files.RootfsPath(name, id), "work"))
+	_, err = os.Stat(filepath.Join(s.files.RootfsPath(l.Name, id), "work"))
 	return err == nil
 }
 

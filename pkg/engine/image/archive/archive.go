@@ -185,7 +185,7 @@ func (a *Archives) importOne(ctx context.Context, desc imagespec.Descriptor, r R
 // held by it.
 func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, find func(leases.Lease) images.HandlerFunc) (*catalog.Image, error) {
 	s := a.Puller
-	known, end := s.Underway.Begin(p.Name.String(), p.Snapshotter)
+	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
 	defer end()
 	ctx = progress.With(ctx, known)
 	leased, lease, err := s.Files.Lease(ctx, nil)

@@ -154,7 +154,7 @@ func (r *Reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(
 }
 
 func (r *Reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
-	done, err := r.Documents.Begin(ctx, desc.Size)
+	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (r *Reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([
 
 // ReadJSON reads a document, and calls use while there is memory for all of it.
 func (r *Reader) ReadJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
-	done, err := r.Documents.Begin(ctx, desc.Size)
+	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return err
 	}

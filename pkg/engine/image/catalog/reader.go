@@ -16,9 +16,11 @@ import (
 
 // Reader reads the documents that describe images, and checks them.
 type Reader struct {
-	content   content.Store
-	Limits    bounds.Limits
-	Documents Documents
+	content content.Store
+	Limits  bounds.Limits
+	// parsing is the memory for documents that all pulls of a store share. It is never
+	// held during network I/O.
+	parsing *semaphore.Weighted
 }
 
 // IsDocument reports whether content of a media type is read as a whole.
@@ -28,7 +30,7 @@ func IsDocument(mediaType string) bool {
 
 // NewReader returns a reader of what is in a content store.
 func NewReader(c content.Store, limits bounds.Limits) *Reader {
-	return &Reader{content: c, Limits: limits, Documents: Documents{semaphore.NewWeighted(documentBudget)}}
+	return &Reader{content: c, Limits: limits, parsing: semaphore.NewWeighted(documentBudget)}
 }
 
 // documentBudget is how many bytes of documents are parsed at the same time, so that
@@ -36,18 +38,14 @@ func NewReader(c content.Store, limits bounds.Limits) *Reader {
 // some kilobytes.
 const documentBudget = 4 << 20
 
-// Documents is the memory for documents that all pulls of a store share. It is never
-// held during network I/O.
-type Documents struct{ budget *semaphore.Weighted }
-
-// Begin waits until a document of so many bytes may be parsed. The caller calls done
+// reserve waits until a document of so many bytes may be parsed. The caller calls done
 // when it holds no more than what it keeps.
-func (d Documents) Begin(ctx context.Context, size int64) (done func(), err error) {
+func (r *Reader) reserve(ctx context.Context, size int64) (done func(), err error) {
 	size = min(max(size, 1), documentBudget)
-	if err := d.budget.Acquire(ctx, size); err != nil {
+	if err := r.parsing.Acquire(ctx, size); err != nil {
 		return nil, err
 	}
-	return func() { d.budget.Release(size) }, nil
+	return func() { r.parsing.Release(size) }, nil
 }
 
 // Children are what a manifest or an index lists, without what nobody reads.
@@ -55,7 +53,7 @@ func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil, nil
 	}
-	done, err := r.Documents.Begin(ctx, desc.Size)
+	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return nil, err
 	}

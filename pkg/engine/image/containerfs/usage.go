@@ -123,18 +123,18 @@ func (m *Meter) MeasureStored(ctx context.Context) error {
 // background. errdefs.ErrUnavailable before the first answer is there,
 // ErrNotFound without a root filesystem.
 func (m *Meter) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
-	l, name, err := m.files.LayersFor(containerID, snapshotter)
+	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
 		return 0, 0, "", err
 	}
-	path = m.files.RootfsPath(name, containerID)
+	path = m.files.RootfsPath(l.Name, containerID)
 	if _, err := os.Lstat(path); err != nil {
 		if _, err := l.Stat(disk.InNamespace(ctx), disk.RootfsPrefix+containerID); err != nil {
 			return 0, 0, "", fmt.Errorf("container %s has no root filesystem: %w", containerID, errdefs.ErrNotFound)
 		}
-		path = m.files.Path(disk.SnapshotsDir, name)
+		path = m.files.Path(disk.SnapshotsDir, l.Name)
 	}
-	u, ok := m.get(ctx, measureKey{snapshotter: name, container: containerID})
+	u, ok := m.get(ctx, measureKey{snapshotter: l.Name, container: containerID})
 	if !ok {
 		return 0, 0, "", fmt.Errorf("usage of container %s is not measured yet: %w", containerID, errdefs.ErrUnavailable)
 	}

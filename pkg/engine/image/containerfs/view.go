@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -230,7 +231,7 @@ func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image
 	l := vs.Files.Layers[k.Snapshotter]
 	err = vs.Mended(ctx, k, img, func() error {
 		if k.Chain != "" {
-			if err := vs.Unpacker.UnpackStored(ctx, l, k.Snapshotter, img); err != nil {
+			if err := vs.Unpacker.UnpackStored(ctx, l, img, math.MaxInt64); err != nil {
 				return fmt.Errorf("%w: %w", ErrUnpack, err)
 			}
 		}
@@ -320,7 +321,7 @@ func (vs *Views) drop(ctx context.Context, k ViewKey) error {
 
 // Load remembers which views a snapshotter has. The mounts of those that it may have to
 // work for are asked for when they are needed.
-func (vs *Views) Load(ctx context.Context, name string, l *disk.Layers) error {
+func (vs *Views) Load(ctx context.Context, l *disk.Layers) error {
 	return l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
 		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
 			return nil
@@ -329,11 +330,11 @@ func (vs *Views) Load(ctx context.Context, name string, l *disk.Layers) error {
 		if l.Kind.Layered {
 			var err error
 			if v, err = vs.read(ctx, l, info.Name); err != nil {
-				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
+				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": l.Name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
 				return nil
 			}
 		}
-		vs.Table.put(ViewKey{Snapshotter: name, Chain: chainOfView(info.Name)}, v)
+		vs.Table.put(ViewKey{Snapshotter: l.Name, Chain: chainOfView(info.Name)}, v)
 		return nil
 	})
 }

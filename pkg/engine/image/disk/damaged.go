@@ -64,14 +64,14 @@ func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 
 // DropForgotten removes the snapshots that the metadata has and the snapshotter does not:
 // its directory was lost, or restored from another backup.
-func (f *Files) DropForgotten(ctx context.Context, snapshotter string, l *Layers) error {
-	names, err := f.namedInMetadata(snapshotter)
+func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
+	names, err := f.namedInMetadata(l.Name)
 	forgotten := slices.DeleteFunc(names, func(name string) bool {
 		_, err := l.Stat(ctx, name)
 		return !errdefs.IsNotFound(err)
 	})
 	if len(forgotten) > 0 {
-		log.G(ctx).WithFields(log.Fields{"snapshots": len(forgotten), "snapshotter": snapshotter}).Warn("Removing image layers that the snapshotter has lost; they will be unpacked again when they are needed")
+		log.G(ctx).WithFields(log.Fields{"snapshots": len(forgotten), "snapshotter": l.Name}).Warn("Removing image layers that the snapshotter has lost; they will be unpacked again when they are needed")
 	}
 	// What others are built on goes after those.
 	for before := -1; len(forgotten) != before; {

@@ -84,6 +84,7 @@ func Open(ctx context.Context, c Config) (_ *Files, retErr error) {
 // Layers is one snapshotter as the Store uses it.
 type Layers struct {
 	snapshots.Snapshotter
+	Name string
 	Kind snapshotterKind
 	// raw is the snapshotter without the metadata around it.
 	raw     snapshots.Snapshotter
@@ -100,7 +101,7 @@ func (l *Layers) Excused(ctx context.Context, err error) error {
 	if err == nil || l.Proxied == nil {
 		return err
 	}
-	log.G(ctx).WithError(err).WithField("snapshotter", l.Proxied.name).Warn("Failed to look at snapshots")
+	log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to look at snapshots")
 	return nil
 }
 
@@ -209,7 +210,7 @@ func (f *Files) open(ctx context.Context, c Config) error {
 // openLayers opens a snapshotter. One that does not work here matters only to
 // whoever asks for it.
 func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKind) *Layers {
-	l := &Layers{Kind: kind, Rebases: newRebases()}
+	l := &Layers{Name: name, Kind: kind, Rebases: newRebases()}
 	if kind.Layered {
 		if _, l.Broken = f.Proof.Get(f.Root, f.Writable); l.Broken != nil {
 			log.G(ctx).WithError(l.Broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
@@ -246,7 +247,7 @@ func (f *Files) openProxied(others map[string]string) error {
 		if err != nil {
 			return err
 		}
-		f.Layers[name] = &Layers{Kind: snapshotterKind{Remote: true}, Rebases: newRebases(), raw: p, Proxied: p}
+		f.Layers[name] = &Layers{Name: name, Kind: snapshotterKind{Remote: true}, Rebases: newRebases(), raw: p, Proxied: p}
 	}
 	return nil
 }
@@ -304,22 +305,22 @@ func (f *Files) Close() error {
 	return errors.Join(errs...)
 }
 
-// LayersOf returns the snapshotter of a name (empty: the default) and the name.
-func (f *Files) LayersOf(name string) (*Layers, string, error) {
+// LayersOf returns the snapshotter of a name (empty: the default).
+func (f *Files) LayersOf(name string) (*Layers, error) {
 	name = cmp.Or(name, f.Snapshotter)
 	l, ok := f.Layers[name]
 	if !ok {
-		return nil, name, UnknownSnapshotter(name, slices.Sorted(maps.Keys(f.Layers)))
+		return nil, UnknownSnapshotter(name, slices.Sorted(maps.Keys(f.Layers)))
 	}
 	if l.Proxied != nil {
-		return l, name, l.Proxied.ready()
+		return l, l.Proxied.ready()
 	}
 	broken := l.Broken
 	if broken == nil && l.Kind.Layered {
 		_, broken = f.Proof.Get(f.Root, f.Writable)
 	}
 	if broken != nil {
-		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.Root, broken, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.Root, broken, errdefs.ErrFailedPrecondition)
 	}
-	return l, name, nil
+	return l, nil
 }

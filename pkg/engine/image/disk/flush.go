@@ -197,22 +197,22 @@ func (f *Flusher) gone(snapshotter string) error {
 
 // DropLost removes the layers of a snapshotter, of earlier boots, that may not be whole,
 // with what is built on them.
-func (f *Files) DropLost(ctx context.Context, snapshotter string, l *Layers) error {
-	lost := f.Flusher.lostIn(snapshotter)
+func (f *Files) DropLost(ctx context.Context, l *Layers) error {
+	lost := f.Flusher.lostIn(l.Name)
 	if len(lost) == 0 {
-		return f.Flusher.gone(snapshotter)
+		return f.Flusher.gone(l.Name)
 	}
 	removed, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Labels[UnpackLabel]] })
 	if err != nil {
 		return fmt.Errorf("remove layers that were not flushed: %w", err)
 	}
 	if len(removed) > 0 {
-		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": l.Name}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
 		if _, err := f.DB.GarbageCollect(ctx); err != nil {
 			return fmt.Errorf("remove layers that were not flushed: %w", err)
 		}
 	}
-	return f.Flusher.gone(snapshotter)
+	return f.Flusher.gone(l.Name)
 }
 
 // DropBuiltOn removes snapshots that are lost, with what is built on them, and returns their names.

@@ -31,9 +31,9 @@ const (
 const RootfsPrefix = "berth-rootfs-"
 
 // LayersFor checks what names a root filesystem.
-func (f *Files) LayersFor(containerID, snapshotter string) (*Layers, string, error) {
+func (f *Files) LayersFor(containerID, snapshotter string) (*Layers, error) {
 	if containerID == "" || containerID != filepath.Base(containerID) || strings.HasPrefix(containerID, ".") {
-		return nil, "", fmt.Errorf("container id %.100q cannot name a root filesystem: %w", containerID, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("container id %.100q cannot name a root filesystem: %w", containerID, errdefs.ErrInvalidArgument)
 	}
 	return f.LayersOf(snapshotter)
 }

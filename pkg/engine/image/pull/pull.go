@@ -168,12 +168,11 @@ func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 
 // Planned is a checked Request.
 type Planned struct {
-	Name        reference.Named
-	creds       *registry.Credentials
-	layers      *disk.Layers
-	Snapshotter string
-	platform    catalog.Platform
-	plainHTTP   bool
+	Name      reference.Named
+	creds     *registry.Credentials
+	Layers    *disk.Layers
+	platform  catalog.Platform
+	plainHTTP bool
 }
 
 // Plan checks a request.
@@ -186,23 +185,23 @@ func (s *Puller) Plan(r Request) (Planned, error) {
 	if err != nil {
 		return Planned{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	l, snapshotter, err := s.Files.LayersOf(r.Snapshotter)
+	l, err := s.Files.LayersOf(r.Snapshotter)
 	if err != nil {
 		return Planned{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	return Planned{Name: name, creds: creds, layers: l, Snapshotter: snapshotter, platform: r.Platform, plainHTTP: r.PlainHTTP}, nil
+	return Planned{Name: name, creds: creds, Layers: l, platform: r.Platform, plainHTTP: r.PlainHTTP}, nil
 }
 
 // key is equal for pulls that may share a download. It holds no secret.
 func (p Planned) key() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %t", p.Name, p.Snapshotter, p.platform, p.plainHTTP)
+	fmt.Fprintf(h, "%q %q %q %t", p.Name, p.Layers.Name, p.platform, p.plainHTTP)
 	fmt.Fprintf(h, " %q", p.creds.Key())
 	return hex.EncodeToString(h.Sum(nil))
 }
 
 func (p Planned) image() string {
-	text := fmt.Sprintf("%q %q", p.Name, p.Snapshotter)
+	text := fmt.Sprintf("%q %q", p.Name, p.Layers.Name)
 	if p.platform != catalog.NodePlatform {
 		text += fmt.Sprintf(" %q", p.platform)
 	}
@@ -214,7 +213,7 @@ func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 	start := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	known, end := s.Underway.Begin(p.Name.String(), p.Snapshotter)
+	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
 	defer end()
 	ctx = progress.With(ctx, known)
 	clean := registry.NewRedactor(p.creds)
@@ -231,7 +230,7 @@ func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 	}
 	s.Incomplete.Delete(img.ID)
 	log.G(ctx).WithFields(log.Fields{
-		"image": img.ID, "name": p.Name.String(), "snapshotter": p.Snapshotter,
+		"image": img.ID, "name": p.Name.String(), "snapshotter": p.Layers.Name,
 		"bytes": watched.Bytes(), "duration": time.Since(start),
 	}).WithFields(stepFields(ctx)).Info("Image pulled")
 	return img, nil
@@ -311,7 +310,7 @@ func (s *Puller) dropDamagedOf(ctx context.Context, p Planned, target imagespec.
 		return false
 	}
 	whole := s.ContentWhole(ctx, img, true, target)
-	return s.views.DropLost(ctx, s.views.KeyOf(p.Snapshotter, img.ChainID), img) || !whole
+	return s.views.DropLost(ctx, s.views.KeyOf(p.Layers.Name, img.ChainID), img) || !whole
 }
 
 // dropDamaged has what is damaged fetched, too.
@@ -342,7 +341,7 @@ func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descri
 	if !s.ContentWhole(ctx, img, false, target) {
 		return nil
 	}
-	k := s.views.KeyOf(p.Snapshotter, img.ChainID)
+	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
 	l := s.Files.Layers[k.Snapshotter]
 	if l.Kind.Layered {
 		if s.views.Table.Get(k) == nil {
@@ -394,29 +393,22 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	handler := images.Handlers(images.HandlerFunc(timed), disk.Safely(s.childrenOf(p, described)))
 	limit := s.Reader.Limits.MaxImageEntries - before
 	if catalog.DescribesArtifact(manifest) {
-		return s.bringInArtifact(ctx, p, target, handler, limit)
+		err = images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target)
+	} else {
+		err = s.unpacker.Unpack(ctx, p.Layers, described, limit, handler, target)
 	}
-	u, err := s.unpacker.Begin(ctx, p.layers, p.Snapshotter, described, limit)
 	if err != nil {
 		return nil, err
-	}
-	defer u.End()
-	dispatchErr := images.Dispatch(ctx, u.Unpack(handler), s.unpacker.Others(described), target)
-	if _, err := u.Wait(); err != nil {
-		return nil, err
-	}
-	if dispatchErr != nil {
-		return nil, dispatchErr
 	}
 	img, err := s.Reader.Load(ctx, target, p.platform)
 	if err != nil {
 		return nil, err
 	}
 	// Layers that were there before are whole too; this also finds a manifest
-	// whose layers were of types that nobody unpacks.
-	k := s.views.KeyOf(p.Snapshotter, img.ChainID)
+	// whose layers were of types that cannot be unpacked.
+	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
 	return img, s.views.Mended(ctx, k, img, func() error {
-		if err := s.unpacker.UnpackStored(ctx, p.layers, p.Snapshotter, img); err != nil {
+		if err := s.unpacker.UnpackStored(ctx, s.Files.Layers[k.Snapshotter], img, limit); err != nil {
 			return err
 		}
 		return s.see(ctx, k)
@@ -430,25 +422,10 @@ func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
 		labels = images.ChildGCLabelsFilterLayers
 	}
 	children := catalog.PickOf(images.SetChildrenMappedLabels(s.Files.Content, s.Reader.Children, labels), p.platform)
-	if p.layers.Kind.Remote {
+	if p.Layers.Kind.Remote {
 		return snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
 	}
 	return children
-}
-
-func (s *Puller) bringInArtifact(ctx context.Context, p Planned, target imagespec.Descriptor, handler images.Handler, limit int64) (*catalog.Image, error) {
-	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target); err != nil {
-		return nil, err
-	}
-	img, err := s.Reader.Load(ctx, target, p.platform)
-	if err != nil {
-		return nil, err
-	}
-	k := s.views.KeyOf(p.Snapshotter, img.ChainID)
-	if err := s.unpacker.UnpackArtifact(ctx, s.Files.Layers[k.Snapshotter], k.Snapshotter, img, limit); err != nil {
-		return nil, err
-	}
-	return img, s.see(ctx, k)
 }
 
 // see makes the view of what was unpacked.

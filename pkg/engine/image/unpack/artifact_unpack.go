@@ -31,10 +31,10 @@ const LinkedLabel = "berth.dev/linked-bytes"
 // whose name follows.
 const SnapshotRef = "containerd.io/gc.ref.snapshot."
 
-// UnpackArtifact makes the volume of an artifact: a snapshot that is called by its
+// unpackArtifact makes the volume of an artifact: a snapshot that is called by its
 // chain. Its files are hard links to content, so that they take no space and no time.
-func (u *Unpacker) UnpackArtifact(ctx context.Context, l *disk.Layers, name string, img *catalog.Image, limit int64) (err error) {
-	lock := name + "/" + img.ChainID.String()
+func (u *Unpacker) unpackArtifact(ctx context.Context, l *disk.Layers, img *catalog.Image, limit int64) (err error) {
+	lock := l.Name + "/" + img.ChainID.String()
 	if err := u.Locks.Lock(ctx, lock); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (u *Unpacker) UnpackArtifact(ctx context.Context, l *disk.Layers, name stri
 		return err
 	}
 	// As long as there is the manifest its volume is not collected.
-	ref := SnapshotRef + name
+	ref := SnapshotRef + l.Name
 	info := content.Info{Digest: img.Manifest.Digest, Labels: map[string]string{ref: img.ChainID.String()}}
 	_, err = u.content.Update(ctx, info, "labels."+ref)
 	return err

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	eventsapi "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
@@ -35,8 +34,6 @@ type Catalog struct {
 	// changing is held while records and then the index change, so that both
 	// change in the same order. Never during a download.
 	changing sync.Mutex
-	// Changes counts what was recorded and forgotten.
-	Changes atomic.Uint64
 }
 
 // New returns an empty one; e may be nil.
@@ -165,7 +162,6 @@ func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease lea
 		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
 	}
 	img = c.Index.put(img, n.Platform, n.Target.Digest, n.Names...)
-	c.Changes.Add(1)
 	for i, name := range n.Names {
 		if created[i] {
 			c.tell(ctx, "/images/create", &eventsapi.ImageCreate{Name: name, Labels: n.Labels})
@@ -254,7 +250,6 @@ func (c *Catalog) forgetNames(ctx context.Context, names []string) error {
 		return err
 	}
 	c.Index.drop(names...)
-	c.Changes.Add(1)
 	for _, name := range names {
 		c.tell(ctx, "/images/delete", &eventsapi.ImageDelete{Name: name})
 	}

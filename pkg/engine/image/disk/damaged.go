@@ -31,7 +31,7 @@ func (f *Files) DropDamaged(ctx context.Context, desc imagespec.Descriptor, read
 	if err != nil {
 		return false, err
 	}
-	path := f.Path("content", "blobs", desc.Digest.Algorithm().String(), desc.Digest.Encoded())
+	path := f.BlobPath(desc.Digest)
 	if isWhole(path, desc.Digest, info.Size, read) {
 		return false, nil
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 )
@@ -48,21 +49,19 @@ func (f *Files) VolumesPath(snapshotter, containerID string) string {
 	return filepath.Join(f.RootfsPath(snapshotter, containerID), "volumes")
 }
 
+// BlobPath is the file of a blob.
+func (f *Files) BlobPath(d digest.Digest) string {
+	return f.Path("content", "blobs", d.Algorithm().String(), d.Encoded())
+}
+
 // WhereTo needs no mount: whiteouts are what an overlay mount would make of them.
 func WhereTo(mounts []mount.Mount) (layerproc.Layer, error) {
+	to := layerproc.Layer{}
 	if len(mounts) == 1 && mounts[0].Type == "bind" {
-		return layerproc.Layer{Root: mounts[0].Source}, nil
-	}
-	to := layerproc.Layer{Overlay: true}
-	if len(mounts) == 1 && mounts[0].Type == "overlay" {
-		for _, o := range mounts[0].Options {
-			switch key, value, _ := strings.Cut(o, "="); key {
-			case "upperdir":
-				to.Root = value
-			case "lowerdir":
-				to.Below = strings.Split(value, ":")
-			}
-		}
+		to.Root = mounts[0].Source
+	} else if len(mounts) == 1 && mounts[0].Type == "overlay" {
+		upper, below := readOverlay(mounts[0].Options)
+		to = layerproc.Layer{Root: upper, Overlay: true, Below: below.Lower}
 	}
 	if to.Root == "" {
 		return to, fmt.Errorf("unpack into mounts of an unexpected kind: %w", errdefs.ErrInternal)

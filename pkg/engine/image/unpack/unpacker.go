@@ -38,12 +38,12 @@ type Config struct {
 type Unpacker struct {
 	Config
 
-	content  content.Store
-	blobs    string // the directory of content
-	Reader   *catalog.Reader
-	slots    *semaphore.Weighted
+	files  *disk.Files
+	Reader *catalog.Reader
+	// slots bounds the layers that are unpacked at the same time.
+	slots *semaphore.Weighted
+	// children unpack, one layer at a time each.
 	children *Children
-	flusher  *disk.Flusher
 	// Locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
 	Locks *keyedlock.Locks
@@ -52,7 +52,7 @@ type Unpacker struct {
 // New returns an unpacker, which Close ends.
 func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 	return &Unpacker{
-		Config: c, content: f.Content, blobs: f.Path("content", "blobs"), Reader: r, flusher: f.Flusher,
+		Config: c, files: f, Reader: r,
 		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), Locks: keyedlock.New(1),
 		children: NewChildren(r.Limits.MaxUnpackMemory),
 	}
@@ -64,11 +64,11 @@ func (u *Unpacker) Close() { u.children.Close() }
 // Unpack dispatches target by h, which fetches, and unpacks into a snapshotter the layers
 // that come. Limit bounds the entries of all layers.
 func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Described, limit int64, h images.Handler, target imagespec.Descriptor) error {
-	id, labels, err := u.flusher.Begin()
+	id, labels, err := u.files.Flusher.Begin()
 	if err != nil {
 		return err
 	}
-	defer u.flusher.End(id)
+	defer u.files.Flusher.End(id)
 	var capabilities []string
 	if l.Kind.Rebase {
 		capabilities = append(capabilities, snapshots.RebaseCap)
@@ -94,7 +94,7 @@ func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Descri
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())
 	}
-	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.Reader, of.Manifest}, options...)
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.files.Content, u.Reader, of.Manifest}, options...)
 	if err != nil {
 		return err
 	}
@@ -128,9 +128,8 @@ func withoutSnapshotAnnotations(h images.Handler) images.Handler {
 // applier unpacks layers of one pull, by one unpacking.
 func (u *Unpacker) applier(ctx context.Context, l *disk.Layers, id string, limit int64) *applier {
 	return &applier{
-		content: u.content, blobs: u.blobs, keysDir: u.KeysDir, children: u.children, entries: &entryLimit{max: limit},
-		slots: u.slots, layers: l, pull: ctx, unpacking: &progress.Step{Name: step.Unpack}, underway: progress.From(ctx),
-		wrote: func(dir string) error { return u.flusher.Wrote(id, dir) },
+		Unpacker: u, id: id, entries: &entryLimit{max: limit}, layers: l,
+		pull: ctx, step: &progress.Step{Name: step.Unpack}, underway: progress.From(ctx),
 	}
 }
 

@@ -75,33 +75,20 @@ func (p Platform) String() string {
 func (p Platform) Matcher() platforms.MatchComparer {
 	switch p {
 	case WasmPlatform:
-		return wasmMatcher{}
+		return modules
 	case AnyPlatform:
-		return eitherMatcher{platforms.Default(), wasmMatcher{}}
+		return eitherMatcher{platforms.Default(), modules}
 	case NodePlatform:
 	}
 	return platforms.Default()
 }
 
-// wasmSystems are the interfaces that modules are built for, the preferred first. All of
-// them are called modules for wasi: engines tell them apart by what is in the module.
-var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
+// modules are those for the interfaces that modules are built for, the preferred first. All
+// of them are called modules for wasi: engines tell them apart by what is in the module.
+var modules = platforms.Ordered(platforms.MustParse("wasi/wasm"), platforms.MustParse("wasip1/wasm"), platforms.MustParse("wasip2/wasm"))
 
 // IsWasm says whether an image has modules. Shims go by the architecture alone.
 func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
-
-type wasmMatcher struct{}
-
-func (wasmMatcher) Match(p imagespec.Platform) bool {
-	return IsWasm(p) && slices.Contains(wasmSystems, p.OS)
-}
-
-func (m wasmMatcher) Less(a, b imagespec.Platform) bool {
-	if !m.Match(a) || !m.Match(b) {
-		return m.Match(a)
-	}
-	return slices.Index(wasmSystems, a.OS) < slices.Index(wasmSystems, b.OS)
-}
 
 // eitherMatcher prefers what the first matches.
 type eitherMatcher struct{ first, second platforms.MatchComparer }

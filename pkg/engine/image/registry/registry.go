@@ -13,10 +13,14 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
 // userAgent is how the daemon presents itself to registries.
@@ -78,6 +82,30 @@ func New(ctx context.Context, o Options) *Client {
 	})
 	return r
 }
+
+// configured has the hosts of a registry as its hosts.toml says, or as containerd
+// takes it for without one. Advice on a configuration is logged only if there is
+// one: a registry on localhost is tried over TLS and then without, and who has
+// configured neither can change neither.
+func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts {
+	told, untold := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
+	return func(host string) ([]docker.RegistryHost, error) {
+		if o.HostDir == nil {
+			return untold(host)
+		}
+		if dir, err := o.HostDir(host); errdefs.IsNotFound(err) || err == nil && dir == "" {
+			return untold(host)
+		} else if err == nil {
+			if err := trusted.Hosts(dir); err != nil {
+				return nil, err
+			}
+		}
+		return told(host)
+	}
+}
+
+// warningsOnly takes a logger's advice away.
+func warningsOnly(l *logrus.Logger) { l.Level = min(l.Level, log.WarnLevel) }
 
 // Resolve returns what a name stands for.
 func (r *Client) Resolve(ctx context.Context, name string) (imagespec.Descriptor, error) {

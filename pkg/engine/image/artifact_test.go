@@ -122,7 +122,7 @@ func TestArtifactVolume(t *testing.T) {
 	if again := pullImage(t, s, app); again.ID != img.ID {
 		t.Errorf("%s, then %s", img.ID, again.ID)
 	}
-	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c2", img, "")), errdefs.IsFailedPrecondition, "volume")
+	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c2", img, "", nil)), errdefs.IsFailedPrecondition, "volume")
 	test.Is(t, test.Err(s.Whole(t.Context(), img)), errdefs.IsFailedPrecondition, "configuration of an artifact")
 
 	// A container keeps its volume, also over a restart, and nothing is left after it.

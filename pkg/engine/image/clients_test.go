@@ -125,7 +125,7 @@ func TestImagesOfClients(t *testing.T) {
 			if again.ID != img.ID || slices.Contains(again.RepoTags, app) {
 				t.Errorf("after a restart: %+v", again)
 			}
-			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "")), "a container of it")
+			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "", nil)), "a container of it")
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			for _, n := range append(again.RepoTags, again.RepoDigests...) {
 				test.Must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
@@ -237,7 +237,7 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 		both.Wait()
 		test.Must(t, s.Clients().Collect(ctx))
 		for _, left := range s.List() {
-			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "")), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
+			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "", nil)), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			test.Must(t, s.Remove(ctx, left.ID))
 		}

@@ -18,9 +18,9 @@ import (
 // PrepareRootfs makes the root filesystem of a container, as described at containerfs.Roots. An
 // image that is here for a snapshotter which fetches layers by itself may lack them:
 // they are fetched then, without credentials.
-func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...containerfs.RootfsOption) (fs *containerfs.Rootfs, err error) {
+func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *containerfs.Owner) (fs *containerfs.Rootfs, err error) {
 	err = s.withLayers(ctx, img, snapshotter, func() error {
-		fs, err = s.Roots.PrepareRootfs(ctx, containerID, img, snapshotter, opts...)
+		fs, err = s.Roots.PrepareRootfs(ctx, containerID, img, snapshotter, owner)
 		return err
 	})
 	return fs, err

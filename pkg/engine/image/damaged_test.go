@@ -21,7 +21,7 @@ import (
 // lowerOf are the directories of an image's layers, topmost first.
 func lowerOf(t *testing.T, s *Store, img *catalog.Image) []string {
 	t.Helper()
-	v := s.views.Table.Get(s.views.KeyOf(s.cfg.DefaultSnapshotter, img.ChainID))
+	v := s.views.Get(s.views.KeyOf(s.cfg.DefaultSnapshotter, img.ChainID))
 	if v == nil {
 		t.Fatal("the image is not unpacked")
 	}
@@ -122,7 +122,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 						runs(t, s, img, "c1")
 						return
 					}
-					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "")), "there is a root filesystem without a layer")
+					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "", nil)), "there is a root filesystem without a layer")
 					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: app}}
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() != nil {
 						t.Errorf("a kubelet would not pull: %v, %v", st.GetImage(), err)

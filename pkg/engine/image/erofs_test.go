@@ -59,7 +59,7 @@ func TestErofs(t *testing.T) {
 	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
 	t.Cleanup(func() { test.Must(t, disk.UnmountLayers(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts"))) })
 	img := pullImage(t, s, app)
-	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	dir := t.TempDir()
 	test.Must(t, mount.All(fs.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
@@ -70,7 +70,7 @@ func TestErofs(t *testing.T) {
 	}
 
 	// The same layers under overlayfs, beside it.
-	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Overlayfs))(t)
+	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Overlayfs, nil))(t)
 	test.Must(t, mount.All(other.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
 	test.Must(t, mount.UnmountAll(dir, 0))
@@ -80,7 +80,7 @@ func TestErofs(t *testing.T) {
 	test.Must(t, disk.UnmountLayers(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts")))
 	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: disk.Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: disk.Overlayfs}}))
-	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, disk.Erofs))(t)
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, disk.Erofs, nil))(t)
 	test.Must(t, mount.All(again.Mounts, dir))
 	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "written"))), "what was written")
 	test.Must(t, mount.UnmountAll(dir, 0))

@@ -138,7 +138,7 @@ func TestDirectoriesOfLayersBelow(t *testing.T) {
 		layer(t, file{name: "data/", uid: 1000}, file{name: "data/deep/", uid: 1001}),
 		layer(t, file{name: "data/deep/file"}),
 		layer(t, file{name: "data/other"}, file{name: "new/file"})))
-	v := s.views.Table.Get(containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID})
+	v := s.views.Get(containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID})
 	seen := 0
 	for _, dir := range v.Stack.Lower {
 		for name, uid := range map[string]uint32{"data": 1000, "data/deep": 1001, "new": 0} {

@@ -115,7 +115,7 @@ func TestPullWasm(t *testing.T) {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
 						run := test.Value(s.ToRun(app, catalog.WasmPlatform))(t)
-						root := test.Value(s.PrepareRootfs(t.Context(), "c1", run, ""))(t)
+						root := test.Value(s.PrepareRootfs(t.Context(), "c1", run, "", nil))(t)
 						dir := mounted(t, root.Mounts)
 						sameTree(t, tree(t, dir), tc.root)
 						test.Must(t, mount.UnmountAll(dir, 0))

@@ -97,7 +97,7 @@ func answers(t *testing.T, s *Store, want bool) {
 func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	test.Must(t, s.Retain(t.Context(), nil))
-	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "other")))
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "other", nil)))
 	p.server.Stop()
 	answers(t, s, false)
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", "other"))
@@ -115,7 +115,7 @@ func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	for _, id := range []string{"kept", "orphan"} {
-		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "other")))
+		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "other", nil)))
 	}
 	all := len(p.left(t))
 	p.server.Stop()
@@ -123,7 +123,7 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
 	p.start(t)
 	answers(t, s, true)
-	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other")))
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other", nil)))
 	test.Eventually(t, "the orphan is gone, and no other", func() bool { return len(p.left(t)) == all })
 	for _, id := range []string{"kept", "later"} {
 		if !hasRootfs(t, s, id, "other") {

@@ -157,7 +157,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				t.Errorf("status: %v %v", status, err)
 			}
 			_, wholeErr := s.Whole(ctx, img)
-			_, rootErr := s.PrepareRootfs(ctx, "container", img, "")
+			_, rootErr := s.PrepareRootfs(ctx, "container", img, "", nil)
 			_, volumeErr := s.PrepareVolume(ctx, "container", img, "")
 			for _, err := range []error{wholeErr, rootErr, volumeErr} {
 				if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "remove it") {

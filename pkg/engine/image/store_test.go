@@ -85,7 +85,7 @@ func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 // wantFiles checks the files of a container's root filesystem, and returns where it is mounted.
 func wantFiles(t testing.TB, s *Store, img *catalog.Image, id, snapshotter string, want map[string]string) string {
 	t.Helper()
-	root := test.Value(s.PrepareRootfs(t.Context(), id, img, snapshotter))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), id, img, snapshotter, nil))(t)
 	dir := mounted(t, root.Mounts)
 	sameTree(t, tree(t, dir), want)
 	return dir
@@ -204,7 +204,7 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 		t.Errorf("size %d does not count the layers", img.Size)
 	}
 
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	if root.Snapshotter != disk.Overlayfs || root.Upper == "" {
 		t.Errorf("rootfs %+v", root)
 	}
@@ -326,7 +326,7 @@ func TestRestartKeepsImages(t *testing.T) {
 	if !img.Pinned {
 		t.Error("not pinned")
 	}
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	s = reopen(t, s)
 	got := test.Value(s.Get(app))(t)
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", img) {
@@ -334,7 +334,7 @@ func TestRestartKeepsImages(t *testing.T) {
 	}
 	before := writes(t, s)
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
-	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, ""))(t)
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, "", nil))(t)
 	if fmt.Sprint(again) != fmt.Sprint(root) {
 		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
 	}

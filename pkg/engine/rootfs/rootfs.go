@@ -54,7 +54,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	if c.Sandbox.Spec().Plan.User != nil {
 		return nil, m.mountMapped(ctx, c, img, rootfs)
 	}
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter)
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, nil)
 	if err != nil {
 		return nil, fmt.Errorf("root filesystem: %w", err)
 	}
@@ -71,7 +71,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 // not left to a shim, which would need a process to learn of the mapping.
 func (m *Mounts) mountMapped(ctx context.Context, c *pod.Container, img *catalog.Image, rootfs string) error {
 	uid, gid := c.Sandbox.Spec().Plan.Root()
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, containerfs.OwnedBy(int(uid), int(gid)))
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, &containerfs.Owner{UID: int(uid), GID: int(gid)})
 	if err != nil {
 		return fmt.Errorf("root filesystem: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 
 // Whole says whether the layers of a view are on disk.
 func (vs *Views) Whole(k ViewKey) bool {
-	v := vs.Table.Get(k)
+	v := vs.Get(k)
 	return v == nil || allThere(v.Stack.Lower)
 }
 
@@ -57,7 +57,7 @@ func (vs *Views) DropLost(ctx context.Context, k ViewKey, img *catalog.Image) bo
 	gone, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Name] })
 	for name := range gone {
 		if strings.HasPrefix(name, viewPrefix) {
-			vs.Table.forget(ViewKey{Snapshotter: k.Snapshotter, Chain: chainOfView(name)})
+			vs.forget(ViewKey{Snapshotter: k.Snapshotter, Chain: chainOfView(name)})
 		}
 	}
 	if len(gone) > 0 || err != nil {

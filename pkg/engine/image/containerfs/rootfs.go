@@ -48,20 +48,10 @@ type Use struct {
 	Snapshotter string
 }
 
-// RootfsOption changes a root filesystem from the usual.
-type RootfsOption func(*rootfsOptions)
-
-type rootfsOptions struct {
-	uid, gid int
-	mapped   bool
-}
-
-// OwnedBy makes a root filesystem for a user namespace whose root has these ids
-// on the host: what the container writes belongs to the ids that it has on the
-// host. The image's layers do not: Rootfs.Mounts must be mounted by package idmap.
-func OwnedBy(uid, gid int) RootfsOption {
-	return func(o *rootfsOptions) { o.uid, o.gid, o.mapped = uid, gid, true }
-}
+// Owner has the ids on the host of the root of a user namespace: what a container in it
+// writes belongs to the ids that it has on the host. The image's layers do not:
+// Rootfs.Mounts must be mounted by package idmap.
+type Owner struct{ UID, GID int }
 
 // Roots makes the root filesystems of containers, and removes them.
 type Roots struct {
@@ -102,11 +92,11 @@ func cannotMap(snapshotter string) error {
 // PrepareRootfs makes the root filesystem of a container. It unpacks the image
 // into the snapshotter (empty: the default) if that was not done yet. A second
 // call with the same id answers the same. Nothing is written to a database when
-// the snapshotter is an overlay and the image is unpacked.
+// the snapshotter is an overlay and the image is unpacked. Without an owner it is root's.
 //
 // errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition
 // for one that does not work here, ErrNotFound when the image is gone.
-func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
+func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *Owner) (*Rootfs, error) {
 	ctx = disk.InNamespace(ctx)
 	if err := img.Runnable(); err != nil {
 		return nil, err
@@ -115,20 +105,16 @@ func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *cata
 	if err != nil {
 		return nil, err
 	}
-	var o rootfsOptions
-	for _, opt := range opts {
-		opt(&o)
-	}
 	k := ViewKey{Snapshotter: l.Name, Chain: img.RootChain()}
 	if !l.Kind.Layered {
-		return m.prepareSnapshot(ctx, k, containerID, img, o)
+		return m.prepareSnapshot(ctx, k, containerID, img, owner)
 	}
 	v, undo, err := m.views.Hold(ctx, containerID, k, img)
 	if err != nil {
 		return nil, err
 	}
 	dir := m.files.RootfsPath(l.Name, containerID)
-	if err := makeWritable(dir, o); err != nil {
+	if err := makeWritable(dir, cmp.Or(owner, &Owner{})); err != nil {
 		undo()
 		return nil, explainWritable(containerID, m.files.Writable, err)
 	}
@@ -219,7 +205,7 @@ func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
 		return "", disk.Stack{}, err
 	}
 	upper = filepath.Join(m.files.RootfsPath(l.Name, u.Owner), "fs")
-	v := m.views.Table.Get(ViewKey{Snapshotter: l.Name, Chain: u.ChainID})
+	v := m.views.Get(ViewKey{Snapshotter: l.Name, Chain: u.ChainID})
 	if _, err := os.Stat(upper); err != nil || v == nil {
 		return "", disk.Stack{}, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
@@ -251,7 +237,7 @@ func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
 	m.meter.forget(l.Name, containerID)
-	for _, k := range m.views.Table.Release(containerID) {
+	for _, k := range m.views.Release(containerID) {
 		if !m.views.hasImage(k.Chain) {
 			m.work.Collector.Kick()
 		}
@@ -268,9 +254,7 @@ func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 	for _, u := range inUse {
 		owners[u.Owner] = true
 	}
-	m.views.Table.retain(inUse, func(u Use) ViewKey {
-		return m.views.KeyOf(cmp.Or(u.Snapshotter, m.files.Snapshotter), u.ChainID)
-	})
+	m.views.retain(inUse)
 	var errs []error
 	for _, l := range m.files.Layers {
 		if l.Broken != nil || l.Proxied != nil && m.dropsLate(l, owners) {
@@ -336,7 +320,7 @@ func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, owners map[stri
 
 // makeWritable makes the directories of a writable layer. They may be there; if
 // they were not, a failure leaves none.
-func makeWritable(dir string, o rootfsOptions) (err error) {
+func makeWritable(dir string, o *Owner) (err error) {
 	// Open makes the parent too, unless it finds no room.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
@@ -362,7 +346,7 @@ func makeWritable(dir string, o rootfsOptions) (err error) {
 		}
 	}
 	// The upper directory is what a process sees as "/": no umask may narrow it.
-	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.uid, o.gid))
+	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.UID, o.GID))
 }
 
 func explainWritable(containerID, root string, err error) error {
@@ -383,8 +367,8 @@ func (m *Roots) stacked(v *View, name, dir string) *Rootfs {
 }
 
 // prepareSnapshot makes a root filesystem out of a snapshot of its own.
-func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, o rootfsOptions) (*Rootfs, error) {
-	if o.mapped {
+func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, owner *Owner) (*Rootfs, error) {
+	if owner != nil {
 		return nil, cannotMap(k.Snapshotter)
 	}
 	key := disk.RootfsPrefix + containerID

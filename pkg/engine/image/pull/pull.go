@@ -344,7 +344,7 @@ func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descri
 	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
 	l := s.Files.Layers[k.Snapshotter]
 	if l.Kind.Layered {
-		if s.views.Table.Get(k) == nil {
+		if s.views.Get(k) == nil {
 			return nil
 		}
 		if !s.views.Whole(k) {

@@ -23,8 +23,9 @@ import (
 type Broker struct {
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
-
-	tasks knownTasks
+	// tasks are those that have started since the daemon has, by container, until that is
+	// removed: by then neither the process nor the container can be asked any more.
+	tasks map[string]task
 }
 
 // subscriberBuffer is how many events a subscriber may be behind, and maxSubscribers how

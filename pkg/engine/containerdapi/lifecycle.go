@@ -3,7 +3,6 @@ package containerdapi
 import (
 	"cmp"
 	"context"
-	"sync"
 	"time"
 
 	events "github.com/containerd/containerd/api/events"
@@ -15,13 +14,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// knownTasks are the tasks that have started since the daemon has, until their containers
-// are removed: by then neither the process nor the container can be asked any more.
-type knownTasks struct {
-	mu    sync.Mutex
-	tasks map[string]task
-}
-
 type task struct {
 	pid  uint32
 	code uint32
@@ -31,10 +23,10 @@ type task struct {
 
 // next takes in what has happened, and returns the task as it was before a removal. False
 // is a container that has none.
-func (k *knownTasks) next(id string, t runtimeapi.ContainerEventType, now task, has bool) (task, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known, ok := k.tasks[id]
+func (b *Broker) next(id string, t runtimeapi.ContainerEventType, now task, has bool) (task, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known, ok := b.tasks[id]
 	switch t {
 	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
 		if !has {
@@ -48,15 +40,15 @@ func (k *knownTasks) next(id string, t runtimeapi.ContainerEventType, now task, 
 		now.pid = known.pid
 		known = now
 	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
-		delete(k.tasks, id)
+		delete(b.tasks, id)
 		return known, ok
 	default:
 		return task{}, false
 	}
-	if k.tasks == nil {
-		k.tasks = map[string]task{}
+	if b.tasks == nil {
+		b.tasks = map[string]task{}
 	}
-	k.tasks[id] = known
+	b.tasks[id] = known
 	return known, true
 }
 
@@ -64,7 +56,7 @@ func (k *knownTasks) next(id string, t runtimeapi.ContainerEventType, now task, 
 // to this API's, too, in its words.
 func (b *Broker) Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) {
 	now, has := taskOf(s, c, id)
-	known, has := b.tasks.next(id, t, now, has)
+	known, has := b.next(id, t, now, has)
 	if !b.listened() {
 		return
 	}

@@ -185,7 +185,7 @@ func TestLifeEvents(t *testing.T) {
 		}
 		test.Equal(t, fmt.Sprint(step.name), strings.Join(got, ", "), step.want)
 	}
-	if n := len(b.tasks.tasks); n != 0 {
+	if n := len(b.tasks); n != 0 {
 		t.Errorf("%d tasks of removed containers are known", n)
 	}
 }

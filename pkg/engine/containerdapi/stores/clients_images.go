@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
@@ -129,31 +128,15 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		if err := c.of.store.Catalog.NameAgain(ctx, n); !errdefs.IsNotFound(err) {
 			return err
 		}
-		_, err := s.Adopt(ctx, p, n, c.hold)
+		_, err := s.Adopt(ctx, p, n, func(d digest.Digest) error {
+			return fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", d, errdefs.ErrFailedPrecondition)
+		})
 		if err != nil {
 			return fmt.Errorf("image %s: %w", img.Name, err)
 		}
 		log.G(ctx).WithField("name", img.Name).Info("Image added by a client of the containerd API")
 		return nil
 	})
-}
-
-// hold keeps what an image consists of from being collected until it is recorded.
-func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
-	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		f := c.of.store.Files
-		if err := f.Leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
-			return nil, err
-		}
-		info, err := f.Content.Info(ctx, desc.Digest)
-		if errdefs.IsNotFound(err) {
-			return nil, fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", desc.Digest, errdefs.ErrFailedPrecondition)
-		}
-		if err == nil && info.Size != desc.Size {
-			err = fmt.Errorf("content %s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
-		}
-		return nil, err
-	}
 }
 
 // collectorLabels begin the labels by which content, images and leases say to the

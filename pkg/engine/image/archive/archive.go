@@ -10,13 +10,13 @@ import (
 	"io"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
@@ -178,12 +178,13 @@ func (a *Archives) importOne(ctx context.Context, desc imagespec.Descriptor, r R
 		return nil, err
 	}
 	n := catalog.Naming{Names: names, Target: desc, Labels: catalog.KubeletLabels}
-	return a.Adopt(ctx, p, n, func(leases.Lease) images.HandlerFunc { return a.isThere })
+	return a.Adopt(ctx, p, n, func(d digest.Digest) error {
+		return fmt.Errorf("the archive lacks %s: %w", d, errdefs.ErrInvalidArgument)
+	})
 }
 
-// Adopt makes an image of what is in the content store. What find finds for a lease is
-// held by it.
-func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, find func(leases.Lease) images.HandlerFunc) (*catalog.Image, error) {
+// Adopt makes an image of what is in the content store. Lacks is the error of what is not.
+func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, lacks func(digest.Digest) error) (*catalog.Image, error) {
 	s := a.Puller
 	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
 	defer end()
@@ -192,7 +193,7 @@ func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, 
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.BringIn(leased, p, pull.Source{Target: n.Target, Fetch: find(lease), Expect: func([]imagespec.Descriptor) {}}, lease)
+	img, err := s.BringIn(leased, p, pull.Source{Target: n.Target, Fetch: a.hold(lease, lacks), Expect: func([]imagespec.Descriptor) {}}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.PublishAs(ctx, p, img, n, lease)
@@ -203,16 +204,22 @@ func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, 
 	return img, err
 }
 
-// isThere fails for what neither the archive nor the store has.
-func (a *Archives) isThere(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-	info, err := a.Puller.Files.Content.Info(ctx, desc.Digest)
-	if errdefs.IsNotFound(err) {
-		return nil, fmt.Errorf("the archive lacks %s: %w", desc.Digest, errdefs.ErrInvalidArgument)
+// hold keeps content from being collected by a lease. Lacks is the error of what is not there.
+func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) images.HandlerFunc {
+	f := a.Puller.Files
+	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if err := f.Leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
+			return nil, err
+		}
+		info, err := f.Content.Info(ctx, desc.Digest)
+		if errdefs.IsNotFound(err) {
+			return nil, lacks(desc.Digest)
+		}
+		if err == nil && info.Size != desc.Size {
+			err = fmt.Errorf("content %s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+		}
+		return nil, err
 	}
-	if err == nil && info.Size != desc.Size {
-		err = fmt.Errorf("%s has %d bytes, but the archive says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
-	}
-	return nil, err
 }
 
 // Export writes images as one archive, which docker, containerd and Import read. Each
@@ -244,7 +251,10 @@ func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error
 		if name == "" {
 			return fmt.Errorf("image %s has no name: %w", img.ID, errdefs.ErrFailedPrecondition)
 		}
-		if err := a.hold(ctx, img); err != nil {
+		held := a.hold(lease, func(d digest.Digest) error {
+			return fmt.Errorf("%s of image %s is not on this node: its layers were discarded when they were unpacked, or its snapshotter fetches them by itself: %w", d, img.ID, errdefs.ErrNotFound)
+		})
+		if err := images.Walk(ctx, images.Handlers(held, images.HandlerFunc(s.Reader.Children)), img.Manifest); err != nil {
 			return err
 		}
 		// The manifest of its platform is what is there.
@@ -252,22 +262,6 @@ func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error
 	}
 	what = append(what, archive.WithPlatform(catalog.AnyPlatform.Matcher()), archive.WithSkipNonDistributableBlobs())
 	return archive.Export(ctx, s.Files.Content, to, what...)
-}
-
-// hold keeps what an image consists of from being collected while it is exported.
-func (a *Archives) hold(ctx context.Context, img *catalog.Image) error {
-	s := a.Puller
-	hold := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		w, err := s.Files.Content.Writer(ctx, content.WithRef("hold-"+desc.Digest.String()), content.WithDescriptor(desc))
-		if errdefs.IsAlreadyExists(err) {
-			return nil, nil
-		}
-		if err == nil {
-			err = errors.Join(w.Close(), s.Files.Content.Abort(ctx, "hold-"+desc.Digest.String()))
-		}
-		return nil, errors.Join(fmt.Errorf("%s of image %s is not on this node: its layers were discarded when they were unpacked, or its snapshotter fetches them by itself: %w", desc.Digest, img.ID, errdefs.ErrNotFound), err)
-	})
-	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.Reader.Children)), img.Manifest)
 }
 
 func explainArchive(err error, root string) error {

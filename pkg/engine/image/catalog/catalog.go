@@ -68,17 +68,18 @@ func (c *Catalog) Load(ctx context.Context) error {
 
 func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	p := recordedPlatform(rec.Labels)
-	img, err := c.Reader.Load(ctx, rec.Target, p)
-	if bounds.IsBeyond(err) {
-		log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
-		img, err = c.Reader.unusable(ctx, rec.Target, p, err)
+	load := func(p Platform) (*Image, error) {
+		img, err := c.Reader.Load(ctx, rec.Target, p)
+		if bounds.IsBeyond(err) {
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
+			return c.Reader.unusable(ctx, rec.Target, p, err)
+		}
+		return img, err
 	}
+	img, err := load(p)
 	if errdefs.IsNotFound(err) {
 		// It may have been picked by what the index says, and recorded by what it says itself.
-		other, otherwise := c.Reader.Load(ctx, rec.Target, AnyPlatform)
-		if bounds.IsBeyond(otherwise) {
-			other, otherwise = c.Reader.unusable(ctx, rec.Target, AnyPlatform, otherwise)
-		}
+		other, otherwise := load(AnyPlatform)
 		// The platform of an image that takes too much memory is unknown.
 		if otherwise == nil && (other.unusable != nil || KindOf(other.Platform) == p) {
 			img, err = other, nil

@@ -57,7 +57,7 @@ func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wante
 // findManifest fetches indexes, from target on, down to the manifest of a platform that
 // is wanted.
 func (r *Reader) findManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
-	pick := r.pick(wanted)
+	pick := PickOf(r.Children, wanted)
 	desc := target
 	for range maxIndexDepth + 1 {
 		isIndex := images.IsIndexType(desc.MediaType)

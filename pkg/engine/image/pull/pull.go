@@ -3,8 +3,6 @@ package pull
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -194,10 +192,7 @@ func (s *Puller) Plan(r Request) (Planned, error) {
 
 // key is equal for pulls that may share a download. It holds no secret.
 func (p Planned) key() string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %t", p.Name, p.Layers.Name, p.platform, p.plainHTTP)
-	fmt.Fprintf(h, " %q", p.creds.Key())
-	return hex.EncodeToString(h.Sum(nil))
+	return fmt.Sprintf("%q %q %q %t %q", p.Name, p.Layers.Name, p.platform, p.plainHTTP, p.creds.Key())
 }
 
 func (p Planned) image() string {
@@ -229,20 +224,15 @@ func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 		})
 	}
 	s.Incomplete.Delete(img.ID)
-	log.G(ctx).WithFields(log.Fields{
+	fields := log.Fields{
 		"image": img.ID, "name": p.Name.String(), "snapshotter": p.Layers.Name,
 		"bytes": watched.Bytes(), "duration": time.Since(start),
-	}).WithFields(stepFields(ctx)).Info("Image pulled")
-	return img, nil
-}
-
-// stepFields are what the parts of a pull took, for the log.
-func stepFields(ctx context.Context) log.Fields {
-	fields := log.Fields{}
-	for _, s := range step.Of(ctx) {
-		fields[s.Name] = s.Took
 	}
-	return fields
+	for _, part := range step.Of(ctx) {
+		fields[part.Name] = part.Took
+	}
+	log.G(ctx).WithFields(fields).Info("Image pulled")
+	return img, nil
 }
 
 func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Progress) (*catalog.Image, error) {
@@ -407,11 +397,16 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	// Layers that were there before are whole too; this also finds a manifest
 	// whose layers were of types that cannot be unpacked.
 	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
+	l := s.Files.Layers[k.Snapshotter]
 	return img, s.views.Mended(ctx, k, img, func() error {
-		if err := s.unpacker.UnpackStored(ctx, s.Files.Layers[k.Snapshotter], img, limit); err != nil {
+		if err := s.unpacker.UnpackStored(ctx, l, img, limit); err != nil {
 			return err
 		}
-		return s.see(ctx, k)
+		if !l.Kind.Layered {
+			return nil
+		}
+		_, err := s.views.Build(ctx, l, k)
+		return err
 	})
 }
 
@@ -426,16 +421,6 @@ func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
 		return snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
 	}
 	return children
-}
-
-// see makes the view of what was unpacked.
-func (s *Puller) see(ctx context.Context, k containerfs.ViewKey) error {
-	l := s.Files.Layers[k.Snapshotter]
-	if !l.Kind.Layered {
-		return nil
-	}
-	_, err := s.views.Build(ctx, l, k)
-	return err
 }
 
 // publish makes a pulled image known by its tag, if it has one, and its digest.

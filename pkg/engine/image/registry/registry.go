@@ -31,9 +31,7 @@ const userAgent = "berth"
 type Client struct {
 	resolver remotes.Resolver
 	wire     *wire
-
-	connections int
-	ahead       *semaphore.Weighted
+	options  Options
 
 	mu         sync.Mutex
 	hosts      map[string][]docker.RegistryHost
@@ -63,7 +61,7 @@ type Options struct {
 
 // New makes the client of one pull, whose log is that of ctx. It is to be closed.
 func New(ctx context.Context, o Options) *Client {
-	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, connections: o.Connections, ahead: o.Ahead}
+	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, options: o}
 	options := config.HostOptions{
 		UpdateClient: func(c *http.Client) error {
 			r.adopt(c)
@@ -119,7 +117,7 @@ func (r *Client) Fetcher(ctx context.Context, name string) (*Fetcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), turn: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.connections)), memory: r.ahead}, nil
+	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), turn: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.options.Connections)), memory: r.options.Ahead}, nil
 }
 
 // once keeps the answer of hosts, so that resolving and fetching share

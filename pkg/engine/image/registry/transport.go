@@ -98,7 +98,7 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	resp, err := t.rt.RoundTrip(r)
 	if again {
-		_ = t.wire.tooSlow(layer, 0) // who reads the bytes is told
+		_ = t.wire.tooSlow(layer, 0) // the reader of the bytes gets the error
 	}
 	if err == nil {
 		// An answer is progress, also one without a body.

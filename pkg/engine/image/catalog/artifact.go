@@ -52,7 +52,6 @@ func IsArtifact(chain digest.Digest) bool { return strings.HasPrefix(string(chai
 
 func artifactType(m imagespec.Manifest) string { return cmp.Or(m.ArtifactType, m.Config.MediaType) }
 
-// newArtifact is what is known of an artifact without reading it again.
 func newArtifact(desc imagespec.Descriptor, m imagespec.Manifest) *Image {
 	return &Image{
 		ID:           desc.Digest.String(),
@@ -63,7 +62,6 @@ func newArtifact(desc imagespec.Descriptor, m imagespec.Manifest) *Image {
 	}
 }
 
-// checkArtifact checks what is known of an artifact before its blobs are fetched.
 func checkArtifact(m imagespec.Manifest) error {
 	if t := artifactType(m); t == "" || len(t) > MaxMediaType {
 		return fmt.Errorf("artifact type %.100q is not valid: %w", t, errdefs.ErrInvalidArgument)

@@ -111,7 +111,6 @@ func CheckManifest(m imagespec.Manifest) error {
 	return nil
 }
 
-// checkConfig checks what is known of an image before its layers are.
 func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	if _, err := RootDiffIDs(m, config.Platform, config.RootFS.DiffIDs); err != nil {
 		return err

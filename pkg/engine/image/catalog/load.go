@@ -43,7 +43,6 @@ func (r *Reader) Load(ctx context.Context, target imagespec.Descriptor, wanted P
 	return img, err
 }
 
-// newImage is what is known of an image without reading it again.
 func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) (*Image, error) {
 	root, err := RootDiffIDs(manifest, config.Platform, config.RootFS.DiffIDs)
 	if err != nil {

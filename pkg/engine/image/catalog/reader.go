@@ -105,7 +105,6 @@ func WithoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor 
 	return desc
 }
 
-// leanManifest is a manifest without what nobody reads.
 func leanManifest(m imagespec.Manifest) imagespec.Manifest {
 	kept := imagespec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, Config: lean(m.Config)}
 	for _, layer := range m.Layers {

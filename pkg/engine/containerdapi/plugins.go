@@ -79,19 +79,15 @@ func provided(d Deps, opened *streams) []plugin.Registration {
 	var all []plugin.Registration
 	for _, name := range slices.Sorted(maps.Keys(snapshotters)) {
 		shown[name] = &layers{Snapshotter: snapshotters[name], name: name, pods: d.Pods, images: d.Images}
-		exports := map[string]string{}
-		if root := clients.SnapshotterRoot(name); root != "" {
-			exports["root"] = root
-		}
-		all = append(all, part(plugins.SnapshotPlugin, name, shown[name], exports))
+		all = append(all, part(plugins.SnapshotPlugin, name, shown[name], clients.SnapshotterRoot(name)))
 	}
 	return append(all,
-		part(plugins.ContentPlugin, "content", clients.Content(), map[string]string{"root": clients.ContentRoot()}),
-		part(plugins.WarningPlugin, plugins.DeprecationsPlugin, noWarnings{}, nil),
-		part(plugins.LeasePlugin, "manager", clients.Leases(), nil),
-		part(plugins.ServicePlugin, services.ContentService, clients.Content(), nil),
-		part(plugins.ServicePlugin, services.SnapshotsService, shown, nil),
-		part(plugins.StreamingPlugin, "manager", opened, nil),
+		part(plugins.ContentPlugin, "content", clients.Content(), clients.ContentRoot()),
+		part(plugins.WarningPlugin, plugins.DeprecationsPlugin, noWarnings{}, ""),
+		part(plugins.LeasePlugin, "manager", clients.Leases(), ""),
+		part(plugins.ServicePlugin, services.ContentService, clients.Content(), ""),
+		part(plugins.ServicePlugin, services.SnapshotsService, shown, ""),
+		part(plugins.StreamingPlugin, "manager", opened, ""),
 	)
 }
 
@@ -109,17 +105,17 @@ func named() []plugin.Registration {
 		{plugins.GRPCPlugin, "namespaces"}, {plugins.GRPCPlugin, "tasks"}, {plugins.GRPCPlugin, "transfer"},
 		{plugins.GRPCPlugin, "version"},
 	} {
-		all = append(all, part(p.kind, p.id, struct{}{}, nil))
+		all = append(all, part(p.kind, p.id, struct{}{}, ""))
 	}
 	return all
 }
 
-// part is something that is there already, as a plugin.
-func part(kind plugin.Type, id string, instance any, exports map[string]string) plugin.Registration {
+// part is something that is there already, as a plugin. Its root may be empty.
+func part(kind plugin.Type, id string, instance any, root string) plugin.Registration {
 	return plugin.Registration{Type: kind, ID: id, InitFn: func(ic *plugin.InitContext) (any, error) {
 		ic.Meta.Platforms = []imagespec.Platform{platforms.DefaultSpec()}
-		if exports != nil {
-			ic.Meta.Exports = exports
+		if root != "" {
+			ic.Meta.Exports["root"] = root
 		}
 		return instance, nil
 	}}

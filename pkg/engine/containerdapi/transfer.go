@@ -114,17 +114,12 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 // checkResolver refuses to reach a registry otherwise than the node does, which asks
 // those of the node itself by plain HTTP.
 func checkResolver(r *transfer.RegistryResolver, named reference.Named) error {
-	plain := r.GetDefaultScheme() == "http" && isLocal(reference.Domain(named))
+	local, err := docker.MatchLocalhost(reference.Domain(named))
+	plain := r.GetDefaultScheme() == "http" && local && err == nil
 	if r.GetHostDir() == "" && (r.GetDefaultScheme() == "" || plain) {
 		return nil
 	}
 	return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
-}
-
-// isLocal says whether a registry is on this node. Pure.
-func isLocal(domain string) bool {
-	local, err := docker.MatchLocalhost(domain)
-	return err == nil && local
 }
 
 // snapshotterOf is where a client asks to unpack; empty is the default.
@@ -326,7 +321,7 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 					continue
 				}
 				for _, l := range u.Layers {
-					tell(&transfer.Progress{Event: progressEvent(l.Stage), Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
+					tell(&transfer.Progress{Event: progressEvents[l.Stage], Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
 				}
 			}
 			return false, nil
@@ -338,19 +333,10 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 	}
 }
 
-// progressEvent is containerd's word for it. Pure.
-func progressEvent(s progress.LayerStage) string {
-	switch s {
-	case progress.LayerFetching:
-		return "downloading"
-	case progress.LayerFetched:
-		return "complete"
-	case progress.LayerUnpacking:
-		return "extracting"
-	case progress.LayerUnpacked:
-		return "extracted"
-	}
-	return "waiting"
+// progressEvents are containerd's words for the stages.
+var progressEvents = map[progress.LayerStage]string{
+	progress.LayerWaiting: "waiting", progress.LayerFetching: "downloading", progress.LayerFetched: "complete",
+	progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
 }
 
 // pace gives up a client that keeps an archive waiting: no byte goes through for

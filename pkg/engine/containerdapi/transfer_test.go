@@ -19,7 +19,6 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
-	"github.com/berth-cri/berth/pkg/engine/image/progress"
 )
 
 // A client may ask for what the node does anyway.
@@ -120,13 +119,4 @@ func TestStreamsAreBounded(t *testing.T) {
 	test.Is(t, test.Err(s.Get(context.Background(), "0")), errdefs.IsNotFound, "a stream has two users")
 	end()
 	test.Eventually(t, "the place of a stream that ended", func() bool { return s.Register(t.Context(), "one more", nil) == nil })
-}
-
-func TestProgressEvents(t *testing.T) {
-	for stage, want := range map[progress.LayerStage]string{
-		progress.LayerWaiting: "waiting", progress.LayerFetching: "downloading", progress.LayerFetched: "complete",
-		progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
-	} {
-		test.Equal(t, fmt.Sprintf("%s is shown as", stage), progressEvent(stage), want)
-	}
 }

@@ -41,14 +41,8 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 	if err != nil {
 		return images.Image{}, err
 	}
-	target, labels := len(fieldpaths) == 0, []string(nil)
-	for _, path := range fieldpaths {
-		if path == "target" {
-			target = true
-		} else {
-			labels = append(labels, path)
-		}
-	}
+	target := len(fieldpaths) == 0 || slices.Contains(fieldpaths, "target")
+	labels := slices.DeleteFunc(slices.Clone(fieldpaths), func(path string) bool { return path == "target" })
 	if err := checkClientLabels(img.Labels); err != nil {
 		return images.Image{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,15 +79,15 @@ func NewRoots(v *Views, m *Meter, options []string, sync bool) *Roots {
 // CanMap tells whether root filesystems of a snapshotter (empty: the default) can
 // be made for user namespaces; if not, the error says why.
 func (m *Roots) CanMap(snapshotter string) error {
-	l, err := m.files.LayersOf(snapshotter)
-	if err == nil && !l.Kind.Layered {
-		err = cannotMap(l.Name)
-	}
-	return err
+	return m.layered(snapshotter, "cannot map the IDs of a user namespace")
 }
 
-func cannotMap(snapshotter string) error {
-	return fmt.Errorf("snapshotter %s cannot map the IDs of a user namespace; use %s: %w", snapshotter, disk.Overlayfs, errdefs.ErrFailedPrecondition)
+func (m *Roots) layered(snapshotter, otherwise string) error {
+	l, err := m.files.LayersOf(snapshotter)
+	if err == nil && !l.Kind.Layered {
+		err = fmt.Errorf("snapshotter %s %s; use %s: %w", l.Name, otherwise, disk.Overlayfs, errdefs.ErrFailedPrecondition)
+	}
+	return err
 }
 
 // PrepareRootfs makes the root filesystem of a container. It unpacks the image
@@ -118,7 +119,13 @@ func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *cata
 		undo()
 		return nil, explainWritable(containerID, m.files.Writable, err)
 	}
-	return m.stacked(v, l.Name, dir), nil
+	options := slices.Clone(m.options)
+	if !m.syncs {
+		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error
+		options = append(options, volatile...)
+	}
+	upper := filepath.Join(dir, "fs")
+	return &Rootfs{Mounts: v.Stack.Mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: l.Name}, nil
 }
 
 // PrepareVolume returns the read-only mounts of an image, for a CRI image
@@ -165,11 +172,7 @@ func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
 // TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
 // default); if not, the error says why.
 func (m *Roots) TellsWritten(snapshotter string) error {
-	l, err := m.files.LayersOf(snapshotter)
-	if err == nil && !l.Kind.Layered {
-		err = fmt.Errorf("snapshotter %s cannot list what a container wrote; use %s: %w", l.Name, disk.Overlayfs, errdefs.ErrFailedPrecondition)
-	}
-	return err
+	return m.layered(snapshotter, "cannot list what a container wrote")
 }
 
 // WrittenOf returns the directory of what a container wrote, as overlayfs keeps
@@ -356,20 +359,10 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-func (m *Roots) stacked(v *View, name, dir string) *Rootfs {
-	options := append([]string{}, m.options...)
-	if !m.syncs {
-		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error
-		options = append(options, volatile...)
-	}
-	upper := filepath.Join(dir, "fs")
-	return &Rootfs{Mounts: v.Stack.Mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: name}
-}
-
 // prepareSnapshot makes a root filesystem out of a snapshot of its own.
 func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, owner *Owner) (*Rootfs, error) {
 	if owner != nil {
-		return nil, cannotMap(k.Snapshotter)
+		return nil, m.CanMap(k.Snapshotter)
 	}
 	key := disk.RootfsPrefix + containerID
 	var mounts []mount.Mount

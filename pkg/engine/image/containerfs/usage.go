@@ -3,8 +3,10 @@ package containerfs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -231,9 +233,11 @@ func (m *Meter) forget(snapshotter, container string) {
 
 // countWanted counts everything that was asked for.
 func (m *Meter) countWanted(ctx context.Context) {
-	for {
-		k, ok := m.next()
-		if !ok || ctx.Err() != nil {
+	m.mu.Lock()
+	wanted := slices.Collect(maps.Keys(m.wanted))
+	m.mu.Unlock()
+	for _, k := range wanted {
+		if ctx.Err() != nil {
 			return
 		}
 		start := time.Now()
@@ -244,15 +248,6 @@ func (m *Meter) countWanted(ctx context.Context) {
 		}
 		m.keep(k, measured{written: w, at: time.Now(), cost: time.Since(start)}, err)
 	}
-}
-
-func (m *Meter) next() (measureKey, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for k := range m.wanted {
-		return k, true
-	}
-	return measureKey{}, false
 }
 
 // keep stores a figure, unless the layer was forgotten while it was counted.

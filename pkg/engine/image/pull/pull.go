@@ -271,6 +271,10 @@ func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Prog
 // again says that the reason may be what an interrupted pull has left, or what was damaged
 // since: any registry can have sent the beginning of a layer.
 func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descriptor, f *registry.Fetcher) (_ *catalog.Image, again bool, err error) {
+	names, err := catalog.RecordNames(p.Name, target.Digest)
+	if err != nil {
+		return nil, false, err
+	}
 	leased, lease, resumed, err := s.Interrupted.lease(ctx, p.image())
 	if err != nil {
 		return nil, false, err
@@ -278,7 +282,8 @@ func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descri
 	img, err := s.BringIn(leased, p, Source{Target: target, Fetch: images.Handlers(images.HandlerFunc(s.dropDamaged), remotes.FetchHandler(newSourced(s.Files.Content, p.Name), f)), Expect: f.Expect}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
-		img, err = s.publish(ctx, p, img, target, lease)
+		n := catalog.Naming{Names: names, Target: target, Labels: catalog.KubeletLabels}
+		img, err = s.PublishAs(ctx, p, img, n, lease)
 	}
 	if err == nil {
 		return img, false, nil
@@ -421,15 +426,6 @@ func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
 		return snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
 	}
 	return children
-}
-
-// publish makes a pulled image known by its tag, if it has one, and its digest.
-func (s *Puller) publish(ctx context.Context, p Planned, img *catalog.Image, target imagespec.Descriptor, lease leases.Lease) (*catalog.Image, error) {
-	names, err := catalog.RecordNames(p.Name, target.Digest)
-	if err != nil {
-		return nil, err
-	}
-	return s.PublishAs(ctx, p, img, catalog.Naming{Names: names, Target: target, Labels: catalog.KubeletLabels}, lease)
 }
 
 // PublishAs records an image that was brought in, and ends its lease.

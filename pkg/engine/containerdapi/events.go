@@ -74,13 +74,6 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 	return nil
 }
 
-// listened says whether anybody wants to know.
-func (b *Broker) listened() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.subs) > 0
-}
-
 func (b *Broker) subscribe(fs []string) (*subscriber, error) {
 	size := 0
 	for _, f := range fs {
@@ -205,14 +198,10 @@ func (b *Broker) next(id string, t runtimeapi.ContainerEventType, now task, has 
 	return known, true
 }
 
-// Told implements events.Listener: what the CRI's subscribers are told of a pod is told
-// to this API's, too, in its words.
+// Told implements events.Listener. It publishes the CRI's events of a pod as containerd's.
 func (b *Broker) Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) {
 	now, has := taskOf(s, c, id)
 	known, has := b.next(id, t, now, has)
-	if !b.listened() {
-		return
-	}
 	for _, e := range lifeEvents(s, c, id, t, known, has) {
 		if err := b.Publish(context.Background(), e.topic, e.event); err != nil {
 			log.L.WithError(err).WithField("container", id).Debug("Failed to publish event")

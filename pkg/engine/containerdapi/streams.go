@@ -41,7 +41,7 @@ func (s *streams) Register(ctx context.Context, id string, stream streaming.Stre
 }
 
 // Get implements streaming.StreamManager. A stream goes to one transfer: gRPC forbids that
-// two send on it, or two receive. It is closed when ctx ends, which ends whoever waits for it.
+// two send on it, or two receive. It is closed when ctx ends, which ends what waits for it.
 func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

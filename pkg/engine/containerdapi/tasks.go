@@ -255,7 +255,7 @@ func readCgroup(path string) (proto.Message, error) {
 	return c.Stat(cgroup1.IgnoreNotExist)
 }
 
-// ofRuntime is what a runtime with a kernel of its own tells of a container. Pure.
+// ofRuntime is what a runtime with a kernel of its own measures of a container. Pure.
 func ofRuntime(s *runtimeapi.ContainerStats) *cgroup2stats.Metrics {
 	return &cgroup2stats.Metrics{
 		CPU:    &cgroup2stats.CPUStat{UsageUsec: s.GetCpu().GetUsageCoreNanoSeconds().GetValue() / 1000},

@@ -49,7 +49,7 @@ func (s *Store) collect(ctx context.Context) {
 
 // count brings the figures for ImageFsInfo up to date.
 func (s *Store) count(ctx context.Context) {
-	if err := s.MeasureStored(ctx); err != nil && ctx.Err() == nil {
+	if err := s.Meter.MeasureStored(ctx); err != nil && ctx.Err() == nil {
 		log.G(ctx).WithError(err).Warn("Failed to measure disk usage of images")
 	}
 }
@@ -97,12 +97,11 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 // their defaults; evictionMargin is above that.
 const kubeletMargin, evictionMargin = 15, 20
 
-// nearlyFull says whether a kubelet may be about to evict pods.
+// nearlyFull reports whether a kubelet may be about to evict pods.
 func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 
 // makeRoom gives up what interrupted pulls left, and what clients hold for long, where
-// the kubelet, by its defaults, would evict pods, for whoever asks how full the
-// filesystem is.
+// the kubelet, by its defaults, would evict pods.
 func (s *Store) makeRoom(ctx context.Context) {
 	if lessFree(s.files.Root, kubeletMargin) {
 		ctx = disk.InNamespace(ctx)
@@ -118,7 +117,7 @@ func (s *Store) makeRoom(ctx context.Context) {
 	}
 }
 
-// lessFree says whether less than so many percent are free; also if nobody knows.
+// lessFree reports whether less than so many percent are free, or the space is unknown.
 func lessFree(root string, percent uint64) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(root, &st); err != nil {

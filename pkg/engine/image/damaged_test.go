@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
+	bolt "go.etcd.io/bbolt"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -76,7 +77,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					s := openStore(t, Config{HostsDir: reg.hosts(t)})
 					img := pullImage(t, s, app)
 					c.damage(t, s, img)
-					if s.files.Bolt.Path() == "" {
+					if s.files.DB.View(func(*bolt.Tx) error { return nil }) != nil { // closed
 						return openStore(t, s.cfg), img
 					}
 					if restarted {

@@ -183,7 +183,7 @@ func TestKilledAnywhere(t *testing.T) {
 				s := openStore(t, c)
 				_, snaps, _ := stored(t, s)
 				for _, name := range snaps {
-					if strings.Contains(name, "/extract-") || strings.Contains(name, disk.BelowPrefix) {
+					if strings.Contains(name, "/extract-") || strings.Contains(name, "berth-below-") {
 						t.Errorf("left behind: %s", name)
 					}
 				}

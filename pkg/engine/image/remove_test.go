@@ -44,7 +44,7 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 		if b, sn, _ := stored(t, s); len(b)+len(sn)+len(snapshotDirs(t, s)) != 0 {
 			t.Errorf("removed by %s, left on disk: %v %v %v", by, b, sn, snapshotDirs(t, s))
 		}
-		if u, _ := s.Usage(); u.Bytes != 0 || u.Inodes != 0 {
+		if u, _ := s.Meter.Usage(); u.Bytes != 0 || u.Inodes != 0 {
 			t.Errorf("usage of an empty store: %+v", u)
 		}
 		test.Must(t, s.Remove(t.Context(), by))

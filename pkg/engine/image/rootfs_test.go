@@ -196,7 +196,7 @@ func TestVolumesOfContainers(t *testing.T) {
 		volumes := test.Value(s.MakeVolumes("c1", snapshotter))(t)
 		test.Must(t, os.WriteFile(filepath.Join(volumes, "file"), bytes.Repeat([]byte("x"), 3<<20), 0o600))
 		test.Eventually(t, "volumes are counted", func() bool {
-			n, _, _, err := s.WritableUsage(t.Context(), "c1", snapshotter)
+			n, _, _, err := s.Meter.WritableUsage(t.Context(), "c1", snapshotter)
 			return err == nil && n >= 3<<20
 		})
 		test.Must(t, s.RemoveRootfs(t.Context(), "c1", snapshotter))

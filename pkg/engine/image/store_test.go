@@ -170,7 +170,7 @@ func leasesLeft(t testing.TB, s *Store) int {
 // writes is a number that grows with every write transaction.
 func writes(t testing.TB, s *Store) (id int) {
 	t.Helper()
-	test.Must(t, s.files.Bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
+	test.Must(t, s.files.DB.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
 	return id
 }
 

@@ -25,7 +25,7 @@ func TestWritableLayersElsewhere(t *testing.T) {
 	}
 	test.Must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 1<<20), 0o600))
 	test.Eventually(t, "what it wrote is counted", func() bool {
-		bytes, _, path, err := s.WritableUsage(t.Context(), "c1", "")
+		bytes, _, path, err := s.Meter.WritableUsage(t.Context(), "c1", "")
 		return err == nil && bytes >= 1<<20 && strings.HasPrefix(path, dir+"/")
 	})
 	info := test.Value(NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)
@@ -39,7 +39,7 @@ func TestWritableLayersElsewhere(t *testing.T) {
 	fs = test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Native, nil))(t)
 	test.Must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 2<<20), 0o600))
 	test.Eventually(t, "what it wrote is counted", func() bool {
-		bytes, _, path, err := s.WritableUsage(t.Context(), "c2", disk.Native)
+		bytes, _, path, err := s.Meter.WritableUsage(t.Context(), "c2", disk.Native)
 		return err == nil && bytes >= 2<<20 && strings.HasPrefix(path, s.Root()+"/")
 	})
 	info = test.Value(NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)

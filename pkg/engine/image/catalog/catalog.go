@@ -177,7 +177,7 @@ func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease lea
 func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (created bool, err error) {
 	labels := map[string]string{}
 	maps.Copy(labels, n.Labels)
-	labels[PlatformLabel] = string(n.Platform)
+	labels[platformLabel] = string(n.Platform)
 	rec := images.Image{Name: name, Target: n.Target, Labels: labels}
 	fields := []string{"target"}
 	for label := range labels {
@@ -185,8 +185,8 @@ func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (create
 	}
 	_, err = c.files.Images.Update(ctx, rec, fields...)
 	if errdefs.IsNotFound(err) {
-		if labels[PlatformLabel] == "" {
-			delete(labels, PlatformLabel)
+		if labels[platformLabel] == "" {
+			delete(labels, platformLabel)
 		}
 		_, err = c.files.Images.Create(ctx, rec)
 		return true, err

@@ -58,7 +58,7 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 		Manifest:   bare(desc),
 	}
 	img.Platform.OSFeatures = nil
-	if weight(img.Config) > MaxKept {
+	if weight(img.Config) > maxKept {
 		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
 	}
 	return img, nil
@@ -89,8 +89,8 @@ func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
 	return m.Config.Digest.String()
 }
 
-// MaxKept bounds what stays in memory of an image's configuration.
-const MaxKept = 16 << 10
+// maxKept bounds what stays in memory of an image's configuration.
+const maxKept = 16 << 10
 
 // weight is about what a configuration takes in memory.
 func weight(c imagespec.ImageConfig) int {

@@ -166,11 +166,11 @@ func checkPlatform(wanted Platform, built imagespec.Platform) error {
 	return &PlatformError{wanted: wanted, has: []string{platforms.Format(built)}}
 }
 
-// PlatformLabel is on the record of a name whose image was pulled for WasmPlatform.
-const PlatformLabel = "berth.dev/platform"
+// platformLabel is on the record of a name whose image was pulled for WasmPlatform.
+const platformLabel = "berth.dev/platform"
 
 func recordedPlatform(labels map[string]string) Platform {
-	if labels[PlatformLabel] == string(WasmPlatform) {
+	if labels[platformLabel] == string(WasmPlatform) {
 		return WasmPlatform
 	}
 	return NodePlatform
@@ -180,9 +180,9 @@ func recordedPlatform(labels map[string]string) Platform {
 // from the content store, or as a file of an ordinary layer. Only the latter are layers
 // of a root filesystem. Both stay in the content store as long as the image.
 
-// WasmConfig is the type of configurations that name modules and nothing to run them with.
+// wasmConfig is the type of configurations that name modules and nothing to run them with.
 // To everybody but a handler of modules such an image is an artifact.
-const WasmConfig = "application/vnd.wasm.config.v0+json"
+const wasmConfig = "application/vnd.wasm.config.v0+json"
 
 // rootLayers are the layers of an image that its root filesystem consists of.
 func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
@@ -194,8 +194,8 @@ func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
 	return layers
 }
 
-// RootDiffIDs are what a configuration says of the layers of the root filesystem. For
-// images of modules it may count the other layers too: those who build them disagree.
+// RootDiffIDs are the diff IDs of the layers of the root filesystem. For images of modules
+// a configuration may count the other layers too: builders disagree.
 func RootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []digest.Digest) ([]digest.Digest, error) {
 	root := m.Layers
 	if IsWasm(built) {
@@ -228,7 +228,7 @@ func (i *Image) RootChain() digest.Digest {
 // artifactPlatform is what an artifact was built for, if it is one of modules. Whatever
 // else its configuration may be, it is an artifact.
 func (r *Reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (imagespec.Platform, error) {
-	if m.Config.MediaType != WasmConfig {
+	if m.Config.MediaType != wasmConfig {
 		return imagespec.Platform{}, nil
 	}
 	var p imagespec.Platform

@@ -65,8 +65,8 @@ func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	return children, err
 }
 
-// SnapshotPrefix begins the annotations of layers that are for snapshotters.
-const SnapshotPrefix = "containerd.io/snapshot/"
+// snapshotPrefix begins the annotations of layers that are for snapshotters.
+const snapshotPrefix = "containerd.io/snapshot/"
 
 const (
 	// EncryptedSuffix ends the media type of an encrypted layer; before it is that of the
@@ -82,7 +82,7 @@ func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 	for name, value := range desc.Annotations {
 		encrypted := strings.HasSuffix(desc.MediaType, EncryptedSuffix) && strings.HasPrefix(name, EncryptionPrefix)
 		// Which layer is below is what the configuration says.
-		if encrypted || strings.HasPrefix(name, SnapshotPrefix) && name != disk.ParentLabel {
+		if encrypted || strings.HasPrefix(name, snapshotPrefix) && name != disk.ParentLabel {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
@@ -97,7 +97,7 @@ func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 func WithoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor {
 	kept := map[string]string{}
 	for name, value := range desc.Annotations {
-		if !strings.HasPrefix(name, SnapshotPrefix) {
+		if !strings.HasPrefix(name, snapshotPrefix) {
 			kept[name] = value
 		}
 	}

@@ -70,7 +70,7 @@ type View struct {
 type Views struct {
 	Files    *disk.Files
 	Unpacker *unpack.Unpacker
-	// hasImage says whether an image consists of the layers of a chain.
+	// hasImage reports whether an image consists of the layers of a chain.
 	hasImage func(chain digest.Digest) bool
 	Work     Work
 
@@ -346,7 +346,7 @@ func (vs *Views) KeyOf(snapshotter string, chain digest.Digest) ViewKey {
 	return ViewKey{Snapshotter: snapshotter, Chain: chain}
 }
 
-// Whole says whether the layers of a view are on disk.
+// Whole reports whether the layers of a view are on disk.
 func (vs *Views) Whole(k ViewKey) bool {
 	v := vs.Get(k)
 	return v == nil || allThere(v.Stack.Lower)
@@ -369,7 +369,7 @@ func (vs *Views) Mended(ctx context.Context, k ViewKey, img *catalog.Image, f fu
 }
 
 // DropLost removes the layers of an image that are not on disk, with what is built on
-// them, and says whether there are any. Those of other programs are theirs to check.
+// them, and reports whether there are any. Those of other programs are theirs to check.
 func (vs *Views) DropLost(ctx context.Context, k ViewKey, img *catalog.Image) bool {
 	l := vs.Files.Layers[k.Snapshotter]
 	if l.Proxied != nil {

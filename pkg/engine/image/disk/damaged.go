@@ -86,7 +86,7 @@ func (l *Layers) DropHalf(ctx context.Context) error {
 	var half []string
 	err := l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		unpacking := info.Kind == snapshots.KindActive && strings.HasPrefix(info.Name, snapshots.UnpackKeyPrefix+"-")
-		if unpacking || strings.HasPrefix(info.Name, BelowPrefix) {
+		if unpacking || strings.HasPrefix(info.Name, belowPrefix) {
 			half = append(half, info.Name)
 		}
 		return nil

@@ -48,7 +48,7 @@ type Files struct {
 	// Snapshotter is the name that is meant where none is given.
 	Snapshotter string
 
-	Bolt    *bolt.DB
+	bolt    *bolt.DB
 	DB      *metadata.DB
 	Content content.Store
 	Images  images.Store
@@ -198,7 +198,7 @@ func (f *Files) open(ctx context.Context, c Config) error {
 	if c.Events != nil {
 		opts = append(opts, metadata.WithEventsPublisher(c.Events))
 	}
-	f.DB = metadata.NewDB(f.Bolt, blobs, raw, opts...)
+	f.DB = metadata.NewDB(f.bolt, blobs, raw, opts...)
 	if err := f.DB.Init(ctx); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
@@ -259,7 +259,7 @@ func (f *Files) openProxied(others map[string]string) error {
 // namedInMetadata are the snapshotters that the metadata has snapshots of, or the snapshots
 // of one.
 func (f *Files) namedInMetadata(of ...string) (names []string, err error) {
-	err = f.Bolt.View(func(tx *bolt.Tx) error {
+	err = f.bolt.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("v1"))
 		for _, step := range append([]string{Namespace, "snapshots"}, of...) {
 			if b == nil {
@@ -284,7 +284,7 @@ func (f *Files) openBolt() error {
 	options.NoStatistics = true
 	options.Timeout = openTimeout
 	var err error
-	if f.Bolt, err = bolt.Open(f.Path("meta.db"), 0o600, &options); err != nil {
+	if f.bolt, err = bolt.Open(f.Path("meta.db"), 0o600, &options); err != nil {
 		if errors.Is(err, bolterrors.ErrTimeout) {
 			return fmt.Errorf("another process has the image store open; stop it first: %w", errdefs.ErrFailedPrecondition)
 		}
@@ -303,8 +303,8 @@ func (f *Files) Close() error {
 	}
 	if f.DB != nil {
 		errs = append(errs, f.DB.Close())
-	} else if f.Bolt != nil {
-		errs = append(errs, f.Bolt.Close())
+	} else if f.bolt != nil {
+		errs = append(errs, f.bolt.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -338,7 +338,7 @@ const (
 	TrashDir = "trash"
 	// UnflushedDir has the marks of layers that may not be on disk.
 	UnflushedDir = "unflushed"
-	// PreloadedFile says which archives were imported.
+	// PreloadedFile lists the archives that were imported.
 	PreloadedFile = "preloaded.json"
 	// EmptyDir is a directory without content.
 	EmptyDir = "empty"

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// KeptFor is how long the parts of an interrupted pull wait for the next attempt:
+	// keptFor is how long the parts of an interrupted pull wait for the next attempt:
 	// the kubelet's longest pause between two is five minutes.
-	KeptFor = time.Hour
-	// KeptPulls is of how many pulls parts are kept; the oldest give way.
-	KeptPulls = 16
+	keptFor = time.Hour
+	// keptPulls is of how many pulls parts are kept; the oldest give way.
+	keptPulls = 16
 
 	// PullLabel is on a lease: the pull that it belongs to.
 	PullLabel = "berth.dev/pull"
@@ -35,8 +35,8 @@ type interrupted struct {
 	files     *disk.Files
 	collector *disk.Worker
 
-	Mu   sync.Mutex
-	Kept []keptPull // the oldest first
+	mu   sync.Mutex
+	kept []keptPull // the oldest first
 }
 
 type keptPull struct {
@@ -57,29 +57,29 @@ func (i *interrupted) lease(ctx context.Context, key string) (_ context.Context,
 }
 
 func (i *interrupted) take(key string) (leases.Lease, bool) {
-	i.Mu.Lock()
-	defer i.Mu.Unlock()
-	n := slices.IndexFunc(i.Kept, func(k keptPull) bool { return k.key == key })
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := slices.IndexFunc(i.kept, func(k keptPull) bool { return k.key == key })
 	if n < 0 {
 		return leases.Lease{}, false
 	}
-	taken := i.Kept[n].lease
-	i.Kept = slices.Delete(i.Kept, n, n+1)
+	taken := i.kept[n].lease
+	i.kept = slices.Delete(i.kept, n, n+1)
 	return taken, true
 }
 
 func (i *interrupted) Keep(ctx context.Context, key string, l leases.Lease) {
-	i.Mu.Lock()
-	i.Kept = append(i.Kept, keptPull{key: key, lease: l, since: time.Now()})
-	i.Mu.Unlock()
-	i.DropOld(ctx, time.Now())
+	i.mu.Lock()
+	i.kept = append(i.kept, keptPull{key: key, lease: l, since: time.Now()})
+	i.mu.Unlock()
+	i.dropOld(ctx, time.Now())
 }
 
-// DropOld gives up what no later pull came back for.
-func (i *interrupted) DropOld(ctx context.Context, now time.Time) {
+// dropOld gives up what no later pull came back for.
+func (i *interrupted) dropOld(ctx context.Context, now time.Time) {
 	i.drop(ctx, func() int {
-		n := max(0, len(i.Kept)-KeptPulls)
-		for n < len(i.Kept) && now.Sub(i.Kept[n].since) >= KeptFor {
+		n := max(0, len(i.kept)-keptPulls)
+		for n < len(i.kept) && now.Sub(i.kept[n].since) >= keptFor {
 			n++
 		}
 		return n
@@ -94,15 +94,15 @@ func (i *interrupted) done(ctx context.Context, key string) {
 }
 
 // Drop gives up everything that is kept.
-func (i *interrupted) Drop(ctx context.Context) { i.drop(ctx, func() int { return len(i.Kept) }) }
+func (i *interrupted) Drop(ctx context.Context) { i.drop(ctx, func() int { return len(i.kept) }) }
 
 // drop gives up the oldest, as many as count returns while mu is held.
 func (i *interrupted) drop(ctx context.Context, count func() int) {
-	i.Mu.Lock()
+	i.mu.Lock()
 	n := count()
-	old := i.Kept[:n:n]
-	i.Kept = slices.Clone(i.Kept[n:])
-	i.Mu.Unlock()
+	old := i.kept[:n:n]
+	i.kept = slices.Clone(i.kept[n:])
+	i.mu.Unlock()
 	for _, k := range old {
 		i.files.EndLease(ctx, k.lease)
 	}
@@ -113,7 +113,7 @@ func (i *interrupted) drop(ctx context.Context, count func() int) {
 
 // Run gives up what is old, until ctx ends.
 func (i *interrupted) Run(ctx context.Context) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) { i.DropOld(ctx, time.Now()) }, KeptFor/60)
+	wait.UntilWithContext(ctx, func(ctx context.Context) { i.dropOld(ctx, time.Now()) }, keptFor/60)
 }
 
 // Recover keeps what pulls left that the end of the last daemon interrupted. What is
@@ -132,7 +132,7 @@ func (i *interrupted) Recover(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := i.files.DropDownloads(len(i.Kept) > 0); err != nil {
+	if err := i.files.DropDownloads(len(i.kept) > 0); err != nil {
 		return err
 	}
 	if len(left) == 0 {

@@ -2,6 +2,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,8 +85,8 @@ type Puller struct {
 	running sync.WaitGroup
 }
 
-// MaxAhead is how many those may be: 16 MiB.
-const MaxAhead = (16 << 20) / registry.PartSize
+// maxAhead is how many those may be: 16 MiB.
+const maxAhead = (16 << 20) / registry.PartSize
 
 // New returns a puller. errdefs.ErrInvalidArgument for verifiers without a timeout.
 func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
@@ -95,7 +96,7 @@ func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
 	}
 	s := &Puller{
 		cfg: c, verifier: verifier, flights: flights{running: map[string]*flight{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
-		Interrupted: &interrupted{files: v.Files, collector: v.Work.Collector}, Ahead: semaphore.NewWeighted(MaxAhead),
+		Interrupted: &interrupted{files: v.Files, collector: v.Work.Collector}, Ahead: semaphore.NewWeighted(maxAhead),
 	}
 	s.open, s.end = context.WithCancel(context.Background())
 	return s, nil
@@ -236,8 +237,10 @@ func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 }
 
 func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Progress) (*catalog.Image, error) {
+	// A pull that may stall for ever has a rate all the same.
+	window := cmp.Or(max(s.cfg.ProgressTimeout, 0), DefaultProgressTimeout)
 	from := registry.New(ctx, registry.Options{
-		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.Reader.Limits, Window: s.window(), Progress: watched,
+		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.Reader.Limits, Window: window, Progress: watched,
 		Connections: s.unpacker.Downloads, Ahead: s.Ahead, PlainHTTP: p.plainHTTP,
 	})
 	defer from.Close()
@@ -293,7 +296,7 @@ func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descri
 		return nil, false, err
 	}
 	again = !disk.IsNoSpace(err) && !bounds.IsBeyond(err) && (resumed || s.dropDamagedOf(leased, p, target))
-	s.Abandon(ctx, lease, err)
+	s.abandon(ctx, lease, err)
 	return nil, again, err
 }
 
@@ -312,14 +315,6 @@ func (s *Puller) dropDamagedOf(ctx context.Context, p Planned, target imagespec.
 func (s *Puller) dropDamaged(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 	_, err := s.Files.DropDamaged(ctx, desc, catalog.IsDocument(desc.MediaType))
 	return nil, err
-}
-
-// window is over how long the rate of a download is measured.
-func (s *Puller) window() time.Duration {
-	if s.cfg.ProgressTimeout < 0 { // never a stall, but there is a rate all the same
-		return DefaultProgressTimeout
-	}
-	return s.cfg.ProgressTimeout
 }
 
 // already returns the image if target is in the store, under this name, whole and
@@ -443,10 +438,10 @@ func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n
 	return img, err
 }
 
-// Abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
+// abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
 // waits until the space is free, so that the next attempt finds it; and after an
 // image that was too much, so that attempts do not add up.
-func (s *Puller) Abandon(ctx context.Context, lease leases.Lease, cause error) {
+func (s *Puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	s.Interrupted.Drop(context.WithoutCancel(ctx))
 	s.Files.EndLease(ctx, lease)
 	collected := s.Work.Collector.Request()

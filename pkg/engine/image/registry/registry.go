@@ -81,24 +81,23 @@ func New(ctx context.Context, o Options) *Client {
 	return r
 }
 
-// configured has the hosts of a registry as its hosts.toml says, or as containerd
-// takes it for without one. Advice on a configuration is logged only if there is
-// one: a registry on localhost is tried over TLS and then without, and who has
-// configured neither can change neither.
+// configured has the hosts of a registry from its hosts.toml, or containerd's guess
+// without one. Advice on a configuration is logged only if there is one: a registry on
+// localhost is tried over TLS and then without, which is no mistake of the node's.
 func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts {
-	told, untold := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
+	advised, plain := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
 	return func(host string) ([]docker.RegistryHost, error) {
 		if o.HostDir == nil {
-			return untold(host)
+			return plain(host)
 		}
 		if dir, err := o.HostDir(host); errdefs.IsNotFound(err) || err == nil && dir == "" {
-			return untold(host)
+			return plain(host)
 		} else if err == nil {
 			if err := trusted.Hosts(dir); err != nil {
 				return nil, err
 			}
 		}
-		return told(host)
+		return advised(host)
 	}
 }
 

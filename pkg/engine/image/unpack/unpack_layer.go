@@ -91,11 +91,11 @@ func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to laye
 		return unpacked, err
 	}
 	defer func() { err = errors.Join(end(), err) }()
-	child, err := a.children.Take()
+	child, err := a.children.take()
 	if err != nil {
 		return unpacked, err
 	}
-	defer a.children.GiveBack(child)
+	defer a.children.giveBack(child)
 	unpacked, err = child.Unpack(ctx, to, blob)
 	if err != nil && !errors.Is(err, layerproc.ErrBelow) {
 		child.Close() // it unpacks nothing after a layer that it failed at

@@ -43,7 +43,7 @@ type Unpacker struct {
 	// slots bounds the layers that are unpacked at the same time.
 	slots *semaphore.Weighted
 	// children unpack, one layer at a time each.
-	children *Children
+	children *children
 	// Locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
 	Locks *keyedlock.Locks
@@ -54,12 +54,12 @@ func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 	return &Unpacker{
 		Config: c, files: f, Reader: r,
 		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), Locks: keyedlock.New(1),
-		children: NewChildren(r.Limits.MaxUnpackMemory),
+		children: newChildren(r.Limits.MaxUnpackMemory),
 	}
 }
 
 // Close ends the processes that unpack.
-func (u *Unpacker) Close() { u.children.Close() }
+func (u *Unpacker) Close() { u.children.close() }
 
 // Unpack dispatches target by h, which fetches, and unpacks into a snapshotter the layers
 // that come. Limit bounds the entries of all layers.

@@ -59,7 +59,7 @@ func (l *layers) Usage(ctx context.Context, key string) (snapshots.Usage, error)
 	if !ok {
 		return l.Snapshotter.Usage(ctx, key)
 	}
-	bytes, inodes, _, err := l.images.WritableUsage(ctx, c.ID(), l.name)
+	bytes, inodes, _, err := l.images.Meter.WritableUsage(ctx, c.ID(), l.name)
 	return snapshots.Usage{Size: int64(bytes), Inodes: int64(inodes)}, err
 }
 

@@ -43,7 +43,7 @@ func (s *Store) recover(ctx context.Context) error {
 		}
 	}
 	asked.Wait()
-	return s.MeasureStored(ctx)
+	return s.Meter.MeasureStored(ctx)
 }
 
 // catchUp does, for the snapshotter of another program that answers again, what was to be

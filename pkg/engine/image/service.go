@@ -185,7 +185,7 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 // take: that of two filesystems, if they do not share one (KEP-4191).
 func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.store.makeRoom(ctx)
-	images, writable := s.store.Usage()
+	images, writable := s.store.Meter.Usage()
 	shared, err := sameFilesystem(s.store.files.Root, s.store.files.Writable)
 	if err != nil {
 		return nil, err

@@ -47,8 +47,8 @@ import (
 type Store struct {
 	*catalog.Index
 	*containerfs.Roots
-	*containerfs.Meter
 	*archive.Archives
+	Meter *containerfs.Meter
 
 	cfg     Config
 	files   *disk.Files

@@ -15,20 +15,22 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
-	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	transferapi "github.com/containerd/containerd/api/services/transfer/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	containerd "github.com/containerd/containerd/v2/version"
 	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthapi "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -49,6 +51,7 @@ type Deps struct {
 // Server serves the API. Serve may be called several times.
 type Server struct {
 	deps     Deps
+	streams  *streams
 	services []registerer
 }
 
@@ -57,11 +60,12 @@ type registerer interface{ Register(*grpc.Server) error }
 
 // New puts the services together.
 func New(ctx context.Context, d Deps) (*Server, error) {
-	services, err := containerdServices(ctx, d)
+	opened := newStreams()
+	services, err := containerdServices(ctx, d, opened)
 	if err != nil {
 		return nil, fmt.Errorf("containerd API: %w", err)
 	}
-	return &Server{deps: d, services: services}, nil
+	return &Server{deps: d, streams: opened, services: services}, nil
 }
 
 const (
@@ -98,7 +102,6 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 			return nil, err
 		}
 	}
-	opened := newStreams()
 	seen := &view{pods: s.deps.Pods, images: s.deps.Images, selfChecks: to == Shims}
 	versionapi.RegisterVersionServer(server, version{version: s.deps.Version, revision: s.deps.Revision})
 	namespacesapi.RegisterNamespacesServer(server, onlyNamespace{})
@@ -107,8 +110,45 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 	tasksapi.RegisterTasksServer(server, &taskService{view: seen, stats: s.deps.Stats})
 	eventsapi.RegisterEventsServer(server, &eventService{broker: s.deps.Events, oom: s.deps.OOM})
 	diffapi.RegisterDiffServer(server, diffapi.UnimplementedDiffServer{})
-	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: opened})
-	streamingapi.RegisterStreamingServer(server, opened)
+	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: s.streams})
 	healthapi.RegisterHealthServer(server, health.NewServer())
 	return server, nil
+}
+
+// version serves the version of the API, which clients compare, and berth's own.
+type version struct {
+	versionapi.UnimplementedVersionServer
+	version, revision string
+}
+
+func (v version) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
+	return &versionapi.VersionResponse{Version: apiVersion(containerd.Version, v.version), Revision: v.revision}, nil
+}
+
+// apiVersion is a semantic version: containerd's, whose API this is, as its releases write
+// it, with that of berth as its build. Pure.
+func apiVersion(api, own string) string {
+	build := strings.Map(func(r rune) rune {
+		switch {
+		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r == '-', r == '.':
+			return r
+		}
+		return '.'
+	}, own)
+	base, _, _ := strings.Cut(api, "+")
+	return "v" + strings.TrimPrefix(base, "v") + "+berth." + build
+}
+
+type onlyNamespace struct {
+	namespacesapi.UnimplementedNamespacesServer
+}
+
+// Get implements namespacesapi.NamespacesServer. Every namespace is there, as it is in
+// containerd, and has no labels.
+func (onlyNamespace) Get(_ context.Context, r *namespacesapi.GetNamespaceRequest) (*namespacesapi.GetNamespaceResponse, error) {
+	return &namespacesapi.GetNamespaceResponse{Namespace: &namespacesapi.Namespace{Name: r.GetName()}}, nil
+}
+
+func (onlyNamespace) List(context.Context, *namespacesapi.ListNamespacesRequest) (*namespacesapi.ListNamespacesResponse, error) {
+	return &namespacesapi.ListNamespacesResponse{Namespaces: []*namespacesapi.Namespace{{Name: Namespace}}}, nil
 }

@@ -3,6 +3,7 @@ package containerdapi
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
 	"github.com/containerd/containerd/v2/pkg/filters"
@@ -49,7 +50,7 @@ func (s *containerService) ListStream(r *containersapi.ListContainersRequest, to
 func (s *containerService) each(ctx context.Context, fs []string, f func(*containersapi.Container) error) error {
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return err
 	}
 	own, err := ours(ctx)
 	if err != nil || !own {
@@ -59,7 +60,9 @@ func (s *containerService) each(ctx context.Context, fs []string, f func(*contai
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if m := s.view.messageOf(one); wants.Match(adaptContainer(m)) {
+		m := s.view.messageOf(one)
+		fields := map[string]string{"id": m.GetID(), "image": m.GetImage(), "runtime.name": m.GetRuntime().GetName()}
+		if wants.Match(adapt(fields, m.GetLabels())) {
 			if err := f(m); err != nil {
 				return err
 			}
@@ -68,37 +71,14 @@ func (s *containerService) each(ctx context.Context, fs []string, f func(*contai
 	return nil
 }
 
-// adaptContainer shows filters the fields that containerd shows them.
-func adaptContainer(c *containersapi.Container) filters.Adaptor {
+// adapt shows filters the fields that containerd shows them, by their paths.
+func adapt(fields, labels map[string]string) filters.Adaptor {
 	return filters.AdapterFunc(func(path []string) (string, bool) {
-		if len(path) == 0 {
-			return "", false
+		if len(path) > 1 && path[0] == "labels" {
+			value, ok := labels[strings.Join(path[1:], ".")] // its name may hold dots
+			return value, ok
 		}
-		switch path[0] {
-		case "id":
-			return c.GetID(), c.GetID() != ""
-		case "image":
-			return c.GetImage(), c.GetImage() != ""
-		case "runtime":
-			if len(path) > 1 && path[1] == "name" {
-				return c.GetRuntime().GetName(), true
-			}
-		case "labels":
-			return labelAt(c.GetLabels(), path[1:])
-		}
-		return "", false
+		value := fields[strings.Join(path, ".")]
+		return value, value != ""
 	})
-}
-
-// labelAt is the label of a field path, whose name may hold dots.
-func labelAt(labels map[string]string, path []string) (string, bool) {
-	if len(path) == 0 {
-		return "", false
-	}
-	name := path[0]
-	for _, part := range path[1:] {
-		name += "." + part
-	}
-	value, ok := labels[name]
-	return value, ok
 }

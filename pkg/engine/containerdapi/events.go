@@ -1,6 +1,7 @@
 package containerdapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -12,10 +13,14 @@ import (
 	core "github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/filters"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
 // Broker hands events to subscribers. It waits for none of them: one that does not read
@@ -23,8 +28,9 @@ import (
 type Broker struct {
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
-
-	tasks knownTasks
+	// tasks are those that have started since the daemon has, by container, until that is
+	// removed: by then neither the process nor the container can be asked any more.
+	tasks map[string]task
 }
 
 // subscriberBuffer is how many events a subscriber may be behind, and maxSubscribers how
@@ -37,7 +43,7 @@ const maxFilters, maxFilterBytes = 64, 8 << 10
 type subscriber struct {
 	// wants is asked by the subscriber's own goroutine: publishers wait for nobody.
 	wants  filters.Filter
-	events chan published
+	events chan *core.Envelope
 	missed bool // guarded by Broker.mu, and not written after events is closed
 }
 
@@ -55,11 +61,7 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 	if err != nil {
 		return fmt.Errorf("event %s: %w", topic, err)
 	}
-	now := time.Now()
-	e := published{
-		event:   &core.Envelope{Timestamp: now, Namespace: Namespace, Topic: topic, Event: packed},
-		message: &types.Envelope{Timestamp: timestamppb.New(now), Namespace: Namespace, Topic: topic, Event: typeurl.MarshalProto(packed)},
-	}
+	e := &core.Envelope{Timestamp: time.Now(), Namespace: Namespace, Topic: topic, Event: packed}
 	for s := range b.subs {
 		select {
 		case s.events <- e:
@@ -72,19 +74,6 @@ func (b *Broker) Publish(_ context.Context, topic string, event core.Event) erro
 	return nil
 }
 
-// published is an event as filters see it, and as it is sent.
-type published struct {
-	event   *core.Envelope
-	message *types.Envelope
-}
-
-// listened says whether anybody wants to know.
-func (b *Broker) listened() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.subs) > 0
-}
-
 func (b *Broker) subscribe(fs []string) (*subscriber, error) {
 	size := 0
 	for _, f := range fs {
@@ -95,9 +84,9 @@ func (b *Broker) subscribe(fs []string) (*subscriber, error) {
 	}
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, err
 	}
-	s := &subscriber{wants: wants, events: make(chan published, subscriberBuffer)}
+	s := &subscriber{wants: wants, events: make(chan *core.Envelope, subscriberBuffer)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.subs) >= maxSubscribers {
@@ -134,10 +123,11 @@ func (s *eventService) Subscribe(r *eventsapi.SubscribeRequest, to eventsapi.Eve
 			if !ok {
 				return errMissed
 			}
-			if !sub.wants.Match(e.event) {
+			if !sub.wants.Match(e) {
 				continue
 			}
-			if err := to.Send(e.message); err != nil {
+			message := &types.Envelope{Timestamp: timestamppb.New(e.Timestamp), Namespace: e.Namespace, Topic: e.Topic, Event: typeurl.MarshalProto(e.Event)}
+			if err := to.Send(message); err != nil {
 				return err
 			}
 		case <-to.Context().Done():
@@ -168,4 +158,101 @@ func (s *eventService) heed(event *anypb.Any) error {
 	}
 	s.oom(oom.ContainerID)
 	return nil
+}
+
+type task struct {
+	pid  uint32
+	code uint32
+	at   time.Time
+	oom  bool
+}
+
+// next takes in what has happened, and returns the task as it was before a removal. False
+// is a container that has none.
+func (b *Broker) next(id string, t runtimeapi.ContainerEventType, now task, has bool) (task, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known, ok := b.tasks[id]
+	switch t {
+	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
+		if !has {
+			return task{}, false
+		}
+		known = now
+	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
+		if !ok && !has {
+			return task{}, false
+		}
+		now.pid = known.pid
+		known = now
+	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
+		delete(b.tasks, id)
+		return known, ok
+	default:
+		return task{}, false
+	}
+	if b.tasks == nil {
+		b.tasks = map[string]task{}
+	}
+	b.tasks[id] = known
+	return known, true
+}
+
+// Told implements events.Listener. It publishes the CRI's events of a pod as containerd's.
+func (b *Broker) Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) {
+	now, has := taskOf(s, c, id)
+	known, has := b.next(id, t, now, has)
+	for _, e := range lifeEvents(s, c, id, t, known, has) {
+		if err := b.Publish(context.Background(), e.topic, e.event); err != nil {
+			log.L.WithError(err).WithField("container", id).Debug("Failed to publish event")
+		}
+	}
+}
+
+// taskOf is the task of a sandbox or container by its record; false if it has none.
+func taskOf(s *pod.Sandbox, c *pod.Container, id string) (task, bool) {
+	if id == s.ID() {
+		return task{pid: uint32(s.Status().PID), at: time.Now()}, s.Spec().Plan.Process
+	}
+	if c == nil {
+		return task{}, false
+	}
+	st := c.Status()
+	return task{pid: uint32(st.PID), code: uint32(st.ExitCode), at: time.Unix(0, st.FinishedAt), oom: st.Reason == "OOMKilled"}, st.StartedAt != 0
+}
+
+type topical struct {
+	topic string
+	event core.Event
+}
+
+// lifeEvents are those of containerd for one of the CRI, in their order. c is nil if the
+// event is about the sandbox, or about a container that is gone. Pure.
+func lifeEvents(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType, known task, has bool) []topical {
+	var all []topical
+	ofTask := func(topic string, event core.Event) {
+		if has {
+			all = append(all, topical{topic, event})
+		}
+	}
+	switch t {
+	case runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT:
+		imageName := sandboxImage
+		if c != nil {
+			imageName = cmp.Or(c.Spec().ImageTag, c.Spec().ImageRef, c.Spec().ImageName)
+		}
+		all = append(all, topical{"/containers/create", &events.ContainerCreate{ID: id, Image: imageName, Runtime: &events.ContainerCreate_Runtime{Name: runtimeName(s.Spec().Definition)}}})
+	case runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT:
+		ofTask("/tasks/create", &events.TaskCreate{ContainerID: id, Pid: known.pid})
+		ofTask("/tasks/start", &events.TaskStart{ContainerID: id, Pid: known.pid})
+	case runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT:
+		if known.oom {
+			ofTask("/tasks/oom", &events.TaskOOM{ContainerID: id})
+		}
+		ofTask("/tasks/exit", &events.TaskExit{ContainerID: id, ID: id, Pid: known.pid, ExitStatus: known.code, ExitedAt: timestamppb.New(known.at)})
+	case runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT:
+		ofTask("/tasks/delete", &events.TaskDelete{ContainerID: id, ID: id, Pid: known.pid, ExitStatus: known.code, ExitedAt: timestamppb.New(known.at)})
+		all = append(all, topical{"/containers/delete", &events.ContainerDelete{ID: id}})
+	}
+	return all
 }

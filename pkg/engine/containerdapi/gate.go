@@ -3,6 +3,7 @@ package containerdapi
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
@@ -119,11 +120,7 @@ func whole(req any) error {
 		if r.GetInfo() == nil {
 			lacks = "info"
 		}
-	case *leasesapi.AddResourceRequest:
-		if r.GetResource() == nil {
-			lacks = "resource"
-		}
-	case *leasesapi.DeleteResourceRequest:
+	case interface{ GetResource() *leasesapi.Resource }:
 		if r.GetResource() == nil {
 			lacks = "resource"
 		}
@@ -154,7 +151,9 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 	if err := allowed(full, asked, own, g.to); err != nil {
 		return nil, err
 	}
-	ctx = silent(ctx, full)
+	if slices.ContainsFunc(borrowedLogs, func(service string) bool { return strings.HasPrefix(full, service) }) {
+		ctx = unlogged(ctx)
+	}
 	switch {
 	case own:
 		ctx = namespaces.WithNamespace(ctx, disk.Namespace)
@@ -256,15 +255,6 @@ var noLog = func() *log.Entry {
 
 // unlogged keeps what is written under a context out of the log.
 func unlogged(ctx context.Context) context.Context { return log.WithLogger(ctx, noLog) }
-
-func silent(ctx context.Context, full string) context.Context {
-	for _, service := range borrowedLogs {
-		if strings.HasPrefix(full, service) {
-			return unlogged(ctx)
-		}
-	}
-	return ctx
-}
 
 // allowed says why a method may not be called, if it may not. Pure.
 func allowed(full, namespace string, own bool, to Audience) error {

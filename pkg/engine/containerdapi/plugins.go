@@ -15,6 +15,7 @@ import (
 	_ "github.com/containerd/containerd/v2/plugins/services/introspection"
 	_ "github.com/containerd/containerd/v2/plugins/services/leases"
 	_ "github.com/containerd/containerd/v2/plugins/services/snapshots"
+	_ "github.com/containerd/containerd/v2/plugins/services/streaming"
 	"github.com/containerd/containerd/v2/plugins/services/warning"
 	"github.com/containerd/platforms"
 	"github.com/containerd/plugin"
@@ -30,11 +31,12 @@ var borrowed = []string{
 	plugins.GRPCPlugin.String() + ".content",
 	plugins.GRPCPlugin.String() + ".leases",
 	plugins.GRPCPlugin.String() + ".snapshots",
+	plugins.GRPCPlugin.String() + ".streaming",
 }
 
 // containerdServices are those services, complete. Introspection lists what they are made
 // of, under the names that clients look for.
-func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
+func containerdServices(ctx context.Context, d Deps, opened *streams) ([]registerer, error) {
 	set := plugin.NewPluginSet()
 	properties := map[string]string{
 		plugins.PropertyRootDir:  filepath.Join(d.Pods.Root, "containerd-api"),
@@ -44,7 +46,7 @@ func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
 	for _, r := range registry.Graph(func(*plugin.Registration) bool { return false }) {
 		registered[r.URI()] = r
 	}
-	all := provided(d)
+	all := provided(d, opened)
 	for _, uri := range borrowed {
 		r, ok := registered[uri]
 		if !ok {
@@ -70,25 +72,22 @@ func containerdServices(ctx context.Context, d Deps) ([]registerer, error) {
 }
 
 // provided are the parts of berth that those services stand on.
-func provided(d Deps) []plugin.Registration {
+func provided(d Deps, opened *streams) []plugin.Registration {
 	clients := d.Images.Clients()
 	snapshotters := clients.Snapshotters()
 	shown := map[string]snapshots.Snapshotter{}
 	var all []plugin.Registration
 	for _, name := range slices.Sorted(maps.Keys(snapshotters)) {
 		shown[name] = &layers{Snapshotter: snapshotters[name], name: name, pods: d.Pods, images: d.Images}
-		exports := map[string]string{}
-		if root := clients.SnapshotterRoot(name); root != "" {
-			exports["root"] = root
-		}
-		all = append(all, part(plugins.SnapshotPlugin, name, shown[name], exports))
+		all = append(all, part(plugins.SnapshotPlugin, name, shown[name], clients.SnapshotterRoot(name)))
 	}
 	return append(all,
-		part(plugins.ContentPlugin, "content", clients.Content(), map[string]string{"root": clients.ContentRoot()}),
-		part(plugins.WarningPlugin, plugins.DeprecationsPlugin, noWarnings{}, nil),
-		part(plugins.LeasePlugin, "manager", clients.Leases(), nil),
-		part(plugins.ServicePlugin, services.ContentService, clients.Content(), nil),
-		part(plugins.ServicePlugin, services.SnapshotsService, shown, nil),
+		part(plugins.ContentPlugin, "content", clients.Content(), clients.ContentRoot()),
+		part(plugins.WarningPlugin, plugins.DeprecationsPlugin, noWarnings{}, ""),
+		part(plugins.LeasePlugin, "manager", clients.Leases(), ""),
+		part(plugins.ServicePlugin, services.ContentService, clients.Content(), ""),
+		part(plugins.ServicePlugin, services.SnapshotsService, shown, ""),
+		part(plugins.StreamingPlugin, "manager", opened, ""),
 	)
 }
 
@@ -101,22 +100,22 @@ func named() []plugin.Registration {
 		id   string
 	}{
 		{plugins.MetadataPlugin, "bolt"}, {plugins.GCPlugin, "scheduler"}, {plugins.EventPlugin, "exchange"},
-		{plugins.StreamingPlugin, "manager"}, {plugins.TransferPlugin, "local"}, {plugins.RuntimePluginV2, "task"},
+		{plugins.TransferPlugin, "local"}, {plugins.RuntimePluginV2, "task"},
 		{plugins.GRPCPlugin, "containers"}, {plugins.GRPCPlugin, "events"}, {plugins.GRPCPlugin, "healthcheck"}, {plugins.GRPCPlugin, "images"},
-		{plugins.GRPCPlugin, "namespaces"}, {plugins.GRPCPlugin, "streaming"}, {plugins.GRPCPlugin, "tasks"}, {plugins.GRPCPlugin, "transfer"},
+		{plugins.GRPCPlugin, "namespaces"}, {plugins.GRPCPlugin, "tasks"}, {plugins.GRPCPlugin, "transfer"},
 		{plugins.GRPCPlugin, "version"},
 	} {
-		all = append(all, part(p.kind, p.id, struct{}{}, nil))
+		all = append(all, part(p.kind, p.id, struct{}{}, ""))
 	}
 	return all
 }
 
-// part is something that is there already, as a plugin.
-func part(kind plugin.Type, id string, instance any, exports map[string]string) plugin.Registration {
+// part is something that is there already, as a plugin. Its root may be empty.
+func part(kind plugin.Type, id string, instance any, root string) plugin.Registration {
 	return plugin.Registration{Type: kind, ID: id, InitFn: func(ic *plugin.InitContext) (any, error) {
 		ic.Meta.Platforms = []imagespec.Platform{platforms.DefaultSpec()}
-		if exports != nil {
-			ic.Meta.Exports = exports
+		if root != "" {
+			ic.Meta.Exports["root"] = root
 		}
 		return instance, nil
 	}}

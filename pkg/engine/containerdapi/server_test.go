@@ -63,12 +63,12 @@ func TestEveryMethodHasAKind(t *testing.T) {
 
 // Clients look for these by their names.
 func TestPluginsThatClientsLookFor(t *testing.T) {
-	served, err := containerdServices(t.Context(), newServer(t).deps)
-	if err != nil || len(served) != 4 {
+	served, err := containerdServices(t.Context(), newServer(t).deps, newStreams())
+	if err != nil || len(served) != 5 {
 		t.Fatalf("%d services, %v", len(served), err)
 	}
 	var names []string
-	for _, r := range append(provided(newServer(t).deps), named()...) {
+	for _, r := range append(provided(newServer(t).deps, newStreams()), named()...) {
 		names = append(names, r.URI())
 	}
 	for _, want := range []string{
@@ -118,8 +118,8 @@ func TestFiltersOfEvents(t *testing.T) {
 	}
 	var got []string
 	for range 3 {
-		if e := <-s.events; s.wants.Match(e.event) {
-			got = append(got, e.message.GetTopic())
+		if e := <-s.events; s.wants.Match(e) {
+			got = append(got, e.Topic)
 		}
 	}
 	test.EqualLists(t, "let through", got, []string{"/images/delete"})
@@ -181,11 +181,11 @@ func TestLifeEvents(t *testing.T) {
 		step.tell()
 		var got []string
 		for len(sub.events) > 0 {
-			got = append(got, said((<-sub.events).event))
+			got = append(got, said(<-sub.events))
 		}
 		test.Equal(t, fmt.Sprint(step.name), strings.Join(got, ", "), step.want)
 	}
-	if n := len(b.tasks.tasks); n != 0 {
+	if n := len(b.tasks); n != 0 {
 		t.Errorf("%d tasks of removed containers are known", n)
 	}
 }

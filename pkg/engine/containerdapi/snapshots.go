@@ -2,13 +2,11 @@ package containerdapi
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/filters"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/berth-cri/berth/pkg/engine/image"
@@ -61,14 +59,14 @@ func (l *layers) Usage(ctx context.Context, key string) (snapshots.Usage, error)
 	if !ok {
 		return l.Snapshotter.Usage(ctx, key)
 	}
-	bytes, inodes, _, err := l.images.WritableUsage(ctx, c.ID(), l.name)
+	bytes, inodes, _, err := l.images.Meter.WritableUsage(ctx, c.ID(), l.name)
 	return snapshots.Usage{Size: int64(bytes), Inodes: int64(inodes)}, err
 }
 
 func (l *layers) Walk(ctx context.Context, f snapshots.WalkFunc, fs ...string) error {
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return err
 	}
 	if err := l.Snapshotter.Walk(ctx, f, fs...); err != nil {
 		return err
@@ -80,29 +78,12 @@ func (l *layers) Walk(ctx context.Context, f snapshots.WalkFunc, fs ...string) e
 		if c.Spec().Snapshotter != l.name {
 			continue
 		}
-		if info := rootInfo(c); wants.Match(adaptRoot(info)) {
+		info := rootInfo(c)
+		if wants.Match(adapt(map[string]string{"kind": "active", "name": info.Name, "parent": info.Parent}, nil)) {
 			if err := f(ctx, info); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// adaptRoot shows filters the fields that containerd shows them.
-func adaptRoot(i snapshots.Info) filters.Adaptor {
-	return filters.AdapterFunc(func(path []string) (string, bool) {
-		if len(path) == 0 {
-			return "", false
-		}
-		switch path[0] {
-		case "kind":
-			return "active", true
-		case "name":
-			return i.Name, true
-		case "parent":
-			return i.Parent, i.Parent != ""
-		}
-		return "", false
-	})
 }

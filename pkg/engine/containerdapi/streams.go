@@ -2,24 +2,16 @@ package containerdapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"sync"
 
-	streamingapi "github.com/containerd/containerd/api/services/streaming/v1"
 	"github.com/containerd/containerd/v2/core/streaming"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
-	"github.com/containerd/typeurl/v2"
-	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// streams serves the streams that clients open beside a Transfer: archives, progress and
-// credentials go through them.
+// streams are those that clients open beside a Transfer: archives, progress and
+// credentials go through them. It is the manager of containerd's own service.
 type streams struct {
-	streamingapi.UnimplementedStreamingServer
-
 	mu   sync.Mutex
 	open map[string]*clientStream
 }
@@ -29,37 +21,8 @@ const maxClientStreams = 64
 
 func newStreams() *streams { return &streams{open: map[string]*clientStream{}} }
 
-// Stream implements streamingapi.StreamingServer. It lasts until a transfer closes the
-// stream, or its client does.
-func (s *streams) Stream(srv streamingapi.Streaming_StreamServer) error {
-	first, err := srv.Recv()
-	if err != nil {
-		return err
-	}
-	var init streamingapi.StreamInit
-	if err := typeurl.UnmarshalTo(first, &init); err != nil {
-		return fmt.Errorf("a stream begins with its name: %w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	stream := &clientStream{srv: srv, closed: make(chan struct{})}
-	if err := s.add(init.GetID(), stream); err != nil {
-		return err
-	}
-	defer s.remove(init.GetID())
-	ready, err := typeurl.MarshalAny(&emptypb.Empty{})
-	if err != nil {
-		return err
-	}
-	if err := srv.Send(typeurl.MarshalProto(ready)); err != nil {
-		return err
-	}
-	select {
-	case <-stream.closed:
-	case <-srv.Context().Done():
-	}
-	return nil
-}
-
-func (s *streams) add(id string, stream *clientStream) error {
+// Register implements streaming.StreamManager. The stream's context ends with it.
+func (s *streams) Register(ctx context.Context, id string, stream streaming.Stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, taken := s.open[id]; taken {
@@ -68,19 +31,18 @@ func (s *streams) add(id string, stream *clientStream) error {
 	if len(s.open) >= maxClientStreams {
 		return fmt.Errorf("%d streams are open; close some: %w", maxClientStreams, errdefs.ErrResourceExhausted)
 	}
-	s.open[id] = stream
+	s.open[id] = &clientStream{Stream: stream}
+	context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, id)
+	})
 	return nil
 }
 
-func (s *streams) remove(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.open, id)
-}
-
-// take gives a stream to the one transfer that uses it: gRPC forbids that two send on it,
-// or two receive. It is closed when ctx ends, which ends whoever waits for it.
-func (s *streams) take(ctx context.Context, id string) (streaming.Stream, error) {
+// Get implements streaming.StreamManager. A stream goes to one transfer: gRPC forbids that
+// two send on it, or two receive. It is closed when ctx ends, which ends what waits for it.
+func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stream, ok := s.open[id]
@@ -92,29 +54,14 @@ func (s *streams) take(ctx context.Context, id string) (streaming.Stream, error)
 	return stream, nil
 }
 
-// clientStream is one of them. One goroutine may send and one receive.
+// clientStream may be closed twice at the same time, which containerd's may not.
 type clientStream struct {
-	srv    streamingapi.Streaming_StreamServer
-	once   sync.Once
-	closed chan struct{}
-	taken  bool // guarded by streams.mu
+	streaming.Stream
+	once  sync.Once
+	taken bool // guarded by streams.mu
 }
 
-func (s *clientStream) Send(a typeurl.Any) error { return native(s.srv.Send(typeurl.MarshalProto(a))) }
-
-func (s *clientStream) Recv() (typeurl.Any, error) {
-	a, err := s.srv.Recv()
-	return a, native(err)
-}
-
-func (s *clientStream) Close() error {
-	s.once.Do(func() { close(s.closed) })
-	return nil
-}
-
-func native(err error) error {
-	if err == nil || errors.Is(err, io.EOF) {
-		return err
-	}
-	return errgrpc.ToNative(err)
+func (s *clientStream) Close() (err error) {
+	s.once.Do(func() { err = s.Stream.Close() })
+	return err
 }

@@ -5,13 +5,21 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
+	cgroup2stats "github.com/containerd/cgroups/v3/cgroup2/stats"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
 	taskapi "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/filters"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
@@ -61,11 +69,8 @@ func (s *taskService) find(ctx context.Context, id, exec string) (subject, error
 
 func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*tasksapi.ListTasksResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilter())
-	if r.GetFilter() == "" {
-		wants, err = filters.Always, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, err
 	}
 	resp := &tasksapi.ListTasksResponse{}
 	own, err := ours(ctx)
@@ -73,27 +78,11 @@ func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*
 		return resp, err
 	}
 	for _, one := range s.view.all() {
-		if p := s.process(one); p != nil && wants.Match(adaptTask(p.GetID())) {
+		if p := s.process(one); p != nil && wants.Match(adapt(map[string]string{"id": p.GetID(), "namespace": Namespace}, nil)) {
 			resp.Tasks = append(resp.Tasks, p)
 		}
 	}
 	return resp, nil
-}
-
-// adaptTask shows filters the fields that containerd shows them.
-func adaptTask(id string) filters.Adaptor {
-	return filters.AdapterFunc(func(path []string) (string, bool) {
-		if len(path) == 0 {
-			return "", false
-		}
-		switch path[0] {
-		case "id":
-			return id, true
-		case "namespace":
-			return Namespace, true
-		}
-		return "", false
-	})
 }
 
 // process is the first process of a sandbox or container, nil for one that has none, or
@@ -196,7 +185,7 @@ func (s *taskService) cgroup(of subject) string {
 func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (*tasksapi.MetricsResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilters()...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, err
 	}
 	resp := &tasksapi.MetricsResponse{}
 	own, err := ours(ctx)
@@ -205,7 +194,7 @@ func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (
 	}
 	for _, one := range s.view.all() {
 		p := s.process(one)
-		if p.GetStatus() != taskapi.Status_RUNNING || !wants.Match(adaptTask(p.GetID())) {
+		if p.GetStatus() != taskapi.Status_RUNNING || !wants.Match(adapt(map[string]string{"id": p.GetID(), "namespace": Namespace}, nil)) {
 			continue
 		}
 		data, err := s.measure(ctx, one)
@@ -216,4 +205,60 @@ func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (
 		resp.Metrics = append(resp.Metrics, &types.Metric{Timestamp: timestamppb.Now(), ID: p.GetID(), Data: data})
 	}
 	return resp, ctx.Err()
+}
+
+// Stats measures containers whose numbers are in no cgroup of this node.
+type Stats interface {
+	ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error)
+}
+
+// measure reads what a task uses, as the message of the node's version of cgroups.
+func (s *taskService) measure(ctx context.Context, of subject) (*anypb.Any, error) {
+	m, err := s.read(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	return typeurl.MarshalAnyToProto(m)
+}
+
+func (s *taskService) read(ctx context.Context, of subject) (proto.Message, error) {
+	path := s.cgroup(of)
+	switch {
+	case path != "":
+		return readCgroup(path)
+	case of.sandbox != nil:
+		return nil, fmt.Errorf("sandbox %s is measured with its containers: %w", of.sandbox.ID(), errdefs.ErrNotFound)
+	}
+	r, err := s.stats.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: of.container.ID()})
+	if err != nil {
+		return nil, err
+	}
+	return ofRuntime(r.GetStats()), nil
+}
+
+func readCgroup(path string) (proto.Message, error) {
+	inside := cgroup.Inside(path)
+	if inside == "" {
+		return nil, fmt.Errorf("cgroup %q: %w", path, errdefs.ErrNotFound)
+	}
+	if cgroups.Mode() == cgroups.Unified {
+		m, err := cgroup2.Load(inside)
+		if err != nil {
+			return nil, err
+		}
+		return m.Stat()
+	}
+	c, err := cgroup1.Load(cgroup1.StaticPath(inside))
+	if err != nil {
+		return nil, err
+	}
+	return c.Stat(cgroup1.IgnoreNotExist)
+}
+
+// ofRuntime is what a runtime with a kernel of its own measures of a container. Pure.
+func ofRuntime(s *runtimeapi.ContainerStats) *cgroup2stats.Metrics {
+	return &cgroup2stats.Metrics{
+		CPU:    &cgroup2stats.CPUStat{UsageUsec: s.GetCpu().GetUsageCoreNanoSeconds().GetValue() / 1000},
+		Memory: &cgroup2stats.MemoryStat{Usage: s.GetMemory().GetUsageBytes().GetValue(), Anon: s.GetMemory().GetRssBytes().GetValue()},
+	}
 }

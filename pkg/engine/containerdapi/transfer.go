@@ -74,7 +74,7 @@ func (s *transferService) transfer(ctx context.Context, from, to any, tell progr
 		case *transfer.ImageExportStream:
 			return s.export(ctx, from, to, tell)
 		case *transfer.ImageStore:
-			return s.name(ctx, from, to)
+			return s.nameAs(ctx, from.GetName(), to)
 		}
 	}
 	return fmt.Errorf("transfer from %T to %T is not implemented; berth pulls, imports, exports and names images: %w", from, to, errdefs.ErrNotImplemented)
@@ -114,17 +114,12 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 // checkResolver refuses to reach a registry otherwise than the node does, which asks
 // those of the node itself by plain HTTP.
 func checkResolver(r *transfer.RegistryResolver, named reference.Named) error {
-	plain := r.GetDefaultScheme() == "http" && isLocal(reference.Domain(named))
+	local, err := docker.MatchLocalhost(reference.Domain(named))
+	plain := r.GetDefaultScheme() == "http" && local && err == nil
 	if r.GetHostDir() == "" && (r.GetDefaultScheme() == "" || plain) {
 		return nil
 	}
 	return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
-}
-
-// isLocal says whether a registry is on this node. Pure.
-func isLocal(domain string) bool {
-	local, err := docker.MatchLocalhost(domain)
-	return err == nil && local
 }
 
 // snapshotterOf is where a client asks to unpack; empty is the default.
@@ -169,7 +164,7 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	if id == "" {
 		return nil, nil
 	}
-	stream, err := s.streams.take(ctx, id)
+	stream, err := s.streams.Get(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("credentials: %w", err)
 	}
@@ -210,7 +205,7 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	if err != nil {
 		return err
 	}
-	stream, err := s.streams.take(ctx, from.GetStream())
+	stream, err := s.streams.Get(ctx, from.GetStream())
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
@@ -244,7 +239,7 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 	if len(names) == 0 {
 		return fmt.Errorf("no image is named; name those to export: %w", errdefs.ErrInvalidArgument)
 	}
-	stream, err := s.streams.take(ctx, to.GetStream())
+	stream, err := s.streams.Get(ctx, to.GetStream())
 	if err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
@@ -256,10 +251,6 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 		tell(&transfer.Progress{Event: "Completed export"})
 	}
 	return errors.Join(err, archive.Close())
-}
-
-func (s *transferService) name(ctx context.Context, from, to *transfer.ImageStore) error {
-	return s.nameAs(ctx, from.GetName(), to)
 }
 
 func (s *transferService) nameAs(ctx context.Context, from string, to *transfer.ImageStore) error {
@@ -297,7 +288,7 @@ func (s *transferService) progress(ctx context.Context, id string) (progressFunc
 	if id == "" {
 		return func(*transfer.Progress) {}, func() {}, nil
 	}
-	stream, err := s.streams.take(ctx, id)
+	stream, err := s.streams.Get(ctx, id)
 	if err != nil {
 		return nil, nil, fmt.Errorf("progress: %w", err)
 	}
@@ -330,7 +321,7 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 					continue
 				}
 				for _, l := range u.Layers {
-					tell(&transfer.Progress{Event: progressEvent(l.Stage), Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
+					tell(&transfer.Progress{Event: progressEvents[l.Stage], Name: l.Digest.String(), Progress: l.Fetched, Total: l.Size})
 				}
 			}
 			return false, nil
@@ -342,19 +333,10 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 	}
 }
 
-// progressEvent is containerd's word for it. Pure.
-func progressEvent(s progress.LayerStage) string {
-	switch s {
-	case progress.LayerFetching:
-		return "downloading"
-	case progress.LayerFetched:
-		return "complete"
-	case progress.LayerUnpacking:
-		return "extracting"
-	case progress.LayerUnpacked:
-		return "extracted"
-	}
-	return "waiting"
+// progressEvents are containerd's words for the stages.
+var progressEvents = map[progress.LayerStage]string{
+	progress.LayerWaiting: "waiting", progress.LayerFetching: "downloading", progress.LayerFetched: "complete",
+	progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
 }
 
 // pace gives up a client that keeps an archive waiting: no byte goes through for

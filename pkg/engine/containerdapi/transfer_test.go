@@ -1,6 +1,7 @@
 package containerdapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,6 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
-	"github.com/berth-cri/berth/pkg/engine/image/progress"
 )
 
 // A client may ask for what the node does anyway.
@@ -108,22 +108,15 @@ func TestPlatformsOfClients(t *testing.T) {
 
 func TestStreamsAreBounded(t *testing.T) {
 	s := newStreams()
-	for i := range maxClientStreams {
-		test.Must(t, s.add(string(rune('a'+i)), &clientStream{closed: make(chan struct{})}))
+	first, end := context.WithCancel(t.Context())
+	test.Must(t, s.Register(first, "first", nil))
+	for i := range maxClientStreams - 1 {
+		test.Must(t, s.Register(t.Context(), fmt.Sprint(i), nil))
 	}
-	test.Is(t, s.add("one more", &clientStream{closed: make(chan struct{})}), errdefs.IsResourceExhausted, "the error")
-	test.Is(t, s.add("a", &clientStream{closed: make(chan struct{})}), errdefs.IsAlreadyExists, "the error")
-	test.Check(t, test.Err(s.take(t.Context(), "a")))
-	test.Is(t, test.Err(s.take(t.Context(), "a")), errdefs.IsNotFound, "a stream has two users")
-	s.remove("a")
-	test.Check(t, s.add("one more", &clientStream{closed: make(chan struct{})}))
-}
-
-func TestProgressEvents(t *testing.T) {
-	for stage, want := range map[progress.LayerStage]string{
-		progress.LayerWaiting: "waiting", progress.LayerFetching: "downloading", progress.LayerFetched: "complete",
-		progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
-	} {
-		test.Equal(t, fmt.Sprintf("%s is shown as", stage), progressEvent(stage), want)
-	}
+	test.Is(t, s.Register(t.Context(), "one more", nil), errdefs.IsResourceExhausted, "the error")
+	test.Is(t, s.Register(t.Context(), "first", nil), errdefs.IsAlreadyExists, "the error")
+	test.Check(t, test.Err(s.Get(context.Background(), "0")))
+	test.Is(t, test.Err(s.Get(context.Background(), "0")), errdefs.IsNotFound, "a stream has two users")
+	end()
+	test.Eventually(t, "the place of a stream that ended", func() bool { return s.Register(t.Context(), "one more", nil) == nil })
 }

@@ -114,15 +114,15 @@ func TestArtifactVolume(t *testing.T) {
 	if st := info.Sys().(*syscall.Stat_t); st.Nlink != 3 || info.Mode() != 0o444 {
 		t.Errorf("%d links, mode %v: the blob was copied, or cannot be read", st.Nlink, info.Mode())
 	}
-	test.Must(t, s.MeasureStored(disk.InNamespace(t.Context())))
-	if images, _ := s.Usage(); images.Bytes > uint64(len(large))*3/2 {
+	test.Must(t, s.Meter.MeasureStored(disk.InNamespace(t.Context())))
+	if images, _ := s.Meter.Usage(); images.Bytes > uint64(len(large))*3/2 {
 		t.Errorf("%d bytes are in use, though %d are shared", images.Bytes, len(large))
 	}
 
 	if again := pullImage(t, s, app); again.ID != img.ID {
 		t.Errorf("%s, then %s", img.ID, again.ID)
 	}
-	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c2", img, "")), errdefs.IsFailedPrecondition, "volume")
+	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c2", img, "", nil)), errdefs.IsFailedPrecondition, "volume")
 	test.Is(t, test.Err(s.Whole(t.Context(), img)), errdefs.IsFailedPrecondition, "configuration of an artifact")
 
 	// A container keeps its volume, also over a restart, and nothing is left after it.
@@ -131,8 +131,8 @@ func TestArtifactVolume(t *testing.T) {
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID}}))
 	<-s.views.Work.Collector.Request()
 	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "README.md"))), "a volume in use has gone")
-	test.Must(t, s.MeasureStored(disk.InNamespace(t.Context())))
-	if images, _ := s.Usage(); images.Bytes < uint64(len(large)) {
+	test.Must(t, s.Meter.MeasureStored(disk.InNamespace(t.Context())))
+	if images, _ := s.Meter.Usage(); images.Bytes < uint64(len(large)) {
 		t.Errorf("%d bytes are in use; nobody but the volume has %d", images.Bytes, len(large))
 	}
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))

@@ -64,7 +64,7 @@ func TestCheckpointImageOverRestart(t *testing.T) {
 		sameTree(t, tree(t, dir), map[string]string{"a": "x"})
 		test.Fails(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600), "it can be written to")
 	}))
-	if _, held := s.views.Table.Uses["looking"]; held {
+	if len(s.views.Release("looking")) > 0 {
 		t.Error("its layers are held")
 	}
 }

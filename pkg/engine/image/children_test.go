@@ -4,7 +4,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
-	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
@@ -24,42 +22,6 @@ func unpackers() []int {
 		args, _ := os.ReadFile(procfs.Path(pid, "cmdline"))
 		return !strings.HasPrefix(string(args), "berth-unpack\x00")
 	})
-}
-
-// Children stay for a while when they have unpacked a layer. One that the node has killed
-// gets no layer.
-func TestChildren(t *testing.T) {
-	want := func(n int) {
-		t.Helper()
-		test.Eventually(t, "children", func() bool { return len(unpackers()) == n })
-	}
-	c := unpack.NewChildren(512 << 20)
-	defer c.Close()
-	first := test.Value(c.Take())(t)
-	c.GiveBack(first)
-	want(1)
-	test.Must(t, syscall.Kill(unpackers()[0], syscall.SIGKILL))
-	test.Eventually(t, "the end of the child", func() bool { return !first.Usable() })
-	first, second, third := test.Value(c.Take())(t), test.Value(c.Take())(t), test.Value(c.Take())(t)
-	if !first.Usable() {
-		t.Error("a child that was killed is handed out")
-	}
-	want(3)
-	c.GiveBack(first)
-	c.GiveBack(second)
-	c.GiveBack(third)
-	want(unpack.MaxIdle)
-	again := test.Value(c.Take())(t)
-	if again != first && again != second {
-		t.Error("a child is started although one is idle")
-	}
-	c.GiveBack(again)
-	c.End(first)
-	want(1)
-	late := test.Value(c.Take())(t)
-	c.Close()
-	c.GiveBack(late)
-	want(0)
 }
 
 // Pulls share a child, but for one that failed at a layer.

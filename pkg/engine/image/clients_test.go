@@ -125,7 +125,7 @@ func TestImagesOfClients(t *testing.T) {
 			if again.ID != img.ID || slices.Contains(again.RepoTags, app) {
 				t.Errorf("after a restart: %+v", again)
 			}
-			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "")), "a container of it")
+			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "", nil)), "a container of it")
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			for _, n := range append(again.RepoTags, again.RepoDigests...) {
 				test.Must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
@@ -237,7 +237,7 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 		both.Wait()
 		test.Must(t, s.Clients().Collect(ctx))
 		for _, left := range s.List() {
-			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "")), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
+			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "", nil)), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			test.Must(t, s.Remove(ctx, left.ID))
 		}
@@ -270,14 +270,15 @@ func TestLimitsOfClients(t *testing.T) {
 	write := func(labels map[string]string) error {
 		return content.WriteBlob(ctx, s.Clients().Content(), "x", bytes.NewReader(data), desc, content.WithLabels(labels))
 	}
-	large := map[string]string{"x": strings.Repeat("x", stores.MaxLabelBytes)}
+	large := map[string]string{"x": strings.Repeat("x", 32<<10)}
+	_, record := s.Clients().Images().Create(ctx, images.Image{Name: "registry.test/app:1", Target: desc, Labels: large})
 	_, lease := s.Clients().Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
 	for name, err := range map[string]error{
 		"a root":             write(map[string]string{"containerd.io/gc.root": "x"}),
 		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": app}),
 		"large labels":       write(large),
 		"a lease with those": lease,
-		"an image with them": stores.CheckClientLabels(large),
+		"an image with them": record,
 	} {
 		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
@@ -369,15 +370,15 @@ func (s slowInfo) Info(ctx context.Context, d digest.Digest) (content.Info, erro
 func TestReferencesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := disk.InNamespace(t.Context())
-	c := s.Clients().Content().(*stores.ClientContent)
+	c := s.Clients().Content()
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithID("mine")))(t)
 	write := func(text string) digest.Digest { return writeBlob(ctx, t, c, l.ID, text) }
 	manifest, layer, own := write("manifest"), write("layer"), write("own")
 	const name = "containerd.io/gc.ref.content.l.0"
-	beside := *c
-	beside.Store = slowInfo{c.Store, func() {
+	slow := slowInfo{s.files.Content, func() {
 		test.Must(t, test.Err(s.files.Content.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: layer.String()}}, "labels."+name)))
 	}}
+	beside := stores.New(stores.Parts{Files: &disk.Files{Content: slow}}).Content()
 	for _, paths := range [][]string{{"labels." + name}, {"labels"}, nil} {
 		test.Must(t, test.Err(beside.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: own.String()}}, paths...)))
 		info := test.Value(c.Info(ctx, manifest))(t)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
@@ -48,7 +49,7 @@ func (s *Store) collect(ctx context.Context) {
 
 // count brings the figures for ImageFsInfo up to date.
 func (s *Store) count(ctx context.Context) {
-	if err := s.MeasureStored(ctx); err != nil && ctx.Err() == nil {
+	if err := s.Meter.MeasureStored(ctx); err != nil && ctx.Err() == nil {
 		log.G(ctx).WithError(err).Warn("Failed to measure disk usage of images")
 	}
 }
@@ -66,3 +67,64 @@ func (s *Store) endClients(ctx context.Context) {
 		return false, nil
 	})
 }
+
+// Remove drops the image that ref finds, with all its names. It frees what nothing else needs, also what
+// interrupted pulls left; layers that a container runs on stay until it is gone. An
+// image that is not there is no error. When it returns the image is in no list. Its
+// space is freed in the background, but not on a filesystem that is nearly full: there a
+// kubelet looks right after a removal whether that was enough, or evicts pods. So the
+// space is free, too, when it returns, unless ctx ended first.
+func (s *Store) Remove(ctx context.Context, ref string) error {
+	ctx = disk.InNamespace(ctx)
+	s.puller.Interrupted.Drop(ctx)
+	gone, err := s.catalog.Forget(ctx, ref)
+	if err != nil || gone == nil {
+		return err
+	}
+	log.G(ctx).WithFields(log.Fields{"image": gone.ID, "tags": gone.RepoTags}).Info("Image removed")
+	collected := s.views.Work.Collector.Request()
+	if !s.nearlyFull(s.files.Root) {
+		return nil
+	}
+	select {
+	case <-collected:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// In percent: below kubeletMargin of free space for images kubelets evict pods, by
+// their defaults; evictionMargin is above that.
+const kubeletMargin, evictionMargin = 15, 20
+
+// nearlyFull reports whether a kubelet may be about to evict pods.
+func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
+
+// makeRoom gives up what interrupted pulls left, and what clients hold for long, where
+// the kubelet, by its defaults, would evict pods.
+func (s *Store) makeRoom(ctx context.Context) {
+	if lessFree(s.files.Root, kubeletMargin) {
+		ctx = disk.InNamespace(ctx)
+		s.puller.Interrupted.Drop(ctx)
+		s.files.DropClientWrites(ctx)
+		before := time.Now().Add(-disk.ClientLeaseGrace)
+		if lessFree(s.files.Root, disk.ClientLeaseMargin) {
+			before = time.Now()
+		}
+		if s.files.DropClientLeases(ctx, before) > 0 {
+			s.views.Work.Collector.Kick()
+		}
+	}
+}
+
+// lessFree reports whether less than so many percent are free, or the space is unknown.
+func lessFree(root string, percent uint64) bool {
+	var st unix.Statfs_t
+	if err := unix.Statfs(root, &st); err != nil {
+		return true
+	}
+	return scarce(st.Bavail, st.Blocks, percent) || scarce(st.Ffree, st.Files, percent)
+}
+
+// scarce is false for a filesystem without a number of inodes.
+func scarce(free, all, percent uint64) bool { return free < all/100*percent }

@@ -18,34 +18,30 @@ import (
 // PrepareRootfs makes the root filesystem of a container, as described at containerfs.Roots. An
 // image that is here for a snapshotter which fetches layers by itself may lack them:
 // they are fetched then, without credentials.
-func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...containerfs.RootfsOption) (fs *containerfs.Rootfs, err error) {
-	err = s.withLayers(ctx, img, snapshotter, func() error {
-		fs, err = s.Roots.PrepareRootfs(ctx, containerID, img, snapshotter, opts...)
-		return err
+func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *containerfs.Owner) (*containerfs.Rootfs, error) {
+	return withLayers(ctx, s, img, snapshotter, func() (*containerfs.Rootfs, error) {
+		return s.Roots.PrepareRootfs(ctx, containerID, img, snapshotter, owner)
 	})
-	return fs, err
 }
 
 // PrepareVolume returns the read-only mounts of an image, as described at containerfs.Roots, and
 // fetches what is missing as PrepareRootfs does.
-func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *catalog.Image, snapshotter string) (mounts []mount.Mount, err error) {
-	err = s.withLayers(ctx, img, snapshotter, func() error {
-		mounts, err = s.Roots.PrepareVolume(ctx, containerID, img, snapshotter)
-		return err
+func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *catalog.Image, snapshotter string) ([]mount.Mount, error) {
+	return withLayers(ctx, s, img, snapshotter, func() ([]mount.Mount, error) {
+		return s.Roots.PrepareVolume(ctx, containerID, img, snapshotter)
 	})
-	return mounts, err
 }
 
 // withLayers calls f, and again once layers are there that it missed. If they cannot be
 // fetched without credentials, ImageStatus asks the kubelet for a pull.
-func (s *Store) withLayers(ctx context.Context, img *catalog.Image, snapshotter string, f func() error) error {
-	err := f()
+func withLayers[T any](ctx context.Context, s *Store, img *catalog.Image, snapshotter string, f func() (T, error)) (T, error) {
+	made, err := f()
 	if !errdefs.IsNotFound(err) && !errors.Is(err, containerfs.ErrUnpack) || disk.IsNoSpace(err) || ctx.Err() != nil || !s.lacksLayers(ctx, img) {
-		return err
+		return made, err
 	}
 	if err := s.fetchAgain(ctx, img, snapshotter); err != nil {
 		s.puller.Incomplete.Store(img.ID, true)
-		return fmt.Errorf("image %s is on this node without the layers that this handler needs, and they cannot be fetched; pull it by berth image pull --handler: %w", img.ID, err)
+		return made, fmt.Errorf("image %s is on this node without the layers that this handler needs, and they cannot be fetched; pull it by berth image pull --handler: %w", img.ID, err)
 	}
 	return f()
 }

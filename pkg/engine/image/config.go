@@ -84,9 +84,7 @@ func (c Config) complete() (Config, error) {
 	if known := disk.SnapshotterNames(c.Snapshotters); !slices.Contains(known, c.DefaultSnapshotter) {
 		return c, disk.UnknownSnapshotter(c.DefaultSnapshotter, known)
 	}
-	if c.MaxConcurrentDownloads <= 0 {
-		c.MaxConcurrentDownloads = defaultMaxDownloads
-	}
+	c.MaxConcurrentDownloads = cmp.Or(c.MaxConcurrentDownloads, defaultMaxDownloads)
 	c.PullProgressTimeout = cmp.Or(c.PullProgressTimeout, pull.DefaultProgressTimeout)
 	c.Limits = c.Limits.Complete()
 	return c, nil

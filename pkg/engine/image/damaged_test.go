@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
+	bolt "go.etcd.io/bbolt"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
@@ -21,7 +22,7 @@ import (
 // lowerOf are the directories of an image's layers, topmost first.
 func lowerOf(t *testing.T, s *Store, img *catalog.Image) []string {
 	t.Helper()
-	v := s.views.Table.Get(s.views.KeyOf(s.cfg.DefaultSnapshotter, img.ChainID))
+	v := s.views.Get(s.views.KeyOf(s.cfg.DefaultSnapshotter, img.ChainID))
 	if v == nil {
 		t.Fatal("the image is not unpacked")
 	}
@@ -76,7 +77,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					s := openStore(t, Config{HostsDir: reg.hosts(t)})
 					img := pullImage(t, s, app)
 					c.damage(t, s, img)
-					if s.files.Bolt.Path() == "" {
+					if s.files.DB.View(func(*bolt.Tx) error { return nil }) != nil { // closed
 						return openStore(t, s.cfg), img
 					}
 					if restarted {
@@ -122,7 +123,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 						runs(t, s, img, "c1")
 						return
 					}
-					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "")), "there is a root filesystem without a layer")
+					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "", nil)), "there is a root filesystem without a layer")
 					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: app}}
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() != nil {
 						t.Errorf("a kubelet would not pull: %v, %v", st.GetImage(), err)

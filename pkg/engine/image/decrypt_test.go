@@ -87,7 +87,7 @@ func TestEncryptedImage(t *testing.T) {
 		if img.ID != idOf(t, plain) {
 			t.Errorf("%s: id %s, want the plain image's %s", snapshotter, img.ID, idOf(t, plain))
 		}
-		root := test.Value(s.PrepareRootfs(t.Context(), "c", img, ""))(t)
+		root := test.Value(s.PrepareRootfs(t.Context(), "c", img, "", nil))(t)
 		sameTree(t, tree(t, mounted(t, root.Mounts)), layeredTree)
 	}
 }

@@ -40,7 +40,7 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	exported(t, s, domain+"/model:1")
 	volumeOf(t, s, "c3", model)
 	reg.Close()
-	test.Says(t, test.Err(s.PrepareRootfs(t.Context(), "c4", second, disk.Native)), "berth image pull --handler")
+	test.Says(t, test.Err(s.PrepareRootfs(t.Context(), "c4", second, disk.Native, nil)), "berth image pull --handler")
 }
 
 // Compressed layers stay until what they were unpacked into is on disk.

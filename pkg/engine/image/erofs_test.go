@@ -30,6 +30,14 @@ func needErofs(t *testing.T) {
 	t.Skip("mkfs.erofs (erofs-utils) or the kernel's erofs is missing")
 }
 
+// unmountLayers does what a reboot does.
+func unmountLayers(t *testing.T, root string) {
+	t.Helper()
+	for _, dir := range test.Value(filepath.Glob(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts", "*")))(t) {
+		test.Must(t, mount.UnmountAll(dir, unix.MNT_DETACH))
+	}
+}
+
 // allSnapshotters are those that need no other program.
 func allSnapshotters(t *testing.T) []string {
 	t.Helper()
@@ -57,9 +65,9 @@ func TestErofs(t *testing.T) {
 	want := map[string]string{"a": "lower", "b": "top", "dir/": "", "dir/seen": "upper"}
 	root, hosts := filepath.Join(t.TempDir(), "images"), reg.hosts(t)
 	s := openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
-	t.Cleanup(func() { test.Must(t, disk.UnmountLayers(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts"))) })
+	t.Cleanup(func() { unmountLayers(t, root) })
 	img := pullImage(t, s, app)
-	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	dir := t.TempDir()
 	test.Must(t, mount.All(fs.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
@@ -70,17 +78,17 @@ func TestErofs(t *testing.T) {
 	}
 
 	// The same layers under overlayfs, beside it.
-	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Overlayfs))(t)
+	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Overlayfs, nil))(t)
 	test.Must(t, mount.All(other.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
 	test.Must(t, mount.UnmountAll(dir, 0))
 
 	// After a restart, and after a reboot, which unmounts everything.
 	test.Must(t, s.Close())
-	test.Must(t, disk.UnmountLayers(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts")))
+	unmountLayers(t, root)
 	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: disk.Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: disk.Overlayfs}}))
-	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, disk.Erofs))(t)
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, disk.Erofs, nil))(t)
 	test.Must(t, mount.All(again.Mounts, dir))
 	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "written"))), "what was written")
 	test.Must(t, mount.UnmountAll(dir, 0))
@@ -92,21 +100,6 @@ func TestErofs(t *testing.T) {
 		t.Errorf("still mounted: %v", left)
 	}
 	wantStored(t, s, 0, 0)
-}
-
-func TestErofsOnEarlierKernels(t *testing.T) {
-	needErofs(t)
-	tree, file, dir := t.TempDir(), filepath.Join(t.TempDir(), "layer.erofs"), t.TempDir()
-	test.Must(t, os.WriteFile(filepath.Join(tree, "a"), []byte("of a"), 0o600))
-	if out, err := exec.Command("mkfs.erofs", "--quiet", file, tree).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	m := mount.Mount{Type: "erofs", Source: file, Options: []string{"ro", "loop"}}
-	test.Must(t, disk.MountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
-	defer func() { test.Must(t, mount.UnmountAll(dir, 0)) }()
-	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
-		t.Errorf("%q, %v", text, err)
-	}
 }
 
 // While a layer becomes a file, which takes as long as its bytes are many, the metadata

@@ -50,7 +50,7 @@ func victim(root string) {
 		_, err = s.PrepareVolume(ctx, "volume", img, "")
 	}
 	if err == nil && img.ArtifactType == "" {
-		_, err = s.PrepareRootfs(ctx, "victim", img, "")
+		_, err = s.PrepareRootfs(ctx, "victim", img, "", nil)
 	}
 	if err != nil {
 		panic(err)
@@ -137,7 +137,7 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 		t.Errorf("left after the kill: %v", found)
 	}
 	img := pullImage(t, s, app)
-	rootfs := test.Value(s.PrepareRootfs(t.Context(), "c", img, ""))(t)
+	rootfs := test.Value(s.PrepareRootfs(t.Context(), "c", img, "", nil))(t)
 	info := test.Value(os.Stat(filepath.Join(mounted(t, rootfs.Mounts), "big")))(t)
 	if info.Size() != size {
 		t.Errorf("the file has %d bytes", info.Size())
@@ -183,7 +183,7 @@ func TestKilledAnywhere(t *testing.T) {
 				s := openStore(t, c)
 				_, snaps, _ := stored(t, s)
 				for _, name := range snaps {
-					if strings.Contains(name, "/extract-") || strings.Contains(name, disk.BelowPrefix) {
+					if strings.Contains(name, "/extract-") || strings.Contains(name, "berth-below-") {
 						t.Errorf("left behind: %s", name)
 					}
 				}
@@ -292,11 +292,11 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 		}
 		f.Close()
 	}
-	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "")), errdefs.IsResourceExhausted, "no space left")
+	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "", nil)), errdefs.IsResourceExhausted, "no space left")
 	if left, _ := os.ReadDir(s.files.Path(disk.RootfsDir, disk.Overlayfs)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	test.Must(t, os.RemoveAll(filler))
-	test.Checkf(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "")), "after making room")
+	test.Checkf(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "", nil)), "after making room")
 	test.Must(t, s.Close())
 }

@@ -1,12 +1,10 @@
 package image
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/containerd/containerd/v2/core/snapshots"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 
@@ -44,7 +42,7 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
 	// As if the flush had not been before the power cut.
-	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels[disk.UnpackLabel]), []byte("another boot"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels["berth.dev/unpacking"]), []byte("another boot"), 0o600))
 
 	s = test.Value(Open(t.Context(), s.cfg))(t)
 	defer func() { test.Must(t, s.Close()) }()
@@ -89,47 +87,6 @@ func TestLayersOfThisBoot(t *testing.T) {
 	test.Eventually(t, "what was killed is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 }
 
-// A layer that waits for the one below ends when that one fails.
-func TestLayerBelowFails(t *testing.T) {
-	s := openStore(t, Config{})
-	l := s.files.Layers[disk.Overlayfs]
-	ctx, lease, err := s.files.Lease(disk.InNamespace(t.Context()), nil)
-	test.Must(t, err)
-	defer s.files.EndLease(ctx, lease)
-	prepare := func(key, chain, parent string) {
-		labels := map[string]string{snapshots.LabelSnapshotRef: chain}
-		if parent != "" {
-			labels[disk.ParentLabel] = parent
-		}
-		test.Must(t, test.Err(l.Prepare(ctx, key, "", snapshots.WithLabels(labels))))
-	}
-	prepare("k1", "below", "")
-	prepare("k2", "above", "below")
-	waited := make(chan error, 1)
-	go func() { waited <- l.Wait(ctx, "below") }()
-	select {
-	case err := <-waited:
-		t.Fatalf("it did not wait: %v", err)
-	default:
-	}
-	test.Must(t, l.Remove(ctx, "k1"))
-	test.Fails(t, <-waited, "there is no layer below, and nobody says so")
-	// Nothing is remembered of what has ended.
-	test.Must(t, l.Remove(ctx, "k2"))
-	if len(l.Rebases.Active)+len(l.Rebases.Below) > 0 {
-		t.Errorf("%+v", l.Rebases)
-	}
-	prepare("k3", "below", "")
-	go func() { waited <- l.Wait(ctx, "below") }()
-	test.Must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
-	test.Checkf(t, <-waited, "the layer is there")
-	cancelled, cancel := context.WithCancel(ctx)
-	prepare("k4", "never", "")
-	cancel()
-	test.Fails(t, l.Wait(cancelled, "never"), "it waits for ever")
-	test.Must(t, l.Remove(ctx, "k4"))
-}
-
 // A layer need not name the directories of those below: they stay what they were,
 // although it is unpacked before them.
 func TestDirectoriesOfLayersBelow(t *testing.T) {
@@ -138,7 +95,7 @@ func TestDirectoriesOfLayersBelow(t *testing.T) {
 		layer(t, file{name: "data/", uid: 1000}, file{name: "data/deep/", uid: 1001}),
 		layer(t, file{name: "data/deep/file"}),
 		layer(t, file{name: "data/other"}, file{name: "new/file"})))
-	v := s.views.Table.Get(containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID})
+	v := s.views.Get(containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID})
 	seen := 0
 	for _, dir := range v.Stack.Lower {
 		for name, uid := range map[string]uint32{"data": 1000, "data/deep": 1001, "new": 0} {

@@ -29,7 +29,6 @@ import (
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
-	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
@@ -192,7 +191,7 @@ func TestImageNamesTheLayerBelow(t *testing.T) {
 	pulled := test.Value(s.Pull(ctx, pull.Request{Ref: domain + "/app:1"}))(t)
 	info := test.Value(s.files.Layers[disk.Overlayfs].Stat(disk.InNamespace(t.Context()), pulled.ChainID.String()))(t)
 	for name := range info.Labels {
-		if strings.HasPrefix(name, catalog.SnapshotPrefix) && name != snapshots.LabelSnapshotDiffID {
+		if strings.HasPrefix(name, "containerd.io/snapshot/") && name != snapshots.LabelSnapshotDiffID {
 			t.Errorf("the layer has label %s of the image", name)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
@@ -186,22 +185,10 @@ func TestWrongBeginningIsNotResumed(t *testing.T) {
 
 func TestInterruptedPullsAreGivenUp(t *testing.T) {
 	for name, giveUp := range map[string]func(t *testing.T, s *Store) *Store{
-		"after an hour": func(t *testing.T, s *Store) *Store {
-			s.puller.Interrupted.DropOld(s.testContext(t), time.Now().Add(pull.KeptFor-time.Minute))
-			wantLeases(t, s, 1)
-			s.puller.Interrupted.DropOld(s.testContext(t), time.Now().Add(pull.KeptFor))
-			return s
-		},
 		"with a removed image": func(t *testing.T, s *Store) *Store {
 			pullImage(t, s, domain+"/other:1")
 			test.Must(t, s.Retain(t.Context(), nil))
 			test.Must(t, s.Remove(t.Context(), domain+"/other:1"))
-			return s
-		},
-		"on a full disk": func(t *testing.T, s *Store) *Store {
-			_, lease, err := s.files.Lease(s.testContext(t), nil)
-			test.Must(t, err)
-			s.puller.Abandon(s.testContext(t), lease, fmt.Errorf("write: %w", unix.ENOSPC))
 			return s
 		},
 		"after a reboot": func(t *testing.T, s *Store) *Store {
@@ -212,16 +199,6 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 			test.Must(t, later.recover(s.testContext(t)))
 			test.Must(t, files.Close())
 			return openStore(t, s.cfg)
-		},
-		"for others": func(t *testing.T, s *Store) *Store {
-			for n := range pull.KeptPulls {
-				ctx, lease, err := s.files.Lease(s.testContext(t), nil)
-				test.Must(t, err)
-				s.puller.Interrupted.Keep(ctx, fmt.Sprint(n), lease)
-			}
-			wantLeases(t, s, pull.KeptPulls)
-			s.puller.Interrupted.Drop(s.testContext(t))
-			return s
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

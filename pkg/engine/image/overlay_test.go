@@ -25,7 +25,7 @@ func TestOpenWithoutInodes(t *testing.T) {
 	t.Cleanup(func() { test.Must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	s := openStore(t, Config{Root: filepath.Join(dir, "images"), HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, app)
-	_, err := s.PrepareRootfs(t.Context(), "one", img, "")
+	_, err := s.PrepareRootfs(t.Context(), "one", img, "", nil)
 	test.Must(t, err)
 	filler := filepath.Join(dir, "filler")
 	test.Must(t, os.Mkdir(filler, 0o700))
@@ -40,14 +40,14 @@ func TestOpenWithoutInodes(t *testing.T) {
 	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "one"))), os.ErrNotExist, "it is still there")
 	test.Must(t, os.RemoveAll(filler))
 	img = test.Value(s.Get(img.ID))(t)
-	fs := test.Value(s.PrepareRootfs(t.Context(), "two", img, ""))(t)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "two", img, "", nil))(t)
 	mounted(t, fs.Mounts)
 
 	// Where overlayfs does not work at all, what there is can go too.
-	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "three", img, "")))
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "three", img, "", nil)))
 	l := s.files.Layers[disk.Overlayfs]
 	l.Broken = errors.New("no overlayfs")
-	test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "four", img, "")), "a broken snapshotter makes root filesystems")
+	test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "four", img, "", nil)), "a broken snapshotter makes root filesystems")
 	test.Must(t, s.RemoveRootfs(t.Context(), "three", ""))
 	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "three"))), os.ErrNotExist, "it is still there")
 	l.Broken = nil

@@ -106,7 +106,7 @@ func TestLargeLayersComeInParts(t *testing.T) {
 			if c.most > 0 && len(seen.asked) > c.most || c.parts && len(seen.asked) < 4 || c.parts && !c.fails && seen.max < 2 {
 				t.Errorf("asked for were %v, %d at the same time", seen.asked, seen.max)
 			}
-			if !s.puller.Ahead.TryAcquire(pull.MaxAhead) {
+			if !s.puller.Ahead.TryAcquire((16 << 20) / registry.PartSize) {
 				t.Error("memory of parts was not given back")
 			}
 		})

@@ -24,6 +24,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
+// wasmConfig is the type of configurations that name modules and nothing to run them with.
+const wasmConfig = "application/vnd.wasm.config.v0+json"
+
 // wasmImage is an image of modules: the blobs are no layers.
 func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, module string, layers ...v1.Layer) v1.Image {
 	t.Helper()
@@ -98,7 +101,7 @@ func TestPullWasm(t *testing.T) {
 		"a file":                        {wasmImage(t, "wasip1", ociConfig, true, "", files), map[string]string{"app.wasm": "module"}, 3},
 		"both":                          {wasmImage(t, "wasi", ociConfig, false, "m", files), map[string]string{"app.wasm": "module"}, 4},
 		"both counted":                  {wasmImage(t, "wasi", ociConfig, true, "m", files), map[string]string{"app.wasm": "module"}, 4},
-		"an artifact":                   {wasmImage(t, "wasip2", catalog.WasmConfig, false, "m"), map[string]string{}, 3},
+		"an artifact":                   {wasmImage(t, "wasip2", wasmConfig, false, "m"), map[string]string{}, 3},
 	} {
 		for _, discard := range []bool{false, true} {
 			for _, snapshotter := range []string{disk.Overlayfs, disk.Native} {
@@ -115,7 +118,7 @@ func TestPullWasm(t *testing.T) {
 							t.Errorf("the store has %d blobs %v, want %d", len(blobs), blobs, tc.blobs)
 						}
 						run := test.Value(s.ToRun(app, catalog.WasmPlatform))(t)
-						root := test.Value(s.PrepareRootfs(t.Context(), "c1", run, ""))(t)
+						root := test.Value(s.PrepareRootfs(t.Context(), "c1", run, "", nil))(t)
 						dir := mounted(t, root.Mounts)
 						sameTree(t, tree(t, dir), tc.root)
 						test.Must(t, mount.UnmountAll(dir, 0))
@@ -240,18 +243,18 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 		test.Is(t, test.Err(s.ToRun(domain+"/artifact:1", wanted)), errdefs.IsFailedPrecondition, "an artifact to run for %s", wanted)
 	}
 	// So is what only looks like a module, whatever its configuration holds.
-	odd := wasmImage(t, "wasi", catalog.WasmConfig, false, "m").(retyped)
+	odd := wasmImage(t, "wasi", wasmConfig, false, "m").(retyped)
 	odd.config = []byte("not JSON")
 	odd.manifest.Config.Size, odd.manifest.Config.Digest = int64(len(odd.config)), hashOf(t, odd.config)
 	reg.push(t, "odd:1", odd)
-	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/odd:1"); got.ArtifactType != catalog.WasmConfig || catalog.IsWasm(got.Platform) {
+	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/odd:1"); got.ArtifactType != wasmConfig || catalog.IsWasm(got.Platform) {
 		t.Errorf("it is %+v", got)
 	}
 	// Modules whose configuration is no image's are an artifact to everybody else.
-	reg.push(t, "module:1", wasmImage(t, "wasip2", catalog.WasmConfig, false, "m"))
+	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
 	pullFor(t, s, catalog.NodePlatform, domain+"/module:1")
 	test.Refused(t, test.Err(s.ToRun(domain+"/module:1", catalog.NodePlatform)), errdefs.IsFailedPrecondition, "is an artifact")
-	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/module:1"); got.ArtifactType != catalog.WasmConfig {
+	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
 		t.Errorf("it is %+v", got)
 	}
 	test.Check(t, test.Err(s.ToRun(domain+"/module:1", catalog.WasmPlatform)))
@@ -324,12 +327,12 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 	ctx := disk.InNamespace(t.Context())
 	records := s.Clients().Images()
 	rec := test.Value(records.Get(ctx, app))(t)
-	if rec.Labels[catalog.PlatformLabel] == "" {
+	if rec.Labels["berth.dev/platform"] == "" {
 		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
 	}
 	for _, paths := range [][]string{nil, {"labels"}, {"target"}, {"target", "labels"}} {
 		again, err := records.Update(ctx, rec, paths...)
-		if err != nil || again.Labels[catalog.PlatformLabel] != rec.Labels[catalog.PlatformLabel] {
+		if err != nil || again.Labels["berth.dev/platform"] != rec.Labels["berth.dev/platform"] {
 			t.Errorf("written back by %q: %v, %v", paths, again.Labels, err)
 		}
 	}

@@ -97,7 +97,7 @@ func answers(t *testing.T, s *Store, want bool) {
 func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	test.Must(t, s.Retain(t.Context(), nil))
-	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "other")))
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "other", nil)))
 	p.server.Stop()
 	answers(t, s, false)
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", "other"))
@@ -115,7 +115,7 @@ func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	for _, id := range []string{"kept", "orphan"} {
-		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "other")))
+		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "other", nil)))
 	}
 	all := len(p.left(t))
 	p.server.Stop()
@@ -123,7 +123,7 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "kept", ChainID: img.ChainID, Snapshotter: "other"}}))
 	p.start(t)
 	answers(t, s, true)
-	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other")))
+	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other", nil)))
 	test.Eventually(t, "the orphan is gone, and no other", func() bool { return len(p.left(t)) == all })
 	for _, id := range []string{"kept", "later"} {
 		if !hasRootfs(t, s, id, "other") {
@@ -140,7 +140,7 @@ func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
 	info := test.Value(s.files.Layers["other"].Stat(ctx, img.ChainID.String()))(t)
 	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
-	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels[disk.UnpackLabel]), []byte("another boot"), 0o600))
+	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels["berth.dev/unpacking"]), []byte("another boot"), 0o600))
 	p.server.Stop()
 	s = test.Value(Open(t.Context(), s.cfg))(t)
 	test.Must(t, s.Retain(t.Context(), nil))
@@ -180,27 +180,4 @@ func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 		t.Errorf("a volume: %v, %v", mounts, err)
 	}
 	test.Must(t, s.Close())
-}
-
-// What is on another filesystem is flushed there.
-func TestFlushOfOtherFilesystems(t *testing.T) {
-	s := openStore(t, Config{})
-	f := s.files.Flusher
-	other := test.Value(os.MkdirTemp("/dev/shm", "berth-flush-"))(t)
-	defer func() { test.Must(t, os.RemoveAll(other)) }()
-	id, _, err := f.Begin()
-	test.Must(t, err)
-	for _, dir := range []string{other, s.Root(), other} {
-		test.Must(t, f.Wrote(id, dir))
-	}
-	if n := len(f.Others[id]); n != 1 {
-		t.Errorf("%d filesystems beside its own", n)
-	}
-	f.End(id)
-	test.Eventually(t, "its mark goes", func() bool { return len(marksOf(t, s.Root())) == 0 })
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	if len(f.Others) > 0 {
-		t.Errorf("left: %v", f.Others)
-	}
 }

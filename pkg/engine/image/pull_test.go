@@ -400,9 +400,8 @@ func TestPullsThatEnd(t *testing.T) {
 				s = openStore(t, s.cfg)
 			}
 			test.Eventually(t, "download ends", func() bool {
-				s.puller.Interrupted.Mu.Lock()
-				defer s.puller.Interrupted.Mu.Unlock()
-				return len(s.puller.Interrupted.Kept) == 1
+				s.puller.Interrupted.Drop(s.testContext(t))
+				return leasesLeft(t, s) == 0
 			})
 			wantNothingKept(t, s)
 			close(g.open)

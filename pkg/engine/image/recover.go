@@ -24,10 +24,10 @@ func (s *Store) recover(ctx context.Context) error {
 	var asked sync.WaitGroup
 	for name, l := range s.files.Layers {
 		if l.Proxied != nil {
-			l.Proxied.CatchUp = func(ctx context.Context) error { return s.catchUp(ctx, name, l) }
+			l.Proxied.CatchUp = func(ctx context.Context) error { return s.catchUp(ctx, l) }
 			asked.Go(func() { l.Proxied.Check(ctx, 1, disk.ProxiedStart) })
 		} else if l.Broken == nil {
-			if err := errors.Join(s.files.DropForgotten(ctx, name, l), s.files.DropLost(ctx, name, l)); err != nil {
+			if err := errors.Join(s.files.DropForgotten(ctx, l), s.files.DropLost(ctx, l)); err != nil {
 				return fmt.Errorf("snapshotter %s: %w", name, err)
 			}
 		}
@@ -37,31 +37,31 @@ func (s *Store) recover(ctx context.Context) error {
 	}
 	for name, l := range s.files.Layers {
 		if l.Proxied == nil && l.Broken == nil {
-			if err := s.views.Load(ctx, name, l); err != nil {
+			if err := s.views.Load(ctx, l); err != nil {
 				return fmt.Errorf("snapshotter %s: %w", name, err)
 			}
 		}
 	}
 	asked.Wait()
-	return s.MeasureStored(ctx)
+	return s.Meter.MeasureStored(ctx)
 }
 
 // catchUp does, for the snapshotter of another program that answers again, what was to be
 // done when it did not. Nobody else calls that one meanwhile.
-func (s *Store) catchUp(ctx context.Context, name string, l *disk.Layers) error {
+func (s *Store) catchUp(ctx context.Context, l *disk.Layers) error {
 	if !l.Proxied.HasAnswered() {
 		if err := l.DropHalf(ctx); err != nil {
 			return fmt.Errorf("remove half unpacked layers: %w", err)
 		}
 	}
-	if err := s.files.DropLost(ctx, name, l); err != nil {
+	if err := s.files.DropLost(ctx, l); err != nil {
 		return err
 	}
-	if err := s.views.Load(ctx, name, l); err != nil {
+	if err := s.views.Load(ctx, l); err != nil {
 		return err
 	}
-	if err := s.Roots.DropOrphansLate(ctx, l, name); err != nil {
-		log.G(ctx).WithError(err).WithField("snapshotter", name).Warn("Failed to remove root filesystems that belong to no container; the next start will retry")
+	if err := s.Roots.DropOrphansLate(ctx, l); err != nil {
+		log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to remove root filesystems that belong to no container; the next start will retry")
 	}
 	if err := l.HaveCollected(ctx); err != nil {
 		return fmt.Errorf("collect what was removed meanwhile: %w", err)

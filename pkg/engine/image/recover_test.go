@@ -28,11 +28,11 @@ import (
 
 // Limits are for what is pulled: what is there stays, and can be used.
 func TestImagesOutliveLowerLimits(t *testing.T) {
-	env := "LONG=" + strings.Repeat("x", 2*catalog.MaxKept)
+	env := "LONG=" + strings.Repeat("x", 32<<10)
 	_, s, pulled := pulled(t, Config{}, build(t, v1.Config{User: "7", Env: []string{env}},
 		layer(t, file{name: "a"}), layer(t, file{name: "b"}), layer(t, file{name: "c"})))
-	test.Must(t, s.MeasureStored(disk.InNamespace(t.Context())))
-	before, _ := s.Usage()
+	test.Must(t, s.Meter.MeasureStored(disk.InNamespace(t.Context())))
+	before, _ := s.Meter.Usage()
 	test.Must(t, s.Close())
 
 	for name, limits := range map[string]bounds.Limits{
@@ -53,7 +53,7 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 			if img.ID != pulled.ID || len(s.List()) != 1 || img.Size != pulled.Size {
 				t.Errorf("it is another one: %+v", img)
 			}
-			if now, _ := s.Usage(); now != before {
+			if now, _ := s.Meter.Usage(); now != before {
 				t.Errorf("stored %+v, was %+v", now, before)
 			}
 			ctx := disk.InNamespace(t.Context())
@@ -157,7 +157,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 				t.Errorf("status: %v %v", status, err)
 			}
 			_, wholeErr := s.Whole(ctx, img)
-			_, rootErr := s.PrepareRootfs(ctx, "container", img, "")
+			_, rootErr := s.PrepareRootfs(ctx, "container", img, "", nil)
 			_, volumeErr := s.PrepareVolume(ctx, "container", img, "")
 			for _, err := range []error{wholeErr, rootErr, volumeErr} {
 				if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "remove it") {
@@ -186,7 +186,7 @@ func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 	manifest, config := storeImage(ctx, t, s, app, strings.Repeat("u", catalog.MaxName+1), layer)
 	node := platforms.DefaultSpec()
 	manifest.Platform = &node
-	storeIndex(ctx, t, s, manifest, map[string]string{catalog.PlatformLabel: string(catalog.WasmPlatform)})
+	storeIndex(ctx, t, s, manifest, map[string]string{"berth.dev/platform": string(catalog.WasmPlatform)})
 	s = reopen(t, s)
 	if list := s.List(); len(list) != 1 || list[0].ID != config.Digest.String() {
 		t.Errorf("listed are %+v, want %s", list, config.Digest)

@@ -44,7 +44,7 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 		if b, sn, _ := stored(t, s); len(b)+len(sn)+len(snapshotDirs(t, s)) != 0 {
 			t.Errorf("removed by %s, left on disk: %v %v %v", by, b, sn, snapshotDirs(t, s))
 		}
-		if u, _ := s.Usage(); u.Bytes != 0 || u.Inodes != 0 {
+		if u, _ := s.Meter.Usage(); u.Bytes != 0 || u.Inodes != 0 {
 			t.Errorf("usage of an empty store: %+v", u)
 		}
 		test.Must(t, s.Remove(t.Context(), by))
@@ -62,7 +62,7 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 		s.nearlyFull = func(string) bool { return full }
 		img := pullImage(t, s, app)
 		// While this is held nothing is collected.
-		view := containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID}.LockKey()
+		view := disk.Overlayfs + "/berth-view-" + img.ChainID.String()
 		test.Must(t, s.views.Unpacker.Locks.Lock(t.Context(), view))
 		var collectable atomic.Bool
 		early := make(chan bool, 1)
@@ -99,7 +99,7 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	test.Must(t, s.Retain(t.Context(), nil))
 	img := pullImage(t, s, app)
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	volume := test.Value(s.PrepareVolume(t.Context(), "c2", img, ""))(t)
 	dir := mounted(t, root.Mounts)
 
@@ -143,10 +143,10 @@ func TestRemovedImageCannotBecomeARootfs(t *testing.T) {
 	img := pullImage(t, s, app)
 	test.Must(t, s.Remove(t.Context(), img.ID))
 	<-s.views.Work.Collector.Request()
-	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "")), errdefs.IsNotFound, "root filesystem of a removed image")
+	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "", nil)), errdefs.IsNotFound, "root filesystem of a removed image")
 	wantStored(t, s, 0, 0)
 	test.Fails(t, test.Err(os.Stat(filepath.Join(s.Root(), disk.RootfsDir, disk.Overlayfs, "c1"))), "a failed PrepareRootfs left a directory")
-	if idle := s.views.Table.Release("c1"); len(idle) != 0 {
+	if idle := s.views.Release("c1"); len(idle) != 0 {
 		t.Errorf("a failed PrepareRootfs left a use: %v", idle)
 	}
 }
@@ -161,7 +161,7 @@ func TestRemovalRacesWithRootfs(t *testing.T) {
 			test.Checkf(t, s.Remove(t.Context(), img.ID), "remove")
 		})
 		wg.Go(func() {
-			root, err := s.PrepareRootfs(t.Context(), "c", img, "")
+			root, err := s.PrepareRootfs(t.Context(), "c", img, "", nil)
 			if err != nil {
 				return // the image was faster
 			}

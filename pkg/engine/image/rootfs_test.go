@@ -36,7 +36,7 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 	snapshotsBefore := test.Value(os.ReadFile(s.files.Path(disk.SnapshotsDir, disk.Overlayfs, "metadata.db")))(t)
 	for i := range 20 {
 		id := fmt.Sprintf("c%d", i)
-		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "")))
+		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "", nil)))
 		test.Must(t, s.RemoveRootfs(t.Context(), id, ""))
 	}
 	if n := writes(t, s) - before; n != 0 {
@@ -51,10 +51,10 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 func TestPrepareRootfsIsIdempotent(t *testing.T) {
 	for _, snapshotter := range allSnapshotters(t) {
 		_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
-		first := test.Value(s.PrepareRootfs(t.Context(), "c1", img, snapshotter))(t)
+		first := test.Value(s.PrepareRootfs(t.Context(), "c1", img, snapshotter, nil))(t)
 		dir := mounted(t, first.Mounts)
 		test.Must(t, os.WriteFile(filepath.Join(dir, "mine"), []byte("data"), 0o600))
-		second := test.Value(s.PrepareRootfs(t.Context(), "c1", img, snapshotter))(t)
+		second := test.Value(s.PrepareRootfs(t.Context(), "c1", img, snapshotter, nil))(t)
 		if fmt.Sprint(first) != fmt.Sprint(second) {
 			t.Errorf("%s: second call gave %+v, want %+v", snapshotter, second, first)
 		}
@@ -71,7 +71,7 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 	for i := range 3 {
 		wg.Go(func() {
 			id := fmt.Sprintf("c%d", i)
-			root, err := s.PrepareRootfs(t.Context(), id, img, disk.Native)
+			root, err := s.PrepareRootfs(t.Context(), id, img, disk.Native, nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -160,7 +160,7 @@ func TestRetainRemovesOrphans(t *testing.T) {
 	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
 		for _, id := range []string{"kept", "orphan"} {
-			test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id+snapshotter, img, snapshotter)))
+			test.Must(t, test.Err(s.PrepareRootfs(t.Context(), id+snapshotter, img, snapshotter, nil)))
 			volumes := test.Value(s.MakeVolumes(id+snapshotter, snapshotter))(t)
 			test.Must(t, os.WriteFile(filepath.Join(volumes, "file"), make([]byte, 1<<20), 0o600))
 		}
@@ -192,11 +192,11 @@ func TestRetainRemovesOrphans(t *testing.T) {
 func TestVolumesOfContainers(t *testing.T) {
 	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
-		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, snapshotter)))
+		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, snapshotter, nil)))
 		volumes := test.Value(s.MakeVolumes("c1", snapshotter))(t)
 		test.Must(t, os.WriteFile(filepath.Join(volumes, "file"), bytes.Repeat([]byte("x"), 3<<20), 0o600))
 		test.Eventually(t, "volumes are counted", func() bool {
-			n, _, _, err := s.WritableUsage(t.Context(), "c1", snapshotter)
+			n, _, _, err := s.Meter.WritableUsage(t.Context(), "c1", snapshotter)
 			return err == nil && n >= 3<<20
 		})
 		test.Must(t, s.RemoveRootfs(t.Context(), "c1", snapshotter))
@@ -211,15 +211,15 @@ func TestRootfsRefusesArguments(t *testing.T) {
 	s := openStore(t, Config{})
 	img := &catalog.Image{ID: "sha256:00"}
 	for _, id := range []string{"", ".", "..", "a/b", "../c", ".hidden"} {
-		test.Is(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "")), errdefs.IsInvalidArgument, "prepare %q", id)
+		test.Is(t, test.Err(s.PrepareRootfs(t.Context(), id, img, "", nil)), errdefs.IsInvalidArgument, "prepare %q", id)
 		test.Is(t, s.RemoveRootfs(t.Context(), id, ""), errdefs.IsInvalidArgument, "remove %q", id)
 	}
-	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "devmapper")), errdefs.IsInvalidArgument, "native, overlayfs")
+	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "devmapper", nil)), errdefs.IsInvalidArgument, "native, overlayfs")
 }
 
 func TestRootfsInUserNamespace(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "root"}, file{name: "user", uid: 1000}), layer(t, file{name: "x"})))
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", containerfs.OwnedBy(200_000, 200_000)))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", &containerfs.Owner{UID: 200_000, GID: 200_000}))(t)
 	test.Must(t, s.CanMap(""))
 	dir := t.TempDir()
 	test.Must(t, idmap.Mount(mappedTo(t, 200_000), root.Mounts, dir, filepath.Join(t.TempDir(), "scratch")))
@@ -231,14 +231,14 @@ func TestRootfsInUserNamespace(t *testing.T) {
 			t.Errorf("%s is owned by %d:%d, want %d", name, st.Uid, st.Gid, want)
 		}
 	}
-	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c3", img, disk.Native, containerfs.OwnedBy(1, 1))), errdefs.IsFailedPrecondition, "native in a user namespace")
+	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c3", img, disk.Native, &containerfs.Owner{UID: 1, GID: 1})), errdefs.IsFailedPrecondition, "native in a user namespace")
 	test.Is(t, s.CanMap(disk.Native), errdefs.IsFailedPrecondition, "native")
 }
 
 func TestRootDirectoryIsOpenToAll(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	defer syscall.Umask(syscall.Umask(0o077))
-	root := test.Value(s.PrepareRootfs(t.Context(), "c", pullImage(t, s, app), ""))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c", pullImage(t, s, app), "", nil))(t)
 	var st unix.Stat_t
 	test.Must(t, unix.Stat(mounted(t, root.Mounts), &st))
 	if st.Uid != 0 || st.Mode&0o777 != 0o755 {
@@ -249,7 +249,7 @@ func TestRootDirectoryIsOpenToAll(t *testing.T) {
 func TestMountOptions(t *testing.T) {
 	for _, sync := range []bool{false, true} {
 		_, s, img := pulled(t, Config{SyncRootfs: sync, MountOptions: []string{"nodev"}}, layered(t, v1.Config{}))
-		root := test.Value(s.PrepareRootfs(t.Context(), "c", img, ""))(t)
+		root := test.Value(s.PrepareRootfs(t.Context(), "c", img, "", nil))(t)
 		options := root.Mounts[0].Options
 		if slices.Contains(options, "volatile") == sync || !slices.Contains(options, "nodev") {
 			t.Errorf("SyncRootfs %v: options %v", sync, options)

@@ -12,11 +12,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/berth-cri/berth/pkg/engine/chunk"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/image/containerfs"
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
@@ -44,17 +42,6 @@ func (s *Service) ListImages(ctx context.Context, r *runtimeapi.ListImagesReques
 		return nil, err
 	}
 	return &runtimeapi.ListImagesResponse{Images: images}, nil
-}
-
-// StreamImages is ListImages in messages of bounded size.
-func (s *Service) StreamImages(r *runtimeapi.StreamImagesRequest, to grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
-	images, err := s.list(to.Context(), r.GetFilter())
-	if err != nil {
-		return err
-	}
-	return chunk.Send(images, func(part []*runtimeapi.Image) error {
-		return to.Send(&runtimeapi.StreamImagesResponse{Images: part})
-	})
 }
 
 // find is by a name that may stand for images of several platforms. A caller that names
@@ -111,43 +98,40 @@ func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequ
 
 // info is what crictl inspecti prints beside the status.
 func (s *Service) info(ctx context.Context, img *catalog.Image) (map[string]string, error) {
-	if err := img.Usable(); err != nil {
-		b, err := json.Marshal(map[string]string{"unusable": err.Error()})
-		return map[string]string{"info": string(b)}, err
+	var shown any
+	var err error
+	switch unusable := img.Usable(); {
+	case unusable != nil:
+		shown = map[string]string{"unusable": unusable.Error()}
+	case img.ArtifactType != "":
+		shown, err = s.artifactInfo(ctx, img)
+	default:
+		var spec *imagespec.Image
+		spec, err = s.store.catalog.Reader.Config(ctx, img)
+		shown = struct {
+			ChainID   digest.Digest    `json:"chainID"`
+			ImageSpec *imagespec.Image `json:"imageSpec"`
+		}{img.ChainID, spec}
 	}
-	if img.ArtifactType != "" {
-		return s.artifactInfo(ctx, img)
-	}
-	spec, err := s.store.catalog.Reader.Config(ctx, img)
 	if err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(struct {
-		ChainID   digest.Digest   `json:"chainID"`
-		ImageSpec imagespec.Image `json:"imageSpec"`
-	}{img.ChainID, *spec})
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{"info": string(b)}, nil
+	text, err := json.Marshal(shown)
+	return map[string]string{"info": string(text)}, err
 }
 
-func (s *Service) artifactInfo(ctx context.Context, img *catalog.Image) (map[string]string, error) {
+func (s *Service) artifactInfo(ctx context.Context, img *catalog.Image) (any, error) {
 	type file struct {
 		Path   string        `json:"path,omitempty"`
 		Digest digest.Digest `json:"digest"`
 		Size   int64         `json:"size"`
 	}
 	files, err := s.store.catalog.Reader.ArtifactFiles(disk.InNamespace(ctx), img)
-	if err != nil {
-		return nil, err
-	}
 	shown := make([]file, len(files))
 	for i, f := range files {
 		shown[i] = file{Path: f.Path, Digest: f.Blob.Digest, Size: f.Blob.Size}
 	}
-	b, err := json.Marshal(map[string]any{"artifactType": img.ArtifactType, "files": shown})
-	return map[string]string{"info": string(b)}, err
+	return map[string]any{"artifactType": img.ArtifactType, "files": shown}, err
 }
 
 // PlainHTTP is the gRPC header of a PullImage that pull.Request.PlainHTTP is meant by.
@@ -188,7 +172,7 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 // take: that of two filesystems, if they do not share one (KEP-4191).
 func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.store.makeRoom(ctx)
-	images, writable := s.store.Usage()
+	images, writable := s.store.Meter.Usage()
 	shared, err := sameFilesystem(s.store.files.Root, s.store.files.Writable)
 	if err != nil {
 		return nil, err

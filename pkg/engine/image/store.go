@@ -47,8 +47,8 @@ import (
 type Store struct {
 	*catalog.Index
 	*containerfs.Roots
-	*containerfs.Meter
 	*archive.Archives
+	Meter *containerfs.Meter
 
 	cfg     Config
 	files   *disk.Files
@@ -109,7 +109,6 @@ func newStore(f *disk.Files, c Config) (_ *Store, err error) {
 
 // Close ends the pulls and the background work, and closes the store.
 func (s *Store) Close() error {
-	s.Archives.End()
 	s.puller.Close()
 	s.stop()
 	s.wg.Wait()
@@ -149,7 +148,7 @@ func (s *Store) Underway(ctx context.Context) []progress.Underway {
 // Ready says whether pods can have a snapshotter (empty: the default) at this moment,
 // and if not why.
 func (s *Store) Ready(snapshotter string) error {
-	_, _, err := s.files.LayersOf(snapshotter)
+	_, err := s.files.LayersOf(snapshotter)
 	return err
 }
 

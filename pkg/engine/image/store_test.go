@@ -72,20 +72,20 @@ func small(t testing.TB) v1.Image {
 // hasRootfs is whether a container's root filesystem is on disk.
 func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 	t.Helper()
-	l, name, err := s.files.LayersFor(id, snapshotter)
+	l, err := s.files.LayersFor(id, snapshotter)
 	test.Must(t, err)
 	if !l.Kind.Layered {
 		_, err := l.Stat(disk.InNamespace(t.Context()), disk.RootfsPrefix+id)
 		return err == nil
 	}
-	_, err = os.Stat(filepath.Join(s.files.RootfsPath(name, id), "work"))
+	_, err = os.Stat(filepath.Join(s.files.RootfsPath(l.Name, id), "work"))
 	return err == nil
 }
 
 // wantFiles checks the files of a container's root filesystem, and returns where it is mounted.
 func wantFiles(t testing.TB, s *Store, img *catalog.Image, id, snapshotter string, want map[string]string) string {
 	t.Helper()
-	root := test.Value(s.PrepareRootfs(t.Context(), id, img, snapshotter))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), id, img, snapshotter, nil))(t)
 	dir := mounted(t, root.Mounts)
 	sameTree(t, tree(t, dir), want)
 	return dir
@@ -170,7 +170,7 @@ func leasesLeft(t testing.TB, s *Store) int {
 // writes is a number that grows with every write transaction.
 func writes(t testing.TB, s *Store) (id int) {
 	t.Helper()
-	test.Must(t, s.files.Bolt.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
+	test.Must(t, s.files.DB.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
 	return id
 }
 
@@ -204,7 +204,7 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 		t.Errorf("size %d does not count the layers", img.Size)
 	}
 
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	if root.Snapshotter != disk.Overlayfs || root.Upper == "" {
 		t.Errorf("rootfs %+v", root)
 	}
@@ -326,7 +326,7 @@ func TestRestartKeepsImages(t *testing.T) {
 	if !img.Pinned {
 		t.Error("not pinned")
 	}
-	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	s = reopen(t, s)
 	got := test.Value(s.Get(app))(t)
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", img) {
@@ -334,7 +334,7 @@ func TestRestartKeepsImages(t *testing.T) {
 	}
 	before := writes(t, s)
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
-	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, ""))(t)
+	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, "", nil))(t)
 	if fmt.Sprint(again) != fmt.Sprint(root) {
 		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
 	}

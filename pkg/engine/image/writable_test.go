@@ -19,13 +19,13 @@ import (
 func TestWritableLayersElsewhere(t *testing.T) {
 	dir := smallDisk(t, 16)
 	reg, s, img := pulled(t, Config{WritableRoot: dir}, layered(t, v1.Config{}))
-	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, ""))(t)
+	fs := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	if !strings.HasPrefix(fs.Upper, dir+"/") {
 		t.Errorf("what it writes is in %s", fs.Upper)
 	}
 	test.Must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 1<<20), 0o600))
 	test.Eventually(t, "what it wrote is counted", func() bool {
-		bytes, _, path, err := s.WritableUsage(t.Context(), "c1", "")
+		bytes, _, path, err := s.Meter.WritableUsage(t.Context(), "c1", "")
 		return err == nil && bytes >= 1<<20 && strings.HasPrefix(path, dir+"/")
 	})
 	info := test.Value(NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)
@@ -36,10 +36,10 @@ func TestWritableLayersElsewhere(t *testing.T) {
 	}
 
 	// What a snapshotter keeps with its layers is not on that filesystem.
-	fs = test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Native))(t)
+	fs = test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Native, nil))(t)
 	test.Must(t, os.WriteFile(filepath.Join(mounted(t, fs.Mounts), "written"), make([]byte, 2<<20), 0o600))
 	test.Eventually(t, "what it wrote is counted", func() bool {
-		bytes, _, path, err := s.WritableUsage(t.Context(), "c2", disk.Native)
+		bytes, _, path, err := s.Meter.WritableUsage(t.Context(), "c2", disk.Native)
 		return err == nil && bytes >= 2<<20 && strings.HasPrefix(path, s.Root()+"/")
 	})
 	info = test.Value(NewService(s).ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{}))(t)

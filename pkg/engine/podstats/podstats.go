@@ -109,7 +109,7 @@ func (b *Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.Contain
 }
 
 func (b *Stats) writableLayer(ctx context.Context, c *pod.Container) *runtimeapi.FilesystemUsage {
-	bytes, inodes, path, err := b.images.WritableUsage(ctx, c.ID(), c.Spec().Snapshotter)
+	bytes, inodes, path, err := b.images.Meter.WritableUsage(ctx, c.ID(), c.Spec().Snapshotter)
 	if err != nil {
 		return nil // not counted yet
 	}

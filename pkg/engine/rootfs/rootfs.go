@@ -52,12 +52,12 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 		return nil, fmt.Errorf("bundle: %w", err)
 	}
 	plan := &c.Sandbox.Spec().Plan
-	var options []containerfs.RootfsOption
+	var owner *containerfs.Owner
 	if plan.User != nil {
 		uid, gid := plan.Root()
-		options = append(options, containerfs.OwnedBy(int(uid), int(gid)))
+		owner = &containerfs.Owner{UID: int(uid), GID: int(gid)}
 	}
-	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, options...)
+	fs, err := m.images.PrepareRootfs(ctx, c.ID(), img, c.Spec().Snapshotter, owner)
 	if err != nil {
 		return nil, fmt.Errorf("root filesystem: %w", err)
 	}

@@ -41,19 +41,13 @@ type Clients struct {
 func New(store Parts) *Clients { return &Clients{store: store} }
 
 // Images are the records of images, by their whole names.
-func (c *Clients) Images() images.Store { return &clientImages{store: c.store} }
+func (c *Clients) Images() images.Store { return &clientImages{c.store.Files.Images, c} }
 
 // Content is what images are made of.
-func (c *Clients) Content() content.Store {
-	return &ClientContent{
-		Store: c.store.Files.Content, files: c.store.Files, users: &contentUsers{store: c.store}, collect: c.Collect, soon: c.collectSoon,
-	}
-}
+func (c *Clients) Content() content.Store { return &clientContent{c.store.Files.Content, c} }
 
 // Leases hold content, and leave those of pulls alone.
-func (c *Clients) Leases() leases.Manager {
-	return &clientLeases{leases: c.store.Files.Leases, collect: c.Collect, soon: c.collectSoon}
-}
+func (c *Clients) Leases() leases.Manager { return &clientLeases{c.store.Files.Leases, c} }
 
 // Snapshotters are those that work on this node, by their names. They must not be
 // changed.

@@ -3,11 +3,9 @@ package stores
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -22,19 +20,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// ClientContent is the content as clients see and change it.
-type ClientContent struct {
+// clientContent is the content as clients see and change it.
+type clientContent struct {
 	content.Store
-	files *disk.Files
-	users *contentUsers
-	// collect waits for a collection, soon asks for one.
-	collect func(ctx context.Context) error
-	soon    func()
+	of *Clients
 }
 
 // Writer implements content.Ingester. What is written without a lease may be collected
 // at once.
-func (c *ClientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
+func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
 	var o content.WriterOpts
 	for _, opt := range opts {
 		if err := opt(&o); err != nil {
@@ -48,7 +42,7 @@ func (c *ClientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (
 	if err != nil {
 		return nil, err
 	}
-	return &clientWriter{w, c.soon}, nil
+	return &clientWriter{w, c.of.collectSoon}, nil
 }
 
 // clientWriter shows a client its own name of what it writes.
@@ -82,7 +76,7 @@ func asClientStatus(st content.Status) content.Status {
 }
 
 // Status implements content.Store. What pulls are writing is shown, too.
-func (c *ClientContent) Status(ctx context.Context, ref string) (content.Status, error) {
+func (c *clientContent) Status(ctx context.Context, ref string) (content.Status, error) {
 	st, err := c.Store.Status(ctx, disk.ClientRefs+ref)
 	if errdefs.IsNotFound(err) {
 		st, err = c.Store.Status(ctx, ref)
@@ -91,7 +85,7 @@ func (c *ClientContent) Status(ctx context.Context, ref string) (content.Status,
 }
 
 // ListStatuses implements content.Store.
-func (c *ClientContent) ListStatuses(ctx context.Context, fs ...string) ([]content.Status, error) {
+func (c *clientContent) ListStatuses(ctx context.Context, fs ...string) ([]content.Status, error) {
 	matches, err := filters.ParseAll(fs...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
@@ -113,7 +107,7 @@ func (c *ClientContent) ListStatuses(ctx context.Context, fs ...string) ([]conte
 }
 
 // Abort implements content.Store.
-func (c *ClientContent) Abort(ctx context.Context, ref string) error {
+func (c *clientContent) Abort(ctx context.Context, ref string) error {
 	err := c.Store.Abort(ctx, disk.ClientRefs+ref)
 	if errdefs.IsNotFound(err) {
 		if _, pulled := c.Store.Status(ctx, ref); pulled == nil {
@@ -125,14 +119,14 @@ func (c *ClientContent) Abort(ctx context.Context, ref string) error {
 
 // Delete implements content.Store. No lease of a client holds the content any more, and
 // the collector removes it, which alone can tell that nothing else needs it.
-func (c *ClientContent) Delete(ctx context.Context, d digest.Digest) error {
+func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
 	if _, err := c.Store.Info(ctx, d); err != nil {
 		return err
 	}
 	if err := c.release(ctx, d); err != nil {
 		return err
 	}
-	if err := c.collect(ctx); err != nil {
+	if err := c.of.Collect(ctx); err != nil {
 		return err
 	}
 	if _, err := c.Store.Info(ctx, d); errdefs.IsNotFound(err) {
@@ -145,32 +139,70 @@ func (c *ClientContent) Delete(ctx context.Context, d digest.Digest) error {
 	return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, cmp.Or(user, "something that refers to it"), errdefs.ErrFailedPrecondition)
 }
 
-// user names who needs content, be it for content that has a label which refers to it.
-func (c *ClientContent) user(ctx context.Context, d digest.Digest) (string, error) {
-	user, err := c.users.of(ctx, d)
-	if err != nil || user != "" {
-		return user, err
-	}
-	var referring []digest.Digest
-	err = c.Store.Walk(ctx, func(i content.Info) error {
+// user names what needs content, be it for content that has a label which refers to it.
+func (c *clientContent) user(ctx context.Context, d digest.Digest) (string, error) {
+	needed := []digest.Digest{d}
+	err := c.Store.Walk(ctx, func(i content.Info) error {
 		for name, value := range i.Labels {
 			if strings.HasPrefix(name, collectorLabels+"ref.content") && value == d.String() {
-				referring = append(referring, i.Digest)
+				needed = append(needed, i.Digest)
 			}
 		}
 		return nil
 	})
-	for _, by := range referring {
-		if err == nil && user == "" {
-			user, err = c.users.of(ctx, by)
+	if err != nil {
+		return "", err
+	}
+	if user, err := c.image(ctx, needed); err != nil || user != "" {
+		return user, err
+	}
+	all, err := c.of.store.Files.Leases.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range slices.DeleteFunc(all, disk.IsClientLease) {
+		held, err := c.of.store.Files.Leases.ListResources(ctx, l)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return "", err
+		}
+		for _, r := range held {
+			if r.Type == "content" && slices.Contains(needed, digest.Digest(r.ID)) {
+				return "an image that is being pulled", nil
+			}
 		}
 	}
-	return user, err
+	return "", nil
+}
+
+// image names an image that consists of one of the blobs; empty is none.
+func (c *clientContent) image(ctx context.Context, blobs []digest.Digest) (string, error) {
+	records, err := c.of.store.Files.Images.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, rec := range records {
+		found := false
+		walk := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+			found = found || slices.Contains(blobs, desc.Digest)
+			below, err := c.of.store.Catalog.Reader.Children(ctx, desc)
+			if errdefs.IsNotFound(err) || bounds.IsBeyond(err) { // of another platform, or of no use
+				return nil, images.ErrSkipDesc
+			}
+			return below, err
+		})
+		if err := images.Walk(ctx, walk, rec.Target); err != nil {
+			return "", fmt.Errorf("image %s: %w", rec.Name, err)
+		}
+		if found {
+			return "image " + rec.Name, nil
+		}
+	}
+	return "", nil
 }
 
 // release takes content out of the leases of clients.
-func (c *ClientContent) release(ctx context.Context, d digest.Digest) error {
-	all, err := c.files.Leases.List(ctx)
+func (c *clientContent) release(ctx context.Context, d digest.Digest) error {
+	all, err := c.of.store.Files.Leases.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -178,7 +210,7 @@ func (c *ClientContent) release(ctx context.Context, d digest.Digest) error {
 		if !disk.IsClientLease(l) {
 			continue
 		}
-		err := c.files.Leases.DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"})
+		err := c.of.store.Files.Leases.DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"})
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
@@ -188,7 +220,7 @@ func (c *ClientContent) release(ctx context.Context, d digest.Digest) error {
 
 // Update implements content.Store. By labels the collector finds what belongs together:
 // clients may add such labels, and change and remove none.
-func (c *ClientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (content.Info, error) {
+func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (content.Info, error) {
 	if err := checkContentLabels(info.Labels); err != nil {
 		return content.Info{}, err
 	}
@@ -238,79 +270,4 @@ func checkContentLabels(labels map[string]string) error {
 		}
 	}
 	return checkLabelSizes(labels)
-}
-
-type contentUsers struct {
-	store Parts
-
-	mu sync.Mutex
-	// images says of which image each blob is, as of that many changes of the catalog.
-	images map[digest.Digest]string
-	as     uint64
-}
-
-// of names who needs a blob; empty is nobody.
-func (u *contentUsers) of(ctx context.Context, d digest.Digest) (string, error) {
-	name, err := u.image(ctx, d)
-	if err != nil || name != "" {
-		return name, err
-	}
-	held, err := u.store.Files.Leases.List(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, l := range held {
-		if disk.IsClientLease(l) {
-			continue
-		}
-		resources, err := u.store.Files.Leases.ListResources(ctx, l)
-		if err != nil && !errdefs.IsNotFound(err) {
-			return "", err
-		}
-		for _, r := range resources {
-			if r.Type == "content" && r.ID == d.String() {
-				return "an image that is being pulled", nil
-			}
-		}
-	}
-	return "", nil
-}
-
-func (u *contentUsers) image(ctx context.Context, d digest.Digest) (string, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	now := u.store.Catalog.Changes.Load()
-	if u.images == nil || u.as != now {
-		all, err := u.walk(ctx)
-		if err != nil {
-			return "", err
-		}
-		u.images, u.as = all, now
-	}
-	return u.images[d], nil
-}
-
-func (u *contentUsers) walk(ctx context.Context) (map[digest.Digest]string, error) {
-	all := map[digest.Digest]string{}
-	records, err := u.store.Files.Images.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, rec := range records {
-		note := images.HandlerFunc(func(_ context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-			all[desc.Digest] = "image " + rec.Name
-			return nil, nil
-		})
-		children := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-			below, err := u.store.Catalog.Reader.Children(ctx, desc)
-			if errdefs.IsNotFound(err) || bounds.IsBeyond(err) { // of another platform, or of no use
-				return nil, images.ErrSkipDesc
-			}
-			return below, err
-		})
-		if err := images.Walk(ctx, images.Handlers(note, children), rec.Target); err != nil && !errors.Is(err, images.ErrEmptyWalk) {
-			return nil, fmt.Errorf("image %s: %w", rec.Name, err)
-		}
-	}
-	return all, nil
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
@@ -19,14 +18,9 @@ import (
 )
 
 // clientImages are the records of images as clients see and change them.
-type clientImages struct{ store Parts }
-
-func (c *clientImages) Get(ctx context.Context, name string) (images.Image, error) {
-	return c.store.Files.Images.Get(ctx, name)
-}
-
-func (c *clientImages) List(ctx context.Context, filters ...string) ([]images.Image, error) {
-	return c.store.Files.Images.List(ctx, filters...)
+type clientImages struct {
+	images.Store
+	of *Clients
 }
 
 // Create makes content an image that pods can run: it is unpacked when this returns.
@@ -47,15 +41,9 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 	if err != nil {
 		return images.Image{}, err
 	}
-	target, labels := len(fieldpaths) == 0, []string(nil)
-	for _, path := range fieldpaths {
-		if path == "target" {
-			target = true
-		} else {
-			labels = append(labels, path)
-		}
-	}
-	if err := CheckClientLabels(img.Labels); err != nil {
+	target := len(fieldpaths) == 0 || slices.Contains(fieldpaths, "target")
+	labels := slices.DeleteFunc(slices.Clone(fieldpaths), func(path string) bool { return path == "target" })
+	if err := checkClientLabels(img.Labels); err != nil {
 		return images.Image{}, err
 	}
 	var changed map[string]string
@@ -73,7 +61,7 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 	if len(paths) == 0 {
 		return c.Get(ctx, img.Name)
 	}
-	return c.store.Files.Images.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
+	return c.Store.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
 }
 
 // Delete removes one name. The image is gone with its last one; what pods use of it
@@ -89,19 +77,15 @@ func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.D
 	if o.Target != nil {
 		target = o.Target.Digest
 	}
-	if err := c.store.Catalog.ForgetName(ctx, name, target); err != nil {
+	if err := c.of.store.Catalog.ForgetName(ctx, name, target); err != nil {
 		return err
 	}
 	log.G(ctx).WithField("name", name).Info("Image name removed by a client of the containerd API")
-	collected := c.store.Collector.Request()
 	if !o.Synchronous {
+		c.of.store.Collector.Kick()
 		return nil
 	}
-	select {
-	case <-collected:
-	case <-ctx.Done():
-	}
-	return nil
+	return c.of.Collect(ctx)
 }
 
 // put records an image whose content is here.
@@ -116,13 +100,13 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err := catalog.CheckDigest("the image", img.Target); err != nil {
 		return err
 	}
-	if err := CheckClientLabels(img.Labels); err != nil {
+	if err := checkClientLabels(img.Labels); err != nil {
 		return err
 	}
-	if n := c.store.Catalog.NameCount(); n >= maxClientNames {
+	if n := c.of.store.Catalog.NameCount(); n >= maxClientNames {
 		return fmt.Errorf("there are %d names of images; remove some: %w", n, errdefs.ErrResourceExhausted)
 	}
-	s := c.store.Archives
+	s := c.of.store.Archives
 	p, err := s.Puller.Plan(pull.Request{Ref: img.Name, Platform: catalog.AnyPlatform})
 	if err != nil {
 		return err
@@ -134,35 +118,19 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		Names: []string{img.Name}, Labels: others,
 		Target: imagespec.Descriptor{MediaType: img.Target.MediaType, Digest: img.Target.Digest, Size: img.Target.Size},
 	}
-	return s.Carry(ctx, func(ctx context.Context) error {
-		if err := c.store.Catalog.NameAgain(ctx, n); !errdefs.IsNotFound(err) {
+	return s.Puller.During(ctx, func(ctx context.Context) error {
+		if err := c.of.store.Catalog.NameAgain(ctx, n); !errdefs.IsNotFound(err) {
 			return err
 		}
-		_, err := s.Adopt(ctx, p, n, c.hold)
+		_, err := s.Adopt(ctx, p, n, func(d digest.Digest) error {
+			return fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", d, errdefs.ErrFailedPrecondition)
+		})
 		if err != nil {
 			return fmt.Errorf("image %s: %w", img.Name, err)
 		}
 		log.G(ctx).WithField("name", img.Name).Info("Image added by a client of the containerd API")
 		return nil
 	})
-}
-
-// hold keeps what an image consists of from being collected until it is recorded.
-func (c *clientImages) hold(lease leases.Lease) images.HandlerFunc {
-	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		f := c.store.Files
-		if err := f.Leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
-			return nil, err
-		}
-		info, err := f.Content.Info(ctx, desc.Digest)
-		if errdefs.IsNotFound(err) {
-			return nil, fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", desc.Digest, errdefs.ErrFailedPrecondition)
-		}
-		if err == nil && info.Size != desc.Size {
-			err = fmt.Errorf("content %s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
-		}
-		return nil, err
-	}
 }
 
 // collectorLabels begin the labels by which content, images and leases say to the
@@ -208,18 +176,14 @@ func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map
 		}
 	}
 	slices.Sort(paths)
-	return labels, paths, checkMerged(now, labels)
+	merged := map[string]string{}
+	maps.Copy(merged, now)
+	maps.Copy(merged, labels)
+	maps.DeleteFunc(merged, func(_, value string) bool { return value == "" })
+	return labels, paths, checkLabelSizes(merged)
 }
 
 const ownLabels = "berth.dev/"
-
-func checkMerged(now, changes map[string]string) error {
-	all := map[string]string{}
-	maps.Copy(all, now)
-	maps.Copy(all, changes)
-	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
-	return checkLabelSizes(all)
-}
 
 // maxClientNames is how many names of images there may be before clients get no more:
 // lists of images must fit into a message that a kubelet takes.
@@ -228,8 +192,8 @@ const maxClientNames = 5000
 const (
 	// maxLabels is how many labels clients may write onto an image, a lease or content.
 	maxLabels = 64
-	// MaxLabelBytes is of how many bytes those may be.
-	MaxLabelBytes = 16 << 10
+	// maxLabelBytes is of how many bytes those may be.
+	maxLabelBytes = 16 << 10
 )
 
 // checkLabelSizes refuses what would take memory with every list and event.
@@ -238,15 +202,15 @@ func checkLabelSizes(labels map[string]string) error {
 	for name, value := range labels {
 		size += len(name) + len(value)
 	}
-	if len(labels) > maxLabels || size > MaxLabelBytes {
-		return fmt.Errorf("%d labels of %d bytes; the limit is %d of %d bytes: %w", len(labels), size, maxLabels, MaxLabelBytes, errdefs.ErrInvalidArgument)
+	if len(labels) > maxLabels || size > maxLabelBytes {
+		return fmt.Errorf("%d labels of %d bytes; the limit is %d of %d bytes: %w", len(labels), size, maxLabels, maxLabelBytes, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// CheckClientLabels refuses what would have the collector remove images, of which the
+// checkClientLabels refuses what would have the collector remove images, of which the
 // catalog would not learn.
-func CheckClientLabels(labels map[string]string) error {
+func checkClientLabels(labels map[string]string) error {
 	if err := checkLabelSizes(labels); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func TestLabelChanges(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}
-	long := map[string]string{"a": strings.Repeat("x", MaxLabelBytes)}
+	long := map[string]string{"a": strings.Repeat("x", maxLabelBytes)}
 	for name, c := range map[string]struct {
 		asked map[string]string
 		paths []string

@@ -25,10 +25,8 @@ const (
 
 // clientLeases are the leases of clients. Those of pulls are not shown.
 type clientLeases struct {
-	leases  leases.Manager
-	collect func(ctx context.Context) error
-	// soon asks for a collection.
-	soon func()
+	leases leases.Manager
+	of     *Clients
 }
 
 // Create implements leases.Manager. Every lease ends after maxClientLease: clients die,
@@ -93,10 +91,10 @@ func (c *clientLeases) Delete(ctx context.Context, l leases.Lease, opts ...lease
 		return err
 	}
 	if !o.Synchronous {
-		c.soon()
+		c.of.collectSoon()
 		return nil
 	}
-	return c.collect(ctx)
+	return c.of.Collect(ctx)
 }
 
 // List implements leases.Manager. Those whose time is up are none.

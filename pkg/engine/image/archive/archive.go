@@ -9,15 +9,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
@@ -37,20 +36,10 @@ type Archives struct {
 	// importing is held by one import: what it writes before it knows what that is
 	// has the names of the archive's files.
 	importing keyedlock.Mutex
-
-	// open ends with the store.
-	open  context.Context
-	close context.CancelFunc
-	mu    sync.Mutex
-	wg    sync.WaitGroup
 }
 
-// New returns the archives of a store, which end with End.
-func New(p *pull.Puller) *Archives {
-	a := &Archives{Puller: p, importing: keyedlock.NewMutex()}
-	a.open, a.close = context.WithCancel(context.Background())
-	return a
-}
+// New returns the archives of a store, which end with its puller.
+func New(p *pull.Puller) *Archives { return &Archives{Puller: p, importing: keyedlock.NewMutex()} }
 
 // Request says how an archive is read.
 type Request struct {
@@ -68,7 +57,7 @@ type Request struct {
 // imported before an error stay. No registry and no verifier is asked; the limits of
 // pulls count.
 func (a *Archives) Import(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
-	err = a.Carry(ctx, func(ctx context.Context) error {
+	err = a.Puller.During(ctx, func(ctx context.Context) error {
 		names, err = a.bring(ctx, from, r)
 		return err
 	})
@@ -83,37 +72,6 @@ func (a *Archives) ImportFor(ctx context.Context, from io.Reader, name string, d
 		wanted = catalog.AnyPlatform
 	}
 	return a.Import(ctx, from, Request{Name: name, Snapshotter: d.Snapshotter, Platform: wanted})
-}
-
-// Carry does what ends with the store.
-func (a *Archives) Carry(ctx context.Context, f func(ctx context.Context) error) (err error) {
-	if !a.begin() {
-		return fmt.Errorf("%w: %w", pull.ErrClosing, errdefs.ErrUnavailable)
-	}
-	defer a.wg.Done()
-	ctx, cancel := context.WithCancelCause(disk.InNamespace(ctx))
-	defer cancel(nil)
-	defer context.AfterFunc(a.open, func() { cancel(pull.ErrClosing) })()
-	defer disk.Caught(ctx, &err)
-	return f(ctx)
-}
-
-func (a *Archives) begin() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.open.Err() != nil {
-		return false
-	}
-	a.wg.Add(1)
-	return true
-}
-
-// End interrupts whatever is carried, and waits for its end.
-func (a *Archives) End() {
-	a.mu.Lock()
-	a.close()
-	a.mu.Unlock()
-	a.wg.Wait()
 }
 
 func (a *Archives) bring(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
@@ -220,21 +178,22 @@ func (a *Archives) importOne(ctx context.Context, desc imagespec.Descriptor, r R
 		return nil, err
 	}
 	n := catalog.Naming{Names: names, Target: desc, Labels: catalog.KubeletLabels}
-	return a.Adopt(ctx, p, n, func(leases.Lease) images.HandlerFunc { return a.isThere })
+	return a.Adopt(ctx, p, n, func(d digest.Digest) error {
+		return fmt.Errorf("the archive lacks %s: %w", d, errdefs.ErrInvalidArgument)
+	})
 }
 
-// Adopt makes an image of what is in the content store. What find finds for a lease is
-// held by it.
-func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, find func(leases.Lease) images.HandlerFunc) (*catalog.Image, error) {
+// Adopt makes an image of what is in the content store. Lacks is the error of what is not.
+func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, lacks func(digest.Digest) error) (*catalog.Image, error) {
 	s := a.Puller
-	known, end := s.Underway.Begin(p.Name.String(), p.Snapshotter)
+	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
 	defer end()
 	ctx = progress.With(ctx, known)
 	leased, lease, err := s.Files.Lease(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.BringIn(leased, p, pull.Source{Target: n.Target, Fetch: find(lease), Expect: func([]imagespec.Descriptor) {}}, lease)
+	img, err := s.BringIn(leased, p, pull.Source{Target: n.Target, Fetch: a.hold(lease, lacks), Expect: func([]imagespec.Descriptor) {}}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
 		img, err = s.PublishAs(ctx, p, img, n, lease)
@@ -245,22 +204,28 @@ func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, 
 	return img, err
 }
 
-// isThere fails for what neither the archive nor the store has.
-func (a *Archives) isThere(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-	info, err := a.Puller.Files.Content.Info(ctx, desc.Digest)
-	if errdefs.IsNotFound(err) {
-		return nil, fmt.Errorf("the archive lacks %s: %w", desc.Digest, errdefs.ErrInvalidArgument)
+// hold keeps content from being collected by a lease. Lacks is the error of what is not there.
+func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) images.HandlerFunc {
+	f := a.Puller.Files
+	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if err := f.Leases.AddResource(ctx, lease, leases.Resource{ID: desc.Digest.String(), Type: "content"}); err != nil {
+			return nil, err
+		}
+		info, err := f.Content.Info(ctx, desc.Digest)
+		if errdefs.IsNotFound(err) {
+			return nil, lacks(desc.Digest)
+		}
+		if err == nil && info.Size != desc.Size {
+			err = fmt.Errorf("content %s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
+		}
+		return nil, err
 	}
-	if err == nil && info.Size != desc.Size {
-		err = fmt.Errorf("%s has %d bytes, but the archive says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
-	}
-	return nil, err
 }
 
 // Export writes images as one archive, which docker, containerd and Import read. Each
 // is called as it is in refs, or by its first tag if that is an id.
 func (a *Archives) Export(ctx context.Context, to io.Writer, refs []string) error {
-	return a.Carry(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
+	return a.Puller.During(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
 }
 
 func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error {
@@ -286,7 +251,10 @@ func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error
 		if name == "" {
 			return fmt.Errorf("image %s has no name: %w", img.ID, errdefs.ErrFailedPrecondition)
 		}
-		if err := a.hold(ctx, img); err != nil {
+		held := a.hold(lease, func(d digest.Digest) error {
+			return fmt.Errorf("%s of image %s is not on this node: its layers were discarded when they were unpacked, or its snapshotter fetches them by itself: %w", d, img.ID, errdefs.ErrNotFound)
+		})
+		if err := images.Walk(ctx, images.Handlers(held, images.HandlerFunc(s.Reader.Children)), img.Manifest); err != nil {
 			return err
 		}
 		// The manifest of its platform is what is there.
@@ -294,22 +262,6 @@ func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error
 	}
 	what = append(what, archive.WithPlatform(catalog.AnyPlatform.Matcher()), archive.WithSkipNonDistributableBlobs())
 	return archive.Export(ctx, s.Files.Content, to, what...)
-}
-
-// hold keeps what an image consists of from being collected while it is exported.
-func (a *Archives) hold(ctx context.Context, img *catalog.Image) error {
-	s := a.Puller
-	hold := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
-		w, err := s.Files.Content.Writer(ctx, content.WithRef("hold-"+desc.Digest.String()), content.WithDescriptor(desc))
-		if errdefs.IsAlreadyExists(err) {
-			return nil, nil
-		}
-		if err == nil {
-			err = errors.Join(w.Close(), s.Files.Content.Abort(ctx, "hold-"+desc.Digest.String()))
-		}
-		return nil, errors.Join(fmt.Errorf("%s of image %s is not on this node: its layers were discarded when they were unpacked, or its snapshotter fetches them by itself: %w", desc.Digest, img.ID, errdefs.ErrNotFound), err)
-	})
-	return images.Walk(ctx, images.Handlers(hold, images.HandlerFunc(s.Reader.Children)), img.Manifest)
 }
 
 func explainArchive(err error, root string) error {

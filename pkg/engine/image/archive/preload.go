@@ -21,22 +21,6 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// preloads brings in archives that were put on the node before the daemon started.
-type preloads struct {
-	*Archives
-	dir string
-	// record is the file that says what was imported.
-	record string
-}
-
-// Preload imports the archives of a directory that are new. One that cannot be imported
-// costs nothing but its images; it is tried again at the next start.
-func (a *Archives) Preload(ctx context.Context, dir string) {
-	if dir != "" {
-		(&preloads{a, dir, a.Puller.Files.Path(disk.PreloadedFile)}).run(ctx)
-	}
-}
-
 // preloaded is what was imported of an archive that has not changed since.
 type preloaded struct {
 	Size     int64     `json:"size"`
@@ -44,7 +28,7 @@ type preloaded struct {
 	Names    []string  `json:"names"`
 }
 
-// preloadRecord is the content of preloads.record, by the names of files.
+// preloadRecord is the content of disk.PreloadedFile, by the names of files.
 type preloadRecord struct {
 	Files map[string]preloaded `json:"files"`
 }
@@ -59,19 +43,22 @@ func isArchive(name string) bool {
 	return slices.ContainsFunc(archiveEndings, func(e string) bool { return strings.HasSuffix(name, e) })
 }
 
-func (p *preloads) run(ctx context.Context) {
-	entries, err := os.ReadDir(p.dir)
-	if errors.Is(err, fs.ErrNotExist) {
+// Preload imports the archives of a directory that are new. One that cannot be imported
+// costs nothing but its images; it is tried again at the next start.
+func (a *Archives) Preload(ctx context.Context, dir string) {
+	entries, err := os.ReadDir(dir)
+	if dir == "" || errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	if err == nil {
-		err = trust.CheckDir(p.dir, trust.Configuration)
+		err = trust.CheckDir(dir, trust.Configuration)
 	}
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to read the directory of preloaded images")
 		return
 	}
-	before, now := p.before(ctx), map[string]preloaded{}
+	file := a.Puller.Files.Path(disk.PreloadedFile)
+	before, now := readPreloaded(ctx, file), map[string]preloaded{}
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return
@@ -79,24 +66,24 @@ func (p *preloads) run(ctx context.Context) {
 		if !isArchive(e.Name()) {
 			continue
 		}
-		done, err := p.one(ctx, e.Name(), before[e.Name()])
+		path := filepath.Join(dir, e.Name())
+		done, err := a.preload(ctx, path, before[e.Name()])
 		if errors.Is(err, pull.ErrClosing) || errors.Is(err, context.Canceled) {
 			return
 		}
 		if err != nil {
-			log.G(ctx).WithError(err).WithField("file", filepath.Join(p.dir, e.Name())).Warn("Failed to preload images")
+			log.G(ctx).WithError(err).WithField("file", path).Warn("Failed to preload images")
 			continue
 		}
 		now[e.Name()] = done
-		if err := record.Write(p.record, preloadFormat, preloadRecord{now}, atomicfile.Relaxed); err != nil {
+		if err := record.Write(file, preloadFormat, preloadRecord{now}, atomicfile.Relaxed); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to record preloaded images; the next start will import them again")
 		}
 	}
 }
 
-// one imports an archive unless that was done, and its images are still there.
-func (p *preloads) one(ctx context.Context, name string, before preloaded) (preloaded, error) {
-	path := filepath.Join(p.dir, name)
+// preload imports an archive unless that was done, and its images are still there.
+func (a *Archives) preload(ctx context.Context, path string, before preloaded) (preloaded, error) {
 	way := trust.Find(path)
 	defer way.Close()
 	if err := way.Judge(trust.Configuration); err != nil {
@@ -115,11 +102,11 @@ func (p *preloads) one(ctx context.Context, name string, before preloaded) (prel
 		return before, err
 	}
 	now := preloaded{Size: info.Size(), Modified: info.ModTime().UTC(), Names: before.Names}
-	if before.Size == now.Size && before.Modified.Equal(now.Modified) && p.has(before.Names) {
+	if before.Size == now.Size && before.Modified.Equal(now.Modified) && a.has(before.Names) {
 		return now, nil
 	}
 	begin := time.Now()
-	now.Names, err = p.Import(ctx, f, Request{Platform: catalog.AnyPlatform})
+	now.Names, err = a.Import(ctx, f, Request{Platform: catalog.AnyPlatform})
 	if err == nil {
 		log.G(ctx).WithFields(log.Fields{"file": path, "images": now.Names, "duration": time.Since(begin)}).Info("Images preloaded")
 	}
@@ -127,17 +114,17 @@ func (p *preloads) one(ctx context.Context, name string, before preloaded) (prel
 }
 
 // has says whether all of them are there.
-func (p *preloads) has(names []string) bool {
+func (a *Archives) has(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
-		_, err := p.Puller.Catalog.Get(name)
+		_, err := a.Puller.Catalog.Get(name)
 		return err != nil
 	})
 }
 
-// before returns what was imported before; a record that cannot be read is none.
-func (p *preloads) before(ctx context.Context) map[string]preloaded {
+// readPreloaded returns what was imported before; a record that cannot be read is none.
+func readPreloaded(ctx context.Context, file string) map[string]preloaded {
 	var before preloadRecord
-	err := record.Read(p.record, preloadFormat, &before)
+	err := record.Read(file, preloadFormat, &before)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.G(ctx).WithError(err).Warn("Failed to read the record of preloaded images; they will be imported again")
 	}

@@ -51,21 +51,12 @@ const MaxStored = 64 << 20
 
 // Complete puts the defaults where nothing is given.
 func (l Limits) Complete() Limits {
-	if l.MaxManifestSize <= 0 {
-		l.MaxManifestSize = defaultMaxManifestSize
-	}
-	l.MaxManifestSize = min(l.MaxManifestSize, MaxStored)
-	if l.MaxLayers <= 0 {
-		l.MaxLayers = defaultMaxLayers
-	}
+	l.MaxManifestSize = min(cmp.Or(l.MaxManifestSize, defaultMaxManifestSize), MaxStored)
+	l.MaxLayers = cmp.Or(l.MaxLayers, defaultMaxLayers)
 	l.AnswerTimeout = cmp.Or(l.AnswerTimeout, defaultAnswerTimeout)
 	l.MinDownloadRate = cmp.Or(l.MinDownloadRate, defaultMinDownloadRate)
-	if l.MaxUnpackMemory <= 0 {
-		l.MaxUnpackMemory = defaultMaxUnpackMemory
-	}
-	if l.MaxImageEntries <= 0 {
-		l.MaxImageEntries = defaultMaxImageEntries
-	}
+	l.MaxUnpackMemory = cmp.Or(l.MaxUnpackMemory, defaultMaxUnpackMemory)
+	l.MaxImageEntries = cmp.Or(l.MaxImageEntries, defaultMaxImageEntries)
 	return l
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -49,29 +50,18 @@ func DescribesArtifact(m imagespec.Manifest) bool { return !images.IsConfigType(
 // IsArtifact says whether the chain of an image (Image.ChainID) is that of an artifact.
 func IsArtifact(chain digest.Digest) bool { return strings.HasPrefix(string(chain), artifactChain) }
 
-func artifactType(m imagespec.Manifest) string {
-	if m.ArtifactType != "" {
-		return m.ArtifactType
-	}
-	return m.Config.MediaType
-}
+func artifactType(m imagespec.Manifest) string { return cmp.Or(m.ArtifactType, m.Config.MediaType) }
 
-// newArtifact is what is known of an artifact without reading it again.
 func newArtifact(desc imagespec.Descriptor, m imagespec.Manifest) *Image {
-	img := &Image{
+	return &Image{
 		ID:           desc.Digest.String(),
 		ChainID:      digest.Digest(artifactChain + desc.Digest.String()),
-		Size:         uint64(desc.Size) + uint64(m.Config.Size),
+		Size:         sizeOf(desc, m),
 		ArtifactType: artifactType(m),
-		Manifest:     imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
+		Manifest:     bare(desc),
 	}
-	for _, l := range m.Layers {
-		img.Size += uint64(l.Size)
-	}
-	return img
 }
 
-// checkArtifact checks what is known of an artifact before its blobs are fetched.
 func checkArtifact(m imagespec.Manifest) error {
 	if t := artifactType(m); t == "" || len(t) > MaxMediaType {
 		return fmt.Errorf("artifact type %.100q is not valid: %w", t, errdefs.ErrInvalidArgument)
@@ -117,7 +107,7 @@ func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
 		if names += len(name); names > maxAttached {
 			return nil, bounds.Beyond("files of the artifact have names of more than %d bytes", maxAttached)
 		}
-		files = append(files, ArtifactFile{Blob: imagespec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}, Path: name})
+		files = append(files, ArtifactFile{Blob: bare(blob), Path: name})
 	}
 	return files, nil
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	eventsapi "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
@@ -35,8 +34,6 @@ type Catalog struct {
 	// changing is held while records and then the index change, so that both
 	// change in the same order. Never during a download.
 	changing sync.Mutex
-	// Changes counts what was recorded and forgotten.
-	Changes atomic.Uint64
 }
 
 // New returns an empty one; e may be nil.
@@ -71,17 +68,18 @@ func (c *Catalog) Load(ctx context.Context) error {
 
 func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	p := recordedPlatform(rec.Labels)
-	img, err := c.Reader.Load(ctx, rec.Target, p)
-	if bounds.IsBeyond(err) {
-		log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
-		img, err = c.Reader.unusable(ctx, rec.Target, p, err)
+	load := func(p Platform) (*Image, error) {
+		img, err := c.Reader.Load(ctx, rec.Target, p)
+		if bounds.IsBeyond(err) {
+			log.G(ctx).WithError(err).WithField("image", rec.Name).Warn("Image takes too much memory and cannot be used; remove it to free its disk space")
+			return c.Reader.unusable(ctx, rec.Target, p, err)
+		}
+		return img, err
 	}
+	img, err := load(p)
 	if errdefs.IsNotFound(err) {
 		// It may have been picked by what the index says, and recorded by what it says itself.
-		other, otherwise := c.Reader.Load(ctx, rec.Target, AnyPlatform)
-		if bounds.IsBeyond(otherwise) {
-			other, otherwise = c.Reader.unusable(ctx, rec.Target, AnyPlatform, otherwise)
-		}
+		other, otherwise := load(AnyPlatform)
 		// The platform of an image that takes too much memory is unknown.
 		if otherwise == nil && (other.unusable != nil || KindOf(other.Platform) == p) {
 			img, err = other, nil
@@ -165,7 +163,6 @@ func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease lea
 		return nil, fmt.Errorf("record image %s: %w", img.ID, err)
 	}
 	img = c.Index.put(img, n.Platform, n.Target.Digest, n.Names...)
-	c.Changes.Add(1)
 	for i, name := range n.Names {
 		if created[i] {
 			c.tell(ctx, "/images/create", &eventsapi.ImageCreate{Name: name, Labels: n.Labels})
@@ -180,7 +177,7 @@ func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease lea
 func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (created bool, err error) {
 	labels := map[string]string{}
 	maps.Copy(labels, n.Labels)
-	labels[PlatformLabel] = string(n.Platform)
+	labels[platformLabel] = string(n.Platform)
 	rec := images.Image{Name: name, Target: n.Target, Labels: labels}
 	fields := []string{"target"}
 	for label := range labels {
@@ -188,8 +185,8 @@ func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (create
 	}
 	_, err = c.files.Images.Update(ctx, rec, fields...)
 	if errdefs.IsNotFound(err) {
-		if labels[PlatformLabel] == "" {
-			delete(labels, PlatformLabel)
+		if labels[platformLabel] == "" {
+			delete(labels, platformLabel)
 		}
 		_, err = c.files.Images.Create(ctx, rec)
 		return true, err
@@ -254,7 +251,6 @@ func (c *Catalog) forgetNames(ctx context.Context, names []string) error {
 		return err
 	}
 	c.Index.drop(names...)
-	c.Changes.Add(1)
 	for _, name := range names {
 		c.tell(ctx, "/images/delete", &eventsapi.ImageDelete{Name: name})
 	}

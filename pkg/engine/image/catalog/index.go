@@ -21,9 +21,7 @@ type Index struct {
 	mu sync.RWMutex
 	// names leads from each recorded name to its image.
 	names map[string]named
-	// contents are the images as they were loaded, without names.
-	contents map[string]*Image
-	// images are contents with their names; each value is replaced, never changed.
+	// images are those that have names; each value is replaced, never changed.
 	images map[string]*Image
 }
 
@@ -38,7 +36,7 @@ type named struct {
 
 // NewIndex returns an empty one. Names may have '*' for any characters.
 func NewIndex(pins, checkpoints []string) *Index {
-	return &Index{pins: newPinPatterns(pins), checkpoints: newPinPatterns(checkpoints), names: map[string]named{}, contents: map[string]*Image{}, images: map[string]*Image{}}
+	return &Index{pins: newPinPatterns(pins), checkpoints: newPinPatterns(checkpoints), names: map[string]named{}, images: map[string]*Image{}}
 }
 
 // put lets names stand for img, and for nothing else. An image that loses its last name by it
@@ -53,7 +51,7 @@ func (x *Index) put(img *Image, as Platform, target digest.Digest, names ...stri
 		}
 		x.names[name] = named{target, img.ID, as}
 	}
-	x.contents[img.ID] = img
+	x.images[img.ID] = img
 	for id := range changed {
 		x.rename(id)
 	}
@@ -80,11 +78,10 @@ func (x *Index) drop(names ...string) {
 func (x *Index) rename(id string) {
 	names := x.namesOf(id)
 	if len(names) == 0 {
-		delete(x.contents, id)
 		delete(x.images, id)
 		return
 	}
-	img := *x.contents[id]
+	img := *x.images[id]
 	img.RepoTags, img.RepoDigests = nil, nil
 	for _, name := range names {
 		if strings.Contains(name, "@") {
@@ -156,11 +153,6 @@ func (x *Index) Get(ref string) (*Image, error) { return x.Find(ref, AnyPlatform
 func (x *Index) Find(ref string, wanted Platform) (*Image, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.find(ref, wanted)
-}
-
-// find is Find. The caller holds mu.
-func (x *Index) find(ref string, wanted Platform) (*Image, error) {
 	if img, ok := x.images[ref]; ok {
 		return img, nil
 	}

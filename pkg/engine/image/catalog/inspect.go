@@ -57,7 +57,7 @@ func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wante
 // findManifest fetches indexes, from target on, down to the manifest of a platform that
 // is wanted.
 func (r *Reader) findManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
-	pick := r.pick(wanted)
+	pick := PickOf(r.Children, wanted)
 	desc := target
 	for range maxIndexDepth + 1 {
 		isIndex := images.IsIndexType(desc.MediaType)
@@ -111,7 +111,6 @@ func CheckManifest(m imagespec.Manifest) error {
 	return nil
 }
 
-// checkConfig checks what is known of an image before its layers are.
 func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	if _, err := RootDiffIDs(m, config.Platform, config.RootFS.DiffIDs); err != nil {
 		return err
@@ -154,7 +153,7 @@ func (r *Reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(
 }
 
 func (r *Reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) error {
-	done, err := r.Documents.Begin(ctx, desc.Size)
+	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return err
 	}
@@ -186,7 +185,7 @@ func (r *Reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([
 
 // ReadJSON reads a document, and calls use while there is memory for all of it.
 func (r *Reader) ReadJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
-	done, err := r.Documents.Begin(ctx, desc.Size)
+	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return err
 	}

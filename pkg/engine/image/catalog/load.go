@@ -43,31 +43,38 @@ func (r *Reader) Load(ctx context.Context, target imagespec.Descriptor, wanted P
 	return img, err
 }
 
-// newImage is what is known of an image without reading it again.
 func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config imagespec.Image) (*Image, error) {
 	root, err := RootDiffIDs(manifest, config.Platform, config.RootFS.DiffIDs)
 	if err != nil {
 		return nil, err
 	}
-	size := uint64(desc.Size) + uint64(manifest.Config.Size)
-	for _, l := range manifest.Layers {
-		size += uint64(l.Size)
-	}
 	img := &Image{
 		ID:         imageID(desc, manifest, len(root)),
 		ChainID:    identity.ChainID(root),
-		Size:       size,
+		Size:       sizeOf(desc, manifest),
 		Config:     config.Config,
 		Platform:   platforms.Normalize(config.Platform),
 		Checkpoint: isCheckpoint(manifest),
-		// All images stay in memory: nothing that an index may have added does.
-		Manifest: imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size},
+		Manifest:   bare(desc),
 	}
 	img.Platform.OSFeatures = nil
-	if weight(img.Config) > MaxKept {
+	if weight(img.Config) > maxKept {
 		img.Config, img.partial = imagespec.ImageConfig{User: img.Config.User}, true
 	}
 	return img, nil
+}
+
+// bare is what stays in memory of a descriptor: nothing that an index may have added does.
+func bare(desc imagespec.Descriptor) imagespec.Descriptor {
+	return imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
+}
+
+func sizeOf(desc imagespec.Descriptor, m imagespec.Manifest) uint64 {
+	size := desc.Size + m.Config.Size
+	for _, l := range m.Layers {
+		size += l.Size
+	}
+	return uint64(size)
 }
 
 // imageID is the digest of the configuration of an image whose root filesystem has so many
@@ -82,8 +89,8 @@ func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
 	return m.Config.Digest.String()
 }
 
-// MaxKept bounds what stays in memory of an image's configuration.
-const MaxKept = 16 << 10
+// maxKept bounds what stays in memory of an image's configuration.
+const maxKept = 16 << 10
 
 // weight is about what a configuration takes in memory.
 func weight(c imagespec.ImageConfig) int {
@@ -137,7 +144,7 @@ func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descript
 		// What reads it next knows no bound.
 		return nil, r.checkDocument(ctx, desc)
 	})
-	children := r.pick(wanted)
+	children := PickOf(r.Children, wanted)
 	if err := images.Walk(ctx, images.Handlers(find, children), target); err != nil {
 		return imagespec.Descriptor{}, err
 	}
@@ -145,11 +152,6 @@ func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descript
 		return imagespec.Descriptor{}, fmt.Errorf("%s: %w", target.Digest, &PlatformError{wanted: wanted})
 	}
 	return *found, nil
-}
-
-// pick has of the manifests that an index lists the one that is wanted.
-func (r *Reader) pick(wanted Platform) images.HandlerFunc {
-	return PickOf(r.Children, wanted)
 }
 
 // PickOf returns of the manifests that children lists the one that is wanted.

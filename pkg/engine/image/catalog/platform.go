@@ -1,12 +1,15 @@
 package catalog
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/berth-cri/berth/pkg/handler"
@@ -75,33 +78,20 @@ func (p Platform) String() string {
 func (p Platform) Matcher() platforms.MatchComparer {
 	switch p {
 	case WasmPlatform:
-		return wasmMatcher{}
+		return modules
 	case AnyPlatform:
-		return eitherMatcher{platforms.Default(), wasmMatcher{}}
+		return eitherMatcher{platforms.Default(), modules}
 	case NodePlatform:
 	}
 	return platforms.Default()
 }
 
-// wasmSystems are the interfaces that modules are built for, the preferred first. All of
-// them are called modules for wasi: engines tell them apart by what is in the module.
-var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
+// modules are those for the interfaces that modules are built for, the preferred first. All
+// of them are called modules for wasi: engines tell them apart by what is in the module.
+var modules = platforms.Ordered(platforms.MustParse("wasi/wasm"), platforms.MustParse("wasip1/wasm"), platforms.MustParse("wasip2/wasm"))
 
 // IsWasm says whether an image has modules. Shims go by the architecture alone.
 func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
-
-type wasmMatcher struct{}
-
-func (wasmMatcher) Match(p imagespec.Platform) bool {
-	return IsWasm(p) && slices.Contains(wasmSystems, p.OS)
-}
-
-func (m wasmMatcher) Less(a, b imagespec.Platform) bool {
-	if !m.Match(a) || !m.Match(b) {
-		return m.Match(a)
-	}
-	return slices.Index(wasmSystems, a.OS) < slices.Index(wasmSystems, b.OS)
-}
 
 // eitherMatcher prefers what the first matches.
 type eitherMatcher struct{ first, second platforms.MatchComparer }
@@ -176,12 +166,76 @@ func checkPlatform(wanted Platform, built imagespec.Platform) error {
 	return &PlatformError{wanted: wanted, has: []string{platforms.Format(built)}}
 }
 
-// PlatformLabel is on the record of a name whose image was pulled for WasmPlatform.
-const PlatformLabel = "berth.dev/platform"
+// platformLabel is on the record of a name whose image was pulled for WasmPlatform.
+const platformLabel = "berth.dev/platform"
 
 func recordedPlatform(labels map[string]string) Platform {
-	if labels[PlatformLabel] == string(WasmPlatform) {
+	if labels[platformLabel] == string(WasmPlatform) {
 		return WasmPlatform
 	}
 	return NodePlatform
+}
+
+// An image of WebAssembly has its module as a layer of a type of its own, which shims read
+// from the content store, or as a file of an ordinary layer. Only the latter are layers
+// of a root filesystem. Both stay in the content store as long as the image.
+
+// wasmConfig is the type of configurations that name modules and nothing to run them with.
+// To everybody but a handler of modules such an image is an artifact.
+const wasmConfig = "application/vnd.wasm.config.v0+json"
+
+// rootLayers are the layers of an image that its root filesystem consists of.
+func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
+	for _, l := range m.Layers {
+		if images.IsLayerType(l.MediaType) {
+			layers = append(layers, l)
+		}
+	}
+	return layers
+}
+
+// RootDiffIDs are the diff IDs of the layers of the root filesystem. For images of modules
+// a configuration may count the other layers too: builders disagree.
+func RootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []digest.Digest) ([]digest.Digest, error) {
+	root := m.Layers
+	if IsWasm(built) {
+		root = rootLayers(m)
+	}
+	if len(root) == len(diffIDs) {
+		return diffIDs, nil
+	}
+	if !IsWasm(built) || len(m.Layers) != len(diffIDs) {
+		return nil, fmt.Errorf("manifest has %d layers, configuration %d: %w", len(root), len(diffIDs), errdefs.ErrInvalidArgument)
+	}
+	of := make([]digest.Digest, 0, len(root))
+	for i, l := range m.Layers {
+		if images.IsLayerType(l.MediaType) {
+			of = append(of, diffIDs[i])
+		}
+	}
+	return of, nil
+}
+
+// RootChain identifies the layers of the root filesystem of a container. Blobs of an
+// artifact are none.
+func (i *Image) RootChain() digest.Digest {
+	if IsArtifact(i.ChainID) {
+		return ""
+	}
+	return i.ChainID
+}
+
+// artifactPlatform is what an artifact was built for, if it is one of modules. Whatever
+// else its configuration may be, it is an artifact.
+func (r *Reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (imagespec.Platform, error) {
+	if m.Config.MediaType != wasmConfig {
+		return imagespec.Platform{}, nil
+	}
+	var p imagespec.Platform
+	err := r.ReadJSON(ctx, m.Config, &p, func() error { return nil })
+	if err != nil || len(p.Architecture)+len(p.OS)+len(p.Variant)+len(p.OSVersion) > MaxName {
+		return imagespec.Platform{}, ctx.Err()
+	}
+	p.OSFeatures = nil
+	return p, nil
 }

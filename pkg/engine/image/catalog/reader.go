@@ -16,9 +16,11 @@ import (
 
 // Reader reads the documents that describe images, and checks them.
 type Reader struct {
-	content   content.Store
-	Limits    bounds.Limits
-	Documents Documents
+	content content.Store
+	Limits  bounds.Limits
+	// parsing is the memory for documents that all pulls of a store share. It is never
+	// held during network I/O.
+	parsing *semaphore.Weighted
 }
 
 // IsDocument reports whether content of a media type is read as a whole.
@@ -28,7 +30,7 @@ func IsDocument(mediaType string) bool {
 
 // NewReader returns a reader of what is in a content store.
 func NewReader(c content.Store, limits bounds.Limits) *Reader {
-	return &Reader{content: c, Limits: limits, Documents: Documents{semaphore.NewWeighted(documentBudget)}}
+	return &Reader{content: c, Limits: limits, parsing: semaphore.NewWeighted(documentBudget)}
 }
 
 // documentBudget is how many bytes of documents are parsed at the same time, so that
@@ -36,18 +38,14 @@ func NewReader(c content.Store, limits bounds.Limits) *Reader {
 // some kilobytes.
 const documentBudget = 4 << 20
 
-// Documents is the memory for documents that all pulls of a store share. It is never
-// held during network I/O.
-type Documents struct{ budget *semaphore.Weighted }
-
-// Begin waits until a document of so many bytes may be parsed. The caller calls done
+// reserve waits until a document of so many bytes may be parsed. The caller calls done
 // when it holds no more than what it keeps.
-func (d Documents) Begin(ctx context.Context, size int64) (done func(), err error) {
+func (r *Reader) reserve(ctx context.Context, size int64) (done func(), err error) {
 	size = min(max(size, 1), documentBudget)
-	if err := d.budget.Acquire(ctx, size); err != nil {
+	if err := r.parsing.Acquire(ctx, size); err != nil {
 		return nil, err
 	}
-	return func() { d.budget.Release(size) }, nil
+	return func() { r.parsing.Release(size) }, nil
 }
 
 // Children are what a manifest or an index lists, without what nobody reads.
@@ -55,7 +53,7 @@ func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil, nil
 	}
-	done, err := r.Documents.Begin(ctx, desc.Size)
+	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +65,8 @@ func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	return children, err
 }
 
-// SnapshotPrefix begins the annotations of layers that are for snapshotters.
-const SnapshotPrefix = "containerd.io/snapshot/"
+// snapshotPrefix begins the annotations of layers that are for snapshotters.
+const snapshotPrefix = "containerd.io/snapshot/"
 
 const (
 	// EncryptedSuffix ends the media type of an encrypted layer; before it is that of the
@@ -84,7 +82,7 @@ func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 	for name, value := range desc.Annotations {
 		encrypted := strings.HasSuffix(desc.MediaType, EncryptedSuffix) && strings.HasPrefix(name, EncryptionPrefix)
 		// Which layer is below is what the configuration says.
-		if encrypted || strings.HasPrefix(name, SnapshotPrefix) && name != disk.ParentLabel {
+		if encrypted || strings.HasPrefix(name, snapshotPrefix) && name != disk.ParentLabel {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
@@ -99,7 +97,7 @@ func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 func WithoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor {
 	kept := map[string]string{}
 	for name, value := range desc.Annotations {
-		if !strings.HasPrefix(name, SnapshotPrefix) {
+		if !strings.HasPrefix(name, snapshotPrefix) {
 			kept[name] = value
 		}
 	}
@@ -107,7 +105,6 @@ func WithoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor 
 	return desc
 }
 
-// leanManifest is a manifest without what nobody reads.
 func leanManifest(m imagespec.Manifest) imagespec.Manifest {
 	kept := imagespec.Manifest{Versioned: m.Versioned, MediaType: m.MediaType, Config: lean(m.Config)}
 	for _, layer := range m.Layers {

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,51 +45,29 @@ func idPrefix(s string) (string, bool) {
 	if len(hex) < minIDPrefix || len(hex) > 64 {
 		return "", false
 	}
-	for _, c := range hex {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return "", false
-		}
-	}
-	return hex, true
+	return hex, strings.Trim(hex, "0123456789abcdef") == ""
 }
 
 // pinPatterns decides which names are pinned.
-type pinPatterns []string
+type pinPatterns []*regexp.Regexp
 
 // newPinPatterns normalises the patterns that are whole names, so that
-// "busybox" pins "docker.io/library/busybox:latest".
+// "busybox" pins "docker.io/library/busybox:latest". '*' stands for any characters.
 func newPinPatterns(patterns []string) pinPatterns {
 	out := make(pinPatterns, 0, len(patterns))
 	for _, p := range patterns {
 		if named, err := ParseName(p); err == nil {
 			p = named.String()
 		}
-		out = append(out, p)
+		wild := strings.ReplaceAll(regexp.QuoteMeta(p), `\*`, ".*")
+		out = append(out, regexp.MustCompile("(?s)^"+wild+"$"))
 	}
 	return out
 }
 
 func (p pinPatterns) match(names ...string) bool {
 	for _, pattern := range p {
-		if slices.ContainsFunc(names, func(name string) bool { return wildcard(pattern, name) }) {
-			return true
-		}
-	}
-	return false
-}
-
-// wildcard matches s against a pattern in which '*' stands for any characters.
-func wildcard(pattern, s string) bool {
-	head, rest, more := strings.Cut(pattern, "*")
-	if !more {
-		return pattern == s
-	}
-	s, ok := strings.CutPrefix(s, head)
-	if !ok {
-		return false
-	}
-	for i := 0; i <= len(s); i++ {
-		if wildcard(rest, s[i:]) {
+		if slices.ContainsFunc(names, pattern.MatchString) {
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,20 +49,10 @@ type Use struct {
 	Snapshotter string
 }
 
-// RootfsOption changes a root filesystem from the usual.
-type RootfsOption func(*rootfsOptions)
-
-type rootfsOptions struct {
-	uid, gid int
-	mapped   bool
-}
-
-// OwnedBy makes a root filesystem for a user namespace whose root has these ids
-// on the host: what the container writes belongs to the ids that it has on the
-// host. The image's layers do not: Rootfs.Mounts must be mounted by package idmap.
-func OwnedBy(uid, gid int) RootfsOption {
-	return func(o *rootfsOptions) { o.uid, o.gid, o.mapped = uid, gid, true }
-}
+// Owner has the ids on the host of the root of a user namespace: what a container in it
+// writes belongs to the ids that it has on the host. The image's layers do not:
+// Rootfs.Mounts must be mounted by package idmap.
+type Owner struct{ UID, GID int }
 
 // Roots makes the root filesystems of containers, and removes them.
 type Roots struct {
@@ -88,51 +79,53 @@ func NewRoots(v *Views, m *Meter, options []string, sync bool) *Roots {
 // CanMap tells whether root filesystems of a snapshotter (empty: the default) can
 // be made for user namespaces; if not, the error says why.
 func (m *Roots) CanMap(snapshotter string) error {
-	l, name, err := m.files.LayersOf(snapshotter)
-	if err == nil && !l.Kind.Layered {
-		err = cannotMap(name)
-	}
-	return err
+	return m.layered(snapshotter, "cannot map the IDs of a user namespace")
 }
 
-func cannotMap(snapshotter string) error {
-	return fmt.Errorf("snapshotter %s cannot map the IDs of a user namespace; use %s: %w", snapshotter, disk.Overlayfs, errdefs.ErrFailedPrecondition)
+func (m *Roots) layered(snapshotter, otherwise string) error {
+	l, err := m.files.LayersOf(snapshotter)
+	if err == nil && !l.Kind.Layered {
+		err = fmt.Errorf("snapshotter %s %s; use %s: %w", l.Name, otherwise, disk.Overlayfs, errdefs.ErrFailedPrecondition)
+	}
+	return err
 }
 
 // PrepareRootfs makes the root filesystem of a container. It unpacks the image
 // into the snapshotter (empty: the default) if that was not done yet. A second
 // call with the same id answers the same. Nothing is written to a database when
-// the snapshotter is an overlay and the image is unpacked.
+// the snapshotter is an overlay and the image is unpacked. Without an owner it is root's.
 //
 // errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition
 // for one that does not work here, ErrNotFound when the image is gone.
-func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, opts ...RootfsOption) (*Rootfs, error) {
+func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *Owner) (*Rootfs, error) {
 	ctx = disk.InNamespace(ctx)
 	if err := img.Runnable(); err != nil {
 		return nil, err
 	}
-	l, name, err := m.files.LayersFor(containerID, snapshotter)
+	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
 	}
-	var o rootfsOptions
-	for _, opt := range opts {
-		opt(&o)
-	}
-	k := ViewKey{Snapshotter: name, Chain: img.RootChain()}
+	k := ViewKey{Snapshotter: l.Name, Chain: img.RootChain()}
 	if !l.Kind.Layered {
-		return m.prepareSnapshot(ctx, k, containerID, img, o)
+		return m.prepareSnapshot(ctx, k, containerID, img, owner)
 	}
 	v, undo, err := m.views.Hold(ctx, containerID, k, img)
 	if err != nil {
 		return nil, err
 	}
-	dir := m.files.RootfsPath(name, containerID)
-	if err := makeWritable(dir, o); err != nil {
+	dir := m.files.RootfsPath(l.Name, containerID)
+	if err := makeWritable(dir, cmp.Or(owner, &Owner{})); err != nil {
 		undo()
 		return nil, explainWritable(containerID, m.files.Writable, err)
 	}
-	return m.stacked(v, name, dir), nil
+	options := slices.Clone(m.options)
+	if !m.syncs {
+		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error
+		options = append(options, volatile...)
+	}
+	upper := filepath.Join(dir, "fs")
+	return &Rootfs{Mounts: v.Stack.Mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: l.Name}, nil
 }
 
 // PrepareVolume returns the read-only mounts of an image, for a CRI image
@@ -142,12 +135,12 @@ func (m *Roots) PrepareVolume(ctx context.Context, containerID string, img *cata
 	if err := img.Usable(); err != nil {
 		return nil, err
 	}
-	_, name, err := m.files.LayersFor(containerID, snapshotter)
+	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
 		return nil, err
 	}
-	k := m.views.KeyOf(name, img.ChainID)
-	l, _, err := m.files.LayersOf(k.Snapshotter)
+	k := m.views.KeyOf(l.Name, img.ChainID)
+	l, err = m.files.LayersOf(k.Snapshotter)
 	if err != nil {
 		return nil, err
 	}
@@ -165,11 +158,11 @@ func (m *Roots) PrepareVolume(ctx context.Context, containerID string, img *cata
 // that its root filesystem does not hold. It goes with the root filesystem, and what is
 // in it counts as what the container wrote.
 func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
-	_, name, err := m.files.LayersFor(containerID, snapshotter)
+	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
 		return "", err
 	}
-	dir := m.files.VolumesPath(name, containerID)
+	dir := m.files.VolumesPath(l.Name, containerID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", explainWritable(containerID, m.files.Writable, err)
 	}
@@ -179,11 +172,7 @@ func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
 // TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
 // default); if not, the error says why.
 func (m *Roots) TellsWritten(snapshotter string) error {
-	l, name, err := m.files.LayersOf(snapshotter)
-	if err == nil && !l.Kind.Layered {
-		err = fmt.Errorf("snapshotter %s cannot list what a container wrote; use %s: %w", name, disk.Overlayfs, errdefs.ErrFailedPrecondition)
-	}
-	return err
+	return m.layered(snapshotter, "cannot list what a container wrote")
 }
 
 // WrittenOf returns the directory of what a container wrote, as overlayfs keeps
@@ -211,15 +200,15 @@ func (m *Roots) SeenOf(u Use) ([]mount.Mount, error) {
 
 // written returns the writable layer of a container and the layers below it.
 func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
-	_, name, err := m.files.LayersFor(u.Owner, u.Snapshotter)
+	l, err := m.files.LayersFor(u.Owner, u.Snapshotter)
 	if err != nil {
 		return "", disk.Stack{}, err
 	}
-	if err := m.TellsWritten(name); err != nil {
+	if err := m.TellsWritten(l.Name); err != nil {
 		return "", disk.Stack{}, err
 	}
-	upper = filepath.Join(m.files.RootfsPath(name, u.Owner), "fs")
-	v := m.views.Table.Get(ViewKey{Snapshotter: name, Chain: u.ChainID})
+	upper = filepath.Join(m.files.RootfsPath(l.Name, u.Owner), "fs")
+	v := m.views.Get(ViewKey{Snapshotter: l.Name, Chain: u.ChainID})
 	if _, err := os.Stat(upper); err != nil || v == nil {
 		return "", disk.Stack{}, fmt.Errorf("container %s has no root filesystem: %w", u.Owner, errdefs.ErrNotFound)
 	}
@@ -231,18 +220,16 @@ func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
 // no error.
 func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
 	ctx = disk.InNamespace(ctx)
-	l, name, err := m.files.LayersFor(containerID, snapshotter)
+	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
-		snapshotter = cmp.Or(snapshotter, m.files.Snapshotter)
 		// What is no more than directories can go also where none can be mounted, and
 		// the metadata forgets what a program has that does not answer.
-		broken, ok := m.files.Layers[snapshotter]
-		if !ok || broken.Proxied == nil && (!errdefs.IsFailedPrecondition(err) || !broken.Kind.Layered) {
+		l = m.files.Layers[cmp.Or(snapshotter, m.files.Snapshotter)]
+		if l == nil || l.Proxied == nil && (!errdefs.IsFailedPrecondition(err) || !l.Kind.Layered) {
 			return err
 		}
-		l, name = broken, snapshotter
 	}
-	thrown, err := m.throwAway(name, containerID)
+	thrown, err := m.throwAway(l.Name, containerID)
 	if err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
@@ -252,8 +239,8 @@ func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 	if err := m.removeSnapshot(ctx, l, disk.RootfsPrefix+containerID); err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
-	m.meter.forget(name, containerID)
-	for _, k := range m.views.Table.Release(containerID) {
+	m.meter.forget(l.Name, containerID)
+	for _, k := range m.views.Release(containerID) {
 		if !m.views.hasImage(k.Chain) {
 			m.work.Collector.Kick()
 		}
@@ -270,15 +257,13 @@ func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 	for _, u := range inUse {
 		owners[u.Owner] = true
 	}
-	m.views.Table.retain(inUse, func(u Use) ViewKey {
-		return m.views.KeyOf(cmp.Or(u.Snapshotter, m.files.Snapshotter), u.ChainID)
-	})
+	m.views.retain(inUse)
 	var errs []error
-	for name, l := range m.files.Layers {
-		if l.Broken != nil || l.Proxied != nil && m.dropsLate(l.Proxied, name, owners) {
+	for _, l := range m.files.Layers {
+		if l.Broken != nil || l.Proxied != nil && m.dropsLate(l, owners) {
 			continue
 		}
-		errs = append(errs, l.Excused(ctx, m.dropOrphans(ctx, l, name, owners)))
+		errs = append(errs, l.Excused(ctx, m.dropOrphans(ctx, l, owners)))
 	}
 	m.sweeper.Kick()
 	m.work.Collector.Kick()
@@ -286,40 +271,40 @@ func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 }
 
 // dropsLate leaves it to DropOrphansLate, if the snapshotter does not answer.
-func (m *Roots) dropsLate(p *disk.Proxied, name string, owners map[string]bool) bool {
+func (m *Roots) dropsLate(l *disk.Layers, owners map[string]bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !p.FellBehind() {
+	if !l.Proxied.FellBehind() {
 		return false
 	}
-	m.late[name] = owners
+	m.late[l.Name] = owners
 	return true
 }
 
 // DropOrphansLate is dropOrphans for a snapshotter that did not answer at Retain. It
 // does so once: containers that are made later are not among the owners.
-func (m *Roots) DropOrphansLate(ctx context.Context, l *disk.Layers, name string) error {
+func (m *Roots) DropOrphansLate(ctx context.Context, l *disk.Layers) error {
 	m.mu.Lock()
-	owners, ok := m.late[name]
-	delete(m.late, name)
+	owners, ok := m.late[l.Name]
+	delete(m.late, l.Name)
 	m.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	return m.dropOrphans(ctx, l, name, owners)
+	return m.dropOrphans(ctx, l, owners)
 }
 
 // dropOrphans removes the root filesystems of unknown containers.
-func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, name string, owners map[string]bool) error {
-	entries, err := os.ReadDir(m.files.WritablePath(disk.RootfsDir, name))
+func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, owners map[string]bool) error {
+	entries, err := os.ReadDir(m.files.WritablePath(disk.RootfsDir, l.Name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no room was left to make it
 		return err
 	}
 	var errs []error
 	for _, e := range entries {
 		if !owners[e.Name()] {
-			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": name}).Info("Removing root filesystem that belongs to no container")
-			_, err := m.throwAway(name, e.Name())
+			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": l.Name}).Info("Removing root filesystem that belongs to no container")
+			_, err := m.throwAway(l.Name, e.Name())
 			errs = append(errs, err)
 		}
 	}
@@ -338,7 +323,7 @@ func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, name string, ow
 
 // makeWritable makes the directories of a writable layer. They may be there; if
 // they were not, a failure leaves none.
-func makeWritable(dir string, o rootfsOptions) (err error) {
+func makeWritable(dir string, o *Owner) (err error) {
 	// Open makes the parent too, unless it finds no room.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
@@ -364,7 +349,7 @@ func makeWritable(dir string, o rootfsOptions) (err error) {
 		}
 	}
 	// The upper directory is what a process sees as "/": no umask may narrow it.
-	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.uid, o.gid))
+	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.UID, o.GID))
 }
 
 func explainWritable(containerID, root string, err error) error {
@@ -374,20 +359,10 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-func (m *Roots) stacked(v *View, name, dir string) *Rootfs {
-	options := append([]string{}, m.options...)
-	if !m.syncs {
-		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error
-		options = append(options, volatile...)
-	}
-	upper := filepath.Join(dir, "fs")
-	return &Rootfs{Mounts: v.Stack.Mounts(upper, filepath.Join(dir, "work"), options...), Upper: upper, Snapshotter: name}
-}
-
 // prepareSnapshot makes a root filesystem out of a snapshot of its own.
-func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, o rootfsOptions) (*Rootfs, error) {
-	if o.mapped {
-		return nil, cannotMap(k.Snapshotter)
+func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, owner *Owner) (*Rootfs, error) {
+	if owner != nil {
+		return nil, m.CanMap(k.Snapshotter)
 	}
 	key := disk.RootfsPrefix + containerID
 	var mounts []mount.Mount

@@ -3,8 +3,10 @@ package containerfs
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,18 +125,18 @@ func (m *Meter) MeasureStored(ctx context.Context) error {
 // background. errdefs.ErrUnavailable before the first answer is there,
 // ErrNotFound without a root filesystem.
 func (m *Meter) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
-	l, name, err := m.files.LayersFor(containerID, snapshotter)
+	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
 		return 0, 0, "", err
 	}
-	path = m.files.RootfsPath(name, containerID)
+	path = m.files.RootfsPath(l.Name, containerID)
 	if _, err := os.Lstat(path); err != nil {
 		if _, err := l.Stat(disk.InNamespace(ctx), disk.RootfsPrefix+containerID); err != nil {
 			return 0, 0, "", fmt.Errorf("container %s has no root filesystem: %w", containerID, errdefs.ErrNotFound)
 		}
-		path = m.files.Path(disk.SnapshotsDir, name)
+		path = m.files.Path(disk.SnapshotsDir, l.Name)
 	}
-	u, ok := m.get(ctx, measureKey{snapshotter: name, container: containerID})
+	u, ok := m.get(ctx, measureKey{snapshotter: l.Name, container: containerID})
 	if !ok {
 		return 0, 0, "", fmt.Errorf("usage of container %s is not measured yet: %w", containerID, errdefs.ErrUnavailable)
 	}
@@ -231,9 +233,11 @@ func (m *Meter) forget(snapshotter, container string) {
 
 // countWanted counts everything that was asked for.
 func (m *Meter) countWanted(ctx context.Context) {
-	for {
-		k, ok := m.next()
-		if !ok || ctx.Err() != nil {
+	m.mu.Lock()
+	wanted := slices.Collect(maps.Keys(m.wanted))
+	m.mu.Unlock()
+	for _, k := range wanted {
+		if ctx.Err() != nil {
 			return
 		}
 		start := time.Now()
@@ -244,15 +248,6 @@ func (m *Meter) countWanted(ctx context.Context) {
 		}
 		m.keep(k, measured{written: w, at: time.Now(), cost: time.Since(start)}, err)
 	}
-}
-
-func (m *Meter) next() (measureKey, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for k := range m.wanted {
-		return k, true
-	}
-	return measureKey{}, false
 }
 
 // keep stores a figure, unless the layer was forgotten while it was counted.

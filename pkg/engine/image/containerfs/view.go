@@ -1,9 +1,15 @@
 package containerfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
 
 	"github.com/berth-cri/berth/pkg/atomicfile"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
@@ -42,8 +49,8 @@ func (k ViewKey) name() string {
 	return viewPrefix + k.Chain.String()
 }
 
-// LockKey is the name of the view's lock.
-func (k ViewKey) LockKey() string { return k.Snapshotter + "/" + k.name() }
+// lockKey is the name of the view's lock.
+func (k ViewKey) lockKey() string { return k.Snapshotter + "/" + k.name() }
 
 func chainOfView(name string) digest.Digest {
 	if chain := strings.TrimPrefix(name, viewPrefix); chain != scratch {
@@ -55,100 +62,111 @@ func chainOfView(name string) digest.Digest {
 // View is an image's layers in a snapshotter, all unpacked. It is immutable.
 type View struct {
 	mounts []mount.Mount
-	// unread says that it is there, and that its mounts were not asked for yet.
-	unread bool
 	// Stack is what root filesystems are made of, if the snapshotter is layered.
 	Stack disk.Stack
 }
 
-// table knows which views exist, and which containers need them.
-type table struct {
-	mu    sync.Mutex
+// Views owns the views of images: it makes them, and removes those that nothing needs.
+type Views struct {
+	Files    *disk.Files
+	Unpacker *unpack.Unpacker
+	// hasImage reports whether an image consists of the layers of a chain.
+	hasImage func(chain digest.Digest) bool
+	Work     Work
+
+	mu sync.Mutex
+	// known has nil for a view that is there, and whose mounts were not asked for yet.
 	known map[ViewKey]*View
-	Uses  map[string]map[ViewKey]struct{}
-	// retained is set once the engine said what containers use. Before that
-	// nobody knows, and no view may go.
+	// uses are the views that each container needs.
+	uses map[string]map[ViewKey]struct{}
+	// retained is set once the engine said what containers use. Before that it is
+	// unknown, and no view may go.
 	retained bool
 }
 
-func newTable() *table {
-	return &table{known: map[ViewKey]*View{}, Uses: map[string]map[ViewKey]struct{}{}}
+// NewViews returns the views of a store, which Load adds to.
+func NewViews(f *disk.Files, u *unpack.Unpacker, hasImage func(chain digest.Digest) bool) *Views {
+	return &Views{
+		Files: f, Unpacker: u, hasImage: hasImage, Work: Work{Collector: disk.NewWorker(), Counter: disk.NewWorker()},
+		known: map[ViewKey]*View{}, uses: map[string]map[ViewKey]struct{}{},
+	}
 }
 
-func (t *table) put(k ViewKey, known *View) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.known[k] = known
+// Work is what is done in the background.
+type Work struct{ Collector, Counter *disk.Worker }
+
+func (vs *Views) put(k ViewKey, known *View) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.known[k] = known
 }
 
-func (t *table) Get(k ViewKey) *View {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.known[k]
+// Get returns a view, nil if it is not there or its mounts are unknown.
+func (vs *Views) Get(k ViewKey) *View {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return vs.known[k]
 }
 
 // use notes that owner needs a view, and returns it if it exists. Added is false
 // if that was noted before.
-func (t *table) use(owner string, k ViewKey) (known *View, added bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.Uses[owner] == nil {
-		t.Uses[owner] = map[ViewKey]struct{}{}
+func (vs *Views) use(owner string, k ViewKey) (known *View, added bool) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if vs.uses[owner] == nil {
+		vs.uses[owner] = map[ViewKey]struct{}{}
 	}
-	_, had := t.Uses[owner][k]
-	t.Uses[owner][k] = struct{}{}
-	return t.known[k], !had
+	_, had := vs.uses[owner][k]
+	vs.uses[owner][k] = struct{}{}
+	return vs.known[k], !had
 }
 
 // forget is for a view that is gone, whether it is used or not.
-func (t *table) forget(k ViewKey) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.known, k)
+func (vs *Views) forget(k ViewKey) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	delete(vs.known, k)
 }
 
 // unuse takes one use back.
-func (t *table) unuse(owner string, k ViewKey) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.Uses[owner], k)
-	if len(t.Uses[owner]) == 0 {
-		delete(t.Uses, owner)
+func (vs *Views) unuse(owner string, k ViewKey) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	delete(vs.uses[owner], k)
+	if len(vs.uses[owner]) == 0 {
+		delete(vs.uses, owner)
 	}
 }
 
 // Release takes all uses of an owner back and returns them.
-func (t *table) Release(owner string) []ViewKey {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var keys []ViewKey
-	for k := range t.Uses[owner] {
-		keys = append(keys, k)
-	}
-	delete(t.Uses, owner)
+func (vs *Views) Release(owner string) []ViewKey {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	keys := slices.Collect(maps.Keys(vs.uses[owner]))
+	delete(vs.uses, owner)
 	return keys
 }
 
 // retain adds the uses that the engine knows from its records.
-func (t *table) retain(inUse []Use, key func(Use) ViewKey) {
+func (vs *Views) retain(inUse []Use) {
 	for _, u := range inUse {
-		t.use(u.Owner, key(u))
+		vs.use(u.Owner, vs.KeyOf(cmp.Or(u.Snapshotter, vs.Files.Snapshotter), u.ChainID))
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.retained = true
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.retained = true
 }
 
 // idle returns the views that no container uses.
-func (t *table) idle() []ViewKey {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.retained {
+func (vs *Views) idle() []ViewKey {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if !vs.retained {
 		return nil
 	}
 	var keys []ViewKey
-	for k := range t.known {
-		if !t.inUse(k) {
+	for k := range vs.known {
+		if !vs.inUse(k) {
 			keys = append(keys, k)
 		}
 	}
@@ -156,19 +174,19 @@ func (t *table) idle() []ViewKey {
 }
 
 // giveUp forgets a view unless somebody uses it by now.
-func (t *table) giveUp(k ViewKey) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.inUse(k) {
+func (vs *Views) giveUp(k ViewKey) bool {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if vs.inUse(k) {
 		return false
 	}
-	delete(t.known, k)
+	delete(vs.known, k)
 	return true
 }
 
 // inUse wants mu held.
-func (t *table) inUse(k ViewKey) bool {
-	for _, keys := range t.Uses {
+func (vs *Views) inUse(k ViewKey) bool {
+	for _, keys := range vs.uses {
 		if _, ok := keys[k]; ok {
 			return true
 		}
@@ -176,34 +194,16 @@ func (t *table) inUse(k ViewKey) bool {
 	return false
 }
 
-// Views owns the views of images: it makes them, and removes those that nobody needs.
-type Views struct {
-	Files    *disk.Files
-	Unpacker *unpack.Unpacker
-	Table    *table
-	// hasImage says whether an image consists of the layers of a chain.
-	hasImage func(chain digest.Digest) bool
-	Work     Work
-}
-
-// NewViews returns the views of a store, which Load adds to.
-func NewViews(f *disk.Files, u *unpack.Unpacker, hasImage func(chain digest.Digest) bool) *Views {
-	return &Views{Files: f, Unpacker: u, Table: newTable(), hasImage: hasImage, Work: Work{Collector: disk.NewWorker(), Counter: disk.NewWorker()}}
-}
-
-// Work is what is done in the background.
-type Work struct{ Collector, Counter *disk.Worker }
-
 // Hold notes that owner needs the image's layers and returns the view of them,
 // unpacking the image if need be. Undo takes the note back if this call made it.
 func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog.Image) (v *View, undo func(), err error) {
-	v, added := vs.Table.use(owner, k)
+	v, added := vs.use(owner, k)
 	undo = func() {
 		if added {
-			vs.Table.unuse(owner, k)
+			vs.unuse(owner, k)
 		}
 	}
-	if v == nil || v.unread || !vs.Whole(k) {
+	if v == nil || !vs.Whole(k) {
 		if v, err = vs.ensure(ctx, k, img); err != nil {
 			undo()
 		}
@@ -230,7 +230,7 @@ func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image
 	l := vs.Files.Layers[k.Snapshotter]
 	err = vs.Mended(ctx, k, img, func() error {
 		if k.Chain != "" {
-			if err := vs.Unpacker.UnpackStored(ctx, l, k.Snapshotter, img); err != nil {
+			if err := vs.Unpacker.UnpackStored(ctx, l, img, math.MaxInt64); err != nil {
 				return fmt.Errorf("%w: %w", ErrUnpack, err)
 			}
 		}
@@ -257,11 +257,11 @@ func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
 
 // Build makes the view of layers that are unpacked, or finds it.
 func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*View, error) {
-	if err := vs.Unpacker.Locks.Lock(ctx, k.LockKey()); err != nil {
+	if err := vs.Unpacker.Locks.Lock(ctx, k.lockKey()); err != nil {
 		return nil, err
 	}
-	defer vs.Unpacker.Locks.Unlock(k.LockKey())
-	if v := vs.Table.Get(k); v != nil && !v.unread {
+	defer vs.Unpacker.Locks.Unlock(k.lockKey())
+	if v := vs.Get(k); v != nil {
 		return v, nil
 	}
 	labels := snapshots.WithLabels(map[string]string{GCRoot: time.Now().UTC().Format(time.RFC3339)})
@@ -272,7 +272,7 @@ func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*View, e
 	if err != nil {
 		return nil, err
 	}
-	vs.Table.put(k, v)
+	vs.put(k, v)
 	return v, nil
 }
 
@@ -294,7 +294,7 @@ func (vs *Views) read(ctx context.Context, l *disk.Layers, name string) (*View, 
 
 // DropIdle removes the views that neither an image nor a container needs.
 func (vs *Views) DropIdle(ctx context.Context) {
-	for _, k := range vs.Table.idle() {
+	for _, k := range vs.idle() {
 		if vs.hasImage(k.Chain) {
 			continue
 		}
@@ -305,11 +305,11 @@ func (vs *Views) DropIdle(ctx context.Context) {
 }
 
 func (vs *Views) drop(ctx context.Context, k ViewKey) error {
-	if err := vs.Unpacker.Locks.Lock(ctx, k.LockKey()); err != nil {
+	if err := vs.Unpacker.Locks.Lock(ctx, k.lockKey()); err != nil {
 		return err
 	}
-	defer vs.Unpacker.Locks.Unlock(k.LockKey())
-	if !vs.Table.giveUp(k) {
+	defer vs.Unpacker.Locks.Unlock(k.lockKey())
+	if !vs.giveUp(k) {
 		return nil
 	}
 	if err := vs.Files.Layers[k.Snapshotter].Remove(ctx, k.name()); err != nil && !errdefs.IsNotFound(err) {
@@ -320,20 +320,19 @@ func (vs *Views) drop(ctx context.Context, k ViewKey) error {
 
 // Load remembers which views a snapshotter has. The mounts of those that it may have to
 // work for are asked for when they are needed.
-func (vs *Views) Load(ctx context.Context, name string, l *disk.Layers) error {
+func (vs *Views) Load(ctx context.Context, l *disk.Layers) error {
 	return l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
 		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
 			return nil
 		}
-		v := &View{unread: true}
+		var v *View
 		if l.Kind.Layered {
 			var err error
 			if v, err = vs.read(ctx, l, info.Name); err != nil {
-				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
-				return nil
+				log.G(ctx).WithError(err).WithFields(log.Fields{"snapshotter": l.Name, "view": info.Name}).Warn("Failed to read layers; they will be read again when they are needed")
 			}
 		}
-		vs.Table.put(ViewKey{Snapshotter: name, Chain: chainOfView(info.Name)}, v)
+		vs.put(ViewKey{Snapshotter: l.Name, Chain: chainOfView(info.Name)}, v)
 		return nil
 	})
 }
@@ -345,4 +344,55 @@ func (vs *Views) KeyOf(snapshotter string, chain digest.Digest) ViewKey {
 		snapshotter = disk.Overlayfs
 	}
 	return ViewKey{Snapshotter: snapshotter, Chain: chain}
+}
+
+// Whole reports whether the layers of a view are on disk.
+func (vs *Views) Whole(k ViewKey) bool {
+	v := vs.Get(k)
+	return v == nil || allThere(v.Stack.Lower)
+}
+
+func allThere(dirs []string) bool {
+	return !slices.ContainsFunc(dirs, func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err != nil
+	})
+}
+
+// Mended calls f, which unpacks, and once more if layers were lost that it relied on.
+func (vs *Views) Mended(ctx context.Context, k ViewKey, img *catalog.Image, f func() error) error {
+	err := f()
+	if err == nil && vs.Whole(k) || err != nil && !errors.Is(err, fs.ErrNotExist) || !vs.DropLost(ctx, k, img) {
+		return err
+	}
+	return f()
+}
+
+// DropLost removes the layers of an image that are not on disk, with what is built on
+// them, and reports whether there are any. Those of other programs are theirs to check.
+func (vs *Views) DropLost(ctx context.Context, k ViewKey, img *catalog.Image) bool {
+	l := vs.Files.Layers[k.Snapshotter]
+	if l.Proxied != nil {
+		return false
+	}
+	chains := []digest.Digest{img.ChainID}
+	if config, err := vs.Unpacker.Reader.Config(ctx, img); err == nil {
+		chains = append(chains, identity.ChainIDs(config.RootFS.DiffIDs)...)
+	}
+	lost := map[string]bool{}
+	for _, chain := range chains {
+		dirs, err := l.StackOf(ctx, chain.String())
+		lost[chain.String()] = errors.Is(err, fs.ErrNotExist) || err == nil && !allThere(dirs[:1])
+	}
+	gone, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Name] })
+	for name := range gone {
+		if strings.HasPrefix(name, viewPrefix) {
+			vs.forget(ViewKey{Snapshotter: k.Snapshotter, Chain: chainOfView(name)})
+		}
+	}
+	if len(gone) > 0 || err != nil {
+		log.G(ctx).WithError(err).WithFields(log.Fields{"image": img.ID, "snapshotter": k.Snapshotter, "snapshots": len(gone)}).Warn("Removed lost image layers; they will be unpacked again")
+		vs.Work.Collector.Kick()
+	}
+	return len(gone) > 0
 }

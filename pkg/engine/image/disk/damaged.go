@@ -31,7 +31,7 @@ func (f *Files) DropDamaged(ctx context.Context, desc imagespec.Descriptor, read
 	if err != nil {
 		return false, err
 	}
-	path := f.Path("content", "blobs", desc.Digest.Algorithm().String(), desc.Digest.Encoded())
+	path := f.BlobPath(desc.Digest)
 	if isWhole(path, desc.Digest, info.Size, read) {
 		return false, nil
 	}
@@ -64,14 +64,14 @@ func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 
 // DropForgotten removes the snapshots that the metadata has and the snapshotter does not:
 // its directory was lost, or restored from another backup.
-func (f *Files) DropForgotten(ctx context.Context, snapshotter string, l *Layers) error {
-	names, err := f.namedInMetadata(snapshotter)
+func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
+	names, err := f.namedInMetadata(l.Name)
 	forgotten := slices.DeleteFunc(names, func(name string) bool {
 		_, err := l.Stat(ctx, name)
 		return !errdefs.IsNotFound(err)
 	})
 	if len(forgotten) > 0 {
-		log.G(ctx).WithFields(log.Fields{"snapshots": len(forgotten), "snapshotter": snapshotter}).Warn("Removing image layers that the snapshotter has lost; they will be unpacked again when they are needed")
+		log.G(ctx).WithFields(log.Fields{"snapshots": len(forgotten), "snapshotter": l.Name}).Warn("Removing image layers that the snapshotter has lost; they will be unpacked again when they are needed")
 	}
 	// What others are built on goes after those.
 	for before := -1; len(forgotten) != before; {
@@ -86,7 +86,7 @@ func (l *Layers) DropHalf(ctx context.Context) error {
 	var half []string
 	err := l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		unpacking := info.Kind == snapshots.KindActive && strings.HasPrefix(info.Name, snapshots.UnpackKeyPrefix+"-")
-		if unpacking || strings.HasPrefix(info.Name, BelowPrefix) {
+		if unpacking || strings.HasPrefix(info.Name, belowPrefix) {
 			half = append(half, info.Name)
 		}
 		return nil

@@ -41,7 +41,7 @@ func openErofs(root string) (snapshots.Snapshotter, error) {
 		_ = unix.Mount("none", os.TempDir(), "erofs", unix.MS_RDONLY, "")
 	}
 	mounts := filepath.Join(root, "mounts")
-	if err := UnmountLayers(mounts); err != nil {
+	if err := unmountLayers(mounts); err != nil {
 		return nil, err
 	}
 	// The kernel checks each read of a layer where its filesystem has fs-verity.
@@ -55,9 +55,9 @@ func openErofs(root string) (snapshots.Snapshotter, error) {
 	return &erofsLayers{Snapshotter: s, mounts: mounts, mounted: map[string]bool{}}, nil
 }
 
-// UnmountLayers unmounts the layers that an earlier daemon mounted: some may be of
+// unmountLayers unmounts the layers that an earlier daemon mounted: some may be of
 // snapshots that are gone. Containers keep theirs.
-func UnmountLayers(mounts string) error {
+func unmountLayers(mounts string) error {
 	dirs, err := os.ReadDir(mounts)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -170,16 +170,16 @@ func (e *erofsLayers) mountLayer(m mount.Mount) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	if err := MountErofs(m, dir, unix.Mount); err != nil {
+	if err := mountErofs(m, dir, unix.Mount); err != nil {
 		return "", errors.Join(fmt.Errorf("mount layer %s: %w", m.Source, err), os.Remove(dir))
 	}
 	e.mounted[m.Source] = true
 	return dir, nil
 }
 
-// MountErofs mounts a file by the system call, or by a loop device if the kernel does not
+// mountErofs mounts a file by the system call, or by a loop device if the kernel does not
 // mount files: before Linux 6.12.
-func MountErofs(m mount.Mount, dir string, direct func(source, target, fstype string, flags uintptr, data string) error) error {
+func mountErofs(m mount.Mount, dir string, direct func(source, target, fstype string, flags uintptr, data string) error) error {
 	err := direct(m.Source, dir, "erofs", unix.MS_RDONLY, "")
 	if errors.Is(err, unix.ENOTBLK) {
 		err = m.Mount(dir)
@@ -189,5 +189,5 @@ func MountErofs(m mount.Mount, dir string, direct func(source, target, fstype st
 
 // Close implements snapshots.Snapshotter. Containers keep the layers that they have.
 func (e *erofsLayers) Close() error {
-	return errors.Join(UnmountLayers(e.mounts), e.Snapshotter.Close())
+	return errors.Join(unmountLayers(e.mounts), e.Snapshotter.Close())
 }

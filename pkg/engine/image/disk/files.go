@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
@@ -27,6 +29,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 )
 
 // Namespace is where containerd's metadata keeps what is ours.
@@ -44,7 +48,7 @@ type Files struct {
 	// Snapshotter is the name that is meant where none is given.
 	Snapshotter string
 
-	Bolt    *bolt.DB
+	bolt    *bolt.DB
 	DB      *metadata.DB
 	Content content.Store
 	Images  images.Store
@@ -84,6 +88,7 @@ func Open(ctx context.Context, c Config) (_ *Files, retErr error) {
 // Layers is one snapshotter as the Store uses it.
 type Layers struct {
 	snapshots.Snapshotter
+	Name string
 	Kind snapshotterKind
 	// raw is the snapshotter without the metadata around it.
 	raw     snapshots.Snapshotter
@@ -100,7 +105,7 @@ func (l *Layers) Excused(ctx context.Context, err error) error {
 	if err == nil || l.Proxied == nil {
 		return err
 	}
-	log.G(ctx).WithError(err).WithField("snapshotter", l.Proxied.name).Warn("Failed to look at snapshots")
+	log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to look at snapshots")
 	return nil
 }
 
@@ -193,7 +198,7 @@ func (f *Files) open(ctx context.Context, c Config) error {
 	if c.Events != nil {
 		opts = append(opts, metadata.WithEventsPublisher(c.Events))
 	}
-	f.DB = metadata.NewDB(f.Bolt, blobs, raw, opts...)
+	f.DB = metadata.NewDB(f.bolt, blobs, raw, opts...)
 	if err := f.DB.Init(ctx); err != nil {
 		return fmt.Errorf("metadata: %w", err)
 	}
@@ -209,7 +214,7 @@ func (f *Files) open(ctx context.Context, c Config) error {
 // openLayers opens a snapshotter. One that does not work here matters only to
 // whoever asks for it.
 func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKind) *Layers {
-	l := &Layers{Kind: kind, Rebases: newRebases()}
+	l := &Layers{Name: name, Kind: kind, Rebases: newRebases()}
 	if kind.Layered {
 		if _, l.Broken = f.Proof.Get(f.Root, f.Writable); l.Broken != nil {
 			log.G(ctx).WithError(l.Broken).WithField("snapshotter", name).Warn("Snapshotter does not work on this node")
@@ -246,7 +251,7 @@ func (f *Files) openProxied(others map[string]string) error {
 		if err != nil {
 			return err
 		}
-		f.Layers[name] = &Layers{Kind: snapshotterKind{Remote: true}, Rebases: newRebases(), raw: p, Proxied: p}
+		f.Layers[name] = &Layers{Name: name, Kind: snapshotterKind{Remote: true}, Rebases: newRebases(), raw: p, Proxied: p}
 	}
 	return nil
 }
@@ -254,7 +259,7 @@ func (f *Files) openProxied(others map[string]string) error {
 // namedInMetadata are the snapshotters that the metadata has snapshots of, or the snapshots
 // of one.
 func (f *Files) namedInMetadata(of ...string) (names []string, err error) {
-	err = f.Bolt.View(func(tx *bolt.Tx) error {
+	err = f.bolt.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("v1"))
 		for _, step := range append([]string{Namespace, "snapshots"}, of...) {
 			if b == nil {
@@ -279,7 +284,7 @@ func (f *Files) openBolt() error {
 	options.NoStatistics = true
 	options.Timeout = openTimeout
 	var err error
-	if f.Bolt, err = bolt.Open(f.Path("meta.db"), 0o600, &options); err != nil {
+	if f.bolt, err = bolt.Open(f.Path("meta.db"), 0o600, &options); err != nil {
 		if errors.Is(err, bolterrors.ErrTimeout) {
 			return fmt.Errorf("another process has the image store open; stop it first: %w", errdefs.ErrFailedPrecondition)
 		}
@@ -298,28 +303,85 @@ func (f *Files) Close() error {
 	}
 	if f.DB != nil {
 		errs = append(errs, f.DB.Close())
-	} else if f.Bolt != nil {
-		errs = append(errs, f.Bolt.Close())
+	} else if f.bolt != nil {
+		errs = append(errs, f.bolt.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// LayersOf returns the snapshotter of a name (empty: the default) and the name.
-func (f *Files) LayersOf(name string) (*Layers, string, error) {
+// LayersOf returns the snapshotter of a name (empty: the default).
+func (f *Files) LayersOf(name string) (*Layers, error) {
 	name = cmp.Or(name, f.Snapshotter)
 	l, ok := f.Layers[name]
 	if !ok {
-		return nil, name, UnknownSnapshotter(name, slices.Sorted(maps.Keys(f.Layers)))
+		return nil, UnknownSnapshotter(name, slices.Sorted(maps.Keys(f.Layers)))
 	}
 	if l.Proxied != nil {
-		return l, name, l.Proxied.ready()
+		return l, l.Proxied.ready()
 	}
 	broken := l.Broken
 	if broken == nil && l.Kind.Layered {
 		_, broken = f.Proof.Get(f.Root, f.Writable)
 	}
 	if broken != nil {
-		return nil, name, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.Root, broken, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("snapshotter %s does not work on %s: %v: %w", name, f.Root, broken, errdefs.ErrFailedPrecondition)
 	}
-	return l, name, nil
+	return l, nil
+}
+
+// Below the store's root; RootfsDir and TrashDir below Config.WritableRoot.
+const (
+	SnapshotsDir = "snapshots"
+	// RootfsDir has <snapshotter>/<container id>/{fs,work,volumes} for each container.
+	RootfsDir = "rootfs"
+	// TrashDir has what was in RootfsDir, until it is deleted.
+	TrashDir = "trash"
+	// UnflushedDir has the marks of layers that may not be on disk.
+	UnflushedDir = "unflushed"
+	// PreloadedFile lists the archives that were imported.
+	PreloadedFile = "preloaded.json"
+	// EmptyDir is a directory without content.
+	EmptyDir = "empty"
+)
+
+// RootfsPrefix begins the snapshot name of a container's root filesystem, for
+// snapshotters that need a snapshot for it; the container id follows.
+const RootfsPrefix = "berth-rootfs-"
+
+// LayersFor checks what names a root filesystem.
+func (f *Files) LayersFor(containerID, snapshotter string) (*Layers, error) {
+	if containerID == "" || containerID != filepath.Base(containerID) || strings.HasPrefix(containerID, ".") {
+		return nil, fmt.Errorf("container id %.100q cannot name a root filesystem: %w", containerID, errdefs.ErrInvalidArgument)
+	}
+	return f.LayersOf(snapshotter)
+}
+
+// RootfsPath is the directory of a container's writable layer.
+func (f *Files) RootfsPath(snapshotter, containerID string) string {
+	return f.WritablePath(RootfsDir, snapshotter, containerID)
+}
+
+// VolumesPath is the directory of the volumes that a container has of its own.
+func (f *Files) VolumesPath(snapshotter, containerID string) string {
+	return filepath.Join(f.RootfsPath(snapshotter, containerID), "volumes")
+}
+
+// BlobPath is the file of a blob.
+func (f *Files) BlobPath(d digest.Digest) string {
+	return f.Path("content", "blobs", d.Algorithm().String(), d.Encoded())
+}
+
+// WhereTo needs no mount: whiteouts are what an overlay mount would make of them.
+func WhereTo(mounts []mount.Mount) (layerproc.Layer, error) {
+	to := layerproc.Layer{}
+	if len(mounts) == 1 && mounts[0].Type == "bind" {
+		to.Root = mounts[0].Source
+	} else if len(mounts) == 1 && mounts[0].Type == "overlay" {
+		upper, below := readOverlay(mounts[0].Options)
+		to = layerproc.Layer{Root: upper, Overlay: true, Below: below.Lower}
+	}
+	if to.Root == "" {
+		return to, fmt.Errorf("unpack into mounts of an unexpected kind: %w", errdefs.ErrInternal)
+	}
+	return to, nil
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -20,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// UnpackLabel is on layers; its value is the unpacking that made them.
-const UnpackLabel = "berth.dev/unpacking"
+// unpackLabel is on layers; its value is the unpacking that made them.
+const unpackLabel = "berth.dev/unpacking"
 
 // Flusher has layers written to disk after they were unpacked: no pod waits for the
 // disk, and many layers cost one flush. A power cut before it leaves layers that are in
@@ -36,11 +38,11 @@ type Flusher struct {
 	// Flushing is held by who flushes.
 	Flushing sync.Mutex
 
-	Mu    sync.Mutex
+	mu    sync.Mutex
 	ended []string
-	// Others are directories on further filesystems that an unpacking wrote to, by the
+	// others are directories on further filesystems that an unpacking wrote to, by the
 	// unpacking and the filesystem's device. Snapshotters of other programs have those.
-	Others map[string]map[uint64]*os.File
+	others map[string]map[uint64]*os.File
 	// lost are the unpackings of earlier boots, and unseen the snapshotters that may
 	// still have layers of theirs.
 	lost, unseen map[string]bool
@@ -48,7 +50,7 @@ type Flusher struct {
 
 func newFlusher(root, marks string) (*Flusher, error) {
 	boot, err := procfs.BootID()
-	return &Flusher{root: root, marks: marks, Boot: boot, Work: NewWorker(), Others: map[string]map[uint64]*os.File{}}, err
+	return &Flusher{root: root, marks: marks, Boot: boot, Work: NewWorker(), others: map[string]map[uint64]*os.File{}}, err
 }
 
 // Begin marks an unpacking, whose layers get the options.
@@ -57,15 +59,15 @@ func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 	if err := atomicfile.Write(filepath.Join(f.marks, id), []byte(f.Boot), 0o600, atomicfile.Durable); err != nil {
 		return "", nil, fmt.Errorf("mark what is unpacked: %w", err)
 	}
-	return id, []snapshots.Opt{snapshots.WithLabels(map[string]string{UnpackLabel: id})}, nil
+	return id, []snapshots.Opt{snapshots.WithLabels(map[string]string{unpackLabel: id})}, nil
 }
 
 // End says that no more layers of an unpacking come. Those of one that failed may be
 // others' by now.
 func (f *Flusher) End(id string) {
-	f.Mu.Lock()
+	f.mu.Lock()
 	f.ended = append(f.ended, id)
-	f.Mu.Unlock()
+	f.mu.Unlock()
 	f.Work.Kick()
 }
 
@@ -78,18 +80,18 @@ func (f *Flusher) Wrote(id, dir string) error {
 	if there.Dev == own.Dev {
 		return nil
 	}
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	if f.Others[id] == nil {
-		f.Others[id] = map[uint64]*os.File{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.others[id] == nil {
+		f.others[id] = map[uint64]*os.File{}
 	}
-	if f.Others[id][there.Dev] != nil {
+	if f.others[id][there.Dev] != nil {
 		return nil
 	}
 	// Held open, it tells of all that could not be written since.
 	opened, err := os.Open(filepath.Clean(dir))
 	if err == nil {
-		f.Others[id][there.Dev] = opened
+		f.others[id][there.Dev] = opened
 	}
 	return err
 }
@@ -107,14 +109,14 @@ func (f *Flusher) Flush(ctx context.Context) {
 func (f *Flusher) Flushed(ctx context.Context) error {
 	f.Flushing.Lock()
 	defer f.Flushing.Unlock()
-	f.Mu.Lock()
-	ended, others := f.ended, map[string]map[uint64]*os.File{}
+	f.mu.Lock()
+	ended, others := f.ended, []*os.File(nil)
 	f.ended = nil
 	for _, id := range ended {
-		others[id] = f.Others[id]
-		delete(f.Others, id)
+		others = slices.AppendSeq(others, maps.Values(f.others[id]))
+		delete(f.others, id)
 	}
-	f.Mu.Unlock()
+	f.mu.Unlock()
 	if len(ended) == 0 {
 		return nil
 	}
@@ -123,10 +125,8 @@ func (f *Flusher) Flushed(ctx context.Context) error {
 	if err == nil {
 		err = errors.Join(unix.Syncfs(int(root.Fd())), root.Close())
 	}
-	for _, id := range ended {
-		for _, dir := range others[id] {
-			err = errors.Join(err, unix.Syncfs(int(dir.Fd())), dir.Close())
-		}
+	for _, dir := range others {
+		err = errors.Join(err, unix.Syncfs(int(dir.Fd())), dir.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("flush filesystems of layers: %w", err)
@@ -159,8 +159,8 @@ func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 			lost[e.Name()] = true
 		}
 	}
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.lost, f.unseen = lost, map[string]bool{}
 	for name := range snapshotters {
 		f.unseen[name] = true
@@ -170,8 +170,8 @@ func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 
 // lostIn are the unpackings of earlier boots of which a snapshotter may have layers.
 func (f *Flusher) lostIn(snapshotter string) map[string]bool {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if !f.unseen[snapshotter] {
 		return nil
 	}
@@ -181,8 +181,8 @@ func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 // gone says that a snapshotter has no layers any more of earlier boots that may not be
 // whole. After the last one their marks go.
 func (f *Flusher) gone(snapshotter string) error {
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if delete(f.unseen, snapshotter); len(f.unseen) > 0 {
 		return nil
 	}
@@ -197,22 +197,22 @@ func (f *Flusher) gone(snapshotter string) error {
 
 // DropLost removes the layers of a snapshotter, of earlier boots, that may not be whole,
 // with what is built on them.
-func (f *Files) DropLost(ctx context.Context, snapshotter string, l *Layers) error {
-	lost := f.Flusher.lostIn(snapshotter)
+func (f *Files) DropLost(ctx context.Context, l *Layers) error {
+	lost := f.Flusher.lostIn(l.Name)
 	if len(lost) == 0 {
-		return f.Flusher.gone(snapshotter)
+		return f.Flusher.gone(l.Name)
 	}
-	removed, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Labels[UnpackLabel]] })
+	removed, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Labels[unpackLabel]] })
 	if err != nil {
 		return fmt.Errorf("remove layers that were not flushed: %w", err)
 	}
 	if len(removed) > 0 {
-		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": snapshotter}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": l.Name}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
 		if _, err := f.DB.GarbageCollect(ctx); err != nil {
 			return fmt.Errorf("remove layers that were not flushed: %w", err)
 		}
 	}
-	return f.Flusher.gone(snapshotter)
+	return f.Flusher.gone(l.Name)
 }
 
 // DropBuiltOn removes snapshots that are lost, with what is built on them, and returns their names.

@@ -118,21 +118,25 @@ func ReadStack(mounts []mount.Mount) (Stack, bool) {
 	case "bind":
 		return Stack{Lower: []string{m.Source}}, true
 	case "overlay":
-		var st Stack
-		for _, o := range m.Options {
-			switch key, value, _ := strings.Cut(o, "="); key {
-			case "lowerdir":
-				st.Lower = strings.Split(value, ":")
-			case "upperdir", "workdir":
-				return Stack{}, false
-			case "ro":
-			default:
-				st.Options = append(st.Options, o)
-			}
-		}
-		return st, len(st.Lower) > 0
+		upper, st := readOverlay(m.Options)
+		return st, upper == "" && len(st.Lower) > 0
 	}
 	return Stack{}, false
+}
+
+func readOverlay(options []string) (upper string, st Stack) {
+	for _, o := range options {
+		switch key, value, _ := strings.Cut(o, "="); key {
+		case "lowerdir":
+			st.Lower = strings.Split(value, ":")
+		case "upperdir":
+			upper = value
+		case "workdir", "ro":
+		default:
+			st.Options = append(st.Options, o)
+		}
+	}
+	return upper, st
 }
 
 // Mounts puts a writable layer on the stack.

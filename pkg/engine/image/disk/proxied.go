@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 	"time"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -41,6 +42,8 @@ const (
 // handlers feel that, and nobody else.
 type Proxied struct {
 	snapshots.Snapshotter
+	// unbounded makes its calls although the program may not answer.
+	unbounded     snapshots.Snapshotter
 	name, address string
 	conn          *grpc.ClientConn // nil if it is not configured any more
 	// changed gets something when it answers no more, or again.
@@ -65,6 +68,7 @@ type Proxied struct {
 // Without an address it never does. It has to be checked before it is used.
 func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error) {
 	p := &Proxied{name: name, address: strings.TrimPrefix(address, "unix://"), changed: changed, doubted: make(chan struct{}, 1), behind: 1}
+	p.Snapshotter = proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(boundedCalls{of: p}), name)
 	p.failure = fmt.Errorf("snapshotter %s was not asked yet: %w", name, errdefs.ErrUnavailable)
 	p.calls, p.end = context.WithCancel(context.Background())
 	if address == "" {
@@ -80,7 +84,7 @@ func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error)
 	if err != nil {
 		return nil, fmt.Errorf("snapshotter %s: %w", name, err)
 	}
-	p.Snapshotter = proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(p.conn), name)
+	p.unbounded = proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(p.conn), name)
 	return p, nil
 }
 
@@ -117,7 +121,7 @@ func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	}
 	bounded, cancel := context.WithTimeout(InNamespace(ctx), proxiedCheck)
 	defer cancel()
-	_, err := p.Snapshotter.Stat(bounded, neverThere)
+	_, err := p.unbounded.Stat(bounded, neverThere)
 	failure := p.explain(err)
 	if failure == nil {
 		failure = p.follow(InNamespace(ctx), bound)
@@ -249,73 +253,34 @@ func (p *Proxied) call(ctx context.Context, bound time.Duration, f func(ctx cont
 	return err
 }
 
-func asked[T any](ctx context.Context, p *Proxied, bound time.Duration, f func(ctx context.Context) (T, error)) (answer T, err error) {
-	err = p.call(ctx, bound, func(ctx context.Context) (err error) {
-		answer, err = f(ctx)
-		return err
-	})
-	return answer, err
+// boundedCalls is the connection to the program, for calls that Proxied bounds.
+type boundedCalls struct {
+	grpc.ClientConnInterface // nil: only Walk has a stream, and does not take it from here
+	of                       *Proxied
 }
 
-// Stat implements snapshots.Snapshotter.
-func (p *Proxied) Stat(ctx context.Context, key string) (snapshots.Info, error) {
-	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Info, error) { return p.Snapshotter.Stat(ctx, key) })
+// Invoke implements grpc.ClientConnInterface.
+func (c boundedCalls) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	bound := proxiedCall
+	switch path.Base(method) {
+	case "Prepare", "View", "Mounts", "Cleanup":
+		bound = proxiedWork
+	case "Commit":
+		bound = proxiedCommit
+	}
+	return errgrpc.ToGRPC(c.of.call(ctx, bound, func(ctx context.Context) error {
+		return errgrpc.ToNative(c.of.conn.Invoke(ctx, method, args, reply, opts...))
+	}))
 }
 
-// Update implements snapshots.Snapshotter.
-func (p *Proxied) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (snapshots.Info, error) {
-	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Info, error) {
-		return p.Snapshotter.Update(ctx, info, fieldpaths...)
-	})
-}
-
-// Usage implements snapshots.Snapshotter.
-func (p *Proxied) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
-	return asked(ctx, p, proxiedCall, func(ctx context.Context) (snapshots.Usage, error) { return p.Snapshotter.Usage(ctx, key) })
-}
-
-// Mounts implements snapshots.Snapshotter.
-func (p *Proxied) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
-	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) { return p.Snapshotter.Mounts(ctx, key) })
-}
-
-// Prepare implements snapshots.Snapshotter.
-func (p *Proxied) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) {
-		return p.Snapshotter.Prepare(ctx, key, parent, opts...)
-	})
-}
-
-// View implements snapshots.Snapshotter.
-func (p *Proxied) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	return asked(ctx, p, proxiedWork, func(ctx context.Context) ([]mount.Mount, error) {
-		return p.Snapshotter.View(ctx, key, parent, opts...)
-	})
-}
-
-// Commit implements snapshots.Snapshotter.
-func (p *Proxied) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
-	return p.call(ctx, proxiedCommit, func(ctx context.Context) error { return p.Snapshotter.Commit(ctx, name, key, opts...) })
-}
-
-// Remove implements snapshots.Snapshotter.
-func (p *Proxied) Remove(ctx context.Context, key string) error {
-	return p.call(ctx, proxiedCall, func(ctx context.Context) error { return p.Snapshotter.Remove(ctx, key) })
-}
-
-// Walk implements snapshots.Snapshotter.
+// Walk implements snapshots.Snapshotter. Its bound is for the whole stream.
 func (p *Proxied) Walk(ctx context.Context, f snapshots.WalkFunc, filters ...string) error {
-	return p.call(ctx, proxiedWork, func(ctx context.Context) error { return p.Snapshotter.Walk(ctx, f, filters...) })
+	return p.call(ctx, proxiedWork, func(ctx context.Context) error { return p.unbounded.Walk(ctx, f, filters...) })
 }
 
 // Cleanup implements snapshots.Cleaner.
 func (p *Proxied) Cleanup(ctx context.Context) error {
-	return p.call(ctx, proxiedWork, func(ctx context.Context) error {
-		if c, ok := p.Snapshotter.(snapshots.Cleaner); ok {
-			return c.Cleanup(ctx)
-		}
-		return nil
-	})
+	return p.Snapshotter.(snapshots.Cleaner).Cleanup(ctx)
 }
 
 // Close implements snapshots.Snapshotter. The program goes on.

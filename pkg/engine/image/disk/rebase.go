@@ -21,19 +21,18 @@ const ParentLabel = "containerd.io/snapshot/parent-chain-id"
 // are put on them when they are committed.
 type rebases struct {
 	mu sync.Mutex
-	// Active is what is being unpacked, by its key, and below what it will be put on,
-	// by the directory that it is unpacked into.
-	Active map[string]rebase
-	Below  map[string]string
+	// active is what is being unpacked, by its key.
+	active map[string]rebase
 	// changed is closed at the next change.
 	changed chan struct{}
 }
 
-// rebase is a layer on its way: the chain that it becomes, and where it is until then.
-type rebase struct{ chain, dir string }
+// rebase is a layer on its way: the chain that it becomes, where it is until then, and
+// what it will be put on.
+type rebase struct{ chain, dir, parent string }
 
 func newRebases() *rebases {
-	return &rebases{Active: map[string]rebase{}, Below: map[string]string{}, changed: make(chan struct{})}
+	return &rebases{active: map[string]rebase{}, changed: make(chan struct{})}
 }
 
 func (r *rebases) begin(key string, labels map[string]string, mounts []mount.Mount) {
@@ -44,21 +43,16 @@ func (r *rebases) begin(key string, labels map[string]string, mounts []mount.Mou
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Active[key] = rebase{chain: chain, dir: to.Root}
-	if parent := labels[ParentLabel]; parent != "" {
-		r.Below[to.Root] = parent
-	}
+	r.active[key] = rebase{chain: chain, dir: to.Root, parent: labels[ParentLabel]}
 }
 
 func (r *rebases) end(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	layer, ok := r.Active[key]
-	if !ok {
+	if _, ok := r.active[key]; !ok {
 		return
 	}
-	delete(r.Active, key)
-	delete(r.Below, layer.dir)
+	delete(r.active, key)
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -67,14 +61,19 @@ func (r *rebases) end(key string) {
 func (r *rebases) ParentOf(dir string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Below[dir]
+	for _, layer := range r.active {
+		if layer.dir == dir {
+			return layer.parent
+		}
+	}
+	return ""
 }
 
 // coming says whether a layer is being unpacked, until changed.
 func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, layer := range r.Active {
+	for _, layer := range r.active {
 		if layer.chain == chain {
 			return true, r.changed
 		}
@@ -133,12 +132,12 @@ func (l *Layers) Wait(ctx context.Context, chain string) error {
 	}
 }
 
-// BelowPrefix begins the names of views that last as long as StackOf does.
-const BelowPrefix = "berth-below-"
+// belowPrefix begins the names of views that last as long as StackOf does.
+const belowPrefix = "berth-below-"
 
 // StackOf returns the directories of a layer and of those below it, topmost first.
 func (l *Layers) StackOf(ctx context.Context, chain string) (_ []string, err error) {
-	key := BelowPrefix + rand.Text()
+	key := belowPrefix + rand.Text()
 	mounts, err := l.View(ctx, key, chain)
 	if err != nil {
 		return nil, err

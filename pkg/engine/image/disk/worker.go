@@ -22,13 +22,12 @@ type Worker struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// next is closed at the end of the next run; nil when nobody asked for it.
-	next   chan struct{}
-	closed bool
+	// next is closed at the end of the next run, and when the worker stops.
+	next chan struct{}
 }
 
 // NewWorker returns a worker, which Run serves.
-func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1)} }
+func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1), next: make(chan struct{})} }
 
 // Kick asks for a run.
 func (w *Worker) Kick() { w.Request() }
@@ -38,38 +37,32 @@ func (w *Worker) Kick() { w.Request() }
 func (w *Worker) Request() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.next == nil {
-		w.next = make(chan struct{})
-	}
-	done := w.next
-	if w.closed {
-		close(done)
-		w.next = nil
-		return done
-	}
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
-	return done
+	return w.next
 }
 
 // Run serves requests until ctx ends.
 func (w *Worker) Run(ctx context.Context, job func(context.Context)) {
-	defer w.close()
 	for {
 		select {
 		case <-ctx.Done():
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			close(w.next)
 			return
 		case <-w.wake:
 		}
-		done := w.take()
+		w.mu.Lock()
+		done := w.next
+		w.next = make(chan struct{})
+		w.mu.Unlock()
 		if err := quietly(ctx, job); err != nil {
 			log.G(ctx).WithError(err).Error("Background work on images failed")
 		}
-		if done != nil {
-			close(done)
-		}
+		close(done)
 	}
 }
 
@@ -78,24 +71,6 @@ func quietly(ctx context.Context, job func(context.Context)) (err error) {
 	defer Caught(ctx, &err)
 	job(ctx)
 	return nil
-}
-
-func (w *Worker) take() chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	done := w.next
-	w.next = nil
-	return done
-}
-
-func (w *Worker) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closed = true
-	if w.next != nil {
-		close(w.next)
-		w.next = nil
-	}
 }
 
 // What others wrote runs here on what others sent, in goroutines of our own and of

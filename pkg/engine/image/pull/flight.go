@@ -6,28 +6,21 @@ import (
 	"sync"
 
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
-	"github.com/berth-cri/berth/pkg/engine/image/disk"
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// errAbandoned is the cause of a flight's end when nobody waits for it any more.
+// errAbandoned is the cause of a flight's end when no caller waits for it any more.
 var errAbandoned = errors.New("all callers have gone")
-
-// ErrClosing is the cause of a flight's end when the store is closed.
-var ErrClosing = errors.New("the image store is closing")
 
 // flights lets callers who want the same thing share one attempt. A caller who
 // leaves does not end it for the others; the last one does, which singleflight has no way for.
 type flights struct {
 	mu      sync.Mutex
 	running map[string]*flight
-	closed  bool
-	wg      sync.WaitGroup
-	// cancels ends every flight, also those that lost their callers.
-	cancels map[*flight]context.CancelCauseFunc
 }
 
 type flight struct {
+	cancel context.CancelCauseFunc
 	// waiting callers; guarded by flights.mu.
 	waiting int
 	// done is closed after img and err are set.
@@ -39,11 +32,8 @@ type flight struct {
 // do returns the outcome of fly, which runs once for all callers of a key who
 // come while it runs. fly's context carries the first caller's values and has
 // no caller's deadline. When ctx ends first, do returns ctx's error.
-func (f *flights) do(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*catalog.Image, error)) (*catalog.Image, error) {
-	fl, shared, err := f.join(ctx, key, fly)
-	if err != nil {
-		return nil, err
-	}
+func (f *flights) do(ctx context.Context, key string, fly func(context.Context) (*catalog.Image, error)) (*catalog.Image, error) {
+	fl, shared := f.join(ctx, key, fly)
 	if shared {
 		_, end := step.Begin(ctx, step.Shared)
 		defer func() { end(nil) }()
@@ -58,61 +48,39 @@ func (f *flights) do(ctx context.Context, key string, fly func(context.Context, 
 }
 
 // join returns a flight, and whether another caller has begun it.
-func (f *flights) join(ctx context.Context, key string, fly func(context.Context, context.CancelCauseFunc) (*catalog.Image, error)) (fl *flight, shared bool, err error) {
+func (f *flights) join(ctx context.Context, key string, fly func(context.Context) (*catalog.Image, error)) (fl *flight, shared bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return nil, false, ErrClosing
-	}
 	if fl, ok := f.running[key]; ok {
 		fl.waiting++
-		return fl, true, nil
+		return fl, true
 	}
-	fl = &flight{waiting: 1, done: make(chan struct{})}
-	fctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	f.running[key], f.cancels[fl] = fl, cancel
-	f.wg.Go(func() {
-		defer f.land(key, fl)
-		defer disk.Caught(fctx, &fl.err)
-		fl.img, fl.err = fly(fctx, cancel)
-	})
-	return fl, false, nil
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	fl = &flight{cancel: cancel, waiting: 1, done: make(chan struct{})}
+	f.running[key] = fl
+	go func() {
+		fl.img, fl.err = fly(ctx)
+		f.mu.Lock()
+		f.end(key, fl, nil)
+		f.mu.Unlock()
+		close(fl.done)
+	}()
+	return fl, false
 }
 
-// leave takes a caller off a flight. A flight that nobody waits for is ended,
-// and a later caller starts another.
+// leave takes a caller off a flight. The last one ends it, and a later caller starts another.
 func (f *flights) leave(key string, fl *flight) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if fl.waiting--; fl.waiting > 0 {
-		return
-	}
-	if f.running[key] == fl {
-		delete(f.running, key)
-	}
-	if cancel, ok := f.cancels[fl]; ok {
-		cancel(errAbandoned)
+	if fl.waiting--; fl.waiting == 0 {
+		f.end(key, fl, errAbandoned)
 	}
 }
 
-func (f *flights) land(key string, fl *flight) {
-	f.mu.Lock()
+// end ends a flight. The caller holds mu.
+func (f *flights) end(key string, fl *flight, cause error) {
 	if f.running[key] == fl {
 		delete(f.running, key)
 	}
-	f.cancels[fl](nil)
-	delete(f.cancels, fl)
-	f.mu.Unlock()
-	close(fl.done)
-}
-
-// close ends all flights and waits for them.
-func (f *flights) close() {
-	f.mu.Lock()
-	f.closed = true
-	for _, cancel := range f.cancels {
-		cancel(ErrClosing)
-	}
-	f.mu.Unlock()
-	f.wg.Wait()
+	fl.cancel(cause)
 }

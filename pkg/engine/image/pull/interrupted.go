@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// KeptFor is how long the parts of an interrupted pull wait for the next attempt:
+	// keptFor is how long the parts of an interrupted pull wait for the next attempt:
 	// the kubelet's longest pause between two is five minutes.
-	KeptFor = time.Hour
-	// KeptPulls is of how many pulls parts are kept; the oldest give way.
-	KeptPulls = 16
+	keptFor = time.Hour
+	// keptPulls is of how many pulls parts are kept; the oldest give way.
+	keptPulls = 16
 
 	// PullLabel is on a lease: the pull that it belongs to.
 	PullLabel = "berth.dev/pull"
@@ -35,8 +35,8 @@ type interrupted struct {
 	files     *disk.Files
 	collector *disk.Worker
 
-	Mu   sync.Mutex
-	Kept []keptPull // the oldest first
+	mu   sync.Mutex
+	kept []keptPull // the oldest first
 }
 
 type keptPull struct {
@@ -57,35 +57,33 @@ func (i *interrupted) lease(ctx context.Context, key string) (_ context.Context,
 }
 
 func (i *interrupted) take(key string) (leases.Lease, bool) {
-	i.Mu.Lock()
-	defer i.Mu.Unlock()
-	for n, k := range i.Kept {
-		if k.key == key {
-			i.Kept = slices.Delete(i.Kept, n, n+1)
-			return k.lease, true
-		}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := slices.IndexFunc(i.kept, func(k keptPull) bool { return k.key == key })
+	if n < 0 {
+		return leases.Lease{}, false
 	}
-	return leases.Lease{}, false
+	taken := i.kept[n].lease
+	i.kept = slices.Delete(i.kept, n, n+1)
+	return taken, true
 }
 
 func (i *interrupted) Keep(ctx context.Context, key string, l leases.Lease) {
-	i.Mu.Lock()
-	i.Kept = append(i.Kept, keptPull{key: key, lease: l, since: time.Now()})
-	i.Mu.Unlock()
-	i.DropOld(ctx, time.Now())
+	i.mu.Lock()
+	i.kept = append(i.kept, keptPull{key: key, lease: l, since: time.Now()})
+	i.mu.Unlock()
+	i.dropOld(ctx, time.Now())
 }
 
-// DropOld gives up what nobody came back for.
-func (i *interrupted) DropOld(ctx context.Context, now time.Time) {
-	i.Mu.Lock()
-	n := max(0, len(i.Kept)-KeptPulls)
-	for n < len(i.Kept) && now.Sub(i.Kept[n].since) >= KeptFor {
-		n++
-	}
-	old := slices.Clone(i.Kept[:n])
-	i.Kept = slices.Delete(i.Kept, 0, n)
-	i.Mu.Unlock()
-	i.end(ctx, old)
+// dropOld gives up what no later pull came back for.
+func (i *interrupted) dropOld(ctx context.Context, now time.Time) {
+	i.drop(ctx, func() int {
+		n := max(0, len(i.kept)-keptPulls)
+		for n < len(i.kept) && now.Sub(i.kept[n].since) >= keptFor {
+			n++
+		}
+		return n
+	})
 }
 
 // done ends what is kept of an image that is there now.
@@ -96,29 +94,26 @@ func (i *interrupted) done(ctx context.Context, key string) {
 }
 
 // Drop gives up everything that is kept.
-func (i *interrupted) Drop(ctx context.Context) {
-	i.Mu.Lock()
-	all := i.Kept
-	i.Kept = nil
-	i.Mu.Unlock()
-	i.end(ctx, all)
-}
+func (i *interrupted) Drop(ctx context.Context) { i.drop(ctx, func() int { return len(i.kept) }) }
 
-func (i *interrupted) end(ctx context.Context, pulls []keptPull) {
-	for _, k := range pulls {
+// drop gives up the oldest, as many as count returns while mu is held.
+func (i *interrupted) drop(ctx context.Context, count func() int) {
+	i.mu.Lock()
+	n := count()
+	old := i.kept[:n:n]
+	i.kept = slices.Clone(i.kept[n:])
+	i.mu.Unlock()
+	for _, k := range old {
 		i.files.EndLease(ctx, k.lease)
 	}
-	if len(pulls) > 0 {
+	if len(old) > 0 {
 		i.collector.Kick()
 	}
 }
 
 // Run gives up what is old, until ctx ends.
 func (i *interrupted) Run(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, KeptFor/60, false, func(ctx context.Context) (bool, error) {
-		i.DropOld(ctx, time.Now())
-		return false, nil
-	})
+	wait.UntilWithContext(ctx, func(ctx context.Context) { i.dropOld(ctx, time.Now()) }, keptFor/60)
 }
 
 // Recover keeps what pulls left that the end of the last daemon interrupted. What is
@@ -137,7 +132,7 @@ func (i *interrupted) Recover(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := i.files.DropDownloads(len(i.Kept) > 0); err != nil {
+	if err := i.files.DropDownloads(len(i.kept) > 0); err != nil {
 		return err
 	}
 	if len(left) == 0 {

@@ -2,9 +2,8 @@
 package pull
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -63,7 +62,7 @@ const DefaultProgressTimeout = 5 * time.Minute
 type Puller struct {
 	cfg      Config
 	verifier *bindir.ImageVerifier // nil if any image may be pulled
-	flights  *flights
+	flights  flights
 	Files    *disk.Files
 	Reader   *catalog.Reader
 	Catalog  *catalog.Catalog
@@ -78,10 +77,16 @@ type Puller struct {
 	Incomplete sync.Map
 	// Ahead bounds the parts of layers that are in memory before they are needed.
 	Ahead *semaphore.Weighted
+
+	// open ends with Close. closing orders that and further additions to running.
+	open    context.Context
+	end     context.CancelFunc
+	closing sync.Mutex
+	running sync.WaitGroup
 }
 
-// MaxAhead is how many those may be: 16 MiB.
-const MaxAhead = (16 << 20) / registry.PartSize
+// maxAhead is how many those may be: 16 MiB.
+const maxAhead = (16 << 20) / registry.PartSize
 
 // New returns a puller. errdefs.ErrInvalidArgument for verifiers without a timeout.
 func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
@@ -89,14 +94,43 @@ func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Puller{
-		cfg: c, verifier: verifier, flights: &flights{running: map[string]*flight{}, cancels: map[*flight]context.CancelCauseFunc{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
-		Interrupted: &interrupted{files: v.Files, collector: v.Work.Collector}, Ahead: semaphore.NewWeighted(MaxAhead),
-	}, nil
+	s := &Puller{
+		cfg: c, verifier: verifier, flights: flights{running: map[string]*flight{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
+		Interrupted: &interrupted{files: v.Files, collector: v.Work.Collector}, Ahead: semaphore.NewWeighted(maxAhead),
+	}
+	s.open, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
-// Close ends the pulls, and waits for them.
-func (s *Puller) Close() { s.flights.close() }
+// ErrClosing is the error, or the cause of the end, of what the store is closed for.
+var ErrClosing = fmt.Errorf("the image store is closing: %w", errdefs.ErrUnavailable)
+
+// During calls f with a context that ends with the store. A panic of f is its error.
+func (s *Puller) During(ctx context.Context, f func(ctx context.Context) error) (err error) {
+	s.closing.Lock()
+	closed := s.open.Err() != nil
+	if !closed {
+		s.running.Add(1)
+	}
+	s.closing.Unlock()
+	if closed {
+		return ErrClosing
+	}
+	defer s.running.Done()
+	ctx, cancel := context.WithCancelCause(disk.InNamespace(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(s.open, func() { cancel(ErrClosing) })()
+	defer disk.Caught(ctx, &err)
+	return f(ctx)
+}
+
+// Close interrupts all calls of During, and waits for them.
+func (s *Puller) Close() {
+	s.closing.Lock()
+	s.end()
+	s.closing.Unlock()
+	s.running.Wait()
+}
 
 // Pull brings an image into the store, unpacks it, and returns it. The registry
 // is asked every time, with the given credentials, even if everything is there
@@ -115,11 +149,15 @@ func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context, cancel context.CancelCauseFunc) (*catalog.Image, error) {
-		return s.fly(disk.InNamespace(ctx), p, cancel)
+	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context) (img *catalog.Image, err error) {
+		err = s.During(ctx, func(ctx context.Context) error {
+			img, err = s.fly(ctx, p)
+			return err
+		})
+		return img, err
 	})
 	if errors.Is(err, ErrClosing) {
-		return nil, fmt.Errorf("pull %s: %v: %w", p.Name, err, errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("pull %s: %w", p.Name, err)
 	}
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("pull %s: %w", p.Name, ctx.Err())
@@ -129,12 +167,11 @@ func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 
 // Planned is a checked Request.
 type Planned struct {
-	Name        reference.Named
-	creds       *registry.Credentials
-	layers      *disk.Layers
-	Snapshotter string
-	platform    catalog.Platform
-	plainHTTP   bool
+	Name      reference.Named
+	creds     *registry.Credentials
+	Layers    *disk.Layers
+	platform  catalog.Platform
+	plainHTTP bool
 }
 
 // Plan checks a request.
@@ -147,23 +184,20 @@ func (s *Puller) Plan(r Request) (Planned, error) {
 	if err != nil {
 		return Planned{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	l, snapshotter, err := s.Files.LayersOf(r.Snapshotter)
+	l, err := s.Files.LayersOf(r.Snapshotter)
 	if err != nil {
 		return Planned{}, fmt.Errorf("pull %s: %w", name, err)
 	}
-	return Planned{Name: name, creds: creds, layers: l, Snapshotter: snapshotter, platform: r.Platform, plainHTTP: r.PlainHTTP}, nil
+	return Planned{Name: name, creds: creds, Layers: l, platform: r.Platform, plainHTTP: r.PlainHTTP}, nil
 }
 
 // key is equal for pulls that may share a download. It holds no secret.
 func (p Planned) key() string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %t", p.Name, p.Snapshotter, p.platform, p.plainHTTP)
-	fmt.Fprintf(h, " %q", p.creds.Key())
-	return hex.EncodeToString(h.Sum(nil))
+	return fmt.Sprintf("%q %q %q %t %q", p.Name, p.Layers.Name, p.platform, p.plainHTTP, p.creds.Key())
 }
 
 func (p Planned) image() string {
-	text := fmt.Sprintf("%q %q", p.Name, p.Snapshotter)
+	text := fmt.Sprintf("%q %q", p.Name, p.Layers.Name)
 	if p.platform != catalog.NodePlatform {
 		text += fmt.Sprintf(" %q", p.platform)
 	}
@@ -171,9 +205,11 @@ func (p Planned) image() string {
 }
 
 // fly is one download, for all who share it.
-func (s *Puller) fly(ctx context.Context, p Planned, cancel context.CancelCauseFunc) (*catalog.Image, error) {
+func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 	start := time.Now()
-	known, end := s.Underway.Begin(p.Name.String(), p.Snapshotter)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
 	defer end()
 	ctx = progress.With(ctx, known)
 	clean := registry.NewRedactor(p.creds)
@@ -189,25 +225,22 @@ func (s *Puller) fly(ctx context.Context, p Planned, cancel context.CancelCauseF
 		})
 	}
 	s.Incomplete.Delete(img.ID)
-	log.G(ctx).WithFields(log.Fields{
-		"image": img.ID, "name": p.Name.String(), "snapshotter": p.Snapshotter,
+	fields := log.Fields{
+		"image": img.ID, "name": p.Name.String(), "snapshotter": p.Layers.Name,
 		"bytes": watched.Bytes(), "duration": time.Since(start),
-	}).WithFields(stepFields(ctx)).Info("Image pulled")
+	}
+	for _, part := range step.Of(ctx) {
+		fields[part.Name] = part.Took
+	}
+	log.G(ctx).WithFields(fields).Info("Image pulled")
 	return img, nil
 }
 
-// stepFields are what the parts of a pull took, for the log.
-func stepFields(ctx context.Context) log.Fields {
-	fields := log.Fields{}
-	for _, s := range step.Of(ctx) {
-		fields[s.Name] = s.Took
-	}
-	return fields
-}
-
 func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Progress) (*catalog.Image, error) {
+	// A pull that may stall for ever has a rate all the same.
+	window := cmp.Or(max(s.cfg.ProgressTimeout, 0), DefaultProgressTimeout)
 	from := registry.New(ctx, registry.Options{
-		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.Reader.Limits, Window: s.window(), Progress: watched,
+		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.Reader.Limits, Window: window, Progress: watched,
 		Connections: s.unpacker.Downloads, Ahead: s.Ahead, PlainHTTP: p.plainHTTP,
 	})
 	defer from.Close()
@@ -241,6 +274,10 @@ func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Prog
 // again says that the reason may be what an interrupted pull has left, or what was damaged
 // since: any registry can have sent the beginning of a layer.
 func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descriptor, f *registry.Fetcher) (_ *catalog.Image, again bool, err error) {
+	names, err := catalog.RecordNames(p.Name, target.Digest)
+	if err != nil {
+		return nil, false, err
+	}
 	leased, lease, resumed, err := s.Interrupted.lease(ctx, p.image())
 	if err != nil {
 		return nil, false, err
@@ -248,7 +285,8 @@ func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descri
 	img, err := s.BringIn(leased, p, Source{Target: target, Fetch: images.Handlers(images.HandlerFunc(s.dropDamaged), remotes.FetchHandler(newSourced(s.Files.Content, p.Name), f)), Expect: f.Expect}, lease)
 	if err == nil {
 		failpoint.Hit(failpoint.ImageUnpacked)
-		img, err = s.publish(ctx, p, img, target, lease)
+		n := catalog.Naming{Names: names, Target: target, Labels: catalog.KubeletLabels}
+		img, err = s.PublishAs(ctx, p, img, n, lease)
 	}
 	if err == nil {
 		return img, false, nil
@@ -258,7 +296,7 @@ func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descri
 		return nil, false, err
 	}
 	again = !disk.IsNoSpace(err) && !bounds.IsBeyond(err) && (resumed || s.dropDamagedOf(leased, p, target))
-	s.Abandon(ctx, lease, err)
+	s.abandon(ctx, lease, err)
 	return nil, again, err
 }
 
@@ -270,21 +308,13 @@ func (s *Puller) dropDamagedOf(ctx context.Context, p Planned, target imagespec.
 		return false
 	}
 	whole := s.ContentWhole(ctx, img, true, target)
-	return s.views.DropLost(ctx, s.views.KeyOf(p.Snapshotter, img.ChainID), img) || !whole
+	return s.views.DropLost(ctx, s.views.KeyOf(p.Layers.Name, img.ChainID), img) || !whole
 }
 
 // dropDamaged has what is damaged fetched, too.
 func (s *Puller) dropDamaged(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 	_, err := s.Files.DropDamaged(ctx, desc, catalog.IsDocument(desc.MediaType))
 	return nil, err
-}
-
-// window is over how long the rate of a download is measured.
-func (s *Puller) window() time.Duration {
-	if s.cfg.ProgressTimeout < 0 { // never a stall, but there is a rate all the same
-		return DefaultProgressTimeout
-	}
-	return s.cfg.ProgressTimeout
 }
 
 // already returns the image if target is in the store, under this name, whole and
@@ -301,10 +331,10 @@ func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descri
 	if !s.ContentWhole(ctx, img, false, target) {
 		return nil
 	}
-	k := s.views.KeyOf(p.Snapshotter, img.ChainID)
+	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
 	l := s.Files.Layers[k.Snapshotter]
 	if l.Kind.Layered {
-		if s.views.Table.Get(k) == nil {
+		if s.views.Get(k) == nil {
 			return nil
 		}
 		if !s.views.Whole(k) {
@@ -353,32 +383,30 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	handler := images.Handlers(images.HandlerFunc(timed), disk.Safely(s.childrenOf(p, described)))
 	limit := s.Reader.Limits.MaxImageEntries - before
 	if catalog.DescribesArtifact(manifest) {
-		return s.bringInArtifact(ctx, p, target, handler, limit)
+		err = images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target)
+	} else {
+		err = s.unpacker.Unpack(ctx, p.Layers, described, limit, handler, target)
 	}
-	u, err := s.unpacker.Begin(ctx, p.layers, p.Snapshotter, described, limit)
 	if err != nil {
 		return nil, err
-	}
-	defer u.End()
-	dispatchErr := images.Dispatch(ctx, u.Unpack(handler), s.unpacker.Others(described), target)
-	if _, err := u.Wait(); err != nil {
-		return nil, err
-	}
-	if dispatchErr != nil {
-		return nil, dispatchErr
 	}
 	img, err := s.Reader.Load(ctx, target, p.platform)
 	if err != nil {
 		return nil, err
 	}
 	// Layers that were there before are whole too; this also finds a manifest
-	// whose layers were of types that nobody unpacks.
-	k := s.views.KeyOf(p.Snapshotter, img.ChainID)
+	// whose layers were of types that cannot be unpacked.
+	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
+	l := s.Files.Layers[k.Snapshotter]
 	return img, s.views.Mended(ctx, k, img, func() error {
-		if err := s.unpacker.UnpackStored(ctx, p.layers, p.Snapshotter, img); err != nil {
+		if err := s.unpacker.UnpackStored(ctx, l, img, limit); err != nil {
 			return err
 		}
-		return s.see(ctx, k)
+		if !l.Kind.Layered {
+			return nil
+		}
+		_, err := s.views.Build(ctx, l, k)
+		return err
 	})
 }
 
@@ -389,44 +417,10 @@ func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
 		labels = images.ChildGCLabelsFilterLayers
 	}
 	children := catalog.PickOf(images.SetChildrenMappedLabels(s.Files.Content, s.Reader.Children, labels), p.platform)
-	if p.layers.Kind.Remote {
+	if p.Layers.Kind.Remote {
 		return snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
 	}
 	return children
-}
-
-func (s *Puller) bringInArtifact(ctx context.Context, p Planned, target imagespec.Descriptor, handler images.Handler, limit int64) (*catalog.Image, error) {
-	if err := images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target); err != nil {
-		return nil, err
-	}
-	img, err := s.Reader.Load(ctx, target, p.platform)
-	if err != nil {
-		return nil, err
-	}
-	k := s.views.KeyOf(p.Snapshotter, img.ChainID)
-	if err := s.unpacker.UnpackArtifact(ctx, s.Files.Layers[k.Snapshotter], k.Snapshotter, img, limit); err != nil {
-		return nil, err
-	}
-	return img, s.see(ctx, k)
-}
-
-// see makes the view of what was unpacked.
-func (s *Puller) see(ctx context.Context, k containerfs.ViewKey) error {
-	l := s.Files.Layers[k.Snapshotter]
-	if !l.Kind.Layered {
-		return nil
-	}
-	_, err := s.views.Build(ctx, l, k)
-	return err
-}
-
-// publish makes a pulled image known by its tag, if it has one, and its digest.
-func (s *Puller) publish(ctx context.Context, p Planned, img *catalog.Image, target imagespec.Descriptor, lease leases.Lease) (*catalog.Image, error) {
-	names, err := catalog.RecordNames(p.Name, target.Digest)
-	if err != nil {
-		return nil, err
-	}
-	return s.PublishAs(ctx, p, img, catalog.Naming{Names: names, Target: target, Labels: catalog.KubeletLabels}, lease)
 }
 
 // PublishAs records an image that was brought in, and ends its lease.
@@ -444,10 +438,10 @@ func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n
 	return img, err
 }
 
-// Abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
+// abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
 // waits until the space is free, so that the next attempt finds it; and after an
 // image that was too much, so that attempts do not add up.
-func (s *Puller) Abandon(ctx context.Context, lease leases.Lease, cause error) {
+func (s *Puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	s.Interrupted.Drop(context.WithoutCancel(ctx))
 	s.Files.EndLease(ctx, lease)
 	collected := s.Work.Collector.Request()

@@ -72,7 +72,6 @@ type pullFailure struct {
 	err   error
 }
 
-// explainPull turns the error of a pull into one for the caller.
 func explainPull(f pullFailure) error {
 	text, class := f.judge()
 	if errdefs.IsResourceExhausted(class) { // the text has it all
@@ -114,7 +113,7 @@ func (f pullFailure) judge() (text string, class error) {
 		return fmt.Sprintf("pull %s: no space left for images under %s (%s); remove images or enlarge the filesystem", f.ref, f.root, atomicfile.Room(f.root)), errdefs.ErrResourceExhausted
 	case isCertificate(f.err):
 		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust; %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
-	case isDenied(f.err) || (hasStatus && isAuthStatus(status.StatusCode)):
+	case isDenied(f.err), hasStatus && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden):
 		return fmt.Sprintf("pull %s: registry %s denies access; check that the image exists, and the credentials (a pod's imagePullSecrets; --creds-file of berth image pull)", f.ref, f.host), errdefs.ErrPermissionDenied
 	case hasStatus && status.StatusCode == http.StatusTooManyRequests:
 		return fmt.Sprintf("pull %s: registry %s limits the rate of pulls; wait, or use a mirror or an account", f.ref, f.host), errdefs.ErrUnavailable
@@ -137,7 +136,6 @@ func (f pullFailure) judge() (text string, class error) {
 	return "pull " + f.ref, errdefs.Resolve(f.err)
 }
 
-// hostsAdvice names the file that configures the registry.
 func (f pullFailure) hostsAdvice() string {
 	return fmt.Sprintf("write %s/%s/hosts.toml", cmp.Or(f.hostsDir, "<registry hosts directory>"), f.host)
 }
@@ -165,10 +163,6 @@ func isCertificate(err error) bool {
 func isDenied(err error) bool {
 	return errors.Is(err, docker.ErrInvalidAuthorization) || errdefs.IsPermissionDenied(err) || errdefs.IsUnauthorized(err) ||
 		strings.Contains(err.Error(), "missing username or secret")
-}
-
-func isAuthStatus(code int) bool {
-	return code == http.StatusUnauthorized || code == http.StatusForbidden
 }
 
 func isUnknownHost(err error) bool {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +69,12 @@ type parts struct {
 	end  context.CancelFunc
 	open func(ctx context.Context, offset int64) (io.ReadCloser, error)
 	size int64
-	// turn lets one layer of a pull be fetched after the other: each is unpacked while the
-	// next one comes. connections bounds those of a pull, memory what all pulls have ahead.
-	turn, connections, memory *semaphore.Weighted
+	// connections bounds those of a pull, memory what all pulls have ahead.
+	connections, memory *semaphore.Weighted
+	// begin waits for the turn, which giveWay ends: it lets one layer of a pull be fetched
+	// after the other, so that each is unpacked while the next one comes.
+	begin   func() error
+	giveWay func()
 
 	offset  int64 // of the next byte
 	current io.ReadCloser
@@ -78,9 +82,7 @@ type parts struct {
 	asked   *part // what current was asked for; nil if it is in memory, or all that is left
 	// unknown says that the registry was seen to know no parts.
 	unknown atomic.Bool
-	began   bool
-	giveWay func() // ends the turn
-	came    int64  // how much came of current
+	came    int64 // how much came of current
 	ahead   []*fetched
 	working sync.WaitGroup
 }
@@ -95,19 +97,15 @@ type fetched struct {
 
 func (f *Fetcher) inParts(ctx context.Context, size int64, open func(ctx context.Context, offset int64) (io.ReadCloser, error)) *parts {
 	ctx, end := context.WithCancel(ctx)
-	return &parts{ctx: ctx, end: end, open: open, size: size, turn: f.turn, connections: f.connections, memory: f.memory, giveWay: func() {}}
-}
-
-// begin waits for the turn of the layer.
-func (p *parts) begin() error {
-	if p.began {
-		return nil
-	}
-	if err := p.turn.Acquire(p.ctx, 1); err != nil {
+	p := &parts{ctx: ctx, end: end, open: open, size: size, connections: f.connections, memory: f.memory, giveWay: func() {}}
+	p.begin = sync.OnceValue(func() error {
+		err := f.turn.Acquire(ctx, 1)
+		if err == nil {
+			p.giveWay = sync.OnceFunc(func() { f.turn.Release(1) })
+		}
 		return err
-	}
-	p.began, p.giveWay = true, sync.OnceFunc(func() { p.turn.Release(1) })
-	return nil
+	})
+	return p
 }
 
 func (p *parts) Read(b []byte) (int, error) {
@@ -128,13 +126,12 @@ func (p *parts) Read(b []byte) (int, error) {
 	if p.asked != nil && n > 0 {
 		p.learn()
 	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-		if p.offset < p.stop {
-			err = p.short()
-		}
-	}
-	if err == nil && p.offset == p.stop {
+	ended := errors.Is(err, io.EOF)
+	switch {
+	case ended && p.came == 0:
+		err = io.ErrUnexpectedEOF
+	case ended, err == nil && p.offset == p.stop:
+		// After an answer that ended too early the next goes on from there.
 		err = p.leave()
 	}
 	return n, err
@@ -151,15 +148,6 @@ func (p *parts) learn() {
 		return
 	}
 	p.lookAhead()
-}
-
-// short leaves an answer that ended before it should have: the next goes on from there,
-// unless nothing came at all.
-func (p *parts) short() error {
-	if p.came == 0 {
-		return io.ErrUnexpectedEOF
-	}
-	return p.leave()
 }
 
 // advance begins what is next: the rest of a part, what was fetched, or a new request.
@@ -186,7 +174,7 @@ func (p *parts) advance() error {
 	}
 	p.ahead, p.asked = p.ahead[1:], nil
 	p.stop = p.offset + next.n
-	p.current = &fetchedReader{of: next, memory: p.memory}
+	p.current = fetchedReader{bytes.NewReader(next.buf[:next.n]), func() { next.release(p.memory) }}
 	p.lookAhead()
 	return nil
 }
@@ -296,27 +284,16 @@ func (p *parts) Close() error {
 
 func (f *fetched) release(memory *semaphore.Weighted) {
 	buffers.Put(f.buf)
-	f.buf = nil
 	memory.Release(1)
 }
 
 // fetchedReader reads a part from memory, which Close gives back.
 type fetchedReader struct {
-	of     *fetched
-	read   int64
-	memory *semaphore.Weighted
+	*bytes.Reader
+	release func()
 }
 
-func (r *fetchedReader) Read(b []byte) (int, error) {
-	if r.read == r.of.n {
-		return 0, io.EOF
-	}
-	n := copy(b, r.of.buf[r.read:r.of.n])
-	r.read += int64(n)
-	return n, nil
-}
-
-func (r *fetchedReader) Close() error {
-	r.of.release(r.memory)
+func (r fetchedReader) Close() error {
+	r.release()
 	return nil
 }

@@ -40,20 +40,24 @@ func (r Redactor) Text(s string) string {
 // Logger gives ctx a logger that writes where the one in ctx does, without the
 // secrets. The registry client logs URLs, errors and headers of its own accord.
 func (r Redactor) Logger(ctx context.Context) context.Context {
+	return withLogger(ctx, func(l *logrus.Logger) {
+		outer := l.Hooks
+		// The redaction comes first, so that hooks of the outer logger see clean entries.
+		l.Hooks = logrus.LevelHooks{}
+		l.AddHook(r)
+		for level, hooks := range outer {
+			l.Hooks[level] = append(l.Hooks[level], hooks...)
+		}
+	})
+}
+
+// withLogger gives ctx a changed copy of its logger.
+func withLogger(ctx context.Context, change func(*logrus.Logger)) context.Context {
 	entry := log.G(ctx)
-	clean := &logrus.Logger{
-		Out:       entry.Logger.Out,
-		Formatter: entry.Logger.Formatter,
-		Hooks:     logrus.LevelHooks{},
-		Level:     entry.Logger.GetLevel(),
-		ExitFunc:  entry.Logger.ExitFunc,
-	}
-	// The redaction comes first, so that hooks of the outer logger see clean entries.
-	clean.AddHook(r)
-	for level, hooks := range entry.Logger.Hooks {
-		clean.Hooks[level] = append(clean.Hooks[level], hooks...)
-	}
-	return log.WithLogger(ctx, &logrus.Entry{Logger: clean, Data: maps.Clone(entry.Data)})
+	of := entry.Logger
+	l := &logrus.Logger{Out: of.Out, Formatter: of.Formatter, Hooks: of.Hooks, Level: of.GetLevel(), ExitFunc: of.ExitFunc}
+	change(l)
+	return log.WithLogger(ctx, &logrus.Entry{Logger: l, Data: maps.Clone(entry.Data)})
 }
 
 // Levels is logrus.Hook.

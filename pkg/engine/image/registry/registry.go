@@ -13,10 +13,14 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
 // userAgent is how the daemon presents itself to registries.
@@ -27,9 +31,7 @@ const userAgent = "berth"
 type Client struct {
 	resolver remotes.Resolver
 	wire     *wire
-
-	connections int
-	ahead       *semaphore.Weighted
+	options  Options
 
 	mu         sync.Mutex
 	hosts      map[string][]docker.RegistryHost
@@ -59,7 +61,7 @@ type Options struct {
 
 // New makes the client of one pull, whose log is that of ctx. It is to be closed.
 func New(ctx context.Context, o Options) *Client {
-	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, connections: o.Connections, ahead: o.Ahead}
+	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, options: o}
 	options := config.HostOptions{
 		UpdateClient: func(c *http.Client) error {
 			r.adopt(c)
@@ -79,6 +81,29 @@ func New(ctx context.Context, o Options) *Client {
 	return r
 }
 
+// configured has the hosts of a registry from its hosts.toml, or containerd's guess
+// without one. Advice on a configuration is logged only if there is one: a registry on
+// localhost is tried over TLS and then without, which is no mistake of the node's.
+func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts {
+	advised, plain := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
+	return func(host string) ([]docker.RegistryHost, error) {
+		if o.HostDir == nil {
+			return plain(host)
+		}
+		if dir, err := o.HostDir(host); errdefs.IsNotFound(err) || err == nil && dir == "" {
+			return plain(host)
+		} else if err == nil {
+			if err := trusted.Hosts(dir); err != nil {
+				return nil, err
+			}
+		}
+		return advised(host)
+	}
+}
+
+// warningsOnly takes a logger's advice away.
+func warningsOnly(l *logrus.Logger) { l.Level = min(l.Level, log.WarnLevel) }
+
 // Resolve returns what a name stands for.
 func (r *Client) Resolve(ctx context.Context, name string) (imagespec.Descriptor, error) {
 	_, desc, err := r.resolver.Resolve(ctx, name)
@@ -91,7 +116,7 @@ func (r *Client) Fetcher(ctx context.Context, name string) (*Fetcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), turn: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.connections)), memory: r.ahead}, nil
+	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), turn: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.options.Connections)), memory: r.options.Ahead}, nil
 }
 
 // once keeps the answer of hosts, so that resolving and fetching share

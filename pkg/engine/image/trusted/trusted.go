@@ -1,8 +1,8 @@
 // Package trusted refuses files that a pull would go by and that others than root can
 // change: configurations of registries, verifiers and decryption keys.
 //
-// What is missing or cannot be read is no error here: who reads it tells. Everything may
-// be called at any time.
+// What is missing or cannot be read is no error here: its reader reports it. Everything
+// may be called at any time.
 package trusted
 
 import (
@@ -21,9 +21,13 @@ type Error struct{ error }
 // Unwrap returns what is wrong with them, a *trust.Refused.
 func (e *Error) Unwrap() error { return e.error }
 
-// untrusted keeps of errors those about files that others can change. Others, as of a
-// file that is missing, are for who reads it to tell.
-func untrusted(what string, errs ...error) error {
+// check keeps of errors those about files that others can change. Others, as of a
+// file that is missing, are for the reader of the file to report.
+func check(what, dir string, as trust.Purpose, files []string) error {
+	errs := []error{trust.CheckDir(dir, as)}
+	for _, file := range files {
+		errs = append(errs, trust.Check(file, as))
+	}
 	for _, err := range errs {
 		if refused, is := errors.AsType[*trust.Refused](err); is {
 			return &Error{fmt.Errorf("%s: %w", what, refused)}
@@ -33,44 +37,37 @@ func untrusted(what string, errs ...error) error {
 }
 
 // Hosts refuses the configuration of a registry that others can change, with
-// the certificates and keys that it names: it says who is asked for an image, and who
-// is given the node's credentials. The library reads it right after that.
+// the certificates and keys that it names: it decides which registry is asked for an image,
+// and gets the node's credentials. The library reads it right after that.
 func Hosts(dir string) error {
-	errs := []error{trust.CheckDir(dir, trust.Configuration)}
-	entries, _ := os.ReadDir(dir) // the reader tells why it cannot
+	var files []string
+	entries, _ := os.ReadDir(dir) // the reader reports why it cannot
 	for _, e := range entries {
-		if e.IsDir() {
-			continue
-		}
 		switch filepath.Ext(e.Name()) {
 		case ".toml", ".crt", ".cert", ".key":
-			errs = append(errs, trust.Check(filepath.Join(dir, e.Name()), trust.Configuration))
+			if !e.IsDir() {
+				files = append(files, filepath.Join(dir, e.Name()))
+			}
 		}
 	}
 	if text, err := trust.ReadFile(filepath.Join(dir, "hosts.toml"), trust.Configuration); err == nil {
-		for _, file := range registryhosts.Files(dir, text) {
-			errs = append(errs, trust.Check(file, trust.Configuration))
-		}
+		files = append(files, registryhosts.Files(dir, text)...)
 	}
-	return untrusted("registry configuration", errs...)
+	return check("registry configuration", dir, trust.Configuration, files)
 }
 
 // Verifiers refuses the programs of a directory if others can change them: they are run
 // as root, and decide what may be pulled. So is a directory that others could put away.
 func Verifiers(dir string) error {
-	errs := []error{trust.CheckDir(dir, trust.Program)}
+	var files []string
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		errs = append(errs, trust.Check(filepath.Join(dir, e.Name()), trust.Program))
+		files = append(files, filepath.Join(dir, e.Name()))
 	}
-	return untrusted("image verifier", errs...)
+	return check("image verifier", dir, trust.Program, files)
 }
 
 // Keys refuses keys that others can change.
 func Keys(dir string, files []string) error {
-	errs := []error{trust.CheckDir(dir, trust.Configuration)}
-	for _, file := range files {
-		errs = append(errs, trust.Check(file, trust.Configuration))
-	}
-	return untrusted("decryption keys", errs...)
+	return check("decryption keys", dir, trust.Configuration, files)
 }

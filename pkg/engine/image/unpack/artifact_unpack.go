@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -31,10 +30,10 @@ const LinkedLabel = "berth.dev/linked-bytes"
 // whose name follows.
 const SnapshotRef = "containerd.io/gc.ref.snapshot."
 
-// UnpackArtifact makes the volume of an artifact: a snapshot that is called by its
+// unpackArtifact makes the volume of an artifact: a snapshot that is called by its
 // chain. Its files are hard links to content, so that they take no space and no time.
-func (u *Unpacker) UnpackArtifact(ctx context.Context, l *disk.Layers, name string, img *catalog.Image, limit int64) (err error) {
-	lock := name + "/" + img.ChainID.String()
+func (u *Unpacker) unpackArtifact(ctx context.Context, l *disk.Layers, img *catalog.Image, limit int64) (err error) {
+	lock := l.Name + "/" + img.ChainID.String()
 	if err := u.Locks.Lock(ctx, lock); err != nil {
 		return err
 	}
@@ -46,11 +45,11 @@ func (u *Unpacker) UnpackArtifact(ctx context.Context, l *disk.Layers, name stri
 	if err != nil {
 		return err
 	}
-	id, labels, err := u.flusher.Begin()
+	id, labels, err := u.files.Flusher.Begin()
 	if err != nil {
 		return err
 	}
-	defer u.flusher.End(id)
+	defer u.files.Flusher.End(id)
 	// Recovery knows by the beginning of its name what was being unpacked.
 	key := snapshots.UnpackKeyPrefix + "-" + rand.Text() + " " + img.ChainID.String()
 	mounts, err := l.Prepare(ctx, key, "", labels...)
@@ -86,9 +85,9 @@ func (u *Unpacker) UnpackArtifact(ctx context.Context, l *disk.Layers, name stri
 		return err
 	}
 	// As long as there is the manifest its volume is not collected.
-	ref := SnapshotRef + name
+	ref := SnapshotRef + l.Name
 	info := content.Info{Digest: img.Manifest.Digest, Labels: map[string]string{ref: img.ChainID.String()}}
-	_, err = u.content.Update(ctx, info, "labels."+ref)
+	_, err = u.files.Content.Update(ctx, info, "labels."+ref)
 	return err
 }
 
@@ -115,8 +114,7 @@ func (u *Unpacker) link(ctx context.Context, dir string, files []catalog.Artifac
 		if err := dirs.make(path.Dir(f.Path)); err != nil {
 			return 0, placed(f, err)
 		}
-		blob := filepath.Join(u.blobs, f.Blob.Digest.Algorithm().String(), f.Blob.Digest.Encoded())
-		shares, bytes, err := linkFile(root, blob, f.Path)
+		shares, bytes, err := linkFile(root, u.files.BlobPath(f.Blob.Digest), f.Path)
 		if err != nil {
 			return 0, placed(f, err)
 		}

@@ -11,12 +11,12 @@ const (
 	// keepIdle is how long a child waits for another layer. Layers and pulls often follow
 	// each other, and to start a child takes longer than to unpack a small layer.
 	keepIdle = 10 * time.Second
-	// MaxIdle is how many wait.
-	MaxIdle = 2
+	// maxIdle is how many wait.
+	maxIdle = 2
 )
 
-// Children are the processes that unpack layers, of one store.
-type Children struct {
+// children are the processes that unpack layers, of one store.
+type children struct {
 	// memory bounds that of each.
 	memory int64
 
@@ -25,13 +25,13 @@ type Children struct {
 	closed bool
 }
 
-// NewChildren returns the children of a store, each with so many bytes of memory.
-func NewChildren(memory int64) *Children {
-	return &Children{memory: memory, idle: map[*layerproc.Process]*time.Timer{}}
+// newChildren returns the children of a store, each with so many bytes of memory.
+func newChildren(memory int64) *children {
+	return &children{memory: memory, idle: map[*layerproc.Process]*time.Timer{}}
 }
 
-// Take returns an idle child, or a new one. The caller gives it back.
-func (c *Children) Take() (*layerproc.Process, error) {
+// take returns an idle child, or a new one. The caller gives it back.
+func (c *children) take() (*layerproc.Process, error) {
 	c.mu.Lock()
 	for child, expiry := range c.idle {
 		expiry.Stop()
@@ -46,12 +46,12 @@ func (c *Children) Take() (*layerproc.Process, error) {
 	return layerproc.Start(c.memory)
 }
 
-// GiveBack keeps a child for another layer, or ends it.
-func (c *Children) GiveBack(child *layerproc.Process) {
+// giveBack keeps a child for another layer, or ends it.
+func (c *children) giveBack(child *layerproc.Process) {
 	c.mu.Lock()
-	keep := !c.closed && len(c.idle) < MaxIdle && child.Usable()
+	keep := !c.closed && len(c.idle) < maxIdle && child.Usable()
 	if keep {
-		c.idle[child] = time.AfterFunc(keepIdle, func() { c.End(child) })
+		c.idle[child] = time.AfterFunc(keepIdle, func() { c.end(child) })
 	}
 	c.mu.Unlock()
 	if !keep {
@@ -59,8 +59,8 @@ func (c *Children) GiveBack(child *layerproc.Process) {
 	}
 }
 
-// End ends a child if it is idle still.
-func (c *Children) End(child *layerproc.Process) {
+// end ends a child if it is idle still.
+func (c *children) end(child *layerproc.Process) {
 	c.mu.Lock()
 	_, idle := c.idle[child]
 	delete(c.idle, child)
@@ -70,8 +70,8 @@ func (c *Children) End(child *layerproc.Process) {
 	}
 }
 
-// Close ends the children. One at work ends when it is given back.
-func (c *Children) Close() {
+// close ends the children. One at work ends when it is given back.
+func (c *children) close() {
 	c.mu.Lock()
 	c.closed = true
 	idle := c.idle

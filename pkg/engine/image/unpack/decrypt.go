@@ -52,17 +52,17 @@ func (a *applier) decrypted(ctx context.Context, desc imagespec.Descriptor) (pla
 	if _, err := images.DiffCompression(ctx, strings.TrimSuffix(desc.MediaType, catalog.EncryptedSuffix)); err != nil {
 		return nil, nil, fmt.Errorf("open layer of type %s: %w", desc.MediaType, err)
 	}
-	keys, err := readKeys(a.keysDir)
+	keys, err := readKeys(a.KeysDir)
 	if err != nil {
-		return nil, nil, &DecryptError{a.keysDir, err}
+		return nil, nil, &DecryptError{a.KeysDir, err}
 	}
-	blob, err := a.content.ReaderAt(ctx, desc)
+	blob, err := a.files.Content.ReaderAt(ctx, desc)
 	if err != nil {
 		return nil, nil, err
 	}
 	opened, err := decrypt(ctx, keys, content.NewReader(blob), desc)
 	if err != nil {
-		return nil, nil, errors.Join(&DecryptError{a.keysDir, err}, blob.Close())
+		return nil, nil, errors.Join(&DecryptError{a.KeysDir, err}, blob.Close())
 	}
 	plain, to, err := os.Pipe()
 	if err != nil {

@@ -6,17 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
@@ -28,22 +25,15 @@ import (
 
 // applier unpacks layers of one image.
 type applier struct {
-	content content.Provider
-	blobs   string // the directory of content
-	keysDir string
+	*Unpacker
+	id      string // of the unpacking
 	entries *entryLimit
-	// children unpack, one layer at a time each.
-	children *Children
-	// slots bounds the layers that are unpacked at the same time.
-	slots *semaphore.Weighted
 	// layers is the snapshotter that is unpacked into.
 	layers *disk.Layers
 	// pull is the context of the whole, whose step unpacking is.
-	pull context.Context
-	// wrote is told of the directory of each layer.
-	wrote     func(dir string) error
-	unpacking *progress.Step
-	underway  *progress.Pull
+	pull     context.Context
+	step     *progress.Step
+	underway *progress.Pull
 }
 
 // worthAhead is how large a layer is that is worth an attempt before those below are there:
@@ -58,7 +48,7 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 	if err != nil {
 		return imagespec.Descriptor{}, err
 	}
-	if err := a.wrote(to.Root); err != nil {
+	if err := a.files.Flusher.Wrote(a.id, to.Root); err != nil {
 		return imagespec.Descriptor{}, err
 	}
 	to.Count = a.entries.count
@@ -94,18 +84,18 @@ func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to laye
 		return unpacked, err
 	}
 	defer a.slots.Release(1)
-	defer a.unpacking.Enter(a.pull)()
+	defer a.step.Enter(a.pull)()
 	a.underway.At(desc.Digest, progress.LayerUnpacking)
 	blob, end, err := a.open(ctx, desc)
 	if err != nil {
 		return unpacked, err
 	}
 	defer func() { err = errors.Join(end(), err) }()
-	child, err := a.children.Take()
+	child, err := a.children.take()
 	if err != nil {
 		return unpacked, err
 	}
-	defer a.children.GiveBack(child)
+	defer a.children.giveBack(child)
 	unpacked, err = child.Unpack(ctx, to, blob)
 	if err != nil && !errors.Is(err, layerproc.ErrBelow) {
 		child.Close() // it unpacks nothing after a layer that it failed at
@@ -124,7 +114,7 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 	if _, err := images.DiffCompression(ctx, desc.MediaType); err != nil {
 		return nil, nil, fmt.Errorf("open layer of type %s: %w", desc.MediaType, err)
 	}
-	blob, err = os.Open(filepath.Join(a.blobs, desc.Digest.Algorithm().String(), desc.Digest.Encoded()))
+	blob, err = os.Open(a.files.BlobPath(desc.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("content %s is lost: %w", desc.Digest, errdefs.ErrNotFound)
 	}

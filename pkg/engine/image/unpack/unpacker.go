@@ -19,7 +19,6 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 	"github.com/berth-cri/berth/pkg/engine/image/progress"
@@ -39,12 +38,12 @@ type Config struct {
 type Unpacker struct {
 	Config
 
-	content  content.Store
-	blobs    string // the directory of content
-	Reader   *catalog.Reader
-	slots    *semaphore.Weighted
-	children *Children
-	flusher  *disk.Flusher
+	files  *disk.Files
+	Reader *catalog.Reader
+	// slots bounds the layers that are unpacked at the same time.
+	slots *semaphore.Weighted
+	// children unpack, one layer at a time each.
+	children *children
 	// Locks has the lock of each blob or layer while it is fetched or unpacked, and
 	// of each view while it is made or removed.
 	Locks *keyedlock.Locks
@@ -53,32 +52,23 @@ type Unpacker struct {
 // New returns an unpacker, which Close ends.
 func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 	return &Unpacker{
-		Config: c, content: f.Content, blobs: f.Path("content", "blobs"), Reader: r, flusher: f.Flusher,
+		Config: c, files: f, Reader: r,
 		slots: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), Locks: keyedlock.New(1),
-		children: NewChildren(r.Limits.MaxUnpackMemory),
+		children: newChildren(r.Limits.MaxUnpackMemory),
 	}
 }
 
 // Close ends the processes that unpack.
-func (u *Unpacker) Close() { u.children.Close() }
+func (u *Unpacker) Close() { u.children.close() }
 
-// Unpacking is that of one image.
-type Unpacking struct {
-	*unpack.Unpacker
-	// remote says that the snapshotter may know layers by what the image says of them.
-	remote bool
-	// End is called when no more layers come.
-	End func()
-}
-
-// Begin returns what unpacks layers into a snapshotter while they are fetched. Limit
-// bounds the entries of all layers.
-func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of catalog.Described, limit int64) (*Unpacking, error) {
-	id, labels, err := u.flusher.Begin()
+// Unpack dispatches target by h, which fetches, and unpacks into a snapshotter the layers
+// that come. Limit bounds the entries of all layers.
+func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Described, limit int64, h images.Handler, target imagespec.Descriptor) error {
+	id, labels, err := u.files.Flusher.Begin()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	end := func() { u.flusher.End(id) }
+	defer u.files.Flusher.End(id)
 	var capabilities []string
 	if l.Kind.Rebase {
 		capabilities = append(capabilities, snapshots.RebaseCap)
@@ -87,7 +77,7 @@ func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of ca
 		unpack.WithUnpackPlatform(unpack.Platform{
 			// What is unpacked was chosen before; images without a platform are welcome.
 			Platform:                platforms.All,
-			SnapshotterKey:          name,
+			SnapshotterKey:          l.Name,
 			Snapshotter:             l,
 			SnapshotterCapabilities: capabilities,
 			SnapshotOpts:            labels,
@@ -104,51 +94,49 @@ func (u *Unpacker) Begin(ctx context.Context, l *disk.Layers, name string, of ca
 		// content is then gone although they are unpacked.
 		options = append(options, unpack.WithFetchAllContent())
 	}
-	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.content, u.Reader.Documents, of.Manifest}, options...)
+	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.files.Content, u.Reader, of.Manifest}, options...)
 	if err != nil {
-		end()
-		return nil, err
+		return err
 	}
-	return &Unpacking{Unpacker: running, remote: l.Kind.Remote, End: end}, nil
+	if !l.Kind.Remote {
+		h = withoutSnapshotAnnotations(h)
+	}
+	// Wasm images have blobs beside layers, which the unpacker does not bound.
+	var others *semaphore.Weighted
+	if of.Wasm {
+		others = semaphore.NewWeighted(int64(u.Downloads))
+	}
+	dispatchErr := images.Dispatch(ctx, running.Unpack(h), others, target)
+	if _, err := running.Wait(); err != nil {
+		return err
+	}
+	return dispatchErr
 }
 
-// Unpack is unpack.Unpacker's, which makes labels of snapshots of layers' annotations.
-func (u *Unpacking) Unpack(h images.Handler) images.Handler {
-	if u.remote {
-		return u.Unpacker.Unpack(h)
-	}
-	return u.Unpacker.Unpack(images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+// withoutSnapshotAnnotations keeps images from labelling snapshots of this node's own
+// snapshotters: containerd's unpacker makes labels of layers' annotations.
+func withoutSnapshotAnnotations(h images.Handler) images.Handler {
+	return images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		children, err := h.Handle(ctx, desc)
 		for i, child := range children {
 			children[i] = catalog.WithoutSnapshotAnnotations(child)
 		}
 		return children, err
-	}))
+	})
 }
 
 // applier unpacks layers of one pull, by one unpacking.
 func (u *Unpacker) applier(ctx context.Context, l *disk.Layers, id string, limit int64) *applier {
 	return &applier{
-		content: u.content, blobs: u.blobs, keysDir: u.KeysDir, children: u.children, entries: &entryLimit{max: limit},
-		slots: u.slots, layers: l, pull: ctx, unpacking: &progress.Step{Name: step.Unpack}, underway: progress.From(ctx),
-		wrote: func(dir string) error { return u.flusher.Wrote(id, dir) },
+		Unpacker: u, id: id, entries: &entryLimit{max: limit}, layers: l,
+		pull: ctx, step: &progress.Step{Name: step.Unpack}, underway: progress.From(ctx),
 	}
 }
 
-// Others bounds the blobs that are fetched at the same time and that nobody unpacks: what
-// Wasm images have beside layers. Others have none; layers are bounded elsewhere.
-func (u *Unpacker) Others(of catalog.Described) *semaphore.Weighted {
-	if !of.Wasm {
-		return nil
-	}
-	return semaphore.NewWeighted(int64(u.Downloads))
-}
-
-// UnpackStored unpacks an image whose content is in the store: no limit counts for
-// it that it had not when it was pulled.
-func (u *Unpacker) UnpackStored(ctx context.Context, l *disk.Layers, snapshotter string, img *catalog.Image) error {
+// UnpackStored unpacks an image whose content is in the store, unless that was done.
+func (u *Unpacker) UnpackStored(ctx context.Context, l *disk.Layers, img *catalog.Image, limit int64) error {
 	if img.ArtifactType != "" {
-		return u.UnpackArtifact(ctx, l, snapshotter, img, math.MaxInt64)
+		return u.unpackArtifact(ctx, l, img, limit)
 	}
 	done, err := IsUnpacked(ctx, l, img.ChainID)
 	if done || err != nil {
@@ -158,17 +146,8 @@ func (u *Unpacker) UnpackStored(ctx context.Context, l *disk.Layers, snapshotter
 	if of.Manifest, err = u.Reader.ReadManifest(ctx, img.Manifest, catalog.CheckManifest); err != nil {
 		return err
 	}
-	running, err := u.Begin(ctx, l, snapshotter, of, math.MaxInt64)
-	if err != nil {
+	if err := u.Unpack(ctx, l, of, limit, disk.Safely(u.Reader.Children), img.Manifest); err != nil {
 		return err
-	}
-	defer running.End()
-	dispatchErr := images.Dispatch(ctx, running.Unpack(disk.Safely(u.Reader.Children)), nil, img.Manifest)
-	if _, err := running.Wait(); err != nil {
-		return err
-	}
-	if dispatchErr != nil {
-		return dispatchErr
 	}
 	done, err = IsUnpacked(ctx, l, img.ChainID)
 	if err == nil && !done {
@@ -193,7 +172,7 @@ func IsUnpacked(ctx context.Context, l *disk.Layers, chain digest.Digest) (bool,
 // configurations when it wants to: it is given what it reads of them.
 type unpackedContent struct {
 	content.Store
-	documents catalog.Documents
+	reader *catalog.Reader
 	// of is the manifest whose configuration it is.
 	of imagespec.Manifest
 }
@@ -202,29 +181,18 @@ func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor
 	if !images.IsConfigType(desc.MediaType) {
 		return c.Store.ReaderAt(ctx, desc)
 	}
-	if desc.Size > bounds.MaxStored {
-		return nil, bounds.Beyond("configuration %s has %d bytes, more than %d", desc.Digest, desc.Size, int64(bounds.MaxStored))
-	}
-	done, err := c.documents.Begin(ctx, desc.Size)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	text, err := content.ReadBlob(ctx, c.Store, desc)
-	if err != nil {
-		return nil, err
-	}
 	var config struct {
 		imagespec.Platform
 		RootFS imagespec.RootFS `json:"rootfs"`
 	}
-	if err := json.Unmarshal(text, &config); err != nil {
+	err := c.reader.ReadJSON(ctx, desc, &config, func() (err error) {
+		// The unpacker is given the layers of the root filesystem only.
+		config.RootFS.DiffIDs, err = catalog.RootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs)
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	// The unpacker is given the layers of the root filesystem only.
-	if config.RootFS.DiffIDs, err = catalog.RootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs); err != nil {
-		return nil, err
-	}
-	text, err = json.Marshal(config)
+	text, err := json.Marshal(config)
 	return catalog.InMemory{Reader: bytes.NewReader(text)}, err
 }

@@ -1,0 +1,97 @@
+package disk
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/plugins/snapshots/erofs"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/internal/test"
+)
+
+// A layer that waits for the one below ends when that one fails.
+func TestLayerBelowFails(t *testing.T) {
+	root := t.TempDir()
+	f := test.Value(Open(t.Context(), Config{Root: root, WritableRoot: root, Snapshotter: Overlayfs}))(t)
+	defer func() { test.Check(t, f.Close()) }()
+	l := f.Layers[Overlayfs]
+	ctx, lease, err := f.Lease(InNamespace(t.Context()), nil)
+	test.Must(t, err)
+	defer f.EndLease(ctx, lease)
+	prepare := func(key, chain, parent string) {
+		labels := map[string]string{snapshots.LabelSnapshotRef: chain}
+		if parent != "" {
+			labels[ParentLabel] = parent
+		}
+		test.Must(t, test.Err(l.Prepare(ctx, key, "", snapshots.WithLabels(labels))))
+	}
+	prepare("k1", "below", "")
+	prepare("k2", "above", "below")
+	waited := make(chan error, 1)
+	go func() { waited <- l.Wait(ctx, "below") }()
+	select {
+	case err := <-waited:
+		t.Fatalf("it did not wait: %v", err)
+	default:
+	}
+	test.Must(t, l.Remove(ctx, "k1"))
+	test.Fails(t, <-waited, "there is no layer below, and nobody says so")
+	// Nothing is remembered of what has ended.
+	test.Must(t, l.Remove(ctx, "k2"))
+	if len(l.Rebases.active) > 0 {
+		t.Errorf("%+v", l.Rebases)
+	}
+	prepare("k3", "below", "")
+	go func() { waited <- l.Wait(ctx, "below") }()
+	test.Must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
+	test.Checkf(t, <-waited, "the layer is there")
+	cancelled, cancel := context.WithCancel(ctx)
+	prepare("k4", "never", "")
+	cancel()
+	test.Fails(t, l.Wait(cancelled, "never"), "it waits for ever")
+	test.Must(t, l.Remove(ctx, "k4"))
+}
+
+// What is on another filesystem is flushed there.
+func TestFlushOfOtherFilesystems(t *testing.T) {
+	root, marks := t.TempDir(), t.TempDir()
+	f := test.Value(newFlusher(root, marks))(t)
+	other := test.Value(os.MkdirTemp("/dev/shm", "berth-flush-"))(t)
+	defer func() { test.Must(t, os.RemoveAll(other)) }()
+	id, _, err := f.Begin()
+	test.Must(t, err)
+	for _, dir := range []string{other, root, other} {
+		test.Must(t, f.Wrote(id, dir))
+	}
+	if n := len(f.others[id]); n != 1 {
+		t.Errorf("%d filesystems beside its own", n)
+	}
+	f.End(id)
+	test.Must(t, f.Flushed(t.Context()))
+	if left := test.Value(os.ReadDir(marks))(t); len(left)+len(f.others) > 0 {
+		t.Errorf("left: %v, %v", left, f.others)
+	}
+}
+
+func TestErofsOnEarlierKernels(t *testing.T) {
+	if _, err := exec.LookPath("mkfs.erofs"); err != nil || !erofs.FindErofs() {
+		t.Skip("mkfs.erofs (erofs-utils) or the kernel's erofs is missing")
+	}
+	tree, file, dir := t.TempDir(), filepath.Join(t.TempDir(), "layer.erofs"), t.TempDir()
+	test.Must(t, os.WriteFile(filepath.Join(tree, "a"), []byte("of a"), 0o600))
+	if out, err := exec.Command("mkfs.erofs", "--quiet", file, tree).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	m := mount.Mount{Type: "erofs", Source: file, Options: []string{"ro", "loop"}}
+	test.Must(t, mountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
+	defer func() { test.Must(t, mount.UnmountAll(dir, 0)) }()
+	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

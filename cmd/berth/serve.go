@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/daemon"
@@ -39,7 +41,7 @@ func serveCommand(f *serveFlags) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },
 	}
-	placeFlags(c, &f.places)
+	cli.PlaceFlags(c, &f.places)
 	flags := c.Flags()
 	flags.StringVar(&f.logLevel, "log-level", "", "trace, debug, info, warn or error (log.level)")
 	flags.StringVar(&f.logFormat, "log-format", "", "text or json (log.format)")
@@ -59,7 +61,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 	}
 	options, err := f.options()
 	if err != nil {
-		return &codedError{exitConfig, err}
+		return commandline.Wrong(err)
 	}
 	dropIns, vendor := options.Dirs()
 	if dropIns, err = filepath.Abs(dropIns); err != nil {
@@ -68,10 +70,10 @@ func serve(c *cobra.Command, f serveFlags) error {
 	options.DropInDir = dropIns
 	cfg, err := config.Start(options)
 	if err != nil {
-		return &codedError{exitConfig, fmt.Errorf("the configuration is not valid:\n%w", err)}
+		return commandline.Wrong(fmt.Errorf("the configuration is not valid:\n%w", err))
 	}
 	if err := setLog(cfg.Log); err != nil {
-		return &codedError{exitConfig, err}
+		return commandline.Wrong(err)
 	}
 	// The users of pods read files of the daemon, and its children hand this on to
 	// containers: what it was started with must not narrow either.

@@ -3,12 +3,14 @@ package main
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containerd/log"
 
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
 )
@@ -39,9 +41,11 @@ func TestServeFlagsBecomeOptions(t *testing.T) {
 
 // A daemon whose configuration is wrong ends before it touches anything.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
-	dir, o := written(t, "[log]\nlevle = \"info\"\n")
-	code, _, stderr := ran(t, "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--search-path", dir, "--socket", dir+"/cri.sock")
-	if code != exitConfig || !strings.Contains(stderr, "config.toml:2:1: log.levle: unknown key") {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.toml")
+	test.Must(t, os.WriteFile(file, []byte("[log]\nlevle = \"info\"\n"), 0o600))
+	code, _, stderr := ran(t, "serve", "-c", file, "--vendor-dir", filepath.Join(dir, "vendor"), "--search-path", dir, "--socket", dir+"/cri.sock")
+	if code != commandline.Mistaken || !strings.Contains(stderr, "config.toml:2:1: log.levle: unknown key") {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 	entries := test.Value(os.ReadDir(dir))(t)

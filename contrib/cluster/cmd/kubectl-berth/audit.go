@@ -38,7 +38,7 @@ Pods are those of all namespaces, or of -n. Warnings only fail the command with 
 		RunE:    func(c *cobra.Command, _ []string) error { return p.audit(c.Context(), f) },
 	}
 	c.Flags().BoolVar(&f.strict, "strict", false, "fail on warnings")
-	output.Flag(c, &f.output, misused, "lines", "json", "yaml")
+	output.Flag(c, &f.output, "lines", "json", "yaml")
 	return c
 }
 

@@ -68,7 +68,7 @@ that it names, or without one nowhere.`,
 	c.Flags().StringSliceVarP(&f.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
 	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
 	c.Flags().StringSliceVar(&f.classes, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
-	output.Flag(c, &f.output, misused, output.Forms...)
+	output.Flag(c, &f.output, output.Forms...)
 	return c
 }
 

@@ -53,7 +53,7 @@ cluster has keeps its annotations about that, and its overhead unless it was mea
 	c.Flags().StringArrayVar(&f.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&f.anyNode, "any-node", false, "do not select nodes")
 	c.Flags().BoolVar(&f.noCapacity, "no-capacity", false, "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller")
-	output.Flag(c, &f.output, misused, "yaml", "json")
+	output.Flag(c, &f.output, "yaml", "json")
 	return c
 }
 

@@ -37,7 +37,7 @@ pods, by --handlers, and overhead below what was measured, by --handlers or
 	c.Flags().StringVar(&f.handlers, "handlers", "", "names separated by commas, or a `FILE` of handlers, that exist")
 	c.Flags().StringVar(&f.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 	c.Flags().BoolVar(&f.strict, "strict", false, "fail on warnings")
-	output.Flag(c, &f.output, misused, output.Forms...)
+	output.Flag(c, &f.output, output.Forms...)
 	return c
 }
 

@@ -1,0 +1,178 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/config/tomlfile"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
+value. A value that is not valid TOML is taken as a string; keys of tables have dots.
+
+  --set snapshotter=native --set options.no_new_keyring=true --set 'pod_annotations=["io.katacontainers.*"]'`
+
+func handlerAddCommand() *cobra.Command {
+	r := &cli.Remote{}
+	var set []string
+	var path, kind, configPath string
+	c := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Add a handler now and persist it",
+		Long: `Write a drop-in with the handler, reload, and show the handler's state. When this
+returns, pods can be started under it. If the daemon rejects the configuration, the
+drop-in is removed again. The drop-in is 50-NAME.toml in the daemon's conf.d.
+
+` + aboutSettings + `
+
+The exit status is 3 if the handler was added but it, or its candidate, cannot run pods.`,
+		Example: "  berth handler add crun --path /usr/bin/crun\n  berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --config-path /opt/kata/configuration.toml",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			settings, err := settingsFrom(c, set)
+			if err != nil {
+				return err
+			}
+			for _, s := range []struct{ key, value string }{
+				{"runtime_path", path}, {"runtime_type", kind}, {"runtime_config_path", configPath},
+			} {
+				if s.value != "" {
+					settings = append(settings, &adminv1.Setting{Key: s.key, Value: tomlfile.Quote(s.value)})
+				}
+			}
+			resp, err := daemon.RegisterHandler(ctx, &adminv1.RegisterHandlerRequest{Name: args[0], Settings: settings})
+			if err != nil {
+				return err
+			}
+			return told(r, c.OutOrStdout(), resp, resp.GetHandler(), "added", resp.GetFile())
+		}),
+	}
+	r.Flags(c)
+	flags := c.Flags()
+	flags.StringVar(&path, "path", "", "absolute `path` of the runtime or shim (runtime_path)")
+	flags.StringVar(&kind, "type", "", "oci or shim (runtime_type); the default follows from the binary's name")
+	flags.StringVar(&configPath, "config-path", "", "absolute `path` of the runtime's own configuration (runtime_config_path)")
+	flags.StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
+	return c
+}
+
+func handlerRemoveCommand() *cobra.Command {
+	r := &cli.Remote{}
+	c := &cobra.Command{
+		Use:     "rm NAME",
+		Aliases: []string{"remove"},
+		Short:   "Remove a handler that was added by \"berth handler add\"",
+		Long: `Remove the drop-in of a handler and reload. Pods of the handler keep running: it is
+listed as draining until the last one is gone. A handler from another file is not
+removed; the error names that file.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := daemon.RemoveHandler(ctx, &adminv1.RemoveHandlerRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error {
+				line := fmt.Sprintf("handler %s removed (%s)\n", args[0], resp.GetFile())
+				if n := resp.GetPods(); n > 0 {
+					line += fmt.Sprintf("draining: %s left; see \"berth pods --handler %s\"\n", output.Pods(n), args[0])
+				}
+				_, err := io.WriteString(w, line)
+				return err
+			})
+		}),
+		ValidArgsFunction: r.CompleteHandlers,
+	}
+	r.Flags(c)
+	return c
+}
+
+func handlerEditCommand() *cobra.Command {
+	r := &cli.Remote{}
+	var set, unset []string
+	from := ""
+	c := &cobra.Command{
+		Use:   "edit NAME",
+		Short: "Change a handler that was added by \"berth handler add\"",
+		Long: `Change keys of a handler and reload. Without --set, --unset and --from, its keys are
+opened in $VISUAL, else $EDITOR, else vi. Existing pods keep what they were created
+with; new ones get the new settings. If the daemon rejects the configuration, the
+handler is unchanged, and the edited text is kept in a file that the last line names.
+The exit status is 3 if the handler or its candidate cannot run pods now.
+
+` + aboutSettings,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			req := &adminv1.UpdateHandlerRequest{Name: args[0], Unset: unset}
+			var err error
+			if req.Set, err = settingsFrom(c, set); err != nil {
+				return err
+			}
+			switch given := len(req.GetSet())+len(req.GetUnset()) > 0; {
+			case given && from != "":
+				return commandline.Misused(c, errors.New("--from replaces all keys; it cannot be combined with --set and --unset"))
+			case given:
+				return r.With(c, func(ctx context.Context, daemon *client.Client) error { return updateHandler(ctx, r, c, daemon, req) })
+			case from != "":
+				return editByFile(r, c, args[0], from)
+			}
+			return editByHand(r, c, args[0])
+		},
+		ValidArgsFunction: r.CompleteHandlers,
+	}
+	r.Flags(c)
+	c.Flags().StringArrayVar(&set, "set", nil, "`key=value` of the handler; repeatable")
+	c.Flags().StringArrayVar(&unset, "unset", nil, "`key` to remove; repeatable")
+	c.Flags().StringVar(&from, "from", "", "`file` with all keys of the handler, as the editor shows them")
+	return c
+}
+
+func updateHandler(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, req *adminv1.UpdateHandlerRequest) error {
+	resp, err := daemon.UpdateHandler(ctx, req)
+	if err != nil {
+		return err
+	}
+	return told(r, c.OutOrStdout(), resp, resp.GetHandler(), "changed", resp.GetFile())
+}
+
+// told says what became of a handler.
+func told(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler, what, file string) error {
+	if err := r.Print(w, resp, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "handler %s is %s (%s): %s, %s\n", h.GetName(), what, file, cli.StateWord(h.GetState()), cli.RuntimeOf(h))
+		return err
+	}); err != nil {
+		return err
+	}
+	if h.GetState() == adminv1.State_STATE_NOT_READY {
+		return commandline.Found("the handler cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
+	}
+	if c := h.GetTrial(); c.GetState() == string(rollout.NotReady) {
+		return commandline.Found("the candidate %s cannot run pods: %s; correct that, then \"berth handler probe %s\"", c.GetPath(), c.GetReason(), h.GetName())
+	}
+	return nil
+}
+
+// settingsFrom reads key=value.
+func settingsFrom(c *cobra.Command, set []string) ([]*adminv1.Setting, error) {
+	var settings []*adminv1.Setting
+	for _, s := range set {
+		key, value, ok := strings.Cut(s, "=")
+		if key = strings.TrimSpace(key); !ok || key == "" {
+			return nil, commandline.Misused(c, fmt.Errorf("--set %q: write it as key=value", s))
+		}
+		settings = append(settings, &adminv1.Setting{Key: key, Value: config.Value(strings.TrimSpace(value))})
+	}
+	return settings, nil
+}

@@ -1,0 +1,127 @@
+// Package handlers has the commands that show, change and operate handlers.
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// ListCommand makes "berth handlers".
+func ListCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: cli.CallTimeout}
+	watch, labels, node := false, false, ""
+	c := &cobra.Command{
+		Use:   "handlers",
+		Short: "List the handlers that pods can request, and their state",
+		Long: `List the handlers of the running daemon, as RunPodSandbox uses them now. The default
+handler is marked (default). GEN is the generation in which the handler took its
+current form.
+
+With --print-labels, print the labels that say which handlers accept pods, as
+key=value: the same that the node gets through Node Feature Discovery, for nodes
+without it. With -o json or -o yaml, they are a Node with only these labels, for
+"kubectl apply --server-side".`,
+		Example: "  berth handlers\n  berth handlers -o wide\n  berth handlers --watch\n" +
+			"  kubectl label node NODE --overwrite $(berth handlers --print-labels)\n" +
+			"  berth handlers --print-labels --node NODE -o yaml | kubectl apply --server-side --field-manager=berth-labels -f -",
+		Args: cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if labels {
+			return printLabels(r, c, node)
+		}
+		if node != "" {
+			return commandline.Misused(c, errors.New("--node needs --print-labels"))
+		}
+		if watch {
+			r.Timeout = 0
+		}
+		return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+			if watch {
+				return watchHandlers(ctx, r, c.OutOrStdout(), daemon)
+			}
+			resp, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
+			if err != nil {
+				return err
+			}
+			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.Wide()).Write(w) })
+		})(c, args)
+	}
+	r.Flags(c)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and list them again after each change")
+	c.Flags().BoolVar(&labels, "print-labels", false, "print the labels that say which handlers accept pods")
+	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host name)")
+	c.MarkFlagsMutuallyExclusive("watch", "print-labels")
+	return c
+}
+
+// watchHandlers ends with an interrupt, which is how it is meant to end.
+func watchHandlers(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Client) error {
+	stream, err := daemon.WatchHandlers(ctx, &adminv1.WatchHandlersRequest{})
+	if err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		resp, err := stream.Recv()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if !first && r.Output != "json" {
+			fmt.Fprintln(w)
+		}
+		if r.Output == "yaml" && !first {
+			fmt.Fprintln(w, "---")
+		}
+		if err := r.Print(w, resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.Wide()).Write(w) }); err != nil {
+			return err
+		}
+	}
+}
+
+func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"NAME", "STATE", "TYPE", "RUNTIME", "PODS", "GEN"}, Whole: wide}
+	if wide {
+		t.Header = append(t.Header, "PLATFORM", "PATH", "DIGEST", "ORIGIN")
+	}
+	t.Header = append(t.Header, "REASON")
+	for _, h := range handlers {
+		name := h.GetName()
+		if h.GetIsDefault() {
+			name += " (default)"
+		}
+		row := []string{name, cli.StateWord(h.GetState()), cmp.Or(h.GetType(), "-"), cli.RuntimeOf(h), fmt.Sprint(h.GetPods()), fmt.Sprint(h.GetGeneration())}
+		if wide {
+			row = append(row, cmp.Or(h.GetPlatform(), "-"), h.GetPath(), cli.Short(h.GetDigest()), h.GetOrigin())
+		}
+		t.Add(append(row, h.GetReason())...)
+	}
+	return t
+}
+
+// Command makes "berth handler".
+func Command() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "handler",
+		Short: "Show, change and operate one handler",
+		Args:  cobra.NoArgs,
+	}
+	c.AddCommand(handlerShowCommand(), CapabilitiesCommand(), handlerProbeCommand(), handlerOverheadCommand(),
+		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
+		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand(),
+		handlerPromoteCommand(), handlerAbortCommand())
+	return c
+}

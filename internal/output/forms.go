@@ -54,6 +54,39 @@ func Encode(w io.Writer, form string, v any, table func(io.Writer) error) error 
 	return table(w)
 }
 
+// Line writes one line, as Encode has a result written.
+func Line(format string, args ...any) func(io.Writer) error {
+	return Lines([]string{fmt.Sprintf(format, args...)})
+}
+
+// Lines writes lines, as Encode has a result written.
+func Lines(lines []string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for _, line := range lines {
+			if _, err := fmt.Fprintln(w, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// Fields writes names with their texts, those without a text left out, as Encode has a
+// result written.
+func Fields(fields [][2]string) func(io.Writer) error {
+	width := 0
+	for _, f := range fields {
+		width = max(width, len(f[0]+":"))
+	}
+	var lines []string
+	for _, f := range fields {
+		if f[1] != "" {
+			lines = append(lines, fmt.Sprintf("%-*s %s", width, f[0]+":", f[1]))
+		}
+	}
+	return Lines(lines)
+}
+
 // Count is "1 pod" or "2 pods".
 func Count(n int, one, many string) string {
 	if n == 1 {

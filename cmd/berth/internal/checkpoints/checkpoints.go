@@ -5,8 +5,6 @@ package checkpoints
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -85,9 +83,7 @@ list those below the running daemon's directory.`,
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), r.Output, struct {
-				Checkpoints []listedCheckpoint `json:"checkpoints"`
-			}{all}, func(w io.Writer) error { return checkpointTable(all, r.Wide()).Write(w) })
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": all}, checkpointTable(all, r.Wide()).Write)
 		},
 	}
 	r.Flags(c)
@@ -182,7 +178,7 @@ containers, and all that is in their environment.`,
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), form, m, func(w io.Writer) error { return showCheckpoint(w, l, m, verify) })
+			return output.Encode(c.OutOrStdout(), form, m, output.Fields(fieldsOf(l, m, verify)))
 		},
 	}
 	output.Flag(c, &form, output.Forms...)
@@ -198,8 +194,8 @@ func verified(ctx context.Context, m *manifest.Manifest, dir string) error {
 	return err
 }
 
-func showCheckpoint(w io.Writer, l listedCheckpoint, m *manifest.Manifest, whole bool) error {
-	lines := [][2]string{
+func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]string {
+	fields := [][2]string{
 		{"pod", l.Namespace + "/" + l.Name},
 		{"sandbox", m.Sandbox},
 		{"created", cli.Ago(m.Created) + ", " + m.Created.Format(time.RFC3339)},
@@ -207,24 +203,19 @@ func showCheckpoint(w io.Writer, l listedCheckpoint, m *manifest.Manifest, whole
 		{"definition", m.Handler.Digest},
 	}
 	for _, b := range m.Handler.Binaries {
-		lines = append(lines, [2]string{"binary", strings.TrimSpace(b.Path + " " + b.Version)}, [2]string{"sha256", b.SHA256})
+		fields = append(fields, [2]string{"binary", strings.TrimSpace(b.Path + " " + b.Version)}, [2]string{"sha256", b.SHA256})
 	}
-	lines = append(lines, [2]string{"node", m.Node.Architecture + ", Linux " + m.Node.Kernel})
+	fields = append(fields, [2]string{"node", m.Node.Architecture + ", Linux " + m.Node.Kernel})
 	for _, c := range m.Containers {
-		lines = append(lines, [2]string{"container", c.Name + ", " + c.Image.Name + " (" + c.Image.ID + ")"})
+		fields = append(fields, [2]string{"container", c.Name + ", " + c.Image.Name + " (" + c.Image.ID + ")"})
 	}
 	for _, f := range m.Files {
-		lines = append(lines, [2]string{"file", f.Name + ", " + cli.Size(f.Size)})
+		fields = append(fields, [2]string{"file", f.Name + ", " + cli.Size(f.Size)})
 	}
-	if whole {
-		lines = append(lines, [2]string{"verified", "all files are as they were written"})
+	if verified {
+		fields = append(fields, [2]string{"verified", "all files are as they were written"})
 	}
-	for _, line := range lines {
-		if _, err := fmt.Fprintf(w, "%-11s %s\n", line[0]+":", line[1]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return fields
 }
 
 func checkpointRemoveCommand() *cobra.Command {
@@ -238,24 +229,16 @@ so does one from which a pod was restored whose containers are not all started, 
 runs that knows it, and a directory that has something else. Pods that go on need none.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			removed := []string{}
+			removed, lines := []string{}, []string(nil)
 			var errs []error
 			for _, dir := range args {
 				if err := directory.Remove(dir, inUse(r, c)); err != nil {
 					errs = append(errs, err)
 					continue
 				}
-				removed = append(removed, dir)
+				removed, lines = append(removed, dir), append(lines, "removed "+dir)
 			}
-			err := output.Encode(c.OutOrStdout(), r.Output, struct {
-				Removed []string `json:"removed"`
-			}{removed}, func(w io.Writer) (err error) {
-				for _, dir := range removed {
-					_, werr := fmt.Fprintln(w, "removed", dir)
-					err = errors.Join(err, werr)
-				}
-				return err
-			})
+			err := output.Encode(c.OutOrStdout(), r.Output, map[string]any{"removed": removed}, output.Lines(lines))
 			return errors.Join(append(errs, err)...)
 		},
 	}

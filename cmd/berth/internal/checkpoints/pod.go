@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -56,20 +55,16 @@ still meanwhile and goes on afterwards. The directory holds every secret that th
 in memory: only root can read it, and whoever can read the repository.`,
 		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(1),
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			return r.CRI(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				if isInRegistry(to) {
-					return checkpointToRegistry(ctx, r, c, k, destination{daemon: daemon}, runtime, args[0], to, compress)
-				}
-				l, took, err := checkpointPod(ctx, r, c, destination{daemon, to}, runtime, args[0], compress)
-				if err != nil {
-					return err
-				}
-				return output.Encode(c.OutOrStdout(), r.Output, l, func(w io.Writer) error {
-					_, err := fmt.Fprintf(w, "%s: %s, containers %s, in %s\n", l.Directory, cli.Size(l.Size), strings.Join(l.Containers, ", "), took.Round(time.Millisecond))
-					return err
-				})
-			})
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			if isInRegistry(to) {
+				return checkpointToRegistry(ctx, r, c, k, cri, args[0], to, compress)
+			}
+			l, took, err := checkpointPod(ctx, c, cri, args[0], to, compress)
+			if err != nil {
+				return err
+			}
+			return output.Encode(c.OutOrStdout(), r.Output, l, output.Line("%s: %s, containers %s, in %s",
+				l.Directory, cli.Size(l.Size), strings.Join(l.Containers, ", "), took.Round(time.Millisecond)))
 		}),
 	}
 	k.registryFlags(c)
@@ -80,22 +75,17 @@ in memory: only root can read it, and whoever can read the repository.`,
 	return c
 }
 
-// destination is where a checkpoint is written to.
-type destination struct {
-	daemon *client.Client
-	to     string // empty is a new one below the daemon's directory
-}
-
-// make makes the directory, unless the one that is named is there already.
-func (d destination) make(ctx context.Context, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
-	if d.to != "" {
-		dir, err = filepath.Abs(d.to)
+// makeDirectory makes the directory of a checkpoint, unless the one that is named is there
+// already. Without a name it is a new one below the daemon's directory.
+func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
+	if name != "" {
+		dir, err = filepath.Abs(name)
 		if err == nil {
 			made = os.Mkdir(dir, 0o700) == nil
 		}
 		return dir, made, err
 	}
-	parent, err := checkpointsOf(ctx, d.daemon)
+	parent, err := checkpointsOf(ctx, daemon)
 	if err != nil {
 		return "", false, err
 	}
@@ -119,10 +109,10 @@ func isInRegistry(to string) bool {
 
 // checkpointToRegistry writes a pod below the daemon's directory, sends that, and removes
 // it. What could not be sent stays.
-func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, k *carrier, to destination, runtime runtimeapi.RuntimeServiceClient, pod, name string, compress bool) error {
+func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, k *carrier, cri cli.CRI, pod, name string, compress bool) error {
 	// The credentials are read first: without them nothing is written.
 	return k.carry(c, func(_ context.Context, registry artifact.Registry) error {
-		l, _, err := checkpointPod(ctx, r, c, to, runtime, pod, compress)
+		l, _, err := checkpointPod(ctx, c, cri, pod, "", compress)
 		if err != nil {
 			return err
 		}
@@ -133,66 +123,59 @@ func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, 
 		if err := directory.Remove(l.Directory, inUse(r, c)); err != nil {
 			return fmt.Errorf("the checkpoint was sent, and stays in %s, too: %w; remove it with \"berth checkpoint rm\"", l.Directory, err)
 		}
-		return output.Encode(c.OutOrStdout(), r.Output, pushedCheckpoint{name, digest.String()}, func(w io.Writer) error {
-			_, err := fmt.Fprintln(w, name, digest)
-			return err
-		})
+		return output.Encode(c.OutOrStdout(), r.Output, pushedCheckpoint{name, digest.String()}, output.Line("%s %s", name, digest))
 	})
 }
 
-// checkpointPod writes a pod, and says what there is now and how long it took.
-func checkpointPod(ctx context.Context, r *cli.Remote, c *cobra.Command, to destination, runtime runtimeapi.RuntimeServiceClient, name string, compress bool) (_ listedCheckpoint, took time.Duration, err error) {
-	var none listedCheckpoint
-	p, err := findPod(ctx, runtime, name)
+// checkpointPod writes a pod into a directory, and returns what there is now and how long it took.
+func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to string, compress bool) (l listedCheckpoint, took time.Duration, err error) {
+	p, err := findPod(ctx, cri, name)
 	if err != nil {
-		return none, 0, err
+		return l, 0, err
 	}
 	id := p.GetId()
-	running, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+	running, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
-		return none, 0, err
+		return l, 0, err
 	}
 	request := &runtimeapi.CheckpointPodRequest{PodSandboxId: id}
 	for _, one := range running.GetContainers() {
 		request.ContainerIds = append(request.ContainerIds, one.GetId())
 	}
 	if len(request.ContainerIds) == 0 {
-		return none, 0, fmt.Errorf("no container runs in pod %s", name)
+		return l, 0, fmt.Errorf("no container runs in pod %s", name)
 	}
 	if compress {
 		request.Options = map[string]string{"compression": "flate-best-speed"}
 	}
-	dir, made, err := to.make(ctx, p)
+	dir, made, err := makeDirectory(ctx, cri.Daemon, to, p)
 	if err != nil {
-		return none, 0, err
+		return l, 0, err
 	}
 	release, err := directory.Use(dir)
 	if err != nil {
-		return none, 0, err
+		return l, 0, err
 	}
 	defer release()
 	request.OutputPath = dir
 	shown := cli.NewProgress(c.ErrOrStderr())
 	begin, done := time.Now(), shown.Every(sizeInterval, func() { shown.Step("%s written", cli.Size(sizeOf(dir))) })
-	_, err = runtime.CheckpointPod(ctx, request)
+	_, err = cri.CheckpointPod(ctx, request)
 	done()
 	if err != nil {
 		if made {
 			err = errors.Join(err, os.Remove(dir))
 		}
-		return none, 0, err
+		return l, 0, err
 	}
 	m, err := manifest.Read(dir)
 	if err != nil {
-		return none, 0, err
+		return l, 0, err
 	}
-	l, err := listed(dir, m)
-	if err != nil {
-		return none, 0, err
-	}
-	return l, time.Since(begin), nil
+	l, err = listed(dir, m)
+	return l, time.Since(begin), err
 }
 
 // sizeInterval is how often people hear of a checkpoint that is being written.
@@ -213,8 +196,8 @@ func sizeOf(dir string) (total int64) {
 }
 
 // findPod is the sandbox that is meant: of several of one name that which is ready.
-func findPod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, name string) (*runtimeapi.PodSandbox, error) {
-	all, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+func findPod(ctx context.Context, cri cli.CRI, name string) (*runtimeapi.PodSandbox, error) {
+	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -253,10 +236,8 @@ the new one is ready to start. A kubelet kills pods that it does not know: on it
 pod does not last.`,
 		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			return r.CRI(ctx, daemon, func(_ runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				return restorePod(ctx, r, c, runtime, args[0], as)
-			})
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			return restorePod(ctx, r, c, cri, args[0], as)
 		}),
 	}
 	r.Flags(c)
@@ -284,7 +265,7 @@ type restoredContainer struct {
 	Name string `json:"name"`
 }
 
-func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, runtime runtimeapi.RuntimeServiceClient, from string, as *restored) error {
+func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CRI, from string, as *restored) error {
 	dir, err := filepath.Abs(from)
 	if err != nil {
 		return err
@@ -304,7 +285,7 @@ func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, runtime ru
 	}
 	request.CheckpointPath = dir
 	metadata := request.GetConfig().GetMetadata()
-	old, err := namesakes(ctx, runtime, metadata)
+	old, err := namesakes(ctx, cri, metadata)
 	if err != nil {
 		return err
 	}
@@ -312,13 +293,13 @@ func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, runtime ru
 		return fmt.Errorf("pod %s/%s exists on this node; give another --name, or --replace it", metadata.GetNamespace(), metadata.GetName())
 	}
 	begin := time.Now()
-	resp, err := runtime.RestorePod(ctx, request)
+	resp, err := cri.RestorePod(ctx, request)
 	if err != nil {
 		return errors.Join(err, removeLogs(metadata))
 	}
 	for _, p := range old {
-		if err := errors.Join(removePod(ctx, runtime, p.GetId()), removeLogs(p.GetMetadata())); err != nil {
-			return errors.Join(err, removePod(ctx, runtime, resp.GetPodSandboxId()), removeLogs(metadata))
+		if err := errors.Join(removePod(ctx, cri, p.GetId()), removeLogs(p.GetMetadata())); err != nil {
+			return errors.Join(err, removePod(ctx, cri, resp.GetPodSandboxId()), removeLogs(metadata))
 		}
 	}
 	made := restoredPod{Pod: resp.GetPodSandboxId(), Started: !as.created}
@@ -326,16 +307,16 @@ func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, runtime ru
 		made.Containers = append(made.Containers, restoredContainer{one.GetContainerId(), one.GetName()})
 	}
 	if made.Started {
-		if err := startAll(ctx, runtime, made); err != nil {
-			return errors.Join(err, removePod(ctx, runtime, made.Pod), removeLogs(metadata))
+		if err := startAll(ctx, cri, made); err != nil {
+			return errors.Join(err, removePod(ctx, cri, made.Pod), removeLogs(metadata))
 		}
 	}
-	return output.Encode(c.OutOrStdout(), r.Output, made, func(w io.Writer) error { return showRestored(w, made, time.Since(begin)) })
+	return output.Encode(c.OutOrStdout(), r.Output, made, output.Lines(restoredLines(made, time.Since(begin))))
 }
 
 // namesakes are the sandboxes on the node of pods with a name.
-func namesakes(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, of *runtimeapi.PodSandboxMetadata) ([]*runtimeapi.PodSandbox, error) {
-	all, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+func namesakes(ctx context.Context, cri cli.CRI, of *runtimeapi.PodSandboxMetadata) ([]*runtimeapi.PodSandbox, error) {
+	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	return slices.DeleteFunc(all.GetItems(), func(p *runtimeapi.PodSandbox) bool {
 		return p.GetMetadata().GetNamespace() != of.GetNamespace() || p.GetMetadata().GetName() != of.GetName()
 	}), err
@@ -361,9 +342,9 @@ func removeLogs(p *runtimeapi.PodSandboxMetadata) error {
 	return root.RemoveAll(logsOf(p))
 }
 
-func startAll(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p restoredPod) error {
+func startAll(ctx context.Context, cri cli.CRI, p restoredPod) error {
 	for _, one := range p.Containers {
-		if _, err := runtime.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: one.ID}); err != nil {
+		if _, err := cri.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: one.ID}); err != nil {
 			return fmt.Errorf("start container %s: %w", one.Name, err)
 		}
 	}
@@ -371,29 +352,27 @@ func startAll(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, p re
 }
 
 // removePod removes a pod, also for somebody who has given up waiting.
-func removePod(ctx context.Context, runtime runtimeapi.RuntimeServiceClient, id string) error {
+func removePod(ctx context.Context, cri cli.CRI, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.CallTimeout)
 	defer cancel()
-	if _, err := runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+	if _, err := cri.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 		return fmt.Errorf("stop pod %s: %w", id, err)
 	}
-	if _, err := runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+	if _, err := cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
 		return fmt.Errorf("remove pod %s: %w", id, err)
 	}
 	return nil
 }
 
-func showRestored(w io.Writer, p restoredPod, took time.Duration) error {
-	_, err := fmt.Fprintln(w, "pod", p.Pod)
+func restoredLines(p restoredPod, took time.Duration) []string {
+	lines := []string{"pod " + p.Pod}
 	for _, one := range p.Containers {
-		_, werr := fmt.Fprintln(w, "container", one.ID, one.Name)
-		err = errors.Join(err, werr)
+		lines = append(lines, "container "+one.ID+" "+one.Name)
 	}
 	if p.Started {
-		_, werr := fmt.Fprintf(w, "started, in %s\n", took.Round(time.Millisecond))
-		err = errors.Join(err, werr)
+		lines = append(lines, "started, in "+took.Round(time.Millisecond).String())
 	}
-	return err
+	return lines
 }
 
 // requestOf asks for a pod like the one in the checkpoint, under another name. Pure but for

@@ -3,8 +3,6 @@ package checkpoints
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"time"
@@ -53,10 +51,7 @@ berth-checkpoint-prune.timer runs this every hour.`,
 					errs = append(errs, err)
 				}
 			}
-			err = output.Encode(c.OutOrStdout(), r.Output, struct {
-				Checkpoints []listedCheckpoint `json:"checkpoints"`
-				DryRun      bool               `json:"dryRun"`
-			}{pruned, dryRun}, func(w io.Writer) error { return showPruned(w, pruned, dryRun) })
+			err = output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": pruned, "dryRun": dryRun}, output.Lines(prunedLines(pruned, dryRun)))
 			return errors.Join(append(errs, err)...)
 		},
 	}
@@ -94,10 +89,9 @@ func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time
 	return removed
 }
 
-func showPruned(w io.Writer, pruned []listedCheckpoint, dryRun bool) (err error) {
+func prunedLines(pruned []listedCheckpoint, dryRun bool) (lines []string) {
 	if len(pruned) == 0 {
-		_, err = fmt.Fprintln(w, "no checkpoint to remove")
-		return err
+		return []string{"no checkpoint to remove"}
 	}
 	done := "removed"
 	if dryRun {
@@ -106,9 +100,7 @@ func showPruned(w io.Writer, pruned []listedCheckpoint, dryRun bool) (err error)
 	freed := int64(0)
 	for _, l := range pruned {
 		freed += l.Size
-		_, werr := fmt.Fprintln(w, done, l.Directory)
-		err = errors.Join(err, werr)
+		lines = append(lines, done+" "+l.Directory)
 	}
-	_, werr := fmt.Fprintf(w, "%s %s\n", done, cli.Size(freed))
-	return errors.Join(err, werr)
+	return append(lines, done+" "+cli.Size(freed))
 }

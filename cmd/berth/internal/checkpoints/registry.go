@@ -2,8 +2,6 @@ package checkpoints
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"os/signal"
 	"path/filepath"
 
@@ -72,10 +70,7 @@ secret that the pod had in memory.`,
 				if err != nil {
 					return err
 				}
-				return output.Encode(c.OutOrStdout(), k.form, pushedCheckpoint{args[1], digest.String()}, func(w io.Writer) error {
-					_, err := fmt.Fprintln(w, args[1], digest)
-					return err
-				})
+				return output.Encode(c.OutOrStdout(), k.form, pushedCheckpoint{args[1], digest.String()}, output.Line("%s %s", args[1], digest))
 			})
 		},
 	}
@@ -105,10 +100,7 @@ func checkpointPullCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return output.Encode(c.OutOrStdout(), k.form, l, func(w io.Writer) error {
-					_, err := fmt.Fprintf(w, "%s: %s, of pod %s/%s\n", dir, cli.Size(l.Size), l.Namespace, l.Name)
-					return err
-				})
+				return output.Encode(c.OutOrStdout(), k.form, l, output.Line("%s: %s, of pod %s/%s", dir, cli.Size(l.Size), l.Namespace, l.Name))
 			})
 		},
 	}

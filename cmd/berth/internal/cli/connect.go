@@ -98,19 +98,42 @@ func (r *Remote) With(c *cobra.Command, f func(ctx context.Context, daemon *clie
 	return err
 }
 
-// CRI calls f with clients of the CRI that the daemon serves.
-func (r *Remote) CRI(ctx context.Context, daemon *client.Client, f func(runtimeapi.ImageServiceClient, runtimeapi.RuntimeServiceClient) error) error {
+// CRI is the CRI that the daemon serves.
+type CRI struct {
+	runtimeapi.ImageServiceClient
+	runtimeapi.RuntimeServiceClient
+	Daemon *client.Client
+
+	connection *grpc.ClientConn
+}
+
+// ConnectCRI makes clients of the CRI, which connect with their first call.
+func ConnectCRI(ctx context.Context, daemon *client.Client) (CRI, error) {
 	st, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 	if err != nil {
-		return err
+		return CRI{}, err
 	}
 	connection, err := grpc.NewClient("unix://"+st.GetCriSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxCRIAnswer)))
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", st.GetCriSocket(), err)
+		return CRI{}, fmt.Errorf("connect to %s: %w", st.GetCriSocket(), err)
 	}
-	defer connection.Close()
-	return f(runtimeapi.NewImageServiceClient(connection), runtimeapi.NewRuntimeServiceClient(connection))
+	return CRI{runtimeapi.NewImageServiceClient(connection), runtimeapi.NewRuntimeServiceClient(connection), daemon, connection}, nil
+}
+
+// Close ends the connection.
+func (c CRI) Close() { c.connection.Close() }
+
+// CallCRI is Call for a command that asks the CRI.
+func (r *Remote) CallCRI(f func(ctx context.Context, c *cobra.Command, cri CRI, args []string) error) func(*cobra.Command, []string) error {
+	return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+		cri, err := ConnectCRI(ctx, daemon)
+		if err != nil {
+			return err
+		}
+		defer cri.Close()
+		return f(ctx, c, cri, args)
+	})
 }
 
 // Complete lets a shell complete by what names returns, which is asked of the daemon.

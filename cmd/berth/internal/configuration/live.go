@@ -19,15 +19,12 @@ func showLive(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Cl
 	if err != nil {
 		return err
 	}
-	return r.Print(w, resp, func(w io.Writer) error {
-		// Dotted keys are TOML, so that this, too, is a file that berth would read.
-		for _, s := range resp.GetSettings() {
-			if _, err := fmt.Fprintf(w, "%s = %s # %s\n", s.GetKey(), s.GetValue(), s.GetOrigin()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	// Dotted keys are TOML, so that this, too, is a file that berth would read.
+	var lines []string
+	for _, s := range resp.GetSettings() {
+		lines = append(lines, fmt.Sprintf("%s = %s # %s", s.GetKey(), s.GetValue(), s.GetOrigin()))
+	}
+	return r.Print(w, resp, output.Lines(lines))
 }
 
 // newConfigDiffCommand makes "berth config diff".
@@ -53,12 +50,11 @@ valid, with every error on stderr.`,
 				return err
 			}
 			differences := configDiff(live.GetSettings(), files.GetSettings())
-			if err := output.Encode(c.OutOrStdout(), r.Output, map[string]any{"differences": differences}, func(w io.Writer) error {
-				for _, d := range differences {
-					fmt.Fprintln(w, d)
-				}
-				return nil
-			}); err != nil {
+			var lines []string
+			for _, d := range differences {
+				lines = append(lines, d.String())
+			}
+			if err := output.Encode(c.OutOrStdout(), r.Output, map[string]any{"differences": differences}, output.Lines(lines)); err != nil {
 				return err
 			}
 			if n := len(differences); n > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func reload(ctx context.Context, c *cobra.Command, r *cli.Remote, daemon *client
 	if err != nil {
 		return err
 	}
-	if err := r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return showReload(w, resp) }); err != nil {
+	if err := r.Print(c.OutOrStdout(), resp, output.Lines(reloadLines(resp))); err != nil {
 		return err
 	}
 	for _, problem := range resp.GetProblems() {
@@ -92,22 +93,17 @@ type requested struct {
 }
 
 func showRequest(w io.Writer, form string, resp *adminv1.ReloadResponse) error {
-	return output.Encode(w, form, requested{true, resp.GetGeneration(), resp.GetDigest()}, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "generation %d stays in use until the files are read; see \"berth status\"\n", resp.GetGeneration())
-		return err
-	})
+	return output.Encode(w, form, requested{true, resp.GetGeneration(), resp.GetDigest()},
+		output.Line("generation %d stays in use until the files are read; see \"berth status\"", resp.GetGeneration()))
 }
 
-func showReload(w io.Writer, resp *adminv1.ReloadResponse) error {
+func reloadLines(resp *adminv1.ReloadResponse) []string {
 	if !resp.GetAccepted() {
 		return nil
 	}
-	for _, line := range resp.GetChanges() {
-		fmt.Fprintln(w, line)
-	}
+	lines := slices.Clone(resp.GetChanges())
 	for _, line := range resp.GetNeedsRestart() {
-		fmt.Fprintf(w, "%s: applied after systemctl restart berth\n", line)
+		lines = append(lines, line+": applied after systemctl restart berth")
 	}
-	_, err := fmt.Fprintf(w, "generation %d applied (%s)\n", resp.GetGeneration(), resp.GetTook().AsDuration().Round(time.Millisecond))
-	return err
+	return append(lines, fmt.Sprintf("generation %d applied (%s)", resp.GetGeneration(), resp.GetTook().AsDuration().Round(time.Millisecond)))
 }

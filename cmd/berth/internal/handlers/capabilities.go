@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,7 +54,7 @@ JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 				return err
 			}
 			all := capabilitiesOf(list.GetHandlers()...)
-			return output.Encode(c.OutOrStdout(), r.Output, inventory{all}, func(w io.Writer) error { return capabilityMatrix(all, r.Wide()).Write(w) })
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": all}, capabilityMatrix(all, r.Wide()).Write)
 		})(c, args)
 	}
 	c.ValidArgsFunction = r.CompleteHandlers
@@ -86,27 +86,18 @@ func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daem
 	if selfCheck && !tried(of[0].Table) {
 		fmt.Fprintln(c.ErrOrStderr(), untried)
 	}
-	return output.Encode(c.OutOrStdout(), r.Output, inventory{of}, func(w io.Writer) error { return capabilityList(of[0], r.Wide()).Write(w) })
+	return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": of}, capabilityList(of[0], r.Wide()).Write)
 }
 
 // untried is said of a self-check pod that showed nothing but that it runs.
 const untried = "the self-check pod ran, but could not exercise any capabilities under this handler: those neither declared nor probed are unknown"
 
-// tried says whether a self-check pod tried anything. Pure.
+// tried is whether a self-check pod tried anything. Pure.
 func tried(t capability.Table) bool {
-	for _, k := range t.Capabilities {
-		if k.Source == capability.Ran {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(t.Capabilities)), func(k capability.Known) bool { return k.Source == capability.Ran })
 }
 
-// inventory is the list of handlers that "kubectl berth --handlers" reads.
-type inventory struct {
-	Handlers []handlerCapabilities `json:"handlers"`
-}
-
+// handlerCapabilities is a handler in the list that "kubectl berth --handlers" reads.
 type handlerCapabilities struct {
 	Name    string `json:"name"`
 	Default bool   `json:"default,omitempty"`
@@ -123,58 +114,50 @@ func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
 	return all
 }
 
-// isolationRow is no capability, and is shown like one.
-const isolationRow = "isolation"
+// Rows beside those of capabilities: the class of isolation, and the sets of properties that
+// self-check pods found, which is left out where no handler promises any.
+const isolationRow, conformsRow = "isolation", "conforms"
 
-// conformsRow is shown of those who promise something.
-const conformsRow = "conforms"
+func rowsOf(handlers ...handlerCapabilities) []string {
+	rows, every := []string{isolationRow}, capability.Table{}
+	for _, h := range handlers {
+		if len(h.Conforms) > 0 && len(rows) == 1 {
+			rows = append(rows, conformsRow)
+		}
+		for n := range h.Capabilities {
+			every.Set(n, capability.Unknown, "", "")
+		}
+	}
+	for _, n := range every.Sorted() {
+		rows = append(rows, string(n))
+	}
+	return rows
+}
 
-// conforming are the sets of properties that self-check pods found, "-" if there are none.
-func (h handlerCapabilities) conforming() capability.Known {
-	if len(h.Conforms) == 0 {
+// known is what a row has about a handler.
+func (h handlerCapabilities) known(row string) capability.Known {
+	switch {
+	case row == isolationRow && h.Isolation != "":
+		return capability.Known{Answer: capability.Answer(h.Isolation), Source: h.IsolationSource}
+	case row == conformsRow && len(h.Conforms) == 0:
 		return capability.Known{Answer: "-"}
+	case row == conformsRow:
+		return capability.Known{Answer: capability.Answer(strings.Join(h.Conforms, ", ")), Source: capability.Ran}
 	}
-	return capability.Known{Answer: capability.Answer(strings.Join(h.Conforms, ", ")), Source: capability.Ran}
-}
-
-// isolationOf is the class and how it is known, "unknown" if it is not.
-func (h handlerCapabilities) isolationOf() capability.Known {
-	if h.Isolation == "" {
-		return capability.Known{Answer: capability.Unknown}
+	k := h.Of(capability.Name(row))
+	if row == string(capability.Seccomp) && len(h.SeccompActions) > 0 {
+		actions := strings.ToLower(strings.ReplaceAll(strings.Join(h.SeccompActions, ", "), "SCMP_ACT_", ""))
+		k.Note = strings.TrimPrefix(k.Note+"; it can "+actions, "; ")
 	}
-	return capability.Known{Answer: capability.Answer(h.Isolation), Source: h.IsolationSource}
-}
-
-// shown is what is known of a capability, with the actions of seccomp in its note.
-func (h handlerCapabilities) shown(n capability.Name) capability.Known {
-	k := h.Of(n)
-	if n != capability.Seccomp || len(h.SeccompActions) == 0 {
-		return k
-	}
-	var words []string
-	for _, a := range h.SeccompActions {
-		words = append(words, strings.ToLower(strings.TrimPrefix(a, "SCMP_ACT_")))
-	}
-	actions := "it can " + strings.Join(words, ", ")
-	if k.Note != "" {
-		actions = k.Note + "; " + actions
-	}
-	k.Note = actions
 	return k
 }
 
 // capabilityList has a row for each capability of a handler.
 func capabilityList(h handlerCapabilities, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, Whole: wide}
-	add := func(name string, k capability.Known) {
-		t.Add(name, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
-	}
-	add(isolationRow, h.isolationOf())
-	if len(h.Conforms) > 0 {
-		add(conformsRow, h.conforming())
-	}
-	for _, n := range h.Sorted() {
-		add(string(n), h.shown(n))
+	for _, row := range rowsOf(h) {
+		k := h.known(row)
+		t.Add(row, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
 	}
 	return t
 }
@@ -182,26 +165,15 @@ func capabilityList(h handlerCapabilities, wide bool) *output.Table {
 // capabilityMatrix has a row for each capability and a column for each handler.
 func capabilityMatrix(handlers []handlerCapabilities, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"CAPABILITY"}, Whole: wide}
-	every := capability.Table{} // which capabilities any of them has
 	for _, h := range handlers {
 		t.Header = append(t.Header, h.Name)
-		for n := range h.Capabilities {
-			every.Set(n, capability.Unknown, "", "")
-		}
 	}
-	row := func(name string, of func(handlerCapabilities) string) {
-		cells := []string{name}
+	for _, row := range rowsOf(handlers...) {
+		cells := []string{row}
 		for _, h := range handlers {
-			cells = append(cells, of(h))
+			cells = append(cells, cell(h.known(row), wide))
 		}
 		t.Add(cells...)
-	}
-	row(isolationRow, func(h handlerCapabilities) string { return cell(h.isolationOf(), wide) })
-	if slices.ContainsFunc(handlers, func(h handlerCapabilities) bool { return len(h.Conforms) > 0 }) {
-		row(conformsRow, func(h handlerCapabilities) string { return cell(h.conforming(), wide) })
-	}
-	for _, n := range every.Sorted() {
-		row(string(n), func(h handlerCapabilities) string { return cell(h.shown(n), wide) })
 	}
 	return t
 }

@@ -25,7 +25,7 @@ value. A value that is not valid TOML is taken as a string; keys of tables have 
 
   --set snapshotter=native --set options.no_new_keyring=true --set 'pod_annotations=["io.katacontainers.*"]'`
 
-func handlerAddCommand() *cobra.Command {
+func addCommand() *cobra.Command {
 	r := &cli.Remote{}
 	var set []string
 	var path, kind, configPath string
@@ -69,7 +69,7 @@ The exit status is 3 if the handler was added but it, or its candidate, cannot r
 	return c
 }
 
-func handlerRemoveCommand() *cobra.Command {
+func removeCommand() *cobra.Command {
 	r := &cli.Remote{}
 	c := &cobra.Command{
 		Use:     "rm NAME",
@@ -84,14 +84,11 @@ removed; the error names that file.`,
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error {
-				line := fmt.Sprintf("handler %s removed (%s)\n", args[0], resp.GetFile())
-				if n := resp.GetPods(); n > 0 {
-					line += fmt.Sprintf("draining: %s left; see \"berth pods --handler %s\"\n", output.Pods(n), args[0])
-				}
-				_, err := io.WriteString(w, line)
-				return err
-			})
+			lines := []string{fmt.Sprintf("handler %s removed (%s)", args[0], resp.GetFile())}
+			if n := resp.GetPods(); n > 0 {
+				lines = append(lines, fmt.Sprintf("draining: %s left; see \"berth pods --handler %s\"", output.Pods(n), args[0]))
+			}
+			return r.Print(c.OutOrStdout(), resp, output.Lines(lines))
 		}),
 		ValidArgsFunction: r.CompleteHandlers,
 	}
@@ -99,7 +96,7 @@ removed; the error names that file.`,
 	return c
 }
 
-func handlerEditCommand() *cobra.Command {
+func editCommand() *cobra.Command {
 	r := &cli.Remote{}
 	var set, unset []string
 	from := ""
@@ -149,10 +146,8 @@ func updateHandler(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon 
 
 // told says what became of a handler.
 func told(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler, what, file string) error {
-	if err := r.Print(w, resp, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "handler %s is %s (%s): %s, %s\n", h.GetName(), what, file, cli.StateWord(h.GetState()), cli.RuntimeOf(h))
-		return err
-	}); err != nil {
+	line := output.Line("handler %s is %s (%s): %s, %s", h.GetName(), what, file, cli.StateWord(h.GetState()), cli.RuntimeOf(h))
+	if err := r.Print(w, resp, line); err != nil {
 		return err
 	}
 	if h.GetState() == adminv1.State_STATE_NOT_READY {

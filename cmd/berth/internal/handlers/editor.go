@@ -26,11 +26,8 @@ import (
 // editByHand opens what is written of a handler in an editor, and sends what came
 // of it. What somebody typed is in a file until it is in force.
 func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
-	var had []*adminv1.Setting
-	if err := r.With(c, func(ctx context.Context, daemon *client.Client) (err error) {
-		had, err = editable(ctx, daemon, name)
-		return err
-	}); err != nil {
+	had, err := editable(r, c, name)
+	if err != nil {
 		return err
 	}
 	file, err := os.CreateTemp("", "berth-"+name+"-*.toml")
@@ -70,29 +67,24 @@ func editByFile(r *cli.Remote, c *cobra.Command, name, file string) error {
 	if err != nil {
 		return commandline.Wrong(err)
 	}
-	var had []*adminv1.Setting
-	if err := r.With(c, func(ctx context.Context, daemon *client.Client) (err error) {
-		had, err = editable(ctx, daemon, name)
-		return err
-	}); err != nil {
+	had, err := editable(r, c, name)
+	if err != nil {
 		return err
 	}
 	return sendKeys(r, c, name, had, text)
 }
 
 // editable are the keys of a handler that may be edited.
-func editable(ctx context.Context, daemon *client.Client, name string) ([]*adminv1.Setting, error) {
-	resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
-	if err != nil {
-		return nil, err
-	}
-	if !resp.GetHandler().GetManaged() {
-		// The daemon says best why, and changes nothing.
-		if _, err := daemon.UpdateHandler(ctx, &adminv1.UpdateHandlerRequest{Name: name}); err != nil {
-			return nil, err
+func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Setting, err error) {
+	return keys, r.With(c, func(ctx context.Context, daemon *client.Client) error {
+		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
+		if err == nil && !resp.GetHandler().GetManaged() {
+			// The daemon says best why, and changes nothing.
+			_, err = daemon.UpdateHandler(ctx, &adminv1.UpdateHandlerRequest{Name: name})
 		}
-	}
-	return resp.GetWritten(), nil
+		keys = resp.GetWritten()
+		return err
+	})
 }
 
 func asLines(name string, settings []*adminv1.Setting) string {

@@ -55,7 +55,7 @@ without it. With -o json or -o yaml, they are a Node with only these labels, for
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.Wide()).Write(w) })
+			return r.Print(c.OutOrStdout(), resp, handlerTable(resp.GetHandlers(), r.Wide()).Write)
 		})(c, args)
 	}
 	r.Flags(c)
@@ -86,7 +86,7 @@ func watchHandlers(ctx context.Context, r *cli.Remote, w io.Writer, daemon *clie
 		if r.Output == "yaml" && !first {
 			fmt.Fprintln(w, "---")
 		}
-		if err := r.Print(w, resp, func(w io.Writer) error { return handlerTable(resp.GetHandlers(), r.Wide()).Write(w) }); err != nil {
+		if err := r.Print(w, resp, handlerTable(resp.GetHandlers(), r.Wide()).Write); err != nil {
 			return err
 		}
 	}
@@ -119,9 +119,10 @@ func Command() *cobra.Command {
 		Short: "Show, change and operate one handler",
 		Args:  cobra.NoArgs,
 	}
-	c.AddCommand(handlerShowCommand(), CapabilitiesCommand(), handlerProbeCommand(), handlerOverheadCommand(),
-		handlerAddCommand(), handlerEditCommand(), handlerRemoveCommand(),
-		handlerCordonCommand(), handlerUncordonCommand(), handlerDrainCommand(),
-		handlerPromoteCommand(), handlerAbortCommand())
+	c.AddCommand(showCommand(), CapabilitiesCommand(), probeCommand(), overheadCommand(),
+		addCommand(), editCommand(), removeCommand(), drainCommand())
+	for _, ch := range changes {
+		c.AddCommand(ch.command())
+	}
 	return c
 }

@@ -3,7 +3,6 @@ package handlers
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -45,14 +44,11 @@ func printLabels(r *cli.Remote, c *cobra.Command, node string) error {
 		}
 		known := knownOf(list.GetHandlers())
 		labels := append(nodelabel.Labels(known), nodelabel.Presence(known)...)
-		return output.Encode(c.OutOrStdout(), r.Output, nodeOf(node, labels), func(w io.Writer) error {
-			for _, l := range labels {
-				if _, err := fmt.Fprintf(w, "%s=%s\n", l.Key, l.Value); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		var lines []string
+		for _, l := range labels {
+			lines = append(lines, l.Key+"="+l.Value)
+		}
+		return output.Encode(c.OutOrStdout(), r.Output, nodeOf(node, labels), output.Lines(lines))
 	})(c, nil)
 }
 

@@ -3,7 +3,7 @@ package handlers
 import (
 	"context"
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -17,62 +17,111 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-func handlerCordonCommand() *cobra.Command {
+// change is a command that changes by one call how a handler is used.
+type change struct {
+	use, short, long string
+	// reason is the help of --reason; empty for a command without one.
+	reason string
+	call   func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error)
+	// line is what the command prints of the changed handler.
+	line func(*adminv1.Handler) string
+}
+
+// changed is what the daemon answers to a change of a handler.
+type changed interface {
+	proto.Message
+	GetHandler() *adminv1.Handler
+}
+
+const rejectionReason = "reason, in one line; shown in the error of rejected pods"
+
+var changes = []change{
+	{
+		use: "cordon NAME", short: "Stop accepting new pods under a handler",
+		long: `Reject new pods of a handler with Unavailable and the reason, until it is uncordoned.
+Existing pods are not affected. A cordon survives restarts of the daemon.`,
+		reason: rejectionReason,
+		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
+			return daemon.Cordon(ctx, &adminv1.CordonRequest{Name: name, Reason: reason})
+		},
+		line: stateLine,
+	},
+	{
+		use: "uncordon NAME", short: "Accept new pods again after a cordon or drain",
+		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
+			return daemon.Uncordon(ctx, &adminv1.UncordonRequest{Name: name})
+		},
+		line: stateLine,
+	},
+	{
+		use: "promote NAME", short: "Complete a rollout: run all new pods on the candidate binary",
+		long: `Run all new pods of a handler on its candidate binary. This holds over restarts, until
+the candidate is changed in the configuration or replaced on disk; the configuration
+should by then name it as runtime_path. Existing pods keep their binary.`,
+		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
+			return daemon.Promote(ctx, &adminv1.PromoteRequest{Name: name})
+		},
+		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetTrial()) },
+	},
+	{
+		use: "abort NAME", short: "Abort a rollout: stop using the candidate binary",
+		long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
+candidate is changed in the configuration or replaced on disk. This also reverts "berth handler
+promote", and holds over restarts. Existing pods keep their binary.`,
+		reason: "reason, in one line",
+		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
+			return daemon.Abort(ctx, &adminv1.AbortRequest{Name: name, Reason: reason})
+		},
+		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetTrial()) },
+	},
+}
+
+func (ch change) command() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	reason := ""
 	c := &cobra.Command{
-		Use:   "cordon NAME",
-		Short: "Stop accepting new pods under a handler",
-		Long: `Reject new pods of a handler with Unavailable and the reason, until it is uncordoned.
-Existing pods are not affected. A cordon survives restarts of the daemon.`,
-		Args: cobra.ExactArgs(1),
+		Use: ch.use, Short: ch.short, Long: ch.long, Args: cobra.ExactArgs(1), ValidArgsFunction: r.CompleteHandlers,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			resp, err := daemon.Cordon(ctx, &adminv1.CordonRequest{Name: args[0], Reason: reason})
+			resp, err := ch.call(ctx, daemon, args[0], reason)
 			if err != nil {
 				return err
 			}
-			return stateLine(r, c.OutOrStdout(), resp, resp.GetHandler())
+			return r.Print(c.OutOrStdout(), resp, output.Line("%s", ch.line(resp.GetHandler())))
 		}),
-		ValidArgsFunction: r.CompleteHandlers,
 	}
 	r.Flags(c)
-	c.Flags().StringVar(&reason, "reason", "", "reason, in one line; shown in the error of rejected pods")
+	if ch.reason != "" {
+		c.Flags().StringVar(&reason, "reason", "", ch.reason)
+	}
 	return c
 }
 
-func handlerUncordonCommand() *cobra.Command {
-	r := &cli.Remote{Timeout: cli.CallTimeout}
-	c := &cobra.Command{
-		Use:   "uncordon NAME",
-		Short: "Accept new pods again after a cordon or drain",
-		Args:  cobra.ExactArgs(1),
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			resp, err := daemon.Uncordon(ctx, &adminv1.UncordonRequest{Name: args[0]})
-			if err != nil {
-				return err
-			}
-			return stateLine(r, c.OutOrStdout(), resp, resp.GetHandler())
-		}),
-		ValidArgsFunction: r.CompleteHandlers,
-	}
-	r.Flags(c)
-	return c
-}
-
-func stateLine(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler) error {
+func stateLine(h *adminv1.Handler) string {
 	line := fmt.Sprintf("handler %s is %s", h.GetName(), cli.StateWord(h.GetState()))
 	if h.GetReason() != "" {
 		line += ": " + h.GetReason()
 	} else if h.GetRuntimeVersion() != "" {
 		line += ": " + cli.RuntimeOf(h)
 	}
-	return r.Print(w, resp, func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, line)
-		return err
-	})
+	return line
 }
 
-func handlerDrainCommand() *cobra.Command {
+// rolloutLine is how a rollout stands; empty without one.
+func rolloutLine(t *adminv1.Trial) string {
+	if t == nil {
+		return ""
+	}
+	line := fmt.Sprintf("%s is %s", t.GetPath(), t.GetState())
+	if t.GetState() == "running" {
+		line = fmt.Sprintf("%s runs %d%% of new pods", t.GetPath(), t.GetPercent())
+	}
+	if t.GetReason() != "" {
+		line += ": " + t.GetReason()
+	}
+	return line
+}
+
+func drainCommand() *cobra.Command {
 	r := &cli.Remote{}
 	reason := ""
 	c := &cobra.Command{
@@ -88,7 +137,7 @@ only the wait; the handler accepts no new pods until "berth handler uncordon".`,
 		ValidArgsFunction: r.CompleteHandlers,
 	}
 	r.Flags(c)
-	c.Flags().StringVar(&reason, "reason", "", "reason, in one line; shown in the error of rejected pods")
+	c.Flags().StringVar(&reason, "reason", "", rejectionReason)
 	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until it has no pods")
 	return c
 }
@@ -112,32 +161,19 @@ func drain(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.
 		}
 		last = resp
 		if left = resp.GetPods(); left > 0 {
-			p.Step("%s left: %s", output.Pods(left), someOf(resp.GetNames(), int(left)))
+			names := strings.Join(resp.GetNames(), ", ")
+			if int(left) > len(resp.GetNames()) {
+				names += ", …"
+			}
+			p.Step("%s left: %s", output.Pods(left), names)
 		}
 	}
 	p.End()
-	return r.Print(c.OutOrStdout(), last, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "handler %s has no pods, and accepts none until \"berth handler uncordon %s\"\n", req.GetName(), req.GetName())
-		return err
-	})
+	return r.Print(c.OutOrStdout(), last, output.Line("handler %s has no pods, and accepts none until \"berth handler uncordon %s\"", req.GetName(), req.GetName()))
 }
 
-// gaveUp says whether a call that failed with err ended with its ctx. The daemon may
-// see the end of the time first, and say so.
+// gaveUp is whether a call that failed with err ended with its ctx. The daemon may
+// see the end of the time first.
 func gaveUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded
-}
-
-func someOf(names []string, all int) string {
-	text := ""
-	for i, n := range names {
-		if i > 0 {
-			text += ", "
-		}
-		text += n
-	}
-	if all > len(names) {
-		text += ", …"
-	}
-	return text
 }

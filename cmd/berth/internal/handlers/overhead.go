@@ -20,7 +20,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-func handlerOverheadCommand() *cobra.Command {
+func overheadCommand() *cobra.Command {
 	r := &cli.Remote{}
 	asYAML := false
 	c := &cobra.Command{

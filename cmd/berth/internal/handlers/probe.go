@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-func handlerProbeCommand() *cobra.Command {
+func probeCommand() *cobra.Command {
 	r := &cli.Remote{}
 	selfCheck := false
 	c := &cobra.Command{
@@ -31,7 +31,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 				return err
 			}
 			h := resp.GetHandler()
-			if err := stateLine(r, c.OutOrStdout(), resp, h); err != nil {
+			if err := r.Print(c.OutOrStdout(), resp, output.Line("%s", stateLine(h))); err != nil {
 				return err
 			}
 			if why := cmp.Or(h.GetProbeError(), h.GetReason()); h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {

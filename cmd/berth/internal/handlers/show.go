@@ -16,7 +16,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-func handlerShowCommand() *cobra.Command {
+func showCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	c := &cobra.Command{
 		Use:   "show [NAME]",
@@ -44,7 +44,7 @@ func first(args []string) string {
 
 func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error {
 	h := resp.GetHandler()
-	for _, line := range []struct{ what, text string }{
+	if err := output.Fields([][2]string{
 		{"name", h.GetName() + map[bool]string{true: " (default)"}[h.GetIsDefault()]},
 		{"state", cli.StateWord(h.GetState())},
 		{"reason", h.GetReason()},
@@ -59,12 +59,8 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		{"since generation", fmt.Sprint(h.GetGeneration())},
 		{"digest", h.GetDigest()},
 		{"from", originLine(h)},
-	} {
-		if line.text != "" {
-			if _, err := fmt.Fprintf(w, "%-17s %s\n", line.what+":", line.text); err != nil {
-				return err
-			}
-		}
+	})(w); err != nil {
+		return err
 	}
 	if text := strings.TrimSpace(resp.GetLastFailure()); text != "" {
 		fmt.Fprintf(w, "last failure:\n  %s\n", strings.ReplaceAll(printable.Lines(text), "\n", "\n  "))

@@ -41,12 +41,10 @@ registry sent them. The file is there when it is whole.`,
 			}
 			return whole(to, func(w io.Writer) error { return receive(stream, w) })
 		}),
-		ValidArgsFunction: r.Complete(func(ctx context.Context, daemon *client.Client) []string { return imageNames(ctx, r, daemon) }),
+		ValidArgsFunction: r.Complete(imageNames),
 	}
 	r.Flags(c)
-	if err := c.Flags().MarkHidden("output"); err != nil {
-		panic("berth: " + err.Error()) // the flag is there
-	}
+	c.Flags().Lookup("output").Hidden = true
 	c.Flags().StringVarP(&to, "file", "f", "", "`path` of the archive; - is standard output")
 	if err := c.MarkFlagRequired("file"); err != nil {
 		panic("berth: " + err.Error()) // the flag is there
@@ -106,12 +104,11 @@ registry and no image verifier is asked. FILE may be -, which is standard input.
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error {
-				for _, n := range resp.GetNames() {
-					fmt.Fprintln(w, "imported", n)
-				}
-				return nil
-			})
+			var lines []string
+			for _, n := range resp.GetNames() {
+				lines = append(lines, "imported "+n)
+			}
+			return r.Print(c.OutOrStdout(), resp, output.Lines(lines))
 		}),
 	}
 	r.Flags(c)

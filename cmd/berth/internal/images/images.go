@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/sets"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/cmd/berth/internal/cli"
@@ -37,23 +37,31 @@ func Command() *cobra.Command {
 	return c
 }
 
-type listedImage struct {
+type imageFacts struct {
 	ID          string   `json:"id"`
 	RepoTags    []string `json:"repoTags"`
 	RepoDigests []string `json:"repoDigests"`
 	Size        uint64   `json:"size"`
 	Pinned      bool     `json:"pinned"`
+}
+
+func factsOf(i *runtimeapi.Image) imageFacts {
+	return imageFacts{i.GetId(), i.GetRepoTags(), i.GetRepoDigests(), i.GetSize(), i.GetPinned()}
+}
+
+type listedImage struct {
+	imageFacts
 	// Containers are how many there are with it, also those that have ended.
 	Containers int `json:"containers"`
 }
 
 // listImages lists images with how many containers each has.
-func listImages(ctx context.Context, images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient, which *runtimeapi.ImageFilter) ([]listedImage, error) {
-	found, err := images.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: which})
+func listImages(ctx context.Context, cri cli.CRI, which *runtimeapi.ImageFilter) ([]listedImage, error) {
+	found, err := cri.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: which})
 	if err != nil {
 		return nil, err
 	}
-	containers, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	containers, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -64,15 +72,13 @@ func listImages(ctx context.Context, images runtimeapi.ImageServiceClient, runti
 func withUse(images []*runtimeapi.Image, containers []*runtimeapi.Container) []listedImage {
 	users := map[string]int{}
 	for _, c := range containers {
-		names := []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()}
-		slices.Sort(names)
-		for _, name := range slices.Compact(names) {
+		for name := range sets.New(c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()) {
 			users[name]++
 		}
 	}
 	out := make([]listedImage, 0, len(images))
 	for _, i := range images {
-		l := listedImage{ID: i.GetId(), RepoTags: i.GetRepoTags(), RepoDigests: i.GetRepoDigests(), Size: i.GetSize(), Pinned: i.GetPinned()}
+		l := listedImage{imageFacts: factsOf(i)}
 		for _, name := range slices.Concat([]string{l.ID}, l.RepoTags, l.RepoDigests) {
 			l.Containers = max(l.Containers, users[name])
 		}
@@ -106,23 +112,19 @@ func imageListCommand() *cobra.Command {
 each has, also those that have ended. With --pulling, list the pulls that are under
 way, whoever requested them, with their progress.`,
 		Args: cobra.NoArgs,
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
 			if pulling {
-				resp, err := daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
+				resp, err := cri.Daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
 				if err != nil {
 					return err
 				}
-				return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return pullTable(resp.GetPulls(), r.Wide()).Write(w) })
+				return r.Print(c.OutOrStdout(), resp, pullTable(resp.GetPulls(), r.Wide()).Write)
 			}
-			return r.CRI(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				all, err := listImages(ctx, images, runtime, nil)
-				if err != nil {
-					return err
-				}
-				return output.Encode(c.OutOrStdout(), r.Output, struct {
-					Images []listedImage `json:"images"`
-				}{all}, func(w io.Writer) error { return imageTable(all, r.Wide()).Write(w) })
-			})
+			all, err := listImages(ctx, cri, nil)
+			if err != nil {
+				return err
+			}
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"images": all}, imageTable(all, r.Wide()).Write)
 		}),
 	}
 	r.Flags(c)
@@ -153,21 +155,19 @@ func imageInspectCommand() *cobra.Command {
 		Long: `Show what an image is, by its name or ID: names, size, user, and the configuration that
 it was built with.`,
 		Args: cobra.ExactArgs(1),
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			return r.CRI(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
-				resp, err := images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(args[0], handler), Verbose: true})
-				if err != nil {
-					return err
-				}
-				if resp.GetImage() == nil {
-					return fmt.Errorf("image %q is not on this node; pull it with \"berth image pull %s\"", args[0], args[0])
-				}
-				form := r.Output
-				if form != "yaml" {
-					form = "json"
-				}
-				return output.Encode(c.OutOrStdout(), form, inspect(resp), nil)
-			})
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			resp, err := cri.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(args[0], handler), Verbose: true})
+			if err != nil {
+				return err
+			}
+			if resp.GetImage() == nil {
+				return fmt.Errorf("image %q is not on this node; pull it with \"berth image pull %s\"", args[0], args[0])
+			}
+			form := r.Output
+			if form != "yaml" {
+				form = "json"
+			}
+			return output.Encode(c.OutOrStdout(), form, inspect(resp), nil)
 		}),
 	}
 	r.Flags(c)
@@ -176,21 +176,13 @@ it was built with.`,
 }
 
 type inspectedImage struct {
-	ID          string   `json:"id"`
-	RepoTags    []string `json:"repoTags"`
-	RepoDigests []string `json:"repoDigests"`
-	Size        uint64   `json:"size"`
-	Pinned      bool     `json:"pinned"`
+	imageFacts
 	// Info is what the backend adds: the configuration.
 	Info map[string]any `json:"info,omitempty"`
 }
 
 func inspect(resp *runtimeapi.ImageStatusResponse) inspectedImage {
-	i := resp.GetImage()
-	out := inspectedImage{
-		ID: i.GetId(), RepoTags: i.GetRepoTags(), RepoDigests: i.GetRepoDigests(), Size: i.GetSize(), Pinned: i.GetPinned(),
-		Info: map[string]any{},
-	}
+	out := inspectedImage{factsOf(resp.GetImage()), map[string]any{}}
 	for key, text := range resp.GetInfo() {
 		var v any
 		if json.Unmarshal([]byte(text), &v) != nil {
@@ -221,20 +213,18 @@ container has, also one that exited, needs --force; what the container runs on s
 disk until it is removed. Pinned images are removed, too. The kubelet pulls an image again
 when a pod needs it.`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			return r.CRI(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				var errs []error
-				for _, name := range args {
-					removed, err := removeImage(ctx, images, runtime, name, force)
-					if err != nil {
-						errs = append(errs, fmt.Errorf("%s: %w", name, daemon.Explain(err)))
-					}
-					for _, n := range removed {
-						fmt.Fprintln(c.OutOrStdout(), "removed", n)
-					}
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			var errs []error
+			for _, name := range args {
+				removed, err := removeImage(ctx, cri, name, force)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", name, cri.Daemon.Explain(err)))
 				}
-				return errors.Join(errs...)
-			})
+				for _, n := range removed {
+					fmt.Fprintln(c.OutOrStdout(), "removed", n)
+				}
+			}
+			return errors.Join(errs...)
 		}),
 	}
 	r.Flags(c)
@@ -244,8 +234,8 @@ when a pod needs it.`,
 
 // removeImage returns the names that are gone. It fails for an image that is not there, which
 // the CRI does not.
-func removeImage(ctx context.Context, images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient, name string, force bool) (removed []string, err error) {
-	found, err := listImages(ctx, images, runtime, &runtimeapi.ImageFilter{Image: spec(name, "")})
+func removeImage(ctx context.Context, cri cli.CRI, name string, force bool) (removed []string, err error) {
+	found, err := listImages(ctx, cri, &runtimeapi.ImageFilter{Image: spec(name, "")})
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +248,7 @@ func removeImage(ctx context.Context, images runtimeapi.ImageServiceClient, runt
 			return nil, status.Errorf(codes.FailedPrecondition, "%s with this image (%s); remove the pods first, or use --force", output.Count(i.Containers, "container", "containers"), strings.Join(i.names(), ", "))
 		}
 	}
-	_, err = images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(name, "")})
-	if err != nil {
+	if _, err := cri.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(name, "")}); err != nil {
 		return nil, err
 	}
 	return removed, nil
@@ -274,34 +263,32 @@ func imagePruneCommand() *cobra.Command {
 		Long: `Remove the images that no container has, also none that has ended, and that are not
 pinned. With --dry-run, only show them.`,
 		Args: cobra.NoArgs,
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
-			return r.CRI(ctx, daemon, func(images runtimeapi.ImageServiceClient, runtime runtimeapi.RuntimeServiceClient) error {
-				all, err := listImages(ctx, images, runtime, nil)
-				if err != nil {
-					return err
-				}
-				done, freed := "removed", int64(0)
-				if dryRun {
-					done = "would remove"
-				}
-				var errs []error
-				for _, i := range unused(all) {
-					if !dryRun {
-						if _, err := images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(i.ID, "")}); err != nil {
-							errs = append(errs, fmt.Errorf("%s: %w", i.names()[0], daemon.Explain(err)))
-							continue
-						}
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
+			all, err := listImages(ctx, cri, nil)
+			if err != nil {
+				return err
+			}
+			done, freed := "removed", int64(0)
+			if dryRun {
+				done = "would remove"
+			}
+			var errs []error
+			for _, i := range unused(all) {
+				if !dryRun {
+					if _, err := cri.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(i.ID, "")}); err != nil {
+						errs = append(errs, fmt.Errorf("%s: %w", i.names()[0], cri.Daemon.Explain(err)))
+						continue
 					}
-					freed += int64(i.Size) //nolint:gosec // it is of a disk
-					fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
 				}
-				if freed == 0 && len(errs) == 0 {
-					fmt.Fprintln(c.OutOrStdout(), "nothing to remove")
-					return nil
-				}
-				fmt.Fprintf(c.OutOrStdout(), "%s %s of compressed layers\n", done, cli.Size(freed))
-				return errors.Join(errs...)
-			})
+				freed += int64(i.Size) //nolint:gosec // it is of a disk
+				fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
+			}
+			if freed == 0 && len(errs) == 0 {
+				fmt.Fprintln(c.OutOrStdout(), "nothing to remove")
+				return nil
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s %s of compressed layers\n", done, cli.Size(freed))
+			return errors.Join(errs...)
 		}),
 	}
 	r.Flags(c)
@@ -319,13 +306,15 @@ func unused(all []listedImage) (out []listedImage) {
 	return out
 }
 
-func imageNames(ctx context.Context, r *cli.Remote, daemon *client.Client) (names []string) {
-	_ = r.CRI(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
-		found, err := images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-		for _, i := range found.GetImages() {
-			names = append(names, i.GetRepoTags()...)
-		}
-		return err
-	})
+func imageNames(ctx context.Context, daemon *client.Client) (names []string) {
+	cri, err := cli.ConnectCRI(ctx, daemon)
+	if err != nil {
+		return nil
+	}
+	defer cri.Close()
+	found, _ := cri.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	for _, i := range found.GetImages() {
+		names = append(names, i.GetRepoTags()...)
+	}
 	return names
 }

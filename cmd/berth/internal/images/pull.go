@@ -36,37 +36,33 @@ for it; the next pull resumes where it ended.`,
 		Example: "  berth image pull registry.example/app:1\n  berth image pull --handler kata registry.example/app:1\n" +
 			"  echo user:password | berth image pull --creds-file - registry.example/app:1",
 		Args: cobra.ExactArgs(1),
-		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
 			auth, err := cli.ReadCredentials(credentials, c.InOrStdin())
 			if err != nil {
 				return commandline.Misused(c, err)
 			}
-			return r.CRI(ctx, daemon, func(images runtimeapi.ImageServiceClient, _ runtimeapi.RuntimeServiceClient) error {
-				begin := time.Now()
-				end := func(bool) {}
-				if !quiet {
-					end = showPull(ctx, c.ErrOrStderr(), daemon, args[0])
-				}
-				if plainHTTP {
-					ctx = metadata.AppendToOutgoingContext(ctx, image.PlainHTTP, "true")
-				}
-				resp, err := images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec(args[0], handler), Auth: auth})
-				end(err == nil)
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(c.OutOrStdout(), "%s\n", resp.GetImageRef())
-				if !quiet {
-					fmt.Fprintf(c.ErrOrStderr(), "pulled in %s\n", cli.Took(time.Since(begin)))
-				}
-				return nil
-			})
+			begin := time.Now()
+			end := func(bool) {}
+			if !quiet {
+				end = showPull(ctx, c.ErrOrStderr(), cri.Daemon, args[0])
+			}
+			if plainHTTP {
+				ctx = metadata.AppendToOutgoingContext(ctx, image.PlainHTTP, "true")
+			}
+			resp, err := cri.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec(args[0], handler), Auth: auth})
+			end(err == nil)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.OutOrStdout(), resp.GetImageRef())
+			if !quiet {
+				fmt.Fprintf(c.ErrOrStderr(), "pulled in %s\n", cli.Took(time.Since(begin)))
+			}
+			return nil
 		}),
 	}
 	r.Flags(c)
-	if err := c.Flags().MarkHidden("output"); err != nil {
-		panic("berth: " + err.Error()) // the flag is there
-	}
+	c.Flags().Lookup("output").Hidden = true
 	r.HandlerFlag(c, &handler, "pull for pods of this handler (default: the default handler)")
 	c.Flags().StringVar(&credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
 	c.Flags().BoolVar(&plainHTTP, "plain-http", false, "ask a registry that has no hosts.toml without TLS; anyone on the way can read the credentials")

@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,7 +30,7 @@ berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a re
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return eventTable(resp.GetEvents(), r.Wide()).Write(w) })
+			return r.Print(c.OutOrStdout(), resp, eventTable(resp.GetEvents(), r.Wide()).Write)
 		}),
 	}
 	r.Flags(c)

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -39,7 +38,7 @@ spent the time in. Parts that were at the same time do not add up.`,
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return podTable(resp.GetPods(), r.Wide()).Write(w) })
+			return r.Print(c.OutOrStdout(), resp, podTable(resp.GetPods(), r.Wide()).Write)
 		}),
 	}
 	r.Flags(c)

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +23,7 @@ func printStarts(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *c
 	slices.SortStableFunc(resp.GetStarts(), func(a, b *adminv1.PodStart) int {
 		return int(b.GetTook().AsDuration() - a.GetTook().AsDuration())
 	})
-	return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return startTable(resp.GetStarts(), r.Wide()).Write(w) })
+	return r.Print(c.OutOrStdout(), resp, startTable(resp.GetStarts(), r.Wide()).Write)
 }
 
 func startTable(starts []*adminv1.PodStart, wide bool) *output.Table {

@@ -3,13 +3,13 @@ package node
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -40,7 +40,7 @@ which a prefix is enough.`,
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, func(w io.Writer) error { return showPlace(w, resp) })
+			return r.Print(c.OutOrStdout(), resp, output.Fields(place(resp)))
 		}),
 	}
 	r.Flags(c)
@@ -65,9 +65,9 @@ func podNamed(ctx context.Context, daemon *client.Client, name string) (string, 
 	return found.GetId(), nil
 }
 
-func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
+func place(at *adminv1.WhereIsResponse) [][2]string {
 	p, pin := at.GetPod(), at.GetPod().GetPin()
-	lines := []struct{ what, text string }{
+	fields := [][2]string{
 		{"sandbox", at.GetSandbox()},
 		{"container", at.GetContainer()},
 		{"pod", p.GetNamespace() + "/" + p.GetName()},
@@ -84,17 +84,8 @@ func showPlace(w io.Writer, at *adminv1.WhereIsResponse) error {
 		}[pinWord(pin)]},
 	}
 	for _, b := range pin.GetBinaries() {
-		lines = append(lines, []struct{ what, text string }{
-			{"binary", strings.TrimSpace(b.GetPath() + " " + b.GetVersion())}, {"runs", b.GetRuns()}, {"sha256", b.GetDigest()},
-		}...)
+		fields = append(fields, [2]string{"binary", strings.TrimSpace(b.GetPath() + " " + b.GetVersion())},
+			[2]string{"runs", b.GetRuns()}, [2]string{"sha256", b.GetDigest()})
 	}
-	for _, line := range lines {
-		if line.text == "" {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "%-11s %s\n", line.what+":", line.text); err != nil {
-			return err
-		}
-	}
-	return nil
+	return fields
 }

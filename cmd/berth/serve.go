@@ -53,8 +53,7 @@ func serveCommand(f *serveFlags) *cobra.Command {
 
 func serve(c *cobra.Command, f serveFlags) error {
 	// First of all: from now on SIGHUP does not end the process.
-	hangups := make(chan struct{}, 1)
-	ctx, done := untilSignal(c.Context(), hangups)
+	ctx, hangups, done := untilSignal(c.Context())
 	defer done()
 	if err := coredump.Forbid(); err != nil { // credentials of registries
 		return err

@@ -33,8 +33,7 @@ func TestSignals(t *testing.T) {
 	for _, end := range []unix.Signal{unix.SIGTERM, unix.SIGINT} {
 		seen := make(chan os.Signal, 2)
 		signal.Notify(seen, end)
-		hangups := make(chan struct{}, 1)
-		ctx, done := untilSignal(t.Context(), hangups)
+		ctx, hangups, done := untilSignal(t.Context())
 		// Uncaught, each of these would end the test here.
 		raise(t, unix.SIGHUP)
 		raise(t, unix.SIGPIPE)
@@ -65,7 +64,7 @@ func TestSignals(t *testing.T) {
 
 func TestSignalsEndWithTheParent(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
-	ctx, done := untilSignal(parent, make(chan struct{}, 1))
+	ctx, _, done := untilSignal(parent)
 	defer done()
 	cancel()
 	if !ended(ctx, time.Minute) {

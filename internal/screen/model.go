@@ -9,36 +9,33 @@ import (
 )
 
 // model is a screen as bubbletea has it: messages change it, and a view is drawn of it.
-type model[S any] struct {
+type model struct {
 	//nolint:containedctx // bubbletea calls what needs it
 	ctx    context.Context
-	source Source[S]
-	known  seen[S]
+	source Source
+	known  seen
 	// now is when something was known last.
 	now                   time.Time
 	width, height, scroll int
-	// page is of what is known now, for a width: keys and heights change nothing of it.
-	page      *Page
-	pageWidth int
 }
 
-type sampled[S any] struct {
-	sample S
-	err    error
-	at     time.Time
+type sampled struct {
+	view View
+	err  error
+	at   time.Time
 }
 
 // due: it is time for a sample.
 type due struct{}
 
-func (m *model[S]) Init() tea.Cmd { return m.sample }
+func (m *model) Init() tea.Cmd { return m.sample }
 
-func (m *model[S]) sample() tea.Msg {
-	sample, err := m.source.try(m.ctx)
-	return sampled[S]{sample, err, time.Now()}
+func (m *model) sample() tea.Msg {
+	view, err := m.source.try(m.ctx)
+	return sampled{view, err, time.Now()}
 }
 
-func (m *model[S]) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
@@ -47,9 +44,9 @@ func (m *model[S]) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, next
 	case due:
 		return m, m.sample
-	case sampled[S]:
-		m.known, m.now, m.page = m.known.with(msg.sample, msg.err, msg.at), msg.at, nil
-		if m.source.final(msg.err) {
+	case sampled:
+		m.known, m.now = m.known.with(msg.view, msg.err, msg.at), msg.at
+		if m.ended() {
 			return m, tea.Quit
 		}
 		return m, tea.Tick(m.source.Every, func(time.Time) tea.Msg { return due{} })
@@ -57,7 +54,10 @@ func (m *model[S]) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-func (m *model[S]) key(name string) tea.Cmd {
+// ended is whether the last sample failed for good.
+func (m *model) ended() bool { return m.known.err != nil && m.source.Final(m.known.err) }
+
+func (m *model) key(name string) tea.Cmd {
 	switch name {
 	case "q", "esc", "ctrl+c":
 		return tea.Quit
@@ -79,14 +79,10 @@ func (m *model[S]) key(name string) tea.Cmd {
 	return nil
 }
 
-func (m *model[S]) View() tea.View {
+func (m *model) View() tea.View {
 	var lines []Line
 	if m.width > 0 && m.height > 0 {
-		if m.page == nil || m.pageWidth != m.width {
-			page := m.source.page(m.known, m.now, m.width)
-			m.page, m.pageWidth = &page, m.width
-		}
-		lines, m.scroll = fit(*m.page, m.width, m.height, m.scroll)
+		lines, m.scroll = fit(m.source.page(m.known, m.now, m.width), m.width, m.height, m.scroll)
 	}
 	texts := make([]string, len(lines))
 	for i, l := range lines {

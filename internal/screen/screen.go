@@ -19,43 +19,48 @@ import (
 )
 
 // Source is what is shown, and how.
-type Source[S any] struct {
-	// Name is who is away when there is no sample: "berth".
+type Source struct {
+	// Name is what is away when there is no sample: "berth".
 	Name string
 	// Every is the time between samples, and Timeout bounds one.
 	Every, Timeout time.Duration
-	Sample         func(context.Context) (S, error)
-	// Final says that another try changes nothing about an error.
+	Sample         func(context.Context) (View, error)
+	// Final is whether another try changes nothing about an error.
 	Final func(error) bool
-	// View gets the last sample, nil before the first, and the columns of the screen; 0 is
-	// any number. Pure.
-	View func(sample *S, now time.Time, width int) Page
 }
 
+// View is the page of a sample at a time, on a screen of so many columns; 0 is any number.
+// Pure.
+type View func(now time.Time, width int) Page
+
 // seen is what is known so far.
-type seen[S any] struct {
-	sample *S
+type seen struct {
+	// view is that of the last sample, nil before the first.
+	view View
 	// away is when the first of the samples failed that failed since the last one.
 	away time.Time
 	err  error
 }
 
 // with is what is known after one more try. Pure.
-func (s seen[S]) with(sample S, err error, now time.Time) seen[S] {
-	if err != nil {
-		if s.err == nil {
-			s.away = now
-		}
-		s.err = err
-		return s
+func (s seen) with(view View, err error, now time.Time) seen {
+	if err == nil {
+		return seen{view: view}
 	}
-	return seen[S]{sample: &sample}
+	if s.err == nil {
+		s.away = now
+	}
+	s.err = err
+	return s
 }
 
 // page is the view of what is known. What was there before the source went away stays
 // to be seen.
-func (s Source[S]) page(known seen[S], now time.Time, width int) Page {
-	p := s.View(known.sample, now, width)
+func (s Source) page(known seen, now time.Time, width int) Page {
+	p := Page{Top: []Line{{s.Name, Title}}}
+	if known.view != nil {
+		p = known.view(now, width)
+	}
 	if known.err != nil {
 		since := now.Sub(known.away).Truncate(time.Second)
 		p.Top = append(p.Top, Line{fmt.Sprintf("%s is away since %s (%s), trying again every %s: %v",
@@ -65,14 +70,11 @@ func (s Source[S]) page(known seen[S], now time.Time, width int) Page {
 }
 
 // try makes a sample.
-func (s Source[S]) try(ctx context.Context) (S, error) {
+func (s Source) try(ctx context.Context) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	return s.Sample(ctx)
 }
-
-// final says that nothing is to be hoped for.
-func (s Source[S]) final(err error) bool { return err != nil && s.Final != nil && s.Final(err) }
 
 // Terminal says whether pages can be drawn there.
 func Terminal(in io.Reader, out io.Writer) bool {
@@ -90,7 +92,7 @@ func Terminal(in io.Reader, out io.Writer) bool {
 
 // Show draws pages on a terminal until somebody quits or ctx ends, which is how it is
 // meant to end. The terminal is as before then, whatever happened.
-func (s Source[S]) Show(ctx context.Context, in io.Reader, out io.Writer) error {
+func (s Source) Show(ctx context.Context, in io.Reader, out io.Writer) error {
 	// Who takes the terminal away gets it back as it was, too.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
@@ -99,41 +101,33 @@ func (s Source[S]) Show(ctx context.Context, in io.Reader, out io.Writer) error 
 	if os.Getenv("NO_COLOR") != "" { // whatever it is; bubbletea asks for a truth value
 		options = append(options, tea.WithEnvironment(append(os.Environ(), "NO_COLOR=1")))
 	}
-	last, err := tea.NewProgram(&model[S]{ctx: ctx, source: s}, options...).Run()
+	last, err := tea.NewProgram(&model{ctx: ctx, source: s}, options...).Run()
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("draw on the terminal: %w; use it without a terminal: \"... | cat\"", err)
 	}
-	if m, ok := last.(*model[S]); ok && s.final(m.known.err) {
+	if m, ok := last.(*model); ok && m.ended() {
 		return m.known.err
 	}
 	return nil
 }
 
-// Print writes pages as text, an empty line between them, until there are so many or
-// ctx ends; 0 is any number. If only one is wanted, it has to be there.
-func (s Source[S]) Print(ctx context.Context, out io.Writer, pages int) error {
-	var known seen[S]
-	for n := 1; ; n++ {
-		sample, err := s.try(ctx)
-		if ctx.Err() != nil {
+// Print writes pages as text, an empty line between them, until ctx ends.
+func (s Source) Print(ctx context.Context, out io.Writer) error {
+	var known seen
+	for separator := ""; ; separator = "\n" {
+		view, err := s.try(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if s.final(err) || err != nil && pages == 1 {
+		case err != nil && s.Final(err):
 			return err
 		}
-		known = known.with(sample, err, time.Now())
-		text := s.page(known, time.Now(), 0).plain()
-		if n > 1 {
-			text = "\n" + text
-		}
-		if _, err := io.WriteString(out, text); err != nil {
+		known = known.with(view, err, time.Now())
+		if _, err := io.WriteString(out, separator+s.page(known, time.Now(), 0).plain()); err != nil {
 			return err
-		}
-		if n == pages {
-			return nil
 		}
 		select {
 		case <-ctx.Done():

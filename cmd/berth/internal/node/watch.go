@@ -36,18 +36,17 @@ type nodeSample struct {
 	starts   []*adminv1.PodStart // newest first
 }
 
-func nodeSource(daemon *client.Client, every time.Duration) screen.Source[nodeSample] {
-	return screen.Source[nodeSample]{
+func nodeSource(daemon *client.Client, every time.Duration) screen.Source {
+	return screen.Source{
 		Name: "berth", Every: every, Timeout: watchTimeout,
-		Sample: func(ctx context.Context) (nodeSample, error) {
+		Sample: func(ctx context.Context) (screen.View, error) {
 			s, err := sampleNode(ctx, daemon)
-			return s, daemon.Explain(err)
+			return s.page, daemon.Explain(err)
 		},
 		Final: func(err error) bool {
 			var e *client.Error
 			return errors.As(err, &e) && (e.Code == codes.PermissionDenied || e.Code == codes.Unimplemented)
 		},
-		View: nodePage,
 	}
 }
 
@@ -67,11 +66,8 @@ func sampleNode(ctx context.Context, daemon *client.Client) (nodeSample, error) 
 	return nodeSample{status, handlers.GetHandlers(), starts.GetStarts()}, nil
 }
 
-// nodePage is what there is to see of a node. Pure.
-func nodePage(s *nodeSample, now time.Time, width int) screen.Page {
-	if s == nil {
-		return screen.Page{Top: []screen.Line{{Text: "berth", Kind: screen.Title}}}
-	}
+// page is what there is to see of a node. Pure.
+func (s nodeSample) page(now time.Time, width int) screen.Page {
 	st := s.status
 	summary := fmt.Sprintf("%d of %d handlers accept pods, %s, %s per minute", st.GetHandlersReady(), st.GetHandlers(), output.Pods(st.GetPods()),
 		output.Count(perMinute(s.starts, "", now), "start", "starts"))
@@ -271,5 +267,5 @@ func watchNode(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *cli
 	if screen.Terminal(c.InOrStdin(), c.OutOrStdout()) {
 		return source.Show(ctx, c.InOrStdin(), c.OutOrStdout())
 	}
-	return source.Print(ctx, c.OutOrStdout(), 0)
+	return source.Print(ctx, c.OutOrStdout())
 }

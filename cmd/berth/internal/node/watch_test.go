@@ -75,14 +75,14 @@ func text(p screen.Page) string {
 
 func TestNodePage(t *testing.T) {
 	for name, c := range map[string]struct {
-		sample *nodeSample
+		sample nodeSample
 		width  int
 	}{
-		"wide": {new(watched()), 0}, "narrow": {new(watched()), 60}, "tiny": {new(watched()), 20},
-		"nothing": {nil, 80}, "idle": {&nodeSample{status: &adminv1.GetStatusResponse{Version: "1.2.3", StartedAt: timestamppb.New(watchedAt), Recovering: true}}, 80},
+		"wide": {watched(), 0}, "narrow": {watched(), 60}, "tiny": {watched(), 20},
+		"idle": {nodeSample{status: &adminv1.GetStatusResponse{Version: "1.2.3", StartedAt: timestamppb.New(watchedAt), Recovering: true}}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, path := text(nodePage(c.sample, watchedAt, c.width)), filepath.Join("testdata", "watch", name+".txt")
+			got, path := text(c.sample.page(watchedAt, c.width)), filepath.Join("testdata", "watch", name+".txt")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil { //nolint:gosec // a file of the sources
 					t.Fatal(err)
@@ -140,7 +140,7 @@ func TestCovered(t *testing.T) {
 		"a moment ago":           {span(remembered, 100*time.Millisecond), "in the last 1s: the daemon remembers 256 starts"},
 	} {
 		test.Equal(t, name, covered(c.starts, watchedAt), c.want)
-		page := text(nodePage(&nodeSample{status: &adminv1.GetStatusResponse{}, starts: c.starts}, watchedAt, 0))
+		page := text(nodeSample{status: &adminv1.GetStatusResponse{}, starts: c.starts}.page(watchedAt, 0))
 		if !strings.Contains(page, "by handler, "+c.want+"\n") {
 			t.Errorf("%s: it shows\n%s", name, page)
 		}

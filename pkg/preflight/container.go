@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Container returns what a container asks for that the handler of its pod lacks,
@@ -17,18 +19,7 @@ func Container(c *runtimeapi.ContainerConfig, h Handler) *Refusal {
 		return nil
 	}
 	sc := c.GetLinux().GetSecurityContext()
-	for _, check := range []func() *Refusal{
-		func() *Refusal { return targetPID(sc.GetNamespaceOptions(), h) },
-		func() *Refusal { return mounts(c.GetMounts(), h) },
-		func() *Refusal { return seccomp(sc, h) },
-		func() *Refusal { return appArmor(sc, h) },
-		func() *Refusal { return selinux(sc.GetSelinuxOptions(), h) },
-	} {
-		if l := check(); l != nil {
-			return l
-		}
-	}
-	return nil
+	return cmp.Or(targetPID(sc.GetNamespaceOptions(), h), mounts(c.GetMounts(), h), seccomp(sc, h), appArmor(sc, h), selinux(sc.GetSelinuxOptions(), h))
 }
 
 func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
@@ -121,7 +112,7 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath())
-	if !asked || sc.GetPrivileged() || h.ownKernel() || !h.Runtime.LacksSeccomp() {
+	if !asked || sc.GetPrivileged() || h.ownKernel() || h.Runtime.Seccomp() != capability.No {
 		return nil
 	}
 	return &Refusal{
@@ -134,7 +125,7 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal 
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
 	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
-	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || !h.Runtime.LacksAppArmor() {
+	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || h.Runtime.AppArmor() != capability.No {
 		return nil
 	}
 	return &Refusal{

@@ -6,6 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/printable"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Sandbox returns what a pod asks for that the handler lacks, or nil.
@@ -85,7 +86,7 @@ func UserNamespaces(h Handler) *Refusal {
 
 func selinux(o *runtimeapi.SELinuxOption, h Handler) *Refusal {
 	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
-	if !asked || h.ownKernel() || !h.Node.SELinux || !h.Runtime.LacksSELinux() {
+	if !asked || h.ownKernel() || !h.Node.SELinux || h.Runtime.SELinux() != capability.No {
 		return nil
 	}
 	return &Refusal{

@@ -21,9 +21,9 @@ func (b *builder) cgroups() {
 	switch {
 	case !b.Node.Systemd:
 		b.no(capability.SystemdCgroup, capability.Probed, "systemd does not run this node")
-	case rt.SupportsSystemdCgroup():
+	case rt.SystemdCgroup() == capability.Yes:
 		b.yes(capability.SystemdCgroup, capability.Declared, "")
-	case rt.Name != probe.Runsc && rt.LacksSystemdCgroup():
+	case rt.Name != probe.Runsc && rt.SystemdCgroup() == capability.No:
 		b.no(capability.SystemdCgroup, capability.Declared, "it was built without")
 	default:
 		b.unknown(capability.SystemdCgroup, "")

@@ -96,7 +96,7 @@ func counter(failing func(n int) error) Source {
 				return Page{Top: []Line{{fmt.Sprint(text, " in ", width), Title}}, Body: []Line{{"\x1b[2Jbody", Plain}}}
 			}, failing(n)
 		},
-		Final:  func(err error) bool { return err.Error() == "never" },
+		Final: func(err error) bool { return err.Error() == "never" },
 	}
 }
 

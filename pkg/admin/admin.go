@@ -13,43 +13,20 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Service is the management API. Its methods may be called at any time from any
+// service is the management API. Its methods may be called at any time from any
 // goroutine.
-type Service struct {
-	status
-	handlers
-	operations
-	registrations
-	configuration
-	pods
-	starts
-	images
-	unknownCalls
-}
-
-// unknownCalls are below the others, whose methods win.
-type unknownCalls struct {
+type service struct {
 	adminv1.UnimplementedAdminServer
+
+	o       Options
+	started time.Time
+	dropIns dropIns
+	// mu is held from before a drop-in is read until its change is in force or
+	// rolled back.
+	mu sync.Mutex
 }
 
-// New checks the options.
-func New(o Options) (*Service, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	d := dropIns{dir: o.DropIns, vendor: o.Vendor}
-	v := view{life: o.Lifecycle, dropIns: d}
-	return &Service{
-		status:        status{view: v, o: o, started: time.Now()},
-		handlers:      handlers{view: v, overheads: o.Overheads, failures: o.Failures},
-		operations:    operations{view: v, pods: o.Pods},
-		registrations: registrations{view: v, files: o.Files, mu: &sync.Mutex{}},
-		configuration: configuration{life: o.Lifecycle, files: o.Files},
-		pods:          pods{pods: o.Pods, life: o.Lifecycle},
-		starts:        starts{life: o.Lifecycle, known: o.Starts},
-		images:        images{life: o.Lifecycle, known: o.Images},
-	}, nil
+// Register serves the API on r, which must have been made with ServerOptions.
+func Register(r grpc.ServiceRegistrar, o Options) {
+	adminv1.RegisterAdminServer(r, &service{o: o, started: time.Now(), dropIns: dropIns{dir: o.DropIns, vendor: o.Vendor}})
 }
-
-// Register serves the API on s, which must have been made with ServerOptions.
-func (s *Service) Register(r grpc.ServiceRegistrar) { adminv1.RegisterAdminServer(r, s) }

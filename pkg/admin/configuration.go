@@ -13,19 +13,13 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// configuration tells what is in force, and puts the files in force.
-type configuration struct {
-	life  Lifecycle
-	files Files
-}
-
-func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
+func (s *service) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
 	if req.GetNoWait() {
-		c.life.Request(lifecycle.TriggerAdmin)
-		now := c.life.Current()
+		s.o.Lifecycle.Request(lifecycle.TriggerAdmin)
+		now := s.o.Lifecycle.Current()
 		return &adminv1.ReloadResponse{Generation: now.Generation, Digest: now.Digest}, nil
 	}
-	o, err := c.life.Reload(ctx, lifecycle.TriggerAdmin)
+	o, err := s.o.Lifecycle.Reload(ctx, lifecycle.TriggerAdmin)
 	if err != nil && o.Error == nil {
 		return nil, err // the reload itself was not made
 	}
@@ -34,13 +28,13 @@ func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (
 		Changes: changes(o), NeedsRestart: told(o.Diff.Pending),
 	}
 	// What is so now, whoever brought it: a watcher of files may have been first.
-	for _, h := range c.life.Handlers() {
+	for _, h := range s.o.Lifecycle.Handlers() {
 		if h.Configured && h.State.Phase == handler.NotReady {
 			resp.NotReady = append(resp.NotReady, h.Definition.Name)
 		}
 	}
 	if resp.Problems = problemsOf(o.Error); resp.Accepted {
-		resp.Problems = messages(c.life.Current().Config.Problems)
+		resp.Problems = messages(s.o.Lifecycle.Current().Config.Problems)
 	}
 	return resp, nil
 }
@@ -84,11 +78,11 @@ func told(changes []config.Change) []string {
 	return lines
 }
 
-func (c configuration) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
-	cfg := c.life.Current().Config
+func (s *service) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
+	cfg := s.o.Lifecycle.Current().Config
 	if req.GetFiles() {
 		var err error
-		if cfg, err = c.files.Read(ctx); err != nil {
+		if cfg, err = s.o.Files.Read(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -28,7 +28,7 @@ type offer struct {
 type offers map[string][]*offer
 
 // offers finds out what new pods of the handlers of these pods would get.
-func (p pods) offers(ctx context.Context, of []Pod) offers {
+func (s *service) offers(ctx context.Context, of []Pod) offers {
 	// Only pods with the same Definition can differ by their programs.
 	wanted := map[string]bool{}
 	for _, one := range of {
@@ -40,7 +40,7 @@ func (p pods) offers(ctx context.Context, of []Pod) offers {
 	defer cancel()
 	var asked sync.WaitGroup
 	all := offers{}
-	for _, h := range p.life.Handlers() {
+	for _, h := range s.o.Lifecycle.Handlers() {
 		if !h.Configured {
 			continue
 		}
@@ -55,7 +55,7 @@ func (p pods) offers(ctx context.Context, of []Pod) offers {
 		}
 		for _, o := range all[name] {
 			if wanted[o.digest] {
-				asked.Go(func() { o.ask(ctx, p.pods) })
+				asked.Go(func() { o.ask(ctx, s.o.Pods) })
 			}
 		}
 	}

@@ -2,8 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
-	"path/filepath"
 	"time"
 
 	"github.com/berth-cri/berth/pkg/config"
@@ -86,7 +84,7 @@ type Options struct {
 	Lifecycle Lifecycle
 	Pods      Pods
 	Files     Files
-	// DropIns is the directory where handlers are written to.
+	// DropIns is the directory where handlers are written to, an absolute path.
 	DropIns string
 	// Vendor is the directory whose files one of the same name in DropIns
 	// replaces; may be empty.
@@ -114,15 +112,4 @@ type Options struct {
 	CheckpointsDir string
 	// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
 	CheckpointsInUse func() []string
-}
-
-func (o *Options) check() error {
-	switch {
-	case o.Lifecycle == nil, o.Pods == nil, o.Files == nil, o.Recovering == nil, o.Faults == nil, o.Unresponsive == nil,
-		o.Overheads == nil, o.Failures == nil, o.Starts == nil, o.CheckpointsInUse == nil:
-		return errors.New("admin: a required field of Options is nil")
-	case !filepath.IsAbs(o.DropIns):
-		return errors.New("admin: Options.DropIns must be an absolute path")
-	}
-	return nil
 }

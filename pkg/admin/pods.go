@@ -11,16 +11,11 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-type pods struct {
-	pods Pods
-	life Lifecycle
-}
-
 func byAge(a, b Pod) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) }
 
-func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*adminv1.ListPodsResponse, error) {
+func (s *service) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*adminv1.ListPodsResponse, error) {
 	wanted := req.GetHandler()
-	all, err := p.pods.List(ctx)
+	all, err := s.o.Pods.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -28,26 +23,26 @@ func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*admi
 	if wanted != "" {
 		all = slices.DeleteFunc(all, func(one Pod) bool { return one.Handler != wanted })
 	}
-	current := p.offers(ctx, all)
+	current := s.offers(ctx, all)
 	resp := &adminv1.ListPodsResponse{}
 	for _, one := range all {
 		resp.Pods = append(resp.Pods, podMessage(one, current))
 	}
 	if len(resp.Pods) == 0 && wanted != "" {
-		if _, err := p.life.Handler(wanted); err != nil {
+		if _, err := s.o.Lifecycle.Handler(wanted); err != nil {
 			return nil, err
 		}
 	}
 	return resp, nil
 }
 
-func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv1.WhereIsResponse, error) {
-	at, err := p.pods.Find(req.GetId())
+func (s *service) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv1.WhereIsResponse, error) {
+	at, err := s.o.Pods.Find(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	resp := &adminv1.WhereIsResponse{Sandbox: at.Sandbox, Container: at.Container, Handler: at.Handler, Backend: at.Backend}
-	all, err := p.pods.List(ctx)
+	all, err := s.o.Pods.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +50,7 @@ func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv
 	if i < 0 {
 		return nil, fmt.Errorf("sandbox %s is being created or removed; try again: %w", at.Sandbox, errdefs.ErrNotFound)
 	}
-	resp.Pod = podMessage(all[i], p.offers(ctx, all[i:i+1]))
+	resp.Pod = podMessage(all[i], s.offers(ctx, all[i:i+1]))
 	return resp, nil
 }
 

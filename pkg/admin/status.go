@@ -15,14 +15,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// status answers how the daemon is.
-type status struct {
-	view
-	o       Options
-	started time.Time
-}
-
-func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
+func (s *service) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
 	c, all := s.o.Lifecycle.Current(), s.o.Lifecycle.Handlers()
 	resp := &adminv1.GetStatusResponse{
 		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
@@ -48,7 +41,7 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 }
 
 // overheads says which handlers' pods use more than is declared for them.
-func (s status) overheads(ctx context.Context, all []lifecycle.Handler) []string {
+func (s *service) overheads(ctx context.Context, all []lifecycle.Handler) []string {
 	var lines []string
 	for _, h := range all {
 		if above := s.o.Overheads.Of(ctx, h.Definition).Above(); above != "" {
@@ -97,22 +90,16 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 	return lines
 }
 
-// starts answers why pods were slow.
-type starts struct {
-	life  Lifecycle
-	known *observe.Starts
-}
-
-func (s starts) ListStarts(_ context.Context, req *adminv1.ListStartsRequest) (*adminv1.ListStartsResponse, error) {
+func (s *service) ListStarts(_ context.Context, req *adminv1.ListStartsRequest) (*adminv1.ListStartsResponse, error) {
 	resp := &adminv1.ListStartsResponse{}
 	wanted := req.GetHandler()
-	for _, p := range s.known.Recent() {
+	for _, p := range s.o.Starts.Recent() {
 		if wanted == "" || p.Handler == wanted {
 			resp.Starts = append(resp.Starts, startMessage(p))
 		}
 	}
 	if len(resp.Starts) == 0 && wanted != "" {
-		if _, err := s.life.Handler(wanted); err != nil {
+		if _, err := s.o.Lifecycle.Handler(wanted); err != nil {
 			return nil, err
 		}
 	}

@@ -29,7 +29,7 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		return nil
 	}
 	server, build, files, pool := d.options.Config.Server, d.options.Build, d.options.Loader, n.remotes.pool
-	service, err := admin.New(admin.Options{
+	options := admin.Options{
 		Lifecycle: n.handlers, Pods: adminPods{n.face, n.engine}, Files: files,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
@@ -43,16 +43,13 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 
 		CheckpointsDir:   filepath.Join(d.options.Config.Engine.Root, "pod-checkpoints"),
 		CheckpointsInUse: n.engine.CheckpointsInUse,
-	})
-	if err != nil {
-		return err
 	}
 	l, err := listenAdmin(ctx, server.Admin())
 	if err != nil {
 		return err
 	}
 	d.teardown.add("management socket", func(context.Context) error { return ignoreClosed(l.Close()) })
-	d.answerAdmin(l, service)
+	d.answerAdmin(l, options)
 	return nil
 }
 
@@ -69,9 +66,9 @@ func listenAdmin(ctx context.Context, path string) (net.Listener, error) {
 	return l, nil
 }
 
-func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
+func (d *Daemon) answerAdmin(l net.Listener, options admin.Options) {
 	server := grpc.NewServer(append(admin.ServerOptions(), grpc.MaxSendMsgSize(maxMessage))...)
-	service.Register(server)
+	admin.Register(server, options)
 	d.teardown.add("management server", func(context.Context) error {
 		server.Stop() // nothing of a pod hangs on these calls, and watchers never end
 		return nil

@@ -121,10 +121,7 @@ func setLog(l config.Log) error {
 	if err := log.SetFormat(log.OutputFormat(l.Format)); err != nil {
 		return fmt.Errorf("log.format: %w", err)
 	}
-	logrus.SetFormatter(printableMessages{logrus.StandardLogger().Formatter})
-	if isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM")) {
-		logrus.SetFormatter(forJournal{logrus.StandardLogger().Formatter})
-	}
+	logrus.SetFormatter(printableMessages{logrus.StandardLogger().Formatter, isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM"))})
 	return nil
 }
 

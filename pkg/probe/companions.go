@@ -2,11 +2,9 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -29,15 +27,10 @@ func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
 	if rt.Name != Runsc || isScript(path) && !hasBeside(path, sidecarDir) {
 		return nil, nil
 	}
-	_, err := run(ctx, path, sidecarFlag, "--version")
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return []string{sidecarDir}, nil
-	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
-		return nil, err
+	if _, err := run(ctx, path, sidecarFlag, "--version"); err != nil {
+		return nil, unlessExit(ctx, err) // a release before companions does not know the flag
 	}
-	return nil, nil // a release before companions does not know the flag
+	return []string{sidecarDir}, nil
 }
 
 // isScript reports whether a program is a wrapper: what it calls has its companions beside

@@ -167,6 +167,15 @@ func (r *Runtime) SystemdCgroup() capability.Answer {
 	return r.answer(r.linux().Cgroup.Systemd, "SYSTEMD")
 }
 
+// Cgroup is whether the runtime knows cgroups of a version, 1 or 2. No build tag is about that.
+func (r *Runtime) Cgroup(version int) capability.Answer {
+	said := r.linux().Cgroup.V1
+	if version == 2 {
+		said = r.linux().Cgroup.V2
+	}
+	return r.answer(said, "")
+}
+
 // AppArmor is whether the runtime sets AppArmor profiles.
 func (r *Runtime) AppArmor() capability.Answer {
 	return r.answer(r.linux().Apparmor.Enabled, "APPARMOR")

@@ -3,8 +3,6 @@ package rules
 import (
 	"fmt"
 
-	"github.com/opencontainers/runtime-spec/specs-go/features"
-
 	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
@@ -12,12 +10,8 @@ import (
 // cgroups: pods are in those of the version that the node limits them by.
 func (b *builder) cgroups() {
 	rt := b.Handler.Runtime
-	said := &features.Cgroup{}
-	if rt.Name != probe.Runsc && rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Cgroup != nil {
-		said = rt.Features.Linux.Cgroup
-	}
-	b.cgroup(capability.CgroupV1, 1, said.V1)
-	b.cgroup(capability.CgroupV2, 2, said.V2)
+	b.cgroup(capability.CgroupV1, 1)
+	b.cgroup(capability.CgroupV2, 2)
 	switch {
 	case !b.Node.Systemd:
 		b.no(capability.SystemdCgroup, capability.Probed, "systemd does not run this node")
@@ -30,28 +24,24 @@ func (b *builder) cgroups() {
 	}
 }
 
-// knowsBoth are runtimes that do not tell, and whose releases know both versions. runsc
-// declares neither version 2 nor systemd, and has both for its sandbox.
-func (b *builder) knowsBoth() bool {
+func (b *builder) cgroup(n capability.Name, version int) {
 	rt := b.Handler.Runtime
-	return rt.Name == probe.Runsc || rt.Features == nil && rt.Name == probe.Crun
-}
-
-func (b *builder) cgroup(n capability.Name, version int, said *bool) {
-	can, tells := b.knowsBoth(), b.knowsBoth()
-	if said != nil {
-		can, tells = *said, true
+	can := rt.Cgroup(version)
+	// runsc declares neither version 2 nor systemd, and has both for its sandbox. Releases of
+	// crun that do not tell know both versions.
+	if rt.Name == probe.Runsc || rt.Name == probe.Crun && rt.Features == nil {
+		can = capability.Yes
 	}
 	switch {
 	case b.Node.Cgroup != version:
 		note := fmt.Sprintf("this node has version %d", b.Node.Cgroup)
-		if can {
+		if can == capability.Yes {
 			note += fmt.Sprintf("; the runtime also supports %d", version)
 		}
 		b.no(n, capability.Probed, note)
-	case can:
+	case can == capability.Yes:
 		b.yes(n, capability.Declared, "")
-	case tells:
+	case can == capability.No:
 		b.no(n, capability.Declared, "it was built without")
 	default:
 		b.unknown(n, "")

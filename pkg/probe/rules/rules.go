@@ -19,9 +19,7 @@ import (
 // rule is what is the same for all runtimes of a kind. What no kind has is unknown.
 type rule struct {
 	name capability.Name
-	// ask is what preflight refuses; nil if it does not look at that.
-	ask request
-	is  map[kind]capability.Known
+	is   map[kind]capability.Known
 }
 
 func known(a capability.Answer, note string) capability.Known {
@@ -31,34 +29,40 @@ func known(a capability.Answer, note string) capability.Known {
 var yes = known(capability.Yes, "")
 
 var rules = []rule{
-	{capability.Privileged, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "on its own kernel, not on the host")}},
-	{capability.HostNetwork, asksNetwork, map[kind]capability.Known{sharing: yes, wasm: yes}},
-	{capability.HostPID, asksPID, map[kind]capability.Known{sharing: yes}},
-	{capability.HostIPC, asksIPC, map[kind]capability.Known{sharing: yes}},
-	{capability.MountPropagation, asksPropagation, map[kind]capability.Known{sharing: yes}},
-	{capability.BlockVolumes, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "its kernel has no driver for block devices")}},
-	{capability.Devices, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "only those that its kernel has a driver for")}},
-	{capability.Sysctls, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it ignores them")}},
-	{capability.UnmaskedProc, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
-	{capability.Exec, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes, wasm: known(capability.No, "a module runs in a process of its own, and nothing else can be started beside it")}},
-	{capability.PortForward, nil, map[kind]capability.Known{sharing: yes, gVisor: yes, wasm: yes, kata: known(capability.Yes, "to processes that listen on the pod's address, not only on 127.0.0.1 of the machine")}},
-	{capability.InPlaceResize, nil, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
+	{capability.Privileged, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "on its own kernel, not on the host")}},
+	{capability.HostNetwork, map[kind]capability.Known{sharing: yes, wasm: yes}},
+	{capability.HostPID, map[kind]capability.Known{sharing: yes}},
+	{capability.HostIPC, map[kind]capability.Known{sharing: yes}},
+	{capability.MountPropagation, map[kind]capability.Known{sharing: yes}},
+	{capability.BlockVolumes, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "its kernel has no driver for block devices")}},
+	{capability.Devices, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "only those that its kernel has a driver for")}},
+	{capability.Sysctls, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it ignores them")}},
+	{capability.UnmaskedProc, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
+	{capability.Exec, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes, wasm: known(capability.No, "a module runs in a process of its own, and nothing else can be started beside it")}},
+	{capability.PortForward, map[kind]capability.Known{sharing: yes, gVisor: yes, wasm: yes, kata: known(capability.Yes, "to processes that listen on the pod's address, not only on 127.0.0.1 of the machine")}},
+	{capability.InPlaceResize, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
 }
 
 // request is a pod or container that asks for one thing: it returns why preflight refuses it.
 type request func(preflight.Handler) *preflight.Refusal
 
-var (
-	asksNetwork     = sandbox(&runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE})
-	asksPID         = sandbox(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE})
-	asksIPC         = sandbox(&runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE})
-	asksPropagation = container(nil, &runtimeapi.Mount{Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL})
-	asksMappedMount = container(nil, &runtimeapi.Mount{UidMappings: mapping, GidMappings: mapping})
-	asksSeccomp     = container(&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}})
-	asksAppArmor    = container(&runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{}})
-	asksSELinux     = container(&runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}})
-	mapping         = []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
-)
+// asks are requests for all that preflight refuses pods by.
+var asks = map[capability.Name]request{
+	capability.HostNetwork:             sandbox(&runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}),
+	capability.HostPID:                 sandbox(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE}),
+	capability.HostIPC:                 sandbox(&runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE}),
+	capability.UserNamespaces:          preflight.UserNamespaces,
+	capability.IDMappedMounts:          container(nil, &runtimeapi.Mount{UidMappings: mapping, GidMappings: mapping}),
+	capability.RecursiveReadOnlyMounts: preflight.RecursiveReadOnly,
+	capability.MountPropagation:        container(nil, &runtimeapi.Mount{Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL}),
+	capability.Seccomp:                 container(&runtimeapi.LinuxContainerSecurityContext{Seccomp: &runtimeapi.SecurityProfile{}}),
+	capability.AppArmor:                container(&runtimeapi.LinuxContainerSecurityContext{Apparmor: &runtimeapi.SecurityProfile{}}),
+	capability.SELinux:                 container(&runtimeapi.LinuxContainerSecurityContext{SelinuxOptions: &runtimeapi.SELinuxOption{Level: "s0"}}),
+	capability.Checkpoint:              preflight.Checkpoints,
+	capability.PodCheckpoint:           preflight.PodCheckpoints,
+}
+
+var mapping = []*runtimeapi.IDMapping{{HostId: 1 << 16, Length: 1 << 16}}
 
 func sandbox(o *runtimeapi.NamespaceOption) request {
 	config := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{

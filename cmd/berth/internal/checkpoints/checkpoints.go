@@ -158,7 +158,7 @@ fails if one is damaged. -o json is the manifest, with the configurations of the
 containers, and all that is in their environment.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			ctx, stop := signal.NotifyContext(cli.ContextOf(c), unix.SIGINT, unix.SIGTERM)
+			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
 			release, err := directory.Use(args[0])
 			if err != nil {
@@ -255,7 +255,7 @@ func inUse(r *cli.Remote, c *cobra.Command) func() ([]string, error) {
 			return nil, err
 		}
 		defer daemon.Close()
-		ctx, cancel := context.WithTimeout(cli.ContextOf(c), cli.CallTimeout)
+		ctx, cancel := context.WithTimeout(c.Context(), cli.CallTimeout)
 		defer cancel()
 		status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 		switch {

@@ -35,7 +35,12 @@ berth-checkpoint-prune.timer runs this every hour.`,
 				return err
 			}
 			if !dryRun && dir != "" {
-				if err := finishRemovals(dir); err != nil {
+				at, err := filepath.EvalSymlinks(dir)
+				if err != nil {
+					return err
+				}
+				// What interrupted removals left.
+				if err := directory.Finish(at); err != nil {
 					return err
 				}
 			}
@@ -60,15 +65,6 @@ berth-checkpoint-prune.timer runs this every hour.`,
 	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints are removed")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
 	return c
-}
-
-// finishRemovals removes what interrupted removals left in a directory, by whatever path.
-func finishRemovals(path string) error {
-	dir, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return err
-	}
-	return directory.Finish(dir)
 }
 
 // expired returns the checkpoints to remove, the oldest first: all but keep of each pod, and those

@@ -45,7 +45,7 @@ func (k *carrier) carry(c *cobra.Command, f func(ctx context.Context, registry a
 	shown := cli.NewProgress(c.ErrOrStderr())
 	defer shown.End()
 	k.Progress = func(name string, bytes int64) { shown.Step("%s, %s", name, cli.Size(bytes)) }
-	ctx, stop := signal.NotifyContext(cli.ContextOf(c), unix.SIGINT, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	return f(ctx, k.Registry)
 }

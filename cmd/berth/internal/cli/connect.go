@@ -144,18 +144,10 @@ func (r *Remote) Complete(names func(context.Context, *client.Client) []string) 
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer daemon.Close()
-		ctx, cancel := context.WithTimeout(ContextOf(c), completionTimeout)
+		ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 		defer cancel()
 		return names(ctx, daemon), cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// ContextOf is the context of a command, which one that only completes does not have.
-func ContextOf(c *cobra.Command) context.Context {
-	if ctx := c.Context(); ctx != nil {
-		return ctx
-	}
-	return context.Background()
 }
 
 // CompleteHandlers completes the first argument by the daemon's handlers.

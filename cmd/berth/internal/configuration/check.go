@@ -95,17 +95,14 @@ func check(ctx context.Context, o config.Options, form string, stdout, stderr io
 		cfg = &config.Config{}
 	}
 	verdict, code := judge(len(mistakes), len(lacks))
-	if err := output.Encode(stdout, form, foundIn(cfg, warnings, mistakes, lacks, verdict), func(w io.Writer) error {
-		summarize(cfg, w)
-		printNotes(cfg.ImportNotes, w)
-		for _, text := range warnings {
-			fmt.Fprintln(w, "warning:", text)
-		}
-		if code == 0 {
-			fmt.Fprintln(w, verdict)
-		}
-		return nil
-	}); err != nil {
+	lines := append(summary(cfg), noteLines(cfg.ImportNotes)...)
+	for _, text := range warnings {
+		lines = append(lines, "warning: "+text)
+	}
+	if code == 0 {
+		lines = append(lines, verdict)
+	}
+	if err := output.Encode(stdout, form, foundIn(cfg, warnings, mistakes, lacks, verdict), output.Lines(lines)); err != nil {
 		fmt.Fprintln(stderr, err)
 		return commandline.Failed
 	}
@@ -143,16 +140,17 @@ func foundIn(cfg *config.Config, warnings []string, mistakes, lacks config.Probl
 	return c
 }
 
-// printNotes says what imported files say that berth does not follow.
-func printNotes(notes []config.ImportNote, w io.Writer) {
+// noteLines are about what imported files have that berth does not follow.
+func noteLines(notes []config.ImportNote) (lines []string) {
 	for _, n := range notes {
-		fmt.Fprintln(w, "note:", n)
+		lines = append(lines, "note: "+n.String())
 	}
+	return lines
 }
 
-func summarize(cfg *config.Config, w io.Writer) {
+func summary(cfg *config.Config) (lines []string) {
 	for _, file := range cfg.Sources {
-		fmt.Fprintf(w, "read %s\n", file)
+		lines = append(lines, "read "+file)
 	}
 	width := 0
 	for _, d := range cfg.Runtimes {
@@ -163,6 +161,7 @@ func summarize(cfg *config.Config, w io.Writer) {
 		if d.Name == cfg.DefaultRuntime {
 			mark = " (default)"
 		}
-		fmt.Fprintf(w, "%-*s  %-4s  %s  %s%s\n", width, d.Name, d.Type, cmp.Or(d.Path, d.Endpoint), d.Origin, mark)
+		lines = append(lines, fmt.Sprintf("%-*s  %-4s  %s  %s%s", width, d.Name, d.Type, cmp.Or(d.Path, d.Endpoint), d.Origin, mark))
 	}
+	return lines
 }

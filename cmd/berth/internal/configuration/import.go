@@ -61,7 +61,9 @@ func importFiles(paths []string, o config.Options, form string, stdout, stderr i
 	}); err != nil {
 		return err
 	}
-	printNotes(t.Notes, stderr)
+	if err := output.Lines(noteLines(t.Notes))(stderr); err != nil {
+		return err
+	}
 	switch mistakes, lacks := t.Problems.Split(); {
 	case len(lacks) > 0 && len(mistakes) == 0:
 		return commandline.Found("some handlers cannot be served on this machine:\n%w", lacks)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -177,19 +178,19 @@ func overheadTable(wide bool) *output.Table {
 
 func addOverhead(t *output.Table, name string, o *adminv1.Overhead) {
 	e := o.GetLive()
-	row := []string{name, podsCell(e)}
-	if e == nil {
-		t.Add(append(row, "-", "-", "-", "-", "-", "-", declaredCell(o), "no data: "+o.GetNoLiveReason())...)
-		return
+	measured := "no data: " + o.GetNoLiveReason()
+	if e != nil {
+		measured = cli.Ago(e.GetMeasuredAt().AsTime())
 	}
-	memory, cpu := e.GetMemoryBytes(), e.GetCpuNanocores()
-	row = append(row, mebibytes(memory.GetP50()), mebibytes(memory.GetP95()), mebibytes(memory.GetMax()))
-	if cpu == nil {
-		row = append(row, "-", "-", "-")
-	} else {
-		row = append(row, millicores(cpu.GetP50()), millicores(cpu.GetP95()), millicores(cpu.GetMax()))
+	t.Add(slices.Concat([]string{name, podsCell(e)}, cells(e.GetMemoryBytes(), mebibytes), cells(e.GetCpuNanocores(), millicores),
+		[]string{declaredCell(o), measured})...)
+}
+
+func cells(d *adminv1.OverheadDistribution, text func(uint64) string) []string {
+	if d == nil {
+		return []string{"-", "-", "-"}
 	}
-	t.Add(append(row, declaredCell(o), cli.Ago(e.GetMeasuredAt().AsTime()))...)
+	return []string{text(d.GetP50()), text(d.GetP95()), text(d.GetMax())}
 }
 
 // podsCell is how many pods were measured, and for CPU use if that is another number.
@@ -228,21 +229,17 @@ func podFixed(w io.Writer, name string, o *adminv1.Overhead) error {
 		return fmt.Errorf("no data: %s", o.GetNoLiveReason())
 	}
 	e := overhead.Estimate{Memory: overhead.Distribution{P95: live.GetMemoryBytes().GetP95()}, CPU: overhead.Distribution{P95: live.GetCpuNanocores().GetP95()}}
-	fixed := e.Fixed()
+	fixed := map[string]string{}
+	if n := e.Fixed().CPU; n > 0 {
+		fixed["cpu"] = fmt.Sprintf("%dm", n)
+	}
+	if n := e.Fixed().Memory; n > 0 {
+		fixed["memory"] = fmt.Sprintf("%dMi", n>>20)
+	}
 	unknown := ""
 	if live.GetCpuNanocores() == nil {
 		unknown = "; their CPU use is not measured yet"
 	}
-	fmt.Fprintf(w, "# p95 of handler %s, pods measured: %s, %s%s\noverhead:\n  podFixed:", name, podsCell(live), live.GetMeasuredAt().AsTime().Format(time.RFC3339), unknown)
-	if fixed == (overhead.Declared{}) {
-		fmt.Fprint(w, " {}")
-	}
-	if fixed.CPU > 0 {
-		fmt.Fprintf(w, "\n    cpu: %dm", fixed.CPU)
-	}
-	if fixed.Memory > 0 {
-		fmt.Fprintf(w, "\n    memory: %dMi", fixed.Memory>>20)
-	}
-	_, err := fmt.Fprintln(w)
-	return err
+	fmt.Fprintf(w, "# p95 of handler %s, pods measured: %s, %s%s\n", name, podsCell(live), live.GetMeasuredAt().AsTime().Format(time.RFC3339), unknown)
+	return output.Encode(w, "yaml", map[string]any{"overhead": map[string]any{"podFixed": fixed}}, nil)
 }

@@ -102,7 +102,7 @@ func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name str
 	return func(pulled bool) {
 		stop()
 		<-done
-		show.End(pulled)
+		show.end(pulled)
 	}
 }
 
@@ -122,8 +122,8 @@ const unpackedStage = "unpacked"
 
 type pullView interface {
 	now(p *adminv1.Pull)
-	// End is called once, after the last now.
-	End(pulled bool)
+	// end is called once, after the last now.
+	end(pulled bool)
 }
 
 // pullLines tells of each layer when it is unpacked.
@@ -149,8 +149,8 @@ func (v *pullLines) tell(l *adminv1.PullLayer) {
 	}
 }
 
-// End tells of the layers that came after somebody looked for the last time.
-func (v *pullLines) End(pulled bool) {
+// end tells of the layers that came after somebody looked for the last time.
+func (v *pullLines) end(pulled bool) {
 	for _, l := range v.last.GetLayers() {
 		if pulled {
 			v.tell(l)
@@ -204,7 +204,7 @@ func (v *pullBars) now(p *adminv1.Pull) {
 	}
 }
 
-func (v *pullBars) End(pulled bool) {
+func (v *pullBars) end(pulled bool) {
 	for _, b := range v.bars {
 		if pulled {
 			b.stage.Store(unpackedStage)

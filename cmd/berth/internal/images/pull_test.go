@@ -40,12 +40,12 @@ func TestLayersThatCameLast(t *testing.T) {
 				v := view(&shown)
 				v.now(half)
 				v.now(half)
-				v.End(pulled)
+				v.end(pulled)
 				if !strings.Contains(shown.String(), want) || strings.Contains(shown.String(), "second unpacked") != pulled {
 					t.Errorf("pulled is %v, shown %q", pulled, &shown)
 				}
 			}
 		})
 	}
-	(&pullLines{}).End(true)
+	(&pullLines{}).end(true)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cri/berth/cmd/berth/internal/cli"
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/internal/screen"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -45,7 +46,13 @@ pipe or a file gets the same as text, each time.`,
 				return commandline.Misused(c, fmt.Errorf("--every is less than %s", watchEvery))
 			}
 			r.Timeout = 0
-			return r.With(c, func(ctx context.Context, daemon *client.Client) error { return watchNode(ctx, r, c, daemon, every) })
+			return r.With(c, func(ctx context.Context, daemon *client.Client) error {
+				source := nodeSource(daemon, every)
+				if screen.Terminal(c.InOrStdin(), c.OutOrStdout()) {
+					return source.Show(ctx, c.InOrStdin(), c.OutOrStdout())
+				}
+				return source.Print(ctx, c.OutOrStdout())
+			})
 		}
 		if c.Flags().Changed("every") {
 			return commandline.Misused(c, errors.New("--every needs --watch"))

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
 	"github.com/berth-cri/berth/cmd/berth/internal/cli"
@@ -259,13 +258,4 @@ func p95(starts []*adminv1.PodStart, handler string, part func(*adminv1.PodStart
 	}
 	slices.Sort(all)
 	return cli.Took(all[(len(all)*95+99)/100-1])
-}
-
-// watchNode shows the daemon until somebody ends that.
-func watchNode(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, every time.Duration) error {
-	source := nodeSource(daemon, every)
-	if screen.Terminal(c.InOrStdin(), c.OutOrStdout()) {
-		return source.Show(ctx, c.InOrStdin(), c.OutOrStdout())
-	}
-	return source.Print(ctx, c.OutOrStdout())
 }

@@ -55,20 +55,18 @@ func (s *service) offers(ctx context.Context, of []Pod) offers {
 		}
 		for _, o := range all[name] {
 			if wanted[o.digest] {
-				asked.Go(func() { o.ask(ctx, s.o.Pods) })
+				asked.Go(func() {
+					// They stay unknown if this fails: the handler's state has why, as soon as it
+					// is more than a moment.
+					if programs, err := s.o.Pods.Installed(ctx, o.definition); err == nil {
+						o.programs = programs
+					}
+				})
 			}
 		}
 	}
 	asked.Wait()
 	return all
-}
-
-// ask leaves the programs unknown if they cannot be found out: the handler's state
-// says why, as soon as that is more than a moment.
-func (o *offer) ask(ctx context.Context, installed Pods) {
-	if programs, err := installed.Installed(ctx, o.definition); err == nil {
-		o.programs = programs
-	}
 }
 
 // lack says what new pods get that a pod has not, or nothing. Pure.

@@ -51,15 +51,6 @@ func (s *service) overheads(ctx context.Context, all []lifecycle.Handler) []stri
 	return lines
 }
 
-// failing says that the last starts of a ready handler failed, if they did: for what a self-check
-// pod does not have, such as an image, a network or volumes. Pure.
-func failing(state handler.State, s lifecycle.Starts) string {
-	if state.Phase != handler.Ready || s.InARow < lifecycle.FailuresInARow {
-		return ""
-	}
-	return fmt.Sprintf("%d starts in a row failed, the last at %s: %s", s.InARow, s.At.UTC().Format(time.RFC3339), s.Error)
-}
-
 // degraded is what an operator should mend. What operators did themselves, such
 // as cordon a handler, is not among it. Pure.
 func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, faults []string) []string {
@@ -71,8 +62,10 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
-		if fault := failing(h.State, h.Starts); fault != "" {
-			lines = append(lines, fmt.Sprintf("handler %s: %s", h.Definition.Name, fault))
+		// For what a self-check pod does not have, such as an image, a network or volumes.
+		if last := h.Starts; h.State.Phase == handler.Ready && last.InARow >= lifecycle.FailuresInARow {
+			lines = append(lines, fmt.Sprintf("handler %s: %d starts in a row failed, the last at %s: %s",
+				h.Definition.Name, last.InARow, last.At.UTC().Format(time.RFC3339), last.Error))
 		}
 		if fault := h.Rollout.Fault(); fault != "" {
 			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove candidate from the handler",

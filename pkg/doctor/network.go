@@ -92,17 +92,13 @@ func (n Node) cniDir(dir, otherwise string) []Finding {
 			continue
 		}
 		for _, plugin := range c.plugins {
-			if !n.hasPlugin(plugin) {
+			if !slices.ContainsFunc(n.Config.CNI.BinDirs, func(dir string) bool { return n.executable(filepath.Join(dir, plugin)) == "" }) {
 				found = append(found, fail(fmt.Sprintf("%s needs the plugin %s, which was not found in %s", c.file, plugin, strings.Join(n.Config.CNI.BinDirs, ", ")),
 					"install it (on Debian: apt-get install containernetworking-plugins), or correct cni.bin_dirs"))
 			}
 		}
 	}
 	return found
-}
-
-func (n Node) hasPlugin(name string) bool {
-	return slices.ContainsFunc(n.Config.CNI.BinDirs, func(dir string) bool { return n.executable(filepath.Join(dir, name)) == "" })
 }
 
 // nriDefault is where NRI plugins connect by custom.

@@ -19,7 +19,7 @@ func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 	if l := hostNamespaces(o, h); l != nil {
 		return l
 	}
-	if asksUserNamespace(o) {
+	if u := o.GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
 		if l := UserNamespaces(h); l != nil {
 			return l
 		}
@@ -49,11 +49,6 @@ func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 		}
 	}
 	return nil
-}
-
-func asksUserNamespace(o *runtimeapi.NamespaceOption) bool {
-	u := o.GetUsernsOptions()
-	return u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD
 }
 
 // UserNamespaces returns what keeps the handler's pods from having user

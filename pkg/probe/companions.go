@@ -24,8 +24,13 @@ const (
 )
 
 func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
-	if rt.Name != Runsc || isScript(path) && !hasBeside(path, sidecarDir) {
+	if rt.Name != Runsc {
 		return nil, nil
+	}
+	if isScript(path) {
+		if _, err := beside(path, []string{sidecarDir}); err != nil {
+			return nil, nil //nolint:nilerr // its companions are elsewhere
+		}
 	}
 	if _, err := run(ctx, path, sidecarFlag, "--version"); err != nil {
 		return nil, unlessExit(ctx, err) // a release before companions does not know the flag
@@ -44,11 +49,6 @@ func isScript(path string) bool {
 	start := make([]byte, 2)
 	_, err = io.ReadFull(f, start)
 	return err == nil && string(start) == "#!"
-}
-
-func hasBeside(path, name string) bool {
-	_, err := beside(path, []string{name})
-	return err == nil
 }
 
 // identify notes what the runtime consists of, given what was there before it was asked,

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 const (
@@ -51,13 +53,11 @@ func failure(ctx context.Context, err error, path string, args []string, stderr 
 		return transient{fmt.Errorf("%s timed out and was killed; see whether it hangs in a shell too, or what it waits for, as a disk or a network file system (dmesg): %w", line, errdefs.ErrUnavailable)}
 	}
 	err = passing(err, stderr)
+	quote := ""
 	if s := strings.TrimSpace(stderr); s != "" {
-		if len(s) > maxQuote {
-			s = s[:maxQuote] + "…"
-		}
-		return fmt.Errorf("%s: %w (%q); reinstall the runtime or correct the handler's runtime_path: %w", line, err, s, errdefs.ErrUnavailable)
+		quote = fmt.Sprintf(" (%q)", printable.Clip(s, maxQuote))
 	}
-	return fmt.Errorf("%s: %w; reinstall the runtime or correct the handler's runtime_path: %w", line, err, errdefs.ErrUnavailable)
+	return fmt.Errorf("%s: %w%s; reinstall the runtime or correct the handler's runtime_path: %w", line, err, quote, errdefs.ErrUnavailable)
 }
 
 // limited keeps the first maxOutput bytes and swallows the rest, so that the

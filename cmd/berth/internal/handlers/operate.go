@@ -98,12 +98,10 @@ func (ch change) command() *cobra.Command {
 
 func stateLine(h *adminv1.Handler) string {
 	line := fmt.Sprintf("handler %s is %s", h.GetName(), cli.StateWord(h.GetState()))
-	if h.GetReason() != "" {
-		line += ": " + h.GetReason()
-	} else if h.GetRuntimeVersion() != "" {
-		line += ": " + cli.RuntimeOf(h)
+	if h.GetReason() == "" && h.GetRuntimeVersion() != "" {
+		return line + ": " + cli.RuntimeOf(h)
 	}
-	return line
+	return line + after(": ", h.GetReason())
 }
 
 // rolloutLine is how a rollout stands; empty without one.
@@ -115,10 +113,7 @@ func rolloutLine(t *adminv1.Trial) string {
 	if t.GetState() == "running" {
 		line = fmt.Sprintf("%s runs %d%% of new pods", t.GetPath(), t.GetPercent())
 	}
-	if t.GetReason() != "" {
-		line += ": " + t.GetReason()
-	}
-	return line
+	return line + after(": ", t.GetReason())
 }
 
 func drainCommand() *cobra.Command {

@@ -51,7 +51,7 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		{"runtime", cli.RuntimeOf(h)},
 		{"binary", binaryLine(resp.GetBinary())},
 		{"probed", probedLine(h)},
-		{"state since", sinceLine(h)},
+		{"state since", cli.Ago(h.GetStateSince().AsTime()) + after(", by ", h.GetStateBy())},
 		{"starts", startsLine(h.GetStarts())},
 		{"conforms to", strings.Join(h.GetCapabilities().GetConforms(), ", ")},
 		{"trial", rolloutLine(h.GetTrial())},
@@ -80,25 +80,13 @@ func settingTable(settings []*adminv1.Setting, wide bool) *output.Table {
 	return t
 }
 
-// sinceLine is since when, and by whom, a handler is in its state.
-func sinceLine(h *adminv1.Handler) string {
-	line := cli.Ago(h.GetStateSince().AsTime())
-	if h.GetStateBy() != "" {
-		line += ", by " + h.GetStateBy()
-	}
-	return line
-}
-
 // startsLine is how the last starts of a handler ended; empty before the first.
 func startsLine(s *adminv1.Starts) string {
 	if s.GetRecent() == 0 {
 		return ""
 	}
-	line := fmt.Sprintf("%d of the last %d failed, %d in a row", s.GetFailed(), s.GetRecent(), s.GetInARow())
-	if s.GetError() != "" {
-		line += "; the last " + cli.Ago(s.GetFailedAt().AsTime()) + ": " + s.GetError()
-	}
-	return line
+	return fmt.Sprintf("%d of the last %d failed, %d in a row", s.GetFailed(), s.GetRecent(), s.GetInARow()) +
+		after("; the last "+cli.Ago(s.GetFailedAt().AsTime())+": ", s.GetError())
 }
 
 func binaryLine(b *adminv1.Binary) string {
@@ -116,11 +104,7 @@ func probedLine(h *adminv1.Handler) string {
 	if h.GetProbedAt() == nil {
 		return ""
 	}
-	line := cli.Ago(h.GetProbedAt().AsTime())
-	if h.GetProbeError() != "" {
-		line += ": " + h.GetProbeError()
-	}
-	return line
+	return cli.Ago(h.GetProbedAt().AsTime()) + after(": ", h.GetProbeError())
 }
 
 func originLine(h *adminv1.Handler) string {
@@ -128,4 +112,12 @@ func originLine(h *adminv1.Handler) string {
 		return h.GetOrigin() + fmt.Sprintf(" (berth handler edit %s)", h.GetName())
 	}
 	return h.GetOrigin()
+}
+
+// after is a text behind a separator, or nothing without a text.
+func after(separator, text string) string {
+	if text == "" {
+		return ""
+	}
+	return separator + text
 }

@@ -27,7 +27,6 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs a command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	stdout, stderr = output.NewTerminal(stdout), output.NewTerminal(stderr)
@@ -45,7 +44,6 @@ func report(err error, stderr io.Writer) int {
 	return commandline.Status(err)
 }
 
-// newRoot makes the whole command tree.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
@@ -104,7 +102,6 @@ func versionText(b daemon.Build) string {
 	return fmt.Sprintf("%s%s, CRI %s, %s %s", b.Version, revision, b.CRI, b.Go, b.Platform)
 }
 
-// manCommand makes "berth man".
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",

@@ -23,7 +23,6 @@ import (
 	"github.com/berth-cri/berth/pkg/lifecycle"
 )
 
-// serveFlags are the flags of berth serve.
 type serveFlags struct {
 	places              config.Options
 	logLevel, logFormat string

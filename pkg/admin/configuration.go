@@ -25,7 +25,7 @@ func (s *service) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*admi
 	}
 	resp := &adminv1.ReloadResponse{
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
-		Changes: changes(o), NeedsRestart: told(o.Diff.Pending),
+		Changes: changes(o), NeedsRestart: each(o.Diff.Pending, config.Change.String),
 	}
 	// What is so now, whoever brought it: a watcher of files may have been first.
 	for _, h := range s.o.Lifecycle.Handlers() {
@@ -34,7 +34,7 @@ func (s *service) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*admi
 		}
 	}
 	if resp.Problems = problemsOf(o.Error); resp.Accepted {
-		resp.Problems = messages(s.o.Lifecycle.Current().Config.Problems)
+		resp.Problems = each(s.o.Lifecycle.Current().Config.Problems, problemMessage)
 	}
 	return resp, nil
 }
@@ -45,9 +45,9 @@ func problemsOf(err error) []*adminv1.Problem {
 	case err == nil:
 		return nil
 	case errors.As(err, &problems):
-		return messages(problems)
+		return each(problems, problemMessage)
 	}
-	return plain([]string{err.Error()})
+	return []*adminv1.Problem{plainProblem(err.Error())}
 }
 
 func changes(o lifecycle.Outcome) []string {
@@ -67,15 +67,7 @@ func changes(o lifecycle.Outcome) []string {
 	if o.Diff.DefaultFrom != o.Diff.DefaultTo {
 		lines = append(lines, fmt.Sprintf("default handler: %s, was %s", o.Diff.DefaultTo, o.Diff.DefaultFrom))
 	}
-	return append(lines, told(o.Diff.Live)...)
-}
-
-func told(changes []config.Change) []string {
-	var lines []string
-	for _, c := range changes {
-		lines = append(lines, c.String())
-	}
-	return lines
+	return append(lines, each(o.Diff.Live, config.Change.String)...)
 }
 
 func (s *service) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
@@ -91,6 +83,6 @@ func (s *service) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) 
 		return nil, err
 	}
 	return &adminv1.GetConfigResponse{
-		Settings: settingMessages(settings), Sources: cfg.Sources, Problems: messages(cfg.Problems),
+		Settings: each(settings, settingMessage), Sources: cfg.Sources, Problems: each(cfg.Problems, problemMessage),
 	}, nil
 }

@@ -21,7 +21,7 @@ import (
 )
 
 func (s *service) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
-	return &adminv1.ListHandlersResponse{Handlers: s.handlers(), Generation: s.o.Lifecycle.Current().Generation}, nil
+	return &adminv1.ListHandlersResponse{Handlers: each(s.o.Lifecycle.Handlers(), s.message), Generation: s.o.Lifecycle.Current().Generation}, nil
 }
 
 func (s *service) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admin_WatchHandlersServer) error {
@@ -29,7 +29,7 @@ func (s *service) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admi
 	for {
 		// The generation is read first: a list may be newer than it says, never older.
 		generation := s.o.Lifecycle.Current().Generation
-		if err := to.Send(&adminv1.WatchHandlersResponse{Handlers: s.handlers(), Generation: generation}); err != nil {
+		if err := to.Send(&adminv1.WatchHandlersResponse{Handlers: each(s.o.Lifecycle.Handlers(), s.message), Generation: generation}); err != nil {
 			return err
 		}
 		if _, more := <-events; !more {
@@ -43,13 +43,9 @@ func (s *service) ListEvents(_ context.Context, req *adminv1.ListEventsRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &adminv1.ListEventsResponse{}
-	for _, c := range all {
-		resp.Events = append(resp.Events, &adminv1.HistoryEvent{
-			At: stamp(c.At), Handler: c.Handler, What: c.What, From: c.From, To: c.To, By: c.By, Reason: c.Reason,
-		})
-	}
-	return resp, nil
+	return &adminv1.ListEventsResponse{Events: each(all, func(c lifecycle.Change) *adminv1.HistoryEvent {
+		return &adminv1.HistoryEvent{At: stamp(c.At), Handler: c.Handler, What: c.What, From: c.From, To: c.To, By: c.By, Reason: c.Reason}
+	})}, nil
 }
 
 func (s *service) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
@@ -68,25 +64,15 @@ func (s *service) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest
 	if err != nil {
 		return nil, err
 	}
-	resp.Settings = settingMessages(settings)
+	resp.Settings = each(settings, settingMessage)
 	if resp.Handler.Managed {
 		written, err := s.dropIns.settings(known.Definition.Name)
 		if err != nil {
 			return nil, err
 		}
-		resp.Written = settingMessages(written)
+		resp.Written = each(written, settingMessage)
 	}
 	return resp, nil
-}
-
-// handlers are the messages of all handlers.
-func (s *service) handlers() []*adminv1.Handler {
-	known := s.o.Lifecycle.Handlers()
-	all := make([]*adminv1.Handler, len(known))
-	for i, h := range known {
-		all[i] = s.message(h)
-	}
-	return all
 }
 
 // changed is the message of a handler after a change that returned err.
@@ -152,12 +138,17 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 
 func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // it is bounded here
 
-func settingMessages(settings []config.Setting) []*adminv1.Setting {
-	all := make([]*adminv1.Setting, len(settings))
-	for i, s := range settings {
-		all[i] = &adminv1.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin}
+// each is what f makes of all items, in their order.
+func each[A, B any](items []A, f func(A) B) []B {
+	all := make([]B, len(items))
+	for i, item := range items {
+		all[i] = f(item)
 	}
 	return all
+}
+
+func settingMessage(s config.Setting) *adminv1.Setting {
+	return &adminv1.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin}
 }
 
 func binaryOf(path string, rt *probe.Runtime) *adminv1.Binary {
@@ -173,10 +164,7 @@ func document(rt *probe.Runtime) string {
 	if rt == nil || rt.Features == nil {
 		return ""
 	}
-	text, err := json.Marshal(rt.Features)
-	if err != nil { // it was read from JSON
-		return ""
-	}
+	text, _ := json.Marshal(rt.Features) // it was read from JSON
 	return string(text)
 }
 

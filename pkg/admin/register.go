@@ -178,10 +178,7 @@ func refused(err error) error {
 }
 
 func settingsOf(messages []*adminv1.Setting) []config.Setting {
-	all := make([]config.Setting, len(messages))
-	for i, m := range messages {
-		all[i] = config.Setting{Key: m.GetKey(), Value: m.GetValue()}
-	}
+	all := each(messages, func(m *adminv1.Setting) config.Setting { return config.Setting{Key: m.GetKey(), Value: m.GetValue()} })
 	slices.SortFunc(all, func(a, b config.Setting) int { return strings.Compare(a.Key, b.Key) })
 	return all
 }

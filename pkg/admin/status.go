@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
@@ -20,8 +21,8 @@ func (s *service) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*
 	resp := &adminv1.GetStatusResponse{
 		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
 		Generation: c.Generation, Digest: c.Digest, CriSocket: s.o.CRISocket, AdminSocket: s.o.AdminSocket,
-		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: told(c.NeedRestart),
-		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.o.Faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
+		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: each(c.NeedRestart, config.Change.String),
+		Problems: each(c.Problems, plainProblem), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.o.Faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
 	}
 	for _, h := range all {
 		if h.State.AcceptsPods() {

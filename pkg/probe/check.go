@@ -16,24 +16,23 @@ import (
 // Checker finds out whether handlers can run pods on this machine.
 type Checker struct {
 	prober *Prober
-	// patience is how long looking at files may take.
-	patience time.Duration
-
-	looks singleflight.Group // by the digest of a Definition
+	looks  singleflight.Group // by the digest of a Definition
 
 	mu   sync.Mutex
 	sums map[string]sum // by path
 }
 
-// sum is the content of a binary.
 type sum struct {
 	of     Identity
 	sha256 string
 }
 
+// lookTimeout bounds a look at files.
+const lookTimeout = 2 * time.Second
+
 // NewChecker makes a Checker that asks runtimes through p.
 func NewChecker(p *Prober) *Checker {
-	return &Checker{prober: p, patience: 2 * time.Second, sums: map[string]sum{}}
+	return &Checker{prober: p, sums: map[string]sum{}}
 }
 
 // Check looks at everything that the handler needs of this machine, and asks its
@@ -107,7 +106,7 @@ func (c *Checker) summed(id Identity) (string, error) {
 // one for each Definition: on a dead network mount it never returns.
 func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	look := c.looks.DoChan(d.Digest(), func() (any, error) { return nil, hostfiles.Lacking(d) })
-	patience := time.NewTimer(c.patience)
+	patience := time.NewTimer(lookTimeout)
 	defer patience.Stop()
 	select {
 	case found := <-look:

@@ -111,7 +111,6 @@ type Node struct {
 	HugePages []string
 }
 
-// kind is what the rules tell runtimes apart by.
 type kind int
 
 const (

@@ -33,7 +33,6 @@ func Of(f Facts) capability.Table {
 	return b.table
 }
 
-// builder fills a table in.
 type builder struct {
 	Facts
 	kind   kind

@@ -171,7 +171,11 @@ containers, and all that is in their environment.`,
 				return err
 			}
 			if verify {
-				if err := verified(ctx, m, args[0]); err != nil {
+				err := m.Verify(ctx, args[0], manifest.Thoroughly)
+				if errors.Is(err, manifest.ErrDamaged) {
+					return commandline.Found("%s: %w", args[0], err)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -185,14 +189,6 @@ containers, and all that is in their environment.`,
 	output.Flag(c, &form, output.Forms...)
 	c.Flags().BoolVar(&verify, "verify", false, "read all files, and compare them with what was written")
 	return c
-}
-
-func verified(ctx context.Context, m *manifest.Manifest, dir string) error {
-	err := m.Verify(ctx, dir, manifest.Thoroughly)
-	if errors.Is(err, manifest.ErrDamaged) {
-		return commandline.Found("%s: %w", dir, err)
-	}
-	return err
 }
 
 func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]string {

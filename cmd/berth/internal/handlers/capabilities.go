@@ -64,10 +64,9 @@ JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 	return c
 }
 
-// showCapabilities shows those of one handler.
 func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) error {
 	if selfCheck {
-		resp, err := probe(ctx, r, c, daemon, name, true)
+		resp, err := probe(ctx, c, daemon, name, true)
 		if err != nil {
 			return err
 		}
@@ -92,7 +91,6 @@ func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daem
 // untried is said of a self-check pod that showed nothing but that it runs.
 const untried = "the self-check pod ran, but could not exercise any capabilities under this handler: those neither declared nor probed are unknown"
 
-// tried is whether a self-check pod tried anything. Pure.
 func tried(t capability.Table) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(t.Capabilities)), func(k capability.Known) bool { return k.Source == capability.Ran })
 }

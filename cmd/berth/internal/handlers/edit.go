@@ -166,7 +166,6 @@ func told(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler, wh
 	return nil
 }
 
-// settingsFrom reads key=value.
 func settingsFrom(c *cobra.Command, set []string) ([]*adminv1.Setting, error) {
 	var settings []*adminv1.Setting
 	for _, s := range set {

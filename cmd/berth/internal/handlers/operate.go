@@ -187,7 +187,7 @@ listed by any other call, and is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			resp, err := probe(ctx, r, c, daemon, args[0], selfCheck)
+			resp, err := probe(ctx, c, daemon, args[0], selfCheck)
 			if err != nil {
 				return err
 			}
@@ -212,26 +212,21 @@ func probeTimeoutFlag(r *cli.Remote, c *cobra.Command) {
 	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the handler's self_check_timeout")
 }
 
-// probe has a handler probed, and says on a terminal that it is waited for.
-func probe(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) (*adminv1.ProbeResponse, error) {
+// probe has a handler probed, and shows on a terminal how long that takes.
+func probe(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) (*adminv1.ProbeResponse, error) {
 	what := "runtime"
 	if selfCheck {
 		what = "self-check pod"
 	}
 	if output.Width(c.ErrOrStderr()) > 0 {
-		defer waiting(cli.NewProgress(c.ErrOrStderr()), "Waiting for the %s of handler %q", what, name)()
+		p, begun := cli.NewProgress(c.ErrOrStderr()), time.Now()
+		defer p.Every(time.Second, func() {
+			p.Step("Waiting for the %s of handler %q (%d s)", what, name, int(time.Since(begun).Seconds()))
+		})()
 	}
 	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, SelfCheck: selfCheck})
 	if err != nil && gaveUp(ctx, err) {
 		return nil, commandline.Found("the %s of handler %q did not finish in time; the daemon is still waiting for it, see \"berth handler show %s\"", what, name, name)
 	}
 	return resp, err
-}
-
-// waiting shows for how long something has been waited for, from the second second on.
-func waiting(p *cli.Progress, format string, args ...any) (stop func()) {
-	begun := time.Now()
-	return p.Every(time.Second, func() {
-		p.Step(format+" (%d s)", append(args[:len(args):len(args)], int(time.Since(begun).Seconds()))...)
-	})
 }

@@ -55,7 +55,6 @@ type listedImage struct {
 	Containers int `json:"containers"`
 }
 
-// listImages lists images with how many containers each has.
 func listImages(ctx context.Context, cri cli.CRI, which *runtimeapi.ImageFilter) ([]listedImage, error) {
 	found, err := cri.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: which})
 	if err != nil {
@@ -296,7 +295,6 @@ pinned. With --dry-run, only show them.`,
 	return c
 }
 
-// unused are the images that may go. Pure.
 func unused(all []listedImage) (out []listedImage) {
 	for _, i := range all {
 		if i.Containers == 0 && !i.Pinned {

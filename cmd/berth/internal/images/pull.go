@@ -217,7 +217,6 @@ func (v *pullBars) end(pulled bool) {
 	v.all.Wait()
 }
 
-// pullTable lists the pulls that are under way.
 func pullTable(pulls []*adminv1.Pull, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"IMAGE", "SNAPSHOTTER", "FOR", "LAYERS", "FETCHED", "SIZE", "STAGES"}, Whole: wide}
 	for _, p := range pulls {

@@ -97,7 +97,6 @@ func pinWord(p *adminv1.Pin) string {
 	return "current"
 }
 
-// printStarts prints how the last pods came up, the slowest first.
 func printStarts(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, handler string) error {
 	resp, err := daemon.ListStarts(ctx, &adminv1.ListStartsRequest{Handler: handler})
 	if err != nil {

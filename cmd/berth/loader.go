@@ -81,7 +81,7 @@ func (l *loader) Faults() []string { return *l.faults.Load() }
 
 func (l *loader) Paths() []string { return l.last.Load().Watched() }
 
-// applyLog puts in force what a reloaded configuration says of the log.
+// applyLog applies the log settings of a reloaded configuration.
 func applyLog(ctx context.Context, cfg *config.Config) {
 	if err := setLog(cfg.Log); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to apply log settings; keeping the current ones")

@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// daemonOf serves a management API that tells of pods that wait to go on from checkpoints.
+// daemonOf serves a management API with pods that wait to go on from checkpoints.
 type daemonOf struct {
 	adminv1.UnimplementedAdminServer
 

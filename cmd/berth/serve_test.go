@@ -83,7 +83,7 @@ func raise(t *testing.T, s unix.Signal) {
 	test.Must(t, unix.Kill(unix.Getpid(), s))
 }
 
-// ended says whether a context ends within some time.
+// ended is whether a context ends within some time.
 func ended(ctx context.Context, within time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -117,7 +117,7 @@ func TestSignals(t *testing.T) {
 			t.Errorf("%s does not end the daemon", end)
 		}
 		// A second one is for a daemon that is stopping, and must have come
-		// before nobody catches it any more.
+		// before signals are no longer caught.
 		raise(t, end)
 		<-seen
 		<-seen

@@ -72,7 +72,7 @@ type Pods interface {
 // Files reads the configuration on disk, strictly, and puts nothing in force.
 type Files interface {
 	Read(ctx context.Context) (*config.Config, error)
-	// Check says why the files would be refused if the drop-in file, an absolute
+	// Check returns why the files would be refused if the drop-in file, an absolute
 	// path, had that text, or were not there if it is nil.
 	Check(ctx context.Context, file string, text []byte) error
 }
@@ -120,7 +120,7 @@ type Options struct {
 	Version, Revision string
 	// CRISocket and AdminSocket are the paths that are served.
 	CRISocket, AdminSocket string
-	// Recovering says whether pods of an earlier daemon are still being taken over.
+	// Recovering is whether pods of an earlier daemon are still being taken over.
 	Recovering func() bool
 	// Faults are what an operator should mend beside handlers and files, a line each.
 	Faults func() []string

@@ -136,7 +136,7 @@ func (s *service) offers(ctx context.Context, of []Pod) offers {
 	return all
 }
 
-// lack says what new pods get that a pod has not, or nothing. Pure.
+// lack is what new pods get that a pod has not; empty if nothing. Pure.
 func (all offers) lack(p Pin) string {
 	current, digest := all[p.Definition.Name], p.Definition.Digest()
 	if len(current) == 0 {

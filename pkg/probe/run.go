@@ -71,25 +71,25 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// transient marks an error that says more about the moment than about the runtime.
+// transient marks an error that is more about the moment than about the runtime.
 type transient struct{ error }
 
 // Unwrap keeps the class.
 func (t transient) Unwrap() error { return t.error }
 
-// Passing marks an error that Transient is to be said of.
+// Passing marks an error as transient.
 func Passing(err error) error { return transient{err} }
 
-// errnos are what the kernel says when it has too little at the moment, or when a
+// errnos are what the kernel returns when it has too little at the moment, or when a
 // program is still being written.
 var errnos = []error{syscall.EAGAIN, syscall.ETXTBSY, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR}
 
 // shortage is what programs write that end for want of the same.
 var shortage = []string{"resource temporarily unavailable", "cannot allocate memory", "out of memory", "too many open files", "failed to create new os thread"}
 
-// Transient says whether what kept a probe from its end may well be gone in a few
+// Transient is whether what kept a probe from its end may well be gone in a few
 // seconds: a machine that is short of something, a program that is being written, a
-// runtime that was too slow or that somebody else killed.
+// runtime that was too slow or was killed.
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {

@@ -35,7 +35,7 @@ func TestWhatMayPass(t *testing.T) {
 	}
 }
 
-// What a real program ends by, and writes, tells the same.
+// What a real program ends by, and writes, means the same.
 func TestProgramsThatMayRunAgain(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestAskAsksAgain(t *testing.T) {
 		t.Helper()
 		test.Must(t, os.WriteFile(said, []byte(text), 0o600))
 	}
-	// A wrapper: what it says depends on another file.
+	// A wrapper: its answer depends on another file.
 	path := script(t, dir, "wrapper", `[ "$1" = --version ] && . `+said)
 	p := New(nil)
 	say("echo runc version 1.5.2")

@@ -184,7 +184,7 @@ func (r *Runtime) AppArmor() capability.Answer {
 // SELinux is whether the runtime sets SELinux labels.
 func (r *Runtime) SELinux() capability.Answer { return r.answer(r.linux().Selinux.Enabled, "SELINUX") }
 
-// answer is what the runtime says of something that it may have been built with: by its
+// answer is what the runtime reports of something that it may have been built with: by its
 // features, or else by its build tags.
 func (r *Runtime) answer(feature *bool, tag string) capability.Answer {
 	switch {
@@ -225,7 +225,7 @@ func (r *Runtime) LacksRestore() string {
 	return ""
 }
 
-// linux is what the runtime says about Linux, with empty parts for what it does not say.
+// linux is what the runtime reports about Linux, with empty parts for what is missing.
 func (r *Runtime) linux() features.Linux {
 	var l features.Linux
 	if r != nil && r.Features != nil && r.Features.Linux != nil {

@@ -83,13 +83,13 @@ func container(sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimea
 type Facts struct {
 	// Handler is what preflight goes by.
 	Handler preflight.Handler
-	// HostNetwork says whether a runtime with a kernel of its own was told to use the
+	// HostNetwork is whether a runtime with a kernel of its own was configured to use the
 	// host's network. Handler.HostNetwork is also true where that may be.
 	HostNetwork bool
-	// Krun says that the handler's annotations have crun make virtual machines.
+	// Krun is whether the handler's annotations have crun make virtual machines.
 	Krun bool
-	// Unsure says that whether this node has user namespaces was not found out in time:
-	// what Handler.UserNamespaces says counts for nothing then.
+	// Unsure is whether the look at the user namespaces of this node did not end in time:
+	// Handler.UserNamespaces counts for nothing then.
 	Unsure bool
 	Node   Node
 	// Proof is what self-check pods did on exactly this runtime.

@@ -188,7 +188,7 @@ func (b *builder) cgroup(n capability.Name, version int) {
 	rt := b.Handler.Runtime
 	can := rt.Cgroup(version)
 	// runsc declares neither version 2 nor systemd, and has both for its sandbox. Releases of
-	// crun that do not tell know both versions.
+	// crun that do not report either know both versions.
 	if rt.Name == probe.Runsc || rt.Name == probe.Crun && rt.Features == nil {
 		can = capability.Yes
 	}

@@ -93,7 +93,7 @@ func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *r
 	return dir, err == nil, err
 }
 
-// isInRegistry tells the name of an image, which begins with a registry's host, from a
+// isInRegistry distinguishes the name of an image, which begins with a registry's host, from a
 // directory, whose parent is there.
 func isInRegistry(to string) bool {
 	host, rest, ok := strings.Cut(to, "/")
@@ -351,7 +351,7 @@ func startAll(ctx context.Context, cri cli.CRI, p restoredPod) error {
 	return nil
 }
 
-// removePod removes a pod, also for somebody who has given up waiting.
+// removePod removes a pod, also after the end of ctx.
 func removePod(ctx context.Context, cri cli.CRI, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.CallTimeout)
 	defer cancel()

@@ -13,7 +13,7 @@ func StateWord(s adminv1.State) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
 }
 
-// RuntimeOf is what a runtime says it is, or "-" if it has not said anything.
+// RuntimeOf is the name and version that a runtime reports, "-" without any.
 func RuntimeOf(h *adminv1.Handler) string {
 	text := strings.TrimSpace(h.GetRuntimeName() + " " + h.GetRuntimeVersion())
 	if text == "" {
@@ -22,7 +22,7 @@ func RuntimeOf(h *adminv1.Handler) string {
 	return text
 }
 
-// Short is the beginning of a digest or id, enough to tell those of a node apart.
+// Short is the beginning of a digest or id, enough to distinguish those of a node.
 func Short(digest string) string { return digest[:min(len(digest), 12)] }
 
 // Ago is how long something is back, as people say it.

@@ -46,7 +46,7 @@ binary. The daemon serves the other handlers then.`,
 	return cmd
 }
 
-// noFileArgument helps those who give the file as it is given to most checkers.
+// noFileArgument suggests the flag for a file that is given as most checkers take it.
 func noFileArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -88,7 +88,7 @@ func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daem
 	return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": of}, capabilityList(of[0], r.Wide()).Write)
 }
 
-// untried is said of a self-check pod that showed nothing but that it runs.
+// untried is the note about a self-check pod that showed nothing but that it runs.
 const untried = "the self-check pod ran, but could not exercise any capabilities under this handler: those neither declared nor probed are unknown"
 
 func tried(t capability.Table) bool {

@@ -64,7 +64,7 @@ The exit status is 3 if the handler was added but it, or its candidate, cannot r
 			if err != nil {
 				return err
 			}
-			return told(r, c.OutOrStdout(), resp, resp.GetHandler(), "added", resp.GetFile())
+			return printChanged(r, c.OutOrStdout(), resp, resp.GetHandler(), "added", resp.GetFile())
 		}),
 	}
 	r.Flags(c)
@@ -148,11 +148,11 @@ func updateHandler(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon 
 	if err != nil {
 		return err
 	}
-	return told(r, c.OutOrStdout(), resp, resp.GetHandler(), "changed", resp.GetFile())
+	return printChanged(r, c.OutOrStdout(), resp, resp.GetHandler(), "changed", resp.GetFile())
 }
 
-// told says what became of a handler.
-func told(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler, what, file string) error {
+// printChanged prints what became of a handler.
+func printChanged(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler, what, file string) error {
 	line := output.Line("handler %s is %s (%s): %s, %s", h.GetName(), what, file, cli.StateWord(h.GetState()), cli.RuntimeOf(h))
 	if err := r.Print(w, resp, line); err != nil {
 		return err
@@ -178,8 +178,8 @@ func settingsFrom(c *cobra.Command, set []string) ([]*adminv1.Setting, error) {
 	return settings, nil
 }
 
-// editByHand opens what is written of a handler in an editor, and sends what came
-// of it. What somebody typed is in a file until it is in force.
+// editByHand opens the keys of a handler in an editor, and sends the result. The edited
+// text is in a file until it is in force.
 func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	had, err := editable(r, c, name)
 	if err != nil {
@@ -196,7 +196,7 @@ func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	if err := file.Close(); err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	// No context: the editor ends when whoever sits before it wants to.
+	// No context: the user ends the editor.
 	err = runEditor(c, file.Name())
 	text, unreadable := os.ReadFile(file.Name())
 	switch {
@@ -234,7 +234,7 @@ func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Set
 	return keys, r.With(c, func(ctx context.Context, daemon *client.Client) error {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
 		if err == nil && !resp.GetHandler().GetManaged() {
-			// The daemon says best why, and changes nothing.
+			// The daemon has the reason in its error, and changes nothing.
 			_, err = daemon.UpdateHandler(ctx, &adminv1.UpdateHandlerRequest{Name: name})
 		}
 		keys = resp.GetWritten()

@@ -131,8 +131,8 @@ func Command() *cobra.Command {
 	return c
 }
 
-// labelledNode is a Node that says nothing but its labels: who applies it owns these,
-// and takes away those that the next one has no more.
+// labelledNode is a Node with nothing but its labels: applying it owns these, and removes
+// those that the next one does not have.
 type labelledNode struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`

@@ -17,7 +17,7 @@ import (
 )
 
 // Names have 63 and 253 characters at most, reasons any number: every table fits an
-// ordinary terminal all the same, says where it was cut, and is whole when asked.
+// ordinary terminal all the same, shows where it was cut, and is whole when asked.
 func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 	long, pod, reason := strings.Repeat("h", 63), strings.Repeat("p", 253), strings.Repeat("the shim does not answer; ", 40)
 	handlers := []*adminv1.Handler{{

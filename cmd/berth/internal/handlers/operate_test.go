@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// The end of a command's time is told by whoever sees it first.
+// Either the command or the daemon notices the end of the time first.
 func TestGaveUp(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

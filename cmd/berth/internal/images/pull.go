@@ -70,7 +70,7 @@ for it; the next pull resumes where it ended.`,
 	return c
 }
 
-// pullInterval is how often somebody who waits is told how far it is.
+// pullInterval is the time between looks at a pull.
 const pullInterval = 150 * time.Millisecond
 
 // showPull shows how far the pull of an image is, until end is called, and whether it
@@ -126,7 +126,7 @@ type pullView interface {
 	end(pulled bool)
 }
 
-// pullLines tells of each layer when it is unpacked.
+// pullLines prints each layer when it is unpacked.
 type pullLines struct {
 	to   io.Writer
 	told map[string]bool
@@ -149,7 +149,7 @@ func (v *pullLines) tell(l *adminv1.PullLayer) {
 	}
 }
 
-// end tells of the layers that came after somebody looked for the last time.
+// end prints the layers that were unpacked after the last look.
 func (v *pullLines) end(pulled bool) {
 	for _, l := range v.last.GetLayers() {
 		if pulled {
@@ -170,7 +170,7 @@ type pullBars struct {
 type layerBar struct {
 	*mpb.Bar
 	size int64
-	// stage is read by whoever draws.
+	// stage is read while the bar is drawn.
 	stage atomic.Value
 }
 

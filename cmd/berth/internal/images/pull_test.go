@@ -22,7 +22,7 @@ func TestPullOfAnImage(t *testing.T) {
 	}
 }
 
-// Of layers that were unpacked after somebody looked for the last time, lines are missing
+// Of layers that were unpacked after the last look, lines are missing
 // otherwise, and bars look as if the pull had stopped half way.
 func TestLayersThatCameLast(t *testing.T) {
 	half := &adminv1.Pull{Layers: []*adminv1.PullLayer{

@@ -28,7 +28,7 @@ const (
 	startsWindow, lastStarts = 10 * time.Minute, 10
 )
 
-// nodeSample is what the daemon says at a time.
+// nodeSample is what the daemon reports at a time.
 type nodeSample struct {
 	status   *adminv1.GetStatusResponse
 	handlers []*adminv1.Handler

@@ -71,7 +71,9 @@ func (n Node) networks(dir string) (all []network) {
 }
 
 func (n Node) usesBridge() bool {
-	return slices.ContainsFunc(n.networks(n.Config.CNI.ConfDir), func(c network) bool { return slices.Contains(c.plugins, "bridge") })
+	return slices.ContainsFunc(n.networks(n.Config.CNI.ConfDir), func(c network) bool {
+		return slices.Contains(c.plugins, "bridge")
+	})
 }
 
 // cni looks at the networks of the node and of handlers, and for their plugins.

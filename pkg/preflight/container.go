@@ -19,7 +19,13 @@ func Container(c *runtimeapi.ContainerConfig, h Handler) *Refusal {
 		return nil
 	}
 	sc := c.GetLinux().GetSecurityContext()
-	return cmp.Or(targetPID(sc.GetNamespaceOptions(), h), mounts(c.GetMounts(), h), seccomp(sc, h), appArmor(sc, h), selinux(sc.GetSelinuxOptions(), h))
+	return cmp.Or(
+		targetPID(sc.GetNamespaceOptions(), h),
+		mounts(c.GetMounts(), h),
+		seccomp(sc, h),
+		appArmor(sc, h),
+		selinux(sc.GetSelinuxOptions(), h),
+	)
 }
 
 func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Refusal {

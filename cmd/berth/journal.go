@@ -20,43 +20,26 @@ func isJournal(f *os.File, stream string) bool {
 	return stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// forJournal puts a message's priority in front of it, as sd-daemon(3) has it,
-// so that "journalctl -p warning" finds what it should.
-type forJournal struct {
-	logrus.Formatter
-}
-
-func (f forJournal) Format(e *logrus.Entry) ([]byte, error) {
-	text, err := f.Formatter.Format(e)
-	if err != nil {
-		return nil, err
-	}
-	return append(fmt.Appendf(nil, "<%d>", priority(e.Level)), text...), nil
-}
-
 // printableMessages escapes in messages what does not print. Formatters do so with
-// fields, and those of libraries have what registries say in messages.
+// fields, and those of libraries have in messages what registries wrote.
 type printableMessages struct {
 	logrus.Formatter
+	// journal puts a message's priority in front of it, as sd-daemon(3) has it,
+	// so that "journalctl -p warning" finds what it should.
+	journal bool
 }
 
 func (f printableMessages) Format(e *logrus.Entry) ([]byte, error) {
 	e.Message = printable.Line(e.Message)
-	return f.Formatter.Format(e)
+	text, err := f.Formatter.Format(e)
+	if err != nil || !f.journal {
+		return text, err
+	}
+	return append(fmt.Appendf(nil, "<%d>", priorities[e.Level]), text...), nil
 }
 
-// priority is that of syslog(3).
-func priority(l logrus.Level) int {
-	switch l {
-	case logrus.PanicLevel, logrus.FatalLevel:
-		return 2
-	case logrus.ErrorLevel:
-		return 3
-	case logrus.WarnLevel:
-		return 4
-	case logrus.InfoLevel:
-		return 6
-	default:
-		return 7
-	}
+// priorities are those of syslog(3).
+var priorities = [...]int{
+	logrus.PanicLevel: 2, logrus.FatalLevel: 2, logrus.ErrorLevel: 3, logrus.WarnLevel: 4,
+	logrus.InfoLevel: 6, logrus.DebugLevel: 7, logrus.TraceLevel: 7,
 }

@@ -17,7 +17,7 @@ func TestMessagesInTheJournalHaveTheirPriority(t *testing.T) {
 	l := logrus.New()
 	l.SetOutput(&out)
 	l.SetLevel(logrus.TraceLevel)
-	l.SetFormatter(forJournal{&logrus.TextFormatter{DisableTimestamp: true, DisableColors: true}})
+	l.SetFormatter(printableMessages{&logrus.TextFormatter{DisableTimestamp: true, DisableColors: true}, true})
 	for level, want := range map[logrus.Level]string{
 		logrus.ErrorLevel: "<3>level=error msg=it\n",
 		logrus.WarnLevel:  "<4>level=warning msg=it\n",
@@ -36,7 +36,7 @@ func TestMessagesPrint(t *testing.T) {
 	var out bytes.Buffer
 	l := logrus.New()
 	l.SetOutput(&out)
-	l.SetFormatter(printableMessages{&logrus.TextFormatter{DisableTimestamp: true, ForceColors: true}})
+	l.SetFormatter(printableMessages{&logrus.TextFormatter{DisableTimestamp: true, ForceColors: true}, false})
 	l.WithField("status", "\x1b]0;owned\x07").Warn("fetch failed after status: 500 \x1b[2J\rall is well")
 	for _, order := range []string{"\x1b]", "\x1b[2J", "\r"} {
 		if bytes.Contains(out.Bytes(), []byte(order)) {

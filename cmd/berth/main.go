@@ -5,13 +5,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/cmd/berth/internal/checkpoints"
+	"github.com/berth-cri/berth/cmd/berth/internal/configuration"
+	"github.com/berth-cri/berth/cmd/berth/internal/handlers"
+	"github.com/berth-cri/berth/cmd/berth/internal/images"
+	"github.com/berth-cri/berth/cmd/berth/internal/node"
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/manual"
 	"github.com/berth-cri/berth/internal/output"
@@ -23,7 +27,6 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs a command line and returns its exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	stdout, stderr = output.NewTerminal(stdout), output.NewTerminal(stderr)
@@ -35,20 +38,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // report prints an error and returns the exit code that it asks for.
 func report(err error, stderr io.Writer) int {
-	if err == nil {
-		return 0
-	}
-	var coded *codedError
-	if !errors.As(err, &coded) {
-		coded = &codedError{exitFailure, err}
-	}
-	if coded.error != nil {
+	if err != nil && err.Error() != "" {
 		fmt.Fprintln(stderr, "berth:", printable.Error(err))
 	}
-	return coded.code
+	return commandline.Status(err)
 }
 
-// newRoot makes the whole command tree.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth",
@@ -62,10 +57,14 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(&serveFlags{}), newCheckCommand(), newConfigCommand(), versionCommand(),
-		handlersCommand(), capabilitiesCommand(), handlerCommand(), reloadCommand(), statusCommand(), eventsCommand(), podsCommand(), podCommand(), checkpointCommand(), whereIsCommand(), imageCommand(),
-		doctorCommand(), manCommand())
-	commandline.Check(root, func(err error) error { return &codedError{exitConfig, err} })
+	root.AddCommand(
+		serveCommand(&serveFlags{}), versionCommand(), manCommand(),
+		configuration.CheckCommand(), configuration.ConfigCommand(), configuration.ReloadCommand(),
+		handlers.ListCommand(), handlers.CapabilitiesCommand(), handlers.Command(),
+		node.StatusCommand(), node.EventsCommand(), node.PodsCommand(), node.WhereIsCommand(), node.DoctorCommand(),
+		images.Command(), checkpoints.PodCommand(), checkpoints.Command(),
+	)
+	commandline.Check(root)
 	// Without a template of its own: text/template keeps the linker from leaving
 	// out methods that nothing calls, which costs 6 MB.
 	root.Version = versionText(daemon.ThisBuild())
@@ -84,14 +83,14 @@ func versionCommand() *cobra.Command {
 				form = "json"
 			}
 			b := daemon.ThisBuild()
-			return encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
+			return output.Encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "berth version %s\n", versionText(b))
 				return err
 			})
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "the same as -o json")
-	outputFlag(c, &form)
+	output.Flag(c, &form, output.Forms...)
 	return c
 }
 
@@ -103,7 +102,6 @@ func versionText(b daemon.Build) string {
 	return fmt.Sprintf("%s%s, CRI %s, %s %s", b.Version, revision, b.CRI, b.Go, b.Platform)
 }
 
-// manCommand makes "berth man".
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",

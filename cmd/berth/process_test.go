@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
 
@@ -80,9 +81,15 @@ func TestServeProcess(t *testing.T) {
 // served is a berth that is to serve at socket, with a umask that tells nobody anything.
 func served(t *testing.T) (cmd *exec.Cmd, dir, socket string) {
 	t.Helper()
-	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
+	dir = t.TempDir()
+	for _, name := range []string{"runc", "berth-shim", "berth-pause"} {
+		test.Must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho runc version 1.5.0\n"), 0o700))
+	}
+	file := filepath.Join(dir, "config.toml")
+	test.Must(t, os.WriteFile(file, []byte("[runtimes.runc]\nruntime_path = \""+dir+"/runc\"\n"), 0o600))
+	t.Setenv(hostfiles.SearchPathEnv, dir)
 	socket = filepath.Join(dir, "cri.sock")
-	cmd = exec.Command("/bin/sh", "-c", `umask 077; exec "$0" "$@"`, os.Args[0], "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--socket", socket,
+	cmd = exec.Command("/bin/sh", "-c", `umask 077; exec "$0" "$@"`, os.Args[0], "serve", "-c", file, "--vendor-dir", filepath.Join(dir, "vendor"), "--socket", socket,
 		"--set", "engine.root="+filepath.Join(dir, "root"), "--set", "engine.state="+filepath.Join(dir, "state"),
 		"--set", "cni.cache_dir="+filepath.Join(dir, "cni"), "--set", "cni.conf_dir="+filepath.Join(dir, "net.d"))
 	cmd.Env = append(os.Environ(), asBerth+"=1")

@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 // The class of an error is for programs: people read the cause and what to do.
@@ -18,10 +20,10 @@ func TestReport(t *testing.T) {
 		code int
 	}{
 		"":                                {nil, 0},
-		"berth: it broke\n":               {errors.New("it broke"), exitFailure},
-		"berth: no manifest.json in /x\n": {fmt.Errorf("no manifest.json in /x: %w", errdefs.ErrNotFound), exitFailure},
-		"berth: a: two mistakes\n":        {&codedError{exitConfig, fmt.Errorf("a: %w", fmt.Errorf("two mistakes: %w", errdefs.ErrInvalidArgument))}, exitConfig},
-		"berth: restore: no such pod\n":   {fmt.Errorf("restore: %w", status.Error(codes.NotFound, "no such pod")), exitFailure},
+		"berth: it broke\n":               {errors.New("it broke"), commandline.Failed},
+		"berth: no manifest.json in /x\n": {fmt.Errorf("no manifest.json in /x: %w", errdefs.ErrNotFound), commandline.Failed},
+		"berth: a: two mistakes\n":        {commandline.Wrong(fmt.Errorf("a: %w", fmt.Errorf("two mistakes: %w", errdefs.ErrInvalidArgument))), 2},
+		"berth: restore: no such pod\n":   {fmt.Errorf("restore: %w", status.Error(codes.NotFound, "no such pod")), commandline.Failed},
 	} {
 		var stderr strings.Builder
 		if code := report(c.err, &stderr); code != c.code || stderr.String() != want {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 // ran runs a command line.
@@ -53,7 +55,7 @@ func TestWrongCommandLines(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			code, stdout, stderr := ran(t, strings.Fields(line)...)
-			if code != exitConfig || stdout != "" || stderr != want+"\n" {
+			if code != commandline.Mistaken || stdout != "" || stderr != want+"\n" {
 				t.Errorf("exit status %d\n%s\n%s", code, stdout, stderr)
 			}
 		})
@@ -78,7 +80,7 @@ func TestCompletion(t *testing.T) {
 // Every command that prints a result has -o, and refuses a form that there is not;
 // what cannot reach a daemon fails with 1, and says what to do.
 func TestEveryCommandsFormsAndStatus(t *testing.T) {
-	t.Setenv(adminSocketEnv, t.TempDir()+"/nobody")
+	t.Setenv("BERTH_ADMIN_SOCKET", t.TempDir()+"/nobody")
 	withoutResult := map[string]bool{"serve": true, "man": true, "default": true, "help": true}
 	goOn := map[string]bool{"berth config show": true, "berth checkpoint rm": true, "berth checkpoint prune": true} // without a daemon
 	arguments := map[string][]string{
@@ -101,10 +103,10 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 		if its, ok := arguments[c.CommandPath()]; ok {
 			line = slices.Concat(strings.Fields(c.CommandPath())[1:], its)
 		}
-		if code, _, stderr := ran(t, append(line, "-o", "xml")...); code != exitConfig || !strings.Contains(stderr, "one of table, wide, json, yaml") {
+		if code, _, stderr := ran(t, append(line, "-o", "xml")...); code != commandline.Mistaken || !strings.Contains(stderr, "one of table, wide, json, yaml") {
 			t.Errorf("%v -o xml: exit status %d: %s", line, code, stderr)
 		}
-		if code, _, stderr := ran(t, append(line, "--nothing")...); code != exitConfig || !strings.Contains(stderr, "--help") {
+		if code, _, stderr := ran(t, append(line, "--nothing")...); code != commandline.Mistaken || !strings.Contains(stderr, "--help") {
 			t.Errorf("%v --nothing: exit status %d: %s", line, code, stderr)
 		}
 		if c.Flags().Lookup("admin-socket") == nil || goOn[c.CommandPath()] {
@@ -112,7 +114,7 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 		}
 		asks++
 		code, stdout, stderr := ran(t, append(line, "-o", "json")...)
-		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "berth is not running") || !strings.Contains(stderr, "systemctl status berth") {
+		if code != commandline.Failed || stdout != "" || !strings.Contains(stderr, "berth is not running") || !strings.Contains(stderr, "systemctl status berth") {
 			t.Errorf("%v without a daemon: exit status %d: %s%s", line, code, stdout, stderr)
 		}
 	}

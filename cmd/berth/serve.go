@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
@@ -13,12 +15,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/coredump"
 	"github.com/berth-cri/berth/pkg/daemon"
+	"github.com/berth-cri/berth/pkg/lifecycle"
 )
 
-// serveFlags are the flags of berth serve.
 type serveFlags struct {
 	places              config.Options
 	logLevel, logFormat string
@@ -39,7 +43,7 @@ func serveCommand(f *serveFlags) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },
 	}
-	placeFlags(c, &f.places)
+	cli.PlaceFlags(c, &f.places)
 	flags := c.Flags()
 	flags.StringVar(&f.logLevel, "log-level", "", "trace, debug, info, warn or error (log.level)")
 	flags.StringVar(&f.logFormat, "log-format", "", "text or json (log.format)")
@@ -51,15 +55,14 @@ func serveCommand(f *serveFlags) *cobra.Command {
 
 func serve(c *cobra.Command, f serveFlags) error {
 	// First of all: from now on SIGHUP does not end the process.
-	hangups := make(chan struct{}, 1)
-	ctx, done := untilSignal(c.Context(), hangups)
+	ctx, hangups, done := untilSignal(c.Context())
 	defer done()
 	if err := coredump.Forbid(); err != nil { // credentials of registries
 		return err
 	}
 	options, err := f.options()
 	if err != nil {
-		return &codedError{exitConfig, err}
+		return commandline.Wrong(err)
 	}
 	dropIns, vendor := options.Dirs()
 	if dropIns, err = filepath.Abs(dropIns); err != nil {
@@ -68,10 +71,10 @@ func serve(c *cobra.Command, f serveFlags) error {
 	options.DropInDir = dropIns
 	cfg, err := config.Start(options)
 	if err != nil {
-		return &codedError{exitConfig, fmt.Errorf("the configuration is not valid:\n%w", err)}
+		return commandline.Wrong(fmt.Errorf("the configuration is not valid:\n%w", err))
 	}
 	if err := setLog(cfg.Log); err != nil {
-		return &codedError{exitConfig, err}
+		return commandline.Wrong(err)
 	}
 	// The users of pods read files of the daemon, and its children hand this on to
 	// containers: what it was started with must not narrow either.
@@ -120,10 +123,7 @@ func setLog(l config.Log) error {
 	if err := log.SetFormat(log.OutputFormat(l.Format)); err != nil {
 		return fmt.Errorf("log.format: %w", err)
 	}
-	logrus.SetFormatter(printableMessages{logrus.StandardLogger().Formatter})
-	if isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM")) {
-		logrus.SetFormatter(forJournal{logrus.StandardLogger().Formatter})
-	}
+	logrus.SetFormatter(printableMessages{logrus.StandardLogger().Formatter, isJournal(os.Stderr, os.Getenv("JOURNAL_STREAM"))})
 	return nil
 }
 
@@ -132,4 +132,45 @@ func takeEnv(name string) string {
 	value := os.Getenv(name)
 	_ = os.Unsetenv(name) // fails for names that no variable can have
 	return value
+}
+
+// untilSignal returns a context that ends with SIGTERM or SIGINT, and the SIGHUPs of which
+// one waits for its reload: a reload that has not begun yet sees everything. Signals are
+// caught, never ignored, because children would inherit that. They stay caught while the
+// daemon stops: stopping has a bound of its own, and a second signal does not make it
+// faster.
+func untilSignal(ctx context.Context) (_ context.Context, hangups <-chan os.Signal, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ends, reloads, pipes := make(chan os.Signal, 1), make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(ends, unix.SIGTERM, unix.SIGINT)
+	signal.Notify(reloads, unix.SIGHUP)
+	// It comes when what reads the log goes away. Go ends the process by it unless it is caught.
+	signal.Notify(pipes, unix.SIGPIPE)
+	go func() {
+		select {
+		case s := <-ends:
+			log.G(ctx).WithField("signal", s.String()).Info("Stopping")
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, reloads, func() {
+		signal.Stop(ends)
+		signal.Stop(reloads)
+		signal.Stop(pipes)
+		cancel()
+	}
+}
+
+// reloadOn asks for a reload after each hangup, also after one that came before the daemon
+// was there, until ctx ends.
+func reloadOn(ctx context.Context, hangups <-chan os.Signal, reload func(lifecycle.Trigger)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			reload(lifecycle.TriggerSignal)
+		}
+	}
 }

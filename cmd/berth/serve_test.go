@@ -1,16 +1,23 @@
 package main
 
 import (
+	"context"
 	"maps"
 	"os"
+	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/lifecycle"
 )
 
 func TestServeFlagsBecomeOptions(t *testing.T) {
@@ -39,9 +46,11 @@ func TestServeFlagsBecomeOptions(t *testing.T) {
 
 // A daemon whose configuration is wrong ends before it touches anything.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
-	dir, o := written(t, "[log]\nlevle = \"info\"\n")
-	code, _, stderr := ran(t, "serve", "-c", o.File, "--vendor-dir", o.VendorDir, "--search-path", dir, "--socket", dir+"/cri.sock")
-	if code != exitConfig || !strings.Contains(stderr, "config.toml:2:1: log.levle: unknown key") {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.toml")
+	test.Must(t, os.WriteFile(file, []byte("[log]\nlevle = \"info\"\n"), 0o600))
+	code, _, stderr := ran(t, "serve", "-c", file, "--vendor-dir", filepath.Join(dir, "vendor"), "--search-path", dir, "--socket", dir+"/cri.sock")
+	if code != commandline.Mistaken || !strings.Contains(stderr, "config.toml:2:1: log.levle: unknown key") {
 		t.Errorf("exit status %d: %s", code, stderr)
 	}
 	entries := test.Value(os.ReadDir(dir))(t)
@@ -66,4 +75,63 @@ func TestSetLog(t *testing.T) {
 	}
 	test.Says(t, setLog(config.Log{Level: "loud", Format: "json"}), "log.level")
 	test.Says(t, setLog(config.Log{Level: "warn", Format: "xml"}), "log.format")
+}
+
+// raise sends this process a signal.
+func raise(t *testing.T, s unix.Signal) {
+	t.Helper()
+	test.Must(t, unix.Kill(unix.Getpid(), s))
+}
+
+// ended is whether a context ends within some time.
+func ended(ctx context.Context, within time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for _, end := range []unix.Signal{unix.SIGTERM, unix.SIGINT} {
+		seen := make(chan os.Signal, 2)
+		signal.Notify(seen, end)
+		ctx, hangups, done := untilSignal(t.Context())
+		// Uncaught, each of these would end the test here.
+		raise(t, unix.SIGHUP)
+		raise(t, unix.SIGPIPE)
+		if ended(ctx, 50*time.Millisecond) {
+			t.Error("SIGHUP or SIGPIPE ends the daemon")
+		}
+		reloads := make(chan lifecycle.Trigger, 1)
+		go reloadOn(ctx, hangups, func(wanted lifecycle.Trigger) { reloads <- wanted })
+		select {
+		case wanted := <-reloads:
+			test.Equal(t, "SIGHUP is a reload by", wanted, lifecycle.TriggerSignal)
+		case <-time.After(10 * time.Second):
+			t.Error("SIGHUP is forgotten")
+		}
+		raise(t, end)
+		if !ended(ctx, time.Minute) {
+			t.Errorf("%s does not end the daemon", end)
+		}
+		// A second one is for a daemon that is stopping, and must have come
+		// before signals are no longer caught.
+		raise(t, end)
+		<-seen
+		<-seen
+		done()
+		signal.Stop(seen)
+	}
+}
+
+func TestSignalsEndWithTheParent(t *testing.T) {
+	parent, cancel := context.WithCancel(t.Context())
+	ctx, _, done := untilSignal(parent)
+	defer done()
+	cancel()
+	if !ended(ctx, time.Minute) {
+		t.Error("the context goes on after its parent")
+	}
 }

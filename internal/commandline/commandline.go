@@ -13,33 +13,61 @@ import (
 // suggestionDistance is how many letters a name may differ by, to be the one that was meant.
 const suggestionDistance = 2
 
-// wrongError is a mistake in what was given.
-type wrongError struct{ error }
+// Exit statuses of a program, beside 0.
+const (
+	// Failed is any failure that has no status of its own.
+	Failed = 1
+	// Mistaken means that the configuration, or the command line, is wrong.
+	Mistaken = 2
+	// Degraded means that what was asked for was done, and that something is not as it
+	// should be.
+	Degraded = 3
+)
 
-func (e wrongError) Unwrap() error { return e.error }
+// statusError is an error that ends the program with a status of its own.
+type statusError struct {
+	status int
+	error
+}
 
-// Wrong marks a mistake in what was given, for Status: nothing was done.
-func Wrong(err error) error { return wrongError{err} }
+func (e statusError) Unwrap() error { return e.error }
 
-// Status is with what a program exits that has failed: 2 if Wrong says so, else 1.
+// Wrong marks a mistake in what was given: nothing was done.
+func Wrong(err error) error { return statusError{Mistaken, err} }
+
+// Found is the end of a command that did what it should and found something that is not
+// as it should be.
+func Found(format string, args ...any) error {
+	return statusError{Degraded, fmt.Errorf(format, args...)}
+}
+
+// Shown is the end, with a status of its own, of a command that has printed why.
+func Shown(status int) error { return statusError{status, errors.New("")} }
+
+// Status is the exit status of a program that ends with err.
 func Status(err error) int {
-	if given := (wrongError{}); errors.As(err, &given) {
-		return 2
+	if own := (statusError{}); errors.As(err, &own) {
+		return own.status
 	}
-	return 1
+	if err != nil {
+		return Failed
+	}
+	return 0
 }
 
-// Check makes wrong flags and arguments of a command, and of those below it, errors that
-// wrong makes of the mistake. A command that only has others below it prints its help.
-func Check(c *cobra.Command, wrong func(error) error) {
-	misused := func(c *cobra.Command, err error) error {
-		return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
-	}
-	c.SetFlagErrorFunc(misused)
-	check(c, misused)
+// Misused is a mistake in the command line of c.
+func Misused(c *cobra.Command, err error) error {
+	return Wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
 }
 
-func check(c *cobra.Command, misused func(*cobra.Command, error) error) {
+// Check makes wrong flags and arguments of a command, and of those below it, errors of
+// Misused. A command that only has others below it prints its help.
+func Check(c *cobra.Command) {
+	c.SetFlagErrorFunc(Misused)
+	check(c)
+}
+
+func check(c *cobra.Command) {
 	allowed := c.Args
 	if !c.Runnable() {
 		allowed = noSubcommand
@@ -50,17 +78,17 @@ func check(c *cobra.Command, misused func(*cobra.Command, error) error) {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if allowed != nil {
 				if err := allowed(c, args); err != nil {
-					return misused(c, plainly(c, args, err))
+					return Misused(c, plainly(c, args, err))
 				}
 			}
 			if err := together(c); err != nil {
-				return misused(c, err)
+				return Misused(c, err)
 			}
 			return nil
 		}
 	}
 	for _, below := range c.Commands() {
-		check(below, misused)
+		check(below)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestFlagsTogether(t *testing.T) {
 		either.MarkFlagsOneRequired("a", "b")
 		root.AddCommand(list, either, &cobra.Command{Use: "any", RunE: func(*cobra.Command, []string) error { return nil }})
 		root.SetOut(&strings.Builder{})
-		Check(root, Wrong)
+		Check(root)
 		root.SetArgs(strings.Fields(line))
 		err := root.Execute()
 		if (err == nil) != (says == "") || err != nil && (err.Error() != says || Status(err) != 2) {

@@ -9,14 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 // Forms are those of a result: the first is what people get who ask for none.
 var Forms = []string{"table", "wide", "json", "yaml"}
 
-// Flag adds -o, whose value is in form when the command runs: one of forms, else
-// what misused makes of the mistake.
-func Flag(c *cobra.Command, form *string, misused func(*cobra.Command, error) error, forms ...string) {
+// Flag adds -o, whose value, one of forms, is in form when the command runs.
+func Flag(c *cobra.Command, form *string, forms ...string) {
 	last := len(forms) - 1
 	c.Flags().StringVarP(form, "output", "o", forms[0], strings.Join(forms[:last], ", ")+" or "+forms[last])
 	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)); err != nil {
@@ -25,7 +26,7 @@ func Flag(c *cobra.Command, form *string, misused func(*cobra.Command, error) er
 	before := c.PreRunE
 	c.PreRunE = func(c *cobra.Command, args []string) error {
 		if !slices.Contains(forms, *form) {
-			return misused(c, fmt.Errorf("unknown output format -o %s; use one of %s", *form, strings.Join(forms, ", ")))
+			return commandline.Misused(c, fmt.Errorf("unknown output format -o %s; use one of %s", *form, strings.Join(forms, ", ")))
 		}
 		if before != nil {
 			return before(c, args)
@@ -51,6 +52,39 @@ func Encode(w io.Writer, form string, v any, table func(io.Writer) error) error 
 		return err
 	}
 	return table(w)
+}
+
+// Line writes one line, as Encode has a result written.
+func Line(format string, args ...any) func(io.Writer) error {
+	return Lines([]string{fmt.Sprintf(format, args...)})
+}
+
+// Lines writes lines, as Encode has a result written.
+func Lines(lines []string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for _, line := range lines {
+			if _, err := fmt.Fprintln(w, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// Fields writes names with their texts, those without a text left out, as Encode has a
+// result written.
+func Fields(fields [][2]string) func(io.Writer) error {
+	width := 0
+	for _, f := range fields {
+		width = max(width, len(f[0]+":"))
+	}
+	var lines []string
+	for _, f := range fields {
+		if f[1] != "" {
+			lines = append(lines, fmt.Sprintf("%-*s %s", width, f[0]+":", f[1]))
+		}
+	}
+	return Lines(lines)
 }
 
 // Count is "1 pod" or "2 pods".

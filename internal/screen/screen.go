@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,43 +20,48 @@ import (
 )
 
 // Source is what is shown, and how.
-type Source[S any] struct {
-	// Name is who is away when there is no sample: "berth".
+type Source struct {
+	// Name is what is away when there is no sample: "berth".
 	Name string
 	// Every is the time between samples, and Timeout bounds one.
 	Every, Timeout time.Duration
-	Sample         func(context.Context) (S, error)
-	// Final says that another try changes nothing about an error.
+	Sample         func(context.Context) (View, error)
+	// Final is whether another try changes nothing about an error.
 	Final func(error) bool
-	// View gets the last sample, nil before the first, and the columns of the screen; 0 is
-	// any number. Pure.
-	View func(sample *S, now time.Time, width int) Page
 }
 
+// View is the page of a sample at a time, on a screen of so many columns; 0 is any number.
+// Pure.
+type View func(now time.Time, width int) Page
+
 // seen is what is known so far.
-type seen[S any] struct {
-	sample *S
+type seen struct {
+	// view is that of the last sample, nil before the first.
+	view View
 	// away is when the first of the samples failed that failed since the last one.
 	away time.Time
 	err  error
 }
 
 // with is what is known after one more try. Pure.
-func (s seen[S]) with(sample S, err error, now time.Time) seen[S] {
-	if err != nil {
-		if s.err == nil {
-			s.away = now
-		}
-		s.err = err
-		return s
+func (s seen) with(view View, err error, now time.Time) seen {
+	if err == nil {
+		return seen{view: view}
 	}
-	return seen[S]{sample: &sample}
+	if s.err == nil {
+		s.away = now
+	}
+	s.err = err
+	return s
 }
 
 // page is the view of what is known. What was there before the source went away stays
 // to be seen.
-func (s Source[S]) page(known seen[S], now time.Time, width int) Page {
-	p := s.View(known.sample, now, width)
+func (s Source) page(known seen, now time.Time, width int) Page {
+	p := Page{Top: []Line{{s.Name, Title}}}
+	if known.view != nil {
+		p = known.view(now, width)
+	}
 	if known.err != nil {
 		since := now.Sub(known.away).Truncate(time.Second)
 		p.Top = append(p.Top, Line{fmt.Sprintf("%s is away since %s (%s), trying again every %s: %v",
@@ -65,14 +71,11 @@ func (s Source[S]) page(known seen[S], now time.Time, width int) Page {
 }
 
 // try makes a sample.
-func (s Source[S]) try(ctx context.Context) (S, error) {
+func (s Source) try(ctx context.Context) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	return s.Sample(ctx)
 }
-
-// final says that nothing is to be hoped for.
-func (s Source[S]) final(err error) bool { return err != nil && s.Final != nil && s.Final(err) }
 
 // Terminal says whether pages can be drawn there.
 func Terminal(in io.Reader, out io.Writer) bool {
@@ -90,7 +93,7 @@ func Terminal(in io.Reader, out io.Writer) bool {
 
 // Show draws pages on a terminal until somebody quits or ctx ends, which is how it is
 // meant to end. The terminal is as before then, whatever happened.
-func (s Source[S]) Show(ctx context.Context, in io.Reader, out io.Writer) error {
+func (s Source) Show(ctx context.Context, in io.Reader, out io.Writer) error {
 	// Who takes the terminal away gets it back as it was, too.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
@@ -99,41 +102,33 @@ func (s Source[S]) Show(ctx context.Context, in io.Reader, out io.Writer) error 
 	if os.Getenv("NO_COLOR") != "" { // whatever it is; bubbletea asks for a truth value
 		options = append(options, tea.WithEnvironment(append(os.Environ(), "NO_COLOR=1")))
 	}
-	last, err := tea.NewProgram(&model[S]{ctx: ctx, source: s}, options...).Run()
+	last, err := tea.NewProgram(&model{ctx: ctx, source: s}, options...).Run()
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("draw on the terminal: %w; use it without a terminal: \"... | cat\"", err)
 	}
-	if m, ok := last.(*model[S]); ok && s.final(m.known.err) {
+	if m, ok := last.(*model); ok && m.ended() {
 		return m.known.err
 	}
 	return nil
 }
 
-// Print writes pages as text, an empty line between them, until there are so many or
-// ctx ends; 0 is any number. If only one is wanted, it has to be there.
-func (s Source[S]) Print(ctx context.Context, out io.Writer, pages int) error {
-	var known seen[S]
-	for n := 1; ; n++ {
-		sample, err := s.try(ctx)
-		if ctx.Err() != nil {
+// Print writes pages as text, an empty line between them, until ctx ends.
+func (s Source) Print(ctx context.Context, out io.Writer) error {
+	var known seen
+	for separator := ""; ; separator = "\n" {
+		view, err := s.try(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if s.final(err) || err != nil && pages == 1 {
+		case err != nil && s.Final(err):
 			return err
 		}
-		known = known.with(sample, err, time.Now())
-		text := s.page(known, time.Now(), 0).plain()
-		if n > 1 {
-			text = "\n" + text
-		}
-		if _, err := io.WriteString(out, text); err != nil {
+		known = known.with(view, err, time.Now())
+		if _, err := io.WriteString(out, separator+s.page(known, time.Now(), 0).plain()); err != nil {
 			return err
-		}
-		if n == pages {
-			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -141,4 +136,100 @@ func (s Source[S]) Print(ctx context.Context, out io.Writer, pages int) error {
 		case <-time.After(s.Every):
 		}
 	}
+}
+
+// model is a screen as bubbletea has it: messages change it, and a view is drawn of it.
+type model struct {
+	//nolint:containedctx // bubbletea calls what needs it
+	ctx    context.Context
+	source Source
+	known  seen
+	// now is when something was known last.
+	now                   time.Time
+	width, height, scroll int
+}
+
+type sampled struct {
+	view View
+	err  error
+	at   time.Time
+}
+
+// due: it is time for a sample.
+type due struct{}
+
+func (m *model) Init() tea.Cmd { return m.sample }
+
+func (m *model) sample() tea.Msg {
+	view, err := m.source.try(m.ctx)
+	return sampled{view, err, time.Now()}
+}
+
+func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case tea.KeyPressMsg:
+		next := m.key(msg.String())
+		return m, next
+	case due:
+		return m, m.sample
+	case sampled:
+		m.known, m.now = m.known.with(msg.view, msg.err, msg.at), msg.at
+		if m.ended() {
+			return m, tea.Quit
+		}
+		return m, tea.Tick(m.source.Every, func(time.Time) tea.Msg { return due{} })
+	}
+	return m, nil
+}
+
+// ended is whether the last sample failed for good.
+func (m *model) ended() bool { return m.known.err != nil && m.source.Final(m.known.err) }
+
+func (m *model) key(name string) tea.Cmd {
+	switch name {
+	case "q", "esc", "ctrl+c":
+		return tea.Quit
+	case "ctrl+z":
+		return tea.Suspend
+	case "up", "k":
+		m.scroll--
+	case "down", "j":
+		m.scroll++
+	case "pgup":
+		m.scroll -= m.height / 2
+	case "pgdown", "space":
+		m.scroll += m.height / 2
+	case "home", "g":
+		m.scroll = 0
+	case "end", "G":
+		m.scroll = 1 << 20 // more than there are; what is drawn sets it right
+	}
+	return nil
+}
+
+func (m *model) View() tea.View {
+	var lines []Line
+	if m.width > 0 && m.height > 0 {
+		lines, m.scroll = fit(m.source.page(m.known, m.now, m.width), m.width, m.height, m.scroll)
+	}
+	texts := make([]string, len(lines))
+	for i, l := range lines {
+		texts[i] = styled(l)
+	}
+	v := tea.NewView(strings.Join(texts, "\n"))
+	v.AltScreen = true
+	return v
+}
+
+// styles are attributes (SGR) in the terminal's own colors. bubbletea leaves out those
+// that the terminal does not have.
+var styles = map[Kind]string{Title: "1", Head: "1;36", Warn: "33", Bad: "31", Dim: "2"}
+
+func styled(l Line) string {
+	if style := styles[l.Kind]; style != "" {
+		return "\x1b[" + style + "m" + l.Text + "\x1b[m"
+	}
+	return l.Text
 }

@@ -19,16 +19,19 @@ import (
 func TestSeen(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	gone := errors.New("gone")
-	s := seen[int]{}.with(0, gone, at(1)).with(0, gone, at(2))
-	if !s.away.Equal(at(1)) || s.err == nil || s.sample != nil {
+	shows := func(text string) View {
+		return func(time.Time, int) Page { return Page{Top: []Line{{text, Title}}} }
+	}
+	s := seen{}.with(nil, gone, at(1)).with(nil, gone, at(2))
+	if !s.away.Equal(at(1)) || s.err == nil || s.view != nil {
 		t.Errorf("away from the beginning: %+v", s)
 	}
-	s = s.with(7, nil, at(3)).with(8, nil, at(4))
-	if s.err != nil || !s.away.IsZero() || *s.sample != 8 {
+	s = s.with(shows("7"), nil, at(3)).with(shows("8"), nil, at(4))
+	if s.err != nil || !s.away.IsZero() || s.view(at(4), 0).Top[0].Text != "8" {
 		t.Errorf("back: %+v", s)
 	}
-	s = s.with(0, gone, at(6))
-	if *s.sample != 8 || !s.away.Equal(at(6)) {
+	s = s.with(nil, gone, at(6))
+	if s.view(at(6), 0).Top[0].Text != "8" || !s.away.Equal(at(6)) {
 		t.Errorf("away again: %+v", s)
 	}
 }
@@ -82,49 +85,48 @@ func TestRows(t *testing.T) {
 }
 
 // counter is a source of numbers, which fails between two of them.
-func counter(failing func(n int) error) Source[int] {
+func counter(failing func(n int) error) Source {
 	n := 0
-	return Source[int]{
+	return Source{
 		Name: "it", Every: time.Second, Timeout: time.Second,
-		Sample: func(context.Context) (int, error) { n++; return n, failing(n) },
-		Final:  func(err error) bool { return err.Error() == "never" },
-		View: func(sample *int, _ time.Time, width int) Page {
-			return Page{Top: []Line{{fmt.Sprint(*sample, " in ", width), Title}}, Body: []Line{{"\x1b[2Jbody", Plain}}}
+		Sample: func(context.Context) (View, error) {
+			n++
+			text := fmt.Sprint(n)
+			return func(_ time.Time, width int) Page {
+				return Page{Top: []Line{{fmt.Sprint(text, " in ", width), Title}}, Body: []Line{{"\x1b[2Jbody", Plain}}}
+			}, failing(n)
 		},
+		Final: func(err error) bool { return err.Error() == "never" },
 	}
 }
 
 func TestPrint(t *testing.T) {
-	second := func(n int) error {
-		if n == 2 {
-			return errors.New("gone")
-		}
-		return nil
-	}
 	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		second := func(n int) error {
+			switch n {
+			case 2:
+				return errors.New("gone")
+			case 4:
+				end() // which is no error
+			}
+			return nil
+		}
 		var out strings.Builder
-		test.Must(t, counter(second).Print(t.Context(), &out, 3))
-		since := time.Now().Add(-time.Second).Format(time.TimeOnly)
+		test.Must(t, counter(second).Print(ctx, &out))
+		since := time.Now().Add(-2 * time.Second).Format(time.TimeOnly)
 		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
 		test.Equal(t, "the result", out.String(), want)
 	})
-	for name, c := range map[string]struct {
-		pages int
-		err   string
-	}{"the only one": {1, "gone"}, "nothing is to be hoped for": {0, "never"}} {
-		var out strings.Builder
-		err := counter(func(int) error { return errors.New(c.err) }).Print(t.Context(), &out, c.pages)
-		if err == nil || err.Error() != c.err || out.String() != "" {
-			t.Errorf("%s: %v, %q", name, err, out.String())
-		}
+	var out strings.Builder
+	err := counter(func(int) error { return errors.New("never") }).Print(t.Context(), &out)
+	if err == nil || err.Error() != "never" || out.String() != "" {
+		t.Errorf("an error for good: %v, %q", err, out.String())
 	}
-	ended, end := context.WithCancel(t.Context())
-	end()
-	test.Checkf(t, counter(second).Print(ended, &strings.Builder{}, 0), "interrupted")
 }
 
 func TestModel(t *testing.T) {
-	m := &model[int]{ctx: t.Context(), source: counter(func(n int) error {
+	m := &model{ctx: t.Context(), source: counter(func(n int) error {
 		if n == 3 {
 			return errors.New("never")
 		}

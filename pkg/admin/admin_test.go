@@ -14,16 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/admin"
 	"github.com/berth-cri/berth/pkg/admin/client"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
-
-func TestNewChecksItsOptions(t *testing.T) {
-	test.Fails(t, test.Err(admin.New(admin.Options{})), "nothing is missing")
-}
 
 // TestRegisterWaitsForTheProbe has a runtime that answers later than a reload waits.
 func TestRegisterWaitsForTheProbe(t *testing.T) {

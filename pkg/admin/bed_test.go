@@ -208,10 +208,8 @@ func (b *bed) serve(loader files, more func(*admin.Options)) {
 		Failures:  func(string) string { return "" }, Starts: observe.NewStarts(), CheckpointsInUse: func() []string { return nil },
 	}
 	more(&options)
-	service, err := admin.New(options)
-	test.Must(b.t, err)
 	server := grpc.NewServer(admin.ServerOptions()...)
-	service.Register(server)
+	admin.Register(server, options)
 	l, err := net.Listen("unix", b.socket)
 	test.Must(b.t, err)
 	ended := make(chan error, 1)

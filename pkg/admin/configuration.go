@@ -13,34 +13,28 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// configuration tells what is in force, and puts the files in force.
-type configuration struct {
-	life  Lifecycle
-	files Files
-}
-
-func (c configuration) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
+func (s *service) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*adminv1.ReloadResponse, error) {
 	if req.GetNoWait() {
-		c.life.Request(lifecycle.TriggerAdmin)
-		now := c.life.Current()
+		s.o.Lifecycle.Request(lifecycle.TriggerAdmin)
+		now := s.o.Lifecycle.Current()
 		return &adminv1.ReloadResponse{Generation: now.Generation, Digest: now.Digest}, nil
 	}
-	o, err := c.life.Reload(ctx, lifecycle.TriggerAdmin)
+	o, err := s.o.Lifecycle.Reload(ctx, lifecycle.TriggerAdmin)
 	if err != nil && o.Error == nil {
 		return nil, err // the reload itself was not made
 	}
 	resp := &adminv1.ReloadResponse{
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
-		Changes: changes(o), NeedsRestart: told(o.Diff.Pending),
+		Changes: changes(o), NeedsRestart: each(o.Diff.Pending, config.Change.String),
 	}
 	// What is so now, whoever brought it: a watcher of files may have been first.
-	for _, h := range c.life.Handlers() {
+	for _, h := range s.o.Lifecycle.Handlers() {
 		if h.Configured && h.State.Phase == handler.NotReady {
 			resp.NotReady = append(resp.NotReady, h.Definition.Name)
 		}
 	}
 	if resp.Problems = problemsOf(o.Error); resp.Accepted {
-		resp.Problems = messages(c.life.Current().Config.Problems)
+		resp.Problems = each(s.o.Lifecycle.Current().Config.Problems, problemMessage)
 	}
 	return resp, nil
 }
@@ -51,9 +45,9 @@ func problemsOf(err error) []*adminv1.Problem {
 	case err == nil:
 		return nil
 	case errors.As(err, &problems):
-		return messages(problems)
+		return each(problems, problemMessage)
 	}
-	return plain([]string{err.Error()})
+	return []*adminv1.Problem{plainProblem(err.Error())}
 }
 
 func changes(o lifecycle.Outcome) []string {
@@ -73,22 +67,14 @@ func changes(o lifecycle.Outcome) []string {
 	if o.Diff.DefaultFrom != o.Diff.DefaultTo {
 		lines = append(lines, fmt.Sprintf("default handler: %s, was %s", o.Diff.DefaultTo, o.Diff.DefaultFrom))
 	}
-	return append(lines, told(o.Diff.Live)...)
+	return append(lines, each(o.Diff.Live, config.Change.String)...)
 }
 
-func told(changes []config.Change) []string {
-	var lines []string
-	for _, c := range changes {
-		lines = append(lines, c.String())
-	}
-	return lines
-}
-
-func (c configuration) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
-	cfg := c.life.Current().Config
+func (s *service) GetConfig(ctx context.Context, req *adminv1.GetConfigRequest) (*adminv1.GetConfigResponse, error) {
+	cfg := s.o.Lifecycle.Current().Config
 	if req.GetFiles() {
 		var err error
-		if cfg, err = c.files.Read(ctx); err != nil {
+		if cfg, err = s.o.Files.Read(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -97,6 +83,6 @@ func (c configuration) GetConfig(ctx context.Context, req *adminv1.GetConfigRequ
 		return nil, err
 	}
 	return &adminv1.GetConfigResponse{
-		Settings: settingMessages(settings), Sources: cfg.Sources, Problems: messages(cfg.Problems),
+		Settings: each(settings, settingMessage), Sources: cfg.Sources, Problems: each(cfg.Problems, problemMessage),
 	}, nil
 }

@@ -87,16 +87,19 @@ func (d dropIns) free(name string) error {
 	return nil
 }
 
-// text is what a file says.
-func (d dropIns) text(name string, uid uint32, now time.Time, settings []dropin.Setting) ([]byte, error) {
+// text is what a file has that a user writes now.
+func (d dropIns) text(name string, uid uint32, settings []dropin.Setting) ([]byte, error) {
 	header := fmt.Sprintf("%s for user %d, %s.\nChange it by \"berth handler edit %s\", remove it by \"berth handler rm %s\".",
-		mark, uid, now.UTC().Format(time.RFC3339), name, name)
+		mark, uid, time.Now().UTC().Format(time.RFC3339), name, name)
 	return dropin.Write(header, name, settings)
 }
 
-// write makes or replaces a file, so that it is whole or not there whatever
-// happens. The loader passes over names that begin with a dot.
-func (d dropIns) write(name string, text []byte) error {
+// place makes or replaces a file, so that it is whole or not there whatever happens; nil
+// removes it for good. The loader passes over names that begin with a dot.
+func (d dropIns) place(name string, text []byte) error {
+	if text == nil {
+		return errors.Join(atomicfile.Remove(d.file(name)), atomicfile.SyncDir(d.dir))
+	}
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {
 		return err
 	}
@@ -104,12 +107,4 @@ func (d dropIns) write(name string, text []byte) error {
 		return fmt.Errorf("write %s: %w", d.file(name), err)
 	}
 	return nil
-}
-
-// remove takes a file away for good.
-func (d dropIns) remove(name string) error {
-	if err := atomicfile.Remove(d.file(name)); err != nil {
-		return err
-	}
-	return atomicfile.SyncDir(d.dir)
 }

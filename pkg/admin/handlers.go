@@ -20,28 +20,16 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// view turns what the life cycle knows into messages.
-type view struct {
-	life    Lifecycle
-	dropIns dropIns
+func (s *service) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
+	return &adminv1.ListHandlersResponse{Handlers: each(s.o.Lifecycle.Handlers(), s.message), Generation: s.o.Lifecycle.Current().Generation}, nil
 }
 
-type handlers struct {
-	view
-	overheads *overhead.Meter
-	failures  func(handler string) string
-}
-
-func (h handlers) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*adminv1.ListHandlersResponse, error) {
-	return &adminv1.ListHandlersResponse{Handlers: h.all(), Generation: h.life.Current().Generation}, nil
-}
-
-func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admin_WatchHandlersServer) error {
-	events := h.life.Watch(to.Context())
+func (s *service) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admin_WatchHandlersServer) error {
+	events := s.o.Lifecycle.Watch(to.Context())
 	for {
 		// The generation is read first: a list may be newer than it says, never older.
-		generation := h.life.Current().Generation
-		if err := to.Send(&adminv1.WatchHandlersResponse{Handlers: h.all(), Generation: generation}); err != nil {
+		generation := s.o.Lifecycle.Current().Generation
+		if err := to.Send(&adminv1.WatchHandlersResponse{Handlers: each(s.o.Lifecycle.Handlers(), s.message), Generation: generation}); err != nil {
 			return err
 		}
 		if _, more := <-events; !more {
@@ -50,72 +38,61 @@ func (h handlers) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admi
 	}
 }
 
-func (h handlers) ListEvents(_ context.Context, req *adminv1.ListEventsRequest) (*adminv1.ListEventsResponse, error) {
-	all, err := h.life.Changes(req.GetHandler())
+func (s *service) ListEvents(_ context.Context, req *adminv1.ListEventsRequest) (*adminv1.ListEventsResponse, error) {
+	all, err := s.o.Lifecycle.Changes(req.GetHandler())
 	if err != nil {
 		return nil, err
 	}
-	resp := &adminv1.ListEventsResponse{}
-	for _, c := range all {
-		resp.Events = append(resp.Events, &adminv1.HistoryEvent{
-			At: stamp(c.At), Handler: c.Handler, What: c.What, From: c.From, To: c.To, By: c.By, Reason: c.Reason,
-		})
-	}
-	return resp, nil
+	return &adminv1.ListEventsResponse{Events: each(all, func(c lifecycle.Change) *adminv1.HistoryEvent {
+		return &adminv1.HistoryEvent{At: stamp(c.At), Handler: c.Handler, What: c.What, From: c.From, To: c.To, By: c.By, Reason: c.Reason}
+	})}, nil
 }
 
-func (h handlers) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
-	current := h.life.Current()
-	known, err := h.life.Handler(cmp.Or(req.GetName(), current.Default))
+func (s *service) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest) (*adminv1.GetHandlerResponse, error) {
+	current := s.o.Lifecycle.Current()
+	known, err := s.o.Lifecycle.Handler(cmp.Or(req.GetName(), current.Default))
 	if err != nil {
 		return nil, err
 	}
 	resp := &adminv1.GetHandlerResponse{
-		Handler: h.message(known), FeaturesJson: document(known.Runtime),
+		Handler: s.message(known), FeaturesJson: document(known.Runtime),
 		Binary: binaryOf(known.Definition.Path, known.Runtime),
 	}
-	resp.LastFailure = strings.ToValidUTF8(h.failures(known.Definition.Name), "?")
-	resp.Overhead = overheadMessage(h.overheads.Of(ctx, known.Definition))
+	resp.LastFailure = strings.ToValidUTF8(s.o.Failures(known.Definition.Name), "?")
+	resp.Overhead = overheadMessage(s.o.Overheads.Of(ctx, known.Definition))
 	settings, err := current.Config.HandlerSettings(known.Definition.Name)
 	if err != nil {
 		return nil, err
 	}
-	resp.Settings = settingMessages(settings)
+	resp.Settings = each(settings, settingMessage)
 	if resp.Handler.Managed {
-		written, err := h.dropIns.settings(known.Definition.Name)
+		written, err := s.dropIns.settings(known.Definition.Name)
 		if err != nil {
 			return nil, err
 		}
-		resp.Written = settingMessages(written)
+		resp.Written = each(written, settingMessage)
 	}
 	return resp, nil
 }
 
-// all are the messages of all handlers.
-func (v view) all() []*adminv1.Handler {
-	known := v.life.Handlers()
-	all := make([]*adminv1.Handler, len(known))
-	for i, h := range known {
-		all[i] = v.message(h)
-	}
-	return all
-}
-
-// one is the message of one handler.
-func (v view) one(name string) (*adminv1.Handler, error) {
-	h, err := v.life.Handler(name)
+// changed is the message of a handler after a change that returned err.
+func (s *service) changed(name string, err error) (*adminv1.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.message(h), nil
+	h, err := s.o.Lifecycle.Handler(name)
+	if err != nil {
+		return nil, err
+	}
+	return s.message(h), nil
 }
 
-func (v view) message(h lifecycle.Handler) *adminv1.Handler {
+func (s *service) message(h lifecycle.Handler) *adminv1.Handler {
 	d := h.Definition
 	m := &adminv1.Handler{
 		Name: d.Name, State: stateOf(h.State.Phase), Reason: h.State.Reason, IsDefault: h.Default,
 		Type: string(d.Type), Path: d.Path, Pods: count(h.LivePods), Generation: h.Since, Digest: h.Digest,
-		Origin: d.Origin, Managed: h.Configured && v.dropIns.wrote(d.Name, d.Origin),
+		Origin: d.Origin, Managed: h.Configured && s.dropIns.wrote(d.Name, d.Origin),
 		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError, Capabilities: capabilities(h.Capabilities),
 		Platform: d.Platform, MaxPods: count(d.Limits.MaxPods),
 	}
@@ -126,9 +103,9 @@ func (v view) message(h lifecycle.Handler) *adminv1.Handler {
 	if h.Intent != nil {
 		m.StateSince, m.StateBy = stamp(h.Intent.Since), h.Intent.By
 	}
-	if s := h.Starts; s.Recent > 0 {
+	if last := h.Starts; last.Recent > 0 {
 		m.Starts = &adminv1.Starts{
-			Recent: count(s.Recent), Failed: count(s.Failed), InARow: count(s.InARow), Error: s.Error, FailedAt: stamp(s.At),
+			Recent: count(last.Recent), Failed: count(last.Failed), InARow: count(last.InARow), Error: last.Error, FailedAt: stamp(last.At),
 		}
 	}
 	if h.Runtime != nil {
@@ -161,12 +138,17 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 
 func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // it is bounded here
 
-func settingMessages(settings []dropin.Setting) []*adminv1.Setting {
-	all := make([]*adminv1.Setting, len(settings))
-	for i, s := range settings {
-		all[i] = &adminv1.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin}
+// each is what f makes of all items, in their order.
+func each[A, B any](items []A, f func(A) B) []B {
+	all := make([]B, len(items))
+	for i, item := range items {
+		all[i] = f(item)
 	}
 	return all
+}
+
+func settingMessage(s dropin.Setting) *adminv1.Setting {
+	return &adminv1.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin}
 }
 
 func binaryOf(path string, rt *probe.Runtime) *adminv1.Binary {
@@ -182,10 +164,7 @@ func document(rt *probe.Runtime) string {
 	if rt == nil || rt.Features == nil {
 		return ""
 	}
-	text, err := json.Marshal(rt.Features)
-	if err != nil { // it was read from JSON
-		return ""
-	}
+	text, _ := json.Marshal(rt.Features) // it was read from JSON
 	return string(text)
 }
 

@@ -1,11 +1,14 @@
 package admin
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -25,28 +28,24 @@ type Images interface {
 	ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error)
 }
 
-// images answers about images what the CRI has no call for.
-type images struct {
-	life  Lifecycle
-	known Images // may be nil
-}
-
 // archivePart is how much of an archive is in a message, in bytes.
 const archivePart = 1 << 20
 
-func (i images) check() error {
-	if i.known == nil {
-		return fmt.Errorf("this daemon has no images of its own: %w", errdefs.ErrNotImplemented)
+// images are those of the embedded backend.
+func (s *service) images() (Images, error) {
+	if s.o.Images == nil {
+		return nil, fmt.Errorf("this daemon has no images of its own: %w", errdefs.ErrNotImplemented)
 	}
-	return nil
+	return s.o.Images, nil
 }
 
-func (i images) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*adminv1.ListPullsResponse, error) {
-	if err := i.check(); err != nil {
+func (s *service) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*adminv1.ListPullsResponse, error) {
+	images, err := s.images()
+	if err != nil {
 		return nil, err
 	}
 	resp := &adminv1.ListPullsResponse{}
-	for _, p := range i.known.Underway(ctx) {
+	for _, p := range images.Underway(ctx) {
 		m := &adminv1.Pull{Name: p.Name, Snapshotter: p.Snapshotter, BeganAt: stamp(p.Began)}
 		for _, l := range p.Layers {
 			m.Layers = append(m.Layers, &adminv1.PullLayer{Digest: l.Digest.String(), Size: l.Size, Fetched: l.Fetched, Stage: string(l.Stage)})
@@ -56,53 +55,40 @@ func (i images) ListPulls(ctx context.Context, _ *adminv1.ListPullsRequest) (*ad
 	return resp, nil
 }
 
-func (i images) ExportImages(req *adminv1.ExportImagesRequest, to adminv1.Admin_ExportImagesServer) error {
-	if err := i.check(); err != nil {
+func (s *service) ExportImages(req *adminv1.ExportImagesRequest, to adminv1.Admin_ExportImagesServer) error {
+	images, err := s.images()
+	if err != nil {
 		return err
 	}
 	if len(req.GetImages()) == 0 {
 		return fmt.Errorf("images is empty; name at least one: %w", errdefs.ErrInvalidArgument)
 	}
-	w := &archiveSender{to: to}
-	if err := i.known.Export(to.Context(), w, req.GetImages()); err != nil {
+	w := bufio.NewWriterSize(archiveSender{to}, archivePart)
+	if err := images.Export(to.Context(), w, req.GetImages()); err != nil {
 		return err
 	}
-	return w.flush()
+	return w.Flush()
 }
 
-// archiveSender is a writer that sends what is written to it in large messages.
+// archiveSender sends what is written to it.
 type archiveSender struct {
-	to   adminv1.Admin_ExportImagesServer
-	part []byte
+	to adminv1.Admin_ExportImagesServer
 }
 
-func (s *archiveSender) Write(p []byte) (int, error) {
-	n := 0
-	for n < len(p) {
-		more := min(len(p)-n, archivePart-len(s.part))
-		s.part = append(s.part, p[n:n+more]...)
-		n += more
-		if len(s.part) == archivePart {
-			if err := s.flush(); err != nil {
-				return n, err
-			}
+func (s archiveSender) Write(p []byte) (n int, err error) {
+	for part := range slices.Chunk(p, archivePart) {
+		// gRPC may keep the message for a while.
+		if err := s.to.Send(&adminv1.ExportImagesResponse{Data: bytes.Clone(part)}); err != nil {
+			return n, err
 		}
+		n += len(part)
 	}
 	return n, nil
 }
 
-func (s *archiveSender) flush() error {
-	if len(s.part) == 0 {
-		return nil
-	}
-	// gRPC may keep the message for a while.
-	part := s.part
-	s.part = make([]byte, 0, archivePart)
-	return s.to.Send(&adminv1.ExportImagesResponse{Data: part})
-}
-
-func (i images) ImportImages(from adminv1.Admin_ImportImagesServer) error {
-	if err := i.check(); err != nil {
+func (s *service) ImportImages(from adminv1.Admin_ImportImagesServer) error {
+	images, err := s.images()
+	if err != nil {
 		return err
 	}
 	first, err := from.Recv()
@@ -112,11 +98,11 @@ func (i images) ImportImages(from adminv1.Admin_ImportImagesServer) error {
 	if err != nil {
 		return err
 	}
-	h, err := i.life.Handler(cmp.Or(first.GetHandler(), i.life.Current().Default))
+	h, err := s.o.Lifecycle.Handler(cmp.Or(first.GetHandler(), s.o.Lifecycle.Current().Default))
 	if err != nil {
 		return err
 	}
-	names, err := i.known.ImportFor(from.Context(), &archiveReceiver{from: from, rest: first.GetData()}, first.GetName(), h.Definition)
+	names, err := images.ImportFor(from.Context(), &archiveReceiver{from: from, rest: first.GetData()}, first.GetName(), h.Definition)
 	if err != nil {
 		if len(names) > 0 {
 			err = fmt.Errorf("after %q, which were imported: %w", names, err)

@@ -88,7 +88,7 @@ func toStatus(ctx context.Context, err error) error {
 	}
 	var problems config.Problems
 	if errors.As(err, &problems) {
-		st, failure := grpcstatus.New(codes.FailedPrecondition, err.Error()).WithDetails(&adminv1.Problems{Problems: messages(problems)})
+		st, failure := grpcstatus.New(codes.FailedPrecondition, err.Error()).WithDetails(&adminv1.Problems{Problems: each(problems, problemMessage)})
 		if failure != nil {
 			return fmt.Errorf("report %w: %w", err, failure)
 		}
@@ -112,22 +112,12 @@ func readable(err error) error {
 	return grpcstatus.ErrorProto(p)
 }
 
-func messages(problems config.Problems) []*adminv1.Problem {
-	all := make([]*adminv1.Problem, len(problems))
-	for i, p := range problems {
-		all[i] = &adminv1.Problem{
-			File: p.File, Line: int32(p.Line), Column: int32(p.Column), //nolint:gosec // files are at most 1 MiB
-			Key: p.Key, Message: p.Message, Suggestion: p.Suggestion,
-		}
+func problemMessage(p config.Problem) *adminv1.Problem {
+	return &adminv1.Problem{
+		File: p.File, Line: int32(p.Line), Column: int32(p.Column), //nolint:gosec // files are at most 1 MiB
+		Key: p.Key, Message: p.Message, Suggestion: p.Suggestion,
 	}
-	return all
 }
 
-// plain are problems that have come down to a line each.
-func plain(lines []string) []*adminv1.Problem {
-	all := make([]*adminv1.Problem, len(lines))
-	for i, l := range lines {
-		all[i] = &adminv1.Problem{Message: l}
-	}
-	return all
-}
+// plainProblem is one that has come down to a line.
+func plainProblem(line string) *adminv1.Problem { return &adminv1.Problem{Message: line} }

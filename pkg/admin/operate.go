@@ -11,75 +11,57 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// operations does what operators say about handlers.
-type operations struct {
-	view
-	pods Pods
-}
-
-func (o operations) Cordon(ctx context.Context, req *adminv1.CordonRequest) (*adminv1.CordonResponse, error) {
-	if err := o.life.Cordon(ctx, req.GetName(), req.GetReason(), userOf(ctx)); err != nil {
-		return nil, err
-	}
-	h, err := o.one(req.GetName())
+func (s *service) Cordon(ctx context.Context, req *adminv1.CordonRequest) (*adminv1.CordonResponse, error) {
+	h, err := s.changed(req.GetName(), s.o.Lifecycle.Cordon(ctx, req.GetName(), req.GetReason(), userOf(ctx)))
 	return &adminv1.CordonResponse{Handler: h}, err
 }
 
-func (o operations) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) (*adminv1.UncordonResponse, error) {
-	if err := o.life.Uncordon(ctx, req.GetName()); err != nil {
-		return nil, err
-	}
-	h, err := o.one(req.GetName())
+func (s *service) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) (*adminv1.UncordonResponse, error) {
+	h, err := s.changed(req.GetName(), s.o.Lifecycle.Uncordon(ctx, req.GetName()))
 	return &adminv1.UncordonResponse{Handler: h}, err
 }
 
-func (o operations) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
+func (s *service) Promote(ctx context.Context, req *adminv1.PromoteRequest) (*adminv1.PromoteResponse, error) {
+	h, err := s.changed(req.GetName(), s.o.Lifecycle.Promote(ctx, req.GetName()))
+	return &adminv1.PromoteResponse{Handler: h}, err
+}
+
+func (s *service) Abort(ctx context.Context, req *adminv1.AbortRequest) (*adminv1.AbortResponse, error) {
+	h, err := s.changed(req.GetName(), s.o.Lifecycle.Abort(ctx, req.GetName(), req.GetReason()))
+	return &adminv1.AbortResponse{Handler: h}, err
+}
+
+func (s *service) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv1.ProbeResponse, error) {
 	depth := probe.Ask
 	if req.GetSelfCheck() {
 		depth = probe.WithSelfCheck
 	}
-	h, err := o.life.Probe(ctx, req.GetName(), depth)
+	h, err := s.o.Lifecycle.Probe(ctx, req.GetName(), depth)
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ProbeResponse{Handler: o.message(h)}, nil
-}
-
-func (o operations) Promote(ctx context.Context, req *adminv1.PromoteRequest) (*adminv1.PromoteResponse, error) {
-	if err := o.life.Promote(ctx, req.GetName()); err != nil {
-		return nil, err
-	}
-	h, err := o.one(req.GetName())
-	return &adminv1.PromoteResponse{Handler: h}, err
-}
-
-func (o operations) Abort(ctx context.Context, req *adminv1.AbortRequest) (*adminv1.AbortResponse, error) {
-	if err := o.life.Abort(ctx, req.GetName(), req.GetReason()); err != nil {
-		return nil, err
-	}
-	h, err := o.one(req.GetName())
-	return &adminv1.AbortResponse{Handler: h}, err
+	return &adminv1.ProbeResponse{Handler: s.message(h)}, nil
 }
 
 // drainLook is the time between looks at what pods are left. They end when the
 // cluster says so, which takes seconds.
 const drainLook = 200 * time.Millisecond
 
-func (o operations) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
+func (s *service) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
 	ctx, name := to.Context(), req.GetName()
-	if err := o.life.Drain(ctx, name, req.GetReason(), userOf(ctx)); err != nil {
+	if err := s.o.Lifecycle.Drain(ctx, name, req.GetReason(), userOf(ctx)); err != nil {
 		return err
 	}
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	for last := -1; ; {
-		left, err := o.left(name)
+		left, err := s.left(name)
 		if err != nil {
 			return err
 		}
 		if left != last {
 			last = left
-			if err := to.Send(&adminv1.DrainResponse{Pods: count(left), Names: o.names(ctx, name, left)}); err != nil {
+			if err := to.Send(&adminv1.DrainResponse{Pods: count(left), Names: s.names(ctx, name, left)}); err != nil {
 				return err
 			}
 		}
@@ -95,8 +77,8 @@ func (o operations) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServe
 }
 
 // left counts the pods of a handler, which may be gone with the last of them.
-func (o operations) left(name string) (int, error) {
-	h, err := o.life.Handler(name)
+func (s *service) left(name string) (int, error) {
+	h, err := s.o.Lifecycle.Handler(name)
 	if errdefs.IsNotFound(err) {
 		return 0, nil
 	}
@@ -108,11 +90,11 @@ const maxNames = 10
 
 // names are some of the pods of a handler, the oldest first. That they cannot be
 // told is no reason to end a report.
-func (o operations) names(ctx context.Context, handler string, left int) []string {
+func (s *service) names(ctx context.Context, handler string, left int) []string {
 	if left == 0 {
 		return nil
 	}
-	all, err := o.pods.List(ctx)
+	all, err := s.o.Pods.List(ctx)
 	if err != nil {
 		return nil
 	}

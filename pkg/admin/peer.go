@@ -62,13 +62,9 @@ func peerOf(conn net.Conn) (caller, error) {
 	}
 	var cred *unix.Ucred
 	var failure error
-	if err := raw.Control(func(fd uintptr) {
-		cred, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
+	err = raw.Control(func(fd uintptr) { cred, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, failure); err != nil {
 		return caller{}, err
-	}
-	if failure != nil {
-		return caller{}, failure
 	}
 	return caller{uid: cred.Uid, pid: cred.Pid}, nil
 }

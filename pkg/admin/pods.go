@@ -5,22 +5,22 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-type pods struct {
-	pods Pods
-	life Lifecycle
-}
-
 func byAge(a, b Pod) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) }
 
-func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*adminv1.ListPodsResponse, error) {
+func (s *service) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*adminv1.ListPodsResponse, error) {
 	wanted := req.GetHandler()
-	all, err := p.pods.List(ctx)
+	all, err := s.o.Pods.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -28,26 +28,26 @@ func (p pods) ListPods(ctx context.Context, req *adminv1.ListPodsRequest) (*admi
 	if wanted != "" {
 		all = slices.DeleteFunc(all, func(one Pod) bool { return one.Handler != wanted })
 	}
-	current := p.offers(ctx, all)
+	current := s.offers(ctx, all)
 	resp := &adminv1.ListPodsResponse{}
 	for _, one := range all {
 		resp.Pods = append(resp.Pods, podMessage(one, current))
 	}
 	if len(resp.Pods) == 0 && wanted != "" {
-		if _, err := p.life.Handler(wanted); err != nil {
+		if _, err := s.o.Lifecycle.Handler(wanted); err != nil {
 			return nil, err
 		}
 	}
 	return resp, nil
 }
 
-func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv1.WhereIsResponse, error) {
-	at, err := p.pods.Find(req.GetId())
+func (s *service) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv1.WhereIsResponse, error) {
+	at, err := s.o.Pods.Find(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	resp := &adminv1.WhereIsResponse{Sandbox: at.Sandbox, Container: at.Container, Handler: at.Handler, Backend: at.Backend}
-	all, err := p.pods.List(ctx)
+	all, err := s.o.Pods.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (p pods) WhereIs(ctx context.Context, req *adminv1.WhereIsRequest) (*adminv
 	if i < 0 {
 		return nil, fmt.Errorf("sandbox %s is being created or removed; try again: %w", at.Sandbox, errdefs.ErrNotFound)
 	}
-	resp.Pod = podMessage(all[i], p.offers(ctx, all[i:i+1]))
+	resp.Pod = podMessage(all[i], s.offers(ctx, all[i:i+1]))
 	return resp, nil
 }
 
@@ -78,3 +78,85 @@ func pinMessage(p Pin, current offers) *adminv1.Pin {
 	}
 	return m
 }
+
+// installedPatience bounds the look at what is installed. It takes no time unless
+// a program is new or cannot be read.
+const installedPatience = 3 * time.Second
+
+// offer is what a new pod of a handler may get: a Definition, and the programs that
+// are installed for it, or none if they are not known.
+type offer struct {
+	definition *handler.Definition
+	digest     string
+	programs   []handler.OwnedBinary
+}
+
+// offers are by the handler's name. There are two during a rollout.
+type offers map[string][]*offer
+
+// offers finds out what new pods of the handlers of these pods would get.
+func (s *service) offers(ctx context.Context, of []Pod) offers {
+	// Only pods with the same Definition can differ by their programs.
+	wanted := map[string]bool{}
+	for _, one := range of {
+		if len(one.Pin.Binaries) > 0 && one.Pin.Definition != nil {
+			wanted[one.Pin.Definition.Digest()] = true
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, installedPatience)
+	defer cancel()
+	var asked sync.WaitGroup
+	all := offers{}
+	for _, h := range s.o.Lifecycle.Handlers() {
+		if !h.Configured {
+			continue
+		}
+		name := h.Definition.Name
+		all[name] = []*offer{{definition: h.Definition, digest: h.Digest}}
+		if h.Rollout != nil && h.Rollout.State == rollout.Running && h.Definition.Candidate != nil {
+			tried := h.Definition.WithCandidate()
+			all[name] = append(all[name], &offer{definition: tried, digest: tried.Digest()})
+		}
+		if h.ProbeError != "" {
+			continue // a new pod gets nothing that could be compared
+		}
+		for _, o := range all[name] {
+			if wanted[o.digest] {
+				asked.Go(func() {
+					// They stay unknown if this fails: the handler's state has why, as soon as it
+					// is more than a moment.
+					if programs, err := s.o.Pods.Installed(ctx, o.definition); err == nil {
+						o.programs = programs
+					}
+				})
+			}
+		}
+	}
+	asked.Wait()
+	return all
+}
+
+// lack is what new pods get that a pod has not; empty if nothing. Pure.
+func (all offers) lack(p Pin) string {
+	current, digest := all[p.Definition.Name], p.Definition.Digest()
+	if len(current) == 0 {
+		return "the handler is no longer configured"
+	}
+	i := slices.IndexFunc(current, func(o *offer) bool { return o.digest == digest })
+	if i < 0 {
+		return "the definition of the handler has changed"
+	}
+	programs := current[i].programs
+	if len(p.Binaries) == 0 || len(programs) == 0 || slices.EqualFunc(p.Binaries, programs, sameProgram) {
+		return ""
+	}
+	var names []string
+	for i, one := range programs {
+		if i >= len(p.Binaries) || !sameProgram(p.Binaries[i], one) {
+			names = append(names, strings.TrimSpace(one.Path+" "+one.Version))
+		}
+	}
+	return fmt.Sprintf("a different binary is installed now: %s", strings.Join(names, ", "))
+}
+
+func sameProgram(a, b handler.OwnedBinary) bool { return a.SHA256 == b.SHA256 }

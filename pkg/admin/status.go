@@ -9,26 +9,20 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/pkg/config"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/lifecycle"
 	"github.com/berth-cri/berth/pkg/observe"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// status answers how the daemon is.
-type status struct {
-	view
-	o       Options
-	started time.Time
-}
-
-func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
+func (s *service) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
 	c, all := s.o.Lifecycle.Current(), s.o.Lifecycle.Handlers()
 	resp := &adminv1.GetStatusResponse{
 		Version: s.o.Version, Revision: s.o.Revision, StartedAt: timestamppb.New(s.started),
 		Generation: c.Generation, Digest: c.Digest, CriSocket: s.o.CRISocket, AdminSocket: s.o.AdminSocket,
-		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: told(c.NeedRestart),
-		Problems: plain(c.Problems), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.o.Faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
+		ReloadedAt: stamp(c.Loaded), Recovering: s.o.Recovering(), NeedsRestart: each(c.NeedRestart, config.Change.String),
+		Problems: each(c.Problems, plainProblem), Degraded: degraded(c, all, s.o.Recovering(), slices.Concat(s.o.Faults(), s.overheads(ctx, all))), Handlers: count(len(all)),
 	}
 	for _, h := range all {
 		if h.State.AcceptsPods() {
@@ -48,7 +42,7 @@ func (s status) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*ad
 }
 
 // overheads says which handlers' pods use more than is declared for them.
-func (s status) overheads(ctx context.Context, all []lifecycle.Handler) []string {
+func (s *service) overheads(ctx context.Context, all []lifecycle.Handler) []string {
 	var lines []string
 	for _, h := range all {
 		if above := s.o.Overheads.Of(ctx, h.Definition).Above(); above != "" {
@@ -56,15 +50,6 @@ func (s status) overheads(ctx context.Context, all []lifecycle.Handler) []string
 		}
 	}
 	return lines
-}
-
-// failing says that the last starts of a ready handler failed, if they did: for what a self-check
-// pod does not have, such as an image, a network or volumes. Pure.
-func failing(state handler.State, s lifecycle.Starts) string {
-	if state.Phase != handler.Ready || s.InARow < lifecycle.FailuresInARow {
-		return ""
-	}
-	return fmt.Sprintf("%d starts in a row failed, the last at %s: %s", s.InARow, s.At.UTC().Format(time.RFC3339), s.Error)
 }
 
 // degraded is what an operator should mend. What operators did themselves, such
@@ -78,8 +63,10 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
-		if fault := failing(h.State, h.Starts); fault != "" {
-			lines = append(lines, fmt.Sprintf("handler %s: %s", h.Definition.Name, fault))
+		// For what a self-check pod does not have, such as an image, a network or volumes.
+		if last := h.Starts; h.State.Phase == handler.Ready && last.InARow >= lifecycle.FailuresInARow {
+			lines = append(lines, fmt.Sprintf("handler %s: %d starts in a row failed, the last at %s: %s",
+				h.Definition.Name, last.InARow, last.At.UTC().Format(time.RFC3339), last.Error))
 		}
 		if fault := h.Rollout.Fault(); fault != "" {
 			lines = append(lines, fmt.Sprintf("rollout of %s under handler %s is stopped: %s; fix that binary, or remove candidate from the handler",
@@ -97,22 +84,16 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 	return lines
 }
 
-// starts answers why pods were slow.
-type starts struct {
-	life  Lifecycle
-	known *observe.Starts
-}
-
-func (s starts) ListStarts(_ context.Context, req *adminv1.ListStartsRequest) (*adminv1.ListStartsResponse, error) {
+func (s *service) ListStarts(_ context.Context, req *adminv1.ListStartsRequest) (*adminv1.ListStartsResponse, error) {
 	resp := &adminv1.ListStartsResponse{}
 	wanted := req.GetHandler()
-	for _, p := range s.known.Recent() {
+	for _, p := range s.o.Starts.Recent() {
 		if wanted == "" || p.Handler == wanted {
 			resp.Starts = append(resp.Starts, startMessage(p))
 		}
 	}
 	if len(resp.Starts) == 0 && wanted != "" {
-		if _, err := s.life.Handler(wanted); err != nil {
+		if _, err := s.o.Lifecycle.Handler(wanted); err != nil {
 			return nil, err
 		}
 	}

@@ -22,7 +22,7 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		return nil
 	}
 	server, build, files, pool := d.options.Config.Server, d.options.Build, d.options.Loader, n.remotes.pool
-	service, err := admin.New(admin.Options{
+	options := admin.Options{
 		Lifecycle: n.handlers, Pods: adminPods{n.face, n.engine}, Files: files,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
@@ -36,22 +36,19 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 
 		CheckpointsDir:   filepath.Join(d.options.Config.Engine.Root, "pod-checkpoints"),
 		CheckpointsInUse: n.engine.CheckpointsInUse,
-	})
-	if err != nil {
-		return err
 	}
 	// A client that connects before the mode is set is refused by its user all the same.
 	l, err := d.listenFor(ctx, "management socket", server.Admin(), ownerOnly, "")
 	if err != nil {
 		return err
 	}
-	d.answerAdmin(l, service)
+	d.answerAdmin(l, options)
 	return nil
 }
 
-func (d *Daemon) answerAdmin(l net.Listener, service *admin.Service) {
+func (d *Daemon) answerAdmin(l net.Listener, options admin.Options) {
 	server := grpc.NewServer(append(admin.ServerOptions(), grpc.MaxSendMsgSize(maxMessage))...)
-	service.Register(server)
+	admin.Register(server, options)
 	d.teardown.add("management server", func(context.Context) error {
 		server.Stop() // nothing of a pod hangs on these calls, and watchers never end
 		return nil

@@ -8,6 +8,8 @@
 package doctor
 
 import (
+	"slices"
+
 	"github.com/berth-cri/berth/pkg/config"
 )
 
@@ -96,16 +98,12 @@ func Examine(n Node) []Finding {
 
 // Worst is the worst level of all findings.
 func Worst(all []Finding) Level {
-	worst := OK
-	for _, f := range all {
-		if f.Level == Fail {
-			return Fail
-		}
-		if f.Level == Warn {
-			worst = Warn
+	for _, level := range []Level{Fail, Warn} {
+		if slices.ContainsFunc(all, func(f Finding) bool { return f.Level == level }) {
+			return level
 		}
 	}
-	return worst
+	return OK
 }
 
 func fine(text string) Finding       { return Finding{Level: OK, Text: text} }

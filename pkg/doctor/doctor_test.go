@@ -344,11 +344,9 @@ func TestAnEmptyNode(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
-	for release, want := range map[string][2]int{"6.12.3-amd64": {6, 12}, "5.10+": {5, 10}, "6.1-rc1": {6, 1}, "x": {0, 0}, "": {0, 0}} {
-		if major, minor, _ := version(release); major != want[0] || minor != want[1] {
-			t.Errorf("%q is %d.%d", release, major, minor)
-		}
+func TestOlder(t *testing.T) {
+	for release, want := range map[string]bool{"6.12.3-amd64": false, "5.10+": false, "5.9-rc1": true, "4.19.0-27-amd64": true, "x": false, "": false} {
+		test.Equal(t, release, older(release, "5.10"), want)
 	}
 }
 

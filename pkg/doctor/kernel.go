@@ -3,10 +3,10 @@ package doctor
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/berth-cri/berth/pkg/config"
 )
@@ -15,11 +15,10 @@ import (
 func kernel(n Node) []Finding {
 	var found []Finding
 	release := n.value("/proc/sys/kernel/osrelease")
-	major, minor, known := version(release)
-	if known && (major < 5 || major == 5 && minor < 10) {
+	if older(release, "5.10") {
 		found = append(found, warn("Linux "+release+" is older than 5.10: any container can flush root file systems to disk, which is slow", "upgrade the kernel"))
 	}
-	if known && (major < 5 || major == 5 && minor < 19) {
+	if older(release, "5.19") {
 		found = append(found, warn("Linux "+release+" cannot map the IDs of image layers: pods with hostUsers: false are refused", "upgrade the kernel to 5.19 or newer"))
 	}
 	if n.Config.Engine.Snapshotter == "overlayfs" && !slices.Contains(strings.Fields(n.value("/proc/filesystems")), "overlay") {
@@ -32,27 +31,14 @@ func kernel(n Node) []Finding {
 	return or(found, "kernel "+release+" has all features pods need")
 }
 
-// version is the beginning of a kernel's release.
-func version(release string) (major, minor int, known bool) {
-	parts := strings.SplitN(release, ".", 3)
-	if len(parts) < 2 {
-		return 0, 0, false
-	}
-	major, err := strconv.Atoi(parts[0])
-	if err != nil {
-		return 0, 0, false
-	}
-	digits := parts[1]
-	if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		digits = digits[:i]
-	}
-	minor, err = strconv.Atoi(digits)
-	return major, minor, err == nil
+// older is whether a kernel's release is known, and below a version. Pure.
+func older(release, than string) bool {
+	v, err := version.ParseGeneric(release)
+	return err == nil && v.LessThan(version.MustParseGeneric(than))
 }
 
 // controllers looks for those of cgroups that limits of pods need.
 func controllers(n Node) []Finding {
-	needed := []string{"cpu", "cpuset", "memory", "pids"}
 	var there []string
 	if text := n.value("/sys/fs/cgroup/cgroup.controllers"); text != "" {
 		there = strings.Fields(text)
@@ -64,12 +50,7 @@ func controllers(n Node) []Finding {
 	if len(there) == 0 {
 		return []Finding{fail("no cgroups are mounted at /sys/fs/cgroup", "mount -t cgroup2 cgroup2 /sys/fs/cgroup, or boot with systemd")}
 	}
-	var missing []string
-	for _, c := range needed {
-		if !slices.Contains(there, c) {
-			missing = append(missing, c)
-		}
-	}
+	missing := slices.DeleteFunc([]string{"cpu", "cpuset", "memory", "pids"}, func(c string) bool { return slices.Contains(there, c) })
 	if len(missing) > 0 {
 		return []Finding{fail("cgroup controllers are missing: "+strings.Join(missing, ", "),
 			"remove cgroup_disable= from the kernel command line; for memory add cgroup_enable=memory")}

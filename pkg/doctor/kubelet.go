@@ -60,16 +60,12 @@ func kubeadm(n Node) []Finding {
 				"write "+ours+" there, set the node's annotation kubeadm.alpha.kubernetes.io/cri-socket to it, and restart the kubelet"))
 		}
 	}
-	if others := n.otherSockets(); len(others) > 0 && n.isKubeadmNode() {
+	made := n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm") // or may be
+	if others := n.otherSockets(); made && len(others) > 0 {
 		found = append(found, warn("kubeadm takes for the runtime what it finds at "+strings.Join(others, ", "),
 			"set criSocket: "+ours+" under nodeRegistration, or --cri-socket "+ours))
 	}
 	return or(found, "kubeadm finds no other runtime")
-}
-
-// isKubeadmNode says whether kubeadm made this node, or may.
-func (n Node) isKubeadmNode() bool {
-	return n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm")
 }
 
 // foreignSockets are where other CRI daemons listen.

@@ -1,81 +1,79 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-cri/berth/pkg/config/registryhosts"
 )
 
-// network is a CNI configuration, as far as it is looked at.
-type network struct {
-	Name    string `json:"name"`
-	Type    string `json:"type"`
-	Plugins []struct {
-		Type string `json:"type"`
-		IPAM struct {
-			Type string `json:"type"`
-		} `json:"ipam"`
-	} `json:"plugins"`
+// plugin is a plugin of a CNI configuration, with the one for addresses that it calls.
+type plugin struct {
+	Type string `json:"type"`
 	IPAM struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 }
 
-// types are the plugins that the network is made by.
-func (c network) types() []string {
-	var all []string
-	add := func(names ...string) {
-		for _, name := range names {
-			if name != "" {
-				all = append(all, name)
-			}
-		}
+// network is a CNI configuration.
+type network struct {
+	file string
+	// plugins are the types of those that the network is made by.
+	plugins []string
+	// err is why the file is not a valid configuration.
+	err error
+}
+
+func (n Node) network(file string) network {
+	text, err := n.read(file)
+	if err != nil {
+		return network{file: file, err: err}
 	}
-	add(c.Type, c.IPAM.Type)
-	for _, p := range c.Plugins {
-		add(p.Type, p.IPAM.Type)
+	var c struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return network{file: file, err: err}
+	}
+	var types []string
+	for _, p := range append([]plugin{c.plugin}, c.Plugins...) {
+		types = append(types, p.Type, p.IPAM.Type)
+	}
+	types = slices.DeleteFunc(types, func(name string) bool { return name == "" })
+	if len(types) == 0 {
+		err = errors.New("no plugin configured")
+	}
+	return network{file, types, err}
+}
+
+// networks reads those of a directory that count, in lexical order.
+func (n Node) networks(dir string) (all []network) {
+	for _, name := range n.list(dir) {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
+			continue
+		}
+		all = append(all, n.network(filepath.Join(dir, name)))
+		if limit := n.Config.CNI.MaxConfNum; limit > 0 && len(all) == limit {
+			break
+		}
 	}
 	return all
 }
 
-// networks reads those of a directory that count, in lexical order. A file that
-// is none has an error.
-func (n Node) networks(dir string) (files []string, networks []network, errs []error) {
-	for _, name := range n.list(dir) {
-		switch filepath.Ext(name) {
-		case ".conf", ".conflist", ".json":
-		default:
-			continue
-		}
-		file := filepath.Join(dir, name)
-		var c network
-		text, err := n.read(file)
-		if err == nil {
-			err = json.Unmarshal([]byte(text), &c)
-		}
-		if err == nil && len(c.types()) == 0 {
-			err = fmt.Errorf("no plugin configured")
-		}
-		files, networks, errs = append(files, file), append(networks, c), append(errs, err)
-		if limit := n.Config.CNI.MaxConfNum; limit > 0 && len(files) == limit {
-			break
-		}
-	}
-	return files, networks, errs
-}
-
 func (n Node) usesBridge() bool {
-	_, networks, _ := n.networks(n.Config.CNI.ConfDir)
-	for _, c := range networks {
-		if slices.Contains(c.types(), "bridge") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.networks(n.Config.CNI.ConfDir), func(c network) bool {
+		return slices.Contains(c.plugins, "bridge")
+	})
 }
 
 // cni looks at the networks of the node and of handlers, and for their plugins.
@@ -91,27 +89,23 @@ func cni(n Node) []Finding {
 
 func (n Node) cniDir(dir, otherwise string) []Finding {
 	var found []Finding
-	files, networks, errs := n.networks(dir)
-	if len(files) == 0 {
+	networks := n.networks(dir)
+	if len(networks) == 0 {
 		return []Finding{warn("no CNI configuration in "+dir+": "+otherwise, "install the cluster's CNI plugin")}
 	}
-	for i, file := range files {
-		if errs[i] != nil {
-			found = append(found, fail(fmt.Sprintf("%s is not a valid CNI configuration: %v", file, errs[i]), "correct it, or remove it"))
+	for _, c := range networks {
+		if c.err != nil {
+			found = append(found, fail(fmt.Sprintf("%s is not a valid CNI configuration: %v", c.file, c.err), "correct it, or remove it"))
 			continue
 		}
-		for _, plugin := range networks[i].types() {
-			if !n.hasPlugin(plugin) {
-				found = append(found, fail(fmt.Sprintf("%s needs the plugin %s, which was not found in %s", file, plugin, strings.Join(n.Config.CNI.BinDirs, ", ")),
+		for _, plugin := range c.plugins {
+			if !slices.ContainsFunc(n.Config.CNI.BinDirs, func(dir string) bool { return n.executable(filepath.Join(dir, plugin)) == "" }) {
+				found = append(found, fail(fmt.Sprintf("%s needs the plugin %s, which was not found in %s", c.file, plugin, strings.Join(n.Config.CNI.BinDirs, ", ")),
 					"install it (on Debian: apt-get install containernetworking-plugins), or correct cni.bin_dirs"))
 			}
 		}
 	}
 	return found
-}
-
-func (n Node) hasPlugin(name string) bool {
-	return slices.ContainsFunc(n.Config.CNI.BinDirs, func(dir string) bool { return n.executable(filepath.Join(dir, name)) == "" })
 }
 
 // nriDefault is where NRI plugins connect by custom.
@@ -146,25 +140,22 @@ func agentsSocket(n Node) []Finding {
 
 // ports looks who has the fixed ports of the configuration.
 func ports(n Node) []Finding {
-	wanted := map[string]string{}
-	if p := n.Config.Streaming.Port; p != 0 {
-		wanted["streaming.port"] = strconv.Itoa(p)
+	var metrics, streaming string
+	if _, p, err := net.SplitHostPort(n.Config.Metrics.Address); err == nil && p != "0" && !strings.HasPrefix(n.Config.Metrics.Address, "unix://") {
+		metrics = p
 	}
-	if _, p, err := net.SplitHostPort(n.Config.Metrics.Address); err == nil && !strings.HasPrefix(n.Config.Metrics.Address, "unix://") {
-		wanted["metrics.address"] = p
+	if p := n.Config.Streaming.Port; p != 0 {
+		streaming = strconv.Itoa(p)
 	}
 	var found []Finding
-	for _, key := range []string{"metrics.address", "streaming.port"} {
-		port, fixed := wanted[key]
-		if !fixed || port == "0" {
-			continue
-		}
+	for _, fixed := range [][2]string{{"metrics.address", metrics}, {"streaming.port", streaming}} {
+		key, port := fixed[0], fixed[1]
 		if p, taken := n.listensOn(port); taken && p.name != "berth" {
 			found = append(found, fail(fmt.Sprintf("port %s of %s is used by %s", port, key, p), "choose another "+key))
 		}
 	}
-	if s := wanted["streaming.port"]; s != "" && s == wanted["metrics.address"] {
-		found = append(found, fail("metrics.address and streaming.port are both "+s, "choose another metrics.address"))
+	if streaming != "" && streaming == metrics {
+		found = append(found, fail("metrics.address and streaming.port are both "+streaming, "choose another metrics.address"))
 	}
 	return or(found, "no port conflicts")
 }
@@ -194,4 +185,58 @@ func (n Node) listensOn(port string) (process, bool) {
 		}
 	}
 	return process{}, false
+}
+
+const (
+	// dialTimeout bounds one connection, and all of them, which are made at the same time.
+	dialTimeout = 2 * time.Second
+	// maxRegistries bounds how many are asked.
+	maxRegistries = 32
+)
+
+// registries connects to those that the configuration names, and to no others. Of a node
+// that is mounted elsewhere it reads the files alone: its network is not this one.
+func registries(n Node) []Finding {
+	var found []Finding
+	if !strings.Contains(n.value("/etc/resolv.conf"), "nameserver") {
+		found = append(found, warn("/etc/resolv.conf names no nameserver: registries are not found by name", "name one there, or let the node's network service do it"))
+	}
+	dir := n.Config.Registry.HostsDir
+	var addresses []string
+	for _, name := range n.list(dir) {
+		if text, err := n.read(filepath.Join(dir, name, "hosts.toml")); err == nil {
+			addresses = append(addresses, registryhosts.Addresses([]byte(text))...)
+		}
+	}
+	if n.Root != "" && n.Root != "/" {
+		addresses = nil
+	}
+	addresses = addresses[:min(len(addresses), maxRegistries)]
+	failed := make([]error, len(addresses))
+	var dials sync.WaitGroup
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	for i, address := range addresses {
+		dials.Go(func() { failed[i] = dial(ctx, address) })
+	}
+	dials.Wait()
+	for i, err := range failed {
+		if err != nil {
+			found = append(found, warn(fmt.Sprintf("cannot connect to the registry at %s, which %s names: %v", addresses[i], dir, err),
+				"check the node's DNS, routes and firewall; a daemon that uses a proxy may reach it all the same"))
+		}
+	}
+	return or(found, fmt.Sprintf("a nameserver is configured; registries that %s names and that accept connections: %d", dir, len(addresses)))
+}
+
+// dial connects, and names of an error the cause only.
+func dial(ctx context.Context, address string) error {
+	connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		if cause := errors.Unwrap(err); cause != nil {
+			return cause
+		}
+		return err
+	}
+	return connection.Close()
 }

@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/berth-cri/berth/pkg/printable"
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Container returns what a container asks for that the handler of its pod lacks,
@@ -17,18 +19,13 @@ func Container(c *runtimeapi.ContainerConfig, h Handler) *Refusal {
 		return nil
 	}
 	sc := c.GetLinux().GetSecurityContext()
-	for _, check := range []func() *Refusal{
-		func() *Refusal { return targetPID(sc.GetNamespaceOptions(), h) },
-		func() *Refusal { return mounts(c.GetMounts(), h) },
-		func() *Refusal { return seccomp(sc, h) },
-		func() *Refusal { return appArmor(sc, h) },
-		func() *Refusal { return selinux(sc.GetSelinuxOptions(), h) },
-	} {
-		if l := check(); l != nil {
-			return l
-		}
-	}
-	return nil
+	return cmp.Or(
+		targetPID(sc.GetNamespaceOptions(), h),
+		mounts(c.GetMounts(), h),
+		seccomp(sc, h),
+		appArmor(sc, h),
+		selinux(sc.GetSelinuxOptions(), h),
+	)
 }
 
 func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
@@ -121,7 +118,7 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath())
-	if !asked || sc.GetPrivileged() || h.ownKernel() || !h.Runtime.LacksSeccomp() {
+	if !asked || sc.GetPrivileged() || h.ownKernel() || h.Runtime.Seccomp() != capability.No {
 		return nil
 	}
 	return &Refusal{
@@ -134,7 +131,7 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal 
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
 	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
-	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || !h.Runtime.LacksAppArmor() {
+	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || h.Runtime.AppArmor() != capability.No {
 		return nil
 	}
 	return &Refusal{
@@ -159,3 +156,50 @@ func Memory(limit uint64, h Handler) *Refusal {
 		Instead: "raise the memory limits of the containers, or overhead.podFixed.memory of the RuntimeClass",
 	}
 }
+
+// Checkpoints returns what keeps the handler's containers from being
+// checkpointed, or nil. Most runtimes do not say that they cannot, and what comes
+// of one that was built without CRIU is a container that stands still: so the
+// runtime has to say that it can.
+func Checkpoints(h Handler) *Refusal {
+	lacks := func(why string) *Refusal {
+		return &Refusal{Feature: "a checkpoint", Why: why, Instead: "let the application save its own state"}
+	}
+	switch {
+	case h.Runtime == nil:
+		return nil
+	case h.ownKernel():
+		refusal := lacks("its containers run on a separate kernel, which CRIU does not support")
+		if h.wholePods() {
+			refusal.Instead = "checkpoint the pod as a whole (CheckpointPod)"
+		}
+		return refusal
+	case !h.Runtime.MakesCheckpoints():
+		return lacks(h.runtime() + " does not report support for CRIU")
+	}
+	if why := h.Runtime.LacksRestore(); why != "" {
+		return lacks(why)
+	}
+	if h.Checkpoints == nil {
+		return nil
+	}
+	if err := h.Checkpoints(); err != nil {
+		return lacks(err.Error())
+	}
+	return nil
+}
+
+// PodCheckpoints returns what keeps the handler's pods from being checkpointed, and restored,
+// or nil: gVisor writes a pod as a whole, others have CRIU write each of its containers.
+func PodCheckpoints(h Handler) *Refusal {
+	if h.Runtime == nil || h.wholePods() {
+		return nil
+	}
+	refusal := Checkpoints(h)
+	if refusal != nil {
+		refusal.Feature = "a checkpoint of a pod"
+	}
+	return refusal
+}
+
+func (h Handler) wholePods() bool { return h.Runtime.Name == probe.Runsc && h.ownKernel() }

@@ -6,6 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/printable"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Sandbox returns what a pod asks for that the handler lacks, or nil.
@@ -18,7 +19,7 @@ func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 	if l := hostNamespaces(o, h); l != nil {
 		return l
 	}
-	if asksUserNamespace(o) {
+	if u := o.GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
 		if l := UserNamespaces(h); l != nil {
 			return l
 		}
@@ -48,11 +49,6 @@ func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 		}
 	}
 	return nil
-}
-
-func asksUserNamespace(o *runtimeapi.NamespaceOption) bool {
-	u := o.GetUsernsOptions()
-	return u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD
 }
 
 // UserNamespaces returns what keeps the handler's pods from having user
@@ -85,7 +81,7 @@ func UserNamespaces(h Handler) *Refusal {
 
 func selinux(o *runtimeapi.SELinuxOption, h Handler) *Refusal {
 	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
-	if !asked || h.ownKernel() || !h.Node.SELinux || !h.Runtime.LacksSELinux() {
+	if !asked || h.ownKernel() || !h.Node.SELinux || h.Runtime.SELinux() != capability.No {
 		return nil
 	}
 	return &Refusal{

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -15,30 +16,23 @@ import (
 // Checker finds out whether handlers can run pods on this machine.
 type Checker struct {
 	prober *Prober
-	// patience is how long looking at files may take.
-	patience time.Duration
+	looks  singleflight.Group // by the digest of a Definition
 
-	mu    sync.Mutex
-	looks map[string]*look // by the digest of a Definition
-	sums  map[string]sum   // by path
+	mu   sync.Mutex
+	sums map[string]sum // by path
 }
 
-// sum is the content of a binary.
 type sum struct {
 	of     Identity
 	sha256 string
 }
 
-// look is one look at what a machine lacks. Its result is written before done is
-// closed.
-type look struct {
-	done   chan struct{}
-	result error
-}
+// lookTimeout bounds a look at files.
+const lookTimeout = 2 * time.Second
 
 // NewChecker makes a Checker that asks runtimes through p.
 func NewChecker(p *Prober) *Checker {
-	return &Checker{prober: p, patience: 2 * time.Second, looks: map[string]*look{}, sums: map[string]sum{}}
+	return &Checker{prober: p, sums: map[string]sum{}}
 }
 
 // Check looks at everything that the handler needs of this machine, and asks its
@@ -111,35 +105,16 @@ func (c *Checker) summed(id Identity) (string, error) {
 // missing looks at files from a goroutine of its own, of which there is at most
 // one for each Definition: on a dead network mount it never returns.
 func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
-	l := c.look(d)
-	patience := time.NewTimer(c.patience)
+	look := c.looks.DoChan(d.Digest(), func() (any, error) { return nil, hostfiles.Lacking(d) })
+	patience := time.NewTimer(lookTimeout)
 	defer patience.Stop()
 	select {
-	case <-l.done:
-		return l.result
+	case found := <-look:
+		return found.Err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-patience.C:
 		return transient{fmt.Errorf("a file of handler %q does not respond to stat: is it on an unreachable network file system? %w",
 			d.Name, errdefs.ErrUnavailable)}
 	}
-}
-
-func (c *Checker) look(d *handler.Definition) *look {
-	key := d.Digest()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if l := c.looks[key]; l != nil {
-		return l
-	}
-	l := &look{done: make(chan struct{})}
-	c.looks[key] = l
-	go func() {
-		l.result = hostfiles.Lacking(d)
-		c.mu.Lock()
-		delete(c.looks, key)
-		c.mu.Unlock()
-		close(l.done)
-	}()
-	return l
 }

@@ -2,11 +2,9 @@ package probe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -15,40 +13,29 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// known is what a runtime that berth knows has beside its executable.
-type known struct {
-	// asked is a flag that only the releases know which have companions.
-	asked string
-	// dir is the companion, and programs are what runs in it for each pod.
-	dir      string
-	programs []string
-	// sameRelease is the program whose version must be the runtime's; empty is none.
-	sameRelease string
-}
-
-// companions are those of known runtimes, by the name that a runtime gives itself. A
-// handler names others by its key companions.
-var companions = map[string]known{
-	Runsc: {
-		asked: "--sidecar-usage-policy=STRICT", dir: "gvisor-bin",
-		programs: []string{"gvisor_sentry", "gvisor-sentry-prewarmer"}, sameRelease: "gvisor_sentry",
-	},
-}
+// What newer releases of gVisor have beside their executable. A handler names companions of
+// other runtimes by its key companions.
+const (
+	// sidecarFlag is known by the releases only that have companions.
+	sidecarFlag = "--sidecar-usage-policy=STRICT"
+	sidecarDir  = "gvisor-bin"
+	// sentry and prewarmer are what runs in sidecarDir for each pod.
+	sentry, prewarmer = "gvisor_sentry", "gvisor-sentry-prewarmer"
+)
 
 func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
-	k, ok := companions[rt.Name]
-	if !ok || isScript(path) && !hasBeside(path, k.dir) {
+	if rt.Name != Runsc {
 		return nil, nil
 	}
-	_, err := run(ctx, path, k.asked, "--version")
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return []string{k.dir}, nil
-	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
-		return nil, err
+	if isScript(path) {
+		if _, err := beside(path, []string{sidecarDir}); err != nil {
+			return nil, nil //nolint:nilerr // its companions are elsewhere
+		}
 	}
-	return nil, nil // a release before companions does not know the flag
+	if _, err := run(ctx, path, sidecarFlag, "--version"); err != nil {
+		return nil, unlessExit(ctx, err) // a release before companions does not know the flag
+	}
+	return []string{sidecarDir}, nil
 }
 
 // isScript reports whether a program is a wrapper: what it calls has its companions beside
@@ -62,11 +49,6 @@ func isScript(path string) bool {
 	start := make([]byte, 2)
 	_, err = io.ReadFull(f, start)
 	return err == nil && string(start) == "#!"
-}
-
-func hasBeside(path, name string) bool {
-	_, err := beside(path, []string{name})
-	return err == nil
 }
 
 // identify notes what the runtime consists of, given what was there before it was asked,
@@ -97,13 +79,12 @@ func whole(ctx context.Context, rt *Runtime, id Identity) error {
 	if len(rt.Needs) == 0 {
 		return nil
 	}
-	k := companions[rt.Name]
 	there := map[string]string{}
 	for _, c := range id.Companions {
 		there[c.Name] = c.Identity.Path
 	}
-	for _, name := range k.programs {
-		path, ok := there[filepath.Join(k.dir, name)]
+	for _, name := range []string{sentry, prewarmer} {
+		path, ok := there[filepath.Join(sidecarDir, name)]
 		if !ok {
 			return incomplete(rt, id, name+" is missing")
 		}
@@ -111,15 +92,12 @@ func whole(ctx context.Context, rt *Runtime, id Identity) error {
 			return incomplete(rt, id, name+" cannot be executed")
 		}
 	}
-	if k.sameRelease == "" {
-		return nil
-	}
-	out, err := run(ctx, there[filepath.Join(k.dir, k.sameRelease)], "--version")
+	out, err := run(ctx, there[filepath.Join(sidecarDir, sentry)], "--version")
 	if err != nil {
 		return err
 	}
 	if m := firstLine.FindStringSubmatch(string(out)); len(m) == 3 && m[2] != rt.Version {
-		return incomplete(rt, id, fmt.Sprintf("%s is of release %s", k.sameRelease, m[2]))
+		return incomplete(rt, id, sentry+" is of release "+m[2])
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -64,7 +65,7 @@ func beside(path string, companions []string) ([]Companion, error) {
 		return nil, err
 	}
 	dir := filepath.Dir(executable)
-	found := map[string]Identity{}
+	var all []Companion
 	for _, name := range companions {
 		err := filepath.WalkDir(filepath.Join(dir, name), func(file string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
@@ -77,22 +78,17 @@ func beside(path string, companions []string) ([]Companion, error) {
 			if !fi.Mode().IsRegular() {
 				return fmt.Errorf("%s is not a regular file (%s)", file, fi.Mode())
 			}
-			relative, err := filepath.Rel(dir, file)
-			if err == nil {
-				found[relative], err = identityOf(file, fi)
-			}
-			return err
+			id, err := identityOf(file, fi)
+			relative, failure := filepath.Rel(dir, file)
+			all = append(all, Companion{relative, id})
+			return errors.Join(err, failure)
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	all := make([]Companion, 0, len(found))
-	for name, id := range found {
-		all = append(all, Companion{Name: name, Identity: id})
-	}
 	slices.SortFunc(all, func(a, b Companion) int { return cmp.Compare(a.Name, b.Name) })
-	return all, nil
+	return slices.CompactFunc(all, func(a, b Companion) bool { return a.Name == b.Name }), nil
 }
 
 // Again identifies the same program anew.

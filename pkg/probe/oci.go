@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strings"
 
@@ -25,12 +23,10 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	version := string(out)
 	rt := parseVersion(version)
 	out, err = run(ctx, path, "features")
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
+	if err == nil {
 		// A runtime that prints something else has no such command.
 		rt.Features = parseFeatures(out)
-	case ctx.Err() != nil, Transient(err), !errors.As(err, &exit):
+	} else if err := unlessExit(ctx, err); err != nil {
 		return nil, err
 	}
 	if rt.Name == "" && rt.SpecVersion == "" && rt.Features == nil {

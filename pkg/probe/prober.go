@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,7 +139,9 @@ func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, f
 	}
 	if err != nil {
 		if !Transient(err) {
-			p.forget(s.key())
+			p.mu.Lock()
+			delete(p.known, s.key())
+			p.mu.Unlock()
 		}
 		return nil, false, err
 	}
@@ -174,23 +177,7 @@ func (p *Prober) recall(s subject) *Runtime {
 	return rt
 }
 
-func (p *Prober) forget(key string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.known, key)
-}
-
-func equal(a, b []Identity) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if !a[i].Same(b[i]) {
-			return false
-		}
-	}
-	return true
-}
+func equal(a, b []Identity) bool { return slices.EqualFunc(a, b, Identity.Same) }
 
 // subject is what is asked: a runtime, or a shim and the runtime it drives.
 type subject struct {

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 	engineshim "github.com/berth-cri/berth/pkg/engine/shim"
 	"github.com/berth-cri/berth/pkg/handler"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // script writes an executable shell script and returns its path.
@@ -397,7 +398,7 @@ func TestRealRuntimes(t *testing.T) {
 			return ""
 		}},
 		{"BERTH_TEST_CRUN", Crun, func(rt *Runtime) string {
-			if rt.OwnKernel || !rt.SupportsSeccomp() {
+			if rt.OwnKernel || rt.Seccomp() != capability.Yes {
 				return "crun shares the host's kernel and has seccomp"
 			}
 			return ""

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 const (
@@ -51,13 +54,11 @@ func failure(ctx context.Context, err error, path string, args []string, stderr 
 		return transient{fmt.Errorf("%s timed out and was killed; see whether it hangs in a shell too, or what it waits for, as a disk or a network file system (dmesg): %w", line, errdefs.ErrUnavailable)}
 	}
 	err = passing(err, stderr)
+	quote := ""
 	if s := strings.TrimSpace(stderr); s != "" {
-		if len(s) > maxQuote {
-			s = s[:maxQuote] + "…"
-		}
-		return fmt.Errorf("%s: %w (%q); reinstall the runtime or correct the handler's runtime_path: %w", line, err, s, errdefs.ErrUnavailable)
+		quote = fmt.Sprintf(" (%q)", printable.Clip(s, maxQuote))
 	}
-	return fmt.Errorf("%s: %w; reinstall the runtime or correct the handler's runtime_path: %w", line, err, errdefs.ErrUnavailable)
+	return fmt.Errorf("%s: %w%s; reinstall the runtime or correct the handler's runtime_path: %w", line, err, quote, errdefs.ErrUnavailable)
 }
 
 // limited keeps the first maxOutput bytes and swallows the rest, so that the
@@ -68,4 +69,48 @@ type limited struct{ text []byte }
 func (l *limited) Write(p []byte) (int, error) {
 	l.text = append(l.text, p[:min(maxOutput-len(l.text), len(p))]...)
 	return len(p), nil
+}
+
+// transient marks an error that is more about the moment than about the runtime.
+type transient struct{ error }
+
+// Unwrap keeps the class.
+func (t transient) Unwrap() error { return t.error }
+
+// Passing marks an error as transient.
+func Passing(err error) error { return transient{err} }
+
+// errnos are what the kernel returns when it has too little at the moment, or when a
+// program is still being written.
+var errnos = []error{syscall.EAGAIN, syscall.ETXTBSY, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR}
+
+// shortage is what programs write that end for want of the same.
+var shortage = []string{"resource temporarily unavailable", "cannot allocate memory", "out of memory", "too many open files", "failed to create new os thread"}
+
+// Transient is whether what kept a probe from its end may well be gone in a few
+// seconds: a machine that is short of something, a program that is being written, a
+// runtime that was too slow or was killed.
+func Transient(err error) bool {
+	var t transient
+	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	return slices.ContainsFunc(errnos, func(errno error) bool { return errors.Is(err, errno) })
+}
+
+// passing marks the error of a program that ran, by how it ended and what it wrote.
+func passing(err error, stderr string) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		if st, ok := exit.Sys().(syscall.WaitStatus); ok && st.Signaled() && st.Signal() == syscall.SIGKILL {
+			return transient{err}
+		}
+	}
+	said := strings.ToLower(stderr)
+	for _, words := range shortage {
+		if strings.Contains(said, words) {
+			return transient{err}
+		}
+	}
+	return err
 }

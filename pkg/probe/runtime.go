@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -8,6 +9,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Names of the runtimes that berth knows by what `--version` says. Any other
@@ -132,8 +135,7 @@ func (r *Runtime) SupportsRecursiveReadOnly() bool { return r.SupportsMountOptio
 // SupportsNamespace reports whether the runtime knows a kind of namespace, by
 // its OCI name; false when it does not say.
 func (r *Runtime) SupportsNamespace(kind specs.LinuxNamespaceType) bool {
-	l := r.linux()
-	return l != nil && slices.Contains(l.Namespaces, string(kind))
+	return slices.Contains(r.linux().Namespaces, string(kind))
 }
 
 // SupportsUserNamespaces reports whether the runtime knows user namespaces;
@@ -145,82 +147,53 @@ func (r *Runtime) SupportsUserNamespaces() bool {
 // SupportsIDMap reports whether the runtime can map the ids of single mounts;
 // false when it does not say.
 func (r *Runtime) SupportsIDMap() bool {
-	l := r.linux()
-	return l != nil && l.MountExtensions != nil && l.MountExtensions.IDMap != nil && isTrue(l.MountExtensions.IDMap.Enabled) || r.provenCrun()
+	m := r.linux().MountExtensions
+	return m != nil && m.IDMap != nil && isTrue(m.IDMap.Enabled) || r.provenCrun()
 }
 
 // SupportsNetDevices reports whether the runtime moves network devices into
 // containers (OCI 1.3); false when it does not say.
 func (r *Runtime) SupportsNetDevices() bool {
-	l := r.linux()
-	return l != nil && l.NetDevices != nil && isTrue(l.NetDevices.Enabled)
+	d := r.linux().NetDevices
+	return d != nil && isTrue(d.Enabled)
 }
 
-// SupportsSeccomp reports whether the runtime says that it applies seccomp
-// profiles. See LacksSeccomp for the opposite: a runtime may say neither.
-func (r *Runtime) SupportsSeccomp() bool {
-	if l := r.linux(); l != nil && l.Seccomp != nil {
-		return isTrue(l.Seccomp.Enabled)
-	}
-	return r.hasTag("+SECCOMP")
+// Seccomp is whether the runtime applies seccomp profiles. One that was built without fails
+// on, or ignores, every profile.
+func (r *Runtime) Seccomp() capability.Answer { return r.answer(r.linux().Seccomp.Enabled, "SECCOMP") }
+
+// SystemdCgroup is whether the runtime can let systemd manage cgroups.
+func (r *Runtime) SystemdCgroup() capability.Answer {
+	return r.answer(r.linux().Cgroup.Systemd, "SYSTEMD")
 }
 
-// LacksSeccomp reports whether the runtime says that it was built without
-// seccomp. Such a runtime fails on, or ignores, every profile.
-func (r *Runtime) LacksSeccomp() bool {
-	if l := r.linux(); l != nil && l.Seccomp != nil && l.Seccomp.Enabled != nil {
-		return !*l.Seccomp.Enabled
+// Cgroup is whether the runtime knows cgroups of a version, 1 or 2. No build tag is about that.
+func (r *Runtime) Cgroup(version int) capability.Answer {
+	said := r.linux().Cgroup.V1
+	if version == 2 {
+		said = r.linux().Cgroup.V2
 	}
-	return r.hasTag("-SECCOMP")
+	return r.answer(said, "")
 }
 
-// SupportsSystemdCgroup reports whether the runtime says that it can let
-// systemd manage cgroups.
-func (r *Runtime) SupportsSystemdCgroup() bool {
-	if l := r.linux(); l != nil && l.Cgroup != nil {
-		return isTrue(l.Cgroup.Systemd)
-	}
-	return r.hasTag("+SYSTEMD")
+// AppArmor is whether the runtime sets AppArmor profiles.
+func (r *Runtime) AppArmor() capability.Answer {
+	return r.answer(r.linux().Apparmor.Enabled, "APPARMOR")
 }
 
-// LacksSystemdCgroup reports whether the runtime says that it was built without that.
-func (r *Runtime) LacksSystemdCgroup() bool {
-	if l := r.linux(); l != nil && l.Cgroup != nil && l.Cgroup.Systemd != nil {
-		return !*l.Cgroup.Systemd
-	}
-	return r.hasTag("-SYSTEMD")
-}
+// SELinux is whether the runtime sets SELinux labels.
+func (r *Runtime) SELinux() capability.Answer { return r.answer(r.linux().Selinux.Enabled, "SELINUX") }
 
-// SupportsAppArmor reports whether the runtime says that it sets AppArmor profiles.
-func (r *Runtime) SupportsAppArmor() bool {
-	if l := r.linux(); l != nil && l.Apparmor != nil {
-		return isTrue(l.Apparmor.Enabled)
+// answer is what the runtime reports of something that it may have been built with: by its
+// features, or else by its build tags.
+func (r *Runtime) answer(feature *bool, tag string) capability.Answer {
+	switch {
+	case isTrue(feature), feature == nil && r.hasTag("+"+tag):
+		return capability.Yes
+	case feature != nil, r.hasTag("-" + tag):
+		return capability.No
 	}
-	return r.hasTag("+APPARMOR")
-}
-
-// LacksAppArmor reports whether the runtime says that it was built without AppArmor.
-func (r *Runtime) LacksAppArmor() bool {
-	if l := r.linux(); l != nil && l.Apparmor != nil && l.Apparmor.Enabled != nil {
-		return !*l.Apparmor.Enabled
-	}
-	return r.hasTag("-APPARMOR")
-}
-
-// LacksSELinux reports whether the runtime says that it was built without SELinux.
-func (r *Runtime) LacksSELinux() bool {
-	if l := r.linux(); l != nil && l.Selinux != nil && l.Selinux.Enabled != nil {
-		return !*l.Selinux.Enabled
-	}
-	return r.hasTag("-SELINUX")
-}
-
-// SupportsSELinux reports whether the runtime says that it sets SELinux labels.
-func (r *Runtime) SupportsSELinux() bool {
-	if l := r.linux(); l != nil && l.Selinux != nil {
-		return isTrue(l.Selinux.Enabled)
-	}
-	return r.hasTag("+SELINUX")
+	return capability.Unknown
 }
 
 // MakesCheckpoints reports whether the runtime says that it was built with CRIU;
@@ -252,11 +225,17 @@ func (r *Runtime) LacksRestore() string {
 	return ""
 }
 
-func (r *Runtime) linux() *features.Linux {
-	if r == nil || r.Features == nil {
-		return nil
+// linux is what the runtime reports about Linux, with empty parts for what is missing.
+func (r *Runtime) linux() features.Linux {
+	var l features.Linux
+	if r != nil && r.Features != nil && r.Features.Linux != nil {
+		l = *r.Features.Linux
 	}
-	return r.Features.Linux
+	l.Seccomp = cmp.Or(l.Seccomp, &features.Seccomp{})
+	l.Cgroup = cmp.Or(l.Cgroup, &features.Cgroup{})
+	l.Apparmor = cmp.Or(l.Apparmor, &features.Apparmor{})
+	l.Selinux = cmp.Or(l.Selinux, &features.Selinux{})
+	return l
 }
 
 func (r *Runtime) hasTag(tag string) bool { return r != nil && slices.Contains(r.BuildTags, tag) }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // recorded returns the Runtime that a recorded pair of outputs describes.
@@ -41,8 +42,8 @@ func factsOf(rt *Runtime) facts {
 		features: rt.Features != nil, ownKernel: rt.OwnKernel,
 		rro: rt.SupportsRecursiveReadOnly(), idmap: rt.SupportsIDMap(), userns: rt.SupportsUserNamespaces(),
 		netdev: rt.SupportsNetDevices(), timens: rt.SupportsNamespace(specs.TimeNamespace),
-		seccomp: rt.SupportsSeccomp(), lacksSeccomp: rt.LacksSeccomp(), systemd: rt.SupportsSystemdCgroup(),
-		apparmor: rt.SupportsAppArmor(), selinux: rt.SupportsSELinux(),
+		seccomp: rt.Seccomp() == capability.Yes, lacksSeccomp: rt.Seccomp() == capability.No, systemd: rt.SystemdCgroup() == capability.Yes,
+		apparmor: rt.AppArmor() == capability.Yes, selinux: rt.SELinux() == capability.Yes,
 		knows11: rt.KnowsOCI("1.1.0"), knows13: rt.KnowsOCI("1.3.0"),
 	}
 }
@@ -111,8 +112,8 @@ func TestUnknownIsNo(t *testing.T) {
 	} {
 		for what, got := range map[string]bool{
 			"rro": rt.SupportsRecursiveReadOnly(), "idmap": rt.SupportsIDMap(), "userns": rt.SupportsUserNamespaces(),
-			"net devices": rt.SupportsNetDevices(), "seccomp": rt.SupportsSeccomp(), "lack of seccomp": rt.LacksSeccomp(),
-			"systemd": rt.SupportsSystemdCgroup(), "apparmor": rt.SupportsAppArmor(), "selinux": rt.SupportsSELinux(),
+			"net devices": rt.SupportsNetDevices(), "seccomp": rt.Seccomp() == capability.Yes, "lack of seccomp": rt.Seccomp() == capability.No,
+			"systemd": rt.SystemdCgroup() == capability.Yes, "apparmor": rt.AppArmor() == capability.Yes, "selinux": rt.SELinux() == capability.Yes,
 			"OCI 1.1": rt.KnowsOCI("1.1.0"), "checkpoints": rt.MakesCheckpoints(),
 		} {
 			if got {
@@ -162,7 +163,7 @@ func TestLacksSeccomp(t *testing.T) {
 		"features":  {Features: &features.Features{Linux: &features.Linux{Seccomp: &features.Seccomp{Enabled: &no}}}},
 		"build tag": {BuildTags: []string{"+SYSTEMD", "-SECCOMP"}},
 	} {
-		if !rt.LacksSeccomp() || rt.SupportsSeccomp() {
+		if rt.Seccomp() != capability.No || rt.Seccomp() == capability.Yes {
 			t.Errorf("%s: the runtime says that it has no seccomp, and is not believed", name)
 		}
 	}

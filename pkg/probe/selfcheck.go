@@ -82,7 +82,7 @@ func NewSelfChecks(c *Checker, by SelfChecker, ready <-chan struct{}) *SelfCheck
 func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	rt, err := c.Checker.Check(ctx, d, depth)
 	wanted := d.ProbeSelfCheck || len(d.Conforms) > 0
-	if err != nil || depth < RunPod && (!wanted || depth == Look && c.ran(d, rt)) {
+	if err != nil || depth < RunPod && (!wanted || depth == Look && c.Proof(d, rt) != nil) {
 		return rt, err
 	}
 	select {
@@ -107,19 +107,11 @@ func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Dep
 	}
 }
 
-// ran says whether a pod has run on exactly that.
-func (c *SelfChecks) ran(d *handler.Definition, rt *Runtime) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	good, known := c.good[d.Digest()]
-	return known && equal(good.on, rt.identities())
-}
-
-// Proof is what pods did on exactly that. It is shared.
+// Proof is what pods did on exactly that, nil if none ran. It is shared.
 func (c *SelfChecks) Proof(d *handler.Definition, rt *Runtime) Proof {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if good, known := c.good[d.Digest()]; known && equal(good.on, rt.identities()) {
+	if good := c.good[d.Digest()]; equal(good.on, rt.identities()) {
 		return good.proof
 	}
 	return nil

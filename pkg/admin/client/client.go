@@ -86,8 +86,8 @@ func (c *Client) Explain(err error) error {
 			e.Text = text
 		}
 	case codes.Unimplemented:
-		if !unknownToServer(st.Message()) {
-			break // it knows the call, and says why not
+		if m := st.Message(); !strings.HasPrefix(m, "unknown service ") && !strings.HasPrefix(m, "unknown method ") {
+			break // the daemon knows the call, and its answer has why not
 		}
 		e.Text = "the running daemon is older than this command and does not support it: systemctl restart berth (pods keep running)"
 	case codes.DeadlineExceeded:
@@ -96,11 +96,6 @@ func (c *Client) Explain(err error) error {
 		e.Text = "interrupted"
 	}
 	return e
-}
-
-// unknownToServer tells by gRPC's words whether a server does not know a service or method.
-func unknownToServer(message string) bool {
-	return strings.HasPrefix(message, "unknown service ") || strings.HasPrefix(message, "unknown method ")
 }
 
 // Absent says whether nobody serves the socket: no daemon runs that has it.

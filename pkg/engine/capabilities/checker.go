@@ -98,10 +98,7 @@ func (a *Checker) all(ctx context.Context) []preflight.Handler {
 	var wg sync.WaitGroup
 	for i, d := range definitions {
 		wg.Go(func() {
-			rt, err := a.binaries.Prober.Probe(asking, d)
-			if err != nil {
-				rt = nil
-			}
+			rt, _ := a.binaries.Prober.Probe(asking, d) // nil of one that does not answer
 			all[i] = a.Of(ctx, d, rt)
 		})
 	}

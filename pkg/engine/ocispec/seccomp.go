@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/probe"
+	"github.com/berth-cri/berth/pkg/probe/capability"
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
@@ -47,7 +48,7 @@ func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool
 	if !n.Seccomp {
 		return nil, unmet("seccomp profile %s: this kernel has no seccomp; use Unconfined", profile.GetProfileType())
 	}
-	if rt.LacksSeccomp() {
+	if rt.Seccomp() == capability.No {
 		return nil, unmet("seccomp profile %s: %s was built without seccomp; use Unconfined or another handler", profile.GetProfileType(), rt.Path)
 	}
 	read := n.DefaultSeccomp

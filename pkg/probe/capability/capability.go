@@ -168,27 +168,21 @@ func (t Table) Empty() bool { return t.Isolation == "" && len(t.Capabilities) ==
 // Validate says what in a table from outside is no word of this package. Names are
 // not looked at: a newer berth may know more of them.
 func (t Table) Validate() error {
-	switch t.Isolation {
-	case "", SharedKernel, UserSpaceKernel, VM:
-	default:
-		return fmt.Errorf("isolation %q must be one of %s, %s and %s", t.Isolation, SharedKernel, UserSpaceKernel, VM)
-	}
-	switch t.IsolationSource {
-	case "", Declared, Probed, Ran:
-	default:
-		return fmt.Errorf("isolationSource %q must be one of %s, %s and %s", t.IsolationSource, Declared, Probed, Ran)
-	}
+	err := cmp.Or(
+		oneOf("isolation", t.Isolation, SharedKernel, UserSpaceKernel, VM, ""),
+		oneOf("isolationSource", t.IsolationSource, Declared, Probed, Ran, ""),
+	)
 	for name, k := range t.Capabilities {
-		switch k.Answer {
-		case Yes, No, Unknown:
-		default:
-			return fmt.Errorf("capabilities.%s.answer %q must be one of %s, %s and %s", name, k.Answer, Yes, No, Unknown)
-		}
-		switch k.Source {
-		case "", Declared, Probed, Ran:
-		default:
-			return fmt.Errorf("capabilities.%s.source %q must be one of %s, %s and %s", name, k.Source, Declared, Probed, Ran)
-		}
+		at := "capabilities." + string(name)
+		err = cmp.Or(err, oneOf(at+".answer", k.Answer, Yes, No, Unknown), oneOf(at+".source", k.Source, Declared, Probed, Ran, ""))
 	}
-	return nil
+	return err
+}
+
+// oneOf refuses a value that is none of the words, of which it names the first three.
+func oneOf[T ~string](field string, value T, words ...T) error {
+	if slices.Contains(words, value) {
+		return nil
+	}
+	return fmt.Errorf("%s %q must be one of %s, %s and %s", field, value, words[0], words[1], words[2])
 }

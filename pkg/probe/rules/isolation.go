@@ -73,9 +73,9 @@ const meansNothing = "does not apply to containers on a kernel of their own"
 // security is what the host's kernel enforces, if containers are its processes.
 func (b *builder) security() {
 	rt := b.Handler.Runtime
-	b.enforced(capability.Seccomp, asksSeccomp, b.Node.Seccomp, "this node's kernel has no seccomp", rt.SupportsSeccomp())
-	b.enforced(capability.AppArmor, asksAppArmor, b.Handler.Node.AppArmor, "this node does not have AppArmor", rt.SupportsAppArmor())
-	b.enforced(capability.SELinux, asksSELinux, b.Handler.Node.SELinux, "this node does not have SELinux", rt.SupportsSELinux())
+	b.enforced(capability.Seccomp, b.Node.Seccomp, "this node's kernel has no seccomp", rt.Seccomp())
+	b.enforced(capability.AppArmor, b.Handler.Node.AppArmor, "this node does not have AppArmor", rt.AppArmor())
+	b.enforced(capability.SELinux, b.Handler.Node.SELinux, "this node does not have SELinux", rt.SELinux())
 	if b.kind == gVisor && b.table.Of(capability.Seccomp).Answer == capability.Yes {
 		b.yes(capability.Seccomp, b.source, "Localhost profiles; others only with --oci-seccomp")
 	}
@@ -83,14 +83,14 @@ func (b *builder) security() {
 
 // enforced: what a node lacks no handler has. Where a kernel of its own stands between,
 // what is asked for means nothing.
-func (b *builder) enforced(n capability.Name, ask request, node bool, without string, says bool) {
+func (b *builder) enforced(n capability.Name, node bool, without string, says capability.Answer) {
 	switch own := b.Handler.Runtime.OwnKernel || b.kind == krun; {
 	case !node:
 		b.no(n, capability.Probed, without)
-	case b.refused(n, ask):
+	case b.refused(n):
 	case own && b.kind != unknownKind:
 		b.yes(n, b.source, meansNothing)
-	case !own && says:
+	case !own && says == capability.Yes:
 		b.yes(n, capability.Declared, "")
 	default:
 		b.unknown(n, "")

@@ -232,8 +232,8 @@ func TestWhatRan(t *testing.T) {
 	}
 }
 
-// asks are pods and containers that ask for what preflight looks at.
-func asks() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
+// pods are pods and containers that ask for what preflight looks at.
+func pods() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
 	type (
 		sandboxContext   = runtimeapi.LinuxSandboxSecurityContext
 		containerContext = runtimeapi.LinuxContainerSecurityContext
@@ -286,7 +286,7 @@ func TestAgreesWithPreflight(t *testing.T) {
 		for node, facts := range nodes() {
 			f := facts(h)
 			table := Of(f)
-			for n, ask := range asks() {
+			for n, ask := range pods() {
 				// These preflight leaves alone where the node has them not: what is
 				// asked for is left out there, or refused for every handler.
 				if n == capability.AppArmor && !f.Handler.Node.AppArmor || n == capability.SELinux && !f.Handler.Node.SELinux || n == capability.Seccomp && !f.Node.Seccomp {
@@ -303,12 +303,12 @@ func TestAgreesWithPreflight(t *testing.T) {
 	if answers[capability.Yes] < 50 || answers[capability.No] < 50 {
 		t.Errorf("it has seen too little: %v", answers)
 	}
-	for _, n := range preflightAsks {
-		if asks()[n] == nil {
+	for n := range asks {
+		if pods()[n] == nil {
 			t.Errorf("%s is not asked for here", n)
 		}
 	}
-	if len(asks()) != len(preflightAsks) {
-		t.Error("preflightAsks lack something")
+	if len(pods()) != len(asks) {
+		t.Error("asks lack something")
 	}
 }

@@ -1,9 +1,11 @@
 package rules
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/berth-cri/berth/pkg/preflight"
+	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -31,7 +33,6 @@ func Of(f Facts) capability.Table {
 	return b.table
 }
 
-// builder fills a table in.
 type builder struct {
 	Facts
 	kind   kind
@@ -53,7 +54,11 @@ func (b *builder) unknown(n capability.Name, note string) {
 
 // refused sets "no" if preflight refuses who asks for it. What it refuses on every
 // node the runtime is short of; the rest this one.
-func (b *builder) refused(n capability.Name, ask request) bool {
+func (b *builder) refused(n capability.Name) bool {
+	ask := asks[n]
+	if ask == nil {
+		return false
+	}
 	lack := ask(b.Handler)
 	if lack == nil {
 		return false
@@ -71,21 +76,17 @@ func (b *builder) refused(n capability.Name, ask request) bool {
 // preflighted is what preflight decides alone: what it does not refuse, the runtime
 // says that it has.
 func (b *builder) preflighted() {
-	for n, ask := range map[capability.Name]request{
-		capability.RecursiveReadOnlyMounts: preflight.RecursiveReadOnly,
-		capability.IDMappedMounts:          asksMappedMount,
-		capability.Checkpoint:              preflight.Checkpoints,
-		capability.PodCheckpoint:           preflight.PodCheckpoints,
-		capability.UserNamespaces:          preflight.UserNamespaces,
+	for _, n := range []capability.Name{
+		capability.RecursiveReadOnlyMounts, capability.IDMappedMounts, capability.Checkpoint, capability.PodCheckpoint, capability.UserNamespaces,
 	} {
 		if n == capability.UserNamespaces && b.Unsure {
 			able := b.Handler
-			if able.UserNamespaces = nil; ask(able) == nil {
+			if able.UserNamespaces = nil; preflight.UserNamespaces(able) == nil {
 				b.unknown(n, "not yet known whether this node maps the IDs of images")
 				continue
 			}
 		}
-		if !b.refused(n, ask) {
+		if !b.refused(n) {
 			b.yes(n, capability.Declared, "")
 		}
 	}
@@ -95,7 +96,7 @@ func (b *builder) preflighted() {
 // kind.
 func (b *builder) followsFromKind() {
 	for _, rule := range rules {
-		if rule.ask != nil && b.refused(rule.name, rule.ask) {
+		if b.refused(rule.name) {
 			continue
 		}
 		k, ruled := rule.is[b.kind]
@@ -149,13 +150,6 @@ func (b *builder) netDevices() {
 	b.no(capability.NetDevices, capability.Declared, "it does not report support for network devices")
 }
 
-// preflightAsks are the names that preflight refuses pods by.
-var preflightAsks = []capability.Name{
-	capability.HostNetwork, capability.HostPID, capability.HostIPC, capability.MountPropagation, capability.UserNamespaces,
-	capability.IDMappedMounts, capability.RecursiveReadOnlyMounts, capability.Checkpoint, capability.PodCheckpoint,
-	capability.Seccomp, capability.AppArmor, capability.SELinux,
-}
-
 // proven is what self-check pods showed. What failed there is no reason to refuse pods
 // that preflight lets pass, and so no "no" of theirs.
 func (b *builder) proven() {
@@ -163,12 +157,53 @@ func (b *builder) proven() {
 		switch {
 		case why == "":
 			b.yes(n, capability.Ran, b.table.Of(n).Note)
-		case slices.Contains(preflightAsks, n):
+		case asks[n] != nil:
 			if b.table.Of(n).Answer != capability.No {
 				b.unknown(n, "the self-check pod failed with it: "+why)
 			}
 		default:
 			b.no(n, capability.Ran, "the self-check pod failed with it: "+why)
 		}
+	}
+}
+
+// cgroups: pods are in those of the version that the node limits them by.
+func (b *builder) cgroups() {
+	rt := b.Handler.Runtime
+	b.cgroup(capability.CgroupV1, 1)
+	b.cgroup(capability.CgroupV2, 2)
+	switch {
+	case !b.Node.Systemd:
+		b.no(capability.SystemdCgroup, capability.Probed, "systemd does not run this node")
+	case rt.SystemdCgroup() == capability.Yes:
+		b.yes(capability.SystemdCgroup, capability.Declared, "")
+	case rt.Name != probe.Runsc && rt.SystemdCgroup() == capability.No:
+		b.no(capability.SystemdCgroup, capability.Declared, "it was built without")
+	default:
+		b.unknown(capability.SystemdCgroup, "")
+	}
+}
+
+func (b *builder) cgroup(n capability.Name, version int) {
+	rt := b.Handler.Runtime
+	can := rt.Cgroup(version)
+	// runsc declares neither version 2 nor systemd, and has both for its sandbox. Releases of
+	// crun that do not report either know both versions.
+	if rt.Name == probe.Runsc || rt.Name == probe.Crun && rt.Features == nil {
+		can = capability.Yes
+	}
+	switch {
+	case b.Node.Cgroup != version:
+		note := fmt.Sprintf("this node has version %d", b.Node.Cgroup)
+		if can == capability.Yes {
+			note += fmt.Sprintf("; the runtime also supports %d", version)
+		}
+		b.no(n, capability.Probed, note)
+	case can == capability.Yes:
+		b.yes(n, capability.Declared, "")
+	case can == capability.No:
+		b.no(n, capability.Declared, "it was built without")
+	default:
+		b.unknown(n, "")
 	}
 }

@@ -77,7 +77,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that is there while the node is up to date")
 	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.readyCommand())
 	root.CompletionOptions.DisableDefaultCmd = true
-	commandline.Check(root, commandline.Wrong)
+	commandline.Check(root)
 	return root
 }
 

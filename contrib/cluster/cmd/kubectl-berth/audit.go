@@ -33,7 +33,7 @@ Pods are those of all namespaces, or of -n. Warnings only fail the command with 
 		RunE:    func(c *cobra.Command, _ []string) error { return p.audit(c.Context()) },
 	}
 	c.Flags().BoolVar(&p.strict, "strict", false, "fail on warnings")
-	output.Flag(c, &p.output, misused, "lines", "json", "yaml")
+	output.Flag(c, &p.output, "lines", "json", "yaml")
 	return c
 }
 

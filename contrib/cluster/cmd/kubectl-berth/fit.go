@@ -64,7 +64,7 @@ that it names, or without one nowhere.`,
 	c.Flags().StringSliceVarP(&p.files, "filename", "f", nil, "`FILE` of pods or workloads, or - for standard input; may be repeated")
 	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
 	c.Flags().StringSliceVar(&p.classFiles, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
-	output.Flag(c, &p.output, misused, output.Forms...)
+	output.Flag(c, &p.output, output.Forms...)
 	return c
 }
 

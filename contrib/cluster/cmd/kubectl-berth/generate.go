@@ -46,7 +46,7 @@ cluster has keeps its annotations about that, and its overhead unless it was mea
 	c.Flags().StringArrayVar(&p.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&p.anyNode, "any-node", false, "do not select nodes")
 	c.Flags().BoolVar(&p.noCapacity, "no-capacity", false, "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller")
-	output.Flag(c, &p.output, misused, "yaml", "json")
+	output.Flag(c, &p.output, "yaml", "json")
 	return c
 }
 

@@ -33,7 +33,7 @@ pods, by --handlers, and overhead below what was measured, by --handlers or
 	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers, that exist")
 	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 	c.Flags().BoolVar(&p.strict, "strict", false, "fail on warnings")
-	output.Flag(c, &p.output, misused, output.Forms...)
+	output.Flag(c, &p.output, output.Forms...)
 	return c
 }
 

@@ -80,7 +80,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 		manCommand())
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
-	commandline.Check(root, wrong)
+	commandline.Check(root)
 	root.PersistentPreRunE = filesAreNamed
 	return root
 }

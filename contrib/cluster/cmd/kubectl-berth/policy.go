@@ -65,7 +65,7 @@ their bindings, which put them in force. Generate them again when classes or han
 	flags.StringVar(&p.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
 	flags.Var(&p.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
 	flags.BoolVar(&p.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
-	output.Flag(c, &p.output, misused, "yaml", "json")
+	output.Flag(c, &p.output, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNames(namespaceNames))
 	return c

@@ -1,0 +1,354 @@
+// Package checkpoints has the commands that write pods to disk, carry and remove what was
+// written, and restore pods from it.
+package checkpoints
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// Command makes "berth checkpoint".
+func Command() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "checkpoint",
+		Aliases: []string{"checkpoints"},
+		Short:   "List, inspect, carry and remove checkpoints of pods",
+		Long: `List, inspect, carry and remove checkpoints of pods, which "berth pod checkpoint" and callers
+of the CRI write. These commands read the disk, and need no daemon; those that remove ask one
+that runs.`,
+	}
+	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
+		checkpointPruneCommand())
+	return c
+}
+
+type listedCheckpoint struct {
+	Directory  string    `json:"directory"`
+	Namespace  string    `json:"namespace"`
+	Name       string    `json:"name"`
+	Handler    string    `json:"handler"`
+	Runtime    string    `json:"runtime"`
+	Created    time.Time `json:"created"`
+	Size       int64     `json:"size"`
+	Containers []string  `json:"containers"`
+}
+
+func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
+	namespace, name, err := m.PodName()
+	if err != nil {
+		return listedCheckpoint{}, err
+	}
+	l := listedCheckpoint{
+		Namespace: namespace, Name: name,
+		Directory: dir, Handler: m.Handler.Name, Runtime: m.Handler.Runtime, Created: m.Created, Size: m.Size(), Containers: []string{},
+	}
+	for _, b := range m.Handler.Binaries {
+		l.Runtime += " " + b.Version
+	}
+	for _, c := range m.Containers {
+		l.Containers = append(l.Containers, c.Name)
+	}
+	return l, nil
+}
+
+func checkpointListCommand() *cobra.Command {
+	r := &cli.Remote{}
+	c := &cobra.Command{
+		Use:     "ls [DIR]",
+		Aliases: []string{"list"},
+		Short:   "List checkpoints",
+		Long: `List the checkpoints in the directories directly below DIR, the newest first. Without DIR,
+list those below the running daemon's directory.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			_, all, err := checkpointsAt(r, c, args)
+			if err != nil {
+				return err
+			}
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": all}, checkpointTable(all, r.Wide()).Write)
+		},
+	}
+	r.Flags(c)
+	return c
+}
+
+// checkpointsAt lists the directory that was named, or else that of the running daemon,
+// which there is from the first checkpoint on.
+func checkpointsAt(r *cli.Remote, c *cobra.Command, args []string) (dir string, all []listedCheckpoint, err error) {
+	if len(args) > 0 {
+		all, err = checkpointsIn(args[0])
+		return args[0], all, err
+	}
+	r.Timeout = cli.CallTimeout
+	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
+		if dir, err = checkpointsOf(ctx, daemon); err != nil {
+			return err
+		}
+		if all, err = checkpointsIn(dir); errors.Is(err, fs.ErrNotExist) {
+			dir, all, err = "", []listedCheckpoint{}, nil
+		}
+		return err
+	})
+	return dir, all, err
+}
+
+// checkpointsOf is a daemon's directory for checkpoints of pods.
+func checkpointsOf(ctx context.Context, daemon *client.Client) (string, error) {
+	status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	return status.GetPodCheckpoints().GetDirectory(), err
+}
+
+// checkpointsIn leaves directories out that are no checkpoint.
+func checkpointsIn(dir string) ([]listedCheckpoint, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := []listedCheckpoint{}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") { // what is being removed
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		m, err := manifest.Read(path)
+		if err != nil {
+			continue
+		}
+		if l, err := listed(path, m); err == nil {
+			all = append(all, l)
+		}
+	}
+	slices.SortFunc(all, func(a, b listedCheckpoint) int { return b.Created.Compare(a.Created) })
+	return all, nil
+}
+
+func checkpointTable(all []listedCheckpoint, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"DIRECTORY", "NAMESPACE", "NAME", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, Whole: wide}
+	for _, l := range all {
+		t.Add(l.Directory, l.Namespace, l.Name, l.Handler, l.Runtime, cli.Age(time.Since(l.Created)), cli.Size(l.Size), strings.Join(l.Containers, " "))
+	}
+	return t
+}
+
+func checkpointInspectCommand() *cobra.Command {
+	form, verify := "", false
+	c := &cobra.Command{
+		Use:   "inspect DIR",
+		Short: "Show what a checkpoint is of, and made by",
+		Long: `Show what a checkpoint is of, and made by. With --verify it also reads all of its files, and
+fails if one is damaged. -o json is the manifest, with the configurations of the pod and its
+containers, and all that is in their environment.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			release, err := directory.Use(args[0])
+			if err != nil {
+				return err
+			}
+			defer release()
+			m, err := manifest.Read(args[0])
+			if err != nil {
+				return err
+			}
+			if verify {
+				err := m.Verify(ctx, args[0], manifest.Thoroughly)
+				if errors.Is(err, manifest.ErrDamaged) {
+					return commandline.Found("%s: %w", args[0], err)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			l, err := listed(args[0], m)
+			if err != nil {
+				return err
+			}
+			return output.Encode(c.OutOrStdout(), form, m, output.Fields(fieldsOf(l, m, verify)))
+		},
+	}
+	output.Flag(c, &form, output.Forms...)
+	c.Flags().BoolVar(&verify, "verify", false, "read all files, and compare them with what was written")
+	return c
+}
+
+func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]string {
+	fields := [][2]string{
+		{"pod", l.Namespace + "/" + l.Name},
+		{"sandbox", m.Sandbox},
+		{"created", cli.Ago(m.Created) + ", " + m.Created.Format(time.RFC3339)},
+		{"handler", m.Handler.Name},
+		{"definition", m.Handler.Digest},
+	}
+	for _, b := range m.Handler.Binaries {
+		fields = append(fields, [2]string{"binary", strings.TrimSpace(b.Path + " " + b.Version)}, [2]string{"sha256", b.SHA256})
+	}
+	fields = append(fields, [2]string{"node", m.Node.Architecture + ", Linux " + m.Node.Kernel})
+	for _, c := range m.Containers {
+		fields = append(fields, [2]string{"container", c.Name + ", " + c.Image.Name + " (" + c.Image.ID + ")"})
+	}
+	for _, f := range m.Files {
+		fields = append(fields, [2]string{"file", f.Name + ", " + cli.Size(f.Size)})
+	}
+	if verified {
+		fields = append(fields, [2]string{"verified", "all files are as they were written"})
+	}
+	return fields
+}
+
+func checkpointRemoveCommand() *cobra.Command {
+	r := &cli.Remote{}
+	c := &cobra.Command{
+		Use:     "rm DIR...",
+		Aliases: []string{"remove"},
+		Short:   "Remove checkpoints with their directories",
+		Long: `Remove checkpoints with their directories. One that is written, read or sent just then stays, and
+so does one from which a pod was restored whose containers are not all started, as far as a daemon
+runs that knows it, and a directory that has something else. Pods that go on need none.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			removed, lines := []string{}, []string(nil)
+			var errs []error
+			for _, dir := range args {
+				if err := directory.Remove(dir, inUse(r, c)); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				removed, lines = append(removed, dir), append(lines, "removed "+dir)
+			}
+			err := output.Encode(c.OutOrStdout(), r.Output, map[string]any{"removed": removed}, output.Lines(lines))
+			return errors.Join(append(errs, err)...)
+		},
+	}
+	r.Flags(c)
+	return c
+}
+
+// inUse asks the daemon which checkpoints restored pods still read. Where none runs there is no
+// answer, and no checkpoint is spared.
+func inUse(r *cli.Remote, c *cobra.Command) func() ([]string, error) {
+	return func() ([]string, error) {
+		daemon, err := r.Connect()
+		if err != nil {
+			return nil, err
+		}
+		defer daemon.Close()
+		ctx, cancel := context.WithTimeout(c.Context(), cli.CallTimeout)
+		defer cancel()
+		status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+		switch {
+		case err != nil && daemon.Absent():
+			return nil, nil
+		case err != nil:
+			return nil, daemon.Explain(err)
+		case status.GetRecovering():
+			return nil, errors.New("the daemon does not know all of its pods yet; try again")
+		}
+		return status.GetPodCheckpoints().GetInUse(), nil
+	}
+}
+
+func checkpointPruneCommand() *cobra.Command {
+	r, keep, older, dryRun := &cli.Remote{}, 0, time.Duration(0), false
+	c := &cobra.Command{
+		Use:   "prune [DIR]",
+		Short: "Remove old checkpoints",
+		Long: `Remove checkpoints directly below DIR, or without DIR below the running daemon's directory: of each
+pod, by its namespace and name, all but the newest ones (--keep), and those that are too old (--older-than). With both,
+what one of them names is removed. A checkpoint in use stays. With --dry-run, only show them.
+berth-checkpoint-prune.timer runs this every hour.`,
+		Example: "  berth checkpoint prune --keep 3 --older-than 168h\n  berth checkpoint prune /var/lib/checkpoints --keep 1 --dry-run",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if keep < 0 || older < 0 || keep == 0 && older == 0 {
+				return commandline.Misused(c, errors.New("give --keep, --older-than or both, each more than 0"))
+			}
+			dir, all, err := checkpointsAt(r, c, args)
+			if err != nil {
+				return err
+			}
+			if !dryRun && dir != "" {
+				at, err := filepath.EvalSymlinks(dir)
+				if err != nil {
+					return err
+				}
+				// What interrupted removals left.
+				if err := directory.Finish(at); err != nil {
+					return err
+				}
+			}
+			pruned, errs := []listedCheckpoint{}, []error(nil)
+			for _, l := range expired(all, keep, older, time.Now()) {
+				if !dryRun {
+					err = directory.Remove(l.Directory, inUse(r, c))
+				}
+				switch {
+				case err == nil:
+					pruned = append(pruned, l)
+				case !errors.Is(err, directory.ErrInUse):
+					errs = append(errs, err)
+				}
+			}
+			err = output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": pruned, "dryRun": dryRun}, output.Lines(prunedLines(pruned, dryRun)))
+			return errors.Join(append(errs, err)...)
+		},
+	}
+	r.Flags(c)
+	c.Flags().IntVar(&keep, "keep", 0, "how many checkpoints of each pod stay")
+	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints are removed")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
+	return c
+}
+
+// expired returns the checkpoints to remove, the oldest first: all but keep of each pod, and those
+// of an age. 0 is no bound. Pure.
+func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time.Time) (removed []listedCheckpoint) {
+	newestFirst := slices.SortedFunc(slices.Values(all), func(a, b listedCheckpoint) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Directory, a.Directory))
+	})
+	seen := map[[2]string]int{}
+	for _, l := range newestFirst {
+		pod := [2]string{l.Namespace, l.Name}
+		seen[pod]++
+		if keep > 0 && seen[pod] > keep || olderThan > 0 && now.Sub(l.Created) >= olderThan {
+			removed = append(removed, l)
+		}
+	}
+	slices.Reverse(removed)
+	return removed
+}
+
+func prunedLines(pruned []listedCheckpoint, dryRun bool) (lines []string) {
+	if len(pruned) == 0 {
+		return []string{"no checkpoint to remove"}
+	}
+	done := "removed"
+	if dryRun {
+		done = "would remove"
+	}
+	freed := int64(0)
+	for _, l := range pruned {
+		freed += l.Size
+		lines = append(lines, done+" "+l.Directory)
+	}
+	return append(lines, done+" "+cli.Size(freed))
+}

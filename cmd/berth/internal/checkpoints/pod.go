@@ -1,0 +1,410 @@
+package checkpoints
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/directory"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+)
+
+// PodCommand makes "berth pod".
+func PodCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "pod",
+		Short: "Checkpoint a pod, and restore it",
+		Long: `Checkpoint a pod, and restore it. Both ask the CRI, as a kubelet would. They need a
+handler with the capability "pod-checkpoint" ("berth capabilities").`,
+	}
+	c.AddCommand(podCheckpointCommand(), podRestoreCommand())
+	return c
+}
+
+// checkpointTimeout bounds both calls, which take as long as the disk does.
+const checkpointTimeout = 10 * time.Minute
+
+func podCheckpointCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: checkpointTimeout}
+	k := &carrier{}
+	to, compress := "", false
+	c := &cobra.Command{
+		Use:   "checkpoint POD",
+		Short: "Write a running pod into a directory, or send it to a registry",
+		Long: `Write a pod, with all containers that run in it, into a directory, which is made or must be
+empty, or send it to a registry. Without --to it is a new one in pod-checkpoints of the daemon's engine.root ("berth checkpoint
+prune" removes old ones). POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
+still meanwhile and goes on afterwards. The directory holds every secret that the pod has
+in memory: only root can read it, and whoever can read the repository.`,
+		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			if isInRegistry(to) {
+				return checkpointToRegistry(ctx, r, c, k, cri, args[0], to, compress)
+			}
+			l, took, err := checkpointPod(ctx, c, cri, args[0], to, compress)
+			if err != nil {
+				return err
+			}
+			return output.Encode(c.OutOrStdout(), r.Output, l, output.Line("%s: %s, containers %s, in %s",
+				l.Directory, cli.Size(l.Size), strings.Join(l.Containers, ", "), took.Round(time.Millisecond)))
+		}),
+	}
+	k.registryFlags(c)
+	r.Flags(c)
+	c.Flags().BoolVar(&compress, "compress", false, "compress what is written; it then takes longer to write, and to restore")
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints of engine.root)")
+	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit for all of it")
+	return c
+}
+
+// makeDirectory makes the directory of a checkpoint, unless the one that is named is there
+// already. Without a name it is a new one below the daemon's directory.
+func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
+	if name != "" {
+		dir, err = filepath.Abs(name)
+		if err == nil {
+			made = os.Mkdir(dir, 0o700) == nil
+		}
+		return dir, made, err
+	}
+	parent, err := checkpointsOf(ctx, daemon)
+	if err != nil {
+		return "", false, err
+	}
+	dir, err = directory.New(parent, p.GetMetadata().GetNamespace(), p.GetMetadata().GetName(), time.Now())
+	return dir, err == nil, err
+}
+
+// isInRegistry distinguishes the name of an image, which begins with a registry's host, from a
+// directory, whose parent is there.
+func isInRegistry(to string) bool {
+	host, rest, ok := strings.Cut(to, "/")
+	if !ok || rest == "" || !strings.ContainsAny(host, ".:") && host != "localhost" || host == "." || host == ".." {
+		return false
+	}
+	if _, err := os.Stat(host); err == nil {
+		return false
+	}
+	_, err := reference.ParseNormalizedNamed(to)
+	return err == nil
+}
+
+// checkpointToRegistry writes a pod below the daemon's directory, sends that, and removes
+// it. What could not be sent stays.
+func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, k *carrier, cri cli.CRI, pod, name string, compress bool) error {
+	// The credentials are read first: without them nothing is written.
+	return k.carry(c, func(_ context.Context, registry artifact.Registry) error {
+		l, _, err := checkpointPod(ctx, c, cri, pod, "", compress)
+		if err != nil {
+			return err
+		}
+		digest, err := artifact.Push(ctx, l.Directory, name, registry)
+		if err != nil {
+			return fmt.Errorf("%w; the checkpoint is in %s: send it with \"berth checkpoint push\", or remove it with \"berth checkpoint rm\"", err, l.Directory)
+		}
+		if err := directory.Remove(l.Directory, inUse(r, c)); err != nil {
+			return fmt.Errorf("the checkpoint was sent, and stays in %s, too: %w; remove it with \"berth checkpoint rm\"", l.Directory, err)
+		}
+		return output.Encode(c.OutOrStdout(), r.Output, pushedCheckpoint{name, digest.String()}, output.Line("%s %s", name, digest))
+	})
+}
+
+// checkpointPod writes a pod into a directory, and returns what there is now and how long it took.
+func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to string, compress bool) (l listedCheckpoint, took time.Duration, err error) {
+	p, err := findPod(ctx, cri, name)
+	if err != nil {
+		return l, 0, err
+	}
+	id := p.GetId()
+	running, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		PodSandboxId: id, State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return l, 0, err
+	}
+	request := &runtimeapi.CheckpointPodRequest{PodSandboxId: id}
+	for _, one := range running.GetContainers() {
+		request.ContainerIds = append(request.ContainerIds, one.GetId())
+	}
+	if len(request.ContainerIds) == 0 {
+		return l, 0, fmt.Errorf("no container runs in pod %s", name)
+	}
+	if compress {
+		request.Options = map[string]string{"compression": "flate-best-speed"}
+	}
+	dir, made, err := makeDirectory(ctx, cri.Daemon, to, p)
+	if err != nil {
+		return l, 0, err
+	}
+	release, err := directory.Use(dir)
+	if err != nil {
+		return l, 0, err
+	}
+	defer release()
+	request.OutputPath = dir
+	shown := cli.NewProgress(c.ErrOrStderr())
+	begin, done := time.Now(), shown.Every(sizeInterval, func() { shown.Step("%s written", cli.Size(sizeOf(dir))) })
+	_, err = cri.CheckpointPod(ctx, request)
+	done()
+	if err != nil {
+		if made {
+			err = errors.Join(err, os.Remove(dir))
+		}
+		return l, 0, err
+	}
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return l, 0, err
+	}
+	l, err = listed(dir, m)
+	return l, time.Since(begin), err
+}
+
+// sizeInterval is how often people hear of a checkpoint that is being written.
+const sizeInterval = 500 * time.Millisecond
+
+// sizeOf is what there is in a checkpoint as of now, as far as it can be read.
+func sizeOf(dir string) (total int64) {
+	_ = filepath.WalkDir(filepath.Join(dir, manifest.ImagesDir), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return nil //nolint:nilerr // it comes and goes
+		}
+		if info, err := e.Info(); err == nil {
+			total += info.Size()
+		}
+		return nil
+	})
+	return total
+}
+
+// findPod is the sandbox that is meant: of several of one name that which is ready.
+func findPod(ctx context.Context, cri cli.CRI, name string) (*runtimeapi.PodSandbox, error) {
+	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var found []*runtimeapi.PodSandbox
+	var ids []string
+	for _, p := range all.GetItems() {
+		named := p.GetMetadata().GetNamespace()+"/"+p.GetMetadata().GetName() == name
+		if named && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY || !named && strings.HasPrefix(p.GetId(), name) {
+			found, ids = append(found, p), append(ids, p.GetId())
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("no pod %q is ready on this node; \"berth pods\" lists them", name)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("%q is more than one pod: %s; give more of the ID", name, strings.Join(ids, ", "))
+}
+
+type restored struct {
+	name, namespace, uid, handler, logs, cgroup string
+	created, replace                            bool
+}
+
+func podRestoreCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: checkpointTimeout}
+	as := &restored{}
+	c := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Make a pod of a checkpoint, and start it",
+		Long: `Make a pod of the checkpoint in a directory, with an ID and an address of its own, and
+start its containers, which resume where they were. --name gives it a name that no pod of
+the node has; --replace removes the pods of its name, with their logs in /var/log/pods, when
+the new one is ready to start. A kubelet kills pods that it does not know: on its node the
+pod does not last.`,
+		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			return restorePod(ctx, r, c, cri, args[0], as)
+		}),
+	}
+	r.Flags(c)
+	c.Flags().StringVar(&as.name, "name", "", "name of the pod (with --replace by default the one it had)")
+	c.Flags().BoolVar(&as.replace, "replace", false, "remove the pods of that name from the node")
+	c.MarkFlagsOneRequired("name", "replace")
+	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: the one it had)")
+	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")
+	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, which is made if it is not there (default: one below berth's, without limits for the pod)")
+	c.Flags().StringVar(&as.logs, "log-directory", "", "`directory` for the containers' logs (default: /var/log/pods/NAMESPACE_NAME_UID)")
+	c.Flags().BoolVar(&as.created, "no-start", false, "leave the containers created")
+	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit for all of it")
+	r.HandlerFlag(c, &as.handler, "handler to run it under (default: the one it had)")
+	return c
+}
+
+type restoredPod struct {
+	Pod        string              `json:"pod"`
+	Containers []restoredContainer `json:"containers"`
+	Started    bool                `json:"started"`
+}
+
+type restoredContainer struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CRI, from string, as *restored) error {
+	dir, err := filepath.Abs(from)
+	if err != nil {
+		return err
+	}
+	release, err := directory.Use(dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	m, err := manifest.Read(dir)
+	if err != nil {
+		return err
+	}
+	request, err := requestOf(m, as)
+	if err != nil {
+		return err
+	}
+	request.CheckpointPath = dir
+	metadata := request.GetConfig().GetMetadata()
+	old, err := namesakes(ctx, cri, metadata)
+	if err != nil {
+		return err
+	}
+	if len(old) > 0 && !as.replace {
+		return fmt.Errorf("pod %s/%s exists on this node; give another --name, or --replace it", metadata.GetNamespace(), metadata.GetName())
+	}
+	begin := time.Now()
+	resp, err := cri.RestorePod(ctx, request)
+	if err != nil {
+		return errors.Join(err, removeLogs(metadata))
+	}
+	for _, p := range old {
+		if err := errors.Join(removePod(ctx, cri, p.GetId()), removeLogs(p.GetMetadata())); err != nil {
+			return errors.Join(err, removePod(ctx, cri, resp.GetPodSandboxId()), removeLogs(metadata))
+		}
+	}
+	made := restoredPod{Pod: resp.GetPodSandboxId(), Started: !as.created}
+	for _, one := range resp.GetRestoredContainers() {
+		made.Containers = append(made.Containers, restoredContainer{one.GetContainerId(), one.GetName()})
+	}
+	if made.Started {
+		if err := startAll(ctx, cri, made); err != nil {
+			return errors.Join(err, removePod(ctx, cri, made.Pod), removeLogs(metadata))
+		}
+	}
+	return output.Encode(c.OutOrStdout(), r.Output, made, output.Lines(restoredLines(made, time.Since(begin))))
+}
+
+// namesakes are the sandboxes on the node of pods with a name.
+func namesakes(ctx context.Context, cri cli.CRI, of *runtimeapi.PodSandboxMetadata) ([]*runtimeapi.PodSandbox, error) {
+	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	return slices.DeleteFunc(all.GetItems(), func(p *runtimeapi.PodSandbox) bool {
+		return p.GetMetadata().GetNamespace() != of.GetNamespace() || p.GetMetadata().GetName() != of.GetName()
+	}), err
+}
+
+// podLogs is where kubelets put the logs of pods, each in the directory of its pod.
+const podLogs = "/var/log/pods"
+
+func logsOf(p *runtimeapi.PodSandboxMetadata) string {
+	return strings.Join([]string{p.GetNamespace(), p.GetName(), p.GetUid()}, "_")
+}
+
+// removeLogs removes the directory of a pod there, and never what a name leads to elsewhere.
+func removeLogs(p *runtimeapi.PodSandboxMetadata) error {
+	root, err := os.OpenRoot(podLogs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(logsOf(p))
+}
+
+func startAll(ctx context.Context, cri cli.CRI, p restoredPod) error {
+	for _, one := range p.Containers {
+		if _, err := cri.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: one.ID}); err != nil {
+			return fmt.Errorf("start container %s: %w", one.Name, err)
+		}
+	}
+	return nil
+}
+
+// removePod removes a pod, also after the end of ctx.
+func removePod(ctx context.Context, cri cli.CRI, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.CallTimeout)
+	defer cancel()
+	if _, err := cri.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		return fmt.Errorf("stop pod %s: %w", id, err)
+	}
+	if _, err := cri.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		return fmt.Errorf("remove pod %s: %w", id, err)
+	}
+	return nil
+}
+
+func restoredLines(p restoredPod, took time.Duration) []string {
+	lines := []string{"pod " + p.Pod}
+	for _, one := range p.Containers {
+		lines = append(lines, "container "+one.ID+" "+one.Name)
+	}
+	if p.Started {
+		lines = append(lines, "started, in "+took.Round(time.Millisecond).String())
+	}
+	return lines
+}
+
+// requestOf asks for a pod like the one in the checkpoint, under another name. Pure but for
+// a new UID.
+func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodRequest, error) {
+	config := &runtimeapi.PodSandboxConfig{}
+	if err := protojson.Unmarshal(m.Pod, config); err != nil {
+		return nil, fmt.Errorf("decode the pod of the checkpoint: %w", err)
+	}
+	request := &runtimeapi.RestorePodRequest{Config: config, RuntimeHandler: m.Handler.Name}
+	config.Metadata = cmp.Or(config.Metadata, &runtimeapi.PodSandboxMetadata{})
+	config.Linux = cmp.Or(config.Linux, &runtimeapi.LinuxPodSandboxConfig{})
+	// The cgroup and the logs of the old pod are its kubelet's.
+	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = as.cgroup, 0, as.uid
+	if as.uid == "" {
+		config.Metadata.Uid = rand.Text()
+	}
+	for to, given := range map[*string]string{&config.Metadata.Name: as.name, &config.Metadata.Namespace: as.namespace, &request.RuntimeHandler: as.handler} {
+		if given != "" {
+			*to = given
+		}
+	}
+	config.LogDirectory = as.logs
+	if as.logs == "" {
+		config.LogDirectory = filepath.Join(podLogs, logsOf(config.Metadata))
+	}
+	for _, c := range m.Containers {
+		one := &runtimeapi.ContainerConfig{}
+		if err := protojson.Unmarshal(c.Config, one); err != nil {
+			return nil, fmt.Errorf("decode container %q of the checkpoint: %w", c.Name, err)
+		}
+		request.ContainerConfigs = append(request.ContainerConfigs, one)
+	}
+	return request, nil
+}

@@ -1,0 +1,109 @@
+package checkpoints
+
+import (
+	"context"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
+)
+
+// defaultHostsDir is where a berth with the default configuration has registries.
+const defaultHostsDir = "/etc/berth/hosts.d"
+
+// carrier is what the commands have in common that carry checkpoints.
+type carrier struct {
+	artifact.Registry
+
+	credentials, form string
+}
+
+func (k *carrier) flags(c *cobra.Command) {
+	output.Flag(c, &k.form, output.Forms...)
+	k.registryFlags(c)
+}
+
+func (k *carrier) registryFlags(c *cobra.Command) {
+	c.Flags().StringVar(&k.HostsDir, "hosts-dir", defaultHostsDir, "`directory` of the registries' hosts.toml files")
+	c.Flags().BoolVar(&k.PlainHTTP, "plain-http", false, "talk to the registry without TLS")
+	c.Flags().StringVar(&k.credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
+}
+
+// carry calls f, which an interrupt ends, and shows how far it is.
+func (k *carrier) carry(c *cobra.Command, f func(ctx context.Context, registry artifact.Registry) error) error {
+	auth, err := cli.ReadCredentials(k.credentials, c.InOrStdin())
+	if err != nil {
+		return commandline.Misused(c, err)
+	}
+	k.User, k.Secret = auth.GetUsername(), auth.GetPassword()
+	shown := cli.NewProgress(c.ErrOrStderr())
+	defer shown.End()
+	k.Progress = func(name string, bytes int64) { shown.Step("%s, %s", name, cli.Size(bytes)) }
+	ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return f(ctx, k.Registry)
+}
+
+type pushedCheckpoint struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+func checkpointPushCommand() *cobra.Command {
+	k := &carrier{}
+	c := &cobra.Command{
+		Use:   "push DIR NAME",
+		Short: "Send a checkpoint to a registry",
+		Long: `Send a checkpoint to a registry, as an OCI artifact. Who can read the repository has every
+secret that the pod had in memory.`,
+		Example: "  berth checkpoint push /var/lib/checkpoints/notebook registry.example/team/notebook:warm",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			return k.carry(c, func(ctx context.Context, registry artifact.Registry) error {
+				digest, err := artifact.Push(ctx, args[0], args[1], registry)
+				if err != nil {
+					return err
+				}
+				return output.Encode(c.OutOrStdout(), k.form, pushedCheckpoint{args[1], digest.String()}, output.Line("%s %s", args[1], digest))
+			})
+		},
+	}
+	k.flags(c)
+	return c
+}
+
+func checkpointPullCommand() *cobra.Command {
+	k := &carrier{}
+	c := &cobra.Command{
+		Use:     "pull NAME DIR",
+		Short:   "Bring a checkpoint from a registry",
+		Long:    `Bring a checkpoint from a registry into a directory, which is made. It is there when it is whole.`,
+		Example: "  berth checkpoint pull registry.example/team/notebook:warm /var/lib/checkpoints/notebook",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			return k.carry(c, func(ctx context.Context, registry artifact.Registry) error {
+				dir, err := filepath.Abs(args[1])
+				if err != nil {
+					return err
+				}
+				m, err := artifact.Pull(ctx, args[0], dir, registry)
+				if err != nil {
+					return err
+				}
+				l, err := listed(dir, m)
+				if err != nil {
+					return err
+				}
+				return output.Encode(c.OutOrStdout(), k.form, l, output.Line("%s: %s, of pod %s/%s", dir, cli.Size(l.Size), l.Namespace, l.Name))
+			})
+		},
+	}
+	k.flags(c)
+	return c
+}

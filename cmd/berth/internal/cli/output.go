@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// StateWord is a state as people write it.
+func StateWord(s adminv1.State) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
+}
+
+// RuntimeOf is the name and version that a runtime reports, "-" without any.
+func RuntimeOf(h *adminv1.Handler) string {
+	text := strings.TrimSpace(h.GetRuntimeName() + " " + h.GetRuntimeVersion())
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// Short is the beginning of a digest or id, enough to distinguish those of a node.
+func Short(digest string) string { return digest[:min(len(digest), 12)] }
+
+// Ago is how long something is back, as people say it.
+func Ago(t time.Time) string { return Age(time.Since(t)) + " ago" }
+
+// Age is a duration by its largest units.
+func Age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// Size is a number of bytes for people.
+func Size(n int64) string {
+	const unit = 1 << 10
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, i := float64(n), -1
+	for v >= unit && i < len("KMGT")-1 {
+		v /= unit
+		i++
+	}
+	if v < 10 {
+		return fmt.Sprintf("%.1f %ciB", v, "KMGT"[i])
+	}
+	return fmt.Sprintf("%.0f %ciB", v, "KMGT"[i])
+}
+
+// Took is a time with three digits.
+func Took(d time.Duration) string {
+	switch {
+	case d >= 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d >= time.Second:
+		return fmt.Sprintf("%.2fs", d.Seconds())
+	case d >= time.Millisecond:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%dµs", d.Microseconds())
+}

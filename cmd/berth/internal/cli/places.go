@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/pkg/config"
+)
+
+// PlaceFlags are the flags of "berth serve" that say where a configuration is.
+func PlaceFlags(cmd *cobra.Command, o *config.Options) {
+	flags := cmd.Flags()
+	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
+	flags.StringVar(&o.DropInDir, "drop-in-dir", "", "directory of drop-ins (default conf.d beside the main file)")
+	flags.StringVar(&o.VendorDir, "vendor-dir", "", "directory of drop-ins of packages (default "+config.DefaultVendorDir+")")
+	SearchFlag(cmd, o, "directories to discover runtimes in if none is configured")
+}
+
+// SearchFlag is the flag for directories of runtimes. The command gets whole paths: what
+// reads files goes by those only.
+func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
+	cmd.Flags().StringSliceVar(&o.SearchPath, "search-path", nil, usage)
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		paths := []*string{&o.File, &o.DropInDir, &o.VendorDir}
+		for i := range o.SearchPath {
+			paths = append(paths, &o.SearchPath[i])
+		}
+		for _, p := range paths {
+			if *p != "" && err == nil {
+				*p, err = filepath.Abs(*p)
+			}
+		}
+		return err
+	}
+}
+
+// maxCredentials bounds what is read of a file.
+const maxCredentials = 64 << 10
+
+// ReadCredentials reads user:password. nil is anonymous.
+func ReadCredentials(path string, in io.Reader) (*runtimeapi.AuthConfig, error) {
+	if path == "" {
+		return nil, nil
+	}
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxCredentials))
+	if err != nil {
+		return nil, err
+	}
+	user, password, ok := strings.Cut(strings.TrimSpace(string(text)), ":")
+	if !ok || user == "" {
+		return nil, errors.New("--creds-file: the file must have one line, user:password")
+	}
+	return &runtimeapi.AuthConfig{Username: user, Password: password}, nil
+}

@@ -1,0 +1,188 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/probe/capability"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// CapabilitiesCommand makes "berth capabilities", which is also below "berth handler".
+func CapabilitiesCommand() *cobra.Command {
+	r := &cli.Remote{}
+	selfCheck := false
+	c := &cobra.Command{
+		Use:   "capabilities [HANDLER]",
+		Short: "Show the capabilities of one handler, or of all handlers side by side",
+		Long: `Show the capabilities of a handler on this node, and how each is known: the runtime
+declared it, it was probed on this node, or a self-check pod exercised it. Without a
+name, the handlers are shown side by side; -o wide adds notes.
+
+With --self-check, a self-check pod first runs under the handler and exercises what it
+can. The exit status is 3 if that fails or does not finish within --timeout, or if
+nothing is known of the handler.
+
+JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
+		Example: "  berth capabilities\n  berth capabilities gvisor\n  berth capabilities runc --self-check\n  berth capabilities -o yaml > handlers.yaml",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if selfCheck && len(args) == 0 {
+			return commandline.Misused(c, errors.New("--self-check needs a HANDLER"))
+		}
+		if !selfCheck && !c.Flags().Changed("timeout") {
+			r.Timeout = cli.CallTimeout
+		}
+		return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			if len(args) == 1 {
+				return showCapabilities(ctx, r, c, daemon, args[0], selfCheck)
+			}
+			list, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
+			if err != nil {
+				return err
+			}
+			all := capabilitiesOf(list.GetHandlers()...)
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": all}, capabilityMatrix(all, r.Wide()).Write)
+		})(c, args)
+	}
+	c.ValidArgsFunction = r.CompleteHandlers
+	r.Flags(c)
+	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run a self-check pod under the handler")
+	probeTimeoutFlag(r, c)
+	return c
+}
+
+func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) error {
+	if selfCheck {
+		resp, err := probe(ctx, c, daemon, name, true)
+		if err != nil {
+			return err
+		}
+		if h := resp.GetHandler(); h.GetProbeError() != "" {
+			return commandline.Found("handler %q cannot run pods: %s", name, h.GetProbeError())
+		}
+	}
+	resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	of := capabilitiesOf(resp.GetHandler())
+	if of[0].Table.Empty() {
+		return commandline.Found("the capabilities of handler %q are unknown; see \"berth handler probe %s\"", of[0].Name, of[0].Name)
+	}
+	if selfCheck && !tried(of[0].Table) {
+		fmt.Fprintln(c.ErrOrStderr(), untried)
+	}
+	return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": of}, capabilityList(of[0], r.Wide()).Write)
+}
+
+// untried is the note about a self-check pod that showed nothing but that it runs.
+const untried = "the self-check pod ran, but could not exercise any capabilities under this handler: those neither declared nor probed are unknown"
+
+func tried(t capability.Table) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(t.Capabilities)), func(k capability.Known) bool { return k.Source == capability.Ran })
+}
+
+// handlerCapabilities is a handler in the list that "kubectl berth --handlers" reads.
+type handlerCapabilities struct {
+	Name    string `json:"name"`
+	Default bool   `json:"default,omitempty"`
+	State   string `json:"state"`
+	Reason  string `json:"reason,omitempty"`
+	capability.Table
+}
+
+func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
+	all := []handlerCapabilities{}
+	for _, h := range handlers {
+		all = append(all, handlerCapabilities{h.GetName(), h.GetIsDefault(), cli.StateWord(h.GetState()), h.GetReason(), client.Capabilities(h)})
+	}
+	return all
+}
+
+// Rows beside those of capabilities: the class of isolation, and the sets of properties that
+// self-check pods found, which is left out where no handler promises any.
+const isolationRow, conformsRow = "isolation", "conforms"
+
+func rowsOf(handlers ...handlerCapabilities) []string {
+	rows, every := []string{isolationRow}, capability.Table{}
+	for _, h := range handlers {
+		if len(h.Conforms) > 0 && len(rows) == 1 {
+			rows = append(rows, conformsRow)
+		}
+		for n := range h.Capabilities {
+			every.Set(n, capability.Unknown, "", "")
+		}
+	}
+	for _, n := range every.Sorted() {
+		rows = append(rows, string(n))
+	}
+	return rows
+}
+
+// known is what a row has about a handler.
+func (h handlerCapabilities) known(row string) capability.Known {
+	switch {
+	case row == isolationRow && h.Isolation != "":
+		return capability.Known{Answer: capability.Answer(h.Isolation), Source: h.IsolationSource}
+	case row == conformsRow && len(h.Conforms) == 0:
+		return capability.Known{Answer: "-"}
+	case row == conformsRow:
+		return capability.Known{Answer: capability.Answer(strings.Join(h.Conforms, ", ")), Source: capability.Ran}
+	}
+	k := h.Of(capability.Name(row))
+	if row == string(capability.Seccomp) && len(h.SeccompActions) > 0 {
+		actions := strings.ToLower(strings.ReplaceAll(strings.Join(h.SeccompActions, ", "), "SCMP_ACT_", ""))
+		k.Note = strings.TrimPrefix(k.Note+"; it can "+actions, "; ")
+	}
+	return k
+}
+
+// capabilityList has a row for each capability of a handler.
+func capabilityList(h handlerCapabilities, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, Whole: wide}
+	for _, row := range rowsOf(h) {
+		k := h.known(row)
+		t.Add(row, string(k.Answer), cmp.Or(string(k.Source), "-"), k.Note)
+	}
+	return t
+}
+
+// capabilityMatrix has a row for each capability and a column for each handler.
+func capabilityMatrix(handlers []handlerCapabilities, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"CAPABILITY"}, Whole: wide}
+	for _, h := range handlers {
+		t.Header = append(t.Header, h.Name)
+	}
+	for _, row := range rowsOf(handlers...) {
+		cells := []string{row}
+		for _, h := range handlers {
+			cells = append(cells, cell(h.known(row), wide))
+		}
+		t.Add(cells...)
+	}
+	return t
+}
+
+func cell(k capability.Known, wide bool) string {
+	text := string(k.Answer)
+	if k.Source != "" {
+		text += " (" + string(k.Source) + ")"
+	}
+	if wide && k.Note != "" {
+		text += ": " + k.Note
+	}
+	return text
+}

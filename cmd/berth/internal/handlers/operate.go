@@ -1,0 +1,232 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// change is a command that changes by one call how a handler is used.
+type change struct {
+	use, short, long string
+	// reason is the help of --reason; empty for a command without one.
+	reason string
+	call   func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error)
+	// line is what the command prints of the changed handler.
+	line func(*adminv1.Handler) string
+}
+
+// changed is what the daemon answers to a change of a handler.
+type changed interface {
+	proto.Message
+	GetHandler() *adminv1.Handler
+}
+
+const rejectionReason = "reason, in one line; shown in the error of rejected pods"
+
+var changes = []change{
+	{
+		use: "cordon NAME", short: "Stop accepting new pods under a handler",
+		long: `Reject new pods of a handler with Unavailable and the reason, until it is uncordoned.
+Existing pods are not affected. A cordon survives restarts of the daemon.`,
+		reason: rejectionReason,
+		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
+			return daemon.Cordon(ctx, &adminv1.CordonRequest{Name: name, Reason: reason})
+		},
+		line: stateLine,
+	},
+	{
+		use: "uncordon NAME", short: "Accept new pods again after a cordon or drain",
+		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
+			return daemon.Uncordon(ctx, &adminv1.UncordonRequest{Name: name})
+		},
+		line: stateLine,
+	},
+	{
+		use: "promote NAME", short: "Complete a rollout: run all new pods on the candidate binary",
+		long: `Run all new pods of a handler on its candidate binary. This holds over restarts, until
+the candidate is changed in the configuration or replaced on disk; the configuration
+should by then name it as runtime_path. Existing pods keep their binary.`,
+		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
+			return daemon.Promote(ctx, &adminv1.PromoteRequest{Name: name})
+		},
+		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetTrial()) },
+	},
+	{
+		use: "abort NAME", short: "Abort a rollout: stop using the candidate binary",
+		long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
+candidate is changed in the configuration or replaced on disk. This also reverts "berth handler
+promote", and holds over restarts. Existing pods keep their binary.`,
+		reason: "reason, in one line",
+		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
+			return daemon.Abort(ctx, &adminv1.AbortRequest{Name: name, Reason: reason})
+		},
+		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetTrial()) },
+	},
+}
+
+func (ch change) command() *cobra.Command {
+	r := &cli.Remote{Timeout: cli.CallTimeout}
+	reason := ""
+	c := &cobra.Command{
+		Use: ch.use, Short: ch.short, Long: ch.long, Args: cobra.ExactArgs(1), ValidArgsFunction: r.CompleteHandlers,
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := ch.call(ctx, daemon, args[0], reason)
+			if err != nil {
+				return err
+			}
+			return r.Print(c.OutOrStdout(), resp, output.Line("%s", ch.line(resp.GetHandler())))
+		}),
+	}
+	r.Flags(c)
+	if ch.reason != "" {
+		c.Flags().StringVar(&reason, "reason", "", ch.reason)
+	}
+	return c
+}
+
+func stateLine(h *adminv1.Handler) string {
+	line := fmt.Sprintf("handler %s is %s", h.GetName(), cli.StateWord(h.GetState()))
+	if h.GetReason() == "" && h.GetRuntimeVersion() != "" {
+		return line + ": " + cli.RuntimeOf(h)
+	}
+	return line + after(": ", h.GetReason())
+}
+
+// rolloutLine is how a rollout stands; empty without one.
+func rolloutLine(t *adminv1.Trial) string {
+	if t == nil {
+		return ""
+	}
+	line := fmt.Sprintf("%s is %s", t.GetPath(), t.GetState())
+	if t.GetState() == "running" {
+		line = fmt.Sprintf("%s runs %d%% of new pods", t.GetPath(), t.GetPercent())
+	}
+	return line + after(": ", t.GetReason())
+}
+
+func drainCommand() *cobra.Command {
+	r := &cli.Remote{}
+	reason := ""
+	c := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "Cordon a handler, and wait until its last pod is gone",
+		Long: `Cordon a handler and wait until it has no pods. berth does not stop any pods: evict
+them, by "kubectl drain" or a rollout of the workload. An interrupt or --timeout ends
+only the wait; the handler accepts no new pods until "berth handler uncordon".`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			return drain(ctx, r, c, daemon, &adminv1.DrainRequest{Name: args[0], Reason: reason})
+		}),
+		ValidArgsFunction: r.CompleteHandlers,
+	}
+	r.Flags(c)
+	c.Flags().StringVar(&reason, "reason", "", rejectionReason)
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until it has no pods")
+	return c
+}
+
+func drain(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.Client, req *adminv1.DrainRequest) error {
+	stream, err := daemon.Drain(ctx, req)
+	if err != nil {
+		return err
+	}
+	p := cli.NewProgress(c.ErrOrStderr())
+	var last *adminv1.DrainResponse
+	for left := int32(-1); left != 0; {
+		resp, err := stream.Recv()
+		if err != nil {
+			p.End()
+			if left > 0 && gaveUp(ctx, err) {
+				return commandline.Found("handler %q is still draining: %s left; wait again by \"berth handler drain %s\", or undo it by \"berth handler uncordon %s\"",
+					req.GetName(), output.Pods(left), req.GetName(), req.GetName())
+			}
+			return err
+		}
+		last = resp
+		if left = resp.GetPods(); left > 0 {
+			names := strings.Join(resp.GetNames(), ", ")
+			if int(left) > len(resp.GetNames()) {
+				names += ", …"
+			}
+			p.Step("%s left: %s", output.Pods(left), names)
+		}
+	}
+	p.End()
+	return r.Print(c.OutOrStdout(), last, output.Line("handler %s has no pods, and accepts none until \"berth handler uncordon %s\"", req.GetName(), req.GetName()))
+}
+
+// gaveUp is whether a call that failed with err ended with its ctx. The daemon may
+// see the end of the time first.
+func gaveUp(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded
+}
+
+func probeCommand() *cobra.Command {
+	r := &cli.Remote{}
+	selfCheck := false
+	c := &cobra.Command{
+		Use:   "probe NAME",
+		Short: "Probe a handler's runtime again and update the handler's state",
+		Long: `Probe a handler's runtime again, wait for the result, and set the handler's state by
+it. With --self-check, also run a self-check pod under it and wait for that; it is not
+listed by any other call, and is removed completely. The exit status is 3 if the
+handler cannot run pods, or if that is not known within --timeout.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			resp, err := probe(ctx, c, daemon, args[0], selfCheck)
+			if err != nil {
+				return err
+			}
+			h := resp.GetHandler()
+			if err := r.Print(c.OutOrStdout(), resp, output.Line("%s", stateLine(h))); err != nil {
+				return err
+			}
+			if why := cmp.Or(h.GetProbeError(), h.GetReason()); h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
+				return commandline.Found("handler %q cannot run pods: %s\nfix that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
+			}
+			return nil
+		}),
+		ValidArgsFunction: r.CompleteHandlers,
+	}
+	r.Flags(c)
+	c.Flags().BoolVar(&selfCheck, "self-check", false, "also run a self-check pod under the handler")
+	probeTimeoutFlag(r, c)
+	return c
+}
+
+func probeTimeoutFlag(r *cli.Remote, c *cobra.Command) {
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the handler's self_check_timeout")
+}
+
+// probe has a handler probed, and shows on a terminal how long that takes.
+func probe(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) (*adminv1.ProbeResponse, error) {
+	what := "runtime"
+	if selfCheck {
+		what = "self-check pod"
+	}
+	if output.Width(c.ErrOrStderr()) > 0 {
+		p, begun := cli.NewProgress(c.ErrOrStderr()), time.Now()
+		defer p.Every(time.Second, func() {
+			p.Step("Waiting for the %s of handler %q (%d s)", what, name, int(time.Since(begun).Seconds()))
+		})()
+	}
+	resp, err := daemon.Probe(ctx, &adminv1.ProbeRequest{Name: name, SelfCheck: selfCheck})
+	if err != nil && gaveUp(ctx, err) {
+		return nil, commandline.Found("the %s of handler %q did not finish in time; the daemon is still waiting for it, see \"berth handler show %s\"", what, name, name)
+	}
+	return resp, err
+}

@@ -1,0 +1,140 @@
+package images
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	"github.com/berth-cri/berth/pkg/atomicfile"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// archivePart is how much of an archive is sent at once, in bytes.
+const archivePart = 1 << 20
+
+func imageExportCommand() *cobra.Command {
+	r := &cli.Remote{}
+	to := ""
+	c := &cobra.Command{
+		Use:   "export IMAGE... --file FILE",
+		Short: "Write images into an archive",
+		Long: `Write images, by name or ID, into a tar archive in the format of OCI that "berth image
+import", containerd and Docker read. It has the layers of this node's platform, as the
+registry sent them. The file is there when it is whole.`,
+		Example: "  berth image export registry.example/app:1 registry.example/db:2 --file images.tar\n  berth image export app:1 --file - | gzip > app.tar.gz",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			stream, err := daemon.ExportImages(ctx, &adminv1.ExportImagesRequest{Images: args})
+			if err != nil {
+				return err
+			}
+			if to == "-" {
+				return receive(stream, output.Raw(c.OutOrStdout()))
+			}
+			return whole(to, func(w io.Writer) error { return receive(stream, w) })
+		}),
+		ValidArgsFunction: r.Complete(imageNames),
+	}
+	r.Flags(c)
+	c.Flags().Lookup("output").Hidden = true
+	c.Flags().StringVarP(&to, "file", "f", "", "`path` of the archive; - is standard output")
+	if err := c.MarkFlagRequired("file"); err != nil {
+		panic("berth: " + err.Error()) // the flag is there
+	}
+	return c
+}
+
+func receive(stream adminv1.Admin_ExportImagesClient, to io.Writer) error {
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := to.Write(resp.GetData()); err != nil {
+			return err
+		}
+	}
+}
+
+// whole has a file be there when all of it was written, and not before.
+func whole(path string, write func(io.Writer) error) error {
+	fresh := fmt.Sprintf("%s.%d", atomicfile.Fresh(path), os.Getpid()) // another export may go to the same file
+	return atomicfile.WriteBy(fresh, path, 0o600, atomicfile.Durable, func(f io.Writer) error {
+		w := bufio.NewWriterSize(f, archivePart)
+		if err := write(w); err != nil {
+			return err
+		}
+		return w.Flush()
+	})
+}
+
+func imageImportCommand() *cobra.Command {
+	r := &cli.Remote{}
+	name, handler := "", ""
+	c := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Bring the images of an archive onto this node",
+		Long: `Bring the images of a tar archive onto this node: one of "berth image export", "docker
+save", "ctr image export", or of an OCI layout, compressed with gzip or zstd or not. No
+registry and no image verifier is asked. FILE may be -, which is standard input.`,
+		Example: "  berth image import images.tar\n  berth image import --name registry.example/app:1 layout.tar",
+		Args:    cobra.ExactArgs(1),
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
+			in := c.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in = f
+			}
+			resp, err := sendArchive(ctx, daemon, in, &adminv1.ImportImagesRequest{Name: name, Handler: handler})
+			if err != nil {
+				return err
+			}
+			var lines []string
+			for _, n := range resp.GetNames() {
+				lines = append(lines, "imported "+n)
+			}
+			return r.Print(c.OutOrStdout(), resp, output.Lines(lines))
+		}),
+	}
+	r.Flags(c)
+	r.HandlerFlag(c, &handler, "import for pods of this handler (default: the default handler)")
+	c.Flags().StringVar(&name, "name", "", "name of the image, for an archive that does not name it, or in place of that name")
+	return c
+}
+
+func sendArchive(ctx context.Context, daemon *client.Client, in io.Reader, first *adminv1.ImportImagesRequest) (*adminv1.ImportImagesResponse, error) {
+	stream, err := daemon.ImportImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = stream.Send(first)
+	for err == nil {
+		part := make([]byte, archivePart)
+		var n int
+		if n, err = io.ReadFull(in, part); n > 0 {
+			if failed := stream.Send(&adminv1.ImportImagesRequest{Data: part[:n]}); failed != nil {
+				err = failed
+			}
+		}
+	}
+	// After io.EOF of Send, too: the answer has the reason.
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, err
+	}
+	return stream.CloseAndRecv()
+}

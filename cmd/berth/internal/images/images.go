@@ -1,0 +1,318 @@
+// Package images has the commands about images, which ask the CRI as a kubelet does.
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/sets"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/admin/client"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// Command makes "berth image".
+func Command() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "image",
+		Aliases: []string{"images"},
+		Short:   "List, pull, remove and carry images",
+		Long: `List, pull, remove and carry the images of this node. "ls", "pull", "inspect", "rm" and
+"prune" ask the CRI, as a kubelet does: they are about the images of all backends.
+"export", "import" and the progress of pulls are about those of berth itself.`,
+	}
+	c.AddCommand(imageListCommand(), imagePullCommand(), imageInspectCommand(), imageRemoveCommand(), imagePruneCommand(),
+		imageExportCommand(), imageImportCommand())
+	return c
+}
+
+type imageFacts struct {
+	ID          string   `json:"id"`
+	RepoTags    []string `json:"repoTags"`
+	RepoDigests []string `json:"repoDigests"`
+	Size        uint64   `json:"size"`
+	Pinned      bool     `json:"pinned"`
+}
+
+func factsOf(i *runtimeapi.Image) imageFacts {
+	return imageFacts{i.GetId(), i.GetRepoTags(), i.GetRepoDigests(), i.GetSize(), i.GetPinned()}
+}
+
+type listedImage struct {
+	imageFacts
+	// Containers are how many there are with it, also those that have ended.
+	Containers int `json:"containers"`
+}
+
+func listImages(ctx context.Context, cri cli.CRI, which *runtimeapi.ImageFilter) ([]listedImage, error) {
+	found, err := cri.ListImages(ctx, &runtimeapi.ListImagesRequest{Filter: which})
+	if err != nil {
+		return nil, err
+	}
+	containers, err := cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return withUse(found.GetImages(), containers.GetContainers()), nil
+}
+
+// withUse counts the containers of each image, and sorts by name. Pure.
+func withUse(images []*runtimeapi.Image, containers []*runtimeapi.Container) []listedImage {
+	users := map[string]int{}
+	for _, c := range containers {
+		for name := range sets.New(c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()) {
+			users[name]++
+		}
+	}
+	out := make([]listedImage, 0, len(images))
+	for _, i := range images {
+		l := listedImage{imageFacts: factsOf(i)}
+		for _, name := range slices.Concat([]string{l.ID}, l.RepoTags, l.RepoDigests) {
+			l.Containers = max(l.Containers, users[name])
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b listedImage) int {
+		return strings.Compare(a.names()[0]+a.ID, b.names()[0]+b.ID)
+	})
+	return out
+}
+
+// names are the tags of an image, else its digests. There is always one.
+func (l listedImage) names() []string {
+	switch {
+	case len(l.RepoTags) > 0:
+		return l.RepoTags
+	case len(l.RepoDigests) > 0:
+		return l.RepoDigests
+	}
+	return []string{"<none>"}
+}
+
+func imageListCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: cli.CallTimeout}
+	pulling := false
+	c := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List images, or the pulls that are under way",
+		Long: `List images with their size, as registries send them, and with how many containers
+each has, also those that have ended. With --pulling, list the pulls that are under
+way, whoever requested them, with their progress.`,
+		Args: cobra.NoArgs,
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
+			if pulling {
+				resp, err := cri.Daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
+				if err != nil {
+					return err
+				}
+				return r.Print(c.OutOrStdout(), resp, pullTable(resp.GetPulls(), r.Wide()).Write)
+			}
+			all, err := listImages(ctx, cri, nil)
+			if err != nil {
+				return err
+			}
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"images": all}, imageTable(all, r.Wide()).Write)
+		}),
+	}
+	r.Flags(c)
+	c.Flags().BoolVar(&pulling, "pulling", false, "list the pulls that are under way")
+	return c
+}
+
+func imageTable(images []listedImage, wide bool) *output.Table {
+	t := &output.Table{Header: []string{"IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED"}, Whole: wide}
+	for _, i := range images {
+		id := i.ID
+		if !wide {
+			id = cli.Short(strings.TrimPrefix(id, "sha256:"))
+		}
+		for _, name := range i.names() {
+			t.Add(name, id, cli.Size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // it is of a disk
+		}
+	}
+	return t
+}
+
+func imageInspectCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: cli.CallTimeout}
+	handler := ""
+	c := &cobra.Command{
+		Use:   "inspect IMAGE",
+		Short: "Show what an image is, with its configuration",
+		Long: `Show what an image is, by its name or ID: names, size, user, and the configuration that
+it was built with.`,
+		Args: cobra.ExactArgs(1),
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			resp, err := cri.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(args[0], handler), Verbose: true})
+			if err != nil {
+				return err
+			}
+			if resp.GetImage() == nil {
+				return fmt.Errorf("image %q is not on this node; pull it with \"berth image pull %s\"", args[0], args[0])
+			}
+			form := r.Output
+			if form != "yaml" {
+				form = "json"
+			}
+			return output.Encode(c.OutOrStdout(), form, inspect(resp), nil)
+		}),
+	}
+	r.Flags(c)
+	r.HandlerFlag(c, &handler, "look where the images of this handler are")
+	return c
+}
+
+type inspectedImage struct {
+	imageFacts
+	// Info is what the backend adds: the configuration.
+	Info map[string]any `json:"info,omitempty"`
+}
+
+func inspect(resp *runtimeapi.ImageStatusResponse) inspectedImage {
+	out := inspectedImage{factsOf(resp.GetImage()), map[string]any{}}
+	for key, text := range resp.GetInfo() {
+		var v any
+		if json.Unmarshal([]byte(text), &v) != nil {
+			v = text
+		}
+		if parts, ok := v.(map[string]any); ok && key == "info" {
+			maps.Copy(out.Info, parts)
+			continue
+		}
+		out.Info[key] = v
+	}
+	return out
+}
+
+func spec(name, handler string) *runtimeapi.ImageSpec {
+	return &runtimeapi.ImageSpec{Image: name, RuntimeHandler: handler}
+}
+
+func imageRemoveCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: cli.CallTimeout}
+	force := false
+	c := &cobra.Command{
+		Use:     "rm IMAGE...",
+		Aliases: []string{"remove"},
+		Short:   "Remove images with all their names",
+		Long: `Remove images, by name or ID, with all their names, which are printed. An image that a
+container has, also one that exited, needs --force; what the container runs on stays on the
+disk until it is removed. Pinned images are removed, too. The kubelet pulls an image again
+when a pod needs it.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			var errs []error
+			for _, name := range args {
+				removed, err := removeImage(ctx, cri, name, force)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", name, cri.Daemon.Explain(err)))
+				}
+				for _, n := range removed {
+					fmt.Fprintln(c.OutOrStdout(), "removed", n)
+				}
+			}
+			return errors.Join(errs...)
+		}),
+	}
+	r.Flags(c)
+	c.Flags().BoolVar(&force, "force", false, "also remove an image that containers have")
+	return c
+}
+
+// removeImage returns the names that are gone. It fails for an image that is not there, which
+// the CRI does not.
+func removeImage(ctx context.Context, cri cli.CRI, name string, force bool) (removed []string, err error) {
+	found, err := listImages(ctx, cri, &runtimeapi.ImageFilter{Image: spec(name, "")})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, status.Error(codes.NotFound, "the image is not on this node")
+	}
+	for _, i := range found {
+		removed = append(append(removed, i.RepoTags...), i.RepoDigests...)
+		if i.Containers > 0 && !force {
+			return nil, status.Errorf(codes.FailedPrecondition, "%s with this image (%s); remove the pods first, or use --force", output.Count(i.Containers, "container", "containers"), strings.Join(i.names(), ", "))
+		}
+	}
+	if _, err := cri.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(name, "")}); err != nil {
+		return nil, err
+	}
+	return removed, nil
+}
+
+func imagePruneCommand() *cobra.Command {
+	r := &cli.Remote{Timeout: cli.CallTimeout}
+	dryRun := false
+	c := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove the images that no container has",
+		Long: `Remove the images that no container has, also none that has ended, and that are not
+pinned. With --dry-run, only show them.`,
+		Args: cobra.NoArgs,
+		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
+			all, err := listImages(ctx, cri, nil)
+			if err != nil {
+				return err
+			}
+			done, freed := "removed", int64(0)
+			if dryRun {
+				done = "would remove"
+			}
+			var errs []error
+			for _, i := range unused(all) {
+				if !dryRun {
+					if _, err := cri.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(i.ID, "")}); err != nil {
+						errs = append(errs, fmt.Errorf("%s: %w", i.names()[0], cri.Daemon.Explain(err)))
+						continue
+					}
+				}
+				freed += int64(i.Size) //nolint:gosec // it is of a disk
+				fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
+			}
+			if freed == 0 && len(errs) == 0 {
+				fmt.Fprintln(c.OutOrStdout(), "nothing to remove")
+				return nil
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s %s of compressed layers\n", done, cli.Size(freed))
+			return errors.Join(errs...)
+		}),
+	}
+	r.Flags(c)
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
+	return c
+}
+
+func unused(all []listedImage) (out []listedImage) {
+	for _, i := range all {
+		if i.Containers == 0 && !i.Pinned {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func imageNames(ctx context.Context, daemon *client.Client) (names []string) {
+	cri, err := cli.ConnectCRI(ctx, daemon)
+	if err != nil {
+		return nil
+	}
+	defer cri.Close()
+	found, _ := cri.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	for _, i := range found.GetImages() {
+		names = append(names, i.GetRepoTags()...)
+	}
+	return names
+}

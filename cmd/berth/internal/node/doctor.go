@@ -1,0 +1,140 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/output"
+	"github.com/berth-cri/berth/pkg/config"
+	"github.com/berth-cri/berth/pkg/doctor"
+	"github.com/berth-cri/berth/pkg/lifecycle"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// DoctorCommand makes "berth doctor".
+func DoctorCommand() *cobra.Command {
+	form := ""
+	var places config.Options
+	root := ""
+	all := false
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this node for problems that keep pods from running",
+		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
+free space, CNI, registries that hosts.toml names, NRI, sysctls, ports, the kubelet,
+kubeadm, crictl, other CRI daemons, and if the daemon runs how the last starts of pods
+ended, and which supervisors and shims do not answer. Each finding that is not ok says
+what to do next. Nothing is changed, and the daemon does not need to run.
+
+The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			n := doctor.Node{Root: root}
+			if n.Config, n.ConfigError = config.Start(places); n.ConfigError == nil && len(n.Config.Rejected) > 0 {
+				n.ConfigError = n.Config.Rejected
+			}
+			found := doctor.Examine(n)
+			if root == "" {
+				found = append(found, running(c.Context(), found)...)
+			}
+			if err := output.Encode(c.OutOrStdout(), form, map[string]any{"findings": found, "worst": doctor.Worst(found)}, func(w io.Writer) error {
+				return listFindings(w, found, all || form == "wide")
+			}); err != nil {
+				return err
+			}
+			if doctor.Worst(found) == doctor.Fail {
+				return commandline.Found("some checks failed; see the findings above")
+			}
+			return nil
+		},
+	}
+	cli.PlaceFlags(c, &places)
+	output.Flag(c, &form, output.Forms...)
+	c.Flags().BoolVar(&all, "all", false, "also show findings that are ok")
+	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as from a container; --config is its configuration")
+	return c
+}
+
+// running asks the daemon, if it runs, how the last starts of each handler ended, and which
+// processes of pods do not answer.
+func running(ctx context.Context, already []doctor.Finding) []doctor.Finding {
+	daemon, err := (&cli.Remote{}).Connect()
+	if err != nil {
+		return nil
+	}
+	defer daemon.Close()
+	ctx, cancel := context.WithTimeout(ctx, cli.CallTimeout)
+	defer cancel()
+	resp, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})
+	if err != nil {
+		return nil // the daemon does not need to run
+	}
+	found := append(notReady(resp.GetHandlers(), already), failedStarts(resp.GetHandlers())...)
+	status, _ := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	for _, line := range status.GetUnresponsive() {
+		text, next, _ := strings.Cut(line, "; ")
+		found = append(found, doctor.Finding{Check: "supervisors", Level: doctor.Fail, Text: text, Next: next})
+	}
+	return found
+}
+
+// notReady are the findings about handlers that accept no pods, but for those whose binary is in
+// a finding already. Pure.
+func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []doctor.Finding) {
+	for _, h := range handlers {
+		told := slices.ContainsFunc(already, func(f doctor.Finding) bool {
+			return f.Level == doctor.Fail && strings.Contains(f.Text, h.GetPath())
+		})
+		if h.GetState() == adminv1.State_STATE_NOT_READY && !told {
+			found = append(found, doctor.Finding{
+				Check: "starts", Level: doctor.Fail, Text: fmt.Sprintf("handler %s is not ready: %s", h.GetName(), h.GetReason()), Next: "berth handler show " + h.GetName(),
+			})
+		}
+	}
+	return found
+}
+
+// failedStarts are the findings about handlers whose starts fail. Pure.
+func failedStarts(handlers []*adminv1.Handler) (found []doctor.Finding) {
+	for _, h := range handlers {
+		s := h.GetStarts()
+		f := doctor.Finding{Check: "starts", Level: doctor.OK, Text: fmt.Sprintf("handler %s: %d of the last %d starts failed", h.GetName(), s.GetFailed(), s.GetRecent())}
+		switch {
+		case s.GetRecent() == 0:
+			continue
+		case s.GetInARow() >= lifecycle.FailuresInARow:
+			f.Level = doctor.Fail
+		case s.GetInARow() > 0:
+			f.Level = doctor.Warn
+		}
+		if f.Level != doctor.OK {
+			f.Text += ", the last one: " + s.GetError()
+			f.Next = "berth handler show " + h.GetName()
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+func listFindings(w io.Writer, found []doctor.Finding, all bool) error {
+	counts := map[doctor.Level]int{}
+	for _, f := range found {
+		counts[f.Level]++
+		if f.Level == doctor.OK && !all {
+			continue
+		}
+		fmt.Fprintf(w, "%-4s  %s: %s\n", f.Level, f.Check, f.Text)
+		if f.Next != "" {
+			fmt.Fprintf(w, "      → %s\n", f.Next)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%d ok, %d warnings, %d failures\n", counts[doctor.OK], counts[doctor.Warn], counts[doctor.Fail])
+	return err
+}

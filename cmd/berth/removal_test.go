@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/berth-cri/berth/internal/commandline"
+	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
+	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
+)
+
+// daemonOf serves a management API with pods that wait to go on from checkpoints.
+type daemonOf struct {
+	adminv1.UnimplementedAdminServer
+
+	inUse      []string
+	recovering bool
+}
+
+func (d *daemonOf) GetStatus(context.Context, *adminv1.GetStatusRequest) (*adminv1.GetStatusResponse, error) {
+	return &adminv1.GetStatusResponse{Recovering: d.recovering, PodCheckpoints: &adminv1.PodCheckpoints{InUse: d.inUse}}, nil
+}
+
+func (d *daemonOf) serve(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "s")
+	l := test.Value(net.Listen("unix", socket))(t)
+	server := grpc.NewServer()
+	adminv1.RegisterAdminServer(server, d)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	return socket
+}
+
+// checkpointIn makes a checkpoint of a pod.
+func checkpointIn(t *testing.T, dir string) string {
+	t.Helper()
+	test.Must(t, os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700))
+	test.Must(t, os.WriteFile(filepath.Join(dir, manifest.ImagesDir, "pages.img"), []byte("memory"), 0o600))
+	m := &manifest.Manifest{
+		Created: time.Now().Add(-time.Hour), Pod: []byte(`{"metadata":{"namespace":"n","name":"p"}}`),
+		Containers: []manifest.Container{{Name: "main", Config: []byte("{}")}},
+	}
+	test.Must(t, manifest.Seal(t.Context(), dir, m))
+	return dir
+}
+
+// TestRemovalAsksTheDaemon: what a pod is yet to go on from stays, by whatever path it was restored.
+func TestRemovalAsksTheDaemon(t *testing.T) {
+	parent := t.TempDir()
+	around := filepath.Join(t.TempDir(), "around")
+	test.Must(t, os.Symlink(parent, around))
+	waits, free := checkpointIn(t, filepath.Join(parent, "waits")), checkpointIn(t, filepath.Join(parent, "free"))
+	socket := (&daemonOf{inUse: []string{filepath.Join(around, "waits")}}).serve(t)
+	if code, _, stderr := ran(t, "checkpoint", "rm", "--admin-socket", socket, waits); code != commandline.Failed || !strings.Contains(stderr, "in use") {
+		t.Errorf("rm: exit status %d: %s", code, stderr)
+	}
+	if code, stdout, stderr := ran(t, "checkpoint", "prune", "--admin-socket", socket, parent, "--older-than", "1m"); code != 0 || strings.Contains(stdout, waits) {
+		t.Errorf("prune: exit status %d: %s%s", code, stdout, stderr)
+	}
+	test.Must(t, test.Err(os.Stat(waits)))
+	test.Fails(t, test.Err(os.Stat(free)), "what no pod waits for was not pruned")
+	recovering := (&daemonOf{recovering: true}).serve(t)
+	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", recovering); code != commandline.Failed || !strings.Contains(stderr, "try again") {
+		t.Errorf("before it knows its pods: exit status %d: %s", code, stderr)
+	}
+	socket = (&daemonOf{}).serve(t)
+	if code, stdout, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", socket); code != 0 || stdout != "removed "+waits+"\n" {
+		t.Errorf("exit status %d: %s%s", code, stdout, stderr)
+	}
+	again := checkpointIn(t, waits)
+	if code, _, stderr := ran(t, "checkpoint", "rm", again, "--admin-socket", socket+".none"); code != 0 {
+		t.Errorf("without a daemon: exit status %d: %s", code, stderr)
+	}
+}

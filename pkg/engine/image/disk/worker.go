@@ -50,8 +50,8 @@ func (w *Worker) Run(ctx context.Context, job func(context.Context)) {
 		select {
 		case <-ctx.Done():
 			w.mu.Lock()
-			defer w.mu.Unlock()
 			close(w.next)
+			w.mu.Unlock()
 			return
 		case <-w.wake:
 		}

@@ -220,7 +220,8 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 	if err != nil {
 		return nil, err
 	}
-	return m, m.Verify(ctx, dir, manifest.Quickly)
+	err = m.Verify(ctx, dir, manifest.Quickly)
+	return m, err
 }
 
 func read(ctx context.Context, from remotes.Fetcher, top imagespec.Descriptor) (*imagespec.Manifest, error) {

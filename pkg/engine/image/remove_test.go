@@ -75,7 +75,7 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 			t.Error("it waited")
 		}
 		if full {
-			time.Sleep(20 * time.Millisecond) // time to return too early; the store waits for the disk
+			time.Sleep(20 * time.Millisecond) // time to return too early, beside a registry over TCP
 			collectable.Store(true)
 		}
 		s.views.Unpacker.Locks.Unlock(view)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,8 +32,14 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 	}
 	// The reading that found no pods counts for a second, and a process that is younger is
 	// taken for a call to a runtime.
-	time.Sleep(3 * time.Second)
-	n.berth(t, 3, "handler", "overhead", "driven")
+	testbed.Eventually(t, time.Minute, func() error {
+		command := n.command(t.Context(), "handler", "overhead", "driven")
+		out, err := command.CombinedOutput()
+		if command.ProcessState.ExitCode() != 3 {
+			return fmt.Errorf("berth handler overhead: %v: %s", err, out)
+		}
+		return nil
+	})
 	out, warning := n.berth(t, 3, "handler", "overhead")
 	has(t, out, "1.0Mi, exceeded")
 	has(t, warning, "handler driven: overhead is ", "but its pods declare 1Mi")

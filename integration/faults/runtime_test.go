@@ -182,15 +182,20 @@ func TestRuntimeDeleted(t *testing.T) {
 func removeCopies(t *testing.T, pattern string) {
 	t.Helper()
 	const quiet = 20
-	for gone := 0; gone < quiet; gone++ {
+	gone := 0
+	testbed.Poll(t, time.Minute, 20*time.Millisecond, func() error {
 		copies, err := filepath.Glob(pattern)
 		testbed.Must(t, err)
+		gone++
 		for _, path := range copies {
 			testbed.Must(t, os.Remove(path))
 			gone = 0
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		if gone < quiet {
+			return fmt.Errorf("copies %s are made again and again", pattern)
+		}
+		return nil
+	})
 }
 
 // TestRuntimeCannotDelete has `delete` fail, and expects that a removal says so

@@ -209,11 +209,12 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 			}
 		})
 	}
-	storm := time.Now()
+	storm, pace := time.Now(), time.NewTicker(2*time.Millisecond)
+	defer pace.Stop()
 	signals := 0
 	for ; made.Load() < 10 && time.Since(storm) < patience; signals++ {
 		testbed.Must(t, unix.Kill(b.PID(), unix.SIGHUP))
-		time.Sleep(2 * time.Millisecond)
+		<-pace.C
 	}
 	close(stop)
 	all.Wait()

@@ -53,7 +53,8 @@ func TestMain(m *testing.M) {
 func bePlugin() error {
 	p := &plugin{notes: os.Getenv(notesEnv)}
 	go p.obey()
-	for {
+	again := time.NewTicker(20 * time.Millisecond)
+	for ; ; <-again.C {
 		s, err := stub.New(p, stub.WithPluginName("test"), stub.WithPluginIdx("10"), stub.WithSocketPath(os.Getenv(socketEnv)), stub.WithOnClose(func() {}))
 		if err != nil {
 			return err
@@ -65,7 +66,6 @@ func bePlugin() error {
 		if p.known.Swap(false) {
 			p.note("cut off")
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

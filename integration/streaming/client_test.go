@@ -234,7 +234,9 @@ func TestBusySessionsGoOn(t *testing.T) {
 	const idle = time.Second
 	result := make(chan error, 2)
 	s := serve(t, streaming.Config{IdleTimeout: idle}, program{run: func(ctx context.Context, s session) error {
-		for begun := time.Now(); time.Since(begun) < 3*idle && ctx.Err() == nil; time.Sleep(idle / 10) {
+		pace := time.NewTicker(idle / 10)
+		defer pace.Stop()
+		for begun := time.Now(); time.Since(begun) < 3*idle && ctx.Err() == nil; <-pace.C {
 			if _, err := io.WriteString(s.out, "tick"); err != nil {
 				return err
 			}

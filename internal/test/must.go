@@ -144,9 +144,25 @@ func verb(v any) string {
 // Eventually waits up to a minute until something is so.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+	Retry(t, func() error {
+		if !is() {
+			return errors.New(what)
+		}
+		return nil
+	})
+}
+
+// Retry calls check, for up to a minute, until it returns no error.
+func Retry(t testing.TB, check func() error) {
+	t.Helper()
+	end := time.Now().Add(time.Minute)
+	for tick := time.Tick(5 * time.Millisecond); ; <-tick {
+		err := check()
+		if err == nil {
+			return
+		}
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
+			t.Fatalf("not within a minute: %v", err)
 		}
 	}
 }

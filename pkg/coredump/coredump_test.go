@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	_, _ = os.Stdout.WriteString("forbidden")
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // a process of its own, which is killed
 }
 
 func process(t *testing.T, how string) *exec.Cmd {

@@ -221,9 +221,7 @@ func TestStopIsBounded(t *testing.T) {
 	client := b.client(t)
 	sandbox := test.Value(client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{}))(t)
 	events := test.Value(client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}))(t)
-	for b.engine.Subscribers() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	test.Eventually(t, "events are subscribed to", func() bool { return b.engine.Subscribers() > 0 })
 	var calling sync.WaitGroup
 	calling.Go(func() {
 		test.Fails(t, test.Err(client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox.GetPodSandboxId()})), "a call that hangs succeeds")

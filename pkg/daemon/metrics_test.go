@@ -154,12 +154,12 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	b.config.NodeLabels = config.NodeLabels{File: filepath.Join(t.TempDir(), "berth"), Lifetime: time.Hour}
 	b.busy(t)
 	test.Check(t, b.asAgent(t))
-	text := b.scrape(t)
+	var text string
 	late := func(metric string) bool { return !strings.Contains(text, "\n"+metric) }
-	for slices.ContainsFunc([]string{"berth_backend_list_age_seconds{", "berth_node_labels_current ", "berth_handler_overhead_cpu_cores{"}, late) && t.Context().Err() == nil {
-		time.Sleep(10 * time.Millisecond)
+	test.Eventually(t, "what is measured later is there", func() bool {
 		text = b.scrape(t)
-	}
+		return !slices.ContainsFunc([]string{"berth_backend_list_age_seconds{", "berth_node_labels_current ", "berth_handler_overhead_cpu_cores{"}, late)
+	})
 	got, want := exposed(text), documented(t)
 	if len(got) == 0 {
 		t.Fatal("nothing is exposed")

@@ -32,22 +32,10 @@ func (b *bed) leadTo(t *testing.T, other *bed) {
 	})
 }
 
-func within(t *testing.T, check func() error) {
-	t.Helper()
-	var err error
-	for range 1000 {
-		if err = check(); err == nil {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Fatal(err)
-}
-
 // handlerIs waits until the node says of a handler that it is ready, or why not.
 func (b *bed) handlerIs(t *testing.T, name, reason string) {
 	t.Helper()
-	within(t, func() error {
+	test.Retry(t, func() error {
 		s, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil {
 			return err
@@ -214,7 +202,7 @@ func TestTwoSocketsOfOneDaemon(t *testing.T) {
 	})
 	pod := test.Value(other.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	b.started(t)
-	within(t, func() error {
+	test.Retry(t, func() error {
 		s, err := b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil || !strings.Contains(s.String(), "both have the pod sandbox "+pod.GetPodSandboxId()) {
 			return fmt.Errorf("%v, %w", s, err)
@@ -281,7 +269,7 @@ func TestADaemonThatComesLateIsTold(t *testing.T) {
 	b.leadTo(t, other)
 	f.put(b.config, nil)
 	test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)))
-	within(t, func() error {
+	test.Retry(t, func() error {
 		if got := other.engine.CIDR(); got != cidr {
 			return fmt.Errorf("it was told %q", got)
 		}
@@ -331,7 +319,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 	}
 	many := len(b.records(t))
 	test.Must(t, test.Err(client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: there})))
-	within(t, func() error {
+	test.Retry(t, func() error {
 		if left := b.records(t); len(left) != many/2 {
 			return fmt.Errorf("what is kept of CRI daemons: %v", left)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -91,7 +92,7 @@ func (b *bed) labels(t *testing.T) string {
 
 func (b *bed) wait(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, func() error {
+	test.Retry(t, func() error {
 		if got := b.labels(t); got != want {
 			return fmt.Errorf("the file has %q, want %q", got, want)
 		}
@@ -99,25 +100,12 @@ func (b *bed) wait(t *testing.T, want string) {
 	})
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-}
-
 // metrics waits for the Keeper to say whether the file is true; "" is that it says nothing.
 func metrics(t *testing.T, k *Keeper, want string) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(k)
-	eventually(t, func() error {
+	test.Retry(t, func() error {
 		families := test.Value(registry.Gather())(t)
 		got := ""
 		for _, f := range families {
@@ -164,7 +152,7 @@ func TestKeeper(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	test.Must(t, errors.Join(os.Remove(b.path), os.WriteFile(elsewhere, []byte("mine"), 0o600), os.Symlink(elsewhere, b.path)))
 	b.is(content("a/runc=ready"))
-	eventually(t, func() error {
+	test.Retry(t, func() error {
 		if info, err := os.Lstat(b.path); err != nil || !info.Mode().IsRegular() {
 			return fmt.Errorf("it is %v, %v", info, err)
 		}
@@ -228,7 +216,7 @@ func TestUndecidedEnds(t *testing.T) {
 	b.start(t, time.Hour)
 	is := func(want func(time.Time) bool) {
 		t.Helper()
-		eventually(t, func() error {
+		test.Retry(t, func() error {
 			text, err := os.ReadFile(b.path)
 			if got := expires(string(text)); err != nil || !want(got) {
 				return fmt.Errorf("it counts until %v, %v", got, err)
@@ -310,32 +298,34 @@ func TestChangeIsOneEvent(t *testing.T) {
 // What it says is good for a while, which is prolonged as long as there is a Keeper.
 func TestProlonged(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, t.TempDir())
-	b.make(t)
-	const lifetime = 4 * time.Second
-	k := b.start(t, lifetime)
-	b.wait(t, "a/runc=ready a/crun=ready")
-	until := func() time.Time {
-		text := test.Value(os.ReadFile(b.path))(t)
-		return expires(string(text))
-	}
-	first := until()
-	if left := time.Until(first); left > lifetime || left < -patience {
-		t.Errorf("it is good for %v", left)
-	}
-	eventually(t, func() error {
-		if !until().After(first.Add(lifetime)) {
-			return fmt.Errorf("it is good until %v", until())
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, t.TempDir())
+		b.make(t)
+		const lifetime = 4 * time.Second
+		k := b.start(t, lifetime)
+		b.wait(t, "a/runc=ready a/crun=ready")
+		until := func() time.Time {
+			text := test.Value(os.ReadFile(b.path))(t)
+			return expires(string(text))
 		}
-		return nil
+		first := until()
+		if left := time.Until(first); left > lifetime || left < -patience {
+			t.Errorf("it is good for %v", left)
+		}
+		test.Retry(t, func() error {
+			if !until().After(first.Add(lifetime)) {
+				return fmt.Errorf("it is good until %v", until())
+			}
+			return nil
+		})
+		test.Must(t, k.Close(t.Context()))
+		last := until()
+		test.Equal(t, "the end leaves", b.labels(t), "a/runc=ready a/crun=ready")
+		time.Sleep(lifetime / 2)
+		if !until().Equal(last) {
+			t.Error("it is prolonged when nobody keeps it")
+		}
 	})
-	test.Must(t, k.Close(t.Context()))
-	last := until()
-	test.Equal(t, "the end leaves", b.labels(t), "a/runc=ready a/crun=ready")
-	time.Sleep(lifetime / 2)
-	if !until().Equal(last) {
-		t.Error("it is prolonged when nobody keeps it")
-	}
 }
 
 // small is a file system of one page and a directory, with a features.d.
@@ -380,7 +370,7 @@ func TestDiskFull(t *testing.T) {
 	metrics(t, k, "0")
 	// What is longer has no place in it.
 	b.is(content("a/" + strings.Repeat("long", 50) + "=ready"))
-	eventually(t, func() error {
+	test.Retry(t, func() error {
 		if got := b.labels(t); strings.Contains(got, "runc") {
 			return fmt.Errorf("the file has %q", got)
 		}
@@ -421,7 +411,7 @@ func TestDirectoryIsAMount(t *testing.T) {
 	b.is(content("a/runc=ready"))
 	b.wait(t, "a/runc=ready")
 	for _, dir := range []string{b.dir, parent} {
-		eventually(t, func() error {
+		test.Retry(t, func() error {
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 				return fmt.Errorf("%s has %v, %v", dir, entries, err)
 			}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/log"
@@ -131,7 +132,7 @@ func TestFilesAreWatched(t *testing.T) {
 		write(main)
 	}
 	<-told
-	time.Sleep(3 * quiet)
+	time.Sleep(3 * quiet) // for what inotify, in the kernel, may still report
 	if n := len(told); n > 100 {
 		t.Errorf("500 writes in a row were told %d times", n+1)
 	}
@@ -139,57 +140,58 @@ func TestFilesAreWatched(t *testing.T) {
 
 // What is behind links changes without a word of the kernel's.
 func TestFilesBehindLinks(t *testing.T) {
-	dir := t.TempDir()
-	do := func(err error) {
-		t.Helper()
-		test.Must(t, err)
-	}
-	write := func(name, text string) {
-		t.Helper()
-		do(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		do(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	// As the kubelet mounts a ConfigMap: files are links through ..data.
-	write("map/..one/kata.toml", "one")
-	write("map/..two/kata.toml", "another")
-	do(os.Symlink("..one", filepath.Join(dir, "map/..data")))
-	do(os.Symlink("..data/kata.toml", filepath.Join(dir, "map/kata.toml")))
-	write("conf.d/local.toml", "x")
-	do(os.Symlink("../map/kata.toml", filepath.Join(dir, "conf.d/kata.toml")))
-	do(os.Symlink("../later/late.toml", filepath.Join(dir, "conf.d/late.toml")))
-	told := make(chan struct{}, 100)
-	f := &files{
-		watcher: &fsnotify.Watcher{}, paths: func() []string { return []string{filepath.Join(dir, "conf.d")} },
-		differs: func() { told <- struct{}{} }, polls: &atomic.Bool{}, log: log.L, interval: 20 * time.Millisecond,
-	}
-	f.look()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); f.poll(ctx) }()
-	defer func() { cancel(); <-done }()
-	for _, step := range []struct {
-		what string
-		do   func()
-	}{
-		{"..data is swapped", func() {
-			do(os.Symlink("..two", filepath.Join(dir, "map/..tmp")))
-			do(os.Rename(filepath.Join(dir, "map/..tmp"), filepath.Join(dir, "map/..data")))
-		}},
-		{"the target is written", func() { write("map/..two/kata.toml", "yet another") }},
-		{"the target goes", func() { do(os.Remove(filepath.Join(dir, "map/..two/kata.toml"))) }},
-		{"a target that was not there comes", func() { write("later/late.toml", "late") }},
-	} {
-		step.do()
-		select {
-		case <-told:
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s: nobody is told", step.what)
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		do := func(err error) {
+			t.Helper()
+			test.Must(t, err)
 		}
-		time.Sleep(5 * f.interval)
-		for len(told) > 0 { // what a step did may take more than one telling
-			<-told
+		write := func(name, text string) {
+			t.Helper()
+			do(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+			do(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
-	}
+		// As the kubelet mounts a ConfigMap: files are links through ..data.
+		write("map/..one/kata.toml", "one")
+		write("map/..two/kata.toml", "another")
+		do(os.Symlink("..one", filepath.Join(dir, "map/..data")))
+		do(os.Symlink("..data/kata.toml", filepath.Join(dir, "map/kata.toml")))
+		write("conf.d/local.toml", "x")
+		do(os.Symlink("../map/kata.toml", filepath.Join(dir, "conf.d/kata.toml")))
+		do(os.Symlink("../later/late.toml", filepath.Join(dir, "conf.d/late.toml")))
+		told := make(chan struct{}, 100)
+		f := &files{
+			watcher: &fsnotify.Watcher{}, paths: func() []string { return []string{filepath.Join(dir, "conf.d")} },
+			differs: func() { told <- struct{}{} }, polls: &atomic.Bool{}, log: log.L, interval: 20 * time.Millisecond,
+		}
+		f.look()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); f.poll(ctx) }()
+		defer func() { cancel(); <-done }()
+		for _, step := range []struct {
+			what string
+			do   func()
+		}{
+			{"..data is swapped", func() {
+				do(os.Symlink("..two", filepath.Join(dir, "map/..tmp")))
+				do(os.Rename(filepath.Join(dir, "map/..tmp"), filepath.Join(dir, "map/..data")))
+			}},
+			{"the target is written", func() { write("map/..two/kata.toml", "yet another") }},
+			{"the target goes", func() { do(os.Remove(filepath.Join(dir, "map/..two/kata.toml"))) }},
+			{"a target that was not there comes", func() { write("later/late.toml", "late") }},
+		} {
+			step.do()
+			time.Sleep(5 * f.interval)
+			synctest.Wait()
+			if len(told) == 0 {
+				t.Fatalf("%s: nobody is told", step.what)
+			}
+			for len(told) > 0 { // what a step did may take more than one telling
+				<-told
+			}
+		}
+	})
 }
 
 // asUserWithoutInotify makes this test's binary a process that may have none.

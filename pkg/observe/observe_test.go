@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -127,13 +126,12 @@ func scraped(t *testing.T, r *prometheus.Registry, metric string) (found []strin
 // its call is counted.
 func counted(t *testing.T, r *prometheus.Registry, want ...string) {
 	t.Helper()
-	var got []string
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if got = scraped(t, r, "berth_rpc_total"); slices.Equal(got, want) {
-			return
+	test.Retry(t, func() error {
+		if got := scraped(t, r, "berth_rpc_total"); !slices.Equal(got, want) {
+			return fmt.Errorf("got %q, want %q", got, want)
 		}
-	}
-	t.Errorf("got %q, want %q", got, want)
+		return nil
+	})
 }
 
 // Labels come from what berth knows, never from what a client says: whoever can

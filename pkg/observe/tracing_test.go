@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -43,6 +44,8 @@ func collector(t *testing.T) (address string, got <-chan string) {
 func TestSpansSayRPCAndHandler(t *testing.T) {
 	address, got := collector(t)
 	tracing := test.Value(StartTracing(t.Context(), TracingOptions{Endpoint: address, SampleRatio: 1, Insecure: true, Version: "1.2.3"}))(t)
+	ended := tracetest.NewSpanRecorder()
+	tracing.provider.RegisterSpanProcessor(ended)
 	conn, registry := served(t, func(ctx context.Context) error {
 		SetHandler(ctx, "gvisor")
 		return nil
@@ -52,7 +55,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox",variant=""} 1`,
 		`berth_rpc_total{code="OK",handler="gvisor",rpc="StreamContainers",variant=""} 1`)
 	// A span ends after its call was answered, and Close takes ended ones only.
-	time.Sleep(2 * time.Second)
+	test.Eventually(t, "both spans have ended", func() bool { return len(ended.Ended()) == 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	test.Must(t, tracing.Close(ctx))

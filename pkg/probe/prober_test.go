@@ -154,12 +154,7 @@ echo "runc version 1.0.0"; echo "spec: 1.0.2"`)
 		_, err := p.Probe(t.Context(), oci(path))
 		first <- err
 	}()
-	for {
-		if _, err := os.Stat(asked); err == nil {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	test.Eventually(t, "the binary is asked", func() bool { return test.Err(os.Stat(asked)) == nil })
 	now := script(t, t.TempDir(), "runtime", `[ "$1" = --version ] || exit 1
 echo "runc version 2.0.0"; echo "spec: 1.0.2"`)
 	test.Must(t, os.Rename(now, path))
@@ -169,7 +164,7 @@ echo "runc version 2.0.0"; echo "spec: 1.0.2"`)
 		test.Check(t, err)
 		second <- rt
 	}()
-	time.Sleep(50 * time.Millisecond) // it joins; if it is later, it has the right answer anyway
+	test.Eventually(t, "the second caller joins", func() bool { return inside("ask") == 2 })
 	test.Must(t, os.WriteFile(goOn, nil, 0o600))
 	test.Check(t, <-first)
 	if rt := <-second; rt != nil && rt.Version != "2.0.0" {
@@ -196,14 +191,10 @@ func TestProbeKillsHangingBinary(t *testing.T) {
 
 func waitGone(t *testing.T, pid string) {
 	t.Helper()
-	for range 1000 {
+	test.Eventually(t, "process "+pid+" is gone", func() bool {
 		b, err := os.ReadFile("/proc/" + pid + "/stat")
-		if errors.Is(err, os.ErrNotExist) || strings.Contains(string(b), ") Z ") {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Errorf("process %s is still there", pid)
+		return errors.Is(err, os.ErrNotExist) || strings.Contains(string(b), ") Z ")
+	})
 }
 
 // A child that is left behind with the pipes open does not hold up the answer.
@@ -448,11 +439,11 @@ func deadMount(t *testing.T, dir string) (end func()) {
 	return end
 }
 
-// flying counts the goroutines of probes.
-func flying() int {
+// inside counts the goroutines that are in a method of a Prober.
+func inside(method string) int {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	return strings.Count(string(stacks), "probe.(*Prober).run(")
+	return strings.Count(string(stacks), "probe.(*Prober)."+method+"(")
 }
 
 // A file that cannot be looked at costs each caller its own patience, and all of
@@ -463,7 +454,7 @@ func TestProbeOnADeadMount(t *testing.T) {
 	end := deadMount(t, dir)
 	p := New(engineshim.Protocol{})
 	p.timeout = 100 * time.Millisecond
-	before := flying()
+	before := inside("run")
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		if _, err := p.Probe(ctx, oci(path)); !errors.Is(err, context.DeadlineExceeded) {
@@ -471,17 +462,14 @@ func TestProbeOnADeadMount(t *testing.T) {
 		}
 		cancel()
 	}
-	if n := flying(); n > before+1 {
+	if n := inside("run"); n > before+1 {
 		t.Errorf("20 calls left %d probes", n-before)
 	}
 	test.Refused(t, test.Err(p.Probe(t.Context(), oci(path))), errdefs.IsUnavailable, "network file system")
 	end()
 	// The flight that waited may still answer with what it saw last.
-	for range 1000 {
-		if rt, err := p.Probe(t.Context(), oci(path)); err == nil && rt.Version == "1.5.2" {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Error("the binary is not found although its mount is back")
+	test.Eventually(t, "the binary is found when its mount is back", func() bool {
+		rt, err := p.Probe(t.Context(), oci(path))
+		return err == nil && rt.Version == "1.5.2"
+	})
 }

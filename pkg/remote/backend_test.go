@@ -167,7 +167,7 @@ func connect(t testing.TB, d *daemon, dir string) *Backend {
 
 func isReady(t *testing.T, b *Backend) {
 	t.Helper()
-	until(t, "ready", func() bool { return b.Health().Phase == Ready })
+	test.Eventually(t, "ready", func() bool { return b.Health().Phase == Ready })
 }
 
 // ready is the Backend of a daemon, once it is that.
@@ -190,17 +190,6 @@ func pod(t *testing.T, b *Backend) (id string) {
 	return resp.GetPodSandboxId()
 }
 
-func until(t testing.TB, what string, true func() bool) {
-	t.Helper()
-	for range 3000 {
-		if true() {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Fatal("not in time: " + what)
-}
-
 func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	d := newDaemon(t)
 	dir := t.TempDir()
@@ -210,7 +199,7 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	made := pod(t, b)
 	c := test.Value(b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: made, Config: &runtimeapi.ContainerConfig{}}))(t)
 	d.server.Stop()
-	until(t, "down", func() bool { return b.Health().Phase == Down })
+	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	_, err := b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("a call to a daemon that is gone: %v", err)
@@ -233,7 +222,7 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 		t.Errorf("inventory %+v", got)
 	}
 	d.start(t)
-	until(t, "back", func() bool { return b.Health().Phase == Ready })
+	test.Eventually(t, "back", func() bool { return b.Health().Phase == Ready })
 	if _, err = b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()}); err != nil {
 		t.Error(err)
 	}
@@ -273,7 +262,7 @@ func TestListsOfADaemonThatHangs(t *testing.T) {
 		}
 	}
 	let()
-	until(t, "a fresh list", func() bool {
+	test.Eventually(t, "a fresh list", func() bool {
 		l, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		return err == nil && len(l.GetItems()) == 0 && len(l.ProtoReflect().GetUnknown()) > 0
 	})
@@ -351,7 +340,7 @@ func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	ended := make(chan error, 1)
 	subscribe := func() { go func() { ended <- b.GetContainerEvents(&runtimeapi.GetEventsRequest{}, l) }() }
 	subscribe()
-	until(t, "an event of a new pod", func() bool {
+	test.Eventually(t, "an event of a new pod", func() bool {
 		test.Must(t, test.Err(d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}})))
 		return len(l.heard) > 0
 	})
@@ -362,7 +351,7 @@ func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	if err := <-ended; status.Code(err) != codes.Unavailable {
 		t.Errorf("with the daemon it ended with %v", err)
 	}
-	until(t, "down", func() bool { return b.Health().Phase == Down })
+	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	subscribe()
 	d.start(t)
 	if err := <-ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "list, and subscribe again") {

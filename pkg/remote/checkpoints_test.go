@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/berth-cri/berth/internal/test"
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
@@ -101,9 +102,9 @@ func TestMetricsAreDescribedOncePerConnection(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	f.server.Stop()
-	until(t, "down", func() bool { return b.Health().Phase == Down })
+	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	f.start(t)
-	until(t, "ready again", func() bool { return b.Health().Phase == Ready })
+	test.Eventually(t, "ready again", func() bool { return b.Health().Phase == Ready })
 	ask()
 	if n := f.described.Load(); n != 2 {
 		t.Errorf("asked %d times on two connections", n)

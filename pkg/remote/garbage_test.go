@@ -66,7 +66,7 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 	garbage := wire.Frame{0x0a, 3, 0x0a, 1, 0xff}
 	t.Run("from the start", func(t *testing.T) {
 		b := connect(t, broken(t, garbage, "ListContainers"), t.TempDir())
-		until(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "not a message of the CRI") })
+		test.Eventually(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "not a message of the CRI") })
 		if b.Health().Phase != Down {
 			t.Errorf("%+v", b.Health())
 		}
@@ -145,13 +145,13 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	b.known.Mu.Lock()
 	b.known.Containers.At = time.Now().Add(-2 * lastknown.Tolerated)
 	b.known.Mu.Unlock()
-	until(t, "not ready", func() bool {
+	test.Eventually(t, "not ready", func() bool {
 		lists()
 		h := b.Health()
 		return h.Phase == Connected && strings.Contains(h.Reason, "its store is damaged")
 	})
 	fail.Store(false)
-	until(t, "ready again", func() bool { lists(); return b.Health().Phase == Ready })
+	test.Eventually(t, "ready again", func() bool { lists(); return b.Health().Phase == Ready })
 }
 
 func TestADaemonThatSaysNothing(t *testing.T) {
@@ -178,7 +178,7 @@ func TestADaemonThatSaysNothing(t *testing.T) {
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("calls took %v", took)
 	}
-	until(t, "a reason", func() bool {
+	test.Eventually(t, "a reason", func() bool {
 		return strings.Contains(b.Health().Reason, "no answer") || strings.Contains(b.Health().Reason, "does not speak gRPC")
 	})
 }
@@ -195,7 +195,7 @@ func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	b.node.abilities.Load().miss("/a/B")
 	d.server.Stop()
 	d.start(t) // no call has met the lost connection
-	until(t, "it was asked and told all anew", func() bool {
+	test.Eventually(t, "it was asked and told all anew", func() bool {
 		b.node.monitor.suspect()
 		return b.Health().Phase == Ready && b.node.abilities.Load().has("/a/B") && d.told.Load() == cidr
 	})

@@ -58,7 +58,7 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 	test.Check(t, remove("three"))
 	d.server.Stop()
 	has(t, b, "one", "two")
-	until(t, "down", func() bool { return b.Health().Phase == Down })
+	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	has(t, b, "one", "two") // not what was removed after it was listed
 	if err := remove("one"); status.Code(err) != codes.Unavailable {
 		t.Errorf("removed from a daemon that is gone: %v", err)

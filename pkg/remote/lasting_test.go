@@ -39,7 +39,7 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 	}
 	close(let)
 	test.Checkf(t, <-canceled, "the daemon was told to leave it")
-	until(t, "the pod is listed", func() bool {
+	test.Eventually(t, "the pod is listed", func() bool {
 		_ = b.lists.sync(ahead(ctx))
 		return len(b.Inventory()) == 1
 	})

@@ -148,7 +148,7 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 	_ = run(t, p, legacy)
 	d.server.Stop()
 	b := p.All()[0]
-	until(t, "down", func() bool { return b.Health().Phase == Down })
+	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	if texts := p.Stranded(); len(texts) != 0 {
 		t.Errorf("a handler tells of them: %q", texts)
 	}
@@ -157,7 +157,7 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 		t.Errorf("told of it: %q", texts)
 	}
 	d.start(t)
-	until(t, "back", func() bool { return b.Health().Phase == Ready })
+	test.Eventually(t, "back", func() bool { return b.Health().Phase == Ready })
 	if texts := p.Stranded(); len(texts) != 0 {
 		t.Errorf("they can be reached: %q", texts)
 	}

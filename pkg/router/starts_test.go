@@ -78,15 +78,13 @@ func (n *node) startsOf(t *testing.T, name string) router.Starts {
 
 func (n *node) awaitStarts(t *testing.T, name string, running, queued int) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	test.Retry(t, func() error {
 		s := n.startsOf(t, name)
-		if s.Running == running && s.Queued == queued {
-			return
+		if s.Running != running || s.Queued != queued {
+			return fmt.Errorf("%d starts run and %d wait, want %d and %d", s.Running, s.Queued, running, queued)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%d starts run and %d wait, want %d and %d", s.Running, s.Queued, running, queued)
-		}
-	}
+		return nil
+	})
 }
 
 func wantText(t *testing.T, err error, code codes.Code, words ...string) {

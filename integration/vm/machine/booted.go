@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // bootedVersion goes up with changes below that make another machine.
@@ -112,20 +113,19 @@ func (m *Machine) putAway(state string) error {
 			return err
 		}
 	}
-	for until := time.Now().Add(bootBound); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	err = wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, bootBound, true, func(context.Context) (bool, error) {
 		answer, err := q.do(`{"execute":"query-migrate"}`)
-		switch {
-		case err != nil:
-			return err
-		case strings.Contains(answer, `"status": "completed"`):
-			_, err := q.do(`{"execute":"quit"}`)
-			<-m.ended
-			return err
-		case strings.Contains(answer, `"status": "failed"`):
-			return errors.New(answer)
+		if err == nil && strings.Contains(answer, `"status": "failed"`) {
+			err = errors.New(answer)
 		}
+		return strings.Contains(answer, `"status": "completed"`), err
+	})
+	if err != nil {
+		return fmt.Errorf("write the machine's state: %w", err)
 	}
-	return errors.New("it does not end")
+	_, err = q.do(`{"execute":"quit"}`)
+	<-m.ended
+	return err
 }
 
 // monitor is a machine's QMP.

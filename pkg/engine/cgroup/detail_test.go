@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -70,14 +69,10 @@ func TestRealDetail(t *testing.T) {
 	p := makeCgroup(t)
 	join(t, p, "", start(t, "sh", "-c", "while :; do :; done").Process.Pid)
 	var d Detail
-	deadline := time.Now().Add(10 * time.Second)
-	for d.CPUUserNano.N == 0 && time.Now().Before(deadline) {
-		var err error
-		if d, err = ReadDetail(p); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	test.Eventually(t, "CPU time is counted", func() bool {
+		d = test.Value(ReadDetail(p))(t)
+		return d.CPUUserNano.N > 0
+	})
 	f := HostFacts()
 	if !f.CPUTime || !f.Memory {
 		t.Fatalf("this machine counts neither CPU time nor memory: %+v", f)

@@ -117,17 +117,13 @@ func hold(t testing.TB, mebibytes int) (command []string, tell func()) {
 // its processors count only now and then, every two seconds at the latest.
 func eventually(t *testing.T, p Paths, wanted func(Stats) bool) {
 	t.Helper()
-	var s Stats
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		var err error
-		if s, err = ReadStats(p); err != nil {
-			t.Fatal(err)
+	test.Retry(t, func() error {
+		s := test.Value(ReadStats(p))(t)
+		if !wanted(s) {
+			return fmt.Errorf("%+v", s)
 		}
-		if wanted(s) {
-			return
-		}
-	}
-	t.Errorf("%+v", s)
+		return nil
+	})
 }
 
 func TestRealCgroup(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
@@ -110,7 +109,7 @@ func TestTransfersLeaveNothing(t *testing.T) {
 	abandoned := func(i int) {
 		ctx, cancel := context.WithCancel(ctx)
 		id := fmt.Sprint("auth", i)
-		openStream(ctx, t, c, id) // and nobody answers the question for credentials
+		stream := openStream(ctx, t, c, id)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -119,7 +118,7 @@ func TestTransfersLeaveNothing(t *testing.T) {
 				Destination: packed(t, &transfer.ImageStore{}),
 			})
 		}()
-		time.Sleep(5 * time.Millisecond) // that it waits for
+		test.Must(t, test.Err(stream.Recv())) // the question for credentials, which gets no answer
 		cancel()
 		<-done
 	}
@@ -130,15 +129,13 @@ func TestTransfersLeaveNothing(t *testing.T) {
 		bad(i)
 		abandoned(i)
 	}
-	var after int
-	for range 100 {
-		if after = runtime.NumGoroutine(); after <= before+5 {
-			return
+	test.Retry(t, func() error {
+		if after := runtime.NumGoroutine(); after > before+5 {
+			buf := make([]byte, 1<<20)
+			return fmt.Errorf("%d goroutines, %d before:\n%s", after, before, buf[:runtime.Stack(buf, true)])
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	buf := make([]byte, 1<<20)
-	t.Errorf("%d goroutines, %d before:\n%s", after, before, buf[:runtime.Stack(buf, true)])
+		return nil
+	})
 }
 
 // A client's mistakes are answered to the client, and not written into the journal.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -25,6 +24,7 @@ import (
 
 // breaking is a guard of a registry that knows ranges, and breaks connections.
 type breaking struct {
+	t   testing.TB
 	reg *testRegistry
 	// path is of the layer that breaks.
 	path string
@@ -42,7 +42,7 @@ type breaking struct {
 
 func newBreaking(t testing.TB, reg *testRegistry, l v1.Layer, after int) *breaking {
 	t.Helper()
-	b := &breaking{reg: reg, path: "/blobs/" + digestOf(t, l), after: after}
+	b := &breaking{t: t, reg: reg, path: "/blobs/" + digestOf(t, l), after: after}
 	reg.setGuard(b.guard)
 	return b
 }
@@ -84,10 +84,8 @@ func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
 		b.reg.serveBlob(w, r)
 		return true
 	}
-	for end := time.Now().Add(time.Minute); b.small != "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(b.small); err == nil {
-			break
-		}
+	if b.small != "" {
+		test.Eventually(b.t, "the other layer is there", func() bool { return test.Err(os.Stat(b.small)) == nil })
 	}
 	body := slices.Clone(b.reg.body(r))
 	copy(body, wrong)

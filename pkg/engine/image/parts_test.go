@@ -125,7 +125,7 @@ func TestPartsThatBreakOffAreSlow(t *testing.T) {
 				if r.Method != http.MethodGet || r.Header.Get("Range") == "" {
 					return false
 				}
-				time.Sleep(pause - after)
+				time.Sleep(pause - after) // a slow registry, over TCP
 				breakOff(reg, w, r, after)
 				return true
 			})
@@ -144,6 +144,6 @@ func breakOff(reg *testRegistry, w http.ResponseWriter, r *http.Request, pause t
 	w.WriteHeader(answer.Code)
 	_, _ = w.Write(answer.Body.Bytes()[:1000])
 	w.(http.Flusher).Flush()
-	time.Sleep(pause)
+	time.Sleep(pause) // a slow registry, over TCP
 	panic(http.ErrAbortHandler)
 }

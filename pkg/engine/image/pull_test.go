@@ -417,7 +417,7 @@ func TestAnswersThatDrip(t *testing.T) {
 		for r.Method == http.MethodGet && r.Context().Err() == nil {
 			_, _ = io.WriteString(w, " ")
 			w.(http.Flusher).Flush()
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // a slow registry, over TCP
 		}
 		return false
 	})
@@ -432,7 +432,7 @@ func TestSlowRegistryIsNoStall(t *testing.T) {
 	reg, s := serve(t, Config{PullProgressTimeout: 2500 * time.Millisecond}, build(t, v1.Config{}, layer(t, file{name: "f", body: strings.Repeat("x", 50_000)})))
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet {
-			// Each answer comes well within the timeout, all together well after it.
+			// Over TCP. Each answer comes well within the timeout, all together well after it.
 			time.Sleep(900 * time.Millisecond)
 		}
 		return false

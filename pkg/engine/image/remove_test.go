@@ -75,7 +75,7 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 			t.Error("it waited")
 		}
 		if full {
-			time.Sleep(20 * time.Millisecond) // time to return too early
+			time.Sleep(20 * time.Millisecond) // time to return too early, beside a registry over TCP
 			collectable.Store(true)
 		}
 		s.views.Unpacker.Locks.Unlock(view)

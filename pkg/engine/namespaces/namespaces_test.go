@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -335,12 +334,9 @@ func TestNothingLeaks(t *testing.T) {
 
 func eventuallyGone(t *testing.T, task string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(task, "ns/net")); err != nil {
-			return
-		}
-	}
-	t.Errorf("thread %s stays in a pod's namespace", filepath.Base(task))
+	test.Eventually(t, "thread "+filepath.Base(task)+" has left the pod's namespace", func() bool {
+		return test.Err(os.Stat(filepath.Join(task, "ns/net"))) != nil
+	})
 }
 
 type counts struct{ mounts, files int }

@@ -121,17 +121,16 @@ echo end "$CNI_COMMAND" "$CNI_CONTAINERID" >> %[1]q
 }
 
 // waitFor waits until a line is in the log, and returns all of it.
-func waitFor(t *testing.T, log, line string) string {
+func waitFor(t *testing.T, log, line string) (text string) {
 	t.Helper()
-	var b []byte
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		b, _ = os.ReadFile(log)
-		if strings.Contains(string(b), line) {
-			return string(b)
+	test.Retry(t, func() error {
+		b, _ := os.ReadFile(log)
+		if text = string(b); !strings.Contains(text, line) {
+			return fmt.Errorf("no %q in the log:\n%s", line, text)
 		}
-	}
-	t.Fatalf("no %q in the log:\n%s", line, b)
-	return ""
+		return nil
+	})
+	return text
 }
 
 func letGo(t *testing.T, release string) {

@@ -186,8 +186,8 @@ func (n *node) checkClean() {
 	if n.bridge == "" {
 		return
 	}
-	if ports := n.ports(); len(ports) > 0 {
-		n.t.Errorf("interfaces on the bridge: %v", ports)
+	if bridge, err := netlink.LinkByName(n.bridge); err == nil {
+		test.Retry(n.t, func() error { return portsLeft(bridge) })
 	}
 	prefix := strings.TrimSuffix(n.subnet(), "0/24")
 	for line := range strings.Lines(iptables(n.t)) {
@@ -197,31 +197,18 @@ func (n *node) checkClean() {
 	}
 }
 
-// ports are the host's ends of the pods' interfaces.
-func (n *node) ports() []string {
-	n.t.Helper()
-	bridge, err := netlink.LinkByName(n.bridge)
+// portsLeft returns an error while a bridge has interfaces of pods.
+func portsLeft(bridge netlink.Link) error {
+	links, err := netlink.LinkList()
 	if err != nil {
-		return nil
+		return err
 	}
-	deadline := time.Now().Add(time.Minute)
-	for {
-		var out []string
-		links, err := netlink.LinkList()
-		if errors.Is(err, netlink.ErrDumpInterrupted) { // a link came or went meanwhile
-			continue
+	for _, link := range links {
+		if link.Attrs().MasterIndex == bridge.Attrs().Index {
+			return fmt.Errorf("interface on the bridge: %s", link.Attrs().Name)
 		}
-		test.Must(n.t, err)
-		for _, link := range links {
-			if link.Attrs().MasterIndex == bridge.Attrs().Index {
-				out = append(out, link.Attrs().Name)
-			}
-		}
-		if len(out) == 0 || time.Now().After(deadline) {
-			return out
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
+	return nil
 }
 
 func iptables(t testing.TB) string {

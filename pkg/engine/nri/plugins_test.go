@@ -263,7 +263,7 @@ func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 			}
 			c := thing{pod: "pod", container: "c" + strings.Repeat("i", i%40) + time.Now().Format(".000000000")}
 			test.Check(t, test.Err(p.CreateContainer(t.Context(), c)))
-			time.Sleep(50 * time.Microsecond)
+			time.Sleep(50 * time.Microsecond) // time for a plugin, behind a socket, to come in between
 			_ = p.Shown(c, func() error {
 				n.mu.Lock()
 				defer n.mu.Unlock()
@@ -275,11 +275,20 @@ func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 	})
 	var plugins []*plugin
 	for _, idx := range []string{"10", "20", "30"} {
-		q := &plugin{onSync: func() []*api.ContainerUpdate { time.Sleep(20 * time.Millisecond); return nil }}
+		q := &plugin{onSync: func() []*api.ContainerUpdate {
+			time.Sleep(20 * time.Millisecond) // no container may come in between
+			return nil
+		}}
 		connect(t, p, q, idx)
 		plugins = append(plugins, q)
 	}
-	time.Sleep(20 * time.Millisecond)
+	created := func() int {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(names)
+	}
+	before := created()
+	test.Eventually(t, "a container begins and is created with all plugins", func() bool { return created() > before+1 })
 	close(stop)
 	creator.Wait()
 	for i, q := range plugins {
@@ -351,7 +360,6 @@ func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 	reached := make(chan struct{})
 	q := &plugin{onSync: func() []*api.ContainerUpdate {
 		close(reached)
-		time.Sleep(20 * time.Millisecond)
 		return []*api.ContainerUpdate{shares("busy", 1)}
 	}}
 	lock.Lock()

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/berth-cri/berth/internal/test"
 )
@@ -22,12 +22,13 @@ func TestDying(t *testing.T) {
 	}
 	test.Must(t, child.Process.Kill())
 	// From the moment that the signal was sent, until it is a zombie and beyond.
-	for range 20 {
+	test.Eventually(t, "it is a zombie", func() bool {
+		zombie := strings.Contains(test.File(t, fmt.Sprintf("/proc/%d/stat", pid)), ") Z ")
 		if dying, err := Dying(pid); !dying || err != nil {
 			t.Fatalf("a child that was killed: %v, %v", dying, err)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return zombie
+	})
 	test.Fails(t, child.Wait(), "it was not killed")
 	if dying, err := Dying(pid); !dying || err != nil {
 		t.Errorf("a child that is gone: %v, %v", dying, err)

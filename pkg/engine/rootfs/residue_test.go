@@ -3,6 +3,7 @@ package rootfs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,18 +58,16 @@ func TestResidueIsRemovedLater(t *testing.T) {
 	test.Must(t, r.Erase(dir, func() error { return mountpoint.Remove(dir) }))
 	test.Must(t, test.Err(os.Stat(dir)))
 	release()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	test.Retry(t, func() error {
 		_, err := os.Stat(dir)
 		r.mu.Lock()
 		left, retrying := len(r.left), r.retrying
 		r.mu.Unlock()
 		if errors.Is(err, os.ErrNotExist) && left == 0 && !retrying {
-			return
+			return nil
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("it is still there: %v, %d left, retrying: %t", err, left, retrying)
-		}
-	}
+		return fmt.Errorf("it is still there: %w, %d left, retrying: %t", err, left, retrying)
+	})
 }
 
 func TestResidueFailsForOtherReasons(t *testing.T) {

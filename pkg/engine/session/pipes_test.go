@@ -18,7 +18,7 @@ type slowClient struct {
 }
 
 func (c *slowClient) Write(b []byte) (int, error) {
-	time.Sleep(c.pause)
+	time.Sleep(c.pause) // beside FIFOs of the kernel
 	return c.Buffer.Write(b)
 }
 

@@ -77,24 +77,21 @@ func stateDir(t *testing.T) string {
 // serving returns the pid of the supervisor with that key.
 func serving(t *testing.T, m *Manager, key string) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for {
-		c, err := m.Supervisor(ctx, key)
+	var info *supervisorapi.InfoResponse
+	test.Retry(t, func() error {
+		c, err := m.Supervisor(t.Context(), key)
 		if err == nil {
-			var info *supervisorapi.InfoResponse
-			if info, err = c.Supervisor.Info(ctx, &supervisorapi.InfoRequest{}); err == nil {
-				pid := int(info.GetPid())
-				endWithTest(t, pid)
-				return pid
-			}
+			info, err = c.Supervisor.Info(t.Context(), &supervisorapi.InfoRequest{})
 		}
 		// A connection breaks a moment after the process that it led to.
-		if ctx.Err() != nil || !Lost(err) {
+		if err != nil && !Lost(err) {
 			t.Fatalf("supervisor %s: %v", key, err)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return err
+	})
+	pid := int(info.GetPid())
+	endWithTest(t, pid)
+	return pid
 }
 
 // endWithTest kills a process that may be gone by then, and no other of its pid.

@@ -70,7 +70,7 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	conn := test.Value(l.Accept())(t)
 	test.Must(t, conn.Close())
 	<-c.done
-	for range 100 { // it must not end a moment later
+	for range 100 { // it must not end a moment later; the kernel closes the connection
 		test.Mustf(t, says("after"), "nobody reads the log after the connection broke")
 		time.Sleep(time.Millisecond)
 	}

@@ -35,7 +35,7 @@ func TestSlowHeaders(t *testing.T) {
 		conn := dial()
 		go func() {
 			for _, err := conn.Write([]byte("GET / HTTP/1.1\r\nX: ")); err == nil; _, err = conn.Write([]byte("x")) {
-				time.Sleep(20 * time.Millisecond) // less than what would end it otherwise
+				time.Sleep(20 * time.Millisecond) // over TCP; less than what would end it otherwise
 			}
 		}()
 	}

@@ -171,7 +171,7 @@ func (b *bed) removeCgroups() {
 	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + b.cgroup)
 	dirs = append(dirs, "/sys/fs/cgroup"+b.cgroup)
 	for _, dir := range dirs {
-		for range 1000 {
+		test.Eventually(b, dir+" is removed", func() bool {
 			below, _ := os.ReadDir(dir)
 			for _, d := range below {
 				if d.IsDir() {
@@ -179,11 +179,9 @@ func (b *bed) removeCgroups() {
 					os.Remove(filepath.Join(dir, d.Name()))
 				}
 			}
-			if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+			err := os.Remove(dir)
+			return err == nil || errors.Is(err, os.ErrNotExist)
+		})
 	}
 }
 

@@ -132,7 +132,7 @@ func TestPauseAndUpdate(t *testing.T) {
 		before := len(c.lines())
 		test.Eventually(t, "a paused container writes nothing", func() bool {
 			was := before
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // a process in the kernel's freezer writes nothing more
 			before = len(c.lines())
 			return before == was
 		})

@@ -45,17 +45,16 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
-		for _, script := range []string{
-			"sleep 2001; true",
-			"sleep 2002 & (sleep 2003 & sleep 2004; true) & wait",
-			"setsid sh -c 'sleep 2005; true' & sleep 2006; true",
-			"trap '' TERM INT HUP; sleep 2007; true",
+		for script, processes := range map[string]int{
+			"sleep 2001; true": 2,
+			"sleep 2002 & (sleep 2003 & sleep 2004; true) & wait": 5,
+			"setsid sh -c 'sleep 2005; true' & sleep 2006; true":  4,
+			"trap '' TERM INT HUP; sleep 2007; true":              2,
 		} {
 			before := len(c.pids())
 			e := c.addExec(false, false, "/bin/sh", "-c", script)
 			test.Must(t, e.start())
-			test.Eventually(t, "it has children", func() bool { return len(c.pids()) > before+1 })
-			time.Sleep(20 * time.Millisecond)
+			test.Eventually(t, script+" has its children", func() bool { return len(c.pids()) == before+processes })
 			test.Mustf(t, e.kill(unix.SIGKILL), "%s", script)
 			test.Equal(t, fmt.Sprintf("%s: status", script), e.wait(), 137)
 			test.Eventually(t, script+" left nothing", func() bool { return len(c.pids()) == before })

@@ -24,7 +24,7 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	if err != nil || len(pids.Processes) < 3 {
 		t.Fatalf("pids: %v, %v", pids, err)
 	}
-	time.Sleep(50 * time.Millisecond) // the kernel tells to 10 ms who began first
+	time.Sleep(50 * time.Millisecond) // the kernel counts starts in steps of 10 ms
 	hung := b.create("hung", shell("true"))
 	started := make(chan error, 1)
 	go func() { started <- hung.tryStart() }()

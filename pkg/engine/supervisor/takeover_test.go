@@ -85,8 +85,10 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 			}
 			all = append(all, b.run(fmt.Sprint("writer", n), counting(10+n, pause)))
 		}
+		for _, c := range all {
+			test.Eventually(t, c.id+" writes", func() bool { return size(t, c.logPath) > 0 })
+		}
 		for range kills {
-			time.Sleep(200 * time.Millisecond)
 			b.kill9()
 			before := map[string]int64{}
 			for _, c := range all {

@@ -64,16 +64,6 @@ func openBelow(t *testing.T, path string) (n int) {
 	return n
 }
 
-// within polls until ok, which it says of what was wanted.
-func within(t *testing.T, limit time.Duration, wanted string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", wanted, limit)
-		}
-	}
-}
-
 // A reader may leave while it is being attached. The race detector looks on.
 func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
 	s := watching(t)
@@ -127,7 +117,7 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	for range sessions {
 		attach(make([]byte, 200<<10))
 	}
-	within(t, 3*lastWrite, "what they wrote is given up", func() bool { return openBelow(t, filepath.Join(dir, "in")) == 0 })
+	test.Eventually(t, "what they wrote is given up", func() bool { return openBelow(t, filepath.Join(dir, "in")) == 0 })
 
 	go func() {
 		for b := make([]byte, 64<<10); ; {

@@ -27,7 +27,7 @@ func TestInputThatIsThereAlready(t *testing.T) {
 			if !stays {
 				writer.Close()
 			}
-			// The poller has told of it by now, and does not repeat itself.
+			// By then the kernel's poller has reported it, once and for all.
 			time.Sleep(50 * time.Millisecond)
 			test.Must(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
 			read := chunkReader(reader, true)

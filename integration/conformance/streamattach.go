@@ -214,7 +214,8 @@ func attachDetach(t *testing.T, n *node) {
 			leave(s)
 			_ = s.wait() // whatever the client makes of its own end
 		}
-		time.Sleep(200 * time.Millisecond)
+		had := len(readFile(c.logFile()))
+		n.eventually(t, "the container writes on without a client", func() bool { return len(readFile(c.logFile())) > had })
 		c.stop(t, longGrace)
 		testbed.Same(t, c.waitExit(t).GetExitCode(), 21, "exit code")
 		l := c.logged(t)

@@ -120,7 +120,6 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 		}), ""},
 		{"cut", socket(t, func(c net.Conn) {
 			_, _ = c.Write([]byte(settings + "\x00\x01\x00\x01\x04\x00\x00\x00\x01half"))
-			time.Sleep(100 * time.Millisecond)
 			_ = c.Close()
 		}), ""},
 	} {

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
-
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // Route leads from a handler's name to what runs its pods. B is the router's
@@ -108,24 +106,6 @@ func (t *Table[B]) Routes() []*Route[B] { return slices.Clone(t.routes) }
 // maxListed bounds the bytes that known names take in an error message, so
 // that the whole stays under 1 KiB with any number of handlers.
 const maxListed = 400
-
-// UnknownError is the answer to a request that names a handler which is not
-// in the table. It is of the class ErrInvalidArgument, shorter than 1 KiB,
-// and names the handlers that accept pods, the nearest one and what to do.
-func (t *Table[B]) UnknownError(name string) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "unknown runtime handler %q; ", printable.Clip(name, maxNameLength))
-	names := t.accepting()
-	if near, ok := Suggest(name, names); ok {
-		fmt.Fprintf(&b, "did you mean %q? ", near)
-	}
-	fmt.Fprintf(&b, "handlers that accept pods here: %s. Correct the RuntimeClass's handler", t.list(names))
-	if label.MatchString(name) && len(name) <= maxNameLength {
-		fmt.Fprintf(&b, ", or configure [runtimes.%s]", name)
-	}
-	b.WriteString(` and try "berth check"`)
-	return fmt.Errorf("%s: %w", b.String(), errdefs.ErrInvalidArgument)
-}
 
 func (t *Table[B]) accepting() (names []string) {
 	for _, r := range t.routes {

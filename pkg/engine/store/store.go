@@ -5,7 +5,7 @@
 // the object comes into being, and never changes. Its status is small and is
 // replaced as a whole by each transition. Both are written by temporary file and
 // rename, so a killed daemon finds the old or the new one, never a part. Only a
-// Durable spec is also flushed: see docs/architecture.md, "Flushes".
+// Durable spec is also flushed, so that it outlives a power cut.
 //
 // All methods may be called concurrently. Reads take no disk and no lock that a
 // write holds while it waits for the disk.

@@ -1,0 +1,124 @@
+package pull
+
+import (
+	"context"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/berth-cri/berth/pkg/engine/image/bounds"
+	"github.com/berth-cri/berth/pkg/engine/image/catalog"
+	"github.com/berth-cri/berth/pkg/engine/image/disk"
+	"github.com/berth-cri/berth/pkg/engine/image/progress"
+	"github.com/berth-cri/berth/pkg/step"
+)
+
+// dropDamaged has what is damaged fetched, too.
+func (s *Puller) dropDamaged(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+	_, err := s.Files.DropDamaged(ctx, desc, catalog.IsDocument(desc.MediaType))
+	return nil, err
+}
+
+// Source is where an image comes from.
+type Source struct {
+	Target imagespec.Descriptor
+	// Fetch brings what a descriptor stands for into the content store.
+	Fetch images.HandlerFunc
+	// Expect is told which layers will be fetched.
+	Expect func(layers []imagespec.Descriptor)
+}
+
+// BringIn fetches and unpacks under a lease, and reads what came.
+func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leases.Lease) (*catalog.Image, error) {
+	before, err := s.Files.EntriesOf(ctx, lease)
+	if err != nil {
+		return nil, err
+	}
+	target, fetch := from.Target, disk.Safely(from.Fetch)
+	resolving, end := step.Begin(ctx, step.Resolve)
+	described, err := s.Reader.Inspect(resolving, target, p.platform, fetch)
+	if end(err); err != nil {
+		return nil, err
+	}
+	manifest := described.Manifest
+	from.Expect(manifest.Layers)
+	progress.From(ctx).Expect(manifest.Layers)
+	fetching := progress.Step{Name: step.Fetch}
+	timed := func(layer context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		if !catalog.IsDocument(desc.MediaType) {
+			defer fetching.Enter(ctx)()
+		}
+		return fetch(layer, desc)
+	}
+	handler := images.Handlers(images.HandlerFunc(timed), disk.Safely(s.childrenOf(p, described)))
+	limit := s.Reader.Limits.MaxImageEntries - before
+	if catalog.DescribesArtifact(manifest) {
+		err = images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target)
+	} else {
+		err = s.unpacker.Unpack(ctx, p.Layers, described, limit, handler, target)
+	}
+	if err != nil {
+		return nil, err
+	}
+	img, err := s.Reader.Load(ctx, target, p.platform)
+	if err != nil {
+		return nil, err
+	}
+	// Layers that were there before are whole too; this also finds a manifest
+	// whose layers were of types that cannot be unpacked.
+	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
+	l := s.Files.Layers[k.Snapshotter]
+	return img, s.views.Mended(ctx, k, img, func() error {
+		if err := s.unpacker.UnpackStored(ctx, l, img, limit); err != nil {
+			return err
+		}
+		if !l.Kind.Layered {
+			return nil
+		}
+		_, err := s.views.Build(ctx, l, k)
+		return err
+	})
+}
+
+// childrenOf has what a document of an image leads to, labelled so that the collector keeps it.
+func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
+	labels := images.ChildGCLabels
+	if s.unpacker.DiscardLayers && !catalog.DescribesArtifact(d.Manifest) && !d.Wasm {
+		labels = images.ChildGCLabelsFilterLayers
+	}
+	children := catalog.PickOf(images.SetChildrenMappedLabels(s.Files.Content, s.Reader.Children, labels), p.platform)
+	if p.Layers.Kind.Remote {
+		return snapshotters.AppendInfoHandlerWrapper(p.Name.String())(children).Handle
+	}
+	return children
+}
+
+// PublishAs records an image that was brought in, and ends its lease.
+func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n catalog.Naming, lease leases.Lease) (*catalog.Image, error) {
+	n.Platform = p.platform.Recorded(img)
+	img, err := s.Catalog.Record(ctx, img, n, lease)
+	if err == nil {
+		s.Interrupted.done(ctx, p.image())
+		if s.unpacker.DiscardLayers {
+			s.Work.Collector.Kick() // which counts, too
+		} else {
+			s.Work.Counter.Kick()
+		}
+	}
+	return img, err
+}
+
+// abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
+// waits until the space is free, so that the next attempt finds it; and after an
+// image that was too much, so that attempts do not add up.
+func (s *Puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
+	s.Interrupted.Drop(context.WithoutCancel(ctx))
+	s.Files.EndLease(ctx, lease)
+	collected := s.Work.Collector.Request()
+	if disk.IsNoSpace(cause) || bounds.IsBeyond(cause) {
+		<-collected
+	}
+}

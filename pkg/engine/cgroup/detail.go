@@ -23,7 +23,7 @@ type Detail struct {
 	PidsLimit Value
 	// Hugetlb has one entry for each size of huge pages that the host has.
 	Hugetlb []Hugepages
-	// IO is by device; nil where there is no controller for it.
+	// IO is by device; empty where there is no controller for it.
 	IO []DeviceIO
 }
 

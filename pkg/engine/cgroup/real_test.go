@@ -182,3 +182,19 @@ func TestKillFrozen(t *testing.T) {
 	defer cancel()
 	test.Must(t, p.Kill(ctx))
 }
+
+func TestFailuresOfDifferentKinds(t *testing.T) {
+	failures := map[string]error{
+		"/a": &os.PathError{Op: "rmdir", Path: "/a/x", Err: unix.EACCES},
+		"/b": &os.PathError{Op: "rmdir", Path: "/b/x", Err: unix.EACCES},
+		"/c": &os.PathError{Op: "rmdir", Path: "/c/x", Err: unix.EROFS},
+	}
+	err := oncePerReason([]string{"/a", "/b", "/c", "/gone"}, func(dir string) error { return failures[dir] })
+	want := "remove cgroup /a: rmdir /a/x: permission denied\nremove cgroup /c: rmdir /c/x: read-only file system"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	if err := oncePerReason([]string{"/gone"}, func(string) error { return nil }); err != nil {
+		t.Errorf("nothing failed, and it is %v", err)
+	}
+}

@@ -78,14 +78,19 @@ func (p Paths) freeze(frozen bool) {
 func (p Paths) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
+	return oncePerReason(p.directories(), func(dir string) error { return removeTree(ctx, dir) })
+}
+
+// oncePerReason removes directories. It mostly fails in every hierarchy for the same reason: one
+// of them is enough.
+func oncePerReason(dirs []string, remove func(dir string) error) error {
 	var errs []error
 	reasons := map[string]bool{}
-	for _, dir := range p.directories() {
-		err := removeTree(ctx, dir)
+	for _, dir := range dirs {
+		err := remove(dir)
 		if err == nil {
 			continue
 		}
-		// It mostly fails in every hierarchy for the same reason: one of them is enough.
 		if reason := strings.ReplaceAll(err.Error(), dir, ""); !reasons[reason] {
 			reasons[reason] = true
 			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))

@@ -84,7 +84,7 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 // look finds in the root filesystem what the container runs as, and makes its volumes.
 func (b *specifier) look(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount, images map[string]string) (user ocispec.User, volumes []ocispec.DefinedVolume, err error) {
 	err = b.Rootfs.WithRootfs(c, rootfs.ReadOnly(mounts), func(dir string) (err error) {
-		user, err = ocispec.ResolveUser(dir, img.Config, c.Config().GetLinux().GetSecurityContext())
+		user, err = ocispec.ResolveUser(ctx, dir, img.Config, c.Config().GetLinux().GetSecurityContext())
 		if err != nil {
 			return err
 		}

@@ -282,7 +282,11 @@ func (p *Plugins) masqueraded(pod Pod, a *Attachment) ([]net.IPNet, error) {
 	if err != nil || raw == nil {
 		return nil, err
 	}
-	return addresses(raw, a.Interface)
+	all, err := addresses(raw, a.Interface)
+	if err != nil {
+		return nil, fmt.Errorf("network %q: %w", a.Network, err)
+	}
+	return all, nil
 }
 
 func masquerades(plugin *libcni.PluginConfig) bool {

@@ -3,6 +3,7 @@ package ocispec
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -38,12 +39,12 @@ type wanted struct {
 // The files are the image's and are not trusted: symbolic links are followed
 // inside rootfs only, and only regular files are read. A user given by number
 // need not be in them; one given by name must.
-func ResolveUser(rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
+func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
 	w, err := wantedUser(img, sc)
 	if err != nil {
 		return User{}, err
 	}
-	db := database(rootfs)
+	db := database{ctx, rootfs}
 	u, err := db.user(w)
 	if err != nil {
 		return User{}, err
@@ -83,8 +84,12 @@ func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurity
 	return w, nil
 }
 
-// database is the user database of an image, by its root filesystem.
-type database string
+// database is the user database of an image. It is read until ctx ends: its files may be
+// large, and no caller may wait for them any more.
+type database struct {
+	ctx    context.Context
+	rootfs string
+}
 
 func (db database) user(w wanted) (User, error) {
 	w.user = cmp.Or(w.user, "0")
@@ -186,13 +191,16 @@ func (db database) groups(visit func(groupEntry) bool) error {
 // eachLine calls visit with the lines of a file of the image; a missing one is an empty
 // one.
 func (db database) eachLine(name string, visit func(string) bool) error {
-	f, err := openRegular(string(db), name)
+	f, err := openRegular(db.rootfs, name)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}
 	if err == nil {
 		defer f.Close()
-		err = eachLine(io.LimitReader(f, maxDatabase), visit)
+		err = eachLine(io.LimitReader(f, maxDatabase), func(line string) bool { return db.ctx.Err() == nil && visit(line) })
+	}
+	if db.ctx.Err() != nil {
+		return db.ctx.Err()
 	}
 	if err != nil {
 		return unmet("the image's %s: %w", name, err)

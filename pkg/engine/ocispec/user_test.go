@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -83,7 +84,7 @@ func TestResolveUser(t *testing.T) {
 			User{1000, 1001, []uint32{9, 1001}, "app", "/home/app"}},
 		"largest": {"", &sc{RunAsUser: id(2147483647)}, User{2147483647, 0, []uint32{0}, "", ""}},
 	} {
-		got, err := ResolveUser(root, imagespec.ImageConfig{User: c.image}, c.sc)
+		got, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: c.image}, c.sc)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -110,7 +111,7 @@ func TestResolveUserRefuses(t *testing.T) {
 		"image user wraps":       {"4294967296", nil, errdefs.ErrInvalidArgument, "range"},
 		"image with three parts": {"a:b:c", nil, errdefs.ErrInvalidArgument, "user[:group]"},
 	} {
-		_, err := ResolveUser(root, imagespec.ImageConfig{User: c.image}, c.sc)
+		_, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: c.image}, c.sc)
 		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want class %v saying %q", name, err, c.class, c.says)
 		}
@@ -122,7 +123,7 @@ func TestResolveUserHostileImage(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	write(t, secret, "victim:x:666:666::/:\n")
 	user := func(root string) (User, error) {
-		return ResolveUser(root, imagespec.ImageConfig{}, &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "victim"})
+		return ResolveUser(t.Context(), root, imagespec.ImageConfig{}, &runtimeapi.LinuxContainerSecurityContext{RunAsUsername: "victim"})
 	}
 	inRoot := func(t *testing.T, root string) {
 		write(t, filepath.Join(root, secret), "victim:x:42:42::/:\n")
@@ -205,7 +206,7 @@ func link(t *testing.T, target, path string) {
 func TestResolveUserWithoutFiles(t *testing.T) {
 	root := t.TempDir()
 	for image, want := range map[string]User{"": {}, "65532:65532": {UID: 65532, GID: 65532}, "1000": {UID: 1000}} {
-		got, err := ResolveUser(root, imagespec.ImageConfig{User: image}, nil)
+		got, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: image}, nil)
 		if err != nil || got.UID != want.UID || got.GID != want.GID || !slices.Equal(got.AdditionalGids, []uint32{want.GID}) {
 			t.Errorf("%q: got %+v, %v, want %+v", image, got, err, want)
 		}
@@ -232,15 +233,18 @@ func TestResolveUserReadsEachMemberOnce(t *testing.T) {
 	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(file), 0o600))
 	// Looking for each member among those before it took minutes of processor time.
 	before := processorTime(t)
-	u, err := ResolveUser(root, imagespec.ImageConfig{User: "app"}, nil)
+	u, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)
 	if err != nil || len(u.AdditionalGids) != 17 {
 		t.Errorf("%d groups, %v", len(u.AdditionalGids), err)
 	}
 	if took := processorTime(t) - before; took > 20*time.Second {
 		t.Errorf("it took %v of processor time", took)
 	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	test.ErrorIs(t, test.Err(ResolveUser(gone, root, imagespec.ImageConfig{User: "app"}, nil)), context.Canceled, "for a caller that is gone")
 	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(strings.Repeat("g::1:app\n", maxGroups+1)), 0o600))
-	test.Is(t, test.Err(ResolveUser(root, imagespec.ImageConfig{User: "app"}, nil)), errdefs.IsFailedPrecondition, "more groups than the kernel takes")
+	test.Is(t, test.Err(ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)), errdefs.IsFailedPrecondition, "more groups than the kernel takes")
 }
 
 // processorTime is what this process used so far.

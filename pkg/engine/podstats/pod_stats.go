@@ -155,7 +155,7 @@ func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error),
 
 // cgroupsOf are the cgroups that berth made for the pod.
 func (b *Stats) cgroupsOf(p Measured) []cgroup.Paths {
-	all, _ := GroupsOf(p.Sandbox)
+	all, _ := GroupsOf(p.Sandbox) // those that were found count
 	for _, c := range p.running {
 		all = append(all, cgroup.HostPaths(c.Spec().CgroupsPath))
 	}

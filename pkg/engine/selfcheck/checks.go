@@ -83,7 +83,11 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	case t.users:
 		return mapped(s.Status().PID)
 	}
-	err := b.tryExec(ctx, client, s)
+	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
+	if err != nil {
+		return err
+	}
+	err = b.tryExec(ctx, client, s)
 	if err != nil && s.Machine { // a guest's own container does not have the program, which shows nothing
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
 		return nil
@@ -91,10 +95,6 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 	t.proof.Note(capability.Exec, err)
 	if s.Machine { // the host's cgroup is the machine's
 		return nil
-	}
-	spec, err := pod.ReadSpec(b.pods.ProcessBundle(s.ID()))
-	if err != nil {
-		return err
 	}
 	group := cgroup.HostPaths(spec.Linux.CgroupsPath)
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {

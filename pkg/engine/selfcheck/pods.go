@@ -34,7 +34,9 @@ const (
 	defaultSelfCheckTimeout = 2 * time.Minute
 	// retryInterval is the longest time between two attempts to take one back.
 	retryInterval = time.Minute
-	closeGrace    = 2 * time.Second
+	// closeGrace is how long the end of the daemon waits for a self-check pod, and an exec for its
+	// output after its end.
+	closeGrace = 2 * time.Second
 )
 
 // Pods are pods of berth's own, which show whether a handler can run any. One

@@ -2,7 +2,6 @@ package validate
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -58,9 +57,12 @@ func memory(field string, r *runtimeapi.LinuxContainerResources) error {
 
 // cpuList checks the kernel's list format (cpuset(7)): "0-3,8".
 func cpuList(field, s string) error {
-	notRange := func(item string) bool { return !cpuRange(item) }
-	return invalidIf(s != "" && slices.ContainsFunc(strings.Split(s, ","), notRange), field,
-		"%s is not a list of numbers; write it as 0-3,8", quoted(s))
+	for item := range strings.SplitSeq(s, ",") {
+		if s != "" && !cpuRange(item) {
+			return invalid(field, "%s is not a list of numbers; write it as 0-3,8", quoted(s))
+		}
+	}
+	return nil
 }
 
 func cpuRange(s string) bool {

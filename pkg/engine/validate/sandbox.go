@@ -2,7 +2,6 @@ package validate
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -95,7 +94,7 @@ func linuxSandbox(field string, l *runtimeapi.LinuxPodSandboxConfig) error {
 // systemd slice. Whether it fits the driver is known to the cgroup package.
 func cgroupParent(field, p string) error {
 	return first(
-		invalidIf(slices.Contains(strings.Split(p, "/"), ".."), field,
+		invalidIf(strings.Contains("/"+p+"/", "/../"), field,
 			"%s contains \"..\"; give the path from the root of the cgroup hierarchy", quoted(p)),
 		clean(field, p),
 		fits(field, p),
@@ -112,12 +111,15 @@ func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOpti
 		return shared != runtimeapi.NamespaceMode_NODE
 	}
 	return eachValue(field, values, func(field, key, value string) error {
-		why := sysctl.Refusal(key, own)
-		return first(
+		err := first(
 			invalidIf(strings.Contains(key, " ") || len(key) > maxName, field, "is not the name of a sysctl; write it as net.ipv4.ip_forward"),
 			clean(field, key),
 			withoutNUL(field, value),
-			invalidIf(why != "", field, "%s", why),
 		)
+		if err != nil {
+			return err
+		}
+		why := sysctl.Refusal(key, own)
+		return invalidIf(why != "", field, "%s", why)
 	})
 }

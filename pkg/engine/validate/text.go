@@ -69,10 +69,10 @@ func name(field, s string) error {
 // the error shall name it. Ids become file names, hence the narrow alphabet;
 // every runtime's ids are within it.
 func ID(kind, id string) error {
-	return first(
-		name(kind, id),
-		invalidIf(!idForm.MatchString(id), kind, "%s is not an id; use letters, digits, and after the first also '-', '_' and '.'", quoted(id)),
-	)
+	if err := name(kind, id); err != nil {
+		return err
+	}
+	return invalidIf(!idForm.MatchString(id), kind, "%s is not an id; use letters, digits, and after the first also '-', '_' and '.'", quoted(id))
 }
 
 var idForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]*$`)
@@ -118,7 +118,8 @@ func invalidIf(wrong bool, field, format string, args ...any) error {
 	return nil
 }
 
-// first returns the first mistake.
+// first returns the first mistake. All checks have run by then, so each must be safe and cheap
+// also for what an earlier one refuses.
 func first(mistakes ...error) error { return cmp.Or(mistakes...) }
 
 // eachValue checks every value of a map, in the order of its keys, so that equal

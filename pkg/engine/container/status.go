@@ -50,7 +50,9 @@ func (b *views) info(c *pod.Container) map[string]string {
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
 		Binaries: b.Binaries.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
-	i.RuntimeSpec, _ = os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json"))
+	if spec, err := os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json")); err == nil {
+		i.RuntimeSpec = spec
+	}
 	text, err := json.Marshal(i)
 	if err != nil {
 		return nil

@@ -47,19 +47,19 @@ func (r *Runner) Bind(*pod.Sandbox) pod.Runner {
 	return pod.Runner{Connection: r, Tasks: r, Logs: r, Meter: r}
 }
 
-// Prepare implements pod.Runner.
+// Prepare is of pod.Runner.
 func (r *Runner) Prepare(context.Context) error { return r.Note("Prepare") }
 
-// Client implements pod.Runner.
+// Client is of pod.Runner.
 func (r *Runner) Client(context.Context) (*shim.Client, error) { return nil, r.Note("Client") }
 
-// Delete implements pod.Runner.
+// Delete is of pod.Runner.
 func (r *Runner) Delete(context.Context, string) error { return r.Note("Delete") }
 
-// End implements pod.Runner.
+// End is of pod.Runner.
 func (r *Runner) End(context.Context) error { return r.Note("End") }
 
-// Insist implements pod.Runner.
+// Insist is of pod.Runner.
 func (r *Runner) Insist(ctx context.Context, end func(context.Context) error) error {
 	if err := r.Note("Insist"); err != nil {
 		return err
@@ -67,11 +67,11 @@ func (r *Runner) Insist(ctx context.Context, end func(context.Context) error) er
 	return end(ctx)
 }
 
-// FlushLog implements pod.Runner.
+// FlushLog is of pod.Runner.
 func (r *Runner) FlushLog(context.Context, *pod.Container) error { return r.Note("FlushLog") }
 
-// CloseLog implements pod.Runner.
+// CloseLog is of pod.Runner.
 func (r *Runner) CloseLog(context.Context, *pod.Container) error { return r.Note("CloseLog") }
 
-// KilledForMemory implements pod.Runner.
+// KilledForMemory is of pod.Runner.
 func (r *Runner) KilledForMemory(context.Context, string) bool { return false }

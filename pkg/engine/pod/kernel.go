@@ -12,9 +12,9 @@ type Kernel struct {
 	// Machine: it runs in a virtual machine, which may be no child of the shim, nor in
 	// the cgroup that the shim was given.
 	Machine bool
-	// DialsInside: ports of a pod with a network of its own are reached by a command of
-	// the runtime, whose network stack is not the node's.
-	DialsInside bool
+	// NetworkInside: a pod with a network of its own has its network stack inside, where
+	// only a command of the runtime reaches its ports.
+	NetworkInside bool
 	// MemoryLimit: the runtime shows its pods a memory of the size that it is given.
 	MemoryLimit bool
 }
@@ -22,7 +22,7 @@ type Kernel struct {
 // The kinds of kernels. What a shim brings along is a virtual machine as far as berth knows.
 var (
 	nodeKernel    = Kernel{HostProcesses: true}
-	gVisorKernel  = Kernel{DialsInside: true, MemoryLimit: true}
+	gVisorKernel  = Kernel{NetworkInside: true, MemoryLimit: true}
 	machineKernel = Kernel{Machine: true}
 )
 
@@ -39,6 +39,9 @@ func kernelOf(d *handler.Definition, plan Plan) Kernel {
 
 // MustAsk is whether only the process that runs a sandbox can report what it uses.
 func (k Kernel) MustAsk() bool { return !k.HostProcesses }
+
+// DialedInside is whether ports of s are reached by a command of the runtime.
+func (s *Sandbox) DialedInside() bool { return s.Spec().Plan.Net && s.NetworkInside }
 
 // OwnShim is whether a shim runs s and no other sandbox. It exits when it has
 // forgotten its last task. All else is run by supervisors.

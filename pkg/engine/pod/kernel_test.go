@@ -16,7 +16,7 @@ func TestKernelOf(t *testing.T) {
 	}{
 		"runc":             {handler.OCI, Plan{Runtime: probe.Runc}, Kernel{HostProcesses: true}},
 		"runc by a shim":   {handler.Shim, Plan{}, Kernel{HostProcesses: true}},
-		"gVisor":           {handler.OCI, Plan{OwnKernel: true, Runtime: probe.Runsc}, Kernel{DialsInside: true, MemoryLimit: true}},
+		"gVisor":           {handler.OCI, Plan{OwnKernel: true, Runtime: probe.Runsc}, Kernel{NetworkInside: true, MemoryLimit: true}},
 		"gVisor by a shim": {handler.Shim, Plan{OwnKernel: true, Runtime: probe.Runsc}, Kernel{Machine: true}},
 		"a machine":        {handler.Shim, Plan{OwnKernel: true}, Kernel{Machine: true}},
 	} {

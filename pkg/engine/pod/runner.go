@@ -32,14 +32,14 @@ type Meter interface {
 	KilledForMemory(ctx context.Context, cgroupsPath string) bool
 }
 
-// CRIUConfigurer is a Runner whose runtime may read a configuration of CRIU from the bundle.
+// CRIUConfigurer are Tasks whose runtime may read a configuration of CRIU from the bundle.
 type CRIUConfigurer interface {
 	// CRIUConfig is the path of that file for a runtime; empty where it makes no checkpoints,
 	// or gets the configuration in another way.
 	CRIUConfig(bundle string, rt *probe.Runtime) string
 }
 
-// CRIUCaller is a Runner that leaves it to its caller to configure CRIU and to explain its
+// CRIUCaller are Tasks that leave it to their caller to configure CRIU and to explain its
 // failures. Supervisors do both themselves.
 type CRIUCaller interface {
 	// TellCRIU writes the configuration for a call that is about to be made; done removes it.

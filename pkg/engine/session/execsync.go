@@ -294,11 +294,13 @@ func (e *Execution) cleanUp(ctx context.Context) error {
 	}
 	if e.started {
 		_, err := e.Client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.KillsTree})
-		if err == nil {
+		if err = task.FromShim(err); errdefs.IsFailedPrecondition(err) {
+			err = nil // it never ran
+		} else if err == nil {
 			_, err = e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID})
+			err = task.FromShim(err)
 		}
-		// Otherwise it never ran, or has ended.
-		if err = task.FromShim(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+		if err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
 	}

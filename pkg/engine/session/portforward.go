@@ -108,7 +108,7 @@ func splice(ctx context.Context, pod *podConn, client io.ReadWriteCloser) error 
 
 func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (*podConn, error) {
 	st, own := s.Status(), s.Spec().Plan.Net // a pod without its own network listens on the node's
-	if own && s.DialsInside {
+	if s.DialedInside() {
 		return b.dialGVisor(ctx, s, port)
 	}
 	var ips []string

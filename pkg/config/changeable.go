@@ -64,7 +64,9 @@ func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...stri
 		for _, file := range filesBelow(dir, endings...) {
 			f.add(trust.Check(file, p))
 			f.warnings = append(f.warnings, trust.Warnings(file, p)...)
-			if key == hostsDir && filepath.Ext(file) == ".toml" {
+		}
+		if key == hostsDir {
+			for _, file := range filesBelow(dir, ".toml") { // on their own: a list of files has a limit
 				f.named(file)
 			}
 		}

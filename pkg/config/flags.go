@@ -4,9 +4,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
-
-	"github.com/pelletier/go-toml/v2"
 
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 	"github.com/berth-cri/berth/pkg/handler"
@@ -70,7 +69,8 @@ func noSuchKey(key string) (message, suggestion string) {
 // flagValue reads a flag's text as the TOML value that its key takes. Text of
 // a wrong form stays a string, which Assign then reports.
 func flagValue(text string, field reflect.Value) any {
-	var value struct{ V any }
+	var value any
+	var err error
 	switch field.Interface().(type) {
 	case []string:
 		list := []any{}
@@ -78,10 +78,17 @@ func flagValue(text string, field reflect.Value) any {
 			list = append(list, s)
 		}
 		return list
-	case bool, int, float64:
-		if err := toml.Unmarshal([]byte("V = "+text), &value); err == nil {
-			return value.V
-		}
+	case bool:
+		value, err = strconv.ParseBool(text)
+	case int:
+		value, err = strconv.ParseInt(text, 10, 64)
+	case float64:
+		value, err = strconv.ParseFloat(text, 64)
+	default:
+		return text
 	}
-	return text
+	if err != nil {
+		return text
+	}
+	return value
 }

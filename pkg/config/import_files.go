@@ -36,9 +36,12 @@ func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 		files = append(files, f.directory(kind, path)...)
 	}
 	seen := map[string]bool{}
+	for i := range files {
+		files[i] = filepath.Clean(files[i])
+	}
 	files = slices.DeleteFunc(files, func(file string) bool {
-		twice := seen[filepath.Clean(file)]
-		seen[filepath.Clean(file)] = true
+		twice := seen[file]
+		seen[file] = true
 		return twice || !filepath.IsAbs(file)
 	})
 	f.docs = append(f.docs, readEach(files, nil, parseForeign)...)

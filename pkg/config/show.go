@@ -158,10 +158,12 @@ func tableOf(d *handler.Definition) (runtimeTable, error) {
 		t.Endpoint = "unix://" + d.Endpoint
 	}
 	if d.Type == handler.OCI {
-		t.Options = map[string]any{}
 		oci := reflect.ValueOf(d.OCI)
 		for name, i := range tomlfile.FieldsOf(oci.Type()).Index {
 			if option := oci.FieldByIndex(i); !option.IsZero() {
+				if t.Options == nil {
+					t.Options = map[string]any{}
+				}
 				t.Options[name] = option.Interface()
 			}
 		}

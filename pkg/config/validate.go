@@ -116,7 +116,7 @@ func (v *validator) paths(c *Config) {
 func (v *validator) sockets(c *Config) {
 	for key, path := range map[string]string{
 		"server.socket":         c.Server.Socket,
-		"server.admin_socket":   c.Server.AdminSocket,
+		"server.admin_socket":   c.Server.Admin(),
 		"nri.socket_path":       c.NRI.SocketPath,
 		"containerd_api.socket": c.ContainerdAPI.Socket,
 	} {
@@ -131,14 +131,15 @@ func (v *validator) sockets(c *Config) {
 	if same(c.NRI.SocketPath, c.Server.Socket) {
 		v.wrong("nri.socket_path", "is the same as server.socket; plugins need a separate socket", "")
 	}
-	for other, is := range map[string]string{
-		filepath.Join(c.Engine.State, "containerd.sock"): "the socket of shims in engine.state",
-		c.Server.Socket:  "the same as server.socket",
-		c.Server.Admin(): "the socket of the management API",
-		c.NRI.SocketPath: "the same as nri.socket_path",
+	for _, other := range []struct{ path, is string }{
+		{filepath.Join(c.Engine.State, "containerd.sock"), "the socket of shims in engine.state"},
+		{c.Server.Socket, "the same as server.socket"},
+		{c.Server.Admin(), "the socket of the management API"},
+		{c.NRI.SocketPath, "the same as nri.socket_path"},
 	} {
-		if same(c.ContainerdAPI.Socket, other) {
-			v.wrong("containerd_api.socket", "is "+is+"; agents need a separate socket", "")
+		if same(c.ContainerdAPI.Socket, other.path) {
+			v.wrong("containerd_api.socket", "is "+other.is+"; agents need a separate socket", "")
+			break
 		}
 	}
 }

@@ -154,7 +154,7 @@ func inherited(from, standard *table) *table {
 
 // path sets runtime_path to the one that the table has, else to a program.
 func (h *translating) path(program, from string) {
-	if v := h.from.values["runtime_path"]; !unset(v) {
+	if v := h.from.values["runtime_path"]; v != nil && v != "" {
 		h.set("runtime_path", v, "runtime_path")
 		return
 	}

@@ -22,7 +22,7 @@ import (
 const labelName = "security.selinux"
 
 // Copy copies what is in the directory source, and its attributes, to the directory
-// target, which must exist and be empty. It ends early with the error of ctx; what
+// target, which must exist and be empty. It ends early with ctx; what
 // was copied until then stays.
 func Copy(ctx context.Context, target, source string) error {
 	info, err := stat(source)

@@ -1,7 +1,9 @@
 package crilog
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -73,12 +75,26 @@ func (b *batch) flush() {
 		}
 		l.torn = false
 	}
-	if _, err := l.file.Write(lines); err != nil {
-		l.torn = mendEnd(l.file)
+	if n, err := l.file.Write(lines); err != nil {
+		l.mend(lines[:n])
 		l.failed(err)
 		return
 	}
 	l.failing = false
+}
+
+// mend takes the start of a line from the end of the file, after only written could be
+// written. It knows what it wrote: mendEnd leaves a line that may be another writer's.
+func (l *Log) mend(written []byte) {
+	excess := int64(len(written) - bytes.LastIndexByte(written, '\n') - 1)
+	if excess == 0 {
+		return
+	}
+	end, err := l.file.Seek(0, io.SeekEnd)
+	if err == nil {
+		err = l.file.Truncate(end - excess)
+	}
+	l.torn = err != nil
 }
 
 func (l *Log) failed(err error) {

@@ -101,7 +101,7 @@ func (l *Log) open() (*os.File, error) {
 	return beneath.Append(root, name, mode) // readable, for what mendEnd has to know
 }
 
-// mendEnd takes half a line from the end of a file, which a full disk or a killed
+// mendEnd takes half a line from the end of a file, which a killed
 // writer left: the kernel gives a write up between two pages when its caller is
 // killed. It is torn if the file still ends within a line.
 func mendEnd(file *os.File) (torn bool) {

@@ -29,6 +29,20 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
+// TestFullDiskWithinTheFirstLine has room for half of the only line of a file, as after a rotation.
+func TestFullDiskWithinTheFirstLine(t *testing.T) {
+	dir := smallDisk(t)
+	path, ballast := filepath.Join(dir, "0.log"), filepath.Join(dir, "ballast")
+	test.Must(t, os.WriteFile(ballast, make([]byte, 1<<20-8<<10), 0o600))
+	s := open(t, path, crilog.Options{}).Stream(crilog.Stdout)
+	write(t, s, strings.Repeat("x", 12_000)+"\n")
+	test.Must(t, os.Remove(ballast))
+	write(t, s, "next\n")
+	if kept := read(t, path); len(kept) != 1 || kept[0].content != "next" {
+		t.Errorf("%d lines are kept, and not the one that there was room for", len(kept))
+	}
+}
+
 func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 	dir := smallDisk(t)
 	path, ballast := filepath.Join(dir, "0.log"), filepath.Join(dir, "ballast")

@@ -36,7 +36,8 @@ func (s *Supervisor) openForeign(j journal.Task) error {
 	if err != nil {
 		return err
 	}
-	if err = f.save(s); err == nil {
+	// Of a copy: f can be changed by others from here on.
+	if err = journal.Write(filepath.Join(journal.TaskDir(s.dir, j.ID), journal.TaskFile), &j); err == nil {
 		err = f.open(s)
 	}
 	if err != nil {

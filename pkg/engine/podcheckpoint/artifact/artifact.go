@@ -54,7 +54,7 @@ type Registry struct {
 	User, Secret string
 	// PlainHTTP talks to it without TLS where no hosts.toml says otherwise.
 	PlainHTTP bool
-	// Progress is called with each blob before it is sent or read.
+	// Progress is called with each blob before it is sent or read. It must be set.
 	Progress func(name string, size int64)
 }
 

@@ -91,7 +91,7 @@ func locked(dir string, how int) (*os.File, error) {
 	}
 	err = unix.Flock(int(d.Fd()), how|unix.LOCK_NB)
 	// It may have been removed before it was locked, and replaced by another.
-	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !isAt(d, dir) {
+	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !isAt(d, dir, os.Lstat) {
 		err = ErrInUse
 	}
 	if err != nil {
@@ -101,13 +101,14 @@ func locked(dir string, how int) (*os.File, error) {
 	return d, nil
 }
 
-// isAt reports whether an open directory is the one at a path, over whatever links.
-func isAt(d *os.File, path string) bool {
+// isAt reports whether an open directory is the one at a path: os.Lstat follows no link there,
+// os.Stat does.
+func isAt(d *os.File, path string, stat func(string) (os.FileInfo, error)) bool {
 	opened, err := d.Stat()
 	if err != nil {
 		return false
 	}
-	now, err := os.Stat(path)
+	now, err := stat(path)
 	return err == nil && os.SameFile(opened, now)
 }
 
@@ -125,7 +126,7 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
-	if slices.ContainsFunc(all, func(one string) bool { return isAt(lock, one) }) {
+	if slices.ContainsFunc(all, func(one string) bool { return isAt(lock, one, os.Stat) }) {
 		return fmt.Errorf("remove %s: a pod was restored from it whose containers are not all started; start them, or remove the pod: %w", dir, ErrInUse)
 	}
 	if _, err := manifest.Read(dir); err != nil {

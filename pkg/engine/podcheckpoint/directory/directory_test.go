@@ -100,7 +100,7 @@ func TestUseOfWhatIsRemoved(t *testing.T) {
 	}
 	test.Must(t, os.RemoveAll(dir))
 	made(t, dir, "p", 1)
-	if isAt(lock, dir) {
+	if isAt(lock, dir, os.Stat) {
 		t.Error("another is taken for the one that was locked")
 	}
 	release := test.Value(Use(dir))(t)

@@ -58,7 +58,7 @@ type Output struct {
 }
 
 // Open opens the log that options name, if they do. The streams begin with
-// start.
+// Start.
 func Open(ctx context.Context, options *journal.Options) (*Output, error) {
 	l, err := crilog.Open(options.LogPath, logOptions(ctx, options))
 	if err != nil {

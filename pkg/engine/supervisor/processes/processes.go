@@ -175,7 +175,7 @@ func (p *Set) Ended(pidfd int, end func()) error {
 	return err
 }
 
-// Command is what fork starts.
+// Command is what Fork starts.
 type Command struct {
 	Argv, Environment []string // argv[0] is the path of the program
 	Files             []uintptr

@@ -220,11 +220,11 @@ func TestFlagsWin(t *testing.T) {
 	o.Flags = map[string]string{
 		"server.socket": "/b", "server.socket_mode": "0600", "streaming.port": "99", "engine.unprivileged_icmp": "false",
 		"cni.bin_dirs": "/x,/y", "tracing.sample_ratio": "0.5", "streaming.idle_timeout": "1m", "default_runtime": "crun",
-		"engine.supervision": "pod",
+		"engine.supervision": "pod", "handlers.watch": "0",
 	}
 	cfg := test.Value(Load(o))(t)
-	got := []any{cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
-	want := []any{Server{Socket: "/b", SocketMode: 0o600, RuntimeName: "berth"}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
+	got := []any{cfg.Handlers.Watch, cfg.Server, cfg.Streaming, cfg.Engine.UnprivilegedICMP, cfg.CNI.BinDirs, cfg.Tracing.SampleRatio, cfg.DefaultRuntime, cfg.Runtimes[0].Supervision}
+	want := []any{false, Server{Socket: "/b", SocketMode: 0o600, RuntimeName: "berth"}, Streaming{Address: "127.0.0.1", Port: 99, IdleTimeout: time.Minute, PermittedRemoteHosts: []string{}},
 		false, []string{"/x", "/y"}, 0.5, "crun", handler.SupervisionPod}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -297,4 +297,13 @@ func TestSocketForAgentsIsAnyAbsolutePath(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", "[containerd_api]\nsocket = \"/run//containerd/containerd.sock\"\n\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	test.Equal(t, "it", n.load().ContainerdAPI.Socket, "/run//containerd/containerd.sock")
+}
+
+// TestLongAdminSocket has one that follows from a socket which is short enough.
+func TestLongAdminSocket(t *testing.T) {
+	n := newNode(t, "runc")
+	n.write("config.toml", "[server]\nsocket = \"/"+strings.Repeat("x", 98)+"/s\"\n")
+	if lines := n.refuse(n.options()); !slices.Equal(lines, []string{"server.admin_socket: has 110 bytes; the limit for unix socket paths is 107"}) {
+		t.Errorf("got %q", lines)
+	}
 }

@@ -31,27 +31,26 @@ func Migrate(file string, text []byte, names map[string]string) (Migration, erro
 		return Migration{}, err
 	}
 	m := Migration{Text: text}
-	old := map[*document][]Class{}
+	all := map[*document][]Class{}
 	for _, c := range Classes(objects) {
-		if c.Version != "v1" {
-			old[c.document] = append(old[c.document], c)
-		}
+		all[c.document] = append(all[c.document], c)
 	}
-	if len(old) == 0 {
+	isOld := func(c Class) bool { return c.Version != "v1" }
+	if !slices.ContainsFunc(Classes(objects), isOld) {
 		return m, nil
 	}
 	var out bytes.Buffer
 	done := 0
 	for _, c := range Classes(objects) {
 		d := c.document
-		if len(old[d]) == 0 {
+		if !slices.ContainsFunc(all[d], isOld) {
 			continue
 		}
-		fresh, err := m.rewrite(d, old[d], names)
+		fresh, err := m.rewrite(d, all[d], names)
 		if err != nil {
 			return Migration{}, err
 		}
-		delete(old, d)
+		delete(all, d)
 		out.Write(text[done:d.begin])
 		out.Write(fresh)
 		done = d.begin + len(d.text)
@@ -79,11 +78,15 @@ func (m *Migration) check(file string) error {
 	return nil
 }
 
-func (m *Migration) rewrite(d *document, old []Class, names map[string]string) ([]byte, error) {
+// rewrite is a document with all of its classes, of which v1 ones get new handlers, too.
+func (m *Migration) rewrite(d *document, all []Class, names map[string]string) ([]byte, error) {
 	isJSON := json.Valid(d.text)
 	onlyVersion := !isJSON
-	for _, c := range old {
+	for _, c := range all {
 		to, renamed := names[c.Handler]
+		if c.Version == "v1" {
+			continue
+		}
 		onlyVersion = onlyVersion && c.Version == "v1beta1" && (!renamed || to == c.Handler)
 		change := fmt.Sprintf("%s: RuntimeClass %q: %s%s is now %sv1", c.Where(""), c.Name, nodeGroup, c.Version, nodeGroup)
 		if renamed && to != c.Handler {
@@ -98,7 +101,7 @@ func (m *Migration) rewrite(d *document, old []Class, names map[string]string) (
 	if err := yaml.Unmarshal(d.text, &root); err != nil {
 		return nil, err
 	}
-	for _, c := range old {
+	for _, c := range all {
 		toV1(root.Content[0], c, names)
 	}
 	if isJSON {

@@ -33,6 +33,11 @@ func TestMigrate(t *testing.T) {
 			"f:1: document 1: RuntimeClass \"x\": node.k8s.io/v1alpha1 is now node.k8s.io/v1, handler \"kata.v2\" is now \"kata-v2\"\nf:6: document 2: RuntimeClass \"z\": node.k8s.io/v1alpha1 is now node.k8s.io/v1, handler \"\" is now \"runc\"",
 		},
 		{
+			"a class of v1 in a list gets the new name, too", "apiVersion: v1\nkind: List\nitems:\n  - {apiVersion: node.k8s.io/v1beta1, kind: RuntimeClass, metadata: {name: x}, handler: kata.v2}\n  - {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: kata.v2}\n",
+			"apiVersion: v1\nkind: List\nitems:\n  - {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: x}, handler: kata-v2}\n  - {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: kata-v2}\n",
+			`f:4: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1, handler "kata.v2" is now "kata-v2"`,
+		},
+		{
 			"what is around stays", "# License.\n---\n# Nothing.\n---\n" + beta + "---\n# The end.\n",
 			"# License.\n---\n# Nothing.\n---\n" + strings.Replace(beta, "v1beta1", "v1", 1) + "---\n# The end.\n",
 			`f:6: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1`,

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,20 @@ func TestChangeableFiles(t *testing.T) {
 		test.Must(t, os.Chmod(n.path("profile.json"), 0o666))
 		if m := noProfile(n.path("profile.json")); !strings.Contains(m, "run chmod o-w") {
 			t.Errorf("it says %q", m)
+		}
+	})
+	t.Run("certificate that the last of many files names", func(t *testing.T) {
+		n := newNode(t, "runc")
+		n.write("config.toml", "[registry]\nhosts_dir = \""+n.path("hosts")+"\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
+		for i := range hostfiles.MaxFiles {
+			n.write(fmt.Sprintf("hosts/a/%d.crt", i), "")
+		}
+		n.write("ca.pem", "")
+		n.write("hosts/z/hosts.toml", "[host.\"https://z\"]\nca = \""+n.path("ca.pem")+"\"\n")
+		test.Must(t, os.Chmod(n.path("ca.pem"), 0o666))
+		problems, _ := n.load().Changeable()
+		if text := problems.Error(); !strings.Contains(text, "ca.pem can be changed") {
+			t.Errorf("it says %q", text)
 		}
 	})
 	t.Run("imported file", func(t *testing.T) {

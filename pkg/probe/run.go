@@ -87,9 +87,13 @@ var errnos = []error{syscall.EAGAIN, syscall.ETXTBSY, syscall.ENOMEM, syscall.EM
 // shortage is what programs write that end for want of the same.
 var shortage = []string{"resource temporarily unavailable", "cannot allocate memory", "out of memory", "too many open files", "failed to create new os thread"}
 
-// Transient is whether what kept a probe from its end may well be gone in a few
-// seconds: a machine that is short of something, a program that is being written, a
-// runtime that was too slow or was killed.
+// Transient is whether a probe is inconclusive, because what kept it from its end may well be
+// gone in a few seconds: a machine that is short of something, a program that is being
+// written, a runtime that was too slow or was killed.
+//
+// An inconclusive probe is not cached, is asked again, and is never a verdict: what was known
+// before stays in force (in lifecycle for 15 seconds
+// of such probes; then the handler is not ready).
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {

@@ -92,8 +92,8 @@ var shortage = []string{"resource temporarily unavailable", "cannot allocate mem
 // written, a runtime that was too slow or was killed.
 //
 // An inconclusive probe is not cached, is asked again, and is never a verdict: what was known
-// before stays in force (in lifecycle for 15 seconds
-// of such probes; then the handler is not ready).
+// before stays in force. lifecycle doubts a ready handler for 15 seconds of such probes, and
+// takes it for not ready then.
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {

@@ -29,12 +29,13 @@ func (d *daemonOf) GetStatus(context.Context, *adminv1.GetStatusRequest) (*admin
 	return &adminv1.GetStatusResponse{Recovering: d.recovering, PodCheckpoints: &adminv1.PodCheckpoints{InUse: d.inUse}}, nil
 }
 
-func (d *daemonOf) serve(t *testing.T) (socket string) {
+// serveAdmin serves a management API.
+func serveAdmin(t *testing.T, s adminv1.AdminServer) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "s")
 	l := test.Value(net.Listen("unix", socket))(t)
 	server := grpc.NewServer()
-	adminv1.RegisterAdminServer(server, d)
+	adminv1.RegisterAdminServer(server, s)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 	return socket
@@ -59,7 +60,7 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 	around := filepath.Join(t.TempDir(), "around")
 	test.Must(t, os.Symlink(parent, around))
 	waits, free := checkpointIn(t, filepath.Join(parent, "waits")), checkpointIn(t, filepath.Join(parent, "free"))
-	socket := (&daemonOf{inUse: []string{filepath.Join(around, "waits")}}).serve(t)
+	socket := serveAdmin(t, &daemonOf{inUse: []string{filepath.Join(around, "waits")}})
 	if code, _, stderr := ran(t, "checkpoint", "rm", "--admin-socket", socket, waits); code != commandline.Failed || !strings.Contains(stderr, "in use") {
 		t.Errorf("rm: exit status %d: %s", code, stderr)
 	}
@@ -68,11 +69,11 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 	}
 	test.Must(t, test.Err(os.Stat(waits)))
 	test.Fails(t, test.Err(os.Stat(free)), "what no pod waits for was not pruned")
-	recovering := (&daemonOf{recovering: true}).serve(t)
+	recovering := serveAdmin(t, &daemonOf{recovering: true})
 	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", recovering); code != commandline.Failed || !strings.Contains(stderr, "try again") {
 		t.Errorf("before it knows its pods: exit status %d: %s", code, stderr)
 	}
-	socket = (&daemonOf{}).serve(t)
+	socket = serveAdmin(t, &daemonOf{})
 	if code, stdout, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", socket); code != 0 || stdout != "removed "+waits+"\n" {
 		t.Errorf("exit status %d: %s%s", code, stdout, stderr)
 	}

@@ -103,7 +103,7 @@ func (c *Checker) summed(id Identity) (string, error) {
 }
 
 // missing looks at files from a goroutine of its own, of which there is at most
-// one for each Definition: on a dead network mount it never returns.
+// one for each Definition: on a dead network mount it takes longer than lookTimeout.
 func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	look := c.looks.DoChan(d.Digest(), func() (any, error) { return nil, hostfiles.Lacking(d) })
 	patience := time.NewTimer(lookTimeout)

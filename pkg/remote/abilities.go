@@ -14,8 +14,9 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// abilities remembers which calls a daemon does not know, and how it describes its metrics. A new
-// connection has new ones: the daemon may have been replaced by a newer one.
+// abilities remembers which calls a daemon does not know, or cannot answer because its
+// list is too large for one message, and how it describes its metrics. A new connection
+// has new ones: the daemon may have been replaced by a newer one.
 type abilities struct {
 	lacks sync.Map // of methods
 	// metrics is nil before they were asked for.
@@ -78,6 +79,9 @@ func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (wir
 	if status.Code(err) == codes.Unimplemented {
 		able.miss(l.stream)
 		return nil, failed
+	}
+	if err == nil {
+		able.miss(l.unary) // it lacks that, or its list is too large for one message
 	}
 	return all, err
 }

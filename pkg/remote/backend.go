@@ -138,7 +138,10 @@ func New(o Options) (*Backend, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	state, damage := lastknown.Open(filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16]+lastknown.Suffix))
+	state, damage, err := lastknown.Open(filepath.Join(o.Dir, digest.FromString(o.Endpoint).Encoded()[:16]+lastknown.Suffix))
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	b := &Backend{
 		id: "cri:" + o.Endpoint, conn: conn, names: newNames(o.Handlers), known: state.Known, changed: o.Changed,
 		state: state, endpoint: o.Endpoint, writes: make(chan struct{}, 1), stop: func() {}, handlers: slices.Clone(o.Handlers),

@@ -277,14 +277,16 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 	req := &runtimeapi.ListPodSandboxRequest{}
 	for name, c := range map[string]struct {
 		lacking []string
+		why     codes.Code
 		want    codes.Code
 	}{
-		"both": {nil, codes.OK}, "unary only": {[]string{stream}, codes.OK},
-		"stream only": {[]string{unary}, codes.OK}, "neither": {[]string{unary, stream}, codes.Unimplemented},
+		"both": {nil, codes.OK, codes.OK}, "unary only": {[]string{stream}, codes.Unimplemented, codes.OK},
+		"stream only": {[]string{unary}, codes.Unimplemented, codes.OK}, "neither": {[]string{unary, stream}, codes.Unimplemented, codes.Unimplemented},
+		"too large for one message": {[]string{unary}, codes.ResourceExhausted, codes.OK},
 	} {
 		before := func(_ context.Context, method string) error {
 			if slices.Contains(c.lacking, method) {
-				return status.Error(codes.Unimplemented, "unknown method")
+				return status.Error(c.why, "not so")
 			}
 			return nil
 		}

@@ -99,7 +99,7 @@ type containers struct {
 
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	asked := proto.CloneOf(req)
-	asked.Config = c.names.config(req.GetConfig())
+	c.names.translate(asked.GetConfig())
 	resp, err := readChange[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
 	if err == nil && resp.GetContainerId() == "" {
 		err = c.nameless(runtimeapi.RuntimeService_CreateContainer_FullMethodName)
@@ -183,9 +183,9 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 	}
 	name := c.assignedFor(ctx, asked.GetRuntimeHandler())
 	configs := map[string]*runtimeapi.ContainerConfig{}
-	for i, config := range asked.GetContainerConfigs() {
-		asked.ContainerConfigs[i] = c.names.config(config)
-		configs[config.GetMetadata().GetName()] = asked.GetContainerConfigs()[i]
+	for _, config := range asked.GetContainerConfigs() {
+		c.names.translate(config)
+		configs[config.GetMetadata().GetName()] = config
 	}
 	resp, err := readChange[runtimeapi.RestorePodResponse](ctx, c.caller, runtimeapi.RuntimeService_RestorePod_FullMethodName, asked)
 	if err != nil {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,7 +113,7 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 func opened(t *testing.T, path string) *lastknown.File {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	s, damage := lastknown.Open(path)
-	test.Must(t, damage)
+	s, damage, err := lastknown.Open(path)
+	test.Must(t, errors.Join(damage, err))
 	return s
 }

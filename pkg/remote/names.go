@@ -88,18 +88,16 @@ func (n *names) spec(image *runtimeapi.ImageSpec) *runtimeapi.ImageSpec {
 	return image
 }
 
-// config is a container's configuration with the daemon's names of the handlers
-// of its images.
-func (n *names) config(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
+// translate puts the daemon's names of handlers into the images of a container's
+// configuration.
+func (n *names) translate(c *runtimeapi.ContainerConfig) {
 	if c == nil {
-		return nil
+		return
 	}
-	c = proto.CloneOf(c)
 	c.Image = n.spec(c.GetImage())
 	for _, m := range c.GetMounts() {
 		m.Image = n.spec(m.GetImage())
 	}
-	return c
 }
 
 // remote is the daemon's name for ours.

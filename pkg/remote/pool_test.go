@@ -256,6 +256,16 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
+// A file that cannot be read may be sound: it must not be replaced by what is known without it.
+func TestAStateFileThatCannotBeReadIsLeftAlone(t *testing.T) {
+	d, dir := newDaemon(t), t.TempDir()
+	var path string
+	t.Run("before", func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
+	test.Must(t, os.Remove(path))
+	test.Must(t, os.Symlink(filepath.Base(path), path))
+	test.Says(t, test.Err(New(Options{Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {}})), path)
+}
+
 func TestADamagedStateFileStopsNothing(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"empty": nil, "zeros": make([]byte, 4096), "half": []byte(`{"format": 1, "sandboxes": "CgM`),
@@ -267,8 +277,8 @@ func TestADamagedStateFileStopsNothing(t *testing.T) {
 		var path string
 		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
 		test.Must(t, os.WriteFile(path, content, 0o600))
-		if _, damage := lastknown.Open(path); damage == nil || len(damage.Error()) > 1000 {
-			t.Errorf("%s: it says %.300v", name, damage)
+		if _, damage, err := lastknown.Open(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
+			t.Errorf("%s: %v; it says %.300v", name, err, damage)
 		}
 		test.Must(t, os.WriteFile(path, content, 0o600))
 		b := connect(t, d, dir)

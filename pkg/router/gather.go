@@ -43,12 +43,16 @@ type message[M any] interface {
 }
 
 // concatenated are lists as one: the items of all, in the order of the lists, and
-// what is unread of them. A list is a message without other fields than its items.
+// what is unread of them. Of a field beside the items, the last value counts.
 func concatenated[R any, P message[R]](all []P) P {
 	merged := P(new(R))
 	to := merged.ProtoReflect()
 	for _, a := range all {
 		a.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			if !f.IsList() {
+				to.Set(f, v)
+				return true
+			}
 			items := to.Mutable(f).List()
 			for i := range v.List().Len() {
 				items.Append(v.List().Get(i))

@@ -160,7 +160,10 @@ func (l *line) report(name string) Starts {
 type lines struct{ byName sync.Map }
 
 func (all *lines) of(name string) *line {
-	l, _ := all.byName.LoadOrStore(name, newLine())
+	l, there := all.byName.Load(name)
+	if !there {
+		l, _ = all.byName.LoadOrStore(name, newLine())
+	}
 	return l.(*line)
 }
 

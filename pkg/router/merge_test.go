@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -93,6 +94,37 @@ func TestListsHaveThePodsOfAllBackends(t *testing.T) {
 		if err != nil || !slices.Equal(idsOf(inside), want) {
 			t.Errorf("%s: in the process: got %v, %v, want %v", name, idsOf(inside), err, want)
 		}
+	}
+}
+
+// many is a backend with a list of about 3 MiB.
+type many struct{ *routertest.Backend }
+
+func (many) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	labels := map[string]string{"l": strings.Repeat("x", 3<<10)}
+	all := &runtimeapi.ListPodSandboxResponse{}
+	for i := range 1 << 10 {
+		all.Items = append(all.Items, &runtimeapi.PodSandbox{Id: fmt.Sprint(i), Labels: labels})
+	}
+	return all, nil
+}
+
+func TestALargeListIsStreamedInPieces(t *testing.T) {
+	b := many{routertest.New("one")}
+	n := serveReady(t, table(t, 1, "runc", ready("runc", b)), b)
+	stream := test.Value(n.StreamPodSandboxes(ctx(t), &runtimeapi.StreamPodSandboxesRequest{}))(t)
+	messages, items := 0, 0
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		test.Must(t, err)
+		messages++
+		items += len(m.GetPodSandboxes())
+	}
+	if messages < 2 || items != 1<<10 {
+		t.Errorf("%d sandboxes came in %d messages", items, messages)
 	}
 }
 

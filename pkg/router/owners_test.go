@@ -51,21 +51,30 @@ func TestAdoptLearnsWhatABackendHas(t *testing.T) {
 }
 
 // An inventory that was taken before a removal must not undo it.
-func TestRefreshDoesNotBringBackWhatIsRemoved(t *testing.T) {
-	o := newOwners()
-	var removal sync.WaitGroup
-	b := &inventoried{Backend: routertest.New("one")}
-	b.inventory = func() []handler.Owned {
-		removal.Go(func() { o.dropSandbox("5a") }) // by another call, after the backend looked
-		return []handler.Owned{owned("5a", "c1")}
-	}
-	o.refresh(b)
-	removal.Wait()
-	if _, err := o.sandbox("5a"); !unknown(err) {
-		t.Errorf("the sandbox is back, error %v", err)
-	}
-	if _, err := o.container("c1"); !unknown(err) {
-		t.Errorf("its container is back, error %v", err)
+func TestInventoriesDoNotBringBackWhatIsRemoved(t *testing.T) {
+	for name, take := range map[string]func(o *owners, b Backend) error{
+		"refresh":   func(o *owners, b Backend) error { o.refresh(b); return nil },
+		"reconcile": (*owners).reconcile,
+	} {
+		o := newOwners()
+		var removal sync.WaitGroup
+		b := &inventoried{Backend: routertest.New("one")}
+		b.inventory = func() []handler.Owned {
+			if o.mu.TryLock() {
+				o.mu.Unlock()
+				t.Errorf("%s: the inventory is taken without mu", name)
+			}
+			removal.Go(func() { o.dropSandbox("5a") }) // by another call, after the backend looked
+			return []handler.Owned{owned("5a", "c1")}
+		}
+		test.Check(t, take(o, b))
+		removal.Wait()
+		if _, err := o.sandbox("5a"); !unknown(err) {
+			t.Errorf("%s: the sandbox is back, error %v", name, err)
+		}
+		if _, err := o.container("c1"); !unknown(err) {
+			t.Errorf("%s: its container is back, error %v", name, err)
+		}
 	}
 }
 

@@ -42,7 +42,11 @@ type variantKey struct{ handler, variant string }
 type variantCount struct{ pods, failures atomic.Uint64 }
 
 func (v *variants) of(name, variant string) *variantCount {
-	c, _ := v.counts.LoadOrStore(variantKey{name, variant}, &variantCount{})
+	key := variantKey{name, variant}
+	c, there := v.counts.Load(key)
+	if !there {
+		c, _ = v.counts.LoadOrStore(key, &variantCount{})
+	}
 	return c.(*variantCount)
 }
 

@@ -9,16 +9,21 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 )
 
 // patience is how long a file that a configuration names may take to be looked at.
 const patience = 3 * time.Second
 
 // looks are the questions about files that have no answer yet. On a network file
-// system that is gone they never get one, and all who ask wait for one goroutine.
-var looks singleflight.Group
+// system that is gone they never get one, and all who ask wait for one goroutine. They
+// leave nothing behind when they give up, as they would in a singleflight.Group.
+var looks sync.Map // of *look, by question and file
+
+type look struct {
+	answer any
+	// done is closed when answer is written.
+	done chan struct{}
+}
 
 // Look asks about a file, but not for longer than patience. A question says what
 // is asked of which file; those who ask the same share the answer.
@@ -57,16 +62,22 @@ func wait[T any](patience time.Duration, question, file string, f func() T) (ans
 	if _, known := stuck.Load(file); known {
 		patience = min(patience, hurried)
 	}
-	result := looks.DoChan(question+"\x00"+file, func() (any, error) {
-		answer := f()
-		stuck.Delete(file)
-		return answer, nil
-	})
+	key := question + "\x00" + file
+	known, underWay := looks.LoadOrStore(key, &look{done: make(chan struct{})})
+	l := known.(*look)
+	if !underWay {
+		go func() {
+			l.answer = f()
+			stuck.Delete(file)
+			looks.Delete(key)
+			close(l.done)
+		}()
+	}
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
-	case r := <-result:
-		answer, _ = r.Val.(T)
+	case <-l.done:
+		answer, _ = l.answer.(T)
 		return answer, false
 	case <-t.C:
 		stuck.Store(file, nil)

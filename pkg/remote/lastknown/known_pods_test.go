@@ -1,6 +1,7 @@
 package lastknown
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -176,9 +177,9 @@ func TestDamagedImagesStopNothing(t *testing.T) {
 	for _, damaged := range []string{`"images": "/w=="`, `"filesystems": "CgU="`} {
 		content := `{"format": 1, "record": {"endpoint": "/x.sock", "handlers": [{"Name": "a"}]}, "sandboxes": "CgMKAXA=", ` + damaged + `}`
 		test.Must(t, os.WriteFile(path, []byte(content), 0o600))
-		s, damage := Open(path)
-		if damage == nil || !strings.Contains(damage.Error(), path) {
-			t.Errorf("%q is read: %v", damaged, damage)
+		s, damage, err := Open(path)
+		if err != nil || damage == nil || !strings.Contains(damage.Error(), path) {
+			t.Errorf("%q is read: %v, %v", damaged, damage, err)
 		}
 		// What is sound stays.
 		if got := sketch(t, s.Known); len(got) != 1 || s.record == nil || len(s.record.Handlers) != 1 {
@@ -215,7 +216,7 @@ func encoded(t testing.TB, m proto.Message) []byte {
 func opened(t *testing.T, path string) *File {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	s, damage := Open(path)
-	test.Must(t, damage)
+	s, damage, err := Open(path)
+	test.Must(t, errors.Join(damage, err))
 	return s
 }

@@ -58,20 +58,25 @@ type File struct {
 }
 
 // Open reads what was known. Of a damaged file it has the parts that are sound, and returns
-// the damage beside them.
-func Open(path string) (s *File, damage error) {
+// the damage beside them. A file that cannot be read may be sound, and must not be replaced.
+func Open(path string) (s *File, damage, err error) {
 	s = &File{Path: path, Known: &Pods{}, Images: &Images{}}
-	c, err := readState(path)
-	if c != nil {
+	c, damage := readState(path)
+	var unread *fs.PathError
+	switch {
+	case errors.As(damage, &unread):
+		return s, nil, ignoreMissing(damage)
+	case damage == nil:
 		s.record = c.Record
-		err = errors.Join(s.Images.load(c), s.Known.load(c))
+		damage = errors.Join(s.Images.load(c), s.Known.load(c))
 	}
-	if err = ignoreMissing(err); err != nil {
-		return s, fmt.Errorf("read %s: %w", path, err)
+	if damage != nil {
+		damage = fmt.Errorf("read %s: %w", path, damage)
 	}
-	return s, nil
+	return s, damage, nil
 }
 
+// readState fails with an fs.PathError if the file cannot be read.
 func readState(path string) (*saved, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

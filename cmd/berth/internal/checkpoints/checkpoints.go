@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -183,7 +184,7 @@ containers, and all that is in their environment.`,
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), form, m, output.Fields(fieldsOf(l, m, verify)))
+			return output.Encode(c.OutOrStdout(), form, m, output.Lines(linesOf(l, m, verify)))
 		},
 	}
 	output.Flag(c, &form, output.Forms...)
@@ -191,7 +192,7 @@ containers, and all that is in their environment.`,
 	return c
 }
 
-func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]string {
+func linesOf(l listedCheckpoint, m *manifest.Manifest, verified bool) (lines []string) {
 	fields := [][2]string{
 		{"pod", l.Namespace + "/" + l.Name},
 		{"sandbox", m.Sandbox},
@@ -212,7 +213,10 @@ func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]stri
 	if verified {
 		fields = append(fields, [2]string{"verified", "all files are as they were written"})
 	}
-	return fields
+	for _, f := range fields {
+		lines = append(lines, fmt.Sprintf("%-11s %s", f[0]+":", f[1]))
+	}
+	return lines
 }
 
 func checkpointRemoveCommand() *cobra.Command {

@@ -178,6 +178,15 @@ func TestCheckMissesOwnBinaries(t *testing.T) {
 	}
 }
 
+func TestExitStatusOfAMistake(t *testing.T) {
+	_, o := written(t, "x = 1\n")
+	for name, c := range map[string]*cobra.Command{"check": CheckCommand(), "config show": newConfigShowCommand()} {
+		if code, _, stderr := executed(t, c, "-c", o.File); code != commandline.Mistaken || !strings.Contains(stderr, "unknown key") {
+			t.Errorf("%s: exit status %d: %s", name, code, stderr)
+		}
+	}
+}
+
 func TestConfigDefault(t *testing.T) {
 	if code, out, _ := executed(t, ConfigCommand(), "default"); code != 0 || out != string(configs.Berth) {
 		t.Errorf("exit status %d: %s", code, out)

@@ -231,7 +231,7 @@ func editByFile(r *cli.Remote, c *cobra.Command, name, file string) error {
 
 // editable are the keys of a handler that may be edited.
 func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Setting, err error) {
-	return keys, r.With(c, func(ctx context.Context, daemon *client.Client) error {
+	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
 		if err == nil && !resp.GetHandler().GetManaged() {
 			// The daemon has the reason in its error, and changes nothing.
@@ -240,6 +240,7 @@ func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Set
 		keys = resp.GetWritten()
 		return err
 	})
+	return keys, err
 }
 
 func asLines(name string, settings []*adminv1.Setting) string {

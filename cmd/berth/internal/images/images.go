@@ -111,14 +111,19 @@ func imageListCommand() *cobra.Command {
 each has, also those that have ended. With --pulling, list the pulls that are under
 way, whoever requested them, with their progress.`,
 		Args: cobra.NoArgs,
-		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			if pulling {
-				resp, err := cri.Daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
+				resp, err := daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
 				if err != nil {
 					return err
 				}
 				return r.Print(c.OutOrStdout(), resp, pullTable(resp.GetPulls(), r.Wide()).Write)
 			}
+			cri, err := cli.ConnectCRI(ctx, daemon)
+			if err != nil {
+				return err
+			}
+			defer cri.Close()
 			all, err := listImages(ctx, cri, nil)
 			if err != nil {
 				return err

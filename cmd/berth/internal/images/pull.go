@@ -36,15 +36,20 @@ for it; the next pull resumes where it ended.`,
 		Example: "  berth image pull registry.example/app:1\n  berth image pull --handler kata registry.example/app:1\n" +
 			"  echo user:password | berth image pull --creds-file - registry.example/app:1",
 		Args: cobra.ExactArgs(1),
-		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			auth, err := cli.ReadCredentials(credentials, c.InOrStdin())
 			if err != nil {
 				return commandline.Misused(c, err)
 			}
+			cri, err := cli.ConnectCRI(ctx, daemon)
+			if err != nil {
+				return err
+			}
+			defer cri.Close()
 			begin := time.Now()
 			end := func(bool) {}
 			if !quiet {
-				end = showPull(ctx, c.ErrOrStderr(), cri.Daemon, args[0])
+				end = showPull(ctx, c.ErrOrStderr(), daemon, args[0])
 			}
 			if plainHTTP {
 				ctx = metadata.AppendToOutgoingContext(ctx, image.PlainHTTP, "true")

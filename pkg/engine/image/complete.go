@@ -46,7 +46,7 @@ func withLayers[T any](ctx context.Context, s *Store, img *catalog.Image, snapsh
 	return f()
 }
 
-// lacksLayers says whether an image is here, and a part of it is not, or is damaged.
+// lacksLayers reports whether an image is here, and a part of it is not, or is damaged.
 func (s *Store) lacksLayers(ctx context.Context, img *catalog.Image) bool {
 	ctx = disk.InNamespace(ctx)
 	if _, err := s.catalog.Get(img.ID); err != nil {

@@ -245,7 +245,7 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 	wantStored(t, s, 0, 0)
 }
 
-// isCommitted says whether a snapshot's name is that of an unpacked layer.
+// isCommitted reports whether a snapshot's name is that of an unpacked layer.
 func isCommitted(name string) bool { return strings.HasPrefix(name, disk.Overlayfs+"/sha256:") }
 
 // testContext is one for the parts of a store.

@@ -285,7 +285,7 @@ func TestIndexAndConfigurationDisagree(t *testing.T) {
 }
 
 // Modules whose configurations are the same are not the same image, whether or not the
-// configuration says that it counts them.
+// configuration reports that it counts them.
 func TestModulesOfOneConfiguration(t *testing.T) {
 	for _, counted := range []bool{false, true} {
 		reg := newTestRegistry(t)

@@ -145,7 +145,7 @@ func (s *Store) Underway(ctx context.Context) []progress.Underway {
 	return s.puller.Underway.List(disk.InNamespace(ctx), s.files.Content)
 }
 
-// Ready says whether pods can have a snapshotter (empty: the default) at this moment,
+// Ready reports whether pods can have a snapshotter (empty: the default) at this moment,
 // and if not why.
 func (s *Store) Ready(snapshotter string) error {
 	_, err := s.files.LayersOf(snapshotter)

@@ -160,7 +160,7 @@ func (c *container) keepTerminal() *os.File {
 	return c.tty
 }
 
-// alive says whether the first process runs.
+// alive reports whether the first process runs.
 func (c *container) alive() bool {
 	poll := []unix.PollFd{{Fd: int32(c.pidfd.Fd()), Events: unix.POLLIN}}
 	for {

@@ -10,12 +10,12 @@ import (
 // tasks it waits for ever: it holds their output and their exit codes.
 const DefaultPatience = 10 * time.Minute
 
-// callers is a listener that knows for how long nobody was connected: a daemon
+// callers is a listener that knows for how long no client was connected: a daemon
 // stays so while it runs.
 type callers struct {
 	net.Listener
 	patience time.Duration
-	// leave ends the process if nothing needs it, and says whether it does.
+	// leave ends the process if nothing needs it, and reports whether it does.
 	leave func() bool
 
 	mu    sync.Mutex
@@ -57,8 +57,8 @@ func (c *callers) gone() {
 	}
 }
 
-// alone is called when nobody has been connected for long. Somebody who comes now
-// is told by his first call that this process ends.
+// alone is called when no client has been connected for long. One that connects now
+// gets the end of this process as the error of its first call.
 func (c *callers) alone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

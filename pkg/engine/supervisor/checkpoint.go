@@ -75,7 +75,7 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 }
 
 const (
-	// criuSettles is how long a CRIU that nobody waits for may stay inside of the container:
+	// criuSettles is how long a CRIU that no call waits for may stay inside of the container:
 	// killed before that, it damages the processes that it is inside of.
 	criuSettles = 10 * time.Second
 	// criuSettlePoll is how often it is looked for meanwhile.

@@ -209,8 +209,7 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 }
 
 // ownKernelGrace is how much longer a runtime with a kernel of its own may take
-// for an exec that nobody wants any more. What it has told that kernel to start is
-// known to nobody but itself: killed, it would leave that running.
+// for an exec that was given up. Only the runtime knows what it had that kernel start: killed, it would leave that running.
 const ownKernelGrace = 10 * time.Second
 
 // outlive returns a context that ends some time after ctx does, and at once with

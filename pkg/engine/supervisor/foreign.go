@@ -172,7 +172,7 @@ func (s *Supervisor) takeOverForeign(j journal.Task) {
 	}
 }
 
-// takeForeignStdin journals whether somebody is attached with whom stdin ends,
+// takeForeignStdin journals whether a client is attached with whom stdin ends,
 // and returns what was journaled before.
 func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err error) {
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 
 // launch is a call of the runtime that starts a process: the first one of a
 // container, or an exec. What is opened for the process belongs to the launch until
-// somebody takes it.
+// it is taken over.
 type launch struct {
 	call    *runtimecall.Call
 	pidFile string
@@ -69,7 +69,7 @@ func (l *launch) close() {
 	l.discard()
 }
 
-// discard closes what nobody has taken.
+// discard closes what was not taken over.
 func (l *launch) discard() {
 	if l.taken {
 		return

@@ -92,7 +92,7 @@ func (t *task) hostProcess() processes.Process {
 	return t.journal.Process
 }
 
-// claimOOM says whether a member that was killed may have been so for want of
+// claimOOM reports whether a member that was killed may have been so for want of
 // memory: the kernel killed a process of its sandbox's cgroup since it runs, which
 // is excused to the others. gVisor goes on without a process that was lent to one
 // of its own, and kills only that.
@@ -192,7 +192,7 @@ func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
 	return pids, nil
 }
 
-// stats returns statistics that no cgroup of this host tells.
+// stats returns statistics that no cgroup of this host has.
 func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
 	if !k.task.journal.Options.OwnKernel {
 		return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
@@ -204,7 +204,7 @@ func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
 	return runsc.Stats(out)
 }
 
-// finishedWithin says whether a signal failed because there is nobody left to
+// finishedWithin reports whether a signal failed because there is nobody left to
 // take it, which runsc tells in words only.
 func finishedWithin(err error) bool {
 	if runtimecall.IsUnknown(err) {
@@ -229,7 +229,7 @@ func (t *task) isMember() bool {
 	return t.journal.Member
 }
 
-// waits tells by the error of a signal whether the sandbox still waits for containers that
+// waits reports by the error of a signal whether the sandbox still waits for containers that
 // are restored with this one: none of them has a process then.
 func (k *ownKernel) waits(err error) bool {
 	var failed *runtimecall.Error
@@ -255,13 +255,13 @@ func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	return errFinished
 }
 
-// startPoll is the pause between two looks for what an exec's process says.
+// startPoll is the pause between two looks at the files of an exec.
 const startPoll = 10 * time.Millisecond
 
 // awaitExec takes what came of an exec's call and waits on where the runtime gave up.
 // runsc starts a child that starts the exec, and waits for that no longer than ten
 // seconds, which a busy node may need. It then fails without a word and leaves the
-// child at its work, so that the exec would run and nobody know of it.
+// child at its work, so that the exec would run unnoticed.
 func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) error {
 	var without *runtimecall.Error
 	if !errors.As(failed, &without) || without.Message != "" {

@@ -16,7 +16,7 @@ import (
 
 // checkpoint writes the whole sandbox, with all containers in it, into a directory, and
 // lets it go on. All of them stand still meanwhile. It ends when they go on, whatever the
-// deadline says: nobody can call the sandbox off.
+// deadline is: the sandbox cannot be called off.
 func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
 	o, err := sandboxCheckpointOptions(options)
 	if err != nil {
@@ -36,7 +36,7 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 		_, err := (&runtimecall.Call{
 			Options: &k.task.journal.Options,
 			Args:    []string{"checkpoint", "--leave-running", "--compression", o.GetCompression(), "--image-path", images, k.task.id},
-			// Nobody would know of it any more. The sandbox goes on all the same.
+			// A call without its supervisor would go unnoticed. The sandbox goes on all the same.
 			DeathSignal: unix.SIGKILL,
 		}).InvokeForever(ctx, k.task.processes)
 		return err

@@ -91,7 +91,7 @@ func readPIDFile(path string) (int, error) {
 	return pid, nil
 }
 
-// exitOf is how a process ended whose pidfd says that it has.
+// exitOf is the exit of a process whose pidfd is readable.
 func exitOf(p *processes.Set, identity processes.Process, pidfd int, child bool) journal.Exit {
 	exit := journal.Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
 	status, known := p.Collect(identity, pidfd, child)

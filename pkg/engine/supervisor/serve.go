@@ -39,7 +39,7 @@ type Config struct {
 
 // Serve takes over what a predecessor left in the directory and then serves
 // until Shutdown is called or ctx ends. Containers go on in both cases. Without
-// any, it also ends when nobody has been connected for long. If the directory is served already it fails with errdefs.ErrAlreadyExists, and has
+// any, it also ends when no client has been connected for long. If the directory is served already it fails with errdefs.ErrAlreadyExists, and has
 // touched nothing.
 //
 // It makes the process a subreaper and reaps every child of it that it does not

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// starter is how the runtime is told to make and start a container: anew, or from a
+// starter makes the call that starts a container: anew, or from a
 // checkpoint. A task is bound to one when it is created.
 type starter interface {
 	// prepare sets the command, and what belongs to it.

@@ -109,7 +109,7 @@ func (o takeover) exited(exit journal.Exit) {
 	go o.task.afterwards()
 }
 
-// interruptedStart ends a start of which nobody knows how far it came: what the
+// interruptedStart ends a start that may have come any way: what the
 // runtime has of it is removed.
 func (o takeover) interruptedStart() {
 	_ = o.task.ops.Lock(o.task.context())
@@ -194,7 +194,7 @@ func (o takeover) process(pidfd int) {
 	}
 }
 
-// lost finishes a task of which nobody knows how it ended.
+// lost finishes a task whose exit is lost.
 func (t *task) lost() {
 	t.finish(journal.Exit{
 		PID: t.journal.Process.PID, Status: processes.UnknownStatus, Unknown: true,
@@ -203,7 +203,7 @@ func (t *task) lost() {
 	t.afterwards()
 }
 
-// killInherited kills the execs of the predecessor: nobody knows them any more.
+// killInherited kills the execs of the predecessor, which have no client any more.
 func (x *execs) killInherited() {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()

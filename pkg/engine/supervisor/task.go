@@ -56,11 +56,11 @@ type task struct {
 	output   *output.Output // nil until it is started
 	oom      *cgroups.OOMCounter
 	released bool // the runtime knows it no more
-	// unstarted says that its start failed: what there is of it may be in any state.
+	// unstarted is set after its start failed: what there is of it may be in any state.
 	unstarted bool
 	deleted   bool
 
-	// writing says that its sandbox is being written, and stands still.
+	// writing is set while its sandbox is being written, and stands still.
 	writing    atomic.Bool
 	giveUpCRIU atomic.Pointer[context.CancelFunc]
 }

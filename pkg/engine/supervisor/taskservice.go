@@ -316,7 +316,7 @@ func (t *task) closeInput(execID string) error {
 	return t.save()
 }
 
-// takeInput journals whether somebody is attached with whom stdin ends, and
+// takeInput journals whether a client is attached with whom stdin ends, and
 // returns what was journaled before.
 func (t *task) takeInput(taken bool) (before bool, err error) {
 	t.mu.Lock()

@@ -113,7 +113,7 @@ func (a *Archives) preload(ctx context.Context, path string, before preloaded) (
 	return now, err
 }
 
-// has says whether all of them are there.
+// has reports whether all of them are there.
 func (a *Archives) has(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
 		_, err := a.Puller.Catalog.Get(name)

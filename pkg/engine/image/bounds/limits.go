@@ -70,7 +70,7 @@ func (e *exceeded) Unwrap() error { return errdefs.ErrInvalidArgument }
 // ErrInvalidArgument.
 func Beyond(format string, args ...any) error { return &exceeded{fmt.Sprintf(format, args...)} }
 
-// IsBeyond says whether err is one of Beyond.
+// IsBeyond reports whether err is one of Beyond.
 func IsBeyond(err error) bool {
 	_, ok := errors.AsType[*exceeded](err)
 	return ok

@@ -44,10 +44,10 @@ type ArtifactFile struct {
 	Path string
 }
 
-// DescribesArtifact says whether a manifest is none of a container image.
+// DescribesArtifact reports whether a manifest is none of a container image.
 func DescribesArtifact(m imagespec.Manifest) bool { return !images.IsConfigType(m.Config.MediaType) }
 
-// IsArtifact says whether the chain of an image (Image.ChainID) is that of an artifact.
+// IsArtifact reports whether the chain of an image (Image.ChainID) is that of an artifact.
 func IsArtifact(chain digest.Digest) bool { return strings.HasPrefix(string(chain), artifactChain) }
 
 func artifactType(m imagespec.Manifest) string { return cmp.Or(m.ArtifactType, m.Config.MediaType) }

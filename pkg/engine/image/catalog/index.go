@@ -201,7 +201,7 @@ func (x *Index) List() []*Image {
 	return slices.SortedFunc(maps.Values(x.images), func(a, b *Image) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// HasChain says whether an image consists of these layers.
+// HasChain reports whether an image consists of these layers.
 func (x *Index) HasChain(chain digest.Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

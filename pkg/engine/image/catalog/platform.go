@@ -42,7 +42,7 @@ func PlatformOf(d *handler.Definition) Platform {
 	return NodePlatform
 }
 
-// takes says whether images of such a kind are wanted.
+// takes reports whether images of such a kind are wanted.
 func (p Platform) takes(kind Platform) bool { return p == AnyPlatform || p == kind }
 
 // KindOf is NodePlatform or WasmPlatform, as the image was built for.
@@ -90,7 +90,7 @@ func (p Platform) Matcher() platforms.MatchComparer {
 // of them are called modules for wasi: engines tell them apart by what is in the module.
 var modules = platforms.Ordered(platforms.MustParse("wasi/wasm"), platforms.MustParse("wasip1/wasm"), platforms.MustParse("wasip2/wasm"))
 
-// IsWasm says whether an image has modules. Shims go by the architecture alone.
+// IsWasm reports whether an image has modules. Shims go by the architecture alone.
 func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
 
 // eitherMatcher prefers what the first matches.

@@ -40,7 +40,7 @@ type Rootfs struct {
 	Snapshotter string
 }
 
-// Use says that an owner needs the layers of a chain in a snapshotter.
+// Use reports that an owner needs the layers of a chain in a snapshotter.
 type Use struct {
 	// Owner is a container id. It may use several chains.
 	Owner   string

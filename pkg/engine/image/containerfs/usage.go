@@ -190,7 +190,7 @@ type measured struct {
 	cost time.Duration
 }
 
-// stale says whether a figure should be counted again.
+// stale reports whether a figure should be counted again.
 func (m measured) stale(now time.Time) bool {
 	return now.Sub(m.at) > max(minMeasureAge, measureShare*m.cost)
 }

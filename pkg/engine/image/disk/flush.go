@@ -62,7 +62,7 @@ func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 	return id, []snapshots.Opt{snapshots.WithLabels(map[string]string{unpackLabel: id})}, nil
 }
 
-// End says that no more layers of an unpacking come. Those of one that failed may be
+// End reports that no more layers of an unpacking come. Those of one that failed may be
 // others' by now.
 func (f *Flusher) End(id string) {
 	f.mu.Lock()
@@ -178,7 +178,7 @@ func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 	return f.lost
 }
 
-// gone says that a snapshotter has no layers any more of earlier boots that may not be
+// gone reports that a snapshotter has no layers any more of earlier boots that may not be
 // whole. After the last one their marks go.
 func (f *Flusher) gone(snapshotter string) error {
 	f.mu.Lock()

@@ -170,7 +170,7 @@ func (p *Proxied) FellBehind() bool {
 	return true
 }
 
-// HasAnswered says whether it was brought up to date once.
+// HasAnswered reports whether it was brought up to date once.
 func (p *Proxied) HasAnswered() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

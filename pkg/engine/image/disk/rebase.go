@@ -69,7 +69,7 @@ func (r *rebases) ParentOf(dir string) string {
 	return ""
 }
 
-// coming says whether a layer is being unpacked, until changed.
+// coming reports whether a layer is being unpacked, until changed.
 func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -88,7 +88,7 @@ func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Prog
 }
 
 // attempt brings in what is missing of an image, and makes it known. After an error
-// again says that the reason may be what an interrupted pull has left, or what was damaged
+// again reports that the reason may be what an interrupted pull has left, or what was damaged
 // since: any registry can have sent the beginning of a layer.
 func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descriptor, f *registry.Fetcher) (_ *catalog.Image, again bool, err error) {
 	names, err := catalog.RecordNames(p.Name, target.Digest)

@@ -140,7 +140,7 @@ func (f pullFailure) hostsAdvice() string {
 	return fmt.Sprintf("write %s/%s/hosts.toml", cmp.Or(f.hostsDir, "<registry hosts directory>"), f.host)
 }
 
-// wasInterrupted says whether a pull ended, for cause if that is not nil, before all
+// wasInterrupted reports whether a pull ended, for cause if that is not nil, before all
 // was there, and not because of what was there.
 func wasInterrupted(cause, err error) bool {
 	if disk.IsNoSpace(err) || bounds.IsBeyond(err) {
@@ -170,7 +170,7 @@ func isUnknownHost(err error) bool {
 	return ok && dns.IsNotFound
 }
 
-// isNetwork says whether a connection failed. An error of the kernel about a file is none,
+// isNetwork reports whether a connection failed. An error of the kernel about a file is none,
 // though its type has the methods of net.Error, nor is a URL that cannot be read.
 func isNetwork(err error) bool {
 	if u, ok := errors.AsType[*url.Error](err); ok {

@@ -222,7 +222,7 @@ type pace struct {
 	slow    bool // there was a window that was
 }
 
-// wait says that somebody waits for bytes from now on, until they call tooSlow.
+// wait reports that somebody waits for bytes from now on, until they call tooSlow.
 func (p *pace) wait(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,7 +33,7 @@ func Read(bundle string) Facts {
 	return f
 }
 
-// IsMember says whether the container joins the sandbox of another one, by the
+// IsMember reports whether the container joins the sandbox of another one, by the
 // annotations of containerd and CRI-O that runsc follows.
 func (f Facts) IsMember() bool {
 	return f.Annotations["io.kubernetes.cri.container-type"] == "container" ||

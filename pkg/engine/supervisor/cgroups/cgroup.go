@@ -83,7 +83,7 @@ func At(all []Hierarchy, where string) Cgroup {
 	return locateCgroup(all, nil, at, where)
 }
 
-// locateCgroup says where a container's processes are. They have a cgroup of
+// locateCgroup returns where a container's processes are. They have a cgroup of
 // their own where that differs from ours. A process that has exited already is
 // in no cgroup of version 1 any more; then what the spec asked for is taken,
 // where that exists.

@@ -61,7 +61,7 @@ func (c Cgroup) killRound(leader, session int, outputs map[string]bool) int {
 	return killed
 }
 
-// belongs says whether a process is in the session of an exec, or in the
+// belongs reports whether a process is in the session of an exec, or in the
 // session or process group of its leader, or descends from that.
 func belongs(pid, leader, session int, all map[int]procfs.Stat) bool {
 	if leader <= 1 {
@@ -84,7 +84,7 @@ func belongs(pid, leader, session int, all map[int]procfs.Stat) bool {
 	return false
 }
 
-// holds says whether a process has one of the files open, by what the links in
+// holds reports whether a process has one of the files open, by what the links in
 // /proc say: to look at the files themselves would wait for a dead mount.
 func holds(pid int, files map[string]bool) bool {
 	if len(files) == 0 {

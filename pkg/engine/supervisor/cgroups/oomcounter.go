@@ -91,7 +91,7 @@ func (o *OOMCounter) read() {
 	}
 }
 
-// Killed says whether there was such a kill until now.
+// Killed reports whether there was such a kill until now.
 func (o *OOMCounter) Killed() bool {
 	if o == nil {
 		return false
@@ -120,7 +120,7 @@ func (o *OOMCounter) Count() uint64 {
 	return o.seen
 }
 
-// SetExcuse says how many kills are none of this container's.
+// SetExcuse sets how many kills are none of this container's.
 func (o *OOMCounter) SetExcuse(n uint64) {
 	if o == nil {
 		return

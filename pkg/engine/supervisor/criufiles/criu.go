@@ -32,7 +32,7 @@ const (
 	// another node has others for.
 	stdioFile = "stdio.json"
 	// ConfigAnnotation names, in a container's configuration, a file that the runtime
-	// passes on to CRIU. crun is not told of one: see supervised.CRIUConfig.
+	// passes on to CRIU. crun passes none on: see supervised.CRIUConfig.
 	ConfigAnnotation = "org.criu.config"
 	// maxStdioFile bounds it: anybody may have written it.
 	maxStdioFile = 4096
@@ -57,7 +57,7 @@ func Config(runtime, bundleDir, images string, openTCP bool) ([]byte, error) {
 	return append(RestoreConfig(system, JoinedNamespaces(bundle.Read(bundleDir))), PipesConfig(pipes)...), nil
 }
 
-// JoinedNamespaces are those of the pod that CRIU must be told to join; runtimes tell it of the
+// JoinedNamespaces are those of the pod that CRIU must join by its configuration; runtimes pass on the
 // others.
 func JoinedNamespaces(bundle bundle.Facts) map[string]string {
 	joined := map[string]string{}
@@ -69,7 +69,7 @@ func JoinedNamespaces(bundle bundle.Facts) map[string]string {
 	return joined
 }
 
-// SystemConfig is what the node's administrator says to CRIU for a runtime.
+// SystemConfig is the configuration of CRIU that the node's administrator has for a runtime.
 func SystemConfig(runtime string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +137,7 @@ func RestoreConfig(system []byte, namespaces map[string]string) []byte {
 	return append(out.Bytes(), '\n')
 }
 
-// PipesConfig tells it of pipes, as the images name them, that are descriptors of CRIU itself.
+// PipesConfig maps pipes, as the images name them, to descriptors of CRIU itself.
 func PipesConfig(pipes map[int]string) []byte {
 	var out []byte
 	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
@@ -184,7 +184,7 @@ func ReadPipes(images string) (map[int]string, error) {
 	return pipes, nil
 }
 
-// isCRIUFile knows the names that PipesOf makes: whatever else a file says must not become a
+// isCRIUFile knows the names that PipesOf makes: nothing else in a file may become a
 // line of configuration.
 func isCRIUFile(name string) bool {
 	inside, ok := strings.CutPrefix(name, "file[")
@@ -199,12 +199,12 @@ func isHex(s string) bool {
 	return s != "" && len(s) <= 16 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// HasSysVIPC says whether there are System V objects in a directory of CRIU's images. They are
+// HasSysVIPC reports whether there are System V objects in a directory of CRIU's images. They are
 // the pod's, but CRIU can make them only in a namespace that it makes with them.
 func HasSysVIPC(images string) (bool, error) {
 	files, err := os.ReadDir(images)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // CRIU says so
+		return false, nil // CRIU reports it
 	}
 	if err != nil {
 		return false, err
@@ -231,7 +231,7 @@ func isSysVIPC(file string) bool {
 	})
 }
 
-// RestoreArgs are the runtime's. One that is not told of a file for CRIU is crun, which joins
+// RestoreArgs are the runtime's. One without a file for CRIU is crun, which joins
 // the pod's namespaces itself; runc does not know the flag that it needs.
 func RestoreArgs(images, work string, terminal, told bool) []string {
 	args := []string{"restore", "--image-path", images, "--work-path", work, "--ext-unix-sk", "--file-locks"}
@@ -271,7 +271,7 @@ func CheckpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
 	return append(args, id)
 }
 
-// ExplainCheckpoint adds what CRIU itself says, in the directory that it worked in:
+// ExplainCheckpoint adds the error that CRIU logged, in the directory that it worked in:
 // runtimes, and shims, only say that it failed.
 func ExplainCheckpoint(err error, workPath string) error {
 	return explainCRIU(err, filepath.Join(workPath, "dump.log"))
@@ -292,8 +292,8 @@ func explainCRIU(err error, logFile string) error {
 	return err
 }
 
-// errorsOf finds in CRIU's log the error before the last, which only says that
-// it failed.
+// errorsOf finds in CRIU's log the error before the last, which is only
+// that it failed.
 func errorsOf(log []byte) string {
 	var last string
 	for line := range bytes.Lines(log) {

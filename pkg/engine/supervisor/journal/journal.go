@@ -23,8 +23,8 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// TaskState is how far a task has come, as its journal says. That a process has
-// exited is not in it: that is what ReadExit tells.
+// TaskState is how far a task has come, by its journal. That a process has
+// exited is not in it: ReadExit has that.
 type TaskState string
 
 const (
@@ -49,9 +49,9 @@ type Task struct {
 	Stdout   string    `json:"stdout,omitempty"`
 	Stderr   string    `json:"stderr,omitempty"`
 	Options  Options   `json:"options,omitzero"`
-	// StdinClosed says that CloseIO was called: nobody may open it again.
+	// StdinClosed is set by CloseIO: stdin is never opened again.
 	StdinClosed bool `json:"stdinClosed,omitempty"`
-	// StdinTaken says that somebody is attached with whom stdin ends. A successor
+	// StdinTaken is set while a client is attached with whom stdin ends. A successor
 	// does not have him, and closes it.
 	StdinTaken bool `json:"stdinTaken,omitempty"`
 	// Checkpoint is the directory that it is restored from when it starts; empty for one
@@ -63,19 +63,19 @@ type Task struct {
 	Execs map[string]processes.Process `json:"execs,omitempty"`
 	// Cgroup is where the container's processes are.
 	Cgroup cgroups.Cgroup `json:"cgroup,omitzero"`
-	// OwnPIDs says that the first process is pid 1 of a namespace of its own.
+	// OwnPIDs is set if the first process is pid 1 of a namespace of its own.
 	OwnPIDs bool `json:"ownPIDs,omitempty"`
-	// Member says that it runs in the sandbox of another container of a kernel
+	// Member is set if it runs in the sandbox of another container of a kernel
 	// of its own: Process is then that sandbox's.
 	Member bool `json:"member,omitempty"`
 	// ExcusedOOM counts the out-of-memory kills in a member's cgroup, which is the
 	// sandbox's, that are none of its own.
 	ExcusedOOM uint64 `json:"excusedOOM,omitempty"`
-	// Paused says that it may stand still.
+	// Paused is set while it may stand still.
 	Paused bool `json:"paused,omitempty"`
 	// Writer is the runtime, and leads the process group, that writes a checkpoint of it.
 	Writer processes.Process `json:"writer,omitzero"`
-	// MountedRootfs says that the root filesystem was mounted here.
+	// MountedRootfs is set if the supervisor mounted the root filesystem.
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }
 
@@ -113,9 +113,9 @@ type Exit struct {
 	Status uint32 `json:"status"`
 	// ExitedAt is when the end was seen, in nanoseconds since 1970.
 	ExitedAt int64 `json:"exitedAt"`
-	// OOM says that the kernel killed a process of the container for memory.
+	// OOM is set if the kernel killed a process of the container for memory.
 	OOM bool `json:"oom,omitempty"`
-	// Unknown says that the process is gone and nobody can tell its code.
+	// Unknown is set if the process is gone and its exit code is lost.
 	Unknown bool `json:"unknown,omitempty"`
 	// Why is for the user, where the status does not say it.
 	Why string `json:"why,omitempty"`
@@ -213,7 +213,7 @@ const InheritEnv = "BERTH_SHIM_INHERIT"
 // means none.
 type Inherited struct {
 	// Pidfd is of the task's first process. One that was opened while the
-	// process lived tells its exit code also after it was reaped.
+	// process lived has its exit code also after it was reaped.
 	Pidfd int `json:"pidfd,omitempty"`
 	// TTY is the master of its terminal.
 	TTY int `json:"tty,omitempty"`

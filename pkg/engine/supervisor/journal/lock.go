@@ -83,7 +83,7 @@ func Holder(dir string) (pid int, known bool) {
 	return pid, err == nil
 }
 
-// Served tells whether a process serves dir, and its pid ("unknown" for a moment
+// Served reports whether a process serves dir, and its pid ("unknown" for a moment
 // while it starts). It must not be asked while a supervisor is being started
 // there: it takes the lock to find out.
 func Served(dir string) (pid string, yes bool, err error) {

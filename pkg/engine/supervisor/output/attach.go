@@ -55,7 +55,7 @@ type attachment struct {
 	arming sync.Mutex
 }
 
-// InputEnd says what follows when all of an attachment's input was handed on.
+// InputEnd is what follows when all of an attachment's input was handed on.
 type InputEnd struct {
 	Detach     bool   // also while there is output to come
 	CloseStdin func() // or nil
@@ -271,8 +271,8 @@ func (at *attachment) carryInput(to *os.File) {
 	}
 }
 
-// close ends the streams, and detaches once the reader has read the rest. Nobody
-// may send to it any more.
+// close ends the streams, and detaches once the reader has read the rest. Nothing
+// may be sent to it any more.
 func (at *attachment) close() {
 	for _, s := range at.streams {
 		s.end()

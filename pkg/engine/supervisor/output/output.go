@@ -136,7 +136,7 @@ func (o *Output) copy(s Source) {
 // chunkReader returns a function that waits until something can be read and
 // only then takes a buffer, which the caller gives back. It returns 0 at the
 // end, which for a terminal is an error (EIO). With writerComes a FIFO that
-// nobody has opened for writing yet is not taken for one that has ended.
+// is not open for writing yet is not taken for one that has ended.
 func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -146,7 +146,7 @@ func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 		chunk []byte
 		n     int
 	)
-	// It must read before it waits: what was readable before is not told again.
+	// It must read before it waits: the poller does not report again what was readable before.
 	attempt := func(fd uintptr) bool {
 		chunk = buffers.get()
 		for {
@@ -174,12 +174,12 @@ func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 	}
 }
 
-// hadWriter says whether a FIFO at its end has had a writer since it was opened.
+// hadWriter reports whether a FIFO at its end has had a writer since it was opened.
 func hadWriter(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		_, err := unix.Poll(p, 0)
-		if errors.Is(err, unix.EINTR) { // by a signal of Go's scheduler: it says nothing
+		if errors.Is(err, unix.EINTR) { // by a signal of Go's scheduler
 			continue
 		}
 		return err != nil || p[0].Revents&unix.POLLHUP != 0

@@ -14,7 +14,7 @@ import (
 // that the kernel spares. runc gives containers the score of their spec, but crun's execs
 // have the one that crun was started with, and before 1.9 also containers whose score is
 // 0; and while it makes a container, a runtime is in its cgroup, where the kernel must
-// find somebody to kill. Nobody else may fork meanwhile.
+// find a process to kill. Nothing else may fork meanwhile.
 func assumeScore(score *int) (restore func(), err error) {
 	if score == nil {
 		return func() {}, nil
@@ -27,7 +27,7 @@ func assumeScore(score *int) (restore func(), err error) {
 		return func() {}, nil
 	}
 	if err := procfs.SetOOMScore(os.Getpid(), *score); err != nil {
-		// The runtime says better what it may not set, if it tries.
+		// The runtime's own error is better, if it tries to set one.
 		return func() {}, nil //nolint:nilerr // see above
 	}
 	return func() {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// IsFirstOfNamespace says whether a process is pid 1 of a pid namespace of its
+// IsFirstOfNamespace reports whether a process is pid 1 of a pid namespace of its
 // own, with which all others of the container end.
 func IsFirstOfNamespace(pid int) bool {
 	b, err := os.ReadFile(procfs.Path(pid, "status"))

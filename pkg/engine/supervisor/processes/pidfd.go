@@ -30,7 +30,7 @@ func Open(p Process) (int, error) {
 	return fd, nil
 }
 
-// IsAnother says that a pidfd is of a process that lives and is not p: who opened it knew
+// IsAnother reports that a pidfd is of a process that lives and is not p: who opened it knew
 // no more than the pid, which had another process by then.
 func IsAnother(pidfd int, p Process) bool {
 	if p.StartTime == 0 {
@@ -104,10 +104,10 @@ func decodeStatus(raw int32) uint32 {
 	return uint32(ws.ExitStatus())
 }
 
-// errNoExit says that nobody can tell how a process ended, perhaps not yet.
+// errNoExit is that the exit of a process is unknown, perhaps only for now.
 var errNoExit = errors.New("the exit code is unknown")
 
-// foreignExit tells how a process ended that is no child of this one: while it
+// foreignExit returns the exit of a process that is no child of this one: while it
 // is a zombie by /proc, after that by what the kernel (since 6.15) keeps for
 // those who hold a pidfd.
 func foreignExit(fd int, p Process) (uint32, error) {

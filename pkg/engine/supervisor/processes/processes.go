@@ -28,11 +28,11 @@ import (
 //
 // As a subreaper this process also inherits the orphans of its containers and
 // of runtimes that died. They must be reaped without taking away an exit that
-// somebody waits for, so every fork and every adoption goes through here:
+// a call waits for, so every fork and every adoption goes through here:
 //
-//   - known are the children that somebody waits for; they are never touched.
+//   - known are the children that a call waits for; they are never touched.
 //   - A runtime call that may leave a child behind (the container) is a launch.
-//     A zombie that nobody knows may be such a child that died before its
+//     An unknown zombie may be such a child that died before its
 //     launch could say its pid. It is reaped once every launch has ended that
 //     was under way when it was first seen and had begun before it did, because
 //     no other can be its.
@@ -305,7 +305,7 @@ func (p *Set) settle(container string) {
 	}
 }
 
-// speaksOf says whether a command line has the id of a container as an argument or in
+// speaksOf reports whether a command line has the id of a container as an argument or in
 // one: runsc's gofer has it in the path of the bundle.
 func speaksOf(line, container string) bool {
 	const more = "_.-" // in an id, beside letters and digits
@@ -342,7 +342,7 @@ func (p *Set) sweep() {
 	p.sweepLater()
 }
 
-// reapOrphan reaps a zombie if it is nobody's.
+// reapOrphan reaps a zombie if no call waits for it.
 func (p *Set) reapOrphan(pid int) bool {
 	if !p.isOrphan(pid) {
 		return false
@@ -363,7 +363,7 @@ func bootTicks() uint64 {
 	return uint64(now.Sec)*perSecond + uint64(now.Nsec)*perSecond/uint64(time.Second)
 }
 
-// isOrphan says whether a zombie is nobody's for certain.
+// isOrphan reports whether no call can wait for a zombie.
 func (p *Set) isOrphan(pid int) bool {
 	if _, ok := p.known[pid]; ok {
 		return false
@@ -455,7 +455,7 @@ const (
 	exitPause = 5 * time.Millisecond
 )
 
-// Collect returns how a process ended whose pidfd says that it has, if that can be known.
+// Collect returns the exit of a process whose pidfd is readable, if that can be known.
 func (p *Set) Collect(identity Process, pidfd int, child bool) (status uint32, known bool) {
 	if child {
 		if status, err := p.Reap(identity.PID, pidfd); err == nil {

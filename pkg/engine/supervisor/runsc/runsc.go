@@ -21,7 +21,7 @@ type Locks struct{ root, sandbox string }
 
 // LocksOf finds the sandbox of a container by the name of its own lock file,
 // <container>_sandbox:<sandbox>.lock. A delete that failed half way may have
-// removed it; then the container's bundle says what sandbox it was in.
+// removed it; then the container's bundle has the sandbox that it was in.
 func LocksOf(o *journal.Options, id, bundleDir string) Locks {
 	if !o.OwnKernel {
 		return Locks{}

@@ -48,7 +48,7 @@ func (r *invocation) lostCRIU() <-chan struct{} {
 	return lost
 }
 
-// hasDeadCRIU says whether a process has a child that was CRIU, has ended, and is not reaped.
+// hasDeadCRIU reports whether a process has a child that was CRIU, has ended, and is not reaped.
 func hasDeadCRIU(pid int) bool {
 	for _, child := range procfs.Children(pid) {
 		if stat, err := procfs.StatOf(child); err == nil && stat.Ended() && isCRIU(child) {

@@ -37,8 +37,8 @@ func IsOfPod(said string) bool {
 	})
 }
 
-// Complaint is what a runtime that failed says in a FIFO, which was opened without
-// blocking and has no other reader; empty if it says nothing.
+// Complaint is the message of a runtime that failed, in a FIFO which was opened without
+// blocking and has no other reader; empty without one.
 func Complaint(f *os.File) string { return Message(ReadWaiting(f)) }
 
 // ReadWaiting returns what a FIFO holds at the moment.
@@ -82,7 +82,7 @@ var textMessage = regexp.MustCompile(`level=(?:error|fatal)\b.*? msg=("(?:[^"\\]
 // usage begins what follows a mistake in the command line: runsc's and crun's.
 var usage = regexp.MustCompile("^(Usage:|Try `)")
 
-// Message finds in a runtime's log or stderr what it says went wrong:
+// Message finds a runtime's error in its log or stderr:
 // the last error of a JSON log, else of a text log, else the last line before a usage.
 func Message(said []byte) string {
 	var fromJSON, fromText, last string
@@ -128,7 +128,7 @@ func Shorten(s string) string {
 	return strings.ToValidUTF8(s[:half], "") + " […] " + strings.ToValidUTF8(s[len(s)-half:], "")
 }
 
-// IsUnknown says whether a runtime refused a call because it has no such
+// IsUnknown reports whether a runtime refused a call because it has no such
 // container. There is no code for it, only these words of runc, crun and runsc.
 func IsUnknown(err error) bool {
 	var e *Error

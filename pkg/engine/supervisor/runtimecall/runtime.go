@@ -51,7 +51,7 @@ type Call struct {
 	Environment []string
 	// ByCRIU is set when the runtime waits for CRIU, of which it may never hear again.
 	ByCRIU bool
-	// Begun is told which process the runtime is; the call ends if it fails.
+	// Begun gets the process of the runtime; the call ends if it fails.
 	Begun func(runtime processes.Process) error
 }
 
@@ -142,11 +142,11 @@ func Limit(o *journal.Options) time.Duration {
 	return o.CallTimeout
 }
 
-// ErrNoRuntime says that a runtime was uninstalled, or may not be executed.
+// ErrNoRuntime reports that a runtime was uninstalled, or may not be executed.
 var ErrNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
 
 // RemoveState removes what a runtime that is gone keeps of an ended container, as
-// its own delete would: nobody else knows of it, and a pod must not stay for ever
+// its own delete would: nothing else does, and a pod must not stay for ever
 // because its runtime was uninstalled.
 func RemoveState(o *journal.Options, id string) error {
 	if o.OwnKernel {
@@ -250,7 +250,7 @@ func (r *invocation) process() processes.Process {
 	return p
 }
 
-// end kills a call that takes too long or that nobody wants any more.
+// end kills a call that takes too long or was given up.
 func (r *invocation) end() {
 	r.kill()
 	select {

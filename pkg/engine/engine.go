@@ -225,12 +225,9 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	})
 	e.Calls = events.Calls{Broker: e.broker, Log: log.G(p.Pods.Background)}
 	e.imageCalls = image.NewService(p.Images)
-	e.api, err = containerdapi.New(p.Pods.Background, containerdapi.Deps{
+	e.api = containerdapi.New(containerdapi.Deps{
 		Pods: p.Pods, Images: p.Images, Stats: e.Stats, Events: e.agents, OOM: p.Pods.Index.NoteOOM, Version: c.Version, Revision: c.Revision,
 	})
-	if err != nil {
-		return err
-	}
 	p.Sessions, err = session.New(p.Pods, p.Binaries, p.Tasks, p.Shims, c.Streaming)
 	e.sessionCalls = p.Sessions
 	return err

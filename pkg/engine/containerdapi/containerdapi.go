@@ -50,23 +50,14 @@ type Deps struct {
 
 // Server serves the API. Serve may be called several times.
 type Server struct {
-	deps     Deps
-	streams  *streams
-	services []registerer
+	deps Deps
 }
 
 // registerer is a service of containerd's own packages.
 type registerer interface{ Register(*grpc.Server) error }
 
-// New puts the services together.
-func New(ctx context.Context, d Deps) (*Server, error) {
-	opened := newStreams()
-	services, err := containerdServices(ctx, d, opened)
-	if err != nil {
-		return nil, fmt.Errorf("containerd API: %w", err)
-	}
-	return &Server{deps: d, streams: opened, services: services}, nil
-}
+// New returns a server of d.
+func New(d Deps) *Server { return &Server{deps: d} }
 
 const (
 	// maxMessage is containerd's own bound of messages, in bytes.
@@ -79,9 +70,9 @@ const (
 
 // Serve answers on l until ctx ends, and closes l. The options come first.
 func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options ...grpc.ServerOption) error {
-	server, err := s.server(to, options)
+	server, err := s.server(ctx, to, options)
 	if err != nil {
-		return errors.Join(err, l.Close())
+		return errors.Join(fmt.Errorf("containerd API: %w", err), l.Close())
 	}
 	defer context.AfterFunc(ctx, server.Stop)()
 	// A client without end of connections must not take the descriptors of the daemon.
@@ -91,13 +82,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options
 	return nil
 }
 
-func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server, error) {
+func (s *Server) server(ctx context.Context, to Audience, options []grpc.ServerOption) (*grpc.Server, error) {
 	gate := newGate(to)
 	server := grpc.NewServer(append(options,
 		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 	)...)
-	for _, service := range s.services {
+	opened := newStreams() // no audience reaches, or takes the place of, another's
+	services, err := containerdServices(ctx, s.deps, opened)
+	if err != nil {
+		return nil, err
+	}
+	for _, service := range services {
 		if err := service.Register(server); err != nil {
 			return nil, err
 		}
@@ -110,7 +106,7 @@ func (s *Server) server(to Audience, options []grpc.ServerOption) (*grpc.Server,
 	tasksapi.RegisterTasksServer(server, &taskService{view: seen, stats: s.deps.Stats})
 	eventsapi.RegisterEventsServer(server, &eventService{broker: s.deps.Events, oom: s.deps.OOM})
 	diffapi.RegisterDiffServer(server, diffapi.UnimplementedDiffServer{})
-	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: s.streams})
+	transferapi.RegisterTransferServer(server, &transferService{images: s.deps.Images, streams: opened})
 	healthapi.RegisterHealthServer(server, health.NewServer())
 	return server, nil
 }

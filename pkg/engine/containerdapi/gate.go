@@ -244,7 +244,7 @@ var idle = map[string]bool{
 
 // borrowedLogs are services of containerd's packages that log each failure which they
 // also answer: a client could fill the journal with them.
-var borrowedLogs = []string{"/containerd.services.content.", "/containerd.services.snapshots.", "/containerd.services.leases.", "/containerd.services.introspection."}
+var borrowedLogs = []string{"/containerd.services.content.", "/containerd.services.snapshots.", "/containerd.services.leases.", "/containerd.services.introspection.", "/containerd.services.streaming."}
 
 // noLog takes what nobody is to read.
 var noLog = func() *log.Entry {

@@ -31,14 +31,15 @@ import (
 )
 
 // served is a server with a client, in the namespace of Kubernetes.
-func served(t *testing.T) (context.Context, *grpc.ClientConn) {
+func served(t *testing.T) (context.Context, *grpc.ClientConn) { return newServer(t).served(t, Agents) }
+
+func (s *Server) served(t *testing.T, to Audience) (context.Context, *grpc.ClientConn) {
 	t.Helper()
-	s := newServer(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	l := test.Value(net.Listen("unix", socket))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l, Agents, observe.NewContainerd(nil).ServerOptions()...) }()
+	go func() { ended <- s.Serve(ctx, l, to, observe.NewContainerd(nil).ServerOptions()...) }()
 	t.Cleanup(func() {
 		cancel()
 		test.Check(t, <-ended)
@@ -61,6 +62,15 @@ func openStream(ctx context.Context, t *testing.T, c *grpc.ClientConn, id string
 	test.Must(t, stream.Send(packed(t, &streamingapi.StreamInit{ID: id})))
 	test.Must(t, test.Err(stream.Recv()))
 	return stream
+}
+
+// A shim and an agent may give their streams the same name.
+func TestStreamsOfEachAudience(t *testing.T) {
+	s := newServer(t)
+	for _, to := range []Audience{Agents, Shims} {
+		ctx, c := s.served(t, to)
+		openStream(ctx, t, c, "export")
+	}
 }
 
 // gRPC panics, in no goroutine of a call, if two receive on one stream.
@@ -144,10 +154,10 @@ func TestMistakesAreNotLogged(t *testing.T) {
 	var mu sync.Mutex
 	logger, out, level := log.L.Logger, log.L.Logger.Out, log.L.Logger.GetLevel()
 	logger.SetOutput(lockedWriter{&mu, &written})
-	logger.SetLevel(log.InfoLevel)
+	logger.SetLevel(log.DebugLevel)
 	t.Cleanup(func() { logger.SetOutput(out); logger.SetLevel(level) })
 	ctx, c := served(t)
-	for range 50 {
+	for i := range 50 {
 		w := test.Value(contentapi.NewContentClient(c).Write(ctx))(t)
 		_ = w.Send(&contentapi.WriteContentRequest{Action: contentapi.WriteAction_COMMIT, Ref: "x", Expected: "sha256:nonsense"})
 		test.Fails(t, test.Err(w.Recv()), "nonsense is written")
@@ -157,10 +167,13 @@ func TestMistakesAreNotLogged(t *testing.T) {
 		if _, err := contentapi.NewContentClient(c).Update(ctx, &contentapi.UpdateRequest{}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("content without anything: %v", err)
 		}
+		stream, end := context.WithCancel(ctx)
+		openStream(stream, t, c, fmt.Sprint("stream", i))
+		end()
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if lines := strings.Count(written.String(), "\n"); lines > 5 {
+	if lines := strings.Count(written.String(), "\n") - strings.Count(written.String(), "Call of the containerd API"); lines > 5 {
 		t.Errorf("%d lines:\n%.2000s", lines, written.String())
 	}
 }

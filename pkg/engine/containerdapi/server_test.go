@@ -30,7 +30,7 @@ func newServer(t *testing.T) *Server {
 	test.Must(t, err)
 	store := test.Value(image.Open(t.Context(), image.Config{Root: filepath.Join(dir, "images")}))(t)
 	t.Cleanup(func() { _ = store.Close() })
-	return test.Value(New(t.Context(), Deps{Pods: pods, Images: store, Stats: noStats{}, Events: &Broker{}, OOM: func(string) {}, Version: "1"}))(t)
+	return New(Deps{Pods: pods, Images: store, Stats: noStats{}, Events: &Broker{}, OOM: func(string) {}, Version: "1"})
 }
 
 type noStats struct{}
@@ -42,7 +42,7 @@ func (noStats) ContainerStats(context.Context, *runtimeapi.ContainerStatsRequest
 // Each method of each service is decided on: one that a newer API brings is not let
 // through by chance.
 func TestEveryMethodHasAKind(t *testing.T) {
-	server := test.Value(newServer(t).server(Agents, nil))(t)
+	server := test.Value(newServer(t).server(t.Context(), Agents, nil))(t)
 	var served []string
 	for service, info := range server.GetServiceInfo() {
 		for _, m := range info.Methods {

@@ -3,6 +3,7 @@ package containerdapi
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/containerd/containerd/v2/core/streaming"
@@ -25,19 +26,25 @@ func newStreams() *streams { return &streams{open: map[string]*clientStream{}} }
 func (s *streams) Register(ctx context.Context, id string, stream streaming.Stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.dropEnded()
 	if _, taken := s.open[id]; taken {
 		return fmt.Errorf("stream %.100q: %w", id, errdefs.ErrAlreadyExists)
 	}
 	if len(s.open) >= maxClientStreams {
 		return fmt.Errorf("%d streams are open; close some: %w", maxClientStreams, errdefs.ErrResourceExhausted)
 	}
-	s.open[id] = &clientStream{Stream: stream}
+	s.open[id] = &clientStream{Stream: stream, ended: ctx.Err}
 	context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.open, id)
+		s.dropEnded()
 	})
 	return nil
+}
+
+// dropEnded makes room at once: AfterFunc runs some time later. Call with mu held.
+func (s *streams) dropEnded() {
+	maps.DeleteFunc(s.open, func(_ string, stream *clientStream) bool { return stream.ended() != nil })
 }
 
 // Get implements streaming.StreamManager. A stream goes to one transfer: gRPC forbids that
@@ -45,6 +52,7 @@ func (s *streams) Register(ctx context.Context, id string, stream streaming.Stre
 func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.dropEnded()
 	stream, ok := s.open[id]
 	if !ok || stream.taken {
 		return nil, fmt.Errorf("stream %.100q: %w", id, errdefs.ErrNotFound)
@@ -57,6 +65,7 @@ func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) 
 // clientStream may be closed twice at the same time, which containerd's may not.
 type clientStream struct {
 	streaming.Stream
+	ended func() error
 	once  sync.Once
 	taken bool // guarded by streams.mu
 }

@@ -135,6 +135,25 @@ func TestImagesOfClients(t *testing.T) {
 	}
 }
 
+// ending has a client go when an image is removed.
+type ending func()
+
+func (e ending) Publish(_ context.Context, topic string, _ events.Event) error {
+	if topic == "/images/delete" {
+		e()
+	}
+	return nil
+}
+
+// A client that does not wait for the space has removed the name all the same.
+func TestRemovalWithoutWaiting(t *testing.T) {
+	ctx, cancel := context.WithCancel(disk.InNamespace(t.Context()))
+	_, s, _ := pulled(t, Config{Events: ending(cancel)}, layered(t, v1.Config{}))
+	test.Check(t, s.Clients().Images().Delete(ctx, app, images.SynchronousDelete()))
+	test.Fails(t, ctx.Err(), "the client waits")
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "a removed name")
+}
+
 // Labels of a client stay when the kubelet pulls the image again.
 func TestLabelsOfClientsStay(t *testing.T) {
 	reg, s := serve(t, Config{}, layered(t, v1.Config{}))
@@ -282,6 +301,7 @@ func TestLimitsOfClients(t *testing.T) {
 	} {
 		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
+	test.Says(t, record, "labels of")
 	test.Must(t, s.Clients().Content().Abort(ctx, "x"))
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithRandomID()))(t)
 	writeBlob(ctx, t, s.Clients().Content(), l.ID, "x")

@@ -215,34 +215,48 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 	}
 }
 
-// Who interrupts a pull does not get more entries than a whole one.
+// An interrupted pull gets no more entries than a whole one, and no fewer if a layer is lost
+// meanwhile.
 func TestEntriesOfInterruptedPulls(t *testing.T) {
-	reg := newTestRegistry(t)
-	var files [2][]file
-	for i := range files {
-		for n := range 8 {
-			files[i] = append(files[i], file{name: fmt.Sprintf("%d-%d", i, n)})
-		}
+	for name, files := range map[string][]int{"too many": {8, 8}, "lost": {4, 4, 2}} {
+		t.Run(name, func(t *testing.T) {
+			reg := newTestRegistry(t)
+			var layers []v1.Layer
+			for i, count := range files {
+				var of []file
+				for n := range count {
+					of = append(of, file{name: fmt.Sprintf("%d-%d", i, n)})
+				}
+				layers = append(layers, layer(t, of...))
+			}
+			reg.push(t, "app:1", build(t, v1.Config{}, layers...))
+			before := len(layers) - 1
+			g := newBreaking(t, reg, layers[before], 10)
+			s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxImageEntries: 12}})
+			committed := func() int {
+				_, snaps, _ := stored(t, s)
+				return len(slices.DeleteFunc(snaps, func(name string) bool { return !isCommitted(name) }))
+			}
+			reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodGet && strings.Contains(r.URL.Path, g.path) {
+					test.Eventually(t, "the other layers are unpacked", func() bool { return committed() == before })
+				}
+				return g.guard(w, r)
+			})
+			if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil || bounds.IsBeyond(err) {
+				t.Fatalf("an interrupted pull: %v", err)
+			}
+			test.Equal(t, "layers that are unpacked", committed(), before)
+			g.mend()
+			if name == "lost" {
+				test.Must(t, os.RemoveAll(s.files.Path(disk.SnapshotsDir, disk.Overlayfs, "snapshots", "1")))
+				pullImage(t, s, app)
+				return
+			}
+			test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsInvalidArgument, "max_image_entries")
+			wantStored(t, s, 0, 0)
+		})
 	}
-	last := layer(t, files[1]...)
-	reg.push(t, "app:1", build(t, v1.Config{}, layer(t, files[0]...), last))
-	g := newBreaking(t, reg, last, 10)
-	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxImageEntries: 12}})
-	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, g.path) {
-			test.Eventually(t, "the other layer is unpacked", func() bool { _, snaps, _ := stored(t, s); return slices.ContainsFunc(snaps, isCommitted) })
-		}
-		return g.guard(w, r)
-	})
-	if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil || bounds.IsBeyond(err) {
-		t.Fatalf("an interrupted pull: %v", err)
-	}
-	if _, snaps, _ := stored(t, s); len(snaps) != 1 {
-		t.Fatalf("unpacked are %v", snaps)
-	}
-	g.mend()
-	test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsInvalidArgument, "max_image_entries")
-	wantStored(t, s, 0, 0)
 }
 
 // isCommitted reports whether a snapshot's name is that of an unpacked layer.

@@ -40,7 +40,7 @@ func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wante
 		d.Wasm = IsWasm(p)
 		return d, err
 	}
-	return d, r.readConfig(ctx, m, func(config imagespec.Image) error {
+	err = r.readConfig(ctx, m, func(config imagespec.Image) error {
 		if err := checkPlatform(wanted, config.Platform); err != nil {
 			return err
 		}
@@ -52,6 +52,7 @@ func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wante
 		}
 		return nil
 	})
+	return d, err
 }
 
 // findManifest fetches indexes, from target on, down to the manifest of a platform that

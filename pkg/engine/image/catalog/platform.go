@@ -78,20 +78,31 @@ func (p Platform) String() string {
 func (p Platform) Matcher() platforms.MatchComparer {
 	switch p {
 	case WasmPlatform:
-		return modules
+		return wasmMatcher{}
 	case AnyPlatform:
-		return eitherMatcher{platforms.Default(), modules}
+		return eitherMatcher{platforms.Default(), wasmMatcher{}}
 	case NodePlatform:
 	}
 	return platforms.Default()
 }
 
-// modules are those for the interfaces that modules are built for, the preferred first. All
-// of them are called modules for wasi: engines tell them apart by what is in the module.
-var modules = platforms.Ordered(platforms.MustParse("wasi/wasm"), platforms.MustParse("wasip1/wasm"), platforms.MustParse("wasip2/wasm"))
+// wasmSystems are the interfaces that modules are built for, the preferred first. All of
+// them are called modules for wasi: engines tell them apart by what is in the module.
+var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
 
 // IsWasm reports whether an image has modules. Shims go by the architecture alone.
 func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
+
+// wasmMatcher takes any variant, unlike the matchers of package platforms.
+type wasmMatcher struct{}
+
+func (wasmMatcher) Match(p imagespec.Platform) bool {
+	return IsWasm(p) && slices.Contains(wasmSystems, p.OS)
+}
+
+func (wasmMatcher) Less(a, b imagespec.Platform) bool {
+	return slices.Index(wasmSystems, a.OS) < slices.Index(wasmSystems, b.OS)
+}
 
 // eitherMatcher prefers what the first matches.
 type eitherMatcher struct{ first, second platforms.MatchComparer }

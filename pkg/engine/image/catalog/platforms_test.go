@@ -44,6 +44,8 @@ func TestPlatformMatching(t *testing.T) {
 		{WasmPlatform, []imagespec.Platform{node, wasm("wasip2"), wasm("wasip1"), wasm("wasi")}, "wasi"},
 		{WasmPlatform, []imagespec.Platform{node, wasm("wasip2"), wasm("wasip1")}, "wasip1"},
 		{WasmPlatform, []imagespec.Platform{node, wasm("js")}, ""},
+		{WasmPlatform, []imagespec.Platform{node, {OS: "wasi", Architecture: "wasm", Variant: "v1"}}, "wasi"},
+		{AnyPlatform, []imagespec.Platform{foreign, {OS: "wasi", Architecture: "wasm", Variant: "v1"}}, "wasi"},
 		{WasmPlatform, []imagespec.Platform{{OS: "wasi", Architecture: "wasm32"}}, ""},
 		{AnyPlatform, []imagespec.Platform{wasm("wasi"), foreign, node}, runtime.GOARCH},
 		{AnyPlatform, []imagespec.Platform{foreign, wasm("wasip1")}, "wasip1"},

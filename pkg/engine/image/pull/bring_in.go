@@ -2,6 +2,7 @@ package pull
 
 import (
 	"context"
+	"math"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -59,6 +60,7 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 		err = images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target)
 	} else {
 		err = s.unpacker.Unpack(ctx, p.Layers, described, limit, handler, target)
+		limit = math.MaxInt64 // for layers that are unpacked again, which were counted
 	}
 	if err != nil {
 		return nil, err

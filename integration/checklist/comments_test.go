@@ -5,8 +5,10 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +17,13 @@ import (
 
 // see is a reference of a comment to something that is declared.
 var see = regexp.MustCompile(`\(see ([A-Za-z_][\w.]*)\)`)
+
+// Further references: to a file or directory of the repository, and to an exported name of one
+// of its packages.
+var (
+	place     = regexp.MustCompile(`(?m)(?:^|[\s("'])((?:pkg|cmd|internal|contrib|integration|proto)/[\w/-]+(?:\.go)?)`)
+	qualified = regexp.MustCompile(`\b([a-z][a-z0-9]+)\.([A-Z]\w*)\b`)
+)
 
 // A doc comment begins with the name that it stands over, and a comment refers to what is there.
 func TestCommentsNameWhatIsThere(t *testing.T) {
@@ -30,7 +39,9 @@ func TestCommentsNameWhatIsThere(t *testing.T) {
 			return err
 		}))
 	}
+	packages := map[string]bool{}
 	for _, file := range parsed {
+		packages[file.Name.Name] = true
 		ast.Inspect(file, func(n ast.Node) bool {
 			if id, ok := n.(*ast.Ident); ok {
 				declared[id.Name] = true
@@ -51,8 +62,27 @@ func TestCommentsNameWhatIsThere(t *testing.T) {
 					t.Errorf("%s: %s is not declared", files.Position(group.Pos()), m[1])
 				}
 			}
+			for _, m := range qualified.FindAllStringSubmatch(group.Text(), -1) {
+				if packages[m[1]] && !declared[m[2]] && !importsOther(file, m[1]) {
+					t.Errorf("%s: %s is not declared", files.Position(group.Pos()), m[0])
+				}
+			}
+			for _, m := range place.FindAllStringSubmatch(group.Text(), -1) {
+				_, err := os.Stat(filepath.Join(top, m[1]))
+				if _, cluster := os.Stat(filepath.Join(top, "contrib/cluster", m[1])); err != nil && cluster != nil {
+					t.Errorf("%s: %s is not there", files.Position(group.Pos()), m[1])
+				}
+			}
 		}
 	}
+}
+
+// importsOther is whether a file imports a package of that name which is not of this repository.
+func importsOther(file *ast.File, name string) bool {
+	return slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool {
+		path := strings.Trim(i.Path.Value, `"`)
+		return filepath.Base(path) == name && !strings.HasPrefix(path, "github.com/berth-cri/berth/")
+	})
 }
 
 // documented is the name that the comment of a declaration is about, and the comment; groups

@@ -21,7 +21,7 @@ import (
 
 // placesOfPods is every place of a pod's life.
 var placesOfPods = []string{
-	failpoint.SandboxReserved, failpoint.SandboxPinned, failpoint.SandboxNetworked, failpoint.SandboxShimStarted, failpoint.SandboxReady,
+	failpoint.SandboxReserved, failpoint.SandboxNamespaces, failpoint.SandboxNetworked, failpoint.SandboxShimStarted, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
 	failpoint.ContainerStopped, failpoint.ContainerErased, failpoint.SandboxStopped, failpoint.SandboxErased,
 }
@@ -30,7 +30,7 @@ var placesOfPods = []string{
 // or is on record as whole, and nothing that was half made.
 var survivors = map[string]string{
 	failpoint.SandboxReserved:    "",
-	failpoint.SandboxPinned:      "",
+	failpoint.SandboxNamespaces:  "",
 	failpoint.SandboxNetworked:   "",
 	failpoint.SandboxShimStarted: "",
 	failpoint.SandboxReady:       "SANDBOX_READY",

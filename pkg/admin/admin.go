@@ -50,9 +50,13 @@ type Lifecycle interface {
 	Uncordon(ctx context.Context, name string) error
 	Drain(ctx context.Context, name, reason, by string) error
 	Probe(ctx context.Context, name string, depth probe.Depth) (lifecycle.Handler, error)
+	Changes(handler string) ([]lifecycle.Change, error)
+}
+
+// Rollouts decides on candidates of handlers. Errors are of a containerd/errdefs class.
+type Rollouts interface {
 	Promote(ctx context.Context, name string) error
 	Abort(ctx context.Context, name, reason string) error
-	Changes(handler string) ([]lifecycle.Change, error)
 }
 
 // Pods knows the sandboxes of all backends.
@@ -108,6 +112,7 @@ type Place struct {
 // Options are what the service needs. All are required but those that say otherwise.
 type Options struct {
 	Lifecycle Lifecycle
+	Rollouts  Rollouts
 	Pods      Pods
 	Files     Files
 	// DropIns is the directory where handlers are written to, an absolute path.

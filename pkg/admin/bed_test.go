@@ -201,7 +201,7 @@ func (b *bed) serve(loader files, more func(*admin.Options)) {
 	test.Must(b.t, os.Chmod(dir, 0o755))
 	b.socket = filepath.Join(dir, "admin.sock")
 	options := admin.Options{
-		Lifecycle: b.manager, Pods: b.node, Files: loader, DropIns: b.path("conf.d"), Vendor: b.path("vendor"),
+		Lifecycle: b.manager, Rollouts: b.manager, Pods: b.node, Files: loader, DropIns: b.path("conf.d"), Vendor: b.path("vendor"),
 		Version: "1.2.3", CRISocket: "/run/x.sock", AdminSocket: b.socket, Recovering: func() bool { return false },
 		Faults: func() []string { return nil }, Unresponsive: func(context.Context) []string { return nil },
 		Overheads: overhead.New(b.t.Context(), overhead.Options{Pods: noPods, Ready: func() bool { return true }}),

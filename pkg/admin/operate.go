@@ -22,12 +22,12 @@ func (s *service) Uncordon(ctx context.Context, req *adminv1.UncordonRequest) (*
 }
 
 func (s *service) Promote(ctx context.Context, req *adminv1.PromoteRequest) (*adminv1.PromoteResponse, error) {
-	h, err := s.changed(req.GetName(), s.o.Lifecycle.Promote(ctx, req.GetName()))
+	h, err := s.changed(req.GetName(), s.o.Rollouts.Promote(ctx, req.GetName()))
 	return &adminv1.PromoteResponse{Handler: h}, err
 }
 
 func (s *service) Abort(ctx context.Context, req *adminv1.AbortRequest) (*adminv1.AbortResponse, error) {
-	h, err := s.changed(req.GetName(), s.o.Lifecycle.Abort(ctx, req.GetName(), req.GetReason()))
+	h, err := s.changed(req.GetName(), s.o.Rollouts.Abort(ctx, req.GetName(), req.GetReason()))
 	return &adminv1.AbortResponse{Handler: h}, err
 }
 

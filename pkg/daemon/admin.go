@@ -23,7 +23,7 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 	}
 	server, build, files, pool := d.options.Config.Server, d.options.Build, d.options.Loader, n.remotes.pool
 	options := admin.Options{
-		Lifecycle: n.handlers, Pods: adminPods{n.face, n.engine}, Files: files,
+		Lifecycle: n.handlers, Rollouts: n.handlers, Pods: adminPods{n.face, n.engine}, Files: files,
 		DropIns: d.options.DropIns, Vendor: d.options.Vendor,
 		Version: build.Version, Revision: build.Revision, CRISocket: server.Socket, AdminSocket: server.Admin(),
 		Recovering:   func() bool { return !n.face.Ready() },

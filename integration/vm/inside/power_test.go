@@ -40,7 +40,7 @@ const (
 
 // places are those at which the power is cut.
 var places = []string{
-	failpoint.SandboxReserved, failpoint.SandboxPinned, failpoint.SandboxNetworked, failpoint.SandboxReady,
+	failpoint.SandboxReserved, failpoint.SandboxNamespaces, failpoint.SandboxNetworked, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
 	layerPulled, failpoint.ImageUnpacked, failpoint.ImageLinked, failpoint.ImageFlush, failpoint.BinaryCopied,
 }

@@ -179,15 +179,20 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	return c, b.makeParts(ctx, u, c, a)
 }
 
-func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, a *asked) error {
-	mounting, end := step.Begin(ctx, step.Rootfs)
-	rootfs, err := b.Rootfs.PrepareRootfs(mounting, c, a.image)
+func (b *creation) mountParts(ctx context.Context, c *pod.Container, a *asked) ([]mount.Mount, error) {
+	rootfs, err := b.Rootfs.PrepareRootfs(ctx, c, a.image)
 	if err == nil && a.checkpoint != nil {
-		err = b.takeUp(mounting, c, a, rootfs)
+		err = b.takeUp(ctx, c, a, rootfs)
 	}
 	if err == nil {
-		err = b.Rootfs.MountVolumes(mounting, c)
+		err = b.Rootfs.MountVolumes(ctx, c)
 	}
+	return rootfs, err
+}
+
+func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, a *asked) error {
+	mounting, end := step.Begin(ctx, step.Rootfs)
+	rootfs, err := b.mountParts(mounting, c, a)
 	if end(err); err != nil {
 		return err
 	}

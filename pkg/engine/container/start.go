@@ -259,7 +259,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 	}
 }
 
-// noticeInterval is the pause between two questions of noticeStart.
+// noticeInterval is the pause between two questions of NoticeStart.
 const noticeInterval = time.Second
 
 // settle records what came of a start that no call waits for. It needs c.Op.

@@ -13,7 +13,7 @@ package failpoint
 // The places, in the order in which a pod's life passes them.
 const (
 	SandboxReserved    = "sandbox.reserved"     // the record is on disk, nothing else is
-	SandboxPinned      = "sandbox.pinned"       // namespaces exist, CNI has not run
+	SandboxNamespaces  = "sandbox.namespaces"   // namespaces exist, CNI has not run
 	SandboxNetworked   = "sandbox.networked"    // CNI has run, its result is not recorded
 	SandboxShimStarted = "sandbox.shim-started" // a foreign shim runs, it is not recorded
 	SandboxReady       = "sandbox.ready"        // recorded READY, not answered

@@ -3,8 +3,8 @@ package pod
 import "github.com/berth-cri/berth/pkg/handler"
 
 // Kernel is the kernel that the containers of a sandbox run on, as what is true of it. A
-// sandbox gets its own with its Runner, and nothing else asks which one it is: another
-// kind of kernel is another value here.
+// sandbox gets its own with its Runner. The rooms of the engine ask for these facts and not
+// for the kind of kernel: another kind is another value here.
 type Kernel struct {
 	// HostProcesses: processes of containers are processes of the node, so that their
 	// pids and cgroups show what they do.

@@ -219,7 +219,7 @@ func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox, connected *network
 	return g.Wait()
 }
 
-// makeNetwork pins the namespaces and connects the pod.
+// makeNetwork makes the namespaces and connects the pod.
 func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	spec := s.Spec()
 	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS && spec.Plan.User == nil {
@@ -238,7 +238,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 	}); err != nil {
 		return err
 	}
-	failpoint.Hit(failpoint.SandboxPinned)
+	failpoint.Hit(failpoint.SandboxNamespaces)
 	if connected == nil {
 		return nil
 	}

@@ -80,13 +80,13 @@ func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
 
 // sharers are the other tasks that run in the sandbox of a member.
 func (k *ownKernel) sharers() []*task {
-	sandbox := k.task.hostProcess()
+	sandbox := hostProcess(k.task)
 	return slices.DeleteFunc(k.task.supervisor.all(), func(other *task) bool {
-		return other == k.task || other.hostProcess() != sandbox
+		return other == k.task || hostProcess(other) != sandbox
 	})
 }
 
-func (t *task) hostProcess() processes.Process {
+func hostProcess(t *task) processes.Process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.journal.Process

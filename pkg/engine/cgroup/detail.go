@@ -63,18 +63,18 @@ func (d *Detail) parts(p Paths) []part {
 }
 
 func (d *Detail) readUnified(dir *dir) {
-	dir.fields("cpu.stat", map[string]*Value{
-		"user_usec":      &d.CPUUserNano,
-		"system_usec":    &d.CPUSystemNano,
-		"nr_periods":     &d.Periods,
-		"nr_throttled":   &d.ThrottledPeriods,
-		"throttled_usec": &d.ThrottledNano,
-	})
+	dir.fields("cpu.stat",
+		place{"user_usec", &d.CPUUserNano},
+		place{"system_usec", &d.CPUSystemNano},
+		place{"nr_periods", &d.Periods},
+		place{"nr_throttled", &d.ThrottledPeriods},
+		place{"throttled_usec", &d.ThrottledNano},
+	)
 	for _, v := range []*Value{&d.CPUUserNano, &d.CPUSystemNano, &d.ThrottledNano} {
 		v.N *= 1000 // from microseconds
 	}
 	d.KernelMemory = dir.field("memory.stat", "kernel")
-	dir.fields("memory.events", map[string]*Value{"max": &d.MemoryFailures, "oom_kill": &d.OOMKills})
+	dir.fields("memory.events", place{"max", &d.MemoryFailures}, place{"oom_kill", &d.OOMKills})
 	d.PeakMemory = dir.number("memory.peak")
 	d.MemoryReservation = dir.number("memory.low")
 	d.OwnPageFaults, d.OwnMajorPageFaults = d.PageFaults, d.MajorPageFaults
@@ -93,15 +93,15 @@ func (d *Detail) readV1CPUTime(dir *dir) {
 }
 
 func (d *Detail) readV1Quota(dir *dir) {
-	dir.fields("cpu.stat", map[string]*Value{
-		"nr_periods":     &d.Periods,
-		"nr_throttled":   &d.ThrottledPeriods,
-		"throttled_time": &d.ThrottledNano,
-	})
+	dir.fields("cpu.stat",
+		place{"nr_periods", &d.Periods},
+		place{"nr_throttled", &d.ThrottledPeriods},
+		place{"throttled_time", &d.ThrottledNano},
+	)
 }
 
 func (d *Detail) readV1Memory(dir *dir) {
-	dir.fields("memory.stat", map[string]*Value{"pgfault": &d.OwnPageFaults, "pgmajfault": &d.OwnMajorPageFaults})
+	dir.fields("memory.stat", place{"pgfault", &d.OwnPageFaults}, place{"pgmajfault", &d.OwnMajorPageFaults})
 	d.OOMKills = dir.field("memory.oom_control", "oom_kill")
 	d.KernelMemory = dir.number("memory.kmem.usage_in_bytes")
 	d.PeakMemory = dir.number("memory.max_usage_in_bytes")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -106,21 +107,30 @@ func (d *dir) number(name string) Value {
 	return Value{n, ok}
 }
 
-// fields reads the "key number" lines of a file that have a place in into.
-func (d *dir) fields(name string, into map[string]*Value) { fields(d.read(name), into) }
+// place is where the number of a key goes.
+type place struct {
+	key string
+	to  *Value
+}
 
-func fields(text []byte, into map[string]*Value) {
+// fields reads the "key number" lines of a file that have a place in into.
+func (d *dir) fields(name string, into ...place) { fields(d.read(name), into...) }
+
+func fields(text []byte, into ...place) {
 	for line := range bytes.Lines(text) {
 		key, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '})
-		to := into[string(key)]
-		if n, ok := parseUint(value); ok && to != nil {
-			*to = Known(n)
+		i := slices.IndexFunc(into, func(p place) bool { return p.key == string(key) })
+		if i < 0 {
+			continue
+		}
+		if n, ok := parseUint(value); ok {
+			*into[i].to = Known(n)
 		}
 	}
 }
 
 func (d *dir) field(name, key string) (v Value) {
-	d.fields(name, map[string]*Value{key: &v})
+	d.fields(name, place{key, &v})
 	return v
 }
 

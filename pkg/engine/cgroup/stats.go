@@ -107,15 +107,15 @@ func (s *Stats) readUnifiedMemory(d *dir) {
 	s.MemoryLimit = d.number("memory.max")
 	s.SwapUsage = d.number("memory.swap.current")
 	s.SwapLimit = d.number("memory.swap.max")
-	d.fields("memory.stat", map[string]*Value{
-		"anon":          &s.RSS,
-		"file":          &s.Cache,
-		"file_mapped":   &s.MappedFile,
-		"active_file":   &s.ActiveFile,
-		"inactive_file": &s.InactiveFile,
-		"pgfault":       &s.PageFaults,
-		"pgmajfault":    &s.MajorPageFaults,
-	})
+	d.fields("memory.stat",
+		place{"anon", &s.RSS},
+		place{"file", &s.Cache},
+		place{"file_mapped", &s.MappedFile},
+		place{"active_file", &s.ActiveFile},
+		place{"inactive_file", &s.InactiveFile},
+		place{"pgfault", &s.PageFaults},
+		place{"pgmajfault", &s.MajorPageFaults},
+	)
 	s.setWorkingSet()
 }
 
@@ -123,18 +123,18 @@ func (s *Stats) readV1Memory(d *dir) {
 	s.MemoryUsage = d.number("memory.usage_in_bytes")
 	s.MemoryLimit = limited(d.number("memory.limit_in_bytes"))
 	var memory, memsw Value
-	d.fields("memory.stat", map[string]*Value{
-		"total_rss":                 &s.RSS,
-		"total_cache":               &s.Cache,
-		"total_mapped_file":         &s.MappedFile,
-		"total_active_file":         &s.ActiveFile,
-		"total_inactive_file":       &s.InactiveFile,
-		"total_pgfault":             &s.PageFaults,
-		"total_pgmajfault":          &s.MajorPageFaults,
-		"total_swap":                &s.SwapUsage,
-		"hierarchical_memory_limit": &memory,
-		"hierarchical_memsw_limit":  &memsw,
-	})
+	d.fields("memory.stat",
+		place{"total_rss", &s.RSS},
+		place{"total_cache", &s.Cache},
+		place{"total_mapped_file", &s.MappedFile},
+		place{"total_active_file", &s.ActiveFile},
+		place{"total_inactive_file", &s.InactiveFile},
+		place{"total_pgfault", &s.PageFaults},
+		place{"total_pgmajfault", &s.MajorPageFaults},
+		place{"total_swap", &s.SwapUsage},
+		place{"hierarchical_memory_limit", &memory},
+		place{"hierarchical_memsw_limit", &memsw},
+	)
 	s.setWorkingSet()
 	if limited(memsw).Known && memsw.N > 0 && memsw.N >= memory.N {
 		s.SwapLimit = Known(memsw.N - memory.N)

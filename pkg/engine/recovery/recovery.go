@@ -238,7 +238,7 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) {
 //     created until it has ended, and calls that change it wait so long.
 //   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
 //     kubelet removes it.
-//   - A directory, mount, or supervisor without a record belongs to nobody.
+//   - A directory, mount, or supervisor without a record has no owner.
 //
 // No call may be answered before it has returned.
 func Run(ctx context.Context, d Deps) error {

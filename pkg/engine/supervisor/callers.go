@@ -10,8 +10,8 @@ import (
 // tasks it waits for ever: it holds their output and their exit codes.
 const DefaultPatience = 10 * time.Minute
 
-// callers is a listener that knows for how long no client was connected: a daemon
-// stays so while it runs.
+// callers is a listener that measures for how long no client was connected. A running
+// daemon stays connected.
 type callers struct {
 	net.Listener
 	patience time.Duration

@@ -204,8 +204,8 @@ func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
 	return runsc.Stats(out)
 }
 
-// finishedWithin reports whether a signal failed because there is nobody left to
-// take it, which runsc tells in words only.
+// finishedWithin reports whether a signal failed because its process is gone,
+// for which runsc has no status but only words.
 func finishedWithin(err error) bool {
 	if runtimecall.IsUnknown(err) {
 		return true
@@ -237,8 +237,8 @@ func (k *ownKernel) waits(err error) bool {
 }
 
 // signalWaiting is for containers whose sandbox waits. Without this one it would wait for
-// ever: so a kill ends it, with all that are to go on in it. Other signals have nobody who
-// could act on them.
+// ever: so a kill ends it, with all that are to go on in it. Other signals have no process
+// to act on them.
 func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	if sig != unix.SIGKILL {
 		return nil

@@ -160,8 +160,8 @@ func (r criuRestore) done() {
 	}
 }
 
-// clean ends what a restore that failed, or was cut off, has left: a runtime that knows
-// nothing of the container yet removes neither its processes nor CRIU. After any restore it
+// clean ends what a restore that failed, or was cut off, has left: before the runtime has
+// recorded the container, its delete removes neither processes nor CRIU. After any restore it
 // unmounts what was mounted for it.
 func (r criuRestore) clean(unstarted bool) error {
 	if !unstarted {

@@ -125,7 +125,8 @@ func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, er
 
 // newID makes ids that are 64 hexadecimal digits, spread by their first ones,
 // and begin with the number of the object; mu is held.
-func (b *Backend) newID() string {
+// newID needs b.mu.
+func newID(b *Backend) string {
 	b.made++
 	return fmt.Sprintf("%04x%s", b.made, strings.Repeat(fmt.Sprintf("%02x", b.id[0]), 30))
 }
@@ -141,7 +142,7 @@ func (b *Backend) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 		return nil, fmt.Errorf("no definition: %w", errdefs.ErrInternal)
 	}
 	b.mu.Lock()
-	id := b.newID()
+	id := newID(b)
 	s := &sandbox{definition: d, containers: map[string]*runtimeapi.Container{}, PodSandbox: &runtimeapi.PodSandbox{
 		Id: id, Metadata: req.GetConfig().GetMetadata(), RuntimeHandler: req.GetRuntimeHandler(),
 	}}
@@ -210,7 +211,7 @@ func (b *Backend) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 		if err != nil {
 			return nil, err
 		}
-		c := &runtimeapi.Container{Id: b.newID(), PodSandboxId: s.Id, Metadata: req.GetConfig().GetMetadata()}
+		c := &runtimeapi.Container{Id: newID(b), PodSandboxId: s.Id, Metadata: req.GetConfig().GetMetadata()}
 		s.containers[c.Id] = c
 		return &runtimeapi.CreateContainerResponse{ContainerId: c.Id}, nil
 	})

@@ -28,7 +28,7 @@ type Source struct {
 	Target imagespec.Descriptor
 	// Fetch brings what a descriptor stands for into the content store.
 	Fetch images.HandlerFunc
-	// Expect is told which layers will be fetched.
+	// Expect gets the layers that will be fetched, before the first.
 	Expect func(layers []imagespec.Descriptor)
 }
 

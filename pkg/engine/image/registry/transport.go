@@ -222,7 +222,7 @@ type pace struct {
 	slow    bool // there was a window that was
 }
 
-// wait reports that somebody waits for bytes from now on, until they call tooSlow.
+// wait begins the time in which bytes are due, which tooSlow ends.
 func (p *pace) wait(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

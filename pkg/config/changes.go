@@ -32,10 +32,6 @@ var reloadable = map[string]bool{
 	"import.crio": true, "import.containerd": true,
 }
 
-// Reloadable says whether a change of a key outside the handlers takes effect
-// without a restart.
-func Reloadable(key string) bool { return reloadable[key] }
-
 // Diff is what changes when one configuration takes the place of another. Names are sorted.
 type Diff struct {
 	// Added, Changed and Removed are handlers.
@@ -63,7 +59,7 @@ func Reload(running, next *Config) (effective *Config, d Diff) {
 		}
 		key := k.String()
 		change := Change{Key: key, From: literal(from.Interface()), To: literal(to.Interface()), Origin: next.Origin(key)}
-		if Reloadable(key) {
+		if reloadable[key] {
 			d.Live = append(d.Live, change)
 			continue
 		}

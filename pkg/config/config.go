@@ -37,8 +37,8 @@ type (
 	ImportNote = imports.Note
 )
 
-// Version is the one version of the file format that this package reads.
-const Version = 1
+// formatVersion is the one version of the file format that this package reads.
+const formatVersion = 1
 
 // Config is a whole configuration, validated, with defaults filled in. Treat
 // it as immutable.

@@ -16,7 +16,7 @@ const (
 // handler is discovered.
 func Default() *Config {
 	return &Config{
-		Version:  Version,
+		Version:  formatVersion,
 		Server:   Server{Socket: "/run/berth/berth.sock", SocketMode: 0o660, RuntimeName: "berth"},
 		Handlers: Handlers{ProbeInterval: 30 * time.Second, AskInterval: 5 * time.Minute, Watch: true},
 		Import:   Import{CRIO: []string{}, Containerd: []string{}},

@@ -108,8 +108,8 @@ func TestReloadBehaviourIsDocumented(t *testing.T) {
 		if strings.HasPrefix(key, "runtimes.") {
 			continue
 		}
-		if byReload != Reloadable(key) {
-			t.Errorf("docs/configuration.md says %q of %s; that a reload takes it over is %v", effects[key], key, Reloadable(key))
+		if byReload != reloadable[key] {
+			t.Errorf("docs/configuration.md says %q of %s; that a reload takes it over is %v", effects[key], key, reloadable[key])
 		}
 	}
 	for key := range reloadable {

@@ -56,13 +56,13 @@ func parse(file string, data []byte) *document {
 // what its keys mean is not known.
 func checkVersion(d *document) {
 	v, there := d.Values["version"].(int64)
-	if !there || v == Version {
+	if !there || v == formatVersion {
 		return
 	}
 	d.Values = map[string]any{}
 	d.Problems = append(d.Problems, Problem{
 		Origin: d.Origins["version"], Key: "version",
-		Message: fmt.Sprintf("is %d; this berth supports version %d", v, Version),
+		Message: fmt.Sprintf("is %d; this berth supports version %d", v, formatVersion),
 	})
 }
 

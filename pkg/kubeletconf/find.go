@@ -37,7 +37,7 @@ func Find(root nodefs.Root) (Kubelet, error) {
 		configs[0] = path
 	}
 	if dir := k.flag("config-dir"); dir != "" {
-		files, err := DropIns(root, dir)
+		files, err := dropIns(root, dir)
 		if err != nil {
 			return k, err
 		}
@@ -100,8 +100,8 @@ func (k *Kubelet) flag(name string) string {
 	return value
 }
 
-// DropIns are the files of a --config-dir in the kubelet's order, by which the last one wins.
-func DropIns(root nodefs.Root, dir string) ([]string, error) {
+// dropIns are the files of a --config-dir in the kubelet's order, by which the last one wins.
+func dropIns(root nodefs.Root, dir string) ([]string, error) {
 	var files []string
 	there := root.Resolved(dir)
 	err := filepath.WalkDir(there, func(path string, entry fs.DirEntry, err error) error {

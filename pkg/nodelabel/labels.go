@@ -31,9 +31,9 @@ const (
 	state     = "state"
 )
 
-// Told are the capabilities that are labels. They are few, because every label of a
+// labelled are the capabilities that are labels. They are few, because every label of a
 // node is in every message about that node.
-var Told = []capability.Name{capability.UserNamespaces, capability.RecursiveReadOnlyMounts, capability.Checkpoint}
+var labelled = []capability.Name{capability.UserNamespaces, capability.RecursiveReadOnlyMounts, capability.Checkpoint}
 
 // Labels are those of a node with these handlers. Those that say which handlers take
 // pods come first, so that they are what is left if there is no room for all. Pure.
@@ -53,7 +53,7 @@ func Labels(handlers []Known) []Fact {
 		if h.Can.Isolation != "" {
 			rest = append(rest, Fact{About(h.Name, isolation), string(h.Can.Isolation)})
 		}
-		for _, name := range Told {
+		for _, name := range labelled {
 			if h.Can.Of(name).Answer == capability.Yes {
 				rest = append(rest, Fact{About(h.Name, string(name)), True})
 			}

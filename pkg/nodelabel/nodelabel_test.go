@@ -14,7 +14,7 @@ func TestNames(t *testing.T) {
 	test.Equal(t, "the result", Handler("runc"), "feature.node.kubernetes.io/handler.runc")
 	test.Equal(t, "the result", About("runc", "isolation"), "feature.node.kubernetes.io/handler.runc.isolation")
 	abouts := []string{isolation, state, "present", "default", "max-pods", pods}
-	for _, name := range Told {
+	for _, name := range labelled {
 		abouts = append(abouts, string(name))
 	}
 	seen := map[string]bool{}

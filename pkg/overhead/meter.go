@@ -148,9 +148,9 @@ func next(last *look, at time.Time, pods map[string]Pods) *look {
 	for name, p := range pods {
 		var samples []Sample
 		for _, r := range p.Readings {
-			samples = append(samples, Between(before[r.Pod], r, window))
+			samples = append(samples, sampleBetween(before[r.Pod], r, window))
 		}
-		if e := Estimated(samples); e != nil {
+		if e := estimateOf(samples); e != nil {
 			e.At = at
 			if e.CPUPods > 0 {
 				e.Window = window

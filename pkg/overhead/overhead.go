@@ -51,10 +51,10 @@ type Sample struct {
 	CPUKnown bool
 }
 
-// Between makes a Sample of two readings of a pod that are window apart; before is
+// sampleBetween makes a Sample of two readings of a pod that are window apart; before is
 // nil if there is only one. Memory is that of the second. CPU time is that of the
 // parts that are in both: of one that came meanwhile nobody knows how it began.
-func Between(before *Reading, after Reading, window time.Duration) Sample {
+func sampleBetween(before *Reading, after Reading, window time.Duration) Sample {
 	var s Sample
 	was := map[string]time.Duration{}
 	if before != nil {
@@ -92,8 +92,8 @@ type Estimate struct {
 	Window time.Duration
 }
 
-// Estimated makes an Estimate, or nil of no samples. At and Window are the caller's.
-func Estimated(samples []Sample) *Estimate {
+// estimateOf makes an Estimate, or nil of no samples. At and Window are the caller's.
+func estimateOf(samples []Sample) *Estimate {
 	if len(samples) == 0 {
 		return nil
 	}

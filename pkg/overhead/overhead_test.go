@@ -49,17 +49,17 @@ func TestBetween(t *testing.T) {
 			Sample{Memory: mi, CPUKnown: true},
 		},
 	} {
-		if got := Between(c.before, c.after, 10*sec); got != c.want {
+		if got := sampleBetween(c.before, c.after, 10*sec); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }
 
 func TestEstimated(t *testing.T) {
-	if e := Estimated(nil); e != nil {
+	if e := estimateOf(nil); e != nil {
 		t.Errorf("no samples are %+v", e)
 	}
-	one := Estimated([]Sample{{Memory: 5}})
+	one := estimateOf([]Sample{{Memory: 5}})
 	if want := (Distribution{5, 5, 5}); one.Memory != want || one.Pods != 1 || one.CPUPods != 0 || one.CPU != (Distribution{}) {
 		t.Errorf("one: %+v", one)
 	}
@@ -67,14 +67,14 @@ func TestEstimated(t *testing.T) {
 	for i := range uint64(20) {
 		many = append(many, Sample{Memory: 20 - i, CPU: 100 * (i + 1), CPUKnown: i > 9})
 	}
-	e := Estimated(many)
+	e := estimateOf(many)
 	if want := (Distribution{10, 19, 20}); e.Memory != want {
 		t.Errorf("memory %+v, want %+v", e.Memory, want)
 	}
 	if want := (Distribution{1500, 2000, 2000}); e.CPU != want || e.CPUPods != 10 || e.Pods != 20 {
 		t.Errorf("cpu %+v of %d, want %+v", e.CPU, e.CPUPods, want)
 	}
-	if e := Estimated([]Sample{{Memory: 1}, {Memory: 3}}); e.Memory != (Distribution{1, 3, 3}) {
+	if e := estimateOf([]Sample{{Memory: 1}, {Memory: 3}}); e.Memory != (Distribution{1, 3, 3}) {
 		t.Errorf("two: %+v", e.Memory)
 	}
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// DefaultTimeout bounds one whole probe. Runtimes answer in a few milliseconds;
+// probeTimeout bounds one whole probe. Runtimes answer in a few milliseconds;
 // the bound is for one that hangs, or that lies on a network file system.
-const DefaultTimeout = 10 * time.Second
+const probeTimeout = 10 * time.Second
 
 // Prober asks runtimes and remembers the answers. All methods may be called at
 // the same time; callers that ask for the same binary share one probe.
@@ -45,7 +45,7 @@ type Prober struct {
 // shims are asked for their version only. The runtimes that they drive are looked for
 // in dirs, by default hostfiles.SearchDirs().
 func New(shims ShimReader, dirs ...string) *Prober {
-	return &Prober{dirs: dirs, timeout: DefaultTimeout, shims: shims, known: map[string]*Runtime{}}
+	return &Prober{dirs: dirs, timeout: probeTimeout, shims: shims, known: map[string]*Runtime{}}
 }
 
 // Probe returns what the binary of a handler is. The Runtime is shared: do not

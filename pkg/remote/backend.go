@@ -121,9 +121,9 @@ var (
 	_ runtimeapi.ImageServiceServer   = (*Backend)(nil)
 )
 
-// New makes a Backend that knows what its daemon had when this berth's last one
+// newBackend makes a Backend that knows what its daemon had when this berth's last one
 // ended. It connects to nothing before it is started.
-func New(o Options) (*Backend, error) {
+func newBackend(o Options) (*Backend, error) {
 	switch {
 	case !filepath.IsAbs(o.Endpoint):
 		return nil, fmt.Errorf("remote: the endpoint %q is not an absolute path", o.Endpoint)

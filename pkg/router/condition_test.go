@@ -14,7 +14,7 @@ import (
 func TestConditionsOfAnotherBerth(t *testing.T) {
 	of := func(message string, ready bool) *runtimeapi.StatusResponse {
 		return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
-			{Type: runtimeapi.RuntimeReady, Status: ready, Message: message}, {Type: HandlersReady, Message: message}, {Type: "Own-" + message},
+			{Type: runtimeapi.RuntimeReady, Status: ready, Message: message}, {Type: readyCondition, Message: message}, {Type: "Own-" + message},
 		}}}
 	}
 	var got []string
@@ -50,7 +50,7 @@ func TestHandlersReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := handlersReady(c.routes, c.stranded)
-			if got.GetType() != HandlersReady || got.GetStatus() != (c.message == "") || !strings.Contains(got.GetMessage(), c.message) {
+			if got.GetType() != readyCondition || got.GetStatus() != (c.message == "") || !strings.Contains(got.GetMessage(), c.message) {
 				t.Errorf("got %v", got)
 			}
 			if len(got.GetMessage()) > maxConditionMessage {

@@ -125,7 +125,7 @@ func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResp
 		for _, c := range said.GetStatus().GetConditions() {
 			at, seen := place[c.GetType()]
 			switch {
-			case c.GetType() == HandlersReady:
+			case c.GetType() == readyCondition:
 			case !seen:
 				place[c.GetType()] = len(merged)
 				merged = append(merged, c)
@@ -242,9 +242,9 @@ func runtimeHandler(name string, said *runtimeapi.RuntimeHandler) *runtimeapi.Ru
 	return h
 }
 
-// HandlersReady is the type of the condition that is false while a handler is
+// readyCondition is the type of the condition that is false while a handler is
 // not ready. The kubelet takes no notice of it: the node stays ready.
-const HandlersReady = "HandlersReady"
+const readyCondition = "HandlersReady"
 
 // maxConditionMessage bounds the message of a condition, in bytes.
 const maxConditionMessage = 1024
@@ -253,7 +253,7 @@ const maxConditionMessage = 1024
 // handlers that are gone cannot be reached. What an operator cordoned is as it
 // should be. Pure.
 func handlersReady(routes []*route, stranded []string) *runtimeapi.RuntimeCondition {
-	c := &runtimeapi.RuntimeCondition{Type: HandlersReady, Status: true}
+	c := &runtimeapi.RuntimeCondition{Type: readyCondition, Status: true}
 	var reasons []string
 	for _, r := range routes {
 		if r.State.Phase == handler.NotReady {

@@ -3,7 +3,7 @@
 //
 // As with StrictModes of sshd, the file and each directory above it, with symbolic links
 // resolved, must belong to root or the daemon's user, and no group and no other may write it.
-// Judge decides, and is pure.
+// judge decides, and is pure.
 package trust
 
 import (
@@ -50,9 +50,9 @@ func (r *Refused) Error() string { return r.text }
 // Unwrap gives the class of the error.
 func (*Refused) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// Judge returns what is wrong with the first bad hop, and what is to be warned of
+// judge returns what is wrong with the first bad hop, and what is to be warned of
 // on the way there. Owners are the users who are trusted. Pure.
-func Judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, warnings []*Refused) {
+func judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, warnings []*Refused) {
 	for _, h := range hops {
 		r, fatal := p.judge(owners, h)
 		switch {

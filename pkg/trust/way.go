@@ -111,7 +111,7 @@ func (w *Way) Close() {
 
 // Judge returns a *Refused if what was found must not be used for that.
 func (w *Way) Judge(p Purpose) error {
-	if r, _ := Judge(p, owners(), w.Hops); r != nil {
+	if r, _ := judge(p, owners(), w.Hops); r != nil {
 		return r
 	}
 	return nil
@@ -152,7 +152,7 @@ func (w *Way) check(p Purpose) error {
 func Warnings(name string, p Purpose) []string {
 	w := Find(name)
 	defer w.Close()
-	_, found := Judge(p, owners(), w.Hops)
+	_, found := judge(p, owners(), w.Hops)
 	var texts []string
 	for _, f := range found {
 		texts = append(texts, f.Error())

@@ -9,8 +9,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// PluginError is the failure of one run of a plugin.
-type PluginError struct {
+// runError is the failure of one run of a plugin.
+type runError struct {
 	// Plugin is the path of the executable.
 	Plugin string
 	// Code, Msg and Details are the plugin's own answer, as far as it gave one.
@@ -23,7 +23,7 @@ type PluginError struct {
 	Cause error
 }
 
-func (e *PluginError) Error() string {
+func (e *runError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CNI plugin %s: %v", e.Plugin, e.Cause)
 	for _, part := range []string{e.Msg, e.Details, e.Stderr} {
@@ -39,7 +39,7 @@ func (e *PluginError) Error() string {
 }
 
 // Unwrap gives the class and the cause.
-func (e *PluginError) Unwrap() []error {
+func (e *runError) Unwrap() []error {
 	switch e.Code {
 	case types.ErrTryAgainLater, types.ErrPluginNotAvailable, types.ErrLimitedConnectivity:
 		return []error{errdefs.ErrUnavailable, e.Cause}

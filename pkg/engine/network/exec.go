@@ -33,7 +33,7 @@ func (*pluginExec) FindInPath(plugin string, paths []string) (string, error) {
 }
 
 // ExecPlugin runs a plugin and returns what it wrote to stdout. A plugin that
-// fails gives a PluginError.
+// fails gives a runError.
 func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = append(environ, traceEnviron(ctx)...)
 	for wait := busyWait; ; wait *= 2 {
@@ -88,7 +88,7 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 }
 
 func pluginError(ctx context.Context, path string, err error, stdout, stderr []byte) error {
-	e := &PluginError{Plugin: path, Cause: err, Stderr: string(stderr)}
+	e := &runError{Plugin: path, Cause: err, Stderr: string(stderr)}
 	if ctx.Err() != nil {
 		e.Cause = killed{context.Cause(ctx)}
 		return e

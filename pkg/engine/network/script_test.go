@@ -173,7 +173,7 @@ func TestPluginFailures(t *testing.T) {
 			n.spy("first", `[ "$CNI_COMMAND" = ADD ] && { `+tc.script+"; }")
 			_, err := New(n.config).Setup(t.Context(), n.pod("pod-x"))
 			checkError(t, err, tc.is, tc.says...)
-			if plugin, failed := errors.AsType[*PluginError](err); failed && plugin.Plugin != filepath.Join(n.config.BinDirs[0], "first") {
+			if plugin, failed := errors.AsType[*runError](err); failed && plugin.Plugin != filepath.Join(n.config.BinDirs[0], "first") {
 				t.Errorf("%#v", plugin)
 			}
 			if got := n.commands("first"); got != "ADD DEL" {
@@ -206,7 +206,7 @@ func TestPluginOutputIsBounded(t *testing.T) {
 	}
 	n.script("floods", "head -c 3000000 /dev/zero >&2; echo the end >&2; exit 1")
 	_, err := run(t.Context(), filepath.Join(n.config.BinDirs[0], "floods"), nil, nil)
-	var failed *PluginError
+	var failed *runError
 	if !errors.As(err, &failed) || len(failed.Stderr) > 1<<10 || !strings.HasSuffix(failed.Stderr, "the end\n") {
 		t.Errorf("%v", err)
 	}

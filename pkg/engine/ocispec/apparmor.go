@@ -58,7 +58,7 @@ var defaultProfile string
 // loadDefaultProfile loads the default profile into the kernel, unless one of
 // that name is loaded.
 func loadDefaultProfile() error {
-	if loaded, err := profileLoaded(DefaultAppArmorProfile); loaded || err != nil {
+	if loaded, err := profileLoaded(defaultAppArmorProfile); loaded || err != nil {
 		return err
 	}
 	_, err := os.Stat("/etc/apparmor.d/abi/3.0")
@@ -74,7 +74,7 @@ func loadDefaultProfile() error {
 // profileText returns the default profile for a node with the 3.0 ABI or none,
 // and a daemon that is confined by own, which may signal containers.
 func profileText(abi bool, own string) string {
-	text := strings.ReplaceAll(defaultProfile, "{name}", DefaultAppArmorProfile)
+	text := strings.ReplaceAll(defaultProfile, "{name}", defaultAppArmorProfile)
 	if name, _, _ := strings.Cut(strings.TrimSpace(own), " "); name != "" {
 		text = strings.Replace(text, "{runc,", "{"+name+",runc,", 1)
 	}

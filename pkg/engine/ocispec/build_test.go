@@ -242,7 +242,7 @@ func TestDeprecatedProfileNames(t *testing.T) {
 		test.Equal(t, fmt.Sprintf("%q: got filter", deprecated), got, want)
 	}
 	for deprecated, want := range map[string]string{
-		"": DefaultAppArmorProfile, "runtime/default": DefaultAppArmorProfile, "unconfined": "", "localhost/k8s-nginx": "k8s-nginx",
+		"": defaultAppArmorProfile, "runtime/default": defaultAppArmorProfile, "unconfined": "", "localhost/k8s-nginx": "k8s-nginx",
 	} {
 		c, n := testContainer(t), modernNode()
 		c.security().ApparmorProfile = deprecated //nolint:staticcheck // Old clients send it.

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// DefaultAppArmorProfile is the name under which berth loads its default profile.
-const DefaultAppArmorProfile = "berth-default"
+// defaultAppArmorProfile is the name under which berth loads its default profile.
+const defaultAppArmorProfile = "berth-default"
 
 // DetectNode looks at the machine and at this process. Call it once at start:
 // none of it changes while the daemon runs. Where AppArmor is on it loads the
@@ -64,9 +64,9 @@ func DetectNode() (Node, error) {
 	}
 	if n.AppArmor {
 		if err := loadDefaultProfile(); err != nil {
-			return Node{}, fmt.Errorf("load AppArmor profile %s: %w", DefaultAppArmorProfile, err)
+			return Node{}, fmt.Errorf("load AppArmor profile %s: %w", defaultAppArmorProfile, err)
 		}
-		n.AppArmorDefault = DefaultAppArmorProfile
+		n.AppArmorDefault = defaultAppArmorProfile
 	}
 	return n, nil
 }

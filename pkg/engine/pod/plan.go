@@ -48,13 +48,13 @@ func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Ru
 	if p.Net {
 		p.Hostname = c.GetHostname()
 	}
-	p.Process = AlwaysProcess(d, rt) || opts.GetPid() == runtimeapi.NamespaceMode_POD
+	p.Process = alwaysProcess(d, rt) || opts.GetPid() == runtimeapi.NamespaceMode_POD
 	p.User = podUser(c)
 	return p
 }
 
-// AlwaysProcess says of a handler that each of its sandboxes has a process.
-func AlwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
+// alwaysProcess reports whether each sandbox of the handler has a process of its own.
+func alwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
 	return d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel || d.Type == handler.Shim
 }
 

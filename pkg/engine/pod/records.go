@@ -182,12 +182,12 @@ type ContainerStatus struct {
 // UnknownExitCode is reported where the true code is lost.
 const UnknownExitCode = 255
 
-// StartFailedCode is the exit code of a container that could not be started.
-const StartFailedCode = 128
+// startFailedCode is the exit code of a container that could not be started.
+const startFailedCode = 128
 
 // Failed is the status of a container that could not be created or started.
 func (s *ContainerStatus) Failed(reason string, cause error, now int64) {
-	s.Phase, s.ExitCode, s.Reason = PhaseExited, StartFailedCode, reason
+	s.Phase, s.ExitCode, s.Reason = PhaseExited, startFailedCode, reason
 	s.Message, s.FinishedAt = printable.Line(printable.Error(cause)), now
 }
 

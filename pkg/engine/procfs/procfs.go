@@ -86,16 +86,16 @@ func StatOf(pid int) (Stat, error) {
 	if err != nil {
 		return Stat{}, err
 	}
-	s, err := ParseStat(text)
+	s, err := parseStat(text)
 	if err != nil {
 		return Stat{}, fmt.Errorf("%s: %w", Path(pid, "stat"), err)
 	}
 	return s, nil
 }
 
-// ParseStat reads the numbered fields of proc_pid_stat(5). The second one is a
+// parseStat reads the numbered fields of proc_pid_stat(5). The second one is a
 // name that may hold anything, hence the search for its end from behind.
-func ParseStat(text []byte) (Stat, error) {
+func parseStat(text []byte) (Stat, error) {
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	const first, last = 3, 52 // numbers of those that are read
 	if len(fields) <= last-first {

@@ -19,7 +19,7 @@ func TestParseStat(t *testing.T) {
 	}
 	after := " " + strings.Join(fields[3:], " ")
 	for _, name := range []string{"sh", "a b", "x) R 1 1", "(((", ""} {
-		got, err := ParseStat([]byte("42 (" + name + ")" + after))
+		got, err := parseStat([]byte("42 (" + name + ")" + after))
 		want := Stat{State: 'Z', Parent: 7, Group: 8, Session: 9, Flags: 0x400004, Started: 123456, ExitCode: 256}
 		if err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", name, got, err, want)
@@ -29,7 +29,7 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "42 (sh) R", "42 (sh) R x" + strings.Repeat(" 1", 60)} {
-		test.Fails(t, test.Err(ParseStat([]byte(bad))), "%q was read", bad)
+		test.Fails(t, test.Err(parseStat([]byte(bad))), "%q was read", bad)
 	}
 	own, err := StatOf(os.Getpid())
 	if err != nil || own.Parent != os.Getppid() || own.Started == 0 {

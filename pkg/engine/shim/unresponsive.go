@@ -19,18 +19,18 @@ import (
 // is stopped or stuck.
 const pingService, pingMethod = "berth.Ping", "Ping"
 
-// UnresponsiveError is the error of calls to a process that answers nothing, which may still
+// unresponsiveError is the error of calls to a process that answers nothing, which may still
 // act on them. It is an errdefs.ErrUnavailable.
-type UnresponsiveError string
+type unresponsiveError string
 
-func (e UnresponsiveError) Error() string { return string(e) }
+func (e unresponsiveError) Error() string { return string(e) }
 
 // Unwrap returns the class.
-func (UnresponsiveError) Unwrap() error { return errdefs.ErrUnavailable }
+func (unresponsiveError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // IsUnresponsive tells whether a call failed because its process answers nothing.
 func IsUnresponsive(err error) bool {
-	_, is := errors.AsType[UnresponsiveError](err)
+	_, is := errors.AsType[unresponsiveError](err)
 	return is
 }
 
@@ -91,7 +91,7 @@ func (c *Client) Answers(ctx context.Context) bool {
 	return true
 }
 
-// Unresponsive returns an UnresponsiveError if the process is known to answer nothing.
+// Unresponsive returns an unresponsiveError if the process is known to answer nothing.
 func (c *Client) Unresponsive() error { return c.silentFor(c.limits.silence) }
 
 func (c *Client) silentFor(limit time.Duration) error {
@@ -103,7 +103,7 @@ func (c *Client) silentFor(limit time.Duration) error {
 	if c.Dir != "" {
 		pid, _ = journal.Holder(c.Dir)
 	}
-	return UnresponsiveError(fmt.Sprintf("%s (process %d) is unresponsive since %s; stop the pod, or kill that process", c.who, pid, asked.UTC().Format(time.RFC3339)))
+	return unresponsiveError(fmt.Sprintf("%s (process %d) is unresponsive since %s; stop the pod, or kill that process", c.who, pid, asked.UTC().Format(time.RFC3339)))
 }
 
 // intercept gives up a call whose process is found unresponsive, and makes none to one that stays

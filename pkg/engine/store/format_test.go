@@ -32,7 +32,7 @@ func TestRecordsCarryTheirFormat(t *testing.T) {
 			Format int
 			Name   string
 		}
-		if err := json.Unmarshal(b, &got); err != nil || got.Format != Format || got.Name == "" {
+		if err := json.Unmarshal(b, &got); err != nil || got.Format != recordFormat || got.Name == "" {
 			t.Errorf("%s is %s: %v", name, b, err)
 		}
 	}

@@ -112,7 +112,7 @@ func (o *Object[S, T]) Persist() error {
 
 // write writes the status. mu is held.
 func (o *Object[S, T]) write(status *T) error {
-	if err := record.Write(filepath.Join(o.dir, statusFile), Format, status, Relaxed); err != nil {
+	if err := record.Write(filepath.Join(o.dir, statusFile), recordFormat, status, Relaxed); err != nil {
 		return fmt.Errorf("record status of %s: %w", o.id, err)
 	}
 	o.unwritten = false
@@ -173,12 +173,12 @@ func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 
 func load[S, T any](dir, id string) (*Object[S, T], error) {
 	o := &Object[S, T]{id: id, dir: dir, spec: new(S)}
-	if err := record.Read(filepath.Join(dir, specFile), Format, o.spec); err != nil {
+	if err := record.Read(filepath.Join(dir, specFile), recordFormat, o.spec); err != nil {
 		return nil, err
 	}
 	status := new(T)
 	// Without a status the object never got past its creation.
-	err := record.Read(filepath.Join(dir, statusFile), Format, status)
+	err := record.Read(filepath.Join(dir, statusFile), recordFormat, status)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -210,10 +210,10 @@ func (s *Store[S, T]) Create(id string, spec S, status T, d Durability) (*Object
 }
 
 func (o *Object[S, T]) writeNew(parent string, d Durability) error {
-	if err := record.Write(filepath.Join(o.dir, statusFile), Format, o.status.Load(), Relaxed); err != nil {
+	if err := record.Write(filepath.Join(o.dir, statusFile), recordFormat, o.status.Load(), Relaxed); err != nil {
 		return err
 	}
-	if err := record.Write(filepath.Join(o.dir, specFile), Format, o.spec, d); err != nil {
+	if err := record.Write(filepath.Join(o.dir, specFile), recordFormat, o.spec, d); err != nil {
 		return err
 	}
 	if d == Durable {
@@ -269,18 +269,18 @@ func (s *Store[S, T]) Discard(id string) error {
 	return nil
 }
 
-// Format is the number of the form in which records are written, as "format" in
+// recordFormat is the number of the form in which records are written, as "format" in
 // each of their files. Fields that an older daemon may overlook without harm do not
 // change it. What it would misread does: then it goes up by one, and daemons that do
 // not know it refuse to start. A record of a lower format, or of none, is broken.
-const Format = 1
+const recordFormat = 1
 
 // refuseNewer looks for records that a newer daemon wrote, before anything is
 // taken for broken or left over: their pods may be running.
 func refuseNewer(dir string, entries []fs.DirEntry) error {
-	newest, count, example := Format, 0, ""
+	newest, count, example := recordFormat, 0, ""
 	for _, e := range entries {
-		if format := formatOf(filepath.Join(dir, e.Name())); format > Format {
+		if format := formatOf(filepath.Join(dir, e.Name())); format > recordFormat {
 			newest, count, example = max(newest, format), count+1, e.Name()
 		}
 	}
@@ -289,7 +289,7 @@ func refuseNewer(dir string, entries []fs.DirEntry) error {
 	}
 	return fmt.Errorf("%d of the records in %s are of format %d, written by a newer berth (%s is one); this berth knows formats up to %d. "+
 		"Nothing was changed and pods keep running: reinstall the newer berth, or drain the node with it before the downgrade: %w",
-		count, dir, newest, example, Format, errdefs.ErrFailedPrecondition)
+		count, dir, newest, example, recordFormat, errdefs.ErrFailedPrecondition)
 }
 
 // formatOf is the highest format among the files of a record. One that cannot be

@@ -97,14 +97,14 @@ func (r *foreign) ReadLog(ctx context.Context) error {
 
 func (r *foreign) Options(pod.TaskOptions) (*anypb.Any, error) {
 	s := r.sandbox.Spec()
-	return ShimOptions(r.binaries.Runtimes.Of(s), s.Plan, s.Pinned.CgroupDriver == cgroup.Systemd)
+	return shimOptions(r.binaries.Runtimes.Of(s), s.Plan, s.Pinned.CgroupDriver == cgroup.Systemd)
 }
 
-// ShimOptions are what a foreign shim gets: containerd's runc options for its
+// shimOptions are what a foreign shim gets: containerd's runc options for its
 // runc shim, a configuration path and body for the others. Their type is written as
 // containerd writes it, without the prefix of protobuf's own Any, which shims of
 // typeurl before version 2 do not know.
-func ShimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any, error) {
+func shimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any, error) {
 	if !handler.IsRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
 			return nil, nil

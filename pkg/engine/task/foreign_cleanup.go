@@ -18,8 +18,8 @@ import (
 // nobody will ever see them end, pass on their output or stop them: so they are
 // ended, and only then said to be.
 
-// CleanUpTimeout bounds one try to end what a dead shim left of a task.
-const CleanUpTimeout = 30 * time.Second
+// cleanUpTimeout bounds one try to end what a dead shim left of a task.
+const cleanUpTimeout = 30 * time.Second
 
 // remains is what a task has on the host, and leaves there when its shim dies.
 type remains struct {
@@ -71,7 +71,7 @@ func (r *foreign) countLiving() {
 // nothing is left. With a shim that is gone goes all that it ran the pod in: a
 // machine may hold every container, and has its own idea of whose it is.
 func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Exit, error) {
-	ctx, cancel := context.WithTimeout(ctx, CleanUpTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()
 	s, left := r.sandbox, r.remainsOf(r.sandbox, task)
 	gone := task == s.ID() || errors.Is(cause, shim.ErrGone)

@@ -36,7 +36,7 @@ func (r *foreign) Insist(ctx context.Context, end func(context.Context) error) e
 	if err := r.kill(ctx, shim.ErrGone); err != nil {
 		return fmt.Errorf("kill its shim: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, CleanUpTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()
 	return end(ctx)
 }

@@ -15,7 +15,7 @@ import (
 
 func TestShimOptions(t *testing.T) {
 	d := &handler.Definition{Name: "x", Path: "/bin/containerd-shim-runc-v2", Root: "/run/r", ShimOptions: map[string]any{"BinaryName": "/bin/crun", "NoNewKeyring": true}}
-	a := test.Value(ShimOptions(d, pod.Plan{}, true))(t)
+	a := test.Value(shimOptions(d, pod.Plan{}, true))(t)
 	m := test.Value(a.UnmarshalNew())(t)
 	text, _ := json.Marshal(m)
 	for _, want := range []string{`"binary_name":"/bin/crun"`, `"no_new_keyring":true`, `"systemd_cgroup":true`, `"root":"/run/r"`} {
@@ -24,9 +24,9 @@ func TestShimOptions(t *testing.T) {
 		}
 	}
 	d.ShimOptions["Nonsense"] = 1
-	test.Is(t, test.Err(ShimOptions(d, pod.Plan{}, true)), errdefs.IsInvalidArgument, "an unknown option gives")
+	test.Is(t, test.Err(shimOptions(d, pod.Plan{}, true)), errdefs.IsInvalidArgument, "an unknown option gives")
 	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
-	b, err := ShimOptions(kata, pod.Plan{}, false)
+	b, err := shimOptions(kata, pod.Plan{}, false)
 	if err != nil || !strings.Contains(b.String(), "/etc/kata.toml") {
 		t.Errorf("%v, %v", b, err)
 	}

@@ -7,7 +7,6 @@ package usage
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	cgroup1 "github.com/containerd/cgroups/v3/cgroup1/stats"
@@ -89,13 +88,6 @@ func value(v cgroup.Value) *runtimeapi.UInt64Value {
 	return Wrap(v.N)
 }
 
-// CPU is what was used, and how fast.
-func CPU(u cgroup.Stats, rate cgroup.Value) *runtimeapi.CpuUsage {
-	return &runtimeapi.CpuUsage{
-		Timestamp: u.Time.UnixNano(), UsageCoreNanoSeconds: value(u.CPUUsageNano), UsageNanoCores: value(rate), Psi: psi(u.CPUPressure),
-	}
-}
-
 // Memory is what is used, and what is left of the limit.
 func Memory(u cgroup.Stats) *runtimeapi.MemoryUsage {
 	m := &runtimeapi.MemoryUsage{
@@ -155,44 +147,4 @@ func interfaceUsage(i network.InterfaceStats) *runtimeapi.NetworkInterfaceUsage 
 	return &runtimeapi.NetworkInterfaceUsage{
 		Name: i.Name, RxBytes: Wrap(i.RxBytes), RxErrors: Wrap(i.RxErrors), TxBytes: Wrap(i.TxBytes), TxErrors: Wrap(i.TxErrors),
 	}
-}
-
-// The time between two samples that give a rate. Closer ones measure the
-// scheduler's ticks, and older ones a past that nobody asks about.
-const (
-	minRateWindow = time.Second
-	maxRateWindow = 5 * time.Minute
-)
-
-// CPURate is how fast something uses CPU time: between the last sample and the
-// one before. Samples are taken when a call asks for statistics, never before.
-type CPURate struct {
-	mu   sync.Mutex
-	last sample       // guarded by mu
-	rate cgroup.Value // guarded by mu; in nanoseconds per second
-}
-
-type sample struct {
-	at   time.Time
-	nano uint64
-}
-
-// Next takes a sample and returns the rate. It is not known at the first one, and
-// after a time in which nobody asked.
-func (r *CPURate) Next(at time.Time, used cgroup.Value) cgroup.Value {
-	if !used.Known {
-		return cgroup.Value{}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	window := at.Sub(r.last.at)
-	if !r.last.at.IsZero() && window < minRateWindow {
-		return r.rate
-	}
-	r.rate = cgroup.Value{}
-	if window <= maxRateWindow && used.N >= r.last.nano {
-		r.rate = cgroup.Known(uint64(float64(used.N-r.last.nano) / window.Seconds()))
-	}
-	r.last = sample{at, used.N}
-	return r.rate
 }

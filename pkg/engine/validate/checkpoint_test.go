@@ -18,7 +18,7 @@ func TestCheckpointPod(t *testing.T) {
 		"no containers":        {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds = nil }, "container_ids"},
 		"one without an id":    {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "" }, "container_ids[1]"},
 		"one container twice":  {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "1" }, "container_ids"},
-		"compressed":           {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: FastCompression} }, ""},
+		"compressed":           {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: fastCompression} }, ""},
 		"compressed otherwise": {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: "x"} }, "options"},
 		"an option":            {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
 	} {

@@ -34,7 +34,7 @@ func containerImage(field string, i *runtimeapi.ImageSpec) error {
 	if i.GetImage() == "" {
 		return invalid(field, "is missing; send the image that PullImage returned")
 	}
-	return ImageRef(i.GetImage())
+	return checkImageRef(i.GetImage())
 }
 
 // process checks what goes to execve and chdir.

@@ -17,7 +17,7 @@ const maxSeconds = int64(math.MaxInt64 / time.Second)
 // ExecSync checks a command that is run to its end.
 func ExecSync(req *runtimeapi.ExecSyncRequest) error {
 	return first(
-		ID("container_id", req.GetContainerId()),
+		checkID("container_id", req.GetContainerId()),
 		command(req.GetCmd()),
 		between("timeout", req.GetTimeout(), 0, maxSeconds),
 	)
@@ -26,7 +26,7 @@ func ExecSync(req *runtimeapi.ExecSyncRequest) error {
 // Exec checks a command that is run with streams.
 func Exec(req *runtimeapi.ExecRequest) error {
 	return first(
-		ID("container_id", req.GetContainerId()),
+		checkID("container_id", req.GetContainerId()),
 		command(req.GetCmd()),
 		streams(req),
 	)
@@ -35,7 +35,7 @@ func Exec(req *runtimeapi.ExecRequest) error {
 // Attach checks the streams to attach to.
 func Attach(req *runtimeapi.AttachRequest) error {
 	return first(
-		ID("container_id", req.GetContainerId()),
+		checkID("container_id", req.GetContainerId()),
 		streams(req),
 	)
 }
@@ -44,7 +44,7 @@ func Attach(req *runtimeapi.AttachRequest) error {
 func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 	path := req.GetLocation()
 	return first(
-		ID("container_id", req.GetContainerId()),
+		checkID("container_id", req.GetContainerId()),
 		invalidIf(!filepath.IsAbs(path) || strings.HasSuffix(path, "/"), "location",
 			"must be the absolute path of the archive to write, not %.300q", path),
 		withoutNUL("location", path),
@@ -57,16 +57,16 @@ func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 const (
 	Compression     = "compression"
 	NoCompression   = "none"
-	FastCompression = "flate-best-speed"
+	fastCompression = "flate-best-speed"
 )
 
 // CheckpointPod checks where to write the checkpoint of which containers, and how.
 func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
 	return first(
-		ID("pod_sandbox_id", req.GetPodSandboxId()),
+		checkID("pod_sandbox_id", req.GetPodSandboxId()),
 		absolute("output_path", req.GetOutputPath(), required),
 		invalidIf(len(req.GetContainerIds()) == 0, "container_ids", "is empty; name the containers that run in the pod"),
-		each("container_ids", req.GetContainerIds(), ID),
+		each("container_ids", req.GetContainerIds(), checkID),
 		unique("container_ids", req.GetContainerIds()),
 		checkpointOptions(req.GetOptions()),
 	)
@@ -110,8 +110,8 @@ func checkpointOptions(options map[string]string) error {
 		switch value := options[key]; {
 		case key != Compression:
 			return invalid("options", "has the key %.300q; berth knows %q", key, Compression)
-		case value != NoCompression && value != FastCompression:
-			return invalid("options", "has %.300q as %s; use %q or %q", value, key, NoCompression, FastCompression)
+		case value != NoCompression && value != fastCompression:
+			return invalid("options", "has %.300q as %s; use %q or %q", value, key, NoCompression, fastCompression)
 		}
 	}
 	return nil
@@ -128,7 +128,7 @@ func noOptions(options map[string]string) error {
 // them per connection.
 func PortForward(req *runtimeapi.PortForwardRequest) error {
 	return first(
-		ID("pod_sandbox_id", req.GetPodSandboxId()),
+		checkID("pod_sandbox_id", req.GetPodSandboxId()),
 		each("port", req.GetPort(), func(field string, p int32) error {
 			return between(field, int64(p), 1, 65535)
 		}),

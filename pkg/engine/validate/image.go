@@ -27,9 +27,9 @@ func PullImage(req *runtimeapi.PullImageRequest) error {
 	return named("image", ref)
 }
 
-// ImageRef checks what names an image that may be present already: a tag, a
+// checkImageRef checks what names an image that may be present already: a tag, a
 // digest, an id or the beginning of one.
-func ImageRef(ref string) error {
+func checkImageRef(ref string) error {
 	if ref == "" {
 		return invalid("image", "is empty; give a name, a digest or an id")
 	}

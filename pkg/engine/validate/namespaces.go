@@ -63,7 +63,7 @@ func target(field string, o *runtimeapi.NamespaceOption) error {
 	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return nil
 	}
-	return ID(field+".target_id", o.GetTargetId())
+	return checkID(field+".target_id", o.GetTargetId())
 }
 
 // userns checks the user namespace of a pod. No options at all is the old way

@@ -65,10 +65,10 @@ func name(field, s string) error {
 	)
 }
 
-// ID checks an id or the beginning of one. kind is the field that holds it, as
+// checkID checks an id or the beginning of one. kind is the field that holds it, as
 // the error shall name it. Ids become file names, hence the narrow alphabet;
 // every runtime's ids are within it.
-func ID(kind, id string) error {
+func checkID(kind, id string) error {
 	if err := name(kind, id); err != nil {
 		return err
 	}

@@ -14,10 +14,10 @@ import (
 
 func TestID(t *testing.T) {
 	for _, id := range []string{"0", strings.Repeat("a1", 32), "pod-1_x.y", "ABC", strings.Repeat("a", maxName)} {
-		test.Checkf(t, ID("container_id", id), "%q", id)
+		test.Checkf(t, checkID("container_id", id), "%q", id)
 	}
 	for _, id := range []string{"", ".", "..", "-x", "_x", "a/b", "../x", "a b", "a\x00", "é", "a\n", strings.Repeat("a", maxName+1), long} {
-		checkRefused(t, ID("container_id", id), "container_id")
+		checkRefused(t, checkID("container_id", id), "container_id")
 	}
 }
 
@@ -50,7 +50,7 @@ func TestImageRef(t *testing.T) {
 			err error
 			ok  bool
 		}{
-			"present": {ImageRef(ref), ok.present},
+			"present": {checkImageRef(ref), ok.present},
 			"pull":    {PullImage(&runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}), ok.pull},
 		} {
 			switch {
@@ -89,7 +89,7 @@ func FuzzText(f *testing.F) {
 		other := sandboxRequest()
 		other.Config.Linux.Sysctls = map[string]string{s: s}
 		for _, err := range []error{
-			RunPodSandbox(sandbox), RunPodSandbox(other), CreateContainer(container, nil), ID("id", s), ImageRef(s), cpuList("list", s),
+			RunPodSandbox(sandbox), RunPodSandbox(other), CreateContainer(container, nil), checkID("id", s), checkImageRef(s), cpuList("list", s),
 			unified("unified", map[string]string{s: s}), oldProfile("profile", s, requiredPath), capability("capability", s),
 		} {
 			if err == nil {
@@ -99,7 +99,7 @@ func FuzzText(f *testing.F) {
 				t.Errorf("%q", err)
 			}
 		}
-		if ID("id", s) == nil && (s == ".." || strings.ContainsAny(s, "/\x00\n")) {
+		if checkID("id", s) == nil && (s == ".." || strings.ContainsAny(s, "/\x00\n")) {
 			t.Errorf("%q is taken for an id", s)
 		}
 	})

@@ -34,7 +34,7 @@ func RunPodSandbox(req *runtimeapi.RunPodSandboxRequest) error {
 // sandbox stands for one with nothing set.
 func CreateContainer(req *runtimeapi.CreateContainerRequest, sandbox *runtimeapi.PodSandboxConfig) error {
 	return first(
-		ID("pod_sandbox_id", req.GetPodSandboxId()),
+		checkID("pod_sandbox_id", req.GetPodSandboxId()),
 		invalidIf(req.GetConfig() == nil, "config", "is missing; send the ContainerConfig"),
 		absolute("sandbox_config.log_directory", req.GetSandboxConfig().GetLogDirectory(), optional),
 		containerConfig("config", req.GetConfig(), sandbox),
@@ -45,7 +45,7 @@ func CreateContainer(req *runtimeapi.CreateContainerRequest, sandbox *runtimeapi
 // are always allowed.
 func UpdateContainerResources(req *runtimeapi.UpdateContainerResourcesRequest) error {
 	return first(
-		ID("container_id", req.GetContainerId()),
+		checkID("container_id", req.GetContainerId()),
 		invalidIf(req.GetLinux() == nil, "linux", "is missing; send the LinuxContainerResources to apply"),
 		resources("linux", req.GetLinux()),
 	)

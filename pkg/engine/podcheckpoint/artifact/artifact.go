@@ -34,9 +34,9 @@ import (
 
 // The media types of checkpoints.
 const (
-	Type       = "application/vnd.berth.pod-checkpoint.v1"
-	configType = "application/vnd.berth.pod-checkpoint.manifest.v1+json"
-	fileType   = "application/vnd.berth.pod-checkpoint.file.v1"
+	artifactType = "application/vnd.berth.pod-checkpoint.v1"
+	configType   = "application/vnd.berth.pod-checkpoint.manifest.v1+json"
+	fileType     = "application/vnd.berth.pod-checkpoint.file.v1"
 )
 
 const (
@@ -142,7 +142,7 @@ func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 // describe is the artifact of a checkpoint whose manifest is text. Pure.
 func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
 	a := &imagespec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest, ArtifactType: Type,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest, ArtifactType: artifactType,
 		Config:      imagespec.Descriptor{MediaType: configType, Digest: digest.FromBytes(text), Size: int64(len(text))},
 		Annotations: map[string]string{imagespec.AnnotationCreated: m.Created.Format(time.RFC3339)},
 	}
@@ -241,8 +241,8 @@ func read(ctx context.Context, from remotes.Fetcher, top imagespec.Descriptor) (
 
 // check says what is wrong with an artifact, whoever made it. Pure.
 func check(m *imagespec.Manifest) error {
-	if m.ArtifactType != Type || m.Config.MediaType != configType {
-		return fmt.Errorf("its type is %.100q instead of %q: it is not the checkpoint of a pod: %w", m.ArtifactType, Type, errdefs.ErrInvalidArgument)
+	if m.ArtifactType != artifactType || m.Config.MediaType != configType {
+		return fmt.Errorf("its type is %.100q instead of %q: it is not the checkpoint of a pod: %w", m.ArtifactType, artifactType, errdefs.ErrInvalidArgument)
 	}
 	if m.Config.Size < 0 || m.Config.Size > maxConfig {
 		return fmt.Errorf("its configuration has %d bytes; the limit is %d: %w", m.Config.Size, maxConfig, errdefs.ErrInvalidArgument)

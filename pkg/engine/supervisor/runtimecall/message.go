@@ -50,7 +50,7 @@ func ReadWaiting(f *os.File) []byte {
 	var said []byte
 	chunk := make([]byte, 4096)
 	_ = conn.Control(func(fd uintptr) {
-		for len(said) < MaxCaptured {
+		for len(said) < maxCaptured {
 			n, err := unix.Read(int(fd), chunk)
 			if err != nil || n <= 0 {
 				return
@@ -72,7 +72,7 @@ func ReadTail(path string) []byte {
 	if err != nil {
 		return nil
 	}
-	b, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-MaxCaptured), MaxCaptured))
+	b, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxCaptured), maxCaptured))
 	return b
 }
 

@@ -26,8 +26,8 @@ import (
 const (
 	// defaultCallTimeout bounds a runtime call when the options do not.
 	defaultCallTimeout = 2 * time.Minute
-	// MaxCaptured is how much of a runtime's own output is read.
-	MaxCaptured = 256 * 1024
+	// maxCaptured is how much of a runtime's own output is read.
+	maxCaptured = 256 * 1024
 	// maxMessage bounds the part of an error that a runtime wrote.
 	maxMessage = 700
 )
@@ -235,7 +235,7 @@ func Captured(f *os.File) []byte {
 	if f == nil {
 		return nil
 	}
-	b, _ := io.ReadAll(io.NewSectionReader(f, 0, MaxCaptured))
+	b, _ := io.ReadAll(io.NewSectionReader(f, 0, maxCaptured))
 	return b
 }
 

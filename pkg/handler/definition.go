@@ -180,6 +180,9 @@ func IsRuncShim(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }
 
+// OwnShim reports whether each pod has a containerd shim, which runs no other.
+func (d *Definition) OwnShim() bool { return d.Type == Shim }
+
 // WithCandidate is the Definition of pods that run on the candidate. d must have one.
 func (d *Definition) WithCandidate() *Definition {
 	c := *d

@@ -109,7 +109,7 @@ func (a *Checker) all(ctx context.Context) []preflight.Handler {
 // usesHostNetwork says whether gVisor was told by a flag to use the host's network
 // stack, or another.
 func usesHostNetwork(d *handler.Definition) (host, told bool) {
-	if d.Type != handler.OCI {
+	if d.OwnShim() {
 		return false, true
 	}
 	flags := d.OCI.GlobalFlags
@@ -133,7 +133,7 @@ func mayUseHostNetwork(d *handler.Definition) bool {
 // canDump says why, whatever the runtime can do, containers of a handler cannot
 // be checkpointed.
 func (a *Checker) canDump(d *handler.Definition) error {
-	if d.Type == handler.Shim && !handler.IsRuncShim(d.Path) {
+	if d.OwnShim() && !handler.IsRuncShim(d.Path) {
 		return fmt.Errorf("%s is not known to support checkpoints", d.Path)
 	}
 	if _, err := exec.LookPath("criu"); err != nil {

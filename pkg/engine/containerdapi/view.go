@@ -163,11 +163,9 @@ func goneSpec(spec *pod.ContainerSpec) *specs.Spec {
 // shim follows. Pure.
 func runtimeName(d *handler.Definition) string {
 	program := filepath.Base(d.Path)
-	if d.Type == handler.Shim {
-		if name, ok := strings.CutPrefix(program, "containerd-shim-"); ok {
-			if i := strings.LastIndexByte(name, '-'); i > 0 {
-				return "io.containerd." + name[:i] + "." + name[i+1:]
-			}
+	if name, ok := strings.CutPrefix(program, "containerd-shim-"); ok && d.OwnShim() {
+		if i := strings.LastIndexByte(name, '-'); i > 0 {
+			return "io.containerd." + name[:i] + "." + name[i+1:]
 		}
 	}
 	return "dev.berth." + program

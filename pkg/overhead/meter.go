@@ -27,12 +27,12 @@ const (
 type Pods struct {
 	// Readings are of those of which it can be told apart what is the containers'.
 	Readings []Reading
-	// OwnKernel counts those whose containers run inside of what is measured.
-	OwnKernel int
+	// Inside counts those whose containers run inside of what is measured.
+	Inside int
 	// Unread counts those that could not be read, and Why says why one of them was not.
 	Unread int
 	Why    string
-	// Declared has what is reserved for each pod, OwnKernel ones included.
+	// Declared has what is reserved for each pod, those of Inside included.
 	Declared []Declared
 }
 
@@ -191,7 +191,7 @@ func whyNot(d *handler.Definition, p Pods, read bool) string {
 		return "its pods are not measured yet"
 	case p.Unread > 0:
 		return fmt.Sprintf("failed to measure %d of its pods: %s", p.Unread, p.Why)
-	case p.OwnKernel > 0:
+	case p.Inside > 0:
 		return "its containers run on a separate kernel, whose memory includes theirs"
 	}
 	return "it has no pods"

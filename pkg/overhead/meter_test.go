@@ -67,7 +67,7 @@ func testOf(t *testing.T) {
 		d *handler.Definition
 		p Pods
 	}{
-		"separate kernel":                     {n.d, Pods{OwnKernel: 2}},
+		"separate kernel":                     {n.d, Pods{Inside: 2}},
 		"failed to measure 2 of its pods: it": {n.d, Pods{Unread: 2, Why: "it"}},
 		"another daemon":                      {&handler.Definition{Name: "runc", Type: handler.CRI}, Pods{}},
 	} {

@@ -8,7 +8,6 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"github.com/berth-cri/berth/pkg/printable"
-	"github.com/berth-cri/berth/pkg/probe"
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
@@ -29,7 +28,7 @@ func Container(c *runtimeapi.ContainerConfig, h Handler) *Refusal {
 }
 
 func targetPID(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
-	if o.GetPid() != runtimeapi.NamespaceMode_TARGET || !h.ownKernel() {
+	if o.GetPid() != runtimeapi.NamespaceMode_TARGET || h.hostProcesses() {
 		return nil
 	}
 	return &Refusal{
@@ -56,7 +55,7 @@ func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 			l.Feature = fmt.Sprintf("recursive read-only mounts (%s)", printable.Clip(m.GetContainerPath(), 128))
 			return l
 		}
-	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && h.ownKernel():
+	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && !h.hostProcesses():
 		return &Refusal{
 			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", printable.Clip(m.GetContainerPath(), 128)),
 			Why:     "mounts on the kernel that " + h.runtime() + " brings along are not visible on the host",
@@ -118,7 +117,7 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath())
-	if !asked || sc.GetPrivileged() || h.ownKernel() || h.Runtime.Seccomp() != capability.No {
+	if !asked || sc.GetPrivileged() || !h.hostProcesses() || h.Runtime.Seccomp() != capability.No {
 		return nil
 	}
 	return &Refusal{
@@ -131,7 +130,7 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal 
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
 	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
-	if !asked || sc.GetPrivileged() && !byName || h.ownKernel() || !h.Node.AppArmor || h.Runtime.AppArmor() != capability.No {
+	if !asked || sc.GetPrivileged() && !byName || !h.hostProcesses() || !h.Node.AppArmor || h.Runtime.AppArmor() != capability.No {
 		return nil
 	}
 	return &Refusal{
@@ -140,19 +139,16 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal 
 	}
 }
 
-// GVisorMemory is a limit in which the releases of gVisor that were tried start a pod with a
-// container that does nothing (docs/runtimes.md); in tooLittleMemory none does.
-const GVisorMemory, tooLittleMemory = 24 << 20, 20 << 20
-
 // Memory returns what a limit for the whole pod keeps the handler from, or nil. The runtime
 // would be killed somewhere on the way. A limit of 0 is none.
 func Memory(limit uint64, h Handler) *Refusal {
-	if limit == 0 || limit > tooLittleMemory || h.Runtime == nil || h.Runtime.Name != probe.Runsc {
+	kernel := h.Runtime.Kernel()
+	if limit == 0 || limit > kernel.TooLittleMemory {
 		return nil
 	}
 	return &Refusal{
 		Feature: fmt.Sprintf("a memory limit of %.4gMi for the whole pod", float64(limit)/(1<<20)),
-		Why:     fmt.Sprintf("%s itself needs %dMi to start one, and more for what it runs", h.runtime(), GVisorMemory>>20),
+		Why:     fmt.Sprintf("%s itself needs %dMi to start one, and more for what it runs", h.runtime(), kernel.LeastMemory>>20),
 		Instead: "raise the memory limits of the containers, or overhead.podFixed.memory of the RuntimeClass",
 	}
 }
@@ -168,9 +164,9 @@ func Checkpoints(h Handler) *Refusal {
 	switch {
 	case h.Runtime == nil:
 		return nil
-	case h.ownKernel():
+	case !h.hostProcesses():
 		refusal := lacks("its containers run on a separate kernel, which CRIU does not support")
-		if h.wholePods() {
+		if h.Runtime.Kernel().WholePods {
 			refusal.Instead = "checkpoint the pod as a whole (CheckpointPod)"
 		}
 		return refusal
@@ -192,7 +188,7 @@ func Checkpoints(h Handler) *Refusal {
 // PodCheckpoints returns what keeps the handler's pods from being checkpointed, and restored,
 // or nil: gVisor writes a pod as a whole, others have CRIU write each of its containers.
 func PodCheckpoints(h Handler) *Refusal {
-	if h.Runtime == nil || h.wholePods() {
+	if h.Runtime == nil || h.Runtime.Kernel().WholePods {
 		return nil
 	}
 	refusal := Checkpoints(h)
@@ -201,5 +197,3 @@ func PodCheckpoints(h Handler) *Refusal {
 	}
 	return refusal
 }
-
-func (h Handler) wholePods() bool { return h.Runtime.Name == probe.Runsc && h.ownKernel() }

@@ -10,7 +10,7 @@ import (
 // A limit that gVisor itself does not fit in is refused by name, for gVisor alone. With a
 // little more it depends on its release: that is tried.
 func TestMemory(t *testing.T) {
-	gVisor := Handler{Name: "gvisor", Runtime: &probe.Runtime{Name: probe.Runsc, Version: "20260831", OwnKernel: true}}
+	gVisor := Handler{Name: "gvisor", Runtime: &probe.Runtime{Name: probe.Runsc, Version: "20260831"}}
 	for name, c := range map[string]struct {
 		limit uint64
 		h     Handler
@@ -22,7 +22,7 @@ func TestMemory(t *testing.T) {
 		"perhaps":               {21 << 20, gVisor, ""},
 		"enough":                {24 << 20, gVisor, ""},
 		"of runc":               {1 << 20, Handler{Runtime: &probe.Runtime{Name: probe.Runc}}, ""},
-		"of a VM":               {1 << 20, Handler{Runtime: &probe.Runtime{OwnKernel: true}}, ""},
+		"of a VM":               {1 << 20, Handler{Runtime: &probe.Runtime{ShimAlone: true}}, ""},
 		"of what did not reply": {1 << 20, Handler{}, ""},
 	} {
 		err := Refuse(c.h, func() []Handler { return nil }, func(h Handler) *Refusal { return Memory(c.limit, h) })

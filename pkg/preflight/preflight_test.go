@@ -36,7 +36,7 @@ func runtimes(t *testing.T) []Handler {
 	t.Helper()
 	node := Node{MountSetattr: true, AppArmor: true, SELinux: true}
 	all := []Handler{
-		{Name: "kata", Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{Version: "3.2.0", OwnKernel: true}},
+		{Name: "kata", Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{Version: "3.2.0", ShimAlone: true}},
 		{Name: "bare", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.14", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX", "+CRIU"}}},
 		{Name: "dead"},
 	}
@@ -196,7 +196,7 @@ func TestRefusalsStayShort(t *testing.T) {
 		UserNamespaces: func() error { return errors.New(long) },
 	}
 	own := h
-	own.Runtime = &probe.Runtime{Version: long, OwnKernel: true}
+	own.Runtime = &probe.Runtime{Version: long, ShimAlone: true}
 	refusals := 0
 	for _, a := range append(asked(), ask{"a deep mount", container(nil,
 		&runtimeapi.Mount{ContainerPath: long, Readonly: true, RecursiveReadOnly: true})}) {

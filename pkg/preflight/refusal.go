@@ -48,7 +48,7 @@ func Refuse(h Handler, others func() []Handler, check func(Handler) *Refusal) er
 	}
 	var can []string
 	for _, o := range others() {
-		if o.Name != h.Name && o.Runtime != nil && (o.ownKernel() || !h.ownKernel()) && check(o) == nil {
+		if o.Name != h.Name && o.Runtime != nil && (h.hostProcesses() || !o.hostProcesses()) && check(o) == nil {
 			can = append(can, o.Name)
 		}
 	}
@@ -61,7 +61,7 @@ const maxNamed = 6
 
 func (l *Refusal) refusal(h Handler, can []string) error {
 	advice := "no ready handler of this node supports it: " + l.Instead
-	if h.ownKernel() {
+	if !h.hostProcesses() {
 		advice = "no ready handler of this node with a kernel for each pod supports it: " + l.Instead
 	}
 	if len(can) > 0 {
@@ -108,7 +108,7 @@ type Node struct {
 	AppArmor, SELinux bool
 }
 
-func (h Handler) ownKernel() bool { return h.Runtime != nil && h.Runtime.OwnKernel }
+func (h Handler) hostProcesses() bool { return h.Runtime.Kernel().HostProcesses }
 
 func (h Handler) runtime() string {
 	name := cmp.Or(h.Runtime.Name, h.Binary)

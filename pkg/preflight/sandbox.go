@@ -30,7 +30,7 @@ func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 // hostNamespaces: what runs on a kernel of its own would be without a network, or
 // see nothing, and nobody would be told.
 func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
-	if !h.ownKernel() {
+	if h.hostProcesses() {
 		return nil
 	}
 	for _, ns := range []struct {
@@ -63,7 +63,7 @@ func UserNamespaces(h Handler) *Refusal {
 	switch {
 	case h.Runtime == nil:
 		return lacks("its runtime does not respond")
-	case h.ownKernel():
+	case !h.hostProcesses():
 		return lacks("its containers run on a separate kernel with users of its own")
 	case !h.Runtime.SupportsUserNamespaces():
 		return lacks("%s does not report support for user namespaces", h.runtime())
@@ -81,7 +81,7 @@ func UserNamespaces(h Handler) *Refusal {
 
 func selinux(o *runtimeapi.SELinuxOption, h Handler) *Refusal {
 	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
-	if !asked || h.ownKernel() || !h.Node.SELinux || h.Runtime.SELinux() != capability.No {
+	if !asked || !h.hostProcesses() || !h.Node.SELinux || h.Runtime.SELinux() != capability.No {
 		return nil
 	}
 	return &Refusal{

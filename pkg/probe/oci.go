@@ -67,7 +67,6 @@ func parseVersion(out string) *Runtime {
 	if len(rt.BuildTags) == 0 {
 		rt.BuildTags = nil
 	}
-	rt.OwnKernel = rt.Name == Runsc
 	return rt
 }
 

@@ -248,7 +248,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	p := New(nil)
 	rt, err := p.Probe(t.Context(), shim(path, driven))
 	test.Must(t, err)
-	if rt.Path != path || rt.Name != Crun || rt.Version != "1.24" || rt.ShimVersion != "v2.4.2" || rt.OwnKernel || !rt.SupportsIDMap() {
+	if rt.Path != path || rt.Name != Crun || rt.Version != "1.24" || rt.ShimVersion != "v2.4.2" || !rt.Kernel().HostProcesses || !rt.SupportsIDMap() {
 		t.Errorf("got %+v", rt)
 	}
 	replay(t, dir, "crun-1.8.1")
@@ -286,7 +286,7 @@ func TestProbeShimForRuncOfAnotherName(t *testing.T) {
 	path := script(t, dir, "containerd-shim-runc-fips", "test $1 = -v || exit 1\necho '  Version:  v2.4.2'\n")
 	driven, _ := replay(t, dir, "crun-1.24")
 	rt, err := New(nil).Probe(t.Context(), shim(path, driven))
-	if err != nil || rt.Name != Crun || rt.OwnKernel {
+	if err != nil || rt.Name != Crun || !rt.Kernel().HostProcesses {
 		t.Errorf("got %+v, %v", rt, err)
 	}
 }
@@ -297,12 +297,12 @@ func TestProbeForeignShim(t *testing.T) {
 echo 'Kata Containers containerd shim (Golang): id: "io.containerd.kata.v2", version: 3.2.0, commit: abc'
 `)
 	rt, err := New(nil).Probe(t.Context(), shim(kata, ""))
-	if err != nil || rt.Version != "3.2.0" || !rt.OwnKernel || rt.Name != "" {
+	if err != nil || rt.Version != "3.2.0" || rt.Kernel().HostProcesses || rt.Name != "" {
 		t.Errorf("got %+v, %v", rt, err)
 	}
 	dumb := script(t, dir, "containerd-shim-dumb-v1", "exit 64\n")
 	rt, err = New(nil).Probe(t.Context(), shim(dumb, ""))
-	if err != nil || rt.Version != "" || !rt.OwnKernel || rt.Identity.Inode == 0 {
+	if err != nil || rt.Version != "" || rt.Kernel().HostProcesses || rt.Identity.Inode == 0 {
 		t.Errorf("got %+v, %v: a shim that answers nothing is known by its identity", rt, err)
 	}
 }
@@ -355,10 +355,10 @@ func TestProbeShimByItsImages(t *testing.T) {
 	wasm.Platform = handler.PlatformWasm
 	p := New(nil)
 	for range 2 {
-		if rt, err := p.Probe(t.Context(), plain); err != nil || !rt.OwnKernel || rt.Wasm {
+		if rt, err := p.Probe(t.Context(), plain); err != nil || rt.Kernel().HostProcesses || rt.Wasm {
 			t.Errorf("by itself it is %+v, %v", rt, err)
 		}
-		if rt, err := p.Probe(t.Context(), &wasm); err != nil || rt.OwnKernel || !rt.Wasm {
+		if rt, err := p.Probe(t.Context(), &wasm); err != nil || !rt.Kernel().HostProcesses || !rt.Wasm {
 			t.Errorf("for modules it is %+v, %v", rt, err)
 		}
 	}
@@ -383,19 +383,19 @@ func TestRealRuntimes(t *testing.T) {
 		check     func(*Runtime) string
 	}{
 		{"BERTH_TEST_RUNC", Runc, func(rt *Runtime) string {
-			if rt.Features == nil || rt.OwnKernel {
+			if rt.Features == nil || !rt.Kernel().HostProcesses {
 				return "runc has features and shares the host's kernel"
 			}
 			return ""
 		}},
 		{"BERTH_TEST_CRUN", Crun, func(rt *Runtime) string {
-			if rt.OwnKernel || rt.Seccomp() != capability.Yes {
+			if !rt.Kernel().HostProcesses || rt.Seccomp() != capability.Yes {
 				return "crun shares the host's kernel and has seccomp"
 			}
 			return ""
 		}},
 		{"BERTH_TEST_RUNSC", Runsc, func(rt *Runtime) string {
-			if !rt.OwnKernel {
+			if rt.Kernel().HostProcesses {
 				return "gVisor has a kernel of its own"
 			}
 			return ""
@@ -420,7 +420,7 @@ func TestRealShim(t *testing.T) {
 	path := realBinary(t, "BERTH_TEST_SHIM", "containerd-shim-runc-v2")
 	driven := realBinary(t, "BERTH_TEST_RUNC", Runc)
 	rt := test.Value(New(engineshim.Protocol{}).Probe(t.Context(), shim(path, driven)))(t)
-	if rt.ShimVersion == "" || rt.Name != Runc || rt.Features == nil || rt.OwnKernel {
+	if rt.ShimVersion == "" || rt.Name != Runc || rt.Features == nil || !rt.Kernel().HostProcesses {
 		t.Errorf("got %+v", rt)
 	}
 }

@@ -50,8 +50,7 @@ type Companion struct {
 }
 
 // Runtime is what a runtime binary said about itself. It is shared by all who
-// asked for it: treat it, and everything it points to, as read-only. Its JSON
-// form is stored with sandboxes; fields may be added, never renamed.
+// asked for it: treat it, and everything it points to, as read-only.
 type Runtime struct {
 	Path     string   `json:"path"`
 	Identity Identity `json:"identity"`
@@ -75,10 +74,8 @@ type Runtime struct {
 	Features *features.Features `json:"features,omitempty"`
 	// BuildTags are the +NAME and -NAME words that crun prints with its version.
 	BuildTags []string `json:"buildTags,omitempty"`
-	// OwnKernel is true when processes of containers are not processes of the
-	// host (gVisor, VMs): the runtime then needs a first container per sandbox,
-	// and host paths such as /proc/<pid>/ns are names to it, not namespaces.
-	OwnKernel bool `json:"ownKernel,omitempty"`
+	// ShimAlone is true of a shim that drives no OCI runtime, or none that berth knows.
+	ShimAlone bool `json:"shimAlone,omitempty"`
 	// Wasm is true of a shim that runs WebAssembly modules, in processes of the host.
 	Wasm bool `json:"wasm,omitempty"`
 	// WasmDeclared says that the shim calls itself one of those.

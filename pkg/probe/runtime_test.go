@@ -30,7 +30,7 @@ func recorded(t *testing.T, name string) *Runtime {
 
 type facts struct {
 	name, version, spec, oci                          string
-	features, ownKernel                               bool
+	features, hostProcesses                           bool
 	rro, idmap, userns, netdev, timens                bool
 	seccomp, lacksSeccomp, systemd, apparmor, selinux bool
 	knows11, knows13                                  bool
@@ -39,7 +39,7 @@ type facts struct {
 func factsOf(rt *Runtime) facts {
 	return facts{
 		name: rt.Name, version: rt.Version, spec: rt.SpecVersion, oci: rt.OCIVersion(),
-		features: rt.Features != nil, ownKernel: rt.OwnKernel,
+		features: rt.Features != nil, hostProcesses: rt.Kernel().HostProcesses,
 		rro: rt.SupportsRecursiveReadOnly(), idmap: rt.SupportsIDMap(), userns: rt.SupportsUserNamespaces(),
 		netdev: rt.SupportsNetDevices(), timens: rt.SupportsNamespace(specs.TimeNamespace),
 		seccomp: rt.Seccomp() == capability.Yes, lacksSeccomp: rt.Seccomp() == capability.No, systemd: rt.SystemdCgroup() == capability.Yes,
@@ -51,31 +51,31 @@ func factsOf(rt *Runtime) facts {
 func TestRecordedRuntimes(t *testing.T) {
 	for dir, want := range map[string]facts{
 		"runc-1.5.2": {
-			name: Runc, version: "1.5.2", spec: "1.3.0", oci: "1.3.0", features: true,
+			name: Runc, version: "1.5.2", spec: "1.3.0", oci: "1.3.0", features: true, hostProcesses: true,
 			rro: true, idmap: true, userns: true, netdev: true, timens: true,
 			seccomp: true, systemd: true, apparmor: true, selinux: true, knows11: true, knows13: true,
 		},
 		"runc-1.1.5": {
-			name: Runc, version: "1.1.5+ds1", spec: "1.0.2-dev", oci: "1.0.2-dev", features: true,
+			name: Runc, version: "1.1.5+ds1", spec: "1.0.2-dev", oci: "1.0.2-dev", features: true, hostProcesses: true,
 			rro: true, userns: true, seccomp: true, systemd: true, apparmor: true, selinux: true,
 		},
 		"crun-1.8.1": {
-			name: Crun, version: "1.8.1", spec: "1.0.0", oci: "1.0.2",
+			name: Crun, version: "1.8.1", spec: "1.0.0", oci: "1.0.2", hostProcesses: true,
 			rro: true, idmap: true, userns: true, seccomp: true, systemd: true, apparmor: true, selinux: true,
 		},
 		"crun-1.24": {
-			name: Crun, version: "1.24", spec: "1.0.0", oci: "1.1.0", features: true,
+			name: Crun, version: "1.24", spec: "1.0.0", oci: "1.1.0", features: true, hostProcesses: true,
 			rro: true, idmap: true, userns: true, seccomp: true, systemd: true, apparmor: true, selinux: true, knows11: true,
 		},
 		"youki-0.5.7": {
-			name: Youki, version: "0.5.7", oci: "1.0.2", features: true, userns: true, timens: true,
+			name: Youki, version: "0.5.7", oci: "1.0.2", features: true, hostProcesses: true, userns: true, timens: true,
 		},
 		"runsc-2026": {
-			name: Runsc, version: "v0.0.0-20260905035102-160fafc42237", spec: "1.2.1", oci: "1.2.1", features: true, ownKernel: true,
+			name: Runsc, version: "v0.0.0-20260905035102-160fafc42237", spec: "1.2.1", oci: "1.2.1", features: true,
 			idmap: true, userns: true, seccomp: true, knows11: true,
 		},
 		"runsc-2025": {
-			name: Runsc, version: "v0.0.0-20250503011706-39ed1f5ac29c", spec: "1.1.0-rc.1", oci: "1.0.2", ownKernel: true,
+			name: Runsc, version: "v0.0.0-20250503011706-39ed1f5ac29c", spec: "1.1.0-rc.1", oci: "1.0.2",
 		},
 	} {
 		t.Run(dir, func(t *testing.T) {

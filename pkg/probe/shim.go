@@ -99,7 +99,7 @@ func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error
 	}
 	if s.runtime == "" {
 		rt.Wasm, rt.WasmDeclared = runsWasm(s.path, rt.ShimName, s.wasmImages)
-		rt.OwnKernel = !rt.Wasm
+		rt.ShimAlone = true
 		return rt, nil
 	}
 	driven, err := askRuntime(ctx, s.runtime)

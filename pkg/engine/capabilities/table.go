@@ -25,7 +25,7 @@ func (a *Checker) Table(ctx context.Context, d *handler.Definition, rt *probe.Ru
 	f := rules.Facts{Handler: a.Of(ctx, d, rt), Node: a.node(), Proof: proof, Conforms: d.Conforms}
 	f.HostNetwork, _ = usesHostNetwork(d)
 	f.Krun = d.DefaultAnnotations[crunHandler] == "krun"
-	if rt != nil && !rt.OwnKernel {
+	if rt != nil && rt.Kernel().HostProcesses {
 		ctx, cancel := context.WithTimeout(ctx, ProbeWait)
 		defer cancel()
 		lack := a.canMap(ctx, d)

@@ -40,7 +40,7 @@ const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
 // annotation, and s is not of one. What is exec'd is filtered, since gVisor of May 2026, where
 // the sandbox has the annotation: so each sandbox has it, and other containers no profile.
 func filtersByAnnotation(s *specs.Spec, rt *probe.Runtime, d *handler.Definition) bool {
-	if rt == nil || rt.Name != probe.Runsc || s.Annotations[annotationGVisorSeccomp] == "true" {
+	if !rt.Kernel().SeccompByAnnotation || s.Annotations[annotationGVisorSeccomp] == "true" {
 		return false
 	}
 	byFlag := func(flag string) bool { return strings.Contains(flag, "oci-seccomp") }
@@ -97,7 +97,7 @@ func containerAnnotations(c Container) map[string]string {
 	if c.CRIUConfig != "" {
 		own[annotationCRIUConfig] = c.CRIUConfig
 	}
-	if c.Runtime != nil && c.Runtime.Name == probe.Runsc && asksLocalSeccomp(c.Config.GetLinux().GetSecurityContext()) {
+	if c.Runtime.Kernel().SeccompByAnnotation && asksLocalSeccomp(c.Config.GetLinux().GetSecurityContext()) {
 		own[annotationGVisorSeccomp] = "true"
 	}
 	return own

@@ -118,7 +118,7 @@ func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
 // own processes are confined from outside.
 func setLabels(s *specs.Spec, process, mount string, privileged bool, rt *probe.Runtime) {
 	s.Process.SelinuxLabel, s.Linux.MountLabel = "", mount
-	if !privileged && (rt == nil || rt.Name != probe.Runsc) {
+	if !privileged && !rt.Kernel().RefusesSELinux {
 		s.Process.SelinuxLabel = process
 	}
 }

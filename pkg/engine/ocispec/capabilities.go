@@ -32,7 +32,7 @@ var knownCapabilities = func() []string {
 // have at all. A runtime with its own kernel gives capabilities of that kernel.
 func givable(n Node, rt *probe.Runtime) []string {
 	all := knownCapabilities
-	if n.Capabilities != nil && (rt == nil || !rt.OwnKernel) {
+	if n.Capabilities != nil && rt.Kernel().HostProcesses {
 		all = n.Capabilities
 	}
 	if rt == nil || rt.Features == nil || rt.Features.Linux == nil || len(rt.Features.Linux.Capabilities) == 0 {

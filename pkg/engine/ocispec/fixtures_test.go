@@ -26,7 +26,7 @@ const (
 // recorded returns a runtime with the features that pkg/probe recorded.
 func recorded(t testing.TB, dir, name string) *probe.Runtime {
 	t.Helper()
-	rt := &probe.Runtime{Path: "/usr/bin/" + name, Name: name, OwnKernel: name == probe.Runsc}
+	rt := &probe.Runtime{Path: "/usr/bin/" + name, Name: name}
 	b, err := os.ReadFile(filepath.Join("..", "..", "probe", "testdata", dir, "features.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return rt

@@ -214,7 +214,7 @@ func TestSandboxSpecs(t *testing.T) {
 			sp.Config.Linux.SecurityContext.NamespaceOptions = &runtimeapi.NamespaceOption{
 				Network: runtimeapi.NamespaceMode_NODE, Ipc: runtimeapi.NamespaceMode_NODE,
 			}
-			sp.NetNS, sp.IPCNS, sp.UTSNS = "", "", ""
+			sp.NetNS, sp.IPCNS, sp.UTSNS, sp.Hostname = "", "", "", ""
 		},
 		"user-namespace": func(sp *SandboxProcess, _ *Node) {
 			sp.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped(100000, 4096)

@@ -212,7 +212,7 @@ func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.
 		}
 		return "rslave", nil
 	case runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL:
-		if rt != nil && rt.OwnKernel {
+		if !rt.Kernel().HostProcesses {
 			return "", unmet("mount %s: propagation Bidirectional needs the host's kernel, but %s runs its own; use HostToContainer or None", dst, rt.Path)
 		}
 		s.Linux.RootfsPropagation = "rshared"

@@ -38,7 +38,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 		return nil, err
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
-	if sp.Runtime != nil && sp.Runtime.OwnKernel {
+	if !sp.Runtime.Kernel().HostProcesses {
 		// In mounted namespaces they are set already, and runtimes refuse some that
 		// the kernel has there.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
@@ -129,13 +129,8 @@ func writableSysfs(mounts []specs.Mount) {
 // pinned one has its name already; a runtime with its own kernel takes the
 // name from here whatever the namespaces.
 func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
-	ownKernel := sp.Runtime != nil && sp.Runtime.OwnKernel
-	hostNetwork := namespaceOptions(sp.Config).GetNetwork() == runtimeapi.NamespaceMode_NODE
-	if hostNetwork && !ownKernel {
-		return
-	}
 	s.Hostname = sp.Hostname
-	if s.Hostname == "" && ownKernel {
+	if s.Hostname == "" && !sp.Runtime.Kernel().HostProcesses {
 		s.Hostname = n.Hostname
 	}
 }

@@ -50,7 +50,7 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 		p := pods[name]
 		p.Declared = append(p.Declared, declaredFor(m.Sandbox))
 		if !m.HostProcesses {
-			p.OwnKernel++
+			p.Inside++
 		} else if r, err := all.read(m); err == nil {
 			p.Readings = append(p.Readings, r)
 		} else {

@@ -1,25 +1,23 @@
-package pod
+package pod_test
 
 import (
 	"testing"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/enginetest"
+	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-func TestKernelOf(t *testing.T) {
-	for name, c := range map[string]struct {
-		kind handler.Type
-		plan Plan
-		want Kernel
-	}{
-		"runc":             {handler.OCI, Plan{Runtime: probe.Runc}, Kernel{HostProcesses: true}},
-		"runc by a shim":   {handler.Shim, Plan{}, Kernel{HostProcesses: true}},
-		"gVisor":           {handler.OCI, Plan{OwnKernel: true, Runtime: probe.Runsc}, Kernel{NetworkInside: true, MemoryLimit: true}},
-		"gVisor by a shim": {handler.Shim, Plan{OwnKernel: true, Runtime: probe.Runsc}, Kernel{Machine: true}},
-		"a machine":        {handler.Shim, Plan{OwnKernel: true}, Kernel{Machine: true}},
-	} {
-		test.Equal(t, name, kernelOf(&handler.Definition{Type: c.kind}, c.plan), c.want)
+// TestKernelIsRecorded: the next daemon knows the kernel of a pod without its runtime.
+func TestKernelIsRecorded(t *testing.T) {
+	d := &handler.Definition{Type: handler.OCI}
+	for _, rt := range []*probe.Runtime{{Name: probe.Runc}, {Name: probe.Runsc}, {Name: probe.Runsc, Driven: &probe.Identity{}}, {ShimAlone: true}} {
+		spec := pod.SandboxSpec{Definition: d, Plan: pod.NewPlan(&runtimeapi.PodSandboxConfig{}, d, rt)}
+		s := enginetest.Sandbox(t, t.TempDir(), spec, &enginetest.Runner{})
+		test.Equal(t, string(rt.KernelKind()), s.Kernel, rt.Kernel())
 	}
 }

@@ -17,8 +17,8 @@ import (
 // Plan is what a sandbox will consist of. It is decided once.
 type Plan struct {
 	Process bool `json:"process,omitempty"`
-	// OwnKernel says that the containers do not run on this host's kernel.
-	OwnKernel bool `json:"ownKernel,omitempty"`
+	// Kernel is the kind of kernel that the containers run on.
+	Kernel probe.KernelKind `json:"kernel,omitempty"`
 	// Net, IPC and UTS say which namespaces are made.
 	Net bool `json:"net,omitempty"`
 	IPC bool `json:"ipc,omitempty"`
@@ -38,24 +38,20 @@ type Plan struct {
 func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) Plan {
 	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	p := Plan{
-		OwnKernel: rt.OwnKernel,
-		Net:       opts.GetNetwork() != runtimeapi.NamespaceMode_NODE,
-		IPC:       opts.GetIpc() != runtimeapi.NamespaceMode_NODE,
-		Runtime:   rt.Name,
-		Version:   rt.Version,
+		Kernel:  rt.KernelKind(),
+		Net:     opts.GetNetwork() != runtimeapi.NamespaceMode_NODE,
+		IPC:     opts.GetIpc() != runtimeapi.NamespaceMode_NODE,
+		Runtime: rt.Name,
+		Version: rt.Version,
 	}
 	p.UTS = p.Net
 	if p.Net {
 		p.Hostname = c.GetHostname()
 	}
-	p.Process = alwaysProcess(d, rt) || opts.GetPid() == runtimeapi.NamespaceMode_POD
+	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || opts.GetPid() == runtimeapi.NamespaceMode_POD ||
+		d.OwnShim() || !rt.Kernel().HostProcesses // which need a first container
 	p.User = podUser(c)
 	return p
-}
-
-// alwaysProcess reports whether each sandbox of the handler has a process of its own.
-func alwaysProcess(d *handler.Definition, rt *probe.Runtime) bool {
-	return d.SandboxProcess == handler.SandboxProcessAlways || rt.OwnKernel || d.Type == handler.Shim
 }
 
 // NamespaceRequest asks for the namespaces of the plan with the pod's sysctls in them.

@@ -11,7 +11,7 @@ import (
 
 func TestPlanSandbox(t *testing.T) {
 	const node, pod, container = runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_CONTAINER
-	runc, runsc := &probe.Runtime{Name: "runc"}, &probe.Runtime{Name: "runsc", OwnKernel: true}
+	runc, runsc := &probe.Runtime{Name: "runc"}, &probe.Runtime{Name: "runsc"}
 	for name, tc := range map[string]struct {
 		config *runtimeapi.PodSandboxConfig
 		d      handler.Definition
@@ -40,7 +40,7 @@ func TestPlanSandbox(t *testing.T) {
 		},
 		"a runtime with its own kernel needs a first container": {
 			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.OCI}, runsc,
-			Plan{Process: true, OwnKernel: true, Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runsc"},
+			Plan{Process: true, Kernel: "gvisor", Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runsc"},
 		},
 		"a shim too": {
 			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.Shim}, &probe.Runtime{},

@@ -17,12 +17,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 	"github.com/berth-cri/berth/pkg/engine/store"
 	"github.com/berth-cri/berth/pkg/engine/usage"
+	"github.com/berth-cri/berth/pkg/probe"
 )
 
 // Sandbox is a sandbox that callers can see.
 type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
-	Kernel
+	probe.Kernel
 	Runner Runner
 	Op     keyedlock.Mutex // held by calls that change it as a whole: stop, remove
 	Making *gate           // who creates containers in it is inside
@@ -43,13 +44,16 @@ type Sandbox struct {
 
 // NewSandbox is the sandbox of a record, which b gives its Runner.
 func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus], b Binder) *Sandbox {
-	s := &Sandbox{Object: o, Kernel: kernelOf(o.Spec().Definition, o.Spec().Plan), Op: keyedlock.NewMutex(), Making: newGate()}
+	s := &Sandbox{Object: o, Kernel: o.Spec().Plan.Kernel.Facts(), Op: keyedlock.NewMutex(), Making: newGate()}
 	s.Runner = b.Bind(s)
 	return s
 }
 
 // Config is what the sandbox was run with.
 func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config.Msg }
+
+// MustAsk is whether only the process that runs a sandbox can report what it uses.
+func (s *Sandbox) MustAsk() bool { return !s.HostProcesses }
 
 // Open tells whether new containers may be created and started in s.
 func (s *Sandbox) Open() error {

@@ -55,7 +55,7 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if m.Node, err = thisNode(); err != nil {
 		return nil, err
 	}
-	if s.HostProcesses {
+	if !s.WholePods {
 		if m.Handler.CRIU, err = b.each.ready(ctx, s, m.Compression); err != nil {
 			return nil, err
 		}
@@ -121,9 +121,9 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 		return err
 	}
 	before := b.started(s)
-	write := b.whole
-	if s.HostProcesses {
-		write = b.each.write
+	write := b.each.write
+	if s.WholePods {
+		write = b.whole
 	}
 	if err := write(ctx, s, containers, m, dir); err != nil {
 		return explainFull(err, dir)

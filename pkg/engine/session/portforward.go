@@ -108,7 +108,7 @@ func splice(ctx context.Context, pod *podConn, client io.ReadWriteCloser) error 
 
 func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (*podConn, error) {
 	st, own := s.Status(), s.Spec().Plan.Net // a pod without its own network listens on the node's
-	if s.DialedInside() {
+	if own && s.NetworkInside {
 		return b.dialGVisor(ctx, s, port)
 	}
 	var ips []string

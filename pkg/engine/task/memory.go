@@ -8,7 +8,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 	"github.com/berth-cri/berth/pkg/engine/pod"
 	"github.com/berth-cri/berth/pkg/handler"
-	"github.com/berth-cri/berth/pkg/preflight"
 )
 
 // PodMemory is the memory limit of a pod whose containers all run in one process of the node.
@@ -16,6 +15,7 @@ import (
 type PodMemory struct {
 	paths cgroup.Paths
 	hits  uint64
+	least uint64 // of which a pod needs, without what it runs
 }
 
 // MemoryOf remembers how often the pod ran into its limit before a start. It is zero for
@@ -25,7 +25,7 @@ func MemoryOf(s *pod.Sandbox) PodMemory {
 		return PodMemory{}
 	}
 	paths := s.Parent()
-	return PodMemory{paths: paths, hits: cgroup.MemoryHits(paths)}
+	return PodMemory{paths: paths, hits: cgroup.MemoryHits(paths), least: s.LeastMemory}
 }
 
 // Explain names the limit in the error of a start in which the pod ran into it. Such an
@@ -36,5 +36,5 @@ func (m PodMemory) Explain(err error) error {
 	}
 	stats, _ := cgroup.ReadStats(m.paths)
 	return handler.OfPod(fmt.Errorf("the pod ran into its memory limit of %.4gMi, of which gVisor itself needs up to %dMi; raise the memory limits of its containers: %w: %w",
-		float64(stats.MemoryLimit.N)/(1<<20), preflight.GVisorMemory>>20, err, errdefs.ErrResourceExhausted))
+		float64(stats.MemoryLimit.N)/(1<<20), m.least>>20, err, errdefs.ErrResourceExhausted))
 }

@@ -92,7 +92,7 @@ func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 		SystemdCgroup: kept.CgroupDriver == cgroup.Systemd,
 		NoPivotRoot:   d.OCI.NoPivotRoot,
 		NoNewKeyring:  d.OCI.NoNewKeyring,
-		OwnKernel:     s.Plan.OwnKernel,
+		OwnKernel:     !r.sandbox.HostProcesses,
 		LogDirectory:  o.LogDirectory,
 		LogPath:       o.LogPath,
 		MaxLogLine:    int32(kept.MaxLogLineSize),

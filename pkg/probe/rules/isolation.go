@@ -46,7 +46,7 @@ func (f Facts) known() (kind, capability.Source) {
 		return kata, capability.Declared
 	case strings.HasPrefix(rt.ShimName, runscID):
 		return gVisor, capability.Declared
-	case rt.ShimName != "" || !rt.OwnKernel:
+	case rt.ShimName != "" || !rt.ShimAlone:
 	case strings.HasPrefix(f.Handler.Binary, kataFile):
 		return kata, capability.Probed
 	case strings.HasPrefix(f.Handler.Binary, runscFile):
@@ -84,7 +84,7 @@ func (b *builder) security() {
 // enforced: what a node lacks no handler has. Where a kernel of its own stands between,
 // what is asked for means nothing.
 func (b *builder) enforced(n capability.Name, node bool, without string, says capability.Answer) {
-	switch own := b.Handler.Runtime.OwnKernel || b.kind == krun; {
+	switch own := !b.Handler.Runtime.Kernel().HostProcesses || b.kind == krun; {
 	case !node:
 		b.no(n, capability.Probed, without)
 	case b.refused(n):

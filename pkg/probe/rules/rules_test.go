@@ -121,8 +121,8 @@ func TestWhatIsNotKnown(t *testing.T) {
 		t.Errorf("of a runtime that was not asked: %+v", got)
 	}
 	for name, h := range map[string]preflight.Handler{
-		"a shim that nobody knows":    {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{OwnKernel: true}},
-		"one that calls itself other": {Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{OwnKernel: true, ShimName: "io.containerd.dumb.v1"}},
+		"a shim that nobody knows":    {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{ShimAlone: true}},
+		"one that calls itself other": {Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{ShimAlone: true, ShimName: "io.containerd.dumb.v1"}},
 		"a runtime that nobody knows": {Binary: "wasm-runner", Runtime: &probe.Runtime{Version: "0.3"}},
 	} {
 		table := Of(nodes()["new"](h))
@@ -147,11 +147,11 @@ func TestKinds(t *testing.T) {
 		"crun":             {preflight.Handler{Binary: "crun", Runtime: &probe.Runtime{Name: probe.Crun}}, capability.SharedKernel, capability.Declared},
 		"a shim with krun": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Crun, Driven: &probe.Identity{Path: "/bin/krun"}}}, capability.VM, capability.Probed},
 		"a shim with runc": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
-		"a shim of kata":   {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{OwnKernel: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
-		"by its file":      {preflight.Handler{Binary: "containerd-shim-kata-qemu-v2", Runtime: &probe.Runtime{OwnKernel: true}}, capability.VM, capability.Probed},
+		"a shim of kata":   {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{ShimAlone: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
+		"by its file":      {preflight.Handler{Binary: "containerd-shim-kata-qemu-v2", Runtime: &probe.Runtime{ShimAlone: true}}, capability.VM, capability.Probed},
 		"a Wasm shim":      {preflight.Handler{Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}}, capability.SharedKernel, capability.Probed},
 		"one that says so": {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{ShimName: "io.containerd.spin.v2", Wasm: true, WasmDeclared: true}}, capability.SharedKernel, capability.Declared},
-		"gVisor's shim":    {preflight.Handler{Binary: "containerd-shim-runsc-v1", Runtime: &probe.Runtime{OwnKernel: true}}, capability.UserSpaceKernel, capability.Probed},
+		"gVisor's shim":    {preflight.Handler{Binary: "containerd-shim-runsc-v1", Runtime: &probe.Runtime{ShimAlone: true}}, capability.UserSpaceKernel, capability.Probed},
 	} {
 		table := Of(nodes()["new"](tc.h))
 		if table.Isolation != tc.want || table.IsolationSource != tc.from {
@@ -186,7 +186,7 @@ func TestHostNetworkOfGVisor(t *testing.T) {
 		may, told bool
 		want      capability.Answer
 	}{"by default": {false, false, capability.No}, "told so": {true, true, capability.Yes}, "it may be": {true, false, capability.Unknown}} {
-		f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}, HostNetwork: tc.may})
+		f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc}, HostNetwork: tc.may})
 		f.HostNetwork = tc.told
 		if got := Of(f).Of(capability.HostNetwork); got.Answer != tc.want {
 			t.Errorf("%s: %+v", name, got)
@@ -208,7 +208,7 @@ func TestNotFoundOutInTime(t *testing.T) {
 
 // What a handler promises counts once a self-check pod has run: it fails otherwise.
 func TestConforms(t *testing.T) {
-	f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}})
+	f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc}})
 	f.Conforms = []string{"sandboxed/v1"}
 	if got := Of(f).Conforms; len(got) > 0 {
 		t.Errorf("before a pod has run: %q", got)
@@ -273,10 +273,10 @@ func TestAgreesWithPreflight(t *testing.T) {
 	handlers := map[string]preflight.Handler{
 		"built without": {Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.8", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
 		"krun":          {Binary: "krun", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.24"}},
-		"dumb shim":     {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{OwnKernel: true}},
+		"dumb shim":     {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{ShimAlone: true}},
 		"Wasm shim":     {Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}},
 		"unknown":       {Runtime: &probe.Runtime{Version: "0.3"}},
-		"runsc-hostnet": {HostNetwork: true, Runtime: &probe.Runtime{Name: probe.Runsc, OwnKernel: true}},
+		"runsc-hostnet": {HostNetwork: true, Runtime: &probe.Runtime{Name: probe.Runsc}},
 	}
 	for dir, shimName := range recorded {
 		handlers[dir] = replay(t, dir, shimName)

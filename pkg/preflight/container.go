@@ -63,41 +63,32 @@ func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 		}
 	}
 	if mapped := len(m.GetUidMappings()) > 0 || len(m.GetGidMappings()) > 0; mapped && !isImage {
-		return mappedIDs(m, h)
+		return kindOfMount(h, h.Runtime.SupportsIDMap(), "mapping IDs of mounts", &Refusal{
+			Feature: fmt.Sprintf("mounts with mapped IDs (%s)", printable.Clip(m.GetContainerPath(), 128)),
+			Instead: "remove the mappings",
+		})
 	}
 	return nil
-}
-
-func mappedIDs(m *runtimeapi.Mount, h Handler) *Refusal {
-	l := &Refusal{
-		Feature: fmt.Sprintf("mounts with mapped IDs (%s)", printable.Clip(m.GetContainerPath(), 128)),
-		Instead: "remove the mappings",
-	}
-	switch {
-	case !h.Node.MountSetattr:
-		l.Why = "they need Linux 5.12"
-	case !h.Runtime.SupportsIDMap():
-		l.Why = h.runtime() + " does not report support for mapping IDs of mounts"
-	default:
-		return nil
-	}
-	return l
 }
 
 // RecursiveReadOnly returns what keeps the handler's containers from having
 // recursive read-only mounts, or nil. A runtime of which nothing is known lacks them.
 func RecursiveReadOnly(h Handler) *Refusal {
-	l := &Refusal{
+	return kindOfMount(h, h.Runtime.SupportsRecursiveReadOnly(), "them (mount option rro)", &Refusal{
 		Feature: "recursive read-only mounts", Instead: "set recursiveReadOnly to IfPossible or Disabled",
 		word: crierrors.ErrRROUnsupported,
-	}
+	})
+}
+
+// kindOfMount returns l with the reason for which the handler lacks such mounts, or nil.
+func kindOfMount(h Handler, supported bool, what string, l *Refusal) *Refusal {
 	switch {
 	case !h.Node.MountSetattr:
 		l.Why = "they need Linux 5.12"
 	case h.Runtime == nil:
 		l.Why = "its runtime does not respond"
-	case !h.Runtime.SupportsRecursiveReadOnly():
-		l.Why = h.runtime() + " does not report support for them (mount option rro)"
+	case !supported:
+		l.Why = h.runtime() + " does not report support for " + what
 	default:
 		return nil
 	}
@@ -113,30 +104,27 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 	return deprecated != "" && deprecated != "unconfined"
 }
 
-// seccomp: a kernel of its own is a filter of its own, so profiles mean nothing there.
-func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
-	//nolint:staticcheck // The deprecated field is all that old clients send.
-	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath())
-	if !asked || sc.GetPrivileged() || !h.hostProcesses() || h.Runtime.Seccomp() != capability.No {
+// enforced refuses what the node's kernel enforces, under a runtime that was built without it.
+// On a separate kernel it means nothing.
+func enforced(h Handler, asked bool, by string, can capability.Answer, feature, instead string) *Refusal {
+	if !asked || !h.hostProcesses() || can != capability.No {
 		return nil
 	}
-	return &Refusal{
-		Feature: "a seccomp profile", Why: h.runtime() + " was built without seccomp",
-		Instead: "set seccompProfile to Unconfined",
-	}
+	return &Refusal{Feature: feature, Why: h.runtime() + " was built without " + by, Instead: instead}
+}
+
+func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
+	//nolint:staticcheck // The deprecated field is all that old clients send.
+	asked := asks(sc.GetSeccomp(), sc.GetSeccompProfilePath()) && !sc.GetPrivileged()
+	return enforced(h, asked, "seccomp", h.Runtime.Seccomp(), "a seccomp profile", "set seccompProfile to Unconfined")
 }
 
 func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
 	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
-	if !asked || sc.GetPrivileged() && !byName || !h.hostProcesses() || !h.Node.AppArmor || h.Runtime.AppArmor() != capability.No {
-		return nil
-	}
-	return &Refusal{
-		Feature: "an AppArmor profile", Why: h.runtime() + " was built without AppArmor",
-		Instead: "set appArmorProfile to Unconfined",
-	}
+	asked = asked && (byName || !sc.GetPrivileged()) && h.Node.AppArmor
+	return enforced(h, asked, "AppArmor", h.Runtime.AppArmor(), "an AppArmor profile", "set appArmorProfile to Unconfined")
 }
 
 // Memory returns what a limit for the whole pod keeps the handler from, or nil. The runtime

@@ -6,7 +6,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/printable"
-	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
 // Sandbox returns what a pod asks for that the handler lacks, or nil.
@@ -81,11 +80,5 @@ func UserNamespaces(h Handler) *Refusal {
 
 func selinux(o *runtimeapi.SELinuxOption, h Handler) *Refusal {
 	asked := o.GetUser() != "" || o.GetRole() != "" || o.GetType() != "" || o.GetLevel() != ""
-	if !asked || !h.hostProcesses() || !h.Node.SELinux || h.Runtime.SELinux() != capability.No {
-		return nil
-	}
-	return &Refusal{
-		Feature: "SELinux labels (seLinuxOptions)", Why: h.runtime() + " was built without SELinux",
-		Instead: "remove seLinuxOptions",
-	}
+	return enforced(h, asked && h.Node.SELinux, "SELinux", h.Runtime.SELinux(), "SELinux labels (seLinuxOptions)", "remove seLinuxOptions")
 }

@@ -307,7 +307,7 @@ func TestCapabilities(t *testing.T) {
 }
 
 // A kernel of its own has all capabilities, whatever the daemon has.
-func TestCapabilitiesOfOwnKernel(t *testing.T) {
+func TestCapabilitiesOfSeparateKernel(t *testing.T) {
 	sc := &runtimeapi.LinuxContainerSecurityContext{Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}, DropCapabilities: []string{"ALL"}}}
 	got, err := capabilities(nil, sc, bareNode(), runsc(t))
 	if err != nil || strings.Join(got.Effective, " ") != "CAP_SYS_ADMIN" {

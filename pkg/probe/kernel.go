@@ -15,7 +15,8 @@ type Kernel struct {
 	NetworkInside bool
 	// MemoryLimit: the runtime shows its pods a memory of the size that it is given.
 	MemoryLimit bool
-	// WholePods: the runtime checkpoints and restores a pod as a whole.
+	// WholePods: the runtime checkpoints and restores a pod as a whole, which containerd's
+	// shims cannot be asked for.
 	WholePods bool
 	// RefusesSELinux: the runtime refuses SELinux labels of processes.
 	RefusesSELinux bool
@@ -47,7 +48,7 @@ var kernels = map[KernelKind]Kernel{
 		SeccompByAnnotation: true, LeastMemory: gVisorLeast, TooLittleMemory: gVisorTooLittle,
 	},
 	gVisorShimKernel: {
-		Machine: true, WholePods: true, RefusesSELinux: true,
+		Machine: true, RefusesSELinux: true,
 		SeccompByAnnotation: true, LeastMemory: gVisorLeast, TooLittleMemory: gVisorTooLittle,
 	},
 	machineKernel: {Machine: true},

@@ -25,3 +25,11 @@ func TestKernelKind(t *testing.T) {
 		test.Equal(t, name, c.rt.KernelKind(), c.want)
 	}
 }
+
+// containerd's shims pass on only the options of CRIU, whatever runtime they drive.
+func TestShimsCheckpointNoPodAsAWhole(t *testing.T) {
+	rt := &Runtime{Name: Runsc, Driven: &Identity{Path: "/opt/bin/runsc"}}
+	if rt.Kernel().WholePods {
+		t.Error("a shim is asked for a pod as a whole")
+	}
+}

@@ -53,14 +53,7 @@ func Lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func tryLock(f *os.File) error {
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
+func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
 func holder(f *os.File) string {
 	b := make([]byte, 20)

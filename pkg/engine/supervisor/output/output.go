@@ -189,12 +189,10 @@ func hadWriter(fd int) bool {
 // Drain waits until the streams have ended, and ends them when that takes
 // longer than limit: something that is not the container's may hold them open.
 func (o *Output) Drain(limit time.Duration) {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-o.ended:
 		return
-	case <-timer.C:
+	case <-time.After(limit):
 	}
 	for _, f := range o.sources {
 		_ = f.SetReadDeadline(time.Now())

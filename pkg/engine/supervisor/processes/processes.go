@@ -153,10 +153,7 @@ func (p *Set) control(op, fd int, e *unix.EpollEvent) error {
 	}
 	var ctl error
 	err = conn.Control(func(set uintptr) { ctl = unix.EpollCtl(int(set), op, fd, e) })
-	if err != nil {
-		return err
-	}
-	return ctl
+	return errors.Join(err, ctl)
 }
 
 // Ended calls end once, in a goroutine of its own, when the process of a pidfd

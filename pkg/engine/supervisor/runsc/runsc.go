@@ -70,52 +70,20 @@ func LastJSON(out []byte) []byte {
 	return out
 }
 
-// runtimeStats is what `runsc events --stats` prints.
-type runtimeStats struct {
-	Data struct {
-		CPU struct {
-			Usage struct {
-				Kernel uint64   `json:"kernel"`
-				User   uint64   `json:"user"`
-				Total  uint64   `json:"total"`
-				PerCPU []uint64 `json:"percpu"`
-			} `json:"usage"`
-		} `json:"cpu"`
-		Memory struct {
-			Cache uint64 `json:"cache"`
-			Usage struct {
-				Limit   uint64 `json:"limit"`
-				Usage   uint64 `json:"usage"`
-				Max     uint64 `json:"max"`
-				Failcnt uint64 `json:"failcnt"`
-			} `json:"usage"`
-		} `json:"memory"`
-		Pids struct {
-			Current uint64 `json:"current"`
-			Limit   uint64 `json:"limit"`
-		} `json:"pids"`
-	} `json:"data"`
-}
-
-// Stats decodes the output of `runsc events --stats`.
+// Stats decodes the output of `runsc events --stats`, which has the names of cgroupstats.
 func Stats(out []byte) (*cgroupstats.Metrics, error) {
-	var s runtimeStats
-	if err := json.Unmarshal(LastJSON(out), &s); err != nil {
+	var event struct {
+		Data struct {
+			CPU    *cgroupstats.CPUStat    `json:"cpu"`
+			Memory *cgroupstats.MemoryStat `json:"memory"`
+			Pids   *cgroupstats.PidsStat   `json:"pids"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(LastJSON(out), &event); err != nil {
 		return nil, fmt.Errorf("decode output of the runtime's events: %w", err)
 	}
-	d := &s.Data
-	return &cgroupstats.Metrics{
-		CPU: &cgroupstats.CPUStat{Usage: &cgroupstats.CPUUsage{
-			Total: d.CPU.Usage.Total, Kernel: d.CPU.Usage.Kernel, User: d.CPU.Usage.User, PerCPU: d.CPU.Usage.PerCPU,
-		}},
-		Memory: &cgroupstats.MemoryStat{
-			Cache: d.Memory.Cache,
-			Usage: &cgroupstats.MemoryEntry{
-				Limit: d.Memory.Usage.Limit, Usage: d.Memory.Usage.Usage, Max: d.Memory.Usage.Max, Failcnt: d.Memory.Usage.Failcnt,
-			},
-		},
-		Pids: &cgroupstats.PidsStat{Current: d.Pids.Current, Limit: d.Pids.Limit},
-	}, nil
+	d := &event.Data
+	return &cgroupstats.Metrics{CPU: d.CPU, Memory: d.Memory, Pids: d.Pids}, nil
 }
 
 // RemoveState removes what runsc keeps of a container.

@@ -255,7 +255,7 @@ func (r *invocation) end() {
 	r.kill()
 	select {
 	case <-r.ended:
-		_, _ = r.reap()
+		_, _ = r.processes.Reap(r.pid, r.pidfd)
 	case <-time.After(processes.KilledTimeout):
 		// It hangs in the kernel. Whenever it ends it is an orphan's case.
 		go r.bury(r.pidfd)
@@ -302,10 +302,8 @@ func (r *invocation) bury(pidfd int) {
 	unix.Close(pidfd)
 }
 
-func (r *invocation) reap() (uint32, error) { return r.processes.Reap(r.pid, r.pidfd) }
-
 func (r *invocation) result() ([]byte, error) {
-	status, err := r.reap()
+	status, err := r.processes.Reap(r.pid, r.pidfd)
 	if err != nil {
 		return nil, fmt.Errorf("reap the runtime: %w", err)
 	}
@@ -355,17 +353,12 @@ const helpTimeout = 10 * time.Second
 func Knows(ctx context.Context, p *processes.Set, o *journal.Options, flag string, help ...string) bool {
 	ctx, cancel := context.WithTimeout(ctx, helpTimeout)
 	defer cancel()
-	r, err := (&Call{Options: o, Args: help}).begin(p)
+	text, err := Capture("help")
 	if err != nil {
 		return false
 	}
-	defer r.close()
-	select {
-	case <-r.ended:
-		_, err = r.reap()
-	case <-ctx.Done():
-		r.end()
-		err = ctx.Err()
-	}
-	return err == nil && strings.Contains(string(Captured(r.stdout))+string(Captured(r.stderr)), flag)
+	defer text.Close()
+	fd := int(text.Fd())
+	_, err = (&Call{Options: o, Args: help, Stdio: &[3]int{fd, fd, fd}}).InvokeForever(ctx, p)
+	return err == nil && strings.Contains(string(Captured(text)), flag)
 }

@@ -29,18 +29,14 @@ func openFIFO(path string, flags int) (int, error) {
 }
 
 // OpenReader opens our end of an output FIFO. It does not wait for a writer.
-func OpenReader(path string) (*os.File, error) {
-	fd, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
+func OpenReader(path string) (*os.File, error) { return openEnd(path, unix.O_RDONLY) }
 
 // OpenWriter opens our end of a FIFO that somebody reads already; unix.ENXIO
 // when nobody does.
-func OpenWriter(path string) (*os.File, error) {
-	fd, err := openFIFO(path, unix.O_WRONLY|unix.O_NONBLOCK)
+func OpenWriter(path string) (*os.File, error) { return openEnd(path, unix.O_WRONLY) }
+
+func openEnd(path string, mode int) (*os.File, error) {
+	fd, err := openFIFO(path, mode|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}

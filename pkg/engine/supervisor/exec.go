@@ -3,11 +3,9 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -35,46 +33,39 @@ type execs struct {
 // add remembers a process that is to run in the container; spec is an OCI
 // process.
 func (x *execs) add(execID string, terminal bool, paths stdio.Paths, spec []byte) error {
-	spec, err := execSpec(spec, terminal)
+	spec, score, err := execSpec(spec, terminal)
 	if err != nil {
 		return err
 	}
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
 	if x.task.first.state != running {
-		return fmt.Errorf("container %q is not running: %w", x.task.id, errdefs.ErrFailedPrecondition)
+		return x.task.notRunning()
 	}
 	if _, ok := x.byID[execID]; ok {
 		return fmt.Errorf("exec %q: %w", execID, errdefs.ErrAlreadyExists)
 	}
 	p := newProcess(execID, terminal, paths)
 	x.serial++
-	p.spec, p.serial = spec, x.serial
+	p.spec, p.score, p.serial = spec, score, x.serial
 	x.byID[execID] = p
 	return nil
 }
 
 // execSpec sets the terminal of an OCI process, whose other fields it leaves as
-// they are, known or not.
-func execSpec(spec []byte, terminal bool) ([]byte, error) {
+// they are, known or not. It returns the oom_score_adj, too; nil if there is none.
+func execSpec(spec []byte, terminal bool) (changed []byte, score *int, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(spec, &fields); err != nil {
-		return nil, fmt.Errorf("the exec spec is not an OCI process: %w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, nil, fmt.Errorf("the exec spec is not an OCI process: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if len(fields["args"]) == 0 {
-		return nil, fmt.Errorf("the exec spec has no args: %w", errdefs.ErrInvalidArgument)
+		return nil, nil, fmt.Errorf("the exec spec has no args: %w", errdefs.ErrInvalidArgument)
 	}
 	fields["terminal"] = json.RawMessage(strconv.FormatBool(terminal))
-	return json.Marshal(fields)
-}
-
-// execScore is the oom_score_adj of an OCI process; nil if it names none.
-func execScore(spec []byte) *int {
-	var process struct {
-		OOMScoreAdj *int `json:"oomScoreAdj"`
-	}
-	_ = json.Unmarshal(spec, &process) // the runtime's to refuse
-	return process.OOMScoreAdj
+	_ = json.Unmarshal(fields["oomScoreAdj"], &score) // the runtime's to refuse
+	changed, err = json.Marshal(fields)
+	return changed, score, err
 }
 
 // start starts a process that add remembered, once.
@@ -104,7 +95,7 @@ func (x *execs) begin(execID string, abort context.CancelFunc) (*process, error)
 	case p.state != created:
 		return nil, fmt.Errorf("exec %q was already started: %w", execID, errdefs.ErrFailedPrecondition)
 	case x.task.first.state != running:
-		return nil, fmt.Errorf("container %q is not running: %w", x.task.id, errdefs.ErrFailedPrecondition)
+		return nil, x.task.notRunning()
 	case x.task.paused:
 		return nil, fmt.Errorf("container %q is paused: %w", x.task.id, errdefs.ErrFailedPrecondition)
 	}
@@ -112,16 +103,9 @@ func (x *execs) begin(execID string, abort context.CancelFunc) (*process, error)
 	return p, nil
 }
 
-type execLaunch struct {
-	launch
-	innerFile string
-	screen    *os.File // where a terminal's output goes
-	input     *os.File // where a terminal's input comes from
-}
-
 func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	name := filepath.Join(x.task.dir, "exec-"+strconv.FormatUint(p.serial, 10))
-	e := &execLaunch{launch: launch{pidFile: name + ".pid"}, innerFile: name + ".inner"}
+	e := &execLaunch{launch: launch{pidFile: name + ".pid"}}
 	e.drop = e.closeTerminal
 	defer func() {
 		if retErr != nil {
@@ -129,15 +113,12 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 		}
 	}()
 	specFile, logFile := name+".json", name+".log"
-	e.files = []string{e.pidFile, e.innerFile, specFile, logFile}
+	e.files = []string{e.pidFile, specFile, logFile}
 	if err := os.WriteFile(specFile, p.spec, 0o600); err != nil {
 		return nil, err
 	}
-	e.call = &runtimecall.Call{LogFile: logFile, Score: execScore(p.spec)}
+	e.call = &runtimecall.Call{LogFile: logFile, Score: p.score}
 	e.call.Args = []string{"exec", "--detach", "--process", specFile, "--pid-file", e.pidFile}
-	if x.task.journal.Options.OwnKernel {
-		e.call.Args = append(e.call.Args, "--internal-pid-file", e.innerFile)
-	}
 	if err := e.openIO(p, stdio.DiesWithReader, &x.task.journal.Options); err != nil {
 		return nil, err
 	}
@@ -148,31 +129,6 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	return e, nil
 }
 
-// openTerminal opens what a terminal is read into and written from.
-func (e *execLaunch) openTerminal(p *process) (err error) {
-	if p.terminal && p.paths.Stdin != "" {
-		if e.input, err = stdio.OpenReader(p.paths.Stdin); err != nil {
-			return err
-		}
-	}
-	if !p.terminal || p.paths.Stdout == "" {
-		return nil
-	}
-	e.screen, err = stdio.OpenWriter(p.paths.Stdout)
-	if errors.Is(err, unix.ENXIO) {
-		return fmt.Errorf("%s has no reader; open it for reading before the start: %w", p.paths.Stdout, errdefs.ErrFailedPrecondition)
-	}
-	return err
-}
-
-func (e *execLaunch) closeTerminal() {
-	for _, f := range []*os.File{e.screen, e.input} {
-		if f != nil {
-			f.Close()
-		}
-	}
-}
-
 func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 	e, err := x.prepare(p)
 	if err != nil {
@@ -181,112 +137,26 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 	defer e.close()
 	ended := x.task.processes.Launch(x.task.journal.ID)
 	defer ended()
-	calling := ctx
-	if x.task.journal.Options.OwnKernel {
-		var cancel context.CancelFunc
-		calling, cancel = outlive(x.task.context(), ctx, ownKernelGrace)
-		defer cancel()
-	}
-	calling, cancel := context.WithTimeout(calling, runtimecall.Limit(&x.task.journal.Options))
-	defer cancel()
-	_, err = x.task.call(calling, e.call)
-	if x.task.journal.Options.OwnKernel {
-		err = x.task.within.awaitExec(calling, e, err)
-	}
-	if err != nil {
-		x.discard(p, e)
-		return 0, err
-	}
-	pid, err := x.running(calling, p, e)
-	if err != nil {
-		x.discard(p, e)
-		return 0, fmt.Errorf("the runtime reported an exec, but %w", err)
-	}
-	if ctx.Err() != nil {
-		x.task.within.killExec(p.inner)
-	}
-	return pid, nil
-}
-
-// ownKernelGrace is how much longer a runtime with a kernel of its own may take
-// for an exec that was given up. Only the runtime knows what it had that kernel start: killed, it would leave that running.
-const ownKernelGrace = 10 * time.Second
-
-// outlive returns a context that ends some time after ctx does, and at once with
-// parent.
-func outlive(parent, ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(parent)
-	stop := context.AfterFunc(ctx, func() {
-		select {
-		case <-time.After(grace):
-			cancel()
-		case <-longer.Done():
-		}
-	})
-	return longer, func() { stop(); cancel() }
-}
-
-// killExec ends a process of the container's own kernel.
-func (k *ownKernel) killExec(pid int) {
-	if pid == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(k.task.context(), cleanupTimeout)
-	defer cancel()
-	if err := k.signalExec(ctx, pid, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
-		log.G(ctx).WithError(err).Warn("Failed to kill abandoned exec process")
-	}
-}
-
-// discard kills what a runtime started all the same that failed, hung or
-// did not say what: it is known by its pid file, if that is true, or because it
-// holds the exec's output.
-func (x *execs) discard(p *process, e *execLaunch) {
-	if x.task.journal.Options.OwnKernel {
-		inner, _ := readPIDFile(e.innerFile)
-		x.task.within.killExec(inner)
-		return
-	}
-	x.task.mu.Lock()
-	cgroup, first := x.task.journal.Cgroup, x.task.first.identity.PID
-	x.task.mu.Unlock()
-	leader, session := 0, 0
-	pid, err := readPIDFile(e.pidFile)
-	pids, pidsErr := cgroup.ProcessIDs()
-	if err == nil && pidsErr == nil && pid != first && slices.Contains(pids, pid) {
-		leader, session = pid, execSession(pid, first)
-		_ = unix.Kill(pid, unix.SIGKILL) // it may be gone
-	}
-	cgroup.KillLeftovers(leader, session, p.paths.Stdout, p.paths.Stderr)
+	return x.task.kernel.startExec(ctx, p, e)
 }
 
 // running takes over a process that the runtime has started.
-func (x *execs) running(ctx context.Context, p *process, e *execLaunch) (_ int, retErr error) {
-	got, err := e.takeOver(ctx, x.task.processes.AdoptSoon)
+func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside signaller) (int, error) {
+	const but = "the runtime reported an exec, but %w"
+	got, err := e.takeOverChild(ctx, x.task.processes)
 	if err != nil {
-		return 0, err
-	}
-	defer func() {
-		if retErr != nil {
-			got.letGo(x.task.processes)
-		}
-	}()
-	if !got.child {
-		return 0, got.notChild()
+		return 0, fmt.Errorf(but, err)
 	}
 	if got.master, err = e.terminal(); err != nil {
 		_ = unix.PidfdSendSignal(got.pidfd, unix.SIGKILL, nil, 0)
-		return 0, err
-	}
-	inner := 0
-	if x.task.journal.Options.OwnKernel {
-		inner, _ = readPIDFile(e.innerFile)
+		got.letGo(x.task.processes)
+		return 0, fmt.Errorf(but, err)
 	}
 
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
 	p.run(got, e.stdin)
-	p.inner, p.session = inner, execSession(got.identity.PID, x.task.first.identity.PID)
+	p.inside, p.session = inside, execSession(got.identity.PID, x.task.first.identity.PID)
 	e.taken = true
 	if got.master != nil {
 		go copyScreen(got.master, e.screen)
@@ -315,10 +185,7 @@ func copyScreen(master, screen *os.File) {
 	}
 	output.Copy(master, func(chunk []byte) error {
 		if screen != nil {
-			if _, err := screen.Write(chunk); err != nil {
-				screen.Close()
-				screen = nil
-			}
+			_, _ = screen.Write(chunk)
 		}
 		return nil // the program must not wait for a reader that left
 	})
@@ -370,8 +237,8 @@ func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) erro
 		x.task.mu.Unlock()
 		return err
 	}
-	state, abort, cgroup, inner := p.state, p.abort, x.task.journal.Cgroup, p.inner
-	if state == running && inner == 0 {
+	state, abort, cgroup, inside := p.state, p.abort, x.task.journal.Cgroup, p.inside
+	if state == running && inside == nil {
 		err = p.signal(sig)
 	}
 	x.task.mu.Unlock()
@@ -381,9 +248,9 @@ func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) erro
 		return nil
 	case state < running:
 		return fmt.Errorf("exec %q is not running: %w", execID, errdefs.ErrFailedPrecondition)
-	case inner != 0 && state == running:
-		return x.task.within.signalExec(ctx, inner, sig)
-	case inner != 0:
+	case inside != nil && state == running:
+		return inside(ctx, sig)
+	case inside != nil:
 		return errFinished
 	case sig != unix.SIGKILL:
 		if state == stopped {

@@ -112,6 +112,10 @@ func (f *foreign) read(out *output.Output) (retErr error) {
 // release gives up what we hold of the streams; they end with the shim's ends.
 func (f *foreign) release() {
 	f.releaseOutput()
+	f.closeStdin()
+}
+
+func (f *foreign) closeStdin() {
 	if f.stdin != nil {
 		f.stdin.Close()
 		f.stdin = nil
@@ -197,9 +201,6 @@ func (s *Supervisor) closeForeignStdin(id string) error {
 	if err := f.save(s); err != nil {
 		return err
 	}
-	if f.stdin != nil {
-		f.stdin.Close()
-		f.stdin = nil
-	}
+	f.closeStdin()
 	return nil
 }

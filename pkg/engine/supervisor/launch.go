@@ -2,12 +2,16 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/crilog"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/output"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
@@ -83,11 +87,71 @@ func (l *launch) discard() {
 	}
 }
 
+// firstLaunch is the launch of a container's first process.
+type firstLaunch struct {
+	launch
+	output  *output.Output
+	sources []output.Source
+	// stderr is what a process without one has in its place, so that the words of a runtime
+	// that fails are known; nil if it has one, or is restored by CRIU.
+	stderr *os.File
+}
+
+func (l *firstLaunch) close() {
+	if l.stderr != nil {
+		l.stderr.Close()
+	}
+	l.launch.close()
+}
+
+// stderrOf is what the runtime wrote to the stderr that it had for the container.
+func (l *firstLaunch) stderrOf() []byte {
+	for _, s := range l.sources {
+		if s.Name == crilog.Stderr {
+			return runtimecall.ReadWaiting(s.File)
+		}
+	}
+	return runtimecall.Captured(l.stderr)
+}
+
+// execLaunch is the launch of an exec.
+type execLaunch struct {
+	launch
+	screen *os.File // where a terminal's output goes
+	input  *os.File // where a terminal's input comes from
+}
+
+// openTerminal opens what a terminal is read into and written from.
+func (e *execLaunch) openTerminal(p *process) (err error) {
+	if p.terminal && p.paths.Stdin != "" {
+		if e.input, err = stdio.OpenReader(p.paths.Stdin); err != nil {
+			return err
+		}
+	}
+	if !p.terminal || p.paths.Stdout == "" {
+		return nil
+	}
+	e.screen, err = stdio.OpenWriter(p.paths.Stdout)
+	if errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("%s has no reader; open it for reading before the start: %w", p.paths.Stdout, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+func (e *execLaunch) closeTerminal() {
+	for _, f := range []*os.File{e.screen, e.input} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
 // launched is a process that the runtime has started.
 type launched struct {
 	identity processes.Process
 	pidfd    int
 	child    bool // we are its parent
+	member   bool // it is the sandbox of another container
 	master   *os.File
 }
 
@@ -104,9 +168,15 @@ func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, p
 	return &launched{identity: identity, pidfd: pidfd, child: adopt(ctx, pid, pidfd) == nil}, nil
 }
 
-// notChild is said of a process that is not ours to watch, much less to kill.
-func (l *launched) notChild() error {
-	return fmt.Errorf("the process %d that it reported is not its child", l.identity.PID)
+// takeOverChild is takeOver for a process that must be our child: another is not ours to
+// watch, much less to kill.
+func (l *launch) takeOverChild(ctx context.Context, p *processes.Set) (*launched, error) {
+	got, err := l.takeOver(ctx, p.AdoptSoon)
+	if err == nil && !got.child {
+		got.letGo(p)
+		return nil, fmt.Errorf("the process %d that it reported is not its child", got.identity.PID)
+	}
+	return got, err
 }
 
 // letGo gives up a process that was taken over.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	cgroupstats "github.com/containerd/cgroups/v3/cgroup1/stats"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/procfs"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runsc"
@@ -31,9 +33,53 @@ import (
 // other containers of the sandbox are members of it; only `runsc wait` knows
 // when they end, so one such process runs for each of them.
 
-// ownKernel is what is asked of the runtime about a container whose processes are none
-// of this host.
-type ownKernel struct{ task *task }
+// ownKernel is that of a sandbox. What it runs is known and reached by the runtime alone.
+type ownKernel struct {
+	task *task
+	// writing is set while its sandbox is being written, and stands still.
+	writing atomic.Bool
+}
+
+func (k *ownKernel) call(ctx context.Context, c *runtimecall.Call) ([]byte, error) {
+	defer k.locks().SweepEnded()
+	return c.Invoke(ctx, k.task.processes)
+}
+
+// locks are those of the task's sandbox.
+func (k *ownKernel) locks() runsc.Locks {
+	return runsc.LocksOf(k.task.journal.Options.Root, k.task.id, k.task.journal.Bundle)
+}
+
+// adopt accepts a process that is not our child, as a member's sandbox after a take-over.
+func (k *ownKernel) adopt(ctx context.Context, l *launch, facts bundle.Facts) (*launched, error) {
+	if !facts.IsMember() {
+		return l.takeOver(ctx, k.task.processes.AdoptSoon)
+	}
+	// The sandbox's process, which its first container answers for.
+	got, err := l.takeOver(ctx, func(_ context.Context, pid, pidfd int) error { return k.task.processes.Adopt(pid, pidfd) })
+	if err == nil {
+		got.member = true
+	}
+	return got, err
+}
+
+func (k *ownKernel) watch() error {
+	if k.task.journal.Member {
+		go k.awaitExit()
+		return nil
+	}
+	return k.task.processes.Ended(k.task.first.pidfd, k.task.ended)
+}
+
+// exited leaves all to release.
+func (k *ownKernel) exited(context.Context) {}
+
+// release always uses force: runsc takes a sandbox for running until its process is reaped,
+// which after a take-over is up to pid 1; with force it waits for that.
+func (k *ownKernel) release(ctx context.Context, unstarted bool) error {
+	defer k.locks().Sweep() // also after a failure: it may have been for the end of the sandbox
+	return k.task.erase(ctx, unstarted, true)
+}
 
 // awaitExit waits for a member's end.
 func (k *ownKernel) awaitExit() {
@@ -65,31 +111,34 @@ func withSandbox(sandbox journal.Exit) journal.Exit {
 const sandboxGrace = 5 * time.Second
 
 func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
-	for _, other := range k.sharers() {
-		if other.journal.Member {
-			continue
-		}
+	if owner := k.owner(); owner != nil {
 		select {
-		case <-other.first.done:
-			return other.first.exit, true
+		case <-owner.first.done:
+			return owner.first.exit, true
 		case <-time.After(sandboxGrace):
 		}
 	}
 	return journal.Exit{}, false
 }
 
-// sharers are the other tasks that run in the sandbox of a member.
-func (k *ownKernel) sharers() []*task {
-	sandbox := hostProcess(k.task)
-	return slices.DeleteFunc(k.task.supervisor.all(), func(other *task) bool {
-		return other == k.task || hostProcess(other) != sandbox
-	})
+// owner is the task whose first process is the sandbox; nil if it was removed.
+func (k *ownKernel) owner() *task {
+	for _, t := range append(k.sharers(), k.task) {
+		if !t.isMember() {
+			return t
+		}
+	}
+	return nil
 }
 
-func hostProcess(t *task) processes.Process {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.journal.Process
+// sharers are the other tasks that run in the sandbox of a member.
+func (k *ownKernel) sharers() []*task {
+	sandbox := k.task.journal.Process // of a running container, which never changes
+	return slices.DeleteFunc(k.task.supervisor.all(), func(other *task) bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return other == k.task || other.journal.Process != sandbox
+	})
 }
 
 // claimOOM reports whether a member that was killed may have been so for want of
@@ -119,8 +168,7 @@ func (k *ownKernel) claimOOM() bool {
 const waitPause = time.Second
 
 func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) {
-	locks := k.task.locks()
-	defer locks.SweepEnded()
+	defer k.locks().SweepEnded()
 	for {
 		out, err := (&runtimecall.Call{
 			Options:     &k.task.journal.Options,
@@ -151,12 +199,13 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 		args = append(args, "--all")
 	}
 	// A sandbox that is being restored or written may have no process that takes a signal.
-	if sig == unix.SIGKILL && !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.task.writing.Load()) {
+	if sig == unix.SIGKILL && !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.writing.Load()) {
 		return k.signalWaiting(sig) // with or without processes, it is the end of the sandbox
 	}
 	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
-	if k.waits(err) {
-		return k.signalWaiting(sig)
+	var failed *runtimecall.Error
+	if k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.Message, "not started") {
+		return k.signalWaiting(sig) // the sandbox waits for containers that are restored with this one
 	}
 	return err
 }
@@ -194,14 +243,15 @@ func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
 
 // stats returns statistics that no cgroup of this host has.
 func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
-	if !k.task.journal.Options.OwnKernel {
-		return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
-	}
 	out, err := k.task.call(ctx, &runtimecall.Call{Args: []string{"events", "--stats", k.task.id}})
 	if err != nil {
 		return nil, err
 	}
 	return runsc.Stats(out)
+}
+
+func (k *ownKernel) update(context.Context, []byte) error {
+	return fmt.Errorf("this runtime cannot change the limits of a running container: %w", errdefs.ErrNotImplemented)
 }
 
 // finishedWithin reports whether a signal failed because its process is gone,
@@ -229,13 +279,6 @@ func (t *task) isMember() bool {
 	return t.journal.Member
 }
 
-// waits reports by the error of a signal whether the sandbox still waits for containers that
-// are restored with this one: none of them has a process then.
-func (k *ownKernel) waits(err error) bool {
-	var failed *runtimecall.Error
-	return k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.Message, "not started")
-}
-
 // signalWaiting is for containers whose sandbox waits. Without this one it would wait for
 // ever: so a kill ends it, with all that are to go on in it. Other signals have no process
 // to act on them.
@@ -243,17 +286,52 @@ func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	if sig != unix.SIGKILL {
 		return nil
 	}
-	for _, t := range append(k.sharers(), k.task) {
-		if t.isMember() {
-			continue
-		}
-		t.mu.Lock()
-		err := t.first.signal(sig)
-		t.mu.Unlock()
-		return err
+	owner := k.owner()
+	if owner == nil {
+		return errFinished
 	}
-	return errFinished
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	return owner.first.signal(sig)
 }
+
+// execGrace is how much longer the runtime may take for an exec that was given up. Only the
+// runtime knows what it had the kernel start: killed, it would leave that running.
+const execGrace = 10 * time.Second
+
+func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (pid int, err error) {
+	calling, cancel := context.WithTimeout(k.task.context(), runtimecall.Limit(&k.task.journal.Options))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(execGrace, cancel) })()
+	innerFile := e.pidFile + ".inner"
+	e.files = append(e.files, innerFile)
+	e.call.Args = slices.Insert(e.call.Args, 1, "--internal-pid-file", innerFile)
+	_, err = k.task.call(calling, e.call)
+	err = k.awaitExec(calling, e, err)
+	var inside signaller
+	if inner, _ := readPIDFile(innerFile); inner != 0 { // it is written before the other pid file
+		inside = func(ctx context.Context, sig unix.Signal) error { return k.signalExec(ctx, inner, sig) }
+	}
+	if err == nil {
+		pid, err = k.task.execs.running(calling, p, e, inside)
+	}
+	if inside != nil && (err != nil || ctx.Err() != nil) {
+		k.killGivenUp(inside)
+	}
+	return pid, err
+}
+
+// killGivenUp ends a process of the container's own kernel.
+func (k *ownKernel) killGivenUp(inside signaller) {
+	ctx, cancel := context.WithTimeout(k.task.context(), cleanupTimeout)
+	defer cancel()
+	if err := inside(ctx, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
+		log.G(ctx).WithError(err).Warn("Failed to kill abandoned exec process")
+	}
+}
+
+// killLeftovers does nothing: the cgroup has the sandbox's own processes, and none of an exec.
+func (k *ownKernel) killLeftovers(processes.Process, int) {}
 
 // startPoll is the pause between two looks at the files of an exec.
 const startPoll = 10 * time.Millisecond
@@ -296,11 +374,37 @@ func childWith(argument string) (pid, pidfd int) {
 		if err != nil {
 			continue
 		}
-		line, err := os.ReadFile(procfs.Path(pid, "cmdline"))
-		if err == nil && slices.Contains(strings.Split(string(line), "\x00"), argument) {
+		if slices.Contains(processes.Arguments(pid), argument) {
 			return pid, pidfd
 		}
 		unix.Close(pidfd)
 	}
 	return 0, -1
+}
+
+// sandboxRestore is the starter of containers whose sandbox is restored as one. The first of
+// them makes the sandbox, which waits until all the others have followed; only then all of
+// them go on.
+type sandboxRestore struct{ newStart }
+
+func (r sandboxRestore) prepare(l *firstLaunch) error {
+	j := &r.task.journal
+	l.call.Args = append([]string{"restore", "--image-path", j.Checkpoint}, flagsOf(&j.Options)...)
+	if bundle.Read(j.Bundle).IsMember() {
+		return r.captureStderr(l) // the first one's call has the other flags
+	}
+	if r.knows("-background", "help", "restore") {
+		// Containers go on while their memory is still being read.
+		l.call.Args = append(l.call.Args, "--background")
+	}
+	if r.knows("-restore-spec-validation", "flags") {
+		// What must be the same was compared before. What the runtime compares beside it, such
+		// as the OOM score, is this node's to say.
+		l.call.Flags = []string{"--restore-spec-validation=warning"}
+	}
+	return r.captureStderr(l)
+}
+
+func (r sandboxRestore) knows(flag string, help ...string) bool {
+	return runtimecall.Knows(r.task.context(), r.task.processes, &r.task.journal.Options, flag, help...)
 }

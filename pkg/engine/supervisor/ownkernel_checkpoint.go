@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -14,14 +15,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// checkpoint writes the whole sandbox, with all containers in it, into a directory, and
-// lets it go on. All of them stand still meanwhile. It ends when they go on, whatever the
+// checkpoint writes the whole sandbox, a kernel with all containers on it, into a directory,
+// and lets it go on. All of them stand still meanwhile. It ends when they go on, whatever the
 // deadline is: the sandbox cannot be called off.
 func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
-	o, err := sandboxCheckpointOptions(options)
-	if err != nil {
+	o := &supervisorv1.SandboxCheckpointOptions{}
+	if err := checkpointOptions(options, o); err != nil {
 		return err
 	}
+	compression := cmp.Or(o.GetCompression(), "none") // such memory is loaded while the pod already runs
 	if !filepath.IsAbs(images) {
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
 	}
@@ -29,29 +31,15 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 		return fmt.Errorf("container %q cannot be checkpointed alone, because it runs on one kernel with the others of its pod; checkpoint the pod: %w", k.task.id, errdefs.ErrNotImplemented)
 	}
 	return k.task.whenRunning(ctx, func(ctx context.Context) error {
-		locks := k.task.locks()
-		defer locks.SweepEnded()
-		k.task.writing.Store(true)
-		defer k.task.writing.Store(false)
+		defer k.locks().SweepEnded()
+		k.writing.Store(true)
+		defer k.writing.Store(false)
 		_, err := (&runtimecall.Call{
 			Options: &k.task.journal.Options,
-			Args:    []string{"checkpoint", "--leave-running", "--compression", o.GetCompression(), "--image-path", images, k.task.id},
+			Args:    []string{"checkpoint", "--leave-running", "--compression", compression, "--image-path", images, k.task.id},
 			// A call without its supervisor would go unnoticed. The sandbox goes on all the same.
 			DeathSignal: unix.SIGKILL,
 		}).InvokeForever(ctx, k.task.processes)
 		return err
 	})
-}
-
-// sandboxCheckpointOptions has the default for what is empty: memory without compression is
-// loaded while the pod already runs.
-func sandboxCheckpointOptions(a *anypb.Any) (*supervisorv1.SandboxCheckpointOptions, error) {
-	o := &supervisorv1.SandboxCheckpointOptions{}
-	if err := checkpointOptions(a, o); err != nil {
-		return nil, err
-	}
-	if o.GetCompression() == "" {
-		o.Compression = "none"
-	}
-	return o, nil
 }

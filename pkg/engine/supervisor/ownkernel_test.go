@@ -39,7 +39,7 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	count("0")
 	s := &Supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
 	join := func(id string, sandbox int) *task {
-		c := newTask(s, journal.Task{ID: id, Process: processes.Process{PID: sandbox}, Member: true})
+		c := newTask(s, journal.Task{ID: id, Process: processes.Process{PID: sandbox}, Member: true, Options: journal.Options{OwnKernel: true}})
 		test.Must(t, os.MkdirAll(c.dir, 0o700))
 		c.oom = cgroups.CountOOM(t.Context(), p, cgroups.Cgroup{Memory: filepath.Dir(file)}, nil)
 		t.Cleanup(c.oom.Close)
@@ -47,24 +47,25 @@ func TestOOMKillsAreExcused(t *testing.T) {
 		s.tasks[id] = c
 		return c
 	}
+	claims := func(t *task) bool { return t.kernel.(*ownKernel).claimOOM() }
 	a, b, elsewhere := join("a", 1), join("b", 1), join("elsewhere", 2)
-	if a.within.claimOOM() {
+	if claims(a) {
 		t.Error("there was a kill before any")
 	}
 	count("1")
 	late := join("late", 1)
-	if !a.within.claimOOM() || b.within.claimOOM() || late.within.claimOOM() || !elsewhere.within.claimOOM() {
+	if !claims(a) || claims(b) || claims(late) || !claims(elsewhere) {
 		t.Error("the kill is not that of the first who was killed, in each sandbox")
 	}
 	if j, err := journal.ReadTask(s.dir, "b"); err != nil || j.ExcusedOOM != 1 {
 		t.Errorf("a successor would read %d, %v", j.ExcusedOOM, err)
 	}
 	count("2")
-	if !b.within.claimOOM() {
+	if !claims(b) {
 		t.Error("the next kill is nobody's")
 	}
 	count("3")
-	if !late.within.claimOOM() {
+	if !claims(late) {
 		t.Error("one that began between a kill and its claim is excused of one too many")
 	}
 }

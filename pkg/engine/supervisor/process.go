@@ -34,6 +34,7 @@ type process struct {
 	terminal bool
 	paths    stdio.Paths
 	spec     []byte // an exec's OCI process
+	score    *int   // its oom_score_adj, or nil
 	serial   uint64 // names an exec's files
 
 	// All below is guarded by task.mu; done is closed once, with exit set.
@@ -41,14 +42,17 @@ type process struct {
 	identity processes.Process
 	pidfd    int  // -1 unless it is running
 	child    bool // we are its parent
-	inner    int  // an exec's pid within a kernel of its own
-	session  int  // that the runtime made for an exec, 0 if none
+	inside   signaller
+	session  int // that the runtime made for an exec, 0 if none
 	stdin    *os.File
 	master   *os.File
 	abort    context.CancelFunc // while it is starting
 	exit     journal.Exit
 	done     chan struct{}
 }
+
+// signaller sends a signal to an exec in a kernel of its own; nil for a process of the host.
+type signaller func(ctx context.Context, sig unix.Signal) error
 
 func newProcess(execID string, terminal bool, paths stdio.Paths) *process {
 	return &process{execID: execID, terminal: terminal, paths: paths, pidfd: -1, done: make(chan struct{})}

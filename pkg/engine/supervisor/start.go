@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/berth-cri/berth/pkg/engine/crilog"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/cgroups"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
@@ -104,33 +101,6 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	return pid, nil
 }
 
-// firstLaunch is the launch of a container's first process.
-type firstLaunch struct {
-	launch
-	output  *output.Output
-	sources []output.Source
-	// stderr is what a process without one has in its place, so that the words of a runtime
-	// that fails are known; nil if it has one.
-	stderr *os.File
-}
-
-func (l *firstLaunch) close() {
-	if l.stderr != nil {
-		l.stderr.Close()
-	}
-	l.launch.close()
-}
-
-// stderrOf is what the runtime wrote to the stderr that it had for the container.
-func (l *firstLaunch) stderrOf() []byte {
-	for _, s := range l.sources {
-		if s.Name == crilog.Stderr {
-			return runtimecall.ReadWaiting(s.File)
-		}
-	}
-	return runtimecall.Captured(l.stderr)
-}
-
 // keepFailure keeps all that the runtime wrote when it could not start the container.
 func (t *task) keepFailure(failure error, said []byte) {
 	path := t.journal.Options.FailureLog
@@ -157,7 +127,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.drop = func() { l.output.Discard(l.sources...) }
 	l.call = &runtimecall.Call{LogFile: filepath.Join(t.dir, "runtime.log")}
-	if err := t.starter.prepare(l.call); err != nil {
+	if err := t.starter.prepare(l); err != nil {
 		return nil, err
 	}
 	l.call.Args = append(l.call.Args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
@@ -170,11 +140,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	if err := l.openIO(t.first, stdio.OutlivesReader, &j.Options); err != nil {
 		return nil, err
 	}
-	// A checkpoint by CRIU has the files of its processes in it, which it cannot open again.
-	if l.stdio != nil && j.Stderr == "" && !l.call.ByCRIU {
-		if l.stderr, err = runtimecall.Capture("stderr"); err != nil {
-			return nil, err
-		}
+	if l.stderr != nil {
 		l.call.Stdio = &[3]int{l.stdio.FDs[0], l.stdio.FDs[1], int(l.stderr.Fd())}
 	}
 	l.call.Args = append(l.call.Args, t.id)
@@ -184,13 +150,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 // running takes over what the runtime has started, and calls adopted as soon as its
 // process is a known child: others' orphans wait for that.
 func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, adopted func()) (_ int, retErr error) {
-	member := t.journal.Options.OwnKernel && facts.IsMember()
-	adopt := t.processes.AdoptSoon
-	if member {
-		// The sandbox's process, which its first container answers for.
-		adopt = func(_ context.Context, pid, pidfd int) error { return t.processes.Adopt(pid, pidfd) }
-	}
-	got, err := l.takeOver(ctx, adopt)
+	got, err := t.kernel.adopt(ctx, &l.launch, facts)
 	if err != nil {
 		return 0, err
 	}
@@ -199,9 +159,6 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 			got.letGo(t.processes)
 		}
 	}()
-	if !got.child && !t.journal.Options.OwnKernel {
-		return 0, got.notChild()
-	}
 	adopted()
 	pid := got.identity.PID
 	processes.AwaitProgram(ctx, pid, got.pidfd)
@@ -215,12 +172,12 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j := &t.journal
-	j.State, j.Process, j.Member = journal.TaskRunning, got.identity, member
+	j.State, j.Process, j.Member = journal.TaskRunning, got.identity, got.member
 	j.OwnPIDs = processes.IsFirstOfNamespace(pid)
 	asked := cgroups.Asked(facts.Linux.CgroupsPath, t.id, j.Options.SystemdCgroup)
 	j.Cgroup = cgroups.Of(t.supervisor.hierarchies, pid, asked)
 	oom := cgroups.CountOOM(ctx, t.processes, j.Cgroup, t.supervisor.loggedOOM(ctx, j.Cgroup, asked))
-	if member {
+	if got.member {
 		j.ExcusedOOM = oom.ExcuseAll()
 	}
 	if err := t.save(); err != nil {
@@ -232,21 +189,12 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 	t.oom = oom
 	l.taken = true
 	l.output.Start(l.sources...)
-	if err := t.watchFirst(); err != nil {
+	if err := t.kernel.watch(); err != nil {
 		// Out of memory or of watches: nothing that could be waited for.
 		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 	t.carryTerminalInput()
 	return pid, nil
-}
-
-// watchFirst makes the end of the first process known. t.mu is held.
-func (t *task) watchFirst() error {
-	if t.journal.Member {
-		go t.within.awaitExit()
-		return nil
-	}
-	return t.processes.Ended(t.first.pidfd, t.ended)
 }
 
 // carryTerminalInput carries what is written into the task's stdin FIFO to its
@@ -263,19 +211,11 @@ func (t *task) carryTerminalInput() {
 	go t.output.Feed(t.context(), from, t.first.master)
 }
 
-// loggedOOM returns what counts the kills of a cgroup by the kernel's log, or nil
-// where its counter does for that. asked is where the cgroup should be, if it was
-// gone before it was found.
+// loggedOOM counts the kills of a cgroup by the kernel's log; nil where its counter does.
 func (s *Supervisor) loggedOOM(ctx context.Context, c cgroups.Cgroup, asked string) func() uint64 {
-	unified := slices.IndexFunc(s.hierarchies, func(h cgroups.Hierarchy) bool { return h.Controller == "" })
-	if unified < 0 || slices.ContainsFunc(s.hierarchies, func(h cgroups.Hierarchy) bool { return h.Controller == "memory" }) {
+	at := cgroups.LoggedAt(s.hierarchies, c, asked)
+	if at == "" {
 		return nil
 	}
-	if inside, ok := strings.CutPrefix(c.Unified, s.hierarchies[unified].Mount); ok && inside != "" {
-		asked = inside
-	}
-	if asked == "" || asked == "/" {
-		return nil
-	}
-	return func() uint64 { return s.kernelLog.Kills(ctx, asked) }
+	return func() uint64 { return s.kernelLog.Kills(ctx, at) }
 }

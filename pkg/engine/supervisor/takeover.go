@@ -103,9 +103,7 @@ func (o takeover) checkpoint() {
 
 // exited goes on with a task whose end is known.
 func (o takeover) exited(exit journal.Exit) {
-	o.task.first.state, o.task.first.exit = stopped, exit
-	o.task.first.closeStdin()
-	close(o.task.first.done)
+	o.task.first.stop(exit)
 	go o.task.afterwards()
 }
 
@@ -189,7 +187,7 @@ func (o takeover) process(pidfd int) {
 	p.pidfd = pidfd
 	o.task.mu.Lock()
 	defer o.task.mu.Unlock()
-	if err := o.task.watchFirst(); err != nil {
+	if err := o.task.kernel.watch(); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 }
@@ -212,9 +210,7 @@ func (x *execs) killInherited() {
 			session := execSession(identity.PID, x.task.journal.Process.PID)
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			unix.Close(fd)
-			if !x.task.journal.Options.OwnKernel {
-				go x.task.journal.Cgroup.KillLeftovers(identity.PID, session)
-			}
+			x.task.kernel.killLeftovers(identity, session)
 		}
 		delete(x.task.journal.Execs, id)
 	}

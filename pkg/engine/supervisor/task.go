@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -45,9 +44,8 @@ type task struct {
 	ops        keyedlock.Mutex // held by calls that must not overlap: start, pause, delete…
 	releasing  sync.Mutex      // held while the runtime deletes it
 	execs      *execs
+	kernel     kernel
 	starter    starter
-	within     *ownKernel
-	freezer    *freezer
 
 	mu       sync.Mutex
 	journal  journal.Task
@@ -59,10 +57,6 @@ type task struct {
 	// unstarted is set after its start failed: what there is of it may be in any state.
 	unstarted bool
 	deleted   bool
-
-	// writing is set while its sandbox is being written, and stands still.
-	writing    atomic.Bool
-	giveUpCRIU atomic.Pointer[context.CancelFunc]
 }
 
 // hold takes the lock of a task's calls; its error is for the caller of the CRI.
@@ -81,12 +75,11 @@ func newTask(s *Supervisor, j journal.Task) *task {
 		processes:  s.processes,
 		ops:        keyedlock.NewMutex(),
 		journal:    j,
+		oom:        cgroups.CountOOM(s.ctx, s.processes, cgroups.Cgroup{}, nil),
 		first:      newProcess("", j.Terminal, stdio.Paths{Stdin: j.Stdin, Stdout: j.Stdout, Stderr: j.Stderr}),
 	}
 	t.execs = &execs{task: t, byID: map[string]*process{}}
-	t.starter = starterOf(t)
-	t.within = &ownKernel{task: t}
-	t.freezer = &freezer{task: t}
+	bind(t)
 	return t
 }
 
@@ -121,9 +114,7 @@ func (t *task) process(execID string) (*process, error) {
 // call runs the runtime for this container.
 func (t *task) call(ctx context.Context, c *runtimecall.Call) ([]byte, error) {
 	c.Options = &t.journal.Options // never changes
-	locks := t.locks()
-	defer locks.SweepEnded()
-	return c.Invoke(ctx, t.processes)
+	return t.kernel.call(ctx, c)
 }
 
 // runs asks the runtime whether the container runs, and does not stand still.
@@ -133,11 +124,6 @@ func (t *task) runs(ctx context.Context) bool {
 		Status string `json:"status"`
 	}
 	return err == nil && json.Unmarshal(runsc.LastJSON(out), &state) == nil && state.Status == "running"
-}
-
-// locks are those of the task's sandbox, none for a runtime on the host's kernel.
-func (t *task) locks() runsc.Locks {
-	return runsc.LocksOf(&t.journal.Options, t.id, t.journal.Bundle)
 }
 
 // wait returns how a process ended.
@@ -198,11 +184,7 @@ func (t *task) afterwards() {
 	t.oom.Close()
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
-	if !t.journal.Options.OwnKernel {
-		if err := t.release(ctx); err != nil {
-			log.G(ctx).WithError(err).Warn("Failed to delete exited container from its runtime; will retry at its removal")
-		}
-	}
+	t.kernel.exited(ctx)
 }
 
 // release makes the runtime forget an ended container. It can be called often.
@@ -210,49 +192,38 @@ func (t *task) release(ctx context.Context) error {
 	t.releasing.Lock()
 	defer t.releasing.Unlock()
 	t.mu.Lock()
-	done, j, unstarted := t.released, t.journal, t.unstarted
+	done, unstarted := t.released, t.unstarted
 	t.mu.Unlock()
 	if done {
 		return nil
 	}
-	if !j.Options.OwnKernel && !j.OwnPIDs && j.Cgroup.Main() != "" {
-		// The others of the container did not end with its first process.
-		if err := j.Cgroup.Kill(); err != nil {
-			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
-		}
-	}
-	if !j.Options.OwnKernel {
-		// A CRIU whose processes were killed leaves the cgroup as it found it.
-		j.Cgroup.Thaw()
-	}
-	if err := t.starter.clean(unstarted); err != nil {
-		return fmt.Errorf("clean up after CRIU: %w", err)
-	}
+	err := t.kernel.release(ctx, unstarted)
+	t.mu.Lock()
+	t.released = err == nil
+	t.mu.Unlock()
+	return err
+}
+
+// erase has the runtime delete the container, or removes its state where the runtime cannot.
+func (t *task) erase(ctx context.Context, unstarted, force bool) error {
 	args := []string{"delete"}
-	if unstarted || j.Options.OwnKernel {
-		// runsc takes a sandbox for running until its process is reaped, which
-		// after a take-over is up to pid 1; with force it waits for that.
+	if force {
 		args = append(args, "--force")
 	}
-	locks := t.locks()
-	defer locks.Sweep() // also after a failure: it may have been for the end of the sandbox
 	_, err := t.call(ctx, &runtimecall.Call{Args: append(args, t.id)})
 	switch {
 	case errors.Is(err, runtimecall.ErrNoRuntime):
 		log.G(ctx).WithError(err).Warn("Runtime of exited container is missing; removing the state without it")
-		err = runtimecall.RemoveState(&j.Options, t.id)
+		err = runtimecall.RemoveState(t.journal.Options.Root, t.id)
 	case err != nil && unstarted && !runtimecall.IsUnknown(err):
 		// A runtime that can neither start nor delete must not keep its pods.
 		log.G(ctx).WithError(err).Warn("Runtime failed to delete a container that did not start; removing the state without it")
 		t.killOrphanedRun()
-		err = runtimecall.RemoveState(&j.Options, t.id)
+		err = runtimecall.RemoveState(t.journal.Options.Root, t.id)
 	}
 	if err != nil && !runtimecall.IsUnknown(err) {
 		return fmt.Errorf("delete container: %w", err)
 	}
-	t.mu.Lock()
-	t.released = true
-	t.mu.Unlock()
 	return nil
 }
 
@@ -271,8 +242,8 @@ func (t *task) discard() {
 		err = nil
 	}
 	// runsc leaves the socket of a sandbox behind that was killed while it started.
-	if errors.Is(err, runtimecall.ErrNoRuntime) || err == nil && t.journal.Options.OwnKernel {
-		err = runtimecall.RemoveState(&t.journal.Options, t.id)
+	if err == nil || errors.Is(err, runtimecall.ErrNoRuntime) {
+		err = runtimecall.RemoveState(t.journal.Options.Root, t.id)
 	}
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime; will retry at its removal")
@@ -335,8 +306,7 @@ func (t *task) remove() error {
 // container.
 func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	t.mu.Lock()
-	p, j := t.first, t.journal
-	state, abort := p.state, p.abort
+	state, abort := t.first.state, t.first.abort
 	t.mu.Unlock()
 	switch {
 	case state == stopped:
@@ -345,31 +315,13 @@ func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 		abort()
 		return nil
 	case state != running:
-		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
-	case j.Options.OwnKernel:
-		return t.within.signal(ctx, sig, all)
+		return t.notRunning()
 	}
-	if sig == unix.SIGKILL {
-		endCRIU(t)
-	}
-	wide := (all || sig == unix.SIGKILL && !j.OwnPIDs) && j.Cgroup.Main() != ""
-	if !wide {
-		t.mu.Lock()
-		err := p.signal(sig)
-		t.mu.Unlock()
-		if err == nil && sig == unix.SIGKILL {
-			j.Cgroup.Thaw()
-		}
-		return err
-	}
-	if sig == unix.SIGKILL {
-		return j.Cgroup.Kill()
-	}
-	sent, err := j.Cgroup.Signal(sig)
-	if err == nil && sent == 0 {
-		return errFinished
-	}
-	return err
+	return t.kernel.signal(ctx, sig, all)
+}
+
+func (t *task) notRunning() error {
+	return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 }
 
 // whenRunning runs a call that needs a running container, one at a time.
@@ -382,35 +334,9 @@ func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) e
 	state := t.first.state
 	t.mu.Unlock()
 	if state != running {
-		return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
+		return t.notRunning()
 	}
 	return what(context.WithoutCancel(ctx))
-}
-
-// update changes the container's limits; resources is an OCI LinuxResources.
-func (t *task) update(ctx context.Context, resources []byte) error {
-	if t.journal.Options.OwnKernel {
-		return fmt.Errorf("this runtime cannot change the limits of a running container: %w", errdefs.ErrNotImplemented)
-	}
-	return t.whenRunning(ctx, func(ctx context.Context) error {
-		file := filepath.Join(t.dir, "resources.json")
-		if err := os.WriteFile(file, resources, 0o600); err != nil {
-			return err
-		}
-		_, err := t.call(ctx, &runtimecall.Call{Args: []string{"update", "--resources", file, t.id}})
-		return errors.Join(err, os.Remove(file))
-	})
-}
-
-// killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
-const killedWritingTimeout = 2 * time.Second
-
-// endCRIU ends a checkpoint of a container that is killed: CRIU may wait for its processes for
-// ever.
-func endCRIU(t *task) {
-	if giveUp := t.giveUpCRIU.Load(); giveUp != nil {
-		time.AfterFunc(killedWritingTimeout, *giveUp)
-	}
 }
 
 // orphanedRuns bounds how often what a runtime left is looked for: each look can miss
@@ -434,28 +360,25 @@ func (t *task) killOrphanedRun() {
 	}
 }
 
-// freezer pauses a container and lets it go on.
-type freezer struct{ task *task }
-
-func (f *freezer) freeze(ctx context.Context, verb string, paused bool) error {
-	return f.task.whenRunning(ctx, func(ctx context.Context) error {
+// freeze pauses the container, or lets it go on.
+func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
+	return t.whenRunning(ctx, func(ctx context.Context) error {
 		if paused {
 			// First: a call that fails, or whose supervisor dies, may have paused it.
-			if err := f.setPaused(true); err != nil {
+			if err := t.setPaused(true); err != nil {
 				return err
 			}
 		}
-		_, err := f.task.call(ctx, &runtimecall.Call{Args: []string{verb, f.task.id}})
-		if paused && err == nil || err != nil && !f.task.runs(ctx) {
+		_, err := t.call(ctx, &runtimecall.Call{Args: []string{verb, t.id}})
+		if paused && err == nil || err != nil && !t.runs(ctx) {
 			return err
 		}
-		return errors.Join(err, f.setPaused(false))
+		return errors.Join(err, t.setPaused(false))
 	})
 }
 
 // setPaused records whether the container may stand still.
-func (f *freezer) setPaused(paused bool) error {
-	t := f.task
+func (t *task) setPaused(paused bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.journal.Paused

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
-	runcapi "github.com/containerd/containerd/api/types/runc/options"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -185,7 +185,13 @@ func (s taskService) Pids(ctx context.Context, r *taskAPI.PidsRequest) (*taskAPI
 	if err != nil {
 		return nil, err
 	}
-	pids, err := t.pids(ctx)
+	t.mu.Lock()
+	state := t.first.state
+	t.mu.Unlock()
+	if state != running {
+		return nil, t.notRunning()
+	}
+	pids, err := t.kernel.pids(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -197,15 +203,15 @@ func (s taskService) Pids(ctx context.Context, r *taskAPI.PidsRequest) (*taskAPI
 }
 
 func (s taskService) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*emptypb.Empty, error) {
-	return s.on(r.ID, func(t *task) error { return t.freezer.freeze(ctx, "pause", true) })
+	return s.on(r.ID, func(t *task) error { return t.freeze(ctx, "pause", true) })
 }
 
 func (s taskService) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*emptypb.Empty, error) {
-	return s.on(r.ID, func(t *task) error { return t.freezer.freeze(ctx, "resume", false) })
+	return s.on(r.ID, func(t *task) error { return t.freeze(ctx, "resume", false) })
 }
 
 func (s taskService) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*emptypb.Empty, error) {
-	return s.on(r.ID, func(t *task) error { return t.update(ctx, r.Resources.GetValue()) })
+	return s.on(r.ID, func(t *task) error { return t.kernel.update(ctx, r.Resources.GetValue()) })
 }
 
 func (s taskService) CloseIO(ctx context.Context, r *taskAPI.CloseIORequest) (*emptypb.Empty, error) {
@@ -234,7 +240,7 @@ func (s taskService) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskA
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := t.within.stats(ctx)
+	metrics, err := t.kernel.stats(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -261,16 +267,15 @@ func (s taskService) Connect(ctx context.Context, r *taskAPI.ConnectRequest) (*t
 }
 
 func (s taskService) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*emptypb.Empty, error) {
-	return s.on(r.ID, func(t *task) error {
-		if t.journal.Options.OwnKernel { // never changes
-			return t.within.checkpoint(ctx, r.Path, r.Options)
-		}
-		options := &runcapi.CheckpointOptions{}
-		if err := checkpointOptions(r.Options, options); err != nil {
-			return err
-		}
-		return t.checkpoint(ctx, r.Path, options)
-	})
+	return s.on(r.ID, func(t *task) error { return t.kernel.checkpoint(ctx, r.Path, r.Options) })
+}
+
+// checkpointOptions decodes what a checkpoint is to be like; nil has the defaults.
+func checkpointOptions(a *anypb.Any, into proto.Message) error {
+	if a == nil {
+		return nil
+	}
+	return decode("checkpoint options", a, into)
 }
 
 // Shutdown ends this process once it has no tasks, or at once and without
@@ -281,22 +286,6 @@ func (s taskService) Shutdown(ctx context.Context, r *taskAPI.ShutdownRequest) (
 	}
 	s.shutdown()
 	return empty, nil
-}
-
-// pids lists the processes of the container.
-func (t *task) pids(ctx context.Context) ([]int, error) {
-	t.mu.Lock()
-	state, j, pid := t.first.state, t.journal, t.first.identity.PID
-	t.mu.Unlock()
-	switch {
-	case state != running:
-		return nil, fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
-	case j.Options.OwnKernel:
-		return t.within.pids(ctx)
-	case j.Cgroup.Main() == "":
-		return []int{pid}, nil
-	}
-	return j.Cgroup.ProcessIDs()
 }
 
 // closeInput stops holding a process's stdin open. Once every other writer has

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/log"
@@ -16,9 +18,8 @@ import (
 // OOMCounter knows whether the kernel killed a process of a container for
 // memory. The counter is read when the container ends, and what the kernel says
 // of changes (cgroup version 2) is followed as well: systemd may have removed the
-// cgroup by then. If it has before all was read, the kernel's log is asked. A nil
-// counter has seen nothing. Where containers share a cgroup, kills that are none
-// of this one's are excused.
+// cgroup by then. If it has before all was read, the kernel's log is asked. Where
+// containers share a cgroup, kills that are none of this one's are excused.
 type OOMCounter struct {
 	processes *processes.Set
 	// logged counts the kills by the kernel's log; nil where the counter outlives
@@ -36,40 +37,44 @@ type OOMCounter struct {
 // oomKills is the key of the counter, in both versions' files.
 const oomKills = "oom_kill"
 
-// CountOOM opens the counter of a cgroup, or returns nil where there is nothing to
-// count by.
+// CountOOM opens the counter of a cgroup, if it has one.
 func CountOOM(ctx context.Context, p *processes.Set, c Cgroup, logged func() uint64) *OOMCounter {
-	gone := func() *OOMCounter {
-		if logged == nil {
-			return nil
+	o := &OOMCounter{processes: p, logged: logged}
+	if path := c.oomFile(); path != "" {
+		if err := o.open(path); err != nil {
+			log.G(ctx).WithError(err).Debug("Failed to open the counter of out-of-memory kills")
 		}
-		return &OOMCounter{processes: p, logged: logged}
 	}
-	path := c.oomFile()
-	if path == "" {
-		return gone()
-	}
-	o, err := openCounter(p, path)
-	if err != nil {
-		log.G(ctx).WithError(err).Debug("Failed to open the counter of out-of-memory kills")
-		return gone()
-	}
-	o.logged = logged
 	return o
 }
 
-func openCounter(p *processes.Set, path string) (*OOMCounter, error) {
+// LoggedAt is the path by which the kernel's log names a cgroup whose counter may go before it
+// is read; empty where the counter stays. asked is where the cgroup should be, if it was gone
+// before it was found.
+func LoggedAt(all []Hierarchy, c Cgroup, asked string) string {
+	unified := slices.IndexFunc(all, func(h Hierarchy) bool { return h.Controller == "" })
+	if unified < 0 || slices.ContainsFunc(all, func(h Hierarchy) bool { return h.Controller == "memory" }) {
+		return ""
+	}
+	if inside, ok := strings.CutPrefix(c.Unified, all[unified].Mount); ok && inside != "" {
+		asked = inside
+	}
+	if asked == "/" {
+		return ""
+	}
+	return asked
+}
+
+func (o *OOMCounter) open(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	// Not for Go's poller: the file is always readable.
-	o := &OOMCounter{processes: p, file: os.NewFile(uintptr(fd), path)}
-	// Where files cannot be watched (version 1: EPERM) the end will tell.
-	if serial, err := p.Watch(fd, unix.EPOLLPRI|unix.EPOLLET, func() { o.read() }); err == nil {
-		o.serial = serial
-	}
-	return o, nil
+	o.file = os.NewFile(uintptr(fd), path)
+	// Where files cannot be watched (version 1: EPERM) it is read at the end.
+	o.serial, _ = o.processes.Watch(fd, unix.EPOLLPRI|unix.EPOLLET, o.read)
+	return nil
 }
 
 func (o *OOMCounter) read() {
@@ -93,9 +98,6 @@ func (o *OOMCounter) read() {
 
 // Killed reports whether there was such a kill until now.
 func (o *OOMCounter) Killed() bool {
-	if o == nil {
-		return false
-	}
 	o.read()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,9 +113,6 @@ func (o *OOMCounter) ExcuseAll() uint64 {
 
 // Count is how many kills there were until now.
 func (o *OOMCounter) Count() uint64 {
-	if o == nil {
-		return 0
-	}
 	o.read()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,9 +121,6 @@ func (o *OOMCounter) Count() uint64 {
 
 // SetExcuse sets how many kills are none of this container's.
 func (o *OOMCounter) SetExcuse(n uint64) {
-	if o == nil {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.excuse = n
@@ -132,9 +128,6 @@ func (o *OOMCounter) SetExcuse(n uint64) {
 
 // Close ends the counting; what was counted stays.
 func (o *OOMCounter) Close() {
-	if o == nil {
-		return
-	}
 	o.processes.Unwatch(o.serial)
 	o.mu.Lock()
 	defer o.mu.Unlock()

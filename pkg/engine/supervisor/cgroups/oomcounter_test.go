@@ -16,9 +16,8 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	logged := func() uint64 { return kills }
 	// The kernel answers a read of a removed cgroup's file by an error, as it does
 	// one of a directory.
-	o, err := openCounter(p, t.TempDir())
-	test.Must(t, err)
-	o.logged = logged
+	o := &OOMCounter{processes: p, logged: logged}
+	test.Must(t, o.open(t.TempDir()))
 	never := CountOOM(t.Context(), p, Cgroup{Unified: filepath.Join(t.TempDir(), "gone")}, logged)
 	nowhere := CountOOM(t.Context(), p, Cgroup{}, logged)
 	for name, o := range map[string]*OOMCounter{"read too late": o, "opened too late": never, "found too late": nowhere} {
@@ -42,10 +41,8 @@ func TestCounterOfARemovedCgroup(t *testing.T) {
 	// One that can be read is believed.
 	file := filepath.Join(t.TempDir(), "memory.events")
 	test.Must(t, os.WriteFile(file, []byte("max 7\noom_kill 0\n"), 0o600))
-	if o, err = openCounter(p, file); err != nil {
-		t.Fatal(err)
-	}
-	o.logged = logged
+	o = &OOMCounter{processes: p, logged: logged}
+	test.Must(t, o.open(file))
 	if o.Killed() {
 		t.Error("the log is asked although the counter can be read")
 	}

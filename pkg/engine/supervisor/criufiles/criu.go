@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
@@ -76,6 +78,24 @@ func SystemConfig(runtime string) ([]byte, error) {
 		return nil, fmt.Errorf("write CRIU configuration: %w", err)
 	}
 	return text, nil
+}
+
+// WriteDumpConfig writes what CRIU must know for a checkpoint into a file, which the caller
+// removes after it. pipes are for WritePipes.
+func WriteDumpConfig(j *journal.Task, openTCP bool) (file string, pipes map[int]string, err error) {
+	if pipes, err = PipesOf(j); err != nil {
+		return "", nil, err
+	}
+	system, err := SystemConfig(j.Options.Runtime)
+	if err != nil {
+		return "", nil, err
+	}
+	text, err := OnceConfig(DumpConfig(system, pipes, openTCP))
+	if err != nil {
+		return "", nil, err
+	}
+	file = filepath.Join(j.Bundle, ConfigFile)
+	return file, pipes, os.WriteFile(file, text, 0o600)
 }
 
 // PipesOf are the container's pipes as CRIU names them, by descriptor: they are files of this
@@ -155,6 +175,10 @@ func WritePipes(images string, pipes map[int]string) error {
 	return os.WriteFile(filepath.Join(images, stdioFile), text, 0o600)
 }
 
+// criuFile matches the names that PipesOf makes: nothing else in a file may become a line of
+// configuration.
+var criuFile = regexp.MustCompile(`^file\[[0-9a-f]{1,16}:[0-9a-f]{1,16}\]$`)
+
 // ReadPipes returns what WritePipes wrote; nothing where others made the images.
 func ReadPipes(images string) (map[int]string, error) {
 	path := filepath.Join(images, stdioFile)
@@ -177,26 +201,11 @@ func ReadPipes(images string) (map[int]string, error) {
 		return nil, fmt.Errorf("%s of the checkpoint: %w", stdioFile, err)
 	}
 	for fd, name := range pipes {
-		if fd < 0 || fd > 2 || !isCRIUFile(name) {
+		if fd < 0 || fd > 2 || !criuFile.MatchString(name) {
 			return nil, fmt.Errorf("%s of the checkpoint has the pipe %d: %q", stdioFile, fd, name)
 		}
 	}
 	return pipes, nil
-}
-
-// isCRIUFile knows the names that PipesOf makes: nothing else in a file may become a
-// line of configuration.
-func isCRIUFile(name string) bool {
-	inside, ok := strings.CutPrefix(name, "file[")
-	if inside, ok2 := strings.CutSuffix(inside, "]"); ok && ok2 {
-		mnt, ino, both := strings.Cut(inside, ":")
-		return both && isHex(mnt) && isHex(ino)
-	}
-	return false
-}
-
-func isHex(s string) bool {
-	return s != "" && len(s) <= 16 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // HasSysVIPC reports whether there are System V objects in a directory of CRIU's images. They are
@@ -242,6 +251,63 @@ func RestoreArgs(images, work string, terminal, told bool) []string {
 		args = append(args, "--tcp-close")
 	}
 	return args
+}
+
+// Restore has the files that CRIU needs while a task is restored.
+type Restore struct {
+	Task *journal.Task
+	// Work is where CRIU writes its log, and makes what it needs for a moment.
+	Work string
+}
+
+// config is where the runtime finds what CRIU must know; the container's annotation names it.
+func (r Restore) config() string { return filepath.Join(r.Task.Bundle, ConfigFile) }
+
+// once is where CRIU finds what it may read only once.
+func (r Restore) once() string { return filepath.Join(r.Work, "once.conf") }
+
+// Prepare writes the files, and returns the arguments and the environment of the runtime. Undo
+// is Remove.
+func (r Restore) Prepare() (args, environment []string, err error) {
+	j := r.Task
+	pipes, err := ReadPipes(j.Checkpoint)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if len(pipes) > 0 && j.Terminal {
+		return nil, nil, fmt.Errorf("the checkpoint is of a container without a terminal: %w", errdefs.ErrInvalidArgument)
+	}
+	if pipes[0] != "" && j.Stdin == "" {
+		return nil, nil, fmt.Errorf("the checkpoint is of a container with stdin; ask for it, too: %w", errdefs.ErrInvalidArgument)
+	}
+	system, err := SystemConfig(j.Options.Runtime)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := os.MkdirAll(r.Work, 0o700); err != nil {
+		return nil, nil, err
+	}
+	once, err := OnceConfig(PipesConfig(pipes))
+	if err != nil {
+		return nil, nil, err
+	}
+	facts := bundle.Read(j.Bundle)
+	if err := errors.Join(
+		os.WriteFile(r.config(), RestoreConfig(system, JoinedNamespaces(facts)), 0o600),
+		os.WriteFile(r.once(), once, 0o600),
+	); err != nil {
+		return nil, nil, err
+	}
+	told := facts.Annotations[ConfigAnnotation] == r.config()
+	return RestoreArgs(j.Checkpoint, r.Work, j.Terminal, told), []string{ConfigEnv + "=" + r.once()}, nil
+}
+
+// Remove removes what only CRIU needed.
+func (r Restore) Remove() error {
+	if err := errors.Join(os.RemoveAll(r.config()), mountpoint.UnmountBelow(r.Work)); err != nil {
+		return err
+	}
+	return os.RemoveAll(r.Work)
 }
 
 // ConfigFile is, in a bundle, what the annotation org.criu.config of the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,14 +61,14 @@ func KillCalled(match func(args []string) bool) (found bool) {
 		return false
 	}
 	for _, pid := range pids {
-		if pid == os.Getpid() || !match(argumentsOf(pid)) {
+		if pid == os.Getpid() || !match(Arguments(pid)) {
 			continue
 		}
 		pidfd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue // it is gone
 		}
-		if match(argumentsOf(pid)) { // still the same
+		if match(Arguments(pid)) { // still the same
 			found = true
 			if group, err := unix.Getpgid(pid); err == nil && group == pid {
 				_ = unix.Kill(-pid, unix.SIGKILL)
@@ -80,15 +81,8 @@ func KillCalled(match func(args []string) bool) (found bool) {
 	return found
 }
 
-// argumentsOf are what a process was called with; none of one that is gone.
-func argumentsOf(pid int) []string {
-	text, err := os.ReadFile(procfs.Path(pid, "cmdline"))
-	if err != nil {
-		return nil
-	}
-	var args []string
-	for arg := range bytes.SplitSeq(text, []byte{0}) {
-		args = append(args, string(arg))
-	}
-	return args
+// Arguments are what a process was called with; empty for one that is gone.
+func Arguments(pid int) []string {
+	text, _ := os.ReadFile(procfs.Path(pid, "cmdline"))
+	return strings.Split(string(text), "\x00")
 }

@@ -13,7 +13,6 @@ import (
 	cgroupstats "github.com/containerd/cgroups/v3/cgroup1/stats"
 
 	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
-	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 // Locks are the lock files of the containers of one sandbox of runsc.
@@ -22,16 +21,13 @@ type Locks struct{ root, sandbox string }
 // LocksOf finds the sandbox of a container by the name of its own lock file,
 // <container>_sandbox:<sandbox>.lock. A delete that failed half way may have
 // removed it; then the container's bundle has the sandbox that it was in.
-func LocksOf(o *journal.Options, id, bundleDir string) Locks {
-	if !o.OwnKernel {
-		return Locks{}
-	}
-	own, _ := filepath.Glob(filepath.Join(o.Root, id+"_sandbox:*.lock"))
+func LocksOf(root, id, bundleDir string) Locks {
+	own, _ := filepath.Glob(filepath.Join(root, id+"_sandbox:*.lock"))
 	if len(own) == 0 {
-		return Locks{root: o.Root, sandbox: bundle.Read(bundleDir).Sandbox(id)}
+		return Locks{root: root, sandbox: bundle.Read(bundleDir).Sandbox(id)}
 	}
 	name := strings.TrimSuffix(filepath.Base(own[0]), ".lock")
-	return Locks{root: o.Root, sandbox: strings.TrimPrefix(name, id+"_sandbox:")}
+	return Locks{root: root, sandbox: strings.TrimPrefix(name, id+"_sandbox:")}
 }
 
 // Sweep removes the locks of containers that are gone. Every command of runsc

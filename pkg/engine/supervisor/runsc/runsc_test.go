@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/berth-cri/berth/internal/test"
-	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
 func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
@@ -19,21 +18,16 @@ func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 	} {
 		test.Must(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
 	}
-	options := &journal.Options{OwnKernel: true, Root: root}
 	for id, sandbox := range map[string]string{"gone": "pod", "here": "pod", "pod": "pod", "unknown": "unknown"} {
-		if got := LocksOf(options, id, ""); got.sandbox != sandbox {
+		if got := LocksOf(root, id, ""); got.sandbox != sandbox {
 			t.Errorf("the sandbox of %s is %q, want %q", id, got.sandbox, sandbox)
 		}
 	}
-	LocksOf(&journal.Options{Root: root}, "gone", "").Sweep() // a runtime on this kernel has none
+	LocksOf(root, "gone", "").SweepEnded() // the sandbox is there
 	if got := names(t, root); len(got) != 6 {
 		t.Errorf("there are %v", got)
 	}
-	LocksOf(options, "gone", "").SweepEnded() // the sandbox is there
-	if got := names(t, root); len(got) != 6 {
-		t.Errorf("there are %v", got)
-	}
-	LocksOf(options, "gone", "").Sweep()
+	LocksOf(root, "gone", "").Sweep()
 	want := []string{"else_sandbox:other.lock", "here_sandbox:pod.lock", "here_sandbox:pod.state", "pod_sandbox:pod.lock", "pod_sandbox:pod.state"}
 	test.EqualLists(t, "there", names(t, root), want)
 }
@@ -50,7 +44,7 @@ func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
 	} {
 		test.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	LocksOf(&journal.Options{OwnKernel: true, Root: root}, "gone", bundle).SweepEnded()
+	LocksOf(root, "gone", bundle).SweepEnded()
 	test.EqualLists(t, "there", names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"})
 }
 
@@ -62,4 +56,13 @@ func names(t *testing.T, dir string) []string {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+func TestStats(t *testing.T) {
+	const out = "warning\n" + `{"data": {"cpu": {"usage": {"total": 7}}, "memory": {"usage": {"usage": 8, "limit": 9}, "raw": {}}, "pids": {"current": 2}}}`
+	got := test.Value(Stats([]byte(out)))(t)
+	memory := got.GetMemory().GetUsage()
+	if got.GetCPU().GetUsage().GetTotal() != 7 || memory.GetUsage() != 8 || memory.GetLimit() != 9 || got.GetPids().GetCurrent() != 2 {
+		t.Errorf("%v", got)
+	}
 }

@@ -148,15 +148,12 @@ var ErrNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
 // RemoveState removes what a runtime that is gone keeps of an ended container, as
 // its own delete would: nothing else does, and a pod must not stay for ever
 // because its runtime was uninstalled.
-func RemoveState(o *journal.Options, id string) error {
-	if o.OwnKernel {
-		return runsc.RemoveState(o.Root, id)
-	}
-	dir := filepath.Join(o.Root, id)
+func RemoveState(root, id string) error {
+	dir := filepath.Join(root, id)
 	if err := mountpoint.UnmountBelow(dir); err != nil {
 		return err
 	}
-	return os.RemoveAll(dir)
+	return errors.Join(os.RemoveAll(dir), runsc.RemoveState(root, id))
 }
 
 // invocation is a runtime call that has begun.

@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
@@ -20,17 +19,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// checkpointOptions decodes what a checkpoint is to be like; nil has the defaults.
-func checkpointOptions(a *anypb.Any, into proto.Message) error {
-	if a == nil {
-		return nil
+// checkpoint has CRIU write the state of the container's processes, which run on the node's
+// kernel, into a directory. It takes as long as ctx allows.
+func (k *hostKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
+	o := &runcapi.CheckpointOptions{}
+	if err := checkpointOptions(options, o); err != nil {
+		return err
 	}
-	return decode("checkpoint options", a, into)
-}
-
-// checkpoint writes the state of the container's processes into a directory. It
-// takes as long as ctx allows.
-func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.CheckpointOptions) error {
 	if o.GetExit() {
 		return fmt.Errorf("a checkpoint that stops the container is not supported: %w", errdefs.ErrNotImplemented)
 	}
@@ -40,30 +35,19 @@ func (t *task) checkpoint(ctx context.Context, images string, o *runcapi.Checkpo
 	// A runtime that is killed while CRIU is inside of the processes may damage
 	// them: only the deadline ends it, not a caller that leaves.
 	deadline, bounded := ctx.Deadline()
+	t := k.task
 	return t.whenRunning(ctx, func(ctx context.Context) error {
 		if bounded {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithDeadline(ctx, deadline)
 			defer cancel()
 		}
-		pipes, err := criufiles.PipesOf(&t.journal)
-		if err != nil {
-			return err
-		}
-		system, err := criufiles.SystemConfig(t.journal.Options.Runtime)
-		if err != nil {
-			return err
-		}
 		ctx, giveUp := context.WithCancel(ctx)
 		defer giveUp()
-		t.giveUpCRIU.Store(&giveUp)
-		defer t.giveUpCRIU.Store(nil)
-		config := filepath.Join(t.journal.Bundle, criufiles.ConfigFile)
-		text, err := criufiles.OnceConfig(criufiles.DumpConfig(system, pipes, o.GetOpenTcp()))
+		k.giveUpCRIU.Store(&giveUp)
+		defer k.giveUpCRIU.Store(nil)
+		config, pipes, err := criufiles.WriteDumpConfig(&t.journal, o.GetOpenTcp())
 		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(config, text, 0o600); err != nil {
 			return err
 		}
 		err = criuWrite{t}.run(ctx, criufiles.CheckpointArgs(t.id, images, o), criufiles.ConfigEnv+"="+config)

@@ -1,0 +1,148 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	cgroupstats "github.com/containerd/cgroups/v3/cgroup1/stats"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
+)
+
+// This file is about runtimes whose containers run on the node's kernel (runc, crun): their
+// processes are processes of this host, with pidfds, and in a cgroup of the container.
+
+// hostKernel is the node's. CRIU writes and restores its containers.
+type hostKernel struct {
+	task       *task
+	giveUpCRIU atomic.Pointer[context.CancelFunc]
+}
+
+func (k *hostKernel) call(ctx context.Context, c *runtimecall.Call) ([]byte, error) {
+	return c.Invoke(ctx, k.task.processes)
+}
+
+func (k *hostKernel) adopt(ctx context.Context, l *launch, _ bundle.Facts) (*launched, error) {
+	return l.takeOverChild(ctx, k.task.processes)
+}
+
+func (k *hostKernel) watch() error {
+	return k.task.processes.Ended(k.task.first.pidfd, k.task.ended)
+}
+
+func (k *hostKernel) exited(ctx context.Context) {
+	if err := k.task.release(ctx); err != nil {
+		log.G(ctx).WithError(err).Warn("Failed to delete exited container from its runtime; will retry at its removal")
+	}
+}
+
+func (k *hostKernel) release(ctx context.Context, unstarted bool) error {
+	j := &k.task.journal
+	if !j.OwnPIDs && j.Cgroup.Main() != "" {
+		// The others of the container did not end with its first process.
+		if err := j.Cgroup.Kill(); err != nil {
+			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
+		}
+	}
+	// A CRIU whose processes were killed leaves the cgroup as it found it.
+	j.Cgroup.Thaw()
+	if err := k.task.starter.clean(unstarted); err != nil {
+		return fmt.Errorf("clean up after CRIU: %w", err)
+	}
+	return k.task.erase(ctx, unstarted, unstarted)
+}
+
+// killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
+const killedWritingTimeout = 2 * time.Second
+
+func (k *hostKernel) signal(_ context.Context, sig unix.Signal, all bool) error {
+	j := &k.task.journal // the cgroup of a running container never changes
+	if giveUp := k.giveUpCRIU.Load(); giveUp != nil && sig == unix.SIGKILL {
+		time.AfterFunc(killedWritingTimeout, *giveUp) // CRIU may wait for its processes for ever
+	}
+	wide := (all || sig == unix.SIGKILL && !j.OwnPIDs) && j.Cgroup.Main() != ""
+	if !wide {
+		k.task.mu.Lock()
+		err := k.task.first.signal(sig)
+		k.task.mu.Unlock()
+		if err == nil && sig == unix.SIGKILL {
+			j.Cgroup.Thaw()
+		}
+		return err
+	}
+	if sig == unix.SIGKILL {
+		return j.Cgroup.Kill()
+	}
+	sent, err := j.Cgroup.Signal(sig)
+	if err == nil && sent == 0 {
+		return errFinished
+	}
+	return err
+}
+
+func (k *hostKernel) pids(context.Context) ([]int, error) {
+	j := &k.task.journal
+	if j.Cgroup.Main() == "" {
+		return []int{j.Process.PID}, nil
+	}
+	return j.Cgroup.ProcessIDs()
+}
+
+func (k *hostKernel) stats(context.Context) (*cgroupstats.Metrics, error) {
+	return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
+}
+
+// update changes the container's limits; resources is an OCI LinuxResources.
+func (k *hostKernel) update(ctx context.Context, resources []byte) error {
+	t := k.task
+	return t.whenRunning(ctx, func(ctx context.Context) error {
+		file := filepath.Join(t.dir, "resources.json")
+		if err := os.WriteFile(file, resources, 0o600); err != nil {
+			return err
+		}
+		_, err := t.call(ctx, &runtimecall.Call{Args: []string{"update", "--resources", file, t.id}})
+		return errors.Join(err, os.Remove(file))
+	})
+}
+
+func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (pid int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, runtimecall.Limit(&k.task.journal.Options))
+	defer cancel()
+	if _, err = k.task.call(ctx, e.call); err == nil {
+		pid, err = k.task.execs.running(ctx, p, e, nil)
+	}
+	if err != nil {
+		k.killStarted(p, e)
+	}
+	return pid, err
+}
+
+// killStarted kills what a runtime started all the same that failed, hung or
+// did not say what: it is known by its pid file, if that is true, or because it
+// holds the exec's output.
+func (k *hostKernel) killStarted(p *process, e *execLaunch) {
+	cgroup, first := k.task.journal.Cgroup, k.task.journal.Process.PID // set before any exec
+	leader, session := 0, 0
+	pid, err := readPIDFile(e.pidFile)
+	pids, pidsErr := cgroup.ProcessIDs()
+	if err == nil && pidsErr == nil && pid != first && slices.Contains(pids, pid) {
+		leader, session = pid, execSession(pid, first)
+		_ = unix.Kill(pid, unix.SIGKILL) // it may be gone
+	}
+	cgroup.KillLeftovers(leader, session, p.paths.Stdout, p.paths.Stderr)
+}
+
+func (k *hostKernel) killLeftovers(exec processes.Process, session int) {
+	go k.task.journal.Cgroup.KillLeftovers(exec.PID, session)
+}

@@ -94,10 +94,10 @@ func TestCheckJudgesAsTheDaemon(t *testing.T) {
 		if _, machine := map[string]bool{"no-daemon": true, "no-snapshotter": true}[name]; !machine && !strings.Contains(said, reason) {
 			t.Errorf("check says %q of %s, the daemon %q", said, name, reason)
 		}
-		trial, _ := h["trial"].(map[string]any)
+		rollout, _ := h["rollout"].(map[string]any)
 		said = about(fmt.Sprintf("candidate of handler %q", name))
-		if (trial == nil) != (said == "") || trial != nil && !strings.Contains(said, trial["reason"].(string)) {
-			t.Errorf("the rollout of %s is %v; check says %q", name, trial, said)
+		if (rollout == nil) != (said == "") || rollout != nil && !strings.Contains(said, rollout["reason"].(string)) {
+			t.Errorf("the rollout of %s is %v; check says %q", name, rollout, said)
 		}
 	}
 	if unready != 9 {

@@ -214,7 +214,7 @@ func (p *prom) value(query string) (string, error) {
 
 // scraped says whether the end of all starts is there, with enough for a rate.
 func (p *prom) scraped(began time.Time) error {
-	n, err := p.value(`sum(berth_rpc_total{rpc="RunPodSandbox", code="OK"})`)
+	n, err := p.value(`sum(berth_rpc_duration_seconds_count{rpc="RunPodSandbox", code="OK"})`)
 	if err == nil && n != "24" {
 		return fmt.Errorf("of 24 pods %s are counted after %s", n, time.Since(began))
 	}

@@ -14,42 +14,42 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// variant is which binary a pod runs, as its verbose status says.
-func (b *bed) variant(t *testing.T, sandbox string) (variant, path string) {
+// binary is which binary a pod runs, by its verbose status.
+func (b *bed) binary(t *testing.T, sandbox string) (binary, path string) {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
 	testbed.Must(t, err)
 	var info struct {
-		Variant    string
+		Binary     string
 		Definition struct{ Path string }
 	}
 	testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
-	return info.Variant, info.Definition.Path
+	return info.Binary, info.Definition.Path
 }
 
-// trial is what the verbose Status says of the handler's trial.
-func (b *bed) trial(t *testing.T, handler string) (state, reason string) {
+// rollout is the state of the handler's rollout in the verbose Status.
+func (b *bed) rollout(t *testing.T, handler string) (state, reason string) {
 	t.Helper()
 	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
 	testbed.Must(t, err)
 	var info struct {
 		Handlers []struct {
-			Name  string
-			Trial struct{ State, Reason string }
+			Name    string
+			Rollout struct{ State, Reason string }
 		}
 	}
 	testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["handlers"]), &info))
 	for _, h := range info.Handlers {
 		if h.Name == handler {
-			return h.Trial.State, h.Trial.Reason
+			return h.Rollout.State, h.Rollout.Reason
 		}
 	}
 	t.Fatalf("Status says nothing of handler %s", handler)
 	return "", ""
 }
 
-// TestTrial tries a copy of runc, and then one that answers all questions and
-// runs nothing: that trial ends by itself, also for a daemon that starts anew.
+// TestRollout tries a copy of runc, and then one that answers all questions and
+// runs nothing: that rollout ends by itself, also for a daemon that starts anew.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
@@ -66,9 +66,9 @@ func TestRollout(t *testing.T) {
 	var kept *testbed.Pod
 	for range 16 {
 		pod := b.Client.RunPod(t, spec)
-		variant, path := b.variant(t, pod.ID)
-		ran[variant+" "+path]++
-		if variant == "next" && kept == nil {
+		binary, path := b.binary(t, pod.ID)
+		ran[binary+" "+path]++
+		if binary == "candidate" && kept == nil {
 			kept = pod
 			continue
 		}
@@ -78,7 +78,7 @@ func TestRollout(t *testing.T) {
 		t.Fatalf("pods ran %v", ran)
 	}
 
-	// What is not the runtime's doing ends no trial.
+	// What is not the runtime's doing ends no rollout.
 	sandbox := b.Client.SandboxConfig("")
 	for tried := 0; tried < 4; {
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
@@ -91,12 +91,12 @@ func TestRollout(t *testing.T) {
 		if err == nil {
 			t.Fatal("a program that does not exist was started")
 		}
-		if variant, _ := b.variant(t, r.GetPodSandboxId()); variant == "next" {
+		if binary, _ := b.binary(t, r.GetPodSandboxId()); binary == "candidate" {
 			tried++
 		}
 		sandbox = b.Client.SandboxConfig("")
 	}
-	if state, reason := b.trial(t, "runc"); state != "running" {
+	if state, reason := b.rollout(t, "runc"); state != "running" {
 		t.Errorf("for want of programs in images the rollout is %s: %s", state, reason)
 	}
 
@@ -111,17 +111,17 @@ func TestRollout(t *testing.T) {
 		}
 		for range 8 {
 			pod := b.Client.RunPod(t, spec)
-			if variant, path := b.variant(t, pod.ID); variant != "stable" || path != runc {
-				t.Errorf("after the end of the rollout (restart %v) a pod runs %s (%s)", restart, path, variant)
+			if binary, path := b.binary(t, pod.ID); binary != "stable" || path != runc {
+				t.Errorf("after the end of the rollout (restart %v) a pod runs %s (%s)", restart, path, binary)
 			}
 			pod.Remove(t)
 		}
 	}
-	// Another program at that path is another trial, and is judged as well.
+	// Another program at that path is another rollout, and is judged as well.
 	put(t, liar+".new", []byte(script+"# another\n"))
 	testbed.Must(t, os.Rename(liar+".new", liar))
 	testbed.Eventually(t, time.Minute, func() error {
-		if state, reason := b.trial(t, "runc"); state != "running" {
+		if state, reason := b.rollout(t, "runc"); state != "running" {
 			return fmt.Errorf("the rollout of another program is %s: %s", state, reason)
 		}
 		return nil
@@ -129,8 +129,8 @@ func TestRollout(t *testing.T) {
 	b.endRollout(t, runc, liar)
 
 	// What a pod was made with is its own.
-	if variant, path := b.variant(t, kept.ID); variant != "next" || path != next {
-		t.Errorf("the pod of the first trial runs %s (%s)", path, variant)
+	if binary, path := b.binary(t, kept.ID); binary != "candidate" || path != next {
+		t.Errorf("the pod of the first rollout runs %s (%s)", path, binary)
 	}
 	kept.Container.Exec(t, "true")
 	b.NothingLeft(t, atRest)
@@ -148,18 +148,18 @@ func (b *bed) endRollout(t *testing.T, runc, liar string) {
 		if err == nil {
 			_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
 		}
-		variant, path := b.variant(t, r.GetPodSandboxId())
-		if wrong := variant == "next" && path == liar; wrong != (err != nil) {
-			t.Fatalf("a pod on %s (%s): %v", path, variant, err)
+		binary, path := b.binary(t, r.GetPodSandboxId())
+		if wrong := binary == "candidate" && path == liar; wrong != (err != nil) {
+			t.Fatalf("a pod on %s (%s): %v", path, binary, err)
 		} else if wrong {
 			failed++
 		}
-		if state, _ := b.trial(t, "runc"); state != "aborted" {
+		if state, _ := b.rollout(t, "runc"); state != "aborted" {
 			return fmt.Errorf("the rollout is %s after %d failures", state, failed)
 		}
 		return nil
 	})
-	_, reason := b.trial(t, "runc")
+	_, reason := b.rollout(t, "runc")
 	if failed < 2 || !strings.Contains(reason, "failed to start") {
 		t.Errorf("the rollout ended after %d failures: %s", failed, reason)
 	}

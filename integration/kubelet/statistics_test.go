@@ -132,7 +132,7 @@ func (b *bed) streamed(t *testing.T) {
 	}
 }
 
-var rpcTotal = regexp.MustCompile(`^berth_rpc_total\{code="(\w+)",handler="[^"]*",rpc="(\w+)"(?:,variant="\w*")?\} (\d+)`)
+var rpcCount = regexp.MustCompile(`^berth_rpc_duration_seconds_count\{binary="\w*",code="(\w+)",handler="[^"]*",rpc="(\w+)"\} (\d+)`)
 
 // calls are those that berth has answered: rpc and code → times.
 func (b *bed) calls(t *testing.T) map[string]int {
@@ -149,7 +149,7 @@ func (b *bed) calls(t *testing.T) map[string]int {
 	calls := map[string]int{}
 	lines := bufio.NewScanner(io.LimitReader(response.Body, 1<<20))
 	for lines.Scan() {
-		if m := rpcTotal.FindStringSubmatch(lines.Text()); m != nil {
+		if m := rpcCount.FindStringSubmatch(lines.Text()); m != nil {
 			times := 0
 			if _, err := fmt.Sscan(m[3], &times); err != nil {
 				t.Fatalf("%s: %v", lines.Text(), err)

@@ -220,8 +220,8 @@ func (b *bed) rejected(t *testing.T, place string) {
 		t.Errorf("berth reload --wait ends with %d", code)
 	}
 	says(t, out, place)
-	if got := b.metric(t, "berth_config_last_reload_failed"); got != "1" {
-		t.Errorf("berth_config_last_reload_failed is %s", got)
+	if got := b.metric(t, "berth_config_last_reload_successful"); got != "0" {
+		t.Errorf("berth_config_last_reload_successful is %s", got)
 	}
 	says(t, b.Log(), "Configuration rejected; the last accepted one stays in use", "trigger=start")
 	if out, code = b.try(t, "events"); code != 0 || !strings.Contains(out, "rejected") {
@@ -237,8 +237,8 @@ func (b *bed) accepted(t *testing.T) {
 			t.Errorf("mended, berth %s ends with %d: %s", command[0], code, out)
 		}
 	}
-	if got := b.metric(t, "berth_config_last_reload_failed"); got != "0" {
-		t.Errorf("berth_config_last_reload_failed is %s", got)
+	if got := b.metric(t, "berth_config_last_reload_successful"); got != "1" {
+		t.Errorf("berth_config_last_reload_successful is %s", got)
 	}
 }
 

@@ -158,7 +158,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 				}
 				return nil
 			})
-			if b.metric(t, "berth_config_last_reload_failed") != "1" {
+			if b.metric(t, "berth_config_last_reload_successful") != "0" {
 				t.Error("the metrics do not say that the files have a mistake")
 			}
 			if log := b.Log(); !strings.Contains(log, filepath.Base(spoil.path)) || name != "a mistake in the main one" && !strings.Contains(log, spoil.says) {
@@ -175,7 +175,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 				b.remove(t, spoil.path)
 			}
 			testbed.Eventually(t, patience, func() error {
-				if b.metric(t, "berth_config_last_reload_failed") != "0" {
+				if b.metric(t, "berth_config_last_reload_successful") != "1" {
 					return fmt.Errorf("the files are mended, and the last reload has failed")
 				}
 				return nil

@@ -30,14 +30,14 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 		}})
 		r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
 		testbed.Must(t, err)
-		var info struct{ Variant string }
+		var info struct{ Binary string }
 		testbed.Must(t, json.Unmarshal([]byte(r.GetInfo()["info"]), &info))
-		switch info.Variant {
-		case "next":
+		switch info.Binary {
+		case "candidate":
 			next[uid] = b.runs(t, pod)
 		case "stable":
 		default:
-			t.Errorf("pod %s is of variant %q", uid, info.Variant)
+			t.Errorf("pod %s has the binary %q", uid, info.Binary)
 		}
 		pod.Remove(t)
 	}
@@ -50,26 +50,26 @@ func (b *bed) rolloutIs(t *testing.T, handler, state string) {
 	testbed.Eventually(t, patience, func() error {
 		var told struct {
 			Handlers []struct {
-				Name  string
-				Trial struct{ State, Reason string }
+				Name    string
+				Rollout struct{ State, Reason string }
 			}
 		}
 		if err := json.Unmarshal([]byte(b.command(t, "handlers", "-o", "json")), &told); err != nil {
 			return err
 		}
 		for _, h := range told.Handlers {
-			if h.Name == handler && h.Trial.State != state {
-				return fmt.Errorf("the rollout is %s: %s", h.Trial.State, h.Trial.Reason)
+			if h.Name == handler && h.Rollout.State != state {
+				return fmt.Errorf("the rollout is %s: %s", h.Rollout.State, h.Rollout.Reason)
 			}
 		}
 		return nil
 	})
 }
 
-// counted is a counter of one variant of a handler; none is 0.
-func (b *bed) counted(t *testing.T, what, handler, variant string) int {
+// counted is a counter of one binary of a handler; an absent one is 0.
+func (b *bed) counted(t *testing.T, what, handler, binary string) int {
 	t.Helper()
-	text := b.metric(t, fmt.Sprintf("berth_variant_%s_total{handler=%q,variant=%q}", what, handler, variant))
+	text := b.metric(t, fmt.Sprintf("berth_handler_%s_total{binary=%q,handler=%q}", what, binary, handler))
 	if text == "" {
 		return 0
 	}
@@ -78,7 +78,7 @@ func (b *bed) counted(t *testing.T, what, handler, variant string) int {
 	return n
 }
 
-// A trial of a newer release: the same pods have it each time, more of them with a
+// A rollout of a newer release: the same pods have it each time, more of them with a
 // greater share; an operator gives it to all or takes it from all, which holds for a
 // daemon that starts anew; and the metrics tell the two releases apart.
 func TestARolloutFromItsShareToItsEnd(t *testing.T) {
@@ -102,7 +102,7 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	for uid, is := range some {
 		testbed.Same(t, is, newer, "pod %s has the candidate, of version", uid)
 	}
-	if pods, others := b.counted(t, "pods", "own", "next"), b.counted(t, "pods", "own", "stable"); pods != len(some) || others != uids-len(some) {
+	if pods, others := b.counted(t, "pods_started", "own", "candidate"), b.counted(t, "pods_started", "own", "stable"); pods != len(some) || others != uids-len(some) {
 		t.Errorf("counted are %d pods of the candidate and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))
 	}
 	restart()

@@ -97,7 +97,7 @@ func (s *service) message(h lifecycle.Handler) *adminv1.Handler {
 		Platform: d.Platform, MaxPods: count(d.Limits.MaxPods),
 	}
 	if t := h.Rollout; t != nil {
-		m.Trial = &adminv1.Trial{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}
+		m.Rollout = &adminv1.Rollout{Path: t.Path, Percent: count(t.Percent), State: string(t.State), Reason: t.Reason}
 	}
 	m.StateSince = stamp(h.State.Since)
 	if h.Intent != nil {

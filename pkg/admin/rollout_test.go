@@ -25,8 +25,8 @@ func TestPromoteAndAbort(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "candidate.percent" && s.GetValue() == "10" }) {
 		t.Errorf("%v, the settings are %v", err, one.GetSettings())
 	}
-	if trial := resp.GetHandler().GetTrial(); trial.GetState() != "running" || trial.GetPercent() != 10 || trial.GetPath() != b.path("bin/next") {
-		t.Errorf("the rollout is %v", trial)
+	if rollout := resp.GetHandler().GetRollout(); rollout.GetState() != "running" || rollout.GetPercent() != 10 || rollout.GetPath() != b.path("bin/next") {
+		t.Errorf("the rollout is %v", rollout)
 	}
 	// Pods on either binary are what new pods get.
 	b.node.run("a", "one", b.definition("crun"))
@@ -36,11 +36,11 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Errorf("%v, %v", pods, err)
 	}
 	promoted, err := b.Promote(t.Context(), &adminv1.PromoteRequest{Name: "crun"})
-	if err != nil || promoted.GetHandler().GetTrial().GetState() != "promoted" || promoted.GetHandler().GetPath() != b.path("bin/next") {
+	if err != nil || promoted.GetHandler().GetRollout().GetState() != "promoted" || promoted.GetHandler().GetPath() != b.path("bin/next") {
 		t.Errorf("%v, %v", promoted, err)
 	}
 	aborted, err := b.Abort(t.Context(), &adminv1.AbortRequest{Name: "crun", Reason: "loses logs"})
-	if err != nil || aborted.GetHandler().GetTrial().GetState() != "aborted" || aborted.GetHandler().GetTrial().GetReason() != "loses logs" ||
+	if err != nil || aborted.GetHandler().GetRollout().GetState() != "aborted" || aborted.GetHandler().GetRollout().GetReason() != "loses logs" ||
 		aborted.GetHandler().GetPath() != b.path("bin/crun") {
 		t.Errorf("%v, %v", aborted, err)
 	}

@@ -78,7 +78,7 @@ func Lacking(ctx context.Context, cfg *config.Config) config.Problems {
 		all.Go(func() {
 			if err := able(ctx, checker, cfg, d); err != nil {
 				found[i].Message = fmt.Sprintf("handler %q: %s", d.Name, printable.Line(printable.Error(err)))
-				if d.Variant == handler.VariantCandidate {
+				if d.Binary == handler.BinaryCandidate {
 					found[i].Message = "candidate of " + found[i].Message
 				}
 			}

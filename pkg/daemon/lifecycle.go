@@ -165,8 +165,8 @@ type handlerInfo struct {
 	Origin string        `json:"origin,omitempty"`
 	Since  uint64        `json:"since"`
 	Pods   int           `json:"pods"`
-	// Trial is the rollout of a candidate.
-	Trial *rollout.Status `json:"trial,omitempty"`
+	// Rollout is that of the handler's candidate, if it has one.
+	Rollout *rollout.Status `json:"rollout,omitempty"`
 	// Capabilities are what it can do. Another berth that has this one behind a
 	// handler reads them here.
 	Capabilities capability.Table `json:"capabilities,omitzero"`
@@ -178,7 +178,7 @@ func (t told) Info() map[string]string {
 	for _, h := range t.Handlers() {
 		info.Handlers = append(info.Handlers, handlerInfo{
 			Name: h.Definition.Name, State: h.State.Phase, Reason: h.State.Reason, Digest: h.Digest,
-			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods, Trial: h.Rollout, Capabilities: h.Capabilities,
+			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods, Rollout: h.Rollout, Capabilities: h.Capabilities,
 		})
 	}
 	text, err := json.Marshal(info)

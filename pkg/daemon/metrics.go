@@ -55,10 +55,10 @@ var (
 		"Pod sandboxes waiting for max_parallel_starts of their handler.", "handler")
 	startsRefused = counter("berth_starts_refused_total",
 		"Pod sandboxes rejected or given up, by the limit of their handler that was exceeded.", "handler", "limit")
-	variantPods = counter("berth_variant_pods_total",
-		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the rollout candidate (next).", "handler", "variant")
-	variantFailures = counter("berth_variant_failures_total",
-		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim.", "handler", "variant")
+	podsStarted = counter("berth_handler_pods_started_total",
+		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the candidate of a rollout (candidate).", "handler", "binary")
+	startFailures = counter("berth_handler_start_failures_total",
+		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim, by handler and binary.", "handler", "binary")
 	selfChecks = counter("berth_self_check_pods_total",
 		"Self-check pods run by probes, by handler and result: ok or failed.", "handler", "outcome")
 	selfCheckTime = gauge("berth_self_check_last_duration_seconds",
@@ -83,9 +83,9 @@ func (n *node) handlerMetrics(to chan<- prometheus.Metric) {
 	for name, count := range live {
 		sandboxes.put(to, float64(count), name)
 	}
-	for _, v := range n.pods.Variants() {
-		variantPods.put(to, float64(v.Pods), v.Handler, v.Variant)
-		variantFailures.put(to, float64(v.Failures), v.Handler, v.Variant)
+	for _, v := range n.pods.BinaryStarts() {
+		podsStarted.put(to, float64(v.Pods), v.Handler, v.Binary)
+		startFailures.put(to, float64(v.Failures), v.Handler, v.Binary)
 	}
 	for _, s := range n.pods.Starts() {
 		startsRunning.put(to, float64(s.Running), s.Handler)

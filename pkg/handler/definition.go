@@ -117,9 +117,9 @@ type Definition struct {
 	// for one that was written itself.
 	AliasOf string `json:"aliasOf,omitempty" toml:"alias_of"`
 	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
-	Candidate *Candidate `json:"next,omitempty" toml:"candidate"`
-	// Variant is VariantCandidate in the Definition of pods that run on the candidate.
-	Variant string `json:"variant,omitempty"`
+	Candidate *Candidate `json:"candidate,omitempty" toml:"candidate"`
+	// Binary is BinaryCandidate in the Definition of pods that run on the candidate.
+	Binary string `json:"binary,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits `json:"limits,omitzero"`
 	// ProbeSelfCheck has probes run a pod of berth's own under the handler.
@@ -159,10 +159,10 @@ type Limits struct {
 	StartTimeout time.Duration `json:"startTimeout,omitempty" toml:"start_timeout"`
 }
 
-// Variants of a handler's pods, as metrics tell them apart.
+// The binaries of a handler during a rollout, as records and metrics name them.
 const (
-	VariantStable    = "stable"
-	VariantCandidate = "next"
+	BinaryStable    = "stable"
+	BinaryCandidate = "candidate"
 )
 
 // Candidate is the binary of a rollout.
@@ -186,12 +186,12 @@ func (d *Definition) OwnShim() bool { return d.Type == Shim }
 // WithCandidate is the Definition of pods that run on the candidate. d must have one.
 func (d *Definition) WithCandidate() *Definition {
 	c := *d
-	c.Path, c.Candidate, c.Variant = d.Candidate.Path, nil, VariantCandidate
+	c.Path, c.Candidate, c.Binary = d.Candidate.Path, nil, BinaryCandidate
 	return &c
 }
 
-// VariantName is VariantStable or VariantCandidate.
-func (d *Definition) VariantName() string { return cmp.Or(d.Variant, VariantStable) }
+// BinaryName is BinaryStable or BinaryCandidate.
+func (d *Definition) BinaryName() string { return cmp.Or(d.Binary, BinaryStable) }
 
 // Digest identifies what the Definition says: equal digests run pods alike.
 func (d *Definition) Digest() string {

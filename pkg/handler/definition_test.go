@@ -20,7 +20,7 @@ func full() *Definition {
 		ContainerCreateTimeout: time.Minute, SandboxProcess: SandboxProcessAlways, Supervision: SupervisionPod,
 		Limits:    Limits{MaxPods: 4, MaxParallelStarts: 3, MaxQueuedStarts: 2, StartTimeout: time.Second},
 		AliasOf:   "other",
-		Candidate: &Candidate{Path: "/next", Percent: 10}, Variant: VariantCandidate,
+		Candidate: &Candidate{Path: "/next", Percent: 10}, Binary: BinaryCandidate,
 		RequiredDevices: []string{"/dev/kvm"}, ProbeSelfCheck: true, SelfCheckTimeout: time.Minute, Conforms: []string{"sandboxed/v1"},
 		Origin: "/etc/berth/config.toml:3",
 	}

@@ -12,9 +12,9 @@ var (
 		"Generation of the handler table that routes new pods; grows with every change, restarts with the daemon.", nil, nil)
 	infoDesc = prometheus.NewDesc("berth_config_info",
 		"Always 1; the label is the digest of the running configuration.", []string{"digest"}, nil)
-	reloadFailedDesc = prometheus.NewDesc("berth_config_last_reload_failed",
-		"1 if the configuration files were rejected because of an error at the last start or reload, otherwise 0.", nil, nil)
-	reloadTimeDesc = prometheus.NewDesc("berth_config_last_success_timestamp_seconds",
+	reloadSuccessDesc = prometheus.NewDesc("berth_config_last_reload_successful",
+		"1 if the configuration files were accepted at the last start or reload, 0 if they were rejected because of an error.", nil, nil)
+	reloadTimeDesc = prometheus.NewDesc("berth_config_last_reload_success_timestamp_seconds",
 		"Unix time of the last successful configuration reload.", nil, nil)
 	restartDesc = prometheus.NewDesc("berth_config_restart_needed_keys",
 		"Number of changed keys that need a restart of the daemon.", nil, nil)
@@ -22,7 +22,7 @@ var (
 		"1 if configuration files are polled because the kernel has no inotify watches left, otherwise 0.", nil, nil)
 	stateDesc = prometheus.NewDesc("berth_handler_state",
 		"1 if the handler is in the state, otherwise 0.", []string{"handler", "state"}, nil)
-	rolloutDesc = prometheus.NewDesc("berth_handler_trial",
+	rolloutDesc = prometheus.NewDesc("berth_handler_rollout_state",
 		"1 if the rollout of the handler's candidate binary is in the state, otherwise 0.", []string{"handler", "state"}, nil)
 )
 
@@ -41,7 +41,7 @@ func (m *Manager) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(generationDesc, float64(m.plan.Generation))
 	gauge(infoDesc, 1, m.plan.Digest)
-	gauge(reloadFailedDesc, oneIf(m.counts.failed))
+	gauge(reloadSuccessDesc, oneIf(!m.counts.failed))
 	gauge(reloadTimeDesc, float64(m.counts.success.UnixMilli())/1000)
 	gauge(restartDesc, float64(len(m.truth.pending)))
 	gauge(polledDesc, oneIf(m.reloads.polls.Load()))

@@ -109,17 +109,17 @@ func (s *starts) Starts(name string) Starts {
 	return Starts{}
 }
 
-// onTrial says whether a pod has a candidate, whose starts its rollout counts.
-func (s *starts) onTrial(name string, a handler.Attempt) bool {
-	if a.Definition == nil || a.Definition.Variant == "" {
+// onCandidate reports whether a pod has a candidate, whose starts its rollout counts.
+func (s *starts) onCandidate(name string, a handler.Attempt) bool {
+	if a.Definition == nil || a.Definition.Binary == "" {
 		return false
 	}
 	main, _ := s.probes.snapshot().view(name).Routes()
-	return main == nil || main.Variant == ""
+	return main == nil || main.Binary == ""
 }
 
 func (s *starts) Started(name string, a handler.Attempt) {
-	if s.onTrial(name, a) {
+	if s.onCandidate(name, a) {
 		return
 	}
 	s.guard.Lock()
@@ -134,7 +134,7 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 	}
 	now, digest := time.Now(), a.Definition.Digest()
 	depth, last := probe.Ask, Starts{}
-	if !s.onTrial(name, a) {
+	if !s.onCandidate(name, a) {
 		s.guard.Lock()
 		l := s.of(name)
 		l.add(printable.Line(err.Error()), now)

@@ -17,17 +17,17 @@ func TestMadeUpCallsHaveOneLabel(t *testing.T) {
 		m.observe(rpc, "", "", nil, 0)
 	}
 	families := test.Value(r.Gather())(t)
-	got := map[string]float64{}
+	got := map[string]uint64{}
 	for _, f := range families {
 		for _, one := range f.GetMetric() {
 			for _, l := range one.GetLabel() {
-				if f.GetName() == "berth_rpc_total" && l.GetName() == "rpc" {
-					got[l.GetValue()] = one.GetCounter().GetValue()
+				if f.GetName() == "berth_rpc_duration_seconds" && l.GetName() == "rpc" {
+					got[l.GetValue()] = one.GetHistogram().GetSampleCount()
 				}
 			}
 		}
 	}
-	if want := map[string]float64{"Version": 1, "StreamImages": 1, "other": 3}; !maps.Equal(got, want) {
+	if want := map[string]uint64{"Version": 1, "StreamImages": 1, "other": 3}; !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
 }

@@ -7,30 +7,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rpcLabels are the same on both metrics. Their values are bounded: RPCs by the
-// CRI ("other" for what it does not have), handlers by the configuration, codes by gRPC. variant is whether the pod
-// that a call is about has its handler's own binary or the candidate.
-var rpcLabels = []string{"rpc", "handler", "variant", "code"}
+// rpcLabels have bounded values: RPCs by the CRI ("other" for calls outside of it), handlers
+// by the configuration, codes by gRPC, and the binary of the pod by BinaryStable and
+// BinaryCandidate of package handler.
+var rpcLabels = []string{"rpc", "handler", "binary", "code"}
 
 // rpcBuckets, in seconds, are close where calls from memory and the start of
 // pods are told apart, and end where clients give up.
 var rpcBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30, 120}
 
 type rpcMetrics struct {
-	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	steps    *prometheus.HistogramVec
 }
 
 func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 	m := &rpcMetrics{
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_rpc_total",
-			Help: "Completed CRI calls.",
-		}, rpcLabels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_rpc_duration_seconds",
-			Help:    "Time from the arrival of a CRI call to its response.",
+			Help:    "Time from the arrival of a CRI call to its response; its count is that of completed calls.",
 			Buckets: rpcBuckets,
 		}, rpcLabels),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -39,16 +34,13 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 			Buckets: rpcBuckets,
 		}, stepLabels),
 	}
-	r.MustRegister(m.total, m.duration, m.steps)
+	r.MustRegister(m.duration, m.steps)
 	return m
 }
 
 // stepLabels are bounded: steps by package step.
 var stepLabels = []string{"rpc", "handler", "step"}
 
-func (m *rpcMetrics) observe(rpc, handler, variant string, err error, took time.Duration) {
-	code := status.Code(err).String()
-	rpc = label(rpc)
-	m.total.WithLabelValues(rpc, handler, variant, code).Inc()
-	m.duration.WithLabelValues(rpc, handler, variant, code).Observe(took.Seconds())
+func (m *rpcMetrics) observe(rpc, handler, binary string, err error, took time.Duration) {
+	m.duration.WithLabelValues(label(rpc), handler, binary, status.Code(err).String()).Observe(took.Seconds())
 }

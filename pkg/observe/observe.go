@@ -66,9 +66,9 @@ func (o *Observer) ServerOptions() []grpc.ServerOption {
 // one allocation here.
 type call struct {
 	context.Context
-	// handler and variant are written by the goroutine that serves the call, and
+	// handler and binary are written by the goroutine that serves the call, and
 	// read by it when the call is over.
-	handler, variant string
+	handler, binary string
 	// steps are the parts of the call, which those who do them name.
 	steps step.Recorder
 }
@@ -94,11 +94,11 @@ func SetHandler(ctx context.Context, name string) {
 	}
 }
 
-// SetVariant says which variant of its handler (handler.VariantStable or
-// VariantCandidate) the pod has that the RPC of ctx is about, as SetHandler does.
-func SetVariant(ctx context.Context, variant string) {
+// SetBinary sets the binary of its handler (handler.BinaryStable or
+// BinaryCandidate) the pod has that the RPC of ctx is about, as SetHandler does.
+func SetBinary(ctx context.Context, binary string) {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
-		c.variant = variant
+		c.binary = binary
 	}
 }
 
@@ -141,7 +141,7 @@ func (s *observedStream) Context() context.Context { return s.ctx }
 
 func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration, err error) {
 	if o.metrics != nil {
-		o.metrics.observe(rpc, c.handler, c.variant, err, took)
+		o.metrics.observe(rpc, c.handler, c.binary, err, took)
 		for _, s := range c.steps.Steps() {
 			o.metrics.steps.WithLabelValues(label(rpc), c.handler, s.Name).Observe(s.Took.Seconds())
 		}

@@ -127,7 +127,7 @@ func scraped(t *testing.T, r *prometheus.Registry, metric string) (found []strin
 func counted(t *testing.T, r *prometheus.Registry, want ...string) {
 	t.Helper()
 	test.Retry(t, func() error {
-		if got := scraped(t, r, "berth_rpc_total"); !slices.Equal(got, want) {
+		if got := scraped(t, r, "berth_rpc_duration_seconds_count"); !slices.Equal(got, want) {
 			return fmt.Errorf("got %q, want %q", got, want)
 		}
 		return nil
@@ -151,11 +151,8 @@ func TestLabelsAreBounded(t *testing.T) {
 		}
 	}
 	counted(t, registry,
-		`berth_rpc_total{code="OK",handler="runc",rpc="RunPodSandbox",variant=""} 3`,
-		`berth_rpc_total{code="OK",handler="runc",rpc="StreamContainers",variant=""} 3`)
-	if timed := scraped(t, registry, "berth_rpc_duration_seconds_count"); len(timed) != 2 {
-		t.Errorf("histograms: %q", timed)
-	}
+		`berth_rpc_duration_seconds_count{binary="",code="OK",handler="runc",rpc="RunPodSandbox"} 3`,
+		`berth_rpc_duration_seconds_count{binary="",code="OK",handler="runc",rpc="StreamContainers"} 3`)
 }
 
 func TestCallsWithoutAHandler(t *testing.T) {
@@ -166,8 +163,8 @@ func TestCallsWithoutAHandler(t *testing.T) {
 		}
 	}
 	counted(t, registry,
-		`berth_rpc_total{code="InvalidArgument",handler="",rpc="RunPodSandbox",variant=""} 1`,
-		`berth_rpc_total{code="InvalidArgument",handler="",rpc="StreamContainers",variant=""} 1`)
+		`berth_rpc_duration_seconds_count{binary="",code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_duration_seconds_count{binary="",code="InvalidArgument",handler="",rpc="StreamContainers"} 1`)
 	SetHandler(t.Context(), "no call") // must not panic
 }
 
@@ -188,8 +185,8 @@ func TestPanicsAreInternal(t *testing.T) {
 		}
 	}
 	counted(t, registry,
-		`berth_rpc_total{code="Internal",handler="runc",rpc="RunPodSandbox",variant=""} 1`,
-		`berth_rpc_total{code="Internal",handler="runc",rpc="StreamContainers",variant=""} 1`)
+		`berth_rpc_duration_seconds_count{binary="",code="Internal",handler="runc",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_duration_seconds_count{binary="",code="Internal",handler="runc",rpc="StreamContainers"} 1`)
 	panicking = false
 	succeed(t, conn)
 	for _, want := range []string{"the secret of the panic", "observe_test.go", "rpc=RunPodSandbox", "rpc=StreamContainers"} {
@@ -211,5 +208,5 @@ func TestACallThatTheCallerEnded(t *testing.T) {
 	if status.Code(err) != codes.Canceled {
 		t.Errorf("got %v", err)
 	}
-	counted(t, registry, `berth_rpc_total{code="Canceled",handler="",rpc="RunPodSandbox",variant=""} 1`)
+	counted(t, registry, `berth_rpc_duration_seconds_count{binary="",code="Canceled",handler="",rpc="RunPodSandbox"} 1`)
 }

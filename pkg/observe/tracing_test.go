@@ -52,8 +52,8 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 	}, tracing.ServerOptions()...)
 	succeed(t, conn)
 	counted(t, registry,
-		`berth_rpc_total{code="OK",handler="gvisor",rpc="RunPodSandbox",variant=""} 1`,
-		`berth_rpc_total{code="OK",handler="gvisor",rpc="StreamContainers",variant=""} 1`)
+		`berth_rpc_duration_seconds_count{binary="",code="OK",handler="gvisor",rpc="RunPodSandbox"} 1`,
+		`berth_rpc_duration_seconds_count{binary="",code="OK",handler="gvisor",rpc="StreamContainers"} 1`)
 	// A span ends after its call was answered, and Close takes ended ones only.
 	test.Eventually(t, "both spans have ended", func() bool { return len(ended.Ended()) == 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -49,7 +49,7 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 	if missing := c.missing(ctx, d); missing != nil {
 		return nil, missing
 	}
-	if d.Variant != handler.VariantCandidate {
+	if d.Binary != handler.BinaryCandidate {
 		return rt, err
 	}
 	if err != nil {

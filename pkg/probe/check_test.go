@@ -47,7 +47,7 @@ func TestCheckSumsCandidates(t *testing.T) {
 		return rt.SHA256
 	}
 	test.Equal(t, "a program that is no candidate was read", check(), "")
-	d.Variant = handler.VariantCandidate
+	d.Binary = handler.BinaryCandidate
 	first := check()
 	content, err := os.ReadFile(path)
 	if want := fmt.Sprintf("%x", sha256.Sum256(content)); err != nil || first != want {

@@ -44,7 +44,7 @@ func give[Q proto.Message, R any](ctx context.Context, owner *Owner, field proto
 	call func(Backend, context.Context, Q) (R, error),
 ) (R, error) {
 	observe.SetHandler(ctx, owner.Handler)
-	observe.SetVariant(ctx, variantOf(owner.Attempt))
+	observe.SetBinary(ctx, binaryOf(owner.Attempt))
 	if id != owner.ID {
 		complete(req, field, owner.ID)
 	}

@@ -9,7 +9,7 @@ import (
 // containers routes the life of containers.
 type containers struct {
 	owners  *owners
-	counter *variantCounter
+	counter *startCounter
 }
 
 // CreateContainer creates a container on the sandbox's backend and records its

@@ -21,7 +21,7 @@ type Owner struct {
 	Sandbox string
 	// Handler is the name of the Definition that the sandbox was created with.
 	Handler string
-	// Attempt is the sandbox's, as variantCounter counts it.
+	// Attempt is the sandbox's, as startCounter counts it.
 	Attempt handler.Attempt
 	Backend Backend
 }

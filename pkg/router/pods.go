@@ -20,7 +20,7 @@ type Pods struct {
 	registry *handler.Registry[Backend]
 	owners   *owners
 	lines    lines
-	variants variants
+	counts   startCounts
 	// settings are what UpdateRuntimeConfig said last, nil before.
 	settings atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
 }
@@ -60,8 +60,8 @@ func (p *Pods) Live() map[string]int { return p.owners.counts() }
 // pod, or is in the current table; sorted by name.
 func (p *Pods) Starts() []Starts { return p.lines.report(p.registry.Current().Names()) }
 
-// Variants tells how the pods of each handler's variants did.
-func (p *Pods) Variants() []Variant { return p.variants.report(p.registry.Current().Names()) }
+// BinaryStarts returns the counts of both binaries of each handler.
+func (p *Pods) BinaryStarts() []BinaryStarts { return p.counts.report(p.registry.Current().Names()) }
 
 // Tell tells a backend that was adopted while the node is in use what all others
 // were told by UpdateRuntimeConfig.

@@ -34,7 +34,7 @@ func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, 
 		return ctx, nil, closed(to)
 	}
 	d := chosen(to, uid)
-	observe.SetVariant(ctx, d.VariantName())
+	observe.SetBinary(ctx, d.BinaryName())
 	return handler.WithGeneration(handler.WithDefinition(ctx, d), table.Generation()), to, nil
 }
 

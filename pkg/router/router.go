@@ -31,7 +31,7 @@ type Router struct {
 // may be nil.
 func New(pods *Pods, told Told, outcomes Outcomes) *Router {
 	r := routes{registry: pods.registry}
-	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, counter: &variantCounter{outcomes: outcomes, variants: &pods.variants}}
+	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, counter: &startCounter{outcomes: outcomes, counts: &pods.counts}}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
 		Pods:    pods,

@@ -14,7 +14,7 @@ import (
 type starts struct {
 	routes  routes
 	owners  *owners
-	counter *variantCounter
+	counter *startCounter
 	lines   *lines
 }
 

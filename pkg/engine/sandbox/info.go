@@ -22,7 +22,7 @@ type sandboxInfo struct {
 	PID        int                        `json:"pid"`
 	PIDOf      string                     `json:"pidOfContainer,omitempty"`
 	Handler    string                     `json:"handler"`
-	Variant    string                     `json:"variant"`
+	Binary     string                     `json:"binary"`
 	Definition *handler.Definition        `json:"definition"`
 	Digest     string                     `json:"definitionDigest"`
 	Generation uint64                     `json:"generation,omitempty"`
@@ -40,7 +40,7 @@ func (b *views) info(s *pod.Sandbox) map[string]string {
 	spec, d, st := s.Spec(), s.Spec().Definition, s.Status()
 	config, _ := protojson.Marshal(s.Config())
 	i := sandboxInfo{
-		Handler: d.Name, Variant: d.VariantName(), Definition: d, Digest: d.Digest(), Generation: spec.Pinned.Generation,
+		Handler: d.Name, Binary: d.BinaryName(), Definition: d, Digest: d.Digest(), Generation: spec.Pinned.Generation,
 		Plan: spec.Plan, Binaries: b.Binaries.Runtimes.Told(spec), Supervisor: spec.Supervisor,
 		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
 	}

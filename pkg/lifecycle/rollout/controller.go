@@ -57,7 +57,7 @@ func (c *Controller) Began(name string, a handler.Attempt) { c.count(name, a, fa
 // Failed implements router.Outcomes. It aborts a rollout of which too many pods fail.
 func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	one, next := c.count(name, a, true)
-	if one == nil || a.Definition.Variant != handler.VariantCandidate {
+	if one == nil || a.Definition.Binary != handler.BinaryCandidate {
 		return
 	}
 	c.tallies.mu.Lock()
@@ -87,7 +87,7 @@ func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally,
 		return nil, nil
 	}
 	k := v.key()
-	candidate := a.Definition.Variant == handler.VariantCandidate
+	candidate := a.Definition.Binary == handler.BinaryCandidate
 	if candidate && (a.Definition.Digest() != k.digest || !mayBe(a.SHA256, k.sha256)) {
 		return nil, nil
 	}

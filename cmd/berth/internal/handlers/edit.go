@@ -160,7 +160,7 @@ func printChanged(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Han
 	if h.GetState() == adminv1.State_STATE_NOT_READY {
 		return commandline.Found("the handler cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
 	}
-	if c := h.GetTrial(); c.GetState() == string(rollout.NotReady) {
+	if c := h.GetRollout(); c.GetState() == string(rollout.NotReady) {
 		return commandline.Found("the candidate %s cannot run pods: %s; correct that, then \"berth handler probe %s\"", c.GetPath(), c.GetReason(), h.GetName())
 	}
 	return nil

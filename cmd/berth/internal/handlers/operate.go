@@ -63,7 +63,7 @@ should by then name it as runtime_path. Existing pods keep their binary.`,
 		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
 			return daemon.Promote(ctx, &adminv1.PromoteRequest{Name: name})
 		},
-		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetTrial()) },
+		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetRollout()) },
 	},
 	{
 		use: "abort NAME", short: "Abort a rollout: stop using the candidate binary",
@@ -74,7 +74,7 @@ promote", and holds over restarts. Existing pods keep their binary.`,
 		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
 			return daemon.Abort(ctx, &adminv1.AbortRequest{Name: name, Reason: reason})
 		},
-		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetTrial()) },
+		line: func(h *adminv1.Handler) string { return "handler " + h.GetName() + ": " + rolloutLine(h.GetRollout()) },
 	},
 }
 
@@ -107,7 +107,7 @@ func stateLine(h *adminv1.Handler) string {
 }
 
 // rolloutLine is how a rollout stands; empty without one.
-func rolloutLine(t *adminv1.Trial) string {
+func rolloutLine(t *adminv1.Rollout) string {
 	if t == nil {
 		return ""
 	}

@@ -54,7 +54,7 @@ func showHandler(w io.Writer, resp *adminv1.GetHandlerResponse, wide bool) error
 		{"state since", cli.Ago(h.GetStateSince().AsTime()) + after(", by ", h.GetStateBy())},
 		{"starts", startsLine(h.GetStarts())},
 		{"conforms to", strings.Join(h.GetCapabilities().GetConforms(), ", ")},
-		{"trial", rolloutLine(h.GetTrial())},
+		{"rollout", rolloutLine(h.GetRollout())},
 		{"pods", fmt.Sprint(h.GetPods())},
 		{"since generation", fmt.Sprint(h.GetGeneration())},
 		{"digest", h.GetDigest()},

@@ -258,8 +258,8 @@ type Handler struct {
 	// When the runtime was asked last, and why it did not answer; empty if it did.
 	ProbedAt   *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=probed_at,json=probedAt,proto3" json:"probed_at,omitempty"`
 	ProbeError string                 `protobuf:"bytes,15,opt,name=probe_error,json=probeError,proto3" json:"probe_error,omitempty"`
-	// Unset without a next binary.
-	Trial *Trial `protobuf:"bytes,16,opt,name=trial,proto3" json:"trial,omitempty"`
+	// Unset without a candidate.
+	Rollout *Rollout `protobuf:"bytes,16,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	// What it can do for pods on this node, when it was asked last; unset if it
 	// never answered.
 	Capabilities *Capabilities `protobuf:"bytes,17,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
@@ -412,9 +412,9 @@ func (x *Handler) GetProbeError() string {
 	return ""
 }
 
-func (x *Handler) GetTrial() *Trial {
+func (x *Handler) GetRollout() *Rollout {
 	if x != nil {
-		return x.Trial
+		return x.Rollout
 	}
 	return nil
 }
@@ -699,12 +699,12 @@ func (x *Capability) GetNote() string {
 	return ""
 }
 
-// Trial is that of the binary that a handler has as its next.
-type Trial struct {
+// Rollout is that of a handler's candidate.
+type Rollout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absolute path of the binary.
+	// Absolute path of the candidate.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Share of new pods that get it while the trial runs, 0 to 100.
+	// Share of new pods that get it while the rollout runs, 0 to 100.
 	Percent int32 `protobuf:"varint,2,opt,name=percent,proto3" json:"percent,omitempty"`
 	// "running", "not-ready", "aborted" or "promoted".
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
@@ -714,20 +714,20 @@ type Trial struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Trial) Reset() {
-	*x = Trial{}
+func (x *Rollout) Reset() {
+	*x = Rollout{}
 	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Trial) String() string {
+func (x *Rollout) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Trial) ProtoMessage() {}
+func (*Rollout) ProtoMessage() {}
 
-func (x *Trial) ProtoReflect() protoreflect.Message {
+func (x *Rollout) ProtoReflect() protoreflect.Message {
 	mi := &file_berth_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -739,33 +739,33 @@ func (x *Trial) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Trial.ProtoReflect.Descriptor instead.
-func (*Trial) Descriptor() ([]byte, []int) {
+// Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
+func (*Rollout) Descriptor() ([]byte, []int) {
 	return file_berth_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *Trial) GetPath() string {
+func (x *Rollout) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
 	return ""
 }
 
-func (x *Trial) GetPercent() int32 {
+func (x *Rollout) GetPercent() int32 {
 	if x != nil {
 		return x.Percent
 	}
 	return 0
 }
 
-func (x *Trial) GetState() string {
+func (x *Rollout) GetState() string {
 	if x != nil {
 		return x.State
 	}
 	return ""
 }
 
-func (x *Trial) GetReason() string {
+func (x *Rollout) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
@@ -4288,7 +4288,7 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"suggestion\x18\x06 \x01(\tR\n" +
 	"suggestion\"?\n" +
 	"\bProblems\x123\n" +
-	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\xfb\x05\n" +
+	"\bproblems\x18\x01 \x03(\v2\x17.berth.admin.v1.ProblemR\bproblems\"\x81\x06\n" +
 	"\aHandler\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.berth.admin.v1.StateR\x05state\x12\x16\n" +
@@ -4309,8 +4309,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\amanaged\x18\r \x01(\bR\amanaged\x127\n" +
 	"\tprobed_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\bprobedAt\x12\x1f\n" +
 	"\vprobe_error\x18\x0f \x01(\tR\n" +
-	"probeError\x12+\n" +
-	"\x05trial\x18\x10 \x01(\v2\x15.berth.admin.v1.TrialR\x05trial\x12@\n" +
+	"probeError\x121\n" +
+	"\arollout\x18\x10 \x01(\v2\x17.berth.admin.v1.RolloutR\arollout\x12@\n" +
 	"\fcapabilities\x18\x11 \x01(\v2\x1c.berth.admin.v1.CapabilitiesR\fcapabilities\x12\x1a\n" +
 	"\bplatform\x18\x12 \x01(\tR\bplatform\x12\x19\n" +
 	"\bmax_pods\x18\x13 \x01(\x05R\amaxPods\x12;\n" +
@@ -4335,8 +4335,8 @@ const file_berth_admin_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\tR\x06answer\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x12\n" +
-	"\x04note\x18\x04 \x01(\tR\x04note\"c\n" +
-	"\x05Trial\x12\x12\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"e\n" +
+	"\aRollout\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\apercent\x18\x02 \x01(\x05R\apercent\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\tR\x05state\x12\x16\n" +
@@ -4639,7 +4639,7 @@ var file_berth_admin_v1_admin_proto_goTypes = []any{
 	(*Starts)(nil),                  // 4: berth.admin.v1.Starts
 	(*Capabilities)(nil),            // 5: berth.admin.v1.Capabilities
 	(*Capability)(nil),              // 6: berth.admin.v1.Capability
-	(*Trial)(nil),                   // 7: berth.admin.v1.Trial
+	(*Rollout)(nil),                 // 7: berth.admin.v1.Rollout
 	(*Setting)(nil),                 // 8: berth.admin.v1.Setting
 	(*GetStatusRequest)(nil),        // 9: berth.admin.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 10: berth.admin.v1.GetStatusResponse
@@ -4705,7 +4705,7 @@ var file_berth_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: berth.admin.v1.Problems.problems:type_name -> berth.admin.v1.Problem
 	0,  // 1: berth.admin.v1.Handler.state:type_name -> berth.admin.v1.State
 	66, // 2: berth.admin.v1.Handler.probed_at:type_name -> google.protobuf.Timestamp
-	7,  // 3: berth.admin.v1.Handler.trial:type_name -> berth.admin.v1.Trial
+	7,  // 3: berth.admin.v1.Handler.rollout:type_name -> berth.admin.v1.Rollout
 	5,  // 4: berth.admin.v1.Handler.capabilities:type_name -> berth.admin.v1.Capabilities
 	66, // 5: berth.admin.v1.Handler.state_since:type_name -> google.protobuf.Timestamp
 	4,  // 6: berth.admin.v1.Handler.starts:type_name -> berth.admin.v1.Starts

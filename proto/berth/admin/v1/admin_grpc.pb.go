@@ -89,13 +89,13 @@ type AdminClient interface {
 	// Probe asks a handler's runtime again what it is, and sets its state by the
 	// answer. That the runtime is broken is an answer, not an error.
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
-	// Promote gives a handler's next binary to all its new pods. Idempotent;
+	// Promote gives a handler's candidate to all its new pods. Idempotent;
 	// outlives the daemon, until candidate is changed in the configuration.
-	// FailedPrecondition without a next one.
+	// FailedPrecondition without a candidate.
 	Promote(ctx context.Context, in *PromoteRequest, opts ...grpc.CallOption) (*PromoteResponse, error)
-	// Abort gives a handler's next binary to no new pods, also after Promote.
+	// Abort gives a handler's candidate to no new pods, also after Promote.
 	// Idempotent; outlives the daemon, until candidate is changed in the configuration.
-	// FailedPrecondition without a next one, and for a reason where berth has aborted by itself.
+	// FailedPrecondition without a candidate, and for a reason where berth has aborted by itself.
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
 	// refused as a whole. A refusal is an answer with problems, not an error.
@@ -420,13 +420,13 @@ type AdminServer interface {
 	// Probe asks a handler's runtime again what it is, and sets its state by the
 	// answer. That the runtime is broken is an answer, not an error.
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
-	// Promote gives a handler's next binary to all its new pods. Idempotent;
+	// Promote gives a handler's candidate to all its new pods. Idempotent;
 	// outlives the daemon, until candidate is changed in the configuration.
-	// FailedPrecondition without a next one.
+	// FailedPrecondition without a candidate.
 	Promote(context.Context, *PromoteRequest) (*PromoteResponse, error)
-	// Abort gives a handler's next binary to no new pods, also after Promote.
+	// Abort gives a handler's candidate to no new pods, also after Promote.
 	// Idempotent; outlives the daemon, until candidate is changed in the configuration.
-	// FailedPrecondition without a next one, and for a reason where berth has aborted by itself.
+	// FailedPrecondition without a candidate, and for a reason where berth has aborted by itself.
 	Abort(context.Context, *AbortRequest) (*AbortResponse, error)
 	// Reload reads the configuration again and returns when it is served, or
 	// refused as a whole. A refusal is an answer with problems, not an error.

@@ -81,7 +81,7 @@ func TestShareOfARollout(t *testing.T) {
 		for i := range pods {
 			uid := fmt.Sprintf("0f0f0f0f-0000-4000-8000-%012d", i)
 			resp := test.Value(n.RunPodSandbox(ctx(t), podOf("", uid)))(t)
-			if d := one.Definition(resp.GetPodSandboxId()); d.Variant == handler.VariantCandidate {
+			if d := one.Definition(resp.GetPodSandboxId()); d.Binary == handler.BinaryCandidate {
 				if d.Path != "/new" {
 					t.Fatalf("it runs %s", d.Path)
 				}
@@ -192,8 +192,8 @@ func TestOutcomesAreHeard(t *testing.T) {
 	if len(j.rollingOut) != 2 || j.rollingOut["runc/new 5a u1"] != 1 || j.failed["runc/new 5a u1"] != 4 || j.failed["runc/new  u1"] != 2 || count != 6 {
 		t.Errorf("heard of %v and %v", j.rollingOut, j.failed)
 	}
-	for _, v := range r.Variants() {
-		if v.Handler == "runc" && v.Failures != map[string]uint64{"stable": 0, "next": 6}[v.Variant] {
+	for _, v := range r.BinaryStarts() {
+		if v.Handler == "runc" && v.Failures != map[string]uint64{"stable": 0, "candidate": 6}[v.Binary] {
 			t.Errorf("got %+v", v)
 		}
 	}

@@ -28,33 +28,33 @@ type Outcomes interface {
 	NotStarted(name string, a handler.Attempt, err error)
 }
 
-// variantCounter counts starts by variant, and passes them on to Outcomes.
-type variantCounter struct {
+// startCounter counts starts by binary and passes them on to Outcomes.
+type startCounter struct {
 	outcomes Outcomes // may be nil
-	variants *variants
+	counts   *startCounts
 }
 
-// variants count the pods of each handler's binaries.
-type variants struct{ counts sync.Map } // variantKey → *variantCount
+// startCounts counts the pods of each handler's binaries.
+type startCounts struct{ byKey sync.Map } // startKey → *startCount
 
-type variantKey struct{ handler, variant string }
+type startKey struct{ handler, binary string }
 
-type variantCount struct{ pods, failures atomic.Uint64 }
+type startCount struct{ pods, failures atomic.Uint64 }
 
-func (v *variants) of(name, variant string) *variantCount {
-	key := variantKey{name, variant}
-	c, there := v.counts.Load(key)
+func (s *startCounts) of(name, binary string) *startCount {
+	key := startKey{name, binary}
+	c, there := s.byKey.Load(key)
 	if !there {
-		c, _ = v.counts.LoadOrStore(key, &variantCount{})
+		c, _ = s.byKey.LoadOrStore(key, &startCount{})
 	}
-	return c.(*variantCount)
+	return c.(*startCount)
 }
 
-func variantOf(a handler.Attempt) string {
+func binaryOf(a handler.Attempt) string {
 	if a.Definition == nil {
-		return handler.VariantStable
+		return handler.BinaryStable
 	}
-	return a.Definition.VariantName()
+	return a.Definition.BinaryName()
 }
 
 // attemptOf is that of a sandbox which its backend has.
@@ -70,7 +70,7 @@ func attemptOf(o handler.Owned) handler.Attempt {
 // identified is a with what is known of the sandbox that came of it. The backend
 // is asked for the few pods only that try a binary.
 func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
-	if variantOf(a) == handler.VariantCandidate {
+	if binaryOf(a) == handler.BinaryCandidate {
 		for _, o := range b.Inventory() {
 			if o.Sandbox == sandbox && len(o.Binaries) > 0 {
 				a.SHA256 = o.Binaries[0].SHA256
@@ -83,8 +83,8 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 
 // started counts one start that got as far as a backend. rollingOut is whether the handler
 // has a rollout, told whether watch has passed the start on.
-func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool, err error, told bool) {
-	c := t.variants.of(name, variantOf(a))
+func (t *startCounter) started(name string, a handler.Attempt, rollingOut bool, err error, told bool) {
+	c := t.counts.of(name, binaryOf(a))
 	c.pods.Add(1)
 	bad := runtimeFailed(err)
 	if bad {
@@ -103,7 +103,7 @@ func (t *variantCounter) started(name string, a handler.Attempt, rollingOut bool
 }
 
 // ended counts the end of a call that creates or starts a container.
-func (t *variantCounter) ended(o *Owner, start bool, err error, told bool) {
+func (t *startCounter) ended(o *Owner, start bool, err error, told bool) {
 	if o == nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (t *variantCounter) ended(o *Owner, start bool, err error, told bool) {
 	if !runtimeFailed(err) {
 		return
 	}
-	t.variants.of(o.Handler, variantOf(o.Attempt)).failures.Add(1)
+	t.counts.of(o.Handler, binaryOf(o.Attempt)).failures.Add(1)
 	if t.outcomes != nil {
 		t.outcomes.Failed(o.Handler, o.Attempt, err)
 	}
@@ -127,7 +127,7 @@ var errOverdue = errors.New("the start has not finished, and its caller's time i
 
 // watch counts a start as failed that has not finished when its caller's time is over.
 // ended ends that, and says whether it was counted.
-func (t *variantCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
+func (t *startCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
 	var overdue atomic.Bool
 	stop := context.AfterFunc(ctx, func() {
 		if end, bounded := ctx.Deadline(); bounded && time.Until(end) < time.Second/10 { // the caller may leave a little earlier
@@ -138,7 +138,7 @@ func (t *variantCounter) watch(ctx context.Context, name string, a handler.Attem
 	return func() bool { return !stop() && overdue.Load() }
 }
 
-func (t *variantCounter) notStarted(name string, a handler.Attempt, err error) {
+func (t *startCounter) notStarted(name string, a handler.Attempt, err error) {
 	if t.outcomes != nil && nodeFailed(err) {
 		t.outcomes.NotStarted(name, a, err)
 	}
@@ -173,24 +173,25 @@ func runtimeFailed(err error) bool {
 	return handler.Blamed(err) && !errors.Is(err, context.Canceled) && !errdefs.IsCanceled(err)
 }
 
-// Variant is how the pods of one variant of a handler did since the daemon started.
-type Variant struct {
-	Handler, Variant string
+// BinaryStarts counts the starts of pods on one binary of a handler since the daemon started.
+// Binary is handler.BinaryStable or handler.BinaryCandidate.
+type BinaryStarts struct {
+	Handler, Binary string
 	// Pods counts sandboxes that were begun; Failures the calls to make sandboxes
 	// and to make and start containers that failed in their runtime or shim.
 	Pods, Failures uint64
 }
 
-// report has both variants of each handler that is named or was ever used.
-func (v *variants) report(names []string) []Variant {
+// report has both binaries of each handler that is named or was ever used.
+func (s *startCounts) report(names []string) []BinaryStarts {
 	for _, name := range names {
-		v.of(name, handler.VariantStable)
-		v.of(name, handler.VariantCandidate)
+		s.of(name, handler.BinaryStable)
+		s.of(name, handler.BinaryCandidate)
 	}
-	var all []Variant
-	v.counts.Range(func(k, counted any) bool {
-		key, c := k.(variantKey), counted.(*variantCount)
-		all = append(all, Variant{key.handler, key.variant, c.pods.Load(), c.failures.Load()})
+	var all []BinaryStarts
+	s.byKey.Range(func(k, counted any) bool {
+		key, c := k.(startKey), counted.(*startCount)
+		all = append(all, BinaryStarts{key.handler, key.binary, c.pods.Load(), c.failures.Load()})
 		return true
 	})
 	return all

@@ -185,3 +185,47 @@ func TestAnchors(t *testing.T) {
 		t.Errorf("headings: %v", got)
 	}
 }
+
+// TestLabelsAndAnnotations compares the table of docs/metrics.md with the names in the code.
+func TestLabelsAndAnnotations(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "docs/metrics.md"), "\n## Labels and annotations\n")
+	listed := map[string]bool{}
+	for _, m := range regexp.MustCompile("`((?:berth\\.dev|io\\.kubernetes\\.cri|dev\\.gvisor|org\\.criu)[^`]*)`").FindAllStringSubmatch(table, -1) {
+		listed[m[1]] = false
+	}
+	name := regexp.MustCompile(`"(berth\.dev/[\w.-]+|io\.kubernetes\.cri\.[\w.-]+|dev\.gvisor\.flag\.[\w.-]+|org\.criu\.[\w.-]+)"`)
+	for _, file := range programs(t) {
+		outside := !strings.Contains(file, "/ocispec/") // containerd's names are read in other rooms
+		for _, m := range name.FindAllStringSubmatch(read(t, file), -1) {
+			if outside && !strings.HasPrefix(m[1], "berth.dev/") {
+				continue
+			}
+			if _, there := listed[m[1]]; !there {
+				t.Errorf("docs/metrics.md does not list %s of %s", m[1], file)
+			}
+			listed[m[1]] = true
+		}
+	}
+	for name, used := range listed {
+		if !used {
+			t.Errorf("docs/metrics.md lists %s, which no code has", name)
+		}
+	}
+}
+
+// programs are the Go files of the programs, relative to the top.
+func programs(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	for _, dir := range []string{"pkg", "cmd", "contrib"} {
+		testbed.Must(t, filepath.WalkDir(filepath.Join(top, dir), func(path string, _ fs.DirEntry, err error) error {
+			if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+				file, relErr := filepath.Rel(top, path)
+				testbed.Must(t, relErr)
+				found = append(found, file)
+			}
+			return err
+		}))
+	}
+	return found
+}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// background is what goes on without a caller.
+// background runs work that has no caller.
 type background struct {
 	life context.Context // ends with close
 	end  context.CancelFunc
@@ -16,15 +16,15 @@ type background struct {
 	gate sync.Mutex // held to begin work, and to close
 }
 
-// newBackground has the values of ctx, not its end.
+// newBackground returns a background with the values of ctx, but not its end.
 func newBackground(ctx context.Context) *background {
 	b := &background{}
 	b.life, b.end = context.WithCancel(context.WithoutCancel(ctx))
 	return b
 }
 
-// begin says whether a caller may start work, which it must then end by
-// work.Done. close waits for that.
+// begin reports whether a caller may start work. The caller must then end it with work.Done; close
+// waits for that.
 func (b *background) begin() bool {
 	b.gate.Lock()
 	defer b.gate.Unlock()
@@ -35,8 +35,8 @@ func (b *background) begin() bool {
 	return true
 }
 
-// spawn runs f beside its caller, with a context that ends with close, which waits for f. It
-// returns false, and does not run f, once close was called.
+// spawn runs f in a goroutine with a context that ends with close, which waits for f. After close
+// it returns false and does not run f.
 func (b *background) spawn(f func(ctx context.Context)) bool {
 	if !b.begin() {
 		return false
@@ -48,11 +48,11 @@ func (b *background) spawn(f func(ctx context.Context)) bool {
 	return true
 }
 
-// closePatience is how long close waits for work that waits for something itself,
-// such as a file on a network file system that is gone.
+// closePatience is how long close waits for work that is itself blocked, such as a read from an
+// unresponsive network file system.
 const closePatience = 5 * time.Second
 
-// close ends the work, or leaves it behind if it does not end in time.
+// close ends the work, or abandons it after closePatience.
 func (b *background) close() error {
 	b.gate.Lock()
 	b.end()
@@ -67,5 +67,5 @@ func (b *background) close() error {
 	}
 }
 
-// errClosed is the answer to a reload that comes too late.
+// errClosed is returned for a reload after close.
 var errClosed = errors.New("cannot reload: the daemon is stopping")

@@ -6,15 +6,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts are what the metrics tell about reloads.
+// counts holds the metrics of reloads.
 type counts struct {
 	reloads *prometheus.CounterVec // by trigger and outcome
-	// success is when the configuration in force was read, by a start or reload.
+	// success is when the current configuration was read, by a start or reload.
 	success time.Time
 	failed  bool
 }
 
-// Outcomes of reloads, as metrics tell them.
+// Outcomes of reloads, as label values.
 const (
 	outcomeChanged   = "changed"
 	outcomeUnchanged = "unchanged"

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxChanges bounds how many changes are kept, and maxChangeReason their reasons, in bytes.
+	// maxChanges bounds the stored changes; maxChangeReason bounds their reasons, in bytes.
 	maxChanges, maxChangeReason = 500, 512
-	// historyFormat is the number of the form on disk.
+	// historyFormat is the format version of the file.
 	historyFormat = 1
 )
 
@@ -29,8 +29,8 @@ type Change struct {
 	At time.Time `json:"at"`
 	// Handler is empty for a change of the whole node.
 	Handler string `json:"handler,omitempty"`
-	// What happened: "start", "reload", "added", "changed", "removed", "cordon", "drain",
-	// "uncordon", "rollout" or "state".
+	// What is "start", "reload", "added", "changed", "removed", "cordon", "drain", "uncordon",
+	// "rollout" or "state".
 	What string `json:"what"`
 	// From and To are the states, definitions or generations before and after; may be empty.
 	From string `json:"from,omitempty"`
@@ -40,11 +40,11 @@ type Change struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// byBerth is the By of changes that follow from probes and starts.
+// byBerth is the By of changes caused by probes and starts.
 const byBerth = "berth"
 
-// history keeps the last changes in memory, and writes them to a file in the background:
-// the log has each of them at once.
+// history keeps the last changes in memory, and writes them to a file in the background: the log
+// already has each of them.
 type history struct {
 	path string
 	wake chan struct{} // has room for one
@@ -57,8 +57,8 @@ type storedHistory struct {
 	Changes []Change `json:"changes"`
 }
 
-// readHistory returns the history of an earlier daemon. A file that cannot be used is an
-// error, and an empty history.
+// readHistory returns the stored history. If the file is unreadable, it returns an error and an
+// empty history.
 func readHistory(dir string) (*history, error) {
 	h := &history{path: filepath.Join(dir, "history.json"), wake: make(chan struct{}, 1)}
 	var s storedHistory
@@ -82,8 +82,7 @@ func (h *history) add(c Change) {
 	}
 }
 
-// run writes changes until ctx ends, and once more then. Changes that come during a write
-// share the next one.
+// run writes changes until ctx ends, and once more then. Changes during a write share the next one.
 func (h *history) run(ctx context.Context) {
 	for more := true; more; {
 		select {
@@ -97,15 +96,15 @@ func (h *history) run(ctx context.Context) {
 	}
 }
 
-// last are the changes of a handler, the oldest first; of all if it is empty.
+// last returns the changes of a handler, oldest first; of all handlers if name is empty.
 func (h *history) last(name string) []Change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(h.changes), func(c Change) bool { return name != "" && c.Handler != name })
 }
 
-// reloaded keeps a reload that changed something, or failed, and what it did to handlers;
-// before and after are their definitions.
+// reloaded records a reload that failed or changed something, with its changes of handlers; before
+// and after are their definitions.
 func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map[string]*handler.Definition) {
 	by = cmp.Or(by, string(o.Trigger))
 	c := Change{What: "reload", From: fmt.Sprintf("generation %d", from), By: by}

@@ -9,23 +9,23 @@ import (
 	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 )
 
-// IntentKind is what an operator wants of a handler.
+// IntentKind is the kind of an operator's intent.
 type IntentKind string
 
 const (
-	// Cordon lets no new pods start under the handler.
+	// Cordon rejects new pods of the handler.
 	Cordon IntentKind = "cordon"
-	// Drain is Cordon for a handler that is meant to become empty.
+	// Drain is Cordon for a handler that is to be emptied.
 	Drain IntentKind = "drain"
 )
 
-// Intent is what an operator wants of a handler, and why. It is kept by name:
-// it outlives restarts, and a handler that is taken away and comes back.
+// Intent is an operator's intent for a handler, with its reason. It is stored by name: it survives
+// restarts, and the removal and return of its handler.
 type Intent struct {
 	Kind   IntentKind `json:"kind"`
 	Reason string     `json:"reason,omitempty"`
 	Since  time.Time  `json:"since"`
-	// By is the user who wants it, as in "uid 0".
+	// By is the user that set it, as in "uid 0".
 	By string `json:"by,omitempty"`
 }
 
@@ -49,7 +49,7 @@ func (i *Intent) phase() handler.Phase {
 	return handler.Cordoned
 }
 
-func (i *Intent) told(unable string) string {
+func (i *Intent) stateReason(unable string) string {
 	reason := cmp.Or(i.Reason, "set by an operator")
 	if unable != "" {
 		reason += "; also not ready: " + unable

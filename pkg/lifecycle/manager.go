@@ -1,23 +1,22 @@
-// Package lifecycle keeps the table that pods are routed by true to the
-// configuration, to what operators said, and to the machine.
+// Package lifecycle keeps the table that pods are routed by up to date with the configuration, the
+// intents of operators, and the machine.
 //
 //	m, err := lifecycle.New(ctx, lifecycle.Options{Config: cfg, Loader: l, Prober: p, Live: r, Publisher: t, Dir: root})
 //	defer m.Close()
 //	m.Start()          // probes in the background while pods are recovered
-//	err = m.Ready(ctx) // publishes what was found, watches, reloads
+//	err = m.Ready(ctx) // publishes the results, watches, reloads
 //	outcome, err := m.Reload(ctx, lifecycle.TriggerAdmin)
 //
-// A Manager is the one owner of four facts: the configuration that is in force,
-// the intents of operators (cordon, drain), what probes found, and the table
-// that follows from them. Everything that changes one of the first three makes a
-// new Plan, by pure functions, and hands it to the Publisher before anybody can
-// see it; what fails on the way changes nothing.
+// A Manager is the one owner of four facts: the configuration that is in force, the intents of
+// operators (cordon, drain), the results of probes, and the table computed from them. Every change
+// of one of the first three computes a new Plan with pure functions, and passes it to the Publisher
+// before the change becomes visible; on a failure nothing changes.
 //
-// Its parts stand on each other in one order: background, store (the truth and its
-// plan), rollouts, probes, reloader, Manager. Each knows those before it.
+// Its parts are layered in one order: background, store (the truth and its plan), rollouts, probes,
+// reloader, Manager. Each uses those before it.
 //
-// A reload reads all files, checks all of them, probes what changed, and only
-// then takes the lock. A file with a mistake changes nothing.
+// A reload reads all files, validates them, probes the handlers, and only then takes the lock. If a
+// file has a mistake, nothing changes.
 package lifecycle
 
 import (
@@ -32,8 +31,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Manager owns what pods are routed by. All methods may be called at any time
-// from any goroutine; before Ready, reloads wait for it.
+// Manager owns the routing of pods. All methods may be called at any time from any goroutine;
+// before Ready, reloads wait for it.
 type Manager struct {
 	// Controller promotes and aborts rollouts.
 	*rollout.Controller
@@ -44,13 +43,12 @@ type Manager struct {
 	intents statefile.ByHandler[*Intent]
 	probes  *probes
 	reloads *reloader
-	// first is closed when the probes of Start are over.
+	// first is closed when the probes of Start have finished.
 	first chan struct{}
 }
 
-// New publishes a first plan, in which no handler
-// accepts pods yet. Intents of an earlier daemon are read. The log of ctx is that
-// of the Manager; its end is not.
+// New publishes a first plan, in which no handler accepts pods yet, and reads stored intents. The
+// Manager uses the log of ctx, but does not end with it.
 func New(ctx context.Context, o Options) (*Manager, error) {
 	past, err := readHistory(o.Dir)
 	if err != nil {
@@ -72,7 +70,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		s.problems = append(s.problems, err.Error())
 	}
-	if err := s.begins(o.Config, intents, decisions); err != nil {
+	if err := s.publishFirst(o.Config, intents, decisions); err != nil {
 		s.end()
 		return nil, err
 	}
@@ -84,7 +82,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Start begins to probe all handlers, and does not wait for that.
+// Start starts to probe all handlers, without waiting for the results.
 func (m *Manager) Start() {
 	m.history.add(Change{What: "start", By: byBerth})
 	m.work.Go(func() { m.history.run(m.life) })
@@ -97,9 +95,9 @@ func (m *Manager) Start() {
 	})
 }
 
-// Ready is called once LivePods knows all pods. It waits for the probes of
-// Start, though not for a runtime that hangs, publishes what they found, and
-// begins to watch and to reload. Reloads that were asked for earlier come then.
+// Ready must be called once LivePods counts all pods. It waits up to probeWait for the probes of
+// Start, publishes their results, and starts watching and reloading. Earlier reload requests run
+// then.
 func (m *Manager) Ready(ctx context.Context) error {
 	select {
 	case <-m.first:
@@ -114,12 +112,12 @@ func (m *Manager) Ready(ctx context.Context) error {
 		m.reloads.watchFiles()
 	}
 	m.work.Go(m.reloads.run)
-	m.work.Go(m.probes.looks)
+	m.work.Go(m.probes.probeLoop)
 	return nil
 }
 
-// Close ends what the Manager does by itself, or leaves it behind if it does not
-// end in time. The table stays as it is.
+// Close ends the Manager's background work, or abandons it if it does not end in time. The table
+// stays.
 func (m *Manager) Close() error {
 	err := m.background.close()
 	m.mu.Lock()
@@ -130,9 +128,9 @@ func (m *Manager) Close() error {
 	return err
 }
 
-// Reload reads the configuration again and puts it in force, all of it or
-// nothing. The outcome is that of a reading which began after the call; its
-// Error is also returned. The end of ctx, or Close, ends the waiting, not the reload.
+// Reload reads the configuration again and applies it: all or nothing. The outcome is from a read
+// that began after the call; its Error is also returned. If ctx ends, or on Close, only the waiting
+// ends.
 func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 	done := make(chan Outcome, 1)
 	if !m.reloads.request(request{trigger: t, by: userOf(ctx), done: []chan Outcome{done}}) {
@@ -153,11 +151,10 @@ func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 	}
 }
 
-// Request asks for a reload and does not wait for it. One that comes before
-// Ready is remembered.
+// Request requests a reload without waiting for it. A request before Ready runs after it.
 func (m *Manager) Request(t Trigger) { m.reloads.request(request{trigger: t}) }
 
-// Handlers tells all handlers, sorted by name, as they are at this moment.
+// Handlers returns a snapshot of all handlers, sorted by name.
 func (m *Manager) Handlers() []Handler {
 	all := m.handlers()
 	for i := range all {
@@ -166,22 +163,22 @@ func (m *Manager) Handlers() []Handler {
 	return all
 }
 
-// Handler tells one handler. The error is of the class ErrNotFound.
+// Handler returns one handler. The error is of the class ErrNotFound.
 func (m *Manager) Handler(name string) (Handler, error) {
 	live := m.live.Live()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, there := m.plan.entry(name)
 	if !there {
-		return Handler{}, m.knows(name)
+		return Handler{}, m.checkExistsLocked(name)
 	}
 	h := m.describe(e, live)
 	h.Starts = m.startsOf(h)
 	return h, nil
 }
 
-// startsOf are the starts of a handler. That it became ready after the last that failed ends
-// the row: its self-check pod ran.
+// startsOf returns the starts of a handler. A row of failures ends when the handler became ready
+// after its last failure: its self-check pod passed.
 func (m *Manager) startsOf(h Handler) Starts {
 	s := m.Starts(h.Definition.Name)
 	if h.State.Phase == handler.Ready && h.State.Since.After(s.At) {
@@ -190,20 +187,20 @@ func (m *Manager) startsOf(h Handler) Starts {
 	return s
 }
 
-// Changes are the last changes of a handler on this node, the oldest first; all if name is
-// empty. They survive restarts. The error is of the class ErrNotFound for a handler that
-// does not exist and has none.
+// Changes returns the last changes of a handler on this node, oldest first; of all if name is
+// empty. They survive restarts. The error is of the class ErrNotFound for an unknown handler
+// without changes.
 func (m *Manager) Changes(name string) ([]Change, error) {
 	all := m.history.last(name)
 	if name != "" && len(all) == 0 {
-		return nil, m.known(name)
+		return nil, m.checkExists(name)
 	}
 	return all, nil
 }
 
-// Watch returns a channel that gets an Event after each change of the table and
-// each reload. It is closed when ctx ends, or the Manager. A slow reader does
-// not hold up anything and misses no change, but sees several as one.
+// Watch returns a channel that gets an Event after each change of the table and each reload. It is
+// closed when ctx or the Manager ends. A slow reader blocks nothing and misses no change, but gets
+// several merged into one Event.
 func (m *Manager) Watch(ctx context.Context) <-chan Event {
 	w := &watcher{make(chan Event, 1)}
 	m.mu.Lock()

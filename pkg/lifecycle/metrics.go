@@ -31,8 +31,8 @@ var phases = []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, 
 // Describe implements prometheus.Collector.
 func (m *Manager) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, to) }
 
-// Collect implements prometheus.Collector. Every series that can be is there
-// from the beginning, so that a rate sees the first event.
+// Collect implements prometheus.Collector. All series exist from the start, so that rate() counts
+// the first event.
 func (m *Manager) Collect(to chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

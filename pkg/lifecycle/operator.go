@@ -15,30 +15,29 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Cordon lets no new pods start under a handler, until Uncordon. It is on disk
-// before it is in force, and survives restarts. Pods that exist are served. by is the
-// user who wants it.
+// Cordon rejects new pods of a handler until Uncordon. It is stored on disk before it takes effect,
+// and survives restarts. Existing pods are still served. by is the user that requests it.
 func (m *Manager) Cordon(ctx context.Context, name, reason, by string) error {
 	return m.intend(ctx, name, &Intent{Kind: Cordon, Reason: reason, By: by})
 }
 
-// Drain is Cordon for a handler that is meant to become empty: pods are not
-// stopped by berth, they end or are evicted. See Handler.LivePods.
+// Drain is Cordon for a handler that is to be emptied: berth stops no pods, they exit or are
+// evicted. See Handler.LivePods.
 func (m *Manager) Drain(ctx context.Context, name, reason, by string) error {
 	return m.intend(ctx, name, &Intent{Kind: Drain, Reason: reason, By: by})
 }
 
-// Uncordon takes back Cordon and Drain. A handler with neither is left alone.
+// Uncordon removes a Cordon or Drain. Without either it does nothing.
 func (m *Manager) Uncordon(ctx context.Context, name string) error {
 	return m.intend(ctx, name, nil)
 }
 
-// intend keeps an intent, or takes it back if it is nil.
+// intend stores an intent, or removes it if i is nil.
 func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if i != nil || m.truth.intents[name] == nil {
-		if err := m.knows(name); err != nil || i == nil { // there is nothing to take back
+		if err := m.checkExistsLocked(name); err != nil || i == nil { // no intent to remove
 			return err
 		}
 	}
@@ -69,15 +68,16 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 		}
 		return err
 	}
-	m.tell(changed, nil)
+	m.notify(changed, nil)
 	return nil
 }
 
-// Probe looks at one handler now, asks its runtime whatever is known of it, and returns what is known of it then. It
-// waits for the answer, and for the self-check pod if there is to be one, until ctx ends: that is an error, and the probe
-// goes on. That the handler cannot run pods is none: see the Handler's State.
+// Probe probes one handler now, always with its runtime, and returns its new state. It waits for
+// the answer, and for the self-check pod if depth includes one, until ctx ends: then it returns an
+// error and the probe continues. A handler that cannot run pods is not an error: see the Handler's
+// State.
 func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Handler, error) {
-	if err := m.known(name); err != nil {
+	if err := m.checkExists(name); err != nil {
 		return Handler{}, err
 	}
 	if !m.begin() {
@@ -89,9 +89,9 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 		if depth == probe.WithSelfCheck && d.Type == handler.CRI {
 			return Handler{}, fmt.Errorf("handler %q belongs to another daemon, where no self-check pod can run; probe it without one: %w", name, errdefs.ErrFailedPrecondition)
 		}
-		m.probes.probeAll(ctx, rollout.Definitions(d), max(depth, probe.Ask), toTheEnd)
+		m.probes.probeAll(ctx, rollout.Definitions(d), max(depth, probe.Ask), unbounded)
 		if same := sameAs(d, configured.Runtimes); len(same) > 0 {
-			m.probes.probeAll(ctx, same, probe.Ask, toTheEnd)
+			m.probes.probeAll(ctx, same, probe.Ask, unbounded)
 		}
 		if err := context.Cause(ctx); err != nil {
 			return Handler{}, fmt.Errorf("the probe of handler %q is still running: %w", name, err)
@@ -103,8 +103,7 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 	return m.Handler(name)
 }
 
-// sameAs are the other names of a handler, and their candidates: what is found of one
-// holds for all. Pure.
+// sameAs returns the handler's aliases and their candidates: a probe of one holds for all. Pure.
 func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definition {
 	var same []*handler.Definition
 	for _, o := range all {

@@ -11,63 +11,61 @@ import (
 
 // Loader reads the configuration. All methods may be called from any goroutine.
 type Loader interface {
-	// Load reads and validates everything, strictly: an error, usually
-	// config.Problems, means that nothing of it may be used.
+	// Load reads and validates all files strictly. On an error, usually config.Problems, nothing of
+	// the configuration may be used.
 	Load(ctx context.Context) (*config.Config, error)
-	// InForce keeps a configuration that has come into force: the next start uses it if the
-	// files have mistakes.
+	// InForce stores a configuration that has taken effect: the next start uses it if the files
+	// have mistakes.
 	InForce(ctx context.Context, cfg *config.Config)
-	// Paths are the files and directories that Load reads, whether they exist or
-	// not. A change of one of them, or in one, is a reason to load again.
+	// Paths returns the files and directories that Load reads, including those that do not exist. A
+	// change of one of them, or in one, triggers a reload.
 	Paths() []string
 }
 
-// Prober finds out whether a handler can run pods on this machine. It is called
-// often, and should only look closely at what has changed, unless depth says more. The
-// error's text is the reason why it cannot. An answer may come without a Runtime;
-// one beside an error says no more than the SHA256 of what was looked at.
+// Prober checks whether a handler can run pods on this machine. It is called often and should
+// examine only what has changed, unless depth requires more. The error's text is the reason why the
+// handler cannot run pods. The Runtime may be nil; beside an error it holds only the SHA256 of the
+// binary.
 type Prober interface {
 	Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error)
 }
 
-// CapabilitySource says what a handler can do for pods, once its Prober has seen rt, which
-// may be nil. It may take as long as a probe, and answers within the time of ctx.
+// CapabilitySource returns a handler's capabilities, once its Prober has returned rt, which may be
+// nil. It may take as long as a probe, and returns before ctx ends.
 type CapabilitySource interface {
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table
 }
 
-// LivePods counts the sandboxes of each handler, also of handlers that no table
-// has, and including those that are being created. It answers from memory.
+// LivePods counts the sandboxes of each handler, including sandboxes being created and handlers
+// that are in no table. It answers from memory.
 type LivePods interface {
 	Live() map[string]int
 }
 
-// Publisher makes a plan the table that new pods are routed by. A plan that it
-// refuses is not in force. It is called with the Manager's lock held, and must
-// not call back.
+// Publisher turns a plan into the table that routes new pods. A rejected plan does not take effect.
+// Publish is called with the Manager's lock held, and must not call back.
 type Publisher interface {
 	Publish(p *Plan) error
 }
 
-// Announcer hears when a reload begins and when it is over. Of one that nobody asked
-// for it hears only when it is over, and only if something came of it.
+// Announcer is notified when a reload begins and ends. For a silent reload, such as after a poll of
+// the files, it is notified only of the end, and only if something changed.
 type Announcer interface {
 	Reloading(ctx context.Context)
 	Reloaded(ctx context.Context, c Current, handlers []Handler)
 }
 
-// Options are what a Manager needs. Those without a remark are required.
+// Options configure a Manager. Fields are required unless their comment allows nil.
 type Options struct {
 	// Config is the configuration to start with. Its Rejected mistakes are reported as those of
 	// a failed reload. Its [handlers] section decides whether files are watched and how often
 	// handlers are probed.
-	Config *config.Config
-	Loader Loader
-	Prober Prober
-	Live   LivePods
-	// Publisher takes over tables.
+	Config    *config.Config
+	Loader    Loader
+	Prober    Prober
+	Live      LivePods
 	Publisher Publisher
-	// Dir is where intents are kept: the absolute path of a directory that survives a reboot.
+	// Dir is the absolute path of the directory for intents; it must survive a reboot.
 	Dir              string
 	CapabilitySource CapabilitySource
 	// Announcer may be nil.

@@ -12,19 +12,18 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Plan is what a table is made of. It is immutable once it is published.
+// Plan is the input of a routing table. It is immutable once published.
 type Plan struct {
 	Generation uint64
-	// Digest is that of all configured Definitions and of the default handler.
+	// Digest covers all configured Definitions and the default handler.
 	Digest string
 	// Default is the name of the default handler, which is one of Entries.
 	Default string
 	// Entries are sorted by name.
 	Entries []Entry
-	// Candidates are the Definitions that new pods may come to get, whatever the state of
-	// their handlers.
+	// Candidates are the Definitions that new pods may get, whatever the state of their handlers.
 	Candidates []*handler.Definition
-	// AdvertiseNotReady keeps handlers in the CRI's Status that accept no pods.
+	// AdvertiseNotReady keeps handlers that accept no pods in the CRI's Status.
 	AdvertiseNotReady bool
 	// CgroupPrefix is that of new pods.
 	CgroupPrefix string
@@ -34,16 +33,16 @@ type Plan struct {
 type Entry struct {
 	Definition *handler.Definition
 	State      handler.State
-	// Next is the Definition that a share of new pods gets; nil if none do.
+	// Next is the Definition for a share of new pods; nil without a rollout.
 	Next *handler.Definition
 	// Since is the generation that the Definition came with.
 	Since uint64
-	// Configured is false for a handler that only its pods keep here.
+	// Configured is false for a handler that is in the plan only because it has pods.
 	Configured bool
 }
 
-// planned is the plan that follows from what is true and from how many pods
-// there are. An entry whose Definition is that of last keeps its Since, and so does a state. Pure.
+// planned computes the plan from the truth and the number of pods. An entry with the same
+// Definition as in last keeps its Since, as does a state with the same phase. Pure.
 func planned(t *truth, live map[string]int, last *Plan, generation uint64, now time.Time) *Plan {
 	p := &Plan{
 		Generation: generation, Default: t.config.DefaultRuntime,
@@ -83,16 +82,15 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64, now t
 	return p
 }
 
-// gone is the state of a handler that only its pods keep in the plan, whatever operators
-// wanted.
+// gone is the state of a handler that is no longer configured but has pods, whatever its intent.
 var gone = handler.State{Phase: handler.Draining, Reason: "no longer configured; removed with its last pod"}
 
-// state is that of a configured handler. What operators want goes before what keeps it from
-// running pods, and both are in the reason. Pure.
+// state returns the state of a configured handler. An operator's intent takes precedence over a
+// failure, and both are in the reason. Pure.
 func state(unable string, i *Intent) handler.State {
 	switch {
 	case i != nil:
-		return handler.State{Phase: i.phase(), Reason: i.told(unable)}
+		return handler.State{Phase: i.phase(), Reason: i.stateReason(unable)}
 	case unable != "":
 		return handler.State{Phase: handler.NotReady, Reason: unable}
 	}
@@ -109,7 +107,7 @@ func (p *Plan) entry(name string) (Entry, bool) {
 	return p.Entries[i], true
 }
 
-// digest covers what is configured, not in which state it is.
+// digest covers the configuration, not the state.
 func (p *Plan) digest() string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "default %s\n", p.Default)
@@ -121,7 +119,7 @@ func (p *Plan) digest() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// same says whether two plans route alike, and give new pods the same.
+// same reports whether two plans route alike and give new pods the same settings.
 func (p *Plan) same(o *Plan) bool {
 	return p.Default == o.Default && p.Digest == o.Digest && p.AdvertiseNotReady == o.AdvertiseNotReady && p.CgroupPrefix == o.CgroupPrefix &&
 		slices.EqualFunc(p.Entries, o.Entries, func(a, b Entry) bool {

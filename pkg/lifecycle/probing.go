@@ -14,51 +14,48 @@ import (
 )
 
 const (
-	// probeWait is how long a start or reload waits for runtimes. The answer of a
-	// slower one counts when it comes.
+	// probeWait is how long a start or reload waits for probes. Later results count when they
+	// arrive.
 	probeWait = 3 * time.Second
-	// toTheEnd is how long an operator's probe waits: each of its parts has a bound of
-	// its own, so it ends by itself, or with its caller.
-	toTheEnd = 0
-	// probesAtOnce bounds the runtimes that begin to be asked at the same time. One
-	// that has not answered after stepAside makes room for the next, so that some
-	// that hang do not take the turns of those that do not.
+	// unbounded waits until all probes finish: each has its own bound, so an operator's probe ends
+	// by itself or with its caller.
+	unbounded = 0
+	// probesAtOnce bounds the probes that start at the same time. A probe still running after
+	// stepAside releases its slot, so that hanging runtimes do not delay the others.
 	probesAtOnce = 16
 	stepAside    = 250 * time.Millisecond
-	// capabilityWait bounds the look at what a handler can do: that keeps its verdict
-	// waiting. What is not found out in time is unknown until the next probe.
+	// capabilityWait bounds the capability check, which delays the handler's verdict. What is not
+	// found in time is unknown until the next probe.
 	capabilityWait = time.Second
 )
 
-// probes finds out whether handlers can run pods, and what they can do.
+// probes checks whether handlers can run pods, and their capabilities.
 type probes struct {
 	*store
 	rollouts *rollouts
 
 	prober Prober
 	source CapabilitySource
-	// underway counts the probes that have not ended, by the digest of a Definition. mu
-	// guards it.
+	// underway counts the running probes by the digest of a Definition; mu guards it.
 	underway map[string]int
 }
 
-// turns lets some go at a time.
-type turns chan struct{}
+// slots limits how many probes start at a time.
+type slots chan struct{}
 
-// take waits for a turn, which ends when the time is up or give is called.
-func (t turns) take(long time.Duration) (give func()) {
+// take waits for a slot, and releases it after long or when give is called.
+func (t slots) take(long time.Duration) (give func()) {
 	t <- struct{}{}
 	once := sync.OnceFunc(func() { <-t })
 	timer := time.AfterFunc(long, once)
 	return func() { timer.Stop(); once() }
 }
 
-// probeAll probes handlers in parallel, and waits for all, for the time to be up
-// unless it is toTheEnd, or for ctx; finished is set if all have answered. Late answers are
-// published when they come; the others with whatever is published next. Those whose last
-// probe failed are looked at as closely again.
+// probeAll probes handlers in parallel. It waits for all of them, for patience unless it is
+// unbounded, or for ctx; finished is set if all have answered. Late results are published when they
+// arrive, the others with the next plan. After a failure the next probe is at least as deep.
 func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
-	turn := make(turns, probesAtOnce)
+	slot := make(slots, probesAtOnce)
 	before := p.snapshot()
 	late := false // guarded by mu
 	configured := definitions(before.config)
@@ -66,14 +63,14 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 	for _, d := range all {
 		v, known := before.verdictOf(d)
 		if was := configured[d.Name]; !known && was != nil {
-			v, _ = before.verdictOf(was) // a change of what failed its self-check pod has to pass one
+			v, _ = before.verdictOf(was) // after a failed self-check a changed handler must pass one
 		}
 		ongoing.Add(1)
 		leave := p.enter(d.Digest())
 		p.work.Go(func() {
 			defer ongoing.Done()
 			defer leave()
-			defer turn.take(stepAside)()
+			defer slot.take(stepAside)()
 			r := p.probe(d, max(depth, v.depth))
 			if p.life.Err() != nil {
 				return
@@ -88,7 +85,7 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 	}
 	done := make(chan struct{})
 	p.work.Go(func() { defer close(done); ongoing.Wait() })
-	if patience > toTheEnd {
+	if patience > unbounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -106,8 +103,8 @@ func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth 
 	return finished
 }
 
-// probe looks at a handler, and at what it can do if it can run pods. Until pods are
-// routed that is left for later: they must not wait for it.
+// probe probes a handler, and its capabilities if it can run pods. Before pods are routed,
+// capabilities are left for later: routing must not wait for them.
 func (p *probes) probe(d *handler.Definition, depth probe.Depth) result {
 	rt, err := p.prober.Check(p.life, d, depth)
 	r := result{definition: d, at: time.Now(), depth: depth, runtime: rt, err: err}
@@ -127,7 +124,8 @@ func (p *probes) capabilities(r result) capability.Table {
 	return p.source.Capabilities(ctx, r.definition, r.runtime)
 }
 
-// learnCapabilities does that once pods are routed, unless a later probe has by then.
+// learnCapabilities checks the capabilities once pods are routed, unless a later probe did so
+// first.
 func (p *probes) learnCapabilities(r result) {
 	select {
 	case <-p.routing:
@@ -146,30 +144,30 @@ func (p *probes) learnCapabilities(r result) {
 	}
 }
 
-// note takes over what a probe found. Others may publish it before the round ends; a late one
-// is published here, as nothing else does. mu is held.
+// note records a probe result. Results within the round are published by the caller; a late one is
+// published here, because nothing else does it. mu is held.
 func (p *probes) note(r result, late bool) {
 	if !late {
 		p.truth = p.truth.copy()
 		p.truth.note(r)
-		p.tellDoubt(r)
+		p.logTransient(r)
 		return
 	}
 	if err := p.publish(func(t *truth) error { t.note(r); return nil }); err != nil {
 		log.G(p.life).WithError(err).WithField("handler", r.definition.Name).Error("Failed to publish probe result")
 	}
-	p.tellDoubt(r)
+	p.logTransient(r)
 	p.rollouts.settle()
 }
 
-// tellDoubt logs once that a handler stays ready although its probe failed; mu is held.
-func (p *probes) tellDoubt(r result) {
-	if v, known := p.truth.verdictOf(r.definition); known && v.doubt != "" && v.tries == 1 {
+// logTransient logs once that a handler stays ready although its probe failed; mu is held.
+func (p *probes) logTransient(r result) {
+	if v, known := p.truth.verdictOf(r.definition); known && v.transient != "" && v.tries == 1 {
 		log.G(p.life).WithError(r.err).WithField("handler", r.definition.Name).Warn("Transient probe failure; retrying")
 	}
 }
 
-// enter counts a probe, until leave is called.
+// enter counts a probe as running until leave is called.
 func (p *probes) enter(digest string) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,19 +181,19 @@ func (p *probes) enter(digest string) (leave func()) {
 	}
 }
 
-// resting are those of which no probe is under way.
-func (p *probes) resting(all []*handler.Definition) []*handler.Definition {
+// idle returns the Definitions without a running probe.
+func (p *probes) idle(all []*handler.Definition) []*handler.Definition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.DeleteFunc(all, func(d *handler.Definition) bool { return p.underway[d.Digest()] > 0 })
 }
 
-// lookInterval is the time between looks at pods, which wait for nothing.
+// lookInterval is the interval at which probeLoop checks for due probes and stale plans.
 const lookInterval = time.Second
 
-// looks probes all handlers in intervals, those that failed more often, and lets
-// those that are no longer configured go with their last pod.
-func (p *probes) looks() {
+// probeLoop probes all handlers at intervals, failed ones more often, and drops handlers that are
+// no longer configured once their last pod is gone.
+func (p *probes) probeLoop() {
 	ticks := time.NewTicker(lookInterval)
 	defer ticks.Stop()
 	looked, asked := time.Now(), time.Now()
@@ -215,15 +213,14 @@ func (p *probes) looks() {
 		if anew {
 			asked, depth = looked, probe.Ask
 		}
-		p.look(p.resting(all), depth)
+		p.look(p.idle(all), depth)
 		if p.stale() {
 			p.refresh()
 		}
 	}
 }
 
-// look probes in the background: a runtime that hangs does not delay the next look at
-// others.
+// look probes in the background: a hanging runtime does not delay the next probe of others.
 func (p *probes) look(all []*handler.Definition, depth probe.Depth) {
 	if len(all) == 0 {
 		return

@@ -14,9 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// reloader puts in force what the configuration files say, one reload at a time. Its fields
-// live as long as the Manager. What a reload swaps is the truth and the plan of the store,
-// both or neither.
+// reloader applies the configuration files, one reload at a time. Its fields live as long as the
+// Manager. A reload swaps the truth and the plan of the store: both or neither.
 type reloader struct {
 	*store
 	rollouts *rollouts
@@ -24,12 +23,12 @@ type reloader struct {
 
 	loader    Loader
 	announcer Announcer // may be nil
-	// requests has no room: what is sent during a reload is received after it, and shares the
+	// requests is unbuffered: requests sent during a reload are received after it and share the
 	// next one.
 	requests chan request
-	// rewatch has room for one: the loader's paths may be others.
+	// rewatch signals that the loader's paths may have changed; it buffers one signal.
 	rewatch chan struct{}
-	// polls says that changes of files are not told by the kernel.
+	// polls is set while the kernel does not report all changes of files.
 	polls atomic.Bool
 }
 
@@ -40,21 +39,21 @@ func newReloader(r *rollouts, p *probes, o Options) *reloader {
 	}
 }
 
-// request is one wish for a reload.
+// request is one request for a reload.
 type request struct {
 	trigger Trigger
 	// by is the user behind the request, or empty.
 	by string
-	// patient requests are tried once more, when files are quiet, before a
-	// failure is reported: an editor may be in the middle of something.
+	// patient requests are retried once, when the files are quiet, before a failure is reported: an
+	// editor may still be writing.
 	patient bool
-	// silent requests are of no interest unless something changes.
+	// silent requests are reported only if something changed.
 	silent bool
-	// done get the outcome; they are buffered.
+	// done channels receive the outcome; they are buffered.
 	done []chan Outcome
 }
 
-// with is the request that stands for two. Pure.
+// with merges two requests into one. Pure.
 func (q request) with(o request) request {
 	if slices.Index(triggers, o.trigger) > slices.Index(triggers, q.trigger) {
 		q.trigger = o.trigger
@@ -65,7 +64,7 @@ func (q request) with(o request) request {
 	return q
 }
 
-// request asks for a reload and does not wait for it. It returns false if the Manager is closed.
+// request requests a reload without waiting for it. It returns false if the Manager is closed.
 func (r *reloader) request(q request) bool {
 	return r.spawn(func(ctx context.Context) {
 		select {
@@ -90,7 +89,7 @@ func (r *reloader) run() {
 	}
 }
 
-// merged is q together with all other requests of the moment.
+// merged returns q together with all requests that are waiting.
 func (r *reloader) merged(q request) request {
 	for {
 		select {
@@ -121,15 +120,15 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 		return o
 	}
 	if err == nil {
-		// All of them: what was missing may be there by now, and one that has not
-		// changed costs a few stats.
+		// All handlers are probed: a missing binary may exist by now, and an unchanged handler
+		// costs a few stats.
 		r.probes.probeAll(ctx, Candidates(next), probe.Look, probeWait)
 		if err = r.put(next, &o, q); err == nil {
 			r.loader.InForce(ctx, next)
 		}
 	}
 	switch {
-	case err != nil && q.silent && r.aware(err):
+	case err != nil && q.silent && r.reported(err):
 		return o
 	case err != nil:
 		r.failed(&o, err, q.by)
@@ -137,14 +136,13 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 	r.report(ctx, o, q)
 	select {
 	case r.rewatch <- struct{}{}:
-	default: // it will be looked at anyway
+	default: // a signal is already buffered
 	}
 	return o
 }
 
-// put makes a loaded configuration the one in force. A silent reload that
-// changes nothing has not happened, unless the one before it failed: what is wrong
-// with the files is told until they are right.
+// put applies a loaded configuration. A silent reload without changes is not recorded, unless the
+// previous reload failed: mistakes in the files are reported until they are fixed.
 func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +162,7 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	if o.Changed = r.plan != before; q.silent && !o.Changed && !failed && len(diff.Live) == 0 {
 		o.Generation = r.plan.Generation
 		if len(changed) > 0 {
-			r.tell(changed, nil)
+			r.notify(changed, nil)
 		}
 		return nil
 	}
@@ -175,17 +173,17 @@ func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	return nil
 }
 
-// done notes a reload that is over, and tells watchers; mu is held.
+// done records a finished reload and notifies watchers; mu is held.
 func (r *reloader) done(o *Outcome, changed []string) {
 	o.Generation, o.Digest, o.Took = r.plan.Generation, r.plan.Digest, time.Since(o.At)
 	last := *o
 	r.last = &last
 	r.counts.reloaded(o)
-	r.tell(changed, r.last)
+	r.notify(changed, r.last)
 }
 
-// aware says whether an error is what the last reload failed with.
-func (r *reloader) aware(err error) bool {
+// reported reports whether the last reload failed with this error.
+func (r *reloader) reported(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last != nil && slices.Equal(r.last.Problems, lines(err))
@@ -207,7 +205,7 @@ func lines(err error) []string {
 	return []string{err.Error()}
 }
 
-// settle is how long files are left alone before a failed reading is repeated.
+// settle is the time without changes before a failed read is repeated.
 const settle = 500 * time.Millisecond
 
 func (r *reloader) later(q request) {

@@ -27,10 +27,10 @@ func newRollouts(s *store, dir string) *rollouts {
 func (r *rollouts) View(name string) (rollout.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.truth.view(name), r.knows(name)
+	return r.truth.view(name), r.checkExistsLocked(name)
 }
 
-// Decide implements rollout.Host. A decision is on disk before it is in force.
+// Decide implements rollout.Host. A decision is stored on disk before it takes effect.
 func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.View) (*rollout.Decision, error)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +51,7 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 		return err
 	}
 	r.controller.Keep(r.truth.view)
-	r.tell(changed, nil)
+	r.notify(changed, nil)
 	was, is := before.view(name).Status(), r.truth.view(name).Status()
 	r.audit(Change{
 		Handler: name, What: "rollout", From: string(was.State), To: string(is.State), By: cmp.Or(userOf(ctx), byBerth),
@@ -62,8 +62,7 @@ func (r *rollouts) Decide(ctx context.Context, name string, decide func(rollout.
 
 func (r *rollouts) Go(f func(ctx context.Context)) bool { return r.spawn(f) }
 
-// settle drops the decisions on rollouts that are no more, and returns the handlers'
-// names.
+// settle drops the decisions on rollouts that no longer exist, and returns their handlers' names.
 func (t *truth) settle() (dropped []string) {
 	dropped = rollout.Outdated(t.decisions, t.view, len(t.config.Broken) > 0 || len(t.config.Problems) > 0)
 	for _, name := range dropped {
@@ -72,8 +71,8 @@ func (t *truth) settle() (dropped []string) {
 	return dropped
 }
 
-// settle has rollouts that are no more forgotten, on disk as well; mu is held. A
-// decision that stays there for want of room holds for what it was on only.
+// settle drops rollouts that no longer exist, also on disk; mu is held. If the write fails, the
+// stored decision still applies only to the candidate it was made for.
 func (r *rollouts) settle() {
 	t := r.truth.copy()
 	dropped := t.settle()

@@ -15,17 +15,18 @@ import (
 )
 
 const (
-	// startsKept bounds the starts of a handler that are remembered.
+	// startsKept bounds the starts that are remembered per handler.
 	startsKept = 20
-	// rowEnds is how long after the last failure a row of them is reported.
+	// rowEnds is how long a row of failed starts is reported after its last failure.
 	rowEnds = 10 * time.Minute
-	// FailuresInARow failed starts are so many that a self-check pod decides whether the handler is ready.
+	// FailuresInARow is the number of failed starts in a row after which a self-check pod decides
+	// whether the handler is ready.
 	FailuresInARow = 2
-	// selfCheckPatience is how long starts may go on failing until a self-check pod that
-	// has not finished counts as failed.
+	// selfCheckPatience is how long an unfinished self-check pod may run before it counts as
+	// failed.
 	selfCheckPatience = 5 * time.Second
-	// checkInterval is the shortest time between two such self-check pods of a handler whose
-	// state they do not change; it doubles up to longestCheckInterval.
+	// checkInterval is the shortest time between two of these self-check pods while the handler's
+	// state stays the same; it doubles up to longestCheckInterval.
 	checkInterval        = 5 * time.Second
 	longestCheckInterval = 5 * time.Minute
 )
@@ -35,12 +36,12 @@ type startLog struct {
 	inARow int
 	err    string
 	at     time.Time
-	// next is when a self-check pod may run again, after wait.
+	// next is the earliest time for another self-check pod, wait after the last one.
 	next time.Time
 	wait time.Duration
 }
 
-// add notes a start. Pure.
+// add records a start. Pure.
 func (l *startLog) add(err string, now time.Time) {
 	l.failed = append(l.failed, err != "")
 	l.failed = l.failed[max(0, len(l.failed)-startsKept):]
@@ -52,8 +53,8 @@ func (l *startLog) add(err string, now time.Time) {
 	l.err, l.at = err, now
 }
 
-// depth is how closely the handler is looked at after a start that failed: its binary at
-// once, and whether it runs pods when another one has failed. Pure.
+// depth returns how closely to probe the handler after a failed start: its binary at once, and with
+// a self-check pod after more failures in a row. Pure.
 func (l *startLog) depth(now time.Time) probe.Depth {
 	if l.inARow < FailuresInARow || now.Before(l.next) {
 		return probe.Ask
@@ -63,8 +64,8 @@ func (l *startLog) depth(now time.Time) probe.Depth {
 	return probe.RunPod
 }
 
-// report is what is remembered. A row of failures ends when none came for a while: a
-// handler that nothing starts under may have been mended.
+// report summarizes the remembered starts. A row of failures ends after a while without a new one:
+// the handler may have been repaired while no pod started.
 func (l *startLog) report(now time.Time) Starts {
 	s := Starts{Recent: len(l.failed), InARow: l.inARow, Error: l.err, At: l.at}
 	for _, failed := range l.failed {
@@ -78,7 +79,7 @@ func (l *startLog) report(now time.Time) Starts {
 	return s
 }
 
-// starts remembers how starts ended, and has handlers probed whose starts fail.
+// starts records the results of starts, and probes handlers after failed starts.
 type starts struct {
 	probes *probes
 
@@ -86,12 +87,12 @@ type starts struct {
 	logs  map[string]*startLog // by the handler's name
 }
 
-// unfinished is why a handler is not ready while its self-check pod goes on.
+// unfinished returns the reason why a handler is not ready while its self-check pod runs.
 func unfinished(last Starts) error {
 	return fmt.Errorf("%d starts in a row failed, and the self-check pod has not finished within %v; the last start: %s", last.InARow, selfCheckPatience, last.Error)
 }
 
-// of is what is remembered of a handler; guard is held.
+// of returns a handler's log, created if missing; guard is held.
 func (s *starts) of(name string) *startLog {
 	if s.logs[name] == nil {
 		s.logs[name] = &startLog{}
@@ -99,7 +100,7 @@ func (s *starts) of(name string) *startLog {
 	return s.logs[name]
 }
 
-// Starts are those of a handler.
+// Starts returns the last starts of a handler.
 func (s *starts) Starts(name string) Starts {
 	s.guard.Lock()
 	defer s.guard.Unlock()
@@ -109,7 +110,7 @@ func (s *starts) Starts(name string) Starts {
 	return Starts{}
 }
 
-// onCandidate reports whether a pod has a candidate, whose starts its rollout counts.
+// onCandidate reports whether a pod runs on a candidate, so that its rollout counts the start.
 func (s *starts) onCandidate(name string, a handler.Attempt) bool {
 	if a.Definition == nil || a.Definition.Binary == "" {
 		return false
@@ -127,7 +128,7 @@ func (s *starts) Started(name string, a handler.Attempt) {
 	s.of(name).add("", time.Now())
 }
 
-// NotStarted implements router.Outcomes. It has the handler probed.
+// NotStarted implements router.Outcomes. It probes the handler.
 func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 	if a.Definition == nil {
 		return
@@ -144,7 +145,7 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 	all := Candidates(s.probes.snapshot().config)
 	i := slices.IndexFunc(all, func(d *handler.Definition) bool { return d.Digest() == digest })
 	if i < 0 {
-		return // the pod is of a Definition that new pods do not get
+		return // new pods do not get this pod's Definition
 	}
 	if d := all[i]; d.Type == handler.CRI {
 		s.probes.look([]*handler.Definition{d}, probe.Ask)
@@ -153,10 +154,10 @@ func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 	}
 }
 
-// decide probes a handler whose starts fail. A self-check pod that has not finished when
-// its patience is over counts as failed until it has.
+// decide probes a handler after failed starts. A self-check pod that exceeds selfCheckPatience
+// counts as failed until it finishes.
 func (p *probes) decide(d *handler.Definition, depth probe.Depth, last Starts) {
-	if len(p.resting([]*handler.Definition{d})) == 0 && depth < probe.RunPod {
+	if len(p.idle([]*handler.Definition{d})) == 0 && depth < probe.RunPod {
 		return
 	}
 	p.spawn(func(ctx context.Context) {

@@ -18,22 +18,21 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// store has the truth, and the plan that follows from it. Every change goes through
-// change or apply, which publish the plan before anybody can see either.
+// store holds the truth and its plan. Every change goes through change or apply, which publish the
+// plan before either becomes visible.
 type store struct {
 	*background
 	live      LivePods
 	publisher Publisher
 	history   *history
-	// routing is closed when pods are routed.
+	// routing is closed once pods are routed.
 	routing chan struct{}
 
-	// mu is held to make and publish a plan, never while files are read or
-	// runtimes are asked.
+	// mu is held to compute and publish a plan, never during file reads or probes.
 	mu       sync.Mutex
 	truth    *truth
 	plan     *Plan
-	able     map[string]capability.Table // what handlers can do, as watchers were told last
+	able     map[string]capability.Table // by handler, as last sent to watchers
 	last     *Outcome
 	counts   counts
 	problems []string
@@ -45,8 +44,8 @@ func newStore(b *background, live LivePods, p Publisher, h *history) *store {
 	return &store{background: b, live: live, publisher: p, history: h, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
 }
 
-// begins publishes the first plan, of handlers that nobody has probed.
-func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions map[string]*rollout.Decision) error {
+// publishFirst publishes the first plan, in which no handler has been probed.
+func (s *store) publishFirst(c *config.Config, intents map[string]*Intent, decisions map[string]*rollout.Decision) error {
 	s.problems = append(s.problems, c.Problems.Lines()...)
 	s.truth = &truth{
 		config: c, loaded: cmp.Or(c.ReadAt, time.Now()), trigger: TriggerStart, intents: intents, decisions: decisions,
@@ -57,15 +56,15 @@ func (s *store) begins(c *config.Config, intents map[string]*Intent, decisions m
 	return s.publisher.Publish(s.plan)
 }
 
-// snapshot is the truth of the moment, which must not be changed.
+// snapshot returns the current truth, which the caller must not change.
 func (s *store) snapshot() *truth {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.truth
 }
 
-// change makes a change of the truth and publishes what follows from it. When
-// either fails, nothing has changed.
+// change applies a change to the truth and publishes the new plan. If either fails, both stay
+// unchanged.
 func (s *store) change(change func(*truth) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,14 +75,14 @@ func (s *store) change(change func(*truth) error) error {
 func (s *store) publish(change func(*truth) error) error {
 	changed, err := s.apply(Change{}, change)
 	if len(changed) > 0 {
-		s.tell(changed, nil)
+		s.notify(changed, nil)
 	}
 	return err
 }
 
-// apply is publish for callers that tell watchers themselves. It
-// returns the handlers that are not as they were, or that can do other things. The change of
-// the handler that wish names is audited as that.
+// apply is publish for callers that notify watchers themselves. It returns the handlers with a
+// changed plan entry or changed capabilities. The change of the handler named in wish is audited as
+// wish.
 func (s *store) apply(wish Change, change func(*truth) error) (changed []string, err error) {
 	t := s.truth.copy()
 	if err := change(t); err != nil {
@@ -95,7 +94,7 @@ func (s *store) apply(wish Change, change func(*truth) error) (changed []string,
 	if p.same(s.plan) {
 		s.auditStates(p, wish)
 		s.truth = t
-		return s.abler(nil), nil
+		return s.addCapabilityChanges(nil), nil
 	}
 	if err := s.publisher.Publish(p); err != nil {
 		return nil, err
@@ -103,11 +102,12 @@ func (s *store) apply(wish Change, change func(*truth) error) (changed []string,
 	changed = changedNames(s.plan, p)
 	s.auditStates(p, wish)
 	s.truth, s.plan = t, p
-	return s.abler(changed), nil
+	return s.addCapabilityChanges(changed), nil
 }
 
-// abler adds the handlers that can do other things than was told last; mu is held.
-func (s *store) abler(changed []string) []string {
+// addCapabilityChanges appends the handlers with capabilities that differ from those last sent to
+// watchers; mu is held.
+func (s *store) addCapabilityChanges(changed []string) []string {
 	before := s.able
 	s.able = s.truth.able()
 	for name, t := range s.able {
@@ -130,8 +130,8 @@ func (s *store) open() error {
 	return err
 }
 
-// generation is that of the next plan; mu is held. All plans before Ready are of
-// the first one: nothing has been routed by them.
+// generation returns the next plan's generation; mu is held. All plans before Ready share the first
+// generation: no pod has been routed by them.
 func (s *store) generation() uint64 {
 	if !s.opened {
 		return 1
@@ -139,9 +139,8 @@ func (s *store) generation() uint64 {
 	return s.plan.Generation + 1
 }
 
-// auditStates audits the handlers that are in another state in the next plan, and the one
-// that wish names. That a first probe finds a handler ready, or as an operator wants it, is
-// not a change.
+// auditStates audits the handlers with a new state in the next plan, and the one named in wish. A
+// first probe that finds a handler ready, or as an operator set it, is not a change.
 func (s *store) auditStates(p *Plan, wish Change) {
 	for _, e := range p.Entries {
 		before, there := s.plan.entry(e.Definition.Name)
@@ -159,7 +158,7 @@ func (s *store) auditStates(p *Plan, wish Change) {
 	}
 }
 
-// audit logs a change of a handler in one line, and keeps it.
+// audit logs a change of a handler in one line and adds it to the history.
 func (s *store) audit(c Change) {
 	s.history.add(c)
 	entry := log.G(s.life).WithFields(log.Fields{
@@ -172,21 +171,22 @@ func (s *store) audit(c Change) {
 	entry.Info("Handler changed")
 }
 
-// refresh publishes what follows from what is known, and logs what keeps it from that.
+// refresh publishes the plan that follows from the current truth, and logs a failure.
 func (s *store) refresh() {
 	if err := s.change(func(*truth) error { return nil }); err != nil {
 		log.G(s.life).WithError(err).Error("Failed to update the table of handlers")
 	}
 }
 
-func (s *store) known(name string) error {
+func (s *store) checkExists(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.knows(name)
+	return s.checkExistsLocked(name)
 }
 
-// knows is a NotFound with the nearest name; mu is held.
-func (s *store) knows(name string) error {
+// checkExistsLocked returns a NotFound error with the nearest name if the handler does not exist;
+// mu is held.
+func (s *store) checkExistsLocked(name string) error {
 	if _, there := s.plan.entry(name); there {
 		return nil
 	}
@@ -201,8 +201,8 @@ func (s *store) knows(name string) error {
 	return fmt.Errorf("%s: %w", text, errdefs.ErrNotFound)
 }
 
-// stale says whether a handler that only its pods keep in the table has come, or
-// may go.
+// stale reports whether the plan must change because a handler that is no longer configured got its
+// first pod or lost its last one.
 func (s *store) stale() bool {
 	live := s.live.Live()
 	s.mu.Lock()
@@ -227,7 +227,7 @@ func (s *store) handlers() []Handler {
 	return all
 }
 
-// describe is an entry with what else is known; mu is held.
+// describe returns a Handler for an entry; mu is held.
 func (s *store) describe(e Entry, live map[string]int) Handler {
 	name := e.Definition.Name
 	h := Handler{
@@ -236,13 +236,13 @@ func (s *store) describe(e Entry, live map[string]int) Handler {
 		Intent: s.truth.intents[name], Rollout: s.truth.view(name).Status(),
 	}
 	if v, known := s.truth.verdictOf(e.Definition); known {
-		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.doubt)
+		h.Runtime, h.Probed, h.ProbeError = v.runtime, v.at, cmp.Or(v.failure, v.transient)
 		h.Capabilities = v.table
 	}
 	return h
 }
 
-// Current is what is in force.
+// Current returns the current state.
 func (s *store) Current() Current {
 	s.mu.Lock()
 	defer s.mu.Unlock()

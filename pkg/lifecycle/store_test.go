@@ -16,7 +16,7 @@ func newTestStore(t *testing.T, b *bed, handlers ...string) *store {
 	t.Helper()
 	s := newStore(newBackground(t.Context()), b, b, &history{wake: make(chan struct{}, 1)})
 	t.Cleanup(s.end)
-	test.Must(t, s.begins(conf(handlers...), map[string]*Intent{}, map[string]*rollout.Decision{}))
+	test.Must(t, s.publishFirst(conf(handlers...), map[string]*Intent{}, map[string]*rollout.Decision{}))
 	return s
 }
 
@@ -67,9 +67,9 @@ func TestGenerationsOfAStore(t *testing.T) {
 
 func TestStoreKnowsNames(t *testing.T) {
 	s := newTestStore(t, &bed{t: t}, "runc", "/r", "crun", "/c")
-	test.Check(t, s.known("runc"))
+	test.Check(t, s.checkExists("runc"))
 	const want = `handler "rnuc" does not exist; the handlers are crun, runc (did you mean "runc"?): not found`
-	if err := s.known("rnuc"); !errdefs.IsNotFound(err) || err.Error() != want {
+	if err := s.checkExists("rnuc"); !errdefs.IsNotFound(err) || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
 }

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Event says that something is not as it was.
+// Event reports a change of the table or a reload.
 type Event struct {
 	// Generation and Digest are those in force.
 	Generation uint64
 	Digest     string
 	At         time.Time
-	// Handlers are the names of those that came, went or changed in Definition, state
-	// or what they can do, sorted. For a watcher that is slow, several events become one.
+	// Handlers are the sorted names of added and removed handlers, and of those with a new
+	// Definition, state or capability. A slow watcher gets several events merged into one.
 	Handlers []string
-	// Outcome is that of the last reload the event is about, or nil.
+	// Outcome is the outcome of the last reload in this event, or nil.
 	Outcome *Outcome
 }
 
-// watcher has room for one event. Only the store sends, with mu held.
+// watcher buffers one event. Only the store sends, with mu held.
 type watcher struct{ events chan Event }
 
-// drop ends a watcher; mu is held.
+// drop closes a watcher; mu is held.
 func (s *store) drop(w *watcher) {
 	if _, there := s.watchers[w]; there {
 		delete(s.watchers, w)
@@ -30,8 +30,8 @@ func (s *store) drop(w *watcher) {
 	}
 }
 
-// tell sends an event to all watchers; mu is held.
-func (s *store) tell(handlers []string, o *Outcome) {
+// notify sends an event to all watchers; mu is held.
+func (s *store) notify(handlers []string, o *Outcome) {
 	for w := range s.watchers {
 		e := Event{Generation: s.plan.Generation, Digest: s.plan.Digest, At: time.Now(), Handlers: handlers, Outcome: o}
 		select {
@@ -43,7 +43,7 @@ func (s *store) tell(handlers []string, o *Outcome) {
 	}
 }
 
-// after is e together with the event before it. Pure.
+// after merges e with the event before it. Pure.
 func (e Event) after(missed Event) Event {
 	e.Handlers = slices.Concat(e.Handlers, missed.Handlers)
 	slices.Sort(e.Handlers)
@@ -52,7 +52,7 @@ func (e Event) after(missed Event) Event {
 	return e
 }
 
-// changedNames are the handlers in which two plans differ, sorted. Pure.
+// changedNames returns the sorted names of handlers that differ between two plans. Pure.
 func changedNames(before, now *Plan) []string {
 	var names []string
 	for _, e := range now.Entries {

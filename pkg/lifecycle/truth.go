@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// truth is what plans follow from. It is changed by making a copy, changing that,
-// and putting it in the old one's place once its plan is published.
+// truth holds the facts that plans are computed from. It is copied, changed and swapped once the
+// new plan is published.
 type truth struct {
 	config  *config.Config
 	loaded  time.Time
@@ -23,11 +23,11 @@ type truth struct {
 	intents map[string]*Intent
 	// decisions are about rollouts, by the handler's name.
 	decisions map[string]*rollout.Decision
-	// verdicts are by the digest of a Definition, so that a late answer about an
-	// old one says nothing about the new one of its name.
+	// verdicts are keyed by the digest of a Definition, so that a late probe result of an old
+	// Definition does not count for a new one of the same name.
 	verdicts map[string]verdict
-	// retired are Definitions that are no longer configured, by name, for as long
-	// as there are pods of them.
+	// retired are Definitions that are no longer configured, by name, for as long as they have
+	// pods.
 	retired map[string]*handler.Definition
 }
 
@@ -43,7 +43,7 @@ func (t *truth) verdictOf(d *handler.Definition) (verdict, bool) {
 	return v, known
 }
 
-// rollout is what is known about that of a Definition which is configured, or nil.
+// rollout returns the View of a configured Definition's rollout; it is empty for nil.
 func (t *truth) rollout(d *handler.Definition) rollout.View {
 	if d == nil {
 		return rollout.View{}
@@ -60,10 +60,10 @@ func (t *truth) rollout(d *handler.Definition) rollout.View {
 	return v
 }
 
-// view is what is known about the rollout of a handler.
+// view returns the View of a handler's rollout.
 func (t *truth) view(name string) rollout.View { return t.rollout(definitions(t.config)[name]) }
 
-// unable is why a configured handler cannot run pods, or empty.
+// unable returns the reason why a configured handler cannot run pods, or "".
 func (t *truth) unable(d *handler.Definition) string {
 	v, probed := t.verdictOf(d)
 	if !probed {
@@ -72,12 +72,12 @@ func (t *truth) unable(d *handler.Definition) string {
 	return v.failure
 }
 
-// gone is the Definition of a handler that only its pods remember.
+// gone returns the Definition of a handler that is no longer configured but still has pods.
 func (t *truth) gone(name string) *handler.Definition {
 	return cmp.Or(t.retired[name], &handler.Definition{Name: name, Origin: "no longer configured"})
 }
 
-// able is what configured handlers can do, by their names.
+// able returns the capabilities of configured handlers, by name.
 func (t *truth) able() map[string]capability.Table {
 	all := make(map[string]capability.Table, len(t.config.Runtimes))
 	for _, d := range t.config.Runtimes {
@@ -87,8 +87,8 @@ func (t *truth) able() map[string]capability.Table {
 	return all
 }
 
-// Candidates are the Definitions that new pods may come to get by a configuration: those
-// of all handlers, ready or not, and of their rollouts. Probes are about them.
+// Candidates returns all Definitions of a configuration that new pods may get: those of all
+// handlers, ready or not, and of their rollouts. These are the Definitions that are probed.
 func Candidates(c *config.Config) []*handler.Definition {
 	var all []*handler.Definition
 	for _, d := range c.Runtimes {
@@ -97,9 +97,8 @@ func Candidates(c *config.Config) []*handler.Definition {
 	return all
 }
 
-// note takes over what a probe found. One that failed keeps what was seen before.
-// What was found earlier than that is ignored, and so is a good look that was not as close
-// as the one that failed.
+// note records a probe result. After a failed probe the last observed Runtime stays. Older results
+// are ignored, as is a success that is less deep than the RunPod probe that failed before.
 func (t *truth) note(r result) {
 	digest := r.definition.Digest()
 	before, known := t.verdicts[digest]
@@ -109,7 +108,7 @@ func (t *truth) note(r result) {
 	t.verdicts[digest] = before.after(r, known)
 }
 
-// adopt makes c the configuration, and keeps the Definitions that it has not.
+// adopt sets the configuration and retires the Definitions that it no longer contains.
 func (t *truth) adopt(c *config.Config) {
 	stays, digests := definitions(c), map[string]bool{}
 	for _, d := range Candidates(c) {
@@ -129,7 +128,7 @@ func (t *truth) forget(live map[string]int) {
 	maps.DeleteFunc(t.retired, func(name string, _ *handler.Definition) bool { return live[name] == 0 })
 }
 
-// definitions are the handlers that can be probed, by name.
+// definitions returns the configured handlers that can be probed, by name.
 func definitions(c *config.Config) map[string]*handler.Definition {
 	all := map[string]*handler.Definition{}
 	for _, d := range c.Runtimes {
@@ -138,7 +137,7 @@ func definitions(c *config.Config) map[string]*handler.Definition {
 	return all
 }
 
-// due are the Definitions whose probes failed and are to be made again.
+// due returns the Definitions with failed probes that are due for a retry.
 func (t *truth) due(now time.Time) []*handler.Definition {
 	return slices.DeleteFunc(Candidates(t.config), func(d *handler.Definition) bool {
 		return !t.verdicts[d.Digest()].due(now, t.config.Handlers.ProbeInterval)

@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// doubtFor is how long a handler that was ready stays so although probes of it
-	// fail for what may pass.
-	doubtFor = 15 * time.Second
-	// longestRetry is the longest time between two looks at what failed.
+	// transientFor is how long a ready handler stays ready while its probes fail with transient errors.
+	transientFor = 15 * time.Second
+	// longestRetry is the longest time between two probes after a failure.
 	longestRetry = 8 * time.Second
 )
 
@@ -23,34 +22,33 @@ type result struct {
 	depth      probe.Depth
 	runtime    *probe.Runtime
 	err        error
-	// table is what the handler can do, if that was learned.
+	// table holds the handler's capabilities, if learned.
 	table   capability.Table
 	learned bool
 }
 
-// verdict is what probes found.
+// verdict is the accumulated result of a Definition's probes.
 type verdict struct {
 	at      time.Time
 	failure string
-	// doubt is a failure that does not count yet, because it may pass.
-	doubt string
-	// tries are the probes that failed since the last good one, the first at since.
+	// transient is a transient failure that does not count yet.
+	transient string
+	// tries counts the failed probes since the last success, the first at since.
 	tries int
 	since time.Time
-	// depth is how closely probes looked that failed since.
+	// depth is the deepest of these failed probes.
 	depth probe.Depth
-	// failed is the SHA256 of the program that the last probe failed of; empty if
-	// that is not known.
+	// failed is the SHA256 of the program in the last failed probe; empty if unknown.
 	failed string
-	// runtime is what the last good probe of this digest saw.
+	// runtime is the result of the last successful probe of this digest.
 	runtime *probe.Runtime
-	// table is what the handler can do, as of the last good probe that learned it.
+	// table holds the handler's capabilities from the last successful probe that checked them.
 	table   capability.Table
 	learned bool
 }
 
-// after is what follows from one more probe. known says that there was one before. A
-// probe that runs a pod because starts failed is not doubted. Pure.
+// after returns the verdict after one more probe; known is set if there was one before. A failed
+// self-check after failed starts counts at once, even if transient. Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
 		next := verdict{at: r.at, runtime: r.runtime, table: v.table, learned: v.learned}
@@ -61,25 +59,25 @@ func (v verdict) after(r result, known bool) verdict {
 	}
 	next := v
 	next.at, next.tries, next.depth = r.at, v.tries+1, max(v.depth, r.depth, probe.Ask)
-	next.failure, next.doubt, next.failed = "", "", ""
+	next.failure, next.transient, next.failed = "", "", ""
 	if v.tries == 0 {
 		next.since = r.at
 	}
 	if r.runtime != nil {
 		next.failed = r.runtime.SHA256
 	}
-	if known && v.failure == "" && r.depth != probe.RunPod && probe.Transient(r.err) && r.at.Sub(next.since) < doubtFor {
-		next.doubt = printable.Line(printable.Error(r.err))
+	if known && v.failure == "" && r.depth != probe.RunPod && probe.Transient(r.err) && r.at.Sub(next.since) < transientFor {
+		next.transient = printable.Line(printable.Error(r.err))
 		return next
 	}
 	next.failure = printable.Line(printable.Error(r.err))
-	// A table is of what ran last. What its pods keep to is a promise for the next.
+	// The table is from the last successful probe. Its pod checks do not hold for a later one.
 	next.table.Conforms = nil
 	return next
 }
 
-// due says whether what failed is to be looked at again: after 1, 2, 4 and then
-// every 8 seconds, or the interval if that is less and not 0. Pure.
+// due reports whether to retry a failed probe: after 1, 2, 4 and then every 8 seconds, or after
+// interval if that is less and not 0. Pure.
 func (v verdict) due(now time.Time, interval time.Duration) bool {
 	if v.tries == 0 {
 		return false

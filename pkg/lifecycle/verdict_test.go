@@ -48,9 +48,9 @@ func TestVerdictAfterProbes(t *testing.T) {
 		err error
 	}
 	for name, c := range map[string]struct {
-		probes         []one
-		failure, doubt bool
-		tries          int
+		probes             []one
+		failure, transient bool
+		tries              int
 	}{
 		"good":                                {[]one{{0, nil}}, false, false, 0},
 		"bad":                                 {[]one{{0, errLasting}}, true, false, 1},
@@ -76,7 +76,7 @@ func TestVerdictAfterProbes(t *testing.T) {
 			}
 			v = v.after(r, i > 0)
 		}
-		if (v.failure != "") != c.failure || (v.doubt != "") != c.doubt || v.tries != c.tries || (v.runtime == nil) != (c.probes[0].err != nil) {
+		if (v.failure != "") != c.failure || (v.transient != "") != c.transient || v.tries != c.tries || (v.runtime == nil) != (c.probes[0].err != nil) {
 			t.Errorf("%s: got %+v", name, v)
 		}
 	}
@@ -146,7 +146,7 @@ func TestAHandlerInDoubtStaysReady(t *testing.T) {
 		}
 		b.set(func() { b.failures["/r"] = errPassing })
 		pass(30 * time.Second)
-		pass(doubtFor + longestRetry)
+		pass(transientFor + longestRetry)
 		if b.phase("runc") != handler.NotReady || b.phase("crun") != handler.Ready {
 			t.Errorf("they are %s and %s", b.phase("runc"), b.phase("crun"))
 		}

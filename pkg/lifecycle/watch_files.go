@@ -15,32 +15,31 @@ import (
 )
 
 const (
-	// quiet is how long files must not change before they are read: whoever writes
-	// several, or one in several steps, is given time to finish.
+	// quiet is how long files must stay unchanged before they are read, so that an editor can
+	// finish several writes.
 	quiet = 100 * time.Millisecond
-	// longest is how long a stream of changes can put a reading off.
+	// longest is how long a stream of changes can delay a read.
 	longest = time.Second
 )
 
-// pollInterval is how often files are looked at whose changes the kernel does not
-// tell.
+// pollInterval is the polling interval for files without kernel events.
 const pollInterval = 2 * time.Second
 
 func (r *reloader) watchFiles() {
 	f := &files{
 		paths: r.loader.Paths, again: r.rewatch, polls: &r.polls, interval: pollInterval, log: log.G(r.life),
 		changed: r.filesChanged,
-		// It may be what was told already.
+		// Polling may find a change that an event already reported.
 		differs: func() { r.request(request{trigger: TriggerFiles, patient: true, silent: true}) },
 	}
 	var err error
 	if f.watcher, err = fsnotify.NewWatcher(); err != nil {
-		f.watcher = &fsnotify.Watcher{} // which tells nothing
+		f.watcher = &fsnotify.Watcher{} // never sends an event
 		f.unwatched(err)
 	}
 	f.add()
 	f.look()
-	// What changed between the reading of the configuration and this moment.
+	// Files may have changed since the configuration was read.
 	r.request(request{trigger: TriggerFiles, patient: true, silent: true})
 	r.work.Go(func() { f.run(r.life) })
 	r.work.Go(func() { f.poll(r.life) })
@@ -51,23 +50,23 @@ func (r *reloader) filesChanged() { r.request(request{trigger: TriggerFiles, pat
 type files struct {
 	watcher *fsnotify.Watcher
 	paths   func() []string
-	// changed is called after what the kernel told, and differs after what a look found.
+	// changed is called after events, and differs after a poll found a change.
 	changed, differs func()
-	// again says that the paths may be others now.
+	// again signals that the paths may have changed.
 	again <-chan struct{}
 	log   *log.Entry
 
-	// polls says that the kernel does not tell all changes.
+	// polls is set while the kernel does not report all changes.
 	polls    *atomic.Bool
 	interval time.Duration
-	// fresh says that there may be links which were not there before.
+	// fresh is set when there may be new symbolic links.
 	fresh atomic.Bool
-	// print and links are what the last look found.
+	// print and links are the results of the last look.
 	print string
 	links bool
 }
 
-// unwatched has files looked at every few seconds, and says so once.
+// unwatched falls back to polling, and logs that once.
 func (f *files) unwatched(err error) {
 	if f.polls.Swap(true) {
 		return
@@ -79,7 +78,7 @@ func (f *files) unwatched(err error) {
 // run waits for changes, and for quiet after them, until ctx ends.
 func (f *files) run(ctx context.Context) {
 	defer f.close()
-	var first time.Time // of the changes that are not told yet
+	var first time.Time // of the changes that are not reported yet
 	timer := time.NewTimer(0)
 	<-timer.C
 	defer timer.Stop()
@@ -98,7 +97,7 @@ func (f *files) run(ctx context.Context) {
 			f.changed()
 			continue
 		case err := <-f.watcher.Errors:
-			// Events were lost: what happened is not known.
+			// Events were lost, so the changes are unknown.
 			f.log.WithError(err).Warn("Lost change events of configuration files; reading all files again")
 		case e := <-f.watcher.Events:
 			if !relevant(e, f.paths()) {
@@ -121,16 +120,16 @@ func (f *files) close() {
 	}
 }
 
-// look says whether the files are others than at the last look.
+// look reports whether the files differ from the last look.
 func (f *files) look() (others bool) {
 	before := f.print
 	f.print, f.links = hostfiles.Fingerprint(f.paths())
 	return f.print != before
 }
 
-// poll looks at the files where the kernel does not tell, or where a link leads to
-// one: what is behind it may change without a word. The first look was made before,
-// so that what changes from then on is seen.
+// poll compares the files if the kernel does not report all changes, or if a path contains a
+// symbolic link: a change of its target may send no event. The first look was made before, so that
+// later changes are found.
 func (f *files) poll(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, f.interval, false, func(context.Context) (bool, error) {
 		if (f.fresh.Swap(false) || f.links || f.polls.Load()) && f.look() {
@@ -140,8 +139,8 @@ func (f *files) poll(ctx context.Context) {
 	})
 }
 
-// add watches what can be watched now. A directory that does not exist yet is
-// awaited in the nearest one that does.
+// add watches the directories that exist now. For a missing directory it watches the nearest
+// existing one above it.
 func (f *files) add() {
 	if f.watcher.Events == nil {
 		return
@@ -158,8 +157,8 @@ func (f *files) add() {
 	}
 }
 
-// watched are the directories to watch for changes of paths: each of them that
-// is a directory, and the nearest directory above it. Pure but for exists.
+// watched returns the directories to watch for changes of paths: each path that is a directory, and
+// the nearest existing directory above each path. Pure but for exists.
 func watched(paths []string, exists func(string) bool) []string {
 	var dirs []string
 	seen := map[string]bool{}
@@ -182,10 +181,9 @@ func watched(paths []string, exists func(string) bool) []string {
 	return dirs
 }
 
-// relevant says whether an event can change what is read from paths: it is about
-// one of them, about a directory above one, or about a file that counts in one.
-// Names that begin with two dots are how Kubernetes swaps the content of a
-// directory. Pure.
+// relevant reports whether an event can change the content of paths: it is about one of them, a
+// directory above one, or a file in one that counts. Kubernetes swaps the content of a directory
+// with names that begin with two dots. Pure.
 func relevant(e fsnotify.Event, paths []string) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
@@ -196,7 +194,7 @@ func relevant(e fsnotify.Event, paths []string) bool {
 		case e.Name == p, strings.HasPrefix(p, e.Name+"/"):
 			return true
 		case filepath.Dir(e.Name) == filepath.Clean(p):
-			// Other daemons read files of any name, editors' temporary ones begin with a dot.
+			// Other daemons read files of any name; temporary files of editors begin with a dot.
 			if strings.HasPrefix(base, "..") || !strings.HasPrefix(base, ".") {
 				return true
 			}

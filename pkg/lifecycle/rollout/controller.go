@@ -1,9 +1,8 @@
-// Package rollout decides about candidate binaries: which pods get a handler's
-// candidate, when too many of them fail, and what promote and abort do.
+// Package rollout controls candidate binaries: which pods get a handler's candidate, when too many
+// of them fail, and what promote and abort do.
 //
-// What follows from what is known is decided by the pure methods of a View. The
-// Host knows what is true, and puts Decisions in force. It imports this package,
-// never the other way round.
+// The pure methods of a View make the decisions. The Host holds the state and applies Decisions. It
+// imports this package, never the other way round.
 package rollout
 
 import (
@@ -22,39 +21,38 @@ import (
 // maxReason bounds a Decision's reason, in bytes: clients of the CRI read it.
 const maxReason = 256
 
-// Host knows what is true, and routes pods by it. Its methods may be called from
-// any goroutine.
+// Host holds the state of rollouts and routes pods by it. Its methods may be called from any
+// goroutine.
 type Host interface {
-	// View is what is known about the rollout of a handler. The error is of the class
-	// ErrNotFound.
+	// View returns the View of a handler's rollout. The error is of the class ErrNotFound.
 	View(name string) (View, error)
-	// Decide stores what decide makes of the View of the moment and puts it in force:
-	// both, or neither. Then it calls Keep.
+	// Decide passes the current View to decide, then stores and applies its Decision: both or
+	// neither. Then it calls Keep.
 	Decide(ctx context.Context, name string, decide func(View) (*Decision, error)) error
-	// Go has f run in the background, with a ctx that ends with the daemon. It says
-	// false, and does not, if that is stopping.
+	// Go runs f in the background with a ctx that ends with the daemon. While the daemon is
+	// stopping, it returns false and does not run f.
 	Go(f func(ctx context.Context)) bool
 }
 
-// Controller ends rollouts: when an operator wants it, or when too many pods fail.
+// Controller ends rollouts: on an operator's request, or when too many pods fail.
 type Controller struct {
 	host    Host
 	tallies tallies
 }
 
-// New makes the Controller of all rollouts of a Host.
+// New returns the Controller for all rollouts of a Host.
 func New(h Host) *Controller {
 	return &Controller{host: h, tallies: tallies{running: map[string]*tally{}}}
 }
 
-// Keep forgets the pods of rollouts that are over. view is called for handlers that
-// are configured, and for others.
+// Keep drops the tallies of rollouts that are over. view is also called for handlers that are not
+// configured.
 func (c *Controller) Keep(view func(name string) View) { c.tallies.keep(view) }
 
 // Began implements router.Outcomes.
 func (c *Controller) Began(name string, a handler.Attempt) { c.count(name, a, false) }
 
-// Failed implements router.Outcomes. It aborts a rollout of which too many pods fail.
+// Failed implements router.Outcomes. It aborts the rollout if too many of its pods fail.
 func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	one, next := c.count(name, a, true)
 	if one == nil || a.Definition.Binary != handler.BinaryCandidate {
@@ -79,8 +77,8 @@ func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	})
 }
 
-// count adds a pod to the tally of its handler's rollout. It returns nil if there is
-// none, or the pod is of another.
+// count adds a pod to the tally of its handler's rollout. It returns nil if the pod belongs to none
+// or to another one.
 func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally, *handler.Candidate) {
 	v, err := c.host.View(name)
 	if err != nil || a.Definition == nil || !v.open() {
@@ -103,17 +101,15 @@ func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally,
 	return one, v.Definition.Candidate
 }
 
-// Promote makes the candidate of a handler the binary of all its new pods, until
-// candidate is changed in or removed from the configuration, or becomes another program;
-// the configuration should by then name it as runtime_path. It survives restarts.
-// Pods that exist keep their binary.
+// Promote makes the candidate the binary of all the handler's new pods, until candidate is changed
+// in or removed from the configuration, or its program changes; the configuration should by then
+// name it as runtime_path. Promote survives restarts. Existing pods keep their binary.
 func (c *Controller) Promote(ctx context.Context, name string) error {
 	return c.operate(ctx, name, Promoted, "promoted by an operator")
 }
 
-// Abort ends the rollout of a handler's candidate: no new pods get it until candidate is
-// changed in the configuration, or becomes another program. It undoes Promote as
-// well, and survives restarts.
+// Abort ends the rollout of a handler's candidate: no new pods get it until candidate is changed in
+// the configuration, or its program changes. It also undoes Promote, and survives restarts.
 func (c *Controller) Abort(ctx context.Context, name, reason string) error {
 	if len(reason) > maxReason {
 		return fmt.Errorf("the reason has %d bytes; the limit is %d: %w", len(reason), maxReason, errdefs.ErrInvalidArgument)

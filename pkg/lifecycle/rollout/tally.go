@@ -9,13 +9,13 @@ import (
 const (
 	// window is how long a pod counts in a rollout.
 	window = 10 * time.Minute
-	// abortAfter is how many pods of the candidate must have failed before an abort.
+	// abortAfter is the number of failed candidate pods before an abort.
 	abortAfter = 3
-	// threshold is by how many percentage points their share must be higher.
+	// threshold is by how many percentage points the candidate's share of failures must be higher.
 	threshold = 20
 )
 
-// tallies remember the pods of handlers that have a rollout.
+// tallies count the pods of handlers with a rollout.
 type tallies struct {
 	mu      sync.Mutex
 	running map[string]*tally // by the handler's name
@@ -23,22 +23,21 @@ type tallies struct {
 
 type tally struct {
 	key key
-	// candidate are pods on that binary, stable the others of the handler.
+	// candidate are pods on the candidate's binary, stable the handler's other pods.
 	candidate, stable sample
-	// over says that an end was asked for.
+	// over is set once an abort was requested.
 	over bool
 }
 
 func newTally(k key) *tally { return &tally{key: k, candidate: newSample(), stable: newSample()} }
 
-// sample is pods, by what names them, with the time at which they first were begun
-// and first failed. A pod that is tried again is the same pod.
+// sample maps pods to the time of their first start and first failure. A retried pod counts once.
 type sample struct{ begun, failed map[string]time.Time }
 
 func newSample() sample { return sample{map[string]time.Time{}, map[string]time.Time{}} }
 
-// of is what is known of a rollout; mu is held. What was of another is forgotten, as
-// are pods of long ago.
+// of returns the tally of a rollout; mu is held. It drops the counts of another rollout and pods
+// older than window.
 func (t *tallies) of(name string, k key, now time.Time) *tally {
 	one := t.running[name]
 	switch {
@@ -54,7 +53,6 @@ func (t *tallies) of(name string, k key, now time.Time) *tally {
 	return one
 }
 
-// keep forgets the rollouts that are over.
 func (t *tallies) keep(view func(name string) View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -74,9 +72,9 @@ func first(pods map[string]time.Time, pod string, now time.Time) {
 	}
 }
 
-// exceeds says whether a rollout must be aborted: enough pods on the candidate failed,
-// and their share of those that tried it is, in percent, so much higher than that of
-// the handler's own binary. The latter is 0 unless enough pods tell it. Pure.
+// exceeds reports whether to abort a rollout: at least abortAfter candidate pods failed, and their
+// share of failures is threshold percentage points above the handler's own binary. The latter
+// counts as 0 with fewer than abortAfter pods. Pure.
 func (t *tally) exceeds() bool {
 	begun, failed := len(t.candidate.begun), len(t.candidate.failed)
 	usual, bad := len(t.stable.begun), len(t.stable.failed)

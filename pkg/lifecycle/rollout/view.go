@@ -13,35 +13,35 @@ import (
 	"github.com/berth-cri/berth/pkg/lifecycle/statefile"
 )
 
-// State is where the rollout of a candidate stands.
+// State is the state of a rollout.
 type State string
 
 const (
 	// Running gives the candidate to its share of new pods.
 	Running State = "running"
-	// NotReady gives it to none, because a probe of it failed.
+	// NotReady gives it to no pods, because a probe of it failed.
 	NotReady State = "not-ready"
-	// Aborted gives it to none, for good.
+	// Aborted gives it to no pods, for good.
 	Aborted State = "aborted"
-	// Promoted gives it to all.
+	// Promoted gives it to all new pods.
 	Promoted State = "promoted"
 )
 
-// NotProbedYet is the reason of a handler, or of a candidate, that nothing is known about.
+// NotProbedYet is the reason of a handler or candidate before its first probe.
 const NotProbedYet = "the runtime has not been probed yet"
 
-// Status is that of a handler's rollout.
+// Status is the status of a handler's rollout.
 type Status struct {
 	Path    string `json:"path"`
 	Percent int    `json:"percent"`
 	State   State  `json:"state"`
-	// Reason is why it is not running.
+	// Reason is why the rollout is not running.
 	Reason string `json:"reason,omitempty"`
-	// ByItself is set if too many pods failed: no operator ended it.
+	// ByItself is set if berth aborted the rollout because too many pods failed.
 	ByItself bool `json:"by_itself,omitempty"`
 }
 
-// Fault is why the candidate is not rolled out as configured, if no operator wanted that.
+// Fault returns why the candidate is not rolled out as configured; "" if an operator decided it.
 func (s *Status) Fault() string {
 	if s == nil || s.Reason == NotProbedYet || s.State != NotReady && !s.ByItself {
 		return ""
@@ -49,16 +49,16 @@ func (s *Status) Fault() string {
 	return s.Reason
 }
 
-// labelFailed is the label of a rollout that was aborted automatically. One that an
-// operator aborted needs no alert.
+// labelFailed is the label of a rollout that was aborted automatically. A rollout aborted by an
+// operator needs no alert.
 const labelFailed = "failed"
 
-// Labels are all that Label can return, but for the empty one.
+// Labels returns all non-empty values of Label.
 func Labels() []string {
 	return []string{string(Running), string(NotReady), labelFailed, string(Aborted), string(Promoted)}
 }
 
-// Label is the state in metrics; empty without a rollout.
+// Label returns the state for metrics; "" without a rollout.
 func (s *Status) Label() string {
 	switch {
 	case s == nil:
@@ -69,24 +69,23 @@ func (s *Status) Label() string {
 	return string(s.State)
 }
 
-// Decision is what became of a rollout. It holds as long as exactly that candidate,
-// with that share and those limits, is configured, and is the same program: the
-// files have the last word.
+// Decision is the end of a rollout. It holds while the configuration has exactly this candidate,
+// share and limits, and the program is the same: the files take precedence.
 type Decision struct {
 	State  State             `json:"state"`
 	Reason string            `json:"reason,omitempty"`
 	Since  time.Time         `json:"since"`
 	On     handler.Candidate `json:"on"`
-	// ByItself says that too many pods failed: no operator said so.
+	// ByItself is set if berth made the decision because too many pods failed.
 	ByItself bool `json:"by_itself,omitempty"`
-	// SHA256 is that of the program; empty if it was not known.
+	// SHA256 is the program's checksum; empty if unknown.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
 // Known implements statefile.Decision.
 func (d *Decision) Known() bool { return d != nil && (d.State == Aborted || d.State == Promoted) }
 
-// File is where Decisions are kept, in a directory which survives a reboot.
+// File returns the file for Decisions, in a directory that survives a reboot.
 func File(dir string) statefile.ByHandler[*Decision] {
 	return statefile.ByHandler[*Decision]{
 		Path:     filepath.Join(dir, "rollouts.json"),
@@ -94,37 +93,37 @@ func File(dir string) statefile.ByHandler[*Decision] {
 	}
 }
 
-// Probed is what probes found of a candidate.
+// Probed is the result of a candidate's probes.
 type Probed struct {
-	// Known is false until a probe has ended. Failure is why the last one failed, or empty.
+	// Known is false until a probe has finished. Failure is the reason of the last failed one, or
+	// empty.
 	Known   bool
 	Failure string
-	// SHA256 is that of the program that the last good probe saw, and FailedSHA256
-	// that of the one that the last probe failed of. Either is empty if it is not known.
+	// SHA256 is the checksum of the program in the last successful probe, FailedSHA256 in the last
+	// failed one. Either is empty if unknown.
 	SHA256, FailedSHA256 string
 }
 
-// View is what is known about the rollout of one handler at one moment. Its methods
-// decide what follows from that; all of them are pure.
+// View is a snapshot of one handler's rollout. Its methods decide what follows from it; all are
+// pure.
 type View struct {
-	// Definition is the handler's, nil if it has none that can be used.
+	// Definition is the handler's; nil if it has no usable one.
 	Definition *handler.Definition
-	// Decision is the last one about the handler, nil if there is none. It may be
-	// about another rollout.
+	// Decision is the handler's last one, or nil. It may belong to an earlier rollout.
 	Decision *Decision
 	// Probed is about the candidate.
 	Probed Probed
 }
 
-// key tells one rollout of a handler from another.
+// key identifies one of a handler's rollouts.
 type key struct {
-	// digest is that of the Definition of pods on the candidate.
+	// digest is the digest of the candidate's Definition.
 	digest string
-	// sha256 is the candidate's, empty while it is not known.
+	// sha256 is the candidate's checksum, empty while unknown.
 	sha256 string
 }
 
-// Definitions are d and, if it has a candidate, the Definition of pods on that.
+// Definitions returns d and, if it has a candidate, the candidate's Definition.
 func Definitions(d *handler.Definition) []*handler.Definition {
 	if d.Candidate == nil {
 		return []*handler.Definition{d}
@@ -134,12 +133,12 @@ func Definitions(d *handler.Definition) []*handler.Definition {
 
 func (v View) configured() bool { return v.Definition != nil && v.Definition.Candidate != nil }
 
-// key is that of a rollout that is configured.
+// key returns the key of the configured rollout.
 func (v View) key() key {
 	return key{digest: v.Definition.WithCandidate().Digest(), sha256: v.Probed.SHA256}
 }
 
-// decided is the Decision that holds, or nil.
+// decided returns the Decision that holds, or nil.
 func (v View) decided() *Decision {
 	r := v.Decision
 	if r == nil || !v.configured() || r.On != *v.Definition.Candidate || !mayBe(r.SHA256, v.Probed.SHA256) {
@@ -148,14 +147,13 @@ func (v View) decided() *Decision {
 	return r
 }
 
-// open says that there is a rollout, and that nothing was decided about it.
+// open reports whether there is a rollout without a decision.
 func (v View) open() bool { return v.configured() && v.decided() == nil }
 
-// mayBe says whether two programs can be the same; one that is not known can be any.
+// mayBe reports whether two checksums can be of the same program; an empty one is unknown.
 func mayBe(a, b string) bool { return a == b || a == "" || b == "" }
 
-// Routes is the Definition that new pods get, and the candidate that a share of
-// them gets instead, or nil.
+// Routes returns the Definition for new pods, and the candidate for its share of them, or nil.
 func (v View) Routes() (main, candidate *handler.Definition) {
 	if !v.configured() {
 		return v.Definition, nil
@@ -170,14 +168,14 @@ func (v View) Routes() (main, candidate *handler.Definition) {
 	return v.Definition, candidate
 }
 
-// Status tells where the rollout stands; nil if there is none.
+// Status returns the rollout's status, or nil without a rollout.
 func (v View) Status() *Status {
 	if !v.configured() {
 		return nil
 	}
 	s := &Status{Path: v.Definition.Candidate.Path, Percent: v.Definition.Candidate.Percent, State: Running}
-	// What was said of a program is no word about another in its place; if that
-	// goes again, the word counts.
+	// An abort applies to one program only. It is ignored while another one is at the candidate's
+	// path.
 	if r := v.decided(); r != nil && (r.State != Aborted || mayBe(r.SHA256, v.Probed.FailedSHA256)) {
 		s.State, s.Reason, s.ByItself = r.State, r.Reason, r.ByItself
 		return s
@@ -191,7 +189,7 @@ func (v View) Status() *Status {
 	return s
 }
 
-// decidable says why an operator cannot promote or abort, or nothing.
+// decidable returns an error if an operator cannot promote or abort.
 func (v View) decidable(name string) error {
 	if d := v.Definition; d != nil && d.Type == handler.CRI {
 		return fmt.Errorf("handler %q belongs to another daemon, so berth cannot roll out its binary; configure a second handler for the new one: %w", name, errdefs.ErrFailedPrecondition)
@@ -202,16 +200,16 @@ func (v View) decidable(name string) error {
 	return nil
 }
 
-// end is the wish to promote or abort.
+// end is a request to promote or abort.
 type end struct {
 	state  State
 	reason string
 	on     handler.Candidate
-	// of is the rollout of which too many pods failed; nil if an operator said so.
+	// of is the rollout with too many failed pods; nil for an operator's request.
 	of *key
 }
 
-// decide is the Decision that follows from a wish, or why it cannot be granted.
+// decide returns the Decision for a request, or the reason why it is rejected.
 func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
 	if !v.configured() || *v.Definition.Candidate != e.on || e.of != nil && !mayBe(e.of.sha256, v.Probed.SHA256) {
 		return nil, fmt.Errorf("the configuration of handler %q changed during this call; check it and try again: %w", name, errdefs.ErrFailedPrecondition)
@@ -234,8 +232,9 @@ func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
 	return &Decision{State: e.state, Reason: e.reason, Since: now, On: e.on, ByItself: e.of != nil, SHA256: v.Probed.SHA256}, nil
 }
 
-// Outdated are the handlers, sorted, whose Decisions are on rollouts that are no
-// more. A handler may have its rollout still if there are files that cannot be used. Pure.
+// Outdated returns the sorted names of handlers with a Decision on a rollout that no longer exists.
+// If unusable is set, a handler without a Definition keeps its Decision: it may be in an unreadable
+// file. Pure.
 func Outdated(decisions map[string]*Decision, view func(name string) View, unusable bool) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(decisions)) {

@@ -1,4 +1,4 @@
-// Package statefile keeps small state as JSON in files that survive a power cut.
+// Package statefile stores small state as JSON in files that survive a power cut.
 package statefile
 
 import (
@@ -12,17 +12,16 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// Decision is what was decided about a handler.
+// Decision is a stored decision about a handler.
 type Decision interface {
-	// Known reports whether it is of a kind that this berth has.
+	// Known reports whether this version of berth supports its kind.
 	Known() bool
 }
 
-// ByHandler is a file with a decision about each of some handlers. One goroutine at a time
-// may use it.
+// ByHandler is a file with decisions, by handler. Only one goroutine at a time may use it.
 type ByHandler[D Decision] struct {
 	Path string
-	// Unusable is the error of a file that cannot be used, with what to do about it.
+	// Unusable is the error for an unreadable file, with the action for the operator.
 	Unusable string
 }
 
@@ -32,8 +31,8 @@ type byHandler[D Decision] struct {
 	Handlers map[string]D `json:"handlers"`
 }
 
-// Read returns the decisions of an earlier daemon by the handlers' names. A file that cannot
-// be used is an error, and no decisions.
+// Read returns the stored decisions by handler name. If the file is unreadable, it returns an error
+// and an empty map.
 func (f ByHandler[D]) Read() (map[string]D, error) {
 	var s byHandler[D]
 	if err := Read(f.Path, byHandlerFormat, &s); err != nil {
@@ -48,12 +47,12 @@ func (f ByHandler[D]) Read() (map[string]D, error) {
 	return known, nil
 }
 
-// Write replaces the file by one that survives a power cut.
+// Write replaces the file durably.
 func (f ByHandler[D]) Write(decisions map[string]D) error {
 	return Write(f.Path, byHandlerFormat, byHandler[D]{decisions})
 }
 
-// Read fills v from a file. One that does not exist leaves v as it is.
+// Read fills v from a file. If the file does not exist, v is unchanged.
 func Read(path string, format int, v any) error {
 	err := record.Read(path, format, v)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +61,7 @@ func Read(path string, format int, v any) error {
 	return err
 }
 
-// Write replaces a file by one that holds v. The directory is made if it is missing.
+// Write replaces a file durably with v, and creates the directory if it is missing.
 func Write(path string, format int, v any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return err

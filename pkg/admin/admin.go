@@ -1,7 +1,7 @@
-// Package admin serves the management API (proto/berth/admin/v1): what an operator
-// asks and tells a running daemon. It knows nothing by itself: handlers and
-// reloads are the life cycle's, pods the router's, and keys the configuration's.
-// The one thing it owns are the drop-ins that it writes.
+// Package admin serves the management API (proto/berth/admin/v1), by which an operator inspects and
+// controls a running daemon. It holds no state of its own: handlers and reloads belong to the
+// lifecycle, pods to the router, and keys to the configuration. It owns only the drop-ins that it
+// writes.
 package admin
 
 import (
@@ -20,25 +20,23 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// service is the management API. Its methods may be called at any time from any
-// goroutine.
+// service implements the management API. Its methods may be called at any time from any goroutine.
 type service struct {
 	adminv1.UnimplementedAdminServer
 
 	o       Options
 	started time.Time
 	dropIns dropIns
-	// mu is held from before a drop-in is read until its change is in force or
-	// rolled back.
+	// mu is held from before a drop-in is read until its change is applied or rolled back.
 	mu sync.Mutex
 }
 
-// Register serves the API on r, which must have been made with ServerOptions.
+// Register registers the API on r, which must have been made with ServerOptions.
 func Register(r grpc.ServiceRegistrar, o Options) {
 	adminv1.RegisterAdminServer(r, &service{o: o, started: time.Now(), dropIns: dropIns{dir: o.DropIns, vendor: o.Vendor}})
 }
 
-// Lifecycle knows and changes handlers. Errors are of a containerd/errdefs class.
+// Lifecycle reads and changes handlers. Errors are of a containerd/errdefs class.
 type Lifecycle interface {
 	Current() lifecycle.Current
 	Handlers() []lifecycle.Handler
@@ -53,38 +51,37 @@ type Lifecycle interface {
 	Changes(handler string) ([]lifecycle.Change, error)
 }
 
-// Rollouts decides on candidates of handlers. Errors are of a containerd/errdefs class.
+// Rollouts promotes and aborts candidates. Errors are of a containerd/errdefs class.
 type Rollouts interface {
 	Promote(ctx context.Context, name string) error
 	Abort(ctx context.Context, name, reason string) error
 }
 
-// Pods knows the sandboxes of all backends.
+// Pods reads the sandboxes of all backends.
 type Pods interface {
-	// List returns them all, in no order. It is of the class ErrUnavailable until
-	// they are known.
+	// List returns all pods, unordered. The error is of the class ErrUnavailable before they are
+	// recovered.
 	List(ctx context.Context) ([]Pod, error)
-	// Find returns where the sandbox or container with that id, or with an id
-	// that begins so, is. The class is ErrNotFound, or ErrInvalidArgument for a
-	// beginning of several.
+	// Find returns the place of the sandbox or container with that id or unique id prefix. The
+	// error is of the class ErrNotFound, or ErrInvalidArgument for an ambiguous prefix.
 	Find(id string) (Place, error)
-	// Installed returns the programs that a new pod of a Definition would keep: the
-	// handler's, then the one that a shim drives. None if the backend does not say.
+	// Installed returns the programs that a new pod of a Definition would keep: the handler's, then
+	// the one that its shim runs. Empty if the backend does not report them.
 	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
 }
 
-// Files reads the configuration on disk, strictly, and puts nothing in force.
+// Files reads the configuration on disk, strictly, without applying it.
 type Files interface {
 	Read(ctx context.Context) (*config.Config, error)
-	// Check returns why the files would be refused if the drop-in file, an absolute
-	// path, had that text, or were not there if it is nil.
+	// Check returns why the files would be rejected with this text in the drop-in file, an absolute
+	// path, or without the file if text is nil.
 	Check(ctx context.Context, file string, text []byte) error
 }
 
 // Pod is a pod sandbox.
 type Pod struct {
 	ID, Namespace, Name, UID string
-	// Handler is the name of the Definition that it was created with.
+	// Handler is the name of the Definition at the pod's creation.
 	Handler    string
 	Ready      bool
 	Created    time.Time
@@ -92,55 +89,55 @@ type Pod struct {
 	Pin        Pin
 }
 
-// Pin is what a pod was created with and keeps.
+// Pin holds the Definition and binaries that a pod keeps from its creation.
 type Pin struct {
-	// Definition is nil if the backend does not say.
+	// Definition is nil if the backend does not report it.
 	Definition *handler.Definition
-	// Generation is 0 if the backend does not say.
+	// Generation is 0 if the backend does not report it.
 	Generation uint64
-	// Binaries are empty if the backend does not say.
+	// Binaries are empty if the backend does not report them.
 	Binaries []handler.OwnedBinary
 }
 
-// Place is whose a sandbox or container is.
+// Place is the location of a sandbox or container.
 type Place struct {
-	// Container is empty if the id is a sandbox's.
+	// Container is empty for the id of a sandbox.
 	Sandbox, Container string
 	Handler, Backend   string
 }
 
-// Options are what the service needs. All are required but those that say otherwise.
+// Options configure the service. Fields are required unless their comment allows nil or empty.
 type Options struct {
 	Lifecycle Lifecycle
 	Rollouts  Rollouts
 	Pods      Pods
 	Files     Files
-	// DropIns is the directory where handlers are written to, an absolute path.
+	// DropIns is the absolute path of the directory for handlers.
 	DropIns string
-	// Vendor is the directory whose files one of the same name in DropIns
-	// replaces; may be empty.
+	// Vendor is the directory of files that a drop-in of the same name would replace; may be empty.
 	Vendor string
 
 	// Version and Revision are the daemon's; Revision may be empty.
 	Version, Revision string
-	// CRISocket and AdminSocket are the paths that are served.
+	// CRISocket and AdminSocket are the paths of the served sockets.
 	CRISocket, AdminSocket string
-	// Recovering is whether pods of an earlier daemon are still being taken over.
+	// Recovering reports whether pods of an earlier daemon are still being recovered.
 	Recovering func() bool
-	// Faults are what an operator should mend beside handlers and files, a line each.
+	// Faults returns problems outside handlers and files for an operator to fix, a line each.
 	Faults func() []string
-	// Unresponsive are supervisors and shims that do not answer, a line each.
+	// Unresponsive returns the unresponsive supervisors and shims, a line each.
 	Unresponsive func(ctx context.Context) []string
-	// Overheads knows what pods use beyond their containers.
+	// Overheads measures the resources of pods outside their containers.
 	Overheads *overhead.Meter
-	// Failures is what a handler's runtime wrote when it last could not start a container.
+	// Failures returns the output of a handler's runtime at its last failure to start a container.
 	Failures func(handler string) string
-	// Starts knows how pods came up.
+	// Starts holds the recent pod starts.
 	Starts *observe.Starts
 	// Images are those of the embedded backend; may be nil.
 	Images Images
-	// CheckpointsDir is the parent of checkpoints of pods that are written without a directory.
+	// CheckpointsDir is the parent directory for pod checkpoints that are requested without a
+	// directory.
 	CheckpointsDir string
-	// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
+	// CheckpointsInUse returns the checkpoint directories that restored pods still read.
 	CheckpointsInUse func() []string
 }

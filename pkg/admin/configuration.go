@@ -21,13 +21,13 @@ func (s *service) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*admi
 	}
 	o, err := s.o.Lifecycle.Reload(ctx, lifecycle.TriggerAdmin)
 	if err != nil && o.Error == nil {
-		return nil, err // the reload itself was not made
+		return nil, err // the reload did not run
 	}
 	resp := &adminv1.ReloadResponse{
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
 		Changes: changes(o), NeedsRestart: each(o.Diff.Pending, config.Change.String),
 	}
-	// What is so now, whoever brought it: a watcher of files may have been first.
+	// These are the handlers now: the file watcher may have applied the change first.
 	for _, h := range s.o.Lifecycle.Handlers() {
 		if h.Configured && h.State.Phase == handler.NotReady {
 			resp.NotReady = append(resp.NotReady, h.Definition.Name)

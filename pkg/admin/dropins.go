@@ -16,20 +16,19 @@ import (
 	"github.com/berth-cri/berth/pkg/config/dropin"
 )
 
-// mark is how each file begins that this package wrote. Only those are changed
-// and removed by it.
+// mark begins each file written by this package. The package changes and removes only those.
 const mark = "Written by berth's management API"
 
-// dropIns are the files that handlers are registered by, one for each.
+// dropIns are the files of registered handlers, one for each.
 type dropIns struct{ dir, vendor string }
 
-// file is where a handler is written to.
+// file returns the path of a handler's drop-in.
 func (d dropIns) file(name string) string { return filepath.Join(d.dir, base(name)) }
 
 func base(name string) string { return "50-" + name + ".toml" }
 
-// wrote says whether the handler of that name, which comes from origin
-// (file:line), is one of ours.
+// wrote reports whether this package wrote the file of the handler, which comes from origin
+// (file:line).
 func (d dropIns) wrote(name, origin string) bool {
 	file := d.file(name)
 	if !strings.HasPrefix(origin, file+":") {
@@ -39,8 +38,8 @@ func (d dropIns) wrote(name, origin string) bool {
 	return err == nil
 }
 
-// read returns the text of a handler's file if it is ours. The class is
-// ErrFailedPrecondition if it is not, and ErrNotFound if there is none.
+// read returns the text of a handler's drop-in. The error is of the class ErrFailedPrecondition if
+// another program wrote the file, and ErrNotFound if it does not exist.
 func (d dropIns) read(name string) ([]byte, error) {
 	file := d.file(name)
 	text, err := os.ReadFile(file)
@@ -55,7 +54,7 @@ func (d dropIns) read(name string) ([]byte, error) {
 	return text, nil
 }
 
-// settings are the keys that a handler's file has.
+// settings returns the keys in a handler's file.
 func (d dropIns) settings(name string) ([]dropin.Setting, error) {
 	text, err := d.read(name)
 	if err != nil {
@@ -68,8 +67,7 @@ func (d dropIns) settings(name string) ([]dropin.Setting, error) {
 	return settings, nil
 }
 
-// free says whether a new file may be made: neither it nor one of the same name
-// that it would replace exists.
+// free returns an error if the new file, or one of the same name that it would replace, exists.
 func (d dropIns) free(name string) error {
 	for _, dir := range []string{d.dir, d.vendor} {
 		if dir == "" {
@@ -87,15 +85,15 @@ func (d dropIns) free(name string) error {
 	return nil
 }
 
-// text is what a file has that a user writes now.
+// text returns the content of a drop-in that a user writes now.
 func (d dropIns) text(name string, uid uint32, settings []dropin.Setting) ([]byte, error) {
 	header := fmt.Sprintf("%s for user %d, %s.\nChange it by \"berth handler edit %s\", remove it by \"berth handler rm %s\".",
 		mark, uid, time.Now().UTC().Format(time.RFC3339), name, name)
 	return dropin.Write(header, name, settings)
 }
 
-// place makes or replaces a file, so that it is whole or not there whatever happens; nil
-// removes it for good. The loader passes over names that begin with a dot.
+// place creates or replaces a file atomically; nil text removes it durably. The loader ignores
+// names that begin with a dot.
 func (d dropIns) place(name string, text []byte) error {
 	if text == nil {
 		return errors.Join(atomicfile.Remove(d.file(name)), atomicfile.SyncDir(d.dir))

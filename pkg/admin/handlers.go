@@ -27,7 +27,7 @@ func (s *service) ListHandlers(context.Context, *adminv1.ListHandlersRequest) (*
 func (s *service) WatchHandlers(_ *adminv1.WatchHandlersRequest, to adminv1.Admin_WatchHandlersServer) error {
 	events := s.o.Lifecycle.Watch(to.Context())
 	for {
-		// The generation is read first: a list may be newer than it says, never older.
+		// The generation is read first: the list may be newer than its generation, never older.
 		generation := s.o.Lifecycle.Current().Generation
 		if err := to.Send(&adminv1.WatchHandlersResponse{Handlers: each(s.o.Lifecycle.Handlers(), s.message), Generation: generation}); err != nil {
 			return err
@@ -75,7 +75,7 @@ func (s *service) GetHandler(ctx context.Context, req *adminv1.GetHandlerRequest
 	return resp, nil
 }
 
-// changed is the message of a handler after a change that returned err.
+// changed returns the message of a handler after a change that returned err.
 func (s *service) changed(name string, err error) (*adminv1.Handler, error) {
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func stateOf(p handler.Phase) adminv1.State {
 	return adminv1.State_STATE_UNSPECIFIED
 }
 
-// stamp is nil for the zero time.
+// stamp returns nil for the zero time.
 func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -136,9 +136,9 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // it is bounded here
+func count(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // bounded here
 
-// each is what f makes of all items, in their order.
+// each applies f to all items, in their order.
 func each[A, B any](items []A, f func(A) B) []B {
 	all := make([]B, len(items))
 	for i, item := range items {
@@ -159,7 +159,7 @@ func binaryOf(path string, rt *probe.Runtime) *adminv1.Binary {
 	return b
 }
 
-// document is what the runtime's "features" printed, or empty.
+// document returns the output of the runtime's "features" command, or "".
 func document(rt *probe.Runtime) string {
 	if rt == nil || rt.Features == nil {
 		return ""
@@ -168,7 +168,7 @@ func document(rt *probe.Runtime) string {
 	return string(text)
 }
 
-// capabilities are what a handler can do; nil if nothing is known.
+// capabilities returns a handler's capabilities; nil if none are known.
 func capabilities(t capability.Table) *adminv1.Capabilities {
 	if t.Empty() {
 		return nil

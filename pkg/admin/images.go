@@ -17,21 +17,20 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Images are those of the embedded backend.
+// Images is the image store of the embedded backend.
 type Images interface {
-	// Underway are the pulls and imports that have not ended, the oldest first.
+	// Underway returns the running pulls and imports, oldest first.
 	Underway(ctx context.Context) []progress.Underway
-	// Export writes images, by name or id, as one archive.
+	// Export writes images, by name or id, into one archive.
 	Export(ctx context.Context, to io.Writer, images []string) error
-	// ImportFor reads an archive for a handler, and returns the names of its images: those
-	// that are there, after an error too.
+	// ImportFor imports an archive for a handler, and returns the names of the imported images,
+	// also with an error.
 	ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error)
 }
 
-// archivePart is how much of an archive is in a message, in bytes.
+// archivePart is the size of an archive's part in one message, in bytes.
 const archivePart = 1 << 20
 
-// images are those of the embedded backend.
 func (s *service) images() (Images, error) {
 	if s.o.Images == nil {
 		return nil, fmt.Errorf("this daemon has no images of its own: %w", errdefs.ErrNotImplemented)
@@ -70,14 +69,14 @@ func (s *service) ExportImages(req *adminv1.ExportImagesRequest, to adminv1.Admi
 	return w.Flush()
 }
 
-// archiveSender sends what is written to it.
+// archiveSender is a Writer onto the stream.
 type archiveSender struct {
 	to adminv1.Admin_ExportImagesServer
 }
 
 func (s archiveSender) Write(p []byte) (n int, err error) {
 	for part := range slices.Chunk(p, archivePart) {
-		// gRPC may keep the message for a while.
+		// gRPC may keep the message after Send returns.
 		if err := s.to.Send(&adminv1.ExportImagesResponse{Data: bytes.Clone(part)}); err != nil {
 			return n, err
 		}
@@ -112,7 +111,7 @@ func (s *service) ImportImages(from adminv1.Admin_ImportImagesServer) error {
 	return from.SendAndClose(&adminv1.ImportImagesResponse{Names: names})
 }
 
-// archiveReceiver reads what is sent.
+// archiveReceiver is a Reader from the stream.
 type archiveReceiver struct {
 	from adminv1.Admin_ImportImagesServer
 	rest []byte

@@ -21,8 +21,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// ServerOptions make a server tell who calls, refuse everybody but root and its
-// own user, and answer with gRPC codes.
+// ServerOptions make a server identify callers, reject all users but root and its own, and answer
+// with gRPC codes.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(unixCredentials{}),
@@ -43,13 +43,13 @@ func stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc
 	return guarded(s.Context(), info.FullMethod, nil, func() error { return next(srv, s) })
 }
 
-// reading are the calls that change nothing, and so are not logged.
+// reading reports whether a call only reads, so that it is not logged.
 func reading(rpc string) bool {
 	return slices.ContainsFunc([]string{"Get", "List", "Watch", "Where"}, func(verb string) bool { return strings.HasPrefix(rpc, verb) })
 }
 
-// guarded makes a call if its caller may, and logs it. Changes of handlers are logged by
-// pkg/lifecycle, with what they changed.
+// guarded authorizes, runs and logs a call. Changes of handlers are logged by pkg/lifecycle, with
+// their details.
 func guarded(ctx context.Context, method string, req any, call func() error) (err error) {
 	rpc := path.Base(method)
 	who, known := callerOf(ctx)
@@ -77,8 +77,7 @@ func guarded(ctx context.Context, method string, req any, call func() error) (er
 	return err
 }
 
-// toStatus gives an error its code. Mistakes of the configuration come with all
-// their parts.
+// toStatus sets an error's gRPC code. Mistakes of the configuration are attached as details.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -101,8 +100,7 @@ func toStatus(ctx context.Context, err error) error {
 	return grpcstatus.New(code, printable.Error(err)).Err()
 }
 
-// readable is an error whose text prints. Mistakes of a configuration have a line
-// each.
+// readable makes an error's text printable, with one line for each mistake of a configuration.
 func readable(err error) error {
 	if err == nil {
 		return nil
@@ -119,5 +117,5 @@ func problemMessage(p config.Problem) *adminv1.Problem {
 	}
 }
 
-// plainProblem is one that has come down to a line.
+// plainProblem returns a problem that is only known as a line.
 func plainProblem(line string) *adminv1.Problem { return &adminv1.Problem{Message: line} }

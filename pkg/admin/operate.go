@@ -43,8 +43,8 @@ func (s *service) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv
 	return &adminv1.ProbeResponse{Handler: s.message(h)}, nil
 }
 
-// drainLook is the time between looks at what pods are left. They end when the
-// cluster says so, which takes seconds.
+// drainLook is the time between counts of the remaining pods. The cluster takes seconds to evict
+// them.
 const drainLook = 200 * time.Millisecond
 
 func (s *service) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
@@ -76,7 +76,7 @@ func (s *service) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer)
 	}
 }
 
-// left counts the pods of a handler, which may be gone with the last of them.
+// left counts the pods of a handler. A removed handler disappears with its last pod.
 func (s *service) left(name string) (int, error) {
 	h, err := s.o.Lifecycle.Handler(name)
 	if errdefs.IsNotFound(err) {
@@ -85,11 +85,11 @@ func (s *service) left(name string) (int, error) {
 	return h.LivePods, err
 }
 
-// maxNames is how many pods a report names.
+// maxNames bounds the pod names in a report.
 const maxNames = 10
 
-// names are some of the pods of a handler, the oldest first. That they cannot be
-// told is no reason to end a report.
+// names returns up to maxNames pods of a handler, oldest first. If they cannot be listed, the
+// report continues without them.
 func (s *service) names(ctx context.Context, handler string, left int) []string {
 	if left == 0 {
 		return nil

@@ -12,8 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// caller is the process at the other end of the socket, as the kernel saw it
-// when it connected.
+// caller is the process at the other end of the socket, as recorded by the kernel at connect.
 type caller struct {
 	credentials.CommonAuthInfo
 	uid uint32
@@ -31,7 +30,7 @@ func callerOf(ctx context.Context) (caller, bool) {
 	return c, ok
 }
 
-// userOf names the user whose call has ctx, as in "uid 0".
+// userOf returns the calling user, as in "uid 0".
 func userOf(ctx context.Context) string {
 	c, known := callerOf(ctx)
 	if !known {
@@ -40,7 +39,7 @@ func userOf(ctx context.Context) string {
 	return fmt.Sprintf("uid %d", c.uid)
 }
 
-// unixCredentials take the caller's identity from the kernel.
+// unixCredentials get the caller's identity from the kernel.
 type unixCredentials struct{}
 
 func (unixCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -82,4 +81,4 @@ func (c unixCredentials) Clone() credentials.TransportCredentials { return c }
 
 func (unixCredentials) OverrideServerName(string) error { return nil }
 
-var self = uint32(os.Geteuid()) //nolint:gosec // a user id is no negative number on Linux
+var self = uint32(os.Geteuid()) //nolint:gosec // a user id is never negative on Linux

@@ -66,12 +66,12 @@ func podMessage(p Pod, current offers) *adminv1.Pod {
 	}
 }
 
-// pinMessage is nil for a pod of a backend that does not tell.
+// pinMessage returns nil for a pod without a reported Definition.
 func pinMessage(p Pin, current offers) *adminv1.Pin {
 	if p.Definition == nil {
 		return nil
 	}
-	reason := current.lack(p)
+	reason := current.outdated(p)
 	m := &adminv1.Pin{Digest: p.Definition.Digest(), Generation: p.Generation, Outdated: reason != "", OutdatedReason: reason, Snapshotter: p.Definition.Snapshotter}
 	for _, b := range p.Binaries {
 		m.Binaries = append(m.Binaries, &adminv1.Binary{Path: b.Path, Runs: b.Runs, Digest: b.SHA256, Version: b.Version})
@@ -79,22 +79,22 @@ func pinMessage(p Pin, current offers) *adminv1.Pin {
 	return m
 }
 
-// installedPatience bounds the look at what is installed. It takes no time unless
-// a program is new or cannot be read.
+// installedPatience bounds the check of installed programs. It is fast unless a program is new or
+// unreadable.
 const installedPatience = 3 * time.Second
 
-// offer is what a new pod of a handler may get: a Definition, and the programs that
-// are installed for it, or none if they are not known.
+// offer is what a new pod of a handler may get: a Definition and its installed programs, empty if
+// unknown.
 type offer struct {
 	definition *handler.Definition
 	digest     string
 	programs   []handler.OwnedBinary
 }
 
-// offers are by the handler's name. There are two during a rollout.
+// offers are keyed by handler name. A handler has two during a rollout.
 type offers map[string][]*offer
 
-// offers finds out what new pods of the handlers of these pods would get.
+// offers returns what new pods of these pods' handlers would get.
 func (s *service) offers(ctx context.Context, of []Pod) offers {
 	// Only pods with the same Definition can differ by their programs.
 	wanted := map[string]bool{}
@@ -118,13 +118,13 @@ func (s *service) offers(ctx context.Context, of []Pod) offers {
 			all[name] = append(all[name], &offer{definition: tried, digest: tried.Digest()})
 		}
 		if h.ProbeError != "" {
-			continue // a new pod gets nothing that could be compared
+			continue // no programs to compare: the probe failed
 		}
 		for _, o := range all[name] {
 			if wanted[o.digest] {
 				asked.Go(func() {
-					// They stay unknown if this fails: the handler's state has why, as soon as it
-					// is more than a moment.
+					// After an error the programs stay unknown: the handler's next probe reports a
+					// lasting cause.
 					if programs, err := s.o.Pods.Installed(ctx, o.definition); err == nil {
 						o.programs = programs
 					}
@@ -136,8 +136,8 @@ func (s *service) offers(ctx context.Context, of []Pod) offers {
 	return all
 }
 
-// lack is what new pods get that a pod has not; empty if nothing. Pure.
-func (all offers) lack(p Pin) string {
+// outdated returns why a pod differs from a new one; "" if it does not. Pure.
+func (all offers) outdated(p Pin) string {
 	current, digest := all[p.Definition.Name], p.Definition.Digest()
 	if len(current) == 0 {
 		return "the handler is no longer configured"

@@ -20,8 +20,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// reloadTimeout bounds the wait for a reload whose files are ours. It goes on
-// when the caller leaves: half of a change must not stay.
+// reloadTimeout bounds the reload after a drop-in was written. It continues if the caller
+// disconnects: a change must be completed or rolled back.
 const reloadTimeout = 2 * time.Minute
 
 func (s *service) RegisterHandler(ctx context.Context, req *adminv1.RegisterHandlerRequest) (*adminv1.RegisterHandlerResponse, error) {
@@ -54,16 +54,16 @@ func (s *service) register(ctx context.Context, name string, settings []dropin.S
 	return s.put(ctx, name, text, nil)
 }
 
-// probed is a handler whose probe has ended: on a busy node it takes longer than a reload waits.
-// mu is not held meanwhile: a runtime that hangs delays no other registration.
+// probed waits until a new handler's probe has finished: on a busy node it takes longer than a
+// reload waits. mu is not held meanwhile: a hanging runtime delays no other registration.
 func (s *service) probed(ctx context.Context, name string) (*adminv1.Handler, error) {
 	if h, err := s.o.Lifecycle.Handler(name); err == nil && h.State.Reason == rollout.NotProbedYet {
-		_, _ = s.o.Lifecycle.Probe(ctx, name, probe.Ask) // what it finds is the handler's state
+		_, _ = s.o.Lifecycle.Probe(ctx, name, probe.Ask) // the result is in the handler's state
 	}
 	return s.changed(name, nil)
 }
 
-// discovered says whether no file has the handler. One that a file has replaces it.
+// discovered reports whether the handler is in no file. A file with the handler replaces it.
 func discovered(h lifecycle.Handler) bool {
 	return strings.HasPrefix(h.Definition.Origin, "discovered ")
 }
@@ -80,7 +80,7 @@ func (s *service) UpdateHandler(ctx context.Context, req *adminv1.UpdateHandlerR
 func (s *service) update(ctx context.Context, name string, req *adminv1.UpdateHandlerRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, err := s.ours(name)
+	before, err := s.ownDropIn(name)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *service) RemoveHandler(ctx context.Context, req *adminv1.RemoveHandlerR
 	name := req.GetName()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, err := s.ours(name)
+	before, err := s.ownDropIn(name)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +117,8 @@ func (s *service) RemoveHandler(ctx context.Context, req *adminv1.RemoveHandlerR
 	return resp, nil
 }
 
-// ours is the text of the drop-in of a handler that this API registered.
-func (s *service) ours(name string) ([]byte, error) {
+// ownDropIn returns the text of the drop-in of a handler registered by this API.
+func (s *service) ownDropIn(name string) ([]byte, error) {
 	h, err := s.o.Lifecycle.Handler(name)
 	if err != nil {
 		return nil, err
@@ -145,9 +145,9 @@ func elsewhere(name, origin string) error {
 		name, origin, errdefs.ErrFailedPrecondition)
 }
 
-// put writes a file, or removes it if text is nil, and reloads. What would be
-// refused is not written. If the reload is refused all the same, for something
-// else has changed, what was there before is put back (nil is nothing).
+// put writes a file, or removes it if text is nil, and reloads. It first checks that the
+// configuration would be accepted. If the reload still rejects it, because something else changed,
+// the text before is restored (nil means no file).
 func (s *service) put(ctx context.Context, name string, text, before []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reloadTimeout)
 	defer cancel()
@@ -165,8 +165,8 @@ func (s *service) put(ctx context.Context, name string, text, before []byte) err
 		log.G(ctx).WithError(undo).WithField("file", s.dropIns.file(name)).Error("Failed to roll back rejected drop-in")
 		return errors.Join(err, fmt.Errorf("and the rollback failed, do it by hand: %w", undo))
 	}
-	// What was refused is no more; the last word of the log and of the status is
-	// about what the files say.
+	// The rejected change is rolled back; another reload makes the log and the status describe the
+	// files again.
 	if _, again := s.o.Lifecycle.Reload(ctx, lifecycle.TriggerAdmin); again != nil {
 		log.G(ctx).WithError(again).Warn("Configuration is still rejected after the rollback of a drop-in")
 	}
@@ -183,7 +183,7 @@ func settingsOf(messages []*adminv1.Setting) []dropin.Setting {
 	return all
 }
 
-// merged is a table with some keys set and others taken out. Pure.
+// merged returns a table with some keys set and others removed. Pure.
 func merged(table, set []dropin.Setting, unset []string) ([]dropin.Setting, error) {
 	values := map[string]string{}
 	for _, s := range table {

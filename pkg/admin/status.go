@@ -41,7 +41,7 @@ func (s *service) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*
 	return resp, nil
 }
 
-// overheads says which handlers' pods use more than is declared for them.
+// overheads returns a line for each handler with pods that use more than their declared overhead.
 func (s *service) overheads(ctx context.Context, all []lifecycle.Handler) []string {
 	var lines []string
 	for _, h := range all {
@@ -52,8 +52,8 @@ func (s *service) overheads(ctx context.Context, all []lifecycle.Handler) []stri
 	return lines
 }
 
-// degraded is what an operator should mend. What operators did themselves, such
-// as cordon a handler, is not among it. Pure.
+// degraded returns the problems for an operator to fix. It excludes the operators' own actions,
+// such as a cordon. Pure.
 func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, faults []string) []string {
 	var lines []string
 	if recovering {
@@ -63,7 +63,8 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
-		// For what a self-check pod does not have, such as an image, a network or volumes.
+		// Such starts fail for a reason that a self-check pod does not cover: an image, a network
+		// or volumes.
 		if last := h.Starts; h.State.Phase == handler.Ready && last.InARow >= lifecycle.FailuresInARow {
 			lines = append(lines, fmt.Sprintf("handler %s: %d starts in a row failed, the last at %s: %s",
 				h.Definition.Name, last.InARow, last.At.UTC().Format(time.RFC3339), last.Error))

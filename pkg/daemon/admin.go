@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// serveAdmin serves the management API. It answers while pods are still being
-// recovered, and says so.
+// serveAdmin serves the management API. It answers during the recovery of pods, with that in its
+// status.
 func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 	if d.options.DropIns == "" {
 		return nil
@@ -37,7 +37,7 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		CheckpointsDir:   filepath.Join(d.options.Config.Engine.Root, "pod-checkpoints"),
 		CheckpointsInUse: n.engine.CheckpointsInUse,
 	}
-	// A client that connects before the mode is set is refused by its user all the same.
+	// A client that connects before the mode is set is rejected by its user id.
 	l, err := d.listenFor(ctx, "management socket", server.Admin(), ownerOnly, "")
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (d *Daemon) answerAdmin(l net.Listener, options admin.Options) {
 	server := grpc.NewServer(append(admin.ServerOptions(), grpc.MaxSendMsgSize(maxMessage))...)
 	admin.Register(server, options)
 	d.teardown.add("management server", func(context.Context) error {
-		server.Stop() // nothing of a pod hangs on these calls, and watchers never end
+		server.Stop() // no pod depends on these calls, and watch calls never end
 		return nil
 	})
 	go d.answer(l, server, "the management API")
@@ -63,7 +63,7 @@ func imagesOf(e Engine) admin.Images {
 	return nil
 }
 
-// adminPods shows the router's pods to the management API.
+// adminPods provides the router's pods to the management API.
 type adminPods struct {
 	router *router.Router
 	engine Engine
@@ -84,7 +84,7 @@ func (p adminPods) List(ctx context.Context) ([]admin.Pod, error) {
 	for _, item := range listed {
 		o, known := owned[item.GetId()]
 		if !known {
-			continue // it is newer than the inventory, or gone
+			continue // newer than the inventory, or removed
 		}
 		m := item.GetMetadata()
 		pods = append(pods, admin.Pod{

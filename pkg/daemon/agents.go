@@ -11,9 +11,9 @@ import (
 	"github.com/berth-cri/berth/pkg/observe"
 )
 
-// listenForAgents takes the socket of the API of containerd, if it is configured. That no
-// other daemon has it is known before anything on the disk is opened. Importing images
-// gives the node away, so only the owner may connect.
+// listenForAgents listens on the socket of the containerd API, if configured. It detects another
+// daemon on the socket before anything on disk is opened. A client that imports images controls the
+// node, so only the owner may connect.
 func (d *Daemon) listenForAgents(ctx context.Context) (net.Listener, error) {
 	path := d.options.Config.ContainerdAPI.Socket
 	if path == "" {
@@ -26,7 +26,8 @@ func (d *Daemon) listenForAgents(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// serveAgents answers there, once pods are known. Calls under way end with the daemon.
+// serveAgents serves the containerd API on l, once pods are recovered. Running calls end with the
+// daemon.
 func (d *Daemon) serveAgents(ctx context.Context, e Engine, l net.Listener, metrics prometheus.Registerer) {
 	if l == nil {
 		return
@@ -46,7 +47,7 @@ func (d *Daemon) serveAgents(ctx context.Context, e Engine, l net.Listener, metr
 	go func() {
 		defer close(ended)
 		if err := e.ServeContainerdAPI(serving, l, options...); err != nil {
-			// The pods of the node do not need it.
+			// The node's pods do not need this API.
 			log.G(ctx).WithError(err).Error("Failed to serve the containerd API")
 		}
 	}()

@@ -20,21 +20,20 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// version is the release, a semantic version without "v". The build sets it:
-// -ldflags "-X github.com/berth-cri/berth/pkg/daemon.version=1.2.3"
+// version is the release, a semantic version without "v". The build sets it with
+// -ldflags="-X=github.com/berth-cri/berth/pkg/daemon.version=1.2.3".
 var version string
 
-// revision is the commit, set in the same way for a build that Go may not ask
-// git about (-buildvcs=false).
+// revision is the commit, set in the same way for a build without Go's VCS stamp (-buildvcs=false).
 var revision string
 
-// unreleased is the version of a build that was not given one. It is a semantic
-// version because the kubelet parses it.
+// unreleased is the version of a build without one. It is a semantic version because the kubelet
+// parses it.
 const unreleased = "0.0.0-dev"
 
 const criVersion = "v1"
 
-// Build says which build a binary is.
+// Build describes a build of berth.
 type Build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -68,8 +67,8 @@ func ThisBuild() Build {
 	return b
 }
 
-// Lacking returns a problem for each handler of a configuration, and for each candidate,
-// that a daemon on this machine would not find ready. It runs no self-check pods.
+// Lacking returns a problem for each handler and candidate of a configuration that a daemon on this
+// machine would not find ready. It runs no self-check pods.
 func Lacking(ctx context.Context, cfg *config.Config) config.Problems {
 	checker, subjects := probe.NewChecker(probe.New(shim.Protocol{}, cfg.SearchPath...)), lifecycle.Candidates(cfg)
 	found := make(config.Problems, len(subjects))

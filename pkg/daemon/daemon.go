@@ -1,11 +1,9 @@
-// Package daemon puts the parts together and runs them: it is the program,
-// without command line and without signals, so that a test can start the whole
-// on a temporary socket.
+// Package daemon assembles the parts and runs them: it is the program, without command line and
+// signals, so that a test can start all of it on a temporary socket.
 //
-// New only wires. Start serves, and returns when the node's pods are recovered
-// and calls are answered; until then they are refused. Stop ends everything in
-// the reverse order. Pods are not touched by either: they outlive the daemon.
-// Run is Start, waiting, and Stop.
+// New only checks the options. Start serves, and returns when pods are recovered and calls are
+// served; until then calls are rejected. Stop ends everything in the reverse order. Pods keep
+// running: they outlive the daemon. Run calls Start, waits, and calls Stop.
 package daemon
 
 import (
@@ -23,11 +21,11 @@ func New(o Options) (*Daemon, error) {
 		return nil, err
 	}
 	life, end := context.WithCancel(context.Background())
-	return &Daemon{options: o, notify: notifier{o.NotifySocket}, failed: make(chan error, 1), life: life, end: end, wished: make(chan lifecycle.Trigger, maxWished)}, nil
+	return &Daemon{options: o, notify: notifier{o.NotifySocket}, failed: make(chan error, 1), life: life, end: end, requested: make(chan lifecycle.Trigger, maxRequested)}, nil
 }
 
-// Run starts, waits for ctx to end or for something to fail, and stops. That ctx
-// ends is no error, also if it does while the daemon starts.
+// Run starts the daemon, waits for ctx to end or for a fatal error, and stops it. The end of ctx is
+// not an error, also during Start.
 func (d *Daemon) Run(ctx context.Context) error {
 	err := d.Start(ctx)
 	switch {
@@ -42,7 +40,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, d.Stop(ctx))
 }
 
-// Start serves. When it fails, what it did is undone.
+// Start serves. On failure it undoes its steps.
 func (d *Daemon) Start(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,8 +60,8 @@ func (d *Daemon) Start(ctx context.Context) error {
 	return d.startErr
 }
 
-// Stop ends the daemon within the time that Options allow, also if ctx, which
-// only carries the log, has ended. A Start that is at work ends first.
+// Stop ends the daemon within StopTimeout, even if ctx, which only carries the log, has ended. A
+// running Start ends first.
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.end()
 	d.mu.Lock()

@@ -19,26 +19,25 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// maxSessions is how many exec sessions, and how many attach sessions, run at a time.
+// maxSessions bounds the concurrent exec sessions, and the concurrent attach sessions.
 const maxSessions = 512
 
 var _ router.Preflighter = (*engine.Engine)(nil)
 
-// engineAsking returns what opens the real engine, which asks runtimes through
-// one prober.
+// engineAsking returns the function that opens the real engine, which probes runtimes through one
+// prober.
 func engineAsking(
 	prober *probe.Prober,
 ) func(context.Context, *config.Config, Build, *Handlers) (Engine, error) {
 	return func(ctx context.Context, cfg *config.Config, b Build, h *Handlers) (Engine, error) {
 		c := engineConfig(cfg, b)
-		c.Prober, c.Definitions, c.Accepting, c.Configured = prober, h.Told, h.Accepting, h.Configured
+		c.Prober, c.Definitions, c.Accepting, c.Configured = prober, h.Usable, h.Accepting, h.Configured
 		c.Settings.CgroupPrefix = h.CgroupPrefix
 		return engine.New(ctx, c)
 	}
 }
 
-// engineConfig is the one place where the words of a configuration become those
-// of the engine. Pure.
+// engineConfig is the only place that translates the configuration into the engine's. Pure.
 func engineConfig(cfg *config.Config, b Build) engine.Config {
 	e := cfg.Engine
 	return engine.Config{
@@ -66,13 +65,13 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 	}
 }
 
-// networkConfig is for the berth whose records are below root.
+// networkConfig returns the network configuration of the berth with records below root.
 func networkConfig(c config.CNI, root string) network.Config {
 	n := network.Config{
 		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum, GC: c.GC,
-		// The usual directory is shared by all CNI users of a node, and what is
-		// found there and unknown is disconnected: pods of other daemons, and of a
-		// second berth with records of its own, must not be.
+		// All CNI users of a node share the usual directory, and berth disconnects unknown entries
+		// in its own. Pods of other daemons, and of a second berth with its own records, must stay
+		// connected.
 		CacheDir: filepath.Join(c.CacheDir, "berth", digest.FromString(root).Encoded()[:12]),
 	}
 	if n.MaxConfNum == 0 { // "all" in the configuration

@@ -11,14 +11,14 @@ import (
 	"github.com/berth-cri/berth/pkg/remote"
 )
 
-// follow has handlers probed whose CRI daemon came, went or changed. Each backend is
-// followed apart, so that one whose handlers take long to probe keeps no other waiting.
+// follow starts probing handlers when their CRI daemon appears, disappears or changes. Each backend
+// has its own goroutine, so that slow probes of one do not delay the others.
 func (r *remotes) follow(handlers *lifecycle.Manager) {
 	r.handlers = handlers
 	close(r.following)
 }
 
-// one takes over what has changed of a backend, until it has left.
+// one applies the changes of a backend until it leaves the pool.
 func (r *remotes) one(b *remote.Backend, wake <-chan struct{}) {
 	select {
 	case <-r.life.Done():
@@ -36,7 +36,7 @@ func (r *remotes) one(b *remote.Backend, wake <-chan struct{}) {
 	}
 }
 
-// stays says whether b is in the pool, and ends what follows it if not.
+// stays reports whether b is in the pool, and removes its wake channel if not.
 func (r *remotes) stays(b *remote.Backend) bool {
 	if r.pool.Has(b) {
 		return true
@@ -47,8 +47,8 @@ func (r *remotes) stays(b *remote.Backend) bool {
 	return false
 }
 
-// takeOver makes owners what the daemon has, and has its handlers probed if its
-// health is not what it was when they were probed last, which it returns.
+// takeOver reconciles the owners with the daemon's objects, and probes its handlers if its health
+// has changed since their last probe. It returns the health at the last probe.
 func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remote.Health) *remote.Health {
 	r.reconcile(ctx, b)
 	now := b.Health()
@@ -65,8 +65,8 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remot
 	return &now
 }
 
-// same says whether a daemon is as it was all the time: one that went and came back
-// meanwhile may have been probed while it was away. Pure.
+// same reports whether a daemon's health is unchanged, with the same start: a daemon that was away
+// in between may have been probed then. Pure.
 func same(before, now remote.Health) bool {
 	return before.Phase == now.Phase && before.Reason == now.Reason && before.Since.Equal(now.Since)
 }

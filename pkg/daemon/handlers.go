@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// Handlers are those of the moment, as an engine may ask for them, and what else of a plan
-// new pods get: those of the configuration before there is a first plan.
+// Handlers provides the engine with the current handlers and the other settings of new pods. Before
+// the first plan it returns those of the configuration.
 type Handlers struct {
 	registry *handler.Registry[router.Backend]
 	first    []*handler.Definition
@@ -20,26 +20,26 @@ type Handlers struct {
 	cgroupPrefix string
 }
 
-// use makes a plan the one of the moment.
+// use makes p the current plan.
 func (k *Handlers) use(p *lifecycle.Plan) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.candidates, k.cgroupPrefix = p.Candidates, p.CgroupPrefix
 }
 
-// CgroupPrefix returns what the names of scopes of new pods begin with.
+// CgroupPrefix returns the prefix for the scope names of new pods.
 func (k *Handlers) CgroupPrefix() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.cgroupPrefix
 }
 
-// Told returns the handlers in any phase but NotReady.
-func (k *Handlers) Told() []*handler.Definition {
+// Usable returns the handlers in any phase but NotReady.
+func (k *Handlers) Usable() []*handler.Definition {
 	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
 }
 
-// Accepting returns the handlers that take new pods.
+// Accepting returns the handlers that accept new pods.
 func (k *Handlers) Accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
 
 func (k *Handlers) those(wanted func(handler.State) bool) []*handler.Definition {
@@ -56,8 +56,8 @@ func (k *Handlers) those(wanted func(handler.State) bool) []*handler.Definition 
 	return definitions
 }
 
-// Configured returns all handlers of the engine's that new pods may come to run under: not
-// ready ones too, and candidates.
+// Configured returns all handlers of the engine that new pods may get, including candidates and
+// handlers that are not ready.
 func (k *Handlers) Configured() []*handler.Definition {
 	k.mu.Lock()
 	all := slices.Clone(k.candidates)

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// newLifecycle makes the manager of the handlers, and by it the first table,
-// whose routes lead to the engine and to CRI daemons.
+// newLifecycle creates the manager of the handlers, and with it the first table, with routes to the
+// engine and to CRI daemons.
 func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *Handlers) (*lifecycle.Manager, error) {
 	m, err := lifecycle.New(ctx, lifecycle.Options{
 		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool, n.engine.Images()}, Live: livePods{n.pods},
@@ -37,8 +37,8 @@ func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *Handlers) (*l
 	return m, nil
 }
 
-// followSnapshotters probes the handlers of other programs' snapshotters when one of
-// those answers no more, or again, until the daemon ends.
+// followSnapshotters probes the handlers of a proxy snapshotter when it stops or resumes answering,
+// until the daemon ends.
 func (d *Daemon) followSnapshotters(m *lifecycle.Manager, images *image.Store) {
 	for {
 		select {
@@ -58,20 +58,19 @@ func (d *Daemon) followSnapshotters(m *lifecycle.Manager, images *image.Store) {
 	}
 }
 
-// Reload asks for a reload and does not wait for it. One that is asked for while
-// the daemon starts comes when it has.
+// Reload requests a reload without waiting for it. During Start, the reload runs after it.
 func (d *Daemon) Reload(t lifecycle.Trigger) {
 	select {
-	case d.wished <- t:
-	default: // as many are asked for already
+	case d.requested <- t:
+	default: // maxRequested requests are waiting
 	}
 }
 
-// passOn tells the manager which reloads are asked for, until the daemon ends.
+// passOn passes reload requests to the manager until the daemon ends.
 func (d *Daemon) passOn(m *lifecycle.Manager) {
 	for {
 		select {
-		case t := <-d.wished:
+		case t := <-d.requested:
 			m.Request(t)
 		case <-d.life.Done():
 			return
@@ -87,7 +86,7 @@ type tables struct {
 	known    *Handlers
 }
 
-// Publish implements lifecycle.Publisher. Nothing fails after the swap.
+// Publish implements lifecycle.Publisher. No step after the swap can fail.
 func (t *tables) Publish(p *lifecycle.Plan) error {
 	t.remotes.members.Lock()
 	defer t.remotes.members.Unlock()
@@ -118,7 +117,7 @@ func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], err
 	return handler.NewTable(p.Generation, p.Default, routes)
 }
 
-// livePods counts pods, and those that are being started.
+// livePods counts pods, including those being started.
 type livePods struct{ pods *router.Pods }
 
 func (l livePods) Live() map[string]int {
@@ -131,7 +130,7 @@ func (l livePods) Live() map[string]int {
 	return live
 }
 
-// told is what the node says of itself.
+// told implements router.Told: the node's own part of CRI answers.
 type told struct {
 	*lifecycle.Manager
 	engine  Engine
@@ -140,7 +139,7 @@ type told struct {
 
 func (t told) Stranded() []string { return t.remotes.pool.Stranded() }
 
-// Version implements router.Told. The engine is there whatever handlers are.
+// Version implements router.Told. The engine exists whatever handlers are configured.
 func (t told) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return t.engine.Version(ctx, req)
 }
@@ -165,10 +164,9 @@ type handlerInfo struct {
 	Origin string        `json:"origin,omitempty"`
 	Since  uint64        `json:"since"`
 	Pods   int           `json:"pods"`
-	// Rollout is that of the handler's candidate, if it has one.
-	Rollout *rollout.Status `json:"rollout,omitempty"`
-	// Capabilities are what it can do. Another berth that has this one behind a
-	// handler reads them here.
+	// Trial is the rollout of a candidate.
+	Trial *rollout.Status `json:"trial,omitempty"`
+	// Capabilities are the handler's. Another berth reads them here if this one is its backend.
 	Capabilities capability.Table `json:"capabilities,omitzero"`
 }
 
@@ -188,8 +186,7 @@ func (t told) Info() map[string]string {
 	return map[string]string{"handlers": string(text)}
 }
 
-// announcer tells the service manager of reloads, and puts in force what is not
-// the handlers'.
+// announcer notifies the service manager of reloads, and applies the settings outside the handlers.
 type announcer struct {
 	notify notifier
 	apply  func(ctx context.Context, cfg *config.Config) // may be nil
@@ -210,7 +207,7 @@ func (a announcer) Reloaded(ctx context.Context, c lifecycle.Current, handlers [
 	a.notify.send(ctx, ready+"\nSTATUS="+statusLine(c, handlers))
 }
 
-// statusLine is what "systemctl status" shows. Pure.
+// statusLine returns the text for "systemctl status". Pure.
 func statusLine(c lifecycle.Current, handlers []lifecycle.Handler) string {
 	var names []string
 	for _, h := range handlers {
@@ -227,7 +224,7 @@ func statusLine(c lifecycle.Current, handlers []lifecycle.Handler) string {
 	return line
 }
 
-// capabilitySource asks those for what handlers can do that run their pods.
+// capabilitySource gets a handler's capabilities from the backend that runs its pods.
 type capabilitySource struct {
 	engine Engine
 	prober Prober

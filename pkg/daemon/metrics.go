@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/remote"
 )
 
-// metric is one that is read at each scrape.
+// metric is read at each scrape.
 type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -30,14 +30,13 @@ func (m metric) put(to chan<- prometheus.Metric, value float64, labels ...string
 // scraped reads metrics at each scrape.
 type scraped func(to chan<- prometheus.Metric)
 
-// Describe implements prometheus.Collector. A collector that describes nothing has its
-// metrics checked when they are collected.
+// Describe implements prometheus.Collector. It describes nothing, so the metrics are checked when
+// they are collected.
 func (scraped) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (s scraped) Collect(to chan<- prometheus.Metric) { s(to) }
 
-// truth is the value of a metric that is 1 or 0.
 func truth(yes bool) float64 {
 	if yes {
 		return 1
@@ -45,7 +44,7 @@ func truth(yes bool) float64 {
 	return 0
 }
 
-// Labels of what follows are names of Definitions.
+// These metrics are labeled with names of Definitions.
 var (
 	sandboxes = gauge("berth_sandboxes",
 		"Pod sandboxes in any state, by handler.", "handler")
@@ -67,8 +66,7 @@ var (
 		"1 if the configured handler accepts new pods, otherwise 0.", "handler")
 )
 
-// handlerMetrics count a handler without pods as such, and one that is gone for as long
-// as it has any.
+// handlerMetrics includes handlers without pods, and removed handlers while they have pods.
 func (n *node) handlerMetrics(to chan<- prometheus.Metric) {
 	live, checked := n.pods.Live(), n.prober.Runs()
 	for _, r := range n.registry.Current().Routes() {
@@ -103,7 +101,7 @@ var (
 		"Image pulls and imports that have not ended.")
 )
 
-// imageMetrics are those of the engine's images, zero if it has none.
+// imageMetrics are those of the engine's images, zero without an image store.
 func (n *node) imageMetrics(to chan<- prometheus.Metric) {
 	fetched, running := 0.0, 0.0
 	if store := n.engine.Images(); store != nil {
@@ -113,7 +111,7 @@ func (n *node) imageMetrics(to chan<- prometheus.Metric) {
 	imagePulls.put(to, running)
 }
 
-// Labels of what follows are sockets of handlers.
+// These metrics are labeled with sockets of handlers.
 var (
 	backendHealth = gauge("berth_backend_health",
 		"1 if the backend CRI daemon is in the state, otherwise 0.", "backend", "health")
@@ -148,7 +146,7 @@ var (
 		"1 if the 95th percentile of the handler's overhead is above what its pods declare, otherwise 0.", "handler")
 )
 
-// overheadMetrics are read at a scrape, and not more often than the meter does.
+// overheadMetrics are read at each scrape, at most as often as the meter samples.
 func (n *node) overheadMetrics(to chan<- prometheus.Metric) {
 	for _, h := range n.handlers.Handlers() {
 		putOverhead(to, n.meter.Of(context.Background(), h.Definition))

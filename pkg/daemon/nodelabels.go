@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// newNodeLabels is what tells the cluster of the handlers; nil without a file for it.
+// newNodeLabels returns the keeper of the node's feature file; nil if no file is configured.
 func newNodeLabels(labels config.NodeLabels, handlers *lifecycle.Manager) *featurefile.Keeper {
 	if labels.File == "" {
 		return nil
@@ -24,8 +24,8 @@ func newNodeLabels(labels config.NodeLabels, handlers *lifecycle.Manager) *featu
 	})
 }
 
-// keepNodeLabels tells the cluster of the handlers from now on, which is when they
-// take pods. The file that an earlier daemon left counts until then.
+// keepNodeLabels starts to write the feature file, once handlers accept pods. Until then the file
+// of an earlier daemon counts.
 func (d *Daemon) keepNodeLabels(ctx context.Context, n *node, metrics prometheus.Registerer) {
 	if n.labels == nil {
 		return
@@ -37,7 +37,7 @@ func (d *Daemon) keepNodeLabels(ctx context.Context, n *node, metrics prometheus
 	}
 }
 
-// labelFaults says why the cluster does not hear of the handlers, if it should.
+// labelFaults returns why the feature file cannot be written, if it is configured.
 func labelFaults(keeper *featurefile.Keeper) []string {
 	if keeper == nil {
 		return nil
@@ -49,7 +49,7 @@ func labelFaults(keeper *featurefile.Keeper) []string {
 	return nil
 }
 
-// contentOf is what handlers are to the cluster. Pure.
+// contentOf returns the feature file's content for the handlers. Pure.
 func contentOf(handlers []lifecycle.Handler) featurefile.Content {
 	var known []nodelabel.Known
 	var undecided []string

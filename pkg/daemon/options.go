@@ -28,82 +28,80 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// Engine is the embedded backend as the daemon needs it.
+// Engine is the embedded backend, as far as the daemon uses it.
 type Engine interface {
 	router.Backend
 	// SelfCheck is not called before Recover has returned.
 	probe.SelfChecker
-	// Recover takes over what an earlier daemon left. Of the other methods only those
-	// named Capabilities, Overhead and Unresponsive are called before it returns.
+	// Recover takes over the pods of an earlier daemon. Before it returns, only Capabilities,
+	// Overhead and Unresponsive of the other methods are called.
 	Recover(ctx context.Context) error
-	// Capabilities tells what handlers can do for pods.
+	// Capabilities returns the capabilities of a handler.
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table
-	// Unresponsive has a line for each process of pods that does not answer.
+	// Unresponsive returns a line for each unresponsive process of pods.
 	Unresponsive(ctx context.Context) []string
-	// Installed tells the programs that a new pod of a handler would keep.
+	// Installed returns the programs that a new pod of a handler would keep.
 	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
-	// Images are the engine's own; nil if it has none.
+	// Images returns the engine's image store, or nil.
 	Images() *image.Store
-	// ServeContainerdAPI shows images and pods to agents until ctx ends. It is called
-	// after Recover.
+	// ServeContainerdAPI serves images and pods to agents until ctx ends. It is called after
+	// Recover.
 	ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error
-	// LastFailure is what a handler's runtime wrote when it last could not start a container.
+	// LastFailure returns the output of a handler's runtime at its last failure to start a
+	// container.
 	LastFailure(handler string) string
-	// Overhead reads what ready pods have beyond their containers, by handler.
+	// Overhead returns the resources of ready pods outside their containers, by handler.
 	Overhead(ctx context.Context) (map[string]overhead.Pods, error)
-	// CheckpointsInUse returns the directories of checkpoints that restored pods still read.
+	// CheckpointsInUse returns the checkpoint directories that restored pods still read.
 	CheckpointsInUse() []string
-	// CheckpointDurations is the metric of checkpoints and restores of pods.
+	// CheckpointDurations returns the metric of checkpoints and restores of pods.
 	CheckpointDurations() prometheus.Collector
-	// Close ends what the engine does by itself, and lets every pod run.
+	// Close ends the engine's background work. All pods keep running.
 	Close(ctx context.Context) error
 }
 
-// Options are what a daemon needs. Config and Loader are required.
+// Options configure a daemon. Config and Loader are required.
 type Options struct {
 	// Config is the validated configuration. It may be the last accepted one.
 	Config *config.Config
-	// Build is reported by Version, metrics and traces; zero is this binary's.
+	// Build is reported by Version, metrics and traces; zero means this binary's.
 	Build Build
-	// StopTimeout bounds Stop; zero is DefaultStopTimeout.
+	// StopTimeout bounds Stop; zero means DefaultStopTimeout.
 	StopTimeout time.Duration
-	// NotifySocket is where systemd listens (NOTIFY_SOCKET); empty is nowhere.
+	// NotifySocket is the socket of systemd (NOTIFY_SOCKET); empty means none.
 	NotifySocket string
-	// Watchdog is how often systemd wants to hear that the daemon is alive
-	// (WATCHDOG_USEC); zero is never.
+	// Watchdog is the watchdog interval of systemd (WATCHDOG_USEC); zero means none.
 	Watchdog time.Duration
-	// Loader reads the configuration again for a reload.
+	// Loader reads the configuration for a reload.
 	Loader Loader
-	// DropIns is where the management API writes handlers to, and Vendor the
-	// directory whose files those would replace. Without DropIns there is no
-	// management API.
+	// DropIns is the directory for handlers written by the management API; empty disables the API.
+	// Vendor is the directory of files that a drop-in of the same name would replace.
 	DropIns, Vendor string
-	// Apply puts in force what a reloaded configuration says about the process
-	// itself, such as its log; nil is nothing. It is also called after a reload
-	// that failed, with the configuration that stays.
+	// Apply applies the process settings of a reloaded configuration, such as its log; may be nil.
+	// After a failed reload it is called with the configuration that stays.
 	Apply func(ctx context.Context, cfg *config.Config)
-	// NewProber makes what finds out whether handlers can run pods, on an engine that may
-	// be asked to run some from when recovered is closed; nil is what asks the machine.
+	// NewProber makes the prober of handlers. The engine runs self-check pods once recovered is
+	// closed. Nil means a prober of this machine.
 	NewProber func(e Engine, recovered <-chan struct{}) Prober
-	// NewEngine opens the engine; nil is the real one.
+	// NewEngine opens the engine; nil means the real one.
 	NewEngine func(ctx context.Context, cfg *config.Config, b Build, h *Handlers) (Engine, error)
 }
 
-// Prober finds out whether handlers can run pods, and knows what self-check pods did.
+// Prober checks whether handlers can run pods, and reports the results of self-check pods.
 type Prober interface {
 	lifecycle.Prober
 	Proof(d *handler.Definition, rt *probe.Runtime) probe.Proof
 	Runs() map[string]probe.SelfCheckRuns
 }
 
-// Loader reads the configuration again, and says what would come of a change.
+// Loader reads the configuration again, and checks planned changes.
 type Loader interface {
 	lifecycle.Loader
 	admin.Files
-	Faults() []string // what an operator should mend, a line each
+	Faults() []string // for an operator to fix, a line each
 }
 
-// DefaultStopTimeout is well below the time after which systemd kills.
+// DefaultStopTimeout is well below the timeout after which systemd kills the daemon.
 const DefaultStopTimeout = 15 * time.Second
 
 func (o *Options) complete() error {
@@ -120,7 +118,7 @@ func (o *Options) complete() error {
 	if o.Build == (Build{}) {
 		o.Build = ThisBuild()
 	}
-	// One for all, so that a runtime is asked once.
+	// One prober is shared, so that each runtime is probed once.
 	prober := probe.New(shim.Protocol{}, o.Config.SearchPath...)
 	if o.NewProber == nil {
 		o.NewProber = func(e Engine, recovered <-chan struct{}) Prober {
@@ -133,19 +131,18 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Daemon is the running program. Start and Stop may be called from any
-// goroutine, in any order, and again: the first call does it, later ones return
-// what it returned.
+// Daemon is the running program. Start and Stop may be called from any goroutine, in any order, and
+// repeatedly: only the first call acts, later ones return its result.
 type Daemon struct {
 	options Options
 	notify  notifier
-	failed  chan error // what ends Run before its context does
+	failed  chan error // an error that ends Run before its context does
 
-	// life ends when Stop is called, also while Start is at work.
+	// life ends when Stop is called, also during Start.
 	life context.Context
 	end  context.CancelFunc
 
-	// mu is held by Start and Stop as long as they work.
+	// mu is held during Start and Stop.
 	mu                sync.Mutex
 	started, stopped  bool
 	startErr, stopErr error
@@ -153,23 +150,22 @@ type Daemon struct {
 	teardown teardown
 	handlers *lifecycle.Manager // guarded by mu; nil before Start has made it
 
-	// wished are reloads that somebody asked for, also while Start is at work.
-	wished chan lifecycle.Trigger
+	// requested are reloads that were requested, also during Start.
+	requested chan lifecycle.Trigger
 }
 
-// maxWished is how many reloads may wait to be passed on. One more is asked for already.
-const maxWished = 16
+// maxRequested bounds the waiting reload requests. One more would add nothing.
+const maxRequested = 16
 
 // fail ends Run.
 func (d *Daemon) fail(err error) {
 	select {
 	case d.failed <- err:
-	default: // it is ending already
+	default: // Run is already ending
 	}
 }
 
-// teardown is a stack of named steps that undo what was set up. One goroutine
-// at a time may use it.
+// teardown is a stack of named steps that undo the setup. Only one goroutine at a time may use it.
 type teardown struct {
 	steps []step
 }
@@ -179,13 +175,12 @@ type step struct {
 	undo func(context.Context) error
 }
 
-// add puts a step on the stack.
 func (t *teardown) add(name string, undo func(context.Context) error) {
 	t.steps = append(t.steps, step{name, undo})
 }
 
-// run takes the steps, last one first. A step that fails is logged by its name,
-// and the others still run.
+// run runs the steps, last one first. A failed step is logged by its name, and the others still
+// run.
 func (t *teardown) run(ctx context.Context) error {
 	var errs []error
 	for _, s := range slices.Backward(t.steps) {
@@ -198,18 +193,18 @@ func (t *teardown) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// node is what serves the pods of this node: each part complete when it is made, from
+// node serves the pods of this node. Each field is complete when it is set, and depends only on
 // those above it.
 type node struct {
 	registry  *handler.Registry[router.Backend]
 	pods      *router.Pods
 	engine    Engine
-	recovered chan struct{} // closed when the engine may be asked
+	recovered chan struct{} // closed once Recover has returned
 	prober    Prober
 	remotes   *remotes
 	handlers  *lifecycle.Manager
 	meter     *overhead.Meter
-	labels    *featurefile.Keeper // nil without a file for them
+	labels    *featurefile.Keeper // nil if no file is configured
 	face      *router.Router
 	starts    *observe.Starts
 }

@@ -168,15 +168,15 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 		return b.memory(), nil
 	}
 	d := b.started(t)
-	if told, accepting := len(handlers.Told()), len(handlers.Accepting()); told != 2 || accepting != 2 {
-		t.Errorf("%d have something to tell and %d take pods, want 2 and 2", told, accepting)
+	if usable, accepting := len(handlers.Usable()), len(handlers.Accepting()); usable != 2 || accepting != 2 {
+		t.Errorf("%d are usable and %d accept pods, want 2 and 2", usable, accepting)
 	}
 	test.Must(t, d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"))
 	if accepting := handlers.Accepting(); len(accepting) != 1 || accepting[0].Name != "runc" {
 		t.Errorf("%v take pods, want runc", accepting)
 	}
-	if told := len(handlers.Told()); told != 2 {
-		t.Errorf("%d have something to tell, want the cordoned one too", told)
+	if usable := len(handlers.Usable()); usable != 2 {
+		t.Errorf("%d are usable, want the cordoned one too", usable)
 	}
 }
 

@@ -20,43 +20,40 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// listPatience is how long lists wait for a CRI daemon before its last known
-// entries are shown instead.
+// listPatience is how long lists wait for a CRI daemon before they use its last known entries.
 const listPatience = 2 * time.Second
 
-// sweepInterval is the time between looks for CRI daemons that nothing needs any
-// more: a plan need not change when the last pod goes of one that its handler no
-// longer leads to.
+// sweepInterval is the time between checks for unused CRI daemons. The plan may stay the same when
+// the last pod of a daemon is removed after its handler was routed elsewhere.
 const sweepInterval = time.Second
 
-// remotes keeps the router and the handlers' states true to the CRI daemons that
-// handlers lead to.
+// remotes keeps the router and the handlers' states up to date with the CRI daemons of handlers.
 type remotes struct {
 	registry *handler.Registry[router.Backend]
 	pods     *router.Pods
 	pool     *remote.Pool
 	instance string
-	// recovered is closed when the engine may be asked.
+	// recovered is closed once Recover has returned.
 	recovered <-chan struct{}
 	life      context.Context // ends with the teardown
 	working   sync.WaitGroup
 
-	// members is held while a plan is put in force, and by what makes a backend the
-	// router's or takes it away, so that none comes back that has gone.
+	// members is held while a plan is applied, and while a backend is added to or removed from the
+	// router, so that a removed backend is not added again.
 	members sync.Mutex
 
 	mu sync.Mutex
-	// ended is set when nobody is followed any more.
+	// ended is set at the teardown: no more goroutines are started.
 	ended bool
-	// wakes wake what follows each backend.
+	// wakes wake the goroutine that follows each backend.
 	wakes map[*remote.Backend]chan struct{}
 
-	// handlers is set when following is closed.
+	// handlers is set before following is closed.
 	handlers  *lifecycle.Manager
 	following chan struct{}
 }
 
-// newRemotes knows the CRI daemons that had pods before.
+// newRemotes starts with the CRI daemons that had pods before.
 func (d *Daemon) newRemotes(ctx context.Context, n *node) (*remotes, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &remotes{
@@ -114,11 +111,11 @@ func (r *remotes) changed(b *remote.Backend) {
 	}
 	select {
 	case wake <- struct{}{}:
-	default: // it has room for one
+	default: // a wake is already buffered
 	}
 }
 
-// reconcile makes owners what the daemon has.
+// reconcile updates the owners with the daemon's objects.
 func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 	r.members.Lock()
 	defer r.members.Unlock()
@@ -134,7 +131,7 @@ func (r *remotes) compare(ctx context.Context, b *remote.Backend) {
 	}
 }
 
-// sweep lets those go that nothing needs, whenever that comes to be.
+// sweep removes unused backends, at every sweepInterval.
 func (r *remotes) sweep() {
 	select {
 	case <-r.recovered:
@@ -149,15 +146,15 @@ func (r *remotes) sweep() {
 	})
 }
 
-// leave lets those go that nothing needs; members is held. A handler that leads
-// there again must find nothing of them.
+// leave removes unused backends from the router; members is held. A handler that later leads to the
+// same socket must find no state of them.
 func (r *remotes) leave() {
 	for _, b := range r.pool.Leave() {
 		r.pods.Abandon(b)
 		if err := r.pool.Left(b); err != nil {
 			log.L.WithError(err).WithField("backend", b.ID()).Warn("Failed to disconnect unused backend")
 		}
-		r.changed(b) // for who follows it to end
+		r.changed(b) // ends the goroutine that follows b
 	}
 }
 
@@ -165,10 +162,10 @@ func (r *remotes) adopted(b *remote.Backend) bool {
 	return slices.ContainsFunc(r.pods.Backends(), func(known router.Backend) bool { return known.ID() == b.ID() })
 }
 
-// adopt makes all that are known the router's, once each has said what it has,
-// or has had the time to. One that never said it has nothing that could be listed
-// in its place, and pods that are not listed are made a second time: its first
-// answer, which is soon if there is none, is waited for.
+// adopt adds all backends of the pool to the router, once each has listed its objects or exceeded
+// listPatience. A backend that was never listed has no last known entries, and the kubelet would
+// create its unlisted pods again: adopt waits for its first answer, which comes soon, if only as a
+// failure.
 func (r *remotes) adopt(ctx context.Context) {
 	patience := time.After(listPatience)
 	for _, b := range r.pool.All() {
@@ -186,7 +183,7 @@ func (r *remotes) adopt(ctx context.Context) {
 	}
 }
 
-// add makes one the router's, unless it has left.
+// add adds a backend to the router, unless it has left the pool.
 func (r *remotes) add(b *remote.Backend) {
 	r.members.Lock()
 	defer r.members.Unlock()
@@ -194,11 +191,11 @@ func (r *remotes) add(b *remote.Backend) {
 		return
 	}
 	r.pods.Adopt(b)
-	r.compare(r.life, b) // before anybody sees a pod twice
+	r.compare(r.life, b) // before a pod can be listed twice
 	r.changed(b)
 }
 
-// backend is who runs the pods of a Definition, known to the router; members is
+// backend returns the backend that runs the pods of a Definition, known to the router; members is
 // held.
 func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.Backend, error) {
 	if d.Type != handler.CRI {
@@ -209,7 +206,7 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 		return nil, err
 	}
 	select {
-	case <-r.recovered: // the engine is the router's; before that, adopt does it
+	case <-r.recovered: // before that, adopt adds b
 	default:
 		return b, nil
 	}
@@ -221,8 +218,8 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	return b, nil
 }
 
-// inform tells one that came late what the others were told. It keeps nobody
-// waiting: who does not answer is told when it does.
+// inform sends a late backend the pod CIDR that the others have received. It runs in the
+// background: an unresponsive backend gets it once it answers.
 func (r *remotes) inform(b *remote.Backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,8 +233,7 @@ func (r *remotes) inform(b *remote.Backend) {
 	})
 }
 
-// use tells which handlers are in force, and lets those go that none needs any
-// more; members is held.
+// use passes the current handlers to the pool, and removes unused backends; members is held.
 func (r *remotes) use(p *lifecycle.Plan) {
 	r.pool.Use(definitionsOf(p))
 	r.leave()
@@ -251,12 +247,12 @@ func definitionsOf(p *lifecycle.Plan) []*handler.Definition {
 	return all
 }
 
-// checker asks CRI daemons how they are, and leaves other handlers to another. Those
-// need their snapshotters, too.
+// checker checks the health of CRI daemons, and the snapshotters of other handlers after their
+// Prober.
 type checker struct {
 	Prober
 	pool   *remote.Pool
-	images *image.Store // nil if there is none
+	images *image.Store // may be nil
 }
 
 func (c checker) Check(ctx context.Context, d *handler.Definition, depth probe.Depth) (*probe.Runtime, error) {

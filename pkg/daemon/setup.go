@@ -21,17 +21,17 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// maxMessage is how large a message may be, in bytes. A kubelet takes 16 MiB;
-// lists of other clients, and the output of ExecSync, may need more.
+// maxMessage bounds a gRPC message, in bytes. A kubelet accepts 16 MiB; lists of other clients, and
+// the output of ExecSync, may need more.
 const maxMessage = 80 << 20
 
-// window is how much of a request may be on the way before it is read, in bytes.
+// window is the gRPC flow-control window, in bytes.
 const window = 1 << 20
 
-// callWorkers is for how many calls at once goroutines are kept. More get their own.
+// callWorkers is the number of pooled goroutines for calls. Further calls get their own.
 const callWorkers = 8
 
-// assemble makes the parts. What they have to be rid of is added to the teardown.
+// assemble creates the parts, and adds their cleanup to the teardown.
 func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 	registry := handler.NewRegistry(handler.EmptyTable[router.Backend]())
 	n := &node{registry: registry, pods: router.NewPods(registry), recovered: make(chan struct{})}
@@ -55,12 +55,11 @@ func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 	return n, nil
 }
 
-// setUp goes from what may be refused by another process, through what reads
-// the disk, to what makes the daemon visible. It adds a step to the teardown
-// for each thing that it has done.
+// setUp begins with the steps that another process can block, continues with those that read the
+// disk, and ends with those that make the daemon visible. Each step adds its undo to the teardown.
 func (d *Daemon) setUp(ctx context.Context) error {
 	begin := time.Now()
-	// That no other daemon has the socket is known before anything on the disk is opened.
+	// Another daemon on the socket is detected before anything on disk is opened.
 	server := d.options.Config.Server
 	listener, err := d.listenFor(ctx, "CRI socket", server.Socket, server.SocketMode, server.SocketGroup)
 	if err != nil {
@@ -88,7 +87,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	if err := d.serveAdmin(ctx, n); err != nil {
 		return err
 	}
-	n.handlers.Start() // runtimes are asked while pods are recovered
+	n.handlers.Start() // runtimes are probed during recovery
 	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the pods of this node: %w", err)
 	}
@@ -109,8 +108,8 @@ func (d *Daemon) setUp(ctx context.Context) error {
 	return d.feedWatchdog(ctx)
 }
 
-// observe starts metrics and traces if they are configured, and returns the
-// options that make a server feed them and starts, and who takes more metrics, if anyone.
+// observe starts metrics and traces if they are configured. It returns the server options that feed
+// them and starts, and the registry for further metrics, or nil.
 func (d *Daemon) observe(ctx context.Context, starts *observe.Starts) ([]grpc.ServerOption, prometheus.Registerer, error) {
 	var options []grpc.ServerOption
 	if t := d.options.Config.Tracing; t.Endpoint != "" {
@@ -130,7 +129,7 @@ func (d *Daemon) observe(ctx context.Context, starts *observe.Starts) ([]grpc.Se
 	return append(options, observe.New(observe.Options{Metrics: metrics, Starts: starts}).ServerOptions()...), metrics, nil
 }
 
-// metrics serves /metrics, or returns nil if nobody could read them.
+// metrics serves /metrics. It returns nil if no address is configured.
 func (d *Daemon) metrics(ctx context.Context) (prometheus.Registerer, error) {
 	address := d.options.Config.Metrics.Address
 	if address == "" {
@@ -154,16 +153,15 @@ func (d *Daemon) openEngine(ctx context.Context, known *Handlers) (Engine, error
 	return engine, nil
 }
 
-// serve answers on the CRI socket. The router refuses every call until it is
-// told that the node's pods are known.
+// serve serves the CRI socket. The router rejects every call until the node's pods are recovered.
 func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.ServerOption) {
 	server := grpc.NewServer(slices.Concat(options, face.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
-		// Windows that are given are not measured: that costs a ping for each request.
+		// Fixed windows are not measured: measuring costs a ping for each request.
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
-		// A goroutine for each call would grow its stack for each call.
+		// A new goroutine for each call would grow its stack each time.
 		grpc.NumStreamWorkers(callWorkers),
-		// The engine is not closed under a call that is still being served.
+		// The engine must not be closed during a call.
 		grpc.WaitForHandlers(true),
 	})...)
 	face.Register(server)
@@ -171,15 +169,15 @@ func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.Serve
 	go d.answer(l, server, "the CRI")
 }
 
-// answer serves until the server is stopped. If that fails, it ends the daemon.
+// answer serves until the server is stopped. Another error ends the daemon.
 func (d *Daemon) answer(l net.Listener, server *grpc.Server, what string) {
 	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		d.fail(fmt.Errorf("serve %s: %w", what, err))
 	}
 }
 
-// stopServer lets calls end for half of the time that there is, and then ends
-// them: what they began is finished or undone by the engine.
+// stopServer gives calls half of the remaining time to end, and then cancels them: the engine
+// finishes or undoes their work.
 func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) error {
 	r.EndStreams()
 	graceful := make(chan struct{})
@@ -204,7 +202,7 @@ func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) erro
 	}
 }
 
-// announce says once what is served.
+// announce logs once what is served.
 func (d *Daemon) announce(ctx context.Context, registry *handler.Registry[router.Backend], took time.Duration) {
 	cfg := d.options.Config
 	for _, n := range cfg.ImportNotes {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerTimeout is how long a socket's owner may take to accept.
+// answerTimeout is how long a socket's owner may take to accept a connection.
 const answerTimeout = 2 * time.Second
 
 // listen listens on host:port, or on a unix socket as unix:///path.
@@ -28,9 +28,9 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 }
 
-// listenUnix listens on a unix socket. A socket that a killed daemon left behind
-// is replaced, one on which somebody answers is not. The lock beside it keeps
-// two daemons that start at once from each replacing the other's.
+// listenUnix listens on a unix socket. It replaces the socket of a killed daemon, but not one that
+// a process still listens on. The lock file keeps two daemons that start at once from replacing
+// each other's socket.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -53,7 +53,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return &lockedListener{Listener: l, lock: lock, path: path, own: own}, nil
 }
 
-// ownSocket has l leave its socket to who closes it, and says which it is.
+// ownSocket disables the removal of l's socket on close, and returns the socket's identity.
 func ownSocket(l net.Listener, path string) (os.FileInfo, error) {
 	if u, ok := l.(*net.UnixListener); ok {
 		u.SetUnlinkOnClose(false)
@@ -61,10 +61,9 @@ func ownSocket(l net.Listener, path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// passCredentials puts this process's id on all that it sends. Installers
-// connect, ask the kernel for the id on what they receive, and send a SIGHUP
-// there; where the first bytes were faster than their question they would find
-// 0, which is their own process group. Accepted sockets inherit it.
+// passCredentials attaches this process's id to everything it sends. Installers connect, set
+// SO_PASSCRED, and send a SIGHUP to the received id. Bytes sent before they set it would carry id
+// 0, which kill(2) takes for their own process group. Accepted sockets inherit the option.
 func passCredentials(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
@@ -73,7 +72,7 @@ func passCredentials(_, _ string, c syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// lockedListener holds the lock for as long as it listens.
+// lockedListener holds the lock file while it listens.
 type lockedListener struct {
 	net.Listener
 	lock *os.File
@@ -81,8 +80,8 @@ type lockedListener struct {
 	own  os.FileInfo
 }
 
-// Close removes the socket, unless another program has put its own in the place, as
-// containerd does when it starts.
+// Close removes the socket, unless another program has replaced it, as containerd does when it
+// starts.
 func (l *lockedListener) Close() error {
 	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
 		_ = os.Remove(l.path)
@@ -90,7 +89,7 @@ func (l *lockedListener) Close() error {
 	return errors.Join(l.Listener.Close(), ignoreClosed(l.lock.Close()))
 }
 
-// ignoreClosed makes closing twice no error: a server closes its listener, too.
+// ignoreClosed ignores a second close: a server also closes its listener.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
 		return nil
@@ -98,8 +97,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// lockFile takes a lock that ends with this process. The file stays: removing
-// it would let two processes hold locks on two files of one name.
+// lockFile takes a lock that ends with this process. The file stays: after a removal two processes
+// could hold locks on two files of the same name.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -115,8 +114,8 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// lockPatience is how long a lock or a socket may be held by what is not a daemon any
-// more: a child of a killed one that had not come to its exec yet.
+// lockPatience is how long a lock or socket may be held by a process other than a daemon: a child
+// of a killed one, between fork and exec.
 const lockPatience = 2 * time.Second
 
 func flock(f *os.File) error {
@@ -128,7 +127,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// removeStale removes a socket if it is proven that nobody listens on it.
+// removeStale removes a socket if no process listens on it.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -159,8 +158,7 @@ func removeStale(ctx context.Context, path string) error {
 	}
 }
 
-// listener is the process that began to listen at the other end; 0 where the kernel does
-// not say.
+// listener returns the id of the process that listens at the other end; 0 if the kernel has none.
 func listener(conn net.Conn) int {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -177,7 +175,7 @@ func listener(conn net.Conn) int {
 	return int(who.Pid)
 }
 
-// named is a process in words, " (containerd, process 7)"; empty for none.
+// named describes a process as " (containerd, process 7)"; "" for pid 0.
 func named(pid int) string {
 	if pid <= 0 {
 		return ""
@@ -189,10 +187,10 @@ func named(pid int) string {
 	return fmt.Sprintf(" (%s, process %d)", strings.TrimSpace(string(name)), pid)
 }
 
-// ownerOnly keeps all but the owner from a socket.
+// ownerOnly is the mode of a socket for its owner only.
 const ownerOnly fs.FileMode = 0o600
 
-// listenFor takes a unix socket for those that mode and group permit, until the teardown.
+// listenFor listens on a unix socket with the mode and group until the teardown.
 func (d *Daemon) listenFor(ctx context.Context, name, path string, mode fs.FileMode, group string) (net.Listener, error) {
 	l, err := listenUnix(ctx, path)
 	if err != nil {
@@ -202,7 +200,7 @@ func (d *Daemon) listenFor(ctx context.Context, name, path string, mode fs.FileM
 	return l, permit(path, mode, group)
 }
 
-// permit sets which users may talk to the socket.
+// permit sets the users that may connect to the socket.
 func permit(path string, mode fs.FileMode, group string) error {
 	if group != "" {
 		gid, err := groupID(group)

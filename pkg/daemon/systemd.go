@@ -19,18 +19,16 @@ import (
 
 const alive = daemon.SdNotifyWatchdog
 
-// nobody is an id that no object has: the question goes all the way, and the
-// answer is short.
-const nobody = "0000000000000000000000000000000000000000000000000000000000000000"
+// absentID is the id of no object: the query runs through all layers, and its answer is short.
+const absentID = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// attempts is how often a daemon that has not answered yet is asked, before it is
-// called stuck.
+// attempts is how often a daemon that does not answer is asked before the watchdog is no longer
+// fed.
 const attempts = 4
 
-// feedWatchdog tells the service manager that the daemon is alive, twice per
-// interval, for as long as the daemon answers what a client would ask it. A
-// daemon that does not is ended by the service manager, with the stacks of its
-// goroutines in the journal, and started again; pods go on meanwhile.
+// feedWatchdog notifies the service manager twice per interval, while the daemon answers a client's
+// calls. Otherwise the service manager kills the daemon, with the stacks of its goroutines in the
+// journal, and restarts it; pods keep running.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	interval := d.options.Watchdog
 	if interval <= 0 {
@@ -68,9 +66,9 @@ func (d *Daemon) feed(ctx context.Context, check func(context.Context) error, pa
 	}
 }
 
-// answered asks until one check succeeds, and for no longer than patience. While
-// one is waited for the next begins beside it: one answer that is slow, and one
-// connection that is stuck, do not speak for the daemon.
+// answered repeats the check until one succeeds, for at most patience. The next check starts while
+// the previous one still waits: a single slow answer or stuck connection does not prove a stuck
+// daemon.
 func answered(ctx context.Context, check func(context.Context) error, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	var asked sync.WaitGroup
@@ -99,7 +97,7 @@ func answered(ctx context.Context, check func(context.Context) error, patience t
 	}
 }
 
-// selfCheck asks the daemon as a client does that has just come.
+// selfCheck calls the daemon as a new client does.
 func selfCheck(ctx context.Context, socket string) error {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -108,29 +106,28 @@ func selfCheck(ctx context.Context, socket string) error {
 	return errors.Join(ask(ctx, conn), conn.Close())
 }
 
-// ask goes through the socket, the router, the records of pods and the images'
-// database. What may wait for something outside, such as a network plugin, is
-// not asked: that is no fault of the daemon's.
+// ask covers the socket, the router, the records of pods and the images' database. It avoids calls
+// that may wait for other programs, such as a network plugin: their failures are not the daemon's.
 func ask(ctx context.Context, conn *grpc.ClientConn) error {
 	runtime, images := runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn)
-	_, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: nobody}})
-	if silent(err) {
+	_, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: absentID}})
+	if unanswered(err) {
 		return fmt.Errorf("list pod sandboxes: %w", err)
 	}
-	_, err = runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: nobody}})
-	if silent(err) {
+	_, err = runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{Id: absentID}})
+	if unanswered(err) {
 		return fmt.Errorf("list containers: %w", err)
 	}
-	_, err = images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: nobody}})
-	if silent(err) {
+	_, err = images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: absentID}})
+	if unanswered(err) {
 		return fmt.Errorf("look up an image: %w", err)
 	}
 	return nil
 }
 
-// silent says whether a call got no answer. A refusal is one: a new process would
-// refuse it as well.
-func silent(err error) bool {
+// unanswered reports whether a call got no answer. A rejection is an answer: a new process would
+// also reject the call.
+func unanswered(err error) bool {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable:
 		return true
@@ -142,19 +139,18 @@ func silent(err error) bool {
 const (
 	ready    = daemon.SdNotifyReady
 	stopping = daemon.SdNotifyStopping
-	// reloading needs MONOTONIC_USEC beside it.
+	// reloading must be sent with MONOTONIC_USEC.
 	reloading = daemon.SdNotifyReloading
 )
 
-// notifier tells systemd about the daemon's state (sd_notify(3)). It has the
-// socket's path by value, and not by environment as go-systemd's, because the
-// variable must be gone before any child starts: OCI runtimes that see it take
-// the socket for the container's.
+// notifier reports the daemon's state to systemd (sd_notify(3)). It gets the socket's path by
+// value, unlike go-systemd, because NOTIFY_SOCKET must be removed from the environment before any
+// child starts: OCI runtimes take the variable for the container's socket.
 type notifier struct {
 	socket string
 }
 
-// send does its best: a manager that does not listen is no reason to end.
+// send only logs an error: a manager that does not listen is no reason to stop.
 func (n notifier) send(ctx context.Context, state string) {
 	if n.socket == "" {
 		return

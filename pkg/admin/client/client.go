@@ -1,5 +1,5 @@
-// Package client talks to a running berth by its management API, and turns what
-// goes wrong into text that says what to do.
+// Package client calls the management API of a running berth, and turns errors into text with the
+// action to take.
 package client
 
 import (
@@ -22,19 +22,18 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// maxAnswer is how large an answer may be, in bytes: a list of all pods may be
-// larger than gRPC's 4 MiB.
+// maxAnswer bounds an answer, in bytes: a list of all pods may exceed gRPC's default of 4 MiB.
 const maxAnswer = 80 << 20
 
-// Client is a connection to one daemon. It may be used by any goroutine.
+// Client is a connection to one daemon. Any goroutine may use it.
 type Client struct {
 	adminv1.AdminClient
 	connection *grpc.ClientConn
 	socket     string
 }
 
-// New makes a client of the daemon that serves the socket, a path with or without
-// unix://. It connects with the first call.
+// New returns a client for the daemon on socket, a path with or without unix://. It connects with
+// the first call.
 func New(socket string) (*Client, error) {
 	socket, err := filepath.Abs(strings.TrimPrefix(socket, "unix://"))
 	if err != nil {
@@ -49,26 +48,26 @@ func New(socket string) (*Client, error) {
 	return &Client{AdminClient: adminv1.NewAdminClient(connection), connection: connection, socket: socket}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Client) Close() { c.connection.Close() }
 
-// Error is what a call failed with.
+// Error is the error of a call.
 type Error struct {
 	Code codes.Code
-	// Text is for people, and says what to do.
+	// Text is for people and includes the action to take.
 	Text string
-	// Problems are those of a configuration that was refused.
+	// Problems are the problems of a rejected configuration.
 	Problems []*adminv1.Problem
 }
 
 func (e *Error) Error() string { return e.Text }
 
-// Invalid says whether the caller has to correct something that was given.
+// Invalid reports whether the caller must correct its input.
 func (e *Error) Invalid() bool {
 	return e.Code == codes.InvalidArgument || len(e.Problems) > 0
 }
 
-// Explain makes an *Error of what a call returned. Nil stays nil.
+// Explain converts the error of a call into an *Error. Nil stays nil.
 func (c *Client) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -87,7 +86,7 @@ func (c *Client) Explain(err error) error {
 		}
 	case codes.Unimplemented:
 		if m := st.Message(); !strings.HasPrefix(m, "unknown service ") && !strings.HasPrefix(m, "unknown method ") {
-			break // the daemon knows the call, and its answer has why not
+			break // the daemon supports the call; its answer has the reason
 		}
 		e.Text = "the running daemon is older than this command and does not support it: systemctl restart berth (pods keep running)"
 	case codes.DeadlineExceeded:
@@ -98,16 +97,16 @@ func (c *Client) Explain(err error) error {
 	return e
 }
 
-// Absent says whether nobody serves the socket: no daemon runs that has it.
+// Absent reports whether no process listens on the socket.
 func (c *Client) Absent() bool {
 	err := c.dial()
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// dialTimeout bounds the look at a socket that did not answer.
+// dialTimeout bounds the connection attempt after a call got no answer.
 const dialTimeout = 2 * time.Second
 
-// unreachable says why nobody can be reached, or nothing if somebody can.
+// unreachable returns why the socket cannot be connected to, or "".
 func (c *Client) unreachable() string {
 	err := c.dial()
 	switch {
@@ -123,7 +122,7 @@ func (c *Client) unreachable() string {
 	return fmt.Sprintf("cannot connect to berth at %s: %v; see systemctl status berth", c.socket, err)
 }
 
-// dial looks whether somebody serves the socket.
+// dial connects to the socket once to check it.
 func (c *Client) dial() error {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
@@ -134,7 +133,7 @@ func (c *Client) dial() error {
 	return connection.Close()
 }
 
-// Line is a problem as "file:line:column: key: message (did you mean "x"?)".
+// Line formats a problem as "file:line:column: key: message (did you mean "x"?)".
 func Line(p *adminv1.Problem) string {
 	var b strings.Builder
 	switch {
@@ -153,8 +152,7 @@ func Line(p *adminv1.Problem) string {
 	return b.String()
 }
 
-// Capabilities are what the daemon says that a handler can do. Empty if it does not
-// say.
+// Capabilities returns the handler's capabilities; empty if the daemon does not report any.
 func Capabilities(h *adminv1.Handler) capability.Table {
 	m := h.GetCapabilities()
 	t := capability.Table{

@@ -164,8 +164,8 @@ type handlerInfo struct {
 	Origin string        `json:"origin,omitempty"`
 	Since  uint64        `json:"since"`
 	Pods   int           `json:"pods"`
-	// Trial is the rollout of a candidate.
-	Trial *rollout.Status `json:"trial,omitempty"`
+	// Rollout is that of the handler's candidate, if it has one.
+	Rollout *rollout.Status `json:"rollout,omitempty"`
 	// Capabilities are the handler's. Another berth reads them here if this one is its backend.
 	Capabilities capability.Table `json:"capabilities,omitzero"`
 }

@@ -8,22 +8,22 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// api is what differs between the APIs whose calls are observed.
+// api holds the differences between the observed APIs.
 type api struct {
-	// name is what a call is called in logs and metrics, by its full name.
+	// name returns the name of a call in logs and metrics, from its full name.
 	name func(full string) string
-	// level is how loud a call is logged, by its name, and write logs it.
+	// level returns the log level of a call, by its name; write logs it.
 	level func(rpc string, code codes.Code) log.Level
 	write func(entry *log.Entry, level log.Level)
 }
 
 var cri = api{name: method, level: level, write: func(e *log.Entry, at log.Level) { e.Log(at, "CRI call") }}
 
-// containerd is the API by which agents of the node see berth's images and pods.
+// containerd is the API that serves berth's images and pods to the node's agents.
 var containerd = api{name: serviceMethod, level: containerdLevel, write: func(e *log.Entry, at log.Level) { e.Log(at, "Call of the containerd API") }}
 
-// NewContainerd makes an Observer for calls of containerd's API, which have a metric of
-// their own. nil counts nothing.
+// NewContainerd returns an Observer for calls of containerd's API, with its own metric. With nil it
+// counts nothing.
 func NewContainerd(metrics prometheus.Registerer) *Observer {
 	o := &Observer{api: containerd}
 	if metrics != nil {
@@ -36,15 +36,15 @@ func NewContainerd(metrics prometheus.Registerer) *Observer {
 	return o
 }
 
-// serviceMethod is "Images.List" for "/containerd.services.images.v1.Images/List": the
-// names of methods alone are those of several services.
+// serviceMethod returns "Images.List" for "/containerd.services.images.v1.Images/List": several
+// services share names of methods.
 func serviceMethod(full string) string {
 	service, m, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	return service[strings.LastIndexByte(service, '.')+1:] + "." + m
 }
 
-// containerdLevel is low for what clients do wrong: a client that does so without end
-// must not fill the journal.
+// containerdLevel is low for clients' mistakes: a client that repeats one must not fill the
+// journal.
 func containerdLevel(_ string, code codes.Code) log.Level {
 	switch code {
 	case codes.Internal, codes.Unknown, codes.DataLoss:

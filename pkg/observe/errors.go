@@ -14,14 +14,13 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// maxMessage is the length of an error's text in bytes. It ends up in events
-// and in the status of pods, which are stored in the cluster.
+// maxMessage bounds an error's text, in bytes. The cluster stores it in events and in the status of
+// pods.
 const maxMessage = 1024
 
-// toStatus turns any error into a gRPC status, whose text does not repeat the code.
-// Errors that are one already keep code, text and details; classes of containerd/errdefs and the context's errors
-// get their code; what remains is Unknown, or the context's own end if that is
-// over. Nil stays nil.
+// toStatus turns any error into a gRPC status with a text that does not repeat the code. A gRPC
+// status keeps code, text and details; classes of containerd/errdefs and context errors get their
+// code; other errors are Unknown, or the end of ctx if it has ended. Nil stays nil.
 func toStatus(ctx context.Context, rpc string, err error) error {
 	if err == nil {
 		return nil
@@ -38,8 +37,8 @@ func classify(ctx context.Context, err error) *status.Status {
 	if st, ok := status.FromError(err); ok && st.Code() != codes.OK {
 		return st
 	}
-	// The details that errgrpc adds repeat the chain of errors for a Go client,
-	// and the text has all that a CRI client can use.
+	// The details of errgrpc repeat the error chain for Go clients; a CRI client uses only the
+	// text.
 	if code := status.Code(errgrpc.ToGRPC(err)); code != codes.OK && code != codes.Unknown {
 		return status.New(code, "")
 	}
@@ -49,10 +48,9 @@ func classify(ctx context.Context, err error) *status.Status {
 	return status.New(codes.Unknown, "")
 }
 
-// aboutObject are the calls whose NotFound means that the sandbox, container or
-// image that they name does not exist. From any other call the kubelet would
-// take NotFound for "nothing left to do", so one that comes from deep inside
-// (a missing file, a process that is gone) must not get out.
+// aboutObject are the calls with a NotFound that means that the named sandbox, container or image
+// does not exist. The kubelet takes NotFound from any other call for "nothing left to do", so an
+// inner one (a missing file, an exited process) must not be returned.
 var aboutObject = []string{
 	"PodSandboxStatus", "CreateContainer", "StartContainer", "ContainerStatus",
 	"UpdateContainerResources", "ReopenContainerLog", "ExecSync", "Exec", "Attach", "PortForward",
@@ -60,32 +58,30 @@ var aboutObject = []string{
 	"UpdatePodSandboxResources", "PullImage",
 }
 
-// codeFor adjusts a code to what callers make of it.
+// codeFor adjusts a code to its callers' reaction.
 func codeFor(rpc string, code codes.Code, text string) codes.Code {
 	switch {
 	case code == codes.NotFound && known[rpc] && !slices.Contains(aboutObject, rpc):
 		return codes.Internal
 	case rpc == "PullImage" && pullReason(text):
-		// The kubelet finds its reasons only in errors of this code.
+		// The kubelet looks for its reasons only in errors of this code.
 		return codes.Unknown
 	}
 	return code
 }
 
-// pullReason says whether a text begins with a word that the kubelet makes the
-// reason of a failed pull.
+// pullReason reports whether a text begins with a word that the kubelet uses as the reason of a
+// failed pull.
 func pullReason(text string) bool {
 	return strings.HasPrefix(text, crierrors.ErrRegistryUnavailable.Error()) ||
 		strings.HasPrefix(text, crierrors.ErrSignatureValidationFailed.Error())
 }
 
-// shown is a text as others may see it, who know nothing of its origin: registries,
-// runtimes, plugins and other daemons have written parts of it. It is one line
-// that prints and is as long as that allows.
+// shown returns a text for clients, in one printable line of bounded length: registries, runtimes,
+// plugins and other daemons have written parts of it.
 func shown(text string) string { return shorten(printable.Line(text)) }
 
-// shorten cuts a long text in its middle: it begins with what was tried, and
-// ends with what went wrong.
+// shorten cuts a long text in its middle: it begins with the action and ends with the cause.
 func shorten(text string) string {
 	if len(text) <= maxMessage {
 		return text

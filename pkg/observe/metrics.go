@@ -12,8 +12,8 @@ import (
 // BinaryCandidate of package handler.
 var rpcLabels = []string{"rpc", "handler", "binary", "code"}
 
-// rpcBuckets, in seconds, are close where calls from memory and the start of
-// pods are told apart, and end where clients give up.
+// rpcBuckets, in seconds, are narrow between answers from memory and starts of pods, and end at
+// clients' timeouts.
 var rpcBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30, 120}
 
 type rpcMetrics struct {
@@ -38,7 +38,7 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 	return m
 }
 
-// stepLabels are bounded: steps by package step.
+// stepLabels are bounded: package step defines the steps.
 var stepLabels = []string{"rpc", "handler", "step"}
 
 func (m *rpcMetrics) observe(rpc, handler, binary string, err error, took time.Duration) {

@@ -1,11 +1,9 @@
-// Package observe sees every RPC once, in one interceptor pair, and does there
-// what must not be written forty times: count and time it, log it, turn a panic
-// into an answer, and turn any error into a gRPC status that its caller
-// understands.
+// Package observe handles every RPC once, in one interceptor pair, and does there what all calls
+// share: count and time it, log it, turn a panic into an answer, and turn any error into a gRPC
+// status for its caller.
 //
-// The router tells the interceptor which handler a call went to (SetHandler).
-// Traces and the /metrics endpoint are separate, and cost nothing when they are
-// not configured.
+// The router sets the handler of a call (SetHandler). Traces and the /metrics endpoint are
+// separate, and cost nothing when they are not configured.
 package observe
 
 import (
@@ -27,15 +25,15 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// Options configure an Observer. The zero value logs and maps errors only.
+// Options configure an Observer. The zero value only logs and maps errors.
 type Options struct {
-	// Metrics takes the RPC metrics; nil counts nothing.
+	// Metrics registers the RPC metrics; nil counts nothing.
 	Metrics prometheus.Registerer
-	// Starts remembers how pods came up; nil remembers nothing.
+	// Starts records pod starts; may be nil.
 	Starts *Starts
 }
 
-// Observer makes the interceptors. It may be used by several servers.
+// Observer provides the interceptors. Several servers may use it.
 type Observer struct {
 	api     api
 	metrics *rpcMetrics
@@ -43,8 +41,8 @@ type Observer struct {
 	starts  *Starts
 }
 
-// New makes an Observer and registers its metrics. It panics if they are
-// registered already, which is a mistake in the program.
+// New returns an Observer and registers its metrics. It panics if they are already registered,
+// which is a bug.
 func New(o Options) *Observer {
 	observer := &Observer{api: cri, starts: o.Starts}
 	if o.Metrics != nil {
@@ -53,8 +51,7 @@ func New(o Options) *Observer {
 	return observer
 }
 
-// ServerOptions are the options of a server whose calls are to be observed. No
-// other interceptor may come before these.
+// ServerOptions returns the options of an observed server. Its interceptors must come first.
 func (o *Observer) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(o.unary),
@@ -62,14 +59,14 @@ func (o *Observer) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// call is the context of one RPC. It is a context itself so that an RPC costs
-// one allocation here.
+// call is the context of one RPC. It implements context.Context so that an RPC costs only one
+// allocation here.
 type call struct {
 	context.Context
-	// handler and binary are written by the goroutine that serves the call, and
-	// read by it when the call is over.
+	// handler and binary are written by the goroutine that serves the call, and read by it after
+	// the call.
 	handler, binary string
-	// steps are the parts of the call, which those who do them name.
+	// steps are the parts of the call, named by the code that runs them.
 	steps step.Recorder
 }
 
@@ -85,17 +82,17 @@ func (c *call) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// SetHandler says which handler the RPC of ctx was routed to. Call it from the
-// goroutine that serves the RPC, with the name of a Definition and never with
-// what a request says: the name becomes a metric's label.
+// SetHandler sets the handler for the RPC of ctx. Call it from the goroutine that serves the RPC,
+// with the name of a Definition and never with a text of the request: the name becomes a metric's
+// label.
 func SetHandler(ctx context.Context, name string) {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		c.handler = name
 	}
 }
 
-// SetBinary sets the binary of its handler (handler.BinaryStable or
-// BinaryCandidate) the pod has that the RPC of ctx is about, as SetHandler does.
+// SetBinary sets the binary (handler.BinaryStable or BinaryCandidate) of the pod in the RPC of
+// ctx, under the rules of SetHandler.
 func SetBinary(ctx context.Context, binary string) {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		c.binary = binary
@@ -131,7 +128,7 @@ func (o *Observer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	return err
 }
 
-// observedStream gives a stream the call's context.
+// observedStream is a stream with the call's context.
 type observedStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -155,11 +152,11 @@ func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration
 	o.api.logCall(c.Context, rpc, c.handler, req, resp, took, err)
 }
 
-// method is the last part of "/runtime.v1.RuntimeService/Version".
+// method returns the last part of "/runtime.v1.RuntimeService/Version".
 func method(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
 
-// recoverPanic makes a panic the answer of the one call that caused it: the
-// daemon serves every pod of the node. The caller gets no stack, the log does.
+// recoverPanic turns a panic into an error of its one call: the daemon serves every pod of the
+// node. The stack goes to the log, not to the caller.
 func recoverPanic(ctx context.Context, rpc string, err *error) {
 	p := recover()
 	if p == nil {
@@ -170,8 +167,8 @@ func recoverPanic(ctx context.Context, rpc string, err *error) {
 	*err = status.Errorf(codes.Internal, "%s failed because of a bug in berth; please report it with the stack in berth's log", rpc)
 }
 
-// known are the calls of this CRI, by the last part of their names. Others may
-// be passed on to a backend that has them.
+// known are the calls of this CRI version, by method name. Others may be passed on to a backend
+// that supports them.
 var known = func() map[string]bool {
 	all := map[string]bool{}
 	for _, service := range []grpc.ServiceDesc{runtimeapi.RuntimeService_ServiceDesc, runtimeapi.ImageService_ServiceDesc} {
@@ -185,11 +182,10 @@ var known = func() map[string]bool {
 	return all
 }()
 
-// otherRPC is what metrics call the calls that this CRI does not have: a client
-// may make up any name.
+// otherRPC is the metric label of unknown calls: a client may use any name.
 const otherRPC = "other"
 
-// label is a call's name in metrics.
+// label returns a call's name in metrics.
 func label(rpc string) string {
 	if known[rpc] {
 		return rpc

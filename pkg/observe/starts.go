@@ -12,22 +12,22 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// PodStart is how a pod came up: the calls that its kubelet made for it.
+// PodStart is the start of a pod: the calls that its kubelet made for it.
 type PodStart struct {
 	Namespace, Name, UID string
-	// Sandbox is empty if there is none.
+	// Sandbox is empty until one is created.
 	Sandbox string
 	Handler string
 	Began   time.Time
-	// Calls are in the order of their ends: RunPodSandbox, and then those of each
-	// container. Restarts of containers are not among them.
+	// Calls are ordered by their ends: RunPodSandbox, then those of each container. They exclude
+	// restarts of containers.
 	Calls []StartCall
 }
 
-// StartCall is one of them.
+// StartCall is one call of a PodStart.
 type StartCall struct {
 	RPC string
-	// Of is the container's name, or the image's.
+	// Of is the name of the container or image.
 	Of    string
 	Began time.Time
 	Took  time.Duration
@@ -35,7 +35,7 @@ type StartCall struct {
 	Steps []step.Step
 }
 
-// Took is the time that the calls took. What the kubelet did in between is not in it.
+// Took returns the sum of the calls' durations, without the kubelet's time between them.
 func (p PodStart) Took() (all time.Duration) {
 	for _, c := range p.Calls {
 		all += c.Took
@@ -43,14 +43,13 @@ func (p PodStart) Took() (all time.Duration) {
 	return all
 }
 
-// Starts remembers how the last pods came up. All methods may be called concurrently;
-// it costs a bounded amount of memory.
+// Starts records the last pod starts, in bounded memory. All methods may be called concurrently.
 type Starts struct {
 	mu   sync.Mutex
 	pods []*podStart // oldest first
 }
 
-// podStart has the names of the containers that were created and not started.
+// podStart also holds the names of created containers that have not been started.
 type podStart struct {
 	PodStart
 	created map[string]string
@@ -58,14 +57,14 @@ type podStart struct {
 }
 
 const (
-	// MaxStarts is how many pods are remembered, and maxStartCalls how many calls of each.
+	// MaxStarts bounds the recorded pods, and maxStartCalls the calls of each.
 	MaxStarts, maxStartCalls = 256, 64
 )
 
-// NewStarts returns Starts that know nothing yet.
+// NewStarts returns empty Starts.
 func NewStarts() *Starts { return &Starts{} }
 
-// Recent returns what is remembered, the newest pod first.
+// Recent returns the recorded starts, newest pod first.
 func (s *Starts) Recent() []PodStart {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +77,7 @@ func (s *Starts) Recent() []PodStart {
 	return recent
 }
 
-// note takes a call that has ended.
+// note records a finished call.
 func (s *Starts) note(c *call, rpc string, req, resp any, began time.Time, took time.Duration, err error) {
 	if s == nil || req == nil {
 		return
@@ -128,7 +127,7 @@ func (s *Starts) begin(m *runtimeapi.PodSandboxMetadata, handler, sandbox string
 	})
 }
 
-// newest is the newest start of those wanted, nil if there is none.
+// newest returns the newest start that matches wanted, or nil.
 func (s *Starts) newest(wanted func(*podStart) bool) *podStart {
 	for _, p := range slices.Backward(s.pods) {
 		if wanted(p) {
@@ -138,7 +137,7 @@ func (s *Starts) newest(wanted func(*podStart) bool) *podStart {
 	return nil
 }
 
-// start notes the start of a container that was created, and not its restarts.
+// start records the first start of a created container.
 func (s *Starts) start(container string, done StartCall) {
 	p := s.newest(func(p *podStart) bool {
 		_, created := p.created[container]
@@ -155,7 +154,7 @@ func (s *Starts) start(container string, done StartCall) {
 
 func (p *podStart) create(name, id string, done StartCall) {
 	if p.started[name] || len(p.Calls) >= maxStartCalls {
-		return // a restart, or too much to be remembered
+		return // a restart, or over the bound
 	}
 	if id != "" {
 		p.created[id] = name

@@ -15,26 +15,26 @@ import (
 	"google.golang.org/grpc"
 )
 
-// TracingOptions say where spans go.
+// TracingOptions configure the export of spans.
 type TracingOptions struct {
 	// Endpoint is host:port of an OTLP/gRPC collector. Required.
 	Endpoint string
-	// SampleRatio, 0 to 1, is the share of the traces begun here that are
-	// recorded. A trace that the caller began is recorded if the caller says so.
+	// SampleRatio, 0 to 1, is the recorded share of traces begun here. For a trace begun by the
+	// caller, the caller's sampling flag decides.
 	SampleRatio float64
-	// Insecure talks to the collector without TLS.
+	// Insecure connects to the collector without TLS.
 	Insecure bool
 	// Version is the daemon's.
 	Version string
 }
 
-// Tracing makes a span of every RPC and sends it to a collector.
+// Tracing creates a span for every RPC and exports it to a collector.
 type Tracing struct {
 	provider *sdktrace.TracerProvider
 }
 
-// StartTracing starts the exporter. A collector that cannot be reached is no
-// error: spans wait, and are dropped when too many do.
+// StartTracing starts the exporter. An unreachable collector is not an error: spans are queued, and
+// dropped when the queue is full.
 func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	exporterOptions := []otlptracegrpc.Option{otlptracegrpc.WithEndpoint(o.Endpoint)}
 	if o.Insecure {
@@ -57,7 +57,7 @@ func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	)}, nil
 }
 
-// ServerOptions are the options of a server whose calls are to be traced.
+// ServerOptions returns the options of a traced server.
 func (t *Tracing) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(
 		otelgrpc.WithTracerProvider(t.provider),
@@ -65,5 +65,5 @@ func (t *Tracing) ServerOptions() []grpc.ServerOption {
 	))}
 }
 
-// Close sends what is waiting, for as long as ctx allows.
+// Close exports the queued spans, until ctx ends.
 func (t *Tracing) Close(ctx context.Context) error { return t.provider.Shutdown(ctx) }

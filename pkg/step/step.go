@@ -1,5 +1,5 @@
-// Package step measures the parts of a call, so that "why was this pod slow" has an
-// answer: what does the work names its part, whoever serves the call reads all parts.
+// Package step measures the parts of a call, to answer "why was this pod slow": the code that does
+// the work names its part, and the server of the call reads all parts.
 //
 // A part is a span too if the call is traced. Everything may be called concurrently.
 package step
@@ -14,43 +14,43 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The parts that calls have.
+// Names of the parts of calls.
 const (
 	// Queue is the wait for the handler's max_parallel_starts.
 	Queue = "queue"
-	// Network is what CNI plugins do.
+	// Network is the run of CNI plugins.
 	Network = "network"
-	// Plugins are those of NRI and CDI.
+	// Plugins is the run of NRI plugins and CDI.
 	Plugins = "plugins"
 	// Rootfs is the container's root filesystem, with its image volumes.
 	Rootfs = "rootfs"
 	// Runtime is the handler's runtime or shim.
 	Runtime = "runtime"
-	// Resolve is what a registry says an image's name stands for, with its manifest.
+	// Resolve is the request for an image's digest and manifest to its registry.
 	Resolve = "resolve"
 	// Fetch is from the first byte of an image's layers to the last.
 	Fetch = "fetch"
 	// Unpack is from the first file of an image's layers to the last. It begins while
 	// others are fetched.
 	Unpack = "unpack"
-	// Shared is the wait for a pull that another call had begun.
+	// Shared is the wait for a pull that another call began.
 	Shared = "shared"
 )
 
 // Step is a part of a call.
 type Step struct {
 	Name string
-	// Took is the sum, if there were several of the name.
+	// Took is the sum of all parts with this name.
 	Took time.Duration
 }
 
-// Recorder has the steps of one call. The zero Recorder is ready.
+// Recorder records the steps of one call. Its zero value is ready.
 type Recorder struct {
 	mu    sync.Mutex
 	steps []Step
 }
 
-// Steps are those that have ended, in the order of their first ends.
+// Steps returns the finished steps, in the order of their first ends.
 func (r *Recorder) Steps() []Step {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,11 +67,10 @@ func (r *Recorder) add(name string, took time.Duration) {
 	r.steps = append(r.steps, Step{Name: name, Took: took})
 }
 
-// Key is under which a context has its *Recorder as a value. It is exported for
-// contexts that hold one themselves.
+// Key is the context key of a *Recorder. It is exported for contexts that hold one themselves.
 type Key struct{}
 
-// Of are the steps so far of the call that ctx belongs to.
+// Of returns the finished steps of the call that ctx belongs to.
 func Of(ctx context.Context) []Step {
 	if r, ok := ctx.Value(Key{}).(*Recorder); ok {
 		return r.Steps()
@@ -79,8 +78,8 @@ func Of(ctx context.Context) []Step {
 	return nil
 }
 
-// Begin begins a part of the call that ctx belongs to. What it returns ends it, once;
-// more ends are nothing. The context is for what is done in it.
+// Begin begins a part of the call that ctx belongs to. The first call of end finishes it. The
+// returned context is for the work of the part.
 func Begin(ctx context.Context, name string) (_ context.Context, end func(err error)) {
 	recorder, _ := ctx.Value(Key{}).(*Recorder)
 	span := trace.SpanFromContext(ctx)
@@ -109,5 +108,5 @@ func Begin(ctx context.Context, name string) (_ context.Context, end func(err er
 	}
 }
 
-// tracer is who made a span, for those who collect them.
+// tracer names the origin of a span for its collector.
 const tracer = "github.com/berth-cri/berth/pkg/step"

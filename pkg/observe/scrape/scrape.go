@@ -1,4 +1,4 @@
-// Package scrape serves what Prometheus asks a program for.
+// Package scrape serves metrics to Prometheus.
 package scrape
 
 import (
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// NewRegistry makes a registry that has what is said about the process as a
-// whole: its resources, Go's runtime, and which build it is.
+// NewRegistry returns a registry with the metrics of the process: its resources, Go's runtime and
+// the build.
 func NewRegistry(version, revision string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -29,13 +29,13 @@ func NewRegistry(version, revision string) *prometheus.Registry {
 	return r
 }
 
-// Page is what an endpoint serves beside /metrics.
+// Page is served beside /metrics.
 type Page struct {
 	Path    string
 	Handler http.HandlerFunc
 }
 
-// maxConnections is how many clients may be connected; more wait.
+// maxConnections bounds the connected clients; more wait.
 const maxConnections = 64
 
 // Endpoint serves /metrics, and pages beside it.
@@ -44,8 +44,8 @@ type Endpoint struct {
 	done   chan struct{}
 }
 
-// Serve serves a registry's metrics at /metrics on l, which it closes in the end, and
-// pages. It has no access control: on a node, listen on loopback, or on a unix socket.
+// Serve serves a registry's metrics at /metrics, and pages, on l, which Close closes. It has no
+// access control: on a node, listen on loopback, or on a unix socket.
 func Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer, pages ...Page) *Endpoint {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
@@ -62,7 +62,7 @@ func Serve(ctx context.Context, l net.Listener, g prometheus.Gatherer, pages ...
 	return e
 }
 
-// serve ends with Close. Losing the metrics is no reason to stop serving pods.
+// serve runs until Close. It only logs an error: pods are served without metrics, too.
 func (e *Endpoint) serve(ctx context.Context, l net.Listener) {
 	defer close(e.done)
 	if err := e.server.Serve(netutil.LimitListener(l, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
@@ -70,7 +70,7 @@ func (e *Endpoint) serve(ctx context.Context, l net.Listener) {
 	}
 }
 
-// Close lets requests end for as long as ctx allows.
+// Close waits for running requests until ctx ends.
 func (e *Endpoint) Close(ctx context.Context) error {
 	err := e.server.Shutdown(ctx)
 	if err != nil {

@@ -18,22 +18,21 @@ import (
 )
 
 const (
-	// acceptedFormat is the number of the form on disk.
+	// acceptedFormat is the format version of the file.
 	acceptedFormat = 1
 	// maxAccepted bounds the file, in bytes.
 	maxAccepted = 16 << 20
 )
 
-// storedConfig is the form of the last accepted configuration on disk: its files as they
-// were read, so that a start judges them as it judges files.
+// storedConfig is the last accepted configuration on disk. It keeps the texts of the files, so that
+// a start validates them like the files themselves.
 type storedConfig struct {
 	ReadAt    time.Time        `json:"readAt"`
 	Documents []storedDocument `json:"documents"`
 }
 
-// Start is Load for a daemon that starts. If the files have mistakes it returns the last
-// accepted configuration instead, with these in Rejected. Without one that can be used,
-// they are the error.
+// Start is Load for a daemon's start. If the files have mistakes, it returns the last accepted
+// configuration with the mistakes in Rejected. Without a usable one, the mistakes are the error.
 func Start(o Options) (*Config, error) {
 	cfg, mistakes := load(readAll(o), o)
 	if len(mistakes) == 0 {
@@ -50,19 +49,19 @@ func Start(o Options) (*Config, error) {
 	return cfg, nil
 }
 
-// AcceptedFile is where the last accepted configuration of these places is kept. No
-// configuration file decides that: a mistake in one must not hide it.
+// AcceptedFile returns the path of the last accepted configuration for these options. It does not
+// depend on configuration files: a mistake in one must not hide it.
 func (o Options) AcceptedFile() string {
 	root := cmp.Or(o.Flags["engine.root"], Default().Engine.Root)
 	places := sha256.Sum256([]byte(strings.Join(o.Paths(), "\x00")))
 	return filepath.Join(root, "accepted-config", fmt.Sprintf("%x.json", places[:8]))
 }
 
-// KeepAccepted makes c, which is in force, the last accepted configuration. After an error
-// there is none: an older one may isolate less. The file may hold credentials of registries.
+// KeepAccepted stores c, the current configuration, as the last accepted one. After an error none
+// is stored: an older one may isolate less. The file may hold credentials of registries.
 func (c *Config) KeepAccepted(o Options) error {
 	if kept, err := readAccepted(o); err == nil && slices.Equal(kept.Documents, c.documents) {
-		return nil // a full disk does not cost what is there
+		return nil // keep the stored file even if the disk is full
 	}
 	if err := atomicfile.Remove(o.AcceptedFile()); err != nil {
 		return err
@@ -88,8 +87,8 @@ func readAccepted(o Options) (s storedConfig, err error) {
 	return s, err
 }
 
-// gone is the mistake of a main file or a directory that does not exist, if the last accepted
-// configuration was read from it, as far as that is known; otherwise "".
+// gone returns the mistake for a missing main file or directory that the last accepted
+// configuration was read from; "" if it was not, or if that is unknown.
 func gone(kind, place string, o Options) string {
 	before, _ := readAccepted(o)
 	if o.Running != nil {

@@ -15,12 +15,12 @@ import (
 type assembly struct {
 	validator
 	options Options
-	// defs are the handlers by name; byMain those that a drop-in did not bring.
+	// defs are the handlers by name; byMain names those that are not from a drop-in.
 	defs   map[string]*handler.Definition
 	byMain []string
 }
 
-// assemble is pure but for looking at the paths that the documents name.
+// assemble is pure except for checks of the paths named in the documents.
 func assemble(docs []*document, o Options) (*Config, Problems) {
 	a := &assembly{validator: validator{cfg: Default()}, options: o, defs: map[string]*handler.Definition{}}
 	a.cfg.SearchPath = o.SearchPath
@@ -48,7 +48,7 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 	return a.cfg, a.problems
 }
 
-// sections lays one document's keys over what there is.
+// sections merges one document's keys over the earlier ones.
 func (a *assembly) sections(doc *document) {
 	d := newDecoder(doc, a.options.SearchPath, nil)
 	d.Table(sectionTop, "", doc.Values, reflect.ValueOf(a.cfg).Elem(), "runtimes")
@@ -62,7 +62,7 @@ func (a *assembly) sections(doc *document) {
 	}
 }
 
-// runtimes adds one document's handlers. A handler belongs to one file.
+// runtimes adds one document's handlers. Each handler belongs to one file.
 func (a *assembly) runtimes(doc *document) {
 	d := newDecoder(doc, a.options.SearchPath, a.cfg.snapshotterNames())
 	defer func() { a.problems = append(a.problems, d.Problems...) }()
@@ -97,8 +97,7 @@ func (a *assembly) add(doc *document, def *handler.Definition) {
 	}
 }
 
-// handlersInMain says whether the main file names handlers, or cannot be read
-// well enough to tell.
+// handlersInMain reports whether the main file has handlers, or is too damaged to determine that.
 func handlersInMain(docs []*document) bool {
 	return slices.ContainsFunc(docs, func(d *document) bool {
 		tables, _ := d.Values["runtimes"].(map[string]any)
@@ -106,9 +105,9 @@ func handlersInMain(docs []*document) bool {
 	})
 }
 
-// discover adds the runtimes of this machine. A handler of a drop-in, or an
-// imported one, replaces a discovered one, even if that is broken: a pod must not silently get
-// another runtime than the one configured.
+// discover adds the runtimes of this machine. A handler of a drop-in or an import replaces a
+// discovered one, even if broken: a pod must not silently get another runtime than the configured
+// one.
 func (a *assembly) discover() {
 	a.cfg.Discovered = true
 	found := Discover(a.options.searchPath())
@@ -118,7 +117,7 @@ func (a *assembly) discover() {
 			continue
 		}
 		if of := a.defs[def.AliasOf]; of == nil || of.Path != def.Path {
-			def.AliasOf = "" // the handler of that name is another
+			def.AliasOf = "" // another runtime has that name
 		}
 		a.cfg.elsewhere[def.Name] = true
 		def.Snapshotter = a.cfg.Engine.Snapshotter
@@ -135,7 +134,7 @@ func nothingFound(dirs []string) Problem {
 			"or configure [runtimes.<handler>] with its runtime_path in %s", shortList(dirs), DefaultFile)}
 }
 
-// known returns the names of all handlers, of which some may not be served.
+// known returns the names of all handlers, including those that cannot be served.
 func (a *assembly) known(docs []*document) []string {
 	names := slices.Collect(maps.Keys(a.defs))
 	for _, d := range docs {
@@ -148,7 +147,7 @@ func (a *assembly) known(docs []*document) []string {
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }
 
-// helpers finds berth's own binaries unless a file says where they are.
+// helpers sets the paths of berth's own binaries that no file sets.
 func (a *assembly) helpers() {
 	e := &a.cfg.Engine
 	for path, name := range map[*string]string{&e.ShimPath: "berth-shim", &e.PausePath: "berth-pause"} {

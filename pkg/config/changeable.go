@@ -19,10 +19,9 @@ type changeable struct {
 	warnings []string
 }
 
-// Changeable looks at the directories that are read while pods run. Files of theirs
-// that others than root can change are refused then, and are Problems here; the rest
-// is used all the same, and warned of. Load leaves that to its callers: it is no reason
-// for a daemon not to start.
+// Changeable checks the directories that are read while pods run. Files in them that users other
+// than root can change will be rejected then, and are Problems here; other risks are warnings. Load
+// leaves this check to its callers: the daemon starts in any case.
 func (c *Config) Changeable() (refused Problems, warnings []string) {
 	v := &changeable{validator: validator{cfg: c}}
 	v.directory("cni.conf_dir", c.CNI.ConfDir, trust.Configuration, ".conflist", ".conf", ".json")
@@ -53,7 +52,7 @@ type found struct {
 	warnings []string
 }
 
-// directory reports each file or directory that is to be mended once.
+// directory reports each file or directory to fix once.
 func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...string) {
 	if dir == "" {
 		return
@@ -66,7 +65,7 @@ func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...stri
 			f.warnings = append(f.warnings, trust.Warnings(file, p)...)
 		}
 		if key == hostsDir {
-			for _, file := range filesBelow(dir, ".toml") { // on their own: a list of files has a limit
+			for _, file := range filesBelow(dir, ".toml") { // separately: a list of files is limited
 				f.named(file)
 			}
 		}
@@ -81,11 +80,11 @@ func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...stri
 
 const hostsDir = "registry.hosts_dir"
 
-// named adds the certificates and keys that a registry's file names.
+// named adds the certificates and keys named in a registry's file.
 func (f *found) named(file string) {
 	text, err := trust.ReadFile(file, trust.Configuration)
 	if err != nil {
-		return // it is reported already
+		return // already reported
 	}
 	for _, other := range registryhosts.Files(filepath.Dir(file), text) {
 		f.add(trust.Check(other, trust.Configuration))
@@ -98,30 +97,30 @@ func (f *found) add(err error) {
 	}
 }
 
-// maxSaid is how many files of a directory are told of.
-const maxSaid = 10
+// maxReported bounds the reported files of a directory.
+const maxReported = 10
 
 func (v *changeable) report(key string, f found) {
-	said := map[string]bool{}
+	reported := map[string]bool{}
 	for _, r := range f.refused {
-		if !said[r.Path] && len(said) < maxSaid {
+		if !reported[r.Path] && len(reported) < maxReported {
 			v.wrong(key, r.Error(), "")
 		}
-		said[r.Path] = true
+		reported[r.Path] = true
 	}
 	slices.Sort(f.warnings)
 	f.warnings = slices.Compact(f.warnings)
 	for i, text := range f.warnings {
-		if i == maxSaid {
-			v.warnings = append(v.warnings, fmt.Sprintf("%s: the same of %d more files", key, len(f.warnings)-maxSaid))
+		if i == maxReported {
+			v.warnings = append(v.warnings, fmt.Sprintf("%s: the same of %d more files", key, len(f.warnings)-maxReported))
 			break
 		}
 		v.warnings = append(v.warnings, fmt.Sprintf("%s: %s", key, text))
 	}
 }
 
-// filesBelow are the files in a directory and those in it, as far as they can be
-// listed. Links to files count.
+// filesBelow returns the files below a directory, as far as they can be listed, including links to
+// files.
 func filesBelow(dir string, endings ...string) []string {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -131,7 +130,7 @@ func filesBelow(dir string, endings ...string) []string {
 	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return nil // who reads it says so
+			return nil // its reader reports the error
 		case len(files) == hostfiles.MaxFiles:
 			return fs.SkipAll
 		case e.IsDir() || len(endings) > 0 && !slices.Contains(endings, filepath.Ext(path)):

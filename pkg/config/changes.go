@@ -7,23 +7,23 @@ import (
 	"slices"
 )
 
-// Change is a key outside the handlers that two configurations differ in.
+// Change is a key outside the handlers with different values in two configurations.
 type Change struct {
 	// Key is the full TOML key, such as "server.socket".
 	Key string
-	// From and To are its values as TOML.
+	// From and To are its values in TOML.
 	From, To string
-	// Origin is where the new value is from.
+	// Origin is the origin of the new value.
 	Origin Origin
 }
 
-// String is "key: from → to (origin)".
+// String returns "key: from → to (origin)".
 func (c Change) String() string {
 	return fmt.Sprintf("%s: %s → %s (%s)", c.Key, c.From, c.To, c.Origin)
 }
 
-// reloadable are the keys outside the handlers that a running daemon takes over.
-// Those that only bring handlers, or fill in what these do not say, do so by Definitions.
+// reloadable are the keys outside the handlers that a running daemon applies. Keys that provide
+// handlers or their defaults take effect through the Definitions.
 var reloadable = map[string]bool{
 	"version": true, "default_runtime": true,
 	"handlers.probe_interval": true, "handlers.ask_interval": true, "handlers.advertise_not_ready": true,
@@ -32,20 +32,19 @@ var reloadable = map[string]bool{
 	"import.crio": true, "import.containerd": true,
 }
 
-// Diff is what changes when one configuration takes the place of another. Names are sorted.
+// Diff is the difference between two configurations. Names are sorted.
 type Diff struct {
 	// Added, Changed and Removed are handlers.
 	Added, Changed, Removed []string
-	// DefaultFrom and DefaultTo differ if the default handler changed.
+	// DefaultFrom and DefaultTo are the default handlers before and after.
 	DefaultFrom, DefaultTo string
 	// Live are the keys outside the handlers that take effect at once, Pending those that
 	// need a restart.
 	Live, Pending []Change
 }
 
-// Reload makes the configuration that is in force after a reload: next, but
-// with the values of running where a key needs a restart. Neither argument is
-// changed. Pure.
+// Reload returns the configuration in force after a reload: next, but with the values of running
+// for keys that need a restart. Neither argument is changed. Pure.
 func Reload(running, next *Config) (effective *Config, d Diff) {
 	c := *next
 	c.origins = map[string]Origin{}
@@ -70,7 +69,7 @@ func Reload(running, next *Config) (effective *Config, d Diff) {
 	return &c, d
 }
 
-// handlers compares handlers by their digests: where a Definition is written does not matter.
+// handlers compares handlers by their digests: the place of a Definition does not matter.
 func (d *Diff) handlers(before, next map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(next)) {
 		switch was, known := before[name]; {
@@ -87,8 +86,8 @@ func (d *Diff) handlers(before, next map[string]string) {
 	}
 }
 
-// digests are those of all handlers by name. A broken one has its reason in place of a
-// digest, so whatever it becomes is a change.
+// digests returns the digests of all handlers by name. A broken one has its reason instead, so that
+// a repair is a change.
 func digests(c *Config) map[string]string {
 	all := map[string]string{}
 	for _, d := range c.Runtimes {

@@ -1,15 +1,13 @@
-// Package config turns TOML files into one validated Config. How TOML is parsed and
-// decoded is in tomlfile.
+// Package config turns TOML files into one validated Config. Package tomlfile parses and decodes
+// them.
 //
-// A configuration is a main file, /etc/berth/config.toml, and the drop-ins in
-// conf.d beside it and in the vendor's directory. Every key may come from any
-// of them: a later file wins key by key, except that a handler belongs to one
-// file, and a second file that has it is a mistake. Without any handler in the
-// main file the runtimes in the usual places are discovered and served.
+// A configuration is a main file, /etc/berth/config.toml, and the drop-ins in conf.d beside it and
+// in the vendor's directory. Every key may be in any of them: a later file wins key by key, except
+// that a handler belongs to one file, and a second file with it is a mistake. Without any handler
+// in the main file, the runtimes in the usual directories are discovered and served.
 //
-// Nothing is ignored. Each mistake becomes a Problem with its file, line, key,
-// what is wrong and what was probably meant, and all of them are returned
-// together.
+// Unknown keys are mistakes. Each mistake becomes a Problem with its file, line, key, message and
+// suggestion, and all of them are returned together.
 package config
 
 import (
@@ -27,21 +25,21 @@ import (
 )
 
 type (
-	// Origin is where a value is from.
+	// Origin is the place of a value.
 	Origin = tomlfile.Origin
 	// Problem is one mistake in a configuration.
 	Problem = tomlfile.Problem
-	// Problems are all of them.
+	// Problems are all mistakes of a configuration.
 	Problems = tomlfile.Problems
-	// ImportNote is something in a file of another daemon that means something else to berth.
+	// ImportNote is a setting in another daemon's file that berth ignores or interprets
+	// differently.
 	ImportNote = imports.Note
 )
 
-// formatVersion is the one version of the file format that this package reads.
+// formatVersion is the supported version of the file format.
 const formatVersion = 1
 
-// Config is a whole configuration, validated, with defaults filled in. Treat
-// it as immutable.
+// Config is a complete, validated configuration with defaults filled in. Treat it as immutable.
 type Config struct {
 	// Version is the version of the file format.
 	Version int `toml:"version"`
@@ -60,11 +58,11 @@ type Config struct {
 	Streaming     Streaming     `toml:"streaming"`
 	// NRI has the keys of containerd's NRI plugin.
 	NRI NRI `toml:"nri"`
-	// ContainerdAPI is for agents that look for containerd.
+	// ContainerdAPI is for agents that expect containerd.
 	ContainerdAPI ContainerdAPI `toml:"containerd_api"`
-	// Snapshotters are those of other programs, by name.
+	// Snapshotters are proxy snapshotters of other programs, by name.
 	Snapshotters map[string]Snapshotter `toml:"snapshotters"`
-	// NodeLabels is how the cluster hears of handlers.
+	// NodeLabels publishes the handlers to the cluster.
 	NodeLabels NodeLabels `toml:"node_labels"`
 
 	Metrics Metrics `toml:"metrics"`
@@ -73,50 +71,49 @@ type Config struct {
 
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
-	// Broken are the handlers that are configured but cannot be served, sorted
-	// by name: imported ones with mistakes, those that others are yet to bring, and aliases of either.
+	// Broken are the configured handlers that cannot be served, sorted by name: imported ones with
+	// mistakes, awaited ones, and aliases of either.
 	Broken []Broken `toml:"-"`
 	// Problems are the mistakes behind Broken, and those of imported files.
 	Problems Problems `toml:"-"`
-	// ImportNotes are what imported files say that berth does not follow.
+	// ImportNotes are settings in imported files that berth ignores.
 	ImportNotes []ImportNote `toml:"-"`
-	// Sources are the files that were read and count, in their order.
+	// Sources are the files that were read and used, in their order.
 	Sources []string `toml:"-"`
-	// Discovered says that the main file names no handler, so that Runtimes
-	// holds those which were found on this machine.
+	// Discovered is set if the main file names no handler, so that Runtimes includes the discovered
+	// ones of this machine.
 	Discovered bool `toml:"-"`
-	// Rejected are the mistakes of the files if they have some and this is the last
-	// accepted configuration instead. See Start.
+	// Rejected are the files' mistakes if this is the last accepted configuration instead. See
+	// Start.
 	Rejected Problems `toml:"-"`
 	// SearchPath is that of Options.
 	SearchPath []string `toml:"-"`
 	// ReadAt is when the files were read.
 	ReadAt time.Time `toml:"-"`
 
-	// documents are what berth's own files had in them.
+	// documents are the texts of berth's own files.
 	documents []storedDocument
 	origins   map[string]Origin
 	watched   []string
-	// elsewhere are the handlers that are from other places than berth's own files:
-	// imported, discovered, or awaited.
+	// elsewhere are the handlers from outside berth's own files: imported, discovered or awaited.
 	elsewhere map[string]bool
-	// defaultChosen says that no file and no flag names DefaultRuntime.
+	// defaultChosen is set if no file and no flag sets DefaultRuntime.
 	defaultChosen bool
 }
 
-// Broken is a handler that is known by name only. Its route is not-ready.
+// Broken is a handler with only a name. Its route is not ready.
 type Broken struct {
 	// Name is the handler's name.
 	Name string
 	// Origin is file:line of its table.
 	Origin string
-	// Reason is the first of its problems in one line.
+	// Reason is the first of its problems, in one line.
 	Reason string
 }
 
-// Server is the sockets that are served.
+// Server configures the served sockets.
 type Server struct {
-	// Socket is the path of the unix socket that the CRI is served on.
+	// Socket is the path of the CRI's unix socket.
 	Socket string `toml:"socket"`
 	// SocketGroup is the name or number of the group that owns the socket.
 	SocketGroup string `toml:"socket_group"`
@@ -124,82 +121,82 @@ type Server struct {
 	SocketMode fs.FileMode `toml:"socket_mode"`
 	// RuntimeName is the runtime's name in the CRI's Version.
 	RuntimeName string `toml:"runtime_name"`
-	// AdminSocket is the path of the unix socket of the management API; empty
-	// is beside Socket. See Admin.
+	// AdminSocket is the path of the management API's unix socket; empty means beside Socket. See
+	// Admin.
 	AdminSocket string `toml:"admin_socket"`
 }
 
-// Admin is the path of the unix socket that the management API is served on.
+// Admin returns the path of the management API's unix socket.
 func (s Server) Admin() string {
 	return cmp.Or(s.AdminSocket, filepath.Join(filepath.Dir(s.Socket), "admin.sock"))
 }
 
-// Handlers is the life of all handlers.
+// Handlers configures the probing and reloading of handlers.
 type Handlers struct {
-	// ProbeInterval is the time between looks at them; 0 is never.
+	// ProbeInterval is the time between probes, which run only new runtimes; 0 means never.
 	ProbeInterval time.Duration `toml:"probe_interval"`
-	// AskInterval is the time between questions to their runtimes; 0 is never.
+	// AskInterval is the time between probes that run all runtimes; 0 means never.
 	AskInterval time.Duration `toml:"ask_interval"`
-	// AdvertiseNotReady keeps those that are not ready in the CRI's Status.
+	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status.
 	AdvertiseNotReady bool `toml:"advertise_not_ready"`
-	// Watch reloads when files change.
+	// Watch reloads the configuration when its files change.
 	Watch bool `toml:"watch"`
 }
 
-// Snapshotter is one of another program, by containerd's protocol for them.
+// Snapshotter is a proxy snapshotter, called by containerd's protocol.
 type Snapshotter struct {
 	// Address is the path of its unix socket.
 	Address string `toml:"address"`
 }
 
-// CgroupDriver says who makes cgroups.
+// CgroupDriver selects the manager of cgroups.
 type CgroupDriver string
 
 const (
-	// CgroupDriverAuto is systemd where it is process 1, else cgroupfs.
+	// CgroupDriverAuto is systemd if it is process 1, else cgroupfs.
 	CgroupDriverAuto CgroupDriver = "auto"
-	// CgroupDriverCgroupfs makes directories.
+	// CgroupDriverCgroupfs creates cgroup directories.
 	CgroupDriverCgroupfs CgroupDriver = "cgroupfs"
-	// CgroupDriverSystemd asks systemd for slices and scopes.
+	// CgroupDriverSystemd creates slices and scopes through systemd.
 	CgroupDriverSystemd CgroupDriver = "systemd"
 )
 
 // Engine is the embedded backend.
 type Engine struct {
-	// Root holds what outlives a reboot: images and records.
+	// Root holds the data that survives a reboot: images and records.
 	Root string `toml:"root"`
-	// WritableRoot holds what containers write; empty is in Root.
+	// WritableRoot holds the writable layers of containers; empty means in Root.
 	WritableRoot string `toml:"writable_root"`
-	// State holds what does not: sockets, namespaces, bundles.
+	// State holds the data that ends with a reboot: sockets, namespaces, bundles.
 	State string `toml:"state"`
-	// CgroupDriver says who makes the cgroups of containers.
+	// CgroupDriver selects the manager of containers' cgroups.
 	CgroupDriver CgroupDriver `toml:"cgroup_driver"`
-	// CgroupPrefix is what the names of systemd's scopes of containers begin with, and
-	// the parent of cgroups of pods that name none where there is no systemd.
+	// CgroupPrefix begins the names of containers' systemd scopes. With cgroupfs it is the parent
+	// cgroup of pods that name none.
 	CgroupPrefix string `toml:"cgroup_prefix"`
-	// Supervision is that of handlers which do not say.
+	// Supervision is the default of handlers.
 	Supervision handler.Supervision `toml:"supervision"`
-	// Snapshotter is that of handlers which do not say.
+	// Snapshotter is the default of handlers.
 	Snapshotter string `toml:"snapshotter"`
 	// OverlayMountOptions are added to the overlay mounts of root filesystems.
 	OverlayMountOptions []string `toml:"overlay_mount_options"`
 	// SyncRootfs lets fsync in a container's root filesystem reach the disk.
 	SyncRootfs bool `toml:"sync_rootfs"`
-	// MaxLogLineSize is in bytes; longer lines are split. -1 is no limit.
+	// MaxLogLineSize is in bytes; longer lines are split. -1 means no limit.
 	MaxLogLineSize int `toml:"max_log_line_size"`
-	// ShimPath is the supervisor's binary, berth-shim. Load fills it in when
-	// the file does not say; empty is "not found".
+	// ShimPath is the supervisor's binary, berth-shim. Load fills it in if no file sets it; empty
+	// means it was not found.
 	ShimPath string `toml:"shim_path"`
-	// PausePath is the sandbox process's binary, berth-pause, as ShimPath.
+	// PausePath is the sandbox process's binary, berth-pause, filled in like ShimPath.
 	PausePath string `toml:"pause_path"`
-	// UnprivilegedPorts lets pods with a network of their own bind ports below 1024.
+	// UnprivilegedPorts lets pods with their own network namespace bind ports below 1024.
 	UnprivilegedPorts bool `toml:"unprivileged_ports"`
-	// UnprivilegedICMP lets pods with a network of their own use ICMP sockets.
+	// UnprivilegedICMP lets pods with their own network namespace use ICMP sockets.
 	UnprivilegedICMP bool `toml:"unprivileged_icmp"`
-	// IgnoreImageDefinedVolumes makes no volumes where images ask for them (VOLUME).
+	// IgnoreImageDefinedVolumes ignores the VOLUMEs of images.
 	IgnoreImageDefinedVolumes bool `toml:"ignore_image_defined_volumes"`
-	// DefaultSeccompProfile is the file of the RuntimeDefault profile; empty
-	// is the built-in one.
+	// DefaultSeccompProfile is the file of the RuntimeDefault profile; empty means the built-in
+	// one.
 	DefaultSeccompProfile string `toml:"default_seccomp_profile"`
 	// CDISpecDirs hold specs of CDI devices; later directories win.
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
@@ -211,17 +208,16 @@ type CNI struct {
 	ConfDir string `toml:"conf_dir"`
 	// BinDirs hold the plugins; earlier directories win.
 	BinDirs []string `toml:"bin_dirs"`
-	// MaxConfNum is how many configurations of ConfDir are used, in lexical
-	// order. 0 is all.
+	// MaxConfNum bounds the used configurations of ConfDir, in lexical order. 0 means all.
 	MaxConfNum int `toml:"max_conf_num"`
 	// CacheDir holds libcni's results.
 	CacheDir string `toml:"cache_dir"`
-	// GC says that nobody else on the node uses the networks, so that plugins can be
-	// told to release whatever is not berth's.
+	// GC lets berth request CNI's garbage collection, which releases everything that is not
+	// berth's. Set it only if no other program on the node uses the networks.
 	GC bool `toml:"gc"`
 }
 
-// Registry is how images are pulled.
+// Registry configures image pulls.
 type Registry struct {
 	// HostsDir holds <registry>/hosts.toml files in containerd's format.
 	HostsDir string `toml:"hosts_dir"`
@@ -229,37 +225,34 @@ type Registry struct {
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
 	// DiscardUnpackedLayers removes compressed layers once they are unpacked.
 	DiscardUnpackedLayers bool `toml:"discard_unpacked_layers"`
-	// PullProgressTimeout ends a pull that got no byte for so long, or whose answers that
-	// are not layers took so long together. 0 is never.
+	// PullProgressTimeout cancels a pull after this time without a byte, or when its answers other
+	// than layers took this long in total. 0 means never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
 	// MaxUnpackMemory bounds the memory of a process that unpacks a layer, in bytes.
 	MaxUnpackMemory int `toml:"max_unpack_memory"`
 	// MaxImageEntries bounds the files, directories, links and whiteouts of all
 	// layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`
-	// DecryptionKeysPath is the directory of the keys of encrypted images; empty
-	// is none.
+	// DecryptionKeysPath is the directory with the keys of encrypted images; empty means none.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`
-	// PreloadDir is the directory of archives that are imported at the start; empty is
-	// none.
+	// PreloadDir is the directory of archives that are imported at the start; empty means none.
 	PreloadDir string `toml:"preload_dir"`
-	// PinnedImages are names of images that the kubelet must not collect; '*'
-	// stands for any characters.
+	// PinnedImages are names of images that the kubelet must not remove; '*' matches any
+	// characters.
 	PinnedImages []string `toml:"pinned_images"`
-	// CheckpointImages are names, written so too, of images made of checkpoints that
-	// pods may restore.
+	// CheckpointImages are name patterns, as in PinnedImages, of checkpoint images that pods may
+	// restore.
 	CheckpointImages []string `toml:"checkpoint_images"`
 }
 
-// ImageVerifier decides which images may be pulled.
+// ImageVerifier configures the verifiers that permit or reject a pull.
 type ImageVerifier struct {
-	// BinDir holds the programs that are asked; empty asks nobody.
-	BinDir string `toml:"bin_dir"`
-	// PerVerifierTimeout is how long each may take.
+	// BinDir holds the verifiers' programs; empty means none.
+	BinDir             string        `toml:"bin_dir"`
 	PerVerifierTimeout time.Duration `toml:"per_verifier_timeout"`
 }
 
-// Streaming is the server of exec, attach and port-forward sessions.
+// Streaming configures the server of exec, attach and port-forward sessions.
 type Streaming struct {
 	// Address is an IP address of this node.
 	Address string `toml:"address"`
@@ -267,25 +260,24 @@ type Streaming struct {
 	Port int `toml:"port"`
 	// IdleTimeout ends a session without traffic.
 	IdleTimeout time.Duration `toml:"idle_timeout"`
-	// PermittedRemoteHosts are names and IP addresses, besides the node's own, where
-	// other CRI daemons may serve sessions.
+	// PermittedRemoteHosts are names and IP addresses, besides the node's own, on which other CRI
+	// daemons may serve sessions.
 	PermittedRemoteHosts []string `toml:"permitted_remote_hosts"`
 }
 
 // Metrics is the Prometheus endpoint.
 type Metrics struct {
-	// Address is host:port or unix:///path; empty is off.
+	// Address is host:port or unix:///path; empty means off.
 	Address string `toml:"address"`
 }
 
 // Tracing is the OpenTelemetry export.
 type Tracing struct {
-	// Endpoint is host:port of an OTLP/gRPC collector; empty is off.
+	// Endpoint is host:port of an OTLP/gRPC collector; empty means off.
 	Endpoint string `toml:"endpoint"`
-	// SampleRatio is the share of traces that berth starts itself which are
-	// recorded, 0 to 1.
+	// SampleRatio is the recorded share of traces begun by berth, 0 to 1.
 	SampleRatio float64 `toml:"sample_ratio"`
-	// Insecure talks to the collector without TLS.
+	// Insecure connects to the collector without TLS.
 	Insecure bool `toml:"insecure"`
 }
 
@@ -297,24 +289,23 @@ type Log struct {
 	Format string `toml:"format"`
 }
 
-// Import names files of other daemons, or directories of them, whose handlers
-// are served too.
+// Import lists files of other daemons, or directories of them, for berth to serve their handlers.
 type Import struct {
-	// CRIO are CRI-O's: crio.conf, crio.conf.d.
+	// CRIO lists CRI-O's: crio.conf, crio.conf.d.
 	CRIO []string `toml:"crio"`
-	// Containerd are containerd's: config.toml, conf.d.
+	// Containerd lists containerd's: config.toml, conf.d.
 	Containerd []string `toml:"containerd"`
 }
 
-// NRI is where plugins of the Node Resource Interface come from.
+// NRI configures plugins of the Node Resource Interface.
 type NRI struct {
-	// Disable turns everything off.
+	// Disable turns NRI off.
 	Disable bool `toml:"disable"`
-	// SocketPath is where plugins connect; empty is nowhere.
+	// SocketPath is the socket for plugins; empty means none.
 	SocketPath string `toml:"socket_path"`
-	// PluginPath holds plugins that are started with the daemon.
+	// PluginPath is the directory of plugins that are started with the daemon.
 	PluginPath string `toml:"plugin_path"`
-	// PluginConfigPath holds the configurations of those.
+	// PluginConfigPath is the directory of their configurations.
 	PluginConfigPath string `toml:"plugin_config_path"`
 	// PluginRegistrationTimeout is how long a plugin may take to register.
 	PluginRegistrationTimeout time.Duration `toml:"plugin_registration_timeout"`
@@ -324,15 +315,15 @@ type NRI struct {
 
 // NodeLabels is the file from which Node Feature Discovery labels the node.
 type NodeLabels struct {
-	// File is written if its directory exists; empty is never.
+	// File is written if its directory exists; empty means never.
 	File string `toml:"file"`
-	// Lifetime is how long a cluster keeps the labels of a daemon that is gone.
+	// Lifetime is how long a cluster keeps the labels after the daemon's last update.
 	Lifetime time.Duration `toml:"lifetime"`
 }
 
-// ContainerdAPI is the API of containerd for agents of the node.
+// ContainerdAPI configures the containerd API for agents of the node.
 type ContainerdAPI struct {
-	// Socket is where it is served; empty is nowhere.
+	// Socket is the API's unix socket; empty means off.
 	Socket string `toml:"socket"`
 }
 
@@ -342,13 +333,12 @@ type storedDocument struct {
 	Text string `json:"text"`
 }
 
-// Origin says where the value of a full TOML key, such as "server.socket",
-// came from.
+// Origin returns the origin of the value of a full TOML key, such as "server.socket".
 func (c *Config) Origin(key string) Origin { return c.origins[key] }
 
-// configKey is a key of a configuration that is not a handler's.
+// configKey is a key outside the handlers.
 type configKey struct {
-	// section is its table, name the key in that.
+	// section is its table, name the key in that table.
 	section, name string
 	// field is the index of its field in Config.
 	field []int
@@ -356,7 +346,7 @@ type configKey struct {
 
 func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
 
-// configKeys are all of them, in the order of the file format.
+// configKeys returns all keys outside the handlers, in the order of the file format.
 func configKeys() (all []configKey) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
 		switch tag := f.Tag.Get("toml"); {

@@ -10,10 +10,9 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// wantedDefault is the default handler that a file names, else the one that a running
-// daemon chose by itself among discovered ones. That stays until a file names another or
-// the daemon is started again: a package that is away for a moment, or one that comes,
-// must not move pods that name no handler.
+// wantedDefault returns the default handler that a file sets, else the one that a running daemon
+// chose among discovered ones. That choice stays until a file sets another or the daemon restarts:
+// a package that is missing for a moment, or a new one, must not move pods that name no handler.
 func (a *assembly) wantedDefault() string {
 	r := a.options.Running
 	if a.cfg.DefaultRuntime == "" && r != nil && r.defaultChosen && r.Discovered && a.cfg.Discovered {
@@ -22,8 +21,8 @@ func (a *assembly) wantedDefault() string {
 	return a.cfg.DefaultRuntime
 }
 
-// vanished is the default handler of a running daemon if it was discovered, and is
-// not found any more: it stays, and is not ready.
+// vanished returns the default handler of a running daemon if it was discovered and is no longer
+// found: it stays configured, but not ready.
 func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	r := a.options.Running
 	if r == nil || !r.Discovered {
@@ -42,8 +41,8 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	return []*handler.Definition{&kept}
 }
 
-// awaitDefault makes a default handler that does not depend on berth's own files a
-// broken one while it is not there, so that the rest is served.
+// awaitDefault adds a missing default handler from outside berth's own files as a broken one, so
+// that the others are served.
 func (a *assembly) awaitDefault(docs []*document) {
 	name := a.wantedDefault()
 	if name != "" && !slices.Contains(a.known(docs), name) {
@@ -51,8 +50,8 @@ func (a *assembly) awaitDefault(docs []*document) {
 	}
 }
 
-// await says whether a handler that there is not may come by itself, and makes it
-// a broken one if so. key is what names it.
+// await reports whether a missing handler may appear later, and adds it as a broken one if so. key
+// is the key that names it.
 func (a *assembly) await(name, key string) bool {
 	if !a.mayCome(name) || handler.ValidName(name) != nil {
 		return false
@@ -71,9 +70,9 @@ func (a *assembly) await(name, key string) bool {
 
 func (a *assembly) imports() bool { return len(a.cfg.Import.CRIO)+len(a.cfg.Import.Containerd) > 0 }
 
-// mayCome says whether a handler may be brought by others than berth's own files.
-// At a start it is unknown what they had; a daemon that runs knows, and takes any
-// other name for a mistake.
+// mayCome reports whether a missing handler may come from outside berth's own files. At a start
+// their earlier handlers are unknown; a running daemon has them, and takes any other name for a
+// mistake.
 func (a *assembly) mayCome(name string) bool {
 	if r := a.options.Running; r != nil {
 		return r.elsewhere[name] && (a.imports() || a.cfg.Discovered)
@@ -81,8 +80,8 @@ func (a *assembly) mayCome(name string) bool {
 	return a.imports() || a.cfg.Discovered && slices.Contains(ociHandlers, name)
 }
 
-// defaultRuntime checks or chooses the default handler. What is missing belongs
-// at the top of the main file.
+// defaultRuntime checks or chooses the default handler. A missing default_runtime is reported at
+// the top of the main file.
 func (a *assembly) defaultRuntime(docs []*document) {
 	known := a.known(docs)
 	if len(known) == 0 {
@@ -110,9 +109,8 @@ func (a *assembly) defaultRuntime(docs []*document) {
 	}
 }
 
-// chooseDefault picks the default handler of a configuration that names none,
-// or "". Drop-ins only count when there is nothing else, so that adding one
-// never changes where pods go. Pure.
+// chooseDefault returns the default handler of a configuration that sets none, or "". Drop-ins
+// count only without other handlers, so that a new drop-in never moves pods. Pure.
 func chooseDefault(byMain, known []string) string {
 	among := byMain
 	if len(among) == 0 {
@@ -129,8 +127,8 @@ func chooseDefault(byMain, known []string) string {
 	return ""
 }
 
-// resolveAliases makes aliases what they are other names of. One of a handler
-// that is not served is not served either.
+// resolveAliases replaces aliases by copies of their handlers. The alias of a handler that cannot
+// be served is not served either.
 func (a *assembly) resolveAliases() {
 	aliases := map[string]string{}
 	for _, d := range a.defs {
@@ -145,7 +143,7 @@ func (a *assembly) resolveAliases() {
 		switch {
 		case aliases[of] != "":
 			meant := aliases[of]
-			if aliases[meant] != "" { // in a circle nothing is meant
+			if aliases[meant] != "" { // a circle has no target
 				meant = ""
 			}
 			a.wrong(key, fmt.Sprintf("%q is itself an alias; use the handler that it points to", of), meant)

@@ -12,8 +12,7 @@ const (
 	DefaultVendorDir = "/usr/lib/berth/conf.d"
 )
 
-// Default returns the configuration of a file that says nothing, before any
-// handler is discovered.
+// Default returns the configuration of an empty file, before handlers are discovered.
 func Default() *Config {
 	return &Config{
 		Version:  formatVersion,

@@ -15,24 +15,21 @@ import (
 
 var ociRuntimes = []string{"runc", "crun", "youki", "runsc"}
 
-// gvisor is the handler of runsc, as RuntimeClasses call it. runsc is its second name.
+// gvisor is the handler of runsc, named as in RuntimeClasses. runsc is its alias.
 const gvisor = "gvisor"
 
-// ociHandlers are the handlers of ociRuntimes, in the order in which one becomes the default
-// handler.
+// ociHandlers are the handlers of ociRuntimes, in their precedence as default handler.
 var ociHandlers = []string{"runc", "crun", "youki", gvisor, "runsc"}
 
-// discoveredIn is how the Origin of a discovered handler begins.
+// discoveredIn begins the Origin of a discovered handler.
 const discoveredIn = "discovered in "
 
-// Discover returns the handlers of the runtimes in dirs, sorted by name, with
-// the defaults of a configuration that says nothing. runc, crun and youki are
-// handlers of those names; runsc is gvisor, and runsc an alias of that. A shim is the
-// handler in the middle of its name (containerd-shim-kata-v2 is kata), with "-shim"
-// at the end if that is the name of one of these (containerd-shim-runc-v2 is runc-shim,
-// whether runc is there or not). Where a name is found twice the earlier directory wins,
-// and in one directory -v2 over -v1. Binaries that cannot be run, or that every user can
-// change, are passed over.
+// Discover returns the handlers of the runtimes in dirs, sorted by name, with default settings.
+// runc, crun and youki are handlers of those names; runsc is gvisor, with the alias runsc. A shim
+// is named by the middle of its file name (containerd-shim-kata-v2 is kata), with the suffix
+// "-shim" if that is one of the names above (containerd-shim-runc-v2 is runc-shim, even without
+// runc). If a name is found twice, the earlier directory wins, and in one directory -v2 over -v1.
+// Binaries that cannot be executed, or that any user can change, are ignored.
 func Discover(dirs []string) []*handler.Definition {
 	found := map[string]*handler.Definition{}
 	for _, dir := range dirs {
@@ -65,7 +62,7 @@ func discovered(name, file string) *handler.Definition {
 	return d
 }
 
-// candidates lists what may be a runtime in dir, the preferred ones first.
+// candidates lists the possible runtimes in dir, preferred ones first.
 func candidates(dir string) []string {
 	var files []string
 	for _, r := range ociRuntimes {
@@ -104,8 +101,8 @@ func sortedByName(byName map[string]*handler.Definition) []*handler.Definition {
 	return slices.SortedFunc(maps.Values(byName), func(a, b *handler.Definition) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// helperPath finds a binary of berth's own: beside the running one, else where
-// runtimes are discovered. It returns "" if there is none.
+// helperPath returns the path of one of berth's own binaries: beside the running one, else in dirs,
+// or "".
 func helperPath(name string, dirs []string) string {
 	path, _ := hostfiles.Look("find in "+strings.Join(dirs, ":"), name, func() string {
 		if self, err := os.Executable(); err == nil {
@@ -119,9 +116,8 @@ func helperPath(name string, dirs []string) string {
 	return path
 }
 
-// Helpers returns a problem for each binary of berth's own that this configuration
-// needs and that was not found. Load leaves that to its callers, since not all of them
-// start pods.
+// Helpers returns a problem for each of berth's own binaries that was not found. Load leaves this
+// check to its callers, since not all of them start pods.
 func (c *Config) Helpers() (problems Problems) {
 	for _, h := range []struct{ key, name, path string }{
 		{"engine.shim_path", "berth-shim", c.Engine.ShimPath},

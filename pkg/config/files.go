@@ -20,21 +20,21 @@ type document struct {
 	*tomlfile.Document
 	// main marks the main file; the others are drop-ins.
 	main bool
-	// handlers are the names under [runtimes], as far as the file can be read.
+	// handlers are the names under [runtimes], as far as the file is readable.
 	handlers []string
 	// absent is set if the file does not exist.
 	absent bool
-	// text is what was read of a file of berth's own.
+	// text is the content of one of berth's own files.
 	text []byte
 }
 
 type decoder struct {
 	tomlfile.Decoder
-	// unfound is why a handler that is imported has no runtime_path.
+	// unfound is why an imported handler has no runtime_path.
 	unfound string
-	// search is that of Options.
+	// search is Options.SearchPath.
 	search []string
-	// snapshotters are what handlers may name.
+	// snapshotters are the valid names for handlers.
 	snapshotters []string
 }
 
@@ -44,7 +44,7 @@ func newDecoder(doc *document, search, snapshotters []string) *decoder {
 	}
 }
 
-// parse never fails as a whole, as tomlfile.Parse.
+// parse never fails as a whole, like tomlfile.Parse.
 func parse(file string, data []byte) *document {
 	doc := &document{Document: tomlfile.Parse(file, data), text: data}
 	doc.handlers = handlerNames(handlerHeader, data, doc.Values["runtimes"])
@@ -52,8 +52,7 @@ func parse(file string, data []byte) *document {
 	return doc
 }
 
-// checkVersion leaves nothing of a file that is written for another version:
-// what its keys mean is not known.
+// checkVersion drops all keys of a file with another format version: their meaning is unknown.
 func checkVersion(d *document) {
 	v, there := d.Values["version"].(int64)
 	if !there || v == formatVersion {
@@ -68,9 +67,8 @@ func checkVersion(d *document) {
 
 var handlerHeader = regexp.MustCompile(`(?m)^[ \t]*\[[ \t]*runtimes[ \t]*\.[ \t]*["']?([A-Za-z0-9_-]+)`)
 
-// handlerNames finds the handlers of a file by its values, and by the headers
-// of their tables, so that those of a file with a
-// syntax error are known, too.
+// handlerNames returns the handlers of a file, from its values and from the headers of their
+// tables, so that handlers in a file with a syntax error are included.
 func handlerNames(header *regexp.Regexp, data []byte, runtimes any) []string {
 	names := map[string]bool{}
 	for _, m := range header.FindAllSubmatch(data, -1) {
@@ -85,8 +83,8 @@ func handlerNames(header *regexp.Regexp, data []byte, runtimes any) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// readAll reads the main file and the drop-ins, in the order in which later
-// ones win. What cannot be read is a document that only has problems.
+// readAll reads the main file and the drop-ins, in rising precedence. An unreadable file becomes a
+// document with only problems.
 func readAll(o Options) []*document {
 	var docs []*document
 	file := o.mainFile()
@@ -105,8 +103,8 @@ func readAll(o Options) []*document {
 	return append(docs, readEach(files, o.Overlay, parse)...)
 }
 
-// readEach reads files of directories, until there were so many bytes. A file
-// that went away since it was listed is none. What overlay has of one counts.
+// readEach reads files of directories, up to a total size. It skips files removed since the
+// listing. The overlay's text replaces a file's.
 func readEach(files []string, overlay map[string][]byte, parse func(file string, text []byte) *document) []*document {
 	var docs []*document
 	left, l := int64(hostfiles.MaxTotalSize), &hostfiles.Looker{}
@@ -127,8 +125,7 @@ func readEach(files []string, overlay map[string][]byte, parse func(file string,
 	return docs
 }
 
-// orDangling is nil for a file that is not there, unless a link says that it
-// should be.
+// orDangling returns nil for a file that does not exist, unless it is a dangling link.
 func orDangling(d *document) *document {
 	if !d.absent {
 		return d
@@ -140,9 +137,9 @@ func orDangling(d *document) *document {
 	return unread(d.File, fmt.Sprintf("is a link to %s, which does not exist", link))
 }
 
-// dropInFiles lists *.toml of the directories in lexical order of their names.
-// Of two files of one name that of the administrator counts. Names that
-// begin with a dot are editors' and package managers' leftovers.
+// dropInFiles lists *.toml of the directories in lexical order of their names. The administrator's
+// file replaces the vendor's of the same name. Names that begin with a dot are leftovers of editors
+// and package managers.
 func dropInFiles(o Options) (files []string, unreadable []*document) {
 	byName := map[string]string{}
 	for _, dir := range []string{o.vendorDir(), o.dropInDir()} {
@@ -179,8 +176,8 @@ func unread(file, message string) *document {
 	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{Origin: Origin{File: file}, Message: message}}}}
 }
 
-// content reads one file of at most most bytes. /dev/null is an empty one, so that
-// a link to it takes a vendor's drop-in away.
+// content reads one file of up to most bytes. /dev/null is an empty file, so that a link to it
+// disables a vendor's drop-in.
 func content(l *hostfiles.Looker, file string, most int64) ([]byte, *document) {
 	got, late := hostfiles.Ask(l, "content", file, func() hostfiles.Fetched { return hostfiles.Fetch(file) })
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// commandLine is the origin of values that came by flags.
+// commandLine is the origin of values from flags.
 const commandLine = "command line"
 
 func (a *assembly) flags() {
@@ -66,8 +66,8 @@ func noSuchKey(key string) (message, suggestion string) {
 	return unknownKey(first, rest, names)
 }
 
-// flagValue reads a flag's text as the TOML value that its key takes. Text of
-// a wrong form stays a string, which Assign then reports.
+// flagValue parses a flag's text into the type of its key. An invalid text stays a string, which
+// Assign then reports.
 func flagValue(text string, field reflect.Value) any {
 	var value any
 	var err error

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// The kinds of tables that have other keys than by their own name.
+// Kinds of tables that are not identified by the name of their section.
 const (
 	sectionTop     = ""
 	sectionHandler = "runtimes.*"
@@ -17,8 +17,8 @@ const (
 	sectionRunc    = "runtimes.*.options (runc shim)"
 )
 
-// elsewhere says what became of a key that CRI-O or containerd has: the key
-// that means the same here, or why there is none.
+// elsewhere is the counterpart of a key of CRI-O or containerd: the equivalent key here, or the
+// reason why there is none.
 type elsewhere struct{ key, text string }
 
 const (
@@ -28,8 +28,8 @@ const (
 	containerdTable = "belongs to containerd; list the file in import.containerd to serve its handlers, or translate it: berth config import FILE"
 )
 
-// foreign are the keys of CRI-O and containerd that are carried over most often; "berth config
-// import" translates whole handlers.
+// foreign are the keys of CRI-O and containerd that are copied most often; "berth config import"
+// translates complete handlers.
 var foreign = map[string]map[string]elsewhere{
 	sectionTop: {
 		"default_runtime_name": {key: "default_runtime"},
@@ -124,8 +124,8 @@ func expected(known []string) string {
 	return "expected one of " + strings.Join(sorted, ", ")
 }
 
-// homeOf finds a key of that very name in another section: the place in words,
-// and the full key where there is one.
+// homeOf finds a key of exactly that name in another section: the place in words, and the full key
+// if there is one.
 func homeOf(kind string, name string) (where, full string) {
 	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Index[name]; ok && kind == sectionHandler {
 		return "into [runtimes.<handler>.options]", "options." + name

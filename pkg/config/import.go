@@ -16,10 +16,9 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// imported adds the handlers of other daemons' files. None of their mistakes is
-// fatal: these files are written by installers that know nothing of berth, and the
-// daemon must not depend on them. A handler with a mistake is Broken, so that no pod
-// gets another one of that name.
+// imported adds the handlers of other daemons' files. Their mistakes are never fatal: these files
+// come from installers that do not support berth, and the daemon must not depend on them. A handler
+// with a mistake is Broken, so that no pod gets another one of that name.
 func (a *assembly) imported(docs []*document) {
 	own := a.ownHandlers(docs)
 	a.foreignHandlers(imports.CRIO, a.cfg.Import.CRIO, own)
@@ -29,8 +28,7 @@ func (a *assembly) imported(docs []*document) {
 	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
 }
 
-// ownHandlers tells where berth's own handlers are, also those that cannot be
-// served.
+// ownHandlers returns the origins of berth's own handlers, including those that cannot be served.
 func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	own := map[string]string{}
 	for _, d := range docs {
@@ -41,8 +39,8 @@ func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	return own
 }
 
-// foreignHandlers translates and checks files of one kind. A name that is there
-// already is reported and left alone.
+// foreignHandlers translates and checks files of one kind. A name already in use is reported and
+// skipped.
 func (a *assembly) foreignHandlers(kind imports.Kind, paths []string, own map[string]string) {
 	files := readForeign(kind, paths)
 	for _, d := range files.parsed() {
@@ -69,8 +67,8 @@ func (a *assembly) foreignHandler(h imports.Handler) {
 	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: h.Name, Origin: h.At.String(), Reason: clip(problems[0].Error())})
 }
 
-// foreignMistakes are about files that could not be read. What they were to
-// bring is known by the headers of its tables.
+// foreignMistakes reports files that could not be read. Their handlers are known from the headers
+// of their tables.
 func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 	if len(d.Problems) == 0 {
 		return
@@ -86,19 +84,18 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 	}
 }
 
-// Translation is what files of other daemons amount to.
+// Translation is the result of translating other daemons' files.
 type Translation struct {
-	// DropIn is a drop-in with the handlers, as far as there are any.
+	// DropIn is a drop-in with the handlers that could be translated.
 	DropIn []byte
-	// Notes are what the drop-in leaves out.
+	// Notes are the settings that the drop-in leaves out.
 	Notes []ImportNote
-	// Problems are mistakes in the files, and what this machine lacks.
+	// Problems are mistakes in the files, and missing dependencies on this machine.
 	Problems Problems
 }
 
-// Translate reads files of CRI-O and of containerd, and directories of them,
-// and makes a drop-in of their handlers. Of which daemon a file is follows from
-// its tables.
+// Translate reads files and directories of CRI-O and containerd, and makes a drop-in of their
+// handlers. It recognizes the daemon by a file's tables.
 func Translate(paths []string, o Options) (*Translation, error) {
 	t := &Translation{}
 	all := readForeign(imports.CRIO, paths)
@@ -146,8 +143,7 @@ func (t *Translation) add(kind imports.Kind, files *foreignFiles, o Options, own
 	return nil
 }
 
-// checkForeign resolves a translated handler. It is complete only if there is
-// no problem.
+// checkForeign resolves a translated handler. The Definition is complete only without problems.
 func checkForeign(h imports.Handler, o Options, base *Config) (*handler.Definition, Problems) {
 	d := newDecoder(foreignDocument(h), o.SearchPath, base.snapshotterNames())
 	if h.Unfound != "" {

@@ -19,12 +19,10 @@ type foreignFiles struct {
 	notes []ImportNote
 }
 
-// foreignHeader finds handlers in files that cannot be parsed, as handlerHeader
-// does in berth's own.
+// foreignHeader finds handlers in unparsable files, as handlerHeader does in berth's own.
 var foreignHeader = regexp.MustCompile(`(?m)^[ \t]*\[[^\]\n]*\.[ \t]*runtimes[ \t]*\.[ \t]*["']?([A-Za-z0-9_-]+)["']?[ \t]*[\].]`)
 
-// readForeign reads files and directories in this order. What does not exist
-// has nothing.
+// readForeign reads files and directories in this order. Missing ones count as empty.
 func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 	f := &foreignFiles{}
 	var files []string
@@ -52,9 +50,9 @@ func parseForeign(file string, text []byte) *document {
 	return &document{Document: tomlfile.Parse(file, text), handlers: handlerNames(foreignHeader, text, nil)}
 }
 
-// directory lists what the other daemon would read. containerd is told *.toml;
-// CRI-O takes every file, under any name (Kata's installer writes
-// 99-kata-deploy), but it also takes what editors and package managers leave.
+// directory lists the files that the other daemon would read: *.toml for containerd, and every file
+// for CRI-O (Kata's installer writes 99-kata-deploy). Leftovers of editors and package managers,
+// which CRI-O would also read, are noted and skipped.
 func (f *foreignFiles) directory(kind imports.Kind, dir string) []string {
 	names, problem := hostfiles.List(dir, func(e fs.DirEntry) bool {
 		if kind == imports.Containerd {
@@ -75,7 +73,7 @@ func (f *foreignFiles) directory(kind imports.Kind, dir string) []string {
 	return names
 }
 
-// leftovers are endings of files that are not configurations in use.
+// leftovers are file name endings of unused configurations.
 var leftovers = []string{"~", ".bak", ".backup", ".old", ".orig", ".save", ".swp", ".swo", ".tmp", ".rpmsave", ".rpmnew", ".rpmorig"}
 
 func passedOver(e fs.DirEntry) string {
@@ -90,8 +88,8 @@ func passedOver(e fs.DirEntry) string {
 	return ""
 }
 
-// parsed are the files that could be read. One with a mistake counts for
-// nothing: what it says is not known.
+// parsed returns the files without mistakes. A file with a mistake is ignored as a whole: its
+// meaning is unknown.
 func (f *foreignFiles) parsed() []*tomlfile.Document {
 	var files []*tomlfile.Document
 	for _, d := range f.docs {
@@ -102,9 +100,9 @@ func (f *foreignFiles) parsed() []*tomlfile.Document {
 	return files
 }
 
-// translate adds the handlers that can be served to own, which has where each is
-// configured. Notes are about everything else. Programs are looked for in dirs, as
-// containerd and CRI-O do by PATH.
+// translate returns the handlers that can be served, and adds them to own, the origins of handlers.
+// Notes cover everything else. Programs are searched in dirs, instead of the PATH of containerd and
+// CRI-O.
 func (f *foreignFiles) translate(kind imports.Kind, dirs []string, own map[string]string) ([]imports.Handler, []ImportNote) {
 	find := func(program string) string { return hostfiles.FindIn(dirs, program) }
 	handlers, notes := imports.Translate(kind, f.parsed(), find)
@@ -131,8 +129,8 @@ func unservable(name string, own map[string]string) string {
 	return ""
 }
 
-// foreignDocument is a translated handler as a file of berth's that has the lines of
-// the files that it is from.
+// foreignDocument presents a translated handler as a file of berth's, with the origins in the
+// source files.
 func foreignDocument(h imports.Handler) *document {
 	prefix := tomlfile.Under("runtimes", h.Name)
 	origins := map[string]Origin{prefix: h.At}
@@ -142,6 +140,6 @@ func foreignDocument(h imports.Handler) *document {
 	return &document{Document: &tomlfile.Document{File: h.At.File, Origins: origins}, handlers: []string{h.Name}}
 }
 
-// Watched are the directories and files whose changes can change what Load
-// returns, whether they exist yet or not.
+// Watched returns the files and directories that determine the result of Load, including those that
+// do not exist yet.
 func (c *Config) Watched() []string { return c.watched }

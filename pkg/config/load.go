@@ -10,41 +10,40 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Options are where a configuration is and how strictly it is taken. The zero
-// value is the strict reading of the default places.
+// Options select the files of a configuration and how to read them. The zero value reads the
+// default places.
 type Options struct {
-	// File is the main file. Empty is DefaultFile, which may be absent; a file
-	// that is named must exist. What may be absent must not go away: see gone.
+	// File is the main file. Empty means DefaultFile, which may be absent; a named file must exist.
+	// An absent file must not have existed before: see gone.
 	File string
-	// DropInDir holds drop-ins (*.toml, lexical order). Empty is conf.d beside
-	// the main file. It may be absent.
+	// DropInDir holds drop-ins (*.toml, lexical order). Empty means conf.d beside the main file. It
+	// may be absent.
 	DropInDir string
-	// VendorDir holds drop-ins of packages, which a file of the same name in
-	// DropInDir replaces. Empty is DefaultVendorDir. It may be absent.
+	// VendorDir holds drop-ins of packages; a file of the same name in DropInDir replaces one.
+	// Empty means DefaultVendorDir. It may be absent.
 	VendorDir string
-	// Flags are values from the command line by their full TOML key, such as
-	// "server.socket". They win over every file.
+	// Flags are values from the command line by their full TOML key, such as "server.socket". They
+	// override every file.
 	Flags map[string]string
-	// SearchPath are the directories in which runtimes are discovered, the
-	// first having precedence. Empty is SearchDirs().
+	// SearchPath lists the directories in which runtimes are discovered, in falling precedence.
+	// Empty means SearchDirs().
 	SearchPath []string
-	// Running is what a daemon has loaded before, for one that reads its files
-	// again; nil at its start. A default handler that no file defines stays then,
-	// though it is away.
+	// Running is the current configuration during a reload; nil at a start. A default handler that
+	// no file defines then stays, even if it is missing.
 	Running *Config
-	// accepted is set if this was in force once. A profile whose file has gone since then costs
-	// the pods that need it, and not the node.
+	// accepted is set for a configuration that was in force before. A seccomp profile removed since
+	// then fails only the pods that need it, not the node.
 	accepted bool
-	// Overlay are drop-ins, by their path in DropInDir, that are read as if they
-	// were files with that text; nil is none, whatever is on disk.
+	// Overlay replaces the texts of drop-ins, by their path in DropInDir; a nil text means an
+	// absent file.
 	Overlay map[string][]byte
 }
 
-// Paths are the main file and the directories of drop-ins, whether they exist or
-// not. See Config.Watched for all that a configuration is read from.
+// Paths returns the main file and the directories of drop-ins, including missing ones. See
+// Config.Watched for all files of a configuration.
 func (o Options) Paths() []string { return watched(o, Import{}) }
 
-// Dirs are the directories of drop-ins: the administrator's, and the packages'.
+// Dirs returns the directories of drop-ins: the administrator's and the packages'.
 func (o Options) Dirs() (dropIns, vendor string) { return o.dropInDir(), o.vendorDir() }
 
 func (o Options) mainFile() string { return cmp.Or(o.File, DefaultFile) }
@@ -68,9 +67,9 @@ func watched(o Options, i Import) []string {
 	return append(paths, i.Containerd...)
 }
 
-// Load reads, merges and validates a configuration. The error is Problems with
-// every mistake there is, but for those in imported files: these only make
-// handlers Broken. It may be called at any time from any goroutine.
+// Load reads, merges and validates a configuration. The error is Problems with all mistakes except
+// those in imported files, which only make handlers Broken. It may be called at any time from any
+// goroutine.
 func Load(o Options) (*Config, error) {
 	cfg, mistakes := load(readAll(o), o)
 	if len(mistakes) > 0 {

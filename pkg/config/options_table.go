@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// runcOptions are containerd.runc.v1.Options, by the names that containerd's
-// own configuration has for them. A test compares it with the message.
+// runcOptions are containerd.runc.v1.Options, with the names of containerd's configuration. A test
+// compares it with the message.
 type runcOptions struct {
 	NoPivotRoot    bool   `toml:"NoPivotRoot"`
 	NoNewKeyring   bool   `toml:"NoNewKeyring"`
@@ -32,7 +32,7 @@ type runcOptions struct {
 	TaskAPIVersion uint32 `toml:"TaskApiVersion"`
 }
 
-// options checks the options table by the kind of runtime and puts it into def.
+// options checks the options table by the kind of runtime and stores it in def.
 func (d *decoder) options(key string, t *runtimeTable, def *handler.Definition, e Engine) {
 	if len(t.Options) == 0 {
 		return
@@ -57,7 +57,7 @@ func (d *decoder) ociOptions(key string, t *runtimeTable, def *handler.Definitio
 	}
 }
 
-// ownFlags are the flags that berth gives to runtimes itself.
+// ownFlags are the flags that berth itself passes to runtimes.
 var ownFlags = map[string]elsewhere{
 	"root":           {key: "runtime_root"},
 	"systemd-cgroup": {key: "engine.cgroup_driver"},
@@ -108,9 +108,9 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	}
 }
 
-// driverMistake says why a shim cannot have a cgroup driver of its own: all
-// pods of a node are below the same cgroups, which one side manages.
-// running says whether systemd is process 1, by which "auto" goes.
+// driverMistake returns why a shim cannot have its own cgroup driver: all pods of a node are below
+// the same cgroups, with one manager. running is set if systemd is process 1, which resolves
+// "auto".
 func driverMistake(asked bool, driver CgroupDriver, running bool) string {
 	stands := fmt.Sprintf("%q", driver)
 	if driver == CgroupDriverAuto {
@@ -126,12 +126,11 @@ func driverMistake(asked bool, driver CgroupDriver, running bool) string {
 	return ""
 }
 
-// typeURL is the option of shims that says what the others are.
+// typeURL is the option of shims with the type of the others.
 const typeURL = "TypeUrl"
 
-// shimOptions keeps the table of a shim whose keys berth cannot know as text.
-// Of the message that carries it berth knows two fields: a TypeUrl, and a
-// ConfigPath, which has a key of its own.
+// shimOptions keeps a shim's options as text, since berth does not know their keys. It knows only
+// two fields of their message: TypeUrl, and ConfigPath, which has its own key.
 func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definition) {
 	if _, there := t.Options["ConfigPath"]; there {
 		d.Report(tomlfile.Under(key, "ConfigPath"), "unknown key; use runtime_config_path", "runtime_config_path")

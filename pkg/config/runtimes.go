@@ -18,7 +18,7 @@ import (
 
 const shimPrefix = "containerd-shim-"
 
-// runtimeTable is a handler's table as it is written.
+// runtimeTable is a handler's table as written in a file.
 type runtimeTable struct {
 	handler.Definition
 	// Options are the keys of the runtime, or of its shim.
@@ -27,13 +27,13 @@ type runtimeTable struct {
 
 func defaultTable() runtimeTable {
 	return runtimeTable{Definition: handler.Definition{
-		ContainerCreateTimeout: 4 * time.Minute, // runtimes that boot a machine need minutes
-		SelfCheckTimeout:       2 * time.Minute, // and machines without a hypervisor's help boot slowly
+		ContainerCreateTimeout: 4 * time.Minute, // booting a VM takes minutes
+		SelfCheckTimeout:       2 * time.Minute, // VMs without hardware virtualization boot slowly
 		SandboxProcess:         handler.SandboxProcessAuto,
 	}}
 }
 
-// handlerType is the type that the table says, else what the binary's name says.
+// handlerType returns the type in the table, else the one implied by the binary's name.
 func (t *runtimeTable) handlerType() handler.Type {
 	switch {
 	case t.Type != "":
@@ -46,8 +46,8 @@ func (t *runtimeTable) handlerType() handler.Type {
 	return handler.OCI
 }
 
-// devices are the ones that the table says. Kata boots machines, and is often
-// installed where that cannot work; only its remote hypervisor needs no KVM.
+// devices returns the table's required devices, with a default for Kata: it boots VMs, and is often
+// installed on machines that cannot run them; only its remote hypervisor works without KVM.
 func (t *runtimeTable) devices() []string {
 	if t.RequiredDevices == nil && strings.HasPrefix(filepath.Base(t.Path), shimPrefix+"kata-") &&
 		!strings.Contains(filepath.Base(t.ConfigPath), "remote") {
@@ -60,15 +60,14 @@ func (t *runtimeTable) isRuncShim() bool {
 	return t.handlerType() == handler.Shim && handler.IsRuncShim(t.Path)
 }
 
-// isRunsc says whether an OCI runtime is gVisor's, the one that berth gives a
-// configuration file.
+// isRunsc reports whether an OCI runtime is gVisor's, which berth gives a configuration file.
 func (t *runtimeTable) isRunsc() bool {
 	base := filepath.Base(t.Path)
 	return base == "runsc" || strings.HasPrefix(base, "runsc-")
 }
 
-// definition resolves the table. What it does not say comes from the engine's
-// section, so that a pod keeps that too. Options are not in it yet.
+// definition returns the table's Definition, without options. Its defaults come from the engine's
+// section, so that a pod also keeps them.
 func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 	d := t.Definition
 	d.Name, d.Type = name, t.handlerType()
@@ -80,8 +79,7 @@ func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 	return &d
 }
 
-// runtime decodes and checks one handler's table. The Definition is complete
-// only if no problem was reported.
+// runtime decodes and checks one handler's table. The Definition is complete only without problems.
 func (d *decoder) runtime(name string, v any, e Engine) *handler.Definition {
 	key := tomlfile.Under("runtimes", name)
 	values, ok := v.(map[string]any)
@@ -126,8 +124,8 @@ func validNameLike(name string) string {
 	return like
 }
 
-// alias checks a table that only gives another handler one more name. What it
-// returns stands for that handler until resolveAliases.
+// alias checks the table of an alias. The returned Definition is a placeholder until
+// resolveAliases.
 func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable) *handler.Definition {
 	at := tomlfile.Under(key, "alias_of")
 	for _, other := range slices.Sorted(maps.Keys(values)) {
@@ -148,14 +146,14 @@ func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable
 	return nil
 }
 
-// remoteKeys are those of handlers with pods in another CRI daemon. Which runtime
-// runs them, and how, is that daemon's configuration.
+// remoteKeys are the keys of handlers in another CRI daemon. That daemon's configuration selects
+// the runtime.
 var remoteKeys = []string{
 	"runtime_type", "endpoint", "remote_handler",
 	"max_pods", "max_parallel_starts", "max_queued_starts", "start_timeout",
 }
 
-// remote checks a table that leads to another CRI daemon.
+// remote checks the table of a handler in another CRI daemon.
 func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTable) *handler.Definition {
 	c := check{decoder: d, handler: name, key: key, set: values}
 	table := tomlfile.FieldsOf(reflect.TypeFor[runtimeTable]())
@@ -170,8 +168,8 @@ func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTabl
 		Name: name, Type: handler.CRI, Endpoint: c.endpoint(t), RemoteHandler: name, Origin: d.Doc.Origins[key].String(),
 		Limits: t.Limits,
 	}
-	// To fall back to the daemon's default would be to run a pod under another
-	// runtime than it asked for; the key can be set to that.
+	// The daemon's own default might run a pod under another runtime than requested; a key set to
+	// "" selects it explicitly.
 	if c.has("remote_handler") {
 		def.RemoteHandler = t.RemoteHandler
 	}
@@ -197,7 +195,7 @@ func (c check) endpoint(t *runtimeTable) string {
 	return ""
 }
 
-// noEndpoint reports the keys of another CRI daemon in the table of a runtime.
+// noEndpoint reports keys for another CRI daemon in the table of a runtime.
 func (c check) noEndpoint() {
 	for _, name := range []string{"endpoint", "remote_handler"} {
 		if c.has(name) {

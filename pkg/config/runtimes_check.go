@@ -13,20 +13,19 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/conform"
 )
 
-// check looks at one handler's decoded table.
+// check validates one handler's decoded table.
 type check struct {
 	*decoder
 	handler, key string
-	// set are the keys that the table has.
+	// set are the table's keys.
 	set map[string]any
 }
 
-// wrong reports a mistake in the file.
 func (c check) wrong(name, message, suggestion string) {
 	c.Report(tomlfile.Under(c.key, name), message, suggestion)
 }
 
-// lacking reports what this machine lacks for the handler.
+// lacking reports a missing dependency of the handler on this machine.
 func (c check) lacking(key, message string) {
 	p := c.At(c.key+"."+key, message, "")
 	p.Lacking = c.handler
@@ -38,7 +37,7 @@ func (c check) has(name string) bool {
 	return ok
 }
 
-// meant says whether a key that is unknown was probably this one, and is reported.
+// meant reports whether an unknown key was probably this one, and is already reported.
 func (c check) meant(name string) bool {
 	return slices.ContainsFunc(c.Problems, func(p Problem) bool {
 		return strings.HasPrefix(p.Key, c.key+".") && p.Suggestion == name
@@ -50,7 +49,8 @@ func (c check) runtimePath(t *runtimeTable) {
 	case c.unfound != "":
 		c.lacking("runtime_path", c.unfound)
 	case !c.has("runtime_path") && c.meant("runtime_path"):
-		// It is there, with a typo; that it is missing would be told first.
+		// The key exists with a typo. Problems are shown in file order, so a missing key would be
+		// shown first.
 	case !c.has("runtime_path"):
 		c.Report(c.key, "runtime_path is missing; set it to the absolute path of the runtime's binary", hostfiles.FindIn(c.search, c.handler))
 	case t.Path == "" && isString(c.set["runtime_path"]):
@@ -96,8 +96,8 @@ func (c check) word(name, value string, allowed ...string) {
 	}
 }
 
-// platform checks which images a handler runs. That of the node is what is meant
-// without the key; a second way to say so would make two Definitions of one.
+// platform checks the platform of a handler's images. Without the key it is the node's; an explicit
+// value for that would make two Definitions of one.
 func (c check) platform(value string) {
 	if value == "" || value == handler.PlatformWasm {
 		return
@@ -109,7 +109,6 @@ func (c check) platform(value string) {
 	c.wrong("platform", fmt.Sprintf("%q must be %q, or absent for images of this node's platform", value, handler.PlatformWasm), near)
 }
 
-// foreignType explains the runtime types of CRI-O and containerd.
 func foreignType(value string) (message, suggestion string) {
 	switch {
 	case value == "vm":
@@ -230,8 +229,8 @@ func (c check) compatible(t *runtimeTable) {
 	}
 }
 
-// candidate checks the table of a rollout. Whether the binary is there
-// and works is found out by a probe, and concerns the rollout alone.
+// candidate checks the table of a rollout. The binary itself is checked by a probe, and affects
+// only the rollout.
 func (c check) candidate(t *runtimeTable) {
 	values, ok := c.set["candidate"].(map[string]any)
 	if !ok {

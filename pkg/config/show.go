@@ -18,8 +18,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Show writes the whole configuration as TOML that Load would read to the same
-// effect, each key with where its value came from in a comment.
+// Show writes the complete configuration as TOML that Load would read with the same result, with
+// the origin of each value in a comment.
 func (c *Config) Show(w io.Writer) error {
 	tables, err := c.tables()
 	if err != nil {
@@ -51,8 +51,8 @@ func (c *Config) Settings() ([]dropin.Setting, error) {
 	return all, err
 }
 
-// HandlerSettings are those of one handler, by their keys inside its table; none
-// for a handler that is not configured or cannot be read.
+// HandlerSettings returns the keys of one handler, relative to its table; none for a handler that
+// is not configured or unreadable.
 func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
 	all, err := c.Settings()
 	var its []dropin.Setting
@@ -67,13 +67,13 @@ func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
 
 type shownTable struct {
 	name, remark string
-	// unset is the origin of values that no file has.
+	// unset is the origin of values in no file.
 	unset string
 	// settings have full keys.
 	settings []dropin.Setting
 }
 
-// tables are the sections in the order of the file format, then the handlers.
+// tables returns the sections in the order of the file format, then the handlers.
 func (c *Config) tables() ([]shownTable, error) {
 	v := reflect.ValueOf(*c)
 	top := shownTable{unset: Origin{}.String()}
@@ -98,7 +98,7 @@ func (c *Config) tables() ([]shownTable, error) {
 			return nil, err
 		}
 		t := shownTable{name: tomlfile.Under("runtimes", d.Name), remark: " # " + d.Origin, unset: top.unset}
-		if c.Origin(t.name) == (Origin{}) { // what was discovered has no place in a file
+		if c.Origin(t.name) == (Origin{}) { // discovered handlers are in no file
 			t.unset = d.Origin
 		}
 		c.show(&t, t.name, reflect.ValueOf(table), true)
@@ -111,8 +111,8 @@ func (c *Config) tables() ([]shownTable, error) {
 	return all, nil
 }
 
-// show adds the fields of v, which are the keys below prefix, to t, or only those that are
-// set. The sections and their like have tables of their own.
+// show adds the fields of v, the keys below prefix, to t; if onlySet, only set ones. Sections and
+// other tables of tables are shown separately.
 func (c *Config) show(t *shownTable, prefix string, v reflect.Value, onlySet bool) {
 	fields := tomlfile.FieldsOf(v.Type())
 	for _, name := range fields.Names {
@@ -132,8 +132,8 @@ func (c *Config) show(t *shownTable, prefix string, v reflect.Value, onlySet boo
 	}
 }
 
-// origin is that of a key of t, or of the nearest table in t that the key is in and that
-// was written as a whole.
+// origin returns the origin of a key of t, or of the nearest enclosing table in t that was written
+// as a whole.
 func (c *Config) origin(t shownTable, key string) string {
 	for k := key; len(k) > len(t.name); k = k[:max(0, strings.LastIndexByte(k, '.'))] {
 		if o := c.Origin(k); o != (Origin{}) {
@@ -191,7 +191,7 @@ func literal(v any) string {
 	return tomlfile.Inline(v)
 }
 
-// shortDuration drops the zero units that time.Duration prints: 4h, not 4h0m0s.
+// shortDuration drops the zero units of time.Duration's String: 4h, not 4h0m0s.
 func shortDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

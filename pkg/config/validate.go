@@ -25,19 +25,17 @@ var (
 	formats      = []string{"text", "json"}
 )
 
-// runtimeName is what the kubelet can make the scheme of container ids.
+// runtimeName matches names that the kubelet can use as the scheme of container ids.
 var runtimeName = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,62}$`)
 
-// cgroupPrefix is what systemd takes into the name of a unit as it is, and is the name of
-// one directory. Without a dot it is also no file of a cgroup of version 2.
+// cgroupPrefix matches names that systemd uses unescaped in a unit's name, and that are one
+// directory. Without a dot it cannot be a file of a version 2 cgroup.
 var cgroupPrefix = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?$`)
 
-// maxSocketPath is what fits into sockaddr_un.sun_path with its final zero
-// byte; see unix(7).
+// maxSocketPath is the capacity of sockaddr_un.sun_path without its final zero byte; see unix(7).
 const maxSocketPath = 107
 
-// validator checks the merged sections and reports at the place that the value
-// came from.
+// validator checks the merged sections and reports problems at the origin of a value.
 type validator struct {
 	cfg      *Config
 	problems Problems
@@ -112,7 +110,7 @@ func (v *validator) paths(c *Config) {
 	}
 }
 
-// sockets checks that the unix sockets that are served fit into an address, and differ.
+// sockets checks that the paths of the served unix sockets are short enough, and differ.
 func (v *validator) sockets(c *Config) {
 	for key, path := range map[string]string{
 		"server.socket":         c.Server.Socket,
@@ -144,7 +142,7 @@ func (v *validator) sockets(c *Config) {
 	}
 }
 
-// minLabelsLifetime leaves time to write again what could not be written at once.
+// minLabelsLifetime leaves time to retry a failed write.
 const minLabelsLifetime = 10 * time.Second
 
 func (v *validator) times(c *Config) {
@@ -225,7 +223,7 @@ func (v *validator) engine(e *Engine) {
 
 var noPrefix = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 
-// likePrefix is a valid prefix that somebody may have meant. Pure.
+// likePrefix suggests a valid prefix. Pure.
 func likePrefix(prefix string) string {
 	if like := strings.Trim(noPrefix.ReplaceAllString(prefix, "-"), "-_"); cgroupPrefix.MatchString(like) {
 		return like
@@ -233,8 +231,8 @@ func likePrefix(prefix string) string {
 	return Default().Engine.CgroupPrefix
 }
 
-// overlayOptionMistake is about what an overlay mount cannot be given, or that
-// berth itself gives it.
+// overlayOptionMistake returns why an option is invalid for an overlay mount, or is set by berth
+// itself.
 func overlayOptionMistake(option string) string {
 	name, _, _ := strings.Cut(option, "=")
 	switch name {
@@ -298,10 +296,10 @@ func (v *validator) streaming(s *Streaming) {
 	}
 }
 
-// builtin are the snapshotters that need no table.
+// builtin are the snapshotters without a table.
 var builtin = []string{"overlayfs", "erofs", "native"}
 
-// snapshotterName is what directories and labels may have.
+// snapshotterName matches valid names of directories and labels.
 var snapshotterName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 
 func (c *Config) snapshotterNames() []string {

@@ -1,5 +1,5 @@
-// Package dropin writes and reads a drop-in of one handler as settings: dotted keys with
-// values as TOML. What they mean is found out by pkg/config.
+// Package dropin writes and reads a drop-in of one handler as settings: dotted keys with values as
+// TOML. Package config checks their meaning.
 package dropin
 
 import (
@@ -21,14 +21,13 @@ import (
 type Setting struct {
 	// Key is the full key, or the key inside one handler's table.
 	Key string
-	// Value is TOML on one line.
+	// Value is its value in TOML, on one line.
 	Value string
-	// Origin is where the value is from; it is empty in settings that are to be
-	// written.
+	// Origin is the origin of the value; empty in settings to be written.
 	Origin string
 }
 
-// Flatten lists a value by its dotted key, or those in a table, sorted.
+// Flatten returns a value under its dotted key, or the values in a table, sorted.
 func Flatten(key string, v any) []Setting {
 	table := reflect.ValueOf(v)
 	if table.Kind() != reflect.Map || table.Len() == 0 && key != "" {
@@ -42,8 +41,7 @@ func Flatten(key string, v any) []Setting {
 	return all
 }
 
-// Value makes a TOML value of what was typed: what is one stays as it is, and
-// anything else is a string.
+// Value converts typed text into a TOML value: valid TOML is kept, other text becomes a string.
 func Value(text string) string {
 	if checkValue(text) == nil {
 		return text
@@ -63,12 +61,11 @@ func checkValue(text string) error {
 	return nil
 }
 
-// dottedKey has no key that could end the line that it is written on.
+// dottedKey matches keys that cannot end their line.
 var dottedKey = regexp.MustCompile(`^([A-Za-z0-9_-]+|"[^"\\\x00-\x1f\x7f]+")(\.([A-Za-z0-9_-]+|"[^"\\\x00-\x1f\x7f]+"))*$`)
 
-// Write makes a drop-in with one handler. The header is a comment of
-// any number of lines. It checks only that each setting is a key and a value:
-// what they mean is found out by config.Load.
+// Write writes a drop-in with one handler. The header is a comment of any number of lines. It
+// checks only the syntax of settings; config.Load checks their meaning.
 func Write(header, name string, settings []Setting) ([]byte, error) {
 	var b bytes.Buffer
 	for line := range strings.Lines(header) {
@@ -90,8 +87,8 @@ func Write(header, name string, settings []Setting) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Read reads what Write made: the keys of one handler's table,
-// sorted. A file that has anything else is of the class ErrFailedPrecondition.
+// Read reads a file of Write, and returns the keys of one handler's table, sorted. For other
+// content the error is of the class ErrFailedPrecondition.
 func Read(data []byte, name string) ([]Setting, error) {
 	var values map[string]any
 	if err := toml.Unmarshal(data, &values); err != nil {
@@ -105,7 +102,7 @@ func Read(data []byte, name string) ([]Setting, error) {
 	return Flatten("", table), nil
 }
 
-// Parse reads lines of key = value, as an operator has edited them.
+// Parse reads lines of key = value, as edited by an operator.
 func Parse(text []byte) ([]Setting, error) {
 	var values map[string]any
 	if err := toml.Unmarshal(text, &values); err != nil {

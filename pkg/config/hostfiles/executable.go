@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// ExecutableMistake says why a path cannot be run as root on behalf of pods,
-// or nothing. Symbolic links are followed.
+// ExecutableMistake returns why a path cannot be executed as root on behalf of pods, or "". It
+// follows symbolic links.
 func ExecutableMistake(path string) string {
 	if !filepath.IsAbs(path) {
 		return fmt.Sprintf("%q must be an absolute path", path)
@@ -19,10 +19,9 @@ func ExecutableMistake(path string) string {
 	return Mistake("execute", path, Inexecutable)
 }
 
-// Inexecutable is ExecutableMistake for callers that bound the wait themselves.
 func Inexecutable(path string) string { return unusable(path, trust.Program) }
 
-// unusable is why a file cannot be used for p, or empty.
+// unusable returns why a file cannot be used for p, or "".
 func unusable(path string, p trust.Purpose) string {
 	w := trust.Find(path)
 	defer w.Close()
@@ -42,8 +41,7 @@ func unusable(path string, p trust.Purpose) string {
 	return openToOthers(w, p)
 }
 
-// Untrusted says which other users than root can change a file that is run as root, or
-// nothing.
+// Untrusted returns which users other than root can change a program that is run as root, or "".
 func Untrusted(path string) string {
 	w := trust.Find(path)
 	defer w.Close()
@@ -68,7 +66,7 @@ var kinds = map[fs.FileMode]string{
 
 func kindOf(m fs.FileMode) string { return cmp.Or(kinds[m.Type()], "a special file") }
 
-// pathless drops the path that the caller names anyway.
+// pathless drops the path from an error for callers that print it themselves.
 func pathless(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
@@ -76,7 +74,7 @@ func pathless(err error) error {
 	return err
 }
 
-// FindIn finds the program of that name in directories, by default SearchDirs; empty is none.
+// FindIn returns the path of a program in dirs, by default SearchDirs, or "".
 func FindIn(dirs []string, program string) string {
 	if len(dirs) == 0 {
 		dirs = SearchDirs()
@@ -89,6 +87,5 @@ func FindIn(dirs []string, program string) string {
 	return ""
 }
 
-// MaxReason bounds why a handler cannot be used, which is part of what a CRI client reads, in
-// bytes.
+// MaxReason bounds the reason why a handler cannot be used, in bytes: CRI clients read it.
 const MaxReason = 512

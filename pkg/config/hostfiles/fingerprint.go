@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// Fingerprint is another one when one of these files, or one in these directories,
-// has changed, links followed. It also says whether there is a link on the way to
-// one, behind which nobody is told of changes. What gives no answer counts as it is.
+// Fingerprint returns a hash that changes when one of these files, or one in these directories,
+// changes; it follows links. links is set if a path contains a symbolic link: the kernel reports no
+// changes behind one. A file that does not answer has a constant mark, and sets links.
 func Fingerprint(paths []string) (print string, links bool) {
 	sum, l := sha256.New(), &Looker{}
 	for _, path := range paths {
@@ -21,7 +21,7 @@ func Fingerprint(paths []string) (print string, links bool) {
 		if !IsDir(path) {
 			continue
 		}
-		// What cannot be listed has no names, which is a mark too.
+		// An unlistable directory has no names; its problem is part of the hash.
 		names, problem := List(path, func(e fs.DirEntry) bool { return !e.IsDir() })
 		fmt.Fprintln(sum, problem)
 		for _, name := range names {
@@ -57,7 +57,7 @@ func marksOf(path string) marks {
 		return marks{err.Error(), m.link}
 	}
 	if info.IsDir() {
-		// Its times change with names that do not count.
+		// The times of a directory also change with names that do not count.
 		m.text = "directory"
 	} else {
 		m.text = fmt.Sprint(info.Mode(), info.Size(), info.ModTime().UnixNano())

@@ -1,6 +1,6 @@
-// Package hostfiles looks at the files and directories that a configuration names: what is
-// in them, whether they can be used, and which users can change them. It waits a bounded time
-// for each, since a network file system that is gone never answers.
+// Package hostfiles checks the files and directories that a configuration names: their content,
+// whether they are usable, and which users can change them. It waits a bounded time for each, since
+// an unreachable network file system never answers.
 package hostfiles
 
 import (
@@ -11,40 +11,40 @@ import (
 	"time"
 )
 
-// patience is how long a file that a configuration names may take to be looked at.
+// patience bounds a look at one file.
 const patience = 3 * time.Second
 
-// looks are the questions about files that have no answer yet. On a network file
-// system that is gone they never get one, and all who ask wait for one goroutine. They
-// leave nothing behind when they give up, as they would in a singleflight.Group.
+// looks are the unanswered questions about files. On an unreachable network file system they stay
+// unanswered, and all callers wait for one goroutine. Unlike with singleflight.Group, a caller that
+// gives up leaves nothing behind.
 var looks sync.Map // of *look, by question and file
 
 type look struct {
 	answer any
-	// done is closed when answer is written.
+	// done is closed once answer is written.
 	done chan struct{}
 }
 
-// Look asks about a file, but not for longer than patience. A question says what
-// is asked of which file; those who ask the same share the answer.
+// Look answers a question about a file, within patience. Callers with the same question and file
+// share the answer.
 func Look[T any](question, file string, f func() T) (answer T, late bool) {
 	return wait(patience, question, file, f)
 }
 
-// Hangs is the mistake of a file that does not answer.
+// Hangs is the mistake of a file that does not answer in time.
 const Hangs = "stat timed out: is it on an unreachable network file system, or a link into one? Remount it, or remove the entry"
 
-// Looker asks about many files, and is not patient with each of them.
+// Looker looks at many files with one bound for all.
 type Looker struct{ spent time.Duration }
 
 const (
-	// patienceOfMany is how long a looker waits for answers in all,
+	// patienceOfMany bounds a Looker's total wait.
 	patienceOfMany = 2 * patience
-	// hurried how long for one when that is over.
+	// hurried bounds each further wait after that.
 	hurried = 50 * time.Millisecond
 )
 
-// Ask is Look, in the time that l has left of its own.
+// Ask is Look within the remaining time of l.
 func Ask[T any](l *Looker, question, file string, f func() T) (answer T, late bool) {
 	begin := time.Now()
 	answer, late = wait(max(min(patienceOfMany-l.spent, patience), hurried), question, file, f)
@@ -54,8 +54,8 @@ func Ask[T any](l *Looker, question, file string, f func() T) (answer T, late bo
 	return answer, late
 }
 
-// stuck are files that did not answer in time. Until one does, no call waits long
-// for it again.
+// stuck are files that did not answer in time. Until one answers, further calls for it wait only
+// briefly.
 var stuck sync.Map
 
 func wait[T any](patience time.Duration, question, file string, f func() T) (answer T, late bool) {
@@ -85,7 +85,7 @@ func wait[T any](patience time.Duration, question, file string, f func() T) (ans
 	}
 }
 
-// Mistake is Look for a question that is answered by what is wrong with the file.
+// Mistake is Look for a question with a mistake, or "", as the answer.
 func Mistake(question, file string, f func(string) string) string {
 	m, late := Look(question, file, func() string { return f(file) })
 	if late {
@@ -94,7 +94,7 @@ func Mistake(question, file string, f func(string) string) string {
 	return m
 }
 
-// IsDir says whether there is a directory, as far as its file system answers.
+// IsDir reports whether path is a directory, as far as its file system answers.
 func IsDir(path string) bool {
 	is, _ := Look("directory", path, func() bool {
 		info, err := os.Stat(path)
@@ -103,14 +103,12 @@ func IsDir(path string) bool {
 	return is
 }
 
-// SearchPathEnv is the environment variable that replaces SearchDirs, as a
-// list separated by colons.
+// SearchPathEnv is the environment variable that replaces SearchDirs, as a colon-separated list.
 const SearchPathEnv = "BERTH_SEARCH_PATH"
 
-// SearchDirs returns the directories in which runtimes are discovered, the
-// first having precedence: what an administrator installed, then the
-// distribution, then /opt/*/bin. PATH has no part in it: a shell, the service and every
-// command must find the same handlers.
+// SearchDirs returns the directories in which runtimes are discovered, in falling precedence: the
+// administrator's, the distribution's, then /opt/*/bin. It ignores PATH: a shell, the service and
+// every command must find the same handlers.
 func SearchDirs() []string {
 	if env := os.Getenv(SearchPathEnv); env != "" {
 		return filepath.SplitList(env)

@@ -15,12 +15,11 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// Lack is something that a handler names and this machine has not.
+// Lack is a missing dependency of a handler on this machine.
 type Lack struct{ Key, Message string }
 
-// Lacking says what this machine lacks for a handler that is written correctly,
-// or nil. It looks at files: one on a network file system that is gone costs
-// patience.
+// Lacking returns the missing dependencies of a correctly configured handler, or nil. A file on an
+// unreachable network file system delays it by patience.
 func Lacking(d *handler.Definition) error {
 	var all []string
 	for _, l := range Lacks(d) {
@@ -36,8 +35,8 @@ func Lacking(d *handler.Definition) error {
 	return errors.New(printable.Clip(text, MaxReason))
 }
 
-// Lacks leaves out paths that are missing or relative to others: they are mistakes
-// in the file.
+// Lacks returns the missing dependencies of a handler. It ignores empty and relative paths: they
+// are mistakes in the file.
 func Lacks(d *handler.Definition) []Lack {
 	var all []Lack
 	find := func(key, question, path string, check func(string) string) {
@@ -60,8 +59,7 @@ func Lacks(d *handler.Definition) []Lack {
 	return all
 }
 
-// noSocket says why a socket cannot be one, or nothing. One that is missing comes
-// with its daemon.
+// noSocket returns why a path cannot be a socket, or "". A missing socket appears with its daemon.
 func noSocket(path string) string {
 	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 		return fmt.Sprintf("%s is %s, not a socket", path, kindOf(info.Mode()))
@@ -82,11 +80,11 @@ func noDevice(path string) string {
 	return ""
 }
 
-// noConfig says why a runtime's configuration file cannot be used, or nothing.
-// The runtime reads it, as root.
+// noConfig returns why a runtime's configuration file is unusable, or "". The runtime reads it as
+// root.
 func noConfig(file string) string { return unusable(file, trust.Configuration) }
 
-// NoJSON is why a file that only root can change cannot be read into v, or empty.
+// NoJSON returns why a file, which only root may change, cannot be read into v, or "".
 func NoJSON(file, kind string, v any) string {
 	if m := unusable(file, trust.Configuration); m != "" {
 		return m
@@ -101,7 +99,8 @@ func NoJSON(file, kind string, v any) string {
 	return ""
 }
 
-// NoSpec asks for trust, since the hooks of a spec are run as root.
+// NoSpec returns why a file is not a usable OCI runtime spec, or "". Only root may change it, since
+// the hooks of a spec run as root.
 func NoSpec(file string) string {
 	var spec specs.Spec
 	m := NoJSON(file, "an OCI runtime spec", &spec)

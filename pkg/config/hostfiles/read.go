@@ -11,19 +11,17 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// Whoever writes into a configuration directory must not be able to stop the
-// daemon by it: no file is waited for, and there is an end to all of them.
+// These limits keep a user with write access to a configuration directory from blocking the daemon.
 const (
 	// MaxFileSize bounds a configuration file, in bytes.
 	MaxFileSize = 1 << 20
-	// MaxFiles bounds the files that are read of one directory.
+	// MaxFiles bounds the files read from one directory.
 	MaxFiles = 1000
-	// MaxTotalSize bounds what is read of one directory, in bytes.
+	// MaxTotalSize bounds the total size of files read from one directory, in bytes.
 	MaxTotalSize = 8 << 20
 )
 
-// List returns the names of a directory's entries that are wanted, in lexical
-// order. A directory that does not exist has none.
+// List returns the wanted names of a directory, in lexical order. A missing directory has none.
 func List(dir string, wanted func(fs.DirEntry) bool) (names []string, problem string) {
 	type listing struct {
 		entries []fs.DirEntry
@@ -51,24 +49,24 @@ func List(dir string, wanted func(fs.DirEntry) bool) (names []string, problem st
 		return names[:MaxFiles], fmt.Sprintf("has %d configuration files; only the first %d are read, up to %s; remove those that are not needed",
 			len(names), MaxFiles, names[MaxFiles-1])
 	}
-	// Each file is judged by itself, too. A sticky directory is fine for those that
-	// are there, and not for those that anybody may add.
+	// Each file is also checked by itself. A sticky directory protects existing files, but any user
+	// may add one.
 	if found.refused != nil && len(names) > 0 {
 		problem = found.refused.Error()
 	}
 	return names, problem
 }
 
-// Fetched is what is in a file, or why that is unknown.
+// Fetched is the content of a file, or the mistake that prevents reading it.
 type Fetched struct {
 	Data    []byte
 	Mistake string
 	Absent  bool
 }
 
-// Fetch waits for as long as the file's file system does.
+// Fetch reads a file. It waits as long as the file's file system does.
 func Fetch(file string) Fetched {
-	// To open a device can do things; to look at it does nothing.
+	// Opening a device can have effects; stat has none.
 	w := trust.Find(file)
 	defer w.Close()
 	info, err := w.Stat()
@@ -98,13 +96,13 @@ func Fetch(file string) Fetched {
 	return Fetched{Mistake: "changed while it was read; write it under another name and rename it"}
 }
 
-// readPatience is how long a read may wait for a file to say something.
+// readPatience bounds a blocking read.
 const readPatience = time.Second
 
-// readAttempts is how often a file is read that changes meanwhile.
+// readAttempts bounds the reads of a file that changes during each.
 const readAttempts = 3
 
-// readOnce reads a file. It is not whole if it changed meanwhile.
+// readOnce reads a file. whole is false if it changed meanwhile.
 func readOnce(w *trust.Way) (data []byte, whole bool, err error) {
 	f, err := w.Open()
 	if err != nil {
@@ -115,8 +113,8 @@ func readOnce(w *trust.Way) (data []byte, whole bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	// Some files of /proc are regular by name and waited for. Those that cannot be
-	// have no deadline, which is no error.
+	// Reads of some regular files in /proc block. Other files support no deadline, which is not an
+	// error.
 	_ = f.SetReadDeadline(time.Now().Add(readPatience))
 	data, err = io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {

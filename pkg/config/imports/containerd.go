@@ -9,17 +9,16 @@ import (
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
-// newestContainerd is the last version of containerd's files that is known.
+// newestContainerd is the newest supported version of containerd's configuration.
 const newestContainerd = 4
 
-// criPlugins are the names under which containerd had its handlers, the oldest
-// first.
+// criPlugins are the plugin names of containerd's handlers, oldest first.
 var criPlugins = []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}
 
 const imagesPlugin = "io.containerd.cri.v1.images"
 
-// containerdKeys are the keys of a handler's table but those that need a closer
-// look.
+// containerdKeys are the keys of a handler's table. Keys with an empty meaning are translated in
+// code.
 var containerdKeys = map[string]meaning{
 	"pod_annotations":                 {to: "pod_annotations"},
 	"container_annotations":           {to: "container_annotations"},
@@ -38,12 +37,11 @@ var containerdKeys = map[string]meaning{
 	"io_type":   {why: "berth's containers always use FIFOs", same: "fifo"},
 	"disable_pause_image_pull": {
 		why: "berth never pulls a pause image"},
-	// These are here to be known.
+	// These keys are known, and translated in code.
 	"runtime_type": {}, "runtime_path": {}, "runtime_engine": {}, "options": {},
 }
 
-// containerdSettings are what people set in containerd beside handlers, by the
-// end of the key.
+// containerdSettings are common settings outside containerd's handlers, by the end of the key.
 var containerdSettings = map[string]string{
 	"imports":                     "list these files or their directories in import.containerd",
 	"default_runtime_name":        "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
@@ -65,7 +63,7 @@ var containerdSettings = map[string]string{
 	"ignore_image_defined_volumes": "set engine.ignore_image_defined_volumes to the same",
 }
 
-// registryAdvice is what to do about what containerd's registry table has.
+// registryAdvice is the replacement for keys of containerd's registry table.
 var registryAdvice = map[string]string{
 	"config_path": "set registry.hosts_dir to it; hosts.toml files are the same",
 	"mirrors":     "write <registry>/hosts.toml with a [host.\"<endpoint>\"] for each endpoint, or _default/hosts.toml for *",
@@ -109,7 +107,7 @@ func (t *translation) containerdVersion(f *tomlfile.Document) {
 	if v < 3 {
 		return
 	}
-	// A common mistake, which containerd passes over with a warning.
+	// A common mistake, which containerd ignores with a warning.
 	for _, id := range criPlugins[:2] {
 		if runtimes := asTable(asTable(asTable(asTable(f.Values["plugins"])[id])["containerd"])["runtimes"]); len(runtimes) > 0 {
 			t.note(place{f, []string{"plugins", id, "containerd", "runtimes"}}, "",
@@ -166,7 +164,7 @@ func (t *translation) criPlugin(f *tomlfile.Document, id string, plugin map[stri
 		case !ok:
 			t.note(at, "", "is not a table, so not a handler", "")
 		case known != nil:
-			// As containerd 2 merges its files.
+			// containerd 2 merges its files in this way.
 			known.merge(at, values)
 		default:
 			tables[name] = newTable(name, at, values)
@@ -174,10 +172,10 @@ func (t *translation) criPlugin(f *tomlfile.Document, id string, plugin map[stri
 	}
 }
 
-// wasmPlatform is containerd's name, and berth's, for the platform of WebAssembly images.
+// wasmPlatform is the platform of WebAssembly images, in containerd and in berth.
 const wasmPlatform = "wasi/wasm"
 
-// imagePlatforms gives handlers the platform and the snapshotter that their images have.
+// imagePlatforms sets the platform and the snapshotter of handlers' images.
 func (t *translation) imagePlatforms(files []*tomlfile.Document, tables map[string]*table) {
 	for _, f := range files {
 		platforms := asTable(asTable(asTable(f.Values["plugins"])[imagesPlugin])["runtime_platforms"])
@@ -201,7 +199,7 @@ func (t *translation) imagePlatforms(files []*tomlfile.Document, tables map[stri
 	}
 }
 
-// imagePlatform says what a handler's images are built for: a later file wins.
+// imagePlatform sets the platform of a handler's images: a later file wins.
 func (t *translation) imagePlatform(at place, to *table, value any) {
 	switch strings.ToLower(fmt.Sprint(value)) {
 	case wasmPlatform:
@@ -230,7 +228,7 @@ func (t *translation) containerdHandler(from *table) {
 	h.end()
 }
 
-// isRunc says whether a type drives an OCI runtime by containerd's own shim.
+// isRunc reports whether a type runs an OCI runtime through containerd's own shim.
 func isRunc(kind string) bool {
 	switch kind {
 	case "", "io.containerd.runc.v2", "io.containerd.runc.v1", "io.containerd.runtime.v1.linux":
@@ -239,7 +237,7 @@ func isRunc(kind string) bool {
 	return false
 }
 
-// shim translates a handler that names another shim.
+// shim translates a handler with another shim.
 func (h *translating) shim(kind string) {
 	h.set("runtime_type", "shim", "runtime_type")
 	program, at := shimProgram(kind), "runtime_type"
@@ -261,7 +259,7 @@ func (h *translating) unsetEngine(why string) {
 	}
 }
 
-// shimProgram is the name of the binary that containerd derives from a type.
+// shimProgram returns the name of the binary that containerd derives from a type.
 func shimProgram(kind string) string {
 	parts := strings.Split(kind, ".")
 	if len(parts) < 2 || parts[0] == "" || strings.Contains(kind, "/") {
@@ -270,7 +268,7 @@ func shimProgram(kind string) string {
 	return "containerd-shim-" + parts[len(parts)-2] + "-" + parts[len(parts)-1]
 }
 
-// shimOptions: a file that is named wins over the table, as in containerd.
+// shimOptions translates the options of a shim. A named file overrides the table, as in containerd.
 func (h *translating) shimOptions() {
 	options := h.from.options()
 	file := options["ConfigPath"]

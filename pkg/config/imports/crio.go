@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
-// crioKeys are the keys of [crio.runtime.runtimes.<handler>] but those that
-// need a closer look.
+// crioKeys are the keys of [crio.runtime.runtimes.<handler>]. Keys with an empty meaning are
+// translated in code.
 var crioKeys = map[string]meaning{
 	"runtime_root":                    {to: "runtime_root"},
 	"runtime_config_path":             {to: "runtime_config_path"},
@@ -31,14 +31,14 @@ var crioKeys = map[string]meaning{
 	"exec_cpu_affinity":    {why: "berth leaves it to the runtime on which CPU an exec begins"},
 	"seccomp_profile": {why: "berth has one RuntimeDefault profile for the node",
 		do: "set engine.default_seccomp_profile"},
-	// These are here to be known.
+	// These keys are known, and translated in code.
 	"runtime_path": {}, "runtime_type": {}, "allowed_annotations": {},
 	"container_create_timeout": {}, "inherit_default_runtime": {},
 }
 
 const noMonitor = "berth-shim supervises containers, and needs no monitor"
 
-// crioSettings are what people set in CRI-O beside handlers.
+// crioSettings are common settings outside CRI-O's handlers.
 var crioSettings = map[string]string{
 	"crio.runtime.default_runtime":      "set default_runtime in berth's own configuration if pods that name no handler shall have this one",
 	"crio.runtime.cgroup_manager":       "set engine.cgroup_driver",
@@ -88,12 +88,12 @@ func asTable(v any) map[string]any {
 	return m
 }
 
-// crioTables returns [crio.runtime] of a file, and notes what else there is.
+// crioTables returns [crio.runtime] of a file, and notes the other tables and keys.
 func (t *translation) crioTables(f *tomlfile.Document) map[string]any {
 	allBut("crio", f.Values, func(key string) { t.foreignTable(f, key, "CRI-O", "import.crio") })
 	crio := asTable(f.Values["crio"])
 	allBut("runtime", crio, func(key string) { t.crioSetting(f, "crio", key) })
-	// The other values are of volumes that berth makes as well.
+	// For the other values berth also creates the volumes.
 	if asTable(crio["image"])["image_volumes"] == "ignore" {
 		t.crioSetting(f, "crio", "image", "image_volumes")
 	}
@@ -106,7 +106,7 @@ func (t *translation) crioSetting(f *tomlfile.Document, key ...string) {
 	t.note(place{f, key}, "", "is about CRI-O itself; only handlers are imported", crioSettings[strings.Join(key, ".")])
 }
 
-// foreignTable is about a table at the top that the daemon has not.
+// foreignTable notes a top-level table that the daemon does not have.
 func (t *translation) foreignTable(f *tomlfile.Document, key, whose, list string) {
 	do := ""
 	switch key {
@@ -127,7 +127,7 @@ func (t *translation) crioHandler(from, standard *table, standardName string) {
 		binaryOf = standardName
 		h.from = inherited(from, standard)
 	}
-	// As in CRI-O, an absent path is a program of the handler's name.
+	// As in CRI-O, an absent path means a program of the handler's name.
 	h.path(binaryOf, "runtime_path")
 	h.crioType()
 	h.crioAnnotations()
@@ -136,7 +136,7 @@ func (t *translation) crioHandler(from, standard *table, standardName string) {
 	h.end()
 }
 
-// inherited is the table with what CRI-O copies from the default handler's.
+// inherited returns the table with the keys that CRI-O copies from the default handler's.
 func inherited(from, standard *table) *table {
 	t := newTable(from.name, from.at, from.values)
 	for _, key := range []string{"runtime_path", "runtime_type", "runtime_config_path", "runtime_root"} {
@@ -152,7 +152,7 @@ func inherited(from, standard *table) *table {
 	return t
 }
 
-// path sets runtime_path to the one that the table has, else to a program.
+// path sets runtime_path to the table's path, else to a program.
 func (h *translating) path(program, from string) {
 	if v := h.from.values["runtime_path"]; v != nil && v != "" {
 		h.set("runtime_path", v, "runtime_path")
@@ -161,7 +161,7 @@ func (h *translating) path(program, from string) {
 	h.program(program, from)
 }
 
-// program sets runtime_path to a program that is named without a directory.
+// program sets runtime_path to the path of a program named without a directory.
 func (h *translating) program(name, from string) {
 	found := h.find(name)
 	if found == "" {
@@ -190,8 +190,8 @@ func (h *translating) crioType() {
 
 const kataAnnotations = "io.katacontainers.*"
 
-// kataAnnotations keeps pods configurable by annotations: CRI-O hands all of
-// them on, berth none that it is not told to.
+// kataAnnotations lets annotations configure pods: CRI-O passes on all of them, berth only the
+// listed ones.
 func (h *translating) kataAnnotations(base string) {
 	if !strings.HasPrefix(base, "containerd-shim-kata") {
 		return
@@ -201,8 +201,7 @@ func (h *translating) kataAnnotations(base string) {
 		", as Kata's installer asks of containerd; CRI-O hands on all", "make it a handler of berth's own with more pod_annotations if pods need them")
 }
 
-// crioActs are beginnings of annotations on which CRI-O itself acts; a runtime
-// that sees them does nothing.
+// crioActs are prefixes of annotations that CRI-O itself handles; they have no effect in a runtime.
 var crioActs = []string{
 	"io.kubernetes.cri-o.", "io.kubernetes.cri.rdt-class", "seccomp-profile.kubernetes.cri-o.io", "org.opencontainers.image.stopSignal",
 }
@@ -234,7 +233,7 @@ func (h *translating) crioAnnotations() {
 	h.set("container_annotations", passed, key)
 }
 
-// crioTimeout: CRI-O counts seconds, and has a floor.
+// crioTimeout translates the timeout. CRI-O counts seconds, and has a minimum.
 func (h *translating) crioTimeout() {
 	const key, floor = "container_create_timeout", 30
 	v, there := h.from.values[key]

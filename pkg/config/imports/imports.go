@@ -1,9 +1,8 @@
-// Package imports translates the handler tables of CRI-O and of containerd into
-// berth's, key by key.
+// Package imports translates the handler tables of CRI-O and of containerd into berth's, key by
+// key.
 //
-// It decides and does nothing: files come parsed, and programs are looked for by
-// a function. What a translated table says is checked by pkg/config like any
-// other table.
+// It only translates: the caller parses the files, and supplies the search for programs. Package
+// config checks a translated table like any other table.
 package imports
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Kind is whose configuration a file is.
+// Kind is the daemon that a configuration file belongs to.
 type Kind string
 
 const (
@@ -28,35 +27,34 @@ const (
 
 // Handler is one translated table.
 type Handler struct {
-	// Name is the handler's name, as it is written.
+	// Name is the handler's name, as written.
 	Name string
-	// At is its table, and Key the full key of that.
+	// At is the origin of its table, and Key the table's full key.
 	At  tomlfile.Origin
 	Key string
-	// Values are the keys of [runtimes.<handler>] that say the same to berth.
+	// Values are the equivalent keys of [runtimes.<handler>].
 	Values map[string]any
-	// From tells where each of these is from: "runtime_path", "options.Root".
+	// From holds the origin of each of these keys: "runtime_path", "options.Root".
 	From map[string]tomlfile.Origin
-	// Unfound says that no runtime_path is known, and why; else it is empty.
+	// Unfound is the runtime that was not found, if no runtime_path is known; else it is empty.
 	Unfound string
 }
 
-// Note is something in a file that means nothing to berth, or something else than to the
-// daemon that the file is for.
+// Note is a setting that berth ignores, or interprets differently from the daemon of the file.
 type Note struct {
 	// Origin is the place of the key.
 	Origin tomlfile.Origin
 	// Key is the full key in that file.
 	Key string
-	// Handler is empty if it is about no handler.
+	// Handler is the handler concerned, or empty.
 	Handler string
-	// Why it is not taken over, or how.
+	// Why is the reason why the setting is ignored, or the difference.
 	Why string
-	// Do is what an operator can do about it; empty is nothing.
+	// Do is the action for an operator, or empty.
 	Do string
 }
 
-// String is "file:line:column: key: why; what to do".
+// String returns "file:line:column: key: why; what to do".
 func (n Note) String() string {
 	s := n.Key + ": " + n.Why
 	if n.Key == "" {
@@ -85,7 +83,7 @@ func (p place) below(parts ...string) place {
 	return place{p.file, slices.Concat(p.key, parts)}
 }
 
-// origin is where the key is, or the table that it is in.
+// origin returns the origin of the key, or of the table that contains it.
 func (p place) origin() tomlfile.Origin {
 	for n := len(p.key); n > 0; n-- {
 		if o, ok := p.file.Origins[tomlfile.JoinKey(p.key[:n]...)]; ok {
@@ -98,7 +96,7 @@ func (p place) origin() tomlfile.Origin {
 // Find returns the absolute path of a program, or "".
 type Find func(program string) string
 
-// KindOf tells whose configuration a file is, by its tables.
+// KindOf returns the daemon of a configuration file, by its tables.
 func KindOf(values map[string]any) (Kind, bool) {
 	if _, crio := values["crio"].(map[string]any); crio {
 		return CRIO, true
@@ -109,9 +107,8 @@ func KindOf(values map[string]any) (Kind, bool) {
 	return "", false
 }
 
-// Translate translates files of one kind that are read in this order, a later
-// one over an earlier one as their own daemon does it. Handlers are sorted by name. Pure
-// but for find.
+// Translate translates files of one kind in this order; a later file overrides an earlier one as in
+// their own daemon. Handlers are sorted by name. Pure except for find.
 func Translate(kind Kind, files []*tomlfile.Document, find Find) ([]Handler, []Note) {
 	t := &translation{find: find}
 	switch kind {
@@ -139,10 +136,9 @@ type table struct {
 	name   string
 	at     place
 	values map[string]any
-	// places are those of keys of values, and of "options.<key>".
+	// places are the places of keys of values, and of "options.<key>".
 	places map[string]place
-	// wasm is where containerd is told that the images are of WebAssembly; zero if it is
-	// not.
+	// wasm is the place of containerd's setting for WebAssembly images; zero if unset.
 	wasm place
 }
 
@@ -152,7 +148,7 @@ func newTable(name string, at place, values map[string]any) *table {
 	return t
 }
 
-// merge lays keys over those that are there, and those of options one by one.
+// merge merges keys over the existing ones, and those of options one by one.
 func (t *table) merge(at place, values map[string]any) {
 	for _, key := range sortedKeys(values) {
 		v := values[key]
@@ -170,7 +166,7 @@ func (t *table) merge(at place, values map[string]any) {
 	}
 }
 
-// place is where a key is, or the table where the key is not there.
+// place returns the place of a key, or of the table if the key is absent.
 func (t *table) place(key string) place {
 	if p, ok := t.places[key]; ok {
 		return p
@@ -188,7 +184,7 @@ func (t *table) options() map[string]any {
 	return o
 }
 
-// translating is one handler on its way.
+// translating is the translation of one handler.
 type translating struct {
 	*translation
 	from *table
@@ -204,13 +200,13 @@ func (t *translation) begin(from *table) *translating {
 
 func (h *translating) end() { h.handlers = append(h.handlers, h.to) }
 
-// set gives berth's key a value that is from a foreign key.
+// set sets berth's key to a value from a foreign key.
 func (h *translating) set(key string, v any, from string) {
 	h.to.Values[key] = v
 	h.to.From[key] = h.from.place(from).origin()
 }
 
-// option does so in the options table.
+// option sets a key in the options table, like set.
 func (h *translating) option(key string, v any, from string) {
 	options, ok := h.to.Values["options"].(map[string]any)
 	if !ok {
@@ -225,7 +221,7 @@ func (h *translating) note(from, why, do string) {
 	h.translation.note(h.from.place(from), h.from.name, why, do)
 }
 
-// keys translates those keys that mean one thing by themselves.
+// keys translates the keys that can be translated one by one.
 func (h *translating) keys(meanings map[string]meaning, whose string) {
 	for _, key := range sortedKeys(h.from.values) {
 		v := h.from.values[key]
@@ -241,16 +237,16 @@ func (h *translating) keys(meanings map[string]meaning, whose string) {
 	}
 }
 
-// meaning is what a foreign key is to berth: the key that says the same, or why
-// there is none and what to do. The empty one is of a key that is translated elsewhere.
+// meaning is the translation of a foreign key: the equivalent key, or the reason why there is none,
+// and the action. The empty meaning marks a key that is translated in code.
 type meaning struct {
 	to      string
 	why, do string
-	// same is a value that berth does anyway.
+	// same is the value that matches berth's fixed behavior.
 	same any
 }
 
-// unset says that a value is what the key has where it is not written.
+// unset reports whether a value equals that of an absent key.
 func unset(v any) bool {
 	value := reflect.ValueOf(v)
 	switch value.Kind() {
@@ -262,7 +258,7 @@ func unset(v any) bool {
 	return value.IsZero()
 }
 
-// allBut visits the keys of a table but one, in their order.
+// allBut visits the keys of a table except one, in sorted order.
 func allBut(one string, values map[string]any, visit func(key string)) {
 	for _, key := range sortedKeys(values) {
 		if key != one {
@@ -273,7 +269,7 @@ func allBut(one string, values map[string]any, visit func(key string)) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// near is advice for a mistyped key.
+// near returns advice for a mistyped key.
 func near[V any](key string, known map[string]V) string {
 	if like, ok := handler.Nearest(key, sortedKeys(known)); ok {
 		return "correct it to " + like + " if that was meant"

@@ -8,8 +8,7 @@ import (
 
 const runcShim = "containerd-shim-runc-v2"
 
-// runcOptions are the options of containerd's runc shim, as berth's supervisor
-// takes them.
+// runcOptions are the options of containerd's runc shim, translated for berth's supervisor.
 var runcOptions = map[string]meaning{
 	"NoPivotRoot":  {to: "no_pivot_root"},
 	"NoNewKeyring": {to: "no_new_keyring"},
@@ -21,16 +20,16 @@ var runcOptions = map[string]meaning{
 	"CriuPath":      {why: "criu is looked for in PATH"},
 	"ConfigPath":    {why: "runc's shim reads no configuration file"},
 	"TypeUrl":       {why: "the type follows from the runtime"},
-	// These are here to be known.
+	// These options are known, and translated in code.
 	"BinaryName": {}, "Runtime": {}, "Root": {}, "RuntimeRoot": {}, "IoUid": {}, "IoGid": {}, "TaskApiAddress": {}, "TaskApiVersion": {},
 }
 
-// onlyShim are options that only containerd's shim itself can follow.
+// onlyShim are options that only containerd's own shim supports.
 var onlyShim = []string{"IoUid", "IoGid", "TaskApiAddress", "TaskApiVersion"}
 
-// runc translates a handler on containerd's runc shim. Its OCI runtime is run
-// by berth's own supervisor, which is what makes the same pods from the same
-// options; the shim itself is kept where the table insists on one.
+// runc translates a handler with containerd's runc shim. berth's own supervisor runs its OCI
+// runtime, and creates the same pods from the same options; the shim is kept only if the table
+// requires it.
 func (h *translating) runc() {
 	options := h.from.options()
 	insists := !unset(h.from.values["runtime_path"]) ||
@@ -57,7 +56,7 @@ func (h *translating) runc() {
 	}
 }
 
-// ociRuntime finds the binary and its root, which older files had elsewhere.
+// ociRuntime sets the binary and its root, which older files have under other keys.
 func (h *translating) ociRuntime(options map[string]any) {
 	binary, from := h.runcBinary(options)
 	if name, isText := binary.(string); isText && !strings.Contains(name, "/") {
@@ -76,7 +75,7 @@ func (h *translating) ociRuntime(options map[string]any) {
 	}
 }
 
-// runcBinary is the OCI runtime that a table names, and by which key.
+// runcBinary returns the OCI runtime of a table, and its key.
 func (h *translating) runcBinary(options map[string]any) (binary any, from string) {
 	binary, older, engine := options["BinaryName"], options["Runtime"], h.from.values["runtime_engine"]
 	switch {
@@ -93,7 +92,7 @@ func (h *translating) runcBinary(options map[string]any) (binary any, from strin
 	return "runc", "runtime_type"
 }
 
-// runcByShim keeps containerd's shim, with those options that it has.
+// runcByShim keeps containerd's shim, with the options that it supports.
 func (h *translating) runcByShim(options map[string]any) {
 	h.set("runtime_type", "shim", "runtime_type")
 	h.path(runcShim, "runtime_type")
@@ -115,8 +114,7 @@ func (h *translating) runcByShim(options map[string]any) {
 	}
 }
 
-// shimBinary gives the shim an absolute path, so that pods keep what they began
-// with.
+// shimBinary sets an absolute path for the shim's runtime, so that pods keep their binary.
 func (h *translating) shimBinary(v any) {
 	if name, ok := v.(string); ok && !strings.Contains(name, "/") {
 		if found := h.find(name); found != "" {

@@ -1,5 +1,5 @@
-// Package registryhosts reads what berth itself needs to know of a hosts.toml, which
-// containerd's library follows: the files and hosts that it names. Pure.
+// Package registryhosts reads the files and hosts named in a hosts.toml. The other keys are for
+// containerd's library. Pure.
 package registryhosts
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// named are the keys that name files. Each is a string, a list, or a list of lists.
+// named holds the keys that name files. Each is a string, a list, or a list of lists.
 type named struct {
 	CA     any `toml:"ca"`
 	Client any `toml:"client"`
 }
 
-// Files are the certificates and keys that a hosts.toml in dir names. One that
-// cannot be parsed names none: the library does not follow it either.
+// Files returns the certificates and keys named in a hosts.toml in dir. An unparsable file names
+// none: the library ignores it, too.
 func Files(dir string, text []byte) []string {
 	var f struct {
 		named
@@ -37,8 +37,7 @@ func Files(dir string, text []byte) []string {
 	return files
 }
 
-// Addresses are the hosts that a hosts.toml names, as host:port. Those that are no URLs are
-// left out.
+// Addresses returns the hosts of a hosts.toml as host:port, except those that are not URLs.
 func Addresses(text []byte) []string {
 	var f struct {
 		Server string         `toml:"server"`

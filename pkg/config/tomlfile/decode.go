@@ -13,18 +13,17 @@ import (
 	"time"
 )
 
-// Decoder puts the values of one document into structs. go-toml's own strict
-// mode stops at the first value of a wrong type, and an operator who has made
-// three mistakes should not need three attempts.
+// Decoder decodes the values of one document into structs. go-toml's own strict mode stops at the
+// first value of a wrong type; an operator with three mistakes should not need three attempts.
 type Decoder struct {
 	Doc      *Document
 	Problems Problems
-	// Unknown is asked for each name that a table does not know: what is wrong, and which of
-	// the known ones was probably meant. Table needs it.
+	// Unknown is called for each unknown key of a table. It returns the message, and the known key
+	// that was probably meant. Table requires it.
 	Unknown func(kind, name string, known []string) (message, suggestion string)
 }
 
-// At is a problem of a key.
+// At returns a problem of a key.
 func (d *Decoder) At(key, message, suggestion string) Problem {
 	o := d.Doc.Origins[key]
 	o.File = cmp.Or(o.File, d.Doc.File)
@@ -36,9 +35,8 @@ func (d *Decoder) Report(key, message, suggestion string) {
 	d.Problems = append(d.Problems, d.At(key, message, suggestion))
 }
 
-// Table decodes values into the struct dst, whose fields have toml tags. kind is
-// for Unknown; tables in the struct have their key for it. What is decoded elsewhere is
-// known, too.
+// Table decodes values into the struct dst by its toml tags. kind is passed to Unknown; for tables
+// in the struct it is their key. The keys in elsewhere are decoded by the caller.
 func (d *Decoder) Table(kind, prefix string, values map[string]any, dst reflect.Value, elsewhere ...string) {
 	fields := FieldsOf(dst.Type())
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -55,14 +53,13 @@ func (d *Decoder) Table(kind, prefix string, values map[string]any, dst reflect.
 	}
 }
 
-// Fields are those of a struct that have keys, by their toml tags. The fields of embedded
-// structs are among them.
+// Fields are the fields of a struct with toml tags, including those of embedded structs.
 type Fields struct {
 	Names []string
 	Index map[string][]int
 }
 
-// FieldsOf are the Fields of a struct.
+// FieldsOf returns the Fields of a struct.
 func FieldsOf(t reflect.Type) Fields {
 	f := Fields{Index: map[string][]int{}}
 	for _, field := range reflect.VisibleFields(t) {
@@ -74,7 +71,7 @@ func FieldsOf(t reflect.Type) Fields {
 	return f
 }
 
-// Assign puts one value into a field, or reports that it is of a wrong type.
+// Assign stores one value in a field, or reports its wrong type.
 func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 	switch dst.Interface().(type) {
 	case time.Duration:
@@ -119,7 +116,7 @@ func (d *Decoder) Assign(key string, v any, dst reflect.Value) {
 	d.WrongType(key, cmp.Or(wanted[dst.Kind()], "a string"), v)
 }
 
-// WrongType reports that a value is not what is wanted.
+// WrongType reports a value of a wrong type.
 func (d *Decoder) WrongType(key, want string, v any) {
 	d.Report(key, fmt.Sprintf("must be %s, not %s", want, TypeName(v)), spelled(want, v))
 }
@@ -180,13 +177,13 @@ func (d *Decoder) list(key string, v any, dst reflect.Value) {
 	dst.Set(reflect.ValueOf(list))
 }
 
-// IsTables says whether a field has a table for each of several names.
+// IsTables reports whether a field is a table of named tables.
 func IsTables(t reflect.Type) bool {
 	return t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct
 }
 
-// mapping decodes a table with a value for each of several names, or keeps a free table as
-// it is. One that is in several documents is merged.
+// mapping decodes a table with named values, or keeps a free table as it is. Tables in several
+// documents are merged.
 func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
 	values, ok := v.(map[string]any)
 	if !ok {
@@ -220,7 +217,7 @@ func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
 	dst.Set(merged)
 }
 
-// wanted is what a field takes that is not a string, in words.
+// wanted describes the expected types of fields other than strings.
 var wanted = map[reflect.Kind]string{
 	reflect.Bool:    "true or false",
 	reflect.Int:     "an integer",
@@ -237,10 +234,10 @@ var typeNames = map[reflect.Kind]string{
 	reflect.Map:     "a table",
 }
 
-// TypeName is what a value is, in words.
+// TypeName returns the type of a value in words.
 func TypeName(v any) string { return cmp.Or(typeNames[reflect.ValueOf(v).Kind()], "a date or time") }
 
-// spelled guesses the value that is meant by one in needless quotes.
+// spelled suggests the value without needless quotes.
 func spelled(want string, v any) string {
 	s, ok := v.(string)
 	if !ok {

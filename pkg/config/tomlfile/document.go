@@ -1,5 +1,5 @@
-// Package tomlfile reads a TOML file into structs, and says of every value where it is and
-// of every mistake where it is, what is wrong and what was probably meant.
+// Package tomlfile reads a TOML file into structs, with the origin of every value, and for every
+// mistake its place, a message and a suggestion.
 package tomlfile
 
 import (
@@ -11,19 +11,18 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Document is one parsed file: go-toml's values, and where every key is, which
-// go-toml's decoder does not keep.
+// Document is one parsed file: go-toml's values, and the origin of every key, which go-toml's
+// decoder does not keep.
 type Document struct {
 	File    string
 	Values  map[string]any
 	Origins map[string]Origin
-	// Problems are those of reading and parsing.
+	// Problems are the mistakes found while reading and parsing.
 	Problems Problems
 }
 
-// Parse never fails as a whole: what cannot be read becomes problems. A syntax
-// error ends a file, since nothing after it can be trusted. Of two definitions
-// of one key the first is kept.
+// Parse parses a file. It never fails as a whole: unreadable parts become problems. A syntax error
+// ends a file, since the rest cannot be trusted. Of two definitions of one key the first is kept.
 func Parse(file string, data []byte) *Document {
 	doc := &Document{File: file, Values: map[string]any{}, Origins: map[string]Origin{}}
 	s := &scan{doc: doc, data: data, lines: lineStarts(data), seen: map[string]Origin{}, arrays: map[string]int{}}
@@ -38,7 +37,7 @@ func Parse(file string, data []byte) *Document {
 	return doc
 }
 
-// bareWord is a line that sets a key to something without quotes.
+// bareWord matches a line that sets a key to text without quotes.
 var bareWord = regexp.MustCompile(`^[ \t]*[A-Za-z0-9_."-]+[ \t]*=[ \t]*([A-Za-z/~.$][^\s#"']*)[ \t]*(#.*)?\r?$`)
 
 func syntaxProblem(file string, data []byte, err error) Problem {
@@ -58,10 +57,10 @@ func syntaxProblem(file string, data []byte, err error) Problem {
 	return p
 }
 
-// bareKey is a key that needs no quotes.
+// bareKey matches a key that needs no quotes.
 var bareKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// JoinKey writes a key as TOML does, with quotes where they are needed.
+// JoinKey joins a dotted TOML key, with quotes where needed.
 func JoinKey(parts ...string) string {
 	quoted := make([]string, len(parts))
 	for i, p := range parts {
@@ -73,7 +72,7 @@ func JoinKey(parts ...string) string {
 	return strings.Join(quoted, ".")
 }
 
-// Under puts one more part at the end of a key.
+// Under appends one part to a key.
 func Under(prefix, name string) string {
 	if prefix == "" {
 		return JoinKey(name)

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Origin is where a value came from. The zero Origin is the built-in default.
+// Origin is the origin of a value. The zero Origin is the built-in default.
 type Origin struct {
 	// File is a path, or the name of a flag or of the environment.
 	File string
-	// Line and Column begin at 1, and are 0 where there are none.
+	// Line and Column begin at 1, and are 0 if unknown.
 	Line, Column int
 }
 
-// String is file:line, or "default".
+// String returns file:line, or "default".
 func (o Origin) String() string {
 	switch {
 	case o.File == "":
@@ -26,7 +26,7 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s:%d", o.File, o.Line)
 }
 
-// Place is file:line:column as far as it is known.
+// Place returns file:line:column as far as known.
 func (o Origin) Place() string {
 	if o.File == "" || o.Line == 0 {
 		return o.File
@@ -41,22 +41,21 @@ func (o Origin) Compare(b Origin) int {
 
 // Problem is one mistake in a configuration.
 type Problem struct {
-	// Origin is where it is, as far as that is known: a key that is missing has no line.
+	// Origin is the place, as far as known: a missing key has no line.
 	Origin
 	// Key is the full TOML key, such as server.socket.
 	Key string
-	// Message says what is wrong and what is right.
+	// Message describes the mistake and the correct form.
 	Message string
-	// Suggestion is what was probably meant, or empty.
+	// Suggestion is the probably intended text, or empty.
 	Suggestion string
 
-	// Lacking is the name of what the file has right and this machine has not all for. It
-	// is empty for a mistake of the file.
+	// Lacking is the handler with a missing dependency on this machine, though the file is correct.
+	// Empty for a mistake in the file.
 	Lacking string
 }
 
-// Error is "file:line:col: key: message (did you mean "x"?)" without the parts
-// that are not known.
+// Error returns "file:line:col: key: message (did you mean "x"?)" without the unknown parts.
 func (p Problem) Error() string {
 	var b strings.Builder
 	if at := p.Place(); at != "" {
@@ -75,10 +74,10 @@ func (p Problem) Error() string {
 // Problems are all the mistakes of a configuration, sorted by place.
 type Problems []Problem
 
-// Error has one problem on each line.
+// Error returns one problem per line.
 func (p Problems) Error() string { return strings.Join(p.Lines(), "\n") }
 
-// Lines are the texts of all problems.
+// Lines returns the texts of all problems.
 func (p Problems) Lines() []string {
 	lines := make([]string, len(p))
 	for i := range p {
@@ -87,7 +86,7 @@ func (p Problems) Lines() []string {
 	return lines
 }
 
-// Split separates mistakes in files from what this machine lacks.
+// Split separates mistakes in files from missing dependencies on this machine.
 func (p Problems) Split() (mistakes, lacks Problems) {
 	for _, one := range p {
 		if one.Lacking == "" {
@@ -99,7 +98,7 @@ func (p Problems) Split() (mistakes, lacks Problems) {
 	return mistakes, lacks
 }
 
-// Sorted returns the problems by file, line, column and key, each once.
+// Sorted returns the problems by file, line, column and key, without duplicates.
 func (p Problems) Sorted() Problems {
 	s := slices.Clone(p)
 	slices.SortStableFunc(s, func(a, b Problem) int {

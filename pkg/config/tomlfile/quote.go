@@ -10,8 +10,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Quote writes a TOML basic string. Go's own quoting has escapes (\x, \a, \v)
-// that TOML lacks. What cannot be printed is escaped.
+// Quote returns a TOML basic string. Go's own quoting has escapes (\x, \a, \v) that TOML lacks.
+// Unprintable characters are escaped.
 func Quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -36,7 +36,7 @@ func Quote(s string) string {
 	return b.String()
 }
 
-// Inline writes a value of a file on one line.
+// Inline returns a value of a file on one line.
 func Inline(v any) string {
 	var parts []string
 	r := reflect.ValueOf(v)
@@ -54,7 +54,7 @@ func Inline(v any) string {
 		}
 		slices.Sort(parts)
 	case reflect.Struct:
-		for name, i := range FieldsOf(r.Type()).Index { // a date has none
+		for name, i := range FieldsOf(r.Type()).Index { // a date has no fields
 			parts = append(parts, name+" = "+Inline(r.FieldByIndex(i).Interface()))
 		}
 		slices.Sort(parts)

@@ -9,30 +9,28 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// scan walks the expressions of a file once, notes where keys are and which
-// are there twice.
+// scan walks the expressions of a file once, and records the origins of keys and the duplicates.
 type scan struct {
 	doc   *Document
 	data  []byte
 	lines []int
-	// table is the path of the header that the walk is under.
+	// table is the path of the current header.
 	table []string
-	// duplicate says that this header is there twice; from is its line's offset.
+	// duplicate is set if this header exists twice; from is its line's offset.
 	duplicate bool
 	from      int
-	// end is the offset behind what has been walked.
+	// end is the offset after the last expression.
 	end int
-	// seen are the keys and headers that exist, arrays the number of elements
-	// of arrays of tables.
+	// seen are the existing keys and headers, arrays the lengths of arrays of tables.
 	seen   map[string]Origin
 	arrays map[string]int
 	// blank are the byte ranges of duplicates.
 	blank [][2]int
-	// tooDeep says that the file has keys or values that are refused unread.
+	// tooDeep is set if the file has keys or values beyond MaxDepth.
 	tooDeep bool
 }
 
-// run ends at the first syntax error, which go-toml's decoder then reports.
+// run scans up to the first syntax error, which go-toml's decoder then reports.
 func (s *scan) run() {
 	var p unstable.Parser
 	p.Reset(s.data)
@@ -75,7 +73,7 @@ func (s *scan) header(e *unstable.Node) {
 	s.note(s.table, offset)
 }
 
-// closeTable ends the table that the walk is under at an offset.
+// closeTable ends the current table at an offset.
 func (s *scan) closeTable(end int) {
 	if s.duplicate {
 		s.blank = append(s.blank, [2]int{s.from, end})
@@ -83,11 +81,12 @@ func (s *scan) closeTable(end int) {
 	s.duplicate = false
 }
 
-// MaxDepth is how deep keys and values may be. A file must not cost the square of its size.
+// MaxDepth bounds the nesting of keys and values. Otherwise the cost could grow with the square of
+// the file's size.
 const MaxDepth = 32
 
-// deep refuses a file whose keys, or values below a key, are too deep. It says
-// so once.
+// deep reports whether keys, or values below a key, exceed MaxDepth, and adds one Problem for the
+// file.
 func (s *scan) deep(path []string, offset, below int) bool {
 	if len(path)+below <= MaxDepth {
 		return false
@@ -102,7 +101,7 @@ func (s *scan) deep(path []string, offset, below int) bool {
 	return true
 }
 
-// nested returns how deep a value is, as far as that matters.
+// nested returns the depth of a value, or a depth above most.
 func nested(v *unstable.Node, most int) int {
 	if most < 0 || v.Kind != unstable.InlineTable && v.Kind != unstable.Array {
 		return 0
@@ -135,8 +134,8 @@ func (s *scan) resolve(parts []string) []string {
 	return path
 }
 
-// element is the part of a path that stands for one table of an array. An
-// array has no other parts below it, so that no key is like it.
+// element returns the path part for one table of an array. An array has no other parts below it, so
+// that it equals no key.
 func element(n int) string { return "#" + strconv.Itoa(n) }
 
 func (s *scan) keyValue(e *unstable.Node) {
@@ -184,7 +183,7 @@ func (s *scan) twice(kind string, path []string, offset int) bool {
 	return true
 }
 
-// note records where a key is, and tables that come into being by it.
+// note records the origin of a key, and of tables that it creates.
 func (s *scan) note(path []string, offset int) {
 	for n := len(path); n > 0; n-- {
 		key := JoinKey(path[:n]...)
@@ -211,8 +210,8 @@ func (s *scan) lineEnd(offset int) int {
 	return len(s.data)
 }
 
-// withoutDuplicates is the file with duplicates overwritten by spaces, so that
-// go-toml accepts it and all its positions stay true.
+// withoutDuplicates returns the file with duplicates overwritten by spaces, so that go-toml accepts
+// it and reports correct positions.
 func (s *scan) withoutDuplicates() []byte {
 	if len(s.blank) == 0 {
 		return s.data

@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connect carries one connection to a port of the pod's loopback, over IPv4, or
-// IPv6 where nobody listens on that. The other end is a socket, its standard input
-// and output, on which it first writes one byte: 0, or the errno of why there is
-// no connection. Each way ends by itself; all ends with the reader of what it would
-// write to its standard error.
+// connect forwards one connection to a port of the pod's loopback, over IPv4, or over IPv6 if no
+// process listens on that. The other end is a socket on its standard input and output. connect
+// first writes one byte to it: 0, or the errno of the failed connect. Each direction ends
+// separately; the program ends when the reader of its standard error closes it.
 func connect(port string) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -22,7 +21,7 @@ func connect(port string) {
 	fd, err := dial(int(number))
 	answer(err)
 	go func() {
-		// A socket does not tell one that is gone from one that has said all.
+		// On a socket, a close and a half-close look the same; standard error reveals the close.
 		await(unix.Stderr, unix.POLLERR)
 		os.Exit(1)
 	}()
@@ -38,7 +37,7 @@ func connect(port string) {
 	ways.Wait()
 }
 
-// answer writes what came of the connection, and ends the program if there is none.
+// answer writes the result of the connect, and exits if it failed.
 func answer(failed error) {
 	var errno unix.Errno
 	if failed != nil && !errors.As(failed, &errno) {
@@ -67,7 +66,7 @@ func dialTo(family int, to unix.Sockaddr) (int, error) {
 	}
 	err = unix.Connect(fd, to)
 	if err == unix.EINTR {
-		// It goes on by itself.
+		// The connect continues in the background.
 		await(fd, unix.POLLOUT)
 		var code int
 		if code, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
@@ -81,7 +80,6 @@ func dialTo(family int, to unix.Sockaddr) (int, error) {
 	return fd, nil
 }
 
-// await waits for one of the events, or for an error.
 func await(fd int, events int16) {
 	for {
 		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, -1)
@@ -91,7 +89,7 @@ func await(fd int, events int16) {
 	}
 }
 
-// carry copies until the source ends or the other side takes no more.
+// carry copies until the source ends or the destination fails.
 func carry(to, from int) {
 	b := make([]byte, 64<<10)
 	for {
@@ -116,8 +114,8 @@ func writeAll(to int, b []byte) bool {
 	return true
 }
 
-// again says whether a call is to be repeated, and waits until there is a point in
-// that: gVisor never blocks on what it got from its host.
+// again reports whether to repeat a call, after waiting for readiness: gVisor's descriptors from
+// its host never block.
 func again(err error, fd int, events int16) bool {
 	if errors.Is(err, unix.EAGAIN) {
 		await(fd, events)

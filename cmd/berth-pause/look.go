@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look writes what a container sees of its kernel and has of the node, a key and a value
-// on each line, as pkg/probe/conform reads it. What cannot be read is left out.
+// look writes the container's view of its kernel and of the node, one key and value per line, in
+// the format of pkg/probe/conform. It omits what cannot be read.
 func look() {
 	var out strings.Builder
 	line := func(key, value string) {
@@ -43,8 +43,8 @@ func look() {
 	_, _ = os.Stdout.WriteString(out.String())
 }
 
-// devices writes the device files in a directory and below it, and what it cannot look at:
-// that nothing is there is a promise.
+// devices writes the device files below a directory, and unreadable directories: an absent device
+// is a promised property.
 func devices(dir string, line func(key, value string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -75,7 +75,7 @@ func devices(dir string, line func(key, value string)) {
 	}
 }
 
-// capabilities are those in effect.
+// capabilities returns the effective capabilities.
 func capabilities() (uint64, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -85,20 +85,19 @@ func capabilities() (uint64, error) {
 	return uint64(data[0].Effective) | uint64(data[1].Effective)<<32, nil
 }
 
-// bounding are the capabilities that can be had at all.
+// bounding returns the capability bounding set.
 func bounding() (all uint64) {
 	for c := range 64 {
 		n, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
 		if err != nil {
-			break // there are no more
+			break // the last capability
 		}
 		all |= uint64(n) << c
 	}
 	return all
 }
 
-// seccomp is the mode, 2 with a filter. A filter may refuse the question, and then is
-// there.
+// seccomp returns the mode, 2 with a filter. A filter may reject the query, which proves it.
 func seccomp() int {
 	n, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_GET_SECCOMP, 0, 0, 0, 0, 0)
 	if errno != 0 {
@@ -110,7 +109,7 @@ func seccomp() int {
 	return int(n)
 }
 
-// processes are those that can be seen.
+// processes counts the visible processes.
 func processes() (n int, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

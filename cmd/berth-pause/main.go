@@ -1,12 +1,11 @@
-// berth-pause is the process of a sandbox that needs one: the first process of a
-// PID namespace that the pod's containers share, or the first container of a
-// runtime with a kernel of its own. It reaps what is left to it and waits for
-// SIGTERM or SIGINT. It is linked statically and is the only file of its root
-// filesystem.
+// Command berth-pause is the sandbox process, where one is needed: the first process of a PID
+// namespace that the pod's containers share, or the first container of a runtime with its own
+// kernel. It reaps orphaned processes and waits for SIGTERM or SIGINT. It is linked statically and
+// is the only file of its root filesystem.
 //
-// Called as connect, it is run by an exec and carries a forwarded connection to a
-// port of a pod whose network is inside of its runtime. Called as look, it tells what a
-// self-check pod sees of its kernel and has of the node.
+// Called as connect, by an exec, it forwards a connection to a port of a pod with its network
+// inside the runtime. Called as look, it prints the view of a self-check pod on its kernel and
+// node.
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 )
 
 func main() {
-	// There is nothing to collect: all that it ever allocates it has by then.
+	// No garbage arises: all allocations are made at the start.
 	debug.SetGCPercent(-1)
 	if path.Base(os.Args[0]) == "look" {
 		look()
@@ -39,7 +38,7 @@ func main() {
 	}
 }
 
-// reap takes every child that has ended; one signal may stand for many.
+// reap reaps all exited children; one signal may stand for several.
 func reap() {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)

@@ -5,15 +5,14 @@ import (
 	"sync"
 )
 
-// maxLogSize is where the log is begun anew; the one before is kept as log.old.
+// maxLogSize is the size at which the log is rotated to log.old.
 const maxLogSize = 1 << 20
 
-// boundedLog is a log file that is appended to until it is too large. Nobody
-// rotates it: it lives and goes with the supervisor's directory.
+// boundedLog is a log file that rotates itself: no log rotation covers the supervisor's directory.
 type boundedLog struct {
 	path string
 	max  int64
-	// begun is called with each file that the log was begun anew in; it may be nil.
+	// begun is called with each new file after a rotation; may be nil.
 	begun func(*os.File)
 
 	mu   sync.Mutex
@@ -44,7 +43,7 @@ func (l *boundedLog) open() error {
 	return nil
 }
 
-// Write appends an entry. Beginning anew may fail; the old file then goes on.
+// Write appends an entry. If a rotation fails, it continues with the old file.
 func (l *boundedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

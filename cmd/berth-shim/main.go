@@ -1,17 +1,16 @@
-// Command berth-shim is the supervisor of pods on OCI runtimes. The daemon
-// starts one per handler generation:
+// Command berth-shim is the supervisor of pods on OCI runtimes. The daemon starts one per handler
+// generation:
 //
 //	berth-shim serve --dir <state>/supervisors/<key>
 //
-// with a listening unix socket as descriptor 3, and from 4 on the descriptors
-// that BERTH_SHIM_INHERIT names, if it follows one that died. It outlives the
-// daemon and leaves when it is told to, or when it has nothing to hold and no
-// daemon comes back. Foreign shims that publish events by a program are given this
-// one:
+// with a listening unix socket as descriptor 3, and from 4 on the descriptors listed in
+// BERTH_SHIM_INHERIT, if it replaces one that died. It outlives the daemon and exits on request, or
+// when it has no tasks and no daemon returns. Foreign shims that publish events through a program
+// get this one:
 //
 //	berth-shim --address <socket> publish --topic <topic> --namespace <namespace>
 //
-// The Makefile builds it with the tag no_grpc: it serves ttrpc only, and has a budget.
+// The Makefile builds it with the tag no_grpc: it serves only ttrpc, and has a budget.
 package main
 
 import (
@@ -44,7 +43,7 @@ var version = "dev"
 
 const (
 	socketFD = 3
-	// A supervisor mostly waits. It shall cost little, not be fast at garbage.
+	// A supervisor is mostly idle: low memory use matters more than fast garbage collection.
 	gcPercent = 25
 	maxProcs  = 2
 )
@@ -85,7 +84,7 @@ func run(args []string) error {
 }
 
 func serve(dir, level string, patience time.Duration) error {
-	if err := coredump.Forbid(); err != nil { // what pods read and write
+	if err := coredump.Forbid(); err != nil { // memory may hold data of pods
 		return err
 	}
 	if err := logTo(filepath.Join(dir, "log"), level); err != nil {
@@ -105,15 +104,15 @@ func serve(dir, level string, patience time.Duration) error {
 	})
 }
 
-// detach keeps the fate of whoever started this process from it.
+// detach isolates this process from the exit of its parent.
 func detach() {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
-	// Fails when it leads its session already.
+	// This fails if it already leads a session.
 	_, _ = unix.Setsid()
 	_ = os.Chdir("/")
 }
 
-// socket is the listening socket that this process was started with.
+// socket returns the listening socket inherited at the start.
 func socket() (net.Listener, error) {
 	unix.CloseOnExec(socketFD)
 	f := os.NewFile(socketFD, "socket")
@@ -123,7 +122,7 @@ func socket() (net.Listener, error) {
 		return nil, fmt.Errorf("descriptor %d must be a listening unix socket: %w", socketFD, err)
 	}
 	if u, ok := l.(*net.UnixListener); ok {
-		// The daemon made it and removes it.
+		// The daemon created the socket and removes it.
 		u.SetUnlinkOnClose(false)
 	}
 	return l, nil
@@ -151,8 +150,8 @@ func logTo(path, level string) error {
 	if err != nil {
 		return err
 	}
-	// The trace of a crash goes where the log goes: the runtime has a descriptor of its
-	// own, and who prints to stderr another.
+	// A crash trace goes into the log file: the runtime duplicates the file's descriptor. So does
+	// stderr, for code that prints to it.
 	w.begun = func(f *os.File) {
 		_ = debug.SetCrashOutput(f, debug.CrashOptions{})
 		_ = unix.Dup3(int(f.Fd()), unix.Stderr, 0) //nolint:gosec // a descriptor

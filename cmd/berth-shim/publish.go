@@ -19,22 +19,21 @@ import (
 )
 
 const (
-	// publishTimeout bounds the whole call: a shim waits for it.
+	// publishTimeout bounds the complete call: a shim waits for it.
 	publishTimeout = 10 * time.Second
-	// maxEvent is far more than any event has.
+	// maxEvent bounds an event, in bytes; events are far smaller.
 	maxEvent = 1 << 20
 )
 
 const publishUsage = "berth-shim --address <socket> publish --topic <topic> --namespace <namespace>"
 
-// publishes tells whether a shim has called this program as it would call containerd's.
+// publishes reports whether a shim has called this program in the way of containerd's.
 func publishes(args []string) bool {
 	return len(args) > 0 && args[0] != "serve" && slices.Contains(args[:min(len(args), 3)], "publish")
 }
 
-// publish passes one event of a shim on to the daemon: shims that know no ttrpc run
-// the program that they were given as -publish-binary, as they do containerd's, with
-// the event on stdin.
+// publish forwards one event of a shim to the daemon: shims without ttrpc run the program in
+// -publish-binary, as with containerd's, with the event on stdin.
 func publish(args []string, stdin io.Reader) error {
 	flags := flag.NewFlagSet("berth-shim publish", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -69,7 +68,7 @@ func publish(args []string, stdin io.Reader) error {
 func forward(address string, e *types.Envelope) error {
 	ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address+".ttrpc") // beside the API of containerd, as containerd has it
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address+".ttrpc") // the ttrpc socket, named as containerd's
 	if err != nil {
 		return fmt.Errorf("publish event: %w", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// isJournal says whether f is the journal's, by what its service manager has put
-// into JOURNAL_STREAM (systemd.exec(5)).
+// isJournal reports whether f is the journal's stream, by the value of JOURNAL_STREAM
+// (systemd.exec(5)).
 func isJournal(f *os.File, stream string) bool {
 	var st unix.Stat_t
 	if stream == "" || unix.Fstat(int(f.Fd()), &st) != nil {
@@ -20,12 +20,11 @@ func isJournal(f *os.File, stream string) bool {
 	return stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// printableMessages escapes in messages what does not print. Formatters do so with
-// fields, and those of libraries have in messages what registries wrote.
+// printableMessages escapes unprintable characters in messages. Formatters escape only fields, and
+// libraries put texts of registries into messages.
 type printableMessages struct {
 	logrus.Formatter
-	// journal puts a message's priority in front of it, as sd-daemon(3) has it,
-	// so that "journalctl -p warning" finds what it should.
+	// journal prefixes a message with its priority (sd-daemon(3)), for "journalctl -p warning".
 	journal bool
 }
 

@@ -10,16 +10,16 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// loader reads the configuration of a running daemon: from the same places and
-// with the same flags as at its start.
+// loader reads the configuration of a running daemon, from the same places and with the same flags
+// as at its start.
 type loader struct {
 	options config.Options
-	// last is what was loaded last without a mistake.
+	// last is the last configuration that was loaded without mistakes.
 	last   atomic.Pointer[config.Config]
 	faults atomic.Pointer[[]string] // of the last InForce
 }
 
-// newLoader goes on from the configuration that the daemon started with.
+// newLoader returns a loader that continues from the daemon's start configuration.
 func newLoader(o config.Options, start *config.Config) *loader {
 	l := &loader{options: o}
 	l.last.Store(start)
@@ -27,15 +27,13 @@ func newLoader(o config.Options, start *config.Config) *loader {
 	return l
 }
 
-// Check implements daemon.Loader. Options have the directory of drop-ins as the
-// management API does.
+// Check implements daemon.Loader. The directory of drop-ins in Options is the management API's.
 func (l *loader) Check(_ context.Context, file string, text []byte) error {
 	_, err := l.read(map[string][]byte{file: text})
 	return err
 }
 
-// Read implements daemon.Loader. What is only looked at is not what runs: the next
-// Load goes on from what the last one returned.
+// Read implements daemon.Loader. The next Load still compares with the last loaded configuration.
 func (l *loader) Read(context.Context) (*config.Config, error) { return l.read(nil) }
 
 func (l *loader) read(overlay map[string][]byte) (*config.Config, error) {
@@ -47,14 +45,13 @@ func (l *loader) read(overlay map[string][]byte) (*config.Config, error) {
 func (l *loader) Load(ctx context.Context) (*config.Config, error) {
 	cfg, err := l.read(nil)
 	if err == nil {
-		sayNew(ctx, l.last.Swap(cfg), cfg)
+		logNew(ctx, l.last.Swap(cfg), cfg)
 	}
 	return cfg, err
 }
 
-// sayNew logs what is new of imported files: their mistakes, which are no error,
-// and what of them means nothing to berth.
-func sayNew(ctx context.Context, before, now *config.Config) {
+// logNew logs new problems and ignored settings of imported files. Neither is an error.
+func logNew(ctx context.Context, before, now *config.Config) {
 	for _, p := range now.Problems {
 		if !slices.Contains(before.Problems, p) {
 			log.G(ctx).WithField("problem", p.Error()).Warn("Skipping invalid part of the configuration")

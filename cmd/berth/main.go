@@ -1,6 +1,5 @@
-// Command berth is the daemon and the operator's commands in one binary. It
-// translates flags, signals and the environment into calls of packages, and
-// does nothing else.
+// Command berth is the daemon and the operator's commands in one binary. It only translates flags,
+// signals and the environment into calls of packages.
 package main
 
 import (
@@ -36,7 +35,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return report(root.ExecuteContext(ctx), stderr)
 }
 
-// report prints an error and returns the exit code that it asks for.
+// report prints an error and returns its exit status.
 func report(err error, stderr io.Writer) int {
 	if err != nil && err.Error() != "" {
 		fmt.Fprintln(stderr, "berth:", printable.Error(err))
@@ -53,7 +52,7 @@ func newRoot() *cobra.Command {
 			"Exit status: 0 on success, 2 if the configuration or the command line is wrong, 3 if\n" +
 			"the command succeeded and found something that needs attention, 1 for any other\n" +
 			"failure.",
-		// Errors are printed once, by main, and without a page of usage.
+		// main prints errors once, without usage text.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -65,8 +64,8 @@ func newRoot() *cobra.Command {
 		images.Command(), checkpoints.PodCommand(), checkpoints.Command(),
 	)
 	commandline.Check(root)
-	// Without a template of its own: text/template keeps the linker from leaving
-	// out methods that nothing calls, which costs 6 MB.
+	// The version has no template: text/template keeps the linker from removing unused methods,
+	// which costs 6 MB.
 	root.Version = versionText(daemon.ThisBuild())
 	return root
 }

@@ -31,7 +31,7 @@ type serveFlags struct {
 	stopTimeout         time.Duration
 }
 
-// serveCommand makes "berth serve", which has its flags in f.
+// serveCommand returns the command "berth serve", with its flags in f.
 func serveCommand(f *serveFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
@@ -54,10 +54,10 @@ func serveCommand(f *serveFlags) *cobra.Command {
 }
 
 func serve(c *cobra.Command, f serveFlags) error {
-	// First of all: from now on SIGHUP does not end the process.
+	// This comes first: from now on SIGHUP does not end the process.
 	ctx, hangups, done := untilSignal(c.Context())
 	defer done()
-	if err := coredump.Forbid(); err != nil { // credentials of registries
+	if err := coredump.Forbid(); err != nil { // memory holds credentials of registries
 		return err
 	}
 	options, err := f.options()
@@ -76,8 +76,8 @@ func serve(c *cobra.Command, f serveFlags) error {
 	if err := setLog(cfg.Log); err != nil {
 		return commandline.Wrong(err)
 	}
-	// The users of pods read files of the daemon, and its children hand this on to
-	// containers: what it was started with must not narrow either.
+	// Users of pods read files of the daemon, and containers inherit the umask through its
+	// children: an inherited umask must not restrict either.
 	unix.Umask(0o022)
 
 	watchdog, err := systemd.SdWatchdogEnabled(true)
@@ -95,7 +95,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 	return d.Run(ctx)
 }
 
-// options are the flags as a configuration takes them.
+// options returns the flags as options of a configuration.
 func (f serveFlags) options() (config.Options, error) {
 	o := f.places
 	o.Flags = map[string]string{}
@@ -130,21 +130,20 @@ func setLog(l config.Log) error {
 // takeEnv reads a variable and removes it, so that no child sees it.
 func takeEnv(name string) string {
 	value := os.Getenv(name)
-	_ = os.Unsetenv(name) // fails for names that no variable can have
+	_ = os.Unsetenv(name) // fails only for invalid names
 	return value
 }
 
-// untilSignal returns a context that ends with SIGTERM or SIGINT, and the SIGHUPs of which
-// one waits for its reload: a reload that has not begun yet sees everything. Signals are
-// caught, never ignored, because children would inherit that. They stay caught while the
-// daemon stops: stopping has a bound of its own, and a second signal does not make it
-// faster.
+// untilSignal returns a context that ends with SIGTERM or SIGINT, and a channel of SIGHUPs. It
+// buffers one: a reload that has not begun yet reads the latest files. Signals are caught, never
+// ignored, because children would inherit that. They stay caught while the daemon stops: stopping
+// has its own bound, and a second signal does not speed it up.
 func untilSignal(ctx context.Context) (_ context.Context, hangups <-chan os.Signal, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ends, reloads, pipes := make(chan os.Signal, 1), make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(ends, unix.SIGTERM, unix.SIGINT)
 	signal.Notify(reloads, unix.SIGHUP)
-	// It comes when what reads the log goes away. Go ends the process by it unless it is caught.
+	// SIGPIPE is sent when the reader of the log exits. Unless caught, Go ends the process on it.
 	signal.Notify(pipes, unix.SIGPIPE)
 	go func() {
 		select {
@@ -162,8 +161,8 @@ func untilSignal(ctx context.Context) (_ context.Context, hangups <-chan os.Sign
 	}
 }
 
-// reloadOn asks for a reload after each hangup, also after one that came before the daemon
-// was there, until ctx ends.
+// reloadOn requests a reload after each SIGHUP, including one before the daemon was created, until
+// ctx ends.
 func reloadOn(ctx context.Context, hangups <-chan os.Signal, reload func(lifecycle.Trigger)) {
 	for {
 		select {

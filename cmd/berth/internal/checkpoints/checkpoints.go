@@ -1,5 +1,5 @@
-// Package checkpoints has the commands that write pods to disk, carry and remove what was
-// written, and restore pods from it.
+// Package checkpoints has the commands that checkpoint pods, carry and remove checkpoints, and
+// restore pods.
 package checkpoints
 
 import (
@@ -27,7 +27,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Command makes "berth checkpoint".
+// Command returns the command "berth checkpoint".
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "checkpoint",
@@ -92,8 +92,8 @@ list those below the running daemon's directory.`,
 	return c
 }
 
-// checkpointsAt lists the directory that was named, or else that of the running daemon,
-// which there is from the first checkpoint on.
+// checkpointsAt lists the given directory, or else the running daemon's, which exists from the
+// first checkpoint on.
 func checkpointsAt(r *cli.Remote, c *cobra.Command, args []string) (dir string, all []listedCheckpoint, err error) {
 	if len(args) > 0 {
 		all, err = checkpointsIn(args[0])
@@ -112,13 +112,13 @@ func checkpointsAt(r *cli.Remote, c *cobra.Command, args []string) (dir string, 
 	return dir, all, err
 }
 
-// checkpointsOf is a daemon's directory for checkpoints of pods.
+// checkpointsOf returns a daemon's directory for pod checkpoints.
 func checkpointsOf(ctx context.Context, daemon *client.Client) (string, error) {
 	status, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 	return status.GetPodCheckpoints().GetDirectory(), err
 }
 
-// checkpointsIn leaves directories out that are no checkpoint.
+// checkpointsIn lists a directory's checkpoints, and ignores other directories.
 func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -126,7 +126,7 @@ func checkpointsIn(dir string) ([]listedCheckpoint, error) {
 	}
 	all := []listedCheckpoint{}
 	for _, e := range entries {
-		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") { // what is being removed
+		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") { // a running removal
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
@@ -247,8 +247,8 @@ runs that knows it, and a directory that has something else. Pods that go on nee
 	return c
 }
 
-// inUse asks the daemon which checkpoints restored pods still read. Where none runs there is no
-// answer, and no checkpoint is spared.
+// inUse returns the checkpoints that restored pods still read, from the daemon. Without a running
+// daemon it returns none, so that any checkpoint can be removed.
 func inUse(r *cli.Remote, c *cobra.Command) func() ([]string, error) {
 	return func() ([]string, error) {
 		daemon, err := r.Connect()
@@ -295,7 +295,7 @@ berth-checkpoint-prune.timer runs this every hour.`,
 				if err != nil {
 					return err
 				}
-				// What interrupted removals left.
+				// Finish interrupted removals.
 				if err := directory.Finish(at); err != nil {
 					return err
 				}
@@ -323,8 +323,8 @@ berth-checkpoint-prune.timer runs this every hour.`,
 	return c
 }
 
-// expired returns the checkpoints to remove, the oldest first: all but keep of each pod, and those
-// of an age. 0 is no bound. Pure.
+// expired returns the checkpoints to remove, oldest first: all but the newest keep of each pod, and
+// those of age olderThan. 0 means no bound. Pure.
 func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time.Time) (removed []listedCheckpoint) {
 	newestFirst := slices.SortedFunc(slices.Values(all), func(a, b listedCheckpoint) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Directory, a.Directory))

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
-// PodCommand makes "berth pod".
+// PodCommand returns the command "berth pod".
 func PodCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pod",
@@ -38,7 +38,7 @@ handler with the capability "pod-checkpoint" ("berth capabilities").`,
 	return c
 }
 
-// checkpointTimeout bounds both calls, which take as long as the disk does.
+// checkpointTimeout bounds a checkpoint or restore, which depends on the speed of the disk.
 const checkpointTimeout = 10 * time.Minute
 
 func podCheckpointCommand() *cobra.Command {
@@ -75,8 +75,8 @@ in memory: only root can read it, and whoever can read the repository.`,
 	return c
 }
 
-// makeDirectory makes the directory of a checkpoint, unless the one that is named is there
-// already. Without a name it is a new one below the daemon's directory.
+// makeDirectory creates the named directory for a checkpoint, if missing. Without a name it creates
+// a new one in the daemon's directory.
 func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
 	if name != "" {
 		dir, err = filepath.Abs(name)
@@ -93,8 +93,8 @@ func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *r
 	return dir, err == nil, err
 }
 
-// isInRegistry distinguishes the name of an image, which begins with a registry's host, from a
-// directory, whose parent is there.
+// isInRegistry reports whether a target is an image name, which begins with a registry's host,
+// rather than a directory with an existing parent.
 func isInRegistry(to string) bool {
 	host, rest, ok := strings.Cut(to, "/")
 	if !ok || rest == "" || !strings.ContainsAny(host, ".:") && host != "localhost" || host == "." || host == ".." {
@@ -107,10 +107,10 @@ func isInRegistry(to string) bool {
 	return err == nil
 }
 
-// checkpointToRegistry writes a pod below the daemon's directory, sends that, and removes
-// it. What could not be sent stays.
+// checkpointToRegistry writes a pod below the daemon's directory, pushes the checkpoint, and
+// removes it. After a failed push it stays.
 func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, k *carrier, cri cli.CRI, pod, name string, compress bool) error {
-	// The credentials are read first: without them nothing is written.
+	// Read the credentials first: without them nothing is written.
 	return k.carry(c, func(_ context.Context, registry artifact.Registry) error {
 		l, _, err := checkpointPod(ctx, c, cri, pod, "", compress)
 		if err != nil {
@@ -127,7 +127,7 @@ func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, 
 	})
 }
 
-// checkpointPod writes a pod into a directory, and returns what there is now and how long it took.
+// checkpointPod writes a pod into a directory, and returns the checkpoint and the duration.
 func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to string, compress bool) (l listedCheckpoint, took time.Duration, err error) {
 	p, err := findPod(ctx, cri, name)
 	if err != nil {
@@ -178,14 +178,14 @@ func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to 
 	return l, time.Since(begin), err
 }
 
-// sizeInterval is how often people hear of a checkpoint that is being written.
+// sizeInterval is the time between progress reports of a checkpoint.
 const sizeInterval = 500 * time.Millisecond
 
-// sizeOf is what there is in a checkpoint as of now, as far as it can be read.
+// sizeOf returns the current size of a checkpoint, as far as it is readable.
 func sizeOf(dir string) (total int64) {
 	_ = filepath.WalkDir(filepath.Join(dir, manifest.ImagesDir), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil //nolint:nilerr // it comes and goes
+			return nil //nolint:nilerr // files appear and disappear meanwhile
 		}
 		if info, err := e.Info(); err == nil {
 			total += info.Size()
@@ -195,7 +195,7 @@ func sizeOf(dir string) (total int64) {
 	return total
 }
 
-// findPod is the sandbox that is meant: of several of one name that which is ready.
+// findPod returns the sandbox with an ID or name: of several with one name, the ready one.
 func findPod(ctx context.Context, cri cli.CRI, name string) (*runtimeapi.PodSandbox, error) {
 	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -314,7 +314,7 @@ func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CR
 	return output.Encode(c.OutOrStdout(), r.Output, made, output.Lines(restoredLines(made, time.Since(begin))))
 }
 
-// namesakes are the sandboxes on the node of pods with a name.
+// namesakes returns the node's sandboxes of pods with the same namespace and name.
 func namesakes(ctx context.Context, cri cli.CRI, of *runtimeapi.PodSandboxMetadata) ([]*runtimeapi.PodSandbox, error) {
 	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	return slices.DeleteFunc(all.GetItems(), func(p *runtimeapi.PodSandbox) bool {
@@ -322,14 +322,14 @@ func namesakes(ctx context.Context, cri cli.CRI, of *runtimeapi.PodSandboxMetada
 	}), err
 }
 
-// podLogs is where kubelets put the logs of pods, each in the directory of its pod.
+// podLogs is the kubelet's directory of logs, with one directory per pod.
 const podLogs = "/var/log/pods"
 
 func logsOf(p *runtimeapi.PodSandboxMetadata) string {
 	return strings.Join([]string{p.GetNamespace(), p.GetName(), p.GetUid()}, "_")
 }
 
-// removeLogs removes the directory of a pod there, and never what a name leads to elsewhere.
+// removeLogs removes a pod's directory in podLogs, and never follows a link out of it.
 func removeLogs(p *runtimeapi.PodSandboxMetadata) error {
 	root, err := os.OpenRoot(podLogs)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -351,7 +351,7 @@ func startAll(ctx context.Context, cri cli.CRI, p restoredPod) error {
 	return nil
 }
 
-// removePod removes a pod, also after the end of ctx.
+// removePod removes a pod, even after the end of ctx.
 func removePod(ctx context.Context, cri cli.CRI, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cli.CallTimeout)
 	defer cancel()
@@ -375,8 +375,8 @@ func restoredLines(p restoredPod, took time.Duration) []string {
 	return lines
 }
 
-// requestOf asks for a pod like the one in the checkpoint, under another name. Pure but for
-// a new UID.
+// requestOf returns the request for a pod like the one in the checkpoint, under another name. Pure
+// except for a new UID.
 func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodRequest, error) {
 	config := &runtimeapi.PodSandboxConfig{}
 	if err := protojson.Unmarshal(m.Pod, config); err != nil {
@@ -385,7 +385,7 @@ func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodReques
 	request := &runtimeapi.RestorePodRequest{Config: config, RuntimeHandler: m.Handler.Name}
 	config.Metadata = cmp.Or(config.Metadata, &runtimeapi.PodSandboxMetadata{})
 	config.Linux = cmp.Or(config.Linux, &runtimeapi.LinuxPodSandboxConfig{})
-	// The cgroup and the logs of the old pod are its kubelet's.
+	// The old pod's cgroup and logs belong to its kubelet.
 	config.Linux.CgroupParent, config.Metadata.Attempt, config.Metadata.Uid = as.cgroup, 0, as.uid
 	if as.uid == "" {
 		config.Metadata.Uid = rand.Text()

@@ -14,10 +14,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/artifact"
 )
 
-// defaultHostsDir is where a berth with the default configuration has registries.
+// defaultHostsDir is the hosts directory of the default configuration.
 const defaultHostsDir = "/etc/berth/hosts.d"
 
-// carrier is what the commands have in common that carry checkpoints.
+// carrier holds the flags of the commands that carry checkpoints.
 type carrier struct {
 	artifact.Registry
 
@@ -35,7 +35,7 @@ func (k *carrier) registryFlags(c *cobra.Command) {
 	c.Flags().StringVar(&k.credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
 }
 
-// carry calls f, which an interrupt ends, and shows how far it is.
+// carry calls f, which an interrupt cancels, and shows its progress.
 func (k *carrier) carry(c *cobra.Command, f func(ctx context.Context, registry artifact.Registry) error) error {
 	auth, err := cli.ReadCredentials(k.credentials, c.InOrStdin())
 	if err != nil {

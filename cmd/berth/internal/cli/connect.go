@@ -1,5 +1,5 @@
-// Package cli is what berth's commands share: how they reach the daemon, where they look
-// for its configuration, and how they print sizes, times and progress.
+// Package cli holds the shared parts of berth's commands: connections to the daemon, places of its
+// configuration, and output of sizes, times and progress.
 package cli
 
 import (
@@ -28,51 +28,49 @@ import (
 )
 
 const (
-	// adminSocket is where a berth with the default configuration is managed.
+	// adminSocket is the management socket of the default configuration.
 	adminSocket = "/run/berth/admin.sock"
-	// socketEnv replaces it.
+	// socketEnv is the variable that replaces it.
 	socketEnv = "BERTH_ADMIN_SOCKET"
 )
 
-// CallTimeout bounds calls that should take no time at all.
+// CallTimeout bounds calls that should return at once.
 const CallTimeout = 30 * time.Second
 
-// completionTimeout is how long a Tab at a shell may take.
+// completionTimeout bounds a completion in a shell.
 const completionTimeout = time.Second
 
-// maxCRIAnswer is how large an answer of the CRI may be, in bytes.
+// maxCRIAnswer bounds an answer of the CRI, in bytes.
 const maxCRIAnswer = 80 << 20
 
-// Remote is what commands that talk to the daemon have in common.
+// Remote holds the flags of commands that call the daemon.
 type Remote struct {
 	socket string
 	Output string
-	// Timeout bounds the call; 0 is until it is interrupted.
+	// Timeout bounds the call; 0 means until an interrupt.
 	Timeout time.Duration
 }
 
-// Flags adds the flags of every command that talks to the daemon.
+// Flags adds the flags of every command that calls the daemon.
 func (r *Remote) Flags(c *cobra.Command) {
 	c.Flags().StringVar(&r.socket, "admin-socket", "",
 		"`path` of the daemon's management socket (default $"+socketEnv+", else "+adminSocket+")")
 	output.Flag(c, &r.Output, output.Forms...)
 }
 
-// Connect makes a client of the daemon, which connects with its first call.
+// Connect returns a client for the daemon, which connects with its first call.
 func (r *Remote) Connect() (*client.Client, error) {
 	return client.New(cmp.Or(r.socket, os.Getenv(socketEnv), adminSocket))
 }
 
-// Call makes a command of f, which gets a client of the daemon and a context that ends with
-// a signal.
+// Call wraps f as a command's function. f gets a client and a context that ends with a signal.
 func (r *Remote) Call(f func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		return r.With(c, func(ctx context.Context, daemon *client.Client) error { return f(ctx, c, daemon, args) })
 	}
 }
 
-// With calls f with a client of the daemon and a context that ends with a signal,
-// and explains what it fails with.
+// With calls f with a client and a context that ends with a signal, and explains its error.
 func (r *Remote) With(c *cobra.Command, f func(ctx context.Context, daemon *client.Client) error) error {
 	daemon, err := r.Connect()
 	if err != nil {
@@ -98,7 +96,7 @@ func (r *Remote) With(c *cobra.Command, f func(ctx context.Context, daemon *clie
 	return err
 }
 
-// CRI is the CRI that the daemon serves.
+// CRI is a connection to the daemon's CRI.
 type CRI struct {
 	runtimeapi.ImageServiceClient
 	runtimeapi.RuntimeServiceClient
@@ -107,7 +105,7 @@ type CRI struct {
 	connection *grpc.ClientConn
 }
 
-// ConnectCRI makes clients of the CRI, which connect with their first call.
+// ConnectCRI returns clients of the CRI, which connect with their first call.
 func ConnectCRI(ctx context.Context, daemon *client.Client) (CRI, error) {
 	st, err := daemon.GetStatus(ctx, &adminv1.GetStatusRequest{})
 	if err != nil {
@@ -121,10 +119,10 @@ func ConnectCRI(ctx context.Context, daemon *client.Client) (CRI, error) {
 	return CRI{runtimeapi.NewImageServiceClient(connection), runtimeapi.NewRuntimeServiceClient(connection), daemon, connection}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c CRI) Close() { c.connection.Close() }
 
-// CallCRI is Call for a command that asks the CRI.
+// CallCRI is Call for a command that uses the CRI.
 func (r *Remote) CallCRI(f func(ctx context.Context, c *cobra.Command, cri CRI, args []string) error) func(*cobra.Command, []string) error {
 	return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 		cri, err := ConnectCRI(ctx, daemon)
@@ -136,7 +134,7 @@ func (r *Remote) CallCRI(f func(ctx context.Context, c *cobra.Command, cri CRI, 
 	})
 }
 
-// Complete lets a shell complete by what names returns, which is asked of the daemon.
+// Complete completes an argument with names from the daemon.
 func (r *Remote) Complete(names func(context.Context, *client.Client) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		daemon, err := r.Connect()
@@ -150,7 +148,7 @@ func (r *Remote) Complete(names func(context.Context, *client.Client) []string) 
 	}
 }
 
-// CompleteHandlers completes the first argument by the daemon's handlers.
+// CompleteHandlers completes the first argument with the daemon's handlers.
 func (r *Remote) CompleteHandlers(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -166,18 +164,18 @@ func handlerNames(ctx context.Context, daemon *client.Client) (names []string) {
 	return names
 }
 
-// HandlerFlag adds --handler, which the daemon's handlers complete.
+// HandlerFlag adds --handler, completed with the daemon's handlers.
 func (r *Remote) HandlerFlag(c *cobra.Command, handler *string, usage string) {
 	c.Flags().StringVar(handler, "handler", "", usage)
 	if err := c.RegisterFlagCompletionFunc("handler", r.Complete(handlerNames)); err != nil {
-		panic("berth: " + err.Error()) // the flag is there, and has none yet
+		panic("berth: " + err.Error()) // the flag exists, without a completion
 	}
 }
 
-// Wide is whether every column is wanted.
+// Wide reports whether all columns are shown.
 func (r *Remote) Wide() bool { return r.Output == "wide" }
 
-// Print writes a message of the API as JSON or YAML, or has table write it.
+// Print writes a message of the API as JSON or YAML, or calls table.
 func (r *Remote) Print(w io.Writer, m proto.Message, table func(io.Writer) error) error {
 	if r.Output != "json" && r.Output != "yaml" {
 		return table(w)
@@ -186,7 +184,7 @@ func (r *Remote) Print(w io.Writer, m proto.Message, table func(io.Writer) error
 	if err != nil {
 		return err
 	}
-	// protojson varies its white space on purpose; what scripts read does not.
+	// protojson varies its white space on purpose; the output for scripts must not.
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
 		return err

@@ -8,12 +8,12 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// StateWord is a state as people write it.
+// StateWord returns a state in words, such as "not-ready".
 func StateWord(s adminv1.State) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")), "_", "-")
 }
 
-// RuntimeOf is the name and version that a runtime reports, "-" without any.
+// RuntimeOf returns the runtime's reported name and version, or "-".
 func RuntimeOf(h *adminv1.Handler) string {
 	text := strings.TrimSpace(h.GetRuntimeName() + " " + h.GetRuntimeVersion())
 	if text == "" {
@@ -22,13 +22,13 @@ func RuntimeOf(h *adminv1.Handler) string {
 	return text
 }
 
-// Short is the beginning of a digest or id, enough to distinguish those of a node.
+// Short returns the beginning of a digest or id, long enough to be unique on a node.
 func Short(digest string) string { return digest[:min(len(digest), 12)] }
 
-// Ago is how long something is back, as people say it.
+// Ago formats the age of a time, such as "5m ago".
 func Ago(t time.Time) string { return Age(time.Since(t)) + " ago" }
 
-// Age is a duration by its largest units.
+// Age formats a duration by its largest units.
 func Age(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -41,7 +41,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// Size is a number of bytes for people.
+// Size formats a number of bytes with a unit.
 func Size(n int64) string {
 	const unit = 1 << 10
 	if n < unit {
@@ -58,7 +58,7 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.0f %ciB", v, "KMGT"[i])
 }
 
-// Took is a time with three digits.
+// Took formats a duration with three digits.
 func Took(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:

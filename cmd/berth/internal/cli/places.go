@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// PlaceFlags are the flags of "berth serve" that say where a configuration is.
+// PlaceFlags adds the flags of "berth serve" for the places of the configuration.
 func PlaceFlags(cmd *cobra.Command, o *config.Options) {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.File, "config", "c", "", "main configuration file (default "+config.DefaultFile+", which may be absent)")
@@ -22,8 +22,8 @@ func PlaceFlags(cmd *cobra.Command, o *config.Options) {
 	SearchFlag(cmd, o, "directories to discover runtimes in if none is configured")
 }
 
-// SearchFlag is the flag for directories of runtimes. The command gets whole paths: what
-// reads files goes by those only.
+// SearchFlag adds the flag for directories of runtimes. It makes all paths absolute, as the readers
+// of files require.
 func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
 	cmd.Flags().StringSliceVar(&o.SearchPath, "search-path", nil, usage)
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
@@ -40,10 +40,10 @@ func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
 	}
 }
 
-// maxCredentials bounds what is read of a file.
+// maxCredentials bounds the read size of a file, in bytes.
 const maxCredentials = 64 << 10
 
-// ReadCredentials reads user:password. nil is anonymous.
+// ReadCredentials reads user:password. Nil means anonymous.
 func ReadCredentials(path string, in io.Reader) (*runtimeapi.AuthConfig, error) {
 	if path == "" {
 		return nil, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Progress shows how far work is: on one line of a terminal, which is written over, and
-// otherwise as a line for each step.
+// Progress shows the progress of work: on a terminal in one line that is overwritten, otherwise as
+// a line for each step.
 type Progress struct {
 	out   io.Writer
 	width int // of the terminal, or 0
@@ -26,7 +26,7 @@ func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: output.Raw(out), width: output.Width(out)}
 }
 
-// Step shows what is going on now.
+// Step shows the current step.
 func (p *Progress) Step(format string, args ...any) {
 	line := printable.Line(fmt.Sprintf(format, args...))
 	if p.width == 0 {
@@ -39,7 +39,7 @@ func (p *Progress) Step(format string, args ...any) {
 	p.shown = length
 }
 
-// Every takes a step until stop is called, an interval after the one before has ended.
+// Every calls step repeatedly until stop is called, with an interval between the calls.
 func (p *Progress) Every(interval time.Duration, step func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
@@ -57,7 +57,7 @@ func (p *Progress) Every(interval time.Duration, step func()) (stop func()) {
 	return func() { cancel(); ended.Wait() }
 }
 
-// End clears the lines of progress for the output that follows.
+// End clears the progress line before other output.
 func (p *Progress) End() {
 	if p.width > 0 && p.shown > 0 {
 		fmt.Fprintf(p.out, "\r%s\r", strings.Repeat(" ", p.shown))

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// CheckCommand makes "berth check".
+// CheckCommand returns the command "berth check".
 func CheckCommand() *cobra.Command {
 	var options config.Options
 	form := ""
@@ -46,7 +46,7 @@ binary. The daemon serves the other handlers then.`,
 	return cmd
 }
 
-// noFileArgument suggests the flag for a file that is given as most checkers take it.
+// noFileArgument suggests the flag if a file is given as an argument, as most checkers take it.
 func noFileArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -54,13 +54,13 @@ func noFileArgument(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown argument %q; use a flag for the configuration file: %s -c %s", args[0], cmd.CommandPath(), args[0])
 }
 
-// checked is what "berth check" found.
+// checked is the result of "berth check".
 type checked struct {
 	Sources  []string         `json:"sources"`
 	Handlers []checkedHandler `json:"handlers"`
 	Notes    []string         `json:"notes"`
 	Warnings []string         `json:"warnings"`
-	// Problems are mistakes in files; Lacks is what this machine lacks.
+	// Problems are mistakes in files; Lacks are missing dependencies on this machine.
 	Problems []string `json:"problems"`
 	Lacks    []string `json:"lacks"`
 	Verdict  string   `json:"verdict"`
@@ -75,15 +75,15 @@ type checkedHandler struct {
 	Default  bool         `json:"default"`
 }
 
-// check returns the exit status. Mistakes are on stderr in every form.
+// check returns the exit status. Mistakes go to stderr in every output format.
 func check(ctx context.Context, o config.Options, form string, stdout, stderr io.Writer) int {
 	cfg, err := config.Load(o)
 	var mistakes, lacks config.Problems
 	var warnings []string
 	switch {
 	case err == nil:
-		// Imported handlers, and files that others can change, cannot stop a daemon, and
-		// are not what an operator wants to find at a pod.
+		// Mistakes of imported handlers, and files that other users can change, do not stop a
+		// daemon, but an operator should learn of them before a pod fails.
 		var refused config.Problems
 		mistakes, lacks = cfg.Problems.Split()
 		refused, warnings = cfg.Changeable()
@@ -112,7 +112,7 @@ func check(ctx context.Context, o config.Options, form string, stdout, stderr io
 	return code
 }
 
-// judge returns the verdict on a configuration, and its exit status. Pure.
+// judge returns the verdict on a configuration and the exit status. Pure.
 func judge(mistakes, lacks int) (string, int) {
 	ofFiles, ofMachine := output.Count(mistakes, "mistake", "mistakes"), output.Count(lacks, "problem", "problems")+" on this machine"
 	switch {
@@ -140,7 +140,7 @@ func foundIn(cfg *config.Config, warnings []string, mistakes, lacks config.Probl
 	return c
 }
 
-// noteLines are about what imported files have that berth does not follow.
+// noteLines returns lines about settings in imported files that berth ignores.
 func noteLines(notes []config.ImportNote) (lines []string) {
 	for _, n := range notes {
 		lines = append(lines, "note: "+n.String())

@@ -21,7 +21,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// ConfigCommand makes "berth config".
+// ConfigCommand returns the command "berth config".
 func ConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
@@ -87,7 +87,7 @@ func showLive(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Cl
 	if err != nil {
 		return err
 	}
-	// Dotted keys are TOML, so that this, too, is a file that berth would read.
+	// Dotted keys are TOML, so that berth could read this output, too.
 	var lines []string
 	for _, s := range resp.GetSettings() {
 		lines = append(lines, fmt.Sprintf("%s = %s # %s", s.GetKey(), s.GetValue(), s.GetOrigin()))
@@ -95,7 +95,7 @@ func showLive(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Cl
 	return r.Print(w, resp, output.Lines(lines))
 }
 
-// newConfigDiffCommand makes "berth config diff".
+// newConfigDiffCommand returns the command "berth config diff".
 func newConfigDiffCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	c := &cobra.Command{
@@ -135,13 +135,13 @@ valid, with every error on stderr.`,
 	return c
 }
 
-// keyDifference is a key that the files have otherwise than what is in force. The
-// side that has not got it is empty.
+// keyDifference is a key with different values in the files and in the running daemon. The side
+// without the key is empty.
 type keyDifference struct {
 	Key     string `json:"key"`
 	InForce string `json:"inForce,omitempty"`
 	Files   string `json:"files,omitempty"`
-	// Origin is where the value of the files is from, or else the one in force.
+	// Origin is the origin of the files' value, or else of the running one.
 	Origin string `json:"origin"`
 }
 
@@ -155,7 +155,7 @@ func (d keyDifference) String() string {
 	return fmt.Sprintf("~ %s = %s # running: %s; %s", d.Key, d.Files, d.InForce, d.Origin)
 }
 
-// configDiff is in the order of the files. Pure.
+// configDiff returns the differences in the order of the files. Pure.
 func configDiff(live, files []*adminv1.Setting) []keyDifference {
 	inForce := map[string]*adminv1.Setting{}
 	for _, s := range live {

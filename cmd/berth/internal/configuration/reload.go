@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// ReloadCommand makes "berth reload".
+// ReloadCommand returns the command "berth reload".
 func ReloadCommand() *cobra.Command {
 	r := &cli.Remote{}
 	wait := false
@@ -69,8 +69,8 @@ func reload(ctx context.Context, c *cobra.Command, r *cli.Remote, daemon *client
 	return reloadEnd(resp)
 }
 
-// reloadEnd is how a reload ends that was waited for: it goes by how things are now,
-// not by what the reload changed. Pure.
+// reloadEnd returns the end of a reload with --wait. It depends on the state after the reload, not
+// on the reload's changes. Pure.
 func reloadEnd(resp *adminv1.ReloadResponse) error {
 	if !resp.GetAccepted() {
 		return commandline.Wrong(fmt.Errorf("the configuration was rejected, generation %d stays in use; correct it and reload again", resp.GetGeneration()))
@@ -84,8 +84,8 @@ func reloadEnd(resp *adminv1.ReloadResponse) error {
 	return nil
 }
 
-// requested is the output for a reload without --wait. The daemon's answer has more, which
-// would look like an outcome.
+// requested is the output of a reload without --wait. The daemon's answer has more fields, which
+// would look like a result.
 type requested struct {
 	Requested  bool   `json:"requested"`
 	Generation uint64 `json:"generation,string"`

@@ -19,7 +19,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// CapabilitiesCommand makes "berth capabilities", which is also below "berth handler".
+// CapabilitiesCommand returns the command "berth capabilities", which is also below "berth
+// handler".
 func CapabilitiesCommand() *cobra.Command {
 	r := &cli.Remote{}
 	selfCheck := false
@@ -88,14 +89,14 @@ func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daem
 	return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": of}, capabilityList(of[0], r.Wide()).Write)
 }
 
-// untried is the note about a self-check pod that showed nothing but that it runs.
+// untried is the note about a self-check pod that ran but exercised no capability.
 const untried = "the self-check pod ran, but could not exercise any capabilities under this handler: those neither declared nor probed are unknown"
 
 func tried(t capability.Table) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(t.Capabilities)), func(k capability.Known) bool { return k.Source == capability.Ran })
 }
 
-// handlerCapabilities is a handler in the list that "kubectl berth --handlers" reads.
+// handlerCapabilities is a handler in the list for "kubectl berth --handlers".
 type handlerCapabilities struct {
 	Name    string `json:"name"`
 	Default bool   `json:"default,omitempty"`
@@ -112,8 +113,8 @@ func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
 	return all
 }
 
-// Rows beside those of capabilities: the class of isolation, and the sets of properties that
-// self-check pods found, which is left out where no handler promises any.
+// Rows in addition to the capabilities: the isolation class, and the sets of properties found by
+// self-check pods. The latter is shown only if a handler promises one.
 const isolationRow, conformsRow = "isolation", "conforms"
 
 func rowsOf(handlers ...handlerCapabilities) []string {
@@ -132,7 +133,7 @@ func rowsOf(handlers ...handlerCapabilities) []string {
 	return rows
 }
 
-// known is what a row has about a handler.
+// known returns a row's entry for a handler.
 func (h handlerCapabilities) known(row string) capability.Known {
 	switch {
 	case row == isolationRow && h.Isolation != "":
@@ -150,7 +151,7 @@ func (h handlerCapabilities) known(row string) capability.Known {
 	return k
 }
 
-// capabilityList has a row for each capability of a handler.
+// capabilityList returns a table with a row for each capability of a handler.
 func capabilityList(h handlerCapabilities, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"CAPABILITY", "ANSWER", "KNOWN", "NOTE"}, Whole: wide}
 	for _, row := range rowsOf(h) {
@@ -160,7 +161,7 @@ func capabilityList(h handlerCapabilities, wide bool) *output.Table {
 	return t
 }
 
-// capabilityMatrix has a row for each capability and a column for each handler.
+// capabilityMatrix returns a table with a row for each capability and a column for each handler.
 func capabilityMatrix(handlers []handlerCapabilities, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"CAPABILITY"}, Whole: wide}
 	for _, h := range handlers {

@@ -151,7 +151,7 @@ func updateHandler(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon 
 	return printChanged(r, c.OutOrStdout(), resp, resp.GetHandler(), "changed", resp.GetFile())
 }
 
-// printChanged prints what became of a handler.
+// printChanged prints the new state of a handler.
 func printChanged(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Handler, what, file string) error {
 	line := output.Line("handler %s is %s (%s): %s, %s", h.GetName(), what, file, cli.StateWord(h.GetState()), cli.RuntimeOf(h))
 	if err := r.Print(w, resp, line); err != nil {
@@ -178,8 +178,8 @@ func settingsFrom(c *cobra.Command, set []string) ([]*adminv1.Setting, error) {
 	return settings, nil
 }
 
-// editByHand opens the keys of a handler in an editor, and sends the result. The edited
-// text is in a file until it is in force.
+// editByHand opens the keys of a handler in an editor, and sends the result. The edited text stays
+// in a file until it is applied.
 func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	had, err := editable(r, c, name)
 	if err != nil {
@@ -196,7 +196,7 @@ func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	if err := file.Close(); err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	// No context: the user ends the editor.
+	// No context: the user quits the editor.
 	err = runEditor(c, file.Name())
 	text, unreadable := os.ReadFile(file.Name())
 	switch {
@@ -216,7 +216,7 @@ func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	return errors.Join(err, os.Remove(file.Name()))
 }
 
-// editByFile makes the keys of a handler those of a file.
+// editByFile replaces the keys of a handler by those in a file.
 func editByFile(r *cli.Remote, c *cobra.Command, name, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -229,12 +229,12 @@ func editByFile(r *cli.Remote, c *cobra.Command, name, file string) error {
 	return sendKeys(r, c, name, had, text)
 }
 
-// editable are the keys of a handler that may be edited.
+// editable returns the keys of a handler that may be edited.
 func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Setting, err error) {
 	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
 		if err == nil && !resp.GetHandler().GetManaged() {
-			// The daemon has the reason in its error, and changes nothing.
+			// The daemon's error has the reason; nothing is changed.
 			_, err = daemon.UpdateHandler(ctx, &adminv1.UpdateHandlerRequest{Name: name})
 		}
 		keys = resp.GetWritten()
@@ -252,7 +252,7 @@ func asLines(name string, settings []*adminv1.Setting) string {
 	return b.String()
 }
 
-// sendKeys has the daemon make the keys of a handler those of a text.
+// sendKeys replaces the keys of a handler by those in a text.
 func sendKeys(r *cli.Remote, c *cobra.Command, name string, had []*adminv1.Setting, text []byte) error {
 	settings, err := dropin.Parse(text)
 	if err != nil {
@@ -263,14 +263,14 @@ func sendKeys(r *cli.Remote, c *cobra.Command, name string, had []*adminv1.Setti
 	return r.With(c, func(ctx context.Context, daemon *client.Client) error { return updateHandler(ctx, r, c, daemon, req) })
 }
 
-// runEditor lets a shell split the variable, as others do: EDITOR="code --wait".
-// An interrupt at the terminal is the editor's: it reaches all of its processes,
-// of which berth and the shell wait on.
+// runEditor runs the editor by a shell, which splits the variable: EDITOR="code --wait". An
+// interrupt at the terminal is for the editor: the terminal sends it to all processes, and berth
+// and the shell keep waiting.
 func runEditor(c *cobra.Command, file string) error {
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
-	cmd := exec.Command("/bin/sh", "-c", `trap : INT QUIT; `+editor+` "$1"`, "sh", file) //nolint:noctx // it ends when its user wants to
+	cmd := exec.Command("/bin/sh", "-c", `trap : INT QUIT; `+editor+` "$1"`, "sh", file) //nolint:noctx // the user quits it
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), output.Raw(c.OutOrStdout()), output.Raw(c.ErrOrStderr())
-	// Caught, because the editor would inherit that they are ignored.
+	// Signals are caught: ignored ones would be inherited by the editor.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
@@ -294,7 +294,7 @@ func runEditor(c *cobra.Command, file string) error {
 	}
 }
 
-// difference is what has to be set and taken out to get from had to wanted. Pure.
+// difference returns the keys to set and to remove to get from had to wanted. Pure.
 func difference(had []*adminv1.Setting, wanted []dropin.Setting) (set []*adminv1.Setting, unset []string) {
 	values := map[string]string{}
 	for _, s := range had {

@@ -21,7 +21,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// ListCommand makes "berth handlers".
+// ListCommand returns the command "berth handlers".
 func ListCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	watch, labels, node := false, false, ""
@@ -70,7 +70,7 @@ without it. With -o json or -o yaml, they are a Node with only these labels, for
 	return c
 }
 
-// watchHandlers ends with an interrupt, which is how it is meant to end.
+// watchHandlers prints the handlers after each change, until an interrupt, which is not an error.
 func watchHandlers(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Client) error {
 	stream, err := daemon.WatchHandlers(ctx, &adminv1.WatchHandlersRequest{})
 	if err != nil {
@@ -116,7 +116,7 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
 	return t
 }
 
-// Command makes "berth handler".
+// Command returns the command "berth handler".
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "handler",
@@ -131,8 +131,8 @@ func Command() *cobra.Command {
 	return c
 }
 
-// labelledNode is a Node with nothing but its labels: applying it owns these, and removes
-// those that the next one does not have.
+// labelledNode is a Node with only labels: applying it owns these labels, and removes owned ones
+// that a later version lacks.
 type labelledNode struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -144,7 +144,7 @@ type nodeMetadata struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// printLabels prints the labels of the node's handlers. An empty node is this host.
+// printLabels prints the labels for the node's handlers. An empty node name means this host.
 func printLabels(r *cli.Remote, c *cobra.Command, node string) error {
 	return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 		list, err := daemon.ListHandlers(ctx, &adminv1.ListHandlersRequest{})

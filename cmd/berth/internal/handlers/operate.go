@@ -19,17 +19,17 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// change is a command that changes by one call how a handler is used.
+// change is a command that changes the use of a handler by one call.
 type change struct {
 	use, short, long string
 	// reason is the help of --reason; empty for a command without one.
 	reason string
 	call   func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error)
-	// line is what the command prints of the changed handler.
+	// line returns the output for the changed handler.
 	line func(*adminv1.Handler) string
 }
 
-// changed is what the daemon answers to a change of a handler.
+// changed is the daemon's answer to a change of a handler.
 type changed interface {
 	proto.Message
 	GetHandler() *adminv1.Handler
@@ -106,7 +106,7 @@ func stateLine(h *adminv1.Handler) string {
 	return line + after(": ", h.GetReason())
 }
 
-// rolloutLine is how a rollout stands; empty without one.
+// rolloutLine returns the status of a rollout, or "" without one.
 func rolloutLine(t *adminv1.Rollout) string {
 	if t == nil {
 		return ""
@@ -169,8 +169,8 @@ func drain(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.
 	return r.Print(c.OutOrStdout(), last, output.Line("handler %s has no pods, and accepts none until \"berth handler uncordon %s\"", req.GetName(), req.GetName()))
 }
 
-// gaveUp is whether a call that failed with err ended with its ctx. The daemon may
-// see the end of the time first.
+// gaveUp reports whether a call failed because its ctx ended. The daemon may return the deadline's
+// error first.
 func gaveUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded
 }
@@ -212,7 +212,7 @@ func probeTimeoutFlag(r *cli.Remote, c *cobra.Command) {
 	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the handler's self_check_timeout")
 }
 
-// probe has a handler probed, and shows on a terminal how long that takes.
+// probe probes a handler, and shows the elapsed time on a terminal.
 func probe(ctx context.Context, c *cobra.Command, daemon *client.Client, name string, selfCheck bool) (*adminv1.ProbeResponse, error) {
 	what := "runtime"
 	if selfCheck {

@@ -46,7 +46,7 @@ reserve, and exits with 0.`,
 			if err != nil {
 				return err
 			}
-			if asYAML { // it is how to mend that p95 is above
+			if asYAML { // its output corrects a p95 above the declared overhead
 				return podFixed(c.OutOrStdout(), args[0], o)
 			}
 			if err := r.Print(c.OutOrStdout(), o, func(w io.Writer) error { return showOverhead(w, args[0], o, r.Wide()) }); err != nil {
@@ -65,11 +65,10 @@ reserve, and exits with 0.`,
 	return c
 }
 
-// cpuWindow is the time after which the daemon reads pods a second time, for their CPU use.
+// cpuWindow is the time after which the daemon samples pods again, for their CPU use.
 const cpuWindow = 2 * time.Second
 
-// overheadOf asks a second time if the daemon has read the pods only once: then it does not know
-// their CPU use.
+// overheadOf calls again if the daemon has sampled the pods only once, which gives no CPU use.
 func overheadOf(ctx context.Context, daemon *client.Client, name string) (*adminv1.Overhead, error) {
 	for again := true; ; again = false {
 		h, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
@@ -85,7 +84,7 @@ func overheadOf(ctx context.Context, daemon *client.Client, name string) (*admin
 	}
 }
 
-// measuredHandler is a handler in a file of handlers, as "kubectl berth" reads it.
+// measuredHandler is a handler in a file for "kubectl berth".
 type measuredHandler struct {
 	Name     string       `json:"name"`
 	Overhead *measurement `json:"overhead,omitempty"`
@@ -94,7 +93,7 @@ type measuredHandler struct {
 type measurement struct {
 	Pods   int32        `json:"pods"`
 	Memory distribution `json:"memory"`
-	// CPU is nil if it is not known yet.
+	// CPU is nil while unknown.
 	CPU *distribution `json:"cpu,omitempty"`
 }
 
@@ -102,11 +101,11 @@ type distribution struct {
 	P50 string `json:"p50"`
 	P95 string `json:"p95"`
 	Max string `json:"max"`
-	// Pods is nil if it is the measurement's.
+	// Pods is nil if equal to the measurement's.
 	Pods *int32 `json:"pods,omitempty"`
 }
 
-// measurementOf writes bytes, and billionths of a core, as Kubernetes does.
+// measurementOf formats bytes, and billionths of a core, as Kubernetes does.
 func measurementOf(e *adminv1.OverheadEstimate) *measurement {
 	if e == nil {
 		return nil
@@ -141,7 +140,7 @@ func showOverheads(ctx context.Context, r *cli.Remote, w io.Writer, daemon *clie
 	for _, h := range list.GetHandlers() {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: h.GetName()})
 		if status.Code(err) == codes.NotFound {
-			continue // it went meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -193,7 +192,7 @@ func cells(d *adminv1.OverheadDistribution, text func(uint64) string) []string {
 	return []string{text(d.GetP50()), text(d.GetP95()), text(d.GetMax())}
 }
 
-// podsCell is how many pods were measured, and for CPU use if that is another number.
+// podsCell returns the number of measured pods, and that for CPU use if it differs.
 func podsCell(e *adminv1.OverheadEstimate) string {
 	if n := e.GetCpuPods(); n > 0 && n != e.GetPods() {
 		return fmt.Sprintf("%d, CPU %d", e.GetPods(), n)
@@ -222,7 +221,7 @@ func mebibytes(n uint64) string { return fmt.Sprintf("%.1fMi", float64(n)/(1<<20
 
 func millicores(nano uint64) string { return fmt.Sprintf("%.2fm", float64(nano)/1e6) }
 
-// podFixed prints what a RuntimeClass should declare.
+// podFixed prints the overhead to declare in a RuntimeClass.
 func podFixed(w io.Writer, name string, o *adminv1.Overhead) error {
 	live := o.GetLive()
 	if live == nil {

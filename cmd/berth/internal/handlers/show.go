@@ -80,7 +80,7 @@ func settingTable(settings []*adminv1.Setting, wide bool) *output.Table {
 	return t
 }
 
-// startsLine is how the last starts of a handler ended; empty before the first.
+// startsLine summarizes the last starts of a handler; "" before the first.
 func startsLine(s *adminv1.Starts) string {
 	if s.GetRecent() == 0 {
 		return ""
@@ -114,7 +114,7 @@ func originLine(h *adminv1.Handler) string {
 	return h.GetOrigin()
 }
 
-// after is a text behind a separator, or nothing without a text.
+// after returns a text behind a separator, or "" without a text.
 func after(separator, text string) string {
 	if text == "" {
 		return ""

@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// archivePart is how much of an archive is sent at once, in bytes.
+// archivePart is the size of an archive's part in one message, in bytes.
 const archivePart = 1 << 20
 
 func imageExportCommand() *cobra.Command {
@@ -47,7 +47,7 @@ registry sent them. The file is there when it is whole.`,
 	c.Flags().Lookup("output").Hidden = true
 	c.Flags().StringVarP(&to, "file", "f", "", "`path` of the archive; - is standard output")
 	if err := c.MarkFlagRequired("file"); err != nil {
-		panic("berth: " + err.Error()) // the flag is there
+		panic("berth: " + err.Error()) // the flag exists
 	}
 	return c
 }
@@ -67,9 +67,9 @@ func receive(stream adminv1.Admin_ExportImagesClient, to io.Writer) error {
 	}
 }
 
-// whole has a file be there when all of it was written, and not before.
+// whole writes a file that appears only once it is complete.
 func whole(path string, write func(io.Writer) error) error {
-	fresh := fmt.Sprintf("%s.%d", atomicfile.Fresh(path), os.Getpid()) // another export may go to the same file
+	fresh := fmt.Sprintf("%s.%d", atomicfile.Fresh(path), os.Getpid()) // another export may write the same file
 	return atomicfile.WriteBy(fresh, path, 0o600, atomicfile.Durable, func(f io.Writer) error {
 		w := bufio.NewWriterSize(f, archivePart)
 		if err := write(w); err != nil {
@@ -132,7 +132,7 @@ func sendArchive(ctx context.Context, daemon *client.Client, in io.Reader, first
 			}
 		}
 	}
-	// After io.EOF of Send, too: the answer has the reason.
+	// Also after io.EOF of Send: the answer has the reason.
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-// Package images has the commands about images, which ask the CRI as a kubelet does.
+// Package images has the commands for images, which call the CRI as a kubelet does.
 package images
 
 import (
@@ -22,7 +22,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Command makes "berth image".
+// Command returns the command "berth image".
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "image",
@@ -51,7 +51,7 @@ func factsOf(i *runtimeapi.Image) imageFacts {
 
 type listedImage struct {
 	imageFacts
-	// Containers are how many there are with it, also those that have ended.
+	// Containers counts the image's containers, including exited ones.
 	Containers int `json:"containers"`
 }
 
@@ -89,7 +89,7 @@ func withUse(images []*runtimeapi.Image, containers []*runtimeapi.Container) []l
 	return out
 }
 
-// names are the tags of an image, else its digests. There is always one.
+// names returns the tags of an image, else its digests, else a placeholder.
 func (l listedImage) names() []string {
 	switch {
 	case len(l.RepoTags) > 0:
@@ -144,7 +144,7 @@ func imageTable(images []listedImage, wide bool) *output.Table {
 			id = cli.Short(strings.TrimPrefix(id, "sha256:"))
 		}
 		for _, name := range i.names() {
-			t.Add(name, id, cli.Size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // it is of a disk
+			t.Add(name, id, cli.Size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // a size on disk
 		}
 	}
 	return t
@@ -181,7 +181,7 @@ it was built with.`,
 
 type inspectedImage struct {
 	imageFacts
-	// Info is what the backend adds: the configuration.
+	// Info is added by the backend: the image's configuration.
 	Info map[string]any `json:"info,omitempty"`
 }
 
@@ -236,8 +236,7 @@ when a pod needs it.`,
 	return c
 }
 
-// removeImage returns the names that are gone. It fails for an image that is not there, which
-// the CRI does not.
+// removeImage returns the removed names. It fails for an unknown image, unlike the CRI.
 func removeImage(ctx context.Context, cri cli.CRI, name string, force bool) (removed []string, err error) {
 	found, err := listImages(ctx, cri, &runtimeapi.ImageFilter{Image: spec(name, "")})
 	if err != nil {
@@ -284,7 +283,7 @@ pinned. With --dry-run, only show them.`,
 						continue
 					}
 				}
-				freed += int64(i.Size) //nolint:gosec // it is of a disk
+				freed += int64(i.Size) //nolint:gosec // a size on disk
 				fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
 			}
 			if freed == 0 && len(errs) == 0 {

@@ -75,14 +75,13 @@ for it; the next pull resumes where it ended.`,
 	return c
 }
 
-// pullInterval is the time between looks at a pull.
+// pullInterval is the polling interval of a pull.
 const pullInterval = 150 * time.Millisecond
 
-// showPull shows how far the pull of an image is, until end is called, and whether it
-// succeeded.
+// showPull shows the progress of a pull until end is called.
 func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name string) (end func(pulled bool)) {
 	ctx, stop := context.WithCancel(ctx)
-	var show pullView = &pullLines{to: to, told: map[string]bool{}}
+	var show pullView = &pullLines{to: to, printed: map[string]bool{}}
 	if width := output.Width(to); width > 0 {
 		show = newPullBars(output.Raw(to), width)
 	}
@@ -111,10 +110,10 @@ func showPull(ctx context.Context, to io.Writer, daemon *client.Client, name str
 	}
 }
 
-// pullOf is the pull of an image, which may have been named in short. Pure.
+// pullOf returns the pull of an image, which may be given by a short name. Pure.
 func pullOf(pulls []*adminv1.Pull, name string) *adminv1.Pull {
 	for _, p := range pulls {
-		// "busybox" is "docker.io/library/busybox:latest".
+		// "busybox" stands for "docker.io/library/busybox:latest".
 		if whole := p.GetName(); whole == name || strings.HasSuffix(whole, "/"+name) || strings.HasSuffix(whole, "/"+name+":latest") || whole == name+":latest" {
 			return p
 		}
@@ -122,7 +121,7 @@ func pullOf(pulls []*adminv1.Pull, name string) *adminv1.Pull {
 	return nil
 }
 
-// unpackedStage is the last one of a layer.
+// unpackedStage is the last stage of a layer.
 const unpackedStage = "unpacked"
 
 type pullView interface {
@@ -131,34 +130,34 @@ type pullView interface {
 	end(pulled bool)
 }
 
-// pullLines prints each layer when it is unpacked.
+// pullLines prints each layer once it is unpacked.
 type pullLines struct {
-	to   io.Writer
-	told map[string]bool
-	last *adminv1.Pull
+	to      io.Writer
+	printed map[string]bool
+	last    *adminv1.Pull
 }
 
 func (v *pullLines) now(p *adminv1.Pull) {
 	v.last = p
 	for _, l := range p.GetLayers() {
 		if l.GetStage() == unpackedStage {
-			v.tell(l)
+			v.printUnpacked(l)
 		}
 	}
 }
 
-func (v *pullLines) tell(l *adminv1.PullLayer) {
-	if !v.told[l.GetDigest()] {
-		v.told[l.GetDigest()] = true
+func (v *pullLines) printUnpacked(l *adminv1.PullLayer) {
+	if !v.printed[l.GetDigest()] {
+		v.printed[l.GetDigest()] = true
 		fmt.Fprintf(v.to, "%s unpacked, %s\n", layerName(l), cli.Size(l.GetSize()))
 	}
 }
 
-// end prints the layers that were unpacked after the last look.
+// end prints the layers unpacked after the last poll.
 func (v *pullLines) end(pulled bool) {
 	for _, l := range v.last.GetLayers() {
 		if pulled {
-			v.tell(l)
+			v.printUnpacked(l)
 		}
 	}
 }
@@ -175,7 +174,7 @@ type pullBars struct {
 type layerBar struct {
 	*mpb.Bar
 	size int64
-	// stage is read while the bar is drawn.
+	// stage is read while the bar is drawn, in another goroutine.
 	stage atomic.Value
 }
 
@@ -194,7 +193,8 @@ func (v *pullBars) now(p *adminv1.Pull) {
 			b.stage.Store("")
 			v.bars[l.GetDigest()] = b
 			name := layerName(l)
-			// A bar that has its whole from the start is drawn no more once all is fetched.
+			// A bar with its total set from the start would no longer be drawn once the layer is
+			// fetched.
 			b.Bar = v.all.AddBar(0,
 				mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return fmt.Sprintf("%s %-9s ", name, b.stage.Load()) })),
 				mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {

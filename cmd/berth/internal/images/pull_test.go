@@ -30,7 +30,7 @@ func TestLayersThatCameLast(t *testing.T) {
 		{Digest: "sha256:second", Size: 2 << 20, Fetched: 1 << 20, Stage: "fetching"},
 	}}
 	views := map[string]func(io.Writer) pullView{
-		"lines": func(to io.Writer) pullView { return &pullLines{to: to, told: map[string]bool{}} },
+		"lines": func(to io.Writer) pullView { return &pullLines{to: to, printed: map[string]bool{}} },
 		"bars":  func(to io.Writer) pullView { return newPullBars(to, 100) },
 	}
 	for name, view := range views {

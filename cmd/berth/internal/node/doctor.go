@@ -18,7 +18,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// DoctorCommand makes "berth doctor".
+// DoctorCommand returns the command "berth doctor".
 func DoctorCommand() *cobra.Command {
 	form := ""
 	var places config.Options
@@ -62,8 +62,8 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 	return c
 }
 
-// running asks the daemon, if it runs, how the last starts of each handler ended, and which
-// processes of pods do not answer.
+// running returns findings from the daemon, if it runs: the last starts of each handler, and
+// unresponsive processes of pods.
 func running(ctx context.Context, already []doctor.Finding) []doctor.Finding {
 	daemon, err := (&cli.Remote{}).Connect()
 	if err != nil {
@@ -85,8 +85,8 @@ func running(ctx context.Context, already []doctor.Finding) []doctor.Finding {
 	return found
 }
 
-// notReady are the findings about handlers that accept no pods, but for those whose binary is in
-// a finding already. Pure.
+// notReady returns findings for handlers that accept no pods, except those with a binary that
+// already has a finding. Pure.
 func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []doctor.Finding) {
 	for _, h := range handlers {
 		told := slices.ContainsFunc(already, func(f doctor.Finding) bool {
@@ -101,7 +101,7 @@ func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []do
 	return found
 }
 
-// failedStarts are the findings about handlers whose starts fail. Pure.
+// failedStarts returns findings for handlers with failed starts. Pure.
 func failedStarts(handlers []*adminv1.Handler) (found []doctor.Finding) {
 	for _, h := range handlers {
 		s := h.GetStarts()

@@ -13,7 +13,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// EventsCommand makes "berth events".
+// EventsCommand returns the command "berth events".
 func EventsCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	handler := ""

@@ -16,7 +16,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// PodsCommand makes "berth pods".
+// PodsCommand returns the command "berth pods".
 func PodsCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	name, slow := "", false
@@ -70,7 +70,7 @@ func podTable(pods []*adminv1.Pod, wide bool) *output.Table {
 	return t
 }
 
-// binaryWords are the programs that a pod keeps, by where they were installed.
+// binaryWords lists the programs that a pod keeps, by their installed paths.
 func binaryWords(binaries []*adminv1.Binary) string {
 	var words []string
 	for _, b := range binaries {
@@ -79,7 +79,7 @@ func binaryWords(binaries []*adminv1.Binary) string {
 	return strings.Join(words, ", ")
 }
 
-// generationWord is empty if it is not known.
+// generationWord returns "" for an unknown generation.
 func generationWord(p *adminv1.Pin) string {
 	if g := p.GetGeneration(); g > 0 {
 		return strconv.FormatUint(g, 10)
@@ -121,11 +121,11 @@ func startTable(starts []*adminv1.PodStart, wide bool) *output.Table {
 	return t
 }
 
-// verbs are what a pod's calls do.
+// verbs are the short names of a pod's calls.
 var verbs = map[string]string{"RunPodSandbox": "sandbox", "PullImage": "pull", "CreateContainer": "create", "StartContainer": "start"}
 
-// spentIn names the calls that took a tenth of the time or more, the longest first; or
-// all of them, in their order.
+// spentIn lists the calls with at least a tenth of the total time, longest first; or all calls in
+// their order.
 func spentIn(s *adminv1.PodStart, all bool) string {
 	calls, least := slices.Clone(s.GetCalls()), s.GetTook().AsDuration()/10
 	if all {

@@ -1,5 +1,4 @@
-// Package node has the commands that show what the daemon and its pods do, and what is
-// wrong with the node.
+// Package node has the commands that show the daemon, its pods, and the problems of the node.
 package node
 
 import (
@@ -19,7 +18,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// StatusCommand makes "berth status".
+// StatusCommand returns the command "berth status".
 func StatusCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	watch, every := false, defaultEvery
@@ -101,8 +100,8 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	return nil
 }
 
-// notAccepting is the line of a handler that accepts no pods. Why one is not ready is in
-// the degraded lines. Pure, but for the time.
+// notAccepting returns the line of a handler that accepts no pods. The degraded lines have the
+// reason of one that is not ready. Pure except for the time.
 func notAccepting(h *adminv1.Handler) string {
 	line := fmt.Sprintf("  %s is %s for %s", h.GetName(), cli.StateWord(h.GetState()), cli.Age(time.Since(h.GetStateSince().AsTime())))
 	if h.GetStateBy() != "" {

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// defaultEvery is the time between looks at the daemon, and watchEvery the shortest.
+	// defaultEvery is the time between samples, and watchEvery its minimum.
 	defaultEvery, watchEvery = 2 * time.Second, 200 * time.Millisecond
-	// watchTimeout bounds one look.
+	// watchTimeout bounds one sample.
 	watchTimeout = 5 * time.Second
-	// startsWindow is how far back starts are looked at, and lastStarts how many of them
-	// are listed.
+	// startsWindow is the age of the oldest starts shown, and lastStarts the number of those
+	// listed.
 	startsWindow, lastStarts = 10 * time.Minute, 10
 )
 
-// nodeSample is what the daemon reports at a time.
+// nodeSample is one sample of the daemon's reports.
 type nodeSample struct {
 	status   *adminv1.GetStatusResponse
 	handlers []*adminv1.Handler
@@ -65,7 +65,7 @@ func sampleNode(ctx context.Context, daemon *client.Client) (nodeSample, error) 
 	return nodeSample{status, handlers.GetHandlers(), starts.GetStarts()}, nil
 }
 
-// page is what there is to see of a node. Pure.
+// page returns the page of a node. Pure.
 func (s nodeSample) page(now time.Time, width int) screen.Page {
 	st := s.status
 	summary := fmt.Sprintf("%d of %d handlers accept pods, %s, %s per minute", st.GetHandlersReady(), st.GetHandlers(), output.Pods(st.GetPods()),
@@ -127,8 +127,8 @@ func watchedHandlers(handlers []*adminv1.Handler, recent []*adminv1.PodStart, no
 	return screen.Rows(t, width, kinds)
 }
 
-// phases are the parts of a pod's start, in their order: what its calls took, the wait
-// for max_parallel_starts apart, and below them the steps of these calls.
+// phases are the parts of a pod's start, in their order: the durations of its calls, without the
+// wait for max_parallel_starts, and below them the steps of these calls.
 var phases = []struct {
 	name string
 	of   func(*adminv1.PodStart) (time.Duration, bool)
@@ -148,7 +148,7 @@ var phases = []struct {
 	{"RUNTIME", inStep("runtime")},
 }
 
-// inCalls is what all calls of a kind took that were made for a pod, if there are any.
+// inCalls returns the total duration of a pod's calls of one kind, if it has any.
 func inCalls(rpc string) func(*adminv1.PodStart) (time.Duration, bool) {
 	return func(s *adminv1.PodStart) (all time.Duration, is bool) {
 		for _, c := range s.GetCalls() {
@@ -160,7 +160,7 @@ func inCalls(rpc string) func(*adminv1.PodStart) (time.Duration, bool) {
 	}
 }
 
-// inStep is what a step took in all calls that were made for a pod.
+// inStep returns the total duration of a step in a pod's calls.
 func inStep(name string) func(*adminv1.PodStart) (time.Duration, bool) {
 	return func(s *adminv1.PodStart) (all time.Duration, is bool) {
 		for _, c := range s.GetCalls() {
@@ -203,20 +203,20 @@ func watchedStarts(recent []*adminv1.PodStart, now time.Time, width int) []scree
 	return screen.Rows(t, width, kinds)
 }
 
-// since are the starts that began after a time. Pure.
+// since returns the starts that began after a time. Pure.
 func since(starts []*adminv1.PodStart, from time.Time) []*adminv1.PodStart {
 	return slices.DeleteFunc(slices.Clone(starts), func(s *adminv1.PodStart) bool { return s.GetBeganAt().AsTime().Before(from) })
 }
 
-// failedStart: one of the calls for the pod failed. Later ones may have succeeded.
+// failedStart reports whether a call for the pod failed. Later ones may have succeeded.
 func failedStart(s *adminv1.PodStart) bool {
 	return slices.ContainsFunc(s.GetCalls(), func(c *adminv1.StartCall) bool { return c.GetCode() != "OK" })
 }
 
 const remembered = observe.MaxStarts
 
-// covered is the time in which all starts are known that are shown: startsWindow, or less
-// if the daemon no longer remembers all of that. Pure.
+// covered describes the time with complete data: startsWindow, or less if the daemon no longer has
+// all of its starts. Pure.
 func covered(starts []*adminv1.PodStart, now time.Time) string {
 	if len(starts) >= remembered {
 		if span := now.Sub(starts[len(starts)-1].GetBeganAt().AsTime()); span < startsWindow {
@@ -226,9 +226,9 @@ func covered(starts []*adminv1.PodStart, now time.Time) string {
 	return fmt.Sprintf("in the last %d minutes", int(startsWindow.Minutes()))
 }
 
-// perMinute is how many pods of a handler began in the last minute; of all handlers if
-// it is empty. If the daemon no longer remembers all of that minute, it is taken from
-// the time that it does remember. Pure.
+// perMinute returns the number of a handler's pods that began in the last minute; of all handlers
+// if handler is empty. If the daemon's data covers less than a minute, the rate is computed from
+// that. Pure.
 func perMinute(starts []*adminv1.PodStart, handler string, now time.Time) int {
 	last := since(starts, now.Add(-time.Minute))
 	n := 0
@@ -244,8 +244,8 @@ func perMinute(starts []*adminv1.PodStart, handler string, now time.Time) int {
 	return int(math.Round(float64(n) * float64(time.Minute) / float64(max(span, time.Second))))
 }
 
-// p95 is what 95 of 100 starts of a handler stayed within, of those that have such a
-// part and did not fail; "-" if there are none. Pure.
+// p95 returns the 95th percentile of a part's duration in a handler's successful starts; "-"
+// without any. Pure.
 func p95(starts []*adminv1.PodStart, handler string, part func(*adminv1.PodStart) (time.Duration, bool)) string {
 	var all []time.Duration
 	for _, s := range starts {

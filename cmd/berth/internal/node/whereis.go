@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// WhereIsCommand makes "berth whereis".
+// WhereIsCommand returns the command "berth whereis".
 func WhereIsCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	c := &cobra.Command{
@@ -25,7 +25,7 @@ pod would get the same. A pod is named by NAMESPACE/NAME, or as a container by i
 which a prefix is enough.`,
 		Args: cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			// As crictl prints it, and as the cluster does: berth://<id>.
+			// The ID may have the form of crictl, or that of the cluster: berth://<id>.
 			id := args[0]
 			if _, rest, ok := strings.Cut(id, "://"); ok {
 				id = rest
@@ -47,7 +47,7 @@ which a prefix is enough.`,
 	return c
 }
 
-// podNamed is the ID of a pod: of several of one name that which is ready, or the newest.
+// podNamed returns the ID of a pod: of several with one name, the ready one or the newest.
 func podNamed(ctx context.Context, daemon *client.Client, name string) (string, error) {
 	all, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{})
 	if err != nil {

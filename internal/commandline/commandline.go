@@ -1,4 +1,4 @@
-// Package commandline has all programs say the same of a command line that is wrong.
+// Package commandline gives all programs the same errors for a wrong command line.
 package commandline
 
 import (
@@ -10,21 +10,20 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// suggestionDistance is how many letters a name may differ by, to be the one that was meant.
+// suggestionDistance is the largest edit distance of a suggested name.
 const suggestionDistance = 2
 
-// Exit statuses of a program, beside 0.
+// Exit statuses of a program, besides 0.
 const (
-	// Failed is any failure that has no status of its own.
+	// Failed is any failure without its own status.
 	Failed = 1
 	// Mistaken means that the configuration, or the command line, is wrong.
 	Mistaken = 2
-	// Degraded means that what was asked for was done, and that something is not as it
-	// should be.
+	// Degraded means that the command succeeded and found a problem.
 	Degraded = 3
 )
 
-// statusError is an error that ends the program with a status of its own.
+// statusError is an error with its own exit status.
 type statusError struct {
 	status int
 	error
@@ -32,19 +31,18 @@ type statusError struct {
 
 func (e statusError) Unwrap() error { return e.error }
 
-// Wrong marks a mistake in what was given: nothing was done.
+// Wrong marks a mistake in the input: nothing was done.
 func Wrong(err error) error { return statusError{Mistaken, err} }
 
-// Found is the end of a command that did what it should and found something that is not
-// as it should be.
+// Found ends a command that succeeded and found a problem.
 func Found(format string, args ...any) error {
 	return statusError{Degraded, fmt.Errorf(format, args...)}
 }
 
-// Shown is the end, with a status of its own, of a command that has printed why.
+// Shown ends a command with its own status that has already printed the reason.
 func Shown(status int) error { return statusError{status, errors.New("")} }
 
-// Status is the exit status of a program that ends with err.
+// Status returns the exit status of a program that ends with err.
 func Status(err error) int {
 	if own := (statusError{}); errors.As(err, &own) {
 		return own.status
@@ -55,13 +53,13 @@ func Status(err error) int {
 	return 0
 }
 
-// Misused is a mistake in the command line of c.
+// Misused marks a mistake in the command line of c.
 func Misused(c *cobra.Command, err error) error {
 	return Wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
 }
 
-// Check makes wrong flags and arguments of a command, and of those below it, errors of
-// Misused. A command that only has others below it prints its help.
+// Check turns wrong flags and arguments of a command, and of its subcommands, into errors of
+// Misused. A command that only has subcommands prints its help.
 func Check(c *cobra.Command) {
 	c.SetFlagErrorFunc(Misused)
 	check(c)
@@ -78,10 +76,10 @@ func check(c *cobra.Command) {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if allowed != nil {
 				if err := allowed(c, args); err != nil {
-					return Misused(c, plainly(c, args, err))
+					return Misused(c, usageError(c, args, err))
 				}
 			}
-			if err := together(c); err != nil {
+			if err := checkFlags(c); err != nil {
 				return Misused(c, err)
 			}
 			return nil
@@ -98,8 +96,8 @@ var (
 	several = regexp.MustCompile(`none of the others can be; \[(.+)\] were all set$`)
 )
 
-// together says whether flags are missing, or exclude each other.
-func together(c *cobra.Command) error {
+// checkFlags returns an error if flags are missing, or exclude each other.
+func checkFlags(c *cobra.Command) error {
 	err := errors.Join(c.ValidateRequiredFlags(), c.ValidateFlagGroups())
 	if err == nil {
 		return nil
@@ -116,9 +114,8 @@ func together(c *cobra.Command) error {
 	return err
 }
 
-// plainly says what is wrong with a number of arguments by the command's usage.
-// Other mistakes are told as they are.
-func plainly(c *cobra.Command, args []string, err error) error {
+// usageError describes a wrong number of arguments by the command's usage. Other errors are unchanged.
+func usageError(c *cobra.Command, args []string, err error) error {
 	_, wanted, _ := strings.Cut(c.Use, " ")
 	switch most := len(strings.Fields(wanted)); {
 	case c.HasSubCommands() || strings.Contains(err.Error(), " -c "):
@@ -133,7 +130,7 @@ func plainly(c *cobra.Command, args []string, err error) error {
 	return err
 }
 
-// noSubcommand is reached with arguments only if no command has their name.
+// noSubcommand gets arguments only if no subcommand has their name.
 func noSubcommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -1,4 +1,4 @@
-// Package manual makes manual pages of trees of commands.
+// Package manual generates the manual pages of commands.
 package manual
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// Write writes the pages of a tree into a directory, which is made if it is missing.
-// Equal sources make equal pages.
+// Write writes the pages of a tree of commands into a directory, and creates it if it is missing.
+// The pages depend only on the commands.
 func Write(root *cobra.Command, dir, section, source string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -18,7 +18,7 @@ func Write(root *cobra.Command, dir, section, source string) error {
 	return doc.GenManTree(root, &doc.GenManHeader{Section: section, Source: source, Manual: "berth"}, dir)
 }
 
-// noTags leaves out the day of generation.
+// noTags omits the date of generation.
 func noTags(c *cobra.Command) {
 	c.DisableAutoGenTag = true
 	for _, below := range c.Commands() {

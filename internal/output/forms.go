@@ -13,15 +13,15 @@ import (
 	"github.com/berth-cri/berth/internal/commandline"
 )
 
-// Forms are those of a result: the first is what people get who ask for none.
+// Forms are the output formats of a result; the first is the default.
 var Forms = []string{"table", "wide", "json", "yaml"}
 
-// Flag adds -o, whose value, one of forms, is in form when the command runs.
+// Flag adds -o with the values in forms, and stores its value in form before the command runs.
 func Flag(c *cobra.Command, form *string, forms ...string) {
 	last := len(forms) - 1
 	c.Flags().StringVarP(form, "output", "o", forms[0], strings.Join(forms[:last], ", ")+" or "+forms[last])
 	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic("berth: " + err.Error()) // the flag is there, and has none yet
+		panic("berth: " + err.Error()) // the flag exists, without a completion
 	}
 	before := c.PreRunE
 	c.PreRunE = func(c *cobra.Command, args []string) error {
@@ -35,7 +35,7 @@ func Flag(c *cobra.Command, form *string, forms ...string) {
 	}
 }
 
-// Encode writes a value as JSON or YAML, or has table write it.
+// Encode writes a value as JSON or YAML, or calls table.
 func Encode(w io.Writer, form string, v any, table func(io.Writer) error) error {
 	switch form {
 	case "json":
@@ -54,12 +54,12 @@ func Encode(w io.Writer, form string, v any, table func(io.Writer) error) error 
 	return table(w)
 }
 
-// Line writes one line, as Encode has a result written.
+// Line returns the function for Encode that writes one line.
 func Line(format string, args ...any) func(io.Writer) error {
 	return Lines([]string{fmt.Sprintf(format, args...)})
 }
 
-// Lines writes lines, as Encode has a result written.
+// Lines returns the function for Encode that writes lines.
 func Lines(lines []string) func(io.Writer) error {
 	return func(w io.Writer) error {
 		for _, line := range lines {
@@ -71,8 +71,8 @@ func Lines(lines []string) func(io.Writer) error {
 	}
 }
 
-// Fields writes names with their texts, those without a text left out, as Encode has a
-// result written.
+// Fields returns the function for Encode that writes names with their texts; empty texts are left
+// out.
 func Fields(fields [][2]string) func(io.Writer) error {
 	width := 0
 	for _, f := range fields {
@@ -87,7 +87,7 @@ func Fields(fields [][2]string) func(io.Writer) error {
 	return Lines(lines)
 }
 
-// Count is "1 pod" or "2 pods".
+// Count returns "1 pod" or "2 pods".
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -95,5 +95,5 @@ func Count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// Pods is a count of pods.
+// Pods returns a count of pods.
 func Pods[N int | int32](n N) string { return Count(int(n), "pod", "pods") }

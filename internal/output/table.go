@@ -1,5 +1,5 @@
-// Package output is how the commands of all binaries print what they found: as a
-// table that fits the terminal, as JSON or as YAML.
+// Package output prints the results of the commands of all binaries: as a table that fits the
+// terminal, as JSON or as YAML.
 package output
 
 import (
@@ -15,23 +15,23 @@ import (
 
 const (
 	gap = 2
-	// narrowest is what a column keeps in the narrowest terminal.
+	// narrowest is the smallest width to which a column is cut.
 	narrowest = 8
 )
 
-// Table has a header and rows of as many cells.
+// Table has a header, and rows with the same number of cells.
 type Table struct {
 	Header []string
 	Rows   [][]string
-	// Whole keeps cells from being cut.
+	// Whole disables cutting of cells.
 	Whole bool
 }
 
 // Add adds a row.
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// Write fits the table to w if that is a terminal, and cuts nothing otherwise:
-// scripts and files have no width.
+// Write fits the table to w if that is a terminal. Otherwise it cuts nothing: scripts and files
+// have no width.
 func (t *Table) Write(w io.Writer) error {
 	width := 0
 	if !t.Whole {
@@ -41,8 +41,8 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Text is the table in at most width columns; 0 is any number. One with more cells
-// in a row than fit there is several, each with the first column. Pure.
+// Text returns the table in at most width columns; 0 means no limit. A table with too many cells in
+// a row is split into several, each with the first column. Pure.
 func (t *Table) Text(width int) string {
 	var parts []string
 	for _, part := range t.printable().parts(width) {
@@ -51,8 +51,8 @@ func (t *Table) Text(width int) string {
 	return strings.Join(parts, "\n")
 }
 
-// printable is the table with cells whose every character has a width. White space
-// in them is one space.
+// printable returns the table with only printable characters. White space is reduced to single
+// spaces.
 func (t *Table) printable() *Table {
 	shown := &Table{Header: t.Header, Whole: t.Whole}
 	for _, row := range t.Rows {
@@ -65,7 +65,7 @@ func (t *Table) printable() *Table {
 	return shown
 }
 
-// parts are tables whose columns can be made narrow enough, if any can. Pure.
+// parts splits a table so that each part's columns can be cut to fit, if possible. Pure.
 func (t *Table) parts(width int) []*Table {
 	least := t.widths()
 	sum := -gap
@@ -92,7 +92,7 @@ func (t *Table) parts(width int) []*Table {
 	return all
 }
 
-// columns are the first cell of a row and some of the others.
+// columns returns the first cell of a row and a range of the others.
 func columns(row []string, from, to int) []string {
 	return append([]string{row[0]}, row[from:to]...)
 }
@@ -125,8 +125,7 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit takes from the widest column, again and again, until all fit or none is
-// left that can give.
+// fit narrows the widest column repeatedly, until all fit or none can be narrowed.
 func fit(widths []int, width int) {
 	if width <= 0 {
 		return
@@ -149,7 +148,7 @@ func fit(widths []int, width int) {
 	}
 }
 
-// Cut shortens a cell, and shows that it did. A cell is one line.
+// Cut shortens a cell, with an ellipsis. A cell is one line.
 func Cut(cell string, width int) string {
 	cell = strings.Join(strings.Fields(cell), " ")
 	if utf8.RuneCountInString(cell) <= width {
@@ -158,7 +157,7 @@ func Cut(cell string, width int) string {
 	return string([]rune(cell)[:max(width-1, 0)]) + "…"
 }
 
-// Width is 0 for what is no terminal.
+// Width returns the terminal's width; 0 for other writers.
 func Width(w io.Writer) int {
 	f, ok := Raw(w).(*os.File)
 	if !ok {

@@ -8,19 +8,18 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Terminal writes what commands print, with everything escaped that would be an
-// order to a terminal: some of it was written by registries, runtimes and other
-// daemons. What knows what it does writes to Raw.
+// Terminal writes the output of commands and escapes control sequences: registries, runtimes and
+// other daemons have written parts of it. Code that controls the terminal writes to Raw.
 type Terminal struct {
 	raw io.Writer
-	// rest is the beginning of a character whose end was not written yet.
+	// rest is an incomplete character at the end of the last write.
 	rest []byte
 }
 
-// NewTerminal returns a Terminal before w.
+// NewTerminal returns a Terminal that writes to w.
 func NewTerminal(w io.Writer) *Terminal { return &Terminal{raw: w} }
 
-// Raw is what a writer writes to, if it is a Terminal, and else that itself.
+// Raw returns the underlying writer of a Terminal, and other writers unchanged.
 func Raw(w io.Writer) io.Writer {
 	if t, ok := w.(*Terminal); ok {
 		return t.raw
@@ -28,7 +27,7 @@ func Raw(w io.Writer) io.Writer {
 	return w
 }
 
-// Write implements io.Writer. It keeps a character that is not whole for the next.
+// Write implements io.Writer. It keeps an incomplete character for the next call.
 func (t *Terminal) Write(text []byte) (int, error) {
 	all := slices.Concat(t.rest, text)
 	whole := len(all)

@@ -7,8 +7,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Kind is what a line is, which is how it looks. Without colors nothing is lost: all
-// that there is to know is in the text.
+// Kind is the kind of a line, which selects its color. The text alone is complete without colors.
 type Kind int
 
 // Kinds of lines.
@@ -21,16 +20,16 @@ const (
 	Dim
 )
 
-// Line is one line.
+// Line is one line of a Page.
 type Line struct {
 	Text string
 	Kind Kind
 }
 
-// Page is what there is to see. Top stays where it is when Body is scrolled.
+// Page is the content of a screen. Top stays in place when Body is scrolled.
 type Page struct{ Top, Body []Line }
 
-// Rows are the lines of a table in a width, 0 for any, each row of its kind.
+// Rows returns the lines of a table in a width, 0 for any, each row with its kind.
 func Rows(t *output.Table, width int, kinds []Kind) []Line {
 	var lines []Line
 	row := -1 // the header comes first, in each part of a table that is wider than the screen
@@ -53,8 +52,8 @@ func Rows(t *output.Table, width int, kinds []Kind) []Line {
 // keys is the last line of a screen.
 const keys = "q quits, arrows scroll"
 
-// fit is what of a page is seen on a screen of that size: the top, then the body from
-// the line scroll on, then the keys. It returns the scroll that was possible, too.
+// fit returns the visible lines of a page: the top, the body from line scroll on, and the keys. It
+// also returns scroll within its bounds.
 func fit(p Page, width, height, scroll int) ([]Line, int) {
 	room := height - len(p.Top) - 1
 	last := max(0, len(p.Body)-max(room, 0))
@@ -86,7 +85,7 @@ func cut(text string, width int) string {
 	return text
 }
 
-// plain is a page for what has neither size nor colors.
+// plain returns a page as text without size and colors.
 func (p Page) plain() string {
 	var b strings.Builder
 	for _, lines := range [][]Line{p.Top, p.Body} {

@@ -1,6 +1,5 @@
-// Package screen shows in a terminal what changes while people look at it: a page that
-// is drawn again with each sample, until they end it. What is no terminal gets the pages
-// as text.
+// Package screen shows live data in a terminal: a page that is redrawn with each sample, until the
+// user quits. Other outputs get the pages as text.
 package screen
 
 import (
@@ -19,31 +18,31 @@ import (
 	"github.com/berth-cri/berth/internal/output"
 )
 
-// Source is what is shown, and how.
+// Source configures the samples of a screen.
 type Source struct {
-	// Name is what is away when there is no sample: "berth".
+	// Name is the name of the sampled program, such as "berth".
 	Name string
 	// Every is the time between samples, and Timeout bounds one.
 	Every, Timeout time.Duration
 	Sample         func(context.Context) (View, error)
-	// Final is whether another try changes nothing about an error.
+	// Final reports whether an error is permanent, so that a retry is useless.
 	Final func(error) bool
 }
 
-// View is the page of a sample at a time, on a screen of so many columns; 0 is any number.
+// View returns the page of a sample at a time, for a screen of width columns; 0 means no limit.
 // Pure.
 type View func(now time.Time, width int) Page
 
-// seen is what is known so far.
+// seen is the result of the samples so far.
 type seen struct {
-	// view is that of the last sample, nil before the first.
+	// view is the last successful sample's; nil before the first.
 	view View
-	// away is when the first of the samples failed that failed since the last one.
+	// away is the time of the first failure since the last success.
 	away time.Time
 	err  error
 }
 
-// with is what is known after one more try. Pure.
+// with returns the result after one more sample. Pure.
 func (s seen) with(view View, err error, now time.Time) seen {
 	if err == nil {
 		return seen{view: view}
@@ -55,8 +54,7 @@ func (s seen) with(view View, err error, now time.Time) seen {
 	return s
 }
 
-// page is the view of what is known. What was there before the source went away stays
-// to be seen.
+// page returns the current page. While the source fails, the last data stays on screen.
 func (s Source) page(known seen, now time.Time, width int) Page {
 	p := Page{Top: []Line{{s.Name, Title}}}
 	if known.view != nil {
@@ -70,14 +68,14 @@ func (s Source) page(known seen, now time.Time, width int) Page {
 	return p
 }
 
-// try makes a sample.
+// try takes a sample.
 func (s Source) try(ctx context.Context) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	return s.Sample(ctx)
 }
 
-// Terminal says whether pages can be drawn there.
+// Terminal reports whether pages can be drawn on in and out.
 func Terminal(in io.Reader, out io.Writer) bool {
 	for _, end := range []any{in, output.Raw(out)} {
 		f, ok := end.(*os.File)
@@ -91,15 +89,15 @@ func Terminal(in io.Reader, out io.Writer) bool {
 	return os.Getenv("TERM") != "dumb"
 }
 
-// Show draws pages on a terminal until somebody quits or ctx ends, which is how it is
-// meant to end. The terminal is as before then, whatever happened.
+// Show draws pages on a terminal until the user quits or ctx ends, which is not an error. It always
+// restores the terminal.
 func (s Source) Show(ctx context.Context, in io.Reader, out io.Writer) error {
-	// Who takes the terminal away gets it back as it was, too.
+	// SIGHUP, too, must restore the terminal.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
-	// Of the other signals only those of ctx count: those of a terminal are keys.
+	// Other signals are handled by ctx only: those of the terminal arrive as keys.
 	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(output.Raw(out)), tea.WithoutSignalHandler()}
-	if os.Getenv("NO_COLOR") != "" { // whatever it is; bubbletea asks for a truth value
+	if os.Getenv("NO_COLOR") != "" { // any value counts; bubbletea expects a boolean
 		options = append(options, tea.WithEnvironment(append(os.Environ(), "NO_COLOR=1")))
 	}
 	last, err := tea.NewProgram(&model{ctx: ctx, source: s}, options...).Run()
@@ -115,7 +113,7 @@ func (s Source) Show(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// Print writes pages as text, an empty line between them, until ctx ends.
+// Print writes pages as text, separated by empty lines, until ctx ends.
 func (s Source) Print(ctx context.Context, out io.Writer) error {
 	var known seen
 	for separator := ""; ; separator = "\n" {
@@ -138,13 +136,13 @@ func (s Source) Print(ctx context.Context, out io.Writer) error {
 	}
 }
 
-// model is a screen as bubbletea has it: messages change it, and a view is drawn of it.
+// model is bubbletea's model: messages change it, and View draws it.
 type model struct {
-	//nolint:containedctx // bubbletea calls what needs it
+	//nolint:containedctx // bubbletea's callbacks have no context
 	ctx    context.Context
 	source Source
 	known  seen
-	// now is when something was known last.
+	// now is the time of the last sample.
 	now                   time.Time
 	width, height, scroll int
 }
@@ -155,7 +153,7 @@ type sampled struct {
 	at   time.Time
 }
 
-// due: it is time for a sample.
+// due triggers a sample.
 type due struct{}
 
 func (m *model) Init() tea.Cmd { return m.sample }
@@ -184,7 +182,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// ended is whether the last sample failed for good.
+// ended reports whether the last sample failed permanently.
 func (m *model) ended() bool { return m.known.err != nil && m.source.Final(m.known.err) }
 
 func (m *model) key(name string) tea.Cmd {
@@ -204,7 +202,7 @@ func (m *model) key(name string) tea.Cmd {
 	case "home", "g":
 		m.scroll = 0
 	case "end", "G":
-		m.scroll = 1 << 20 // more than there are; what is drawn sets it right
+		m.scroll = 1 << 20 // beyond the end; View limits it
 	}
 	return nil
 }
@@ -223,8 +221,7 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// styles are attributes (SGR) in the terminal's own colors. bubbletea leaves out those
-// that the terminal does not have.
+// styles are attributes (SGR) in the terminal's own colors. bubbletea omits unsupported ones.
 var styles = map[Kind]string{Title: "1", Head: "1;36", Warn: "33", Bad: "31", Dim: "2"}
 
 func styled(l Line) string {

@@ -38,16 +38,16 @@ func Value[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// File is the text of a file.
+// File returns the text of a file.
 func File(t testing.TB, path string) string {
 	t.Helper()
 	return string(Value(os.ReadFile(path))(t))
 }
 
-// Err is the error of a step whose result is not needed.
+// Err returns the error of a step and drops its result.
 func Err[T any](_ T, err error) error { return err }
 
-// Check fails the test if a step failed, and lets it go on.
+// Check fails the test if a step failed, and continues it.
 func Check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -63,7 +63,7 @@ func Checkf(t testing.TB, err error, format string, args ...any) {
 	}
 }
 
-// Fails fails the test if a step did not fail, with a message about what happened instead.
+// Fails fails the test if a step did not fail; the message describes the outcome instead.
 func Fails(t testing.TB, err error, format string, args ...any) {
 	t.Helper()
 	if err == nil {
@@ -71,8 +71,8 @@ func Fails(t testing.TB, err error, format string, args ...any) {
 	}
 }
 
-// Is fails the test if an error is not of a class, which is a function such as
-// errdefs.IsNotFound. The format names the step.
+// Is fails the test unless an error is of a class: a function such as errdefs.IsNotFound. The
+// format names the step.
 func Is(t testing.TB, err error, class func(error) bool, format string, args ...any) {
 	t.Helper()
 	if !class(err) {
@@ -80,7 +80,7 @@ func Is(t testing.TB, err error, class func(error) bool, format string, args ...
 	}
 }
 
-// ErrorIs fails the test if an error is not what it should be by errors.Is.
+// ErrorIs fails the test unless errors.Is reports want for the error.
 func ErrorIs(t testing.TB, err, want error, format string, args ...any) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -88,15 +88,14 @@ func ErrorIs(t testing.TB, err, want error, format string, args ...any) {
 	}
 }
 
-// Refused fails the test unless a step failed with an error that is of a class and has
-// all the texts.
+// Refused fails the test unless a step failed with an error of a class that contains all the texts.
 func Refused(t testing.TB, err error, class func(error) bool, texts ...string) {
 	t.Helper()
 	Is(t, err, class, "what was refused")
 	Says(t, err, texts...)
 }
 
-// Says fails the test unless a step failed with an error that has all the texts.
+// Says fails the test unless a step failed with an error that contains all the texts.
 func Says(t testing.TB, err error, texts ...string) {
 	t.Helper()
 	if err == nil {
@@ -126,7 +125,7 @@ func EqualLists[T comparable](t testing.TB, what string, got, want []T) {
 	}
 }
 
-// verb has text, and lists of it, shown in quotes.
+// verb returns %q for text and lists of text, else %v.
 func verb(v any) string {
 	of := reflect.TypeOf(v)
 	if of == nil { // an interface without a value
@@ -141,7 +140,7 @@ func verb(v any) string {
 	return "%v"
 }
 
-// Eventually waits up to a minute until something is so.
+// Eventually waits up to a minute until is returns true.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	Retry(t, func() error {

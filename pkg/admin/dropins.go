@@ -27,9 +27,9 @@ func (d dropIns) file(name string) string { return filepath.Join(d.dir, base(nam
 
 func base(name string) string { return "50-" + name + ".toml" }
 
-// wrote reports whether this package wrote the file of the handler, which comes from origin
+// owns reports whether this package wrote the file of the handler, which comes from origin
 // (file:line).
-func (d dropIns) wrote(name, origin string) bool {
+func (d dropIns) owns(name, origin string) bool {
 	file := d.file(name)
 	if !strings.HasPrefix(origin, file+":") {
 		return false
@@ -67,8 +67,9 @@ func (d dropIns) settings(name string) ([]dropin.Setting, error) {
 	return settings, nil
 }
 
-// free returns an error if the new file, or one of the same name that it would replace, exists.
-func (d dropIns) free(name string) error {
+// checkFree returns an error if the new file, or one of the same name that it would replace,
+// exists.
+func (d dropIns) checkFree(name string) error {
 	for _, dir := range []string{d.dir, d.vendor} {
 		if dir == "" {
 			continue
@@ -92,9 +93,9 @@ func (d dropIns) text(name string, uid uint32, settings []dropin.Setting) ([]byt
 	return dropin.Write(header, name, settings)
 }
 
-// place creates or replaces a file atomically; nil text removes it durably. The loader ignores
+// write creates or replaces a file atomically; nil text removes it durably. The loader ignores
 // names that begin with a dot.
-func (d dropIns) place(name string, text []byte) error {
+func (d dropIns) write(name string, text []byte) error {
 	if text == nil {
 		return errors.Join(atomicfile.Remove(d.file(name)), atomicfile.SyncDir(d.dir))
 	}

@@ -55,7 +55,7 @@ func (s *service) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer)
 	tick := time.NewTicker(drainLook)
 	defer tick.Stop()
 	for last := -1; ; {
-		left, err := s.left(name)
+		left, err := s.remainingPods(name)
 		if err != nil {
 			return err
 		}
@@ -76,8 +76,8 @@ func (s *service) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer)
 	}
 }
 
-// left counts the pods of a handler. A removed handler disappears with its last pod.
-func (s *service) left(name string) (int, error) {
+// remainingPods counts the pods of a handler. A removed handler disappears with its last pod.
+func (s *service) remainingPods(name string) (int, error) {
 	h, err := s.o.Lifecycle.Handler(name)
 	if errdefs.IsNotFound(err) {
 		return 0, nil

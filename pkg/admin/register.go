@@ -32,7 +32,7 @@ func (s *service) RegisterHandler(ctx context.Context, req *adminv1.RegisterHand
 	if err := s.register(ctx, name, settingsOf(req.GetSettings())); err != nil {
 		return nil, err
 	}
-	h, err := s.probed(ctx, name)
+	h, err := s.waitProbed(ctx, name)
 	return &adminv1.RegisterHandlerResponse{Handler: h, File: s.dropIns.file(name)}, err
 }
 
@@ -43,7 +43,7 @@ func (s *service) register(ctx context.Context, name string, settings []dropin.S
 		return fmt.Errorf("handler %q already exists, at %s; change it by \"berth handler edit %s\": %w",
 			name, known.Definition.Origin, name, errdefs.ErrAlreadyExists)
 	}
-	if err := s.dropIns.free(name); err != nil {
+	if err := s.dropIns.checkFree(name); err != nil {
 		return err
 	}
 	who, _ := callerOf(ctx)
@@ -54,9 +54,9 @@ func (s *service) register(ctx context.Context, name string, settings []dropin.S
 	return s.put(ctx, name, text, nil)
 }
 
-// probed waits until a new handler's probe has finished: on a busy node it takes longer than a
+// waitProbed waits until a new handler's probe has finished: on a busy node it takes longer than a
 // reload waits. mu is not held meanwhile: a hanging runtime delays no other registration.
-func (s *service) probed(ctx context.Context, name string) (*adminv1.Handler, error) {
+func (s *service) waitProbed(ctx context.Context, name string) (*adminv1.Handler, error) {
 	if h, err := s.o.Lifecycle.Handler(name); err == nil && h.State.Reason == rollout.NotProbedYet {
 		_, _ = s.o.Lifecycle.Probe(ctx, name, probe.Ask) // the result is in the handler's state
 	}
@@ -73,7 +73,7 @@ func (s *service) UpdateHandler(ctx context.Context, req *adminv1.UpdateHandlerR
 	if err := s.update(ctx, name, req); err != nil {
 		return nil, err
 	}
-	h, err := s.probed(ctx, name)
+	h, err := s.waitProbed(ctx, name)
 	return &adminv1.UpdateHandlerResponse{Handler: h, File: s.dropIns.file(name)}, err
 }
 
@@ -154,14 +154,14 @@ func (s *service) put(ctx context.Context, name string, text, before []byte) err
 	if err := s.o.Files.Check(ctx, s.dropIns.file(name), text); err != nil {
 		return refused(err)
 	}
-	if err := s.dropIns.place(name, text); err != nil {
-		return errors.Join(err, s.dropIns.place(name, before))
+	if err := s.dropIns.write(name, text); err != nil {
+		return errors.Join(err, s.dropIns.write(name, before))
 	}
 	_, err := s.o.Lifecycle.Reload(ctx, lifecycle.TriggerAdmin)
 	if err == nil {
 		return nil
 	}
-	if undo := s.dropIns.place(name, before); undo != nil {
+	if undo := s.dropIns.write(name, before); undo != nil {
 		log.G(ctx).WithError(undo).WithField("file", s.dropIns.file(name)).Error("Failed to roll back rejected drop-in")
 		return errors.Join(err, fmt.Errorf("and the rollback failed, do it by hand: %w", undo))
 	}

@@ -18,15 +18,15 @@ func (r *remotes) follow(handlers *lifecycle.Manager) {
 	close(r.following)
 }
 
-// one applies the changes of a backend until it leaves the pool.
-func (r *remotes) one(b *remote.Backend, wake <-chan struct{}) {
+// followBackend applies the changes of a backend until it leaves the pool.
+func (r *remotes) followBackend(b *remote.Backend, wake <-chan struct{}) {
 	select {
 	case <-r.life.Done():
 		return
 	case <-r.following:
 	}
 	var probed *remote.Health
-	for r.stays(b) {
+	for r.inPool(b) {
 		select {
 		case <-r.life.Done():
 			return
@@ -36,8 +36,8 @@ func (r *remotes) one(b *remote.Backend, wake <-chan struct{}) {
 	}
 }
 
-// stays reports whether b is in the pool, and removes its wake channel if not.
-func (r *remotes) stays(b *remote.Backend) bool {
+// inPool reports whether b is in the pool, and removes its wake channel if not.
+func (r *remotes) inPool(b *remote.Backend) bool {
 	if r.pool.Has(b) {
 		return true
 	}

@@ -66,8 +66,8 @@ func (d *Daemon) Reload(t lifecycle.Trigger) {
 	}
 }
 
-// passOn passes reload requests to the manager until the daemon ends.
-func (d *Daemon) passOn(m *lifecycle.Manager) {
+// forwardReloads passes reload requests to the manager until the daemon ends.
+func (d *Daemon) forwardReloads(m *lifecycle.Manager) {
 	for {
 		select {
 		case t := <-d.requested:
@@ -130,21 +130,21 @@ func (l livePods) Live() map[string]int {
 	return live
 }
 
-// told implements router.Told: the node's own part of CRI answers.
-type told struct {
+// nodeReport implements router.Told: the node's own part of CRI answers.
+type nodeReport struct {
 	*lifecycle.Manager
 	engine  Engine
 	remotes *remotes
 }
 
-func (t told) Stranded() []string { return t.remotes.pool.Stranded() }
+func (t nodeReport) Stranded() []string { return t.remotes.pool.Stranded() }
 
 // Version implements router.Told. The engine exists whatever handlers are configured.
-func (t told) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (t nodeReport) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return t.engine.Version(ctx, req)
 }
 
-func (t told) AdvertiseNotReady() bool {
+func (t nodeReport) AdvertiseNotReady() bool {
 	return t.Current().Config.Handlers.AdvertiseNotReady
 }
 
@@ -170,7 +170,7 @@ type handlerInfo struct {
 	Capabilities capability.Table `json:"capabilities,omitzero"`
 }
 
-func (t told) Info() map[string]string {
+func (t nodeReport) Info() map[string]string {
 	current := t.Current()
 	info := handlersInfo{Generation: current.Generation, Digest: current.Digest, Default: current.Default}
 	for _, h := range t.Handlers() {

@@ -37,7 +37,7 @@ func (scraped) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (s scraped) Collect(to chan<- prometheus.Metric) { s(to) }
 
-func truth(yes bool) float64 {
+func oneIf(yes bool) float64 {
 	if yes {
 		return 1
 	}
@@ -72,7 +72,7 @@ func (n *node) handlerMetrics(to chan<- prometheus.Metric) {
 	for _, r := range n.registry.Current().Routes() {
 		name := r.Definition.Name
 		live[name] += 0
-		handlerReady.put(to, truth(r.State.AcceptsPods()), name)
+		handlerReady.put(to, oneIf(r.State.AcceptsPods()), name)
 		runs := checked[name]
 		selfChecks.put(to, float64(runs.Good), name, "ok")
 		selfChecks.put(to, float64(runs.Bad), name, "failed")
@@ -123,7 +123,7 @@ func (n *node) backendMetrics(to chan<- prometheus.Metric) {
 	for _, b := range n.remotes.pool.All() {
 		now := b.Health().Phase
 		for _, phase := range []remote.Phase{remote.Ready, remote.Connected, remote.Lagging, remote.Down} {
-			backendHealth.put(to, truth(phase == now), b.ID(), string(phase))
+			backendHealth.put(to, oneIf(phase == now), b.ID(), string(phase))
 		}
 		if age, known := b.Age(); known {
 			backendListAge.put(to, age.Seconds(), b.ID())
@@ -173,7 +173,7 @@ func putOverhead(to chan<- prometheus.Metric, r overhead.Report) {
 	if r.Declared.CPU > 0 {
 		overheadDeclaredCPU.put(to, float64(r.Declared.CPU)/1e3, r.Handler)
 	}
-	overheadExceeded.put(to, truth(r.Above() != ""), r.Handler)
+	overheadExceeded.put(to, oneIf(r.Above() != ""), r.Handler)
 }
 
 func quantiles(d overhead.Distribution) map[string]uint64 {

@@ -23,9 +23,9 @@ import (
 // listPatience is how long lists wait for a CRI daemon before they use its last known entries.
 const listPatience = 2 * time.Second
 
-// sweepInterval is the time between checks for unused CRI daemons. The plan may stay the same when
+// unusedInterval is the time between checks for unused CRI daemons. The plan may stay the same when
 // the last pod of a daemon is removed after its handler was routed elsewhere.
-const sweepInterval = time.Second
+const unusedInterval = time.Second
 
 // remotes keeps the router and the handlers' states up to date with the CRI daemons of handlers.
 type remotes struct {
@@ -78,7 +78,7 @@ func (d *Daemon) newRemotes(ctx context.Context, n *node) (*remotes, error) {
 		return nil, err
 	}
 	r.pool = pool
-	r.working.Go(r.sweep)
+	r.working.Go(r.watchUnused)
 	d.teardown.add("CRI daemons behind sockets", func(context.Context) error {
 		end()
 		return pool.Close()
@@ -107,7 +107,7 @@ func (r *remotes) changed(b *remote.Backend) {
 	if wake == nil {
 		wake = make(chan struct{}, 1)
 		r.wakes[b] = wake
-		r.working.Go(func() { r.one(b, wake) })
+		r.working.Go(func() { r.followBackend(b, wake) })
 	}
 	select {
 	case wake <- struct{}{}:
@@ -131,24 +131,24 @@ func (r *remotes) compare(ctx context.Context, b *remote.Backend) {
 	}
 }
 
-// sweep removes unused backends, at every sweepInterval.
-func (r *remotes) sweep() {
+// watchUnused removes unused backends, at every unusedInterval.
+func (r *remotes) watchUnused() {
 	select {
 	case <-r.recovered:
 	case <-r.life.Done():
 		return
 	}
-	_ = wait.PollUntilContextCancel(r.life, sweepInterval, false, func(context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(r.life, unusedInterval, false, func(context.Context) (bool, error) {
 		r.members.Lock()
 		defer r.members.Unlock()
-		r.leave()
+		r.removeUnused()
 		return false, nil
 	})
 }
 
-// leave removes unused backends from the router; members is held. A handler that later leads to the
-// same socket must find no state of them.
-func (r *remotes) leave() {
+// removeUnused removes unused backends from the router; members is held. A handler that later leads
+// to the same socket must find no state of them.
+func (r *remotes) removeUnused() {
 	for _, b := range r.pool.Leave() {
 		r.pods.Abandon(b)
 		if err := r.pool.Left(b); err != nil {
@@ -170,7 +170,7 @@ func (r *remotes) adopt(ctx context.Context) {
 	patience := time.After(listPatience)
 	for _, b := range r.pool.All() {
 		wait := patience
-		if _, told := b.Age(); !told {
+		if _, listed := b.Age(); !listed {
 			wait = nil
 		}
 		select {
@@ -213,14 +213,14 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	if !r.adopted(b) {
 		r.pods.Adopt(b)
 		r.changed(b)
-		r.inform(b)
+		r.sendPodCIDR(b)
 	}
 	return b, nil
 }
 
-// inform sends a late backend the pod CIDR that the others have received. It runs in the
+// sendPodCIDR sends a late backend the pod CIDR that the others have received. It runs in the
 // background: an unresponsive backend gets it once it answers.
-func (r *remotes) inform(b *remote.Backend) {
+func (r *remotes) sendPodCIDR(b *remote.Backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -236,7 +236,7 @@ func (r *remotes) inform(b *remote.Backend) {
 // use passes the current handlers to the pool, and removes unused backends; members is held.
 func (r *remotes) use(p *lifecycle.Plan) {
 	r.pool.Use(definitionsOf(p))
-	r.leave()
+	r.removeUnused()
 }
 
 func definitionsOf(p *lifecycle.Plan) []*handler.Definition {

@@ -49,7 +49,7 @@ func (d *Daemon) assemble(ctx context.Context) (*node, error) {
 		return nil, err
 	}
 	n.remotes.follow(n.handlers)
-	n.face = router.New(n.pods, told{n.handlers, n.engine, n.remotes}, n.handlers)
+	n.face = router.New(n.pods, nodeReport{n.handlers, n.engine, n.remotes}, n.handlers)
 	n.meter = overhead.New(ctx, overhead.Options{Pods: n.engine.Overhead, Ready: n.face.Ready})
 	n.labels = newNodeLabels(d.options.Config.NodeLabels, n.handlers)
 	return n, nil
@@ -79,7 +79,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 		return err
 	}
 	d.handlers, n.starts = n.handlers, starts
-	go d.passOn(n.handlers)
+	go d.forwardReloads(n.handlers)
 	if images := n.engine.Images(); images != nil {
 		go d.followSnapshotters(n.handlers, images)
 	}

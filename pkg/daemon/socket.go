@@ -127,7 +127,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// removeStale removes a socket if no process listens on it.
+// removeStale removes a socket once it is proven that no process listens on it.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -158,7 +158,8 @@ func removeStale(ctx context.Context, path string) error {
 	}
 }
 
-// listener returns the id of the process that listens at the other end; 0 if the kernel has none.
+// listener returns the id of the process that called listen(2) at the other end; 0 if the kernel
+// does not report it.
 func listener(conn net.Conn) int {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -94,7 +94,7 @@ func carry(to, from int) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := unix.Read(from, b)
-		if again(err, from, unix.POLLIN) {
+		if shouldRetry(err, from, unix.POLLIN) {
 			continue
 		}
 		if err != nil || n == 0 || !writeAll(to, b[:n]) {
@@ -106,7 +106,7 @@ func carry(to, from int) {
 func writeAll(to int, b []byte) bool {
 	for len(b) > 0 {
 		n, err := unix.Write(to, b)
-		if err != nil && !again(err, to, unix.POLLOUT) {
+		if err != nil && !shouldRetry(err, to, unix.POLLOUT) {
 			return false
 		}
 		b = b[max(0, n):]
@@ -114,9 +114,9 @@ func writeAll(to int, b []byte) bool {
 	return true
 }
 
-// again reports whether to repeat a call, after waiting for readiness: gVisor's descriptors from
-// its host never block.
-func again(err error, fd int, events int16) bool {
+// shouldRetry reports whether to repeat a call, after waiting for readiness: gVisor's descriptors
+// from its host never block.
+func shouldRetry(err error, fd int, events int16) bool {
 	if errors.Is(err, unix.EAGAIN) {
 		await(fd, events)
 		return true

@@ -114,7 +114,8 @@ func checkFlags(c *cobra.Command) error {
 	return err
 }
 
-// usageError describes a wrong number of arguments by the command's usage. Other errors are unchanged.
+// usageError describes a wrong number of arguments by the command's usage. Other errors are
+// unchanged.
 func usageError(c *cobra.Command, args []string, err error) error {
 	_, wanted, _ := strings.Cut(c.Use, " ")
 	switch most := len(strings.Fields(wanted)); {

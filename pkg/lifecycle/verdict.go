@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// transientFor is how long a ready handler stays ready while its probes fail with transient errors.
+	// transientFor is how long a ready handler stays ready while its probes fail with transient
+	// errors.
 	transientFor = 15 * time.Second
 	// longestRetry is the longest time between two probes after a failure.
 	longestRetry = 8 * time.Second

@@ -41,8 +41,8 @@ func constant(rpc string) bool {
 		strings.HasSuffix(rpc, "Status") || rpc == "Version"
 }
 
-// expectedError reports whether an error is normal: objects disappear between a list and a status, newer
-// calls are tried once, probes time out, watchers disconnect.
+// expectedError reports whether an error is normal: objects disappear between a list and a status,
+// newer calls are tried once, probes time out, watchers disconnect.
 func expectedError(rpc string, code codes.Code) bool {
 	switch code {
 	case codes.NotFound:

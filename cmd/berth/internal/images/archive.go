@@ -39,7 +39,7 @@ registry sent them. The file is there when it is whole.`,
 			if to == "-" {
 				return receive(stream, output.Raw(c.OutOrStdout()))
 			}
-			return whole(to, func(w io.Writer) error { return receive(stream, w) })
+			return writeComplete(to, func(w io.Writer) error { return receive(stream, w) })
 		}),
 		ValidArgsFunction: r.Complete(imageNames),
 	}
@@ -67,8 +67,8 @@ func receive(stream adminv1.Admin_ExportImagesClient, to io.Writer) error {
 	}
 }
 
-// whole writes a file that appears only once it is complete.
-func whole(path string, write func(io.Writer) error) error {
+// writeComplete writes a file that appears only once it is complete.
+func writeComplete(path string, write func(io.Writer) error) error {
 	fresh := fmt.Sprintf("%s.%d", atomicfile.Fresh(path), os.Getpid()) // another export may write the same file
 	return atomicfile.WriteBy(fresh, path, 0o600, atomicfile.Durable, func(f io.Writer) error {
 		w := bufio.NewWriterSize(f, archivePart)

@@ -38,9 +38,9 @@ func TestUnusedImages(t *testing.T) {
 func TestWholeFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
-	test.Must(t, whole(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }))
+	test.Must(t, writeComplete(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }))
 	failed := errors.New("cut off")
-	err := whole(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed })
+	err := writeComplete(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed })
 	test.Equal(t, "the error of a write that fails, as it is for who reads its class", err, failed)
 	text, err := os.ReadFile(path)
 	left, listed := os.ReadDir(dir)

@@ -365,7 +365,7 @@ func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.parts.Pods.Index.AllSandboxes() {
 		o := handler.Owned{Sandbox: s.ID(), Handler: s.Spec().Definition.Name, UID: s.Config().GetMetadata().GetUid(), Definition: s.Spec().Definition, Generation: s.Spec().Pinned.Generation}
-		o.Binaries = e.parts.Binaries.Runtimes.Told(s.Spec())
+		o.Binaries = e.parts.Binaries.Runtimes.Describe(s.Spec())
 		for _, c := range e.parts.Pods.Index.ContainersOf(s.ID()) {
 			o.Containers = append(o.Containers, c.ID())
 		}

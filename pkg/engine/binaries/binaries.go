@@ -1,5 +1,5 @@
-// Package binaries knows the programs that pods run on: copies of runtime binaries by
-// their content, which pod runs on which, and which nobody needs any more.
+// Package binaries manages the programs that pods run on: copies of runtime binaries by content,
+// which pod runs on which copy, and the removal of unused copies.
 package binaries
 
 import (
@@ -26,22 +26,22 @@ type Binaries struct {
 	config Config
 }
 
-// Config is what the programs of pods depend on.
+// Config is the configuration of Binaries.
 type Config struct {
-	// Root is kept over reboots.
+	// Root is a directory that survives reboots.
 	Root string
 	// Supervisor and Pause are the installed berth-shim and berth-pause.
 	Supervisor, Pause string
-	// Reported returns the handlers that the daemon reports, Configured all that new pods may
-	// come to run under.
+	// Reported returns the handlers that the daemon reports, Configured every handler that new pods
+	// may run under, now or later.
 	Reported, Configured func() []*handler.Definition
 	Prober               *probe.Prober
-	// Unreadable says that there are pods whose records cannot be read.
+	// Unreadable is set if the records of some pods cannot be read.
 	Unreadable bool
 	Log        *log.Entry
 }
 
-// Open copies berth's own programs, and takes up the copies that pods run on.
+// Open copies berth's own programs, and registers the copies that pods run on.
 func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 	tools, err := newTools(c.Root, c.Supervisor, c.Pause, c.Log)
 	if err != nil {
@@ -55,7 +55,7 @@ func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 	b.Collector.binaries = b.Copies
 	for _, o := range pods.Sandboxes.List() {
 		for _, one := range o.Spec().Pinned.Binaries {
-			b.Copies.store.Know(one)
+			b.Copies.store.Record(one)
 		}
 	}
 	b.Runtimes = NewRuntimes(b.Copies, c.Log)
@@ -63,28 +63,26 @@ func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 	return b, nil
 }
 
-// Inspect takes up the binaries of today's handlers, and then reads those that pods were made with,
-// before they are needed. It keeps copies of those that have none. It returns when it has, or the
-// engine ends.
+// Inspect keeps the binaries of today's handlers ahead of the first pod, then verifies the copies
+// that pods run on. It returns when that is done, or when the engine ends.
 func (b *Binaries) Inspect() {
 	ready := map[string]bool{}
 	for _, d := range b.awaitHandlers() {
 		ready[d.Digest()] = true
-		b.takeUp(d)
+		b.warmUp(d)
 	}
-	// What others run on, and candidates, are kept as well: a handler that is
-	// not ready now may be so again.
+	// Handlers that are not ready, and candidates, are kept as well: they may become ready later.
 	for _, d := range b.config.Configured() {
 		if !ready[d.Digest()] {
-			b.takeUp(d)
+			b.warmUp(d)
 		}
 	}
-	b.Copies.takenUp.Store(true)
+	b.Copies.warmedUp.Store(true)
 	seen := map[string]bool{}
 	for _, s := range b.pods.Index.AllSandboxes() {
 		for _, one := range s.Spec().Pinned.Binaries {
 			if one.Kept == "" {
-				tellChanged(b.config.Log, s, one)
+				warnReplaced(b.config.Log, s, one)
 				continue
 			}
 			if seen[one.Kept] || b.pods.Background.Err() != nil {
@@ -96,20 +94,19 @@ func (b *Binaries) Inspect() {
 			}
 		}
 		if len(s.Spec().Pinned.Binaries) > 0 {
-			// So that the next container does not wait for the answer.
+			// Fills the prober's cache, so that the next container does not wait for a probe.
 			_, _ = b.Prober.Probe(b.pods.Background, b.Runtimes.Of(s.Spec()))
 		}
 	}
 	b.Collector.Collect()
 }
 
-// handlersPatience is how long a daemon that starts is given to find out which
-// handlers are ready.
-const handlersPatience = 30 * time.Second
+// handlersTimeout bounds the wait of a starting daemon for its first ready handler.
+const handlersTimeout = 30 * time.Second
 
-// awaitHandlers returns the handlers that are ready; none only if none becomes so.
+// awaitHandlers returns the ready handlers, or none if none becomes ready in time.
 func (b *Binaries) awaitHandlers() []*handler.Definition {
-	ctx, cancel := context.WithTimeout(b.pods.Background, handlersPatience)
+	ctx, cancel := context.WithTimeout(b.pods.Background, handlersTimeout)
 	defer cancel()
 	for {
 		if all := b.config.Reported(); len(all) > 0 {
@@ -123,9 +120,9 @@ func (b *Binaries) awaitHandlers() []*handler.Definition {
 	}
 }
 
-// takeUp asks a runtime, and keeps it, before the first pod needs it.
-func (b *Binaries) takeUp(d *handler.Definition) {
-	ctx, cancel := context.WithTimeout(b.pods.Background, takeUpTimeout)
+// warmUp probes a runtime and keeps its binary before the first pod needs it.
+func (b *Binaries) warmUp(d *handler.Definition) {
+	ctx, cancel := context.WithTimeout(b.pods.Background, warmUpTimeout)
 	defer cancel()
 	_, _, release, err := b.Copies.ForPod(ctx, d)
 	if err == nil {

@@ -21,48 +21,46 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// copies keeps the very programs that pods are made with. New pods take those
-// that are installed now; what is known of them is known by what the prober
-// answered, so a pod whose runtime did not change costs a few stats.
+// copies keeps the exact programs that pods are created with. New pods get the installed ones.
+// Binaries are cached by the prober's answer, so an unchanged runtime costs a pod a few stat calls.
 type copies struct {
 	store  *keep.Store
 	prober *probe.Prober
 	log    *log.Entry
-	// noExec says that copies cannot be run where they would be.
+	// noExec is set if programs cannot be executed in the directory of copies.
 	noExec bool
-	// collect is called when there may be copies that nobody needs.
+	// collect is called when copies may have become unused.
 	collect func()
 
-	// takenUp is set when new pods of all handlers have been thought of.
-	takenUp atomic.Bool
-	// making is held for reading while copies are made, and for writing while some
-	// are removed. It is taken before mu. Who cannot have it to remove some leaves
-	// that to who makes some, by setting behind.
-	making sync.RWMutex
-	behind atomic.Bool
+	// warmedUp is set once Inspect has handled the binaries of all handlers.
+	warmedUp atomic.Bool
+	// making is held for reading while copies are created, and for writing while some are removed.
+	// It is taken before mu. A removal that cannot get it sets collectPending, and the next
+	// creation starts it.
+	making         sync.RWMutex
+	collectPending atomic.Bool
 
-	flights singleflight.Group // by question
+	runs singleflight.Group // by binariesKey
 
 	mu   sync.Mutex
-	now  map[string]*generation // by question: what new pods run on
-	held map[string]int         // by directory: pods that have no record yet
-	soon *time.Timer            // collects
+	now  map[string]*generation // by binariesKey: the binaries of new pods
+	held map[string]int         // by directory: number of pods without a record yet
+	soon *time.Timer            // runs collect
 }
 
-// generation is what the pods of a handler run on from one change of its binaries
-// to the next. It is never changed.
+// generation is the set of binaries that a handler's new pods run on until these change. It is
+// immutable.
 type generation struct {
-	asked    *probe.Runtime // what the installed binaries answered
-	binaries []keep.Binary  // that of the handler, then the one that a shim drives
-	err      error          // why there is none
-	until    time.Time      // when to try again, if that is set
+	asked    *probe.Runtime // answer of the installed binaries to the probe
+	binaries []keep.Binary  // the handler's, then the one that its shim drives
+	err      error          // set if there are none
+	until    time.Time      // when to retry; zero is never
 }
 
-// retryKeep is how long pods go without a copy before it is tried again to make
-// one: the disk may be full.
+// retryKeep is the time until a failed copy is retried: the disk may be full.
 const retryKeep = time.Minute
 
-const takeUpTimeout = time.Minute
+const warmUpTimeout = time.Minute
 
 func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, collect func()) *copies {
 	return &copies{
@@ -71,28 +69,28 @@ func newCopies(dir string, prober *probe.Prober, noExec bool, entry *log.Entry, 
 	}
 }
 
-// question tells handlers apart that run on different binaries.
-func question(d *handler.Definition) string {
+// binariesKey is the same for handlers that run on the same binaries.
+func binariesKey(d *handler.Definition) string {
 	name, _ := d.ShimOptions["BinaryName"].(string)
 	return strings.Join([]string{string(d.Type), d.Path, name}, "\x00")
 }
 
-// Prepare makes what a new pod of that handler would run on, in the background.
+// Prepare keeps the binaries of a handler in the background, for its next pod.
 func (b *copies) Prepare(d *handler.Definition, rt *probe.Runtime) {
 	if b.store.Has(d.Path) {
-		return // a copy was asked
+		return // the probed binary is itself a copy
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if g := b.now[question(d)]; g == nil || g.asked != rt {
-		b.fly(d, rt)
+	if g := b.now[binariesKey(d)]; g == nil || g.asked != rt {
+		b.refresh(d, rt)
 	}
 }
 
-// ForPod returns what a new pod of that handler runs on. The copies stay at least
-// until release is called: by then the pod's record must name them.
+// ForPod returns the runtime and the binaries for a new pod of a handler. The copies are held until
+// release is called: by then the pod's record must name them.
 func (b *copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Runtime, _ []keep.Binary, release func(), _ error) {
-	const tries = 3 // a binary that changes all the time is being written
+	const tries = 3 // a binary that keeps changing is being written
 	for try := 1; ; try++ {
 		rt, err := b.prober.Probe(ctx, d)
 		if err != nil {
@@ -111,11 +109,11 @@ func (b *copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Ru
 	}
 }
 
-// Again is ForPod for a pod that must run on what another pod runs on, or ran. It is
-// errdefs.ErrNotFound if that is gone.
-func (b *copies) Again(ctx context.Context, d *handler.Definition, all []keep.Binary) (_ *probe.Runtime, _ []keep.Binary, release func(), err error) {
+// Reuse is ForPod with the binaries of an existing or former pod. It is errdefs.ErrNotFound if they
+// are gone.
+func (b *copies) Reuse(ctx context.Context, d *handler.Definition, all []keep.Binary) (_ *probe.Runtime, _ []keep.Binary, release func(), err error) {
 	g := &generation{binaries: all}
-	b.making.RLock() // so that none is removed before it is held
+	b.making.RLock() // no copy is removed before it is held
 	b.mu.Lock()
 	for _, one := range all {
 		b.held[one.Dir()]++
@@ -139,31 +137,31 @@ func (b *copies) Again(ctx context.Context, d *handler.Definition, all []keep.Bi
 	return rt, all, func() { b.release(g) }, nil
 }
 
-// await returns what those binaries have become, and holds it.
+// await returns the current generation and holds it. It waits for a refresh if necessary.
 func (b *copies) await(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (*generation, error) {
 	for {
-		g, flight := b.take(d, rt)
+		g, running := b.take(d, rt)
 		if g != nil {
 			return g, nil
 		}
 		select {
-		case <-flight:
+		case <-running:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("copy runtime binary %s: %w", d.Path, context.Cause(ctx))
 		}
 	}
 }
 
-// take holds what is known to be right, or returns the flight that finds out.
+// take holds the current generation if it is up to date, or returns the run that refreshes it.
 func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-chan singleflight.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.now[question(d)]
-	if g == nil || g.asked != rt || (!g.until.IsZero() && time.Now().After(g.until)) || !b.right(g) {
-		return nil, b.fly(d, rt)
+	g := b.now[binariesKey(d)]
+	if g == nil || g.asked != rt || (!g.until.IsZero() && time.Now().After(g.until)) || !b.untouched(g) {
+		return nil, b.refresh(d, rt)
 	}
 	if g.err != nil {
-		delete(b.now, question(d)) // who comes next finds out again
+		delete(b.now, binariesKey(d)) // the next caller retries
 		return g, nil
 	}
 	for _, one := range g.binaries {
@@ -172,7 +170,7 @@ func (b *copies) take(d *handler.Definition, rt *probe.Runtime) (*generation, <-
 	return g, nil
 }
 
-func (b *copies) right(g *generation) bool {
+func (b *copies) untouched(g *generation) bool {
 	return !slices.ContainsFunc(g.binaries, func(one keep.Binary) bool { return one.Kept != "" && !b.store.Untouched(one) })
 }
 
@@ -186,11 +184,11 @@ func (b *copies) release(g *generation) {
 	}
 }
 
-// fly makes a generation, unless one is being made. It has no caller's context: what
-// lies on a dead network mount may take for ever.
-func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan singleflight.Result {
-	q := question(d)
-	return b.flights.DoChan(q, func() (any, error) {
+// refresh starts a run that makes a generation, unless one is running. It has no caller's context,
+// because a read from a dead network mount may never return.
+func (b *copies) refresh(d *handler.Definition, rt *probe.Runtime) <-chan singleflight.Result {
+	q := binariesKey(d)
+	return b.runs.DoChan(q, func() (any, error) {
 		b.making.RLock()
 		g := b.generate(d, rt)
 		b.mu.Lock()
@@ -199,24 +197,23 @@ func (b *copies) fly(d *handler.Definition, rt *probe.Runtime) <-chan singleflig
 		b.mu.Unlock()
 		b.making.RUnlock()
 		if before != nil && !maps.Equal(dirs(before.binaries), dirs(g.binaries)) {
-			b.behind.Store(true)
+			b.collectPending.Store(true)
 		}
-		go b.letCollect()
+		go b.collectIfPending()
 		return nil, nil
 	})
 }
 
-func (b *copies) letCollect() {
-	if b.behind.Swap(false) {
+func (b *copies) collectIfPending() {
+	if b.collectPending.Swap(false) {
 		b.collect()
 	}
 }
 
-// collectDelay is longer than a handler that is no longer configured stays in the
-// table after its last pod.
+// collectDelay is longer than an unconfigured handler stays in the table after its last pod.
 const collectDelay = 5 * time.Second
 
-// CollectSoon is called when a pod is gone.
+// CollectSoon schedules a collection after a pod was removed.
 func (b *copies) CollectSoon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,13 +228,13 @@ func (b *copies) CollectSoon() {
 	})
 }
 
-// without calls f while no copy is being made, if that can be now; if not, later.
-func (b *copies) without(f func() error) error {
-	b.behind.Store(true)
+// tryExclusive calls f if no copy is being created. Otherwise it marks a collection as pending.
+func (b *copies) tryExclusive(f func() error) error {
+	b.collectPending.Store(true)
 	if !b.making.TryLock() {
 		return nil
 	}
-	b.behind.Store(false)
+	b.collectPending.Store(false)
 	defer b.making.Unlock()
 	return f()
 }
@@ -251,7 +248,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	}
 	why := errNoExec
 	if !b.noExec {
-		g.binaries, why = each(ids, b.store.Recall) // they were compared before
+		g.binaries, why = each(ids, b.store.Recall) // already compared
 		if why != nil {
 			if g.binaries, why = each(ids, b.store.Copy); why == nil {
 				why = b.compare(onBinaries(d, g.binaries, b.store), rt)
@@ -259,7 +256,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 		}
 	}
 	if why != nil && !errors.Is(why, keep.ErrChanged) {
-		if !b.noExec { // that was said at the start
+		if !b.noExec { // newTools has logged it
 			b.log.WithError(why).WithField("handler", d.Name).WithField("runtime", d.Path).
 				Warn("Failed to keep runtime binary; its pods run on the installed one, and an upgrade changes it under them")
 			g.until = time.Now().Add(retryKeep)
@@ -272,7 +269,7 @@ func (b *copies) generate(d *handler.Definition, rt *probe.Runtime) *generation 
 	}
 	for i := range g.binaries {
 		g.binaries[i].Version = versions[i]
-		b.store.Know(g.binaries[i])
+		b.store.Record(g.binaries[i])
 	}
 	return g
 }
@@ -290,12 +287,11 @@ func each(ids []probe.Identity, do func(probe.Identity) (keep.Binary, error)) ([
 	return all, nil
 }
 
-// compare fails when copies do not answer as the installed binaries do: programs
-// that look for others beside themselves, or are not allowed to run elsewhere.
+// compare fails if the copies answer differently from the installed binaries: programs may look for
+// files beside themselves, or be forbidden to run elsewhere.
 func (b *copies) compare(copied *handler.Definition, installed *probe.Runtime) error {
 	rt, err := b.prober.Probe(context.Background(), copied)
-	// A child that was forked while the copy was written has it open, until it
-	// executes what it is for.
+	// A process that was forked while the copy was written holds it open until it calls exec.
 	for try := 0; errors.Is(err, syscall.ETXTBSY) && try < 20; try++ {
 		time.Sleep(10 * time.Millisecond)
 		rt, err = b.prober.Probe(context.Background(), copied)
@@ -320,15 +316,15 @@ func dirs(all []keep.Binary) map[string]bool {
 	return names
 }
 
-// needed are the copies of which no record may say so: those of pods in the
-// making, and those that new pods of these handlers take. What new pods of others
-// took is forgotten. The caller has b.making for writing if it then removes some.
+// needed returns the copies in use that no record may name: those of pods being created, and those
+// for new pods of these handlers. It forgets the generations of other handlers. A caller that then
+// removes copies holds b.making for writing.
 func (b *copies) needed(handlers []*handler.Definition) map[string]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wanted := map[string]bool{}
 	for _, d := range handlers {
-		wanted[question(d)] = true
+		wanted[binariesKey(d)] = true
 	}
 	maps.DeleteFunc(b.now, func(q string, _ *generation) bool { return !wanted[q] })
 	names := map[string]bool{}
@@ -341,10 +337,10 @@ func (b *copies) needed(handlers []*handler.Definition) map[string]bool {
 	return names
 }
 
-// onBinaries is d with the copies in place of the installed binaries.
+// onBinaries returns d with the copies in place of the installed binaries.
 func onBinaries(d *handler.Definition, all []keep.Binary, store *keep.Store) *handler.Definition {
 	if len(dirs(all)) == 0 {
-		return d // where no copy runs
+		return d // there are no copies
 	}
 	on := *d
 	on.Path = store.Abs(all[0])

@@ -89,7 +89,7 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 	k.collector.configured = func() []*handler.Definition { return nil }
 	expect("its handler is gone", false, false)
 
-	k.binaries.takenUp.Store(false)
+	k.binaries.warmedUp.Store(false)
 	third, release := forPod(t, k, d)
 	release()
 	k.collector.Collect()

@@ -10,17 +10,17 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Runtimes knows which binaries a pod runs on.
+// Runtimes resolves which binaries a pod runs on.
 type Runtimes struct {
 	binaries *copies
 	log      *log.Entry
 }
 
-// NewRuntimes run pods on copies.
+// NewRuntimes returns the Runtimes of copies.
 func NewRuntimes(b *copies, entry *log.Entry) *Runtimes { return &Runtimes{b, entry} }
 
-// Of is the Definition of s with the binaries that it was made with in
-// place of those that are installed now.
+// Of returns the Definition of s with the binaries that it was created with in place of the
+// installed ones.
 func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
 	if len(s.Pinned.Binaries) == 0 {
 		return s.Definition
@@ -28,8 +28,8 @@ func (r *Runtimes) Of(s *pod.SandboxSpec) *handler.Definition {
 	return onBinaries(s.Definition, s.Pinned.Binaries, r.binaries.store)
 }
 
-// Told is what may be shown of the binaries of s.
-func (r *Runtimes) Told(s *pod.SandboxSpec) []handler.OwnedBinary {
+// Describe lists the binaries of s for display.
+func (r *Runtimes) Describe(s *pod.SandboxSpec) []handler.OwnedBinary {
 	return r.shown(s.Pinned.Binaries)
 }
 
@@ -41,7 +41,7 @@ func (r *Runtimes) shown(binaries []keep.Binary) []handler.OwnedBinary {
 	return all
 }
 
-// Installed is what a new pod of a handler would be made with at this moment.
+// Installed lists the binaries that a new pod of a handler would get now.
 func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
 	_, all, release, err := r.binaries.ForPod(ctx, d)
 	if err != nil {
@@ -51,12 +51,12 @@ func (r *Runtimes) Installed(ctx context.Context, d *handler.Definition) ([]hand
 	return r.shown(all), nil
 }
 
-// Need is for who begins something new with the binaries of s: a copy that
-// was touched is read, and made again if it is damaged.
-func (r *Runtimes) Need(s *pod.Sandbox) error {
+// Ensure is called before something new starts on the binaries of s. It verifies a copy that was
+// touched, and restores a damaged one.
+func (r *Runtimes) Ensure(s *pod.Sandbox) error {
 	for _, one := range s.Spec().Pinned.Binaries {
 		if one.Kept == "" {
-			tellChanged(r.log, s, one)
+			warnReplaced(r.log, s, one)
 			continue
 		}
 		if r.binaries.store.Untouched(one) {
@@ -69,16 +69,16 @@ func (r *Runtimes) Need(s *pod.Sandbox) error {
 	return nil
 }
 
-// Mend is need for who ends something, which must be possible
-// without them as well.
-func (r *Runtimes) Mend(s *pod.Sandbox) {
-	if err := r.Need(s); err != nil {
+// EnsureForStop is Ensure for stopping a pod, which must be possible without the binaries as well:
+// it only logs errors.
+func (r *Runtimes) EnsureForStop(s *pod.Sandbox) {
+	if err := r.Ensure(s); err != nil {
 		r.log.WithError(err).WithField("sandbox", s.ID()).Error("Stopping pod although its kept runtime is unavailable")
 	}
 }
 
-// tellChanged says once that s has lost its binary.
-func tellChanged(entry *log.Entry, s *pod.Sandbox, one keep.Binary) {
+// warnReplaced warns once per sandbox that its binary was replaced and no copy exists.
+func warnReplaced(entry *log.Entry, s *pod.Sandbox, one keep.Binary) {
 	if keep.Changed(one) {
 		s.Lost.Do(func() {
 			entry.WithField("sandbox", s.ID()).WithField("runtime", one.Path).WithField("sha256", one.SHA256).
@@ -89,7 +89,7 @@ func tellChanged(entry *log.Entry, s *pod.Sandbox, one keep.Binary) {
 
 func (b *copies) verify(one keep.Binary) error {
 	b.making.RLock()
-	defer b.letCollect()
+	defer b.collectIfPending()
 	defer b.making.RUnlock()
 	return b.store.Verify(one)
 }

@@ -15,22 +15,20 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 )
 
-// tools are the engine's own programs, copied below the state directory under
-// their content hash: a package upgrade that replaces the installed ones does
-// not touch what live pods need when a supervisor has to be started again. Copies
-// that no pod needs any more are removed by the collector.
+// tools are the engine's own programs, copied below the state directory under their content hash: a
+// package upgrade that replaces the installed ones leaves live pods the programs to restart a
+// supervisor. The collector removes unused copies.
 type tools struct {
 	dir string
-	// NoExec says that programs in dir cannot be run. What is installed is run then.
+	// NoExec is set if programs in dir cannot be executed. The installed ones are run then.
 	NoExec         bool
 	Supervisor     string
 	SupervisorHash string
-	// PauseRoot is a root filesystem with nothing in it but berth-pause, by both its
-	// names.
+	// PauseRoot is a root filesystem with berth-pause, under all its names, and empty mount points.
 	PauseRoot string
 }
 
-// newTools copies the programs unless the same ones are there already.
+// newTools copies the programs unless copies with the same content exist.
 func newTools(root, supervisor, pause string, entry *log.Entry) (tools, error) {
 	t := tools{dir: filepath.Join(root, "tools")}
 	err := os.MkdirAll(t.dir, 0o755)
@@ -85,8 +83,8 @@ func copyProgram(in io.Reader, to string) error {
 	})
 }
 
-// newPauseRoot makes the root filesystem of sandbox processes. It is mounted
-// read-only, so whatever runtimes mount onto has to be there.
+// newPauseRoot makes the root filesystem of sandbox processes. It is mounted read-only, so every
+// mount point of the runtimes must exist.
 func newPauseRoot(dir, pause string) error {
 	for _, d := range []string{"dev", "proc", "sys", "tmp", "etc"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -106,8 +104,8 @@ func newPauseRoot(dir, pause string) error {
 	return nil
 }
 
-// berth-pause does what its name says: be a sandbox's process, carry a connection, or
-// look around.
+// The name of berth-pause selects its role: a sandbox's process, a connection into a pod, or the
+// self-check pod's probe.
 const (
 	PauseName   = "pause"
 	ConnectName = "connect"

@@ -65,7 +65,7 @@ func daemon(t *testing.T, dir, build string) *toolBed {
 	}
 	k.binaries = newCopies(k.tools.dir, probe.New(nil), false, k.log, func() {})
 	k.runtimes = NewRuntimes(k.binaries, k.log)
-	k.binaries.takenUp.Store(true)
+	k.binaries.warmedUp.Store(true)
 	registry, _, err := pod.Open(t.Context(), c.Root, c.State)
 	test.Must(t, err)
 	k.pods = registry.Sandboxes

@@ -17,24 +17,23 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// What is in the tools' directory, each followed by the beginning of a hash.
+// Prefixes of the entries in the tools' directory; a hash follows.
 const (
 	shimPrefix      = "berth-shim-"
 	pausePrefix     = "berth-pause-"
 	pauseRootPrefix = "pause-"
-	// Halves: copies that did not come to their end, and removals.
+	// Temporary names: unfinished copies, and removals under way.
 	newPrefix = keep.HalfPrefix
 	oldPrefix = ".old-"
 )
 
 type toolUse struct {
 	shims, pauseRoots, runtimes map[string]bool
-	// These are set when it is not known which.
+	// Set if it is unknown which are in use.
 	allShims, allRuntimes bool
 }
 
-// unused are those of the names in the tools' directory that nobody needs. What
-// it does not know it leaves alone.
+// unused returns the names in the tools' directory that nothing uses. Unknown names stay.
 func (u toolUse) unused(names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -52,27 +51,28 @@ func (u toolUse) unused(names []string) []string {
 	return out
 }
 
-// collector removes what is kept for pods and no longer needed.
+// collector removes kept programs that are no longer used.
 type collector struct {
 	pods       *pod.Registry
 	log        *log.Entry
 	tools      tools
 	binaries   *copies
-	unreadable bool // there are pods whose records cannot be read
+	unreadable bool // the records of some pods cannot be read
 	configured func() []*handler.Definition
-	mu         sync.Mutex // held while it collects
+	mu         sync.Mutex // held during a collection
 }
 
-// use finds out who needs what. New pods take today's tools only, so what is
-// not needed now never will be by this daemon. Runtimes are asked for first: a pod
-// in the making that is not seen there has its record already, or takes today's.
-func (c *collector) use() (toolUse, error) {
+// inUse finds the programs in use. New pods take only today's tools, so an unused program stays
+// unused. Runtimes are read first: a pod being created that is missing there already has its
+// record, or takes today's.
+func (c *collector) inUse() (toolUse, error) {
 	u := toolUse{
 		shims:      map[string]bool{filepath.Base(c.tools.Supervisor): true, shimPrefix + c.tools.SupervisorHash[:16]: true},
 		pauseRoots: map[string]bool{filepath.Base(c.tools.PauseRoot): true},
 		runtimes:   c.binaries.needed(c.configured()),
-		// What new pods take is not known yet, or what a pod is of that cannot be read.
-		allRuntimes: !c.binaries.takenUp.Load() || c.unreadable,
+		// All count as used while the binaries of new pods, or the records of some pods, are
+		// unknown.
+		allRuntimes: !c.binaries.warmedUp.Load() || c.unreadable,
 	}
 	programs, err := shim.Programs(c.pods.State)
 	if errdefs.IsFailedPrecondition(err) {
@@ -93,16 +93,16 @@ func (c *collector) use() (toolUse, error) {
 	return u, nil
 }
 
-// Collect removes unused kept programs. A daemon that is killed over it leaves nothing
-// that is taken for whole: a directory is renamed first. It does nothing once the engine is
-// closed, whose successor in the same process may keep other programs.
+// Collect removes unused kept programs. A directory is renamed first, so a daemon that is killed
+// meanwhile leaves none that looks complete. It does nothing once the engine is closed: its
+// successor in the same process may keep other programs.
 func (c *collector) Collect() {
 	if c.pods.Background.Err() != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.binaries.without(c.try); err != nil {
+	if err := c.binaries.tryExclusive(c.try); err != nil {
 		c.log.WithError(err).Warn("Failed to remove unused kept binaries")
 	}
 }
@@ -117,7 +117,7 @@ func (c *collector) try() error {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	use, err := c.use()
+	use, err := c.inUse()
 	if err != nil {
 		return err
 	}

@@ -151,7 +151,7 @@ type asked struct {
 // make makes the parts of a container one after the other; u takes them back. The
 // container is there, also after an error, if it has a record.
 func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (*pod.Container, error) {
-	if err := b.Binaries.Runtimes.Need(s); err != nil {
+	if err := b.Binaries.Runtimes.Ensure(s); err != nil {
 		return nil, err
 	}
 	spec, err := b.plan(s, id, a.request, a.image)

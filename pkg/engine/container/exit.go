@@ -144,7 +144,7 @@ func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	if err := c.AwaitCreated(ctx); err != nil {
 		return err
 	}
-	b.Binaries.Runtimes.Mend(c.Sandbox)
+	b.Binaries.Runtimes.EnsureForStop(c.Sandbox)
 	if err := c.Sandbox.Runner.Delete(ctx, c.ID()); err != nil {
 		return err
 	}

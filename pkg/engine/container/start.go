@@ -83,7 +83,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 	if _, err := b.Pods.Index.TargetPID(c.Sandbox, c.Config()); err != nil {
 		return err
 	}
-	if err := b.Binaries.Runtimes.Need(c.Sandbox); err != nil {
+	if err := b.Binaries.Runtimes.Ensure(c.Sandbox); err != nil {
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {

@@ -48,7 +48,7 @@ func (b *views) info(c *pod.Container) map[string]string {
 	i := containerInfo{
 		PID: c.Status().PID, SandboxID: c.Sandbox.ID(), Handler: s.Definition.Name,
 		Runtime: s.Plan.Runtime, Version: s.Plan.Version, RuntimePath: s.Definition.Path,
-		Binaries: b.Binaries.Runtimes.Told(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
+		Binaries: b.Binaries.Runtimes.Describe(s), Snapshotter: c.Spec().Snapshotter, CgroupsPath: c.Spec().CgroupsPath, Supervisor: s.Supervisor,
 	}
 	if spec, err := os.ReadFile(filepath.Join(b.Pods.ContainerDir(c.ID()), "config.json")); err == nil {
 		i.RuntimeSpec = spec

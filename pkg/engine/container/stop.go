@@ -175,7 +175,7 @@ func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 }
 
 func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
-	b.Binaries.Runtimes.Mend(c.Sandbox)
+	b.Binaries.Runtimes.EnsureForStop(c.Sandbox)
 	client, err := c.Sandbox.Runner.Client(ctx)
 	if err != nil {
 		return err

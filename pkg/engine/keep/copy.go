@@ -17,14 +17,14 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// make writes the copy of b from the installed binary with that identity. All files are
-// written aside, flushed and read again before the first is put in place; the executable
-// comes last, so that a copy without it is one that was not finished.
-func (s *Store) make(b Binary, from probe.Identity) ([]Stamp, error) {
-	if err := stillIs(from); err != nil {
+// create makes the copy of b from the installed binary. All files are written to a temporary
+// directory, flushed and read back before the first is renamed; the executable comes last, so a
+// copy without it is incomplete.
+func (s *Store) create(b Binary, from probe.Identity) ([]Stamp, error) {
+	if err := checkUnchanged(from); err != nil {
 		return nil, err
 	}
-	// Halves are beside the directories of copies, where they are swept up.
+	// Temporary directories lie beside the copies, where the collector removes leftovers.
 	half, err := os.MkdirTemp(s.dir, HalfPrefix+"*")
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (s *Store) make(b Binary, from probe.Identity) ([]Stamp, error) {
 	}
 	failpoint.Hit(failpoint.BinaryCopied)
 	for i, f := range slices.Backward(to) {
-		if err := place(aside[i].Path, f.Path); err != nil {
+		if err := moveDurably(aside[i].Path, f.Path); err != nil {
 			return nil, err
 		}
 	}
@@ -62,8 +62,7 @@ func (s *Store) make(b Binary, from probe.Identity) ([]Stamp, error) {
 	return stamps, err
 }
 
-// place moves a file to where it belongs, on disk.
-func place(from, to string) error {
+func moveDurably(from, to string) error {
 	dir := filepath.Dir(to)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -90,9 +89,10 @@ func copyFile(to, from string) error {
 	return errors.Join(fill(out, in), out.Close())
 }
 
-// fill gives to the content, labels and right to be executed of from.
+// fill copies the content, the SELinux label and the file capabilities of from, and makes the file
+// executable.
 func fill(to, from *os.File) error {
-	if err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err != nil { // shares the blocks, where that can be
+	if err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd())); err != nil { // shares the blocks if the filesystem supports it
 		if _, err := io.Copy(to, from); err != nil {
 			return err
 		}
@@ -100,17 +100,17 @@ func fill(to, from *os.File) error {
 	if err := to.Chmod(0o755); err != nil {
 		return err
 	}
-	// After the last change of the content, which takes capabilities away.
+	// Last, because a write to the content clears file capabilities.
 	for _, name := range []string{"security.selinux", "security.capability"} {
-		if err := carry(to, from, name); err != nil {
+		if err := copyXattr(to, from, name); err != nil {
 			return fmt.Errorf("carry over %s: %w", name, err)
 		}
 	}
 	return to.Sync()
 }
 
-// carry copies an extended attribute, if from has it.
-func carry(to, from *os.File, name string) error {
+// copyXattr copies an extended attribute, if from has it.
+func copyXattr(to, from *os.File, name string) error {
 	value := make([]byte, 4096)
 	n, err := unix.Fgetxattr(int(from.Fd()), name, value)
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
@@ -122,7 +122,7 @@ func carry(to, from *os.File, name string) error {
 	return unix.Fsetxattr(int(to.Fd()), name, value[:n], 0)
 }
 
-func stillIs(id probe.Identity) error {
+func checkUnchanged(id probe.Identity) error {
 	now, err := id.Again()
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrChanged, err)

@@ -1,15 +1,14 @@
-// Package keep holds copies of the runtime binaries that pods were made with, and of
-// their companions, by their content, so that whatever happens to an installed binary
-// happens to new pods only.
+// Package keep stores copies of the runtime binaries that pods were created with, and of their
+// companions, by content hash. A change of an installed binary therefore affects new pods only.
 //
-// A copy is at <dir>/runtime-<hash>/<name>, under the name of the installed
-// binary: programs look at how they are called. Its companions are beside it, as they
-// are beside the installed one, and the hash is that of all. They are copies and no hard links,
-// which would change with a binary that is overwritten in place. The interpreter
-// of a script, and the libraries of a dynamically linked program, are not kept.
+// A copy is at <dir>/runtime-<hash>/<name>, under the name of the installed binary, because
+// programs may depend on their own name. Its companions are beside it, as they are beside the
+// installed one, and the hash covers all of them. Copies are not hard links, which would change
+// with a binary that is overwritten. The interpreter of a script and the libraries of a dynamically
+// linked program are not kept.
 //
-// The Store removes nothing, and does not know who needs what: whoever does must
-// not remove a copy while Copy or Verify may be making it.
+// The Store removes nothing, since it does not record which copies are in use. The caller that
+// removes copies must not do so while Copy or Verify may be creating one.
 package keep
 
 import (
@@ -30,31 +29,30 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Prefix begins the names of directories of copies. What is there under
-// HalfPrefix did not come to its end.
+// Prefix begins the names of directories of copies, HalfPrefix those of unfinished copies.
 const (
 	Prefix     = "runtime-"
 	HalfPrefix = ".new-"
 )
 
-// ErrChanged says that the installed binary is not the one any more that was
-// asked for. Whoever gets it looks at the binary again.
+// ErrChanged reports that the installed binary is no longer the one that was asked for. The caller
+// must probe it again.
 var ErrChanged = fmt.Errorf("the binary changed while it was copied: %w", errdefs.ErrUnavailable)
 
 // Binary is a runtime program. Its JSON form is stored with every pod that runs
 // on it: fields may be added, never renamed.
 type Binary struct {
-	// Path is where it was installed, and Identity what it was then.
+	// Path and Identity are those of the installed binary when it was read.
 	Path     string         `json:"path"`
 	Identity probe.Identity `json:"identity"`
 	SHA256   string         `json:"sha256"`
-	// Version is what it said of itself.
+	// Version is the version that the program reported.
 	Version string `json:"version,omitempty"`
-	// Kept is the copy's path below the store's directory; empty when there is
-	// none, and Path is what runs.
+	// Kept is the copy's path below the store's directory. It is empty without a copy, and Path is
+	// run then.
 	Kept string `json:"kept,omitempty"`
-	// Stamps are those of the copy, the executable first and then its companions in
-	// their order, when the content was last known to be right.
+	// Stamps are the stamps of the copy's files when their content was last verified: the
+	// executable first, then the companions in order.
 	Stamps []Stamp `json:"stamps,omitempty"`
 }
 
@@ -88,17 +86,16 @@ func stampOf(path string) (Stamp, error) {
 	return Stamp{Inode: st.Ino, Size: fi.Size(), Mod: fi.ModTime(), Change: time.Unix(st.Ctim.Unix())}, nil
 }
 
-// Store keeps binaries below one directory. All methods may be called at the same
-// time.
+// Store keeps binaries below one directory. It is safe for concurrent use.
 type Store struct {
 	dir string
 
 	mu    sync.Mutex
-	good  map[string][]Stamp // by Kept: the content was read, and is right
-	known map[string]Binary  // by key: what was installed, and read
+	good  map[string][]Stamp // by Kept: stamps of verified content
+	known map[string]Binary  // by key: installed binaries that were read
 }
 
-// key is equal for identities that are the same.
+// key is the same for equal identities.
 func key(id probe.Identity) string {
 	k := fmt.Sprintf("%q %d %d %d %d %d", id.Path, id.Dev, id.Inode, id.Size, id.ModTime.UnixNano(), id.ChangeTime.UnixNano())
 	for _, c := range id.Companions {
@@ -107,12 +104,12 @@ func key(id probe.Identity) string {
 	return k
 }
 
-// New returns a Store of the copies in dir, which it makes when it has to.
+// New returns a Store of the copies in dir, which must exist.
 func New(dir string) *Store {
 	return &Store{dir: dir, good: map[string][]Stamp{}, known: map[string]Binary{}}
 }
 
-// NoExec tells whether programs in dir cannot be run. The directory must exist.
+// NoExec reports whether the filesystem of dir is mounted noexec. The directory must exist.
 func NoExec(dir string) (bool, error) {
 	var st unix.Statfs_t
 	for {
@@ -124,9 +121,9 @@ func NoExec(dir string) (bool, error) {
 	}
 }
 
-// Know tells of a binary that was read before. It saves reading it again, if it is
-// still installed and its copy was not touched.
-func (s *Store) Know(b Binary) {
+// Record makes b known to the store: it is not read again while it is installed and its copy is
+// untouched.
+func (s *Store) Record(b Binary) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known[key(b.Identity)] = b
@@ -139,31 +136,31 @@ func (s *Store) recall(id probe.Identity) (Binary, bool) {
 	return b, ok
 }
 
-// Hash identifies the installed binary and keeps nothing.
+// Hash returns the installed binary with its hash, without a copy.
 func (s *Store) Hash(id probe.Identity) (Binary, error) {
 	if b, ok := s.recall(id); ok {
 		return Binary{Path: b.Path, Identity: b.Identity, SHA256: b.SHA256}, nil
 	}
 	b, err := read(id)
 	if err == nil {
-		s.Know(b)
+		s.Record(b)
 	}
 	return b, err
 }
 
 func read(id probe.Identity) (Binary, error) {
-	if err := stillIs(id); err != nil {
+	if err := checkUnchanged(id); err != nil {
 		return Binary{}, err
 	}
 	hash, err := id.SHA256()
 	if err == nil {
-		err = stillIs(id)
+		err = checkUnchanged(id)
 	}
 	return Binary{Path: id.Path, Identity: id, SHA256: hash}, err
 }
 
-// Recall returns the copy of the installed binary with that identity, or
-// errdefs.ErrNotFound unless it was made before and is untouched.
+// Recall returns the copy of the installed binary with that identity. It is errdefs.ErrNotFound if
+// no copy exists or it was touched.
 func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	b, ok := s.recall(id)
 	if !ok || b.Kept == "" || !s.Untouched(b) {
@@ -172,8 +169,8 @@ func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	return b, nil
 }
 
-// Copy keeps the installed binary with that identity. ErrChanged says that there
-// is another one by now.
+// Copy keeps the installed binary with that identity. ErrChanged if another one is installed by
+// now.
 func (s *Store) Copy(id probe.Identity) (Binary, error) {
 	b, err := s.Hash(id)
 	if err != nil {
@@ -183,13 +180,13 @@ func (s *Store) Copy(id probe.Identity) (Binary, error) {
 	if b.Stamps, err = s.verified(b); err == nil {
 		return b, nil
 	}
-	if b.Stamps, err = s.make(b, id); err != nil {
+	if b.Stamps, err = s.create(b, id); err != nil {
 		return b, fmt.Errorf("copy binary %s: %w", id.Path, err)
 	}
 	return b, nil
 }
 
-// Abs is where the copy is, or the installed binary where there is none.
+// Abs is the absolute path of the copy, or of the installed binary without one.
 func (s *Store) Abs(b Binary) string {
 	if b.Kept == "" {
 		return b.Path
@@ -197,10 +194,10 @@ func (s *Store) Abs(b Binary) string {
 	return filepath.Join(s.dir, b.Kept)
 }
 
-// Has tells whether a path is that of a copy.
+// Has reports whether path is in the directory of a copy.
 func (s *Store) Has(path string) bool { return strings.HasPrefix(path, s.dir+"/"+Prefix) }
 
-// Untouched tells whether the copy is there as it was when it was right.
+// Untouched reports whether the copy has the stamps of its last verification.
 func (s *Store) Untouched(b Binary) bool {
 	now, err := s.stamps(b)
 	if err != nil {
@@ -215,7 +212,7 @@ func (s *Store) Untouched(b Binary) bool {
 	return slices.EqualFunc(now, good, Stamp.same)
 }
 
-// files are those of the copy, the executable first.
+// files returns the files of the copy, the executable first.
 func (s *Store) files(b Binary) []probe.File {
 	files := []probe.File{{Path: s.Abs(b)}}
 	for _, c := range b.Identity.Companions {
@@ -235,11 +232,11 @@ func (s *Store) stamps(b Binary) (all []Stamp, _ error) {
 	return all, nil
 }
 
-// errDamaged is the answer of a copy that has another content than it should.
+// errDamaged reports a copy with unexpected content.
 var errDamaged = errors.New("it has changed")
 
-// Verify reads the copy. One that is damaged or gone is made again from the
-// installed binary, if that is still the same; if not, there is none from then on.
+// Verify reads the copy. A damaged or missing copy is restored from the installed binary if that is
+// unchanged; otherwise it is removed.
 func (s *Store) Verify(b Binary) error {
 	if b.Kept == "" {
 		return nil
@@ -249,20 +246,20 @@ func (s *Store) Verify(b Binary) error {
 		return nil
 	}
 	if !errors.Is(bad, errDamaged) && !errors.Is(bad, fs.ErrNotExist) {
-		// Too many open files, or the like: that passes, and the copy may be all right.
+		// A temporary error, such as too many open files: the copy may be intact.
 		return fmt.Errorf("read the pod's kept binary: %w: %w", bad, errdefs.ErrUnavailable)
 	}
-	if err := s.makeAgain(b); err != nil {
-		// What is damaged must not run; that it is gone is known how to deal with.
+	if err := s.restore(b); err != nil {
+		// A damaged copy must not run. Callers handle a missing one.
 		_ = os.Remove(s.Abs(b))
-		// Not of their classes: it is nothing that passes by itself.
+		// Without the classes of the causes: this error does not pass by itself.
 		return fmt.Errorf("the pod's kept binary is damaged or missing (%v) and cannot be restored (%v): reinstall %s with sha256 %s, or recreate the pod: %w",
 			bad, err, b.Path, b.SHA256, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
 
-func (s *Store) makeAgain(b Binary) error {
+func (s *Store) restore(b Binary) error {
 	now, err := b.Identity.Again()
 	if err != nil {
 		return err
@@ -272,15 +269,15 @@ func (s *Store) makeAgain(b Binary) error {
 		err = fmt.Errorf("%s now has sha256 %s", b.Path, installed.SHA256)
 	}
 	if err == nil {
-		_, err = s.make(b, now)
+		_, err = s.create(b, now)
 	}
 	return err
 }
 
-// Changed tells whether the installed binary of b is another one by now.
-func Changed(b Binary) bool { return stillIs(b.Identity) != nil }
+// Changed reports whether another binary than b is installed by now.
+func Changed(b Binary) bool { return checkUnchanged(b.Identity) != nil }
 
-// verified reads the copy and remembers what it looks like when it is right.
+// verified reads the copy, and remembers its stamps if the content is right.
 func (s *Store) verified(b Binary) ([]Stamp, error) {
 	stamps, err := s.stamps(b)
 	if err != nil {
@@ -303,7 +300,7 @@ func (s *Store) remember(b Binary, stamps []Stamp) {
 	s.good[b.Kept] = stamps
 }
 
-// Forget ends what is remembered of the copies of a directory that was removed.
+// Forget drops the remembered stamps of copies in a directory that was removed.
 func (s *Store) Forget(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

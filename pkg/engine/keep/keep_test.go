@@ -121,7 +121,7 @@ func TestRecall(t *testing.T) {
 	if got, err := later.Recall(one.Identity); err == nil {
 		t.Errorf("it recalls %+v, of which it was not told", got)
 	}
-	later.Know(one)
+	later.Record(one)
 	if got, err := later.Recall(one.Identity); err != nil || !reflect.DeepEqual(got, one) {
 		t.Errorf("it recalls %+v, want %+v", got, one)
 	}

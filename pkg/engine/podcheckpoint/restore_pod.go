@@ -82,7 +82,7 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 		}
 	} else if m.Handler.Runtime == to.Handler.Runtime && !manifest.SameBinaries(m.Handler.Binaries, to.Handler.Binaries) {
 		for _, kept := range b.kept(m.Handler.Binaries) {
-			old, all, letKeptGo, err := b.Binaries.Copies.Again(ctx, d, kept)
+			old, all, letKeptGo, err := b.Binaries.Copies.Reuse(ctx, d, kept)
 			if err == nil {
 				letGo()
 				letGo, from.Binaries, to.Handler = letKeptGo, all, handlerOf(d, old, all)

@@ -41,7 +41,7 @@ func (b *views) info(s *pod.Sandbox) map[string]string {
 	config, _ := protojson.Marshal(s.Config())
 	i := sandboxInfo{
 		Handler: d.Name, Binary: d.BinaryName(), Definition: d, Digest: d.Digest(), Generation: spec.Pinned.Generation,
-		Plan: spec.Plan, Binaries: b.Binaries.Runtimes.Told(spec), Supervisor: spec.Supervisor,
+		Plan: spec.Plan, Binaries: b.Binaries.Runtimes.Describe(spec), Supervisor: spec.Supervisor,
 		NetNS: st.Namespaces.Net, CNIResult: cniResult(st.Network), RuntimeSpec: b.runtimeSpec(s), Config: config,
 	}
 	i.PID, i.PIDOf = b.process(s)

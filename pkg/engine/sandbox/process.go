@@ -42,7 +42,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)
 	}
-	if err := b.Binaries.Runtimes.Need(s); err != nil {
+	if err := b.Binaries.Runtimes.Ensure(s); err != nil {
 		return err
 	}
 	options, err := s.Runner.Options(pod.TaskOptions{Checkpoint: s.Spec().WholeCheckpoint()})
@@ -158,7 +158,7 @@ func (b *processes) stop(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil
 	}
-	b.Binaries.Runtimes.Mend(s)
+	b.Binaries.Runtimes.EnsureForStop(s)
 	err := s.Runner.End(ctx)
 	if err != nil {
 		return fmt.Errorf("sandbox process: %w", err)

@@ -50,7 +50,7 @@ func (b *runs) binariesOf(ctx context.Context, d *handler.Definition, from *pod.
 	if from.Binaries == nil {
 		return b.Binaries.Copies.ForPod(ctx, d)
 	}
-	return b.Binaries.Copies.Again(ctx, d, from.Binaries)
+	return b.Binaries.Copies.Reuse(ctx, d, from.Binaries)
 }
 
 func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {

@@ -67,7 +67,7 @@ func (r *Service) Bind(s *pod.Sandbox) pod.Runner {
 
 // Worker returns the client for a call that needs the binary of the sandbox's runtime.
 func (r *Service) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
-	if err := r.binaries.Runtimes.Need(s); err != nil {
+	if err := r.binaries.Runtimes.Ensure(s); err != nil {
 		return nil, err
 	}
 	return s.Runner.Client(ctx)

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forbid has the kernel write no core of this process, wherever cores go. Programs that
-// it starts are not concerned: an exec undoes it, and limits stay as they are. A change of
-// this process's user or group undoes it as well.
+// Forbid disables core dumps of this process, to files and to core_pattern programs alike. Programs
+// that it starts are not affected: exec resets the flag, and limits stay. A change of this
+// process's user or group resets it, too.
 func Forbid() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid core dumps: prctl(PR_SET_DUMPABLE): %w", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// Put writes a file of the node, and makes directories above it.
+// Put writes a file of the node, and creates the directories above it.
 func (r Root) Put(path string, content []byte, mode fs.FileMode) error {
 	there := r.Path(path)
 	if err := os.MkdirAll(filepath.Dir(there), 0o755); err != nil {
@@ -26,7 +26,7 @@ func (r Root) Put(path string, content []byte, mode fs.FileMode) error {
 	return atomicfile.Write(there, content, mode, atomicfile.Durable)
 }
 
-// Remove removes a file, and what a killed Put has left beside it.
+// Remove removes a file, and the temporary file of a killed Put.
 func (r Root) Remove(path string) error {
 	for _, file := range []string{atomicfile.Fresh(r.Path(path)), r.Path(path)} {
 		if err := atomicfile.Remove(file); err != nil && !errors.Is(err, syscall.ENOTDIR) {
@@ -36,7 +36,7 @@ func (r Root) Remove(path string) error {
 	return nil
 }
 
-// Link makes a symbolic link, in the place of another.
+// Link creates or replaces a symbolic link.
 func (r Root) Link(path, target string) error {
 	there := r.Path(path)
 	if now, err := os.Readlink(there); err == nil && now == target {
@@ -54,9 +54,9 @@ func (r Root) Link(path, target string) error {
 	return atomicfile.SyncDir(filepath.Dir(there))
 }
 
-// Copy brings a file, or all of a directory, to a path of the node. What is there already stays,
-// so that a copy that was interrupted is completed. Everything becomes root's, and no other
-// user may write it. Link targets, and the text of .toml files, go through edit if it is not nil.
+// Copy copies a file or a directory tree to a path of the node. Existing files stay, so an
+// interrupted copy can be resumed. Everything becomes root's, and only root can write it. Link
+// targets, and the text of .toml files, go through edit if it is not nil.
 func (r Root) Copy(source, to string, edit func(string) string, each func()) error {
 	return filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -104,8 +104,7 @@ func copyEntry(path, target string, entry fs.DirEntry, edit func(string) string)
 	return CopyFile(path, target)
 }
 
-// CopyFile copies a file, which is there as a whole or not at all. It is executable if the
-// source is.
+// CopyFile copies a file atomically. The copy is executable if the source is.
 func CopyFile(from, to string) (err error) {
 	defer func() { err = atomicfile.Explain(err) }()
 	in, err := os.Open(from)

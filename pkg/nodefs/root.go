@@ -1,5 +1,5 @@
-// Package nodefs has files of a node whose root directory is mounted somewhere, by the paths
-// that they have on the node.
+// Package nodefs accesses the files of a node below a mounted root directory, by their paths on the
+// node.
 package nodefs
 
 import (
@@ -11,25 +11,26 @@ import (
 	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
-// Root is where the root directory of a node is.
+// Root is the path at which the root directory of a node is mounted.
 type Root string
 
-// Path is where a path of the node is. Symbolic links above it, as /var/run is one, lead
-// to where the node has them lead; what is there may be one itself.
+// Path returns where a path of the node is. Links above it, such as /var/run, lead where they lead
+// on the node; the last element may itself be a link.
 func (r Root) Path(path string) string {
 	return filepath.Join(r.Resolved(filepath.Dir(path)), filepath.Base(path))
 }
 
-// Resolved is where a path of the node is when all links are followed.
+// Resolved is Path with all links followed.
 func (r Root) Resolved(path string) string {
 	there, err := securejoin.SecureJoin(string(r), path)
 	if err != nil {
-		return filepath.Join(string(r), path) // its use meets the same error
+		return filepath.Join(string(r), path) // its use fails with the same error
 	}
 	return there
 }
 
-// Seen is where a path of this process is. One of the node has the node's links.
+// Seen resolves the links of a path below the root as on the node. Other paths are returned as they
+// are.
 func (r Root) Seen(path string) string {
 	if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(string(r), "/")+"/"); ok {
 		return r.Resolved(rest)
@@ -37,7 +38,7 @@ func (r Root) Seen(path string) string {
 	return path
 }
 
-// ExistsAny returns whether one of some paths is there.
+// ExistsAny reports whether one of the paths exists.
 func (r Root) ExistsAny(paths ...string) bool {
 	return slices.ContainsFunc(paths, func(path string) bool {
 		_, err := os.Lstat(r.Path(path))
@@ -45,7 +46,7 @@ func (r Root) ExistsAny(paths ...string) bool {
 	})
 }
 
-// Matching are the files of the node that patterns match.
+// Matching returns the paths of the node that match a pattern.
 func (r Root) Matching(patterns []string) []string {
 	var found []string
 	for _, p := range patterns {
@@ -59,7 +60,7 @@ func (r Root) Matching(patterns []string) []string {
 	return found
 }
 
-// UnitPaths is where the unit of a service may be.
+// UnitPaths returns the possible paths of a service's unit.
 func UnitPaths(name string) []string {
 	var paths []string
 	for _, dir := range []string{"/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"} {

@@ -1,7 +1,6 @@
-// Package printable makes text that somebody else wrote safe to show. What
-// registries, runtimes, plugins, images and other daemons say ends up in errors,
-// logs, statuses and terminals, where control characters would move the cursor,
-// forge lines or hide what stands beside them.
+// Package printable makes foreign text safe to show. Text from registries, runtimes, plugins,
+// images and other daemons ends up in errors, logs, statuses and terminals, where control
+// characters could move the cursor, forge lines or hide the text beside them.
 package printable
 
 import (
@@ -16,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Line is text with everything escaped that does not print: control characters,
-// line breaks among them, characters that only change how others are shown, and
-// bytes that are not UTF-8. It leaves its own answers as they are. Pure.
+// Line escapes all characters of text that do not print: control characters and line breaks,
+// characters that only change how others are shown, and bytes that are not UTF-8. It is idempotent.
+// Pure.
 func Line(text string) string { return escape(text, unicode.IsGraphic) }
 
 // Lines is Line for text of several lines: line feeds and tabs stay. Pure.
@@ -45,8 +44,8 @@ func escape(text string, prints func(rune) bool) string {
 	return b.String()
 }
 
-// writeEscaped writes characters in a form that is JSON's too, because encoded
-// messages may go this way.
+// writeEscaped writes characters up to U+FFFF as JSON does, because JSON text may pass through
+// here.
 func writeEscaped(b *strings.Builder, r rune, first byte, invalid bool) {
 	switch {
 	case invalid:
@@ -64,7 +63,7 @@ func writeEscaped(b *strings.Builder, r rune, first byte, invalid bool) {
 	}
 }
 
-// Clip cuts a text to its first most bytes, and marks that there was more. Pure.
+// Clip cuts s to its first most bytes and marks the cut. Pure.
 func Clip(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -72,14 +71,14 @@ func Clip(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Error is the text of an error without the classes and codes that were wrapped into
-// it: an answer has the code beside its text. A bare class keeps its text. Pure.
+// Error returns the text of err without the classes and codes that were wrapped into it: a response
+// carries the code separately. A bare class keeps its text. Pure.
 func Error(err error) string {
 	if answer, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return answer.GRPCStatus().Message()
 	}
 	text := err.Error()
-	var classes []string // after the others, whose own classes stand in the text as well
+	var classes []string // removed last: text contains the other errors with their classes
 	for _, inner := range wrapped(err) {
 		was, is := inner.Error(), Error(inner)
 		if isClass(inner) {
@@ -106,13 +105,13 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// isClass finds the sentinels of errdefs. Ends of contexts are causes, and stay.
+// isClass reports whether err is a sentinel of errdefs. Context errors are causes, and stay.
 func isClass(err error) bool {
 	return errdefs.Resolve(err) == err && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) //nolint:errorlint // the sentinel alone
 }
 
-// without takes a class off a text once: what stands before it may be a library's only
-// word for the cause. On a line of its own it repeats what a shim has added.
+// without removes a class from a text once: an earlier occurrence may be a library's only
+// description of the cause. On a line of its own it repeats the one that a shim has added.
 func without(text, class string) string {
 	if cut, ok := strings.CutSuffix(text, "\n"+class); ok {
 		return strings.TrimSuffix(cut, ": "+class)

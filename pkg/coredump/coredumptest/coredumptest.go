@@ -1,4 +1,4 @@
-// Package coredumptest tells whether processes leave cores.
+// Package coredumptest reports whether processes leave core dumps.
 package coredumptest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// T is a test: *testing.T, which no package may import that is not a test.
+// T is the part of *testing.T in use: only tests may import package testing.
 type T interface {
 	Helper()
 	TempDir() string
@@ -19,11 +19,11 @@ type T interface {
 	Skip(args ...any)
 }
 
-// Environment has a program in Go end by the signal of its crash, as one in C does.
+// Environment makes a Go program exit by the signal of its crash, as a C program does.
 const Environment = "GOTRACEBACK=crash"
 
-// Need skips the test where no core is written of any process, or fails it if
-// BERTH_TEST_REQUIRE is set.
+// Need skips the test if this system writes no core dumps, or fails it if BERTH_TEST_REQUIRE is
+// set.
 func Need(t T) {
 	t.Helper()
 	control := exec.Command("sleep", "3600")
@@ -41,8 +41,8 @@ func Need(t T) {
 	t.Skip(reason)
 }
 
-// Crashed crashes a process that was started, with the right to a core of any size, and
-// tells whether it left one.
+// Crashed raises the core limit of a running process to its maximum, crashes the process and
+// reports whether it left a core dump.
 func Crashed(t T, c *exec.Cmd) bool {
 	t.Helper()
 	var limit unix.Rlimit

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// canMap says why, whatever the runtime can do, this node cannot give pods of a
-// handler a user namespace.
+// canMap returns an error if this node cannot give pods of a handler a user namespace, whatever the
+// runtime supports.
 func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
 	if err := a.images.CanMap(a.settings.Today(d).Snapshotter); err != nil {
 		return err
@@ -27,8 +27,8 @@ func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
 	return nil
 }
 
-// passable tells whether users of pods get to their files below a directory: to
-// the kernel root of a pod is one of the others.
+// passable returns an error if other users cannot enter dir and its parents. To the kernel, the
+// root user of a pod is one of them.
 func passable(dir string) error {
 	for d := dir; d != "/"; d = filepath.Dir(d) {
 		st, err := os.Stat(d)
@@ -42,20 +42,19 @@ func passable(dir string) error {
 	return nil
 }
 
-// idMapping remembers whether this node can map the ids of root filesystems.
+// idMapping caches whether this node can map the IDs of root filesystems.
 type idMapping struct {
 	mu     sync.Mutex
-	done   chan struct{} // of the last probe; closed when answer is there
+	done   chan struct{} // of the last probe; closed once answer is set
 	asked  time.Time
 	answer error
 }
 
-// failedProbe is how long a no counts: its reason may be a limit that somebody
-// raises. A yes counts for good.
+// failedProbe is how long a failure is cached: an administrator may raise the limit that caused it.
+// A success is cached for good.
 const failedProbe = time.Minute
 
-// probe waits for the answer no longer than ctx. The probe goes on without it,
-// under background.
+// probe waits for the answer no longer than ctx. The probe itself continues under background.
 func (m *idMapping) probe(ctx, background context.Context, dir string) error {
 	done := m.ask(background, dir)
 	select {
@@ -86,8 +85,7 @@ func (m *idMapping) ask(background context.Context, dir string) <-chan struct{} 
 	return done
 }
 
-// settle waits for the probe that is under way: its mounts would stay until the next
-// start.
+// settle waits for a running probe: its mounts would otherwise stay until the next start.
 func (m *idMapping) settle(ctx context.Context) {
 	m.mu.Lock()
 	done := m.done

@@ -1,7 +1,6 @@
-// Package bounds says what an image and its registry may cost the node while it is
-// pulled.
+// Package bounds limits what an image and its registry may cost the node during a pull.
 //
-// What is in the store stays there. Everything may be called at any time.
+// Images in the store are not limited. Everything is safe for concurrent use.
 package bounds
 
 import (
@@ -13,20 +12,19 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Limits are those of every pull. The zero value of each field is its default.
+// Limits apply to every pull. The zero value of each field is its default.
 type Limits struct {
-	// MaxManifestSize bounds, in bytes, an index, a manifest, a configuration and
-	// every other answer of a registry that is not a layer. 0 is 4 MiB, the most
-	// is 64 MiB.
+	// MaxManifestSize bounds, in bytes, an index, a manifest, a configuration and every other
+	// answer of a registry except layers. 0 is 4 MiB, the maximum is 64 MiB.
 	MaxManifestSize int64
 	// MaxLayers bounds the layers of an image. 0 is 500, as many as overlayfs
 	// can stack.
 	MaxLayers int
-	// AnswerTimeout is how long the registry may take, over a whole pull, for its
-	// answers that are not layers. 0 is 5 minutes.
+	// AnswerTimeout bounds the time, over a whole pull, that the registry takes for answers other
+	// than layers. 0 is 5 minutes.
 	AnswerTimeout time.Duration
-	// MinDownloadRate is how many bytes per second a registry must send of a
-	// layer, on average over PullProgressTimeout. 0 is 1024.
+	// MinDownloadRate is the minimum rate of a layer's download, in bytes per second, averaged over
+	// PullProgressTimeout. 0 is 1024.
 	MinDownloadRate int64
 	// MaxUnpackMemory bounds, in bytes, the memory of a process that unpacks a layer.
 	// 0 is 512 MiB.
@@ -45,11 +43,11 @@ const (
 	defaultMaxImageEntries = 5_000_000
 )
 
-// MaxStored bounds what is read into memory of an image in the store. It is the
-// most that MaxManifestSize may be, so that a lower one hides no image.
+// MaxStored bounds what is read into memory of a stored image. It is the maximum of
+// MaxManifestSize, so that a lower one hides no image.
 const MaxStored = 64 << 20
 
-// Complete puts the defaults where nothing is given.
+// Complete fills in the defaults.
 func (l Limits) Complete() Limits {
 	l.MaxManifestSize = min(cmp.Or(l.MaxManifestSize, defaultMaxManifestSize), MaxStored)
 	l.MaxLayers = cmp.Or(l.MaxLayers, defaultMaxLayers)
@@ -60,17 +58,17 @@ func (l Limits) Complete() Limits {
 	return l
 }
 
-// exceeded is an image or an answer that exceeds a limit.
+// exceeded is the error of Beyond.
 type exceeded struct{ text string }
 
 func (e *exceeded) Error() string { return e.text }
 func (e *exceeded) Unwrap() error { return errdefs.ErrInvalidArgument }
 
-// Beyond is the error of an image, or of an answer, that exceeds a limit. Its class is
+// Beyond returns the error of an image, or of an answer, that exceeds a limit. Its class is
 // ErrInvalidArgument.
 func Beyond(format string, args ...any) error { return &exceeded{fmt.Sprintf(format, args...)} }
 
-// IsBeyond reports whether err is one of Beyond.
+// IsBeyond reports whether err is an error of Beyond.
 func IsBeyond(err error) bool {
 	_, ok := errors.AsType[*exceeded](err)
 	return ok

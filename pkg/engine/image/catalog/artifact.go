@@ -16,35 +16,34 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// An artifact is what a manifest describes that is no container image: a model, a
-// chart, files that ORAS packed. It can be the source of an image volume. Its blobs
-// are the files of the volume, under the names that these annotations give them.
+// An artifact is anything that a manifest describes other than a container image: a model, a chart,
+// files that ORAS packed. It can be the source of an image volume. Its blobs are the files of the
+// volume, with the names in these annotations.
 const (
 	modelPath, formerModelPath = "org.cncf.model.filepath", "org.cnai.model.filepath"
-	// PackedDirectory is what ORAS says of a directory that it packed.
+	// PackedDirectory is ORAS's annotation of a directory that it packed.
 	PackedDirectory = "io.deis.oras.content.unpack"
 )
 
-// artifactChain begins the chain of an artifact, so that it is none of layers.
+// artifactChain begins the chain of an artifact, to distinguish it from chains of layers.
 const artifactChain = "artifact-"
 
-// maxFileName is what Linux filesystems let a file be called, and maxFilePath what its
-// calls take.
+// maxFileName is the longest file name of Linux filesystems, maxFilePath the longest path of Linux
+// system calls.
 const maxFileName, maxFilePath = 255, 4095
 
-// maxFileDepth is how many directories a file may be in, one below the other: each call
-// passes through all of them.
+// maxFileDepth bounds the directories above a file, since each call walks all of them.
 const maxFileDepth = 64
 
-// ArtifactFile is a file of the volume that an artifact is mounted as.
+// ArtifactFile is a file in the volume of an artifact.
 type ArtifactFile struct {
 	Blob imagespec.Descriptor
-	// Path is below the root of the volume. Empty is an archive, which is unpacked there;
-	// blob has then the type of a layer.
+	// Path is below the root of the volume. It is empty for an archive, which is unpacked there;
+	// Blob then has the media type of a layer.
 	Path string
 }
 
-// DescribesArtifact reports whether a manifest is none of a container image.
+// DescribesArtifact reports whether a manifest describes something other than a container image.
 func DescribesArtifact(m imagespec.Manifest) bool { return !images.IsConfigType(m.Config.MediaType) }
 
 // IsArtifact reports whether the chain of an image (Image.ChainID) is that of an artifact.
@@ -70,8 +69,8 @@ func checkArtifact(m imagespec.Manifest) error {
 	return err
 }
 
-// artifactFiles are the files that the volume of an artifact has. All paths are local
-// to it, and no two are in each other's way.
+// artifactFiles returns the files of an artifact's volume. All paths are local to it, and no two
+// conflict.
 func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
 	var files []ArtifactFile
 	names := 0
@@ -81,7 +80,7 @@ func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
 			return nil, err
 		}
 		if blob.MediaType == imagespec.MediaTypeEmptyJSON {
-			continue // stands for no file
+			continue // a placeholder, not a file
 		}
 		if strings.HasSuffix(blob.MediaType, EncryptedSuffix) {
 			return nil, fmt.Errorf("blob %s of the artifact is encrypted, which berth can open for container images only: %w", blob.Digest, errdefs.ErrInvalidArgument)
@@ -112,7 +111,7 @@ func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
 	return files, nil
 }
 
-// fileName is what a blob is called in a volume, as a clean local path.
+// fileName returns the name of a blob in a volume, as a clean local path.
 func fileName(blob imagespec.Descriptor) (string, error) {
 	for _, key := range []string{imagespec.AnnotationTitle, modelPath, formerModelPath} {
 		given := blob.Annotations[key]
@@ -139,8 +138,8 @@ func fileName(blob imagespec.Descriptor) (string, error) {
 	return blob.Digest.Algorithm().String() + "-" + blob.Digest.Encoded(), nil
 }
 
-// archiveType is the type that a layer would have of which a blob is an archive that a
-// volume has unpacked. Empty for others, which a volume has as they are.
+// archiveType returns the layer type of a blob that is unpacked into the volume. It is empty for
+// other blobs, which become files.
 func archiveType(blob imagespec.Descriptor) string {
 	packed := blob.Annotations[PackedDirectory] == "true" ||
 		strings.HasPrefix(blob.MediaType, "application/vnd.cncf.model.") || strings.HasPrefix(blob.MediaType, "application/vnd.cnai.model.")
@@ -155,7 +154,7 @@ func archiveType(blob imagespec.Descriptor) string {
 	return ""
 }
 
-// ArtifactFiles are the files of the volume of an artifact.
+// ArtifactFiles returns the files of an artifact's volume.
 func (r *Reader) ArtifactFiles(ctx context.Context, img *Image) (files []ArtifactFile, err error) {
 	_, err = r.ReadManifest(ctx, img.Manifest, func(m imagespec.Manifest) error {
 		files, err = artifactFiles(m)

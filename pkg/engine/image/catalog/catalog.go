@@ -1,5 +1,5 @@
-// Package catalog knows which images there are: their names and records, and what their
-// documents describe.
+// Package catalog lists the images of a store, with their names and records, and reads the
+// documents that describe them.
 package catalog
 
 import (
@@ -24,26 +24,24 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// Catalog owns which images there are: their records on disk, and the index of
-// them in memory.
+// Catalog owns the list of images: their records on disk, and the index of them in memory.
 type Catalog struct {
 	*Index
 	files  *disk.Files
 	Reader *Reader
-	events events.Publisher // nil if nobody is told
-	// changing is held while records and then the index change, so that both
-	// change in the same order. Never during a download.
+	events events.Publisher // may be nil
+	// changing is held while records and then the index change, so that both change in the same
+	// order. It is never held during a download.
 	changing sync.Mutex
 }
 
-// New returns an empty one; e may be nil.
+// New returns an empty catalog; e may be nil.
 func New(f *disk.Files, r *Reader, x *Index, e events.Publisher) *Catalog {
 	return &Catalog{Index: x, files: f, Reader: r, events: e}
 }
 
-// Load fills the index. A record whose content is damaged is removed, so
-// that the kubelet pulls the image again. An image that would take too much memory
-// is whole: it stays, and can be removed.
+// Load fills the index. A record with damaged content is removed, so that the kubelet pulls the
+// image again. An image that would take too much memory stays and can be removed.
 func (c *Catalog) Load(ctx context.Context) error {
 	records, err := c.files.Images.List(ctx)
 	if err != nil {
@@ -60,7 +58,7 @@ func (c *Catalog) Load(ctx context.Context) error {
 		}
 	}
 	if damaged {
-		// The next pull must not find the metadata of content that is not there.
+		// The next pull must not find the metadata of missing content.
 		_, err = c.files.DB.GarbageCollect(ctx)
 	}
 	return err
@@ -78,7 +76,8 @@ func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	}
 	img, err := load(p)
 	if errdefs.IsNotFound(err) {
-		// It may have been picked by what the index says, and recorded by what it says itself.
+		// The image was selected by the platform in the index, and recorded by its own, which may
+		// differ.
 		other, otherwise := load(AnyPlatform)
 		// The platform of an image that takes too much memory is unknown.
 		if otherwise == nil && (other.unusable != nil || KindOf(other.Platform) == p) {
@@ -93,31 +92,31 @@ func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	return true
 }
 
-// KubeletLabels are what containerd's CRI gives the records of images that kubelets
-// pull. Programs beside it look for them.
+// KubeletLabels are the labels that containerd's CRI gives to images that kubelets pull. Other
+// programs look for them.
 var KubeletLabels = map[string]string{"io.cri-containerd.image": "managed"}
 
-// Naming is what records of one image say beside its names.
+// Naming is the content of an image's records.
 type Naming struct {
 	Names  []string
 	Target imagespec.Descriptor
 	Labels map[string]string
-	// Platform is what the image is recorded as.
+	// Platform is the platform that the image is recorded for.
 	Platform Platform
 }
 
-// Record makes img known under names: on disk first, with the end of the lease
-// that held it, in one transaction; then in memory.
+// Record makes img known under names: first on disk, together with the end of its lease, in one
+// transaction; then in memory.
 func (c *Catalog) Record(ctx context.Context, img *Image, n Naming, lease leases.Lease) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	return c.recordNow(ctx, img, n, lease)
 }
 
-// NameAgain gives the image of a target one more name. errdefs.ErrNotFound if there is
-// none that can be used, ErrInvalidArgument if the target is described as something else.
+// NameAgain adds a name to the image of a target. errdefs.ErrNotFound if no usable image has that
+// target, ErrInvalidArgument if the target is described differently.
 func (c *Catalog) NameAgain(ctx context.Context, n Naming) error {
-	// Until it is recorded no other name may go: the image stays by those.
+	// Until the name is recorded, no other name may be removed: those keep the image.
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	img, as := c.Index.byTarget(n.Target.Digest)
@@ -132,7 +131,7 @@ func (c *Catalog) NameAgain(ctx context.Context, n Naming) error {
 	return err
 }
 
-// sameTarget refuses what would not be found again under its own digest.
+// sameTarget refuses a descriptor that differs from the recorded one of its digest.
 func (c *Catalog) sameTarget(ctx context.Context, target imagespec.Descriptor) error {
 	same, err := c.files.Images.List(ctx, "target.digest=="+target.Digest.String())
 	if err != nil || len(same) == 0 {
@@ -144,7 +143,7 @@ func (c *Catalog) sameTarget(ctx context.Context, target imagespec.Descriptor) e
 	return nil
 }
 
-// recordNow is record, whose caller holds changing. A lease without an id is none.
+// recordNow is Record for a caller that holds changing. A lease without an id is ignored.
 func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease leases.Lease) (*Image, error) {
 	created := make([]bool, len(n.Names))
 	err := c.files.DB.Update(func(tx *bolt.Tx) (err error) {
@@ -165,15 +164,15 @@ func (c *Catalog) recordNow(ctx context.Context, img *Image, n Naming, lease lea
 	img = c.Index.put(img, n.Platform, n.Target.Digest, n.Names...)
 	for i, name := range n.Names {
 		if created[i] {
-			c.tell(ctx, "/images/create", &eventsapi.ImageCreate{Name: name, Labels: n.Labels})
+			c.publish(ctx, "/images/create", &eventsapi.ImageCreate{Name: name, Labels: n.Labels})
 		} else {
-			c.tell(ctx, "/images/update", &eventsapi.ImageUpdate{Name: name, Labels: n.Labels})
+			c.publish(ctx, "/images/update", &eventsapi.ImageUpdate{Name: name, Labels: n.Labels})
 		}
 	}
 	return img, nil
 }
 
-// recordName leaves labels alone that others gave to the record.
+// recordName keeps the labels that other programs gave to the record.
 func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (created bool, err error) {
 	labels := map[string]string{}
 	maps.Copy(labels, n.Labels)
@@ -194,8 +193,8 @@ func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (create
 	return false, err
 }
 
-// tell publishes what the metadata does not: it keeps silent inside of transactions.
-func (c *Catalog) tell(ctx context.Context, topic string, event events.Event) {
+// publish sends the events of transactions, in which the metadata sends none.
+func (c *Catalog) publish(ctx context.Context, topic string, event events.Event) {
 	if c.events == nil {
 		return
 	}
@@ -204,7 +203,7 @@ func (c *Catalog) tell(ctx context.Context, topic string, event events.Event) {
 	}
 }
 
-// Forget removes the image that ref finds, with all its names. Nil is none.
+// Forget removes the image that ref finds, with all its names. It returns nil if there is none.
 func (c *Catalog) Forget(ctx context.Context, ref string) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -221,8 +220,8 @@ func (c *Catalog) Forget(ctx context.Context, ref string) (*Image, error) {
 	return img, nil
 }
 
-// ForgetName removes one record. errdefs.ErrNotFound when there is none, or when it is
-// of another target than the given one (empty: any).
+// ForgetName removes one record. errdefs.ErrNotFound if it does not exist, or has another target
+// than the given one (empty: any).
 func (c *Catalog) ForgetName(ctx context.Context, name string, target digest.Digest) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -252,7 +251,7 @@ func (c *Catalog) forgetNames(ctx context.Context, names []string) error {
 	}
 	c.Index.drop(names...)
 	for _, name := range names {
-		c.tell(ctx, "/images/delete", &eventsapi.ImageDelete{Name: name})
+		c.publish(ctx, "/images/delete", &eventsapi.ImageDelete{Name: name})
 	}
 	return nil
 }

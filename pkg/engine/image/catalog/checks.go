@@ -9,24 +9,24 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// Of these no image has a tenth.
+// Real images stay below a tenth of these limits.
 const (
-	// maxIndexDepth is how many indexes may lie above a manifest.
+	// maxIndexDepth bounds the indexes above a manifest.
 	maxIndexDepth = 4
-	// MaxElements bounds what a manifest or a configuration consists of. Each
-	// takes many times the memory that it takes as text.
+	// MaxElements bounds the JSON elements of a manifest or a configuration. In memory, each takes
+	// many times the size of its text.
 	MaxElements = 1 << 15
-	// MaxName bounds what lists of images show of a configuration.
+	// MaxName bounds the fields of a configuration that lists of images show.
 	MaxName = 1024
 	// MaxMediaType bounds the name of a layer's type.
 	MaxMediaType = 255
-	// MaxURLs and maxURLLength bound where else a layer may be.
+	// MaxURLs and maxURLLength bound the further locations of a layer.
 	MaxURLs, maxURLLength = 4, 2048
 	// maxAttached bounds the urls and wrapped keys of all layers.
 	maxAttached = 1 << 20
 )
 
-// CheckDocument checks the descriptor of what is read into memory.
+// CheckDocument checks the size of a document before it is read into memory.
 func CheckDocument(l bounds.Limits, what string, desc imagespec.Descriptor) error {
 	if desc.Size > l.MaxManifestSize {
 		return bounds.Beyond("%s %s has %d bytes, more than %d", what, desc.Digest, desc.Size, l.MaxManifestSize)
@@ -37,7 +37,7 @@ func CheckDocument(l bounds.Limits, what string, desc imagespec.Descriptor) erro
 	return nil
 }
 
-// CheckDigest looks at a digest before anything is asked for by it.
+// CheckDigest checks a digest before it is used in a request.
 func CheckDigest(of string, d imagespec.Descriptor) error {
 	if err := d.Digest.Validate(); err != nil {
 		return fmt.Errorf("digest %.100q of %s: %v: %w", string(d.Digest), of, err, errdefs.ErrInvalidArgument)
@@ -45,7 +45,7 @@ func CheckDigest(of string, d imagespec.Descriptor) error {
 	return nil
 }
 
-// checkParts checks what a manifest leads to, before any of it is downloaded.
+// checkParts checks what a manifest refers to, before any of it is downloaded.
 func checkParts(l bounds.Limits, m imagespec.Manifest) error {
 	if err := CheckManifest(m); err != nil {
 		return err
@@ -88,14 +88,13 @@ func checkURLs(layer imagespec.Descriptor) error {
 	return nil
 }
 
-// elements checks of how many parts a JSON text consists, without reading it
-// into memory a second time.
+// elements checks the number of JSON elements in text without decoding it.
 func elements(text []byte) error {
 	_, err := new(ElementCount).Write(text)
 	return err
 }
 
-// ElementCount is elements of a text that comes in parts.
+// ElementCount is elements for a text in several writes.
 type ElementCount struct {
 	n               int
 	quoted, escaped bool

@@ -9,44 +9,42 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Image is an image that is whole in the store. It never changes; a pull or a
-// removal puts another one in its place.
+// Image is a complete image in the store. It is immutable: a pull or a removal replaces it.
 type Image struct {
-	// ID is the digest of the image's configuration, "sha256:<hex>"; that of the
-	// manifest for an artifact, and where layers are no part of the root filesystem.
-	// It is the one identifier that all CRI calls use.
+	// ID is the digest of the image's configuration, "sha256:<hex>"; that of the manifest for an
+	// artifact, a checkpoint, or an image with layers outside the root filesystem. All CRI calls
+	// identify an image by it.
 	ID string
-	// RepoTags and RepoDigests are the names the image was pulled by,
-	// normalised ("docker.io/library/busybox:1"), sorted. RepoTags is empty for
-	// an image that was pulled by digest or whose tag went to another image.
+	// RepoTags and RepoDigests are the names the image was pulled by, normalised
+	// ("docker.io/library/busybox:1"), sorted. RepoTags is empty for an image that was pulled by
+	// digest or that lost its tag to another image.
 	RepoTags, RepoDigests []string
 	// ChainID identifies the unpacked layers; empty for an image without layers.
 	ChainID digest.Digest
 	// Size is the bytes of manifest, configuration and compressed layers.
 	Size uint64
-	// Config is what the image says about running it; Store.Whole has all of it.
+	// Config is the image's configuration for running it; Store.Whole returns all of it.
 	Config imagespec.ImageConfig
-	// Platform is what the image was built for.
+	// Platform is the platform the image was built for.
 	Platform imagespec.Platform
-	// ArtifactType says what an artifact is; empty for a container image.
+	// ArtifactType is the type of an artifact; empty for a container image.
 	ArtifactType string
-	// Checkpoint says that it holds the archive of a checkpointed container, which goes on
-	// where it is run.
+	// Checkpoint is set if the image holds the archive of a checkpointed container, which is
+	// restored when the image is run.
 	Checkpoint bool
-	// Pinned says that the kubelet's garbage collection must leave it alone.
+	// Pinned excludes the image from the kubelet's garbage collection.
 	Pinned bool
 
 	// Manifest is the platform's manifest, from which the layers are unpacked.
 	Manifest imagespec.Descriptor
-	// partial says that Config has no more than the user.
+	// partial is set if Config has only the user.
 	partial bool
-	// unusable is why nothing can be done with the image but remove it. Config,
-	// ChainID and Platform are then empty.
+	// unusable is why the image can only be removed. Config, ChainID and Platform are then empty.
 	unusable error
 }
 
-// Tag is a tag of the image: the one that asked is, however it is written, else the
-// first. Empty is none.
+// Tag returns asked in normalised form if it is a tag of the image, else the first tag. It is empty
+// if there is none.
 func (i *Image) Tag(asked string) string {
 	if tag := oneOf(i.RepoTags, asked); tag != "" {
 		return tag
@@ -57,8 +55,8 @@ func (i *Image) Tag(asked string) string {
 	return i.RepoTags[0]
 }
 
-// Name is Tag, or the name by digest that asked is: a tag may stand for an index, of which
-// asked is one image.
+// Name returns asked in normalised form if it is a name by digest, else Tag: a tag may stand for an
+// index that contains asked.
 func (i *Image) Name(asked string) string {
 	if name := oneOf(i.RepoDigests, asked); name != "" {
 		return name
@@ -66,7 +64,7 @@ func (i *Image) Name(asked string) string {
 	return i.Tag(asked)
 }
 
-// oneOf is asked as names have it; empty if it is none of them.
+// oneOf returns asked in normalised form if it is one of names, else "".
 func oneOf(names []string, asked string) string {
 	if named, err := ParseName(asked); err == nil && slices.Contains(names, named.String()) {
 		return named.String()
@@ -74,8 +72,8 @@ func oneOf(names []string, asked string) string {
 	return ""
 }
 
-// The annotations by which a manifest says that its image is made of the archive of a
-// checkpointed container. The first is that of CRI-O before others had it too.
+// The annotations of a manifest that mark its image as a checkpoint. The first is CRI-O's, from
+// before the common one.
 const (
 	CheckpointOfCRIO = "io.kubernetes.cri-o.annotations.checkpoint.name"
 	CheckpointOfCRIU = metadata.CheckpointAnnotationName

@@ -11,36 +11,35 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Index answers, from memory, which images there are and what they are called.
-// It is filled from the records on disk at Open, and changed after them.
+// Index lists the images and their names, in memory. It is filled from the records on disk at Open,
+// and changed after them.
 type Index struct {
 	pins pinPatterns
-	// checkpoints are names of images whose processes may go on here.
+	// checkpoints are names of images that containers may be restored from.
 	checkpoints pinPatterns
 
 	mu sync.RWMutex
-	// names leads from each recorded name to its image.
+	// names maps each recorded name to its image.
 	names map[string]named
-	// images are those that have names; each value is replaced, never changed.
+	// images are the images with names; values are replaced, never changed.
 	images map[string]*Image
 }
 
-// named is one record: what a name stands for.
+// named is what a recorded name stands for.
 type named struct {
 	target digest.Digest
 	// id is the image of the target that was pulled last.
 	id string
-	// as is what it was pulled for: NodePlatform or WasmPlatform.
+	// as is the platform that it was pulled for: NodePlatform or WasmPlatform.
 	as Platform
 }
 
-// NewIndex returns an empty one. Names may have '*' for any characters.
+// NewIndex returns an empty index. '*' in a name matches any characters.
 func NewIndex(pins, checkpoints []string) *Index {
 	return &Index{pins: newPinPatterns(pins), checkpoints: newPinPatterns(checkpoints), names: map[string]named{}, images: map[string]*Image{}}
 }
 
-// put lets names stand for img, and for nothing else. An image that loses its last name by it
-// is gone.
+// put makes names stand for img only. An image that loses its last name is removed.
 func (x *Index) put(img *Image, as Platform, target digest.Digest, names ...string) *Image {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -58,7 +57,7 @@ func (x *Index) put(img *Image, as Platform, target digest.Digest, names ...stri
 	return x.images[img.ID]
 }
 
-// drop forgets names. An image that loses its last name by it is gone.
+// drop removes names. An image that loses its last name is removed.
 func (x *Index) drop(names ...string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -106,7 +105,7 @@ func (x *Index) namesOf(id string) []string {
 	return names
 }
 
-// Current returns the image that name stands for, if that is of target.
+// Current returns the image that name stands for, if it is of that target and a wanted platform.
 func (x *Index) Current(name string, target digest.Digest, wanted Platform) *Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -116,15 +115,15 @@ func (x *Index) Current(name string, target digest.Digest, wanted Platform) *Ima
 	return nil
 }
 
-// NameCount is how many names images have.
+// NameCount is the number of names of images.
 func (x *Index) NameCount() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return len(x.names)
 }
 
-// byTarget returns an image that has a name for that target, of the node's platform if there are
-// several, and what it was pulled for; nil is none.
+// byTarget returns an image with a name for that target, preferably of the node's platform, and the
+// platform it was pulled for. It returns nil if there is none.
 func (x *Index) byTarget(target digest.Digest) (img *Image, as Platform) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -142,14 +141,12 @@ func (x *Index) pulledFor(img *Image, wanted Platform) bool {
 	return slices.ContainsFunc(x.namesOf(img.ID), func(name string) bool { return wanted.takes(x.names[name].as) })
 }
 
-// Get finds an image by tag, short name, digest, tag and digest, id with or
-// without "sha256:", or a unique prefix (six digits or more) of an id.
-// errdefs.ErrNotFound when there is none, ErrInvalidArgument when a prefix fits
-// several. It reads memory only.
+// Get finds an image by tag, short name, digest, tag and digest, id with or without "sha256:", or a
+// unique prefix (six digits or more) of an id. errdefs.ErrNotFound if there is none,
+// ErrInvalidArgument if a prefix matches several. It reads memory only.
 func (x *Index) Get(ref string) (*Image, error) { return x.Find(ref, AnyPlatform) }
 
-// Find is Get for the image of a platform. An id stands for its image, whatever that was
-// built for.
+// Find is Get for the image of a platform. An id finds its image for any platform.
 func (x *Index) Find(ref string, wanted Platform) (*Image, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -170,7 +167,7 @@ func (x *Index) Find(ref string, wanted Platform) (*Image, error) {
 	return x.byPrefix(ref)
 }
 
-// byPrefix finds the one image whose id begins with ref. The caller holds mu.
+// byPrefix finds the image with an id that begins with ref, if it is unique. The caller holds mu.
 func (x *Index) byPrefix(ref string) (*Image, error) {
 	missing := fmt.Errorf("image %.300q is not on this node; pull it first: %w", ref, errdefs.ErrNotFound)
 	hex, ok := idPrefix(ref)
@@ -213,8 +210,8 @@ func (x *Index) HasChain(chain digest.Digest) bool {
 	return false
 }
 
-// MayRestore refuses an image of a checkpoint that has no name which is allowed. What is in
-// it has the privileges that it had, whatever its new pod has.
+// MayRestore refuses a checkpoint image without an allowed name. Restored processes keep the
+// privileges that they had, whatever their new pod has.
 func (x *Index) MayRestore(img *Image) error {
 	if x.checkpoints.match(img.RepoTags...) || x.checkpoints.match(img.RepoDigests...) {
 		return nil
@@ -227,9 +224,9 @@ func (x *Index) MayRestore(img *Image) error {
 		"if you trust its processes with the privileges that they had, add its name there and restart berth: %w", name, errdefs.ErrPermissionDenied)
 }
 
-// ByContent finds an image that can be run by its id, or by the digest in a name: both say
-// what is in it, whatever it is called here. errdefs.ErrInvalidArgument for a name without a
-// digest, ErrNotFound where there is no such image.
+// ByContent finds a runnable image by its id, or by the digest in a name: both identify the
+// content, whatever the image is called here. errdefs.ErrInvalidArgument for a name without a
+// digest, ErrNotFound if there is no such image.
 func (x *Index) ByContent(ref string, wanted Platform) (*Image, error) {
 	d, err := contentDigest(ref)
 	if err != nil {
@@ -249,7 +246,7 @@ func (x *Index) ByContent(ref string, wanted Platform) (*Image, error) {
 	return nil, missing
 }
 
-// contentDigest is what an id is, or a name ends with.
+// contentDigest returns the digest that an id is, or that a name ends with.
 func contentDigest(ref string) (digest.Digest, error) {
 	_, text, named := strings.Cut(ref, "@")
 	if !named {
@@ -262,8 +259,8 @@ func contentDigest(ref string) (digest.Digest, error) {
 	return d, nil
 }
 
-// ToRun finds the image that a container of such a handler runs. errdefs.ErrFailedPrecondition
-// where it was pulled for something else.
+// ToRun finds the image for a container of a handler with that platform.
+// errdefs.ErrFailedPrecondition if it was pulled for another platform.
 func (x *Index) ToRun(ref string, wanted Platform) (*Image, error) {
 	img, err := x.Get(ref)
 	if err != nil {

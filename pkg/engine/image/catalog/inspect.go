@@ -13,14 +13,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// Described is what the documents of an image say that matters for fetching it.
+// Described is the part of an image's documents that a fetch needs.
 type Described struct {
 	Manifest imagespec.Manifest
-	// Wasm says that it was built for modules.
+	// Wasm is set if the image was built for WebAssembly.
 	Wasm bool
 }
 
-// Inspect fetches what describes an image: what is to be refused is refused before a
+// Inspect fetches the documents of an image and checks them, so that an image is refused before a
 // layer is downloaded.
 func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (Described, error) {
 	var d Described
@@ -55,8 +55,7 @@ func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wante
 	return d, err
 }
 
-// findManifest fetches indexes, from target on, down to the manifest of a platform that
-// is wanted.
+// findManifest fetches indexes, from target on, down to the manifest of a wanted platform.
 func (r *Reader) findManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
 	pick := PickOf(r.Children, wanted)
 	desc := target
@@ -97,7 +96,7 @@ func (r *Reader) unmatched(ctx context.Context, index imagespec.Descriptor, want
 	return fmt.Errorf("%s: %w", index.Digest, &PlatformError{wanted: wanted, has: platformsOf(all)})
 }
 
-// CheckManifest refuses a manifest that describes no image.
+// CheckManifest refuses an invalid manifest.
 func CheckManifest(m imagespec.Manifest) error {
 	if DescribesArtifact(m) {
 		if err := checkArtifact(m); err != nil {
@@ -122,7 +121,7 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	return nil
 }
 
-// ReadManifest reads a manifest, of which what nothing reads is left out after check.
+// ReadManifest reads a manifest, and drops the fields that no code reads after check.
 func (r *Reader) ReadManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
 	err = r.ReadJSON(ctx, desc, &m, func() error {
 		if err := check(m); err != nil {
@@ -137,7 +136,7 @@ func (r *Reader) ReadManifest(ctx context.Context, desc imagespec.Descriptor, ch
 	return m, nil
 }
 
-// readConfig checks the configuration of a manifest, and lets use have it.
+// readConfig checks the configuration of a manifest and passes it to use.
 func (r *Reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(imagespec.Image) error) error {
 	var config imagespec.Image
 	var checked error
@@ -163,14 +162,14 @@ func (r *Reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) e
 	return err
 }
 
-// readDocument reads a manifest or a configuration from the store, unless it
-// would take too much memory. Whether it may be pulled was checked before.
+// readDocument reads a manifest or a configuration from the store, unless it would take too much
+// memory. The limits of pulls were checked before.
 func (r *Reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
 	info, err := r.content.Info(ctx, desc.Digest)
 	if err != nil {
 		return nil, err
 	}
-	// What was there before was not fetched, nor was its size compared.
+	// Content that was in the store before was not fetched, so its size was not compared.
 	if info.Size != desc.Size {
 		return nil, fmt.Errorf("%s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
 	}
@@ -184,7 +183,7 @@ func (r *Reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([
 	return text, elements(text)
 }
 
-// ReadJSON reads a document, and calls use while there is memory for all of it.
+// ReadJSON decodes a document, and calls use while memory for it is reserved.
 func (r *Reader) ReadJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
 	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// Load reads an image, without names, from its content. The limits for what is
-// pulled do not count here, only those that bound the memory of the daemon.
+// Load reads an image, without names, from its content. The limits of pulls do not apply, only
+// those that bound the daemon's memory.
 func (r *Reader) Load(ctx context.Context, target imagespec.Descriptor, wanted Platform) (*Image, error) {
 	desc, err := r.platformManifest(ctx, target, wanted)
 	if err != nil {
@@ -64,7 +64,7 @@ func newImage(desc imagespec.Descriptor, manifest imagespec.Manifest, config ima
 	return img, nil
 }
 
-// bare is what stays in memory of a descriptor: nothing that an index may have added does.
+// bare drops from a descriptor what an index may have added, to save memory.
 func bare(desc imagespec.Descriptor) imagespec.Descriptor {
 	return imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size}
 }
@@ -77,11 +77,10 @@ func sizeOf(desc imagespec.Descriptor, m imagespec.Manifest) uint64 {
 	return uint64(size)
 }
 
-// imageID is the digest of the configuration of an image whose root filesystem has so many
-// layers, or that of its manifest desc if there are more: nobody checks what the
-// configuration says of those, so that images of other modules may have the same. That of
-// the manifest also where the manifest says what it is: an image that anybody pulled must
-// not turn another one with the same configuration into a checkpoint.
+// imageID returns the digest of the configuration. It is that of the manifest for an image with
+// layers outside the root filesystem, since images of other modules may share the configuration,
+// and for a checkpoint: such an image must not turn another one with the same configuration into a
+// checkpoint.
 func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
 	if root != len(m.Layers) || isCheckpoint(m) {
 		return desc.Digest.String()
@@ -89,10 +88,10 @@ func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
 	return m.Config.Digest.String()
 }
 
-// maxKept bounds what stays in memory of an image's configuration.
+// maxKept bounds the configuration that an image keeps in memory.
 const maxKept = 16 << 10
 
-// weight is about what a configuration takes in memory.
+// weight estimates the memory of a configuration.
 func weight(c imagespec.ImageConfig) int {
 	const each = 64
 	n := len(c.User) + len(c.WorkingDir) + len(c.StopSignal)
@@ -112,7 +111,7 @@ func weight(c imagespec.ImageConfig) int {
 	return n
 }
 
-// Whole returns an image with its whole Config.
+// Whole returns an image with its complete Config.
 func (r *Reader) Whole(ctx context.Context, img *Image) (*Image, error) {
 	if err := img.Runnable(); err != nil {
 		return nil, err
@@ -129,8 +128,7 @@ func (r *Reader) Whole(ctx context.Context, img *Image) (*Image, error) {
 	return &whole, nil
 }
 
-// platformManifest finds, in the content store, the manifest of a platform that is
-// wanted below target.
+// platformManifest finds the manifest of a wanted platform, below target in the content store.
 func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform) (imagespec.Descriptor, error) {
 	var found *imagespec.Descriptor
 	find := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
@@ -141,7 +139,7 @@ func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descript
 		if !images.IsIndexType(desc.MediaType) {
 			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
 		}
-		// What reads it next knows no bound.
+		// The next reader has no limit of its own.
 		return nil, r.checkDocument(ctx, desc)
 	})
 	children := PickOf(r.Children, wanted)
@@ -154,7 +152,7 @@ func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descript
 	return *found, nil
 }
 
-// PickOf returns of the manifests that children lists the one that is wanted.
+// PickOf reduces the manifests that children lists to the best match for wanted.
 func PickOf(children images.HandlerFunc, wanted Platform) images.HandlerFunc {
 	by := wanted.Matcher()
 	return images.LimitManifests(images.FilterPlatforms(children, by), by, 1)
@@ -175,9 +173,8 @@ func (r *Reader) Config(ctx context.Context, img *Image) (*imagespec.Image, erro
 	return &config, nil
 }
 
-// unusable describes an image that is in the store, and that would take too much
-// memory to use: what is known of it without reading it. Its ID is that of its
-// manifest or index if those cannot be read either.
+// unusable describes a stored image that would take too much memory to use, as far as it is known
+// without reading it. If its manifest cannot be read either, its ID is the digest of target.
 func (r *Reader) unusable(ctx context.Context, target imagespec.Descriptor, wanted Platform, cause error) (*Image, error) {
 	img := &Image{ID: target.Digest.String(), unusable: cause}
 	if desc, err := r.platformManifest(ctx, target, wanted); err == nil {
@@ -191,7 +188,7 @@ func (r *Reader) unusable(ctx context.Context, target imagespec.Descriptor, want
 	return img, err
 }
 
-// held is the size of a blob and of all that it keeps from being collected.
+// held returns the size of a blob and of all content that it keeps from being collected.
 func (r *Reader) held(ctx context.Context, d digest.Digest, seen map[digest.Digest]bool) (uint64, error) {
 	if seen[d] {
 		return 0, nil
@@ -199,7 +196,7 @@ func (r *Reader) held(ctx context.Context, d digest.Digest, seen map[digest.Dige
 	seen[d] = true
 	info, err := r.content.Info(ctx, d)
 	if errdefs.IsNotFound(err) {
-		return 0, nil // a layer that is unpacked need not be there
+		return 0, nil // an unpacked layer may have been discarded
 	}
 	if err != nil {
 		return 0, err

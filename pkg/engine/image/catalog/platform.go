@@ -16,20 +16,20 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Platform says which image of an index is wanted.
+// Platform selects an image of an index.
 type Platform string
 
 const (
-	// NodePlatform are images of this node's platform.
+	// NodePlatform selects images of this node's platform.
 	NodePlatform Platform = ""
-	// WasmPlatform are images of WebAssembly modules.
+	// WasmPlatform selects images of WebAssembly modules.
 	WasmPlatform Platform = handler.PlatformWasm
-	// AnyPlatform are those of the node; where there are none, those of modules.
+	// AnyPlatform selects images of the node, or else those of modules.
 	AnyPlatform Platform = "any"
 )
 
-// PlatformOf says which images a handler runs. A shim that runs modules runs programs of
-// the node too, unless the handler says otherwise.
+// PlatformOf returns the platform of a handler's images. A shim that runs modules also runs
+// programs of the node, unless the handler's platform is WebAssembly.
 func PlatformOf(d *handler.Definition) Platform {
 	switch {
 	case d == nil:
@@ -42,10 +42,10 @@ func PlatformOf(d *handler.Definition) Platform {
 	return NodePlatform
 }
 
-// takes reports whether images of such a kind are wanted.
+// takes reports whether p selects images of a kind.
 func (p Platform) takes(kind Platform) bool { return p == AnyPlatform || p == kind }
 
-// KindOf is NodePlatform or WasmPlatform, as the image was built for.
+// KindOf returns NodePlatform or WasmPlatform, by what the image was built for.
 func KindOf(p imagespec.Platform) Platform {
 	if IsWasm(p) {
 		return WasmPlatform
@@ -53,7 +53,7 @@ func KindOf(p imagespec.Platform) Platform {
 	return NodePlatform
 }
 
-// Recorded is what an image of those that were wanted is recorded as.
+// Recorded returns the platform to record for an image that p selected.
 func (p Platform) Recorded(img *Image) Platform {
 	if p == AnyPlatform {
 		return KindOf(img.Platform)
@@ -61,7 +61,7 @@ func (p Platform) Recorded(img *Image) Platform {
 	return p
 }
 
-// String is how messages name what is wanted.
+// String returns the platform's name in messages.
 func (p Platform) String() string {
 	node := platforms.Format(platforms.DefaultSpec())
 	switch p {
@@ -74,7 +74,7 @@ func (p Platform) String() string {
 	return string(p)
 }
 
-// Matcher picks from an index.
+// Matcher returns the matcher for the entries of an index.
 func (p Platform) Matcher() platforms.MatchComparer {
 	switch p {
 	case WasmPlatform:
@@ -86,11 +86,11 @@ func (p Platform) Matcher() platforms.MatchComparer {
 	return platforms.Default()
 }
 
-// wasmSystems are the interfaces that modules are built for, the preferred first. All of
-// them are called modules for wasi: engines tell them apart by what is in the module.
+// wasmSystems are the interfaces that modules are built for, the preferred first. All of them are
+// called modules for wasi: engines detect the interface from the module.
 var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
 
-// IsWasm reports whether an image has modules. Shims go by the architecture alone.
+// IsWasm reports whether an image has WebAssembly modules. Shims decide by the architecture alone.
 func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
 
 // wasmMatcher takes any variant, unlike the matchers of package platforms.
@@ -104,7 +104,7 @@ func (wasmMatcher) Less(a, b imagespec.Platform) bool {
 	return slices.Index(wasmSystems, a.OS) < slices.Index(wasmSystems, b.OS)
 }
 
-// eitherMatcher prefers what the first matches.
+// eitherMatcher prefers the matches of first.
 type eitherMatcher struct{ first, second platforms.MatchComparer }
 
 func (m eitherMatcher) Match(p imagespec.Platform) bool { return m.first.Match(p) || m.second.Match(p) }
@@ -118,10 +118,10 @@ func (m eitherMatcher) Less(a, b imagespec.Platform) bool {
 	return m.second.Less(a, b)
 }
 
-// PlatformError is an image that is not built for the platform that is wanted.
+// PlatformError reports an image that is not built for the wanted platform.
 type PlatformError struct {
 	wanted Platform
-	// has are the platforms that it was built for, as far as they are known.
+	// has are the platforms that it was built for, as far as known.
 	has []string
 }
 
@@ -135,7 +135,7 @@ func (e *PlatformError) Error() string {
 
 func (e *PlatformError) Unwrap() error { return errdefs.ErrNotFound }
 
-// Advice says what runs the image.
+// Advice describes the mismatch and what runs the image.
 func (e *PlatformError) Advice() string {
 	hasWasm := slices.ContainsFunc(e.has, func(p string) bool { return strings.HasSuffix(p, "/wasm") })
 	switch {
@@ -147,10 +147,10 @@ func (e *PlatformError) Advice() string {
 	return fmt.Sprintf("the image is not built for %s", e.wanted)
 }
 
-// maxPlatforms bounds what an error lists.
+// maxPlatforms bounds the platforms in an error.
 const maxPlatforms = 8
 
-// platformsOf are those that an index names, without what is no image.
+// platformsOf returns the platforms in an index, without entries that are not images.
 func platformsOf(manifests []imagespec.Descriptor) (named []string) {
 	for _, m := range manifests {
 		if m.Platform == nil || m.Platform.OS == "unknown" {
@@ -168,8 +168,8 @@ func platformsOf(manifests []imagespec.Descriptor) (named []string) {
 	return named
 }
 
-// checkPlatform refuses an image that was built for something else, if that is known.
-// Nobody minds an architecture of Linux: emulators run others.
+// checkPlatform refuses an image that is known to be of the wrong kind. It accepts any architecture
+// of Linux: emulators run others.
 func checkPlatform(wanted Platform, built imagespec.Platform) error {
 	if wanted.takes(KindOf(built)) {
 		return nil
@@ -177,7 +177,7 @@ func checkPlatform(wanted Platform, built imagespec.Platform) error {
 	return &PlatformError{wanted: wanted, has: []string{platforms.Format(built)}}
 }
 
-// platformLabel is on the record of a name whose image was pulled for WasmPlatform.
+// platformLabel is on the record of a name that was pulled for WasmPlatform.
 const platformLabel = "berth.dev/platform"
 
 func recordedPlatform(labels map[string]string) Platform {
@@ -187,15 +187,15 @@ func recordedPlatform(labels map[string]string) Platform {
 	return NodePlatform
 }
 
-// An image of WebAssembly has its module as a layer of a type of its own, which shims read
-// from the content store, or as a file of an ordinary layer. Only the latter are layers
-// of a root filesystem. Both stay in the content store as long as the image.
+// An image of WebAssembly has its module as a layer of a type of its own, which shims read from the
+// content store, or as a file in an ordinary layer. Only ordinary layers are part of a root
+// filesystem. Both stay in the content store as long as the image.
 
-// wasmConfig is the type of configurations that name modules and nothing to run them with.
-// To everybody but a handler of modules such an image is an artifact.
+// wasmConfig is the type of configurations that describe modules and not how to run them. Such an
+// image is an artifact, except for handlers that run modules.
 const wasmConfig = "application/vnd.wasm.config.v0+json"
 
-// rootLayers are the layers of an image that its root filesystem consists of.
+// rootLayers returns the layers that the root filesystem consists of.
 func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
 	for _, l := range m.Layers {
 		if images.IsLayerType(l.MediaType) {
@@ -205,8 +205,8 @@ func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
 	return layers
 }
 
-// RootDiffIDs are the diff IDs of the layers of the root filesystem. For images of modules
-// a configuration may count the other layers too: builders disagree.
+// RootDiffIDs returns the diff IDs of the root filesystem's layers. Configurations of images of
+// modules may list the other layers too: builders differ.
 func RootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []digest.Digest) ([]digest.Digest, error) {
 	root := m.Layers
 	if IsWasm(built) {
@@ -227,8 +227,7 @@ func RootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []diges
 	return of, nil
 }
 
-// RootChain identifies the layers of the root filesystem of a container. Blobs of an
-// artifact are none.
+// RootChain identifies the layers of a container's root filesystem. It is empty for an artifact.
 func (i *Image) RootChain() digest.Digest {
 	if IsArtifact(i.ChainID) {
 		return ""
@@ -236,8 +235,8 @@ func (i *Image) RootChain() digest.Digest {
 	return i.ChainID
 }
 
-// artifactPlatform is what an artifact was built for, if it is one of modules. Whatever
-// else its configuration may be, it is an artifact.
+// artifactPlatform returns what an artifact of modules was built for. It is empty for other
+// artifacts, and for an unreadable configuration.
 func (r *Reader) artifactPlatform(ctx context.Context, m imagespec.Manifest) (imagespec.Platform, error) {
 	if m.Config.MediaType != wasmConfig {
 		return imagespec.Platform{}, nil

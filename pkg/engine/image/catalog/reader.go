@@ -18,8 +18,8 @@ import (
 type Reader struct {
 	content content.Store
 	Limits  bounds.Limits
-	// parsing is the memory for documents that all pulls of a store share. It is never
-	// held during network I/O.
+	// parsing limits the memory for documents of all pulls of a store. It is never held during
+	// network I/O.
 	parsing *semaphore.Weighted
 }
 
@@ -28,18 +28,17 @@ func IsDocument(mediaType string) bool {
 	return images.IsConfigType(mediaType) || images.IsManifestType(mediaType) || images.IsIndexType(mediaType)
 }
 
-// NewReader returns a reader of what is in a content store.
+// NewReader returns a reader of a content store.
 func NewReader(c content.Store, limits bounds.Limits) *Reader {
 	return &Reader{content: c, Limits: limits, parsing: semaphore.NewWeighted(documentBudget)}
 }
 
-// documentBudget is how many bytes of documents are parsed at the same time, so that
-// those of several pulls do not add up. A larger one has it to itself. Usual ones have
-// some kilobytes.
+// documentBudget is how many bytes of documents are parsed at the same time, over all pulls. A
+// larger document gets all of it. Most have a few kilobytes.
 const documentBudget = 4 << 20
 
-// reserve waits until a document of so many bytes may be parsed. The caller calls done
-// when it holds no more than what it keeps.
+// reserve waits for the memory to parse a document of size bytes. The caller calls done when it has
+// dropped all but the result.
 func (r *Reader) reserve(ctx context.Context, size int64) (done func(), err error) {
 	size = min(max(size, 1), documentBudget)
 	if err := r.parsing.Acquire(ctx, size); err != nil {
@@ -48,7 +47,7 @@ func (r *Reader) reserve(ctx context.Context, size int64) (done func(), err erro
 	return func() { r.parsing.Release(size) }, nil
 }
 
-// Children are what a manifest or an index lists, without what nobody reads.
+// Children lists what a manifest or an index refers to, without fields that no code reads.
 func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 	if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
 		return nil, nil
@@ -65,23 +64,23 @@ func (r *Reader) Children(ctx context.Context, desc imagespec.Descriptor) ([]ima
 	return children, err
 }
 
-// snapshotPrefix begins the annotations of layers that are for snapshotters.
+// snapshotPrefix begins the annotations of layers for snapshotters.
 const snapshotPrefix = "containerd.io/snapshot/"
 
 const (
-	// EncryptedSuffix ends the media type of an encrypted layer; before it is that of the
-	// layer inside.
+	// EncryptedSuffix ends the media type of an encrypted layer. The type of the plain layer
+	// precedes it.
 	EncryptedSuffix = "+encrypted"
 	// EncryptionPrefix begins the annotations of an encrypted layer that are read.
 	EncryptionPrefix = "org.opencontainers.image.enc."
 )
 
-// lean is a descriptor that is kept for as long as a pull takes.
+// lean returns a descriptor reduced to what a pull keeps.
 func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 	kept := imagespec.Descriptor{MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, URLs: desc.URLs, Platform: desc.Platform}
 	for name, value := range desc.Annotations {
 		encrypted := strings.HasSuffix(desc.MediaType, EncryptedSuffix) && strings.HasPrefix(name, EncryptionPrefix)
-		// Which layer is below is what the configuration says.
+		// The configuration determines the layer below, not an annotation.
 		if encrypted || strings.HasPrefix(name, snapshotPrefix) && name != disk.ParentLabel {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
@@ -92,8 +91,8 @@ func lean(desc imagespec.Descriptor) imagespec.Descriptor {
 	return kept
 }
 
-// WithoutSnapshotAnnotations is a lean descriptor for the snapshotters of this node, to
-// which an image has nothing to say.
+// WithoutSnapshotAnnotations returns a lean descriptor for this node's own snapshotters, which
+// images must not influence.
 func WithoutSnapshotAnnotations(desc imagespec.Descriptor) imagespec.Descriptor {
 	kept := map[string]string{}
 	for name, value := range desc.Annotations {
@@ -116,8 +115,8 @@ func leanManifest(m imagespec.Manifest) imagespec.Manifest {
 	return kept
 }
 
-// attached is how many bytes of a manifest are kept for as long as its pull takes,
-// beside what each layer has.
+// attached is how many bytes of a manifest are kept during its pull, in addition to each layer's
+// fixed size.
 func attached(m imagespec.Manifest) (n int) {
 	for _, layer := range m.Layers {
 		for _, u := range layer.URLs {
@@ -130,19 +129,19 @@ func attached(m imagespec.Manifest) (n int) {
 	return n
 }
 
-// InMemory is content that has been read.
+// InMemory is content that was read into memory.
 type InMemory struct{ *bytes.Reader }
 
 // Close implements content.ReaderAt.
 func (InMemory) Close() error { return nil }
 
-// boundedDocuments are contents whose documents are no larger than those of a registry.
+// boundedDocuments is a content store with the size limit of registries for documents.
 type boundedDocuments struct {
 	content.Store
 	limits bounds.Limits
 }
 
-// Bounded is the content of the store, of which no document is read that is too large.
+// Bounded is the content of the store, except documents that are too large.
 func (r *Reader) Bounded() content.Store { return boundedDocuments{r.content, r.Limits} }
 
 func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {

@@ -11,9 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ParseName reads an image name as the docker command line does: a missing
-// registry, namespace or tag is filled in, and of a tag and a digest the digest
-// wins.
+// ParseName parses an image name as the docker command line does: it fills in a missing registry,
+// namespace or tag, and a digest takes precedence over a tag.
 func ParseName(s string) (reference.Named, error) {
 	named, err := reference.ParseDockerRef(s)
 	if err != nil {
@@ -22,8 +21,8 @@ func ParseName(s string) (reference.Named, error) {
 	return named, nil
 }
 
-// RecordNames are the names under which an image is recorded that was pulled as
-// named and came out as target: its tag, if it has one, and its digest.
+// RecordNames returns the names to record for an image that was pulled as named and resolved to
+// target: its tag, if it has one, and its digest.
 func RecordNames(named reference.Named, target digest.Digest) ([]string, error) {
 	if _, ok := named.(reference.Digested); ok {
 		return []string{named.String()}, nil
@@ -48,7 +47,7 @@ func idPrefix(s string) (string, bool) {
 	return hex, strings.Trim(hex, "0123456789abcdef") == ""
 }
 
-// pinPatterns decides which names are pinned.
+// pinPatterns match names of images.
 type pinPatterns []*regexp.Regexp
 
 // newPinPatterns normalises the patterns that are whole names, so that

@@ -1,4 +1,4 @@
-// Package progress knows the pulls that have not ended, and what is done to each layer.
+// Package progress tracks the running pulls and the stage of each layer.
 package progress
 
 import (
@@ -18,17 +18,17 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// Underway is a pull that has not ended.
+// Underway describes a running pull.
 type Underway struct {
 	// Name is the image's, normalised.
 	Name        string
 	Snapshotter string
 	Began       time.Time
-	// Layers are in the order of the image. None before its manifest is there.
+	// Layers are in the order of the image; empty before its manifest was read.
 	Layers []LayerProgress
 }
 
-// LayerProgress is how far a layer has come.
+// LayerProgress is the progress of a layer.
 type LayerProgress struct {
 	Digest digest.Digest
 	// Size and Fetched are in bytes, as the registry sends the layer.
@@ -36,10 +36,10 @@ type LayerProgress struct {
 	Stage         LayerStage
 }
 
-// LayerStage is what is done to a layer.
+// LayerStage is the stage of a layer.
 type LayerStage string
 
-// The stages, in their order. One that was there before may skip some.
+// The stages, in order. A layer that is already in the store may skip some.
 const (
 	LayerWaiting   LayerStage = "waiting"
 	LayerFetching  LayerStage = "fetching"
@@ -48,16 +48,16 @@ const (
 	LayerUnpacked  LayerStage = "unpacked"
 )
 
-// Pulls are the pulls that have not ended.
+// Pulls are the running pulls.
 type Pulls struct {
-	// Fetched are the bytes that came from registries.
+	// Fetched counts the bytes from registries.
 	Fetched atomic.Int64
 
 	mu    sync.Mutex
 	pulls map[*Pull]bool
 }
 
-// Pull is one of them, for who works on it. A nil one takes everything in.
+// Pull tracks one running pull. A nil one ignores all calls.
 type Pull struct {
 	name, snapshotter string
 	began             time.Time
@@ -67,7 +67,7 @@ type Pull struct {
 	stages map[digest.Digest]LayerStage
 }
 
-// Begin adds a pull until end is called.
+// Begin adds a pull, until end is called.
 func (u *Pulls) Begin(name, snapshotter string) (w *Pull, end func()) {
 	w = &Pull{name: name, snapshotter: snapshotter, began: time.Now(), stages: map[digest.Digest]LayerStage{}}
 	u.mu.Lock()
@@ -83,14 +83,14 @@ func (u *Pulls) Begin(name, snapshotter string) (w *Pull, end func()) {
 	}
 }
 
-// Running is how many they are.
+// Running is the number of running pulls.
 func (u *Pulls) Running() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.pulls)
 }
 
-// List describes them, the oldest first; what is of their layers is in store.
+// List describes the running pulls, the oldest first. Store has the content of their layers.
 func (u *Pulls) List(ctx context.Context, store content.Store) []Underway {
 	u.mu.Lock()
 	pulls := slices.Collect(maps.Keys(u.pulls))
@@ -110,7 +110,7 @@ func (w *Pull) describe(ctx context.Context, store content.Store) Underway {
 	u := Underway{Name: w.name, Snapshotter: w.snapshotter, Began: w.began}
 	for _, desc := range layers {
 		l := LayerProgress{Digest: desc.Digest, Size: desc.Size, Fetched: desc.Size, Stage: stages[desc.Digest]}
-		if l.Stage == "" { // it is not being unpacked, and was not
+		if l.Stage == "" { // it is not being unpacked, and was not unpacked
 			l.Fetched, l.Stage = fetched(ctx, store, desc)
 		}
 		u.Layers = append(u.Layers, l)
@@ -118,7 +118,7 @@ func (w *Pull) describe(ctx context.Context, store content.Store) Underway {
 	return u
 }
 
-// fetched is how much of a layer is there.
+// fetched returns how much of a layer is in the store.
 func fetched(ctx context.Context, store content.Store, desc imagespec.Descriptor) (int64, LayerStage) {
 	if _, err := store.Info(ctx, desc.Digest); err == nil {
 		return desc.Size, LayerFetched
@@ -129,7 +129,7 @@ func fetched(ctx context.Context, store content.Store, desc imagespec.Descriptor
 	return 0, LayerWaiting
 }
 
-// Expect notes the layers of the image.
+// Expect sets the layers of the image.
 func (w *Pull) Expect(layers []imagespec.Descriptor) {
 	if w == nil {
 		return
@@ -139,7 +139,7 @@ func (w *Pull) Expect(layers []imagespec.Descriptor) {
 	w.layers = layers
 }
 
-// At says what is done to a layer now.
+// At sets the stage of a layer.
 func (w *Pull) At(layer digest.Digest, stage LayerStage) {
 	if w == nil {
 		return
@@ -149,21 +149,21 @@ func (w *Pull) At(layer digest.Digest, stage LayerStage) {
 	w.stages[layer] = stage
 }
 
-// underwayKey is under which the context of a pull has its *Pull.
+// underwayKey is the key of a *Pull in a context.
 type underwayKey struct{}
 
-// With returns a context that belongs to a pull.
+// With returns a context with a pull.
 func With(ctx context.Context, w *Pull) context.Context {
 	return context.WithValue(ctx, underwayKey{}, w)
 }
 
-// From is the pull that ctx belongs to, nil if it is none.
+// From returns the pull of ctx, or nil.
 func From(ctx context.Context) *Pull {
 	w, _ := ctx.Value(underwayKey{}).(*Pull)
 	return w
 }
 
-// Step is a step that several do at the same time: it lasts as long as anybody does it.
+// Step is a step of concurrent tasks: it lasts from the first Enter to the last leave.
 type Step struct {
 	Name string
 
@@ -172,7 +172,7 @@ type Step struct {
 	end  func(error)
 }
 
-// Enter begins the step for one of them; what it returns ends it.
+// Enter begins the step for one task, and leave ends it.
 func (p *Step) Enter(ctx context.Context) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package trusted refuses files that a pull would go by and that others than root can
-// change: configurations of registries, verifiers and decryption keys.
+// Package trusted refuses files that a pull depends on and that users other than root can change:
+// configurations of registries, verifiers and decryption keys.
 //
-// What is missing or cannot be read is no error here: its reader reports it. Everything
-// may be called at any time.
+// A missing or unreadable file is not an error here: its reader reports it. Everything is safe for
+// concurrent use.
 package trusted
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// Error is a pull that would go by files that others can change.
+// Error reports that a pull depends on files that others can change.
 type Error struct{ error }
 
-// Unwrap returns what is wrong with them, a *trust.Refused.
+// Unwrap returns the cause, a *trust.Refused.
 func (e *Error) Unwrap() error { return e.error }
 
-// check keeps of errors those about files that others can change. Others, as of a
-// file that is missing, are for the reader of the file to report.
+// check returns only errors about files that others can change. The reader of a file reports
+// others, such as a missing file.
 func check(what, dir string, as trust.Purpose, files []string) error {
 	errs := []error{trust.CheckDir(dir, as)}
 	for _, file := range files {
@@ -36,9 +36,9 @@ func check(what, dir string, as trust.Purpose, files []string) error {
 	return nil
 }
 
-// Hosts refuses the configuration of a registry that others can change, with
-// the certificates and keys that it names: it decides which registry is asked for an image,
-// and gets the node's credentials. The library reads it right after that.
+// Hosts refuses the configuration of a registry that others can change, with the certificates and
+// keys that it names: it selects the registry for an image, and gets the node's credentials. The
+// library reads it right after that.
 func Hosts(dir string) error {
 	var files []string
 	entries, _ := os.ReadDir(dir) // the reader reports why it cannot
@@ -56,8 +56,8 @@ func Hosts(dir string) error {
 	return check("registry configuration", dir, trust.Configuration, files)
 }
 
-// Verifiers refuses the programs of a directory if others can change them: they are run
-// as root, and decide what may be pulled. So is a directory that others could put away.
+// Verifiers refuses the programs of a directory if others can change them: they run as root, and
+// decide what may be pulled. It also refuses a directory that others could replace.
 func Verifiers(dir string) error {
 	var files []string
 	entries, _ := os.ReadDir(dir)

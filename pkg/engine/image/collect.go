@@ -31,11 +31,12 @@ func (s *Store) startWorkers(ctx context.Context) {
 	s.wg.Go(func() { s.Preload(ctx, s.cfg.PreloadDir) })
 }
 
-// collect frees what no image and no container needs, and counts what is left.
+// collect frees unreferenced content and layers, and measures the rest.
 func (s *Store) collect(ctx context.Context) {
 	s.views.DropIdle(ctx)
 	if s.cfg.DiscardLayers {
-		// What they were unpacked into is then the only copy.
+		// Without their compressed content, the unpacked layers are the only copy: they must be on
+		// disk.
 		if err := s.files.Flusher.Flushed(ctx); err != nil {
 			log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; what is not needed is kept until the next collection")
 			return
@@ -47,33 +48,32 @@ func (s *Store) collect(ctx context.Context) {
 	s.count(ctx)
 }
 
-// count brings the figures for ImageFsInfo up to date.
+// count updates the figures for ImageFsInfo.
 func (s *Store) count(ctx context.Context) {
 	if err := s.Meter.MeasureStored(ctx); err != nil && ctx.Err() == nil {
 		log.G(ctx).WithError(err).Warn("Failed to measure disk usage of images")
 	}
 }
 
-// endClients ends what clients hold and whose time is up, until ctx ends.
+// endClients starts a collection once a client's lease has expired, until ctx ends.
 func (s *Store) endClients(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, 10*time.Minute, false, func(ctx context.Context) (bool, error) {
 		all, err := s.files.Leases.List(ctx)
 		if err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to list leases")
 		}
-		if slices.ContainsFunc(all, func(l leases.Lease) bool { return disk.IsClientLease(l) && disk.IsOver(l, time.Now()) }) {
+		if slices.ContainsFunc(all, func(l leases.Lease) bool { return disk.IsClientLease(l) && disk.IsExpired(l, time.Now()) }) {
 			s.views.Work.Collector.Kick()
 		}
 		return false, nil
 	})
 }
 
-// Remove drops the image that ref finds, with all its names. It frees what nothing else needs, also what
-// interrupted pulls left; layers that a container runs on stay until it is gone. An
-// image that is not there is no error. When it returns the image is in no list. Its
-// space is freed in the background, but not on a filesystem that is nearly full: there a
-// kubelet looks right after a removal whether that was enough, or evicts pods. So the
-// space is free, too, when it returns, unless ctx ended first.
+// Remove removes the image that ref finds, with all its names. It frees what only this image used,
+// and the leftovers of interrupted pulls; layers that a container runs on stay as long as it. A
+// missing image is not an error. On return the image is in no list. Its space is freed in the
+// background, except on a nearly full filesystem: there a kubelet checks right after a removal
+// whether that was enough, or evicts pods. Remove waits then until the space is free or ctx ends.
 func (s *Store) Remove(ctx context.Context, ref string) error {
 	ctx = disk.InNamespace(ctx)
 	s.puller.Interrupted.Drop(ctx)
@@ -93,15 +93,15 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// In percent: below kubeletMargin of free space for images kubelets evict pods, by
-// their defaults; evictionMargin is above that.
+// Free space for images, in percent. By default, kubelets evict pods below kubeletMargin;
+// evictionMargin is above it.
 const kubeletMargin, evictionMargin = 15, 20
 
 // nearlyFull reports whether a kubelet may be about to evict pods.
 func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 
-// makeRoom gives up what interrupted pulls left, and what clients hold for long, where
-// the kubelet, by its defaults, would evict pods.
+// makeRoom drops the leftovers of interrupted pulls, and what clients have held for long, if a
+// kubelet would by default evict pods.
 func (s *Store) makeRoom(ctx context.Context) {
 	if lessFree(s.files.Root, kubeletMargin) {
 		ctx = disk.InNamespace(ctx)
@@ -126,5 +126,5 @@ func lessFree(root string, percent uint64) bool {
 	return scarce(st.Bavail, st.Blocks, percent) || scarce(st.Ffree, st.Files, percent)
 }
 
-// scarce is false for a filesystem without a number of inodes.
+// scarce is false for a filesystem that reports no inodes.
 func scarce(free, all, percent uint64) bool { return free < all/100*percent }

@@ -16,8 +16,8 @@ import (
 )
 
 // PrepareRootfs makes the root filesystem of a container, as described at containerfs.Roots. An
-// image that is here for a snapshotter which fetches layers by itself may lack them:
-// they are fetched then, without credentials.
+// image that was pulled for a snapshotter which fetches layers itself may lack layers: they are
+// fetched then, without credentials.
 func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *containerfs.Owner) (*containerfs.Rootfs, error) {
 	return withLayers(ctx, s, img, snapshotter, func() (*containerfs.Rootfs, error) {
 		return s.Roots.PrepareRootfs(ctx, containerID, img, snapshotter, owner)
@@ -25,15 +25,15 @@ func (s *Store) PrepareRootfs(ctx context.Context, containerID string, img *cata
 }
 
 // PrepareVolume returns the read-only mounts of an image, as described at containerfs.Roots, and
-// fetches what is missing as PrepareRootfs does.
+// fetches missing layers as PrepareRootfs does.
 func (s *Store) PrepareVolume(ctx context.Context, containerID string, img *catalog.Image, snapshotter string) ([]mount.Mount, error) {
 	return withLayers(ctx, s, img, snapshotter, func() ([]mount.Mount, error) {
 		return s.Roots.PrepareVolume(ctx, containerID, img, snapshotter)
 	})
 }
 
-// withLayers calls f, and again once layers are there that it missed. If they cannot be
-// fetched without credentials, ImageStatus asks the kubelet for a pull.
+// withLayers calls f, and again once missing layers were fetched. If they cannot be fetched without
+// credentials, ImageStatus hides the image, so that the kubelet pulls it.
 func withLayers[T any](ctx context.Context, s *Store, img *catalog.Image, snapshotter string, f func() (T, error)) (T, error) {
 	made, err := f()
 	if !errdefs.IsNotFound(err) && !errors.Is(err, containerfs.ErrUnpack) || disk.IsNoSpace(err) || ctx.Err() != nil || !s.lacksLayers(ctx, img) {
@@ -46,7 +46,7 @@ func withLayers[T any](ctx context.Context, s *Store, img *catalog.Image, snapsh
 	return f()
 }
 
-// lacksLayers reports whether an image is here, and a part of it is not, or is damaged.
+// lacksLayers reports whether an image is in the store with a part missing or damaged.
 func (s *Store) lacksLayers(ctx context.Context, img *catalog.Image) bool {
 	ctx = disk.InNamespace(ctx)
 	if _, err := s.catalog.Get(img.ID); err != nil {
@@ -82,8 +82,8 @@ func (s *Store) fetchAgain(ctx context.Context, img *catalog.Image, snapshotter 
 	return err
 }
 
-// Look calls f with a directory where the files of an image can be read. They are there for
-// as long as f takes; owner is a name for that which no container has.
+// Look calls f with a directory in which the files of an image can be read while f runs. Owner is a
+// name for that use which no container has.
 func (s *Store) Look(ctx context.Context, owner string, img *catalog.Image, snapshotter string, f func(dir string)) error {
 	mounts, err := s.PrepareVolume(ctx, owner, img, snapshotter)
 	if err != nil {

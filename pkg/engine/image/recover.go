@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// recover brings the store from what is on disk to a state that can serve: what
-// killed pulls left is kept or collected first, then memory is filled.
+// recover brings the store from what is on disk to a usable state: leftovers of killed pulls are
+// kept or collected first, then memory is filled.
 func (s *Store) recover(ctx context.Context) error {
 	if err := s.puller.Interrupted.Recover(ctx); err != nil {
 		return err
@@ -46,11 +46,11 @@ func (s *Store) recover(ctx context.Context) error {
 	return s.Meter.MeasureStored(ctx)
 }
 
-// catchUp does, for the snapshotter of another program that answers again, what was to be
-// done when it did not. Nobody else calls that one meanwhile.
+// catchUp does the pending recovery of a proxy snapshotter that answers again. No other call
+// reaches the snapshotter meanwhile.
 func (s *Store) catchUp(ctx context.Context, l *disk.Layers) error {
 	if !l.Proxied.HasAnswered() {
-		if err := l.DropHalf(ctx); err != nil {
+		if err := l.DropPartial(ctx); err != nil {
 			return fmt.Errorf("remove half unpacked layers: %w", err)
 		}
 	}
@@ -63,7 +63,7 @@ func (s *Store) catchUp(ctx context.Context, l *disk.Layers) error {
 	if err := s.Roots.DropOrphansLate(ctx, l); err != nil {
 		log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to remove root filesystems that belong to no container; the next start will retry")
 	}
-	if err := l.HaveCollected(ctx); err != nil {
+	if err := l.MarkForCollection(ctx); err != nil {
 		return fmt.Errorf("collect what was removed meanwhile: %w", err)
 	}
 	s.views.Work.Collector.Kick()

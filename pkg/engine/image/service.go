@@ -23,10 +23,10 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Service is the CRI's image service over a Store. A call's handler is the
-// Definition in its context (handler.WithDefinition); without one the store's
-// default snapshotter is meant. Errors carry errdefs classes. The text of an
-// error of PullImage must reach the kubelet with its beginning unchanged.
+// Service is the CRI's image service over a Store. The handler of a call is the Definition in its
+// context (handler.WithDefinition); without one the store's default snapshotter is used. Errors
+// carry errdefs classes. The text of a PullImage error must reach the kubelet with its beginning
+// unchanged.
 type Service struct {
 	runtimeapi.UnimplementedImageServiceServer
 	store *Store
@@ -44,8 +44,8 @@ func (s *Service) ListImages(ctx context.Context, r *runtimeapi.ListImagesReques
 	return &runtimeapi.ListImagesResponse{Images: images}, nil
 }
 
-// find is by a name that may stand for images of several platforms. A caller that names
-// no handler knows of none of them, and is told of any.
+// find looks up a name that may stand for images of several platforms. A request without a handler
+// accepts any of them.
 func (s *Service) find(ctx context.Context, spec *runtimeapi.ImageSpec) (*catalog.Image, error) {
 	wanted := catalog.AnyPlatform
 	if d := handler.DefinitionFrom(ctx); d != nil && spec.GetRuntimeHandler() != "" {
@@ -72,7 +72,7 @@ func (s *Service) list(ctx context.Context, f *runtimeapi.ImageFilter) ([]*runti
 	return images, nil
 }
 
-// ImageStatus describes an image; one that is not there is no error but nil.
+// ImageStatus describes an image; for a missing one the response is empty.
 func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if _, err := imageOf(r.GetImage()); err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequ
 	return resp, nil
 }
 
-// info is what crictl inspecti prints beside the status.
+// info is the part of the status that crictl inspecti prints in addition.
 func (s *Service) info(ctx context.Context, img *catalog.Image) (map[string]string, error) {
 	var shown any
 	var err error
@@ -134,7 +134,7 @@ func (s *Service) artifactInfo(ctx context.Context, img *catalog.Image) (any, er
 	return map[string]any{"artifactType": img.ArtifactType, "files": shown}, err
 }
 
-// PlainHTTP is the gRPC header of a PullImage that pull.Request.PlainHTTP is meant by.
+// PlainHTTP is the gRPC header that sets pull.Request.PlainHTTP of a PullImage.
 const PlainHTTP = "berth-plain-http"
 
 // PullImage pulls and unpacks an image for the call's handler.
@@ -143,7 +143,7 @@ func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest)
 		return nil, err
 	}
 	req := pull.Request{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
-	// No kubelet sends it: what it sends of a pod is in the request.
+	// Kubelets do not send it: the values of a pod are in the request.
 	req.PlainHTTP = len(metadata.ValueFromIncomingContext(ctx, PlainHTTP)) > 0
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		req.Snapshotter, req.Platform = d.Snapshotter, catalog.PlatformOf(d)
@@ -155,8 +155,8 @@ func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest)
 	return &runtimeapi.PullImageResponse{ImageRef: img.ID}, nil
 }
 
-// RemoveImage removes an image with all its names; pinned or missing, it is gone
-// afterwards.
+// RemoveImage removes an image with all its names, even if it is pinned. A missing image is not an
+// error.
 func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	ref, err := imageOf(r.GetImage())
 	if err != nil {
@@ -168,8 +168,8 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo tells the kubelet where images and writable layers are and what they
-// take: that of two filesystems, if they do not share one (KEP-4191).
+// ImageFsInfo reports where images and writable layers are and their disk usage: of two
+// filesystems, if they do not share one (KEP-4191).
 func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.store.makeRoom(ctx)
 	images, writable := s.store.Meter.Usage()
@@ -226,8 +226,8 @@ func criImage(img *catalog.Image) *runtimeapi.Image {
 	return out
 }
 
-// imageUser splits the user of an image configuration ("user", "uid", either
-// with ":group") into what the CRI has a field for.
+// imageUser splits the user of an image configuration ("user", "uid", either with ":group") into
+// the fields of the CRI.
 func imageUser(user string) (*runtimeapi.Int64Value, string) {
 	user, _, _ = strings.Cut(user, ":")
 	if uid, err := strconv.ParseInt(user, 10, 64); err == nil {

@@ -1,29 +1,25 @@
 // Package image keeps container images and makes root filesystems from them.
 //
-// A [Store] is one directory: content, metadata, the layers of each snapshotter,
-// and the writable layers of containers. It stands on containerd's libraries in
-// this process; no containerd daemon is involved. [Service] is the Store's CRI
-// face.
+// A [Store] is one directory: content, metadata, the layers of each snapshotter, and the writable
+// layers of containers. It uses containerd's libraries in this process, without a containerd
+// daemon. [Service] serves the CRI from a Store.
 //
-// # What is written when
+// # Order of writes
 //
-// An image's record is written after its last layer is on disk, and the memory
-// index changes after the record: a reader never sees an image that cannot be
-// used. Everything that a pull writes hangs on a lease until then. A lease that
-// is found at Open belongs to a pull that was killed; what it holds is collected
-// before anything else happens, so a half unpacked layer is never taken for a
-// whole one.
+// An image's record is written after its last layer is on disk, and the memory index changes after
+// the record: a reader never sees an unusable image. Until then a lease holds everything that a
+// pull writes. A lease that Open finds belongs to a killed pull: it is kept for the next attempt or
+// deleted, and partially unpacked layers are removed first, so none is taken for complete.
 //
-// A container costs no database write. Each (chain of layers, snapshotter) has
-// one read-only view that says where the layers are; a root filesystem is an
-// overlay of these with two directories made for the container. Only a
-// snapshotter that is not an overlay of directories (native) gets a snapshot for
-// each container.
+// A container costs no database write. Each (chain of layers, snapshotter) has one read-only view
+// with the directories of the layers; a root filesystem is an overlay of these with two directories
+// of the container. Only a snapshotter that is not an overlay of directories (native) gets a
+// snapshot for each container.
 //
 // # Concurrency
 //
-// All methods may be called at the same time. Calls that only read take no lock
-// that a download, an unpack or a collection holds.
+// All methods are safe for concurrent use. Calls that only read take no lock that a download, an
+// unpacking or a collection holds.
 package image
 
 import (
@@ -42,8 +38,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// Store keeps the images of one node. It puts the parts together that have one
-// concern each, and runs what they do in the background.
+// Store keeps the images of one node. It connects its parts and runs their background work.
 type Store struct {
 	*catalog.Index
 	*containerfs.Roots
@@ -56,15 +51,15 @@ type Store struct {
 	views   *containerfs.Views
 	puller  *pull.Puller
 	clients *stores.Clients
-	// nearlyFull says whether a removal waits until its space is free.
+	// nearlyFull reports whether a removal waits until its space is free.
 	nearlyFull func(root string) bool
 
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// Open opens or makes the store at c.Root. It is one process's: a second Open
-// of the same root fails after a few seconds.
+// Open opens or creates the store at c.Root. Only one process can have it open: a second Open of
+// the same root fails after a few seconds.
 func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	c, err := c.complete()
 	if err != nil {
@@ -92,7 +87,6 @@ func Open(ctx context.Context, c Config) (_ *Store, retErr error) {
 	return s, nil
 }
 
-// newStore puts the parts together.
 func newStore(f *disk.Files, c Config) (_ *Store, err error) {
 	s := &Store{cfg: c, files: f, nearlyFull: nearlyFull}
 	s.catalog = catalog.New(f, catalog.NewReader(f.Content, c.Limits), catalog.NewIndex(c.PinnedImages, c.CheckpointImages), c.Events)
@@ -116,16 +110,16 @@ func (s *Store) Close() error {
 	return s.files.Close()
 }
 
-// Root is the directory of the store, which is on the filesystem that Usage is about.
+// Root is the directory of the store, on the filesystem that Usage measures.
 func (s *Store) Root() string { return s.cfg.Root }
 
-// Pull brings an image in; see [pull.Puller.Pull].
+// Pull pulls an image; see [pull.Puller.Pull].
 func (s *Store) Pull(ctx context.Context, r pull.Request) (*catalog.Image, error) {
 	return s.puller.Pull(ctx, r)
 }
 
-// Whole returns an image with its whole Config: of a large one only the user
-// stays in memory. errdefs.ErrFailedPrecondition if it would take too much.
+// Whole returns an image with its complete Config: of a large one only the user is in memory.
+// errdefs.ErrFailedPrecondition if it would take too much memory.
 func (s *Store) Whole(ctx context.Context, img *catalog.Image) (*catalog.Image, error) {
 	whole, err := s.catalog.Reader.Whole(ctx, img)
 	if err != nil && !s.puller.ContentWhole(disk.InNamespace(ctx), img, false) {
@@ -134,27 +128,25 @@ func (s *Store) Whole(ctx context.Context, img *catalog.Image) (*catalog.Image, 
 	return whole, err
 }
 
-// Fetched is how many bytes registries have sent since Open.
+// Fetched is the number of bytes received from registries since Open.
 func (s *Store) Fetched() int64 { return s.puller.Underway.Fetched.Load() }
 
-// Running is how many pulls and imports have not ended.
+// Running is the number of running pulls and imports.
 func (s *Store) Running() int { return s.puller.Underway.Running() }
 
-// Underway are the pulls that have not ended, the oldest first.
+// Underway lists the running pulls, the oldest first.
 func (s *Store) Underway(ctx context.Context) []progress.Underway {
 	return s.puller.Underway.List(disk.InNamespace(ctx), s.files.Content)
 }
 
-// Ready reports whether pods can have a snapshotter (empty: the default) at this moment,
-// and if not why.
+// Ready returns an error if pods cannot use a snapshotter (empty: the default) now.
 func (s *Store) Ready(snapshotter string) error {
 	_, err := s.files.LayersOf(snapshotter)
 	return err
 }
 
-// SnapshotterChanges has something to read when Ready says something else of any
-// snapshotter. It has one reader.
+// SnapshotterChanges receives a value when Ready changes for a snapshotter. It has one reader.
 func (s *Store) SnapshotterChanges() <-chan struct{} { return s.files.Changed }
 
-// Clients are those of this store.
+// Clients returns the access of containerd API clients to this store.
 func (s *Store) Clients() *stores.Clients { return s.clients }

@@ -102,7 +102,7 @@ func (c *clientLeases) List(ctx context.Context, filters ...string) ([]leases.Le
 	all, err := c.leases.List(ctx, filters...)
 	var own []leases.Lease
 	for _, l := range all {
-		if disk.IsClientLease(l) && !disk.IsOver(l, time.Now()) {
+		if disk.IsClientLease(l) && !disk.IsExpired(l, time.Now()) {
 			own = append(own, l)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package archive carries images to and from archives.
+// Package archive imports and exports image archives.
 package archive
 
 import (
@@ -30,42 +30,40 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Archives carries images to and from files.
+// Archives imports images from files and exports them.
 type Archives struct {
 	Puller *pull.Puller
-	// importing is held by one import: what it writes before it knows what that is
-	// has the names of the archive's files.
+	// importing allows one import at a time: content is first written under the names of the
+	// archive's files, which several archives may share.
 	importing keyedlock.Mutex
 }
 
-// New returns the archives of a store, which end with its puller.
+// New returns the archives of a store; they end with its puller.
 func New(p *pull.Puller) *Archives { return &Archives{Puller: p, importing: keyedlock.NewMutex()} }
 
-// Request says how an archive is read.
+// Request describes how an archive is read.
 type Request struct {
-	// Name is what the image of an archive is called that names none; an archive
-	// with several images cannot have it.
+	// Name replaces the name of the archive's image. An archive with several images cannot have it.
 	Name string
-	// Snapshotter is where to unpack; empty is the default.
+	// Snapshotter is the snapshotter to unpack into; empty is the default.
 	Snapshotter string
-	// Platform says which images are wanted.
+	// Platform selects the images.
 	Platform catalog.Platform
 }
 
-// Import brings the images of an archive into the store: a tar file, compressed or
-// not, in the format of OCI or Docker. It returns their names. Images that were
-// imported before an error stay. No registry and no verifier is asked; the limits of
-// pulls count.
+// Import imports the images of an archive: a tar file, compressed or not, in OCI or Docker format.
+// It returns their names. Images imported before an error stay. Registries and verifiers are not
+// contacted; the limits of pulls apply.
 func (a *Archives) Import(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
 	err = a.Puller.During(ctx, func(ctx context.Context) error {
-		names, err = a.bring(ctx, from, r)
+		names, err = a.importArchive(ctx, from, r)
 		return err
 	})
 	return names, err
 }
 
-// ImportFor is Import for a handler. Whoever has the archive knows what is in it, so the node's
-// platform is taken as any.
+// ImportFor is Import for a handler. The user chose the archive, so a handler of the node's
+// platform accepts any.
 func (a *Archives) ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
 	wanted := catalog.PlatformOf(d)
 	if wanted == catalog.NodePlatform {
@@ -74,7 +72,7 @@ func (a *Archives) ImportFor(ctx context.Context, from io.Reader, name string, d
 	return a.Import(ctx, from, Request{Name: name, Snapshotter: d.Snapshotter, Platform: wanted})
 }
 
-func (a *Archives) bring(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
+func (a *Archives) importArchive(ctx context.Context, from io.Reader, r Request) (names []string, err error) {
 	if err := a.importing.Lock(ctx); err != nil {
 		return nil, err
 	}
@@ -114,8 +112,7 @@ func (a *Archives) bring(ctx context.Context, from io.Reader, r Request) (names 
 	return names, nil
 }
 
-// read puts what an archive has into the content store, and returns what its index
-// lists.
+// read writes the archive's content to the content store, and returns the entries of its index.
 func (a *Archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descriptor, error) {
 	plain, err := compression.DecompressStream(from)
 	if err != nil {
@@ -138,7 +135,7 @@ func (a *Archives) read(ctx context.Context, from io.Reader) ([]imagespec.Descri
 	return found, err
 }
 
-// withNames are the images of an archive with their normalised names.
+// withNames returns the images of an archive with normalised names.
 func withNames(found []imagespec.Descriptor, name string) (out []imagespec.Descriptor, err error) {
 	for _, desc := range found {
 		if !images.IsManifestType(desc.MediaType) && !images.IsIndexType(desc.MediaType) {
@@ -146,7 +143,7 @@ func withNames(found []imagespec.Descriptor, name string) (out []imagespec.Descr
 		}
 		its := desc.Annotations[images.AnnotationImageName]
 		if ref := desc.Annotations[imagespec.AnnotationRefName]; its == "" && strings.ContainsAny(ref, "/:") {
-			its = ref // others have no more than a tag there
+			its = ref // other tools write only a tag there
 		}
 		if its = cmp.Or(name, its); its == "" {
 			return nil, fmt.Errorf("the archive does not name image %s; give it a name with --name: %w", desc.Digest, errdefs.ErrInvalidArgument)
@@ -183,7 +180,7 @@ func (a *Archives) importOne(ctx context.Context, desc imagespec.Descriptor, r R
 	})
 }
 
-// Adopt makes an image of what is in the content store. Lacks is the error of what is not.
+// Adopt makes an image from the content store. Lacks returns the error for missing content.
 func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, lacks func(digest.Digest) error) (*catalog.Image, error) {
 	s := a.Puller
 	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
@@ -204,7 +201,8 @@ func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, 
 	return img, err
 }
 
-// hold keeps content from being collected by a lease. Lacks is the error of what is not there.
+// hold adds content to a lease, which keeps it from being collected. Lacks returns the error for
+// missing content.
 func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) images.HandlerFunc {
 	f := a.Puller.Files
 	return func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
@@ -222,8 +220,8 @@ func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) ima
 	}
 }
 
-// Export writes images as one archive, which docker, containerd and Import read. Each
-// is called as it is in refs, or by its first tag if that is an id.
+// Export writes images to one archive, which docker, containerd and Import read. Each has its name
+// in refs, or its first tag if refs has its id.
 func (a *Archives) Export(ctx context.Context, to io.Writer, refs []string) error {
 	return a.Puller.During(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
 }
@@ -257,7 +255,7 @@ func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error
 		if err := images.Walk(ctx, images.Handlers(held, images.HandlerFunc(s.Reader.Children)), img.Manifest); err != nil {
 			return err
 		}
-		// The manifest of its platform is what is there.
+		// Only the manifest of its platform is in the store.
 		what = append(what, archive.WithManifest(img.Manifest, name))
 	}
 	what = append(what, archive.WithPlatform(catalog.AnyPlatform.Matcher()), archive.WithSkipNonDistributableBlobs())

@@ -21,30 +21,30 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// preloaded is what was imported of an archive that has not changed since.
+// preloaded records the import of an archive, valid until the file changes.
 type preloaded struct {
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
 	Names    []string  `json:"names"`
 }
 
-// preloadRecord is the content of disk.PreloadedFile, by the names of files.
+// preloadRecord is the content of disk.PreloadedFile, by file name.
 type preloadRecord struct {
 	Files map[string]preloaded `json:"files"`
 }
 
-// preloadFormat is the number of its form.
+// preloadFormat is the version of that form.
 const preloadFormat = 1
 
-// archiveEndings are those of the files that are read.
+// archiveEndings are the suffixes of files that are imported.
 var archiveEndings = []string{".tar", ".tar.gz", ".tgz", ".tar.zst"}
 
 func isArchive(name string) bool {
 	return slices.ContainsFunc(archiveEndings, func(e string) bool { return strings.HasSuffix(name, e) })
 }
 
-// Preload imports the archives of a directory that are new. One that cannot be imported
-// costs nothing but its images; it is tried again at the next start.
+// Preload imports the new archives of a directory. A failed import affects only its own images, and
+// is retried at the next start.
 func (a *Archives) Preload(ctx context.Context, dir string) {
 	entries, err := os.ReadDir(dir)
 	if dir == "" || errors.Is(err, fs.ErrNotExist) {
@@ -82,7 +82,7 @@ func (a *Archives) Preload(ctx context.Context, dir string) {
 	}
 }
 
-// preload imports an archive unless that was done, and its images are still there.
+// preload imports an archive unless it was imported before and its images still exist.
 func (a *Archives) preload(ctx context.Context, path string, before preloaded) (preloaded, error) {
 	way := trust.Find(path)
 	defer way.Close()
@@ -113,7 +113,6 @@ func (a *Archives) preload(ctx context.Context, path string, before preloaded) (
 	return now, err
 }
 
-// has reports whether all of them are there.
 func (a *Archives) has(names []string) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
 		_, err := a.Puller.Catalog.Get(name)
@@ -121,7 +120,7 @@ func (a *Archives) has(names []string) bool {
 	})
 }
 
-// readPreloaded returns what was imported before; a record that cannot be read is none.
+// readPreloaded returns what was imported before; an unreadable record counts as empty.
 func readPreloaded(ctx context.Context, file string) map[string]preloaded {
 	var before preloadRecord
 	err := record.Read(file, preloadFormat, &before)

@@ -19,26 +19,26 @@ const (
 	maxArchiveEntries = 100_000
 	// maxArchiveNames bounds the names and links of all entries, which importing keeps in memory.
 	maxArchiveNames = 16 << 20
-	// archiveChunk bounds what the import may get before it is counted.
+	// archiveChunk bounds what the import may read before it is counted.
 	archiveChunk = 32 << 10
 )
 
-// tarEntries passes an archive on, and ends it when it has too many entries, or a document
-// that takes too much memory to decode.
+// tarEntries passes an archive on. It fails if the archive has too many entries, or a document that
+// takes too much memory to decode.
 type tarEntries struct {
 	from io.Reader
-	// seen gets what is passed on, for whoever counts.
+	// seen receives a copy of the archive for countEntries.
 	seen *io.PipeWriter
 }
 
-// newTarEntries is for what is read until it ends, or is ended before.
+// newTarEntries starts counting. The caller reads to the end or calls end.
 func newTarEntries(ctx context.Context, from io.Reader, l bounds.Limits) *tarEntries {
 	counted, seen := io.Pipe()
 	go func() { _ = counted.CloseWithError(countEntries(ctx, counted, l)) }()
 	return &tarEntries{from: from, seen: seen}
 }
 
-// countEntries reads to the end. What is no archive is for others to refuse.
+// countEntries reads to the end. It ignores data that is not an archive: the import rejects it.
 func countEntries(ctx context.Context, r io.Reader, l bounds.Limits) (err error) {
 	defer disk.Caught(ctx, &err)
 	archive, names := tar.NewReader(r), 0
@@ -51,7 +51,7 @@ func countEntries(ctx context.Context, r io.Reader, l bounds.Limits) (err error)
 		if names += len(h.Name) + len(h.Linkname); names > maxArchiveNames {
 			return bounds.Beyond("the archive has names of more than %d bytes", maxArchiveNames)
 		}
-		// These are decoded while the archive is read, all others later.
+		// These are decoded during the import, other documents later.
 		switch name := path.Clean(h.Name); name {
 		case "manifest.json", imagespec.ImageLayoutFile:
 			if h.Size > l.MaxManifestSize {
@@ -76,5 +76,5 @@ func (t *tarEntries) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// end lets whoever counts go.
+// end lets countEntries return.
 func (t *tarEntries) end() { _ = t.seen.Close() }

@@ -1,5 +1,5 @@
-// Package containerfs makes root filesystems and volumes of containers from unpacked layers,
-// and measures what they take.
+// Package containerfs makes root filesystems and volumes of containers from unpacked layers, and
+// measures their disk usage.
 package containerfs
 
 import (
@@ -32,15 +32,15 @@ import (
 type Rootfs struct {
 	// Mounts make the root filesystem (mount.All).
 	Mounts []mount.Mount
-	// Upper is the directory of what the container wrote; empty when the
-	// snapshotter keeps that elsewhere.
+	// Upper is the directory of what the container wrote; empty if the snapshotter keeps that
+	// elsewhere.
 	Upper string
-	// Snapshotter is the name that was meant, also when the default was asked
-	// for: keep this one in the container's record.
+	// Snapshotter is the resolved name, also if the default was requested: store it in the
+	// container's record.
 	Snapshotter string
 }
 
-// Use reports that an owner needs the layers of a chain in a snapshotter.
+// Use is an owner's use of the layers of a chain in a snapshotter.
 type Use struct {
 	// Owner is a container id. It may use several chains.
 	Owner   string
@@ -49,9 +49,8 @@ type Use struct {
 	Snapshotter string
 }
 
-// Owner has the ids on the host of the root of a user namespace: what a container in it
-// writes belongs to the ids that it has on the host. The image's layers do not:
-// Rootfs.Mounts must be mounted by package idmap.
+// Owner is the root user of a user namespace, by its IDs on the host: what a container writes
+// belongs to host IDs. The image's layers do not: Rootfs.Mounts must be mounted by package idmap.
 type Owner struct{ UID, GID int }
 
 // Roots makes the root filesystems of containers, and removes them.
@@ -60,24 +59,23 @@ type Roots struct {
 	views   *Views
 	meter   *Meter
 	work    Work
-	sweeper *disk.Worker
+	trash   *disk.Worker
 	options []string
 	syncs   bool
 
 	mu sync.Mutex
-	// late are the owners of root filesystems in snapshotters that did not answer when
-	// Retain named them.
+	// late are the owners of root filesystems in snapshotters that did not answer during Retain.
 	late map[string]map[string]bool
 }
 
-// NewRoots returns those of a store. Options are added to the mounts; writable layers are
-// volatile unless sync.
+// NewRoots returns the Roots of a store. Options are added to the mounts; writable layers are
+// volatile unless sync is set.
 func NewRoots(v *Views, m *Meter, options []string, sync bool) *Roots {
-	return &Roots{files: v.Files, views: v, meter: m, work: v.Work, sweeper: disk.NewWorker(), options: options, syncs: sync, late: map[string]map[string]bool{}}
+	return &Roots{files: v.Files, views: v, meter: m, work: v.Work, trash: disk.NewWorker(), options: options, syncs: sync, late: map[string]map[string]bool{}}
 }
 
-// CanMap tells whether root filesystems of a snapshotter (empty: the default) can
-// be made for user namespaces; if not, the error says why.
+// CanMap returns an error if root filesystems of a snapshotter (empty: the default) cannot be made
+// for user namespaces.
 func (m *Roots) CanMap(snapshotter string) error {
 	return m.layered(snapshotter, "cannot map the IDs of a user namespace")
 }
@@ -90,13 +88,13 @@ func (m *Roots) layered(snapshotter, otherwise string) error {
 	return err
 }
 
-// PrepareRootfs makes the root filesystem of a container. It unpacks the image
-// into the snapshotter (empty: the default) if that was not done yet. A second
-// call with the same id answers the same. Nothing is written to a database when
-// the snapshotter is an overlay and the image is unpacked. Without an owner it is root's.
+// PrepareRootfs makes the root filesystem of a container. It unpacks the image into the snapshotter
+// (empty: the default) if necessary. A second call with the same id returns the same. It writes to
+// no database if the snapshotter is an overlay and the image is unpacked. Without an owner the root
+// filesystem is root's.
 //
-// errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition
-// for one that does not work here, ErrNotFound when the image is gone.
+// errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition for one that does
+// not work here, ErrNotFound if the image is gone.
 func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *Owner) (*Rootfs, error) {
 	ctx = disk.InNamespace(ctx)
 	if err := img.Runnable(); err != nil {
@@ -121,7 +119,7 @@ func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *cata
 	}
 	options := slices.Clone(m.options)
 	if !m.syncs {
-		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersOf has seen the error
+		volatile, _ := m.files.Proof.Get(m.files.Root, m.files.Writable) // LayersFor has checked the error
 		options = append(options, volatile...)
 	}
 	upper := filepath.Join(dir, "fs")
@@ -154,9 +152,8 @@ func (m *Roots) PrepareVolume(ctx context.Context, containerID string, img *cata
 	return v.mounts, nil
 }
 
-// MakeVolumes makes the directory for the volumes that a container has of its own, and
-// that its root filesystem does not hold. It goes with the root filesystem, and what is
-// in it counts as what the container wrote.
+// MakeVolumes makes the directory for a container's own volumes, outside its root filesystem. It is
+// removed with the root filesystem, and its content counts as written by the container.
 func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
 	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
@@ -169,16 +166,15 @@ func (m *Roots) MakeVolumes(containerID, snapshotter string) (string, error) {
 	return dir, nil
 }
 
-// TellsWritten tells whether WrittenOf works with a snapshotter (empty: the
-// default); if not, the error says why.
+// TellsWritten returns an error if WrittenOf does not work with a snapshotter (empty: the default).
 func (m *Roots) TellsWritten(snapshotter string) error {
 	return m.layered(snapshotter, "cannot list what a container wrote")
 }
 
-// WrittenOf returns the directory of what a container wrote, as overlayfs keeps
-// it, and the read-only mounts of the image's layers below. Nothing is written:
-// the root filesystem may be in use. errdefs.ErrFailedPrecondition when the
-// snapshotter keeps it in another form, ErrNotFound when there is none.
+// WrittenOf returns the directory of what a container wrote, as overlayfs keeps it, and the
+// read-only mounts of the image's layers below. It writes nothing: the root filesystem may be in
+// use. errdefs.ErrFailedPrecondition if the snapshotter keeps it in another form, ErrNotFound if
+// there is none.
 func (m *Roots) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
 	upper, below, err := m.written(u)
 	if err != nil {
@@ -187,8 +183,8 @@ func (m *Roots) WrittenOf(u Use) (upper string, layers []mount.Mount, err error)
 	return upper, below.Readonly(m.files.Path(disk.EmptyDir)), nil
 }
 
-// SeenOf returns the read-only mounts of a container's root filesystem, with what it has
-// written so far. Its errors are those of WrittenOf.
+// SeenOf returns read-only mounts of a container's root filesystem, including what it has written
+// so far. Its errors are those of WrittenOf.
 func (m *Roots) SeenOf(u Use) ([]mount.Mount, error) {
 	upper, below, err := m.written(u)
 	if err != nil {
@@ -215,26 +211,25 @@ func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
 	return upper, v.Stack, nil
 }
 
-// RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a
-// container, which must be unmounted. The files go in the background. Missing is
-// no error.
+// RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a container. It
+// must be unmounted. The files are deleted in the background. A missing one is not an error.
 func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
 	ctx = disk.InNamespace(ctx)
 	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
-		// What is no more than directories can go also where none can be mounted, and
-		// the metadata forgets what a program has that does not answer.
+		// Directories can be removed where overlayfs cannot be mounted, and the metadata of a proxy
+		// snapshotter can be removed while that does not answer.
 		l = m.files.Layers[cmp.Or(snapshotter, m.files.Snapshotter)]
 		if l == nil || l.Proxied == nil && (!errdefs.IsFailedPrecondition(err) || !l.Kind.Layered) {
 			return err
 		}
 	}
-	thrown, err := m.throwAway(l.Name, containerID)
+	moved, err := m.moveToTrash(l.Name, containerID)
 	if err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
 	}
-	if thrown {
-		m.sweeper.Kick()
+	if moved {
+		m.trash.Kick()
 	}
 	if err := m.removeSnapshot(ctx, l, disk.RootfsPrefix+containerID); err != nil {
 		return fmt.Errorf("remove root filesystem of %s: %w", containerID, err)
@@ -248,9 +243,9 @@ func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 	return nil
 }
 
-// Retain tells the store, once after Open, what containers use. Root filesystems
-// that no container in inUse owns are removed, as are, in the background, layers
-// that nothing needs. Until it is called no layer is given up.
+// Retain passes, once after Open, what containers use. It removes root filesystems without a
+// container in inUse and, in the background, unreferenced layers. No layer is removed before this
+// call.
 func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 	ctx = disk.InNamespace(ctx)
 	owners := map[string]bool{}
@@ -263,14 +258,14 @@ func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 		if l.Broken != nil || l.Proxied != nil && m.dropsLate(l, owners) {
 			continue
 		}
-		errs = append(errs, l.Excused(ctx, m.dropOrphans(ctx, l, owners)))
+		errs = append(errs, l.TolerateProxied(ctx, m.dropOrphans(ctx, l, owners)))
 	}
-	m.sweeper.Kick()
+	m.trash.Kick()
 	m.work.Collector.Kick()
 	return errors.Join(errs...)
 }
 
-// dropsLate leaves it to DropOrphansLate, if the snapshotter does not answer.
+// dropsLate leaves a proxy snapshotter that does not answer to DropOrphansLate.
 func (m *Roots) dropsLate(l *disk.Layers, owners map[string]bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -281,8 +276,8 @@ func (m *Roots) dropsLate(l *disk.Layers, owners map[string]bool) bool {
 	return true
 }
 
-// DropOrphansLate is dropOrphans for a snapshotter that did not answer at Retain. It
-// does so once: containers that are made later are not among the owners.
+// DropOrphansLate is dropOrphans for a snapshotter that did not answer during Retain. It runs once:
+// the owners do not include later containers.
 func (m *Roots) DropOrphansLate(ctx context.Context, l *disk.Layers) error {
 	m.mu.Lock()
 	owners, ok := m.late[l.Name]
@@ -297,14 +292,14 @@ func (m *Roots) DropOrphansLate(ctx context.Context, l *disk.Layers) error {
 // dropOrphans removes the root filesystems of unknown containers.
 func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, owners map[string]bool) error {
 	entries, err := os.ReadDir(m.files.WritablePath(disk.RootfsDir, l.Name))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // no room was left to make it
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // missing if Open had no space for it
 		return err
 	}
 	var errs []error
 	for _, e := range entries {
 		if !owners[e.Name()] {
 			log.G(ctx).WithFields(log.Fields{"container": e.Name(), "snapshotter": l.Name}).Info("Removing root filesystem that belongs to no container")
-			_, err := m.throwAway(l.Name, e.Name())
+			_, err := m.moveToTrash(l.Name, e.Name())
 			errs = append(errs, err)
 		}
 	}
@@ -321,10 +316,10 @@ func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, owners map[stri
 	return errors.Join(errs...)
 }
 
-// makeWritable makes the directories of a writable layer. They may be there; if
-// they were not, a failure leaves none.
+// makeWritable makes the directories of a writable layer. Existing ones stay; a failure removes new
+// ones.
 func makeWritable(dir string, o *Owner) (err error) {
-	// Open makes the parent too, unless it finds no room.
+	// Open makes the parent too, unless the disk is full.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
 	}
@@ -336,8 +331,8 @@ func makeWritable(dir string, o *Owner) (err error) {
 			}
 		}()
 	case errors.Is(made, fs.ErrExist):
-		// By this mark the kernel refuses to mount a volatile layer a second time: a crash of the
-		// machine may have torn it. After that no container is left that could be shown it.
+		// Because of this mark the kernel refuses to mount a volatile layer again: a crash of the
+		// machine may have torn it. No container survives such a crash, so none can see it.
 		_ = os.RemoveAll(filepath.Join(dir, "work", "work", "incompat", "volatile"))
 	default:
 		return made
@@ -348,7 +343,7 @@ func makeWritable(dir string, o *Owner) (err error) {
 			return err
 		}
 	}
-	// The upper directory is what a process sees as "/": no umask may narrow it.
+	// The upper directory is "/" of the container's processes: the umask must not narrow its mode.
 	return errors.Join(os.Chmod(upper, 0o755), os.Chown(upper, o.UID, o.GID))
 }
 
@@ -359,7 +354,7 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-// prepareSnapshot makes a root filesystem out of a snapshot of its own.
+// prepareSnapshot makes a root filesystem from a snapshot of its own.
 func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, owner *Owner) (*Rootfs, error) {
 	if owner != nil {
 		return nil, m.CanMap(k.Snapshotter)
@@ -393,12 +388,11 @@ func (m *Roots) removeSnapshot(ctx context.Context, l *disk.Layers, key string) 
 	return err
 }
 
-// trashed numbers what is thrown away, so that names in the trash are unique.
+// trashed numbers the entries of the trash, so that their names are unique.
 var trashed atomic.Uint64
 
-// throwAway moves a writable layer out of the way; the sweeper deletes it. False
-// if there was none.
-func (m *Roots) throwAway(snapshotter, containerID string) (bool, error) {
+// moveToTrash moves a writable layer to the trash, and returns false if there was none.
+func (m *Roots) moveToTrash(snapshotter, containerID string) (bool, error) {
 	name := fmt.Sprintf("%s-%d-%s", containerID, os.Getpid(), strconv.FormatUint(trashed.Add(1), 36))
 	err := os.Rename(m.files.RootfsPath(snapshotter, containerID), m.files.WritablePath(disk.TrashDir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -407,14 +401,13 @@ func (m *Roots) throwAway(snapshotter, containerID string) (bool, error) {
 	return err == nil, err
 }
 
-// Run deletes what was thrown away, now and whenever there is more, until ctx ends.
+// Run deletes the content of the trash, now and after each addition, until ctx ends.
 func (m *Roots) Run(ctx context.Context) {
-	m.sweeper.Kick()
-	m.sweeper.Run(ctx, m.sweep)
+	m.trash.Kick()
+	m.trash.Run(ctx, m.emptyTrash)
 }
 
-// sweep deletes the writable layers that were thrown away.
-func (m *Roots) sweep(ctx context.Context) {
+func (m *Roots) emptyTrash(ctx context.Context) {
 	entries, err := os.ReadDir(m.files.WritablePath(disk.TrashDir))
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to list discarded writable layers")

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// Usage is space on disk.
+// Usage is disk usage.
 type Usage struct {
 	// Bytes that are allocated, and inodes.
 	Bytes, Inodes uint64
@@ -33,15 +33,14 @@ func (u Usage) Add(v Usage) Usage {
 	return Usage{Bytes: u.Bytes + v.Bytes, Inodes: u.Inodes + v.Inodes}
 }
 
-// written is what a container wrote.
 type written struct {
-	// below is where writable layers are, withLayers in a snapshotter that keeps it with
+	// below is in directories for writable layers, withLayers in a snapshotter that keeps it with
 	// the layers of images.
 	below, withLayers Usage
 }
 
-// Meter knows what images and writable layers take on disk. It counts writable layers one
-// at a time, and only after a question for them.
+// Meter measures the disk usage of images and writable layers. It counts writable layers one at a
+// time, and only on request.
 type Meter struct {
 	files  *disk.Files
 	worker *disk.Worker
@@ -60,9 +59,9 @@ func NewMeter(f *disk.Files) *Meter {
 // Run counts writable layers until ctx ends.
 func (m *Meter) Run(ctx context.Context) { m.worker.Run(ctx, m.countWanted) }
 
-// Usage returns what images take, and what containers wrote, from figures in memory:
-// those of images are exact, those of containers as old as the last question for them.
-// What a snapshotter keeps with the layers of images counts as theirs.
+// Usage returns the usage of images and of writable layers, from figures in memory: those of images
+// are exact, that of a writable layer is as old as the last request for it. What a snapshotter
+// keeps with the layers of images counts as theirs.
 func (m *Meter) Usage() (images, writable Usage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,11 +72,11 @@ func (m *Meter) Usage() (images, writable Usage) {
 	return images, writable
 }
 
-// MeasureStored sums up what the metadata says about content and layers. It
-// reads no tree: a layer was measured when it was unpacked.
+// MeasureStored sums the sizes of content and layers in the metadata. It walks no tree: a layer was
+// measured when it was unpacked.
 func (m *Meter) MeasureStored(ctx context.Context) error {
 	var sum Usage
-	named := map[string]bool{} // snapshots of the manifests that there are
+	named := map[string]bool{} // snapshots that existing manifests refer to
 	err := m.files.Content.Walk(ctx, func(info content.Info) error {
 		sum = sum.Add(Usage{Bytes: uint64(info.Size), Inodes: 1})
 		for label, value := range info.Labels {
@@ -102,14 +101,14 @@ func (m *Meter) MeasureStored(ctx context.Context) error {
 			if errdefs.IsNotFound(err) {
 				return nil
 			}
-			if named[name+"/"+info.Name] { // else a volume in use has its files for itself
+			if named[name+"/"+info.Name] { // otherwise only a volume in use has the files
 				linked, _ := strconv.ParseInt(info.Labels[unpack.LinkedLabel], 10, 64) // counted as content
 				u.Size = max(0, u.Size-linked)
 			}
 			sum = sum.Add(Usage{Bytes: uint64(u.Size), Inodes: uint64(u.Inodes)})
 			return err
 		})
-		if err = l.Excused(ctx, err); err != nil {
+		if err = l.TolerateProxied(ctx, err); err != nil {
 			return fmt.Errorf("snapshotter %s: %w", name, err)
 		}
 	}
@@ -119,11 +118,10 @@ func (m *Meter) MeasureStored(ctx context.Context) error {
 	return nil
 }
 
-// WritableUsage returns what a container wrote to its root filesystem and the volumes
-// of its own, and a path on the filesystem that holds it. The answer may be as old as some ten
-// seconds (longer where counting takes long): trees are walked in the
-// background. errdefs.ErrUnavailable before the first answer is there,
-// ErrNotFound without a root filesystem.
+// WritableUsage returns what a container wrote to its root filesystem and its own volumes, and a
+// path on the filesystem that holds it. The figures may be some ten seconds old (more if counting
+// takes long), since trees are walked in the background. errdefs.ErrUnavailable before the first
+// figure, ErrNotFound without a root filesystem.
 func (m *Meter) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
 	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
@@ -144,7 +142,7 @@ func (m *Meter) WritableUsage(ctx context.Context, containerID, snapshotter stri
 	return sum.Bytes, sum.Inodes, path, nil
 }
 
-// usageOf walks the writable layer of a container, and the volumes of its own.
+// usageOf walks the writable layer and the own volumes of a container.
 func (m *Meter) usageOf(ctx context.Context, k measureKey) (w written, err error) {
 	upper := filepath.Join(m.files.RootfsPath(k.snapshotter, k.container), "fs")
 	if _, err := os.Lstat(upper); err == nil {
@@ -175,10 +173,10 @@ func usageBelow(ctx context.Context, dir string) (Usage, error) {
 const (
 	// minMeasureAge is how old a figure may be before it is counted again.
 	minMeasureAge = 10 * time.Second
-	// measureShare keeps the time of counting below one in so many.
+	// measureShare keeps the share of time spent counting below 1/measureShare.
 	measureShare = 50
-	// firstMeasureWait is how long a caller waits for a first figure. New
-	// layers are small and are counted in this time.
+	// firstMeasureWait is how long a caller waits for a first figure. New layers are small and
+	// counted in this time.
 	firstMeasureWait = 5 * time.Millisecond
 )
 
@@ -190,12 +188,11 @@ type measured struct {
 	cost time.Duration
 }
 
-// stale reports whether a figure should be counted again.
 func (m measured) stale(now time.Time) bool {
 	return now.Sub(m.at) > max(minMeasureAge, measureShare*m.cost)
 }
 
-// get returns the last figure and has it counted again if it is old.
+// get returns the last figure, and requests a new one if it is old.
 func (m *Meter) get(ctx context.Context, k measureKey) (written, bool) {
 	m.mu.Lock()
 	last, ok := m.known[k]
@@ -222,7 +219,6 @@ func (m *Meter) get(ctx context.Context, k measureKey) (written, bool) {
 	return last.written, ok
 }
 
-// forget drops what is known of the writable layer of a container.
 func (m *Meter) forget(snapshotter, container string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -231,7 +227,6 @@ func (m *Meter) forget(snapshotter, container string) {
 	delete(m.wanted, k)
 }
 
-// countWanted counts everything that was asked for.
 func (m *Meter) countWanted(ctx context.Context) {
 	m.mu.Lock()
 	wanted := slices.Collect(maps.Keys(m.wanted))
@@ -243,7 +238,7 @@ func (m *Meter) countWanted(ctx context.Context) {
 		start := time.Now()
 		w, err := m.usageOf(ctx, k)
 		if err != nil {
-			// A container that is removed meanwhile is the usual reason.
+			// Usually the container was removed meanwhile.
 			log.G(ctx).WithError(err).WithField("container", k.container).Debug("Failed to measure writable layer")
 		}
 		m.keep(k, measured{written: w, at: time.Now(), cost: time.Since(start)}, err)

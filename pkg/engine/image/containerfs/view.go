@@ -49,7 +49,6 @@ func (k ViewKey) name() string {
 	return viewPrefix + k.Chain.String()
 }
 
-// lockKey is the name of the view's lock.
 func (k ViewKey) lockKey() string { return k.Snapshotter + "/" + k.name() }
 
 func chainOfView(name string) digest.Digest {
@@ -62,11 +61,11 @@ func chainOfView(name string) digest.Digest {
 // View is an image's layers in a snapshotter, all unpacked. It is immutable.
 type View struct {
 	mounts []mount.Mount
-	// Stack is what root filesystems are made of, if the snapshotter is layered.
+	// Stack holds the layers for root filesystems, if the snapshotter is layered.
 	Stack disk.Stack
 }
 
-// Views owns the views of images: it makes them, and removes those that nothing needs.
+// Views owns the views of images: it makes them, and removes unused ones.
 type Views struct {
 	Files    *disk.Files
 	Unpacker *unpack.Unpacker
@@ -75,16 +74,15 @@ type Views struct {
 	Work     Work
 
 	mu sync.Mutex
-	// known has nil for a view that is there, and whose mounts were not asked for yet.
+	// known has nil for an existing view that was not read yet.
 	known map[ViewKey]*View
-	// uses are the views that each container needs.
+	// uses are the views that each container uses.
 	uses map[string]map[ViewKey]struct{}
-	// retained is set once the engine said what containers use. Before that it is
-	// unknown, and no view may go.
+	// retained is set once the engine has passed the uses of containers. No view is removed before.
 	retained bool
 }
 
-// NewViews returns the views of a store, which Load adds to.
+// NewViews returns the views of a store; Load adds the existing ones.
 func NewViews(f *disk.Files, u *unpack.Unpacker, hasImage func(chain digest.Digest) bool) *Views {
 	return &Views{
 		Files: f, Unpacker: u, hasImage: hasImage, Work: Work{Collector: disk.NewWorker(), Counter: disk.NewWorker()},
@@ -92,7 +90,7 @@ func NewViews(f *disk.Files, u *unpack.Unpacker, hasImage func(chain digest.Dige
 	}
 }
 
-// Work is what is done in the background.
+// Work has the background workers.
 type Work struct{ Collector, Counter *disk.Worker }
 
 func (vs *Views) put(k ViewKey, known *View) {
@@ -101,15 +99,15 @@ func (vs *Views) put(k ViewKey, known *View) {
 	vs.known[k] = known
 }
 
-// Get returns a view, nil if it is not there or its mounts are unknown.
+// Get returns a view, or nil if it does not exist or was not read yet.
 func (vs *Views) Get(k ViewKey) *View {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.known[k]
 }
 
-// use notes that owner needs a view, and returns it if it exists. Added is false
-// if that was noted before.
+// use records that owner uses a view, and returns the view if it exists. Added is false if that was
+// recorded before.
 func (vs *Views) use(owner string, k ViewKey) (known *View, added bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -121,14 +119,13 @@ func (vs *Views) use(owner string, k ViewKey) (known *View, added bool) {
 	return vs.known[k], !had
 }
 
-// forget is for a view that is gone, whether it is used or not.
+// forget removes a view that is gone, even if it is in use.
 func (vs *Views) forget(k ViewKey) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	delete(vs.known, k)
 }
 
-// unuse takes one use back.
 func (vs *Views) unuse(owner string, k ViewKey) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -138,7 +135,7 @@ func (vs *Views) unuse(owner string, k ViewKey) {
 	}
 }
 
-// Release takes all uses of an owner back and returns them.
+// Release removes all uses of an owner and returns them.
 func (vs *Views) Release(owner string) []ViewKey {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -147,7 +144,7 @@ func (vs *Views) Release(owner string) []ViewKey {
 	return keys
 }
 
-// retain adds the uses that the engine knows from its records.
+// retain adds the uses in the engine's records.
 func (vs *Views) retain(inUse []Use) {
 	for _, u := range inUse {
 		vs.use(u.Owner, vs.KeyOf(cmp.Or(u.Snapshotter, vs.Files.Snapshotter), u.ChainID))
@@ -173,8 +170,8 @@ func (vs *Views) idle() []ViewKey {
 	return keys
 }
 
-// giveUp forgets a view unless somebody uses it by now.
-func (vs *Views) giveUp(k ViewKey) bool {
+// forgetIdle forgets a view unless it is in use by now.
+func (vs *Views) forgetIdle(k ViewKey) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if vs.inUse(k) {
@@ -184,7 +181,7 @@ func (vs *Views) giveUp(k ViewKey) bool {
 	return true
 }
 
-// inUse wants mu held.
+// inUse reports whether a container uses a view. The caller holds mu.
 func (vs *Views) inUse(k ViewKey) bool {
 	for _, keys := range vs.uses {
 		if _, ok := keys[k]; ok {
@@ -194,8 +191,8 @@ func (vs *Views) inUse(k ViewKey) bool {
 	return false
 }
 
-// Hold notes that owner needs the image's layers and returns the view of them,
-// unpacking the image if need be. Undo takes the note back if this call made it.
+// Hold records that owner uses the image's layers and returns their view. It unpacks the image if
+// necessary. Undo removes the use if this call added it.
 func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog.Image) (v *View, undo func(), err error) {
 	v, added := vs.use(owner, k)
 	undo = func() {
@@ -211,7 +208,7 @@ func (vs *Views) Hold(ctx context.Context, owner string, k ViewKey, img *catalog
 	return v, undo, err
 }
 
-// ensure makes the view of an image that is in the store.
+// ensure makes the view of an image in the store.
 func (vs *Views) ensure(ctx context.Context, k ViewKey, img *catalog.Image) (v *View, err error) {
 	err = vs.withUnpacked(ctx, k, img, func(ctx context.Context, l *disk.Layers) error {
 		v, err = vs.Build(ctx, l, k)
@@ -220,15 +217,15 @@ func (vs *Views) ensure(ctx context.Context, k ViewKey, img *catalog.Image) (v *
 	return v, err
 }
 
-// withUnpacked unpacks an image that is in the store, if that was not done, and
-// calls then while a lease holds the layers.
+// withUnpacked unpacks an image in the store if necessary, and calls then while a lease holds the
+// layers.
 func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image, then func(context.Context, *disk.Layers) error) error {
 	ctx, lease, err := vs.Files.Lease(ctx, nil)
 	if err != nil {
 		return err
 	}
 	l := vs.Files.Layers[k.Snapshotter]
-	err = vs.Mended(ctx, k, img, func() error {
+	err = vs.WithRepair(ctx, k, img, func() error {
 		if k.Chain != "" {
 			if err := vs.Unpacker.UnpackStored(ctx, l, img, math.MaxInt64); err != nil {
 				return fmt.Errorf("%w: %w", ErrUnpack, err)
@@ -245,7 +242,7 @@ func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image
 	return nil
 }
 
-// ErrUnpack is in the chain if an image that is in the store could not be unpacked.
+// ErrUnpack is in the chain if a stored image could not be unpacked.
 var ErrUnpack = errors.New("unpack what is stored")
 
 func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
@@ -255,7 +252,7 @@ func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
 	return fmt.Errorf("unpack image %s into %s: %w", img.ID, k.Snapshotter, err)
 }
 
-// Build makes the view of layers that are unpacked, or finds it.
+// Build makes the view of unpacked layers, or returns the existing one.
 func (vs *Views) Build(ctx context.Context, l *disk.Layers, k ViewKey) (*View, error) {
 	if err := vs.Unpacker.Locks.Lock(ctx, k.lockKey()); err != nil {
 		return nil, err
@@ -292,7 +289,7 @@ func (vs *Views) read(ctx context.Context, l *disk.Layers, name string) (*View, 
 	return v, nil
 }
 
-// DropIdle removes the views that neither an image nor a container needs.
+// DropIdle removes the views that neither an image nor a container uses.
 func (vs *Views) DropIdle(ctx context.Context) {
 	for _, k := range vs.idle() {
 		if vs.hasImage(k.Chain) {
@@ -309,7 +306,7 @@ func (vs *Views) drop(ctx context.Context, k ViewKey) error {
 		return err
 	}
 	defer vs.Unpacker.Locks.Unlock(k.lockKey())
-	if !vs.giveUp(k) {
+	if !vs.forgetIdle(k) {
 		return nil
 	}
 	if err := vs.Files.Layers[k.Snapshotter].Remove(ctx, k.name()); err != nil && !errdefs.IsNotFound(err) {
@@ -318,8 +315,8 @@ func (vs *Views) drop(ctx context.Context, k ViewKey) error {
 	return nil
 }
 
-// Load remembers which views a snapshotter has. The mounts of those that it may have to
-// work for are asked for when they are needed.
+// Load registers the existing views of a snapshotter. It reads the mounts of layered ones; other
+// snapshotters may have to work for mounts, so these are read on demand.
 func (vs *Views) Load(ctx context.Context, l *disk.Layers) error {
 	return l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
 		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
@@ -337,8 +334,8 @@ func (vs *Views) Load(ctx context.Context, l *disk.Layers) error {
 	})
 }
 
-// KeyOf is where the layers of a chain are for who uses a snapshotter. The files of an
-// artifact are where they need no copy.
+// KeyOf returns the key of a chain's layers for a snapshotter. The files of an artifact are in
+// overlayfs if possible, where they need no copy.
 func (vs *Views) KeyOf(snapshotter string, chain digest.Digest) ViewKey {
 	if catalog.IsArtifact(chain) && vs.Files.Layers[disk.Overlayfs].Broken == nil {
 		snapshotter = disk.Overlayfs
@@ -359,8 +356,8 @@ func allThere(dirs []string) bool {
 	})
 }
 
-// Mended calls f, which unpacks, and once more if layers were lost that it relied on.
-func (vs *Views) Mended(ctx context.Context, k ViewKey, img *catalog.Image, f func() error) error {
+// WithRepair calls f, which unpacks, and once more if f relied on lost layers.
+func (vs *Views) WithRepair(ctx context.Context, k ViewKey, img *catalog.Image, f func() error) error {
 	err := f()
 	if err == nil && vs.Whole(k) || err != nil && !errors.Is(err, fs.ErrNotExist) || !vs.DropLost(ctx, k, img) {
 		return err
@@ -368,8 +365,8 @@ func (vs *Views) Mended(ctx context.Context, k ViewKey, img *catalog.Image, f fu
 	return f()
 }
 
-// DropLost removes the layers of an image that are not on disk, with what is built on
-// them, and reports whether there are any. Those of other programs are theirs to check.
+// DropLost removes the layers of an image that are missing on disk, with everything built on them,
+// and reports whether there were any. Proxy snapshotters check their own layers.
 func (vs *Views) DropLost(ctx context.Context, k ViewKey, img *catalog.Image) bool {
 	l := vs.Files.Layers[k.Snapshotter]
 	if l.Proxied != nil {

@@ -17,12 +17,11 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The metadata can have what the disk has lost: after a power cut, a repair of the
-// filesystem or a restored backup. What is found so is removed from the metadata, so that
-// it is fetched or unpacked again.
+// After a power cut, a repair of the filesystem or a restored backup, the metadata may have content
+// that the disk has lost. Such content is removed from the metadata, so that it is fetched or
+// unpacked again.
 
-// DropDamaged removes a blob whose file is missing, has another size or, if it is to be
-// read, another digest.
+// DropDamaged removes a blob with a missing file, a wrong size or, if read is set, a wrong digest.
 func (f *Files) DropDamaged(ctx context.Context, desc imagespec.Descriptor, read bool) (dropped bool, err error) {
 	info, err := f.Content.Info(ctx, desc.Digest)
 	if errdefs.IsNotFound(err) {
@@ -62,8 +61,8 @@ func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 	return err == nil && sum.Verified()
 }
 
-// DropForgotten removes the snapshots that the metadata has and the snapshotter does not:
-// its directory was lost, or restored from another backup.
+// DropForgotten removes the snapshots that the metadata has and the snapshotter lacks: its
+// directory was lost, or restored from another backup.
 func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
 	names, err := f.namedInMetadata(l.Name)
 	forgotten := slices.DeleteFunc(names, func(name string) bool {
@@ -73,7 +72,7 @@ func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
 	if len(forgotten) > 0 {
 		log.G(ctx).WithFields(log.Fields{"snapshots": len(forgotten), "snapshotter": l.Name}).Warn("Removing image layers that the snapshotter has lost; they will be unpacked again when they are needed")
 	}
-	// What others are built on goes after those.
+	// Children are removed before their parents.
 	for before := -1; len(forgotten) != before; {
 		before = len(forgotten)
 		forgotten = slices.DeleteFunc(forgotten, func(name string) bool { return l.Remove(ctx, name) == nil })
@@ -81,8 +80,8 @@ func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
 	return err
 }
 
-// DropHalf removes layers that were being unpacked.
-func (l *Layers) DropHalf(ctx context.Context) error {
+// DropPartial removes partially unpacked layers.
+func (l *Layers) DropPartial(ctx context.Context) error {
 	var half []string
 	err := l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		unpacking := info.Kind == snapshots.KindActive && strings.HasPrefix(info.Name, snapshots.UnpackKeyPrefix+"-")
@@ -99,7 +98,7 @@ func (l *Layers) DropHalf(ctx context.Context) error {
 	return err
 }
 
-// EntriesOf is how many inodes the layers take that a lease holds.
+// EntriesOf returns the number of inodes of the layers that a lease holds.
 func (f *Files) EntriesOf(ctx context.Context, l leases.Lease) (n int64, err error) {
 	held, err := f.Leases.ListResources(ctx, l)
 	if err != nil {
@@ -109,7 +108,7 @@ func (f *Files) EntriesOf(ctx context.Context, l leases.Lease) (n int64, err err
 		name, ok := strings.CutPrefix(r.Type, "snapshots/")
 		if layers := f.Layers[name]; ok && layers != nil && layers.Unusable() == nil {
 			u, err := layers.Usage(ctx, r.ID)
-			if err != nil && !errdefs.IsNotFound(err) && layers.Excused(ctx, err) != nil {
+			if err != nil && !errdefs.IsNotFound(err) && layers.TolerateProxied(ctx, err) != nil {
 				return 0, err
 			}
 			n += u.Inodes

@@ -21,11 +21,11 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// erofsLayers has the layers of containerd's erofs snapshotter mounted, each once. So
-// layers are directories, as those of overlayfs are.
+// erofsLayers mounts each layer of containerd's erofs snapshotter once. So layers are directories,
+// as those of overlayfs are.
 type erofsLayers struct {
 	snapshots.Snapshotter
-	// mounts has a directory for each layer, which is called as that of the layer's file.
+	// mounts has a directory for each layer, with the name of the directory of the layer's file.
 	mounts string
 
 	mu      sync.Mutex
@@ -37,7 +37,7 @@ func openErofs(root string) (snapshots.Snapshotter, error) {
 		return nil, fmt.Errorf("mkfs.erofs is not installed; install erofs-utils: %w", err)
 	}
 	if !erofs.FindErofs() {
-		// An attempt loads the kernel's module, if there is one.
+		// A mount attempt loads the kernel module, if there is one.
 		_ = unix.Mount("none", os.TempDir(), "erofs", unix.MS_RDONLY, "")
 	}
 	mounts := filepath.Join(root, "mounts")
@@ -55,8 +55,8 @@ func openErofs(root string) (snapshots.Snapshotter, error) {
 	return &erofsLayers{Snapshotter: s, mounts: mounts, mounted: map[string]bool{}}, nil
 }
 
-// unmountLayers unmounts the layers that an earlier daemon mounted: some may be of
-// snapshots that are gone. Containers keep theirs.
+// unmountLayers unmounts the layers of an earlier daemon: some may belong to removed snapshots.
+// Containers keep their own mounts.
 func unmountLayers(mounts string) error {
 	dirs, err := os.ReadDir(mounts)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -77,8 +77,8 @@ func unmountLayer(dir string) error {
 	return os.Remove(dir)
 }
 
-// sealErofs makes the file of an unpacked layer where the snapshotter's Commit looks for
-// it, with the options that it would use itself, and empties the directory.
+// sealErofs makes the file of an unpacked layer where the snapshotter's Commit expects it, with the
+// snapshotter's options, and empties the directory.
 func sealErofs(ctx context.Context, dir string) error {
 	file := filepath.Join(filepath.Dir(dir), "layer.erofs")
 	unfinished := file + ".new"
@@ -104,7 +104,7 @@ func (e *erofsLayers) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	return e.directories(e.Snapshotter.Mounts(ctx, key))
 }
 
-// Remove implements snapshots.Snapshotter. It frees the space of layers that are gone.
+// Remove implements snapshots.Snapshotter. It unmounts layers that are gone, to free their space.
 func (e *erofsLayers) Remove(ctx context.Context, key string) error {
 	if err := e.Snapshotter.Remove(ctx, key); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (e *erofsLayers) Remove(ctx context.Context, key string) error {
 		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err := unmountLayer(e.placeOf(file)); err != nil {
+		if err := unmountLayer(e.mountpointOf(file)); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to unmount removed layer")
 		}
 		delete(e.mounted, file)
@@ -123,7 +123,7 @@ func (e *erofsLayers) Remove(ctx context.Context, key string) error {
 	return nil
 }
 
-func (e *erofsLayers) placeOf(file string) string {
+func (e *erofsLayers) mountpointOf(file string) string {
 	return filepath.Join(e.mounts, filepath.Base(filepath.Dir(file)))
 }
 
@@ -142,7 +142,7 @@ func (e *erofsLayers) directories(mounts []mount.Mount, err error) ([]mount.Moun
 			lower = append(lower, dir)
 		case strings.HasSuffix(m.Type, "/overlay"):
 			for _, o := range m.Options {
-				// What stands for other mounts is known here.
+				// Templates for other mounts are resolved here.
 				if !strings.Contains(o, "{{") {
 					options = append(options, o)
 				}
@@ -150,7 +150,7 @@ func (e *erofsLayers) directories(mounts []mount.Mount, err error) ([]mount.Moun
 		}
 	}
 	switch {
-	case len(lower) == 0: // nothing but a directory to write to
+	case len(lower) == 0: // only a writable directory
 		return mounts, nil
 	case len(lower) == 1 && len(options) == 0:
 		return []mount.Mount{{Type: "bind", Source: lower[0], Options: []string{"ro", "rbind"}}}, nil
@@ -159,11 +159,11 @@ func (e *erofsLayers) directories(mounts []mount.Mount, err error) ([]mount.Moun
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, nil
 }
 
-// mountLayer mounts a layer, unless that was done, and returns where.
+// mountLayer mounts a layer if necessary, and returns the directory.
 func (e *erofsLayers) mountLayer(m mount.Mount) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	dir := e.placeOf(m.Source)
+	dir := e.mountpointOf(m.Source)
 	if e.mounted[m.Source] {
 		return dir, nil
 	}
@@ -177,8 +177,8 @@ func (e *erofsLayers) mountLayer(m mount.Mount) (string, error) {
 	return dir, nil
 }
 
-// mountErofs mounts a file by the system call, or by a loop device if the kernel does not
-// mount files: before Linux 6.12.
+// mountErofs mounts a file directly, or through a loop device if the kernel cannot mount files
+// (before Linux 6.12).
 func mountErofs(m mount.Mount, dir string, direct func(source, target, fstype string, flags uintptr, data string) error) error {
 	err := direct(m.Source, dir, "erofs", unix.MS_RDONLY, "")
 	if errors.Is(err, unix.ENOTBLK) {
@@ -187,7 +187,7 @@ func mountErofs(m mount.Mount, dir string, direct func(source, target, fstype st
 	return err
 }
 
-// Close implements snapshots.Snapshotter. Containers keep the layers that they have.
+// Close implements snapshots.Snapshotter. Containers keep their mounted layers.
 func (e *erofsLayers) Close() error {
 	return errors.Join(unmountLayers(e.mounts), e.Snapshotter.Close())
 }

@@ -1,5 +1,5 @@
-// Package disk keeps what an image store has on disk: content, metadata, leases, and the
-// layers of each snapshotter. It knows no images.
+// Package disk keeps the data of an image store on disk: content, metadata, leases, and the layers
+// of each snapshotter. It does not interpret images.
 package disk
 
 import (
@@ -33,19 +33,19 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/layerproc"
 )
 
-// Namespace is where containerd's metadata keeps what is ours.
+// Namespace is berth's namespace in containerd's metadata.
 const Namespace = "berth"
 
 // openTimeout is how long Open waits for another process to release the root.
 const openTimeout = 2 * time.Second
 
-// Files is what a store has on disk: content, metadata, the layers of each
-// snapshotter, and the directories of containers.
+// Files is the data of a store on disk: content, metadata, the layers of each snapshotter, and the
+// directories of containers.
 type Files struct {
 	Root string
-	// Writable is the directory of what containers write.
+	// Writable is the directory of writable layers.
 	Writable string
-	// Snapshotter is the name that is meant where none is given.
+	// Snapshotter is the name of the default snapshotter.
 	Snapshotter string
 
 	bolt    *bolt.DB
@@ -54,24 +54,23 @@ type Files struct {
 	Images  images.Store
 	Leases  leases.Manager
 	Layers  map[string]*Layers
-	// Proof is whether the kernel does what layered snapshotters need.
+	// Proof caches whether the kernel supports layered snapshotters.
 	Proof   overlayProof
 	Flusher *Flusher
-	// Changed gets something when a snapshotter of another program answers no more, or
-	// again.
+	// Changed receives a value when a proxy snapshotter becomes unresponsive, or answers again.
 	Changed chan struct{}
 }
 
-// Config has the fields of image.Config that say where things are.
+// Config has the paths and snapshotters of image.Config.
 type Config struct {
 	Root, WritableRoot string
-	// Snapshotter is where none is named, and Others are those of other programs.
+	// Snapshotter is the default, and Others are the addresses of proxy snapshotters.
 	Snapshotter string
 	Others      map[string]string
 	Events      events.Publisher
 }
 
-// Open opens or makes what is at root, from the bottom up.
+// Open opens or creates the data at root.
 func Open(ctx context.Context, c Config) (_ *Files, retErr error) {
 	f := &Files{Root: c.Root, Writable: ownPart(c.WritableRoot, c.Root), Snapshotter: c.Snapshotter, Layers: map[string]*Layers{}, Changed: make(chan struct{}, 1)}
 	defer func() {
@@ -95,13 +94,13 @@ type Layers struct {
 	Rebases *rebases
 	// Broken is why this snapshotter cannot be used here.
 	Broken error
-	// Proxied is that of another program, else nil.
+	// Proxied is set for a proxy snapshotter.
 	Proxied *Proxied
 }
 
-// Excused is err, unless it is about the snapshotter of another program: what could not
-// be asked of that keeps nothing else from going on.
-func (l *Layers) Excused(ctx context.Context, err error) error {
+// TolerateProxied returns err, but only logs it for a proxy snapshotter, which must not block other
+// work.
+func (l *Layers) TolerateProxied(ctx context.Context, err error) error {
 	if err == nil || l.Proxied == nil {
 		return err
 	}
@@ -109,7 +108,7 @@ func (l *Layers) Excused(ctx context.Context, err error) error {
 	return nil
 }
 
-// WalkQuickly is Walk, which waits for no program for long.
+// WalkQuickly is Walk with a short time limit for proxy snapshotters.
 func (l *Layers) WalkQuickly(ctx context.Context, f snapshots.WalkFunc) error {
 	if l.Proxied != nil {
 		var cancel context.CancelFunc
@@ -119,9 +118,9 @@ func (l *Layers) WalkQuickly(ctx context.Context, f snapshots.WalkFunc) error {
 	return l.Walk(ctx, f)
 }
 
-// HaveCollected has the next collection look at a snapshotter: metadata collects those
-// only that something was removed from since the last one.
-func (l *Layers) HaveCollected(ctx context.Context) error {
+// MarkForCollection makes the next collection visit a snapshotter: the metadata collects only those
+// with removals since the last one.
+func (l *Layers) MarkForCollection(ctx context.Context) error {
 	key := "berth-collect-" + rand.Text()
 	if _, err := l.Prepare(ctx, key, ""); err != nil {
 		return err
@@ -132,7 +131,7 @@ func (l *Layers) HaveCollected(ctx context.Context) error {
 	return nil
 }
 
-// Unusable is why the snapshotter cannot be asked at this moment.
+// Unusable is why the snapshotter cannot be called now.
 func (l *Layers) Unusable() error {
 	if l.Broken == nil && l.Proxied != nil {
 		return l.Proxied.ready()
@@ -140,23 +139,23 @@ func (l *Layers) Unusable() error {
 	return l.Broken
 }
 
-// InNamespace says whose things in the metadata a call is about.
+// InNamespace returns ctx with berth's namespace in the metadata.
 func InNamespace(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, Namespace)
 }
 
-// Path is one below the store's root.
+// Path returns a path below the store's root.
 func (f *Files) Path(elem ...string) string {
 	return filepath.Join(append([]string{f.Root}, elem...)...)
 }
 
-// WritablePath is one below the directory of what containers write.
+// WritablePath returns a path below the directory of writable layers.
 func (f *Files) WritablePath(elem ...string) string {
 	return filepath.Join(append([]string{f.Writable}, elem...)...)
 }
 
-// ownPart is the part of a directory for writable layers that one store has: each
-// removes what is there and of no container of its own.
+// ownPart returns the part of a directory for writable layers that belongs to one store: each store
+// deletes there what belongs to none of its containers.
 func ownPart(writable, root string) string {
 	if writable == root {
 		return root
@@ -166,7 +165,7 @@ func ownPart(writable, root string) string {
 
 func (f *Files) open(ctx context.Context, c Config) error {
 	for _, dir := range []string{f.Root, f.Writable, f.WritablePath(RootfsDir), f.WritablePath(TrashDir), f.Path(EmptyDir), f.Path(SnapshotsDir), f.Path(UnflushedDir)} {
-		// Images have setuid programs, and secrets, and only root mounts.
+		// Only root may enter: images have setuid programs and secrets.
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
@@ -211,8 +210,7 @@ func (f *Files) open(ctx context.Context, c Config) error {
 	return nil
 }
 
-// openLayers opens a snapshotter. One that does not work here matters only to
-// whoever asks for it.
+// openLayers opens a snapshotter. One that does not work here fails only when it is used.
 func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKind) *Layers {
 	l := &Layers{Name: name, Kind: kind, Rebases: newRebases()}
 	if kind.Layered {
@@ -231,9 +229,9 @@ func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKin
 	return l
 }
 
-// openProxied opens the snapshotters of other programs, which are asked later, and what has snapshots in the
-// metadata and is not configured any more: containers may have them that are to be
-// removed.
+// openProxied opens the proxy snapshotters, which are contacted later. It includes those with
+// snapshots in the metadata that are no longer configured: containers may have snapshots there that
+// must be removed.
 func (f *Files) openProxied(others map[string]string) error {
 	addresses := map[string]string{}
 	maps.Copy(addresses, others)
@@ -256,8 +254,7 @@ func (f *Files) openProxied(others map[string]string) error {
 	return nil
 }
 
-// namedInMetadata are the snapshotters that the metadata has snapshots of, or the snapshots
-// of one.
+// namedInMetadata returns the snapshotters with snapshots in the metadata, or the snapshots of one.
 func (f *Files) namedInMetadata(of ...string) (names []string, err error) {
 	err = f.bolt.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("v1"))
@@ -329,7 +326,7 @@ func (f *Files) LayersOf(name string) (*Layers, error) {
 	return l, nil
 }
 
-// Below the store's root; RootfsDir and TrashDir below Config.WritableRoot.
+// Names below the store's root; RootfsDir and TrashDir are below Config.WritableRoot.
 const (
 	SnapshotsDir = "snapshots"
 	// RootfsDir has <snapshotter>/<container id>/{fs,work,volumes} for each container.
@@ -344,11 +341,11 @@ const (
 	EmptyDir = "empty"
 )
 
-// RootfsPrefix begins the snapshot name of a container's root filesystem, for
-// snapshotters that need a snapshot for it; the container id follows.
+// RootfsPrefix begins the snapshot name of a container's root filesystem, in snapshotters that need
+// one; the container id follows.
 const RootfsPrefix = "berth-rootfs-"
 
-// LayersFor checks what names a root filesystem.
+// LayersFor checks a container id and returns its snapshotter.
 func (f *Files) LayersFor(containerID, snapshotter string) (*Layers, error) {
 	if containerID == "" || containerID != filepath.Base(containerID) || strings.HasPrefix(containerID, ".") {
 		return nil, fmt.Errorf("container id %.100q cannot name a root filesystem: %w", containerID, errdefs.ErrInvalidArgument)
@@ -361,7 +358,7 @@ func (f *Files) RootfsPath(snapshotter, containerID string) string {
 	return f.WritablePath(RootfsDir, snapshotter, containerID)
 }
 
-// VolumesPath is the directory of the volumes that a container has of its own.
+// VolumesPath is the directory of a container's own volumes.
 func (f *Files) VolumesPath(snapshotter, containerID string) string {
 	return filepath.Join(f.RootfsPath(snapshotter, containerID), "volumes")
 }
@@ -371,8 +368,8 @@ func (f *Files) BlobPath(d digest.Digest) string {
 	return f.Path("content", "blobs", d.Algorithm().String(), d.Encoded())
 }
 
-// WhereTo needs no mount: whiteouts are what an overlay mount would make of them.
-func WhereTo(mounts []mount.Mount) (layerproc.Layer, error) {
+// UnpackTarget needs no mount: whiteouts are written as an overlay mount would create them.
+func UnpackTarget(mounts []mount.Mount) (layerproc.Layer, error) {
 	to := layerproc.Layer{}
 	if len(mounts) == 1 && mounts[0].Type == "bind" {
 		to.Root = mounts[0].Source

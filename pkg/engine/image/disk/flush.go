@@ -22,29 +22,28 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// unpackLabel is on layers; its value is the unpacking that made them.
+// unpackLabel is on layers; its value is the id of their unpacking.
 const unpackLabel = "berth.dev/unpacking"
 
-// Flusher has layers written to disk after they were unpacked: no pod waits for the
-// disk, and many layers cost one flush. A power cut before it leaves layers that are in
-// the metadata and not whole. So each unpacking has a mark on disk, from before its first
-// layer until the flush after its last, with the boot that it belongs to: what a mark of
-// an earlier boot names is unpacked again. The compressed layers are on disk before an
-// image has a record.
+// Flusher writes layers to disk after they were unpacked: no pod waits for the disk, and many
+// layers share one flush. A power cut before it can leave incomplete layers in the metadata. So
+// each unpacking has a mark on disk with its boot, from before its first layer until the flush
+// after its last: layers with a mark of an earlier boot are unpacked again. The compressed layers
+// are on disk before an image has a record.
 type Flusher struct {
-	// root is on the filesystem that is flushed for all of them.
+	// root is on the filesystem that is flushed for all unpackings.
 	root, marks, Boot string
 	Work              *Worker
-	// Flushing is held by who flushes.
+	// Flushing is held during a flush.
 	Flushing sync.Mutex
 
 	mu    sync.Mutex
 	ended []string
-	// others are directories on further filesystems that an unpacking wrote to, by the
-	// unpacking and the filesystem's device. Snapshotters of other programs have those.
+	// others are directories on further filesystems that an unpacking wrote to, by unpacking and
+	// device. Proxy snapshotters have those.
 	others map[string]map[uint64]*os.File
-	// lost are the unpackings of earlier boots, and unseen the snapshotters that may
-	// still have layers of theirs.
+	// lost are the unpackings of earlier boots, unseen the snapshotters that may still have layers
+	// of them.
 	lost, unseen map[string]bool
 }
 
@@ -53,7 +52,7 @@ func newFlusher(root, marks string) (*Flusher, error) {
 	return &Flusher{root: root, marks: marks, Boot: boot, Work: NewWorker(), others: map[string]map[uint64]*os.File{}}, err
 }
 
-// Begin marks an unpacking, whose layers get the options.
+// Begin marks an unpacking. Its layers get the options.
 func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 	id = rand.Text()
 	if err := atomicfile.Write(filepath.Join(f.marks, id), []byte(f.Boot), 0o600, atomicfile.Durable); err != nil {
@@ -62,8 +61,8 @@ func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 	return id, []snapshots.Opt{snapshots.WithLabels(map[string]string{unpackLabel: id})}, nil
 }
 
-// End reports that no more layers of an unpacking come. Those of one that failed may be
-// others' by now.
+// End reports that an unpacking adds no more layers. It applies to a failed one, too: others may
+// use its layers by now.
 func (f *Flusher) End(id string) {
 	f.mu.Lock()
 	f.ended = append(f.ended, id)
@@ -71,7 +70,7 @@ func (f *Flusher) End(id string) {
 	f.Work.Kick()
 }
 
-// Wrote notes where an unpacking writes to.
+// Wrote records the filesystem that an unpacking writes to.
 func (f *Flusher) Wrote(id, dir string) error {
 	var there, own unix.Stat_t
 	if err := errors.Join(unix.Stat(dir, &there), unix.Stat(f.root, &own)); err != nil {
@@ -88,7 +87,7 @@ func (f *Flusher) Wrote(id, dir string) error {
 	if f.others[id][there.Dev] != nil {
 		return nil
 	}
-	// Held open, it tells of all that could not be written since.
+	// An open file reports all write errors since it was opened.
 	opened, err := os.Open(filepath.Clean(dir))
 	if err == nil {
 		f.others[id][there.Dev] = opened
@@ -96,16 +95,16 @@ func (f *Flusher) Wrote(id, dir string) error {
 	return err
 }
 
-// Flush writes the layers of all unpackings that have ended, and takes their marks away.
+// Flush writes the layers of all unpackings that have ended, and removes their marks.
 func (f *Flusher) Flush(ctx context.Context) {
 	if err := f.Flushed(ctx); err != nil {
-		// The kernel tells once of what it could not write.
+		// The kernel reports a write error only once, so a second flush proves nothing.
 		log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; they will be unpacked again after the next boot")
 	}
 }
 
-// Flushed is flush with an error, after which the marks stay for good. It returns when
-// what others are flushing is on disk, too.
+// Flushed is Flush with an error, after which the marks stay for good. It also waits for a flush
+// that is running.
 func (f *Flusher) Flushed(ctx context.Context) error {
 	f.Flushing.Lock()
 	defer f.Flushing.Unlock()
@@ -139,9 +138,8 @@ func (f *Flusher) Flushed(ctx context.Context) error {
 	return nil
 }
 
-// Recover finds the unpackings of earlier boots, whose layers may not be whole. Those
-// of this boot are: what ended their daemon left the page cache alone. All snapshotters
-// may have some of them.
+// Recover finds the unpackings of earlier boots, which may have left incomplete layers in any
+// snapshotter. Layers of this boot are complete: the page cache outlives a daemon.
 func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 	entries, err := os.ReadDir(f.marks)
 	if err != nil {
@@ -168,7 +166,7 @@ func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 	return nil
 }
 
-// lostIn are the unpackings of earlier boots of which a snapshotter may have layers.
+// lostIn returns the unpackings of earlier boots that a snapshotter may have layers of.
 func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,9 +176,9 @@ func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 	return f.lost
 }
 
-// gone reports that a snapshotter has no layers any more of earlier boots that may not be
-// whole. After the last one their marks go.
-func (f *Flusher) gone(snapshotter string) error {
+// markClean reports that a snapshotter has no more layers of earlier boots. After the
+// last snapshotter the marks are removed.
+func (f *Flusher) markClean(snapshotter string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if delete(f.unseen, snapshotter); len(f.unseen) > 0 {
@@ -195,12 +193,12 @@ func (f *Flusher) gone(snapshotter string) error {
 	return nil
 }
 
-// DropLost removes the layers of a snapshotter, of earlier boots, that may not be whole,
-// with what is built on them.
+// DropLost removes layers of earlier boots that may be incomplete from a snapshotter, with
+// everything built on them.
 func (f *Files) DropLost(ctx context.Context, l *Layers) error {
 	lost := f.Flusher.lostIn(l.Name)
 	if len(lost) == 0 {
-		return f.Flusher.gone(l.Name)
+		return f.Flusher.markClean(l.Name)
 	}
 	removed, err := l.DropBuiltOn(ctx, func(info snapshots.Info) bool { return lost[info.Labels[unpackLabel]] })
 	if err != nil {
@@ -212,10 +210,10 @@ func (f *Files) DropLost(ctx context.Context, l *Layers) error {
 			return fmt.Errorf("remove layers that were not flushed: %w", err)
 		}
 	}
-	return f.Flusher.gone(l.Name)
+	return f.Flusher.markClean(l.Name)
 }
 
-// DropBuiltOn removes snapshots that are lost, with what is built on them, and returns their names.
+// DropBuiltOn removes lost snapshots, with everything built on them, and returns the names.
 func (l *Layers) DropBuiltOn(ctx context.Context, lost func(snapshots.Info) bool) (gone map[string]bool, err error) {
 	children := map[string][]string{}
 	var first []string

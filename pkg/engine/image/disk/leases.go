@@ -15,15 +15,15 @@ import (
 	"github.com/containerd/log"
 )
 
-// Labels of leases of clients of the containerd API, and the collector's for their end.
+// Labels of the leases of containerd API clients, and the collector's label for their expiry.
 const (
 	ClientLabel = "berth.dev/client"
 	ExpireLabel = "containerd.io/gc.expire"
-	// ClientRefs begin the names of what clients are writing: those of pulls are others, and
-	// no client can keep a pull waiting.
+	// ClientRefs begins the names of clients' writes. Those of pulls differ, so no client can block
+	// a pull.
 	ClientRefs = "client/"
-	// ClientLeaseGrace is how old one must be to give way when the disk is nearly full.
-	// When it is full, below ClientLeaseMargin percent, all do.
+	// ClientLeaseGrace is the age from which a client's lease is dropped when the disk is nearly
+	// full. Below ClientLeaseMargin percent of free space, all are.
 	ClientLeaseGrace  = time.Hour
 	ClientLeaseMargin = 10
 )
@@ -37,7 +37,7 @@ func (f *Files) Lease(ctx context.Context, labels map[string]string) (context.Co
 	return leases.WithLease(ctx, l.ID), l, nil
 }
 
-// EndLease gives up what only the lease held. It works after ctx ended.
+// EndLease deletes a lease, so that what only it held is collected. It works after ctx ended.
 func (f *Files) EndLease(ctx context.Context, l leases.Lease) {
 	ctx = context.WithoutCancel(ctx)
 	if err := f.Leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
@@ -45,9 +45,9 @@ func (f *Files) EndLease(ctx context.Context, l leases.Lease) {
 	}
 }
 
-// DropDownloads removes what pulls were writing: none of them is under way. A
-// download that began on a full disk is not in the metadata, and no collection
-// would find it. What can go on stays if some does.
+// DropDownloads removes the partial downloads of pulls, none of which is running. A download that
+// began on a full disk is not in the metadata, and no collection would find it. Resumable ones stay
+// if goOn is set.
 func (f *Files) DropDownloads(goOn bool) error {
 	ingest := f.Path("content", "ingest")
 	entries, err := os.ReadDir(ingest)
@@ -65,8 +65,8 @@ func (f *Files) DropDownloads(goOn bool) error {
 	return nil
 }
 
-// isDownload says whether a directory has what the content store needs to tell which
-// download it is of.
+// isDownload reports whether a directory has the files by which the content store identifies a
+// download.
 func isDownload(dir string) bool {
 	for _, name := range []string{"ref", "startedat", "updatedat", "data"} {
 		if info, err := os.Lstat(filepath.Join(dir, name)); err != nil || name != "data" && info.Size() == 0 {
@@ -76,19 +76,19 @@ func isDownload(dir string) bool {
 	return true
 }
 
-// IsClientLease is whether a lease is that of a client of the containerd API.
+// IsClientLease reports whether a lease belongs to a client of the containerd API.
 func IsClientLease(l leases.Lease) bool {
 	_, ok := l.Labels[ClientLabel]
 	return ok
 }
 
-// IsOver says whether the collector takes what a lease holds.
-func IsOver(l leases.Lease, now time.Time) bool {
+// IsExpired reports whether the collector takes what a lease holds.
+func IsExpired(l leases.Lease, now time.Time) bool {
 	end, err := time.Parse(time.RFC3339, l.Labels[ExpireLabel])
 	return err == nil && now.After(end)
 }
 
-// DropClientWrites gives up what clients began to write.
+// DropClientWrites aborts the unfinished writes of clients.
 func (f *Files) DropClientWrites(ctx context.Context) {
 	all, err := f.Content.ListStatuses(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *Files) DropClientWrites(ctx context.Context) {
 	}
 }
 
-// DropClientLeases gives up what clients hold since before that time.
+// DropClientLeases deletes the leases of clients that are older than before.
 func (f *Files) DropClientLeases(ctx context.Context, before time.Time) (dropped int) {
 	all, err := f.Leases.List(ctx)
 	if err != nil {

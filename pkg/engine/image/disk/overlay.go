@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overlayProof remembers what probeOverlay found out.
+// overlayProof caches the result of probeOverlay.
 type overlayProof struct {
 	mu       sync.Mutex
 	known    bool
@@ -20,8 +20,8 @@ type overlayProof struct {
 	err      error
 }
 
-// Get probes the first time. A filesystem without room says nothing about
-// overlayfs: it is taken to work, and probed again at the next use.
+// Get probes the first time. A full filesystem proves nothing about overlayfs: it is taken to work,
+// and probed again at the next use.
 func (p *overlayProof) Get(root, writable string) (volatile []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,9 +35,9 @@ func (p *overlayProof) Get(root, writable string) (volatile []string, err error)
 	return p.volatile, p.err
 }
 
-// probeOverlay finds out by a mount whether overlayfs works on the filesystems of
-// root, for layers, and of what is writable, and whether it knows the option "volatile"
-// (Linux 5.10). It first removes what probes left that were killed.
+// probeOverlay tests by a mount whether overlayfs works with layers in root and writable layers in
+// writable, and whether it supports the option "volatile" (Linux 5.10). It first removes the
+// leftovers of killed probes.
 func probeOverlay(root, writable string) (volatile []string, err error) {
 	if err := removeProbes(root, writable); err != nil {
 		return nil, err
@@ -70,14 +70,14 @@ func probeOverlay(root, writable string) (volatile []string, err error) {
 	return nil, fmt.Errorf("cannot mount overlayfs on %s with %s: %w", root, writable, err)
 }
 
-// probePrefix begins the names of the directories of probeOverlay, and probeTarget is
-// where it mounts in one of them.
+// probePrefix begins the names of probeOverlay's directories, and probeTarget is its mount point in
+// one of them.
 const (
 	probePrefix = "probe-"
 	probeTarget = "merged"
 )
 
-// removeProbes unmounts before it removes: files below a mount would go with it.
+// removeProbes unmounts first: a removal would delete the files below a mount.
 func removeProbes(parents ...string) error {
 	var dirs []string
 	for _, parent := range parents {
@@ -102,14 +102,14 @@ func removeProbes(parents ...string) error {
 
 // Stack is the read-only part of an overlay mount.
 type Stack struct {
-	// Lower directories, topmost first.
+	// Lower are the lower directories, topmost first.
 	Lower []string
 	// Options are the snapshotter's own ("index=off").
 	Options []string
 }
 
-// ReadStack takes the lower directories out of the mounts of a view: a bind of
-// the only layer, or an overlay of several. False for anything else.
+// ReadStack returns the lower directories in the mounts of a view: a bind mount of the only layer,
+// or an overlay of several. It returns false for other mounts.
 func ReadStack(mounts []mount.Mount) (Stack, bool) {
 	if len(mounts) != 1 {
 		return Stack{}, false
@@ -139,16 +139,16 @@ func readOverlay(options []string) (upper string, st Stack) {
 	return upper, st
 }
 
-// Mounts puts a writable layer on the stack.
+// Mounts returns an overlay of the stack with a writable layer.
 func (st Stack) Mounts(upper, work string, options ...string) []mount.Mount {
 	all := []string{"workdir=" + work, "upperdir=" + upper, "lowerdir=" + strings.Join(st.Lower, ":")}
 	all = append(append(all, st.Options...), options...)
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
 }
 
-// Readonly is an overlay without a writable layer. One layer alone gets an empty
-// one below it: a bind mount of it could be made writable by whoever has
-// CAP_SYS_ADMIN in a container, and what it holds is every other container's too.
+// Readonly returns an overlay without a writable layer. A single layer gets an empty one below it:
+// a container with CAP_SYS_ADMIN could make a bind mount of it writable, and other containers share
+// the layer.
 func (st Stack) Readonly(empty string) []mount.Mount {
 	lower := st.Lower
 	if len(lower) == 1 {

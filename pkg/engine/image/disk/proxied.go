@@ -24,48 +24,48 @@ import (
 )
 
 const (
-	// proxiedCall bounds a call of another program, and proxiedWork one that may have to
-	// fetch something or to copy files. A commit locks the metadata.
+	// proxiedCall bounds a call to another program, proxiedWork one that may fetch or copy files,
+	// and proxiedCommit a commit, which locks the metadata.
 	proxiedCall, proxiedWork, proxiedCommit = 10 * time.Second, 5 * time.Minute, 30 * time.Second
-	// ProxiedStart bounds what a start of berth waits for it.
+	// ProxiedStart bounds how long a start of berth waits for a proxy snapshotter.
 	ProxiedStart = 5 * time.Second
-	// proxiedCheck bounds the question whether it answers, which is asked in intervals.
+	// proxiedCheck bounds a health check, and proxiedInterval is the time between two.
 	proxiedCheck, proxiedInterval = 3 * time.Second, 2 * time.Second
-	// proxiedDoubt is how many questions in a row it may leave without an answer.
+	// proxiedDoubt is how many failed checks in a row make it unresponsive.
 	proxiedDoubt = 2
-	// neverThere is a snapshot that nobody has.
-	neverThere = "berth-is-it-there"
+	// missingSnapshot is a name that no snapshot has, for health checks.
+	missingSnapshot = "berth-is-it-there"
 )
 
-// Proxied is a snapshotter of another program, by containerd's protocol. Once it does
-// not answer, its calls fail at once, those that wait too, until it answers again: its
-// handlers feel that, and nobody else.
+// Proxied is a proxy snapshotter, a program that is reached by containerd's protocol. Once it is
+// unresponsive, its calls fail at once, pending ones too, until it answers again. This affects only
+// its handlers.
 type Proxied struct {
 	snapshots.Snapshotter
-	// unbounded makes its calls although the program may not answer.
+	// unbounded makes calls even if the program is unresponsive.
 	unbounded     snapshots.Snapshotter
 	name, address string
-	conn          *grpc.ClientConn // nil if it is not configured any more
-	// changed gets something when it answers no more, or again.
+	conn          *grpc.ClientConn // nil if it is no longer configured
+	// changed receives a value when it becomes unresponsive, or answers again.
 	changed chan<- struct{}
 	doubted chan struct{}
 	closed  sync.Once
-	// CatchUp does what could not be done while it did not answer. Set before check.
+	// CatchUp does what was impossible while it was unresponsive. It is set before Check.
 	CatchUp func(ctx context.Context) error
 
 	mu      sync.Mutex
 	failure error
-	// known says that it was asked whether it answers.
+	// known is set once a check has had an outcome.
 	known bool
-	// behind counts the reasons to catch up, and caught those that it has.
+	// behind counts the reasons to catch up, and caught those that are done.
 	behind, caught int
 	misses         int
-	calls          context.Context // ends when it does not answer
+	calls          context.Context // ends when it becomes unresponsive
 	end            context.CancelFunc
 }
 
-// newProxied opens a snapshotter that is at a socket, whether it answers or not.
-// Without an address it never does. It has to be checked before it is used.
+// newProxied returns the snapshotter at a socket, whether it answers or not. Without an address it
+// never does. Check must run before it is used.
 func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error) {
 	p := &Proxied{name: name, address: strings.TrimPrefix(address, "unix://"), changed: changed, doubted: make(chan struct{}, 1), behind: 1}
 	p.Snapshotter = proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(boundedCalls{of: p}), name)
@@ -88,14 +88,14 @@ func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error)
 	return p, nil
 }
 
-// ready is why no call is made; nil if it answers.
+// ready returns an error if no call would be answered.
 func (p *Proxied) ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failure
 }
 
-// Watch asks in intervals whether it answers, until ctx ends.
+// Watch checks it in intervals until ctx ends.
 func (p *Proxied) Watch(ctx context.Context) {
 	if p.conn == nil {
 		return
@@ -113,15 +113,15 @@ func (p *Proxied) Watch(ctx context.Context) {
 	}
 }
 
-// Check asks it. Only after so many questions without an answer it counts as hanging.
-// Bound is how long it may take to catch up.
+// Check tests whether it answers. It becomes unresponsive after doubt failures in a row. Bound
+// limits the time to catch up.
 func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	if p.conn == nil {
 		return
 	}
 	bounded, cancel := context.WithTimeout(InNamespace(ctx), proxiedCheck)
 	defer cancel()
-	_, err := p.unbounded.Stat(bounded, neverThere)
+	_, err := p.unbounded.Stat(bounded, missingSnapshot)
 	failure := p.explain(err)
 	if failure == nil {
 		failure = p.follow(InNamespace(ctx), bound)
@@ -129,15 +129,15 @@ func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	if ctx.Err() == nil && p.note(failure, doubt) {
 		select {
 		case p.changed <- struct{}{}:
-		default: // whoever reads it looks at all of them
+		default: // a value is pending, and its reader checks all snapshotters
 		}
 	}
 }
 
-// catchingUp is in the context of calls that are made before anybody else's.
+// catchingUp is in the context of calls that are made before all others.
 type catchingUp struct{}
 
-// follow catches up with what it has missed.
+// follow catches up, if there is a reason.
 func (p *Proxied) follow(ctx context.Context, bound time.Duration) error {
 	p.mu.Lock()
 	behind, caught := p.behind, p.caught
@@ -159,7 +159,7 @@ func (p *Proxied) follow(ctx context.Context, bound time.Duration) error {
 	return nil
 }
 
-// FellBehind has it catch up before its next call, and is false if it answers.
+// FellBehind makes it catch up before its next call, and returns false if it is ready.
 func (p *Proxied) FellBehind() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,14 +170,14 @@ func (p *Proxied) FellBehind() bool {
 	return true
 }
 
-// HasAnswered reports whether it was brought up to date once.
+// HasAnswered reports whether it has caught up at least once.
 func (p *Proxied) HasAnswered() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.caught > 0
 }
 
-// explain is nil for every answer of a snapshotter.
+// explain returns nil for an error that is an answer of the snapshotter.
 func (p *Proxied) explain(err error) error {
 	var what string
 	switch {
@@ -194,13 +194,13 @@ func (p *Proxied) explain(err error) error {
 		p.name, p.address, what, p.name, printable.Line(err.Error()), errdefs.ErrUnavailable)
 }
 
-// note takes over what a question had for an answer, and says whether that is news.
+// note records the outcome of a check, and reports whether the state has changed.
 func (p *Proxied) note(failure error, doubt int) (news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if failure == nil {
 		if p.misses = 0; p.behind != p.caught {
-			return false // something came meanwhile; see the next check
+			return false // a new reason came meanwhile; the next check handles it
 		}
 		again := p.known
 		news, p.failure, p.known = p.failure != nil, nil, true
@@ -224,7 +224,7 @@ func (p *Proxied) note(failure error, doubt int) (news bool) {
 	return news
 }
 
-// call makes a call, unless it would not be answered.
+// call makes a call, unless the snapshotter is unresponsive.
 func (p *Proxied) call(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
 	p.mu.Lock()
 	failure, calls := p.failure, p.calls
@@ -255,7 +255,7 @@ func (p *Proxied) call(ctx context.Context, bound time.Duration, f func(ctx cont
 
 // boundedCalls is the connection to the program, for calls that Proxied bounds.
 type boundedCalls struct {
-	grpc.ClientConnInterface // nil: only Walk has a stream, and does not take it from here
+	grpc.ClientConnInterface // nil: only Walk has a stream, and it uses unbounded
 	of                       *Proxied
 }
 
@@ -273,7 +273,7 @@ func (c boundedCalls) Invoke(ctx context.Context, method string, args, reply any
 	}))
 }
 
-// Walk implements snapshots.Snapshotter. Its bound is for the whole stream.
+// Walk implements snapshots.Snapshotter. Its time limit is for the whole stream.
 func (p *Proxied) Walk(ctx context.Context, f snapshots.WalkFunc, filters ...string) error {
 	return p.call(ctx, proxiedWork, func(ctx context.Context) error { return p.unbounded.Walk(ctx, f, filters...) })
 }
@@ -283,7 +283,7 @@ func (p *Proxied) Cleanup(ctx context.Context) error {
 	return p.Snapshotter.(snapshots.Cleaner).Cleanup(ctx)
 }
 
-// Close implements snapshots.Snapshotter. The program goes on.
+// Close implements snapshots.Snapshotter. The program keeps running.
 func (p *Proxied) Close() (err error) {
 	p.mu.Lock()
 	p.end()

@@ -14,21 +14,21 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// ParentLabel is how containerd's unpacker names the layer below to a snapshotter.
+// ParentLabel is the label by which containerd's unpacker passes the layer below to a snapshotter.
 const ParentLabel = "containerd.io/snapshot/parent-chain-id"
 
-// rebases knows the layers that are unpacked before those below them are there: they
-// are put on them when they are committed.
+// rebases tracks the layers that are unpacked before those below them exist: they get their parent
+// at the commit.
 type rebases struct {
 	mu sync.Mutex
-	// active is what is being unpacked, by its key.
+	// active are the layers being unpacked, by key.
 	active map[string]rebase
 	// changed is closed at the next change.
 	changed chan struct{}
 }
 
-// rebase is a layer on its way: the chain that it becomes, where it is until then, and
-// what it will be put on.
+// rebase is a layer being unpacked: its future chain, its directory until then, and its future
+// parent.
 type rebase struct{ chain, dir, parent string }
 
 func newRebases() *rebases {
@@ -36,7 +36,7 @@ func newRebases() *rebases {
 }
 
 func (r *rebases) begin(key string, labels map[string]string, mounts []mount.Mount) {
-	to, err := WhereTo(mounts)
+	to, err := UnpackTarget(mounts)
 	chain := labels[snapshots.LabelSnapshotRef]
 	if chain == "" || err != nil {
 		return
@@ -57,7 +57,7 @@ func (r *rebases) end(key string) {
 	r.changed = make(chan struct{})
 }
 
-// ParentOf is the layer that one in a directory will be put on; empty if it is on it.
+// ParentOf returns the future parent of the layer in a directory, or "" if that is set already.
 func (r *rebases) ParentOf(dir string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *rebases) ParentOf(dir string) string {
 	return ""
 }
 
-// coming reports whether a layer is being unpacked, until changed.
+// coming reports whether a layer is being unpacked. Changed is closed at the next change.
 func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +113,7 @@ func (l *Layers) Remove(ctx context.Context, key string) error {
 	return l.Snapshotter.Remove(ctx, key)
 }
 
-// Wait returns when a layer is there that was being unpacked.
+// Wait returns once a layer exists that was being unpacked.
 func (l *Layers) Wait(ctx context.Context, chain string) error {
 	for {
 		coming, changed := l.Rebases.coming(chain)
@@ -132,7 +132,7 @@ func (l *Layers) Wait(ctx context.Context, chain string) error {
 	}
 }
 
-// belowPrefix begins the names of views that last as long as StackOf does.
+// belowPrefix begins the names of StackOf's temporary views.
 const belowPrefix = "berth-below-"
 
 // StackOf returns the directories of a layer and of those below it, topmost first.

@@ -15,9 +15,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Worker runs one job in the background, again and again when it is asked to.
-// Requests that come while it runs are served by one more run: singleflight would give
-// them the outcome of one that began before.
+// Worker runs one job in the background on request. Requests during a run are served by one more
+// run: singleflight would return the outcome of the run that began before.
 type Worker struct {
 	wake chan struct{}
 
@@ -29,11 +28,11 @@ type Worker struct {
 // NewWorker returns a worker, which Run serves.
 func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1), next: make(chan struct{})} }
 
-// Kick asks for a run.
+// Kick requests a run.
 func (w *Worker) Kick() { w.Request() }
 
-// Request asks for a run and returns a channel that is closed when one has ended
-// that began after the request, or when the worker stops.
+// Request requests a run. The channel is closed when a run that began after the request has ended,
+// or when the worker stops.
 func (w *Worker) Request() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,24 +58,24 @@ func (w *Worker) Run(ctx context.Context, job func(context.Context)) {
 		done := w.next
 		w.next = make(chan struct{})
 		w.mu.Unlock()
-		if err := quietly(ctx, job); err != nil {
+		if err := runSafely(ctx, job); err != nil {
 			log.G(ctx).WithError(err).Error("Background work on images failed")
 		}
 		close(done)
 	}
 }
 
-// quietly runs a job, which costs itself if it panics.
-func quietly(ctx context.Context, job func(context.Context)) (err error) {
+// runSafely runs a job and returns its panic as an error.
+func runSafely(ctx context.Context, job func(context.Context)) (err error) {
 	defer Caught(ctx, &err)
 	job(ctx)
 	return nil
 }
 
-// What others wrote runs here on what others sent, in goroutines of our own and of
-// containerd's: none of them may end the daemon.
+// Third-party code handles third-party data here, in goroutines of berth and of containerd. None of
+// them may end the daemon.
 
-// Caught turns a panic into an error. It is deferred.
+// Caught turns a panic into an error. It must be deferred.
 func Caught(ctx context.Context, err *error) {
 	if p := recover(); p != nil {
 		log.G(ctx).WithField("panic", fmt.Sprint(p)).WithField("stack", string(debug.Stack())).Error("Panic while handling images; please report this with the stack")
@@ -84,7 +83,7 @@ func Caught(ctx context.Context, err *error) {
 	}
 }
 
-// Safely is h without its panics.
+// Safely returns h with panics turned into errors.
 func Safely(h images.HandlerFunc) images.HandlerFunc {
 	return func(ctx context.Context, desc imagespec.Descriptor) (children []imagespec.Descriptor, err error) {
 		defer Caught(ctx, &err)
@@ -92,7 +91,7 @@ func Safely(h images.HandlerFunc) images.HandlerFunc {
 	}
 }
 
-// IsNoSpace also reads the text: not every layer between keeps the error.
+// IsNoSpace also matches the text: some callers in between drop the error's value.
 func IsNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) ||
 		strings.Contains(err.Error(), syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.EDQUOT.Error())

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// A process of this name is a child, whatever else the program does. It is one before
-// most packages have begun.
+// A process with this name is a child and does nothing else. It serves before most packages are
+// initialised.
 func init() {
 	if len(os.Args) == 2 && os.Args[0] == name {
 		if err := serve(os.Args[1]); err != nil {
@@ -35,10 +35,10 @@ func init() {
 // answersFD is the socket to the daemon.
 const answersFD = 3
 
-// keptMemory is from where on a child exits rather than keep its memory between layers.
+// keptMemory is the memory from which a child exits after a layer, instead of keeping it.
 const keptMemory = 64 << 20
 
-// serve unpacks layers until the daemon has no more.
+// serve unpacks layers until the daemon closes the socket.
 func serve(memory string) error {
 	limit, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
@@ -70,9 +70,9 @@ func serve(memory string) error {
 	}
 }
 
-// confine takes from this process what unpacking does not need.
+// confine limits what this process may use.
 func confine(memory uint64) error {
-	// containerd logs what a layer names. Standard error is for the reason of a crash.
+	// containerd's logs contain names in the layer. Standard error is for the reason of a crash.
 	log.L.Logger.SetOutput(io.Discard)
 	for resource, limit := range map[int]uint64{unix.RLIMIT_DATA: memory, unix.RLIMIT_CORE: 0} {
 		// A limit of the daemon's unit may be lower, and cannot be raised.
@@ -88,11 +88,11 @@ func confine(memory uint64) error {
 	if err := os.WriteFile("/proc/self/comm", []byte(name), 0); err != nil {
 		return fmt.Errorf("set the name of the process: %w", err)
 	}
-	// If the node's memory ends, the child is killed, and not the daemon.
+	// If the node runs out of memory, the child is killed instead of the daemon.
 	return procfs.SetOOMScore(os.Getpid(), 1000)
 }
 
-// receive reads a request and the layer's descriptor.
+// receive reads a request and the layer's file descriptor.
 func receive(conn *os.File) (l Layer, blob *os.File, err error) {
 	length, rights := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(int(conn.Fd()), length, rights, unix.MSG_CMSG_CLOEXEC)
@@ -121,9 +121,9 @@ func receive(conn *os.File) (l Layer, blob *os.File, err error) {
 }
 
 const (
-	// maxError bounds the text of an error, which has names of the layer in it.
+	// maxError bounds the text of an error, which may contain names in the layer.
 	maxError = 4 << 10
-	// maxAnswer bounds an answer, in which characters of a text may be escaped.
+	// maxAnswer bounds an answer, including escapes in its text.
 	maxAnswer = 8 * maxError
 )
 
@@ -131,9 +131,9 @@ const (
 type answer struct {
 	Result
 
-	More bool // the layer is not at its end
+	More bool // the layer continues
 	Last bool // the child exits
-	// Error is the text of an error, and the rest what callers ask of it.
+	// Error is the text of an error. The other fields keep its class.
 	Error                  string
 	Errno                  syscall.Errno
 	Below, Beyond, Invalid bool
@@ -168,7 +168,7 @@ func (a *answer) err() error {
 	return errors.New(a.Error)
 }
 
-// kernelError is an error of the kernel whose text has it already.
+// kernelError is an errno with a text that already contains it.
 type kernelError struct {
 	text  string
 	errno syscall.Errno

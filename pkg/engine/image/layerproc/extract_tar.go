@@ -26,26 +26,25 @@ import (
 )
 
 const (
-	// largeFile is from where on it is looked whether there is room for a file.
+	// largeFile is the size from which free space is checked before a file is written.
 	largeFile = 64 << 20
-	// windowShare is the part of the memory that a window of zstd may take: its decoder
-	// needs twice as much.
+	// windowShare is the part of the memory that a window of zstd may take, since its decoder needs
+	// twice as much.
 	windowShare = 4
-	// countEach is after how many entries the daemon counts them.
+	// countEach is the number of entries between two reports to the daemon.
 	countEach = 4096
-	// aheadBlock is how much is decompressed while files are written.
+	// aheadBlock is the size of the blocks that are decompressed ahead.
 	aheadBlock = 256 << 10
-	// opaque is the whiteout of what the layers below have in a directory.
+	// opaque is the whiteout of a directory's content in the layers below.
 	opaque = ".wh..wh..opq"
 )
 
-// unpacker unpacks layers in a child.
 type unpacker struct {
 	maxWindow uint64
 	answers   *json.Encoder
 }
 
-// unpack is containerd's way to unpack a layer.
+// unpack unpacks a layer with containerd's package archive.
 func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 	below, err := os.ReadDir(l.Root)
 	if err != nil {
@@ -54,7 +53,7 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 	packed := &source{from: blob}
 	plain, err := u.decompress(packed)
 	if err != nil {
-		return r, packed.blame(undecompressed(err))
+		return r, packed.causeOr(undecompressed(err))
 	}
 	defer plain.Close()
 	layer, sum := &source{from: plain}, digest.Canonical.Digester()
@@ -73,35 +72,35 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 		return r, ErrBelow
 	}
 	if err == nil {
-		// What is behind the archive belongs to the digest.
+		// Data after the archive belongs to the digest.
 		_, err = io.Copy(io.Discard, in)
 	}
 	if err == nil {
-		// What is behind the compressed archive may say whether the rest is authentic.
+		// Data after the compressed archive may authenticate the rest.
 		_, err = io.Copy(io.Discard, packed)
 	}
-	in.stop() // the reader of the layer has ended, and its results may be read
+	in.stop() // the reading goroutine has ended, so its results may be read
 	r = Result{Digest: sum.Digest(), Size: layer.n, Entries: f.entries}
 	if in.failed {
-		err = packed.blame(undecompressed(in.err))
+		err = packed.causeOr(undecompressed(in.err))
 	}
 	return r, err
 }
 
-// ahead reads blocks from a source while earlier ones are worked on.
+// ahead reads blocks from a source while earlier ones are processed.
 type ahead struct {
 	blocks chan []byte
 	stop   func()
 	err    error // why there are no more blocks
-	failed bool  // err is not EOF, and Read has returned it: what is ahead of that concerns no file yet
+	failed bool  // Read has returned err, and it is not EOF; until then it concerns no file
 	block  []byte
 	rest   []byte // of block
 }
 
-// spare has blocks to fill again: new memory costs time.
-var spare = sync.Pool{New: func() any { return new([aheadBlock]byte) }}
+// blockPool has blocks for reuse: new memory costs time.
+var blockPool = sync.Pool{New: func() any { return new([aheadBlock]byte) }}
 
-// readAhead begins to read. Stop ends it after the read that is under way.
+// readAhead begins to read. Stop ends it after the current read.
 func readAhead(from io.Reader) *ahead {
 	a := &ahead{blocks: make(chan []byte, 3)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,7 +110,7 @@ func readAhead(from io.Reader) *ahead {
 		defer close(done)
 		defer close(a.blocks)
 		for a.err == nil && ctx.Err() == nil {
-			block, n := spare.Get().(*[aheadBlock]byte)[:], 0
+			block, n := blockPool.Get().(*[aheadBlock]byte)[:], 0
 			for n < len(block) && a.err == nil && ctx.Err() == nil {
 				var more int
 				more, a.err = from.Read(block[n:])
@@ -130,7 +129,7 @@ func readAhead(from io.Reader) *ahead {
 func (a *ahead) Read(b []byte) (int, error) {
 	for len(a.rest) == 0 {
 		if a.block != nil {
-			spare.Put((*[aheadBlock]byte)(a.block[:aheadBlock]))
+			blockPool.Put((*[aheadBlock]byte)(a.block[:aheadBlock]))
 		}
 		a.block = <-a.blocks
 		if a.block == nil {
@@ -154,7 +153,7 @@ func (u *unpacker) decompress(packed io.Reader) (io.ReadCloser, error) {
 	case compression.Gzip:
 		return gzip.NewReader(in)
 	case compression.Zstd:
-		// A second decoder at work costs more than it brings: layers are unpacked at the same time.
+		// Layers are unpacked in parallel: more decoders for one cost more than they gain.
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(u.maxWindow))
 		if err != nil {
 			return nil, err
@@ -164,7 +163,7 @@ func (u *unpacker) decompress(packed io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(in), nil
 }
 
-// undecompressed is the error of a layer that is not what its compression makes.
+// undecompressed returns the error of a layer that cannot be decompressed.
 func undecompressed(err error) error {
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) {
 		return bounds.Beyond("layer is compressed by zstd with a window of more than a quarter of registry.max_unpack_memory; raise that if you trust the image")
@@ -172,7 +171,7 @@ func undecompressed(err error) error {
 	return fmt.Errorf("layer cannot be decompressed: %w: %w", err, errdefs.ErrInvalidArgument)
 }
 
-// source counts what is read, and knows why reading failed.
+// source counts what is read, and keeps the reason for a failure.
 type source struct {
 	from io.Reader
 	n    int64
@@ -188,15 +187,15 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// blame is the source's error, if it has one: err follows from it.
-func (s *source) blame(err error) error {
+// causeOr returns the source's error, if it has one: err follows from it.
+func (s *source) causeOr(err error) error {
 	if s.err != nil {
 		return s.err
 	}
 	return err
 }
 
-// Empty removes what is in a directory.
+// Empty removes the content of a directory.
 func Empty(dir string) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
@@ -205,10 +204,10 @@ func Empty(dir string) error {
 	return err
 }
 
-// filter looks at each entry before it is unpacked.
+// filter checks each entry before it is unpacked.
 type filter struct {
 	Layer
-	// lowest says that no layer is below.
+	// lowest is set if no layer is below.
 	lowest  bool
 	entries int64
 	answers *json.Encoder
@@ -228,12 +227,12 @@ func (f *filter) next(h *tar.Header) (bool, error) {
 		}
 	}
 	if f.lowest && filepath.Base(h.Name) == opaque {
-		return false, nil // containerd would take files of this layer for those below
+		return false, nil // containerd would mistake files of this layer for those below
 	}
 	return true, f.checkRoom(h.Size)
 }
 
-// checkParent is ErrBelow if the directory of an entry is not in this layer.
+// checkParent returns ErrBelow if the directory of an entry is not in this layer.
 func (f *filter) checkParent(name string) error {
 	parent, _ := filepath.Split(name)
 	if parent == f.parent {
@@ -250,7 +249,7 @@ func (f *filter) checkParent(name string) error {
 	return nil
 }
 
-// checkRoom refuses a file that cannot fit, before the disk is full of it.
+// checkRoom refuses a file that exceeds the free space, before it fills the disk.
 func (f *filter) checkRoom(size int64) error {
 	if size < largeFile {
 		return nil

@@ -19,17 +19,16 @@ import (
 )
 
 const (
-	// worthProcess is how large a layer is that is worth a process that decompresses it.
+	// worthProcess is the size of the smallest layer that is worth a process to decompress it.
 	worthProcess = 4 << 20
-	// unprivileged is the user id that igzip runs as: decompression needs no rights.
+	// unprivileged is the user id of igzip: decompression needs no privileges.
 	unprivileged = 65534
-	// plainPipe is how much waits between the processes.
+	// plainPipe is the capacity of the pipe between the processes.
 	plainPipe = 1 << 20
 )
 
-// gunzip has a large layer decompressed by igzip (package isal), three times as fast as
-// Go's gzip, if it is one of gzip and the node has igzip. Otherwise plain is the blob. End
-// waits for igzip, and is its error.
+// gunzip decompresses a large gzip layer by igzip (package isal), three times as fast as Go's gzip,
+// if the node has it. Otherwise plain is the blob. End waits for igzip and returns its error.
 func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() error) {
 	none := func() error { return nil }
 	info, err := blob.Stat()
@@ -55,7 +54,7 @@ func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() erro
 		return blob, none
 	}
 	return plain, func() error {
-		_ = plain.Close() // igzip ends if it is not at its end
+		_ = plain.Close() // ends igzip if it is still writing
 		err := igzip.Wait()
 		exit, _ := errors.AsType[*exec.ExitError](err)
 		switch {
@@ -68,14 +67,14 @@ func gunzip(ctx context.Context, blob *os.File) (plain *os.File, end func() erro
 	}
 }
 
-// startPiped starts a program that has less than a child, and returns what it writes. Its
-// memory needs no limit: a layer does not change what igzip takes.
+// startPiped starts a program with fewer rights than a child, and returns its output. Its memory
+// needs no limit: igzip's memory does not depend on the layer.
 func startPiped(cmd *exec.Cmd) (*os.File, error) {
 	from, to, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	_, _ = unix.FcntlInt(to.Fd(), unix.F_SETPIPE_SZ, plainPipe) // a smaller one does too
+	_, _ = unix.FcntlInt(to.Fd(), unix.F_SETPIPE_SZ, plainPipe) // a smaller one works too
 	cmd.Stdout = to
 	err = thread.Run(func() error {
 		if err := dropCapabilities(); err != nil {

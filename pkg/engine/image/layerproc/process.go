@@ -1,8 +1,8 @@
-// Package layerproc unpacks layers in child processes, so that a hostile layer costs its
-// child and not the daemon.
+// Package layerproc unpacks layers in child processes, so that a hostile layer ends its child and
+// not the daemon.
 //
-// A child is this program, executed again. It has a limit of memory, no network, and of
-// root's capabilities those that write files.
+// A child is this program, executed again. It has a memory limit, no network, and only those of
+// root's capabilities that write files.
 package layerproc
 
 import (
@@ -27,36 +27,36 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
-// name is what a child is called in lists of processes.
+// name is the process name of a child.
 const name = "berth-unpack"
 
-// Layer says where and how a layer is unpacked.
+// Layer describes where and how a layer is unpacked.
 type Layer struct {
 	// Root is the directory that the layer is unpacked into.
 	Root string
-	// Overlay writes whiteouts as overlayfs reads them. Otherwise Root has what the
-	// layers below have, and they delete it.
+	// Overlay writes whiteouts in the form of overlayfs. Otherwise Root has the content of the
+	// layers below, and whiteouts delete from it.
 	Overlay bool
 	// Below are the directories of the layers below, topmost first: a directory that
 	// the layer only implies gets its owner and mode from there.
 	Below []string
-	// BelowPending says that they are not known yet.
+	// BelowPending is set while Below is unknown.
 	BelowPending bool
-	// Count gets the number of entries that were read since it was called last. Its error
-	// ends the layer. If that is to be unpacked again, it gets what it had as a negative number.
+	// Count receives the number of entries since its last call. Its error ends the layer. If the
+	// layer must be unpacked again, Count receives the previous total as a negative number.
 	Count func(entries int64) error `json:"-"`
 }
 
-// Result is what was in a layer.
+// Result describes an unpacked layer.
 type Result struct {
-	// Digest and Size are those of the layer without its compression.
+	// Digest and Size are those of the uncompressed layer.
 	Digest  digest.Digest
 	Size    int64
 	Entries int64
 }
 
-// ErrBelow ends a layer with BelowPending that needs the layers below. Its directory is
-// empty again.
+// ErrBelow ends a layer with BelowPending that needs the layers below. Its directory is empty
+// again.
 var ErrBelow = errors.New("the layers below are needed")
 
 // Process is a child. It unpacks one layer after the other.
@@ -68,11 +68,11 @@ type Process struct {
 	cmd     *exec.Cmd
 	stderr  firstBytes
 	exited  chan struct{}
-	// ended says that the child exits, or has exited.
+	// ended is set if the child exits, or has exited.
 	ended bool
 }
 
-// Start starts a child that may have so many bytes of memory.
+// Start starts a child with a memory limit in bytes.
 func Start(memory int64) (*Process, error) {
 	return startProgram(memory, "/proc/self/exe", name, strconv.FormatInt(memory, 10))
 }
@@ -82,14 +82,14 @@ func startProgram(memory int64, path string, args ...string) (*Process, error) {
 	if err != nil {
 		return nil, startError(err)
 	}
-	// Not package net: a child would begin with more packages before it is one.
+	// Not package net: a child would initialise more packages before it serves.
 	conn, theirs := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
 	defer theirs.Close()
 	p := &Process{memory: memory, conn: conn, bound: &io.LimitedReader{R: conn}, exited: make(chan struct{})}
 	p.answers = json.NewDecoder(p.bound)
 	p.cmd = &exec.Cmd{
 		Path: path, Args: args, Dir: "/",
-		// The collector works harder before the limit is reached.
+		// Go's garbage collector works harder before the limit is reached.
 		Env:        []string{"GOMEMLIMIT=" + strconv.FormatInt(memory/4*3, 10), "GOGC=200"},
 		ExtraFiles: []*os.File{theirs}, Stderr: &p.stderr,
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWIPC, Pdeathsig: syscall.SIGKILL},
@@ -102,7 +102,7 @@ func startProgram(memory int64, path string, args ...string) (*Process, error) {
 	return p, nil
 }
 
-// startError is why there is no child. Its class is ErrUnavailable where the node lacks
+// startError returns why no child could be started. Its class is ErrUnavailable if the node lacks
 // something other than files.
 func startError(err error) error {
 	const start = "start a process that unpacks layers"
@@ -117,8 +117,8 @@ func startError(err error) error {
 
 const noThreads = "no process or thread is left; raise the limit of the daemon's unit (TasksMax) or of the node (kernel.threads-max, kernel.pid_max)"
 
-// run has a thread for as long as the child lives: the kernel kills the child when the
-// thread that started it ends.
+// run occupies a thread for the life of the child: the kernel kills the child when the thread that
+// started it ends.
 func (p *Process) run(started chan<- error) {
 	_ = thread.Run(func() error {
 		err := dropCapabilities()
@@ -134,12 +134,12 @@ func (p *Process) run(started chan<- error) {
 	})
 }
 
-// needed are the capabilities that files of a layer take. Whiteouts of overlayfs are
-// devices and trusted attributes, which belong to CAP_SYS_ADMIN.
+// needed are the capabilities to write the files of a layer. Whiteouts of overlayfs are devices and
+// trusted attributes, which belong to CAP_SYS_ADMIN.
 const needed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_MKNOD | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SYS_ADMIN
 
-// dropCapabilities keeps what this thread executes from having more than needed.
+// dropCapabilities limits what this thread executes to the needed capabilities.
 func dropCapabilities() error {
 	for c := uintptr(0); ; c++ {
 		if uint64(needed)>>c&1 != 0 {
@@ -156,13 +156,13 @@ func dropCapabilities() error {
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
-// Unpack unpacks a layer of any compression. The child is killed when ctx ends. Errors
-// are ErrBelow, that of Count, of errdefs.ErrInvalidArgument if the layer is the reason,
-// of errdefs.ErrUnavailable if the node is, and those of the kernel.
+// Unpack unpacks a layer of any compression. The child is killed when ctx ends. Errors are
+// ErrBelow, the error of Count, errdefs.ErrInvalidArgument if the layer is the reason,
+// errdefs.ErrUnavailable if the node is, and errors of the kernel.
 func (p *Process) Unpack(ctx context.Context, l Layer, blob *os.File) (Result, error) {
 	plain, end := gunzip(ctx, blob)
 	unpacked, err := p.unpack(ctx, l, plain)
-	// What was not decompressed looks like a layer that ends too early.
+	// After a failed decompression the layer looks truncated.
 	if broken := end(); broken != nil && ctx.Err() == nil {
 		err = broken
 	}
@@ -193,7 +193,7 @@ func (p *Process) unpack(ctx context.Context, l Layer, blob *os.File) (Result, e
 	}
 }
 
-// send sends a request. Its length takes the layer's descriptor along.
+// send sends a request. The message with its length carries the layer's file descriptor.
 func (p *Process) send(l Layer, blob *os.File) error {
 	request, err := json.Marshal(l)
 	if err != nil {
@@ -210,7 +210,7 @@ func (p *Process) send(l Layer, blob *os.File) error {
 // crashed is the exit status of Go's panics and of its runtime's failures.
 const crashed = 2
 
-// lost is why the child does not answer.
+// lost returns why the child does not answer.
 func (p *Process) lost(ctx context.Context) error {
 	p.Close()
 	if err := ctx.Err(); err != nil {
@@ -222,7 +222,7 @@ func (p *Process) lost(ctx context.Context) error {
 		return fmt.Errorf("process that unpacks the layer was killed: the node, or the daemon's cgroup, has no memory left: %w", errdefs.ErrUnavailable)
 	}
 	reason := p.reason()
-	// Go's runtime, which crashes in its collector too, has many texts for a lack of memory.
+	// Go's runtime, which may crash in its collector too, has many texts for a lack of memory.
 	used := state.SysUsage().(*syscall.Rusage).Maxrss << 10
 	switch {
 	case strings.Contains(reason, "failed to create new OS thread"):
@@ -235,8 +235,8 @@ func (p *Process) lost(ctx context.Context) error {
 	return fmt.Errorf("process that unpacks the layer failed (%s; the log has its output): %.200s: %w", state, first, errdefs.ErrInternal)
 }
 
-// reason is how Go's runtime says why the child crashed. It is empty if the child exited
-// otherwise or panicked: the text of a panic may have names of the layer in it.
+// reason returns the text of Go's runtime about a crash. It is empty if the child exited otherwise
+// or panicked: the text of a panic may contain names in the layer.
 func (p *Process) reason() string {
 	text := string(p.stderr)
 	if p.cmd.ProcessState.ExitCode() != crashed || strings.HasPrefix(text, "panic: ") {
@@ -246,7 +246,7 @@ func (p *Process) reason() string {
 	return reason
 }
 
-// Usable says whether the child takes another layer. The node may have killed it meanwhile.
+// Usable reports whether the child accepts another layer. The node may have killed it meanwhile.
 func (p *Process) Usable() bool {
 	select {
 	case <-p.exited:
@@ -264,7 +264,7 @@ func (p *Process) Close() {
 	_ = p.conn.Close()
 }
 
-// maxStderr is what is kept of the standard error of a process.
+// maxStderr bounds what is kept of the standard error of a process.
 const maxStderr = 2 << 10
 
 // firstBytes keeps the beginning of what is written to it.

@@ -17,22 +17,22 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// dropDamaged has what is damaged fetched, too.
+// dropDamaged removes damaged content, so that it is fetched again.
 func (s *Puller) dropDamaged(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 	_, err := s.Files.DropDamaged(ctx, desc, catalog.IsDocument(desc.MediaType))
 	return nil, err
 }
 
-// Source is where an image comes from.
+// Source is the origin of an image.
 type Source struct {
 	Target imagespec.Descriptor
-	// Fetch brings what a descriptor stands for into the content store.
+	// Fetch brings the content of a descriptor into the content store.
 	Fetch images.HandlerFunc
-	// Expect gets the layers that will be fetched, before the first.
+	// Expect receives the layers before the first is fetched.
 	Expect func(layers []imagespec.Descriptor)
 }
 
-// BringIn fetches and unpacks under a lease, and reads what came.
+// BringIn fetches and unpacks an image under a lease, and loads it.
 func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leases.Lease) (*catalog.Image, error) {
 	before, err := s.Files.EntriesOf(ctx, lease)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 		err = images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target)
 	} else {
 		err = s.unpacker.Unpack(ctx, p.Layers, described, limit, handler, target)
-		limit = math.MaxInt64 // for layers that are unpacked again, which were counted
+		limit = math.MaxInt64 // the second unpacking of a layer was counted
 	}
 	if err != nil {
 		return nil, err
@@ -69,11 +69,11 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	if err != nil {
 		return nil, err
 	}
-	// Layers that were there before are whole too; this also finds a manifest
-	// whose layers were of types that cannot be unpacked.
+	// Layers that were in the store before are complete too. This also finds a manifest with types
+	// of layers that cannot be unpacked.
 	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
 	l := s.Files.Layers[k.Snapshotter]
-	return img, s.views.Mended(ctx, k, img, func() error {
+	return img, s.views.WithRepair(ctx, k, img, func() error {
 		if err := s.unpacker.UnpackStored(ctx, l, img, limit); err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	})
 }
 
-// childrenOf has what a document of an image leads to, labelled so that the collector keeps it.
+// childrenOf lists what a document of an image refers to, labelled so that the collector keeps it.
 func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
 	labels := images.ChildGCLabels
 	if s.unpacker.DiscardLayers && !catalog.DescribesArtifact(d.Manifest) && !d.Wasm {
@@ -98,14 +98,14 @@ func (s *Puller) childrenOf(p Planned, d catalog.Described) images.HandlerFunc {
 	return children
 }
 
-// PublishAs records an image that was brought in, and ends its lease.
+// PublishAs records an image and ends its lease.
 func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n catalog.Naming, lease leases.Lease) (*catalog.Image, error) {
 	n.Platform = p.platform.Recorded(img)
 	img, err := s.Catalog.Record(ctx, img, n, lease)
 	if err == nil {
 		s.Interrupted.done(ctx, p.image())
 		if s.unpacker.DiscardLayers {
-			s.Work.Collector.Kick() // which counts, too
+			s.Work.Collector.Kick() // which also counts
 		} else {
 			s.Work.Counter.Kick()
 		}
@@ -113,9 +113,9 @@ func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n
 	return img, err
 }
 
-// abandon gives up what a failed pull wrote, and interrupted ones. On a full disk it
-// waits until the space is free, so that the next attempt finds it; and after an
-// image that was too much, so that attempts do not add up.
+// abandon drops what a failed pull wrote, and interrupted pulls. On a full disk, and after an image
+// that exceeded a limit, it waits until the space is free: the next attempt needs it, and attempts
+// must not add up.
 func (s *Puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	s.Interrupted.Drop(context.WithoutCancel(ctx))
 	s.Files.EndLease(ctx, lease)

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// fly is one download, for all who share it.
-func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
+// pullOnce runs one pull, for all callers that share it.
+func (s *Puller) pullOnce(ctx context.Context, p Planned) (*catalog.Image, error) {
 	start := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -54,7 +54,7 @@ func (s *Puller) fly(ctx context.Context, p Planned) (*catalog.Image, error) {
 }
 
 func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Progress) (*catalog.Image, error) {
-	// A pull that may stall for ever has a rate all the same.
+	// The minimum rate also applies to a pull that may stall for ever.
 	window := cmp.Or(max(s.cfg.ProgressTimeout, 0), DefaultProgressTimeout)
 	from := registry.New(ctx, registry.Options{
 		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.Reader.Limits, Window: window, Progress: watched,
@@ -87,9 +87,9 @@ func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Prog
 	return img, err
 }
 
-// attempt brings in what is missing of an image, and makes it known. After an error
-// again reports that the reason may be what an interrupted pull has left, or what was damaged
-// since: any registry can have sent the beginning of a layer.
+// attempt fetches what is missing of an image, and records it. After an error, again reports that
+// the reason may be leftovers of an interrupted pull, or damaged content: any registry can have
+// sent the beginning of a layer.
 func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descriptor, f *registry.Fetcher) (_ *catalog.Image, again bool, err error) {
 	names, err := catalog.RecordNames(p.Name, target.Digest)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descri
 	return nil, again, err
 }
 
-// dropDamagedOf drops what is damaged of an image that could not be unpacked, and says
+// dropDamagedOf removes the damaged content of an image that could not be unpacked, and reports
 // whether there was any.
 func (s *Puller) dropDamagedOf(ctx context.Context, p Planned, target imagespec.Descriptor) bool {
 	img, err := s.Reader.Load(ctx, target, p.platform)
@@ -128,16 +128,15 @@ func (s *Puller) dropDamagedOf(ctx context.Context, p Planned, target imagespec.
 	return s.views.DropLost(ctx, s.views.KeyOf(p.Layers.Name, img.ChainID), img) || !whole
 }
 
-// already returns the image if target is in the store, under this name, whole and
-// unpacked: a pod whose pull policy is Always then costs no disk write. What is damaged
-// is dropped.
+// already returns the image if target is in the store under this name, complete and unpacked: a pod
+// with the pull policy Always then costs no disk write. Damaged content is removed.
 func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descriptor) *catalog.Image {
 	img := s.Catalog.Current(p.Name.String(), target.Digest, p.platform)
 	if img == nil || img.Usable() != nil {
 		return nil
 	}
 	if p.platform == catalog.AnyPlatform && img.Manifest.Digest != target.Digest {
-		return nil // an index may have one that is preferred
+		return nil // an index may have a preferred one
 	}
 	if !s.ContentWhole(ctx, img, false, target) {
 		return nil
@@ -160,8 +159,8 @@ func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descri
 	return img
 }
 
-// ContentWhole drops the damaged content of an image, and returns whether there was none.
-// Layers, which need not be there, are compared by their digest if the check is thorough.
+// ContentWhole removes the damaged content of an image, and reports whether there was none. Layers,
+// which may be missing, are compared by their digest if the check is thorough.
 func (s *Puller) ContentWhole(ctx context.Context, img *catalog.Image, thorough bool, also ...imagespec.Descriptor) bool {
 	all := true
 	check := func(descs ...imagespec.Descriptor) {

@@ -9,19 +9,19 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// errAbandoned is the cause of a flight's end when no caller waits for it any more.
+// errAbandoned is the cause of a shared pull's end after its last caller has left.
 var errAbandoned = errors.New("all callers have gone")
 
-// flights lets callers who want the same thing share one attempt. A caller who
-// leaves does not end it for the others; the last one does, which singleflight has no way for.
-type flights struct {
+// coalescer lets callers of the same pull share one attempt. A caller that leaves does not end it
+// for the others; the last one does, which singleflight does not support.
+type coalescer struct {
 	mu      sync.Mutex
-	running map[string]*flight
+	running map[string]*sharedPull
 }
 
-type flight struct {
+type sharedPull struct {
 	cancel context.CancelCauseFunc
-	// waiting callers; guarded by flights.mu.
+	// waiting is the number of callers; guarded by coalescer.mu.
 	waiting int
 	// done is closed after img and err are set.
 	done chan struct{}
@@ -29,11 +29,11 @@ type flight struct {
 	err  error
 }
 
-// do returns the outcome of fly, which runs once for all callers of a key who
-// come while it runs. fly's context carries the first caller's values and has
-// no caller's deadline. When ctx ends first, do returns ctx's error.
-func (f *flights) do(ctx context.Context, key string, fly func(context.Context) (*catalog.Image, error)) (*catalog.Image, error) {
-	fl, shared := f.join(ctx, key, fly)
+// do returns the outcome of run, which is called once for all callers of a key that come while it
+// runs. The context of run carries the first caller's values, and no caller's deadline. When ctx
+// ends first, do returns ctx's error.
+func (f *coalescer) do(ctx context.Context, key string, run func(context.Context) (*catalog.Image, error)) (*catalog.Image, error) {
+	fl, shared := f.join(ctx, key, run)
 	if shared {
 		_, end := step.Begin(ctx, step.Shared)
 		defer func() { end(nil) }()
@@ -47,8 +47,8 @@ func (f *flights) do(ctx context.Context, key string, fly func(context.Context) 
 	}
 }
 
-// join returns a flight, and whether another caller has begun it.
-func (f *flights) join(ctx context.Context, key string, fly func(context.Context) (*catalog.Image, error)) (fl *flight, shared bool) {
+// join returns a shared pull, and whether another caller has begun it.
+func (f *coalescer) join(ctx context.Context, key string, run func(context.Context) (*catalog.Image, error)) (fl *sharedPull, shared bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.running[key]; ok {
@@ -56,10 +56,10 @@ func (f *flights) join(ctx context.Context, key string, fly func(context.Context
 		return fl, true
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	fl = &flight{cancel: cancel, waiting: 1, done: make(chan struct{})}
+	fl = &sharedPull{cancel: cancel, waiting: 1, done: make(chan struct{})}
 	f.running[key] = fl
 	go func() {
-		fl.img, fl.err = fly(ctx)
+		fl.img, fl.err = run(ctx)
 		f.mu.Lock()
 		f.end(key, fl, nil)
 		f.mu.Unlock()
@@ -68,8 +68,8 @@ func (f *flights) join(ctx context.Context, key string, fly func(context.Context
 	return fl, false
 }
 
-// leave takes a caller off a flight. The last one ends it, and a later caller starts another.
-func (f *flights) leave(key string, fl *flight) {
+// leave removes a caller. The last one ends the pull, and a later caller starts another.
+func (f *coalescer) leave(key string, fl *sharedPull) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl.waiting--; fl.waiting == 0 {
@@ -77,8 +77,8 @@ func (f *flights) leave(key string, fl *flight) {
 	}
 }
 
-// end ends a flight. The caller holds mu.
-func (f *flights) end(key string, fl *flight, cause error) {
+// end ends a shared pull. The caller holds mu.
+func (f *coalescer) end(key string, fl *sharedPull, cause error) {
 	if f.running[key] == fl {
 		delete(f.running, key)
 	}

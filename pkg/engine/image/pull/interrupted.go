@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// keptFor is how long the parts of an interrupted pull wait for the next attempt:
-	// the kubelet's longest pause between two is five minutes.
+	// keptFor is how long the parts of an interrupted pull are kept for the next attempt: the
+	// kubelet's longest pause between two is five minutes.
 	keptFor = time.Hour
-	// keptPulls is of how many pulls parts are kept; the oldest give way.
+	// keptPulls is how many pulls are kept; the oldest are dropped.
 	keptPulls = 16
 
-	// PullLabel is on a lease: the pull that it belongs to.
+	// PullLabel on a lease is the key of its pull.
 	PullLabel = "berth.dev/pull"
-	// BootLabel is on a lease: the boot that it belongs to.
+	// BootLabel on a lease is its boot.
 	BootLabel = "berth.dev/boot"
 )
 
-// interrupted keeps what pulls brought that were interrupted, by a lease each, for
-// the next pull of that image. It is given up where the space is needed. The expiry that
-// containerd knows of leases does not fit: it is fixed when the pull begins.
+// interrupted keeps the content of interrupted pulls, by a lease each, for the next pull of the
+// same image. It is dropped if the space is needed. The expiry of containerd's leases does not fit:
+// it is fixed when the pull begins.
 type interrupted struct {
 	files     *disk.Files
 	collector *disk.Worker
@@ -45,8 +45,8 @@ type keptPull struct {
 	since time.Time
 }
 
-// lease is what a pull writes under: that of an interrupted pull of the same image,
-// or a new one. keepsParts is true for the former.
+// lease returns the lease of a pull: that of an interrupted pull of the same image, or a new one.
+// keepsParts is true for the former.
 func (i *interrupted) lease(ctx context.Context, key string) (_ context.Context, l leases.Lease, keepsParts bool, err error) {
 	if kept, ok := i.take(key); ok {
 		log.G(ctx).Info("Resuming interrupted pull")
@@ -75,7 +75,7 @@ func (i *interrupted) Keep(ctx context.Context, key string, l leases.Lease) {
 	i.dropOld(ctx, time.Now())
 }
 
-// dropOld gives up what no later pull came back for.
+// dropOld drops what no later pull has resumed.
 func (i *interrupted) dropOld(ctx context.Context, now time.Time) {
 	i.drop(ctx, func() int {
 		n := max(0, len(i.kept)-keptPulls)
@@ -86,17 +86,17 @@ func (i *interrupted) dropOld(ctx context.Context, now time.Time) {
 	})
 }
 
-// done ends what is kept of an image that is there now.
+// done drops what is kept of an image that is complete.
 func (i *interrupted) done(ctx context.Context, key string) {
 	if l, ok := i.take(key); ok {
 		i.files.EndLease(ctx, l)
 	}
 }
 
-// Drop gives up everything that is kept.
+// Drop drops everything that is kept.
 func (i *interrupted) Drop(ctx context.Context) { i.drop(ctx, func() int { return len(i.kept) }) }
 
-// drop gives up the oldest, as many as count returns while mu is held.
+// drop drops the oldest, as many as count returns while mu is held.
 func (i *interrupted) drop(ctx context.Context, count func() int) {
 	i.mu.Lock()
 	n := count()
@@ -111,14 +111,13 @@ func (i *interrupted) drop(ctx context.Context, count func() int) {
 	}
 }
 
-// Run gives up what is old, until ctx ends.
+// Run drops old entries until ctx ends.
 func (i *interrupted) Run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) { i.dropOld(ctx, time.Now()) }, keptFor/60)
 }
 
-// Recover keeps what pulls left that the end of the last daemon interrupted. What is
-// from before the last boot may not be on disk; it is removed, as are layers that
-// were being unpacked.
+// Recover keeps the content of pulls that the end of the last daemon interrupted. Content of an
+// earlier boot may not be on disk: it is removed, as are partially unpacked layers.
 func (i *interrupted) Recover(ctx context.Context) error {
 	left, err := i.files.Leases.List(ctx)
 	if err != nil {
@@ -143,7 +142,7 @@ func (i *interrupted) Recover(ctx context.Context) error {
 		if l.Proxied != nil || l.Broken != nil {
 			continue
 		}
-		if err := l.DropHalf(ctx); err != nil {
+		if err := l.DropPartial(ctx); err != nil {
 			return fmt.Errorf("snapshotter %s: remove half unpacked layers: %w", name, err)
 		}
 	}

@@ -23,17 +23,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// Request says what to pull and how.
+// Request describes a pull.
 type Request struct {
-	// Ref is an image name as a pod spec has it.
+	// Ref is an image name as in a pod spec.
 	Ref string
 	// Auth are the credentials; nil is anonymous.
 	Auth *runtimeapi.AuthConfig
-	// Snapshotter is where to unpack; empty is the default.
+	// Snapshotter is the snapshotter to unpack into; empty is the default.
 	Snapshotter string
-	// Platform says which image is wanted of those that the name may stand for.
+	// Platform selects one of the images that the name may stand for.
 	Platform catalog.Platform
-	// PlainHTTP asks the registry without TLS, unless its hosts.toml has another way.
+	// PlainHTTP contacts the registry without TLS, unless its hosts.toml has another way.
 	PlainHTTP bool
 }
 
@@ -45,14 +45,14 @@ type Config struct {
 	ProgressTimeout time.Duration
 }
 
-// DefaultProgressTimeout is that of a store whose configuration has none.
+// DefaultProgressTimeout is the value for a store that configures none.
 const DefaultProgressTimeout = 5 * time.Minute
 
 // Puller brings images into a store.
 type Puller struct {
 	cfg      Config
 	verifier *bindir.ImageVerifier // nil if any image may be pulled
-	flights  flights
+	shared   coalescer
 	Files    *disk.Files
 	Reader   *catalog.Reader
 	Catalog  *catalog.Catalog
@@ -62,20 +62,20 @@ type Puller struct {
 
 	Interrupted *interrupted
 	Underway    progress.Pulls
-	// Incomplete has the IDs of images of which a container lacked something that could
-	// not be fetched: a pull is asked for until it succeeds.
+	// Incomplete has the IDs of images that lacked content for a container which could not be
+	// fetched: ImageStatus hides them until a pull succeeds.
 	Incomplete sync.Map
-	// Ahead bounds the parts of layers that are in memory before they are needed.
+	// Ahead bounds the parts of layers that are fetched into memory ahead.
 	Ahead *semaphore.Weighted
 
-	// open ends with Close. closing orders that and further additions to running.
+	// open ends with Close. closing serialises that with additions to running.
 	open    context.Context
 	end     context.CancelFunc
 	closing sync.Mutex
 	running sync.WaitGroup
 }
 
-// maxAhead is how many those may be: 16 MiB.
+// maxAhead is the number of those parts: 16 MiB in total.
 const maxAhead = (16 << 20) / registry.PartSize
 
 // New returns a puller. errdefs.ErrInvalidArgument for verifiers without a timeout.
@@ -85,17 +85,17 @@ func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
 		return nil, err
 	}
 	s := &Puller{
-		cfg: c, verifier: verifier, flights: flights{running: map[string]*flight{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
+		cfg: c, verifier: verifier, shared: coalescer{running: map[string]*sharedPull{}}, Files: v.Files, Reader: k.Reader, Catalog: k, unpacker: v.Unpacker, views: v, Work: v.Work,
 		Interrupted: &interrupted{files: v.Files, collector: v.Work.Collector}, Ahead: semaphore.NewWeighted(maxAhead),
 	}
 	s.open, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// ErrClosing is the error, or the cause of the end, of what the store is closed for.
+// ErrClosing is the error of calls, and the cause of their contexts' end, when the store closes.
 var ErrClosing = fmt.Errorf("the image store is closing: %w", errdefs.ErrUnavailable)
 
-// During calls f with a context that ends with the store. A panic of f is its error.
+// During calls f with a context that ends with the store. A panic of f is returned as an error.
 func (s *Puller) During(ctx context.Context, f func(ctx context.Context) error) (err error) {
 	s.closing.Lock()
 	closed := s.open.Err() != nil
@@ -122,15 +122,13 @@ func (s *Puller) Close() {
 	s.running.Wait()
 }
 
-// Pull brings an image into the store, unpacks it, and returns it. The registry
-// is asked every time, with the given credentials, even if everything is there
-// already; what is there is not downloaded again.
+// Pull pulls an image into the store, unpacks it, and returns it. The registry is contacted every
+// time, with the given credentials; content in the store is not downloaded again.
 //
-// Callers with the same name, credentials, snapshotter and platform share one download. A
-// caller whose ctx ends gets ctx's error at once; the download ends with its
-// last caller. Errors carry an errdefs class, no secret, and what to do. Those
-// of class ErrUnknown begin with "RegistryUnavailable" or, if a verifier did not
-// let the image pass, with "SignatureValidationFailed", for the kubelet.
+// Callers with equal requests share one download. A caller gets ctx's error as soon as its ctx
+// ends; the download ends with its last caller. Errors carry an errdefs class and advice, and no
+// secret. Those of class ErrUnknown begin with "RegistryUnavailable" or, if a verifier rejected the
+// image, with "SignatureValidationFailed", for the kubelet.
 func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("pull %s: %w", r.Ref, err)
@@ -139,9 +137,9 @@ func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.flights.do(ctx, p.key(), func(ctx context.Context) (img *catalog.Image, err error) {
+	img, err := s.shared.do(ctx, p.key(), func(ctx context.Context) (img *catalog.Image, err error) {
 		err = s.During(ctx, func(ctx context.Context) error {
-			img, err = s.fly(ctx, p)
+			img, err = s.pullOnce(ctx, p)
 			return err
 		})
 		return img, err
@@ -181,7 +179,7 @@ func (s *Puller) Plan(r Request) (Planned, error) {
 	return Planned{Name: name, creds: creds, Layers: l, platform: r.Platform, plainHTTP: r.PlainHTTP}, nil
 }
 
-// key is equal for pulls that may share a download. It holds no secret.
+// key is the same for pulls that may share a download. It holds no secret.
 func (p Planned) key() string {
 	return fmt.Sprintf("%q %q %q %t %q", p.Name, p.Layers.Name, p.platform, p.plainHTTP, p.creds.Key())
 }

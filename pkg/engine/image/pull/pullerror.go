@@ -27,18 +27,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// These begin the text of an error that the kubelet turns into the reason of
-// that name; it looks at the text of errors of class Unknown.
+// The kubelet turns errors of class Unknown with these prefixes into a reason of that name.
 const (
 	registryUnavailable       = "RegistryUnavailable"
 	signatureValidationFailed = "SignatureValidationFailed"
 )
 
-// maxCause bounds the part of an error text that others wrote.
+// maxCause bounds the foreign part of an error's text.
 const maxCause = 500
 
-// pullError is what a caller sees of a failed pull: a text without secrets that
-// says what to do, and a class. The cause's own text and type stay inside.
+// pullError is what a caller gets for a failed pull: a text with advice and without secrets, and a
+// class. The cause's own text and type stay inside.
 type pullError struct {
 	text  string
 	class error
@@ -47,18 +46,17 @@ type pullError struct {
 func (e *pullError) Error() string { return e.text }
 func (e *pullError) Unwrap() error { return e.class }
 
-// resolveError is a failure to find out what a name stands for.
+// resolveError is a failure to resolve a name.
 type resolveError struct{ error }
 
 func (e *resolveError) Unwrap() error { return e.error }
 
-// is reports whether an error of a type is in the chain of err.
 func is[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
 }
 
-// pullFailure is what explainPull needs to know.
+// pullFailure is the input of explainPull.
 type pullFailure struct {
 	ref      string
 	host     string
@@ -73,11 +71,11 @@ type pullFailure struct {
 }
 
 func explainPull(f pullFailure) error {
-	text, class := f.judge()
-	if errdefs.IsResourceExhausted(class) { // the text has it all
+	text, class := f.classify()
+	if errdefs.IsResourceExhausted(class) { // the text is complete
 		return &pullError{class: class, text: f.clean.Text(text)}
 	}
-	// What is above it would take the room of the command that mends it.
+	// The outer text would leave no room for the command that mends it.
 	if refused, is := errors.AsType[*trusted.Error](f.err); is {
 		f.err = refused
 	}
@@ -88,7 +86,7 @@ func explainPull(f pullFailure) error {
 	return &pullError{class: class, text: f.clean.Text(text) + ": " + detail}
 }
 
-func (f pullFailure) judge() (text string, class error) {
+func (f pullFailure) classify() (text string, class error) {
 	status, hasStatus := errors.AsType[remoteerrors.ErrUnexpectedStatus](f.err)
 	switch {
 	case errors.Is(f.cause, registry.ErrStalled):
@@ -140,8 +138,8 @@ func (f pullFailure) hostsAdvice() string {
 	return fmt.Sprintf("write %s/%s/hosts.toml", cmp.Or(f.hostsDir, "<registry hosts directory>"), f.host)
 }
 
-// wasInterrupted reports whether a pull ended, for cause if that is not nil, before all
-// was there, and not because of what was there.
+// wasInterrupted reports whether a pull ended before it was complete, for cause if that is not nil,
+// and not because of its content.
 func wasInterrupted(cause, err error) bool {
 	if disk.IsNoSpace(err) || bounds.IsBeyond(err) {
 		return false
@@ -151,7 +149,7 @@ func wasInterrupted(cause, err error) bool {
 		status.StatusCode >= 500 || status.StatusCode == http.StatusTooManyRequests
 }
 
-// IsContextErr is whether a context ended.
+// IsContextErr reports whether a context ended.
 func IsContextErr(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -170,8 +168,8 @@ func isUnknownHost(err error) bool {
 	return ok && dns.IsNotFound
 }
 
-// isNetwork reports whether a connection failed. An error of the kernel about a file is none,
-// though its type has the methods of net.Error, nor is a URL that cannot be read.
+// isNetwork reports whether a connection failed. A kernel error about a file does not count, though
+// its type implements net.Error, nor does an invalid URL.
 func isNetwork(err error) bool {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Op != "parse"

@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// sourced labels what is fetched with the repository that it came from, as containerd
-// does: mirrors between nodes tell by it which blobs they may offer for what.
+// sourced labels fetched content with its repository, as containerd does: mirrors between nodes
+// derive from it which blobs they may offer for which repository.
 type sourced struct {
 	content.Ingester
 	labels map[string]string

@@ -14,24 +14,23 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
-// Verifiers are programs that are asked about every image before it is pulled,
-// in containerd's protocol: the name and the digest are arguments, the
-// descriptor is on stdin, exit status 0 is a yes and stdout is the reason.
+// Verifiers are programs that approve every image before it is pulled, in containerd's protocol:
+// the name and the digest are arguments, the descriptor is on stdin, exit status 0 approves and
+// stdout is the reason.
 type Verifiers struct {
-	// BinDir holds the programs and nothing else. Empty, missing or without
-	// files it means that nobody is asked. Read at each pull.
+	// BinDir holds the programs and nothing else. If it is empty, missing or without files, every
+	// image is approved. Read at each pull.
 	BinDir string
-	// Timeout is how long each of them may take. It must be more than 0 if
-	// there is a BinDir.
+	// Timeout bounds each program. It must be more than 0 if there is a BinDir.
 	Timeout time.Duration
 }
 
-// verifyError is a pull that the verifiers do not let pass.
+// verifyError is a pull that the verifiers reject.
 type verifyError struct{ error }
 
 func (e *verifyError) Unwrap() error { return e.error }
 
-// verifier makes containerd's verifier; nil if nobody is asked.
+// verifier returns containerd's verifier, or nil without a BinDir.
 func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 	if v.BinDir == "" {
 		return nil, nil
@@ -47,8 +46,8 @@ func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 	return bindir.NewImageVerifier(c), nil
 }
 
-// verify asks whether name, which stands for target, may be pulled. It is asked
-// also when target is in the store: what is allowed may have changed.
+// verify asks the verifiers whether name, which stands for target, may be pulled. It does so even
+// if target is in the store: the policy may have changed.
 func (s *Puller) verify(ctx context.Context, name string, target imagespec.Descriptor) error {
 	if s.verifier == nil {
 		return nil

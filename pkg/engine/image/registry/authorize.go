@@ -18,7 +18,7 @@ import (
 // maxRedirects bounds the redirects of a request.
 const maxRedirects = 10
 
-// origin is a scheme with a host and a port, all of which are one server.
+// origin identifies a server: a scheme, a host and a port.
 type origin struct{ scheme, host, port string }
 
 func originOf(u *url.URL) origin {
@@ -29,34 +29,34 @@ func originOf(u *url.URL) origin {
 	return o
 }
 
-// covers says that to may have what o is given: it is the same server, or o's host,
-// be that a name or an address, over TLS on any port. Only o itself leads there, and
-// whoever answers there has a certificate for the same host.
+// covers reports whether to may receive o's credentials: it is the same server, or o's host (a name
+// or an address) over TLS on any port. Only o itself refers there, and the server there has a
+// certificate for the same host.
 func (o origin) covers(to origin) bool {
 	return o == to || to.scheme == "https" && o.host == to.host
 }
 
-// authorizer gives a configured host of a registry what it may have, and nobody
-// else: whoever that host redirects to is asked as a stranger, unless it is itself.
+// authorizer authorizes requests to a configured host of a registry. A host that it redirects to
+// gets no credentials of it, unless it is itself.
 type authorizer struct {
 	self origin
-	// known are those of all hosts that are configured for the registry.
+	// known are the origins of all hosts that are configured for the registry.
 	known map[origin]*hostAuth
-	// stranger asks for tokens without credentials.
+	// stranger requests tokens without credentials.
 	stranger docker.Authorizer
 }
 
-// hostAuth is what one configured host gets.
+// hostAuth authorizes requests to one configured host.
 type hostAuth struct {
 	docker.Authorizer
-	// secret says that there are credentials or headers for it.
+	// secret is set if there are credentials or headers for it.
 	secret bool
-	// plain says that it is configured to be reached without TLS.
+	// plain is set if it is configured to be reached without TLS.
 	plain bool
 }
 
-// strangers are the headers that go to hosts that are not configured.
-var strangers = []string{"Accept", "Accept-Encoding", "Range", "Referer", "User-Agent"}
+// publicHeaders are the headers that go to hosts without configuration.
+var publicHeaders = []string{"Accept", "Accept-Encoding", "Range", "Referer", "User-Agent"}
 
 // bindCredentials sets the authorizers of a registry's hosts.
 func bindCredentials(creds *Credentials, w *wire, hosts []docker.RegistryHost) {
@@ -65,11 +65,11 @@ func bindCredentials(creds *Credentials, w *wire, hosts []docker.RegistryHost) {
 		o := originOf(&url.URL{Scheme: h.Scheme, Host: h.Host})
 		a := &hostAuth{plain: o.scheme == "http", secret: creds.isFor(h.Host) || len(h.Header) > 0}
 		if _, ours := h.Client.Transport.(wireTransport); !ours {
-			// containerd's fallback: it may be spoken to without TLS.
+			// containerd's fallback transport, which may do without TLS.
 			a.plain = true
 			known[origin{"http", o.host, o.port}] = a
 		}
-		// Also where the host redirects to itself, under another port.
+		// Applies also if the host redirects to itself, on another port.
 		own := func(string) (user, secret string, err error) { return creds.forHost(h.Host) }
 		client := &http.Client{Transport: w.tokens(h.Client.Transport), CheckRedirect: a.checkRedirect}
 		a.Authorizer = docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthHeader(h.Header), docker.WithAuthCreds(own))
@@ -84,7 +84,7 @@ func bindCredentials(creds *Credentials, w *wire, hosts []docker.RegistryHost) {
 	}
 }
 
-// host returns the configured host that is at o; nil is a stranger.
+// host returns the configured host at o, or nil.
 func (a *authorizer) host(o origin) *hostAuth {
 	if host, ok := a.known[o]; ok {
 		return host
@@ -95,14 +95,14 @@ func (a *authorizer) host(o origin) *hostAuth {
 	return nil
 }
 
-// Authorize implements docker.Authorizer. It is asked for each request, also for
-// those that follow a redirect, whose headers are then those of the first.
+// Authorize implements docker.Authorizer. It is called for each request, also for those that follow
+// a redirect and carry the headers of the first.
 func (a *authorizer) Authorize(ctx context.Context, r *http.Request) error {
 	o := originOf(r.URL)
 	host := a.host(o)
 	if o != a.self && host != a.known[a.self] {
 		for name := range r.Header {
-			if !slices.Contains(strangers, name) {
+			if !slices.Contains(publicHeaders, name) {
 				r.Header.Del(name)
 			}
 		}
@@ -125,8 +125,8 @@ func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Respons
 	return host.AddResponses(ctx, responses)
 }
 
-// checkRealm refuses a token server that would get secrets in the clear. A registry that
-// is configured without TLS says nothing of other hosts.
+// checkRealm refuses a token server that would get secrets in the clear. A registry that is
+// configured without TLS does not permit that for other hosts.
 func (a *authorizer) checkRealm(host *hostAuth, resp *http.Response) error {
 	if !host.secret {
 		return nil
@@ -141,7 +141,7 @@ func (a *authorizer) checkRealm(host *hostAuth, resp *http.Response) error {
 	return nil
 }
 
-// plain tells whether the host of a realm may be spoken to without TLS, on whatever port.
+// plain reports whether the host of a realm may be contacted without TLS, on any port.
 func (a *authorizer) plain(realm *url.URL) bool {
 	if !strings.EqualFold(realm.Scheme, "http") {
 		return false
@@ -154,7 +154,7 @@ func (a *authorizer) plain(realm *url.URL) bool {
 	return false
 }
 
-// checkRedirect keeps a token server from handing on what it was given.
+// checkRedirect keeps a token server from forwarding what it received.
 func (a *hostAuth) checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
 		return errors.New("too many redirects")

@@ -12,8 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Credentials are what a caller gave for a pull. Nil is anonymous: what
-// hosts.toml says about a registry then counts alone.
+// Credentials are the credentials of a pull. Nil is anonymous: only those in hosts.toml apply then.
 type Credentials struct {
 	// server limits the credentials to one registry host; empty is all hosts
 	// that are configured for the image's registry.
@@ -22,8 +21,8 @@ type Credentials struct {
 	user, secret string
 }
 
-// ParseAuth picks what to use of a CRI AuthConfig: user name and password,
-// else the identity token, else the base64 form. Errors name no secret.
+// ParseAuth selects from a CRI AuthConfig: user name and password, else the identity token, else
+// the base64 form. Errors contain no secret.
 func ParseAuth(a *runtimeapi.AuthConfig) (*Credentials, error) {
 	if a == nil {
 		return nil, nil
@@ -61,7 +60,7 @@ func decodeBasic(auth string) (user, secret string, err error) {
 	return user, secret, nil
 }
 
-// Key tells credentials apart, and holds no secret; empty for nil.
+// Key is the same for equal credentials, and holds no secret; empty for nil.
 func (c *Credentials) Key() string {
 	if c == nil {
 		return ""
@@ -70,8 +69,8 @@ func (c *Credentials) Key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// forHost is asked when a host that is configured for the image's registry wants
-// credentials; no other host gets any (authorizer).
+// forHost returns the credentials for a host that is configured for the image's registry. The
+// authorizer passes no other host.
 func (c *Credentials) forHost(host string) (user, secret string, err error) {
 	if c == nil || (c.server != "" && c.server != registryHost(host)) {
 		return "", "", nil
@@ -79,17 +78,16 @@ func (c *Credentials) forHost(host string) (user, secret string, err error) {
 	return c.user, c.secret, nil
 }
 
-// isFor says whether a host that asks gets something.
+// isFor reports whether a host gets credentials.
 func (c *Credentials) isFor(host string) bool {
 	_, secret, err := c.forHost(host)
 	return err == nil && secret != ""
 }
 
-// prevail takes the Authorization header that hosts.toml has for the registry
-// itself away if c is for it: a pod with wrong credentials must not get an image
-// by the node's. Mirrors keep theirs, because c is not meant for them. Of the
-// hosts of a registry the last one is itself.
-func (c *Credentials) prevail(registry string, hosts []docker.RegistryHost) {
+// overrideHeaders removes the Authorization header that hosts.toml has for the registry itself if c
+// is for it: a pod with wrong credentials must not get an image by the node's. Mirrors keep theirs,
+// because c is not meant for them. The last host of a registry is the registry itself.
+func (c *Credentials) overrideHeaders(registry string, hosts []docker.RegistryHost) {
 	for i, h := range hosts {
 		if i < len(hosts)-1 && h.Host != registry {
 			continue
@@ -100,8 +98,8 @@ func (c *Credentials) prevail(registry string, hosts []docker.RegistryHost) {
 	}
 }
 
-// secrets returns what must not appear in any text. Of one or two letters,
-// taking them out would tell more than leaving them.
+// secrets returns what must not appear in any text. A secret of one or two letters may: its removal
+// would reveal more.
 func (c *Credentials) secrets() []string {
 	if c == nil || len(c.secret) < 3 {
 		return nil
@@ -109,8 +107,8 @@ func (c *Credentials) secrets() []string {
 	return []string{c.secret, base64.StdEncoding.EncodeToString([]byte(c.user + ":" + c.secret))}
 }
 
-// registryHost is the host (and port) of a server address, which may be a bare
-// host or a URL. The names of Docker's own registry are one.
+// registryHost returns the host (and port) of a server address, which may be a bare host or a URL.
+// The names of Docker's own registry are one.
 func registryHost(address string) string {
 	host := address
 	if _, rest, ok := strings.Cut(host, "://"); ok {

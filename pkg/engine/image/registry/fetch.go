@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Fetcher fetches what a manifest lists: documents within their bound, layers
-// within the size that the manifest gives them.
+// Fetcher fetches what a manifest lists: documents within their limit, layers within their size in
+// the manifest.
 type Fetcher struct {
 	remotes.Fetcher
-	// layers are the digests of what is not read into memory.
+	// layers are the digests of content that is not read into memory.
 	layers map[digest.Digest]bool
-	// turn, connections and memory are those of parts.
-	turn, connections, memory *semaphore.Weighted
-	// elsewhere is the client for layers that are not on the registry.
-	elsewhere *http.Client
+	// slot, connections and memory are those of parts.
+	slot, connections, memory *semaphore.Weighted
+	// external is the client for layers that are not on the registry.
+	external *http.Client
 }
 
-// Expect says which layers there are. It is called before they are fetched.
+// Expect sets the layers. It is called before they are fetched.
 func (f *Fetcher) Expect(layers []imagespec.Descriptor) {
 	f.layers = map[digest.Digest]bool{}
 	for _, l := range layers {
@@ -39,7 +39,7 @@ func (f *Fetcher) Expect(layers []imagespec.Descriptor) {
 // Fetch implements remotes.Fetcher.
 func (f *Fetcher) Fetch(ctx context.Context, desc imagespec.Descriptor) (io.ReadCloser, error) {
 	urls := desc.URLs
-	// The registry client would ask these by a client without any bounds.
+	// The registry client would fetch these without any limits.
 	desc.URLs = nil
 	if !f.layers[desc.Digest] {
 		return f.Fetcher.Fetch(ctx, desc)
@@ -81,7 +81,7 @@ func (f *Fetcher) from(ctx context.Context, desc imagespec.Descriptor, offset in
 	return body, nil
 }
 
-// get asks for a layer where its manifest says that it is.
+// get fetches a layer from a URL in its manifest.
 func (f *Fetcher) get(ctx context.Context, address string) (io.ReadCloser, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
@@ -92,7 +92,7 @@ func (f *Fetcher) get(ctx context.Context, address string) (io.ReadCloser, error
 		return nil, err
 	}
 	r.Header.Set("User-Agent", userAgent)
-	resp, err := f.elsewhere.Do(r)
+	resp, err := f.external.Do(r)
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// PartSize is how much of a layer one request asks for, where several are under way.
+	// PartSize is how much of a layer one request asks for, if several requests fetch it.
 	PartSize = 2 << 20
-	// inPartsFrom is the size of the smallest layer that is worth it.
+	// inPartsFrom is the size of the smallest layer that is fetched in parts.
 	inPartsFrom = 8 << 20
 	// partsAhead is how many parts of a layer are fetched before they are needed.
 	partsAhead = 2
@@ -28,17 +28,16 @@ const (
 
 // part marks the context of a request for a part of a layer.
 type part struct {
-	// size is how many bytes are wanted from where the request begins.
+	// size is the number of bytes wanted from the start of the request.
 	size int64
-	// whole says that the answer goes to the end of the layer: whoever sends it knows
-	// no parts.
+	// whole is set if the answer goes to the end of the layer: the server does not support parts.
 	whole atomic.Bool
 }
 
-// partKey is under which the context of a request has its *part; none is the rest of a layer.
+// partKey is the key of a *part in a request's context; without one, the rest of a layer is wanted.
 type partKey struct{}
 
-// ask says in a request how much is wanted. The registry client has said from where.
+// ask limits the range of a request. The registry client has set its start.
 func (p *part) ask(r *http.Request) error {
 	var begin int64
 	if from := r.Header.Get("Range"); from != "" {
@@ -50,44 +49,44 @@ func (p *part) ask(r *http.Request) error {
 	return nil
 }
 
-// answered notes whether the answer is what was asked for.
+// answered records whether the server ignored the range.
 func (p *part) answered(resp *http.Response) {
 	if resp.StatusCode == http.StatusOK && !strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes ") {
 		p.whole.Store(true)
 	}
 }
 
-// buffers are those of parts that nobody has read yet.
+// buffers are for parts that are fetched ahead.
 var buffers = sync.Pool{New: func() any { return new([PartSize]byte) }}
 
-// parts reads a large layer in parts, some of which are fetched at the same time: a
-// registry that limits what one connection gets limits less by it. What is ahead of the
-// reader is in memory, in bounded pieces. containerd's own parallel fetches ask for every
-// blob by a range, and the pull fails where a registry answers 416 to that.
+// parts reads a large layer in parts, some of which are fetched concurrently: a registry that
+// limits the rate of a connection limits less then. Parts ahead of the reader are in memory, within
+// bounds. containerd's own parallel fetches request every blob by a range, and a pull fails if a
+// registry answers 416 to that.
 type parts struct {
 	ctx  context.Context
 	end  context.CancelFunc
 	open func(ctx context.Context, offset int64) (io.ReadCloser, error)
 	size int64
-	// connections bounds those of a pull, memory what all pulls have ahead.
+	// connections bounds those of a pull, memory the parts that all pulls have ahead.
 	connections, memory *semaphore.Weighted
-	// begin waits for the turn, which giveWay ends: it lets one layer of a pull be fetched
-	// after the other, so that each is unpacked while the next one comes.
-	begin   func() error
-	giveWay func()
+	// begin waits for the slot, which releaseSlot frees: one layer of a pull is fetched after the
+	// other, so that each is unpacked while the next one comes.
+	begin       func() error
+	releaseSlot func()
 
 	offset  int64 // of the next byte
 	current io.ReadCloser
 	stop    int64 // where current ends, or should have
-	asked   *part // what current was asked for; nil if it is in memory, or all that is left
-	// unknown says that the registry was seen to know no parts.
-	unknown atomic.Bool
-	came    int64 // how much came of current
+	asked   *part // request of current; nil if it is in memory, or for the rest of the layer
+	// noParts is set once the registry was seen to ignore a range.
+	noParts atomic.Bool
+	came    int64 // bytes received of current
 	ahead   []*fetched
 	working sync.WaitGroup
 }
 
-// fetched is a part that is fetched before it is needed.
+// fetched is a part that is fetched ahead.
 type fetched struct {
 	buf  *[PartSize]byte
 	n    int64
@@ -97,11 +96,11 @@ type fetched struct {
 
 func (f *Fetcher) inParts(ctx context.Context, size int64, open func(ctx context.Context, offset int64) (io.ReadCloser, error)) *parts {
 	ctx, end := context.WithCancel(ctx)
-	p := &parts{ctx: ctx, end: end, open: open, size: size, connections: f.connections, memory: f.memory, giveWay: func() {}}
+	p := &parts{ctx: ctx, end: end, open: open, size: size, connections: f.connections, memory: f.memory, releaseSlot: func() {}}
 	p.begin = sync.OnceValue(func() error {
-		err := f.turn.Acquire(ctx, 1)
+		err := f.slot.Acquire(ctx, 1)
 		if err == nil {
-			p.giveWay = sync.OnceFunc(func() { f.turn.Release(1) })
+			p.releaseSlot = sync.OnceFunc(func() { f.slot.Release(1) })
 		}
 		return err
 	})
@@ -124,33 +123,33 @@ func (p *parts) Read(b []byte) (int, error) {
 	p.offset += int64(n)
 	p.came += int64(n)
 	if p.asked != nil && n > 0 {
-		p.learn()
+		p.detectParts()
 	}
 	ended := errors.Is(err, io.EOF)
 	switch {
 	case ended && p.came == 0:
 		err = io.ErrUnexpectedEOF
 	case ended, err == nil && p.offset == p.stop:
-		// After an answer that ended too early the next goes on from there.
-		err = p.leave()
+		// After a short answer the next request continues from there.
+		err = p.closeCurrent()
 	}
 	return n, err
 }
 
-// learn takes from an answer whether the registry knows parts.
-func (p *parts) learn() {
+// detectParts derives from an answer whether the registry supports parts.
+func (p *parts) detectParts() {
 	if p.asked.whole.Load() {
-		p.unknown.Store(true)
+		p.noParts.Store(true)
 		if len(p.ahead) == 0 {
 			p.stop = p.size
-			p.giveWay()
+			p.releaseSlot()
 		}
 		return
 	}
 	p.lookAhead()
 }
 
-// advance begins what is next: the rest of a part, what was fetched, or a new request.
+// advance opens what is next: the rest of a part, a part fetched ahead, or a new request.
 func (p *parts) advance() error {
 	p.came = 0
 	if p.offset < p.stop {
@@ -158,7 +157,7 @@ func (p *parts) advance() error {
 	}
 	if len(p.ahead) == 0 {
 		p.stop = min(p.offset+PartSize, p.size)
-		if p.unknown.Load() {
+		if p.noParts.Load() {
 			p.stop = p.size
 		}
 		return p.request()
@@ -179,12 +178,12 @@ func (p *parts) advance() error {
 	return nil
 }
 
-// request asks for what is up to the stop.
+// request requests the bytes up to stop.
 func (p *parts) request() (err error) {
 	ctx := p.ctx
 	p.asked = nil
-	if p.stop == p.size && p.unknown.Load() {
-		p.giveWay()
+	if p.stop == p.size && p.noParts.Load() {
+		p.releaseSlot()
 	} else {
 		p.asked = &part{size: p.stop - p.offset}
 		ctx = context.WithValue(ctx, partKey{}, p.asked)
@@ -193,21 +192,20 @@ func (p *parts) request() (err error) {
 	return err
 }
 
-// leave closes the part that was read.
-func (p *parts) leave() error {
+func (p *parts) closeCurrent() error {
 	err := p.current.Close()
 	p.current = nil
 	return err
 }
 
-// lookAhead begins to fetch the parts after the current one, as far as there is room.
+// lookAhead starts to fetch the parts after the current one, within the limits.
 func (p *parts) lookAhead() {
 	for {
 		offset := p.stop + int64(len(p.ahead))*PartSize
 		if offset >= p.size {
-			p.giveWay() // the rest is on its way
+			p.releaseSlot() // the rest is being fetched
 		}
-		if p.unknown.Load() || len(p.ahead) >= partsAhead || offset >= p.size || !p.connections.TryAcquire(1) {
+		if p.noParts.Load() || len(p.ahead) >= partsAhead || offset >= p.size || !p.connections.TryAcquire(1) {
 			return
 		}
 		if !p.memory.TryAcquire(1) {
@@ -224,7 +222,7 @@ func (p *parts) lookAhead() {
 	}
 }
 
-// fetch fills f by one answer, or by several if they are shorter than what was asked for.
+// fetch fills f from one answer, or from several if they are shorter than requested.
 func (p *parts) fetch(f *fetched, offset int64) error {
 	defer failpoint.Hit(failpoint.ImagePart)
 	for filled := int64(0); filled < f.n; {
@@ -236,10 +234,10 @@ func (p *parts) fetch(f *fetched, offset int64) error {
 		n, err := io.ReadFull(from, f.buf[filled:f.n])
 		filled += int64(n)
 		if asked.whole.Load() {
-			p.unknown.Store(true)
+			p.noParts.Store(true)
 		}
 		if n > 0 && errors.Is(err, io.ErrUnexpectedEOF) {
-			err = nil // the next answer goes on from there
+			err = nil // the next request continues from there
 		} else if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -250,8 +248,7 @@ func (p *parts) fetch(f *fetched, offset int64) error {
 	return nil
 }
 
-// Seek implements io.Seeker, from the start only: that is where an interrupted download
-// goes on.
+// Seek implements io.Seeker, from the start only: an interrupted download resumes by it.
 func (p *parts) Seek(offset int64, whence int) (int64, error) {
 	if whence != io.SeekStart || offset < 0 || offset > p.size {
 		return p.offset, fmt.Errorf("seek to %d by %d: %w", offset, whence, errdefs.ErrInvalidArgument)
@@ -266,13 +263,13 @@ func (p *parts) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// Close implements io.Closer. It waits for what is under way.
+// Close implements io.Closer. It waits for running fetches.
 func (p *parts) Close() error {
 	p.end()
-	p.giveWay()
+	p.releaseSlot()
 	var err error
 	if p.current != nil {
-		err = p.leave()
+		err = p.closeCurrent()
 	}
 	p.working.Wait()
 	for _, f := range p.ahead {
@@ -287,7 +284,7 @@ func (f *fetched) release(memory *semaphore.Weighted) {
 	memory.Release(1)
 }
 
-// fetchedReader reads a part from memory, which Close gives back.
+// fetchedReader reads a part from memory, which Close frees.
 type fetchedReader struct {
 	*bytes.Reader
 	release func()

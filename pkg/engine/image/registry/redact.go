@@ -10,8 +10,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Redactor takes secrets out of texts: those of the pull's credentials, and
-// whatever a URL carries behind '?' (signed download links) or before '@'.
+// Redactor removes secrets from texts: those of the pull's credentials, and what a URL has after
+// '?' (signed download links) or before '@'.
 type Redactor struct{ secrets *strings.Replacer }
 
 const redacted = "<redacted>"
@@ -21,7 +21,7 @@ var (
 	urlUser  = regexp.MustCompile(`(\w+://)[^\s"'/@]+@`)
 )
 
-// NewRedactor makes one for a pull with these credentials, which may be nil.
+// NewRedactor returns a redactor for credentials, which may be nil.
 func NewRedactor(c *Credentials) Redactor {
 	var pairs []string
 	for _, s := range c.secrets() {
@@ -37,8 +37,8 @@ func (r Redactor) Text(s string) string {
 	return r.secrets.Replace(s)
 }
 
-// Logger gives ctx a logger that writes where the one in ctx does, without the
-// secrets. The registry client logs URLs, errors and headers of its own accord.
+// Logger returns ctx with a logger that writes where the one in ctx does, without the secrets. The
+// registry client itself logs URLs, errors and headers.
 func (r Redactor) Logger(ctx context.Context) context.Context {
 	return withLogger(ctx, func(l *logrus.Logger) {
 		outer := l.Hooks
@@ -51,7 +51,7 @@ func (r Redactor) Logger(ctx context.Context) context.Context {
 	})
 }
 
-// withLogger gives ctx a changed copy of its logger.
+// withLogger returns ctx with a changed copy of its logger.
 func withLogger(ctx context.Context, change func(*logrus.Logger)) context.Context {
 	entry := log.G(ctx)
 	of := entry.Logger
@@ -60,10 +60,10 @@ func withLogger(ctx context.Context, change func(*logrus.Logger)) context.Contex
 	return log.WithLogger(ctx, &logrus.Entry{Logger: l, Data: maps.Clone(entry.Data)})
 }
 
-// Levels is logrus.Hook.
+// Levels implements logrus.Hook.
 func (r Redactor) Levels() []logrus.Level { return logrus.AllLevels }
 
-// Fire is logrus.Hook: it cleans the entry before it is written.
+// Fire implements logrus.Hook: it cleans the entry before it is written.
 func (r Redactor) Fire(e *logrus.Entry) error {
 	e.Message = r.Text(e.Message)
 	for k, v := range e.Data {
@@ -77,7 +77,7 @@ func (r Redactor) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// field cleans a header wholly when it is one that carries a secret.
+// field removes the whole value of a header that carries a secret.
 func (r Redactor) field(key, value string) string {
 	if strings.Contains(key, "cookie") || strings.HasSuffix(key, "authorization") || strings.Contains(key, "token") {
 		return redacted

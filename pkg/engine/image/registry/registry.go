@@ -1,7 +1,7 @@
-// Package registry asks registries for images: by hosts.toml, with credentials for whom
-// they are meant for, within bounds of size and time.
+// Package registry fetches from registries: by hosts.toml, with credentials only for the hosts that
+// they are meant for, within limits of size and time.
 //
-// A Client is of one pull. Everything may be called at any time from any goroutine.
+// A Client belongs to one pull. Everything is safe for concurrent use.
 package registry
 
 import (
@@ -23,11 +23,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
-// userAgent is how the daemon presents itself to registries.
+// userAgent is the User-Agent header of requests to registries.
 const userAgent = "berth"
 
-// Client is that of one pull: connections and tokens live as long as
-// the pull does.
+// Client belongs to one pull: connections and tokens live as long as the pull does.
 type Client struct {
 	resolver remotes.Resolver
 	wire     *wire
@@ -38,28 +37,27 @@ type Client struct {
 	transports []*http.Transport
 }
 
-// Options say how a registry is asked. All fields but HostsDir, Credentials and PlainHTTP
-// are required.
+// Options configure a Client. All fields but HostsDir, Credentials and PlainHTTP are required.
 type Options struct {
-	// HostsDir has the hosts.toml files of registries below it; empty is none.
+	// HostsDir has the hosts.toml files of registries; empty is none.
 	HostsDir string
-	// Credentials are for hosts that ask for some; nil is anonymous.
+	// Credentials are for hosts that require some; nil is anonymous.
 	Credentials *Credentials
 	// Limits must be complete.
 	Limits bounds.Limits
-	// Window is over how long the rate of a download is measured.
+	// Window is the time over which the rate of a download is measured.
 	Window time.Duration
-	// Progress hears of every byte.
+	// Progress counts every byte.
 	Progress *Progress
-	// Connections is how many may fetch parts of large layers at the same time.
+	// Connections bounds the concurrent fetches of parts of large layers.
 	Connections int
 	// PlainHTTP is for registries without TLS that have no hosts.toml.
 	PlainHTTP bool
-	// Ahead bounds how many parts, of PartSize bytes each, all pulls may have in memory.
+	// Ahead bounds the parts, of PartSize bytes each, that all pulls may have in memory.
 	Ahead *semaphore.Weighted
 }
 
-// New makes the client of one pull, whose log is that of ctx. It is to be closed.
+// New returns the client of one pull, which logs to the logger of ctx. The caller closes it.
 func New(ctx context.Context, o Options) *Client {
 	r := &Client{wire: &wire{limits: o.Limits, window: o.Window, progress: o.Progress}, hosts: map[string][]docker.RegistryHost{}, options: o}
 	options := config.HostOptions{
@@ -81,9 +79,9 @@ func New(ctx context.Context, o Options) *Client {
 	return r
 }
 
-// configured has the hosts of a registry from its hosts.toml, or containerd's guess
-// without one. Advice on a configuration is logged only if there is one: a registry on
-// localhost is tried over TLS and then without, which is no mistake of the node's.
+// configured returns the hosts of a registry from its hosts.toml, or containerd's guess without
+// one. Advice on a configuration is logged only if there is one: a registry on localhost is tried
+// over TLS and then without, which is not an error of the node's.
 func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts {
 	advised, plain := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
 	return func(host string) ([]docker.RegistryHost, error) {
@@ -101,26 +99,24 @@ func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts 
 	}
 }
 
-// warningsOnly takes a logger's advice away.
 func warningsOnly(l *logrus.Logger) { l.Level = min(l.Level, log.WarnLevel) }
 
-// Resolve returns what a name stands for.
+// Resolve returns the descriptor of a name.
 func (r *Client) Resolve(ctx context.Context, name string) (imagespec.Descriptor, error) {
 	_, desc, err := r.resolver.Resolve(ctx, name)
 	return desc, err
 }
 
-// Fetcher fetches what belongs to a name.
+// Fetcher returns a fetcher for the content of a name.
 func (r *Client) Fetcher(ctx context.Context, name string) (*Fetcher, error) {
 	inner, err := r.resolver.Fetcher(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return &Fetcher{Fetcher: inner, elsewhere: r.elsewhere(), turn: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.options.Connections)), memory: r.options.Ahead}, nil
+	return &Fetcher{Fetcher: inner, external: r.external(), slot: semaphore.NewWeighted(1), connections: semaphore.NewWeighted(int64(r.options.Connections)), memory: r.options.Ahead}, nil
 }
 
-// once keeps the answer of hosts, so that resolving and fetching share
-// connections and tokens.
+// once caches the hosts of a registry, so that resolving and fetching share connections and tokens.
 func (r *Client) once(creds *Credentials, hosts docker.RegistryHosts) docker.RegistryHosts {
 	return func(name string) ([]docker.RegistryHost, error) {
 		r.mu.Lock()
@@ -133,7 +129,7 @@ func (r *Client) once(creds *Credentials, hosts docker.RegistryHosts) docker.Reg
 		if err != nil {
 			return nil, err
 		}
-		creds.prevail(name, found)
+		creds.overrideHeaders(name, found)
 		bindCredentials(creds, r.wire, found)
 		r.mu.Lock()
 		r.hosts[name] = found
@@ -142,7 +138,7 @@ func (r *Client) once(creds *Credentials, hosts docker.RegistryHosts) docker.Reg
 	}
 }
 
-// adopt bounds what the client is answered, and remembers its connections for Close.
+// adopt bounds the answers to a client, and records its connections for Close.
 func (r *Client) adopt(c *http.Client) {
 	if t, ok := c.Transport.(*http.Transport); ok {
 		t.MaxResponseHeaderBytes = maxHeader
@@ -155,14 +151,14 @@ func (r *Client) adopt(c *http.Client) {
 	}
 }
 
-// elsewhere is the client for what lies on no registry: it has no credentials.
-func (r *Client) elsewhere() *http.Client {
+// external returns the client for content outside registries: it has no credentials.
+func (r *Client) external() *http.Client {
 	c := &http.Client{Transport: docker.DefaultHTTPTransport(nil)}
 	r.adopt(c)
 	return c
 }
 
-// Close gives up the idle connections; without it each would hold memory for minutes.
+// Close closes the idle connections; without it each would hold memory for minutes.
 func (r *Client) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,20 +23,19 @@ const maxHeader = 256 << 10
 // maxToken bounds the answer of a token server.
 const maxToken = 1 << 20
 
-// ErrSlowAnswers ends a pull whose registry takes too long for what is not a layer.
+// ErrSlowAnswers ends a pull if its registry takes too long for answers other than layers.
 var ErrSlowAnswers = errors.New("registry takes too long to respond")
 
-// ErrSlowDownload ends a pull whose registry sends a layer too slowly.
+// ErrSlowDownload ends a pull if its registry sends a layer too slowly.
 var ErrSlowDownload = errors.New("registry sends too slowly")
 
-// wire is what all requests of one pull pass through: nothing that a registry, a
-// token server or whoever they redirect to answers is longer than it may be, or
-// takes longer.
+// wire bounds all requests of one pull: every answer of a registry, a token server or a server that
+// they redirect to is limited in size and time.
 type wire struct {
 	limits bounds.Limits
-	// window is over how long rates are measured.
+	// window is the time over which rates are measured.
 	window time.Duration
-	// spent is how long all answers but layers took, in nanoseconds.
+	// spent is the time of all answers except layers, in nanoseconds.
 	spent    atomic.Int64
 	progress *Progress
 }
@@ -44,15 +43,15 @@ type wire struct {
 // layerKey marks the context of a request for a layer; its value is a *layer.
 type layerKey struct{}
 
-// layer is what all requests for one layer share: those for its parts, too.
+// layer is shared by all requests for one layer, also those for its parts.
 type layer struct {
 	size int64 // in bytes
 	pace pace
-	// came says that there was an answer with bytes of it.
+	// came is set after an answer with bytes of it.
 	came atomic.Bool
 }
 
-// tokens passes requests of tokens through rt.
+// tokens returns rt for requests of tokens.
 func (w *wire) tokens(rt http.RoundTripper) http.RoundTripper {
 	if t, ok := rt.(wireTransport); ok {
 		rt = t.rt // else their time would count twice
@@ -63,9 +62,9 @@ func (w *wire) tokens(rt http.RoundTripper) http.RoundTripper {
 type wireTransport struct {
 	rt   http.RoundTripper
 	wire *wire
-	// layers says whether layers come this way.
+	// layers is set if layers are fetched this way.
 	layers bool
-	// limit bounds what is not a layer.
+	// limit bounds answers that are not layers.
 	limit int64
 }
 
@@ -77,10 +76,10 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	done := func() {}
 	ctx := r.Context()
 	if layer == nil {
-		ctx, done = t.wire.hurry(ctx)
+		ctx, done = t.wire.withAnswerTimeout(ctx)
 	}
 	r = r.Clone(ctx)
-	// A compressed answer would be bounded by less than what becomes of it.
+	// The limit of a compressed answer would not bound its content.
 	r.Header.Set("Accept-Encoding", "identity")
 	var asked *part
 	if layer != nil && r.Method == http.MethodGet {
@@ -91,7 +90,7 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	t.wire.progress.open.Add(1)
-	// Who breaks off and lets the next answer wait sends no faster by it.
+	// A server that breaks off and delays its next answer must not gain time by it.
 	again := layer != nil && layer.came.Load()
 	if again {
 		layer.pace.wait(time.Now())
@@ -101,7 +100,7 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = t.wire.tooSlow(layer, 0) // the reader of the bytes gets the error
 	}
 	if err == nil {
-		// An answer is progress, also one without a body.
+		// An answer is progress, even without a body.
 		t.wire.progress.bytes.Add(1)
 		if asked != nil {
 			asked.answered(resp)
@@ -124,10 +123,10 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// bound cuts an answer at limit, and refuses one that says that it is longer.
+// bound cuts an answer at limit, and refuses one with a greater length in its header.
 func (t wireTransport) bound(resp *http.Response, limit int64) error {
 	host := resp.Request.URL.Host
-	// An answer to HEAD has the length of what it does not send.
+	// The length of an answer to HEAD is that of a body that it does not send.
 	if resp.ContentLength > limit && resp.Request.Method != http.MethodHead {
 		return bounds.Beyond("response of %s has %d bytes; the limit is %d", host, resp.ContentLength, limit)
 	}
@@ -156,9 +155,9 @@ func (t wireTransport) bound(resp *http.Response, limit int64) error {
 	}
 }
 
-// hurry ends ctx when the pull's time for what is not a layer is used up. The
-// caller calls done when the answer is read.
-func (w *wire) hurry(ctx context.Context) (_ context.Context, done func()) {
+// withAnswerTimeout ends ctx when the pull's time for answers other than layers is used up. The
+// caller calls done after it has read the answer.
+func (w *wire) withAnswerTimeout(ctx context.Context) (_ context.Context, done func()) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, w.limits.AnswerTimeout-time.Duration(w.spent.Load()), ErrSlowAnswers)
 	return ctx, sync.OnceFunc(func() {
@@ -167,8 +166,8 @@ func (w *wire) hurry(ctx context.Context) (_ context.Context, done func()) {
 	})
 }
 
-// overdue names the reason if err is that the time is used up: not as a timeout of
-// the network, after which the registry client would try again.
+// overdue returns ErrSlowAnswers if err is due to that time being used up. It must not look like a
+// network timeout, after which the registry client would retry.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(ctx), ErrSlowAnswers) {
 		return ErrSlowAnswers
@@ -176,12 +175,12 @@ func overdue(ctx context.Context, err error) error {
 	return err
 }
 
-// wireBody is the body of an answer as it comes from the network.
+// wireBody is the body of an answer, as received.
 type wireBody struct {
 	io.ReadCloser
 	wire  *wire
 	ctx   context.Context
-	layer *layer // that it is of; nil if it is something else
+	layer *layer // nil if the body is not of a layer
 	done  func()
 	once  sync.Once
 }
@@ -191,15 +190,14 @@ func (b *wireBody) Read(buf []byte) (int, error) {
 		b.layer.pace.wait(time.Now())
 	}
 	n, err := b.ReadCloser.Read(buf)
-	b.wire.progress.came(n)
+	b.wire.progress.count(n)
 	if b.layer != nil && b.wire.tooSlow(b.layer, n) && err == nil {
 		return n, ErrSlowDownload
 	}
 	return n, overdue(b.ctx, err)
 }
 
-// tooSlow counts n bytes of a layer that somebody waited for, and says whether it comes
-// too slowly.
+// tooSlow counts n received bytes of a layer, and reports whether it is too slow.
 func (w *wire) tooSlow(l *layer, n int) bool {
 	return l.pace.tooSlow(n, time.Now(), w.window, w.limits.MinDownloadRate)
 }
@@ -211,18 +209,18 @@ func (b *wireBody) Close() error {
 	return err
 }
 
-// pace measures the download of a layer in windows of time. Only the time counts that
-// the registry needs, not what becomes of the bytes: while anybody waits for some.
+// pace measures the download of a layer in windows of time. Only the time counts in which a reader
+// waits for the registry, not the processing of the bytes.
 type pace struct {
 	mu      sync.Mutex
-	waiting int       // how many wait
-	since   time.Time // up to when the time of those is counted
+	waiting int       // number of waiting readers
+	since   time.Time // until then their time is counted
 	spent   time.Duration
 	bytes   int64
-	slow    bool // there was a window that was
+	slow    bool // a window was too slow
 }
 
-// wait begins the time in which bytes are due, which tooSlow ends.
+// wait begins to count the time for bytes that are due, and tooSlow ends it.
 func (p *pace) wait(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,8 +229,8 @@ func (p *pace) wait(now time.Time) {
 	}
 }
 
-// tooSlow counts the n bytes that somebody waited for until now, and says whether
-// a window ended with fewer than rate per second.
+// tooSlow ends the wait for n bytes, and reports whether a window was below rate, in bytes per
+// second.
 func (p *pace) tooSlow(n int, now time.Time, window time.Duration, rate int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,7 +246,7 @@ func (p *pace) tooSlow(n int, now time.Time, window time.Duration, rate int64) b
 	return p.slow
 }
 
-// boundedBody fails when there is more than its limit.
+// boundedBody fails after more than limit bytes.
 type boundedBody struct {
 	io.ReadCloser
 	host        string
@@ -278,33 +276,31 @@ type unzippedBody struct {
 	io.Closer
 }
 
-// ErrStalled is the cause of a pull's end when its registry went silent.
+// ErrStalled is the cause of a pull's end if its registry stopped sending.
 var ErrStalled = errors.New("no progress")
 
-// Progress watches the requests of one pull. Time counts against the pull only
-// while a request is open: unpacking, or waiting for another pull that downloads
-// the same layer, is no stall.
+// Progress watches the requests of one pull. Time counts against the pull only while a request is
+// open: unpacking, or waiting for another pull that downloads the same layer, is not a stall.
 type Progress struct {
-	// Total, if there is one, counts the bytes of all pulls.
+	// Total, if set, counts the bytes of all pulls.
 	Total *atomic.Int64
 
 	open  atomic.Int64
 	bytes atomic.Int64
 }
 
-// came counts bytes.
-func (p *Progress) came(n int) {
+func (p *Progress) count(n int) {
 	p.bytes.Add(int64(n))
 	if p.Total != nil {
 		p.Total.Add(int64(n))
 	}
 }
 
-// Bytes is how many have come.
+// Bytes is the number of received bytes.
 func (p *Progress) Bytes() int64 { return p.bytes.Load() }
 
-// Watch cancels with ErrStalled once a request has been open for timeout without
-// a byte. It returns when ctx ends. A timeout below 0 never fires.
+// Watch cancels with ErrStalled once a request has been open for timeout without a byte. It returns
+// when ctx ends. A timeout below 0 never fires.
 func (p *Progress) Watch(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc) {
 	if timeout < 0 {
 		return

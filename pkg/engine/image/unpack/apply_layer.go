@@ -23,28 +23,27 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/progress"
 )
 
-// applier unpacks layers of one image.
 type applier struct {
 	*Unpacker
 	id      string // of the unpacking
 	entries *entryLimit
-	// layers is the snapshotter that is unpacked into.
+	// layers is the snapshotter to unpack into.
 	layers *disk.Layers
-	// pull is the context of the whole, whose step unpacking is.
+	// pull is the context of the whole pull, of which unpacking is a step.
 	pull     context.Context
 	step     *progress.Step
 	underway *progress.Pull
 }
 
-// worthAhead is how large a layer is that is worth an attempt before those below are there:
-// for a smaller one the attempt takes as long as all of it.
+// worthAhead is the size of the smallest layer that is tried before those below exist: for a
+// smaller one a failed attempt takes as long as the layer.
 const worthAhead = 1 << 20
 
 var _ diff.Applier = (*applier)(nil)
 
-// Apply implements diff.Applier for the mounts of our snapshotters.
+// Apply implements diff.Applier for the mounts of berth's snapshotters.
 func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts []mount.Mount, _ ...diff.ApplyOpt) (imagespec.Descriptor, error) {
-	to, err := disk.WhereTo(mounts)
+	to, err := disk.UnpackTarget(mounts)
 	if err != nil {
 		return imagespec.Descriptor{}, err
 	}
@@ -61,7 +60,7 @@ func (a *applier) Apply(ctx context.Context, desc imagespec.Descriptor, mounts [
 		unpacked, err = a.unpack(ctx, desc, to)
 	}
 	if errors.Is(err, layerproc.ErrBelow) {
-		// No slot is held meanwhile: that layer may need it.
+		// No slot is held during the wait: the layer below may need it.
 		if err := a.layers.Wait(ctx, chain); err != nil {
 			return imagespec.Descriptor{}, err
 		}
@@ -98,7 +97,7 @@ func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to laye
 	defer a.children.giveBack(child)
 	unpacked, err = child.Unpack(ctx, to, blob)
 	if err != nil && !errors.Is(err, layerproc.ErrBelow) {
-		child.Close() // it unpacks nothing after a layer that it failed at
+		child.Close() // a child is not reused after a failure
 	}
 	if seal := a.layers.Kind.Seal; err == nil && seal != nil {
 		err = seal(ctx, to.Root)
@@ -106,7 +105,7 @@ func (a *applier) unpack(ctx context.Context, desc imagespec.Descriptor, to laye
 	return unpacked, err
 }
 
-// open opens a layer as it is compressed. End is called when it was read.
+// open opens a layer in its compressed form. The caller calls end after it has read the layer.
 func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os.File, end func() error, err error) {
 	if strings.HasSuffix(desc.MediaType, catalog.EncryptedSuffix) {
 		return a.decrypted(ctx, desc)
@@ -124,7 +123,7 @@ func (a *applier) open(ctx context.Context, desc imagespec.Descriptor) (blob *os
 	return blob, blob.Close, nil
 }
 
-// entryLimit is how many entries the layers of an image may have.
+// entryLimit bounds the entries in the layers of an image.
 type entryLimit struct {
 	max  int64
 	seen atomic.Int64

@@ -22,16 +22,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// LinkedLabel is on the snapshot of an artifact; its value is the bytes of the files
-// in it that are links to content.
+// LinkedLabel is on the snapshot of an artifact; its value is the bytes of its files that are links
+// to content.
 const LinkedLabel = "berth.dev/linked-bytes"
 
-// SnapshotRef begins the label by which content keeps a snapshot of the snapshotter
-// whose name follows.
+// SnapshotRef begins the label by which content keeps a snapshot; the snapshotter's name follows.
 const SnapshotRef = "containerd.io/gc.ref.snapshot."
 
-// unpackArtifact makes the volume of an artifact: a snapshot that is called by its
-// chain. Its files are hard links to content, so that they take no space and no time.
+// unpackArtifact makes the volume of an artifact: a snapshot with the name of its chain. Its files
+// are hard links to content, which take no space and no time.
 func (u *Unpacker) unpackArtifact(ctx context.Context, l *disk.Layers, img *catalog.Image, limit int64) (err error) {
 	lock := l.Name + "/" + img.ChainID.String()
 	if err := u.Locks.Lock(ctx, lock); err != nil {
@@ -50,7 +49,7 @@ func (u *Unpacker) unpackArtifact(ctx context.Context, l *disk.Layers, img *cata
 		return err
 	}
 	defer u.files.Flusher.End(id)
-	// Recovery knows by the beginning of its name what was being unpacked.
+	// Recovery recognises a partial volume by the beginning of its name.
 	key := snapshots.UnpackKeyPrefix + "-" + rand.Text() + " " + img.ChainID.String()
 	mounts, err := l.Prepare(ctx, key, "", labels...)
 	if err != nil {
@@ -70,11 +69,11 @@ func (u *Unpacker) unpackArtifact(ctx context.Context, l *disk.Layers, img *cata
 			return fmt.Errorf("unpack blob %s: %w", f.Blob.Digest, err)
 		}
 	}
-	to, err := disk.WhereTo(mounts)
+	to, err := disk.UnpackTarget(mounts)
 	if err != nil {
 		return err
 	}
-	// What an archive has is not to be changed through a link, so links come last.
+	// An archive must not change content through a link, so links come last.
 	linked, err := u.link(ctx, to.Root, files, apply.entries)
 	if err != nil {
 		return err
@@ -84,15 +83,15 @@ func (u *Unpacker) unpackArtifact(ctx context.Context, l *disk.Layers, img *cata
 	if err := l.Commit(ctx, img.ChainID.String(), key, labels...); err != nil {
 		return err
 	}
-	// As long as there is the manifest its volume is not collected.
+	// The manifest keeps its volume from being collected.
 	ref := SnapshotRef + l.Name
 	info := content.Info{Digest: img.Manifest.Digest, Labels: map[string]string{ref: img.ChainID.String()}}
 	_, err = u.files.Content.Update(ctx, info, "labels."+ref)
 	return err
 }
 
-// link puts blobs into a directory that nobody else knows yet, and returns how many
-// bytes on disk they share with the content store.
+// link adds blobs to a directory that is not in use yet, and returns how many bytes on disk they
+// share with the content store.
 func (u *Unpacker) link(ctx context.Context, dir string, files []catalog.ArtifactFile, entries *entryLimit) (linked int64, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -112,11 +111,11 @@ func (u *Unpacker) link(ctx context.Context, dir string, files []catalog.Artifac
 			return 0, err
 		}
 		if err := dirs.make(path.Dir(f.Path)); err != nil {
-			return 0, placed(f, err)
+			return 0, linkError(f, err)
 		}
 		shares, bytes, err := linkFile(root, u.files.BlobPath(f.Blob.Digest), f.Path)
 		if err != nil {
-			return 0, placed(f, err)
+			return 0, linkError(f, err)
 		}
 		if shares && !counted[f.Blob.Digest] {
 			counted[f.Blob.Digest] = true
@@ -126,16 +125,16 @@ func (u *Unpacker) link(ctx context.Context, dir string, files []catalog.Artifac
 	return linked, nil
 }
 
-// placed says which blob cannot get its place.
-func placed(f catalog.ArtifactFile, err error) error {
+// linkError names the blob that cannot be added.
+func linkError(f catalog.ArtifactFile, err error) error {
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("blob %s of the artifact is called %.300q, where an archive of the artifact has something else: %w", f.Blob.Digest, f.Path, errdefs.ErrInvalidArgument)
 	}
 	return fmt.Errorf("blob %s of the artifact as %.300q: %w", f.Blob.Digest, f.Path, err)
 }
 
-// dirMaker makes directories that everybody may read, whatever the umask is. Links that
-// an archive has made lead nowhere outside of root.
+// dirMaker makes directories that all users may read, whatever the umask is. Links in an archive
+// cannot lead outside of root.
 type dirMaker struct {
 	root    *os.Root
 	entries *entryLimit
@@ -159,14 +158,14 @@ func (d dirMaker) make(dir string) error {
 	return errors.Join(d.root.Chmod(dir, 0o755), d.entries.count(1))
 }
 
-// linkFile gives a blob a name below root, or copies it where the filesystem links no
-// more, and returns the bytes on disk of the former.
+// linkFile links a blob to a name below root, and returns its bytes on disk. It copies the blob if
+// the filesystem allows no link.
 func linkFile(root *os.Root, blob, name string) (shares bool, bytes int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(blob, &st); err != nil {
 		return false, 0, err
 	}
-	// The umask under which it was fetched may have been narrow.
+	// The blob may have been fetched under a narrow umask.
 	if err := os.Chmod(blob, 0o444); err != nil {
 		return false, 0, err
 	}
@@ -182,7 +181,7 @@ func linkFile(root *os.Root, blob, name string) (shares bool, bytes int64, err e
 	return err == nil, st.Blocks * 512, err
 }
 
-// copyFile shares the blocks of the blob if the filesystem can do that.
+// copyFile shares the blocks of the blob if the filesystem supports it.
 func copyFile(root *os.Root, blob, name string) (err error) {
 	from, err := os.Open(blob) //nolint:gosec // a path of the store's own
 	if err != nil {

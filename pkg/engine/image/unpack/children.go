@@ -8,29 +8,28 @@ import (
 )
 
 const (
-	// keepIdle is how long a child waits for another layer. Layers and pulls often follow
-	// each other, and to start a child takes longer than to unpack a small layer.
+	// keepIdle is how long a child waits for another layer. Layers and pulls often follow each
+	// other, and a start takes longer than unpacking a small layer.
 	keepIdle = 10 * time.Second
-	// maxIdle is how many wait.
+	// maxIdle is the number of waiting children.
 	maxIdle = 2
 )
 
-// children are the processes that unpack layers, of one store.
+// children are the processes that unpack the layers of one store.
 type children struct {
-	// memory bounds that of each.
+	// memory is the limit of each, in bytes.
 	memory int64
 
 	mu     sync.Mutex
-	idle   map[*layerproc.Process]*time.Timer // which ends it
+	idle   map[*layerproc.Process]*time.Timer // ends the child
 	closed bool
 }
 
-// newChildren returns the children of a store, each with so many bytes of memory.
 func newChildren(memory int64) *children {
 	return &children{memory: memory, idle: map[*layerproc.Process]*time.Timer{}}
 }
 
-// take returns an idle child, or a new one. The caller gives it back.
+// take returns an idle child, or a new one. The caller must give it back.
 func (c *children) take() (*layerproc.Process, error) {
 	c.mu.Lock()
 	for child, expiry := range c.idle {
@@ -59,7 +58,7 @@ func (c *children) giveBack(child *layerproc.Process) {
 	}
 }
 
-// end ends a child if it is idle still.
+// end ends a child if it is still idle.
 func (c *children) end(child *layerproc.Process) {
 	c.mu.Lock()
 	_, idle := c.idle[child]
@@ -70,7 +69,7 @@ func (c *children) end(child *layerproc.Process) {
 	}
 }
 
-// close ends the children. One at work ends when it is given back.
+// close ends the idle children. A busy one ends when it is given back.
 func (c *children) close() {
 	c.mu.Lock()
 	c.closed = true

@@ -30,7 +30,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
-// DecryptError is an encrypted layer that this node cannot open.
+// DecryptError reports an encrypted layer that this node cannot open.
 type DecryptError struct {
 	keysDir string
 	error
@@ -38,7 +38,7 @@ type DecryptError struct {
 
 func (e *DecryptError) Unwrap() error { return e.error }
 
-// KeysAdvice is what to do about a layer that cannot be decrypted.
+// KeysAdvice returns advice on a layer that cannot be decrypted.
 func KeysAdvice(err error) string {
 	if e, _ := errors.AsType[*DecryptError](err); e.keysDir != "" {
 		return fmt.Sprintf("no key in %s decrypts it; put its private key there", e.keysDir)
@@ -46,8 +46,8 @@ func KeysAdvice(err error) string {
 	return "this node has no decryption keys; set registry.decryption_keys_path to a directory of keys"
 }
 
-// decrypted opens an encrypted layer. End waits until all was read, and is the error of
-// a layer that is not authentic.
+// decrypted opens an encrypted layer. End waits until all was read, and returns an error if the
+// layer is not authentic.
 func (a *applier) decrypted(ctx context.Context, desc imagespec.Descriptor) (plain *os.File, end func() error, err error) {
 	if _, err := images.DiffCompression(ctx, strings.TrimSuffix(desc.MediaType, catalog.EncryptedSuffix)); err != nil {
 		return nil, nil, fmt.Errorf("open layer of type %s: %w", desc.MediaType, err)
@@ -71,12 +71,12 @@ func (a *applier) decrypted(ctx context.Context, desc imagespec.Descriptor) (pla
 	copied := make(chan error, 1)
 	go func() { copied <- errors.Join(copyDecrypted(ctx, to, opened), to.Close(), blob.Close()) }()
 	return plain, func() error {
-		_ = plain.Close() // a child that reads no more ends the copy
+		_ = plain.Close() // ends the copy if the child has stopped reading
 		return <-copied
 	}, nil
 }
 
-// copyDecrypted copies until the layer ends, or until its reader does.
+// copyDecrypted copies until the layer ends, or until its reader closes.
 func copyDecrypted(ctx context.Context, to io.Writer, from io.Reader) (err error) {
 	defer disk.Caught(ctx, &err)
 	if _, err = io.Copy(to, from); errors.Is(err, syscall.EPIPE) {
@@ -89,7 +89,7 @@ func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, 
 	if err := checkEncryption(desc); err != nil {
 		return nil, err
 	}
-	// What the keys unwrap is not trusted either, and is used unlooked at.
+	// The library uses the unwrapped data unchecked, and it is not trusted either.
 	defer disk.Caught(ctx, &err)
 	opened, _, err = ocicrypt.DecryptLayer(keys, stream, desc, false)
 	return opened, err
@@ -97,14 +97,14 @@ func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, 
 
 const (
 	wrappedKeyPrefix = catalog.EncryptionPrefix + "keys."
-	// CipherAnnotation has the options of the cipher.
+	// CipherAnnotation holds the options of the cipher.
 	CipherAnnotation  = catalog.EncryptionPrefix + "pubopts"
 	maxWrappedKeys    = 128
 	maxWrappedKeySize = 16 << 10
 )
 
-// checkEncryption checks what an encrypted layer says of itself: the number of
-// keys, each of which costs time, and the nonce, whose length nobody else checks.
+// checkEncryption checks the annotations of an encrypted layer: the number of keys, each of which
+// costs time, and the length of the nonce, which the library does not check.
 func checkEncryption(desc imagespec.Descriptor) error {
 	if strings.Contains(strings.TrimSuffix(desc.MediaType, catalog.EncryptedSuffix), catalog.EncryptedSuffix) {
 		return fmt.Errorf("layer is encrypted more than once: %w", errdefs.ErrInvalidArgument)
@@ -134,8 +134,8 @@ func checkEncryption(desc imagespec.Descriptor) error {
 	return nil
 }
 
-// readKeys reads all keys below dir; other files in it are passed over. Links in
-// it are not followed: where it is a mounted Secret, each key would count twice.
+// readKeys reads all keys below dir, and skips other files. It does not follow links in dir: in a
+// mounted Secret each key would count twice.
 func readKeys(dir string) (*config.DecryptConfig, error) {
 	var files []string
 	if dir != "" {

@@ -42,10 +42,10 @@ type Unpacker struct {
 	Reader *catalog.Reader
 	// slots bounds the layers that are unpacked at the same time.
 	slots *semaphore.Weighted
-	// children unpack, one layer at a time each.
+	// children unpack one layer at a time each.
 	children *children
-	// Locks has the lock of each blob or layer while it is fetched or unpacked, and
-	// of each view while it is made or removed.
+	// Locks has a lock for each blob or layer while it is fetched or unpacked, and for each view
+	// while it is made or removed.
 	Locks *keyedlock.Locks
 }
 
@@ -61,8 +61,8 @@ func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 // Close ends the processes that unpack.
 func (u *Unpacker) Close() { u.children.close() }
 
-// Unpack dispatches target by h, which fetches, and unpacks into a snapshotter the layers
-// that come. Limit bounds the entries of all layers.
+// Unpack dispatches target by h, which fetches, and unpacks the fetched layers into a snapshotter.
+// Limit bounds the entries of all layers.
 func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Described, limit int64, h images.Handler, target imagespec.Descriptor) error {
 	id, labels, err := u.files.Flusher.Begin()
 	if err != nil {
@@ -75,7 +75,7 @@ func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Descri
 	}
 	options := []unpack.UnpackerOpt{
 		unpack.WithUnpackPlatform(unpack.Platform{
-			// What is unpacked was chosen before; images without a platform are welcome.
+			// The platform was selected before; images without one are accepted.
 			Platform:                platforms.All,
 			SnapshotterKey:          l.Name,
 			Snapshotter:             l,
@@ -83,15 +83,15 @@ func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Descri
 			SnapshotOpts:            labels,
 			Applier:                 u.applier(ctx, l, id, limit),
 		}),
-		// A layer counts from before it is downloaded. What bounds those that are
-		// really unpacked are the applier's slots.
+		// A layer counts from before its download. The applier's slots bound those that are being
+		// unpacked.
 		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.Downloads))),
 		unpack.WithDuplicationSuppressor(u.Locks),
 	}
 	if !l.Kind.Remote && !u.DiscardLayers || of.Wasm {
-		// A chain may outlive its image under a running container: the layers'
-		// content is then gone although they are unpacked.
+		// A chain may outlive its image under a running container: its layers are unpacked then,
+		// but their content is gone.
 		options = append(options, unpack.WithFetchAllContent())
 	}
 	running, err := unpack.NewUnpacker(ctx, unpackedContent{u.files.Content, u.Reader, of.Manifest}, options...)
@@ -101,7 +101,7 @@ func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Descri
 	if !l.Kind.Remote {
 		h = withoutSnapshotAnnotations(h)
 	}
-	// Wasm images have blobs beside layers, which the unpacker does not bound.
+	// Wasm images have blobs beside layers, which containerd's unpacker does not bound.
 	var others *semaphore.Weighted
 	if of.Wasm {
 		others = semaphore.NewWeighted(int64(u.Downloads))
@@ -113,8 +113,8 @@ func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Descri
 	return dispatchErr
 }
 
-// withoutSnapshotAnnotations keeps images from labelling snapshots of this node's own
-// snapshotters: containerd's unpacker makes labels of layers' annotations.
+// withoutSnapshotAnnotations keeps images from labelling the snapshots of this node's own
+// snapshotters: containerd's unpacker turns annotations of layers into labels.
 func withoutSnapshotAnnotations(h images.Handler) images.Handler {
 	return images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		children, err := h.Handle(ctx, desc)
@@ -125,7 +125,6 @@ func withoutSnapshotAnnotations(h images.Handler) images.Handler {
 	})
 }
 
-// applier unpacks layers of one pull, by one unpacking.
 func (u *Unpacker) applier(ctx context.Context, l *disk.Layers, id string, limit int64) *applier {
 	return &applier{
 		Unpacker: u, id: id, entries: &entryLimit{max: limit}, layers: l,
@@ -133,7 +132,7 @@ func (u *Unpacker) applier(ctx context.Context, l *disk.Layers, id string, limit
 	}
 }
 
-// UnpackStored unpacks an image whose content is in the store, unless that was done.
+// UnpackStored unpacks an image from the content store, if necessary.
 func (u *Unpacker) UnpackStored(ctx context.Context, l *disk.Layers, img *catalog.Image, limit int64) error {
 	if img.ArtifactType != "" {
 		return u.unpackArtifact(ctx, l, img, limit)
@@ -156,7 +155,7 @@ func (u *Unpacker) UnpackStored(ctx context.Context, l *disk.Layers, img *catalo
 	return err
 }
 
-// IsUnpacked is whether a snapshotter has all layers of a chain.
+// IsUnpacked reports whether a snapshotter has all layers of a chain.
 func IsUnpacked(ctx context.Context, l *disk.Layers, chain digest.Digest) (bool, error) {
 	if chain == "" {
 		return true, nil
@@ -168,12 +167,12 @@ func IsUnpacked(ctx context.Context, l *disk.Layers, chain digest.Digest) (bool,
 	return err == nil && info.Kind == snapshots.KindCommitted, err
 }
 
-// unpackedContent is the content for containerd's unpacker, which parses whole
-// configurations when it wants to: it is given what it reads of them.
+// unpackedContent is the content for containerd's unpacker, which decodes whole configurations
+// without a limit: it gets only the fields that it reads.
 type unpackedContent struct {
 	content.Store
 	reader *catalog.Reader
-	// of is the manifest whose configuration it is.
+	// of is the manifest with that configuration.
 	of imagespec.Manifest
 }
 
@@ -186,7 +185,7 @@ func (c unpackedContent) ReaderAt(ctx context.Context, desc imagespec.Descriptor
 		RootFS imagespec.RootFS `json:"rootfs"`
 	}
 	err := c.reader.ReadJSON(ctx, desc, &config, func() (err error) {
-		// The unpacker is given the layers of the root filesystem only.
+		// The unpacker gets the layers of the root filesystem only.
 		config.RootFS.DiffIDs, err = catalog.RootDiffIDs(c.of, config.Platform, config.RootFS.DiffIDs)
 		return err
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Checker finds out whether handlers can run pods on this machine.
+// Checker checks whether handlers can run pods on this machine.
 type Checker struct {
 	prober *Prober
 	looks  singleflight.Group // by the digest of a Definition
@@ -27,25 +27,25 @@ type sum struct {
 	sha256 string
 }
 
-// lookTimeout bounds a look at files.
+// lookTimeout bounds the inspection of files.
 const lookTimeout = 2 * time.Second
 
-// NewChecker makes a Checker that asks runtimes through p.
+// NewChecker returns a Checker that queries runtimes through p.
 func NewChecker(p *Prober) *Checker {
 	return &Checker{prober: p, sums: map[string]sum{}}
 }
 
-// Check looks at everything that the handler needs of this machine, and asks its
-// runtime what it is if that is not known yet, or again if depth says so. A handler
-// for which nothing has changed costs a few stats then. The error says why it cannot run pods. Of a binary on
-// trial the Runtime says the SHA256, and nothing else beside an error.
+// Check verifies all files that the handler needs on this machine, and queries its runtime if that
+// is new or if depth requires it. A handler without changes costs a few stats. The error is the
+// reason why it cannot run pods. For a rollout's candidate the Runtime has the SHA256, also beside
+// an error unless that is transient.
 func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	ask := c.prober.Probe
 	if depth > Look {
 		ask = c.prober.Ask
 	}
 	rt, err := ask(ctx, d)
-	// What is missing says more than that the binary could not be run.
+	// A missing file is a better reason than a failed run of the binary.
 	if missing := c.missing(ctx, d); missing != nil {
 		return nil, missing
 	}
@@ -64,8 +64,8 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 	return &with, nil
 }
 
-// unable is what is known of a binary that could not be asked, or nil. One of which
-// that may pass can be half of itself.
+// unable returns the path, identity and SHA256 of a binary that could not be queried. It returns
+// nil after a transient error, because the file may be incomplete.
 func (c *Checker) unable(d *handler.Definition, why error) *Runtime {
 	if Transient(why) {
 		return nil
@@ -81,7 +81,7 @@ func (c *Checker) unable(d *handler.Definition, why error) *Runtime {
 	return &Runtime{Path: d.Path, Identity: id, SHA256: sum}
 }
 
-// summed is the SHA256 of a binary, which is read once for each identity.
+// summed returns the SHA256 of a binary, which is read once for each identity.
 func (c *Checker) summed(id Identity) (string, error) {
 	c.mu.Lock()
 	known := c.sums[id.Path]
@@ -102,8 +102,8 @@ func (c *Checker) summed(id Identity) (string, error) {
 	return hex, nil
 }
 
-// missing looks at files from a goroutine of its own, of which there is at most
-// one for each Definition: on a dead network mount it takes longer than lookTimeout.
+// missing inspects files in a goroutine, at most one for each Definition: on a dead network mount
+// the inspection takes longer than lookTimeout.
 func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	look := c.looks.DoChan(d.Digest(), func() (any, error) { return nil, hostfiles.Lacking(d) })
 	patience := time.NewTimer(lookTimeout)

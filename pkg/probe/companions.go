@@ -13,13 +13,13 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// What newer releases of gVisor have beside their executable. A handler names companions of
-// other runtimes by its key companions.
+// Files that newer releases of gVisor install beside their executable. Handlers name the companions
+// of other runtimes by the key companions.
 const (
-	// sidecarFlag is known by the releases only that have companions.
+	// sidecarFlag is accepted only by releases that have companions.
 	sidecarFlag = "--sidecar-usage-policy=STRICT"
 	sidecarDir  = "gvisor-bin"
-	// sentry and prewarmer are what runs in sidecarDir for each pod.
+	// sentry and prewarmer are the programs in sidecarDir that run for each pod.
 	sentry, prewarmer = "gvisor_sentry", "gvisor-sentry-prewarmer"
 )
 
@@ -38,8 +38,8 @@ func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
 	return []string{sidecarDir}, nil
 }
 
-// isScript reports whether a program is a wrapper: what it calls has its companions beside
-// itself.
+// isScript reports whether a program is a wrapper script: the companions are beside the program
+// that it calls.
 func isScript(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,8 +51,8 @@ func isScript(path string) bool {
 	return err == nil && string(start) == "#!"
 }
 
-// identify notes what the runtime consists of, given what was there before it was asked,
-// and fails unless all of that is usable.
+// identify records the identities of the runtime, given those before the query, and fails unless
+// all of its files are usable.
 func (r *Runtime) identify(ctx context.Context, path string, before []Identity) error {
 	last := len(before) - 1
 	id, err := before[last].with(r.Needs)
@@ -68,8 +68,8 @@ func (r *Runtime) identify(ctx context.Context, path string, before []Identity) 
 	return whole(ctx, r, id)
 }
 
-// whole fails unless the companions of a known runtime are all there, can be run and are
-// of its release. No user but root may be able to change any companion.
+// whole fails unless all required companions exist, can be executed and are of the runtime's
+// release. Only root may be able to change a companion.
 func whole(ctx context.Context, rt *Runtime, id Identity) error {
 	for _, c := range id.Companions {
 		if who := hostfiles.Untrusted(c.Identity.Path); who != "" {

@@ -17,10 +17,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Identify looks at the executable at path, and at its companions, without running it.
-// Companions are files and directories, named relative to the directory in which the
-// executable is once symbolic links are followed: programs look for them there. Path
-// stays as given: it is what gets run.
+// Identify reads the identity of the executable at path and of its companions without running it.
+// Companions are files and directories, named relative to the directory of the executable after
+// symbolic links are resolved, because programs look for them there. Identity.Path stays as given:
+// that path is executed.
 func Identify(path string, companions ...string) (Identity, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func Identify(path string, companions ...string) (Identity, error) {
 	return id.with(companions)
 }
 
-// with is the identity of the same executable with more companions.
+// with returns the identity of the same executable with more companions.
 func (i Identity) with(companions []string) (_ Identity, err error) {
 	if len(companions) == 0 {
 		return i, nil
@@ -58,7 +58,7 @@ func identityOf(path string, fi fs.FileInfo) (Identity, error) {
 	}, nil
 }
 
-// beside are the files that companions of an executable consist of, by name.
+// beside returns the regular files of an executable's companions, sorted by name.
 func beside(path string, companions []string) ([]Companion, error) {
 	executable, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -91,17 +91,17 @@ func beside(path string, companions []string) ([]Companion, error) {
 	return slices.CompactFunc(all, func(a, b Companion) bool { return a.Name == b.Name }), nil
 }
 
-// Again identifies the same program anew.
+// Again identifies the same path and companions anew.
 func (i Identity) Again() (Identity, error) { return Identify(i.Path, i.Beside...) }
 
-// Same compares without regard to how a time is represented.
+// Same compares identities. Times are compared as instants, regardless of location.
 func (i Identity) Same(o Identity) bool {
 	return i.Path == o.Path && i.Dev == o.Dev && i.Inode == o.Inode && i.Size == o.Size &&
 		i.ModTime.Equal(o.ModTime) && i.ChangeTime.Equal(o.ChangeTime) &&
 		slices.EqualFunc(i.Companions, o.Companions, func(a, b Companion) bool { return a.Name == b.Name && a.Identity.Same(b.Identity) })
 }
 
-// SHA256 reads the whole program: Sum of it where it is installed.
+// SHA256 reads the executable and its companions, and returns their Sum.
 func (i Identity) SHA256() (string, error) {
 	files := []File{{Path: i.Path}}
 	for _, c := range i.Companions {
@@ -110,12 +110,11 @@ func (i Identity) SHA256() (string, error) {
 	return Sum(files)
 }
 
-// File is one of the files that a program consists of. Name is that of a companion, and
-// empty for the executable.
+// File is one file of a program. Name is the name of a companion; it is empty for the executable.
 type File struct{ Name, Path string }
 
-// Sum is the SHA256 of a program, in hex: of the executable, which comes first, or if it
-// has companions of the list of all hashes and names.
+// Sum returns the SHA256 of a program in hex. Without companions it is the hash of the executable,
+// which is the first file. With companions it is the hash of the list of all hashes and names.
 func Sum(files []File) (string, error) {
 	list := sha256.New()
 	for _, f := range files {

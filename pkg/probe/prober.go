@@ -1,9 +1,9 @@
-// Package probe asks a runtime binary what it is: its name and version, the
-// OCI version it speaks, and the features it has.
+// Package probe queries a runtime binary for its name, its version, its OCI version and its
+// features.
 //
-// A binary is asked once for each Identity, so that a probe in front of every
-// pod costs a stat. What a runtime does not say is taken as "no": the Supports
-// methods are conservative. Failures are not remembered.
+// A binary is queried once for each Identity, so that a probe in front of every pod costs one stat.
+// A feature that a runtime does not report counts as absent: the Supports methods are conservative.
+// Failures are not cached.
 package probe
 
 import (
@@ -23,16 +23,16 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// probeTimeout bounds one whole probe. Runtimes answer in a few milliseconds;
-// the bound is for one that hangs, or that lies on a network file system.
+// probeTimeout bounds one whole probe. Runtimes answer in a few milliseconds; the bound is for hung
+// runtimes and for network file systems.
 const probeTimeout = 10 * time.Second
 
-// Prober asks runtimes and remembers the answers. All methods may be called at
-// the same time; callers that ask for the same binary share one probe.
+// Prober queries runtimes and caches the answers. It is safe for concurrent use; callers that query
+// the same binary share one probe.
 type Prober struct {
 	timeout time.Duration
 	shims   ShimReader // nil asks shims for their version only
-	dirs    []string   // where the runtimes of shims are
+	dirs    []string   // searched for the runtimes of shims
 
 	flights singleflight.Group // by question
 
@@ -41,24 +41,23 @@ type Prober struct {
 	known  map[string]*Runtime // by subject.key
 }
 
-// New returns a Prober that knows nothing yet. Without a reader of their answers
-// shims are asked for their version only. The runtimes that they drive are looked for
-// in dirs, by default hostfiles.SearchDirs().
+// New returns a Prober with an empty cache. Without a ShimReader it queries shims for their version
+// only. The runtimes that shims drive are searched in dirs, by default hostfiles.SearchDirs().
 func New(shims ShimReader, dirs ...string) *Prober {
 	return &Prober{dirs: dirs, timeout: probeTimeout, shims: shims, known: map[string]*Runtime{}}
 }
 
-// Probe returns what the binary of a handler is. The Runtime is shared: do not
-// change it. The error class is Unavailable for a binary that is missing, does
-// not run, hangs, or does not answer like a runtime; it names the binary and
-// says what to do. A caller's context ends its waiting, not the probe.
+// Probe returns the properties of a handler's binary. The Runtime is shared: do not change it. The
+// error class is Unavailable for a binary that is missing, does not run, hangs, or does not answer
+// like a runtime; the error names the binary and a remedy. The end of ctx ends the caller's wait,
+// not the probe.
 func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, error) {
 	return p.await(ctx, def, false)
 }
 
-// Ask is Probe that runs the binary also if its answer is known: what it says may
-// depend on more than its file. An answer that is the same again is the same
-// Runtime; after one that fails, unless that may pass, no answer is known.
+// Ask is Probe without the cache, because the answer may depend on more than the binary. An
+// unchanged answer returns the same Runtime. A failure that is not transient clears the cached
+// answer.
 func (p *Prober) Ask(ctx context.Context, def *handler.Definition) (*Runtime, error) {
 	return p.await(ctx, def, true)
 }
@@ -68,19 +67,18 @@ func (p *Prober) await(ctx context.Context, def *handler.Definition, anew bool) 
 	if err != nil || !shared {
 		return rt, err
 	}
-	// It may have looked at a binary that was replaced before this call. The next one
-	// looks now; what is known costs it no more than that.
+	// The shared probe may have read a binary that was replaced before this call. The second probe
+	// reads it now; it uses the cache if the binary is unchanged.
 	rt, _, err = p.ask(ctx, def, false)
 	return rt, err
 }
 
-// ask shares one probe among the callers of a question. Even looking for a file
-// happens there: on a dead network mount it never returns, and must cost one
-// goroutine, however often it is asked for.
+// ask shares one probe among the callers of a question. The stat is part of it: on a dead network
+// mount stat never returns, and must block only one goroutine however many callers ask.
 func (p *Prober) ask(ctx context.Context, def *handler.Definition, anew bool) (_ *Runtime, shared bool, _ error) {
 	question := strings.Join(append([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, def.Companions...), "\x00")
 	answer := p.flights.DoChan(question, func() (any, error) {
-		return p.run(context.WithoutCancel(ctx), def, anew) // others may be waiting for the answer
+		return p.run(context.WithoutCancel(ctx), def, anew) // other callers may wait for the answer
 	})
 	patience := time.NewTimer(p.timeout + 2*pipeGrace)
 	defer patience.Stop()
@@ -96,8 +94,8 @@ func (p *Prober) ask(ctx context.Context, def *handler.Definition, anew bool) (_
 	}
 }
 
-// OnAnswer has f called with every new answer, right after it was remembered. It
-// must return at once. There is one such function; a second takes its place.
+// OnAnswer registers f for every new answer, which is cached by then. f must not block. A second
+// call replaces f.
 func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,9 +119,8 @@ func (p *Prober) run(ctx context.Context, def *handler.Definition, anew bool) (*
 	return rt, err
 }
 
-// learn runs the binary and remembers the answer under the identity that it had
-// before and still has after: a binary that is replaced meanwhile is asked
-// again next time.
+// learn runs the binary and caches the answer under its identity, if that is the same before and
+// after the run. A binary that was replaced meanwhile is queried again next time.
 func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
 	old := p.recall(s)
 	if old != nil && !anew {
@@ -163,7 +160,7 @@ func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, f
 	return rt, fresh, nil
 }
 
-// recall is the answer of a program that is still the same, companions included.
+// recall returns the cached answer if the program and its companions are unchanged.
 func (p *Prober) recall(s subject) *Runtime {
 	p.mu.Lock()
 	rt := p.known[s.key()]
@@ -179,7 +176,7 @@ func (p *Prober) recall(s subject) *Runtime {
 
 func equal(a, b []Identity) bool { return slices.EqualFunc(a, b, Identity.Same) }
 
-// subject is what is asked: a runtime, or a shim and the runtime it drives.
+// subject is the target of a query: a runtime, or a shim and the runtime it drives.
 type subject struct {
 	kind handler.Type
 	path string
@@ -187,8 +184,8 @@ type subject struct {
 	runtime string
 	// companions are those that the handler names.
 	companions []string
-	// wasmImages says that the handler's images are of WebAssembly. What a shim is that
-	// nobody knows follows from it.
+	// wasmImages means that the handler's images contain WebAssembly. It classifies a shim of an
+	// unknown kind.
 	wasmImages bool
 }
 
@@ -202,8 +199,7 @@ func newSubject(def *handler.Definition, dirs []string) (subject, error) {
 	return s, err
 }
 
-// binaryName is the runtime that the handler has a shim drive; empty if it does
-// not say.
+// binaryName returns the runtime that the handler configures for its shim, or "".
 func binaryName(def *handler.Definition) string {
 	name, _ := def.ShimOptions["BinaryName"].(string)
 	return name
@@ -213,8 +209,8 @@ func (s subject) key() string {
 	return strings.Join(append([]string{string(s.kind), s.path, s.runtime, strconv.FormatBool(s.wasmImages)}, s.companions...), "\x00")
 }
 
-// identify returns the identity of the binary first, then of the runtime that
-// a shim drives. needs are the companions that the runtime turned out to have.
+// identify returns the identity of the binary, followed by that of the runtime that a shim drives.
+// needs are the companions that the probe found.
 func (s subject) identify(needs []string) ([]Identity, error) {
 	id, err := Identify(s.path, s.companions...)
 	if err != nil {

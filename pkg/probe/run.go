@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxOutput is far above any features document (runc's is 6 KiB).
+	// maxOutput is far above the size of any features document (runc's is 6 KiB).
 	maxOutput = 1 << 20
-	// pipeGrace is how long a killed binary's children may keep its pipes open.
+	// pipeGrace is how long the children of a killed binary may keep its pipes open.
 	pipeGrace = time.Second
-	// maxQuote bounds what is quoted of a binary's error output.
+	// maxQuote bounds the quotation of a binary's stderr in an error.
 	maxQuote = 300
 )
 
-// run executes a binary with a bare environment in a process group of its own,
-// and kills the whole group when ctx ends.
+// run executes a binary with a minimal environment in a process group of its own, and kills the
+// whole group when ctx ends.
 func run(ctx context.Context, path string, args ...string) ([]byte, error) {
 	var stdout, stderr limited
 	cmd := exec.CommandContext(ctx, path, args...)
@@ -38,7 +38,7 @@ func run(ctx context.Context, path string, args ...string) ([]byte, error) {
 	cmd.WaitDelay = pipeGrace
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		// It ended well and left a child behind that holds its pipes.
+		// It exited successfully and left a child behind that holds its pipes.
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		err = nil
 	}
@@ -61,9 +61,8 @@ func failure(ctx context.Context, err error, path string, args []string, stderr 
 	return fmt.Errorf("%s: %w%s; reinstall the runtime or correct the handler's runtime_path: %w", line, err, quote, errdefs.ErrUnavailable)
 }
 
-// limited keeps the first maxOutput bytes and swallows the rest, so that the
-// writer is never blocked. It does not embed a bytes.Buffer: os/exec would fill
-// that by its ReadFrom, without a bound.
+// limited keeps the first maxOutput bytes and discards the rest, so that the writer never blocks.
+// It does not embed a bytes.Buffer: os/exec would fill that by its ReadFrom, without a bound.
 type limited struct{ text []byte }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -71,29 +70,29 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// transient marks an error that is more about the moment than about the runtime.
+// transient marks an error that may pass by itself.
 type transient struct{ error }
 
-// Unwrap keeps the class.
+// Unwrap keeps the error class.
 func (t transient) Unwrap() error { return t.error }
 
 // Passing marks an error as transient.
 func Passing(err error) error { return transient{err} }
 
-// errnos are what the kernel returns when it has too little at the moment, or when a
-// program is still being written.
+// errnos are the kernel's errors for a temporary shortage, or for a program that is still being
+// written.
 var errnos = []error{syscall.EAGAIN, syscall.ETXTBSY, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR}
 
-// shortage is what programs write that end for want of the same.
+// shortage lists messages of programs that exit because of such a shortage.
 var shortage = []string{"resource temporarily unavailable", "cannot allocate memory", "out of memory", "too many open files", "failed to create new os thread"}
 
-// Transient is whether a probe is inconclusive, because what kept it from its end may well be
-// gone in a few seconds: a machine that is short of something, a program that is being
-// written, a runtime that was too slow or was killed.
+// Transient reports whether a probe is inconclusive because its cause may pass within seconds: a
+// shortage of resources, a program that is being written, or a runtime that was too slow or was
+// killed.
 //
-// An inconclusive probe is not cached, is asked again, and is never a verdict: what was known
-// before stays in force. lifecycle doubts a ready handler for 15 seconds of such probes, and
-// takes it for not ready then.
+// An inconclusive probe is not cached and is repeated. It never changes a verdict: the last known
+// answer stays in force. lifecycle tolerates such probes of a ready handler for 15 seconds, then
+// marks it not ready.
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {
@@ -102,7 +101,7 @@ func Transient(err error) bool {
 	return slices.ContainsFunc(errnos, func(errno error) bool { return errors.Is(err, errno) })
 }
 
-// passing marks the error of a program that ran, by how it ended and what it wrote.
+// passing marks a program's error as transient by its signal or by its stderr.
 func passing(err error, stderr string) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -12,32 +12,32 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Depth is how closely a handler is looked at.
+// Depth is how thoroughly a handler is checked. Each depth includes those before it.
 type Depth int
 
 const (
-	// Look asks a runtime only if it is new.
+	// Look queries a runtime only if its binary is new or changed.
 	Look Depth = iota
-	// Ask asks it in any case.
+	// Ask always queries the runtime.
 	Ask
-	// RunPod also runs a self-check pod, whatever the handler's configuration says.
+	// RunPod also runs a self-check pod, even if the handler's configuration does not ask for one.
 	RunPod
-	// WithSelfCheck has that pod try all that pods can do.
+	// WithSelfCheck lets the self-check pod try all optional capabilities.
 	WithSelfCheck
 )
 
-// SelfChecker runs a pod of its own under a handler, and leaves nothing of it. The error
-// says at which step it failed. With thorough it also tries what pods can do beyond
-// running, as far as rt is not known to lack it; what of that fails is no error.
+// SelfChecker runs a self-check pod under a handler and removes it. The error names the step that
+// failed. If thorough is set, it also tries each optional capability that rt is not known to lack;
+// the failure of such a trial is in Proof and is not an error.
 type SelfChecker interface {
 	SelfCheck(ctx context.Context, d *handler.Definition, rt *Runtime, thorough bool) (Proof, error)
 }
 
-// Proof is what self-check pods did: a capability, and why they failed with it, or
-// nothing if they did not.
+// Proof maps each capability that a self-check pod tried to the reason why it failed; the reason is
+// empty if the trial succeeded.
 type Proof map[capability.Name]string
 
-// Note adds a capability that was tried, and why that failed, if it did.
+// Note records the result of a trial; err is nil if it succeeded.
 func (p Proof) Note(n capability.Name, err error) {
 	p[n] = ""
 	if err != nil {
@@ -45,16 +45,16 @@ func (p Proof) Note(n capability.Name, err error) {
 	}
 }
 
-// SelfCheckRuns is what came of the self-check pods of a handler since the daemon started.
+// SelfCheckRuns counts the self-check pods of a handler since the daemon started.
 type SelfCheckRuns struct {
 	Good, Bad uint64
-	// Took is how long the last one did.
+	// Took is the duration of the last run.
 	Took time.Duration
 }
 
-// SelfChecks are a Checker that also runs self-check pods: of handlers that want them, or
-// that promise what only a pod can show,
-// whenever their runtime is new or asked, and whenever somebody insists.
+// SelfChecks is a Checker that also runs self-check pods. A pod runs for handlers that configure it
+// or that promise a conformance set, if the runtime is new or was asked, and for every handler at
+// depth RunPod or above.
 type SelfChecks struct {
 	*Checker
 	by    SelfChecker
@@ -67,18 +67,19 @@ type SelfChecks struct {
 	runs map[string]SelfCheckRuns
 }
 
-// proven is what pods did, and on which runtime.
+// proven is the result of self-check pods, with the identities of the runtime that it holds for.
 type proven struct {
 	on    []Identity
 	proof Proof
 }
 
-// NewSelfChecks makes SelfChecks whose pods are run by who can do so from when ready is closed.
+// NewSelfChecks returns SelfChecks that run their pods by the given SelfChecker. Pods wait until
+// ready is closed.
 func NewSelfChecks(c *Checker, by SelfChecker, ready <-chan struct{}) *SelfChecks {
 	return &SelfChecks{Checker: c, by: by, ready: ready, good: map[string]proven{}, runs: map[string]SelfCheckRuns{}}
 }
 
-// Check is that of the Checker, and of a self-check pod if there is to be one.
+// Check runs Checker.Check, and a self-check pod if one is due.
 func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	rt, err := c.Checker.Check(ctx, d, depth)
 	wanted := d.ProbeSelfCheck || len(d.Conforms) > 0
@@ -90,7 +91,7 @@ func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Dep
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	// Who comes while one runs takes what comes of that, unless it asks for more.
+	// Concurrent calls share one run. A thorough call that joined a basic run starts another.
 	for thorough := depth == WithSelfCheck; ; {
 		tried, err, _ := c.flights.Do(d.Digest(), func() (any, error) {
 			begun := time.Now()
@@ -107,7 +108,8 @@ func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Dep
 	}
 }
 
-// Proof is what pods did on exactly that, nil if none ran. It is shared.
+// Proof returns the results of self-check pods on this definition and runtime, or nil if none ran.
+// The map is shared: do not change it.
 func (c *SelfChecks) Proof(d *handler.Definition, rt *Runtime) Proof {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +119,8 @@ func (c *SelfChecks) Proof(d *handler.Definition, rt *Runtime) Proof {
 	return nil
 }
 
-// note keeps what came of a pod, and what earlier ones did that this one did not try.
+// note stores the result of a pod. Results of earlier pods on the same runtime stay for trials that
+// this pod did not make.
 func (c *SelfChecks) note(d *handler.Definition, rt *Runtime, took time.Duration, proof Proof, err error) {
 	digest, on := d.Digest(), rt.identities()
 	c.mu.Lock()
@@ -139,7 +142,7 @@ func (c *SelfChecks) note(d *handler.Definition, rt *Runtime, took time.Duration
 	c.runs[d.Name] = runs
 }
 
-// identities are those of the binary, and of the runtime that it drives.
+// identities returns the identity of the binary and, for a shim, of the runtime that it drives.
 func (r *Runtime) identities() []Identity {
 	all := []Identity{r.Identity}
 	if r.Driven != nil {
@@ -148,7 +151,7 @@ func (r *Runtime) identities() []Identity {
 	return all
 }
 
-// Runs are those of each handler that had any.
+// Runs returns the counts of each handler that had a self-check pod.
 func (c *SelfChecks) Runs() map[string]SelfCheckRuns {
 	c.mu.Lock()
 	defer c.mu.Unlock()

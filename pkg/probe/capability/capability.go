@@ -1,8 +1,7 @@
-// Package capability has the words for what a handler can do for a pod, and for
-// how that is known.
+// Package capability defines names for what a handler can do for a pod, and for how that is known.
 //
-// It is data only, so that what compares pods with handlers away from a node need
-// not know how runtimes are asked.
+// It holds data only: packages that match pods to handlers outside a node do not depend on the code
+// that probes runtimes.
 package capability
 
 import (
@@ -11,8 +10,8 @@ import (
 	"slices"
 )
 
-// Name is one thing that a pod can ask of a handler, or that an operator wants to
-// know of it. It is part of files and of output: names are added, never changed.
+// Name is a capability that a pod can request or that an operator wants to know. It is part of
+// files and of output: names are added, never changed.
 type Name string
 
 // What pods ask for.
@@ -31,8 +30,8 @@ const (
 	RecursiveReadOnlyMounts Name = "recursive-read-only-mounts"
 	// MountPropagation: mountPropagation: Bidirectional.
 	MountPropagation Name = "mount-propagation"
-	// Seccomp, AppArmor and SELinux: profiles and labels are put into effect, or
-	// mean nothing because containers have a kernel of their own.
+	// Seccomp, AppArmor and SELinux: profiles and labels take effect, or do not matter because
+	// containers have a kernel of their own.
 	Seccomp  Name = "seccomp"
 	AppArmor Name = "apparmor"
 	SELinux  Name = "selinux"
@@ -62,7 +61,7 @@ const (
 	NetDevices    Name = "net-devices"
 )
 
-// Names are all of this berth's, in the order in which people read them.
+// Names returns all known names in display order.
 func Names() []Name {
 	return []Name{
 		Privileged, HostNetwork, HostPID, HostIPC, UserNamespaces, IDMappedMounts, RecursiveReadOnlyMounts, MountPropagation,
@@ -74,69 +73,69 @@ func Names() []Name {
 // Answer is what is known about a capability.
 type Answer string
 
-// Answers. Unknown is also what a table that does not have a name says of it.
+// Answers. Unknown is also the answer for a name that a table lacks.
 const (
 	Yes     Answer = "yes"
 	No      Answer = "no"
 	Unknown Answer = "unknown"
 )
 
-// Source is how an answer is known.
+// Source is the evidence for an answer.
 type Source string
 
 // Sources, from the weakest to the strongest.
 const (
-	// Declared: the runtime or its configuration says so, or it follows from which
-	// runtime it says that it is.
+	// Declared: the runtime or its configuration reports it, or it follows from the name that the
+	// runtime reports.
 	Declared Source = "declared"
-	// Probed: something was looked at that it follows from.
+	// Probed: it follows from an inspection of the node or of the runtime's files.
 	Probed Source = "probed"
 	// Ran: a pod did it.
 	Ran Source = "ran"
 )
 
-// Isolation is what stands between a container and the host.
+// Isolation separates a container from the host.
 type Isolation string
 
-// Classes of isolation, from the weakest to the strongest. The empty one is not known.
+// Classes of isolation, from the weakest to the strongest. The empty one means unknown.
 const (
 	SharedKernel    Isolation = "shared-kernel"
 	UserSpaceKernel Isolation = "user-space-kernel"
 	VM              Isolation = "vm"
 )
 
-// Known is an answer and where it is from. The zero value is not known.
+// Known is an answer with its source. The zero value means unknown.
 type Known struct {
 	Answer Answer `json:"answer"`
 	// Source is empty if the answer is unknown.
 	Source Source `json:"source,omitempty"`
-	// Note is one line about the answer that users should see; may be empty.
+	// Note is one line about the answer for users; may be empty.
 	Note string `json:"note,omitempty"`
 }
 
-// Table is what is known of one handler. The zero value knows nothing. Who has one
-// from somebody else does not change it.
+// Table holds the capabilities of one handler. The zero value knows nothing. Tables are shared
+// between callers and must not be changed after they are published.
 type Table struct {
 	Isolation Isolation `json:"isolation,omitempty"`
-	// IsolationSource is how that is known; empty if it is not, or nobody says.
+	// IsolationSource is the evidence for Isolation; empty if it is unknown or not recorded.
 	IsolationSource Source `json:"isolationSource,omitempty"`
-	// SeccompActions are what filters of containers may do about a system call, by
-	// the OCI's names, sorted; empty is not known.
+	// SeccompActions are the actions that a container's seccomp filter may use, by their OCI names,
+	// sorted; empty means unknown.
 	SeccompActions []string `json:"seccompActions,omitempty"`
-	// Conforms are the sets of properties that the handler promises and that self-check
-	// pods found, such as "sandboxed/v1".
+	// Conforms are the conformance sets that the handler promises and that self-check pods
+	// confirmed, such as "sandboxed/v1".
 	Conforms     []string       `json:"conforms,omitempty"`
 	Capabilities map[Name]Known `json:"capabilities,omitempty"`
 }
 
-// Of is what is known about a name.
+// Of returns the answer for a name.
 func (t Table) Of(n Name) Known {
 	k := t.Capabilities[n]
 	k.Answer = cmp.Or(k.Answer, Unknown)
 	return k
 }
 
-// Set adds an answer, or takes the place of the one there is.
+// Set adds or replaces an answer.
 func (t *Table) Set(n Name, a Answer, s Source, note string) {
 	if t.Capabilities == nil {
 		t.Capabilities = map[Name]Known{}
@@ -144,8 +143,7 @@ func (t *Table) Set(n Name, a Answer, s Source, note string) {
 	t.Capabilities[n] = Known{a, s, note}
 }
 
-// Sorted are the names that the table has: those of Names in their order, then
-// others by name.
+// Sorted returns the names in the table: those of Names in their order, then others by name.
 func (t Table) Sorted() []Name {
 	var all, others []Name
 	for _, n := range Names() {
@@ -162,11 +160,11 @@ func (t Table) Sorted() []Name {
 	return append(all, others...)
 }
 
-// Empty says that nothing is known.
+// Empty reports whether the table has neither isolation nor capabilities.
 func (t Table) Empty() bool { return t.Isolation == "" && len(t.Capabilities) == 0 }
 
-// Validate says what in a table from outside is no word of this package. Names are
-// not looked at: a newer berth may know more of them.
+// Validate returns an error if a table from outside has an unknown isolation, answer or source. It
+// accepts unknown names, because a newer berth may define more.
 func (t Table) Validate() error {
 	err := cmp.Or(
 		oneOf("isolation", t.Isolation, SharedKernel, UserSpaceKernel, VM, ""),
@@ -179,7 +177,7 @@ func (t Table) Validate() error {
 	return err
 }
 
-// oneOf refuses a value that is none of the words, of which it names the first three.
+// oneOf returns an error if value is not one of words. The error names the first three.
 func oneOf[T ~string](field string, value T, words ...T) error {
 	if slices.Contains(words, value) {
 		return nil

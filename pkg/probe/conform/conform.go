@@ -1,8 +1,7 @@
-// Package conform has the sets of properties that handlers can promise by name, and says
-// which of them a self-check pod did not find.
+// Package conform defines the sets of properties that handlers can promise by name, and checks them
+// against what a self-check pod observed.
 //
-// It is pure. What a set promises never changes: what is more, or less, gets another
-// version.
+// It is pure. The promise of a set never changes: a different promise gets another version.
 package conform
 
 import (
@@ -17,7 +16,7 @@ import (
 // Set names a set of properties.
 type Set string
 
-// Sets. docs/capabilities.md says what each promises.
+// Sets. Their promises are in docs/capabilities.md.
 const (
 	SharedKernel Set = "shared-kernel/v1"
 	Sandboxed    Set = "sandboxed/v1"
@@ -25,13 +24,13 @@ const (
 	Wasm         Set = "wasm/v1"
 )
 
-// Sets are all of this berth's.
+// Sets returns all known sets.
 func Sets() []Set { return []Set{SharedKernel, Sandboxed, VM, Wasm} }
 
-// LooksInside says whether a set promises what only a program in a pod can see.
+// LooksInside reports whether a set promises properties that only a program in a pod can observe.
 func LooksInside(s Set) bool { return s != Wasm }
 
-// Conflict says why no handler can conform to two sets, or is empty. Pure.
+// Conflict returns why no handler can conform to both sets, or "". Pure.
 func Conflict(a, b Set) string {
 	shares := func(s Set) bool { return s == SharedKernel || s == Wasm }
 	if shares(a) == shares(b) {
@@ -43,25 +42,25 @@ func Conflict(a, b Set) string {
 	return fmt.Sprintf("%q promises the node's kernel and %q another one", a, b)
 }
 
-// Kernel is how a kernel shows itself.
+// Kernel is the identification of a kernel.
 type Kernel struct {
 	Release, Version string
-	// BootID is empty where it cannot be read.
+	// BootID is empty if it cannot be read.
 	BootID string
 }
 
-// Facts are what a handler is known to be, and what a pod of it saw.
+// Facts are the known properties of a handler and the observations inside its pod.
 type Facts struct {
 	Isolation capability.Isolation
-	// Modules: its runtime runs WebAssembly modules, and its images are such.
+	// Modules: its runtime runs WebAssembly modules, and its images contain such modules.
 	Modules bool
 	Node    Kernel
-	// Seen is what a program in a self-check pod saw; nil if none could look.
+	// Seen holds the observations of a self-check pod; nil if it could not observe any.
 	Seen *Seen
 }
 
-// Breaches are the properties of a set that are not there, each in words that stand
-// after "it does not conform to SET: ". Pure.
+// Breaches returns the missing properties of a set, each worded to follow "it does not conform to
+// SET: ". Pure.
 func Breaches(set Set, f Facts) []string {
 	if f.Seen == nil && LooksInside(set) {
 		return []string{"what its pods see is not known"}
@@ -79,7 +78,8 @@ func Breaches(set Set, f Facts) []string {
 	return []string{"this berth does not know that set"}
 }
 
-// sharedKernel: a node that is a container itself may show another boot ID than its pods.
+// sharedKernel also accepts an equal build: a node that is a container itself may show another boot
+// ID than its pods.
 func sharedKernel(f Facts) []string {
 	seen := f.Seen.Kernel
 	if seen.BootID == f.Node.BootID || f.Isolation == capability.SharedKernel && seen.build() == f.Node.build() {
@@ -88,9 +88,10 @@ func sharedKernel(f Facts) []string {
 	return []string{"its pods do not run on the node's kernel, but on " + strings.TrimSpace(seen.Release+" "+seen.Version)}
 }
 
-// ownKernel: one boot of a kernel has one ID, but a container manager may have mounted
-// another one over that of the node, or of the pod. So a kernel of the same build is the
-// node's unless the runtime is known to bring one, and one that shares it never does.
+// ownKernel requires a kernel other than the node's. Each boot of a kernel has one ID, but a
+// container manager may have mounted another ID over that of the node or of the pod. A kernel of
+// the same build is therefore taken for the node's unless the runtime is known to bring its own
+// kernel. A runtime that shares the kernel always fails.
 func ownKernel(f Facts) []string {
 	seen := f.Seen.Kernel
 	brings := f.Isolation == capability.VM || f.Isolation == capability.UserSpaceKernel
@@ -107,7 +108,7 @@ func ownKernel(f Facts) []string {
 	return nil
 }
 
-// build is the kernel without which boot of it that is.
+// build identifies the kernel regardless of its boot.
 func (k Kernel) build() [2]string { return [2]string{k.Release, k.Version} }
 
 func machine(f Facts) []string {
@@ -118,8 +119,8 @@ func machine(f Facts) []string {
 	return []string{"its runtime does not report that it makes virtual machines: isolation is " + is}
 }
 
-// confined is what pods of every set can rely on: they have nothing that they did not
-// ask for. Some devices are of the pod's kernel, if that is its own.
+// confined returns breaches of the common promise of all sets: pods have no privileges beyond those
+// that they requested. Devices of the pod's own kernel are allowed if kernel is set.
 func confined(f Facts, kernel bool) (breaches []string) {
 	s := f.Seen
 	if len(s.Unreadable) > 0 {
@@ -146,10 +147,10 @@ func confined(f Facts, kernel bool) (breaches []string) {
 	return breaches
 }
 
-// own is how many processes a self-check pod has: its own and the one that looks.
+// own is the number of processes in a self-check pod: its own and the inspecting one.
 const own = 2
 
-// hardened is what keeps pods away from a kernel that is not theirs alone.
+// hardened checks the protection of a kernel that the pod shares with others.
 func hardened(f Facts) (breaches []string) {
 	if !f.Seen.Filtered {
 		breaches = append(breaches, "no seccomp filter is in effect in its pods that requested the default one")

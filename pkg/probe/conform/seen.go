@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// Seen is what a program saw in a pod.
+// Seen is what a program observed inside a pod.
 type Seen struct {
 	Kernel Kernel
-	// Devices are those below /dev that not every container has.
+	// Devices are those below /dev that are not in every container.
 	Devices []Device
-	// Unreadable are paths below /dev of which nothing is known.
+	// Unreadable are paths below /dev that could not be inspected.
 	Unreadable []string
-	// Effective and Bounding are sets of capabilities, a bit for each.
+	// Effective and Bounding are capability sets as bit masks; see capabilities(7).
 	Effective, Bounding uint64
 	NoNewPrivileges     bool
 	// Filtered: a seccomp filter is in effect.
 	Filtered bool
 	// KernelLog: the kernel log can be read.
 	KernelLog bool
-	// Processes is how many there are, this one included.
+	// Processes counts the visible processes, including the program itself.
 	Processes int
 }
 
@@ -40,8 +40,8 @@ func (d Device) String() string {
 	return fmt.Sprintf("%s (%s %d:%d)", d.Path, kind, d.Major, d.Minor)
 }
 
-// usual says whether every container has the device: null, zero, full, random, urandom,
-// tty, console and ptmx. A terminal is of the node: a self-check pod has none of its own.
+// usual reports whether every container has the device: null, zero, full, random, urandom, tty,
+// console and ptmx. A terminal belongs to the node: a self-check pod has none.
 func (d Device) usual() bool {
 	switch {
 	case d.Block:
@@ -54,14 +54,13 @@ func (d Device) usual() bool {
 	return false
 }
 
-// virtual says whether a kernel makes the device of nothing: fuse, tun, which gVisor shows
-// to all containers, and terminals.
+// virtual reports whether the device has no hardware behind it: fuse, tun, which gVisor shows to
+// all containers, and terminals.
 func (d Device) virtual() bool {
 	return !d.Block && (d.Major == 10 && (d.Minor == 229 || d.Minor == 200) || d.Major >= 136 && d.Major <= 143)
 }
 
-// Parse reads what berth-pause wrote that was called to look: a key and a value on each
-// line.
+// Parse reads the output of berth-pause in inspection mode: a key and a value on each line.
 func Parse(text string) (*Seen, error) {
 	s, keys := &Seen{}, map[string]bool{}
 	for line := range strings.Lines(text) {
@@ -110,7 +109,7 @@ func (s *Seen) set(key, value string) (err error) {
 	return err
 }
 
-// device is "c 1 3 /dev/null".
+// device parses a line such as "c 1 3 /dev/null".
 func device(text string) (Device, error) {
 	words := strings.SplitN(text, " ", 4)
 	if len(words) < 4 {

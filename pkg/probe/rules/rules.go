@@ -1,12 +1,11 @@
-// Package rules decides what a handler can do for pods on this node, and how
-// that is known.
+// Package rules decides what a handler can do for pods on this node, and how that is known.
 //
-// It is pure: what the runtime said about itself, what was looked at on this node
-// and what self-check pods did go in, a capability.Table comes out.
+// It is pure: it turns the runtime's answers, the inspection of this node and the results of
+// self-check pods into a capability.Table.
 //
-// What preflight refuses is "no" here, because preflight is asked, and what is "yes"
-// it does not refuse. The reverse need not hold: of what a runtime does not tell
-// nothing is refused, and the answer is "unknown".
+// Every "no" of preflight is "no" here, because preflight is asked, and preflight never refuses a
+// "yes". The reverse need not hold: where a runtime reports nothing, preflight refuses nothing, and
+// the answer is "unknown".
 package rules
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// rule is what is the same for all runtimes of a kind. What no kind has is unknown.
+// rule is an answer that holds for all runtimes of a kind. The answer of an absent kind is unknown.
 type rule struct {
 	name capability.Name
 	is   map[kind]capability.Known
@@ -46,10 +45,10 @@ var rules = []rule{
 	{capability.InPlaceResize, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
 }
 
-// request is a pod or container that asks for one thing: it returns why preflight refuses it.
+// request checks a pod or container that asks for one capability. It returns preflight's refusal.
 type request func(preflight.Handler) *preflight.Refusal
 
-// asks are requests for all that preflight refuses pods by.
+// asks has a request for each capability that preflight can refuse.
 var asks = map[capability.Name]request{
 	capability.HostNetwork:             sandbox(&runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE}),
 	capability.HostPID:                 sandbox(&runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_NODE}),
@@ -79,35 +78,34 @@ func container(sc *runtimeapi.LinuxContainerSecurityContext, mounts ...*runtimea
 	return func(h preflight.Handler) *preflight.Refusal { return preflight.Container(config, h) }
 }
 
-// Facts are what a Table follows from.
+// Facts are the inputs of a Table.
 type Facts struct {
-	// Handler is what preflight goes by.
+	// Handler is the input of preflight.
 	Handler preflight.Handler
-	// HostNetwork is whether a runtime with a kernel of its own was configured to use the
-	// host's network. Handler.HostNetwork is also true where that may be.
+	// HostNetwork means that a runtime with its own kernel is configured to use the host's network.
+	// Handler.HostNetwork is also true if that is only possible.
 	HostNetwork bool
-	// Krun is whether the handler's annotations have crun make virtual machines.
+	// Krun means that the handler's annotations select crun's virtual machines.
 	Krun bool
-	// Unsure is whether the look at the user namespaces of this node did not end in time:
-	// Handler.UserNamespaces counts for nothing then.
+	// Unsure means that the check of this node's user namespaces timed out: Handler.UserNamespaces
+	// is ignored.
 	Unsure bool
 	Node   Node
-	// Proof is what self-check pods did on exactly this runtime.
+	// Proof holds the results of self-check pods on exactly this runtime.
 	Proof probe.Proof
-	// Conforms are the sets of properties that the handler promises; they count if
-	// self-check pods ran.
+	// Conforms are the sets that the handler promises; they count if self-check pods ran.
 	Conforms []string
 }
 
-// Node is what was looked at on this node beside what preflight goes by.
+// Node holds facts about this node beyond those of preflight.
 type Node struct {
-	// Seccomp: the kernel has it.
+	// Seccomp: the kernel supports it.
 	Seccomp bool
-	// Cgroup is the version by which pods are limited: 1 or 2.
+	// Cgroup is the cgroup version that limits pods: 1 or 2.
 	Cgroup int
-	// Systemd runs this node.
+	// Systemd: process 1 of this node is systemd.
 	Systemd bool
-	// HugePages are the sizes that the kernel has, as its directories are called.
+	// HugePages are the kernel's page sizes, by the names of their sysfs directories.
 	HugePages []string
 }
 
@@ -118,15 +116,15 @@ const (
 	// sharing runtimes run containers as processes of the host.
 	sharing
 	gVisor
-	// kata and krun run them in virtual machines; krun is crun, which looks like one
-	// that shares the host's kernel to everybody else.
+	// kata and krun run containers in virtual machines. krun is crun, which is known as krun only
+	// by its file name or an annotation of the handler.
 	kata
 	krun
 	// wasm shims run modules in processes of the host.
 	wasm
 )
 
-// runs is the file name of the OCI runtime: that which a shim drives, if it does.
+// runs returns the file name of the OCI runtime, which for a shim is the runtime that it drives.
 func (f Facts) runs() string {
 	if rt := f.Handler.Runtime; rt != nil && rt.Driven != nil {
 		return filepath.Base(rt.Driven.Path)

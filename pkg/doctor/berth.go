@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// configuration says what is wrong in the files, and where.
+// configuration reports mistakes in the configuration files, with their position.
 func configuration(n Node) []Finding {
 	var found []Finding
 	if n.ConfigError != nil {
@@ -35,7 +35,8 @@ func configuration(n Node) []Finding {
 	return or(found, fmt.Sprintf("no mistakes beside those of handlers; configuration files read: %d", len(n.Config.Sources)))
 }
 
-// breaks reports whether a problem is why a handler cannot run pods: the handler has it.
+// breaks reports whether a problem keeps a handler from running pods. The check of handlers reports
+// it then.
 func (n Node) breaks(p config.Problem) bool {
 	return slices.ContainsFunc(n.Config.Broken, func(b config.Broken) bool {
 		return strings.HasPrefix(p.Error(), strings.TrimSuffix(b.Reason, "..."))
@@ -50,7 +51,7 @@ func problems(err error) []string {
 	return all.Lines()
 }
 
-// handlers looks for the binaries of all handlers.
+// handlers checks the binaries of all handlers.
 func handlers(n Node) []Finding {
 	var found []Finding
 	for _, b := range n.Config.Broken {
@@ -76,7 +77,7 @@ func handlers(n Node) []Finding {
 	return or(found, fmt.Sprintf("all runtime binaries are executable; handlers: %d", len(n.Config.Runtimes)))
 }
 
-// daemon looks for the one that serves the socket.
+// daemon checks which process serves the socket.
 func daemon(n Node) []Finding {
 	socket := n.Config.Server.Socket
 	p, found := n.listener(socket)
@@ -113,8 +114,8 @@ var capabilities = []capability{
 	{19, "CAP_SYS_PTRACE", Warn, "port-forward and statistics of processes of other users may fail"},
 }
 
-// privileges looks at the daemon, or if it does not run at this process, which
-// an operator starts from a shell with other rights perhaps.
+// privileges checks the capabilities of the daemon or, if it does not run, of this process: the
+// operator's shell may have other privileges.
 func privileges(n Node) []Finding {
 	who, status := "this shell", "/proc/self/status"
 	if p, found := n.listener(n.Config.Server.Socket); found && p.name == "berth" {
@@ -140,7 +141,7 @@ func privileges(n Node) []Finding {
 	return or(found, who+" has all capabilities that berth needs")
 }
 
-// field is what follows a word at the beginning of a line.
+// field returns the rest of the first line that begins with a word.
 func field(text, word string) string {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, word); ok {

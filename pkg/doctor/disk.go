@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// disk looks at the room that images, records and containers have. A kubelet evicts pods
-// below the same shares.
+// disk checks the space for images, records and containers. Its limits are those below which a
+// kubelet evicts pods.
 func disk(n Node) []Finding {
 	var found []Finding
 	places := []string{n.Config.Engine.Root}
@@ -23,7 +23,7 @@ func disk(n Node) []Finding {
 	for _, place := range places {
 		var s unix.Statfs_t
 		if unix.Statfs(n.at(place), &s) != nil {
-			continue // the daemon makes it
+			continue // the daemon creates it
 		}
 		level := scarce(s)
 		if level == OK {
@@ -35,7 +35,7 @@ func disk(n Node) []Finding {
 	return or(found, fmt.Sprintf("%s has room: %s", places[0], atomicfile.Room(n.at(places[0]))))
 }
 
-// scarce is how bad it is that a filesystem has no more space and inodes. Pure.
+// scarce returns the level for a filesystem's free space and inodes. Pure.
 func scarce(s unix.Statfs_t) Level {
 	share := func(free, all uint64) float64 {
 		if all == 0 {
@@ -53,7 +53,7 @@ func scarce(s unix.Statfs_t) Level {
 	return OK
 }
 
-// inotify looks whether the daemon, which is root's, can be told of changed files.
+// inotify checks that the daemon, which runs as root, can watch files for changes.
 func inotify(n Node) []Finding {
 	instances, watches := n.inotifyOf("0")
 	var found []Finding
@@ -75,7 +75,7 @@ func inotify(n Node) []Finding {
 	return or(found, fmt.Sprintf("root uses %d inotify instances and %d watches, below its limits", instances, watches))
 }
 
-// inotifyOf counts what processes of a user have of the kernel's watches on files.
+// inotifyOf counts the inotify instances and watches of a user's processes.
 func (n Node) inotifyOf(uid string) (instances, watches int) {
 	for _, p := range n.processes() {
 		dir := filepath.Join("/proc", strconv.Itoa(p.pid))

@@ -1,10 +1,8 @@
-// Package doctor looks at a node as an operator would who wonders why pods do not
-// start: the configuration, the network, the kubelet, the kernel, and who else is
-// there. It reads files and connects to registries that they name. It runs nothing and
-// changes nothing.
+// Package doctor checks a node for reasons why pods do not start: the configuration, the network,
+// the kubelet, the kernel, and other CRI daemons. It reads files and connects to registries that
+// they name. It runs no program and changes nothing.
 //
-// A check is a name and a function from what the node is to findings. Each
-// finding that is no OK says what to do next.
+// A check has a name and a function that returns findings. Each finding above OK has a remedy.
 package doctor
 
 import (
@@ -13,48 +11,46 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 const (
-	// OK needs nothing.
+	// OK needs no action.
 	OK Level = "ok"
-	// Warn works now, and may not be what was meant.
+	// Warn works now, but may not be intended.
 	Warn Level = "warn"
-	// Fail keeps pods, or some of them, from running.
+	// Fail keeps all or some pods from running.
 	Fail Level = "fail"
 )
 
-// Finding is what one check has to say.
+// Finding is a result of one check.
 type Finding struct {
 	// Check is the name of the check.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Text is what was found, in one line.
+	// Text is the result, in one line.
 	Text string `json:"text"`
-	// Next is what to do about it, a command where there is one.
+	// Next is the remedy, a command if there is one.
 	Next string `json:"next,omitempty"`
 }
 
-// Node is what is looked at.
+// Node is the node to check.
 type Node struct {
-	// Root is put before every path that is read; empty is this machine.
+	// Root is prepended to every path that is read; empty means this machine.
 	Root string
 	// Config is the configuration as the daemon reads it, or the default one if
 	// it cannot be read.
 	Config *config.Config
-	// ConfigError says why the configuration cannot be read, or is nil.
+	// ConfigError is the error of reading the configuration, or nil.
 	ConfigError error
 }
 
-// check looks at one concern.
 type check struct {
 	name string
 	run  func(Node) []Finding
 }
 
-// checks are in the order in which an operator wants to read them: what is
-// broken first breaks what comes after it.
+// checks returns all checks in display order: a failed check may explain those after it.
 func checks() []check {
 	return []check{
 		{"config", configuration},
@@ -96,7 +92,7 @@ func Examine(n Node) []Finding {
 	return all
 }
 
-// Worst is the worst level of all findings.
+// Worst returns the highest level of all findings.
 func Worst(all []Finding) Level {
 	for _, level := range []Level{Fail, Warn} {
 		if slices.ContainsFunc(all, func(f Finding) bool { return f.Level == level }) {

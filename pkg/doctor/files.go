@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// maxFile bounds what is read of any file, in bytes.
+// maxFile is the largest file that is read, in bytes.
 const maxFile = 4 << 20
 
-// at is where a path of the node is.
 func (n Node) at(path string) string { return filepath.Join(n.Root, path) }
 
 // read returns a file's text; a missing one is ErrNotExist.
@@ -31,7 +30,7 @@ func (n Node) read(path string) (string, error) {
 	return string(data), err
 }
 
-// value is the text of a small file without space around it; "" if there is none.
+// value returns the trimmed text of a file; "" if it cannot be read.
 func (n Node) value(path string) string {
 	text, err := n.read(path)
 	if err != nil {
@@ -50,7 +49,7 @@ func (n Node) isSocket(path string) bool {
 	return err == nil && info.Mode().Type() == fs.ModeSocket
 }
 
-// executable says why a path cannot be run, or nothing.
+// executable returns why a path cannot be executed, or "".
 func (n Node) executable(path string) string {
 	info, err := os.Stat(n.at(path))
 	switch {
@@ -66,7 +65,7 @@ func (n Node) executable(path string) string {
 	return ""
 }
 
-// list returns the names in a directory, sorted; none if there is no directory.
+// list returns the names in a directory, sorted; none if it cannot be read.
 func (n Node) list(dir string) []string {
 	entries, err := os.ReadDir(n.at(dir))
 	if err != nil {
@@ -79,7 +78,6 @@ func (n Node) list(dir string) []string {
 	return names
 }
 
-// process is one that runs on the node.
 type process struct {
 	pid  int
 	name string
@@ -87,7 +85,7 @@ type process struct {
 
 func (p process) String() string { return p.name + " (pid " + strconv.Itoa(p.pid) + ")" }
 
-// processes lists them by /proc.
+// processes lists the node's processes by /proc.
 func (n Node) processes() []process {
 	var all []process
 	for _, name := range n.list("/proc") {
@@ -99,8 +97,8 @@ func (n Node) processes() []process {
 	return all
 }
 
-// listener returns who listens on a unix socket: whoever has a descriptor of
-// it, and not merely a connection to it.
+// listener returns the process that listens on a unix socket: the holder of the listening
+// descriptor, not of a connection.
 func (n Node) listener(path string) (process, bool) {
 	text, err := n.read("/proc/net/unix")
 	if err != nil {
@@ -116,7 +114,7 @@ func (n Node) listener(path string) (process, bool) {
 	return process{}, false
 }
 
-// same knows that /var/run is /run.
+// same compares paths of sockets; /var/run is /run.
 func same(a, b string) bool { return plain(a) == plain(b) }
 
 func plain(path string) string {
@@ -127,7 +125,7 @@ func plain(path string) string {
 	return filepath.Clean(path)
 }
 
-// holder is the first process with a descriptor of a socket's inode.
+// holder returns the first process with a descriptor of a socket's inode.
 func (n Node) holder(inode string) (process, bool) {
 	want := "socket:[" + inode + "]"
 	for _, p := range n.processes() {

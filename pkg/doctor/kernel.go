@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// kernel looks for what pods are made of.
+// kernel checks the kernel features that pods need.
 func kernel(n Node) []Finding {
 	var found []Finding
 	release := n.value("/proc/sys/kernel/osrelease")
@@ -31,13 +31,13 @@ func kernel(n Node) []Finding {
 	return or(found, "kernel "+release+" has all features pods need")
 }
 
-// older is whether a kernel's release is known, and below a version. Pure.
+// older reports whether a kernel release is known and below a version. Pure.
 func older(release, than string) bool {
 	v, err := version.ParseGeneric(release)
 	return err == nil && v.LessThan(version.MustParseGeneric(than))
 }
 
-// controllers looks for those of cgroups that limits of pods need.
+// controllers checks the cgroup controllers for limits of pods.
 func controllers(n Node) []Finding {
 	var there []string
 	if text := n.value("/sys/fs/cgroup/cgroup.controllers"); text != "" {
@@ -58,7 +58,7 @@ func controllers(n Node) []Finding {
 	return nil
 }
 
-// cgroupDriver compares all who make cgroups of pods: they must agree.
+// cgroupDriver compares berth, its shims and the kubelet: all must use the same driver.
 func cgroupDriver(n Node) []Finding {
 	ours := n.Config.Engine.CgroupDriver
 	from := "engine.cgroup_driver"
@@ -86,8 +86,8 @@ func cgroupDriver(n Node) []Finding {
 	return or(found, fmt.Sprintf("all use %s (%s)", ours, from))
 }
 
-// noexec looks at the file systems that berth keeps programs on. What is below
-// engine.state are mounts of their own, so that one may be noexec, as /run is.
+// noexec checks the file systems of berth's programs. Mounts below engine.state are separate, so
+// that engine.state itself may be noexec, as /run is.
 func noexec(n Node) []Finding {
 	table := n.value("/proc/self/mountinfo")
 	if table == "" {
@@ -106,7 +106,7 @@ func noexec(n Node) []Finding {
 }
 
 func mountOf(table, path string) (point string, options []string) {
-	// An error is that of a line that no kernel writes.
+	// A kernel writes no line that causes an error.
 	mounts, _ := mountinfo.GetMountsFromReader(strings.NewReader(table), mountinfo.ParentsFilter(path))
 	for _, m := range mounts {
 		if len(m.Mountpoint) >= len(point) { // a later mount at the same place covers the earlier
@@ -116,8 +116,8 @@ func mountOf(table, path string) (point string, options []string) {
 	return point, options
 }
 
-// sysctls looks at those that pod networks and the kubelet need. berth sets none:
-// they are the node's.
+// sysctls checks the settings for pod networks and the kubelet. They belong to the node: berth sets
+// none.
 func sysctls(n Node) []Finding {
 	var found []Finding
 	if n.value("/proc/sys/net/ipv4/ip_forward") == "0" {

@@ -13,13 +13,14 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// kubeletConf is the node's kubelet. It does not start with what it cannot read.
+// kubeletConf finds the node's kubelet. It ignores the error: a kubelet does not start with files
+// that it cannot read.
 func (n Node) kubeletConf() kubeletconf.Kubelet {
 	k, _ := kubeletconf.Find(nodefs.Root(cmp.Or(n.Root, "/")))
 	return k
 }
 
-// kubelet looks whether it talks to berth.
+// kubelet checks that the node's kubelet uses berth.
 func kubelet(n Node) []Finding {
 	k := n.kubeletConf()
 	ours := "unix://" + n.Config.Server.Socket
@@ -43,8 +44,7 @@ func kubelet(n Node) []Finding {
 	return or(found, fmt.Sprintf("the kubelet uses berth (%s)", from))
 }
 
-// kubeadm looks whether it would choose another runtime at the next join or
-// upgrade.
+// kubeadm checks whether the next join or upgrade would select another runtime.
 func kubeadm(n Node) []Finding {
 	ours := "unix://" + n.Config.Server.Socket
 	var found []Finding
@@ -54,13 +54,13 @@ func kubeadm(n Node) []Finding {
 			continue
 		}
 		endpoint := kubeletconf.EndpointIn(text)
-		// The installer's drop-in wins over them, also after an upgrade.
+		// The installer's drop-in overrides these files, also after an upgrade.
 		if endpoint != "" && !same(endpoint, ours) && !n.exists(kubeletconf.DropIn) {
 			found = append(found, fail(fmt.Sprintf("kubeadm's file %s contains %s", f, endpoint),
 				"write "+ours+" there, set the node's annotation kubeadm.alpha.kubernetes.io/cri-socket to it, and restart the kubelet"))
 		}
 	}
-	made := n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm") // or may be
+	made := n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm") // made by kubeadm, or may be later
 	if others := n.otherSockets(); made && len(others) > 0 {
 		found = append(found, warn("kubeadm takes for the runtime what it finds at "+strings.Join(others, ", "),
 			"set criSocket: "+ours+" under nodeRegistration, or --cri-socket "+ours))
@@ -68,7 +68,7 @@ func kubeadm(n Node) []Finding {
 	return or(found, "kubeadm finds no other runtime")
 }
 
-// foreignSockets are where other CRI daemons listen.
+// foreignSockets are the sockets of other CRI daemons.
 var foreignSockets = []struct{ path, name string }{
 	{"/run/containerd/containerd.sock", "containerd"},
 	{"/run/crio/crio.sock", "CRI-O"},
@@ -85,8 +85,7 @@ func (n Node) otherSockets() []string {
 	return there
 }
 
-// servesAgents says whether a socket is the one at which berth itself serves
-// containerd's API.
+// servesAgents reports whether berth itself serves containerd's API at a socket.
 func (n Node) servesAgents(path string) bool {
 	if ours := n.Config.ContainerdAPI.Socket; ours == "" || !same(path, ours) {
 		return false
@@ -95,8 +94,8 @@ func (n Node) servesAgents(path string) bool {
 	return !found || p.name == "berth"
 }
 
-// otherRuntimes looks for other CRI daemons. They may stay; what they share with
-// berth is what can go wrong. One that handlers lead to must stay.
+// otherRuntimes finds other CRI daemons. They may stay, and must stay if handlers forward to them.
+// Tools that choose between their sockets and berth's may choose wrongly.
 func otherRuntimes(n Node) []Finding {
 	var found []Finding
 	var used []string
@@ -117,7 +116,7 @@ func otherRuntimes(n Node) []Finding {
 	return or(found, strings.Join(used, "; "))
 }
 
-// leadTo are the handlers whose pods the daemon at a socket runs.
+// leadTo returns the handlers that forward to the daemon at a socket.
 func (n Node) leadTo(path string) []string {
 	var names []string
 	for _, d := range n.Config.Runtimes {
@@ -128,7 +127,7 @@ func (n Node) leadTo(path string) []string {
 	return names
 }
 
-// crictl looks whether it asks berth.
+// crictl checks that crictl uses berth.
 func crictl(n Node) []Finding {
 	const file = "/etc/crictl.yaml"
 	ours := "unix://" + n.Config.Server.Socket
@@ -152,8 +151,8 @@ func crictl(n Node) []Finding {
 	return []Finding{fine("crictl uses berth")}
 }
 
-// kubeletRestart looks whether the labels are there by which a kubelet that starts keeps its
-// pods. What pods take and the node's capacity, only the cluster has.
+// kubeletRestart checks the labels by which a restarted kubelet keeps its pods. Only the cluster
+// knows the pods' requests and the node's capacity.
 func kubeletRestart(n Node) []Finding {
 	text, err := n.read(n.Config.NodeLabels.File)
 	if n.Config.NodeLabels.File == "" || err != nil {

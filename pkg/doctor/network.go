@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config/registryhosts"
 )
 
-// plugin is a plugin of a CNI configuration, with the one for addresses that it calls.
+// plugin is an entry of a CNI configuration, with its IPAM plugin.
 type plugin struct {
 	Type string `json:"type"`
 	IPAM struct {
@@ -27,7 +27,7 @@ type plugin struct {
 // network is a CNI configuration.
 type network struct {
 	file string
-	// plugins are the types of those that the network is made by.
+	// plugins are the names of its plugins, including IPAM.
 	plugins []string
 	// err is why the file is not a valid configuration.
 	err error
@@ -56,7 +56,7 @@ func (n Node) network(file string) network {
 	return network{file, types, err}
 }
 
-// networks reads those of a directory that count, in lexical order.
+// networks reads the configurations of a directory that are in use, in lexical order.
 func (n Node) networks(dir string) (all []network) {
 	for _, name := range n.list(dir) {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
@@ -76,7 +76,7 @@ func (n Node) usesBridge() bool {
 	})
 }
 
-// cni looks at the networks of the node and of handlers, and for their plugins.
+// cni checks the networks of the node and of handlers, and their plugins.
 func cni(n Node) []Finding {
 	found := n.cniDir(n.Config.CNI.ConfDir, "the node stays NotReady until one exists")
 	for _, d := range n.Config.Runtimes {
@@ -108,10 +108,10 @@ func (n Node) cniDir(dir, otherwise string) []Finding {
 	return found
 }
 
-// nriDefault is where NRI plugins connect by custom.
+// nriDefault is the customary socket of NRI plugins.
 const nriDefault = "/var/run/nri/nri.sock"
 
-// nriSocket looks who has the socket of NRI plugins: one runtime of a node can.
+// nriSocket checks that no other process serves the socket of NRI plugins: a node has one.
 func nriSocket(n Node) []Finding {
 	c := n.Config.NRI
 	if c.Disable || c.SocketPath == "" {
@@ -138,7 +138,7 @@ func agentsSocket(n Node) []Finding {
 	return []Finding{fine(path + " is not used by another process")}
 }
 
-// ports looks who has the fixed ports of the configuration.
+// ports checks that no other process uses the configured ports.
 func ports(n Node) []Finding {
 	var metrics, streaming string
 	if _, p, err := net.SplitHostPort(n.Config.Metrics.Address); err == nil && p != "0" && !strings.HasPrefix(n.Config.Metrics.Address, "unix://") {
@@ -160,7 +160,7 @@ func ports(n Node) []Finding {
 	return or(found, "no port conflicts")
 }
 
-// listensOn returns who listens on a TCP port, on whatever address.
+// listensOn returns the process that listens on a TCP port, at any address.
 func (n Node) listensOn(port string) (process, bool) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -188,14 +188,14 @@ func (n Node) listensOn(port string) (process, bool) {
 }
 
 const (
-	// dialTimeout bounds one connection, and all of them, which are made at the same time.
+	// dialTimeout bounds all connections together; they are opened in parallel.
 	dialTimeout = 2 * time.Second
-	// maxRegistries bounds how many are asked.
+	// maxRegistries bounds the number of connections.
 	maxRegistries = 32
 )
 
-// registries connects to those that the configuration names, and to no others. Of a node
-// that is mounted elsewhere it reads the files alone: its network is not this one.
+// registries connects only to registries that the configuration names. For a node that is mounted
+// elsewhere it only reads files, because this machine's network is another one.
 func registries(n Node) []Finding {
 	var found []Finding
 	if !strings.Contains(n.value("/etc/resolv.conf"), "nameserver") {
@@ -229,7 +229,7 @@ func registries(n Node) []Finding {
 	return or(found, fmt.Sprintf("a nameserver is configured; registries that %s names and that accept connections: %d", dir, len(addresses)))
 }
 
-// dial connects, and names of an error the cause only.
+// dial opens and closes a connection. Its error has only the cause, without the address.
 func dial(ctx context.Context, address string) error {
 	connection, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {

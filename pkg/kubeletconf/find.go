@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// Find finds the kubelet of a node. One that no service starts has no unit.
+// Find finds the kubelet of a node. Its Unit is empty if no service starts it.
 func Find(root nodefs.Root) (Kubelet, error) {
 	k := Kubelet{}
 	for _, name := range k3sUnits {
@@ -59,7 +59,7 @@ func (k *Kubelet) readK3s(root nodefs.Root) (err error) {
 	return err
 }
 
-// read returns those of some files that exist, each once: /lib may be /usr/lib.
+// read returns the files that exist, each once, because /lib may be a link to /usr/lib.
 func read(root nodefs.Root, paths ...string) ([]file, error) {
 	var files []file
 	seen := map[string]bool{}
@@ -82,8 +82,8 @@ func read(root nodefs.Root, paths ...string) ([]file, error) {
 	return files, nil
 }
 
-// flag is the value of a flag: that of the command line if the kubelet runs, else what files
-// would give it at its start. A value with variables is not known.
+// flag returns the value of a flag: from the command line if the kubelet runs, else from the files
+// of its start. A value with variables is unknown.
 func (k *Kubelet) flag(name string) string {
 	value := ""
 	for _, v := range flagsOf(k.arguments, name) {
@@ -100,7 +100,7 @@ func (k *Kubelet) flag(name string) string {
 	return value
 }
 
-// dropIns are the files of a --config-dir in the kubelet's order, by which the last one wins.
+// dropIns returns the files of a --config-dir in the kubelet's order: the last one wins.
 func dropIns(root nodefs.Root, dir string) ([]string, error) {
 	var files []string
 	there := root.Resolved(dir)
@@ -119,11 +119,12 @@ func dropIns(root nodefs.Root, dir string) ([]string, error) {
 	return files, err
 }
 
-// processArguments is the command line of the first process with one of these names that is
-// the node's own. A program of a pod may have any name, and would name any file.
+// processArguments returns the command line of the node's first process with one of these names. It
+// skips processes in other PID namespaces: a pod's program may have any name and could name any
+// file.
 func processArguments(root nodefs.Root, names []string) []string {
-	entries, _ := os.ReadDir(root.Path("/proc"))             // a node that shows no processes has files
-	namespace, _ := os.Readlink(root.Path("/proc/1/ns/pid")) // where it cannot be read, nothing is compared
+	entries, _ := os.ReadDir(root.Path("/proc"))             // without processes, files remain
+	namespace, _ := os.Readlink(root.Path("/proc/1/ns/pid")) // if it cannot be read, nothing is compared
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue

@@ -1,5 +1,5 @@
-// Package kubeletconf finds the kubelet of a node, or k3s, and makes the drop-in that leads it to
-// berth. No file of the kubelet's own is changed.
+// Package kubeletconf finds the kubelet of a node, or k3s, and generates the drop-in that sets its
+// endpoint to berth. It changes no file of the kubelet.
 package kubeletconf
 
 import (
@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Where a kubelet's settings are. Files of flags win over files of configuration.
+// Files with a kubelet's settings. Files of flags win over files of configuration.
 const (
 	Config         = "/var/lib/kubelet/config.yaml"
 	InstanceConfig = "/var/lib/kubelet/instance-config.yaml"
@@ -23,13 +23,13 @@ const (
 	k3sConfig      = "/etc/rancher/k3s/config.yaml"
 )
 
-// The drop-ins that lead a kubelet, or k3s, to berth.
+// The drop-ins that set the endpoint of a kubelet, or of k3s, to berth.
 const (
 	DropIn    = "/etc/systemd/system/kubelet.service.d/99-berth.conf"
 	k3sDropIn = k3sConfig + ".d/99-berth.yaml"
 )
 
-// flagFiles are in the order in which a later one wins, as far as one can know.
+// flagFiles are in order of precedence, as far as known: later ones win.
 var flagFiles = []string{
 	"/lib/systemd/system/kubelet.service", "/lib/systemd/system/kubelet.service.d/*.conf",
 	"/usr/lib/systemd/system/kubelet.service", "/usr/lib/systemd/system/kubelet.service.d/*.conf",
@@ -38,18 +38,17 @@ var flagFiles = []string{
 	KubeadmFlags, DropIn,
 }
 
-// k3sUnits are those of servers and agents.
+// k3sUnits are the units of servers and agents.
 var k3sUnits = []string{"k3s", "k3s-agent"}
 
-// Kubelet is one as it is found.
+// Kubelet is a kubelet as found on the node.
 type Kubelet struct {
-	// Unit is the service to restart, and K3s tells that the kubelet is part of k3s.
+	// Unit is the service to restart. K3s means that the kubelet is part of k3s.
 	Unit string
 	K3s  bool
-	// configs are the files of its configuration, flags those with flags, in the order in which
-	// a later one wins.
+	// configs are its configuration files, flags the files with flags; later ones win.
 	configs, flags []file
-	// arguments are its command line, if it runs.
+	// arguments are its command line if it runs.
 	arguments []string
 }
 
@@ -61,7 +60,7 @@ const (
 	berthSocket = "/run/berth/berth.sock"
 )
 
-// defaultEndpoint is what a kubelet uses that is given none.
+// defaultEndpoint is the kubelet's default.
 const defaultEndpoint = "unix:///run/containerd/containerd.sock"
 
 var (
@@ -69,7 +68,7 @@ var (
 	endpointFlags = []string{"container-runtime-endpoint", "image-service-endpoint"}
 )
 
-// DropIn is the path of the file that leads the kubelet to berth.
+// DropIn returns the path of the drop-in for this kubelet.
 func (k Kubelet) DropIn() string {
 	if k.K3s {
 		return k3sDropIn
@@ -77,10 +76,10 @@ func (k Kubelet) DropIn() string {
 	return DropIn
 }
 
-// Endpoint is the one that is in force, as far as files and flags show.
+// Endpoint returns the effective endpoint, as far as files and flags show.
 func (k Kubelet) Endpoint() string {
 	if k.K3s && len(k.named()) > 0 {
-		return Berth // k3s hides its command line, which wins over files
+		return Berth // k3s hides its command line, which overrides files
 	}
 	now := k.setting(0)
 	if now == "" && !k.K3s {
@@ -89,8 +88,8 @@ func (k Kubelet) Endpoint() string {
 	return now
 }
 
-// Setting is a value that is in force, by its key in configuration and by its flag, and where it
-// is from. k3s names keys as flags.
+// Setting returns an effective value and its source, by its key in configuration and its flag. k3s
+// uses the name of the flag as the key.
 func (k Kubelet) Setting(key, flag string) (value, from string) {
 	if k.K3s {
 		key = flag
@@ -117,12 +116,12 @@ func (k Kubelet) setting(n int) string {
 	return value
 }
 
-// Configured returns whether the kubelet runs or has a configuration.
+// Configured reports whether the kubelet runs or has a configuration.
 func (k Kubelet) Configured() bool {
 	return len(k.arguments) > 0 || len(k.configs) > 0 || k.setting(0) != ""
 }
 
-// Without is the kubelet as it is once the drop-in is removed, and it is restarted.
+// Without returns the kubelet as it will be after the drop-in is removed and it is restarted.
 func (k Kubelet) Without() Kubelet {
 	ours := func(f file) bool { return f.path == k.DropIn() }
 	k.configs = slices.DeleteFunc(slices.Clone(k.configs), ours)
@@ -131,10 +130,10 @@ func (k Kubelet) Without() Kubelet {
 	return k
 }
 
-// IsBerth returns whether an endpoint is berth's, with links and without.
+// IsBerth reports whether an endpoint is berth's, also through the link /var/run.
 func IsBerth(endpoint string) bool { return strings.HasSuffix(endpoint, berthSocket) }
 
-// AsURL is an endpoint with its scheme.
+// AsURL returns an endpoint with its scheme.
 func AsURL(endpoint string) string {
 	if strings.Contains(endpoint, "://") {
 		return endpoint
@@ -142,16 +141,16 @@ func AsURL(endpoint string) string {
 	return "unix://" + endpoint
 }
 
-// namesBerth returns whether a file, or a command line, leads the kubelet to berth. A name does
-// not tell configuration from flags: --config may be any.
+// namesBerth reports whether a file or a command line sets berth's endpoint. It tries both formats,
+// because --config may have any file name.
 func namesBerth(text string) bool {
 	return slices.ContainsFunc(slices.Concat(endpointKeys, endpointFlags), func(key string) bool {
 		return IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key))
 	})
 }
 
-// named are the files with berth's socket, also where another one wins over them. k3s reads more than
-// its configuration: it hides its command line, and has flags and an environment in its unit.
+// named returns the files with berth's socket, including those that other files override. k3s also
+// reads its unit's flags and environment, and hides its command line.
 func (k Kubelet) named() []string {
 	var paths []string
 	for _, f := range slices.Concat(k.configs, k.flags) {
@@ -162,7 +161,7 @@ func (k Kubelet) named() []string {
 	return paths
 }
 
-// Left returns what still leads the kubelet to berth, and what to do about that.
+// Left returns an error if a file or the command line still sets berth's endpoint.
 func (k Kubelet) Left() error {
 	if named := k.named(); len(named) > 0 {
 		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(named, ", "))
@@ -173,7 +172,7 @@ func (k Kubelet) Left() error {
 	return nil
 }
 
-// Movable returns what keeps the kubelet from being led to berth.
+// Movable returns an error if the kubelet cannot be switched to berth.
 func (k Kubelet) Movable() error {
 	if k.Unit == "" {
 		return errors.New("no kubelet.service, k3s.service or k3s-agent.service found: the kubelet cannot be restarted. Set its endpoint by hand (docs/migration.md)")
@@ -189,17 +188,17 @@ func (k Kubelet) Movable() error {
 	plain := func(endpoint string) string {
 		return strings.Replace(AsURL(endpoint), "unix:///var/run/", "unix:///run/", 1)
 	}
-	// Images of an image service that is not the runtime's would be lost to new pods.
+	// New pods would lose the images of an image service that is not the runtime's.
 	if images != "" && !IsBerth(images) && !IsBerth(now) && plain(images) != plain(now) {
 		return fmt.Errorf("the kubelet pulls images by %s, which is not its runtime: remove that, or move the kubelet by hand (docs/migration.md)", images)
 	}
 	return nil
 }
 
-// header is what a drop-in begins with.
+// header is the first line of a drop-in.
 const header = "# Written by berth-installer: leads the kubelet to berth. Without this file it uses what it used before.\n"
 
-// Lead returns the text of the drop-in. unit is what "systemctl cat" prints of the kubelet's.
+// Lead returns the text of the drop-in. unit is the output of "systemctl cat" for the kubelet.
 func (k Kubelet) Lead(unit string) (string, error) {
 	names := endpointFlags[:1]
 	if k.setting(1) != "" {
@@ -222,7 +221,7 @@ func (k Kubelet) Lead(unit string) (string, error) {
 	return header + "[Service]\nExecStart=\nExecStart=" + command + "\n", nil
 }
 
-// execStart is the command of a unit, by its files without one.
+// execStart returns the command of a unit, ignoring one of its files.
 func execStart(unit, without string) string {
 	command := ""
 	for section := range strings.SplitSeq("\n"+unit, "\n# /") {
@@ -238,7 +237,7 @@ func execStart(unit, without string) string {
 	return command
 }
 
-// yamlValue is the value of a key at the top level, also in JSON.
+// yamlValue returns the value of a key at the top level; text may be JSON.
 func yamlValue(text, key string) string {
 	var all map[string]any
 	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
@@ -248,12 +247,12 @@ func yamlValue(text, key string) string {
 	return v
 }
 
-// EndpointIn is the endpoint of the runtime in a file of configuration or of flags.
+// EndpointIn returns the runtime endpoint in a file of configuration or of flags.
 func EndpointIn(text string) string {
 	return cmp.Or(yamlValue(text, endpointKeys[0]), flagValue(text, endpointFlags[0]))
 }
 
-// flagValue is the last value of a flag, where it is not in a comment.
+// flagValue returns the last value of a flag outside comments.
 func flagValue(text, name string) string {
 	flag := regexp.MustCompile(`(?m)^[ \t]*(?:[^#; \t\n][^\n]*?)?--` + regexp.QuoteMeta(name) + `[= ]["']?([^\s"'\\]+)`)
 	m := flag.FindAllStringSubmatch(text, -1)
@@ -263,7 +262,7 @@ func flagValue(text, name string) string {
 	return m[len(m)-1][1]
 }
 
-// flagsOf are the values of --name=value and --name value, in their order.
+// flagsOf returns the values of --name=value and --name value, in order.
 func flagsOf(arguments []string, name string) []string {
 	var values []string
 	for n, a := range arguments {
@@ -276,7 +275,7 @@ func flagsOf(arguments []string, name string) []string {
 	return values
 }
 
-// HealthAddress is where the kubelet serves its health on the node; empty if nowhere.
+// HealthAddress returns the address of the kubelet's health endpoint; empty if it is disabled.
 func (k Kubelet) HealthAddress() string {
 	c := struct {
 		Address string `json:"healthzBindAddress"`

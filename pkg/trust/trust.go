@@ -1,9 +1,9 @@
-// Package trust says whether another user than root can change a file that berth
-// acts on, or put another one in its place.
+// Package trust checks whether a user other than root can change or replace a file that berth acts
+// on.
 //
-// As with StrictModes of sshd, the file and each directory above it, with symbolic links
-// resolved, must belong to root or the daemon's user, and no group and no other may write it.
-// judge decides, and is pure.
+// As with StrictModes of sshd, the file and each directory above it, with symbolic links resolved,
+// must belong to root or the daemon's user, and no group and no other may write it. The decision is
+// made by judge, which is pure.
 package trust
 
 import (
@@ -13,19 +13,19 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Purpose is what a file is for. It decides how much is asked of its owners.
+// Purpose is the use of a file. It decides how strict the check is.
 type Purpose int
 
 const (
-	// Configuration is what berth acts on as root.
+	// Configuration is a file that berth acts on as root.
 	Configuration Purpose = iota
-	// Program is what berth runs as root. Directories above it may be writable for a
-	// group: those of /usr/local are for the group staff on Debian. A directory of which
-	// everything is run may not.
+	// Program is a file that berth runs as root. Directories above it may be writable for a group:
+	// Debian gives those of /usr/local to the group staff. A directory of which all files are run
+	// must not be.
 	Program
-	// Installed is what others install under an owner of their own: CNI plugins
-	// keep that of their archive, profiles that of the operator that writes them.
-	// Such an owner, or a group, is warned of.
+	// Installed is a file that others install under an owner of their own: CNI plugins keep the
+	// owner of their archive, profiles that of the operator. Such an owner or group causes only a
+	// warning.
 	Installed
 )
 
@@ -34,24 +34,24 @@ type Hop struct {
 	Path string
 	UID  uint32
 	Mode fs.FileMode
-	// Listed means that all entries of this directory count, also those that others add.
+	// Listed means that all entries of this directory are used, including those that others add.
 	Listed bool
 }
 
-// Refused is a file that is not used, because of who can change it.
+// Refused is the error for a file that another user can change.
 type Refused struct {
-	// Path is what is to be mended: the file, or a directory above it.
+	// Path is the file or directory to correct.
 	Path string
 	text string
 }
 
 func (r *Refused) Error() string { return r.text }
 
-// Unwrap gives the class of the error.
+// Unwrap returns the error class.
 func (*Refused) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// judge returns what is wrong with the first bad hop, and what is to be warned of
-// on the way there. Owners are the users who are trusted. Pure.
+// judge returns the first fatal problem of the hops, and the warnings before it. owners are the
+// trusted users. Pure.
 func judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, warnings []*Refused) {
 	for _, h := range hops {
 		r, fatal := p.judge(owners, h)
@@ -66,7 +66,7 @@ func judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, war
 	return nil, warnings
 }
 
-// judge is about one hop. If it is not fatal, the hop is used all the same.
+// judge checks one hop. If the problem is not fatal, the hop is used nevertheless.
 func (p Purpose) judge(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
 	switch {
 	case h.Mode&0o002 != 0 && h.writable():
@@ -80,8 +80,8 @@ func (p Purpose) judge(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
 	return nil, false
 }
 
-// writable reports whether write permission of others matters: not for files that are not
-// regular, and not in a sticky directory, where each entry belongs to its owner.
+// writable reports whether the write permission of others matters. It does not for special files,
+// and not in a sticky directory, where only an entry's owner can replace it.
 func (h Hop) writable() bool {
 	if h.Mode.IsDir() {
 		return h.Mode&fs.ModeSticky == 0 || h.Listed

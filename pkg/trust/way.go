@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Way is a file held open, and where it really is: what is opened by it is what was examined,
-// whatever the path leads to by then.
+// Way is an open file with its resolved path. It is opened by its descriptor, so that the checked
+// file is used even if the path was changed since.
 type Way struct {
-	// Hops are the directories above the file, from the root on, and the file.
+	// Hops are the directories from the root to the file, and the file.
 	Hops []Hop
-	file *os.File // nil if there is none
+	file *os.File // nil if it does not exist
 	err  error
 }
 
-// Find goes to an absolute path. Stat and Open return the error if it does not exist; Hops are
-// then those of the directories that do.
+// Find opens an absolute path. If it does not exist, Stat and Open return the error, and Hops has
+// only the directories that exist.
 func Find(name string) *Way {
 	w := &Way{}
 	if !path.IsAbs(name) {
@@ -47,8 +47,8 @@ func Find(name string) *Way {
 	return w
 }
 
-// hops are those of what is open. Its own are the descriptor's; only who owns a directory above
-// can replace the next one.
+// hops returns the hops of an open file. Its own hop is read from the descriptor. Those above it
+// are read by path: only the owner of a directory can replace an entry in it.
 func hops(f *os.File) ([]Hop, error) {
 	target, err := os.Readlink(again(int(f.Fd()))) //nolint:gosec // a descriptor
 	if err != nil {
@@ -78,10 +78,10 @@ func hopOf(name string, info fs.FileInfo) Hop {
 	return h
 }
 
-// again is a path to what is open.
+// again returns a path to an open descriptor.
 func again(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// Stat is about what the way ends at.
+// Stat describes the file.
 func (w *Way) Stat() (fs.FileInfo, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -89,7 +89,7 @@ func (w *Way) Stat() (fs.FileInfo, error) {
 	return w.file.Stat()
 }
 
-// Open opens what the way ends at for reading. Nothing is waited for.
+// Open opens the file for reading. It never blocks.
 func (w *Way) Open() (*os.File, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -102,14 +102,14 @@ func (w *Way) Open() (*os.File, error) {
 	return f, err
 }
 
-// Close lets go of what is held open.
+// Close closes the file.
 func (w *Way) Close() {
 	if w.file != nil {
 		w.file.Close()
 	}
 }
 
-// Judge returns a *Refused if what was found must not be used for that.
+// Judge returns a *Refused if the file must not be used for the purpose.
 func (w *Way) Judge(p Purpose) error {
 	if r, _ := judge(p, owners(), w.Hops); r != nil {
 		return r
@@ -117,21 +117,21 @@ func (w *Way) Judge(p Purpose) error {
 	return nil
 }
 
-// owners may own what is trusted: root, and the user whom this runs as.
+// owners returns the trusted owners: root and the user of this process.
 func owners() map[uint32]bool {
 	return map[uint32]bool{0: true, uint32(os.Geteuid()): true} //nolint:gosec // a uid has 32 bits
 }
 
-// Check returns a *Refused for a file or directory that must not be used, and an
-// error of class NotFound for one that does not exist in directories of root's. It is
-// for what a library is about to read by itself.
+// Check returns a *Refused for a file or directory that must not be used, and an error of class
+// NotFound if it does not exist in trusted directories. It is for files that a library opens
+// itself.
 func Check(name string, p Purpose) error {
 	w := Find(name)
 	defer w.Close()
 	return w.check(p)
 }
 
-// CheckDir is Check for a directory of which all entries count.
+// CheckDir is Check for a directory of which all entries are used.
 func CheckDir(name string, p Purpose) error {
 	w := Find(name)
 	defer w.Close()
@@ -148,7 +148,7 @@ func (w *Way) check(p Purpose) error {
 	return w.err
 }
 
-// Warnings are what is to be said of something that is used all the same.
+// Warnings returns the problems of a file that is used nevertheless.
 func Warnings(name string, p Purpose) []string {
 	w := Find(name)
 	defer w.Close()
@@ -160,10 +160,10 @@ func Warnings(name string, p Purpose) []string {
 	return texts
 }
 
-// maxSize bounds what ReadFile reads, in bytes.
+// maxSize is the limit of ReadFile, in bytes.
 const maxSize = 16 << 20
 
-// ReadFile reads a regular file that may be used for that.
+// ReadFile reads a regular file that may be used for the purpose.
 func ReadFile(name string, p Purpose) ([]byte, error) {
 	w := Find(name)
 	defer w.Close()

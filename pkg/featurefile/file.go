@@ -13,13 +13,13 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// errNoDirectory says that there is none for the file, and so nobody who reads it.
+// errNoDirectory means that no worker of Node Feature Discovery reads files on this node.
 var errNoDirectory = errors.New("the directory of the file does not exist")
 
-// file is at a path, and is only ever there as a whole.
+// file is replaced as a whole: readers never see a part of it.
 type file struct{ path string }
 
-// read returns what is in the file; nothing if there is none, or none of Keepers.
+// read returns the file's text; "" if the file does not exist or is not a regular one.
 func (f file) read() (string, error) {
 	opened, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
@@ -45,11 +45,10 @@ func (f file) read() (string, error) {
 	return string(text), err
 }
 
-// write puts a text in the place of what is there. The new file is made beside the
-// directory: one that comes into it makes the worker look, which then sees what was
-// there before and passes over the change itself. Where that cannot be, for it is
-// another file system or nobody may write there, it is made in it, under a name that
-// is not read; seen says so.
+// write replaces the file. The new file is created beside the directory: creating it inside would
+// wake the worker, which would read the old content and then miss the rename. If that fails,
+// because of another file system or missing permission, it is created inside under a name that the
+// worker does not read; then seen is true.
 func (f file) write(text string) (seen bool, err error) {
 	dir, name := filepath.Split(filepath.Clean(f.path))
 	dir, name = filepath.Clean(dir), "."+name+".new"
@@ -59,7 +58,7 @@ func (f file) write(text string) (seen bool, err error) {
 	return true, f.replace(filepath.Join(dir, name), text)
 }
 
-// replace lets everybody read the file: the worker is no root.
+// replace makes the file readable for all users: the worker does not run as root.
 func (f file) replace(temporary, text string) error {
 	return atomicfile.WriteBy(temporary, f.path, 0o644, atomicfile.Relaxed, func(w io.Writer) error {
 		_, err := io.WriteString(w, text)
@@ -67,8 +66,8 @@ func (f file) replace(temporary, text string) error {
 	})
 }
 
-// overwrite puts a text in the place of one of that size, on a disk that has no room for
-// a new file. A comment hides the rest.
+// overwrite writes a text over one of that size, for a disk without room for a new file. The
+// remainder becomes a comment.
 func (f file) overwrite(text string, size int) error {
 	if len(text) > size {
 		return errors.New("the text does not fit")

@@ -1,11 +1,10 @@
-// Package featurefile tells Node Feature Discovery of a node's handlers, in files that
-// its worker reads, and keeps them true.
+// Package featurefile publishes a node's handlers to Node Feature Discovery, in files that its
+// worker reads, and keeps the files current.
 //
-// One file says until when it counts, and is written again before that, so that a
-// node whose daemon is gone does not promise handlers for ever. The other has what must
-// stay, for pods that run select it. Close leaves both: a daemon that comes back soon, as
-// in an upgrade, changes no label meanwhile. There is no file where there is no directory
-// for it, which is where nobody reads it.
+// One file expires and is rewritten before that, so that a node without its daemon does not promise
+// handlers forever. The other holds labels that must stay, because running pods select them. Close
+// leaves both, so that a daemon's restart, as in an upgrade, changes no label. No file is written
+// unless the directory exists: without it no worker reads files.
 package featurefile
 
 import (
@@ -20,29 +19,27 @@ import (
 )
 
 const (
-	// glance is how often is looked whether the files are still true, and whether there
-	// is a directory by now.
+	// glance is the interval of checks whether the files are current and the directory exists.
 	glance = 5 * time.Second
-	// retry is how soon a write that failed is tried again.
+	// retry is the delay before a failed write is repeated.
 	retry = 2 * time.Second
-	// settled is how soon a write is repeated that may have gone unseen: the worker
-	// passes over what happens within a second of something that it looked at.
+	// settled is the delay before a write is repeated that the worker may have missed: it ignores
+	// events within a second of one that it handled.
 	settled = 1500 * time.Millisecond
 )
 
-// Options are what a Keeper needs. All are required.
+// Options configure a Keeper. All are required.
 type Options struct {
-	// Path is the file. Its name does not begin with a dot. What lasts is in a second one
-	// beside it, with "-present" behind its name.
+	// Path is the file; its name must not begin with a dot. Lasting labels are in a second file
+	// beside it, with the suffix "-present".
 	Path string
-	// Lifetime is for how long what is written counts. It is written again when half of
-	// that is over.
+	// Lifetime is the time from a write to its expiry. The file is rewritten after half of it.
 	Lifetime time.Duration
-	// Content is what is true at the moment. It is called by one goroutine, often.
+	// Content returns the current content. One goroutine calls it often.
 	Content func() Content
 }
 
-// lastingSuffix makes the name of the file whose labels count for ever.
+// lastingSuffix is the suffix of the file of labels that do not expire.
 const lastingSuffix = "-present"
 
 // Keeper keeps the two files.
@@ -51,11 +48,11 @@ type Keeper struct {
 	end  context.CancelFunc
 	over chan struct{}
 
-	// The rest is the keeping goroutine's own.
+	// The keeping goroutine owns the rest.
 	files []*kept
-	wrote time.Time // when a file was last written; zero is not known, for an earlier Keeper may have
-	again time.Time // when that is to be repeated; zero is never
-	// earlier is what an earlier Keeper said of handlers of which nothing is known yet.
+	wrote time.Time // last write; zero is unknown: an earlier Keeper may have written
+	again time.Time // time of a repeated write; zero is never
+	// earlier holds the facts of an earlier Keeper about undecided handlers, until earlierUntil.
 	earlier      Content
 	earlierUntil time.Time
 	begun        bool
@@ -65,16 +62,16 @@ type Keeper struct {
 
 type kept struct {
 	file
-	lifetime time.Duration // zero has no end
+	lifetime time.Duration // zero means no expiry
 	of       func(Content) Content
 	reported string // the last failure, or empty
-	left     int    // facts that had no room, as last reported
+	left     int    // facts that did not fit, as last reported
 }
 
-// lasts says that the file outlives its daemon.
+// lasts reports whether the file outlives its daemon.
 func (f *kept) lasts() bool { return f.lifetime == 0 }
 
-// until is when content that is written now stops to count.
+// until returns the expiry time of content that is written now.
 func (f *kept) until(c Content, now time.Time) time.Time {
 	if f.lasts() {
 		return time.Time{}
@@ -86,17 +83,17 @@ func (f *kept) until(c Content, now time.Time) time.Time {
 	return until
 }
 
-// New makes a Keeper that keeps nothing yet.
+// New returns a Keeper that is not started.
 func New(o Options) *Keeper {
 	return &Keeper{o: o, end: func() {}, over: make(chan struct{}), tally: newTally(), files: []*kept{
 		{file: file{o.Path + lastingSuffix}, of: Content.lasting},
-		// The last, so that it is the one which is written again.
+		// A repeated write covers only this file, so it is written last.
 		{file: file{o.Path}, lifetime: o.Lifetime, of: func(c Content) Content { return c }},
 	}}
 }
 
-// Start has k keep the files from now on, and look at it again with everything that comes
-// out of changes. It is called once. The log of ctx is the Keeper's; its end is not.
+// Start keeps the files current from now on, and checks them again for each value from changes. It
+// must be called once. The log is that of ctx; the end of ctx does not end the Keeper.
 func Start[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 	ctx, k.end = context.WithCancel(context.WithoutCancel(ctx))
 	go keep(ctx, k, changes)
@@ -120,10 +117,10 @@ func keep[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 	}
 }
 
-// closePatience is how long Close waits for a file system that does not answer.
+// closePatience is how long Close waits for an unresponsive file system.
 const closePatience = 2 * time.Second
 
-// Close ends the keeping. The files stay as they are.
+// Close stops the Keeper and leaves the files.
 func (k *Keeper) Close(ctx context.Context) error {
 	k.end()
 	ctx, cancel := context.WithTimeout(ctx, closePatience)
@@ -136,7 +133,7 @@ func (k *Keeper) Close(ctx context.Context) error {
 	}
 }
 
-// look makes the files true if they are not, and returns when to look again.
+// look updates the files if needed, and returns the delay before the next check.
 func (k *Keeper) look(ctx context.Context) time.Duration {
 	now := time.Now()
 	content := k.keep(k.o.Content(), now)
@@ -179,9 +176,9 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 	return k.soon()
 }
 
-// keep is the content with what an earlier Keeper said of handlers of which nothing is known
-// yet: a self-check pod may take longer than the start of a daemon, which changes no label.
-// It counts no longer than the earlier Keeper said, also for the next one.
+// keep returns the content with an earlier Keeper's facts about undecided handlers: a self-check
+// pod may outlast the start of a daemon, which must not change labels. Their expiry time is never
+// extended, not even by the next Keeper.
 func (k *Keeper) keep(now Content, at time.Time) Content {
 	if !k.begun {
 		k.begun = true
@@ -191,9 +188,9 @@ func (k *Keeper) keep(now Content, at time.Time) Content {
 			}
 		}
 	}
-	// A handler of which something was known once is not among them any more.
+	// Once a handler is decided, its earlier facts are dropped for good.
 	k.earlier = k.earlier.about(now.Undecided)
-	// The file ends with it, and is written anew before that: what is true now goes on.
+	// Dropping them before they expire keeps the file itself valid.
 	if len(k.earlier.Labels)+len(k.earlier.Features) == 0 || !at.Before(k.earlierUntil.Add(-2*k.soon())) {
 		return now
 	}
@@ -204,7 +201,7 @@ func (k *Keeper) keep(now Content, at time.Time) Content {
 
 func (k *Keeper) soon() time.Duration { return min(glance, k.o.Lifetime/4) }
 
-// due says whether the file has to be written. One that lasts is not begun with nothing.
+// due reports whether the file must be rewritten. A lasting file is not created empty.
 func (f *kept) due(text string, c Content, now time.Time) bool {
 	if text == "" && f.lasts() && len(c.Labels) == 0 {
 		return false
@@ -212,7 +209,7 @@ func (f *kept) due(text string, c Content, now time.Time) bool {
 	return due(text, c, f.lifetime, now)
 }
 
-// write also says whether the worker may have looked before it was over.
+// write also reports whether the worker may have read the directory before the write ended.
 func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (seen bool, err error) {
 	text, left := c.text(f.until(c, now))
 	if seen, err = f.write(text); err != nil {
@@ -231,13 +228,13 @@ func (k *Keeper) write(ctx context.Context, f *kept, c Content, now time.Time) (
 	return seen, nil
 }
 
-// failed takes back what is not true any more, if that can be done, and returns why the
-// file is not true. What lasts stays: a label too many keeps no pod from living.
+// failed retracts labels that are no longer true, if possible, and returns why the file is not
+// current. Lasting labels stay: a superfluous one harms no pod.
 func (k *Keeper) failed(ctx context.Context, f *kept, err error, text string, c Content, now time.Time) error {
 	k.tally.writes.WithLabelValues("failed").Inc()
 	if !f.lasts() && untrue(text, c) {
 		fresh, _ := c.text(f.until(c, now))
-		// It is better that no handler has a label than that one has which takes no pods.
+		// No labels are better than the label of a handler that takes no pods.
 		if f.overwrite(fresh, len(text)) != nil {
 			if removed := os.Remove(f.path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 				err = errors.Join(err, removed)

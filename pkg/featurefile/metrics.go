@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// tally has the metrics, and why the files are not true, if they are not.
+// tally holds the metrics and the last error of the files.
 type tally struct {
-	current *prometheus.GaugeVec // without a value where there is no directory
+	current *prometheus.GaugeVec // without a value if the directory does not exist
 	writes  *prometheus.CounterVec
 
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ func newTally() *tally {
 	return t
 }
 
-// is reports that the files are true, or why not.
+// is sets the metrics by the files' error; nil means that they are current.
 func (t *tally) is(wrong error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *tally) unwanted() {
 	t.current.Reset()
 }
 
-// Fault returns why the files are not true, or nil.
+// Fault returns why the files are not current, or nil.
 func (k *Keeper) Fault() error {
 	k.tally.mu.Lock()
 	defer k.tally.mu.Unlock()

@@ -9,37 +9,37 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// largest is the size in bytes above which Node Feature Discovery reads nothing of a file.
+// largest is the limit in bytes of Node Feature Discovery, which ignores larger files.
 const largest = 64 << 10
 
 const (
 	head    = "# Written by berth, again and again: changes here are lost.\n"
 	expiry  = "# +expiry-time="
-	noLabel = "# +no-label" // is about the next line only
+	noLabel = "# +no-label" // applies to the next line only
 )
 
-// Content is what the file tells.
+// Content is the content of the files.
 type Content struct {
-	// Labels become labels of the node, and features that rules can use.
+	// Labels become labels of the node, and features for rules.
 	Labels []nodelabel.Fact
 	// Features are for rules only.
 	Features []nodelabel.Fact
-	// Lasting are labels that count until they are removed.
+	// Lasting are labels without an expiry time.
 	Lasting []nodelabel.Fact
-	// Undecided are handlers of which nothing is known yet. What an earlier Keeper said of them
-	// is said until something is, as long as it would have counted.
+	// Undecided are handlers without known capabilities yet. The facts that an earlier Keeper wrote
+	// about them stay until then, but not beyond their expiry time.
 	Undecided []string
 
-	// end is when all of it stops to count, because of something an earlier Keeper said; zero
-	// is not known.
+	// end limits the expiry time because the content includes facts of an earlier Keeper; zero
+	// means no limit.
 	end time.Time
 }
 
-// lasting is what the second file tells.
+// lasting returns the content of the second file.
 func (c Content) lasting() Content { return Content{Labels: c.Lasting} }
 
-// text is a file with as much of labels and features as there is room for, and how many
-// facts were left out. What it tells counts until expires; zero is for ever. Pure.
+// text returns the file with as many labels and features as fit, and the number of facts left out.
+// The zero time means no expiry. Pure.
 func (c Content) text(expires time.Time) (text string, left int) {
 	var b strings.Builder
 	b.WriteString(head)
@@ -61,7 +61,7 @@ func (c Content) text(expires time.Time) (text string, left int) {
 	return b.String(), left
 }
 
-// expires is until when a file's text counts; zero if it does not say. Pure.
+// expires returns the expiry time of a file's text; zero if it has none. Pure.
 func expires(text string) time.Time {
 	for line := range strings.Lines(text) {
 		if value, is := strings.CutPrefix(line, expiry); is {
@@ -73,9 +73,9 @@ func expires(text string) time.Time {
 	return time.Time{}
 }
 
-// due says whether a file with this text has to be written: because it tells
-// something else, or counts for less than half of lifetime, or, for the clock was
-// set, for longer than that. A lifetime of zero has no end. Pure.
+// due reports whether the file must be rewritten: if its content differs, if less than half of
+// lifetime is left, or if more than lifetime is left because the clock was set. A lifetime of zero
+// means no expiry. Pure.
 func due(text string, c Content, lifetime time.Duration, now time.Time) bool {
 	until := expires(text)
 	if should, _ := c.text(until); text != should {
@@ -91,12 +91,12 @@ func due(text string, c Content, lifetime time.Duration, now time.Time) bool {
 	return left <= lifetime/2 || left > lifetime
 }
 
-// untrue says whether a file's text has a label that the content has not. Pure.
+// untrue reports whether a file's text has a label that the content lacks. Pure.
 func untrue(text string, c Content) bool {
 	return slices.ContainsFunc(parse(text).Labels, func(f nodelabel.Fact) bool { return !slices.Contains(c.Labels, f) })
 }
 
-// parse is what a file's text tells. Pure.
+// parse reads the facts of a file's text. Pure.
 func parse(text string) Content {
 	var c Content
 	to := &c.Labels
@@ -114,7 +114,7 @@ func parse(text string) Content {
 	return c
 }
 
-// about are the facts of some handlers. Pure.
+// about returns the facts about some handlers. Pure.
 func (c Content) about(handlers []string) Content {
 	of := func(facts []nodelabel.Fact) []nodelabel.Fact {
 		return slices.DeleteFunc(slices.Clone(facts), func(f nodelabel.Fact) bool {
@@ -124,11 +124,10 @@ func (c Content) about(handlers []string) Content {
 	return Content{Labels: of(c.Labels), Features: of(c.Features)}
 }
 
-// keeping has what was said earlier of handlers in the place of what is said of them now.
-// Pure.
+// keeping returns c with the earlier facts, which replace facts of c with the same key. Pure.
 func (c Content) keeping(earlier Content) Content {
 	kept := func(earlier, now []nodelabel.Fact) []nodelabel.Fact {
-		// Those that say which handlers take pods come first, as they did.
+		// Earlier facts come first in their order: labels of ready handlers before others.
 		return append(slices.Clone(earlier), slices.DeleteFunc(slices.Clone(now), func(f nodelabel.Fact) bool {
 			return slices.ContainsFunc(earlier, func(e nodelabel.Fact) bool { return e.Key == f.Key })
 		})...)

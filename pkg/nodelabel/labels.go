@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Fact is a key with its value. Both are what Kubernetes allows for labels.
+// Fact is a key with its value. Both are valid for Kubernetes labels.
 type Fact struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -19,9 +19,9 @@ type Fact struct {
 type Known struct {
 	Name  string
 	Phase handler.Phase
-	// Default says that pods without a class get it.
+	// Default means that pods without a class get the handler.
 	Default bool
-	// MaxPods is how many pods it takes; zero is not bounded.
+	// MaxPods is the number of pods it takes; zero means no limit.
 	MaxPods int
 	Can     capability.Table
 }
@@ -31,12 +31,12 @@ const (
 	state     = "state"
 )
 
-// labelled are the capabilities that are labels. They are few, because every label of a
-// node is in every message about that node.
+// labelled are the capabilities with a label. They are few, because every message about a node
+// contains all of its labels.
 var labelled = []capability.Name{capability.UserNamespaces, capability.RecursiveReadOnlyMounts, capability.Checkpoint}
 
-// Labels are those of a node with these handlers. Those that say which handlers take
-// pods come first, so that they are what is left if there is no room for all. Pure.
+// Labels returns the labels of a node with these handlers. Those of ready handlers come first, so
+// that they are kept if not all labels fit. Pure.
 func Labels(handlers []Known) []Fact {
 	var ready, rest []Fact
 	for _, h := range sorted(handlers) {
@@ -62,8 +62,7 @@ func Labels(handlers []Known) []Fact {
 	return append(ready, rest...)
 }
 
-// Presence are the labels that stay: all handlers have one, whether they take pods or
-// not. Pure.
+// Presence returns the lasting labels: one for each handler, whether it takes pods or not. Pure.
 func Presence(handlers []Known) []Fact {
 	var all []Fact
 	for _, h := range sorted(handlers) {
@@ -72,8 +71,7 @@ func Presence(handlers []Known) []Fact {
 	return all
 }
 
-// States are no labels: they are for rules that make something of handlers which take
-// no pods. Pure.
+// States returns features for rules about handlers that take no pods. They are not labels. Pure.
 func States(handlers []Known) []Fact {
 	var all []Fact
 	for _, h := range sorted(handlers) {

@@ -1,7 +1,6 @@
-// Package nodelabel has the labels by which a cluster sees what handlers a node
-// has. Node Feature Discovery puts them on nodes from a file that says them in
-// full, and RuntimeClasses select nodes by them and count pods by a resource; all have
-// the names from here.
+// Package nodelabel defines the labels that show a node's handlers to the cluster. Node Feature
+// Discovery sets them from a file with their full names. RuntimeClasses select nodes by them and
+// count pods by a resource. All names are defined here.
 package nodelabel
 
 import (
@@ -13,57 +12,57 @@ import (
 // Prefix is the namespace of labels that Node Feature Discovery may always set.
 const Prefix = "feature.node.kubernetes.io/"
 
-// Ready is the value of the label of a handler that takes pods. Others do not have it.
+// Ready is the label value of a handler that takes pods. Other handlers lack the label.
 const Ready = "ready"
 
 const (
 	handlerPrefix = "handler."
-	// longest is what Kubernetes allows for the part of a label's name behind the slash.
+	// longest is the limit of Kubernetes for a label's name behind the slash.
 	longest = 63
-	// hashed is how much of a hash tells shortened names apart.
+	// hashed is the length of the hash that distinguishes shortened names.
 	hashed = 8
 )
 
-// True is the value of labels that are there or not.
+// True is the value of labels that are either set or absent.
 const True = "true"
 
-// Present is the label of a handler that a node has, or has pods of. It does not go when
-// the handler takes no pods: a kubelet that starts then ends pods which select it.
+// Present is the label of a handler that a node has, or has pods of. It stays while the handler
+// takes no pods, because a restarted kubelet ends pods if their selector no longer matches.
 func Present(name string) string { return About(name, "present") }
 
-// MaxPods is the label that says how many pods a handler takes, if that is bounded.
+// MaxPods is the label with the number of pods that a handler takes, if that is limited.
 func MaxPods(name string) string { return About(name, "max-pods") }
 
-// Default is the label of the handler that pods without a class get, while it takes pods.
+// Default is the label of the handler of pods without a class, while it takes pods.
 func Default(name string) string { return About(name, "default") }
 
-// Pods is the resource that each pod of a handler has one of. It has Prefix, because
-// what is not below kubernetes.io is set to zero by a kubelet that takes its node for a
-// new one, and then its pods do not fit.
+// Pods is the resource of which each pod of a handler requests one. It has Prefix: a kubelet that
+// takes its node for new sets resources outside kubernetes.io to zero, and then the node's pods do
+// not fit.
 func Pods(name string) string { return About(name, pods) }
 
 const pods = "pods"
 
-// IsPods says whether a resource is the Pods of some handler.
+// IsPods reports whether a resource is the Pods of some handler.
 func IsPods(resource string) bool {
 	name, ours := strings.CutPrefix(resource, Prefix+handlerPrefix)
 	return ours && strings.HasSuffix(name, "."+pods)
 }
 
-// IsAbout says whether a label is that of a handler, or about it.
+// IsAbout reports whether a label belongs to this handler.
 func IsAbout(key, handler string) bool {
 	return key == Handler(handler) || key == About(handler, key[strings.LastIndexByte(key, '.')+1:])
 }
 
-// IsOfHandler says whether a label is about a handler.
+// IsOfHandler reports whether a label belongs to any handler.
 func IsOfHandler(key string) bool { return strings.HasPrefix(key, Prefix+handlerPrefix) }
 
-// Handler is the label of a handler that takes pods. A name that is too long for one, as those of
-// more than 55 characters are, is cut, and its hash put behind it.
+// Handler is the label of a handler that takes pods. A name that is too long for a label, with more
+// than 55 characters, is cut and gets a hash as its suffix.
 func Handler(name string) string { return of(name, "") }
 
-// About is the label of one thing about a handler, which is a DNS label itself. The
-// handler's name is cut as in Handler, and earlier, for the thing's name comes behind it.
+// About is the label of one property of a handler; what is a DNS label. The handler's name is cut
+// as in Handler, to a length that leaves room for the property's name.
 func About(name, what string) string { return of(name, "."+what) }
 
 func of(name, suffix string) string {

@@ -14,37 +14,36 @@ import (
 )
 
 const (
-	// pace is how old what is known of live pods may be when somebody asks.
+	// pace is the maximum age of a reading that is reported.
 	pace = time.Minute
-	// readPatience is how long who asks waits for a reading. One that takes longer
-	// counts when it is there.
+	// readPatience is how long a caller waits for a reading. A reading that takes longer is used
+	// once it ends.
 	readPatience = 3 * time.Second
-	// The time between two readings of which CPU use is told.
+	// Limits of the time between two readings from which CPU use is computed.
 	minWindow, maxWindow = time.Second, 10 * time.Minute
 )
 
 // Pods are the ready pods of one handler.
 type Pods struct {
-	// Readings are of those of which it can be told apart what is the containers'.
+	// Readings are of pods with overhead that can be separated from their containers.
 	Readings []Reading
-	// Inside counts those whose containers run inside of what is measured.
+	// Inside counts pods with containers that run inside the measured processes.
 	Inside int
-	// Unread counts those that could not be read, and Why says why one of them was not.
+	// Unread counts pods that could not be read; Why is the reason for one of them.
 	Unread int
 	Why    string
-	// Declared has what is reserved for each pod, those of Inside included.
+	// Declared has the reservation of each pod, including those of Inside.
 	Declared []Declared
 }
 
-// Options are what a Meter needs. All are required.
+// Options configure a Meter. All are required.
 type Options struct {
 	Pods func(ctx context.Context) (map[string]Pods, error)
-	// Ready says whether the pods of the node are known.
+	// Ready reports whether the pods of the node are known.
 	Ready func() bool
 }
 
-// Meter knows the overhead of handlers. Its methods may be called at any time from
-// any goroutine.
+// Meter measures the overhead of handlers. It is safe for concurrent use.
 type Meter struct {
 	o   Options
 	log *log.Entry
@@ -53,30 +52,30 @@ type Meter struct {
 
 	mu   sync.Mutex
 	last *look
-	// late says that the reading that is under way has kept somebody waiting for long:
-	// nobody else waits for it.
+	// late means that the current reading exceeded a caller's patience: no other caller waits for
+	// it.
 	late  bool
 	taken uint64
-	// told are the warnings that hold, by handler.
+	// told marks the handlers with a logged warning that still holds.
 	told map[string]bool
 }
 
-// look is one reading of all live pods, with what follows from it.
+// look is one reading of all live pods, with the estimates from it.
 type look struct {
 	at time.Time
-	// first says that there was none before, so that CPU use is not known.
+	// first means that no reading precedes it, so that CPU use is unknown.
 	first     bool
 	pods      map[string]Pods
 	estimates map[string]*Estimate
 }
 
-// New makes a Meter. The log of ctx is where warnings go.
+// New returns a Meter that logs warnings to the log of ctx.
 func New(ctx context.Context, o Options) *Meter {
 	return &Meter{o: o, log: log.G(ctx), told: map[string]bool{}}
 }
 
-// Of says what is known of a handler. Its live pods are read if that was not done
-// within the last minute; a second time already soon after the first.
+// Of returns the overhead of a handler. It reads the live pods unless a reading is at most a minute
+// old; the second reading follows the first after a second.
 func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
 	if !m.o.Ready() {
 		return Report{Handler: d.Name, NoLive: "the pods of this node are not recovered yet"}
@@ -87,8 +86,8 @@ func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
 	return m.report(d)
 }
 
-// refresh reads live pods, unless that was done within age. Those who come while
-// it is being done wait for that.
+// refresh reads the live pods, unless a reading is younger than age. Concurrent callers share one
+// reading.
 func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 	m.mu.Lock()
 	if m.last != nil && m.last.first {
@@ -123,7 +122,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 		return r.Err
 	case <-wait.C:
 		m.mu.Lock()
-		m.late = m.taken == taken // it may have ended this very moment
+		m.late = m.taken == taken // false if the reading ended at this moment
 		m.mu.Unlock()
 		return fmt.Errorf("reading pod usage took more than %v: %w", readPatience, errdefs.ErrUnavailable)
 	case <-ctx.Done():
@@ -131,7 +130,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 	}
 }
 
-// next makes estimates of a reading and the one before, which may be nil. Pure.
+// next computes estimates from a reading and the one before, which may be nil. Pure.
 func next(last *look, at time.Time, pods map[string]Pods) *look {
 	l := &look{at: at, first: last == nil, pods: pods, estimates: map[string]*Estimate{}}
 	before, window := map[string]*Reading{}, time.Duration(0)
@@ -161,7 +160,7 @@ func next(last *look, at time.Time, pods map[string]Pods) *look {
 	return l
 }
 
-// report is what is known now. A warning that begins to hold goes to the log.
+// report returns the known overhead. It logs a warning when that begins to hold.
 func (m *Meter) report(d *handler.Definition) Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,7 +181,7 @@ func (m *Meter) report(d *handler.Definition) Report {
 	return r
 }
 
-// whyNot says why there is no estimate of live pods. Pure.
+// whyNot returns why live pods have no estimate. Pure.
 func whyNot(d *handler.Definition, p Pods, read bool) string {
 	switch {
 	case d.Type == handler.CRI:

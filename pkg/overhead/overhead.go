@@ -1,11 +1,10 @@
-// Package overhead says what pods cost beyond their containers: the memory and CPU
-// time of their sandbox processes, shims, supervisors, monitors and VMMs.
+// Package overhead measures the cost of pods beyond their containers: the memory and CPU time of
+// their sandbox processes, shims, supervisors, monitors and VMMs.
 //
-// What is read of pods comes from a Source; what follows from that is decided here,
-// by pure functions. Without pods there is no estimate. Nothing is read ahead of a
-// question, and for a row of questions once a minute.
+// Readings come from Options.Pods; pure functions here turn them into estimates. Without pods there
+// is no estimate. Pods are read on demand, at most once a minute.
 //
-// docs/runtimeclass.md tells what is counted, and what is not.
+// docs/runtimeclass.md lists what is counted.
 package overhead
 
 import (
@@ -18,25 +17,25 @@ import (
 	"github.com/berth-cri/berth/pkg/overhead/podfixed"
 )
 
-// Part is one cgroup or process that a pod has beyond its containers.
+// Part is a cgroup or process of a pod beyond its containers.
 type Part struct {
-	// Key tells the parts of a node apart, also over time.
+	// Key identifies the part on a node over time.
 	Key string
 	// Memory is in bytes.
 	Memory uint64
-	// CPU is the time used since the part exists.
+	// CPU is the time used since the part was created.
 	CPU time.Duration
-	// Pods is how many share it, this one included; at least 1.
+	// Pods is the number of pods that share it, including this one; at least 1.
 	Pods int
 }
 
-// Reading is what one pod has at one moment.
+// Reading holds the parts of one pod at one moment.
 type Reading struct {
 	Pod   string
 	Parts []Part
 }
 
-// Declared is the overhead that somebody reserves for a pod. Zero is none.
+// Declared is the reserved overhead of a pod. Zero means none.
 type Declared struct {
 	// Memory is in bytes, CPU in thousandths of a core.
 	Memory, CPU int64
@@ -46,14 +45,14 @@ type Declared struct {
 type Sample struct {
 	// Memory is in bytes.
 	Memory uint64
-	// CPU is in billionths of a core. It is not known at the first reading of a pod.
+	// CPU is in billionths of a core. It is unknown at the first reading of a pod.
 	CPU      uint64
 	CPUKnown bool
 }
 
-// sampleBetween makes a Sample of two readings of a pod that are window apart; before is
-// nil if there is only one. Memory is that of the second. CPU time is that of the
-// parts that are in both: of one that came meanwhile nobody knows how it began.
+// sampleBetween computes a Sample from two readings of a pod that are window apart; before is nil
+// if there is only one. Memory is that of the second. CPU time is that of the parts in both,
+// because the start of a newer part is unknown.
 func sampleBetween(before *Reading, after Reading, window time.Duration) Sample {
 	var s Sample
 	was := map[string]time.Duration{}
@@ -76,23 +75,23 @@ func sampleBetween(before *Reading, after Reading, window time.Duration) Sample 
 	return s
 }
 
-// Distribution is that of one resource over pods.
+// Distribution describes one resource over pods.
 type Distribution struct{ P50, P95, Max uint64 }
 
-// Estimate is what the pods of a handler were measured to use.
+// Estimate is the measured use of a handler's pods.
 type Estimate struct {
-	// Pods is how many Memory is of, at least one.
+	// Pods is the number of pods in Memory, at least 1.
 	Pods int
 	// Memory is in bytes, CPU in billionths of a core.
 	Memory, CPU Distribution
-	// CPUPods is how many pods CPU is of.
+	// CPUPods is the number of pods in CPU.
 	CPUPods int
-	// At is when that was, and Window how long CPU time was watched; 0 without CPUPods.
+	// At is the time of the reading. Window is how long CPU time was observed; 0 without CPUPods.
 	At     time.Time
 	Window time.Duration
 }
 
-// estimateOf makes an Estimate, or nil of no samples. At and Window are the caller's.
+// estimateOf computes an Estimate; nil without samples. The caller sets At and Window.
 func estimateOf(samples []Sample) *Estimate {
 	if len(samples) == 0 {
 		return nil
@@ -109,7 +108,7 @@ func estimateOf(samples []Sample) *Estimate {
 	return e
 }
 
-// distribution takes the nearest rank: each number is one that was measured.
+// distribution uses the nearest rank, so that each result is a measured value.
 func distribution(all []uint64) Distribution {
 	if len(all) == 0 {
 		return Distribution{}
@@ -119,7 +118,7 @@ func distribution(all []uint64) Distribution {
 	return Distribution{P50: rank(50), P95: rank(95), Max: all[len(all)-1]}
 }
 
-// least is what is declared of the resource by whoever declares the least of it.
+// least returns the smallest reservation of each resource, ignoring those without one.
 func least(all []Declared) Declared {
 	smaller := func(a, b int64) int64 {
 		if a == 0 || b == 0 {
@@ -134,18 +133,18 @@ func least(all []Declared) Declared {
 	return d
 }
 
-// Report is what is known of a handler's overhead.
+// Report is the known overhead of a handler.
 type Report struct {
 	Handler string
-	// Live is that of its pods; nil without data.
+	// Live is the measured overhead; nil without data.
 	Live *Estimate
-	// NoLive says why Live is nil, in a few words.
+	// NoLive is the reason why Live is nil, in a few words.
 	NoLive string
-	// Declared is what the kubelet reserves for its pods: the least, if they differ.
+	// Declared is the kubelet's reservation for a pod: the least, if they differ.
 	Declared Declared
 }
 
-// Above says in one line that more is used than the kubelet reserves, or is empty.
+// Above returns one line if the use exceeds the kubelet's reservation, else "".
 func (r Report) Above() string {
 	var parts []string
 	for _, x := range r.Live.Above(r.Declared) {
@@ -159,7 +158,7 @@ func (r Report) Above() string {
 		r.Handler, strings.Join(parts, "; "), r.Handler)
 }
 
-// amount writes a number in the units of Declared as Kubernetes does.
+// amount formats a number in the units of Declared as Kubernetes does.
 func amount(resource string, n int64) string {
 	if resource == "cpu" {
 		return fmt.Sprintf("%dm", n)
@@ -171,21 +170,21 @@ func amount(resource string, n int64) string {
 	return fmt.Sprintf("%dMi", n/mi)
 }
 
-// Fixed is what to declare: p95, in whole Mi and thousandths of a core, rounded up.
+// Fixed returns the overhead to declare: p95, in whole Mi and thousandths of a core, rounded up.
 func (e *Estimate) Fixed() Declared {
 	return Declared{Memory: int64(podfixed.RoundedUp(e.Memory.P95, podfixed.MemoryStep)), CPU: int64(podfixed.RoundedUp(e.CPU.P95, podfixed.CPUStep) / podfixed.CPUStep)} //nolint:gosec // a node has less
 }
 
-// Excess is a resource of which more is used than was declared.
+// Excess is a resource with more use than was declared.
 type Excess struct {
 	// Resource is "memory" or "cpu", in the units of Declared.
 	Resource       string
 	Used, Declared int64
-	// Pods is how many use that.
+	// Pods is the number of measured pods.
 	Pods int
 }
 
-// Above compares p95 with what is declared. What is not declared is not compared.
+// Above compares p95 with the declared overhead. It skips undeclared resources.
 func (e *Estimate) Above(d Declared) []Excess {
 	if e == nil {
 		return nil

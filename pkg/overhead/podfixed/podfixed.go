@@ -1,21 +1,21 @@
-// Package podfixed decides what overhead.podFixed of a RuntimeClass should be by what
-// was measured, and whether what is declared is too little. Pure, and all there is of
-// it: the daemon's warning, "lint" and "audit" judge alike.
+// Package podfixed computes overhead.podFixed of a RuntimeClass from measurements, and decides
+// whether a declared value is too small. It is pure and shared by the daemon's warning, "lint" and
+// "audit", so that all decide alike.
 package podfixed
 
-// What podFixed is written in: a Mi in bytes, and a thousandth of a core in billionths.
+// Units of podFixed: a Mi in bytes, and a thousandth of a core in billionths.
 const (
 	MemoryStep = 1 << 20
 	CPUStep    = 1_000_000
 )
 
-// RoundedUp is what to declare for a p95, in the unit of step.
+// RoundedUp returns the value to declare for a p95, in the unit of step.
 func RoundedUp(p95, step uint64) uint64 { return (p95 + step - 1) / step * step }
 
-// Exceeds says whether p95 is more than what is declared by so much that it is no
-// noise: by a step, and CPU time by a tenth of what is declared, because that varies
-// from one measurement to the next: what was declared by one would else be too little
-// by the other. Memory that is not declared is what a pod's limit lacks.
+// Exceeds reports whether p95 is above the declared value by more than noise. Noise is a step, and
+// for CPU time also a tenth of the declared value: CPU time varies between measurements, so a value
+// from one would be too small for the next. Memory that is not declared is missing in a pod's
+// limit.
 func Exceeds(p95, declared, step uint64) bool {
 	noise := step
 	if step == CPUStep {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Rules that a Finding may be of.
+// Rules of findings.
 const (
 	RuleClassWithoutNode    = "class-without-node"
 	RuleNodesWithoutHandler = "nodes-without-handler"
@@ -27,16 +27,16 @@ const (
 	RuleHandlerClosed       = "handler-takes-no-pods"
 )
 
-// Finding is something in a cluster that should be otherwise.
+// Finding is a mismatch in a cluster.
 type Finding struct {
 	Severity runtimeclass.Severity `json:"severity"`
 	Rule     string                `json:"rule"`
-	// Object is what it is about: "RuntimeClass kata", "handler kata".
+	// Object is the subject: "RuntimeClass kata", "handler kata".
 	Object string `json:"object"`
-	// Concerned are the nodes or pods, all of them.
+	// Concerned are all affected nodes or pods.
 	Concerned []string `json:"concerned,omitempty"`
 	Message   string   `json:"message"`
-	// Advice is what to do.
+	// Advice is the remedy.
 	Advice string `json:"advice,omitempty"`
 }
 
@@ -48,8 +48,8 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s (%s)", text, f.Rule)
 }
 
-// Audit finds what is wrong between the nodes, classes and pods of a cluster. Of
-// findings about the same there is one, with all nodes or pods that it concerns.
+// Audit returns mismatches between the nodes, classes and pods of a cluster. Equal findings are
+// merged, with all affected nodes or pods.
 func Audit(s *State) []Finding {
 	all := []Finding{}
 	for i := range s.Classes {
@@ -62,7 +62,7 @@ func Audit(s *State) []Finding {
 	return append(all, s.auditRestarts()...)
 }
 
-// auditClass looks at the nodes that pods of a class may be put on.
+// auditClass checks the nodes that pods of a class may be scheduled to.
 func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	var selected, silent, having, lacking, elsewhere, closed []string
 	for i := range s.Nodes {
@@ -110,7 +110,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	return s.auditServed(c, f, closed, lacking)
 }
 
-// auditServed has what is wrong with a class that some of its nodes serve.
+// auditServed returns findings about a class that some of its nodes serve.
 func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking []string) []Finding {
 	var all []Finding
 	if Uncounted(c, s.Nodes) {
@@ -135,19 +135,20 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo says whether a node has the handler of a class, which takes no pods. Some of these
-// are reported, and others not: then the scheduler only knows if the class's pods are counted.
+// closedTo reports whether a node has the handler of a class but takes no pods of it. Some nodes
+// still report such a handler; the scheduler knows of the others only if the class's pods are
+// counted.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }
 
-// closed says whether the labels of a node say that a handler is there and takes no pods. One
-// that is cordoned is reported all the same.
+// closed reports whether a node's labels show that a handler exists and takes no pods. A cordoned
+// handler is reported nevertheless.
 func closed(n *corev1.Node, handler string) bool {
 	return handler != "" && n.Labels[nodelabel.Present(handler)] == nodelabel.True && n.Labels[nodelabel.Handler(handler)] != nodelabel.Ready
 }
 
-// whereTheyStay is what becomes of pods whose handler takes none.
+// whereTheyStay returns the state of a class's pods if its handler takes none.
 func whereTheyStay(c *nodev1.RuntimeClass) string {
 	if runtimeclass.Counted(c) {
 		return "pending"
@@ -155,7 +156,7 @@ func whereTheyStay(c *nodev1.RuntimeClass) string {
 	return "in ContainerCreating"
 }
 
-// selection is by what a class selects nodes, in words.
+// selection describes how a class selects nodes.
 func (s *State) selection(c *nodev1.RuntimeClass) string {
 	if c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0 {
 		return "its tolerations and the nodes' taints"
@@ -173,7 +174,7 @@ func (s *State) whereInstead(c *nodev1.RuntimeClass, elsewhere []string) string 
 	return fmt.Sprintf("give nodes the handler %q, or delete the class", c.Handler)
 }
 
-// remedy is how classes can get to select nodes that they do not.
+// remedy returns how classes can be made to select nodes.
 func (s *State) remedy(classes, nodes []string) string {
 	labelled, taints := true, map[string]string{}
 	for i := range s.Nodes {
@@ -199,7 +200,7 @@ func (s *State) remedy(classes, nodes []string) string {
 	return strings.Join(all, "; ")
 }
 
-// auditHandler looks at whether pods get to a handler.
+// auditHandler checks whether pods can reach a handler.
 func (s *State) auditHandler(name string) []Finding {
 	var missed []string
 	having, classes := s.having(name), s.classesOf(name)
@@ -219,7 +220,7 @@ func (s *State) auditHandler(name string) []Finding {
 			f.Advice = "a class cannot use this name: rename it to lower case letters, digits and \"-\" in the runtime's configuration"
 		}
 	case len(missed) == len(having):
-		return nil // the class is told of
+		return nil // auditClass reports it
 	case len(missed) > 0:
 		f.Rule, f.Concerned = RuleNodeNotSelected, missed
 		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", runtimeclass.Few(classes), runtimeclass.Few(missed))

@@ -18,42 +18,42 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// FitOptions are what is known beside what the API server has.
+// FitOptions add facts that the API server does not have.
 type FitOptions struct {
-	// Handlers are all that there are, instead of those of nodes, which are not asked then.
+	// Handlers are all existing handlers; if they are set, nodes are not checked.
 	Handlers []runtimeclass.Handler
-	// Admitted: the pod is the cluster's, and has what admission gave it for its class.
-	// Of any other all is as somebody wrote it, and stays.
+	// Admitted: the pod is from the cluster, and has the fields that admission added for its class.
+	// Other pods are checked as written.
 	Admitted bool
 }
 
 // Candidate is a class that a pod could have.
 type Candidate struct {
-	// Class is empty for no class, which leads to the default handlers of nodes, and for
-	// a handler that no class leads to.
+	// Class is empty for no class, which means the default handlers of nodes, and for a handler
+	// without a class.
 	Class string `json:"class"`
 	// Handler is empty for the default handlers of nodes.
 	Handler string `json:"handler"`
 	// Own: the pod has this class.
 	Own bool `json:"own,omitempty"`
-	// Fits is yes if there is a node for it, and unknown if that is not known of any.
+	// Fits is yes if a node can run the pod, and unknown if it is unknown for a node.
 	Fits      capability.Answer    `json:"fits"`
 	Isolation capability.Isolation `json:"isolation,omitempty"`
-	// Overhead is what the class declares.
+	// Overhead is declared by the class.
 	Overhead corev1.ResourceList `json:"overhead,omitempty"`
-	// Rejection is what the API server says against a pod of this class.
+	// Rejection is the API server's reason to reject a pod of this class.
 	Rejection string `json:"rejection,omitempty"`
-	// Nodes can run it; of MaybeNodes that is not known.
+	// Nodes can run it; for MaybeNodes this is unknown.
 	Nodes      []string `json:"nodes,omitempty"`
 	MaybeNodes []string `json:"maybeNodes,omitempty"`
-	// Reasons are why other nodes cannot, or may not.
+	// Reasons are why other nodes cannot run it, or may not.
 	Reasons []Reason `json:"reasons,omitempty"`
 
-	// annotated is what the class says of its handler.
+	// annotated has the capabilities from the class's annotations.
 	annotated capability.Table
 }
 
-// Reason is one that nodes have in common.
+// Reason is shared by its nodes.
 type Reason struct {
 	Text  string   `json:"text"`
 	Nodes []string `json:"nodes"`
@@ -66,7 +66,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("%s (%s)", r.Text, runtimeclass.Few(r.Nodes))
 }
 
-// Why is all that is against a candidate.
+// Why returns all reasons against a candidate.
 func (c Candidate) Why() string {
 	if c.Rejection != "" {
 		return c.Rejection
@@ -78,12 +78,12 @@ func (c Candidate) Why() string {
 	return strings.Join(all, "; ")
 }
 
-// Fit says with which classes, and on which nodes, a pod can run; the first is the
-// one to prefer. Whether there is room on a node at the moment is not looked at.
+// Fit returns the classes and nodes that a pod can run with, the preferred one first. It ignores
+// the current usage of nodes.
 func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	if o.Admitted {
 		pod = pod.DeepCopy()
-		pod.Spec.NodeName = "" // the scheduler has chosen it
+		pod.Spec.NodeName = "" // set by the scheduler
 	}
 	name, plain := "", pod.DeepCopy()
 	if pod.Spec.RuntimeClassName != nil {
@@ -124,16 +124,16 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), cmp.Compare(strength(b.Isolation), strength(a.Isolation)),
-			// What is declared is what a pod costs.
+			// The declared overhead is a pod's cost.
 			a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()),
 			cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
 	})
 	return all
 }
 
-// unchosen is what is known of the handler of pods without a class: the one that the annotation
-// of a class calls the default. Other nodes may have another one, so what it lacks is not known,
-// as policies have it.
+// unchosen returns the capabilities of the handler of pods without a class: the default by a
+// class's annotation. Other nodes may have another default, so a missing capability is unknown, as
+// in policies.
 func unchosen(classes []runtimeclass.Class) capability.Table {
 	for _, c := range classes {
 		h, err := c.Annotated()
@@ -155,7 +155,7 @@ func strength(i capability.Isolation) int {
 	return slices.Index([]capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM}, i)
 }
 
-// admitted holds what admission makes of a pod against all nodes.
+// admitted checks the admitted form of a pod against all nodes.
 func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Class, o FitOptions) Candidate {
 	a := runtimeclass.Admit(pod, classes)
 	if a.Rejection != "" {
@@ -201,7 +201,7 @@ func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Cl
 	return c
 }
 
-// among holds a pod against the handler of a list, of which one is the default.
+// among checks a pod against the candidate's handler in a list, or the list's default.
 func (c Candidate) among(handlers []runtimeclass.Handler, pod *corev1.Pod) Candidate {
 	i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler || c.Handler == "" && h.Default })
 	switch {
@@ -219,7 +219,7 @@ func (c Candidate) among(handlers []runtimeclass.Handler, pod *corev1.Pod) Candi
 	return c
 }
 
-// requesting is a pod with the requests that the API server makes of its limits.
+// requesting returns a pod with the requests that the API server defaults from its limits.
 func requesting(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -228,7 +228,7 @@ func requesting(pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	if whole := pod.Spec.Resources; whole != nil {
-		// Containers that request something count before the limits of the pod.
+		// Requests of containers precede the limits of the pod.
 		of := resource.AggregateContainerRequests(pod, resource.PodResourcesOptions{})
 		maps.DeleteFunc(of, func(name corev1.ResourceName, _ quantity.Quantity) bool {
 			return !resource.IsSupportedPodLevelResource(name)
@@ -247,7 +247,7 @@ func withDefaults(requests, from corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// against is what keeps a pod from a node, and what may.
+// against returns what keeps a pod from a node, and what may.
 func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
 	switch {
 	case has(n, known.Name):
@@ -303,7 +303,7 @@ func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affini
 	return no, maybe
 }
 
-// missing are the labels that a node selector wants and a node does not have.
+// missing returns the labels of a node selector that a node lacks.
 func missing(wanted map[string]string, n *corev1.Node) string {
 	lacks := map[string]string{}
 	for key, value := range wanted {
@@ -317,7 +317,7 @@ func missing(wanted map[string]string, n *corev1.Node) string {
 	return ": " + labels.Set(lacks).String()
 }
 
-// onNode is a handler with what a node says of it.
+// onNode returns a handler with the features that a node reports for it.
 func onNode(known runtimeclass.Handler, n *corev1.Node) runtimeclass.Handler {
 	h := runtimeclass.Handler{Name: known.Name}
 	h.Isolation = known.Isolation
@@ -329,7 +329,7 @@ func onNode(known runtimeclass.Handler, n *corev1.Node) runtimeclass.Handler {
 			continue
 		}
 		if yes := of.Features.UserNamespaces; yes != nil {
-			// What the kubelet calls so includes volumes.
+			// The kubelet's feature of this name includes volumes.
 			h.Set(capability.UserNamespaces, answer(*yes), capability.Declared, "by the node")
 			h.Set(capability.IDMappedMounts, answer(*yes), capability.Declared, "by the node")
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Handlers are those that the nodes of a cluster report, by name, each once. Those
-// that no ready node has are not ready. The node's default, which pods without a
-// class get, has no name of its own and is not among them.
+// Handlers returns the handlers that the nodes of a cluster report, by name, each once. A handler
+// without a ready node is not ready. The node's default for pods without a class has no name and is
+// omitted.
 func Handlers(s *State) []runtimeclass.Handler {
 	var all []runtimeclass.Handler
 	for _, name := range s.handlerNames() {
@@ -31,9 +31,9 @@ func Handlers(s *State) []runtimeclass.Handler {
 	return all
 }
 
-// Keep gives a class that was made of what nodes report what the class that is there has beside:
-// annotations, if nothing is known of the handler, and overhead, if none was measured. An apply
-// would remove them. It reports whether there was overhead to keep.
+// Keep copies from an existing class what nodes do not report: annotations, if nothing is known of
+// the handler, and overhead, if none was measured. An apply would remove them. It reports whether
+// it copied overhead.
 func Keep(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
 	if i < 0 {
@@ -54,14 +54,14 @@ func Keep(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	return true
 }
 
-// known are the annotations about a handler.
+// known returns the annotations about a handler.
 func known(annotations map[string]string) map[string]string {
 	all := maps.Clone(annotations)
 	maps.DeleteFunc(all, func(key, _ string) bool { return !slices.Contains(runtimeclass.Annotations, key) })
 	return all
 }
 
-// costs are an overhead without what only counts pods.
+// costs returns an overhead without the resource that counts pods.
 func costs(o *nodev1.Overhead) corev1.ResourceList {
 	if o == nil {
 		return nil
@@ -71,11 +71,11 @@ func costs(o *nodev1.Overhead) corev1.ResourceList {
 	return all
 }
 
-// nameable says whether classes can have a handler: CRI daemons allow more names.
+// nameable reports whether a class can have a handler: CRI daemons allow more names.
 func nameable(handler string) bool { return len(validation.IsDNS1123Label(handler)) == 0 }
 
-// Unlabelled says whether a class selects nodes by a label of its handler although
-// no node has that label: then its pods stay pending.
+// Unlabelled reports whether pods of a class stay pending because it selects a label of its handler
+// that no node has.
 func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 	if c.Scheduling == nil {
 		return false
@@ -89,8 +89,8 @@ func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 	return false
 }
 
-// Uncounted says whether pods of a class have one of a resource that no node has: then
-// they stay pending, until somebody sets its capacity.
+// Uncounted reports whether pods of a class stay pending because they request a resource that no
+// node has. berth-controller sets its capacity.
 func Uncounted(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 	return runtimeclass.Counted(c) && !slices.ContainsFunc(nodes, func(n corev1.Node) bool {
 		_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(c.Handler))]

@@ -14,11 +14,10 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// SandboxFailed is the reason of events about sandboxes that could not be made.
+// SandboxFailed is the reason of events about failed sandboxes.
 const SandboxFailed = "FailedCreatePodSandBox"
 
-// auditPods looks for pods that wait for a handler. Pods that wait for the same are
-// one finding.
+// auditPods finds pods that wait for a handler. Pods with the same reason share one finding.
 func (s *State) auditPods() []Finding {
 	said := map[types.UID]string{}
 	for i := range s.Events {
@@ -48,7 +47,7 @@ func (s *State) auditPods() []Finding {
 	return all
 }
 
-// amount is "pod web/front" or "3 pods (a/b, a/c, a/d)".
+// amount formats pods: "pod web/front" or "3 pods (a/b, a/c, a/d)".
 func amount(pods []string) string {
 	if len(pods) == 1 {
 		return "pod " + pods[0]
@@ -56,7 +55,7 @@ func amount(pods []string) string {
 	return fmt.Sprintf("%d pods (%s)", len(pods), runtimeclass.Few(pods))
 }
 
-// auditPod says what handler a pod waits for; nil if it is for none.
+// auditPod returns the handler that a pod waits for; nil if it waits for none.
 func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 	if p.Status.Phase != corev1.PodPending || p.Spec.RuntimeClassName == nil || p.DeletionTimestamp != nil {
 		return nil
@@ -68,7 +67,7 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 		return f
 	}
 	if p.Spec.NodeName == "" {
-		return nil // its events have the scheduler's reason
+		return nil // its events contain the scheduler's reason
 	}
 	f.Rule = RulePodWithoutHandler
 	f.Advice = "add the handler to the node, or delete the pods after the class selects nodes with it"
@@ -95,8 +94,8 @@ func (s *State) having(name string) []string {
 	return all
 }
 
-// withoutClass is a pod as it was before it got what its class gives. Overhead is from
-// nowhere else, though the class may be another one by now, or gone.
+// withoutClass returns a pod without the fields that its class added. Its overhead is always from
+// the class, even if that was replaced or deleted since.
 func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
 	plain := p.DeepCopy()
 	plain.Spec.RuntimeClassName, plain.Spec.Overhead = nil, nil
@@ -113,7 +112,7 @@ func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
 	return plain
 }
 
-// words are what CRI daemons say of a handler that they do not have, or that takes no pods.
+// words are messages of CRI daemons about a handler that is missing or takes no pods.
 var words = []string{
 	`unknown runtime handler %q`,       // berth
 	`handler %q: accepts no pods`,      // berth
@@ -123,7 +122,7 @@ var words = []string{
 	`RuntimeHandler %q not supported`,  // cri-dockerd
 }
 
-// MissesHandler says whether a message is about a handler that is missing on a node.
+// MissesHandler reports whether a message means that a node lacks a handler.
 func MissesHandler(message, handler string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// RuleRestartEndsPods is of findings about kubelets that must not be restarted now.
+// RuleRestartEndsPods is the rule of kubelets that must not be restarted now.
 const RuleRestartEndsPods = "kubelet-restart-ends-pods"
 
-// auditRestarts finds the nodes whose kubelet would end pods if it started now: it compares
-// all pods with the node's labels and capacity as if they had just come. Capacity is stale
-// if pods came while no controller worked.
+// auditRestarts finds nodes where a restarted kubelet would end pods: it compares all pods with the
+// node's labels and capacity as if they were new. Capacity is stale if pods came while no
+// controller worked.
 func (s *State) auditRestarts() []Finding {
 	bound := map[string][]*corev1.Pod{}
 	for i := range s.Pods {
@@ -50,7 +50,7 @@ func (s *State) auditRestarts() []Finding {
 	return all
 }
 
-// counted are the resources that count the pods of classes, sorted.
+// counted returns the resources that count the pods of classes, sorted.
 func (s *State) counted() []corev1.ResourceName {
 	var names []corev1.ResourceName
 	for i := range s.Classes {
@@ -62,8 +62,8 @@ func (s *State) counted() []corev1.ResourceName {
 	return slices.Compact(names)
 }
 
-// unselected are the pods that select a node by labels which it does not have. A selector
-// that cannot be read selects nothing, as for the kubelet.
+// unselected returns the pods with a node selector or affinity that does not match the node. An
+// invalid selector matches nothing, as for the kubelet.
 func unselected(n *corev1.Node, pods []*corev1.Pod) []string {
 	var names []string
 	for _, p := range pods {
@@ -74,7 +74,8 @@ func unselected(n *corev1.Node, pods []*corev1.Pod) []string {
 	return names
 }
 
-// takenOf is how much pods take of a resource, counted as the kubelet does, and which do.
+// takenOf returns the pods' use of a resource, counted as the kubelet does, and the pods that use
+// it.
 func takenOf(name corev1.ResourceName, pods []*corev1.Pod) (taken int64, names []string) {
 	for _, p := range pods {
 		of := resource.PodRequests(p, resource.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true})

@@ -1,13 +1,13 @@
-// Package cluster decides about the handlers of a whole cluster by what its API
-// server has: nodes, RuntimeClasses, pods and events.
+// Package cluster checks the handlers of a whole cluster by its API objects: nodes, RuntimeClasses,
+// pods and events.
 //
 //	state := &cluster.State{Nodes: nodes, Classes: classes, Pods: pods, Events: events}
 //	handlers := cluster.Handlers(state)              // what its nodes report
 //	findings := cluster.Audit(state)
 //	fit := cluster.Fit(pod, state, cluster.FitOptions{})
 //
-// It is pure: objects go in, values come out. Who asks the API server is
-// cmd/kubectl-berth, and what RuntimeClasses mean is in pkg/runtimeclass.
+// It is pure: cmd/kubectl-berth reads the objects from the API server. The semantics of
+// RuntimeClasses are in pkg/runtimeclass.
 package cluster
 
 import (
@@ -22,17 +22,17 @@ import (
 	helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// State is what an API server has. Whatever is left out is not looked at.
+// State holds objects of an API server. Absent ones are not checked.
 type State struct {
 	Nodes   []corev1.Node
 	Classes []nodev1.RuntimeClass
-	// Pods are those that have not ended.
+	// Pods are unfinished pods.
 	Pods []corev1.Pod
-	// Events are about sandboxes that could not be made.
+	// Events are about failed sandboxes.
 	Events []corev1.Event
 }
 
-// handlerNames are those of all nodes, sorted. The default handler has none.
+// handlerNames returns the names on all nodes, sorted. The default handler has none.
 func (s *State) handlerNames() []string {
 	names := map[string]bool{}
 	for i := range s.Nodes {
@@ -62,8 +62,8 @@ func (s *State) classesOf(handler string) []string {
 	return all
 }
 
-// reports says whether a node says what handlers it has. Kubelets before 1.30, and
-// those whose CRI daemon does not say it, report none at all.
+// reports reports whether a node lists its handlers. Kubelets before 1.30 list none, nor do those
+// with a CRI daemon that does not list them.
 func reports(n *corev1.Node) bool { return len(n.Status.RuntimeHandlers) > 0 }
 
 func has(n *corev1.Node, handler string) bool {
@@ -76,16 +76,15 @@ func ready(n *corev1.Node) bool {
 	})
 }
 
-// selects says whether pods of a class may be put on a node, as far as the node
-// selector and the tolerations of the class go.
+// selects reports whether the node selector and the tolerations of a class admit a node.
 func selects(c *nodev1.RuntimeClass, n *corev1.Node) bool {
 	by := cmp.Or(c.Scheduling, &nodev1.Scheduling{})
 	_, kept := untolerated(n, by.Tolerations)
 	return !kept && missing(by.NodeSelector, n) == ""
 }
 
-// untolerated is a taint of a node that keeps pods with these tolerations away. Those that
-// Kubernetes sets because a node is ill or cordoned do not count: they come and go.
+// untolerated returns a taint of a node that pods with these tolerations do not tolerate. It
+// ignores temporary taints, which Kubernetes sets on an unhealthy or cordoned node.
 func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
 	return helpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, by, func(t *corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")

@@ -12,33 +12,32 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Admission is what becomes of a pod in the RuntimeClass admission of an API server.
+// Admission is the result of an API server's RuntimeClass admission for a pod.
 type Admission struct {
 	// Rejection is the API server's answer; empty if the pod is admitted.
 	Rejection string
-	// Pod is the pod as it is admitted, else as it was.
+	// Pod is the admitted pod, or the original one if it is rejected.
 	Pod *corev1.Pod
-	// Class is the pod's, or nil: it names none, or there is none of that name.
+	// Class is the pod's class; nil if it names none or one that does not exist.
 	Class *nodev1.RuntimeClass
 }
 
-// Admit decides about a pod that is created in a cluster with these classes. The
-// pod is not changed.
+// Admit decides about a new pod in a cluster with these classes. It does not change the pod.
 func Admit(pod *corev1.Pod, classes []Class) Admission {
 	a := Admission{Pod: pod.DeepCopy()}
 	rejected := func(format string, args ...any) Admission {
-		// A pod without a name is called by what its name will begin with.
+		// A pod without a name is reported by its generateName.
 		name := cmp.Or(pod.Name, pod.GenerateName, "Unknown")
 		answer := apierrors.NewForbidden(corev1.Resource("pods"), name, fmt.Errorf(format, args...))
 		return Admission{Rejection: answer.Error(), Pod: pod, Class: a.Class}
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
-		// A cluster has the first of a name, and refuses others.
+		// A cluster has the first class of a name and rejects others.
 		if i := slices.IndexFunc(classes, func(c Class) bool { return c.Name == *name }); i >= 0 {
 			a.Class = classes[i].RuntimeClass
 		} else {
 			if *name == "" {
-				// It is asked for all the same, and the question is refused before it is sent.
+				// The API server looks up the empty name, too, and its client rejects that request.
 				return Admission{Rejection: "resource name may not be empty", Pod: pod}
 			}
 			return rejected("pod rejected: RuntimeClass %q not found", *name)
@@ -54,14 +53,14 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 	if conflict := a.schedule(pod); conflict != nil {
 		return rejected("%w", conflict)
 	}
-	// Looked at last, when all that changes pods has done so.
+	// Kubernetes validates this last, after all mutations.
 	if (a.Class == nil || a.Class.Overhead == nil) && pod.Spec.Overhead != nil {
 		return rejected("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	}
 	return a
 }
 
-// schedule gives the pod what the class says about nodes.
+// schedule adds the class's node selector and tolerations to the pod.
 func (a *Admission) schedule(pod *corev1.Pod) error {
 	if a.Class == nil || a.Class.Scheduling == nil {
 		return nil

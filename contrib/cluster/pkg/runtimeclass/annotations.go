@@ -8,23 +8,23 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Annotations of classes, by which users who may not read nodes learn what a class gives.
+// Annotations of classes, for users without the right to read nodes.
 const (
 	// IsolationAnnotation is the isolation of the handler.
 	IsolationAnnotation = "berth.dev/isolation"
-	// CapabilitiesAnnotation is what the handler can do, as JSON.
+	// CapabilitiesAnnotation holds the handler's capabilities, as JSON.
 	CapabilitiesAnnotation = "berth.dev/capabilities"
-	// ConformsAnnotation has the sets of properties that self-check pods of the handler had,
-	// with commas between them.
+	// ConformsAnnotation holds the conformance sets that self-check pods confirmed, separated by
+	// commas.
 	ConformsAnnotation = "berth.dev/conforms"
 	// DefaultAnnotation is "true" if pods without a class get the handler, too.
 	DefaultAnnotation = "berth.dev/default"
 )
 
-// Annotations are all of them.
+// Annotations lists all of them.
 var Annotations = []string{IsolationAnnotation, CapabilitiesAnnotation, ConformsAnnotation, DefaultAnnotation}
 
-// annotations are what is known of a handler, for its class.
+// annotations returns the known facts about a handler as annotations of its class.
 func (h Handler) annotations() map[string]string {
 	all := map[string]string{}
 	if h.Isolation != "" {
@@ -36,7 +36,7 @@ func (h Handler) annotations() map[string]string {
 	if known := h.everywhere(); len(known) > 0 {
 		text, err := json.Marshal(known)
 		if err != nil {
-			panic("runtimeclass: " + err.Error()) // they are texts
+			panic("runtimeclass: " + err.Error()) // they are strings
 		}
 		all[CapabilitiesAnnotation] = string(text)
 	}
@@ -46,9 +46,9 @@ func (h Handler) annotations() map[string]string {
 	return all
 }
 
-// everywhere are the capabilities that hold for the handler on any node: a class is about
-// all of them. What a node probed, or a self-check pod failed with there, holds for that
-// node, and how a capability is known is of no use to users of the class.
+// everywhere returns the capabilities that hold for the handler on any node, because a class is for
+// all nodes. It omits answers from one node's probe, and failures of self-check pods. It omits
+// sources, which users of the class do not need.
 func (h Handler) everywhere() map[capability.Name]capability.Known {
 	kept := map[capability.Name]capability.Known{}
 	for name, k := range h.Capabilities {
@@ -63,8 +63,8 @@ func (h Handler) everywhere() map[capability.Name]capability.Known {
 	return kept
 }
 
-// Annotated is the handler of a class with what the annotations of the class say of it.
-// Of a class without any, nothing is known.
+// Annotated returns the handler of a class as its annotations describe it. Without annotations,
+// only its name is known.
 func (c Class) Annotated() (Handler, error) {
 	h := Handler{Name: c.Handler}
 	problem := func(key, format string, args ...any) error {

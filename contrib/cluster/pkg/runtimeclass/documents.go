@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxSize is the largest file that is read, in bytes. etcd takes 1.5 MiB an object.
+// maxSize is the largest accepted file, in bytes. etcd accepts 1.5 MiB for each object.
 const maxSize = 64 << 20
 
-// documents cuts a file into its documents. Those that hold nothing but comments
-// are left out, and not counted.
+// documents splits a file into its documents. Documents with only comments are omitted and not
+// counted.
 func documents(file string, text []byte) ([]*document, error) {
 	switch {
 	case len(text) > maxSize:
@@ -49,13 +49,13 @@ func documents(file string, text []byte) ([]*document, error) {
 	return all, nil
 }
 
-// separates reports whether a line begins with a mark between documents.
+// separates reports whether a line begins with a document separator.
 func separates(line []byte, mark string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(mark))
 	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))
 }
 
-// blank reports whether there is nothing but comments, directives, dashes and white space.
+// blank reports whether a text has only comments, directives, dashes and white space.
 func blank(text []byte) bool {
 	for line := range bytes.Lines(bytes.TrimPrefix(text, []byte("---"))) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {
@@ -65,7 +65,8 @@ func blank(text []byte) bool {
 	return true
 }
 
-// jsonDocuments are the values of a file of JSON. Other files that begin with a brace are YAML.
+// jsonDocuments returns the values of a JSON file. A file that only begins with a brace may be
+// YAML.
 func jsonDocuments(text []byte) ([]*document, bool) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return nil, false
@@ -85,7 +86,7 @@ func jsonDocuments(text []byte) ([]*document, bool) {
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// json converts a document as kubectl would. Keys that are there twice are mistakes.
+// json converts a document as kubectl would. Duplicate keys are mistakes.
 func (d *document) json(s Source) ([]byte, *Problem) {
 	if json.Valid(d.text) {
 		return d.text, nil

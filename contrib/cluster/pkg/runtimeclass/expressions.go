@@ -8,16 +8,16 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Expression is a rule for an API server: a list of the fields that ask for a
-// capability, as "field: value", the first of which counts. It uses variables.pod,
-// variables.asking, which is the pod unless only containers are asked, and
-// variables.containers, which is ContainersExpression or DebugContainersExpression.
+// Expression is a rule for an API server: a CEL list of the fields that request a capability, as
+// "field: value", of which the first counts. It uses variables.pod, variables.asking, which is the
+// pod unless only containers are checked, and variables.containers, which is ContainersExpression
+// or DebugContainersExpression.
 type Expression struct {
 	Capability capability.Name
 	Text       string
 }
 
-// Expressions are all rules in CEL, in their order.
+// Expressions returns all rules in CEL, in order.
 func Expressions() []Expression {
 	var all []Expression
 	for _, r := range rules {
@@ -41,8 +41,7 @@ func (r rule) expression() string {
 	return strings.Join(parts, " + ")
 }
 
-// ContainersExpression is all containers with which variables.pod is created, with where
-// they are.
+// ContainersExpression lists the containers that variables.pod is created with, and their paths.
 func ContainersExpression() string {
 	var lists []string
 	for _, list := range containerLists {
@@ -53,24 +52,24 @@ func ContainersExpression() string {
 	return strings.Join(lists, " + ")
 }
 
-// DebugContainersExpression is the ephemeral containers of variables.pod that oldObject does
-// not have, with where they are.
+// DebugContainersExpression lists the ephemeral containers of variables.pod that oldObject lacks,
+// and their paths.
 func DebugContainersExpression() string {
 	return "[dyn(oldObject).?spec.?" + debugContainers + ".orValue([]).map(c, c.name)].map(before, " + containersExpression(debugContainers, "!(c.name in before), ") + ")[0]"
 }
 
 func containersExpression(list, filter string) string {
-	// A pod that has none yet has null, and is refused for that.
+	// A pod without such a list may have null, which the server rejects later.
 	return fmt.Sprintf("[%s.orValue([])].map(l, l == null ? [] : l)[0].transformList(i, c, %s{'at': dyn(%s + string(i) + ']'), 'object': dyn(c)})", podSite.optional("spec."+list), filter, Quote("spec."+list+"["))
 }
 
-// ClipExpression makes a text of an expression one short line, as a Requirement is shown.
+// ClipExpression shortens the text of an expression to one line, as clip does.
 func ClipExpression(of string) string {
 	return fmt.Sprintf("[%s].map(t, t.size() > %d ? t.substring(0, %d) + '…' : t).map(t, t.findAll(r'%s').join(' '))[0]", of, clipped, clipped, printed)
 }
 
-// Quote makes a text a literal of CEL. Characters that would end the line, or that an API
-// server sends no warning with, become spaces.
+// Quote returns a text as a CEL literal. Characters that would end the line, or that prevent an API
+// server from sending a warning, become spaces.
 func Quote(text string) string {
 	var b strings.Builder
 	b.WriteByte('\'')

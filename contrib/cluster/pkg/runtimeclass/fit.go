@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// MissingCapability is something that a pod asks for and that a handler does not have, or is
-// not known to have.
+// MissingCapability is a requirement of a pod that a handler does not meet, or is not known to
+// meet.
 type MissingCapability struct {
 	Requirement
 	capability.Known
@@ -19,7 +19,7 @@ func (l MissingCapability) String() string {
 	return fmt.Sprintf("%s needs %s%s", l.Requirement, l.Capability, l.Because())
 }
 
-// Because is the part that does not depend on the pod.
+// Because returns the part of the message that does not depend on the pod.
 func (l MissingCapability) Because() string {
 	text := ", but the handler does not support it"
 	if l.Answer == capability.Unknown {
@@ -33,16 +33,17 @@ func (l MissingCapability) Because() string {
 
 // Verdict is whether a handler can run a pod.
 type Verdict struct {
-	// Fits is no if something is lacking or the handler takes no pods, and unknown if that is not known.
+	// Fits is no if a capability is missing or the handler takes no pods, and unknown if a
+	// capability is unknown.
 	Fits capability.Answer
 	// TakesNoPods is the reason, or empty.
 	TakesNoPods string
-	// Places are the containers that request pods of a handler by themselves.
+	// Places are the reasons against containers that request a resource that counts pods.
 	Places  []string
 	Missing []MissingCapability
 }
 
-// Reasons are why a handler does not fit, or may not.
+// Reasons returns why a handler does not fit, or may not.
 func (v Verdict) Reasons() []string {
 	var all []string
 	if v.TakesNoPods != "" {
@@ -59,7 +60,7 @@ func (v Verdict) Reasons() []string {
 	return all
 }
 
-// Fit holds a pod against a handler.
+// Fit checks a pod against a handler.
 func Fit(pod *corev1.Pod, h Handler) Verdict {
 	v := Verdict{Fits: capability.Yes, TakesNoPods: h.WhyNot(), Places: placesOf(pod)}
 	for _, r := range Requirements(pod) {

@@ -12,19 +12,20 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// GenerateOptions say what classes get.
+// GenerateOptions select the fields of generated classes.
 type GenerateOptions struct {
-	// AnyNode leaves out the selection of nodes by the label of the handler.
+	// AnyNode omits the node selector by the handler's label.
 	AnyNode bool
-	// NoCapacity leaves out the resource that counts pods, for clusters where nobody
-	// sets its capacity. Nodes are selected by whether the handler takes pods then.
+	// NoCapacity omits the resource that counts pods, for clusters without berth-controller, which
+	// sets its capacity. Nodes are then selected by whether the handler takes pods.
 	NoCapacity bool
 	// Tolerations are those of all classes.
 	Tolerations []corev1.Toleration
 }
 
-// Generate makes a class of a handler, under its name, and a line about where its overhead is from.
-// Overhead is what was measured; it is never made up. What is known of the handler is in annotations.
+// Generate creates a class for a handler, under its name, and a line about the source of its
+// overhead. The overhead is the measured one and never a guess. Annotations hold the handler's
+// properties.
 func Generate(h Handler, o GenerateOptions) (c *nodev1.RuntimeClass, note string) {
 	c = &nodev1.RuntimeClass{TypeMeta: classMeta, ObjectMeta: metav1.ObjectMeta{Name: h.Name, Annotations: h.annotations()}, Handler: h.Name}
 	note = "overhead: not measured, none declared"
@@ -55,8 +56,8 @@ func Generate(h Handler, o GenerateOptions) (c *nodev1.RuntimeClass, note string
 	return c, note
 }
 
-// Counted says whether each pod of a class has one of the resource that says how many
-// pods of its handler nodes have room for.
+// Counted reports whether each pod of a class requests the resource that counts pods of its
+// handler.
 func Counted(c *nodev1.RuntimeClass) bool {
 	if c.Overhead == nil {
 		return false
@@ -79,8 +80,8 @@ func ParseToleration(text string) (corev1.Toleration, error) {
 	return t, nil
 }
 
-// Choose are the handlers that get a class: those of the names, else those that
-// take pods. Those that do not are passed over.
+// Choose returns the named handlers, or else those that take pods as chosen and the others as
+// passed.
 func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err error) {
 	for _, name := range names {
 		h, ok := ByName(handlers, name)

@@ -17,13 +17,13 @@ import (
 // Ready is the state of a handler that takes pods.
 const Ready = "ready"
 
-// Handler is what is known of a handler of a node, or of several that are alike.
+// Handler holds the known facts about a handler of a node, or of several nodes alike.
 type Handler struct {
 	Name string `json:"name"`
-	// Default: pods that name no class get it.
+	// Default: pods without a class get it.
 	Default bool `json:"default,omitempty"`
-	// State is "ready", or that and why it takes no pods; empty is not known, and
-	// taken for ready.
+	// State is "ready", or another state with a Reason; an empty state is unknown and treated as
+	// ready.
 	State  string `json:"state,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	// Overhead is nil if nothing was measured.
@@ -33,7 +33,7 @@ type Handler struct {
 
 func (h Handler) takesPods() bool { return h.State == "" || h.State == Ready }
 
-// WhyNot says why a handler takes no pods; empty if it does.
+// WhyNot returns why a handler takes no pods; "" if it takes them.
 func (h Handler) WhyNot() string {
 	if h.takesPods() {
 		return ""
@@ -44,8 +44,8 @@ func (h Handler) WhyNot() string {
 	return fmt.Sprintf("the handler is %s: %s", h.State, h.Reason)
 }
 
-// Unchosen is the default of one node, as pods of any node are judged by it: others may have
-// another default, so what it lacks is not known.
+// Unchosen returns the default handler of one node, for pods of any node: other nodes may have
+// another default, so a missing capability becomes unknown.
 func (h Handler) Unchosen() Handler {
 	h.State, h.Reason = "", ""
 	h = h.Anywhere()
@@ -57,8 +57,8 @@ func (h Handler) Unchosen() Handler {
 	return h
 }
 
-// Anywhere is what is known of a handler for all nodes of a cluster: what a node was found
-// to lack, others may have.
+// Anywhere returns what holds for a handler on all nodes of a cluster: a capability that one node's
+// probe did not find becomes unknown.
 func (h Handler) Anywhere() Handler {
 	h.Capabilities = maps.Clone(h.Capabilities)
 	for name, k := range h.Capabilities {
@@ -69,8 +69,7 @@ func (h Handler) Anywhere() Handler {
 	return h
 }
 
-// Doubt makes it unknown whether a handler can do something, and says why before what was
-// said of it.
+// Doubt makes a capability unknown, and puts the reason before its note.
 func (h *Handler) Doubt(name capability.Name, why string) {
 	note := h.Of(name).Note
 	if why != "" && note != "" {
@@ -79,24 +78,24 @@ func (h *Handler) Doubt(name capability.Name, why string) {
 	h.Set(name, capability.Unknown, "", why+note)
 }
 
-// Measurement is what pods of a handler use beyond their containers.
+// Measurement is the measured use of pods beyond their containers.
 type Measurement struct {
-	// Pods is how many were measured. With none there is no data.
+	// Pods is the number of measured pods. Zero means no data.
 	Pods   int          `json:"pods"`
 	Memory Distribution `json:"memory"`
 	CPU    Distribution `json:"cpu"`
 }
 
-// Distribution is that of one resource over the pods.
+// Distribution describes one resource over the pods.
 type Distribution struct {
 	P50 resource.Quantity `json:"p50"`
 	P95 resource.Quantity `json:"p95"`
 	Max resource.Quantity `json:"max"`
-	// Pods is how many it is of, if that is not the Measurement's number.
+	// Pods is the number of pods, if it differs from the Measurement's.
 	Pods int `json:"pods,omitempty"`
 }
 
-// measured is what was measured, or nil.
+// measured returns the measurement, or nil without data.
 func (h Handler) measured() *Measurement {
 	if h.Overhead == nil || h.Overhead.Pods <= 0 {
 		return nil
@@ -109,8 +108,7 @@ type Inventory struct {
 	Handlers []Handler `json:"handlers"`
 }
 
-// ParseInventory reads an Inventory from YAML or JSON. The error names the file,
-// which is only for that.
+// ParseInventory parses an Inventory from YAML or JSON. file is only for error messages.
 func ParseInventory(file string, text []byte) ([]Handler, error) {
 	var i Inventory
 	s, err := ParseOne(file, text, "a list of handlers", &i)
@@ -146,9 +144,9 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 	return i.Handlers, nil
 }
 
-// ParseOne reads the only document of a file, which is YAML or JSON, into a value. The
-// error names the file; it is Problems that also have what keys the value does not know.
-// A Source without a document means that nothing was read.
+// ParseOne parses the only document of a file, YAML or JSON, into a value. The error names the
+// file; it is Problems, which include unknown keys. A Source without a document means that nothing
+// was parsed.
 func ParseOne(file string, text []byte, what string, into any) (Source, error) {
 	all, err := documents(file, text)
 	if err != nil {
@@ -172,7 +170,7 @@ func ParseOne(file string, text []byte, what string, into any) (Source, error) {
 	return s, nil
 }
 
-// ParseNames reads names with commas between them.
+// ParseNames parses names separated by commas.
 func ParseNames(list string) ([]Handler, error) {
 	var all []Handler
 	for name := range strings.SplitSeq(list, ",") {
@@ -215,8 +213,7 @@ func (m *Measurement) validate() error {
 	return nil
 }
 
-// WithMeasurements gives handlers what was measured of those of their name. All
-// else of measured is left out.
+// WithMeasurements returns the handlers with the measurements of measured, matched by name.
 func WithMeasurements(handlers, measured []Handler) []Handler {
 	all := slices.Clone(handlers)
 	for i := range all {
@@ -227,7 +224,7 @@ func WithMeasurements(handlers, measured []Handler) []Handler {
 	return all
 }
 
-// ByName is the handler of a name.
+// ByName returns the handler with a name.
 func ByName(handlers []Handler, name string) (Handler, bool) {
 	for _, h := range handlers {
 		if h.Name == name {
@@ -237,7 +234,7 @@ func ByName(handlers []Handler, name string) (Handler, bool) {
 	return Handler{}, false
 }
 
-// Meant is the name that a name was probably meant to be, as a question, or empty.
+// Meant returns the likely intended name as a question, or "".
 func Meant(name string, all []string) string {
 	near, ok := handler.Suggest(name, all)
 	if !ok || near == name {
@@ -246,7 +243,7 @@ func Meant(name string, all []string) string {
 	return fmt.Sprintf(" (did you mean %q?)", near)
 }
 
-// Names are those of handlers.
+// Names returns the names of handlers.
 func Names(handlers []Handler) []string {
 	var names []string
 	for _, h := range handlers {

@@ -21,7 +21,7 @@ const nodeGroup = "node.k8s.io/"
 
 var classMeta = metav1.TypeMeta{APIVersion: nodeGroup + "v1", Kind: "RuntimeClass"}
 
-// classOf is a RuntimeClass of any version in the form of v1, else nil.
+// classOf returns a RuntimeClass of any version in the form of v1, else nil.
 func classOf(object runtime.Object) *nodev1.RuntimeClass {
 	switch c := object.(type) {
 	case *nodev1.RuntimeClass:
@@ -40,7 +40,7 @@ func classOf(object runtime.Object) *nodev1.RuntimeClass {
 	return nil
 }
 
-// podOf is a pod, or that of an object that makes pods, else nil.
+// podOf returns a pod, or the pod of a workload's template, else nil.
 func podOf(object runtime.Object) *corev1.Pod {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -67,8 +67,8 @@ func podOf(object runtime.Object) *corev1.Pod {
 	return nil
 }
 
-// generated is the pod that a controller makes of its template. What the controller
-// puts between its own name and the pod's is a word in the place of it.
+// generated returns the pod that a controller creates from its template. between stands for the
+// text that the controller puts before the pod's suffix.
 func generated(owner metav1.Object, template *corev1.PodTemplateSpec, between string) *corev1.Pod {
 	if template == nil {
 		template = &corev1.PodTemplateSpec{}
@@ -78,7 +78,8 @@ func generated(owner metav1.Object, template *corev1.PodTemplateSpec, between st
 	return pod
 }
 
-// decode reads one object that is no list. One of a kind that is not of interest is only named.
+// decode reads one object that is not a list. Of kinds other than classes, pods and workloads it
+// reads only the name.
 func decode(s Source, h header, body []byte) (Object, Problems) {
 	o := Object{Source: s, APIVersion: h.APIVersion, Kind: h.Kind}
 	into, err := scheme.Scheme.New(schema.FromAPIVersionAndKind(h.APIVersion, h.Kind))

@@ -19,13 +19,13 @@ type Severity string
 
 // Severities.
 const (
-	// Error: the API server refuses it, or no pod of the class runs as it should.
+	// Error: the API server rejects the class, or its pods cannot run correctly.
 	Error Severity = "error"
-	// Warning: it works, and may do what nobody wants.
+	// Warning: the class works, but may have unwanted effects.
 	Warning Severity = "warning"
 )
 
-// Rules that a Finding may be of.
+// Rules of findings.
 const (
 	RuleInvalid             = "invalid"
 	RuleVersion             = "version-not-served"
@@ -41,22 +41,22 @@ const (
 	RulePodsOfAnother       = "pods-of-another-handler"
 )
 
-// Finding is something about a class that should be otherwise.
+// Finding is a mistake in a class.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Rule     string   `json:"rule"`
 	Class    string   `json:"class"`
-	// Where is file:line, and the document.
+	// Where is file:line and the document.
 	Where string `json:"where"`
-	// Field is where in the manifest it is.
+	// Field is the path in the manifest.
 	Field string `json:"field,omitempty"`
-	// Message is the API server's, if it has one.
+	// Message is the API server's message, if there is one.
 	Message string `json:"message"`
-	// Advice is what to do, unless the message says so.
+	// Advice is the remedy, unless the message has it.
 	Advice string `json:"advice,omitempty"`
 }
 
-// String is a line as compilers write them: no table has the room for it.
+// String returns one line as compilers print it, because findings are too long for a table.
 func (f Finding) String() string {
 	text := fmt.Sprintf("%s: %s: %s", f.Where, f.Severity, f.Message)
 	if f.Advice != "" {
@@ -65,15 +65,15 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s (RuntimeClass %q, %s)", text, f.Class, f.Rule)
 }
 
-// LintOptions are what classes are held against. Whatever is nil is not looked at.
+// LintOptions are compared with classes. Nil fields are not compared.
 type LintOptions struct {
-	// Handlers are those that there are.
+	// Handlers are all existing handlers.
 	Handlers []Handler
-	// MeasuredOnly says that Handlers are only for what was measured.
+	// MeasuredOnly means that Handlers only has measurements and may be incomplete.
 	MeasuredOnly bool
 }
 
-// Lint finds what is wrong with classes, in their order.
+// Lint returns the findings of classes, in their order.
 func Lint(classes []Class, o LintOptions) []Finding {
 	all := []Finding{}
 	first := map[string]Class{}
@@ -105,8 +105,8 @@ func finding(c Class, s Severity, rule, field, message, advice string) Finding {
 	return Finding{Severity: s, Rule: rule, Class: c.Name, Where: c.Where(field), Field: field, Message: message, Advice: advice}
 }
 
-// lintManifest checks what is wrong wherever it is applied: the version and the names. A server checks the
-// rest when it is asked by a dry run.
+// lintManifest checks the version and the names, which are wrong in any cluster. For the rest,
+// users run a dry run of the API server.
 func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
@@ -126,7 +126,7 @@ func lintManifest(c Class) []Finding {
 	return all
 }
 
-// lintAnnotation is about what an API server does not look at.
+// lintAnnotation reports an invalid annotation, which an API server does not check.
 func lintAnnotation(c Class, err error) Finding {
 	f := finding(c, Warning, RuleAnnotationInvalid, "metadata.annotations", err.Error(), "generate the class again, or remove the annotation")
 	var p Problem
@@ -136,7 +136,7 @@ func lintAnnotation(c Class, err error) Finding {
 	return f
 }
 
-// lintHandler looks at the handler that the class names.
+// lintHandler checks the handler that the class names.
 func lintHandler(c Class, o LintOptions) []Finding {
 	h, known := ByName(o.Handlers, c.Handler)
 	if !known {
@@ -156,7 +156,7 @@ func lintHandler(c Class, o LintOptions) []Finding {
 	return all
 }
 
-// lintCapacity looks at how nodes are chosen by what berth says of handlers.
+// lintCapacity checks a class's use of berth's labels and resources.
 func lintCapacity(c Class) []Finding {
 	var all []Finding
 	var selects map[string]string
@@ -186,7 +186,7 @@ func lintCapacity(c Class) []Finding {
 	return all
 }
 
-// resources is "cpu: 10m, memory: 12Mi".
+// resources formats a list, such as "cpu: 10m, memory: 12Mi".
 func resources(l corev1.ResourceList) string {
 	var all []string
 	for _, n := range slices.Sorted(maps.Keys(l)) {
@@ -196,10 +196,10 @@ func resources(l corev1.ResourceList) string {
 	return strings.Join(all, ", ")
 }
 
-// most is how many names a text has.
+// most is the number of names that Few shows.
 const most = 5
 
-// Few are some names with commas between them, and how many more there are.
+// Few returns the first names, separated by commas, and the number of the others.
 func Few(names []string) string {
 	if n := len(names) - most; n > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)

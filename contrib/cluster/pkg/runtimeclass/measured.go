@@ -29,7 +29,7 @@ func (m *Measurement) resources() []measuredResource {
 	}
 }
 
-// in is a quantity in a scale. What no node has is all the same.
+// in returns a quantity in a scale, limited to a value that no node has.
 func in(q resource.Quantity, scale resource.Scale) uint64 {
 	const most = math.MaxInt64 / 2
 	if q.Sign() <= 0 {
@@ -41,7 +41,7 @@ func in(q resource.Quantity, scale resource.Scale) uint64 {
 	return uint64(q.ScaledValue(scale)) //nolint:gosec // it is positive
 }
 
-// recommended is p95, rounded up to what people write: whole Mi and millis of a CPU.
+// recommended returns p95, rounded up to whole Mi and millis of a CPU.
 func (m *Measurement) recommended() corev1.ResourceList {
 	all := corev1.ResourceList{}
 	for _, r := range m.resources() {
@@ -54,12 +54,12 @@ func (m *Measurement) recommended() corev1.ResourceList {
 	return all
 }
 
-// pods is "10 pods".
+// pods formats the number of pods, such as "10 pods".
 func (m *Measurement) pods(d Distribution) string {
 	return fmt.Sprintf("%d pods", cmp.Or(d.Pods, m.Pods))
 }
 
-// whose are the pods that memory is of, and CPU use if those are others.
+// whose formats the number of pods measured for memory, and for CPU use if that differs.
 func (m *Measurement) whose() string {
 	memory, cpu := m.pods(m.Memory), m.pods(m.CPU)
 	if memory == cpu || m.CPU.Pods == 0 {
@@ -68,13 +68,13 @@ func (m *Measurement) whose() string {
 	return fmt.Sprintf("%s, and of %s for CPU use", memory, cpu)
 }
 
-// lintOverhead holds what a class declares against what was measured.
+// lintOverhead compares a class's declared overhead with the measured one.
 func lintOverhead(c Class, m *Measurement) []Finding {
 	recommended := m.recommended()
 	declared := corev1.ResourceList{}
 	if c.Overhead != nil {
 		declared = maps.Clone(c.Overhead.PodFixed)
-		delete(declared, corev1.ResourceName(nodelabel.Pods(c.Handler))) // which costs nothing
+		delete(declared, corev1.ResourceName(nodelabel.Pods(c.Handler))) // costs nothing
 	}
 	var all []Finding
 	for _, r := range m.resources() {

@@ -10,21 +10,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Migration is a file with its classes as v1.
+// Migration is a file with its classes in v1.
 type Migration struct {
-	// Text is the file. What is no class of an older version is as it was.
+	// Text is the file. Only classes of older versions are changed.
 	Text []byte
-	// Changes are what was rewritten, a line each.
+	// Changes lists the changed classes, a line each.
 	Changes []string
-	// Findings are what keeps the new text from being applied. Whoever has some
-	// should not write it anywhere.
+	// Findings are mistakes that the API server would reject. Text must not be written if there are
+	// any.
 	Findings []Finding
 }
 
-// Migrate rewrites the RuntimeClasses of a file to node.k8s.io/v1. Comments and order
-// stay: of v1beta1 only the version changes; a document with a v1alpha1 class is
-// written anew, with its comments. JSON is written anew with sorted keys. Names are new ones of
-// handlers that v1 does not allow; the key "" is for classes that name none.
+// Migrate rewrites the RuntimeClasses of a file to node.k8s.io/v1. It keeps comments and order: for
+// v1beta1 it changes only the version; it formats a document with a v1alpha1 class anew. JSON gets
+// sorted keys. names maps handlers that v1 does not allow to new ones; the key "" is for classes
+// without a handler.
 func Migrate(file string, text []byte, names map[string]string) (Migration, error) {
 	objects, err := Parse(file, text)
 	if err != nil {
@@ -61,7 +61,7 @@ func Migrate(file string, text []byte, names map[string]string) (Migration, erro
 	return m, err
 }
 
-// check holds the new text against the API server's rules.
+// check collects findings for which the API server would reject the new text.
 func (m *Migration) check(file string) error {
 	objects, err := Parse(file, m.Text)
 	if err != nil {
@@ -78,7 +78,7 @@ func (m *Migration) check(file string) error {
 	return nil
 }
 
-// rewrite is a document with all of its classes, of which v1 ones get new handlers, too.
+// rewrite returns a document with its classes in v1 and their handlers renamed.
 func (m *Migration) rewrite(d *document, all []Class, names map[string]string) ([]byte, error) {
 	isJSON := json.Valid(d.text)
 	onlyVersion := !isJSON
@@ -123,7 +123,7 @@ func (m *Migration) rewrite(d *document, all []Class, names map[string]string) (
 	return out.Bytes(), e.Close()
 }
 
-// toV1 changes a class of a document, and the versions of the lists that it is in.
+// toV1 changes a class of a document, and the versions of the lists around it.
 func toV1(at *yaml.Node, c Class, names map[string]string) {
 	setVersion(at)
 	for _, step := range steps(c.Path) {
@@ -135,7 +135,7 @@ func toV1(at *yaml.Node, c Class, names map[string]string) {
 	}
 	if key, spec := child(at, "spec"); spec != nil && spec.Kind == yaml.MappingNode {
 		if len(spec.Content) > 0 {
-			// What was said of all of it stays in front of it.
+			// A comment on spec moves to its first field.
 			first := spec.Content[0]
 			first.HeadComment = strings.Trim(key.HeadComment+"\n"+first.HeadComment, "\n")
 		}

@@ -1,15 +1,12 @@
-// Package runtimeclass decides about RuntimeClasses what a cluster would, without
-// one:
+// Package runtimeclass checks RuntimeClasses as a cluster would, without one:
 //
-//	objects, err := runtimeclass.Parse("classes.yaml", text) // says file, line and document of each mistake
+//	objects, err := runtimeclass.Parse("classes.yaml", text) // the error has file, line and document of each mistake
 //	findings := runtimeclass.Lint(runtimeclass.Classes(objects), runtimeclass.LintOptions{Handlers: handlers})
 //	admission := runtimeclass.Admit(pod, classes)             // what the API server makes of a pod
 //	verdict := runtimeclass.Fit(pod, handler)
 //
-// It is pure: texts and tables go in, values come out. Nothing is read from disk,
-// from a cluster or from a daemon, and nothing is written. Where the API server
-// has words for something, they are used as they are, so that what is found here
-// is what would be found there; integration/runtimeclass holds both side by side.
+// It is pure: it uses no disk, no cluster and no daemon. Messages of the API server are used
+// verbatim, so that findings here equal those of a cluster; integration/runtimeclass compares both.
 package runtimeclass
 
 import (
@@ -30,16 +27,15 @@ type Object struct {
 	APIVersion string
 	Kind       string
 	Namespace  string
-	// Name ends with … where the API server makes the rest of it.
+	// Name ends with … if the API server generates the rest.
 	Name string
 
-	// Class is set for RuntimeClasses, Pod for pods and for whatever makes them.
-	// Other objects have neither.
+	// Class is set for RuntimeClasses, Pod for pods and workloads. Other objects have neither.
 	Class *Class
 	Pod   *Pod
 }
 
-// String is "Deployment web/front", as people write it.
+// String returns a display name, such as "Deployment web/front".
 func (o Object) String() string {
 	name := o.Name
 	if o.Namespace != "" {
@@ -48,15 +44,15 @@ func (o Object) String() string {
 	return strings.TrimSpace(o.Kind + " " + name)
 }
 
-// Class is a RuntimeClass, of whatever version, in the form of v1.
+// Class is a RuntimeClass of any version, in the form of v1.
 type Class struct {
 	Source
-	// Version is that of the manifest: v1, v1beta1 or v1alpha1.
+	// Version is the manifest's version: v1, v1beta1 or v1alpha1.
 	Version string
 	*nodev1.RuntimeClass
 }
 
-// field is where the manifest has what is a field of v1.
+// field returns the path in the manifest of a field of v1.
 func (c Class) field(name string) string {
 	if c.Version != "v1alpha1" || name == "apiVersion" || strings.HasPrefix(name, "metadata") {
 		return name
@@ -70,17 +66,17 @@ func (c Class) field(name string) string {
 // Pod is a pod as its controller would make it.
 type Pod struct {
 	Source
-	// Owner is the object that it is of: "Deployment web".
+	// Owner is the object that the pod is generated from: "Deployment web".
 	Owner string
 	*corev1.Pod
 }
 
-// maxDepth is how deep lists may be in lists.
+// maxDepth is the limit of nested lists.
 const maxDepth = 4
 
-// Parse reads every object of a file: YAML or JSON, one document or many, lists
-// included. The error is Problems, with everything that is wrong, beside the objects that
-// could be read. The name of the file is only for texts.
+// Parse reads every object of a file: YAML or JSON, one document or many, including lists. The
+// error is Problems with all mistakes; objects without mistakes are returned beside it. file is
+// only for error messages.
 func Parse(file string, text []byte) ([]Object, error) {
 	all, err := documents(file, text)
 	if err != nil {
@@ -104,8 +100,8 @@ func Parse(file string, text []byte) ([]Object, error) {
 	return p.objects, nil
 }
 
-// Read reads one object that an API server has sent. It may be newer than what is known
-// here, and so fields that there are not are no mistakes.
+// Read reads one object from an API server. Unknown fields are not mistakes, because the server may
+// be newer.
 func Read(where string, body []byte) (Object, error) {
 	var h header
 	if err := json.Unmarshal(body, &h); err != nil {
@@ -118,7 +114,7 @@ func Read(where string, body []byte) (Object, error) {
 	return o, nil
 }
 
-// Classes are the RuntimeClasses among objects.
+// Classes returns the RuntimeClasses among objects.
 func Classes(objects []Object) []Class {
 	var all []Class
 	for _, o := range objects {
@@ -138,13 +134,13 @@ func (p *parser) fail(s Source, format string, args ...any) {
 	p.problems = append(p.problems, Problem{Source: s, Text: fmt.Sprintf(format, args...)})
 }
 
-// header is what every object begins with.
+// header is the type of an object.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 }
 
-// read reads an object; what a list says of its items is in inherited.
+// read reads an object; inherited is the type of items of the enclosing list.
 func (p *parser) read(s Source, body []byte, inherited header, depth int) {
 	var h header
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(body, &h); err != nil {
@@ -203,8 +199,8 @@ func (p *parser) readList(s Source, body []byte, h header, depth int) {
 	}
 }
 
-// unmarshal reads a value with the keys that it knows. It reports whether it could, and what the
-// problems are: those of other keys, or the one that kept it from reading.
+// unmarshal parses a value and reports whether it could. The problems are its unknown keys, or the
+// one that prevented parsing.
 func unmarshal(s Source, body []byte, into any, what string) (problems Problems, read bool) {
 	strict, err := strictjson.UnmarshalStrict(body, into)
 	if err != nil {
@@ -224,7 +220,7 @@ func unmarshal(s Source, body []byte, into any, what string) (problems Problems,
 	return problems, true
 }
 
-// plain leaves out what only programs want to know.
+// plain replaces Go's terms in an error by those of YAML.
 func plain(err error) error {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {

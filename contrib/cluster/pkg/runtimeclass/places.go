@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// placesReason is against a container that requests pods of a handler: the scheduler and the
-	// kubelet take them for pods, so that others have no room, or are ended.
+	// placesReason rejects a container that requests a resource that counts pods: the scheduler and
+	// the kubelet would count it as pods, and other pods would have no room or be ended.
 	placesReason = " counts pods, and only the overhead of a class may request it"
-	// PlacesAdvice is what to do about such a container.
+	// PlacesAdvice is the remedy.
 	PlacesAdvice = "remove it: a pod is counted by its class"
 )
 
-// placesOf are the reasons against the containers of a pod that request pods of handlers, one
-// for each container.
+// placesOf returns the reasons against containers that request such resources, one for each
+// container.
 func placesOf(pod *corev1.Pod) []string {
 	var all []string
 	for _, list := range []struct {
@@ -42,8 +42,8 @@ func placesOf(pod *corev1.Pod) []string {
 	return all
 }
 
-// PlacesExpression is placesOf in CEL, of variables.containers and variables.counted, which
-// are resources: a container may request so many that the server would not look at all.
+// PlacesExpression is placesOf in CEL. It iterates over variables.counted, which are resources, and
+// not over a container's requests, of which there may be too many for the server.
 func PlacesExpression() string {
 	const asked = "(r in c.object.?resources.?limits.orValue({}) || r in c.object.?resources.?requests.orValue({}))"
 	return fmt.Sprintf("variables.containers.filter(c, variables.counted.exists(r, %s)).map(c, c.at + '.resources: ' + variables.counted.filter(r, %s)[0] + %s)", asked, asked, Quote(placesReason))

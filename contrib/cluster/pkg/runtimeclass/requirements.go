@@ -11,24 +11,23 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Requirement is something that a pod asks of its handler.
+// Requirement is a capability that a pod requests of its handler.
 type Requirement struct {
 	Capability capability.Name `json:"capability"`
-	// Field is the first one that asks for it.
+	// Field is the first field that requests it.
 	Field string `json:"field"`
-	// Value is what the field says.
+	// Value is the field's value.
 	Value string `json:"value"`
 }
 
-// String is one line of bounded length.
+// String returns one line of bounded length.
 func (r Requirement) String() string { return clip(r.Field + ": " + r.Value) }
 
-// Requirements are what a pod asks of its handler, each once, in the order of the
-// rules. What every handler gives is not among them.
+// Requirements returns the capabilities that a pod requests, each once, in the order of the rules.
 func Requirements(pod *corev1.Pod) []Requirement {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
-		panic("runtimeclass: " + err.Error()) // of a type without fields that could fail
+		panic("runtimeclass: " + err.Error()) // the type has no field that could fail
 	}
 	containers := containersOf(object)
 	var all []Requirement
@@ -40,7 +39,7 @@ func Requirements(pod *corev1.Pod) []Requirement {
 	return all
 }
 
-// containersOf are the containers of a pod as an API server shows it to the expressions of a policy.
+// containersOf returns a pod's containers in the form of a policy's expressions.
 func containersOf(pod map[string]any) []place {
 	var all []place
 	for _, list := range containerLists {
@@ -52,7 +51,7 @@ func containersOf(pod map[string]any) []place {
 	return all
 }
 
-// firstOf is the first field that asks for the rule's capability.
+// firstOf returns the first field that requests the rule's capability.
 func (r rule) firstOf(pod map[string]any, containers []place) (field, value string, asked bool) {
 	for _, a := range r.pod {
 		if field, value, asked = a.find(place{object: pod, pod: pod}); asked {
@@ -80,22 +79,22 @@ func lookup(object any, path string) any {
 	return object
 }
 
-// textAt is a field of an object that is a string, or empty.
+// textAt returns a string field of an object, or "".
 func textAt(object any, path string) string {
 	s, _ := lookup(object, path).(string)
 	return s
 }
 
-// clipped is how many characters of a field and its value are shown.
+// clipped is the number of characters shown of a field and its value.
 const clipped = 200
 
-// printed are the parts of a text that an API server tells.
+// printed matches the parts of a text that an API server sends in warnings.
 const printed = `[^\p{Cc}]+`
 
 var printedParts = regexp.MustCompile(printed)
 
-// clip makes what a pod says one short line: a command may be a whole script, and an API
-// server leaves out messages of several lines and warnings with any control character.
+// clip shortens a pod's text to one line: a command may be a whole script, and an API server omits
+// messages of several lines and warnings with a control character.
 func clip(s string) string {
 	if all := []rune(s); len(all) > clipped {
 		s = string(all[:clipped]) + "…"

@@ -10,22 +10,22 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// rule is what asks for a capability: fields of the pod, then fields of each of its
-// containers. The first that does is shown.
+// rule lists what requests a capability: fields of the pod, then fields of each of its containers.
+// The first match is shown.
 type rule struct {
 	capability capability.Name
 	pod        []ask
 	containers []ask
 }
 
-// rules are all there are. Requirements evaluates them here, and Expressions has them
+// rules is shared by Requirements, which evaluates it here, and Expressions, which translates it
 // for an API server, so that both decide alike.
 var rules = []rule{
 	{capability: capability.HostNetwork, pod: []ask{equals("spec.hostNetwork", true)}},
 	{capability: capability.HostPID, pod: []ask{equals("spec.hostPID", true)}},
 	{capability: capability.HostIPC, pod: []ask{equals("spec.hostIPC", true)}},
 	{capability: capability.UserNamespaces, pod: []ask{equals("spec.hostUsers", false)}},
-	// Also of a pod without volumes: the kubelet mounts some into every pod.
+	// This also applies to a pod without volumes: the kubelet mounts some into every pod.
 	{capability: capability.IDMappedMounts, pod: []ask{equals("spec.hostUsers", false)}},
 	{
 		capability: capability.Devices,
@@ -58,7 +58,7 @@ var rules = []rule{
 	},
 }
 
-// Asked are the capabilities that pods can ask for, in the order of the rules.
+// Asked returns the capabilities that pods can request, in the order of the rules.
 func Asked() []capability.Name {
 	var all []capability.Name
 	for _, r := range rules {
@@ -67,25 +67,24 @@ func Asked() []capability.Name {
 	return all
 }
 
-// containerLists are where a pod has containers, in the order in which they start. Those of
-// the last list are added to pods that run.
+// containerLists are the pod's lists of containers in the order of their start. Containers of the
+// last list are added to running pods.
 var containerLists = []string{"initContainers", "containers", debugContainers}
 
 const debugContainers = "ephemeralContainers"
 
-// privileged is of a container.
+// privileged is a path in a container.
 const privileged = "securityContext.privileged"
 
-// ask is a way to ask for something, in Go and in the Common Expression Language (CEL)
-// that API servers evaluate. An expression is a list of "field: value", with one element
-// or none.
+// ask is a way to request a capability, in Go and in the Common Expression Language (CEL) that API
+// servers evaluate. An expression is a list of "field: value" with at most one element.
 type ask struct {
 	find       func(place) (field, value string, asked bool)
 	expression func(site) string
 }
 
 type place struct {
-	// at is where the pod has it; empty if it is the pod.
+	// at is the path in the pod; empty for the pod itself.
 	at     string
 	object any
 	pod    map[string]any
@@ -93,26 +92,26 @@ type place struct {
 
 func (p place) field(path string) string { return join(p.at, path) }
 
-// site is a place in an expression.
+// site is a place in a CEL expression.
 type site struct {
-	// at is an expression of where the pod has the object; empty if it is the pod.
+	// at is an expression for the object's path in the pod; empty for the pod itself.
 	at     string
 	object string
 }
 
-// The pod, the pod as far as its own fields are asked, and a container of it in expressions.
+// The sites of the pod, of the pod unless only its containers are checked, and of a container.
 var (
 	podSite       = site{object: "variables.pod"}
 	askingSite    = site{object: "variables.asking"}
 	containerSite = site{at: "c.at", object: "c.object"}
 )
 
-// optional is an expression of a field that may be missing.
+// optional returns an expression of a field that may be missing.
 func (s site) optional(path string) string {
 	return s.object + ".?" + strings.ReplaceAll(path, ".", ".?")
 }
 
-// says is an expression of a field with the text behind it.
+// says returns an expression of a field's path followed by text.
 func (s site) says(text string) string {
 	if s.at == "" {
 		return Quote(text)
@@ -120,7 +119,7 @@ func (s site) says(text string) string {
 	return s.at + " + " + Quote("."+text)
 }
 
-// equals asks if a field, true, false or a text, has a value.
+// equals matches a field, a bool or a string, with a value.
 func equals[T bool | string](path string, want T) ask {
 	written, missing := fmt.Sprint(want), "''"
 	literal := Quote(written)
@@ -137,7 +136,7 @@ func equals[T bool | string](path string, want T) ask {
 	}
 }
 
-// first asks with the first item of a list, and shows a field of it.
+// first matches the first item of a list, and shows a field of it.
 func first(list, shown string) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -153,7 +152,7 @@ func first(list, shown string) ask {
 	}
 }
 
-// eachBegins asks with the first item of a list of which a field begins with a text.
+// eachBegins matches the first item of a list with a field that begins with a prefix.
 func eachBegins(list, path, prefix string) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -173,15 +172,15 @@ func eachBegins(list, path, prefix string) ask {
 	}
 }
 
-// resourceKind is some of the resources that have a name.
+// resourceKind selects resources by name.
 type resourceKind struct {
 	has        func(name string) bool
-	expression string // of k
+	expression string // uses k
 }
 
 var (
 	hugePages = resourceKind{func(name string) bool { return strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) }, "k.startsWith('" + corev1.ResourceHugePagesPrefix + "')"}
-	// ofPlugin are those of device plugins. A name that is not valid is refused for that.
+	// ofPlugin matches resources of device plugins. Admission refuses invalid names.
 	ofPlugin = resourceKind{
 		func(name string) bool {
 			return strings.Contains(name, "/") && !strings.Contains(name, corev1.ResourceDefaultNamespacePrefix) && !strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix)
@@ -190,12 +189,12 @@ var (
 	}
 )
 
-// mostResources is how many resources are looked at. No pod has so many, and an API server
-// would take long to look at thousands of them, which is not in what it counts as cost.
+// mostResources is the limit of checked resources. No pod has so many, and thousands would take an
+// API server long, which its cost estimate ignores.
 const mostResources = 500
 
-// quantity asks with the first, by name, of the resources of a kind of which there is any.
-// What is not an ordinary resource has to be in the limits if there are any.
+// quantity matches the first resource of a kind, by name, with a quantity other than 0. Extended
+// resources must be in the limits if there are limits.
 func quantity(path string, kind resourceKind) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -230,7 +229,7 @@ func quantity(path string, kind resourceKind) ask {
 
 var tooMany = fmt.Sprintf("more than %d resources", mostResources)
 
-// labels asks with options of SELinux, unless all are empty.
+// labels matches SELinux options unless all are empty.
 func labels(path string) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -247,7 +246,7 @@ func labels(path string) ask {
 	}
 }
 
-// command asks with something that is run in the container: a probe or a hook.
+// command matches a probe or hook that runs in the container.
 func command(path string) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -265,8 +264,8 @@ func command(path string) ask {
 	}
 }
 
-// profileOf is the type of a container's profile, and the field that has it: its own, or
-// else its pod's.
+// profileOf returns the type of a container's profile and its field, which is the container's or
+// else the pod's.
 func profileOf(p place, name string) (field, kind string) {
 	at := "securityContext." + name
 	if lookup(p.object, at) != nil {
@@ -278,8 +277,8 @@ func profileOf(p place, name string) (field, kind string) {
 	return "", ""
 }
 
-// profileExpression is that in an expression: the field and the type, or what else there
-// is if there is no profile.
+// profileExpression is profileOf in CEL: a list of field and type, or otherwise if there is no
+// profile.
 func profileExpression(s site, name, otherwise string) string {
 	at := "securityContext." + name
 	own, pods := s.optional(at), podSite.optional("spec."+at)
@@ -287,7 +286,7 @@ func profileExpression(s site, name, otherwise string) string {
 		own, s.says(at+".type"), own, pods, Quote("spec."+at+".type"), pods, otherwise)
 }
 
-// seccomp: a privileged container has no profile, whatever is written.
+// seccomp: a privileged container has no profile, even if one is set.
 func seccomp() ask {
 	const none = string(corev1.SeccompProfileTypeUnconfined)
 	return ask{
@@ -302,8 +301,8 @@ func seccomp() ask {
 	}
 }
 
-// appArmor: a profile of the host holds for a privileged container too. Before the field
-// there was an annotation, with words of its own.
+// appArmor: a Localhost profile applies to a privileged container, too. The annotation that
+// preceded the field has values of its own.
 func appArmor() ask {
 	const (
 		local, standard = string(corev1.AppArmorProfileTypeLocalhost), string(corev1.AppArmorProfileTypeRuntimeDefault)

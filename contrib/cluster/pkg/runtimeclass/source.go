@@ -10,13 +10,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Source is where an object was read from.
+// Source is the position of an object in a file.
 type Source struct {
 	File string
-	// Document counts the documents of the file, from 1.
+	// Document is the number of the document in the file, from 1.
 	Document int
-	// Path leads to the object inside of the document, such as "items[3]"; empty if
-	// the document is the object.
+	// Path is the object's path inside the document, such as "items[3]"; empty if the document is
+	// the object.
 	Path string
 
 	document *document
@@ -25,15 +25,15 @@ type Source struct {
 // document is a part of a file between two lines of dashes.
 type document struct {
 	text []byte
-	// line is that of the file on which the text begins, from 1.
+	// line is the text's first line in the file, from 1.
 	line int
-	// begin is where the text begins in the file.
+	// begin is the text's offset in the file.
 	begin int
 
 	root func() *yaml.Node
 }
 
-// newDocument is the part of a file from begin to end.
+// newDocument returns the part of a file from begin to end. It is parsed on first use.
 func newDocument(file []byte, begin, end int) *document {
 	text := file[begin:end]
 	return &document{text: text, line: 1 + bytes.Count(file[:begin], []byte("\n")), begin: begin, root: sync.OnceValue(func() *yaml.Node {
@@ -45,8 +45,8 @@ func newDocument(file []byte, begin, end int) *document {
 	})}
 }
 
-// Line is the line of a field ("spec.containers[0].image"), else of the nearest
-// one above it that is there. It is 0 if the file is not known.
+// Line returns the line of a field ("spec.containers[0].image"), else of its nearest existing
+// parent. It is 0 if the file is unknown.
 func (s Source) Line(field string) int {
 	if s.document == nil {
 		return 0
@@ -57,7 +57,7 @@ func (s Source) Line(field string) int {
 	return s.document.line
 }
 
-// Where is file:line and the document, of a field or of the object if that is empty.
+// Where returns file:line and the document, of a field or, if that is empty, of the object.
 func (s Source) Where(field string) string {
 	if s.document == nil {
 		return s.File
@@ -65,7 +65,6 @@ func (s Source) Where(field string) string {
 	return fmt.Sprintf("%s:%d: document %d", s.File, s.Line(field), s.Document)
 }
 
-// join puts paths one behind the other.
 func join(path, field string) string {
 	if path == "" || field == "" {
 		return path + field
@@ -73,8 +72,8 @@ func join(path, field string) string {
 	return path + "." + field
 }
 
-// nearest walks to a field as far as there is one. For what has a key it is the key
-// that is returned, since that is what people look for.
+// nearest returns the node of a path or of its nearest existing parent. For a value with a key it
+// returns the key, which readers look for.
 func nearest(at *yaml.Node, path string) *yaml.Node {
 	found := at
 	for _, step := range steps(path) {
@@ -130,14 +129,14 @@ func steps(path string) []string {
 	return all
 }
 
-// Problem is something that keeps an object from being read.
+// Problem is a mistake that keeps an object from being parsed.
 type Problem struct {
 	Source
-	// Field is where in the object it is, or empty.
+	// Field is the path in the object, or empty.
 	Field string
 	Text  string
 
-	// line is known where no object is.
+	// line is set for a document without an object.
 	line int
 }
 
@@ -148,10 +147,10 @@ func (p Problem) Error() string {
 	return p.Where(p.Field) + ": " + p.Text
 }
 
-// Problems are all that is wrong with a file, in its order.
+// Problems are all mistakes of a file, in its order.
 type Problems []Problem
 
-// shown is how many problems an error has in full.
+// shown is the number of problems that an error lists.
 const shown = 20
 
 func (p Problems) Error() string {

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// workers patch nodes at the same time: some thousand in the seconds after a mass event.
+	// workers patch nodes in parallel: some thousand in the seconds after a mass event.
 	workers = 16
-	// requestTimeout bounds the requests for a node, so that some which hang do not keep the others from it.
+	// requestTimeout bounds the requests for a node, so that hanging ones do not block other nodes.
 	requestTimeout = 5 * time.Second
-	// resync is when nodes are looked at again without an event.
+	// resync is the interval of checks without an event.
 	resync = 10 * time.Minute
-	// byNode is the index of pods.
+	// byNode is the name of the pods' index.
 	byNode = "node"
-	// firstRetry and lastRetry bound how soon a patch that failed is tried again.
+	// firstRetry and lastRetry bound the delay before a failed patch is retried.
 	firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
-	// changeStep is how long a node is left alone after a change: another controller that sets other
-	// figures would be answered hundreds of times in a second.
+	// changeStep is the pause for a node after a change: another controller that sets other values
+	// would otherwise cause hundreds of patches in a second.
 	changeStep = 100 * time.Millisecond
-	// syncTimeout bounds the wait for the first lists. A list of many pods takes long.
+	// syncTimeout bounds the wait for the first lists, which are slow with many pods.
 	syncTimeout = 5 * time.Minute
 )
 
@@ -44,12 +44,12 @@ type controller struct {
 	nodes    cache.SharedIndexInformer
 	pods     cache.SharedIndexInformer
 	classes  cache.SharedIndexInformer
-	due      workqueue.TypedRateLimitingInterface[string] // names of nodes
+	due      workqueue.TypedRateLimitingInterface[string] // node names
 	metrics  *Metrics
 }
 
-// Run keeps the capacity of all nodes until ctx is over, and returns when nothing is
-// written any more. It fails if the first lists of nodes, pods and classes do not come.
+// Run maintains the capacity of all nodes until ctx ends, and returns after the last write. It
+// fails if the first lists of nodes, pods and classes do not arrive.
 func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m *Metrics) error {
 	c := &controller{
 		client: client, counting: counting, metrics: m,
@@ -67,10 +67,11 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 	defer end()
 	informers := []cache.SharedIndexInformer{c.nodes, c.pods, c.classes}
 	for _, i := range informers {
-		// Not waited for: they write nothing, and may sleep for a minute before they ask again.
+		// Run does not wait for informers: they write nothing, and may sleep for a minute before
+		// their next request.
 		go i.RunWithContext(ctx)
 	}
-	// With some of it only, less room would be seen than there is.
+	// Incomplete lists would show less room than there is.
 	first, stop := context.WithTimeout(ctx, syncTimeout)
 	defer stop()
 	for _, i := range informers {
@@ -82,7 +83,7 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 	case first.Err() != nil:
 		return fmt.Errorf("the API server has not shown all nodes, pods and classes within %s", syncTimeout)
 	}
-	m.working.Store(true) // for good: a controller that loses the lease ends
+	m.working.Store(true) // never reset: a controller that loses the lease exits
 	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
 	for range workers {
 		running.Go(func() {
@@ -94,12 +95,12 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 	return nil
 }
 
-// alive selects pods that have not ended.
+// alive selects unfinished pods.
 var alive = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))
 
-// watch makes the informers. Pods that ended and those without a node are not watched.
+// watch creates the informers. Finished pods and pods without a node are not watched.
 func (c *controller) watch() error {
 	core, node := c.client.CoreV1().RESTClient(), c.client.NodeV1().RESTClient()
 	scheduled := fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), alive)
@@ -138,7 +139,7 @@ func (c *controller) lists(from cache.Getter, what string, which fields.Selector
 	return cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(from, what, "", which), c.client)
 }
 
-// changed calls do with all that comes, changes or goes.
+// changed calls do for every added, updated or deleted object.
 func changed[T any](do func(T)) cache.ResourceEventHandler {
 	take := func(o any) {
 		if gone, is := o.(cache.DeletedFinalStateUnknown); is {
@@ -151,7 +152,7 @@ func changed[T any](do func(T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{AddFunc: take, DeleteFunc: take, UpdateFunc: func(was, now any) { take(was); take(now) }}
 }
 
-// next takes a node and keeps it, and reports whether there will be more.
+// next processes one node, and reports whether the queue is still open.
 func (c *controller) next(ctx context.Context) bool {
 	name, over := c.due.Get()
 	if over {
@@ -182,7 +183,7 @@ func (c *controller) next(ctx context.Context) bool {
 	return true
 }
 
-// keep makes a node's status true, and reports whether that changed it.
+// keep corrects a node's status, and reports whether it changed.
 func (c *controller) keep(ctx context.Context, name string) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -192,7 +193,7 @@ func (c *controller) keep(ctx context.Context, name string) (changed bool, err e
 	}
 	room := RoomOf(n, pods, classes)
 	if room.lowers(n) {
-		// A cache may lack pods that came since, and the kubelet would end them.
+		// The cache may lack newer pods, and the kubelet would end them.
 		if n, pods, classes, err = c.read(ctx, name); err != nil || n == nil {
 			return false, err
 		}
@@ -214,7 +215,8 @@ func (c *controller) keep(ctx context.Context, name string) (changed bool, err e
 	return true, nil
 }
 
-// cached is a node, its pods and all classes as the informers have them; the node is nil if it is gone.
+// cached returns a node, its pods and all classes from the informers; the node is nil if it is
+// gone.
 func (c *controller) cached(name string) (*corev1.Node, []*Pod, Classes, error) {
 	o, there, err := c.nodes.GetIndexer().GetByKey(name)
 	if err != nil || !there {
@@ -243,7 +245,7 @@ func (c *controller) cached(name string) (*corev1.Node, []*Pod, Classes, error) 
 	return n, pods, classes, nil
 }
 
-// read is what cached is, as the API server has it now.
+// read returns the same as cached, from the API server.
 func (c *controller) read(ctx context.Context, name string) (*corev1.Node, []*Pod, Classes, error) {
 	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
 	if err != nil {

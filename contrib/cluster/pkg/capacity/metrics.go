@@ -9,22 +9,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Metrics are what a controller tells of itself. Its methods may be called concurrently.
+// Metrics are a controller's metrics. Its methods may be called concurrently.
 type Metrics struct {
 	nodes, failing prometheus.Gauge
 	patches        prometheus.Counter
 	failures       *prometheus.CounterVec
-	// working is whether this controller has the lease and the first lists, unseen when a watch last
-	// failed, in nanoseconds.
+	// working means that this controller has the lease and the first lists. unseen is the time of
+	// the last failed watch, in nanoseconds.
 	working atomic.Bool
 	unseen  atomic.Int64
 }
 
-// seenAfter is how long no watch has failed until all are taken for open. client-go tries one
-// that fails again within a minute.
+// seenAfter is the time without a failed watch after which all watches count as open. client-go
+// retries a failed watch within a minute.
 const seenAfter = 90 * time.Second
 
-// NewMetrics registers them.
+// NewMetrics returns registered Metrics.
 func NewMetrics(to prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		nodes:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_nodes", Help: "Nodes whose capacity this controller keeps; 0 if it waits."}),
@@ -49,7 +49,7 @@ func truth(is bool) float64 {
 	return 0
 }
 
-// Failed counts a change that was not taken.
+// Failed counts a rejected change.
 func (m *Metrics) Failed(err error) {
 	m.failures.WithLabelValues(cmp.Or(string(apierrors.ReasonForError(err)), "Unreachable")).Inc()
 }

@@ -1,12 +1,12 @@
-// Package capacity tells the scheduler how many pods of each handler a node has room
-// for: as capacity of a resource of which each pod of the handler's classes has one.
+// Package capacity publishes to the scheduler how many pods of each handler a node has room for, as
+// capacity of a resource that each pod of the handler's classes requests once.
 //
 //	err := capacity.Run(ctx, client, capacity.ByStatus, metrics) // until ctx is over
 //
-// A handler that takes pods has room for its max_pods. One that does not has room for
-// the pods there are, and never for less: a kubelet that starts ends pods that do not
-// fit. Which handlers take pods is read from the nodes' labels. What containers ask for
-// by themselves, which no class does, is room that their pod takes from nobody else.
+// A handler that takes pods has room for its max_pods. A handler that takes none has room for its
+// present pods, never for fewer: a restarted kubelet ends pods that do not fit. The nodes' labels
+// show which handlers take pods. Requests of containers themselves, which no class makes, get extra
+// room, so that they take none from other pods.
 package capacity
 
 import (
@@ -23,15 +23,15 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Room is the capacity of a node, by resource: what its pods take, and one for each pod
-// more.
+// Room is the capacity of a node by resource: the requests of its pods, and one for each further
+// pod.
 type Room map[corev1.ResourceName]int64
 
-// Classes are the handlers of RuntimeClasses, by the name of the class.
+// Classes maps the names of RuntimeClasses to their handlers.
 type Classes map[string]string
 
-// RoomOf is that of a node with these pods. Handlers without a class have none: no pod
-// asks for it. Pure.
+// RoomOf computes the room of a node with these pods. Handlers without a class have none: no pod
+// requests it. Pure.
 func RoomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	room, having, others := taken(pods, classes)
 	for _, handler := range slices.Compact(slices.Sorted(maps.Values(classes))) {
@@ -40,7 +40,7 @@ func RoomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 		if _, there := room[name]; !there && !takesPods && n.Labels[nodelabel.Present(handler)] != nodelabel.True {
 			continue
 		}
-		free := int64(0) // it is there, and full
+		free := int64(0) // present but full
 		if takesPods && ready(n) {
 			free = max(0, most(n, handler)-sum(others.of(n, handler), having[name]))
 		}
@@ -49,35 +49,35 @@ func RoomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	return room
 }
 
-// Counting is how the cluster's scheduler and kubelets add up what pods have.
+// Counting is how the cluster's scheduler and kubelets add up the requests of pods.
 type Counting string
 
 // Countings.
 const (
-	// ByStatus is that of Kubernetes 1.36 and 1.37: they add overhead to what a pod's status
-	// says is allocated, which has it already, so that a pod that runs takes twice what one
-	// takes that is starting (kubernetes/kubernetes issue 139627). Where kubelets do not say
-	// what is allocated it is Once.
+	// ByStatus is for Kubernetes 1.36 and 1.37: they add overhead to the allocated resources in a
+	// pod's status, which already include it, so that a running pod counts twice
+	// (kubernetes/kubernetes issue 139627). If kubelets do not report allocated resources, it
+	// equals Once.
 	ByStatus Counting = "by-status"
-	// Once is as it should be.
+	// Once counts overhead once, which is correct.
 	Once Counting = "once"
 )
 
-// of is what a pod takes: for its overhead, and what its containers ask for.
+// of returns a pod's requests: its overhead and the requests of its containers.
 func (c Counting) of(p *corev1.Pod) corev1.ResourceList {
 	status := c != Once
 	return helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: status, InPlacePodLevelResourcesVerticalScalingEnabled: status})
 }
 
-// uncounted are pods that have none of the resource.
+// uncounted counts pods without a request for the resource.
 type uncounted struct {
-	// older are those of each handler whose class got the resource later, or has none.
+	// older counts pods by handler if their class got the resource later or lacks it.
 	older map[string]int64
-	// classless have no class, and so the default handler.
+	// classless counts pods without a class, which have the default handler.
 	classless int64
 }
 
-// of is how many a handler of the node has.
+// of returns the number of a handler's uncounted pods on the node.
 func (u uncounted) of(n *corev1.Node, handler string) int64 {
 	pods := u.older[handler]
 	if n.Labels[nodelabel.Default(handler)] == nodelabel.True {
@@ -86,7 +86,7 @@ func (u uncounted) of(n *corev1.Node, handler string) int64 {
 	return pods
 }
 
-// taken is what pods take, how many have some of it for their class, and how many have none.
+// taken returns the requests of pods, the part from their classes, and the pods without any.
 func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	room, having, others = Room{}, Room{}, uncounted{older: map[string]int64{}}
 	for _, p := range pods {
@@ -110,7 +110,7 @@ func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	return room, having, others
 }
 
-// sum is bounded: a container may ask for as many as a number can be.
+// sum saturates: a container may request any number.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -118,7 +118,7 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// most is how many pods a handler takes, or else how many its node does.
+// most returns the limit of a handler's pods, or else that of its node.
 func most(n *corev1.Node, handler string) int64 {
 	if label, there := n.Labels[nodelabel.MaxPods(handler)]; there {
 		if n, err := strconv.ParseInt(label, 10, 32); err == nil && n > 0 {
@@ -128,15 +128,15 @@ func most(n *corev1.Node, handler string) int64 {
 	return n.Status.Capacity.Pods().Value()
 }
 
-// ready says whether the node is. One whose kubelet or berth does not answer is not, and
-// its labels say what was.
+// ready reports whether the node is Ready. If its kubelet or berth does not answer it is not, and
+// its labels are stale.
 func ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// lowers reports whether a node's status has more of something than this. Pure.
+// lowers reports whether a node's status has more of some resource than r. Pure.
 func (r Room) lowers(n *corev1.Node) bool {
 	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		for name, q := range has {
@@ -148,8 +148,8 @@ func (r Room) lowers(n *corev1.Node) bool {
 	return false
 }
 
-// patch is what makes a node's status this, or nil if it is. The kubelet would copy capacity
-// to allocatable by itself, some seconds later. Pure.
+// patch returns the change of a node's status to r, or nil if there is none. It also sets
+// allocatable, which the kubelet would update only seconds later. Pure.
 func (r Room) patch(n *corev1.Node) []byte {
 	change := map[corev1.ResourceName]*resource.Quantity{}
 	for name, pods := range r {

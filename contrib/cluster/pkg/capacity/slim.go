@@ -10,25 +10,26 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Pod is what counts of a pod. A large cluster has so many that the rest would be most of
-// what the controller needs of memory.
+// Pod holds the used fields of a pod. In a large cluster the other fields would be most of the
+// controller's memory.
 type Pod struct {
-	metav1.ObjectMeta // by which caches know it
+	metav1.ObjectMeta // for caches
 	node              string
-	// class is empty without one.
+	// class is empty for a pod without one.
 	class string
 	ended bool
-	// takes is what the scheduler and the kubelet add up, has what the pod has for its class.
+	// takes is the request as the scheduler and the kubelet count it; has is the part from the
+	// pod's class.
 	takes, has []place
 }
 
-// place is how many pods one stands for.
+// place is an amount of a resource that counts pods.
 type place struct {
 	of   corev1.ResourceName
 	pods int64
 }
 
-// PodOf is what counts of a pod. Pure.
+// PodOf returns the used fields of a pod. Pure.
 func PodOf(p *corev1.Pod, counting Counting) *Pod {
 	slim := &Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: once(p.Namespace), ResourceVersion: p.ResourceVersion},
@@ -42,7 +43,7 @@ func PodOf(p *corev1.Pod, counting Counting) *Pod {
 	return slim
 }
 
-// once has the same text in memory once.
+// once returns a shared copy of the text, so that equal texts use memory once.
 func once[T ~string](text T) T { return unique.Make(text).Value() }
 
 func places(of corev1.ResourceList) []place {
@@ -62,7 +63,7 @@ func (c Counting) slimPod(o any) (any, error) {
 	return o, nil
 }
 
-// slimNode leaves what is read here: large clusters have much of the rest.
+// slimNode keeps only the fields that are read here: the others are large in a large cluster.
 func slimNode(o any) (any, error) {
 	n, is := o.(*corev1.Node)
 	if !is {

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// CRI asks other daemons by the CRI.
+// CRI queries other daemons by the CRI.
 type CRI struct {
-	// Root is where the node's root directory is.
+	// Root is the mount point of the node's root directory.
 	Root string
 }
 
@@ -44,8 +44,8 @@ func (c CRI) Ask(ctx context.Context, endpoint string) (Beside, error) {
 	return Beside{Handlers: handlersOf(state), CgroupDriver: driverOf(config)}, nil
 }
 
-// driverOf is the cgroup driver as berth's configuration calls it; empty for a daemon that
-// does not say.
+// driverOf returns the cgroup driver by its name in berth's configuration; "" if the daemon does
+// not report it.
 func driverOf(config *runtimeapi.RuntimeConfigResponse) string {
 	if config.GetLinux() == nil {
 		return ""
@@ -56,9 +56,9 @@ func driverOf(config *runtimeapi.RuntimeConfigResponse) string {
 	return "systemd"
 }
 
-// handlersOf are the names of a daemon's handlers, without the default one's empty name and
-// without those that no RuntimeClass can have: some would lead out of a directory.
-// Daemons that do not list them show them in their configuration.
+// handlersOf returns the names of a daemon's handlers. It omits the default one, which has an empty
+// name, and names that no RuntimeClass can have: some would lead out of a directory. Daemons that
+// do not list their handlers have them in their configuration.
 func handlersOf(state *runtimeapi.StatusResponse) []string {
 	var names []string
 	for _, h := range state.GetRuntimeHandlers() {

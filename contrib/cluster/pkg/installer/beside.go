@@ -12,16 +12,16 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// Beside is the daemon that berth is put beside.
+// Beside is the other daemon of the node.
 type Beside struct {
 	Endpoint string   `json:"endpoint"`
 	Handlers []string `json:"handlers"`
-	// CgroupDriver is the daemon's, which the kubelet has as well; empty is not known.
+	// CgroupDriver is the daemon's, which is also the kubelet's; empty means unknown.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 }
 
-// survey asks the other daemon what it has: the one that is wanted, or berth was healthy with, or
-// the kubelet uses, or used.
+// survey queries the other daemon. Its endpoint is the desired one, that of the last healthy
+// version, the kubelet's, or the kubelet's former one.
 func (r *run) survey(ctx context.Context, k kubeletconf.Kubelet) (Beside, error) {
 	last := r.st.Healthy.Beside
 	endpoint := cmp.Or(r.w.Endpoint, last.Endpoint)
@@ -48,7 +48,7 @@ func (r *run) survey(ctx context.Context, k kubeletconf.Kubelet) (Beside, error)
 		return err
 	})
 	if err != nil && last.Endpoint == endpoint {
-		// It may have been stopped for good, at the end of a migration.
+		// It may have been stopped permanently, at the end of a migration.
 		log.G(ctx).WithError(err).WithField("endpoint", endpoint).Warn("Failed to ask the other CRI daemon; keeping its handlers as they were")
 		return last, nil
 	}
@@ -59,7 +59,7 @@ func (r *run) survey(ctx context.Context, k kubeletconf.Kubelet) (Beside, error)
 	return b, nil
 }
 
-// name is the handler that leads to the daemon's default.
+// name returns the handler that forwards to the daemon's default.
 func (b Beside) name() string {
 	if strings.Contains(b.Endpoint, "crio") {
 		return "crio"

@@ -14,7 +14,8 @@ func (i *Installer) active(ctx context.Context) bool {
 	return err == nil
 }
 
-// green asks the doctor. Until the kubelet is moved, its findings on the kubelet are known.
+// green runs the doctor. Before the kubelet is switched, its findings about the kubelet are
+// expected.
 func (i *Installer) green(ctx context.Context, moved bool) error {
 	out, runErr := i.Host.Run(ctx, program, "doctor", "-o", "json")
 	var answer struct {
@@ -35,7 +36,7 @@ func (i *Installer) green(ctx context.Context, moved bool) error {
 	return i.ready(ctx)
 }
 
-// handler is one of "berth handlers".
+// handler is an entry of "berth handlers".
 type handler struct {
 	Name, State, Reason string
 	IsDefault           bool
@@ -50,11 +51,11 @@ func (i *Installer) handlers(ctx context.Context) ([]handler, error) {
 	return answer.Handlers, nil
 }
 
-// patience is how long that may take.
+// patience bounds the waits for berth and for the other daemon.
 const patience = 30 * time.Second
 
-// ready waits until the default handler can run pods: berth asks a daemon that it has
-// just heard of. Other handlers may lack their binary in the other daemon as well.
+// ready waits until the default handler can run pods, because berth queries a new daemon after the
+// reload. Other handlers may lack their binary in the other daemon as well.
 func (i *Installer) ready(ctx context.Context) error {
 	return eventually(ctx, i.patience, func() error {
 		all, err := i.handlers(ctx)
@@ -88,8 +89,8 @@ func (i *Installer) serves(ctx context.Context, name string) error {
 	return nil
 }
 
-// reload has the daemon read its files, and returns what waits for its next start. It returns an
-// error if they are refused, and not what some handler lacks.
+// reload makes the daemon read its files, and returns the settings that wait for its next start. It
+// returns an error if the files are rejected, but not if a handler is not ready.
 func (i *Installer) reload(ctx context.Context) (waits []string, err error) {
 	out, err := i.Host.Run(ctx, program, "reload", "--wait", "-o", "json")
 	if err != nil && exitStatus(err) != degraded {
@@ -102,7 +103,7 @@ func (i *Installer) reload(ctx context.Context) (waits []string, err error) {
 	return answer.NeedsRestart, nil
 }
 
-// degraded is the exit status of a berth that did what it was asked, and saw something else.
+// degraded is the exit status of a berth command that succeeded and found another problem.
 const degraded = 3
 
 func exitStatus(err error) int {

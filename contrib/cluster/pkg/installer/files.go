@@ -20,13 +20,13 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// signature begins each file of berth's that is written here. The digest is that of the rest, by
-// which an edit is seen.
+// signature is the first line of each configuration file written here. The digest of the rest
+// reveals edits.
 const signature = "# Written by berth-installer. Each run writes it anew, and keeps an edit beside it. Digest: "
 
 func signed(text string) string { return signature + digest(text) + "\n" + text }
 
-// isSigned returns whether a text is as it was written here, by whichever version.
+// isSigned reports whether a text is unedited since any version of the installer wrote it.
 func isSigned(text string) bool {
 	rest, ours := strings.CutPrefix(text, signature)
 	sum, rest, found := strings.Cut(rest, "\n")
@@ -38,8 +38,8 @@ func digest(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// configTexts are the files of a berth whose pods are all the other daemon's. With a handler in
-// the main file, berth serves no runtime of the node that is not named.
+// configTexts returns the configuration of a berth that forwards all pods to the other daemon.
+// Because the main file has a handler, berth serves no other runtime of the node.
 func configTexts(b Beside, extra string) map[string]string {
 	table := func(name, there string) string {
 		return fmt.Sprintf("[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
@@ -65,13 +65,13 @@ func configTexts(b Beside, extra string) map[string]string {
 
 func handlerFile(handler string) string { return filepath.Join(dropIns, "50-"+handler+".toml") }
 
-// writeFiles makes the files of berth's configuration those, by path, and removes others that
-// were written here.
+// writeFiles writes the files of berth's configuration by path, and removes others that were
+// written here.
 func (i *Installer) writeFiles(st *state, files map[string]string) error {
 	paths := slices.Concat(slices.Collect(maps.Keys(files)), slices.Collect(maps.Keys(st.Healthy.Files)), i.root().Matching([]string{configFile, dropIns + "/*", filepath.Dir(configFile) + "/.*.new"}))
 	slices.Sort(paths)
 	for _, path := range slices.Compact(paths) {
-		if name := filepath.Base(path); strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".new") { // of a killed write
+		if name := filepath.Base(path); strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".new") { // left by a killed write
 			if err := i.root().Remove(path); err != nil {
 				return err
 			}
@@ -92,16 +92,16 @@ func (i *Installer) writeFiles(st *state, files map[string]string) error {
 	return nil
 }
 
-// keptSuffix is that of copies of files that were edited. berth does not read them.
+// keptSuffix is the suffix of copies of edited files. berth does not read them.
 const keptSuffix = ".kept"
 
-// writeFile writes a file, or removes one that is not wanted: of others than ours only those that are
-// signed. An edit is kept beside it.
+// writeFile writes a file or, if it is not wanted, removes it. A file that is not ours is removed
+// only if it is signed. An edited file is copied first.
 func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
 	now, err := os.ReadFile(i.root().Resolved(path))
 	switch {
 	case !wanted && !ours && !strings.HasPrefix(string(now), signature):
-		return nil // a drop-in of others
+		return nil // written by others
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
 	case err != nil:
 		return err
@@ -119,7 +119,7 @@ func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
 	return i.root().Put(path, []byte(text), 0o644)
 }
 
-// programs copies the programs to the directory of their version. The installer is among them.
+// programs copies the programs, including the installer, to the directory of their version.
 func (r *run) programs(ctx context.Context) error {
 	bin := filepath.Join(home, r.w.Version, "bin")
 	log.G(ctx).WithField("path", bin).Info("Copying programs that are not there")
@@ -135,8 +135,8 @@ func (r *run) programs(ctx context.Context) error {
 	return r.relabel(ctx)
 }
 
-// relabel gives files the labels that a node with SELinux has for their place. What a pod
-// copies has those of the pod, and systemd does not start such programs.
+// relabel sets the SELinux labels of the files' paths. Files that a pod copies get the pod's label,
+// and systemd does not start such programs.
 func (i *Installer) relabel(ctx context.Context) error {
 	if !i.root().ExistsAny("/sys/fs/selinux/enforce") || !i.root().ExistsAny("/usr/sbin/restorecon", "/sbin/restorecon") {
 		return nil

@@ -15,17 +15,16 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// Chroot runs programs of the node with its root directory as theirs. From a container
-// this needs the node's PID namespace: systemctl does nothing where it sees that process 1
-// has another root.
+// Chroot runs programs of the node with its root directory as theirs. In a container this needs the
+// node's PID namespace: systemctl does nothing if process 1 has another root.
 type Chroot struct {
 	Root string
 }
 
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// limit is how long a program may take. One that hangs, as systemctl does while a unit never
-// has started, would keep the node from being repaired. berth's own may take 5 min and 30 s.
+// limit bounds the run of a program. One that hangs, as systemctl does while a unit never finishes
+// starting, would block the repair of the node. berth's own may take 5 min and 30 s.
 const limit = 7 * time.Minute
 
 // Run implements Host.
@@ -49,7 +48,7 @@ func (c Chroot) run(ctx context.Context, limit time.Duration, name string, args 
 	if filepath.Clean(c.Root) != "/" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root}
 	}
-	cmd.WaitDelay = time.Second // what it has begun may hold its output
+	cmd.WaitDelay = time.Second // its children may hold its output
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -1,13 +1,13 @@
-// Package installer brings berth to a node that has another CRI daemon, leads the kubelet
-// to it, and takes both back.
+// Package installer installs berth on a node that has another CRI daemon, switches the kubelet to
+// it, and undoes both.
 //
-// Every step looks at the node and makes it as it is wanted, so that a run that was interrupted
-// is repaired by the next. What cannot be found out again is in a state file, which is written
-// before what it is about: which directories are new, whether the kubelet is led to berth, and
-// the version and files that berth last ran well with. Uninstall is the same list backwards.
+// Every step compares the node with the desired state and corrects it, so that the next run repairs
+// an interrupted one. A state file holds the facts that cannot be derived from the node, and is
+// written before the change that they describe: which directories are new, whether the kubelet was
+// switched, and the last healthy version and files. Uninstall runs the same steps backwards.
 //
-// Paths are those of the node. Its root directory is mounted somewhere, and its programs
-// are run by a Host.
+// Paths are those of the node. Its root directory is mounted somewhere, and a Host runs its
+// programs.
 package installer
 
 import (
@@ -26,43 +26,43 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// Host runs programs of the node.
+// Host runs programs on the node.
 type Host interface {
-	// Run returns what a program prints to stdout. If it fails, the error has what it
-	// prints to stderr.
+	// Run returns a program's stdout. If it fails, the error has its stderr.
 	Run(ctx context.Context, name string, args ...string) ([]byte, error)
 }
 
-// Cluster is asked for the node.
+// Cluster answers questions about the node.
 type Cluster interface {
-	// Serves returns nil if the node is Ready by a kubelet that uses berth, or another runtime.
+	// Serves returns nil if the node is Ready with a kubelet that uses berth, or if berth is false
+	// another runtime.
 	Serves(ctx context.Context, berth bool) error
 }
 
-// Backend is asked what another CRI daemon has.
+// Backend queries other CRI daemons.
 type Backend interface {
-	// Ask asks the daemon at that socket of the node.
+	// Ask queries the daemon at a socket of the node.
 	Ask(ctx context.Context, endpoint string) (Beside, error)
 }
 
 // Installer works on one node.
 type Installer struct {
-	// Root is where the node's root directory is.
+	// Root is the mount point of the node's root directory.
 	Root string
-	// Payload is the directory with the programs and the unit that are brought.
+	// Payload is the directory with the programs and the unit to install.
 	Payload string
-	// Self is this program, which stays on the node for an operator there.
+	// Self is this program, which is also installed for operators.
 	Self    string
 	Host    Host
 	Cluster Cluster
 	Backend Backend
-	// patience is for what becomes true by itself.
+	// patience bounds the wait for conditions that become true by themselves.
 	patience time.Duration
-	// at is called at named places, where tests interrupt.
+	// at is called at named places, where tests interrupt a run.
 	at func(place string)
 }
 
-// New returns an installer of what has all exported fields.
+// New completes an Installer with all exported fields set.
 func New(i Installer) *Installer {
 	if i.at == nil {
 		i.at = failpoint.Hit
@@ -71,10 +71,10 @@ func New(i Installer) *Installer {
 	return &i
 }
 
-// Programs is the directory on the node that has the programs in use.
+// Programs is the node's directory of the programs in use.
 const Programs = current + "/bin"
 
-// Where things are on the node.
+// Paths on the node.
 const (
 	home       = "/opt/berth"
 	current    = home + "/current"
@@ -93,12 +93,12 @@ type run struct {
 	*Installer
 	w  Wanted
 	st *state
-	// beside is the daemon that handlers lead to.
+	// beside is the daemon that handlers forward to.
 	beside Beside
 }
 
-// Install makes the node as it is wanted. If a first installation fails, the node is left as it
-// was; later ones go back to the version and files that berth last ran well with.
+// Install brings the node into the desired state. If a first installation fails, the node is
+// restored; later ones roll back to the last healthy version and files.
 func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	if err := w.Validate(); err != nil {
 		return err
@@ -116,11 +116,11 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 		if err != nil {
 			return err
 		}
-		return r.serveRuntimes(ctx) // one that fails leaves the rest
+		return r.serveRuntimes(ctx) // a failed one does not undo the rest
 	})
 }
 
-// plan finds what keeps the installation from being made, before anything is changed.
+// plan finds obstacles before anything is changed.
 func (r *run) plan(ctx context.Context) error {
 	k, err := kubeletconf.Find(r.root())
 	if err == nil && r.w.Kubelet {
@@ -177,8 +177,8 @@ func (r *run) install(ctx context.Context) error {
 	return r.st.save()
 }
 
-// Uninstall leaves the node as it was before. While berth's own engine has pods it returns
-// ErrPods, because no other daemon knows them. New pods go to the other daemon meanwhile.
+// Uninstall restores the node. While berth's own engine has pods it returns ErrPods, because no
+// other daemon knows them; new pods go to the other daemon meanwhile.
 func (i *Installer) Uninstall(ctx context.Context) error {
 	return i.locked(ctx, func(st *state) error {
 		if st.fresh() {
@@ -200,7 +200,7 @@ func (i *Installer) uninstall(ctx context.Context, st *state) error {
 			return fmt.Errorf("kubelet: %w", err)
 		}
 	}
-	st.Healthy.Version = "" // from here on there is nothing to go back to
+	st.Healthy.Version = "" // a rollback is impossible from here on
 	if err := st.save(); err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (i *Installer) uninstall(ctx context.Context, st *state) error {
 	return st.remove()
 }
 
-// leadPods has every handler lead to the other daemon, so that the engine gets no more pods.
+// leadPods forwards every handler to the other daemon, so that the engine gets no more pods.
 func (i *Installer) leadPods(ctx context.Context, st *state) error {
 	if st.Healthy.Version == "" {
 		return nil
@@ -234,14 +234,14 @@ func (i *Installer) leadPods(ctx context.Context, st *state) error {
 		return err
 	}
 	if !i.active(ctx) {
-		return nil // it reads the files when it starts
+		return nil // it reads the files at its start
 	}
 	_, err := i.reload(ctx)
 	return err
 }
 
-// locked runs f on the node's state without another run on the node. The lock is on a directory
-// that every node has, so that no file is left.
+// locked runs f with the node's state and excludes other runs on the node. It locks a directory
+// that every node has, so that no lock file remains.
 func (i *Installer) locked(ctx context.Context, f func(*state) error) error {
 	d, err := os.Open(i.root().Resolved("/var/lib"))
 	if err != nil {
@@ -270,7 +270,7 @@ func (i *Installer) locked(ctx context.Context, f func(*state) error) error {
 	return f(st)
 }
 
-// told is the text of an error that comes of another: waiting for pods does not help that.
+// told keeps only the text of a secondary error: its ErrPods must not cause a retry.
 func told(err error) error {
 	if err == nil {
 		return nil
@@ -278,10 +278,10 @@ func told(err error) error {
 	return errors.New(err.Error())
 }
 
-// pause is between two looks at what becomes true by itself.
+// pause is the interval of eventually's questions.
 const pause = 200 * time.Millisecond
 
-// eventually repeats a question until the answer is good, or patience ends.
+// eventually repeats ask until it returns nil or a final error, or patience ends.
 func eventually(ctx context.Context, patience time.Duration, ask func() error) error {
 	deadline := time.Now().Add(patience)
 	for {

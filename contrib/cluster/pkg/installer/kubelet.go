@@ -16,7 +16,8 @@ import (
 // kubeletPatience is how long a kubelet may take to be Ready again.
 const kubeletPatience = 3 * time.Minute
 
-// lead leads the kubelet to berth by a drop-in. If the node is not well so, the kubelet goes back.
+// lead switches the kubelet to berth by a drop-in. If the node is not healthy then, it switches
+// back.
 func (r *run) lead(ctx context.Context) error {
 	k, err := kubeletconf.Find(r.root())
 	if err != nil {
@@ -34,8 +35,8 @@ func (r *run) lead(ctx context.Context) error {
 	if err == nil && string(now) == text && r.st.Moved && kubeletconf.IsBerth(k.Endpoint()) {
 		return nil
 	}
-	// A node that is not Ready, or a right that is missing, would be a kubelet that does not serve.
-	// The runtime may be either: an earlier run may have been interrupted.
+	// A node that is already not Ready, or a missing right, would look like a kubelet that fails
+	// with berth. Either runtime is accepted, because an earlier run may have been interrupted.
 	err = eventually(ctx, kubeletPatience, func() error {
 		if r.Cluster.Serves(ctx, true) == nil {
 			return nil
@@ -53,7 +54,7 @@ func (r *run) lead(ctx context.Context) error {
 	r.at("installer.kubelet.noted")
 	if err := r.moved(ctx, k, text); err != nil {
 		err = fmt.Errorf("the kubelet does not serve with berth: %w", err)
-		// An interrupted run leaves the node with a kubelet that serves, too.
+		// Even an interrupted run leaves a working kubelet.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*kubeletPatience)
 		defer cancel()
 		return errors.Join(err, told(r.leadBack(ctx, r.st)))
@@ -96,8 +97,9 @@ func (i *Installer) restart(ctx context.Context, unit string) error {
 	return err
 }
 
-// mayLeave returns what keeps berth from being taken away, before anything is changed: a kubelet
-// that uses it and not by this installer, a former runtime that does not answer, and pods.
+// mayLeave returns what blocks the removal of berth, before anything is changed: a kubelet that
+// uses berth but was not switched by this installer, a former runtime that does not answer, and
+// pods.
 func (i *Installer) mayLeave(ctx context.Context, st *state) error {
 	k, err := kubeletconf.Find(i.root())
 	if err != nil {
@@ -121,8 +123,8 @@ func (i *Installer) mayLeave(ctx context.Context, st *state) error {
 	return noPods(i.root())
 }
 
-// leadBack has the kubelet use what it used before. One whose drop-in is gone already is
-// restarted all the same: an interrupted run may have removed it, and no more.
+// leadBack switches the kubelet to its former runtime. It restarts the kubelet even if the drop-in
+// is gone: an interrupted run may have removed only that.
 func (i *Installer) leadBack(ctx context.Context, st *state) error {
 	if err := i.mayLeave(ctx, st); err != nil {
 		return err

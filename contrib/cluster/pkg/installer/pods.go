@@ -16,18 +16,17 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// recordsOfPods has one entry for each pod of berth's own engine.
+// recordsOfPods contains one entry for each pod of berth's own engine.
 const recordsOfPods = "/var/lib/berth/records/sandboxes"
 
-// enginePod is a pod of berth's own engine.
 type enginePod struct {
-	// name is the pod's namespace and name, or what is known of one whose record is broken.
+	// name is the pod's namespace and name, or the name of a record that cannot be read.
 	name string
-	// handler and path are those that it was created under.
+	// handler and path are those at the pod's creation.
 	handler, path string
 }
 
-// enginePods reads them from their records, for which no daemon needs to run.
+// enginePods reads the pods from their records, without a running daemon.
 func enginePods(root nodefs.Root) ([]enginePod, error) {
 	entries, err := os.ReadDir(root.Path(recordsOfPods))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +52,7 @@ func enginePods(root nodefs.Root) ([]enginePod, error) {
 	return pods, nil
 }
 
-// noPods says whether berth's own engine has pods.
+// noPods returns an error if berth's own engine has pods.
 func noPods(root nodefs.Root) error {
 	pods, err := enginePods(root)
 	if err != nil || len(pods) == 0 {
@@ -62,7 +61,7 @@ func noPods(root nodefs.Root) error {
 	return fmt.Errorf("berth's own engine has %s: delete them, or drain their handlers; %w", counted(pods), ErrPods)
 }
 
-// counted says how many pods there are, and which.
+// counted formats the number and the names of pods.
 func counted(pods []enginePod) string {
 	names := make([]string, len(pods))
 	for n, p := range pods {
@@ -76,8 +75,8 @@ func counted(pods []enginePod) string {
 }
 
 var (
-	// ErrPods is the reason if something cannot be taken away because pods need it.
+	// ErrPods means that pods block a removal.
 	ErrPods = errors.New("try again when these pods are gone")
-	// ErrFinal is an error of a Cluster's that does not pass by itself.
+	// ErrFinal is an error of a Cluster that a retry does not change.
 	ErrFinal = errors.New("asking again does not help")
 )

@@ -17,12 +17,12 @@ import (
 
 func (r Runtime) file() string { return handlerFile(r.Handler) }
 
-// home is where all versions of the runtime are, dir where this one is. Older versions stay for
-// the pods that run on them, until the handler is removed.
+// home contains all versions of the runtime, dir this one. Older versions stay for the pods that
+// run on them, until the handler is removed.
 func (r Runtime) home() string { return filepath.Join(runtimes, r.Handler) }
 func (r Runtime) dir() string  { return filepath.Join(r.home(), r.Version) }
 
-// dropIn is the table of the handler.
+// dropIn returns the configuration of the handler.
 func (r Runtime) dropIn() string {
 	k := kinds[r.Kind]
 	lines := []string{
@@ -39,7 +39,7 @@ func (r Runtime) dropIn() string {
 	return signed(strings.Join(lines, "\n") + "\n")
 }
 
-// serveRuntimes brings runtimes, one after the other, and takes away what is not wanted.
+// serveRuntimes installs runtimes one after the other, and removes unwanted ones.
 func (r *run) serveRuntimes(ctx context.Context) error {
 	var failed error
 	for _, rt := range r.w.Runtimes {
@@ -52,13 +52,13 @@ func (r *run) serveRuntimes(ctx context.Context) error {
 	}
 	waits := r.removeRuntimes()
 	if failed != nil {
-		return errors.Join(failed, told(waits)) // what waits is no reason to try again
+		return errors.Join(failed, told(waits)) // waiting for pods is no reason to retry
 	}
 	return waits
 }
 
-// serveRuntime copies a runtime to the directory of its version and adds its handler, live. If
-// berth cannot run pods with it, the handler is what it was.
+// serveRuntime copies a runtime to the directory of its version and adds its handler by a reload.
+// If berth cannot run pods with it, the handler is restored.
 func (r *run) serveRuntime(ctx context.Context, rt Runtime) error {
 	k := kinds[rt.Kind]
 	log.G(ctx).WithField("handler", rt.Handler).WithField("path", rt.dir()).Info("Bringing runtime")
@@ -97,7 +97,6 @@ func (r *run) reloadWith(ctx context.Context, files map[string]string) error {
 	return err
 }
 
-// copyRuntime copies a directory, or one program with its companions.
 func (r *run) copyRuntime(source string, rt Runtime, k kind) error {
 	each := func() { r.at("installer.runtime.half") }
 	if k.whole {
@@ -122,7 +121,7 @@ func (r *run) copyRuntime(source string, rt Runtime, k kind) error {
 	return nodefs.CopyFile(source, r.root().Path(to))
 }
 
-// source is what is copied: a directory, or one program.
+// source returns the path to copy: a directory, or one program.
 func (r Runtime) source(root nodefs.Root, k kind) (string, error) {
 	path := root.Seen(r.Source)
 	info, err := os.Stat(path)
@@ -149,8 +148,8 @@ func (r Runtime) source(root nodefs.Root, k kind) (string, error) {
 	return path, nil
 }
 
-// removeRuntimes removes the files of runtimes whose handlers do not lead to them any more, unless
-// pods need them: pods of the engine keep what they were created under.
+// removeRuntimes removes the files of runtimes that no handler uses. It keeps those that pods of
+// the engine were created under.
 func (r *run) removeRuntimes() error {
 	all, err := enginePods(r.root())
 	if err != nil {
@@ -174,6 +173,6 @@ func (r *run) removeRuntimes() error {
 			return err
 		}
 	}
-	os.Remove(r.root().Path(runtimes)) // unless there are others
+	os.Remove(r.root().Path(runtimes)) // fails unless it is empty
 	return waits
 }

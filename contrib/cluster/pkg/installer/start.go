@@ -19,18 +19,17 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// stateDirs are what a daemon makes, and what has no use without one.
+// stateDirs are created by a daemon and useless without it.
 var stateDirs = []string{"/var/lib/berth", "/run/berth"}
 
-// labelFiles are what it writes of its handlers for Node Feature Discovery, of which one does not
-// expire.
+// labelFiles are berth's files for Node Feature Discovery; the second one does not expire.
 var labelFiles = []string{
 	"/etc/kubernetes/node-feature-discovery/features.d/berth",
 	"/etc/kubernetes/node-feature-discovery/features.d/berth-present",
 }
 
-// start has berth run as it is wanted, and returns what is healthy then. If it is not, the version
-// and the files that it was last healthy with are linked and started again.
+// start runs the desired version of berth and returns what is healthy then. If it fails, it links
+// and starts the last healthy version and files.
 func (r *run) start(ctx context.Context) (release, error) {
 	text, err := os.ReadFile(filepath.Join(r.Payload, "berth.service"))
 	if err != nil {
@@ -39,7 +38,7 @@ func (r *run) start(ctx context.Context) (release, error) {
 	unit := signed(strings.ReplaceAll(string(text), "/usr/bin/", Programs+"/"))
 	wanted := release{Version: r.w.Version, Unit: unit, Files: configTexts(r.beside, r.w.Config), Beside: r.beside}
 	for _, rt := range r.w.Runtimes {
-		// A runtime that is served stays so; its next version is a step of its own.
+		// A runtime that is already served stays; its next version is a step of its own.
 		if text := r.st.Healthy.Files[rt.file()]; r.st.Healthy.Version != "" && strings.Contains(text, rt.home()+"/") {
 			wanted.Files[rt.file()] = text
 		}
@@ -49,7 +48,7 @@ func (r *run) start(ctx context.Context) (release, error) {
 	if err == nil || r.st.Healthy.Version == "" {
 		return wanted, err
 	}
-	// An interrupted run leaves the node with a daemon, too: for a kubelet there may be no other.
+	// Even an interrupted run leaves a daemon: it may be the kubelet's only one.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	last := r.st.Healthy
@@ -60,8 +59,8 @@ func (r *run) start(ctx context.Context) (release, error) {
 	return last, errors.Join(err, r.st.save())
 }
 
-// become has the daemon be of a version, with a unit and files. What only a restart brings is
-// noted before it is changed.
+// become makes the daemon run a version, with a unit and files. The need for a restart is recorded
+// before the change.
 func (r *run) become(ctx context.Context, to release) error {
 	if err := r.writeFiles(r.st, to.Files); err != nil {
 		return err
@@ -102,8 +101,8 @@ func (r *run) become(ctx context.Context, to release) error {
 	return nil
 }
 
-// rerun has the daemon use its files: by a reload, or by a restart where that is needed. Pods go
-// on meanwhile: they are not its children.
+// rerun applies the files by a reload, or by a restart if that is needed. Pods keep running: they
+// are not the daemon's children.
 func (r *run) rerun(ctx context.Context) error {
 	if !r.st.Restart {
 		waits, err := r.reload(ctx)
@@ -118,7 +117,7 @@ func (r *run) rerun(ctx context.Context) error {
 	return nil
 }
 
-// stop stops the daemon for good, also where its unit was removed, and removes what it has made.
+// stop stops the daemon permanently, even if its unit was removed, and removes its files.
 func (i *Installer) stop(ctx context.Context, st *state) error {
 	if i.active(ctx) {
 		if _, err := i.Host.Run(ctx, "systemctl", "stop", "berth.service"); err != nil {
@@ -134,7 +133,7 @@ func (i *Installer) stop(ctx context.Context, st *state) error {
 		if err := atomicfile.Remove(link); err != nil && !errors.Is(err, syscall.ENOTDIR) {
 			return err
 		}
-		os.Remove(filepath.Dir(link)) // as systemd does with an empty one
+		os.Remove(filepath.Dir(link)) // systemd removes an empty one, too
 	}
 	i.at("installer.start.stopped")
 	for _, file := range labelFiles {
@@ -152,9 +151,8 @@ func (i *Installer) stop(ctx context.Context, st *state) error {
 	return nil
 }
 
-// removeState removes a directory of the daemon. A directory with mounts of pods is left, because
-// they may be in use. The empty network namespace that gVisor keeps after its last pod is
-// unmounted.
+// removeState removes a directory of the daemon. It keeps a directory with mounts of pods, which
+// may be in use. It unmounts the empty network namespace that gVisor keeps after its last pod.
 func (i *Installer) removeState(ctx context.Context, dir string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {

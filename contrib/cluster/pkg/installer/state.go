@@ -13,39 +13,39 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// stateFile is of the node. Its directory has nothing else.
+// stateFile is on the node. Its directory contains nothing else.
 const stateFile = "/var/lib/berth-installer/state.json"
 
-// stateFormat is that of files that this program writes.
+// stateFormat is the version of the file's format.
 const stateFormat = 1
 
-// state is what cannot be found out again by looking at the node.
+// state holds facts that cannot be derived from the node.
 type state struct {
 	Format int `json:"format"`
-	// Made are directories that did not exist before, those above first.
+	// Made are directories that did not exist before, parents first.
 	Made []string `json:"made"`
-	// Kubelet is the unit of a kubelet that is led to berth, or about to be. Moved tells that it
-	// has served so.
+	// Kubelet is the unit of a kubelet that is, or is about to be, switched to berth. Moved means
+	// that it was healthy then.
 	Kubelet string `json:"kubelet,omitempty"`
 	Moved   bool   `json:"moved,omitempty"`
-	// Restart tells that the daemon that runs may be older than its unit or its programs.
+	// Restart means that the running daemon may be older than its unit or its programs.
 	Restart bool `json:"restart,omitempty"`
-	// Healthy is what berth last ran well with. Without it an installation is not finished.
+	// Healthy is the last healthy release. It is empty until an installation is complete.
 	Healthy release `json:"healthy,omitzero"`
 
 	root nodefs.Root
 }
 
-// release is what berth runs with: a version, its unit, and the files of its configuration by path.
+// release is a version of berth, its unit, and its configuration files by path.
 type release struct {
 	Version string            `json:"version"`
 	Unit    string            `json:"unit"`
 	Files   map[string]string `json:"files"`
-	// Beside is the daemon that the files lead to.
+	// Beside is the daemon that the files forward to.
 	Beside Beside `json:"beside"`
 }
 
-// fresh returns whether the node has nothing of this installer's.
+// fresh reports whether the node has nothing of this installer.
 func (s *state) fresh() bool { return s.Format == 0 }
 
 func readState(root nodefs.Root) (*state, error) {
@@ -66,7 +66,7 @@ func readState(root nodefs.Root) (*state, error) {
 	return s, nil
 }
 
-// begin notes which of some directories do not exist.
+// begin records which directories do not exist yet.
 func (s *state) begin(dirs ...string) error {
 	s.Format = stateFormat
 	for _, dir := range dirs {
@@ -92,12 +92,12 @@ func (s *state) save() error {
 	return atomicfile.SyncDir(filepath.Dir(filepath.Dir(path)))
 }
 
-// leave removes a directory that did not exist before, unless it has files of others.
+// leave removes a directory of Made, unless it has files of others.
 func (s *state) leave(dir string) {
 	if slices.Contains(s.Made, dir) {
 		os.Remove(s.root.Path(dir))
 	}
 }
 
-// remove is the last step of an uninstallation.
+// remove removes the state file; it is the last step of an uninstallation.
 func (s *state) remove() error { return os.RemoveAll(filepath.Dir(s.root.Path(stateFile))) }

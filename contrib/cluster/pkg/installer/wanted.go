@@ -12,51 +12,52 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// Wanted is what a node is to have.
+// Wanted is the desired state of a node.
 type Wanted struct {
-	// Version is that of the programs in the payload.
+	// Version is the version of the programs in the payload.
 	Version string `json:"version"`
-	// Endpoint is the other daemon's. Empty is the one that the kubelet uses.
+	// Endpoint is the other daemon's. If it is empty, the kubelet's is used.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Kubelet says that the kubelet is to use berth. Without it, berth only runs beside.
+	// Kubelet means that the kubelet uses berth. Without it, berth only runs beside the other
+	// daemon.
 	Kubelet bool `json:"kubelet"`
-	// Config is more configuration, in TOML.
+	// Config is additional configuration, in TOML.
 	Config string `json:"config,omitempty"`
-	// Runtimes are brought, and served as handlers.
+	// Runtimes are installed and served as handlers.
 	Runtimes []Runtime `json:"runtimes,omitempty"`
 }
 
-// Runtime is one that is brought to the node.
+// Runtime is a runtime to install on the node.
 type Runtime struct {
-	// Handler is the name that RuntimeClasses have.
+	// Handler is the name in RuntimeClasses.
 	Handler string `json:"handler"`
 	// Kind is a key of kinds.
 	Kind string `json:"kind"`
-	// Version is part of the path that it gets.
+	// Version is part of the installed path.
 	Version string `json:"version"`
-	// Source is a directory, or the program itself, as this process sees it.
+	// Source is a directory or the program itself, as this process sees it.
 	Source string `json:"source"`
-	// Options are more lines of the handler's table, in TOML.
+	// Options are additional lines of the handler's table, in TOML.
 	Options string `json:"options,omitempty"`
 }
 
-// kind says what belongs to a runtime.
+// kind describes the files of a runtime.
 type kind struct {
-	// program is its path below the directory that is brought.
+	// program is its path below the copied directory.
 	program string
-	// whole says that all of the directory is brought, not the program alone.
+	// whole means that the whole directory is copied, not only the program.
 	whole bool
 	// config is the path of its configuration, if it has one.
 	config string
-	// companions are beside the program, unless it is of a release before they were.
+	// companions are beside the program, except in releases that have none.
 	companions []string
-	// built is the directory that it is built to be in: files of its configuration name it.
+	// built is the directory of the build, which its configuration files name.
 	built string
-	// options are lines of the handler's table that it needs.
+	// options are required lines of the handler's table.
 	options []string
 }
 
-// kinds are the runtimes that are known. The schema of the chart has the same names.
+// kinds lists the known runtimes. The chart's schema has the same names.
 var kinds = map[string]kind{
 	"crun":  {program: "crun"},
 	"runc":  {program: "runc"},
@@ -69,7 +70,7 @@ var kinds = map[string]kind{
 	},
 }
 
-// Kinds are the names of known runtimes, sorted.
+// Kinds returns the names of known runtimes, sorted.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 var (
@@ -77,7 +78,7 @@ var (
 	versionName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9._+]{0,62}$`)
 )
 
-// Validate says all that is wrong.
+// Validate returns all mistakes in one error.
 func (w Wanted) Validate() error {
 	var wrong []error
 	if !versionName.MatchString(w.Version) {
@@ -101,7 +102,7 @@ func (w Wanted) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// fixed are keys whose values removal relies on: it looks there for pods and a kubelet.
+// fixed are keys that must keep their defaults: removal looks there for pods and a kubelet.
 var fixed = []string{"engine.root", "engine.state", "server.socket"}
 
 func validConfig(text string) (wrong []error) {
@@ -133,7 +134,7 @@ func (r Runtime) validate() (wrong []error) {
 	if !strings.HasPrefix(r.Source, "/") {
 		say("source %q is not an absolute path", r.Source)
 	}
-	// They come behind the keys of the handler's table, and may not begin another one.
+	// Options follow the keys of the handler's table and must not begin another table.
 	const table = "handler"
 	settings, err := dropin.Parse([]byte("[" + table + "]\n" + r.Options))
 	if err != nil {

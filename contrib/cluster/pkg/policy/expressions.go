@@ -15,16 +15,16 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// largest is how long an expression may be for the parser of an API server.
+// largest is the maximum length of an expression in an API server's parser.
 const largest = 100_000
 
-// longest is how long a message may be. An API server leaves out what is longer than
-// 5 KiB; characters may have several bytes.
+// longest is the maximum length of a message in characters. An API server omits messages above 5
+// KiB, and characters may have several bytes.
 const longest = 1200
 
 var quote = runtimeclass.Quote
 
-// list is a list of texts in CEL.
+// list formats texts as a list in CEL.
 func list[T ~string](all []T) string {
 	var quoted []string
 	for _, one := range all {
@@ -33,7 +33,7 @@ func list[T ~string](all []T) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// mapping is a map in CEL, with expressions as values.
+// mapping formats a map in CEL; its values are expressions.
 func mapping(all map[string]string) string {
 	var entries []string
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -42,7 +42,7 @@ func mapping(all map[string]string) string {
 	return "{" + strings.Join(entries, ", ") + "}"
 }
 
-// shared is a mapping that has each value once: many classes may have the same handler.
+// shared is mapping with each value only once: many classes may have the same handler.
 func shared(all map[string]string) string {
 	values := slices.Compact(slices.Sorted(maps.Values(all)))
 	if len(values) == len(all) {
@@ -55,7 +55,7 @@ func shared(all map[string]string) string {
 	return mapping(at) + ".transformMap(k, i, [" + strings.Join(values, ", ") + "][i])"
 }
 
-// variables are those of a policy, which evaluates only those that it needs.
+// variables are the variables of a policy. The API server evaluates only those that are used.
 type variables []admissionv1.Variable
 
 func (v *variables) set(name, expression string, args ...any) {
@@ -65,7 +65,7 @@ func (v *variables) set(name, expression string, args ...any) {
 	*v = append(*v, admissionv1.Variable{Name: name, Expression: expression})
 }
 
-// tooLarge fails if an API server would not take the expressions.
+// tooLarge returns an error if an API server would reject an expression for its length.
 func (v variables) tooLarge() error {
 	for _, one := range v {
 		if n := utf8.RuneCountInString(one.Expression); n > largest {
@@ -75,13 +75,13 @@ func (v variables) tooLarge() error {
 	return nil
 }
 
-// debugging says of a request that it adds ephemeral containers to a pod that runs. What else
-// the pod asks for is not looked at again.
+// debugging matches a request that adds ephemeral containers to a running pod. Only these are
+// checked then.
 const debugging = "request.operation == 'UPDATE'"
 
-// needs sets what classes are not known to have, and what a pod needs: lists of a capability and
-// what asks for it. Only the capabilities that matter are looked for. Requests that debug are those
-// that add containers to pods.
+// needs sets the capabilities that classes may lack, and the pod's needs: each is a list of a
+// capability and the field that requests it. Only capabilities in matter are evaluated. debugs
+// includes requests that add ephemeral containers.
 func (v *variables) needs(pod string, all []class, matter []capability.Name, debugs bool) {
 	v.set("lacking", without(all, capability.No, capability.Unknown))
 	v.set("pod", pod)
@@ -101,11 +101,11 @@ func (v *variables) needs(pod string, all []class, matter []capability.Name, deb
 		v.set(name, e.Text)
 		asked = append(asked, fmt.Sprintf("[%s] + variables.%s", quote(string(e.Capability)), name))
 	}
-	// Sizes are compared first: a list of nothing but the name asks for nothing.
+	// A list with only the name requests nothing.
 	v.set("needs", "["+strings.Join(asked, ", ")+"].filter(n, n.size() > 1)")
 }
 
-// without is what classes lack, by name.
+// without maps classes to the capabilities that they lack.
 func without(all []class, answers ...capability.Answer) string {
 	lacks := map[string]string{}
 	for _, c := range all {
@@ -116,7 +116,7 @@ func without(all []class, answers ...capability.Answer) string {
 	return shared(lacks)
 }
 
-// notes are what is said about capabilities that classes lack, by class and capability.
+// notes maps classes and lacked capabilities to their reasons.
 func notes(all []class, answer capability.Answer) string {
 	lacks := map[string]string{}
 	for _, c := range all {
@@ -131,7 +131,7 @@ func notes(all []class, answer capability.Answer) string {
 	return shared(lacks)
 }
 
-// reasons sets what is against a pod of its class, in the words and the order of fit.
+// reasons sets the reasons against a pod of its class, in the words and the order of fit.
 func (v *variables) reasons(all []class, o Options, debugs bool) {
 	state := map[string]string{}
 	if o.State {
@@ -161,7 +161,7 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
 }
 
-// able are the classes that may be named to somebody whose pod was refused.
+// able returns the classes that a refusal may recommend.
 func able(all []class, o Options) []string {
 	var able []string
 	for _, c := range all {
@@ -172,7 +172,7 @@ func able(all []class, o Options) []string {
 	return able
 }
 
-// noWeaker leaves the classes whose pods have a kernel of their own, if the pod's class is one.
+// noWeaker filters for classes with a kernel of their own, if the pod's class has one.
 func noWeaker(all []class) string {
 	var kernels []string
 	for _, c := range all {
@@ -186,7 +186,7 @@ func noWeaker(all []class) string {
 	return fmt.Sprintf(".filter(k, k in %s || !(variables.class in %s))", list(kernels), list(kernels))
 }
 
-// counted are the resources by which pods of handlers are counted: those of all classes.
+// counted returns the resources that count the pods of handlers, for all classes.
 func (o Options) counted(all []class) []string {
 	var resources []string
 	for _, c := range o.Classes {
@@ -199,10 +199,10 @@ func (o Options) counted(all []class) []string {
 	return slices.Compact(resources)
 }
 
-// windows says that a pod is for nodes that no handler of berth's is on.
+// windows matches a pod for Windows nodes, which have no handler of berth.
 const windows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
 
-// choice sets the class that rules choose: of the first that is for the pod, else none.
+// choice sets the class of the first rule that matches the pod, else "".
 func (v *variables) choice(all []class, picks []string) {
 	v.set("refusing", without(all, capability.No))
 	var rules []string
@@ -214,7 +214,8 @@ func (v *variables) choice(all []class, picks []string) {
 	v.set("chosen", windows+" ? '' : (["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
 }
 
-// choices are the classes that rules give a pod without one; empty where one is not for it.
+// choices returns an expression for each rule: the class that it gives, or "" if it does not match
+// the pod.
 func choices(all []class, o Options) ([]string, error) {
 	var picks []string
 	var problems runtimeclass.Problems
@@ -239,7 +240,7 @@ func choices(all []class, o Options) ([]string, error) {
 	return picks, nil
 }
 
-// when is what has to be true for the rule; empty if it is for all pods.
+// when returns the condition of the rule; empty if it matches all pods.
 func (r Rule) when() string {
 	var all []string
 	if len(r.Namespaces.Names) > 0 {
@@ -259,14 +260,14 @@ func (r Rule) when() string {
 	return strings.Join(all, " && ")
 }
 
-// protecting are capabilities by which pods are better separated. Who asks for more of that
-// must not get less isolation for it: a tenant could choose the node's kernel by one field.
+// protecting are capabilities that separate pods better. A request for one must not lead to weaker
+// isolation: a tenant could select the node's kernel by one field.
 var protecting = []capability.Name{
 	capability.UserNamespaces, capability.IDMappedMounts, capability.RecursiveReadOnlyMounts,
 	capability.SELinux, capability.Seccomp, capability.AppArmor,
 }
 
-// picks is an expression of the class that the rule gives.
+// picks returns an expression of the class that the rule gives.
 func (r Rule) picks(all []class, o Options) (string, error) {
 	if r.Class != "" {
 		return quote(r.Class), r.hasClass(o)
@@ -280,17 +281,17 @@ func (r Rule) picks(all []class, o Options) (string, error) {
 		for _, lacks := range []string{"lacking", "refusing"} {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
 		}
-		// Of one that lacks only what protects, the pod is refused.
+		// A class that lacks only protecting capabilities precedes weaker ones; it refuses the pod.
 		if i < len(groups)-1 && protectsLess(all, group) {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, !(n[0] in %s) && n[0] in variables.refusing[?k].orValue([])))", list(group), list(protecting)))
 		}
 	}
-	// If none can run it, the pod gets the first, and is refused for what that lacks.
+	// If no class can run the pod, it gets the first and is refused with its reasons.
 	parts = append(parts, list(groups[0][:1]))
 	return "(" + strings.Join(parts, " + ") + ")[0]", nil
 }
 
-// protectsLess says whether some class of a group does not have all that protects.
+// protectsLess reports whether a class of the group lacks a protecting capability.
 func protectsLess(all []class, group []string) bool {
 	return slices.ContainsFunc(all, func(c class) bool {
 		return slices.Contains(group, c.name) && slices.ContainsFunc(c.lacks(capability.No), func(n capability.Name) bool { return slices.Contains(protecting, n) })

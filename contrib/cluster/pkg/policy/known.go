@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// class is a RuntimeClass with what is known of its handler.
+// class is a RuntimeClass with its handler's capabilities.
 type class struct {
 	// name is empty for pods without a class, which get the default handler.
 	name     string
@@ -21,10 +21,10 @@ type class struct {
 	overhead corev1.ResourceList
 }
 
-// takesPods is always true unless the state of handlers counts.
+// takesPods reports whether the handler takes pods; it is always true unless Options.State is set.
 func (c class) takesPods(o Options) bool { return !o.State || c.handler.WhyNot() == "" }
 
-// lacks are the capabilities that pods can ask for with one of some answers.
+// lacks returns the capabilities that pods can request and that have one of the answers.
 func (c class) lacks(answers ...capability.Answer) []capability.Name {
 	var all []capability.Name
 	for _, name := range runtimeclass.Asked() {
@@ -35,8 +35,8 @@ func (c class) lacks(answers ...capability.Answer) []capability.Name {
 	return all
 }
 
-// known are the classes of which something is known, by name, and at first what pods
-// without a class get, if that is known.
+// known returns the classes with a known handler, sorted by name. The first is the default of pods
+// without a class, if that is known.
 func known(o Options) ([]class, error) {
 	var all []class
 	var defaults []runtimeclass.Handler
@@ -88,10 +88,10 @@ func known(o Options) ([]class, error) {
 	return all, nil
 }
 
-// ignored are capabilities without which no node refuses a pod: it runs without them.
+// ignored are capabilities that no node refuses a pod for: it runs without them.
 var ignored = []capability.Name{capability.Sysctls}
 
-// judged is a handler by which pods of a whole cluster are judged.
+// judged returns a handler as it applies to pods of the whole cluster.
 func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 	if unchosen {
 		return h.Unchosen()
@@ -105,7 +105,7 @@ func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 	return h
 }
 
-// defaultHandler is that of the option.
+// defaultHandler returns the handler of the option Default.
 func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
 	handlers := slices.Clone(o.Handlers)
 	for _, c := range all {
@@ -119,7 +119,7 @@ func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
 	return runtimeclass.Handler{}, fmt.Errorf("--default: handler %q is not known; known are %s", o.Default, strings.Join(runtimeclass.Names(handlers), ", "))
 }
 
-// Notes are what policies leave out, or may leave out against what was meant, a line each.
+// Notes lists omissions of the policies, and likely mistakes in the options, a line each.
 func Notes(o Options) []string {
 	all, err := known(o)
 	if err != nil {

@@ -1,14 +1,13 @@
-// Package policy makes admission policies of what handlers can do:
+// Package policy generates admission policies from the capabilities of handlers:
 //
-//	rules, err := policy.ParseRules("rules.yaml", text)  // says file, line and key of each mistake
+//	rules, err := policy.ParseRules("rules.yaml", text)  // the error has file, line and key of each mistake
 //	all, err := policy.Generate(policy.Options{Classes: classes, Handlers: handlers, Rules: rules})
 //
-// A ValidatingAdmissionPolicy refuses pods that the handler of their class cannot run, for
-// the reasons that fit gives; a MutatingAdmissionPolicy gives pods without a class one,
-// by rules. API servers evaluate them by themselves: there is no webhook to run, and
-// all that they need is in them.
+// A ValidatingAdmissionPolicy refuses pods that the handler of their class cannot run, for the same
+// reasons as fit; a MutatingAdmissionPolicy gives pods without a class one, by rules. API servers
+// evaluate them without a webhook: the policies contain all data that they need.
 //
-// It is pure. What pods ask for is in pkg/runtimeclass, in one table for both.
+// It is pure. The requirements of pods are in pkg/runtimeclass, in one table for both.
 package policy
 
 import (
@@ -29,13 +28,13 @@ import (
 const (
 	// Refuse refuses pods that the handler of their class cannot run.
 	Refuse = "berth-refuse"
-	// Warn warns of pods of which that is not known.
+	// Warn warns of pods for which this is unknown.
 	Warn = "berth-warn"
-	// Workloads tells of both when what makes such pods is created or changed.
+	// Workloads reports both when a workload with such pods is created or changed.
 	Workloads = "berth-workloads"
-	// Choose gives pods without a class one.
+	// Choose gives a class to pods without one.
 	Choose = "berth-choose"
-	// Classes warns whoever deletes a class that Choose gives.
+	// Classes warns when a class that Choose gives is deleted.
 	Classes = "berth-classes"
 )
 
@@ -45,7 +44,7 @@ const (
 	ManagedBy      = "kubectl-berth"
 )
 
-// Answer is what is done about workloads whose pods would be refused.
+// Answer is the treatment of workloads with pods that would be refused.
 type Answer string
 
 // Answers.
@@ -55,33 +54,33 @@ const (
 	IgnoreWorkloads Answer = "ignore"
 )
 
-// Answers are all there are.
+// Answers lists all answers.
 var Answers = []Answer{WarnWorkloads, DenyWorkloads, IgnoreWorkloads}
 
-// System are the namespaces that nobody should have policies for without meaning to: what
-// runs on every node is there, with berth or without.
+// System lists namespaces that are exempt by default: they contain pods that run on every node,
+// with or without berth.
 var System = []string{"berth-system", "kube-system", "node-feature-discovery"}
 
-// Options are what policies are made of.
+// Options are the inputs of the policies.
 type Options struct {
 	Classes []runtimeclass.Class
-	// Handlers say what the annotations of classes do not. Those in both are taken from here.
+	// Handlers adds to the annotations of classes, and overrides them for its handlers.
 	Handlers []runtimeclass.Handler
-	// Default is the handler of pods without a class. If it is empty that is the one that
-	// Handlers or the classes call so; its pods are warned about then, and never refused,
-	// because nodes may have other ones.
+	// Default is the handler of pods without a class. If it is empty, the default of Handlers or of
+	// the classes is used; its pods are then only warned about and never refused, because nodes may
+	// have different defaults.
 	Default string
-	// State: handlers that take no pods are refused, and not chosen.
+	// State: handlers that take no pods are refused and not chosen.
 	State     bool
 	Rules     []Rule
 	Workloads Answer
-	// Exempt are namespaces whose pods are left alone.
+	// Exempt are namespaces without checks of their pods.
 	Exempt []string
 }
 
-// Generate makes the policies, and behind them the bindings, in the order in which they are
-// to be applied. A policy does nothing before its binding, and the one that chooses classes
-// comes before those that refuse: what is interrupted refuses no pod that the whole would take.
+// Generate returns the policies and then their bindings, in the order of application. A policy has
+// no effect before its binding, and the policy that chooses classes precedes those that refuse: an
+// interrupted application refuses no pod that the complete one would accept.
 func Generate(o Options) ([]runtime.Object, error) {
 	all, err := known(o)
 	if err != nil {
@@ -126,8 +125,8 @@ type pair struct {
 	variables       variables
 }
 
-// matter are the capabilities that some class is not known to have, or that a rule is
-// about.
+// matter returns the capabilities that some class is not known to have, or that a rule selects pods
+// by.
 func matter(all []class, o Options, choosing bool) []capability.Name {
 	var names []capability.Name
 	for _, name := range runtimeclass.Asked() {
@@ -140,12 +139,12 @@ func matter(all []class, o Options, choosing bool) []capability.Name {
 	return names
 }
 
-// chooses is the policy that gives pods a class.
+// chooses generates the policy that gives pods a class.
 func chooses(all []class, o Options, picks []string) pair {
 	var v variables
 	v.needs("dyn(object)", all, matter(all, o, true), false)
 	v.choice(all, picks)
-	// A pod that rules could not look at might run without the isolation that it needs.
+	// A pod that rules did not check might run without the isolation that it needs.
 	fail := admissionv1.Fail
 	return pair{
 		variables: v,
@@ -158,8 +157,9 @@ func chooses(all []class, o Options, picks []string) pair {
 					{Name: "without-a-class", Expression: "!has(object.spec.runtimeClassName)"},
 				},
 				Variables: v, FailurePolicy: &fail,
-				// Classes give pods overhead and a selector once more after the first round, and never
-				// after the second: a pod that got its class there would be refused, or misplaced.
+				// The RuntimeClass admission sets overhead and a selector again after the first
+				// round, but not after the second: a pod that got its class in the second would be
+				// refused or misplaced.
 				ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
 				Mutations: []admissionv1.Mutation{{
 					PatchType: admissionv1.PatchTypeJSONPatch,
@@ -174,12 +174,12 @@ func chooses(all []class, o Options, picks []string) pair {
 	}
 }
 
-// notMirror: the kubelet runs the pods of its own files, whatever becomes of their images in
-// the API server.
+// notMirror: the kubelet runs static pods regardless of the fate of their mirror pods in the API
+// server.
 var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))"}
 
-// workloads is the policy about what makes pods. What is made by something else, which
-// was looked at, is left alone, and so is what does not change its pods.
+// workloads generates the policy for workloads. It skips objects with a controller, because that
+// has the same template, and updates that do not change the template.
 func workloads(all []class, o Options, picks []string) pair {
 	const (
 		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
@@ -211,10 +211,10 @@ func workloads(all []class, o Options, picks []string) pair {
 	return validates(Workloads, constraints(matched, o), v, action, verdict(expression), conditions...)
 }
 
-// keepsClasses is the policy that warns of deleting a class that pods are given: they would
-// be refused for it. They do not run without it instead, because a rule may want isolation.
-// It also warns of creating the class again with another handler than it had, which pods would
-// be given for the isolation of the first.
+// keepsClasses generates the policy that warns of deleting a class that rules give: pods would be
+// refused without it. They do not run without a class instead, because a rule may require
+// isolation. It also warns if such a class is created again with another handler, because the
+// isolation of the first handler was the reason for it.
 func keepsClasses(given map[string]string) pair {
 	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Create, admissionv1.Delete)}, Options{})
 	quoted := map[string]string{}
@@ -232,7 +232,7 @@ func keepsClasses(given map[string]string) pair {
 	})
 }
 
-// verdict is a validation by what is known of the pod's class.
+// verdict returns the validation of the pod's class.
 func verdict(expression string) []admissionv1.Validation {
 	reason := metav1.StatusReasonForbidden
 	return []admissionv1.Validation{{
@@ -242,7 +242,7 @@ func verdict(expression string) []admissionv1.Validation {
 }
 
 func validates(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) pair {
-	// A pod that was not looked at is refused by its node in the end, or fails there.
+	// A pod that was not checked is refused by its node in the end, or fails there.
 	ignore := admissionv1.Ignore
 	return pair{
 		variables: v,
@@ -288,7 +288,7 @@ func constraints(rules []admissionv1.RuleWithOperations, o Options) *admissionv1
 	return m
 }
 
-// Unstructured are objects as they are sent: without what only the server fills in.
+// Unstructured returns objects as they are sent, without the fields that only the server sets.
 func Unstructured(objects []runtime.Object) ([]map[string]any, error) {
 	var all []map[string]any
 	for _, o := range objects {

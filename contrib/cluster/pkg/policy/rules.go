@@ -15,45 +15,43 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Rule gives pods without a class one. The first rule that is for a pod counts.
+// Rule gives a class to pods without one. The first rule that matches a pod applies.
 type Rule struct {
-	// Name is for people.
+	// Name is for display.
 	Name       string     `json:"name"`
 	Namespaces Namespaces `json:"namespaces"`
 	Pods       Pods       `json:"pods"`
-	// Class is the class that they get. If it is empty, it is one of Isolation.
+	// Class is the class of the pods. If it is empty, Isolation selects one.
 	Class string `json:"class"`
-	// Isolation is one of the words of capability, or Strongest.
+	// Isolation is an isolation of package capability, or Strongest.
 	Isolation capability.Isolation `json:"isolation"`
-	// Least is what Strongest never goes below, whatever a pod asks for; empty is no bound.
+	// Least is the lower bound of Strongest for any pod; empty means no bound.
 	Least capability.Isolation `json:"least"`
 
 	source runtimeclass.Source
 	at     string
 }
 
-// Namespaces are those with one of the names, if there are any, and all of the labels.
+// Namespaces matches namespaces with one of the names, if any are set, and all of the labels.
 type Namespaces struct {
 	Names  []string          `json:"names"`
 	Labels map[string]string `json:"labels"`
 }
 
-// Pods are those with all of the labels that ask for one of the capabilities, if there
-// are any.
+// Pods matches pods with all of the labels that request one of the capabilities, if any are set.
 type Pods struct {
 	Labels map[string]string `json:"labels"`
 	Asks   []capability.Name `json:"asks"`
 }
 
-// Strongest is the strongest isolation of the classes that can run the pod.
+// Strongest selects the strongest isolation of the classes that can run the pod.
 const Strongest capability.Isolation = "strongest"
 
-// strengths are all from the strongest to the weakest.
 var strengths = []capability.Isolation{capability.VM, capability.UserSpaceKernel, capability.SharedKernel}
 
 var isolations = append([]capability.Isolation{Strongest}, strengths...)
 
-// allowed are the keys below a path.
+// allowed lists the keys below a path.
 var allowed = map[string][]string{
 	"":                   {"rules"},
 	"rules[]":            {"name", "namespaces", "pods", "class", "isolation", "least"},
@@ -63,8 +61,8 @@ var allowed = map[string][]string{
 
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// ParseRules reads rules from YAML or JSON. The error has the file, the line and the key
-// of everything that is wrong, and what is allowed there.
+// ParseRules parses rules from YAML or JSON. The error has the file, the line and the key of every
+// mistake, and the allowed values.
 func ParseRules(file string, text []byte) ([]Rule, error) {
 	var read struct {
 		Rules []Rule `json:"rules"`
@@ -82,7 +80,7 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	if len(read.Rules) == 0 && len(problems) == 0 {
 		return nil, runtimeclass.Problems{{Source: source, Text: "has no rules; write them below the key rules"}}
 	}
-	// Rules once more, as they were written: a key with nothing in it looks like one that is not there.
+	// The file is parsed again without types: in a Rule, an empty key equals an absent one.
 	var written struct {
 		Rules []map[string]any `json:"rules"`
 	}
@@ -120,8 +118,8 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	return read.Rules, nil
 }
 
-// notEmpty are the keys of a rule that must not be there with nothing in them. A template makes such
-// of a value that it does not have, and the rule would be for more pods than was meant, or give them
+// notEmpty are the keys of a rule that must have a value if they are present. A template writes an
+// empty key for a missing value; the rule would then match more pods than intended, or give them
 // less isolation.
 var notEmpty = []string{"namespaces", "namespaces.names", "namespaces.labels", "pods", "pods.labels", "pods.asks", "least"}
 
@@ -146,7 +144,7 @@ func hasNothing(value any) bool {
 	return false
 }
 
-// hint adds to an unknown key what is allowed.
+// hint adds the allowed keys to the problem of an unknown key.
 func hint(p runtimeclass.Problem) string {
 	at, key := "", p.Field
 	if i := strings.LastIndexByte(p.Field, '.'); i >= 0 {
@@ -159,7 +157,7 @@ func hint(p runtimeclass.Problem) string {
 	return fmt.Sprintf("%s; allowed are %s%s", p.Text, strings.Join(keys, ", "), runtimeclass.Meant(key, keys))
 }
 
-// check says what is wrong with a rule by itself.
+// check reports mistakes that do not depend on other rules.
 func (r *Rule) check(wrong func(key, format string, args ...any)) {
 	for i, name := range r.Namespaces.Names {
 		if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
@@ -203,7 +201,7 @@ func texts[T ~string](all []T) []string {
 	return out
 }
 
-// hasClass fails unless there is the class of the rule.
+// hasClass returns an error if the rule's class does not exist.
 func (r Rule) hasClass(o Options) error {
 	var all []string
 	for _, c := range o.Classes {
@@ -219,7 +217,7 @@ func (r Rule) hasClass(o Options) error {
 	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), runtimeclass.Meant(r.Class, all))
 }
 
-// given are the classes that rules can give, with their handlers.
+// given returns the classes that rules can give, with their handlers.
 func (o Options) given(all []class) map[string]string {
 	given := map[string]string{}
 	for _, r := range o.Rules {
@@ -239,8 +237,8 @@ func (o Options) given(all []class) map[string]string {
 	return given
 }
 
-// groups are the classes that the rule can give, the strongest isolation first; in a
-// group the least overhead is first.
+// groups returns the classes that the rule can give, by isolation, the strongest first. A group is
+// sorted by overhead, the smallest first.
 func (r Rule) groups(all []class, o Options) ([][]string, error) {
 	var groups [][]string
 	has := map[capability.Isolation][]string{}
@@ -280,7 +278,7 @@ func (r Rule) groups(all []class, o Options) ([][]string, error) {
 	return nil, fmt.Errorf("no class gives %s; classes give %s", wanted, strings.Join(there, ", "))
 }
 
-// wants says whether the rule gives classes of an isolation.
+// wants reports whether the rule accepts classes of an isolation.
 func (r Rule) wants(isolation capability.Isolation) bool {
 	if r.Isolation != Strongest {
 		return r.Isolation == isolation

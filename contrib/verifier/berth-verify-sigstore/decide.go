@@ -18,14 +18,14 @@ import (
 const (
 	descriptorType = "application/vnd.oci.descriptor.v1+json"
 	maxDescriptor  = 1 << 20
-	// maxReasons is how many signatures are named that do not count.
+	// maxReasons is the number of rejected signatures in an error.
 	maxReasons = 3
 )
 
-// question is whether a digest may be pulled under a name.
+// question asks whether a digest may be pulled under a name.
 type question struct{ name, digest string }
 
-// checkDescriptor holds stdin against the command line.
+// checkDescriptor compares stdin with the command line.
 func (q question) checkDescriptor(stdin io.Reader) error {
 	text, err := io.ReadAll(io.LimitReader(stdin, maxDescriptor+1))
 	if err != nil {
@@ -46,7 +46,7 @@ func (q question) checkDescriptor(stdin io.Reader) error {
 	return nil
 }
 
-// decide returns why the image passes, or why not and what to do.
+// decide returns the reason to accept the image, or the reason to refuse it with a remedy.
 func decide(ctx context.Context, policyPath string, q question) (string, error) {
 	text, err := readFile(policyPath, policy.MaxSize)
 	if err != nil {
@@ -85,7 +85,7 @@ func decide(ctx context.Context, policyPath string, q question) (string, error) 
 	}
 }
 
-// signed returns nil if one signature counts.
+// signed returns nil if the image has a valid signature.
 func signed(ctx context.Context, p *policy.Policy, rule *policy.Rule, image signatures.Image, digest v1.Hash) error {
 	verifier, err := verifierOf(rule)
 	if err != nil {
@@ -102,7 +102,7 @@ func signed(ctx context.Context, p *policy.Policy, rule *policy.Rule, image sign
 		return err
 	}
 	s := search{}
-	// One source that fails leaves the other: only a signature that counts accepts.
+	// A failed source does not block the other: only a valid signature accepts the image.
 	if verifier.BySimple() {
 		s.note(client.Simple(ctx, digest, func(found registry.Simple) bool {
 			return s.more(verifier.Simple(found.Payload, found.Signature, image))
@@ -135,16 +135,16 @@ func verifierOf(rule *policy.Rule) (*signatures.Verifier, error) {
 	return signatures.WithKeys(pems)
 }
 
-// search is what was found of an image's signatures.
+// search is the state of the search for a valid signature.
 type search struct {
 	counts bool
 	found  int
-	// reasons are why the first ones do not count.
+	// reasons are the errors of the first invalid signatures.
 	reasons []string
 	failed  error
 }
 
-// more takes the verdict on one signature, and says whether others are of interest.
+// more records the verdict on one signature, and reports whether to continue.
 func (s *search) more(verdict error) bool {
 	s.found++
 	if verdict == nil {

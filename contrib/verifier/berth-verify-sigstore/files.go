@@ -9,10 +9,10 @@ import (
 
 const maxKey = 64 << 10
 
-// readFile reads a file that decides what may be pulled: one that others than root and
-// the daemon's user can change is refused.
+// readFile reads a file that decides what may be pulled. It rejects a file that users other than
+// root and the daemon's user can change.
 func readFile(path string, most int64) ([]byte, error) {
-	// A FIFO without a writer would wait forever.
+	// Opening a FIFO without a writer would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
-// Command berth-verify-sigstore is an image verifier for berth and containerd: it lets
-// an image be pulled if a policy accepts it, or if it has a signature of cosign's that
-// the policy asks for. Whatever fails refuses the image.
+// Command berth-verify-sigstore is an image verifier for berth and containerd: it accepts an image
+// if a policy accepts it without a signature, or if it has a cosign signature that the policy
+// requires. Any failure refuses the image.
 package main
 
 import (
@@ -18,13 +18,13 @@ import (
 const (
 	defaultPolicy = "/etc/berth/verify.toml"
 	policyEnv     = "BERTH_VERIFY_POLICY"
-	// timeout is for everything. The daemon may have less patience.
+	// timeout bounds the whole run. The daemon's own limit may be shorter.
 	timeout = 20 * time.Second
-	// maxReason is what is left of a reason: it may quote a registry's answer.
+	// maxReason bounds a reason, which may quote a registry's answer.
 	maxReason = 2048
 )
 
-// Exit statuses. The protocol knows 0 and others.
+// Exit statuses. The protocol distinguishes only 0 and others.
 const (
 	exitAccepted = 0
 	exitRefused  = 1
@@ -34,12 +34,12 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Getenv(policyEnv), os.Stdin, os.Stdout))
 }
 
-// run answers one question: the exit status lets the image pass or not, and one line
-// on stdout says why.
+// run decides about one image: the exit status is the decision, and one line on stdout is the
+// reason.
 func run(args []string, policyPath string, stdin io.Reader, stdout io.Writer) (status int) {
 	status = exitRefused
 	defer func() {
-		// What it reads was made by strangers, and so was much of what reads it.
+		// The input is untrusted, and so is much of the code that parses it.
 		if cause := recover(); cause != nil {
 			status = exitRefused
 			fmt.Fprintln(stdout, oneLine(fmt.Sprintf("refused: the verifier failed: %v; report it", cause)))
@@ -66,7 +66,7 @@ func run(args []string, policyPath string, stdin io.Reader, stdout io.Writer) (s
 	return exitAccepted
 }
 
-// readQuestion reads the command line and the descriptor.
+// readQuestion parses the command line and the descriptor.
 func readQuestion(args []string, stdin io.Reader) (question, error) {
 	q, mediaType := question{}, ""
 	flags := flag.NewFlagSet("berth-verify-sigstore", flag.ContinueOnError)
@@ -86,7 +86,7 @@ func readQuestion(args []string, stdin io.Reader) (question, error) {
 	return q, q.checkDescriptor(stdin)
 }
 
-// oneLine keeps what others wrote from looking like lines of ours.
+// oneLine keeps untrusted text from looking like further output lines.
 func oneLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

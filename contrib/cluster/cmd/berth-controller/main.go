@@ -1,5 +1,5 @@
-// Command berth-controller tells the scheduler of a cluster how many pods of each
-// handler its nodes have room for. Several may run: one works, the others wait.
+// Command berth-controller publishes to a cluster's scheduler how many pods of each handler its
+// nodes have room for. Several may run: one is the leader, the others wait.
 package main
 
 import (
@@ -38,19 +38,19 @@ import (
 var version = "0.0.0-dev"
 
 const (
-	// lease is the name of the Lease that the one which works holds. It is in one namespace
-	// of the cluster, wherever controllers run: with two leases, two would work.
+	// lease is the name of the leader's Lease. Its namespace is the same wherever controllers run:
+	// with two leases, two would be leader.
 	lease, leaseNamespace = "berth-controller", "berth-system"
-	// Another one takes over this long after the last sign of life. This one ends its work before: a
-	// renewal, the next that fails, and giving the lease back may take renewDeadline each.
+	// A new leader follows leaseDuration after the last renewal. The old leader stops earlier: its
+	// renewal, the next failed one and the release may take renewDeadline each.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 4 * time.Second
 	retryPeriod   = 2 * time.Second
-	// healthTolerance is how long the holder may miss its renewal until /healthz fails.
+	// healthTolerance is how long the leader may miss its renewal before /healthz fails.
 	healthTolerance = 5 * time.Second
 )
 
-// errLost is the end of one that cannot show that it is the one which works.
+// errLost ends a leader that cannot prove its lease.
 var errLost = errors.New("lost the lease " + lease + ": the API server did not answer, or another controller took it")
 
 func main() {
@@ -137,12 +137,12 @@ func connect(kubeconfig string) (*rest.Config, error) {
 		return nil, commandline.Wrong(err)
 	}
 	config.UserAgent = "berth-controller/" + version
-	// The server bounds its clients by itself.
+	// The server limits its clients itself.
 	config.QPS = -1
 	return config, nil
 }
 
-// lead does something as long as no other does it, and calls seen when it has seen the lease.
+// lead runs do while this process holds the lease, and calls seen for each leader that it observes.
 func lead(ctx context.Context, client kubernetes.Interface, namespace string, watch *leaderelection.HealthzAdaptor, seen func(), do func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -151,7 +151,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	me := host + "_" + rand.Text()
 	holding, release := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer release(nil)
-	// The lease is given back when nothing is written any more.
+	// The lease is released after the last write.
 	working := make(chan struct{}, 1)
 	defer context.AfterFunc(ctx, func() {
 		working <- struct{}{}
@@ -190,7 +190,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	if err != nil {
 		return err
 	}
-	watch.SetLeaderElection(elector) // only RunOrDie would do so
+	watch.SetLeaderElection(elector) // otherwise only RunOrDie does this
 	elector.Run(holding)
 	switch {
 	case ctx.Err() != nil:
@@ -201,8 +201,8 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	return errLost
 }
 
-// ownLock refuses to give back a lease that another controller has taken. client-go reads the lease
-// before it gives it back, and does not compare its holder.
+// ownLock refuses to release a lease that another controller has taken. client-go reads the lease
+// before it releases it, but does not compare its holder.
 type ownLock struct {
 	resourcelock.Interface
 	holder string
@@ -223,12 +223,12 @@ func (l *ownLock) Update(ctx context.Context, to resourcelock.LeaderElectionReco
 	return l.Interface.Update(ctx, to)
 }
 
-// closeGrace is how long the end waits for open reads of metrics.
+// closeGrace is how long the shutdown waits for open reads of metrics.
 const closeGrace = time.Second
 
-// serve says at an address what registry has, and whether this controller lives: not if it
-// holds the lease and has not renewed it. It is ready also if it waits for the lease, or an
-// upgrade would wait for it. At no address it does nothing.
+// serve serves metrics, readiness and liveness at an address; with no address it does nothing. A
+// leader that has not renewed its lease is not live. A controller that waits for the lease is
+// ready, because an upgrade would otherwise wait for it.
 func serve(ctx context.Context, address string, registry prometheus.Gatherer, lease *leaderelection.HealthzAdaptor, ready func() bool) (closed func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -252,6 +252,6 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
-		_ = endpoint.Close(ctx) // who still reads then is cut off
+		_ = endpoint.Close(ctx) // remaining readers are cut off
 	}, nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// cluster asks the API server for the node, with the rights of the pod.
+// cluster reads the node from the API server, with the rights of the pod.
 type cluster struct {
 	alone
 	node  string
@@ -48,7 +48,7 @@ func clusterOf(config *rest.Config, root, node string) (*cluster, error) {
 	return &cluster{alone: alone{root}, node: node, nodes: nodes.Nodes()}, nil
 }
 
-// Serves implements installer.Cluster. A right that is missing now will be missing in a moment.
+// Serves implements installer.Cluster. A missing right is final: waiting does not add it.
 func (c *cluster) Serves(ctx context.Context, berth bool) error {
 	n, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) {
@@ -63,13 +63,14 @@ func (c *cluster) Serves(ctx context.Context, berth bool) error {
 	return c.alone.Serves(ctx, berth)
 }
 
-// finalError is one that asking again does not change.
+// finalError is an error that a retry does not change.
 type finalError struct{ error }
 
 func (finalError) Is(target error) bool { return target == installer.ErrFinal }
 func (e finalError) Unwrap() error      { return e.error }
 
-// serving returns nil if a node is Ready by a kubelet that uses berth, or another runtime.
+// serving returns nil if the node is Ready and its runtime is berth, or if berth is false another
+// one.
 func serving(n *core.Node, berth bool) error {
 	now := n.Status.NodeInfo.ContainerRuntimeVersion
 	if uses := strings.HasPrefix(now, "berth://"); uses != berth {
@@ -83,11 +84,11 @@ func serving(n *core.Node, berth bool) error {
 	return nil
 }
 
-// alone is a node whose cluster is not asked.
+// alone is a node without access to its cluster.
 type alone struct{ root string }
 
-// Serves implements installer.Cluster: it asks the kubelet for its health. Which runtime it uses
-// is in its files and on its command line, where the installer itself looks.
+// Serves implements installer.Cluster by the kubelet's health endpoint. The installer itself reads
+// the kubelet's runtime from its files and command line.
 func (a alone) Serves(ctx context.Context, _ bool) error {
 	k, err := kubeletconf.Find(nodefs.Root(a.root))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command berth-installer puts berth beside the CRI daemon of a node and moves the kubelet
-// to it, as a pod of a DaemonSet or by hand, and undoes both. It translates flags and asks
-// the cluster for the node; what is done to a node is in pkg/installer.
+// Command berth-installer installs berth beside the CRI daemon of a node and switches the kubelet
+// to it, as a pod of a DaemonSet or by hand, and undoes both. It parses flags and queries the
+// cluster; the changes to a node are in pkg/installer.
 package main
 
 import (
@@ -39,7 +39,6 @@ func main() {
 	}
 }
 
-// values are those of the chart.
 type values struct {
 	// State is "installed" or "removed".
 	State string `json:"state"`
@@ -51,7 +50,6 @@ const (
 	removed   = "removed"
 )
 
-// settings are those of the flags.
 type settings struct {
 	root, payload, values string
 	node, kubeconfig      string
@@ -167,7 +165,7 @@ func (s *settings) readyCommand() *cobra.Command {
 }
 
 func (s *settings) installer(c installer.Cluster) (*installer.Installer, error) {
-	// Every node has this directory, and in it is the state of the installer.
+	// Every node has this directory; it contains the installer's state.
 	const state = "var/lib"
 	if info, err := os.Stat(nodefs.Root(s.root).Resolved(state)); err != nil || !info.IsDir() {
 		return nil, commandline.Wrong(fmt.Errorf("--root %s is not the root directory of a node: it has no directory /%s", s.root, state))
@@ -190,7 +188,7 @@ func readFile(path string) (values, error) {
 	return v, nil
 }
 
-// read returns the values. An unknown key is a mistake.
+// read parses the values. An unknown key is an error.
 func read(from io.Reader) (values, error) {
 	var v values
 	d := json.NewDecoder(from)
@@ -203,7 +201,7 @@ func read(from io.Reader) (values, error) {
 	}
 	v.Version = version
 	if v.State == removed {
-		return v, nil // wrong values do not keep berth from being removed
+		return v, nil // invalid values must not block a removal
 	}
 	return v, v.Validate()
 }
@@ -243,7 +241,7 @@ func (s *settings) run(ctx context.Context) error {
 	return nil
 }
 
-// reconcile repeats what pods keep from being done.
+// reconcile retries while pods block a change.
 func reconcile(ctx context.Context, i *installer.Installer, v values) error {
 	return wait.PollUntilContextCancel(ctx, 15*time.Second, true, func(ctx context.Context) (bool, error) {
 		var err error

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
 )
 
-// text is what a file has, or standard input as "-", and what to call it.
+// text reads a file, or standard input for "-", and returns its display name.
 func (p *program) text(file string) (name string, text []byte, err error) {
 	if file == "-" {
 		text, err = io.ReadAll(p.In)
@@ -20,7 +20,7 @@ func (p *program) text(file string) (name string, text []byte, err error) {
 	return file, text, err
 }
 
-// objects are those of files that can be read. The error has all mistakes of all files.
+// objects returns the readable objects of files. The error has all mistakes of all files.
 func (p *program) objects(files []string) ([]runtimeclass.Object, error) {
 	var all []runtimeclass.Object
 	var problems []error
@@ -36,7 +36,7 @@ func (p *program) objects(files []string) ([]runtimeclass.Object, error) {
 	return all, wrong(errors.Join(problems...))
 }
 
-// want notes objects that are left out, and fails if none is wanted.
+// want prints which objects are skipped, and fails if all are.
 func (p *program) want(objects []runtimeclass.Object, files []string, what string, wanted func(runtimeclass.Object) bool) error {
 	found := false
 	for _, o := range objects {
@@ -56,9 +56,9 @@ func isClass(o runtimeclass.Object) bool { return o.Class != nil }
 
 func isPod(o runtimeclass.Object) bool { return o.Pod != nil }
 
-// handlers are those of --handlers: names with commas between them, or a file.
+// handlers parses --handlers: names separated by commas, or a file.
 func (p *program) handlers(given string) ([]runtimeclass.Handler, error) {
-	if given == "-" || strings.ContainsAny(given, "/.") { // no handler has one of them in its name
+	if given == "-" || strings.ContainsAny(given, "/.") { // not allowed in a handler's name
 		return p.inventory(given)
 	}
 	all, err := runtimeclass.ParseNames(given)
@@ -68,7 +68,7 @@ func (p *program) handlers(given string) ([]runtimeclass.Handler, error) {
 	return all, nil
 }
 
-// inventory is a file of handlers.
+// inventory reads a file of handlers.
 func (p *program) inventory(file string) ([]runtimeclass.Handler, error) {
 	name, text, err := p.text(file)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *program) inventory(file string) ([]runtimeclass.Handler, error) {
 	return all, wrong(err)
 }
 
-// measured are handlers with what a file measured of them, if there is one.
+// measured returns handlers with the measurements of a file, if one is given.
 func (p *program) measured(handlers []runtimeclass.Handler, file string) ([]runtimeclass.Handler, error) {
 	if file == "" {
 		return handlers, nil
@@ -87,7 +87,7 @@ func (p *program) measured(handlers []runtimeclass.Handler, file string) ([]runt
 	return runtimeclass.WithMeasurements(handlers, all), err
 }
 
-// classes are those of files, which must have some if there are files.
+// classes reads classes from files. Files without any class are an error.
 func (p *program) classes(files []string) ([]runtimeclass.Class, error) {
 	objects, err := p.objects(files)
 	all := runtimeclass.Classes(objects)

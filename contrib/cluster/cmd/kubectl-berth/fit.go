@@ -68,11 +68,11 @@ that it names, or without one nowhere.`,
 	return c
 }
 
-// fitted is what fit prints of a pod.
+// fitted is the output for one pod.
 type fitted struct {
 	Pod   string `json:"pod"`
 	Where string `json:"where"`
-	// Fits is that of the class that the pod names; without one it is the best of all.
+	// Fits is the answer for the class that the pod names; without a class it is the best of all.
 	Fits       capability.Answer          `json:"fits"`
 	Needs      []runtimeclass.Requirement `json:"needs"`
 	Candidates []cluster.Candidate        `json:"candidates"`
@@ -88,7 +88,7 @@ func (p *fitCommand) fit(ctx context.Context, args []string) error {
 		if of.Pod == nil {
 			continue
 		}
-		// The template of a workload was not admitted, in the cluster, too.
+		// A workload's template has not passed admission, not even in the cluster.
 		o.Admitted = len(args) > 0 && of.Kind == "Pod"
 		one := fitted{Pod: of.Pod.Owner, Where: of.Pod.Where(""), Needs: runtimeclass.Requirements(of.Pod.Pod), Candidates: cluster.Fit(of.Pod.Pod, state, o)}
 		if one.Needs == nil {
@@ -109,7 +109,7 @@ func (p *fitCommand) fit(ctx context.Context, args []string) error {
 	return nil
 }
 
-// given are the objects of files or of the cluster, and what they are held against.
+// given returns the objects of files or of the cluster, and the state to check them against.
 func (p *fitCommand) given(ctx context.Context, args []string) (state *cluster.State, o cluster.FitOptions, objects []runtimeclass.Object, err error) {
 	if objects, err = p.objects(p.files); err != nil {
 		return nil, o, nil, err
@@ -149,13 +149,13 @@ func (p *fitCommand) given(ctx context.Context, args []string) (state *cluster.S
 	return state, o, objects, err
 }
 
-// fetch gets what is named from the cluster, as kubectl would.
+// fetch reads the named objects from the cluster, as kubectl would.
 func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]runtimeclass.Object, error) {
 	namespace, _, err := p.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, wrong(err)
 	}
-	// A name alone is that of a pod.
+	// A name without a type is a pod.
 	typed := slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "/") })
 	args = slices.Clone(args)
 	for i := range args {
@@ -214,7 +214,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 	return t
 }
 
-// costs are resources without the one that only counts pods.
+// costs formats resources without the one that counts pods.
 func costs(l corev1.ResourceList) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(l)) {

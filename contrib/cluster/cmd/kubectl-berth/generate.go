@@ -84,8 +84,8 @@ func (p *generateCommand) generate(ctx context.Context, names []string) error {
 	return printObjects(p.program, p.output, classes, comments)
 }
 
-// known are the handlers of --handlers, or else those of the cluster and its state, with what
-// was measured.
+// known returns the handlers of --handlers, or else those of the cluster and its state, with their
+// measurements.
 func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Handler, there *cluster.State, err error) {
 	if p.list != "" {
 		handlers, err = p.handlers(p.list)
@@ -108,7 +108,7 @@ func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Ha
 	return handlers, there, err
 }
 
-// lacks notes which generated classes have pods that would stay pending in a cluster, and why.
+// lacks prints which generated classes have pods that would stay pending in the cluster, and why.
 func (p *generateCommand) lacks(classes []*nodev1.RuntimeClass, nodes []corev1.Node) {
 	for _, c := range classes {
 		if cluster.Unlabelled(c, nodes) {
@@ -120,7 +120,7 @@ func (p *generateCommand) lacks(classes []*nodev1.RuntimeClass, nodes []corev1.N
 	}
 }
 
-// needs notes what a cluster must run for pods of generated classes.
+// needs prints which components the pods of generated classes require in a cluster.
 func (p *generateCommand) needs(classes []*nodev1.RuntimeClass) {
 	switch {
 	case runtimeclass.Counted(classes[0]):
@@ -130,7 +130,7 @@ func (p *generateCommand) needs(classes []*nodev1.RuntimeClass) {
 	}
 }
 
-// choose are the handlers that were named, else those that take pods.
+// choose returns the named handlers, or else those that take pods.
 func (p *generateCommand) choose(handlers []runtimeclass.Handler, names []string) ([]runtimeclass.Handler, error) {
 	chosen, passed, err := runtimeclass.Choose(handlers, names)
 	if err != nil {

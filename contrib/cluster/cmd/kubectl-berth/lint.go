@@ -52,7 +52,7 @@ func (p *lintCommand) lint(files []string) error {
 	if err != nil {
 		return err
 	}
-	// What can be read is checked, also beside what cannot.
+	// Readable objects are checked even if others cannot be read.
 	objects, mistakes := p.objects(files)
 	if err := p.want(objects, files, "RuntimeClass", isClass); err != nil && mistakes == nil {
 		return err
@@ -100,7 +100,7 @@ func (s *severities) count(of runtimeclass.Severity) {
 	}
 }
 
-// verdict fails for an error, and if it is strict for a warning.
+// verdict returns an error if there are errors, or if strict is set warnings.
 func (s *severities) verdict(strict bool, in string) error {
 	if s.Errors == 0 && (!strict || s.Warnings == 0) {
 		return nil
@@ -108,7 +108,7 @@ func (s *severities) verdict(strict bool, in string) error {
 	return found("%s and %s in %s", output.Count(s.Errors, "error", "errors"), output.Count(s.Warnings, "warning", "warnings"), in)
 }
 
-// printFindings writes them as compilers do: no table has the room for them.
+// printFindings prints one line for each finding, as compilers do: they are too long for a table.
 func printFindings[F fmt.Stringer](to io.Writer, all []F) error {
 	for _, one := range all {
 		if _, err := fmt.Fprintln(to, one); err != nil {
@@ -155,7 +155,7 @@ func (p *auditCommand) audit(ctx context.Context) error {
 		return err
 	}
 	if namespace := *p.config.Namespace; namespace != "" {
-		// Who may not ask for it sees by its pods whether it is there.
+		// A user without the right to read it sees by its pods whether it exists.
 		if _, err := s.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 			return fmt.Errorf("namespace %q does not exist", namespace)
 		}

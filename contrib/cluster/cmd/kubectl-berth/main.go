@@ -1,6 +1,6 @@
-// Command kubectl-berth is "kubectl berth": what a cluster's nodes, RuntimeClasses and
-// pods say of handlers. It asks the API server and nobody else. Kubernetes' client is
-// linked here, and not into the daemon, which has no use for it.
+// Command kubectl-berth is "kubectl berth": it checks the handlers of a cluster's nodes,
+// RuntimeClasses and pods. It only reads from the API server. Kubernetes' client is linked here and
+// not into the daemon, which does not use it.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	os.Exit(report(err, stderr))
 }
 
-// report writes an error, and returns the exit status.
+// report prints an error and returns the exit status.
 func report(err error, to io.Writer) int {
 	if err == nil {
 		return 0
@@ -55,7 +55,7 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	}
 	root := &cobra.Command{
 		Use: "kubectl-berth",
-		// Who runs a plugin types its name as kubectl's.
+		// Users run a plugin by kubectl.
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
 		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
 		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
@@ -85,8 +85,8 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	return root
 }
 
-// filesAreNamed refuses flags of files that are empty, as an unset variable of a script makes
-// them: the command would do something else.
+// filesAreNamed rejects empty file flags, as from an unset variable of a script: the command would
+// do something else.
 func filesAreNamed(c *cobra.Command, _ []string) error {
 	for _, name := range []string{"handlers", "measurements", "rules"} {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
@@ -108,16 +108,16 @@ func manCommand() *cobra.Command {
 	}
 }
 
-// exitFindings means that the work was done, and that something is not as it should be.
+// exitFindings means that the command succeeded and has findings.
 const exitFindings = 3
 
-// foundError is the end of a command that found something.
+// foundError ends a command that has findings.
 type foundError struct{ error }
 
 // version is set by the build.
 var version = "0.0.0-dev"
 
-// wrong is an error of what was given: then nothing was done.
+// wrong marks an error of the input: nothing was done.
 func wrong(err error) error {
 	if err == nil {
 		return nil
@@ -125,10 +125,10 @@ func wrong(err error) error {
 	return commandline.Wrong(err)
 }
 
-// found is the end of a command that found something.
+// found returns the error of a command that has findings.
 func found(format string, args ...any) error { return foundError{fmt.Errorf(format, args...)} }
 
-// program is what all commands have in common.
+// program is the common part of all commands.
 type program struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
@@ -138,12 +138,13 @@ func misused(c *cobra.Command, err error) error {
 	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
 }
 
-// note is about something that is no mistake.
+// note prints a remark that is not an error.
 func (p *program) note(format string, args ...any) {
 	fmt.Fprintf(p.ErrOut, "note: "+format+"\n", args...)
 }
 
-// printObjects writes what kubectl applies: a list, or documents, each below its comment.
+// printObjects prints objects for kubectl apply: as a list, or as documents, each below its
+// comment.
 func printObjects[T any](p *program, form string, objects []T, comments []string) error {
 	if form == "json" {
 		return output.Encode(p.Out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects}, nil)

@@ -71,8 +71,7 @@ their bindings, which put them in force. Generate them again when classes or han
 	return c
 }
 
-// namespaces is a flag that adds to what there is: who exempts a namespace of theirs has not
-// forgotten those of the system.
+// namespaces is a flag that adds to its default: the namespaces of the system stay exempt.
 type namespaces []string
 
 func (n *namespaces) Set(text string) error {
@@ -123,7 +122,7 @@ func (p *policyCommand) policy(ctx context.Context) error {
 		}
 		for i := range classes {
 			c := runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]}
-			// One class must not keep the whole cluster from having policies.
+			// One invalid class must not keep the whole cluster from having policies.
 			if _, err := c.Annotated(); err != nil {
 				p.note("%v; what its annotations say is left out: generate the class again, or remove them", err)
 				for _, key := range runtimeclass.Annotations {

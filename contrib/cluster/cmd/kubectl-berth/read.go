@@ -59,8 +59,8 @@ func (s *server) state(ctx context.Context) (state *cluster.State, err error) {
 	return state, err
 }
 
-// stateWithPods reads also the pods of a namespace that have not ended, or of all of them if
-// it is empty, and why they are pending.
+// stateWithPods also reads the unfinished pods of a namespace, or of all namespaces if it is empty,
+// and the events about their sandboxes.
 func (s *server) stateWithPods(ctx context.Context, namespace string) (*cluster.State, error) {
 	state, err := s.state(ctx)
 	if err != nil {
@@ -77,12 +77,12 @@ func (s *server) stateWithPods(ctx context.Context, namespace string) (*cluster.
 
 func completes(c *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := c.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic("kubectl-berth: " + err.Error()) // the flag is there, and has none yet
+		panic("kubectl-berth: " + err.Error()) // the flag exists and has no completion yet
 	}
 }
 
-// completeNames completes by what a server has: by nothing if it fails, since a completion has
-// nowhere to report that.
+// completeNames completes names from the server. It returns none after a failure, because a
+// completion cannot report errors.
 func (p *program) completeNames(of func(context.Context, *server) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		s, err := p.connect()
@@ -107,23 +107,23 @@ func handlerNames(ctx context.Context, s *server) []string {
 	return runtimeclass.Names(cluster.Handlers(&cluster.State{Nodes: nodes}))
 }
 
-// Discovery reads every group of a server at once; these are kubectl's own limits.
+// Discovery reads every API group at once; these are kubectl's own limits.
 const (
 	discoveryQPS   = 50
 	discoveryBurst = 300
-	// pageSize is that of lists, as kubectl has it.
+	// pageSize is kubectl's page size for lists.
 	pageSize = 500
 )
 
-// server is the API server, as the user of the kubeconfig sees it.
+// server is the API server with the rights of the kubeconfig's user.
 type server struct {
-	// host is its URL, for texts.
+	// host is its URL, for messages.
 	host    string
 	core    corev1client.CoreV1Interface
 	classes nodev1client.RuntimeClassInterface
 }
 
-// connect makes the clients. Nothing is asked yet. An error is one of what was given.
+// connect creates the clients without a request. An error is one of the input.
 func (p *program) connect() (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *program) connect() (*server, error) {
 		return nil, wrong(err)
 	}
 	config.UserAgent = "kubectl-berth/" + version
-	// The server bounds its clients by itself.
+	// The server limits its clients itself.
 	config.QPS = -1
 	config.WarningHandler = rest.NewWarningWriter(p.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	core, err := corev1client.NewForConfig(config)
@@ -151,7 +151,7 @@ func (p *program) connect() (*server, error) {
 	return &server{config.Host, core, node.RuntimeClasses()}, nil
 }
 
-// explain says what to do about an error of a request.
+// explain adds a remedy to the error of a request.
 func (s *server) explain(verb, resource string, err error) error {
 	var unreachable *url.Error
 	var network net.Error

@@ -9,30 +9,30 @@ import (
 	"github.com/distribution/reference"
 )
 
-// maxName is the longest name that is read.
+// maxName is the length limit of a name.
 const maxName = 1024
 
-// Image is a name in its one spelling: the registry in lower case and without the
-// port that TLS has anyway. Else a rule could be walked around by another spelling.
+// Image is a normalized name: the registry in lower case and without the default port of TLS.
+// Otherwise another spelling would circumvent a rule.
 type Image struct {
 	// Registry is a host, with its port if it has one: "docker.io".
 	Registry string
-	// Path is the repository there: "library/busybox".
+	// Path is the repository in the registry: "library/busybox".
 	Path string
 	// Tag and Digest are empty if the name has none.
 	Tag, Digest string
 }
 
-// Repository is the registry and the path.
+// Repository returns the registry and the path.
 func (i Image) Repository() string { return i.Registry + "/" + i.Path }
 
-// ParseImage reads a full name, with its registry.
+// ParseImage parses a full name, with its registry.
 func ParseImage(name string) (Image, error) {
 	if len(name) > maxName {
 		return Image{}, fmt.Errorf("the name has more than %d characters", maxName)
 	}
 	for _, c := range []byte(name) {
-		// Lower case makes ASCII of some letters that are not.
+		// strings.ToLower maps some other letters to ASCII.
 		if c <= ' ' || c > '~' {
 			return Image{}, fmt.Errorf("%q is not an image's name: it has characters other than printable ASCII", name)
 		}
@@ -55,20 +55,20 @@ func ParseImage(name string) (Image, error) {
 	return i, nil
 }
 
-// aliases are other hosts of the same registry.
+// aliases maps hosts to the canonical host of their registry.
 var aliases = map[string]string{"index.docker.io": "docker.io", "registry-1.docker.io": "docker.io"}
 
-// Canonical is the one spelling of a registry: lower case, without the port of TLS, and
-// one host of those that are the same.
+// Canonical returns the normalized registry: lower case, without the default port of TLS, and
+// aliases replaced.
 func Canonical(host string) string {
 	host = strings.ToLower(host)
-	// Whoever connects reads a port as a number.
+	// Clients parse a port as a number.
 	if i := strings.LastIndexByte(host, ':'); i > 0 {
 		if port, err := strconv.ParseUint(host[i+1:], 10, 16); err == nil {
 			host = host[:i+1] + strconv.FormatUint(port, 10)
 		}
 	}
-	// A host without a dot needs its port to be one.
+	// A host without a dot is a registry only with a port.
 	if bare := strings.TrimSuffix(host, ":443"); bare == "localhost" || strings.ContainsAny(bare, ".[") {
 		host = bare
 	}
@@ -78,9 +78,9 @@ func Canonical(host string) string {
 	return host
 }
 
-// parsePrefix reads a registry with or without components of a repository.
+// parsePrefix parses a registry with or without components of a repository.
 func parsePrefix(prefix string) (registry, path string, err error) {
-	// A repository below it is a name, and nothing else is.
+	// A prefix is valid if a repository below it is a valid name.
 	const below = "/x/x"
 	i, err := ParseImage(prefix + below)
 	switch {

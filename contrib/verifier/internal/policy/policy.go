@@ -1,10 +1,10 @@
-// Package policy says which images may pass, and by whose signature:
+// Package policy decides which images are accepted, and by which signatures:
 //
-//	p, err := policy.Parse(text)          // strict: a key that is unknown is a mistake
-//	image, err := policy.ParseImage(name) // the one spelling of a name
+//	p, err := policy.Parse(text)          // strict: an unknown key is an error
+//	image, err := policy.ParseImage(name) // a normalized name
 //	rule := p.For(image)                  // the most specific rule, else the default
 //
-// It is pure: it reads no file and asks no registry.
+// It is pure: it reads no file and queries no registry.
 package policy
 
 import (
@@ -18,45 +18,45 @@ import (
 	strictjson "sigs.k8s.io/json"
 )
 
-// Action is what becomes of an image.
+// Action is the treatment of an image.
 type Action string
 
 const (
-	// Accept lets it pass without a signature.
+	// Accept accepts the image without a signature.
 	Accept Action = "accept"
-	// Refuse never lets it pass.
+	// Refuse always refuses the image.
 	Refuse Action = "refuse"
-	// Signed lets it pass if it is signed as the rule says.
+	// Signed accepts the image if it has a signature that the rule requires.
 	Signed Action = "signed"
 )
 
-// Limits of a policy: a rule costs time at each pull.
+// Limits of a policy: each rule costs time at each pull.
 const (
-	// MaxSize is how many bytes a policy may have.
+	// MaxSize is the size limit of a policy, in bytes.
 	MaxSize    = 1 << 20
 	maxRules   = 1024
 	maxSigners = 64
 )
 
-// Policy is a file as it is written.
+// Policy is a policy file.
 type Policy struct {
 	// Default is for images that no rule matches: Accept or Refuse.
 	Default Action `toml:"default" json:"default"`
-	// DockerConfig is a file with credentials for registries; empty is none.
+	// DockerConfig is a file with credentials for registries; empty means none.
 	DockerConfig string `toml:"docker_config" json:"docker_config"`
-	// PlainHTTP are the registries that may be asked without TLS.
+	// PlainHTTP are the registries that may be queried without TLS.
 	PlainHTTP []string `toml:"plain_http" json:"plain_http"`
 	Rules     []Rule   `toml:"rules" json:"rules"`
 }
 
-// Rule is about the images whose name begins with a prefix.
+// Rule applies to images with a name that begins with its prefix.
 type Rule struct {
 	// Prefix is a registry, or one with the first components of a repository.
 	Prefix string `toml:"prefix" json:"prefix"`
 	Action Action `toml:"action" json:"action"`
-	// Keys are files with public keys; a signature of one of them suffices.
+	// Keys are files with public keys; a signature by one of them suffices.
 	Keys []string `toml:"keys" json:"keys"`
-	// Identities sign without a key; a signature of one of them suffices.
+	// Identities sign without a key; a signature by one of them suffices.
 	Identities []Identity `toml:"identities" json:"identities"`
 	// TrustedRoot is sigstore's trusted_root.json, which identities need.
 	TrustedRoot string `toml:"trusted_root" json:"trusted_root"`
@@ -64,14 +64,13 @@ type Rule struct {
 	MatchReference bool `toml:"match_reference" json:"match_reference"`
 }
 
-// Identity is who signed without a key, as the certificate says it.
+// Identity is the signer in a certificate, without a key.
 type Identity struct {
 	Issuer  string `toml:"issuer" json:"issuer"`
 	Subject string `toml:"subject" json:"subject"`
 }
 
-// Parse reads a policy in TOML, or in JSON if it begins with a brace. All that is
-// wrong with it is in the error.
+// Parse parses a policy in TOML, or in JSON if it begins with a brace. The error has all mistakes.
 func Parse(text []byte) (*Policy, error) {
 	if len(text) > MaxSize {
 		return nil, fmt.Errorf("the policy has more than %d bytes", MaxSize)
@@ -88,8 +87,8 @@ func Parse(text []byte) (*Policy, error) {
 
 func decode(text []byte, p *Policy) error {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		// As strict as TOML is by itself: a key that is written twice, or with other letters, would
-		// otherwise replace the first without a word.
+		// TOML is strict by itself. In JSON, a duplicate key or one with other letter case would
+		// otherwise silently replace the first.
 		strict, err := strictjson.UnmarshalStrict(text, p)
 		return errors.Join(append(strict, err)...)
 	}
@@ -144,7 +143,7 @@ func (p *Policy) check() error {
 	return errors.Join(all...)
 }
 
-// check also writes the prefix in its one spelling.
+// check also normalizes the prefix.
 func (r *Rule) check() (all []error) {
 	wrong := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	registry, path, err := parsePrefix(r.Prefix)
@@ -198,8 +197,8 @@ func (r *Rule) checkSigners() (all []error) {
 	return all
 }
 
-// For is the rule of an image: that with the longest prefix of whole components,
-// else the default, whose prefix is empty.
+// For returns the rule of an image: the one with the longest prefix of whole components, else the
+// default with an empty prefix.
 func (p *Policy) For(image Image) Rule {
 	best, name := Rule{Action: p.Default}, image.Repository()
 	for _, r := range p.Rules {

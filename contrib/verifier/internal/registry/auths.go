@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
 )
 
-// credentials are those of a registry in a docker configuration, which may be empty. Its helpers, which
-// are programs, are not run.
+// credentials returns a registry's credentials from a docker configuration, which may be empty. It
+// does not run credential helpers, which are programs.
 func credentials(text []byte, registry string) (authn.Authenticator, error) {
 	var config struct {
 		Auths       map[string]authn.AuthConfig `json:"auths"`
@@ -47,8 +47,8 @@ func credentials(text []byte, registry string) (authn.Authenticator, error) {
 	return authn.Anonymous, nil
 }
 
-// hostOf is the registry of a key: "https://index.docker.io/v1/" is Docker Hub's. A key
-// for a part of a registry, as podman has them, is not one.
+// hostOf returns the registry of a key: "https://index.docker.io/v1/" is Docker Hub's. A key for a
+// part of a registry, as podman writes them, has none.
 func hostOf(key string) (host string, is bool) {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, path, _ := strings.Cut(key, "/")

@@ -1,10 +1,10 @@
-// Package registry reads the signatures of an image from its registry, in bounds:
+// Package registry reads the signatures of an image from its registry, within limits:
 //
 //	c, err := registry.New(image, dockerConfig, plainHTTP)
 //	err = c.Simple(ctx, digest, func(s registry.Simple) bool { … })
 //	err = c.Bundles(ctx, digest, func(bundle []byte) bool { … })
 //
-// What it returns was written by whoever may push, and proves nothing by itself.
+// Its results are unverified: anyone with the right to push can write them.
 package registry
 
 import (
@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// MaxDocument is how many bytes an answer may have.
+	// MaxDocument is the size limit of an answer, in bytes.
 	MaxDocument = 1 << 20
-	// MaxSignatures is how many signatures of an image are read.
+	// MaxSignatures is the number of signatures that are read for an image.
 	MaxSignatures = 64
 
 	signatureAnnotation = "dev.cosignproject.cosign/signature"
@@ -34,7 +34,7 @@ const (
 	bundleType          = "application/vnd.dev.sigstore.bundle.v0.3+json"
 )
 
-// ErrTooMany is an image with more signatures than are read.
+// ErrTooMany means that an image has more than MaxSignatures.
 var ErrTooMany = fmt.Errorf("the image has more than %d signatures; remove those that are not needed from the registry", MaxSignatures)
 
 // Simple is a signature of cosign's tag scheme.
@@ -44,7 +44,7 @@ type Simple struct {
 	Signature string
 }
 
-// Client reads from the registry of one image. Not for use by several goroutines.
+// Client reads from the registry of one image. It is not safe for concurrent use.
 type Client struct {
 	repository name.Repository
 	puller     *remote.Puller
@@ -53,8 +53,7 @@ type Client struct {
 	left       int
 }
 
-// New takes an image, a docker configuration, which may be empty, and the registries that need
-// no TLS.
+// New returns a Client. dockerConfig may be empty; plainHTTP lists registries without TLS.
 func New(image policy.Image, dockerConfig []byte, plainHTTP []string) (*Client, error) {
 	auth, err := credentials(dockerConfig, image.Registry)
 	if err != nil {
@@ -101,7 +100,7 @@ func (c *Client) manifest(ctx context.Context, of name.Reference) (*v1.Manifest,
 	return manifest, nil
 }
 
-// Simple hands out the signatures of cosign's tag scheme until yield wants no more.
+// Simple yields the signatures of cosign's tag scheme until yield returns false.
 func (c *Client) Simple(ctx context.Context, digest v1.Hash, yield func(Simple) bool) error {
 	manifest, err := c.manifest(ctx, c.repository.Tag(digest.Algorithm+"-"+digest.Hex+".sig"))
 	if missing(err) {
@@ -130,7 +129,7 @@ func (c *Client) Simple(ctx context.Context, digest v1.Hash, yield func(Simple) 
 	return nil
 }
 
-// Bundles hands out the sigstore bundles that refer to the image.
+// Bundles yields the sigstore bundles that refer to the image until yield returns false.
 func (c *Client) Bundles(ctx context.Context, digest v1.Hash, yield func([]byte) bool) error {
 	index, err := remote.Referrers(c.repository.Digest(digest.String()), append(c.options, remote.WithContext(ctx))...)
 	if missing(err) {
@@ -158,7 +157,7 @@ func (c *Client) Bundles(ctx context.Context, digest v1.Hash, yield func([]byte)
 	return nil
 }
 
-// bundle is nil if the manifest has none.
+// bundle returns nil if the manifest has no bundle.
 func (c *Client) bundle(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	if err := c.take(); err != nil {
 		return nil, err
@@ -181,7 +180,7 @@ func (c *Client) take() error {
 	return nil
 }
 
-// blob is what a descriptor stands for. Its digest is verified as it is read.
+// blob reads the content of a descriptor and verifies its digest.
 func (c *Client) blob(ctx context.Context, of *v1.Descriptor) ([]byte, error) {
 	if of.Size > MaxDocument {
 		return nil, fmt.Errorf("signature %s has %d bytes; the most is %d", of.Digest, of.Size, MaxDocument)
@@ -203,15 +202,14 @@ func missing(err error) bool {
 	return ok && answer.StatusCode == http.StatusNotFound
 }
 
-// bounded is a transport that keeps answers small, and everything on TLS but what is
-// configured without.
+// bounded is a transport that limits the size of answers and requires TLS, except for the
+// configured registries.
 type bounded struct {
 	inner     http.RoundTripper
 	plainHTTP map[string]bool
 }
 
-// RoundTrip refuses plain HTTP, also where a redirect or a token server's address
-// leads to it.
+// RoundTrip rejects plain HTTP, even if a redirect or a token server's address leads to it.
 func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !b.plainHTTP[policy.Canonical(r.URL.Host)] {
 		return nil, fmt.Errorf("%s is asked without TLS; add it to plain_http if that is wanted", r.URL.Host)

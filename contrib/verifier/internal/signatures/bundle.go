@@ -15,21 +15,21 @@ import (
 	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
 )
 
-// signPredicate is what a statement says that signs an image. Others are about bills
-// of materials, builds and scans: who trusts a key for images need not trust those.
+// signPredicate is the predicate type of a statement that signs an image. Others are for SBOMs,
+// builds and scans: trust in a key for images does not include those.
 const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 
-// keyless is who may sign by a certificate.
+// keyless verifies by certificates of identities.
 type keyless struct {
 	verifier   *verify.Verifier
 	identities []verify.PolicyOption
 }
 
-// WithIdentities trusts certificates of these identities, which the authorities and
-// logs of a trusted_root.json vouch for. Nothing is asked of the network.
+// WithIdentities trusts certificates of these identities, which the authorities and logs of a
+// trusted_root.json vouch for. It uses no network.
 func WithIdentities(trustedRoot []byte, identities []policy.Identity) (*Verifier, error) {
-	// As cosign wants it: a log saw the certificate, and one saw the signature, at a
-	// time that is vouched for.
+	// As in cosign, a log must have recorded the certificate and one the signature, and the time
+	// must be attested.
 	return withIdentities(trustedRoot, identities, verify.WithSignedCertificateTimestamps(1), verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
 }
 
@@ -43,7 +43,7 @@ func withIdentities(trustedRoot []byte, identities []policy.Identity, wanted ...
 		return nil, fmt.Errorf("read trusted root: %w", err)
 	}
 	for _, i := range identities {
-		if i.Issuer == "" || i.Subject == "" { // would match all
+		if i.Issuer == "" || i.Subject == "" { // would match every identity
 			return nil, errors.New("an identity needs issuer and subject")
 		}
 		identity, err := verify.NewShortCertificateIdentity(i.Issuer, "", i.Subject, "")
@@ -58,10 +58,10 @@ func withIdentities(trustedRoot []byte, identities []policy.Identity, wanted ...
 	return &Verifier{keyless: k}, nil
 }
 
-// ByBundle says whether bundles can count: they name no repository.
+// ByBundle reports whether bundles can be valid: they name no repository.
 func (v *Verifier) ByBundle(image Image) bool { return !image.MatchReference }
 
-// Bundle verifies a sigstore bundle whose statement signs the image.
+// Bundle verifies a sigstore bundle with a statement that signs the image.
 func (v *Verifier) Bundle(text []byte, image Image) error {
 	if image.MatchReference {
 		return errors.New("a bundle names no repository, which match_reference needs")
@@ -102,8 +102,7 @@ func (v *Verifier) verifyEntity(b verify.SignedEntity, artifact verify.ArtifactP
 	return nil, fmt.Errorf("it is not by a trusted key, or was altered: %w", err)
 }
 
-// verifyByKey takes a key for good: whoever trusts one trusts what it ever signed, so
-// no log and no time is asked for.
+// verifyByKey trusts a key without an expiry, so it requires no log and no time.
 func verifyByKey(b verify.SignedEntity, key signature.Verifier, artifact verify.ArtifactPolicyOption) (*verify.VerificationResult, error) {
 	material := root.NewTrustedPublicKeyMaterial(func(string) (root.TimeConstrainedVerifier, error) {
 		return root.NewExpiringKey(key, time.Time{}, time.Time{}), nil

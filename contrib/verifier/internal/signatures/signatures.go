@@ -1,11 +1,10 @@
-// Package signatures decides whether a signature is one of an image, by keys or by
-// identities that are trusted:
+// Package signatures verifies signatures of images by trusted keys or identities:
 //
 //	v, err := signatures.WithKeys(pems)
-//	err = v.Simple(payload, signature, image) // nil: it is
+//	err = v.Simple(payload, signature, image) // nil: it is valid
 //	err = v.Bundle(text, image)
 //
-// It is pure: what it decides on was read by others.
+// It is pure: its callers read the input.
 package signatures
 
 import (
@@ -27,23 +26,23 @@ import (
 	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
 )
 
-// Image is what must have been signed.
+// Image is the image that must be signed.
 type Image struct {
 	policy.Image
-	// Digest is that of its manifest or index: "sha256:" and 64 digits.
+	// Digest is the digest of its manifest or index: "sha256:" and 64 digits.
 	Digest string
-	// MatchReference asks the signature for the repository too.
+	// MatchReference requires the signature to name the repository, too.
 	MatchReference bool
 }
 
-// Verifier knows who may sign. Any one suffices.
+// Verifier verifies by its trusted signers. A signature by one of them suffices.
 type Verifier struct {
 	keys []signature.Verifier
-	// keyless is nil where keys sign.
+	// keyless is nil if keys are trusted.
 	keyless *keyless
 }
 
-// WithKeys trusts public keys, which are PEM.
+// WithKeys trusts public keys in PEM.
 func WithKeys(pems [][]byte) (*Verifier, error) {
 	v := &Verifier{}
 	for _, pem := range pems {
@@ -85,8 +84,8 @@ func checkStrength(public crypto.PublicKey) error {
 	return fmt.Errorf("a public key of the kind %T is not supported; use ECDSA (P-256, P-384, P-521), Ed25519 or RSA", public)
 }
 
-// verifiersOf are two for larger curves: cosign hashed with SHA-256 for all of them,
-// and later as the curve wants it.
+// verifiersOf returns two verifiers for larger curves: cosign first hashed with SHA-256 for all
+// curves, and later with the curve's own hash.
 func verifiersOf(public crypto.PublicKey) ([]signature.Verifier, error) {
 	v, err := signature.LoadVerifier(public, crypto.SHA256)
 	if err != nil {
@@ -103,11 +102,10 @@ func verifiersOf(public crypto.PublicKey) ([]signature.Verifier, error) {
 	return all, nil
 }
 
-// BySimple says whether signatures in the tag scheme can count.
+// BySimple reports whether signatures of the tag scheme can be valid.
 func (v *Verifier) BySimple() bool { return len(v.keys) > 0 }
 
-// Simple verifies cosign's simple signing: a signature in base64 over a payload that
-// names the image.
+// Simple verifies cosign's simple signing: a base64 signature over a payload that names the image.
 func (v *Verifier) Simple(payload []byte, sig string, image Image) error {
 	raw, err := base64.StdEncoding.DecodeString(sig)
 	if err != nil || len(raw) == 0 {
@@ -122,10 +120,10 @@ func (v *Verifier) Simple(payload []byte, sig string, image Image) error {
 	return checkPayload(payload, image)
 }
 
-// simpleType is the type that a payload names; later versions write signPredicate.
+// simpleType is the type in a payload; later versions use signPredicate.
 const simpleType = "cosign container image signature"
 
-// checkPayload says whether a payload is about the image.
+// checkPayload returns an error unless a payload names the image.
 func checkPayload(payload []byte, image Image) error {
 	var p struct {
 		Critical struct {
@@ -141,7 +139,7 @@ func checkPayload(payload []byte, image Image) error {
 	if err := json.Unmarshal(payload, &p); err != nil {
 		return fmt.Errorf("the payload is not JSON: %w", err)
 	}
-	// A key may sign other things; a payload of another type means something else.
+	// A key may sign other things; a payload of another type has another meaning.
 	if t := p.Critical.Type; t != simpleType && t != signPredicate {
 		return fmt.Errorf("the payload has the type %q, which is not a signature of an image", t)
 	}
@@ -154,7 +152,7 @@ func checkPayload(payload []byte, image Image) error {
 	return nil
 }
 
-// checkReference compares the repository, and what else the reference names.
+// checkReference compares the repository, and the tag and digest if the reference has them.
 func checkReference(text string, image Image) error {
 	named, err := policy.ParseImage(text)
 	if err != nil {

@@ -78,7 +78,7 @@ func (k Kubelet) DropIn() string {
 
 // Endpoint returns the effective endpoint, as far as files and flags show.
 func (k Kubelet) Endpoint() string {
-	if k.K3s && len(k.named()) > 0 {
+	if k.K3s && len(k.filesWithBerth()) > 0 {
 		return Berth // k3s hides its command line, which overrides files
 	}
 	now := k.setting(0)
@@ -121,8 +121,8 @@ func (k Kubelet) Configured() bool {
 	return len(k.arguments) > 0 || len(k.configs) > 0 || k.setting(0) != ""
 }
 
-// Without returns the kubelet as it will be after the drop-in is removed and it is restarted.
-func (k Kubelet) Without() Kubelet {
+// WithoutDropIn returns the kubelet as it will be after the drop-in is removed and it is restarted.
+func (k Kubelet) WithoutDropIn() Kubelet {
 	ours := func(f file) bool { return f.path == k.DropIn() }
 	k.configs = slices.DeleteFunc(slices.Clone(k.configs), ours)
 	k.flags = slices.DeleteFunc(slices.Clone(k.flags), ours)
@@ -141,39 +141,39 @@ func AsURL(endpoint string) string {
 	return "unix://" + endpoint
 }
 
-// namesBerth reports whether a file or a command line sets berth's endpoint. It tries both formats,
+// setsBerth reports whether a file or a command line sets berth's endpoint. It tries both formats,
 // because --config may have any file name.
-func namesBerth(text string) bool {
+func setsBerth(text string) bool {
 	return slices.ContainsFunc(slices.Concat(endpointKeys, endpointFlags), func(key string) bool {
 		return IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key))
 	})
 }
 
-// named returns the files with berth's socket, including those that other files override. k3s also
-// reads its unit's flags and environment, and hides its command line.
-func (k Kubelet) named() []string {
+// filesWithBerth returns the files with berth's socket, including those that other files override.
+// k3s also reads its unit's flags and environment, and hides its command line.
+func (k Kubelet) filesWithBerth() []string {
 	var paths []string
 	for _, f := range slices.Concat(k.configs, k.flags) {
-		if namesBerth(f.text) || k.K3s && strings.Contains(f.text, berthSocket) {
+		if setsBerth(f.text) || k.K3s && strings.Contains(f.text, berthSocket) {
 			paths = append(paths, f.path)
 		}
 	}
 	return paths
 }
 
-// Left returns an error if a file or the command line still sets berth's endpoint.
-func (k Kubelet) Left() error {
-	if named := k.named(); len(named) > 0 {
+// CheckReleased returns an error if a file or the command line still sets berth's endpoint.
+func (k Kubelet) CheckReleased() error {
+	if named := k.filesWithBerth(); len(named) > 0 {
 		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(named, ", "))
 	}
-	if namesBerth(strings.Join(k.arguments, " ")) {
+	if setsBerth(strings.Join(k.arguments, " ")) {
 		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", Berth)
 	}
 	return nil
 }
 
-// Movable returns an error if the kubelet cannot be switched to berth.
-func (k Kubelet) Movable() error {
+// CheckMovable returns an error if the kubelet cannot be switched to berth.
+func (k Kubelet) CheckMovable() error {
 	if k.Unit == "" {
 		return errors.New("no kubelet.service, k3s.service or k3s-agent.service found: the kubelet cannot be restarted. Set its endpoint by hand (docs/migration.md)")
 	}
@@ -198,8 +198,9 @@ func (k Kubelet) Movable() error {
 // header is the first line of a drop-in.
 const header = "# Written by berth-installer: leads the kubelet to berth. Without this file it uses what it used before.\n"
 
-// Lead returns the text of the drop-in. unit is the output of "systemctl cat" for the kubelet.
-func (k Kubelet) Lead(unit string) (string, error) {
+// DropInText returns the text of the drop-in. unit is the output of "systemctl cat" for the
+// kubelet.
+func (k Kubelet) DropInText(unit string) (string, error) {
 	names := endpointFlags[:1]
 	if k.setting(1) != "" {
 		names = endpointFlags

@@ -61,7 +61,7 @@ func TestMovable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.k.Unit = map[string]string{"": "kubelet", "-": ""}[c.k.Unit]
 			test.Equal(t, "the endpoint", c.k.Endpoint(), c.endpoint)
-			if err := c.k.Movable(); (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			if err := c.k.CheckMovable(); (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("got %v, want %q", err, c.wrong)
 			}
 		})
@@ -91,7 +91,7 @@ func TestLead(t *testing.T) {
 		"no command": {Kubelet{}, "[Service]\nExecStart=\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := c.k.Lead(c.unit)
+			got, err := c.k.DropInText(c.unit)
 			if got != c.want || (err == nil) != (c.want != "") {
 				t.Errorf("got %q, %v, want %q", got, err, c.want)
 			}
@@ -111,11 +111,11 @@ func TestWithout(t *testing.T) {
 		test.Must(t, root.Put(path, []byte(text), 0o644))
 	}
 	k, err := Find(root)
-	if err != nil || k.Endpoint() != ours || k.Left() == nil {
+	if err != nil || k.Endpoint() != ours || k.CheckReleased() == nil {
 		t.Errorf("it uses %s, %v", k.Endpoint(), err)
 	}
-	if k = k.Without(); k.Endpoint() != "unix:///run/crio/crio.sock" || k.Left() != nil {
-		t.Errorf("it goes back to %s: %v", k.Endpoint(), k.Left())
+	if k = k.WithoutDropIn(); k.Endpoint() != "unix:///run/crio/crio.sock" || k.CheckReleased() != nil {
+		t.Errorf("it goes back to %s: %v", k.Endpoint(), k.CheckReleased())
 	}
 }
 
@@ -131,7 +131,7 @@ func TestFindByLink(t *testing.T) {
 		t.Errorf("got %+v, %v", k, err)
 	}
 	test.Must(t, os.Remove(root.Path(unit)))
-	if k, err := Find(root); err != nil || k.Movable() == nil {
+	if k, err := Find(root); err != nil || k.CheckMovable() == nil {
 		t.Errorf("a kubelet that no service starts is %+v, %v", k, err)
 	}
 }
@@ -188,8 +188,8 @@ func TestFindConfigDir(t *testing.T) {
 	}
 	k := test.Value(Find(root))(t)
 	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
-	if k.Endpoint() != ours || !slices.Equal(k.named(), []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
-		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.named(), k.configs)
+	if k.Endpoint() != ours || !slices.Equal(k.filesWithBerth(), []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
+		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.filesWithBerth(), k.configs)
 	}
 	test.Equal(t, "it is well at", k.HealthAddress(), "127.0.0.1:10300")
 }
@@ -230,8 +230,8 @@ func TestK3sLedToBerth(t *testing.T) {
 				test.Must(t, root.Put(path, []byte(text), 0o644))
 			}
 			k, err := Find(root)
-			if err != nil || k.Left() == nil || k.Endpoint() != ours {
-				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.named(), err)
+			if err != nil || k.CheckReleased() == nil || k.Endpoint() != ours {
+				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.filesWithBerth(), err)
 			}
 		})
 	}

@@ -20,19 +20,19 @@ type Beside struct {
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 }
 
-// survey queries the other daemon. Its endpoint is the desired one, that of the last healthy
+// queryBackend queries the other daemon. Its endpoint is the desired one, that of the last healthy
 // version, the kubelet's, or the kubelet's former one.
-func (r *run) survey(ctx context.Context, k kubeletconf.Kubelet) (Beside, error) {
+func (r *run) queryBackend(ctx context.Context, k kubeletconf.Kubelet) (Beside, error) {
 	last := r.st.Healthy.Beside
 	endpoint := cmp.Or(r.w.Endpoint, last.Endpoint)
 	if endpoint == "" {
 		if r.st.Kubelet != "" {
-			k = k.Without()
+			k = k.WithoutDropIn()
 		}
 		endpoint = k.Endpoint()
 	}
 	if endpoint == "" {
-		return last, k.Movable() // k3s with a containerd of its own
+		return last, k.CheckMovable() // k3s with a containerd of its own
 	}
 	endpoint = kubeletconf.AsURL(endpoint)
 	if kubeletconf.IsBerth(endpoint) {

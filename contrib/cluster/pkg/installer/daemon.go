@@ -14,9 +14,9 @@ func (i *Installer) active(ctx context.Context) bool {
 	return err == nil
 }
 
-// green runs the doctor. Before the kubelet is switched, its findings about the kubelet are
+// checkHealth runs the doctor. Before the kubelet is switched, its findings about the kubelet are
 // expected.
-func (i *Installer) green(ctx context.Context, moved bool) error {
+func (i *Installer) checkHealth(ctx context.Context, moved bool) error {
 	out, runErr := i.Host.Run(ctx, program, "doctor", "-o", "json")
 	var answer struct {
 		Findings []struct{ Check, Level, Text, Next string }

@@ -111,7 +111,7 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 		err := r.install(ctx)
 		if err != nil && ctx.Err() == nil && st.Healthy.Version == "" {
 			log.G(ctx).WithError(err).Warn("Undoing an installation that failed")
-			return errors.Join(err, told(i.uninstall(ctx, st)))
+			return errors.Join(err, textOnly(i.uninstall(ctx, st)))
 		}
 		if err != nil {
 			return err
@@ -124,12 +124,12 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 func (r *run) plan(ctx context.Context) error {
 	k, err := kubeletconf.Find(r.root())
 	if err == nil && r.w.Kubelet {
-		err = k.Movable()
+		err = k.CheckMovable()
 	}
 	if err != nil {
 		return fmt.Errorf("kubelet: %w", err)
 	}
-	if r.beside, err = r.survey(ctx, k); err != nil {
+	if r.beside, err = r.queryBackend(ctx, k); err != nil {
 		return err
 	}
 	for _, rt := range r.w.Runtimes {
@@ -160,7 +160,7 @@ func (r *run) install(ctx context.Context) error {
 		return fmt.Errorf("programs: %w", err)
 	}
 	if r.st.Kubelet != "" && !r.w.Kubelet {
-		if err := r.leadBack(ctx, r.st); err != nil {
+		if err := r.switchBack(ctx, r.st); err != nil {
 			return fmt.Errorf("kubelet: %w", err)
 		}
 	}
@@ -169,7 +169,7 @@ func (r *run) install(ctx context.Context) error {
 		return err
 	}
 	if r.w.Kubelet {
-		if err := r.lead(ctx); err != nil {
+		if err := r.switchToBerth(ctx); err != nil {
 			return fmt.Errorf("kubelet: %w", err)
 		}
 	}
@@ -189,14 +189,14 @@ func (i *Installer) Uninstall(ctx context.Context) error {
 }
 
 func (i *Installer) uninstall(ctx context.Context, st *state) error {
-	if err := i.mayLeave(ctx, st); err != nil {
+	if err := i.checkRemoval(ctx, st); err != nil {
 		if errors.Is(err, ErrPods) {
-			err = errors.Join(err, i.leadPods(ctx, st))
+			err = errors.Join(err, i.forwardPods(ctx, st))
 		}
 		return err
 	}
 	if st.Kubelet != "" {
-		if err := i.leadBack(ctx, st); err != nil {
+		if err := i.switchBack(ctx, st); err != nil {
 			return fmt.Errorf("kubelet: %w", err)
 		}
 	}
@@ -225,8 +225,8 @@ func (i *Installer) uninstall(ctx context.Context, st *state) error {
 	return st.remove()
 }
 
-// leadPods forwards every handler to the other daemon, so that the engine gets no more pods.
-func (i *Installer) leadPods(ctx context.Context, st *state) error {
+// forwardPods forwards every handler to the other daemon, so that the engine gets no more pods.
+func (i *Installer) forwardPods(ctx context.Context, st *state) error {
 	if st.Healthy.Version == "" {
 		return nil
 	}
@@ -270,8 +270,8 @@ func (i *Installer) locked(ctx context.Context, f func(*state) error) error {
 	return f(st)
 }
 
-// told keeps only the text of a secondary error: its ErrPods must not cause a retry.
-func told(err error) error {
+// textOnly keeps only the text of a secondary error: its ErrPods must not cause a retry.
+func textOnly(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -16,9 +16,9 @@ import (
 // kubeletPatience is how long a kubelet may take to be Ready again.
 const kubeletPatience = 3 * time.Minute
 
-// lead switches the kubelet to berth by a drop-in. If the node is not healthy then, it switches
-// back.
-func (r *run) lead(ctx context.Context) error {
+// switchToBerth switches the kubelet to berth by a drop-in, and back if the node is not healthy
+// then.
+func (r *run) switchToBerth(ctx context.Context) error {
 	k, err := kubeletconf.Find(r.root())
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func (r *run) lead(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := k.Lead(string(unit))
+	text, err := k.DropInText(string(unit))
 	if err != nil {
 		return err
 	}
@@ -52,18 +52,18 @@ func (r *run) lead(ctx context.Context) error {
 		return err
 	}
 	r.at("installer.kubelet.noted")
-	if err := r.moved(ctx, k, text); err != nil {
+	if err := r.moveKubelet(ctx, k, text); err != nil {
 		err = fmt.Errorf("the kubelet does not serve with berth: %w", err)
 		// Even an interrupted run leaves a working kubelet.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*kubeletPatience)
 		defer cancel()
-		return errors.Join(err, told(r.leadBack(ctx, r.st)))
+		return errors.Join(err, textOnly(r.switchBack(ctx, r.st)))
 	}
 	r.st.Moved = true
 	return r.st.save()
 }
 
-func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) error {
+func (r *run) moveKubelet(ctx context.Context, k kubeletconf.Kubelet, text string) error {
 	if err := r.root().Put(k.DropIn(), []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (r *run) moved(ctx context.Context, k kubeletconf.Kubelet, text string) err
 	if err != nil {
 		return err
 	}
-	return r.green(ctx, true)
+	return r.checkHealth(ctx, true)
 }
 
 func (i *Installer) restart(ctx context.Context, unit string) error {
@@ -97,16 +97,16 @@ func (i *Installer) restart(ctx context.Context, unit string) error {
 	return err
 }
 
-// mayLeave returns what blocks the removal of berth, before anything is changed: a kubelet that
+// checkRemoval returns what blocks the removal of berth, before anything is changed: a kubelet that
 // uses berth but was not switched by this installer, a former runtime that does not answer, and
 // pods.
-func (i *Installer) mayLeave(ctx context.Context, st *state) error {
+func (i *Installer) checkRemoval(ctx context.Context, st *state) error {
 	k, err := kubeletconf.Find(i.root())
 	if err != nil {
 		return err
 	}
 	if st.Kubelet != "" {
-		k = k.Without()
+		k = k.WithoutDropIn()
 	}
 	if to := kubeletconf.AsURL(k.Endpoint()); st.Kubelet != "" && !kubeletconf.IsBerth(to) {
 		err := eventually(ctx, i.patience, func() error {
@@ -117,16 +117,16 @@ func (i *Installer) mayLeave(ctx context.Context, st *state) error {
 			return fmt.Errorf("the CRI daemon at %s, which the kubelet goes back to, does not answer: start it, and try again: %w", to, err)
 		}
 	}
-	if err := k.Left(); err != nil {
+	if err := k.CheckReleased(); err != nil {
 		return err
 	}
 	return noPods(i.root())
 }
 
-// leadBack switches the kubelet to its former runtime. It restarts the kubelet even if the drop-in
-// is gone: an interrupted run may have removed only that.
-func (i *Installer) leadBack(ctx context.Context, st *state) error {
-	if err := i.mayLeave(ctx, st); err != nil {
+// switchBack switches the kubelet to its former runtime. It restarts the kubelet even if the
+// drop-in is gone: an interrupted run may have removed only that.
+func (i *Installer) switchBack(ctx context.Context, st *state) error {
+	if err := i.checkRemoval(ctx, st); err != nil {
 		return err
 	}
 	k, err := kubeletconf.Find(i.root())
@@ -151,7 +151,7 @@ func (i *Installer) leadBack(ctx context.Context, st *state) error {
 		if err != nil {
 			return err
 		}
-		return k.Left()
+		return k.CheckReleased()
 	})
 	if err != nil {
 		return fmt.Errorf("the kubelet does not serve with its former runtime: %w", err)

@@ -52,7 +52,7 @@ func (r *run) serveRuntimes(ctx context.Context) error {
 	}
 	waits := r.removeRuntimes()
 	if failed != nil {
-		return errors.Join(failed, told(waits)) // waiting for pods is no reason to retry
+		return errors.Join(failed, textOnly(waits)) // waiting for pods is no reason to retry
 	}
 	return waits
 }

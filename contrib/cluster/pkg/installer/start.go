@@ -44,7 +44,7 @@ func (r *run) start(ctx context.Context) (release, error) {
 		}
 	}
 	log.G(ctx).WithField("version", wanted.Version).Info("Starting berth")
-	err = r.become(ctx, wanted)
+	err = r.activate(ctx, wanted)
 	if err == nil || r.st.Healthy.Version == "" {
 		return wanted, err
 	}
@@ -52,16 +52,16 @@ func (r *run) start(ctx context.Context) (release, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	last := r.st.Healthy
-	if back := r.become(ctx, last); back != nil {
-		return last, errors.Join(err, fmt.Errorf("roll back to version %s: %w", last.Version, told(back)))
+	if back := r.activate(ctx, last); back != nil {
+		return last, errors.Join(err, fmt.Errorf("roll back to version %s: %w", last.Version, textOnly(back)))
 	}
 	log.G(ctx).WithField("version", last.Version).Warn("Rolled back to the last healthy version")
 	return last, errors.Join(err, r.st.save())
 }
 
-// become makes the daemon run a version, with a unit and files. The need for a restart is recorded
-// before the change.
-func (r *run) become(ctx context.Context, to release) error {
+// activate makes the daemon run a version, with a unit and files. The need for a restart is
+// recorded before the change.
+func (r *run) activate(ctx context.Context, to release) error {
 	if err := r.writeFiles(r.st, to.Files); err != nil {
 		return err
 	}
@@ -90,20 +90,20 @@ func (r *run) become(ctx context.Context, to release) error {
 	if _, err := r.Host.Run(ctx, "systemctl", "enable", "berth.service"); err != nil {
 		return err
 	}
-	if err := r.rerun(ctx); err != nil {
+	if err := r.applyFiles(ctx); err != nil {
 		return err
 	}
 	r.at("installer.start.run")
-	if err := r.green(ctx, false); err != nil {
+	if err := r.checkHealth(ctx, false); err != nil {
 		return err
 	}
 	r.st.Restart = false
 	return nil
 }
 
-// rerun applies the files by a reload, or by a restart if that is needed. Pods keep running: they
-// are not the daemon's children.
-func (r *run) rerun(ctx context.Context) error {
+// applyFiles applies the files by a reload, or by a restart if that is needed. Pods keep running:
+// they are not the daemon's children.
+func (r *run) applyFiles(ctx context.Context) error {
 	if !r.st.Restart {
 		waits, err := r.reload(ctx)
 		if err != nil || len(waits) == 0 {

@@ -77,9 +77,9 @@ func (p *generateCommand) generate(ctx context.Context, names []string) error {
 		classes, comments = append(classes, c), append(comments, note)
 	}
 	if there != nil {
-		p.lacks(classes, there.Nodes)
+		p.notePending(classes, there.Nodes)
 	} else {
-		p.needs(classes)
+		p.noteRequirements(classes)
 	}
 	return printObjects(p.program, p.output, classes, comments)
 }
@@ -108,8 +108,8 @@ func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Ha
 	return handlers, there, err
 }
 
-// lacks prints which generated classes have pods that would stay pending in the cluster, and why.
-func (p *generateCommand) lacks(classes []*nodev1.RuntimeClass, nodes []corev1.Node) {
+// notePending prints which generated classes have pods that would stay pending, and why.
+func (p *generateCommand) notePending(classes []*nodev1.RuntimeClass, nodes []corev1.Node) {
 	for _, c := range classes {
 		if cluster.Unlabelled(c, nodes) {
 			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", c.Name, labels.Set(c.Scheduling.NodeSelector))
@@ -120,8 +120,8 @@ func (p *generateCommand) lacks(classes []*nodev1.RuntimeClass, nodes []corev1.N
 	}
 }
 
-// needs prints which components the pods of generated classes require in a cluster.
-func (p *generateCommand) needs(classes []*nodev1.RuntimeClass) {
+// noteRequirements prints which components the pods of generated classes require in a cluster.
+func (p *generateCommand) noteRequirements(classes []*nodev1.RuntimeClass) {
 	switch {
 	case runtimeclass.Counted(classes[0]):
 		p.note("pods of these classes stay pending unless Node Feature Discovery and berth-controller run; without the controller use --no-capacity, without both also --any-node")

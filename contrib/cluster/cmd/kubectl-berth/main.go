@@ -81,13 +81,13 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
 	commandline.Check(root)
-	root.PersistentPreRunE = filesAreNamed
+	root.PersistentPreRunE = rejectEmptyFiles
 	return root
 }
 
-// filesAreNamed rejects empty file flags, as from an unset variable of a script: the command would
-// do something else.
-func filesAreNamed(c *cobra.Command, _ []string) error {
+// rejectEmptyFiles rejects empty file flags, as from an unset variable of a script: the command
+// would do something else.
+func rejectEmptyFiles(c *cobra.Command, _ []string) error {
 	for _, name := range []string{"handlers", "measurements", "rules"} {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
 			return misused(c, fmt.Errorf("--%s is empty", name))

@@ -20,11 +20,11 @@ type Pod struct {
 	ended bool
 	// takes is the request as the scheduler and the kubelet count it; has is the part from the
 	// pod's class.
-	takes, has []place
+	takes, has []podResource
 }
 
-// place is an amount of a resource that counts pods.
-type place struct {
+// podResource is an amount of a resource that counts pods.
+type podResource struct {
 	of   corev1.ResourceName
 	pods int64
 }
@@ -32,25 +32,25 @@ type place struct {
 // PodOf returns the used fields of a pod. Pure.
 func PodOf(p *corev1.Pod, counting Counting) *Pod {
 	slim := &Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: once(p.Namespace), ResourceVersion: p.ResourceVersion},
-		node:       once(p.Spec.NodeName),
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: intern(p.Namespace), ResourceVersion: p.ResourceVersion},
+		node:       intern(p.Spec.NodeName),
 		ended:      p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
-		takes:      places(counting.of(p)), has: places(p.Spec.Overhead),
+		takes:      podResources(counting.of(p)), has: podResources(p.Spec.Overhead),
 	}
 	if class := p.Spec.RuntimeClassName; class != nil {
-		slim.class = once(*class)
+		slim.class = intern(*class)
 	}
 	return slim
 }
 
-// once returns a shared copy of the text, so that equal texts use memory once.
-func once[T ~string](text T) T { return unique.Make(text).Value() }
+// intern returns a shared copy of the text, so that equal texts use memory once.
+func intern[T ~string](text T) T { return unique.Make(text).Value() }
 
-func places(of corev1.ResourceList) []place {
-	var all []place
+func podResources(of corev1.ResourceList) []podResource {
+	var all []podResource
 	for name, q := range of {
 		if nodelabel.IsPods(string(name)) {
-			all = append(all, place{once(name), q.Value()})
+			all = append(all, podResource{intern(name), q.Value()})
 		}
 	}
 	return all

@@ -98,7 +98,7 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 		return []Finding{f}
 	case len(having)+len(silent) == 0:
 		f.Concerned = lacking
-		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, runtimeclass.Meant(c.Handler, s.handlerNames()))
+		f.Message = fmt.Sprintf("none of the nodes that it selects has the handler %q%s: its pods stay in ContainerCreating", c.Handler, runtimeclass.DidYouMean(c.Handler, s.handlerNames()))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
 	case len(having) == 0:

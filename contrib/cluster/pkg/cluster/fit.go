@@ -172,7 +172,7 @@ func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Cl
 	reasons := map[string][]string{}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		no, maybe := against(n, pod, known, affinity, asks)
+		no, maybe := obstacles(n, pod, known, affinity, asks)
 		switch {
 		case len(no) > 0:
 		case len(maybe) > 0:
@@ -247,8 +247,8 @@ func withDefaults(requests, from corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// against returns what keeps a pod from a node, and what may.
-func against(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
+// obstacles returns what keeps a pod from a node, and what may.
+func obstacles(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
 	switch {
 	case has(n, known.Name):
 	case reports(n):

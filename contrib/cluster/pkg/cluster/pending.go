@@ -112,8 +112,8 @@ func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
 	return plain
 }
 
-// words are messages of CRI daemons about a handler that is missing or takes no pods.
-var words = []string{
+// missingMessages are messages of CRI daemons about a handler that is missing or takes no pods.
+var missingMessages = []string{
 	`unknown runtime handler %q`,       // berth
 	`handler %q: accepts no pods`,      // berth
 	`handler %q is not known any more`, // berth
@@ -124,5 +124,5 @@ var words = []string{
 
 // MissesHandler reports whether a message means that a node lacks a handler.
 func MissesHandler(message, handler string) bool {
-	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
+	return slices.ContainsFunc(missingMessages, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
 }

@@ -80,9 +80,9 @@ func (v variables) tooLarge() error {
 const debugging = "request.operation == 'UPDATE'"
 
 // needs sets the capabilities that classes may lack, and the pod's needs: each is a list of a
-// capability and the field that requests it. Only capabilities in matter are evaluated. debugs
+// capability and the field that requests it. Only relevant capabilities are evaluated. debugs
 // includes requests that add ephemeral containers.
-func (v *variables) needs(pod string, all []class, matter []capability.Name, debugs bool) {
+func (v *variables) needs(pod string, all []class, relevant []capability.Name, debugs bool) {
 	v.set("lacking", without(all, capability.No, capability.Unknown))
 	v.set("pod", pod)
 	asking, containers := "variables.pod", runtimeclass.ContainersExpression()
@@ -94,7 +94,7 @@ func (v *variables) needs(pod string, all []class, matter []capability.Name, deb
 	v.set("containers", containers)
 	var asked []string
 	for _, e := range runtimeclass.Expressions() {
-		if !slices.Contains(matter, e.Capability) {
+		if !slices.Contains(relevant, e.Capability) {
 			continue
 		}
 		name := "asks_" + strings.ReplaceAll(string(e.Capability), "-", "_")
@@ -156,13 +156,13 @@ func (v *variables) reasons(all []class, o Options, debugs bool) {
 	v.set("counted", "%s", list(o.counted(all)))
 	v.set("places", "%s", runtimeclass.PlacesExpression())
 	v.set("refused", "variables.state + variables.places + variables.no")
-	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))%s", list(able(all, o)), noWeaker(all))
+	v.set("able", "%s.filter(k, !variables.needs.exists(n, n[0] in variables.lacking[?k].orValue([])))%s", list(recommended(all, o)), noWeaker(all))
 	v.set("advice", "variables.places.size() > 0 ? "+quote(runtimeclass.PlacesAdvice)+" : variables.able.size() > 0 ? 'use a class that supports it: ' + variables.able.join(', ') : 'no class with the same or stronger isolation supports it'")
 	v.set("message", "[(variables.refused + variables.unknown + [variables.advice]).join('; ')].map(m, m.size() > %d ? m.substring(0, %d) + '…' : m)[0]", longest, longest)
 }
 
-// able returns the classes that a refusal may recommend.
-func able(all []class, o Options) []string {
+// recommended returns the classes that a refusal may recommend.
+func recommended(all []class, o Options) []string {
 	var able []string
 	for _, c := range all {
 		if c.name != "" && c.takesPods(o) {
@@ -199,8 +199,8 @@ func (o Options) counted(all []class) []string {
 	return slices.Compact(resources)
 }
 
-// windows matches a pod for Windows nodes, which have no handler of berth.
-const windows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
+// forWindows matches a pod for Windows nodes, which have no handler of berth.
+const forWindows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
 
 // choice sets the class of the first rule that matches the pod, else "".
 func (v *variables) choice(all []class, picks []string) {
@@ -211,7 +211,7 @@ func (v *variables) choice(all []class, picks []string) {
 		v.set(name, pick)
 		rules = append(rules, "variables."+name)
 	}
-	v.set("chosen", windows+" ? '' : (["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
+	v.set("chosen", forWindows+" ? '' : (["+strings.Join(rules, ", ")+"].filter(c, c != '') + [''])[0]")
 }
 
 // choices returns an expression for each rule: the class that it gives, or "" if it does not match

@@ -80,7 +80,7 @@ func known(o Options) ([]class, error) {
 		all = slices.Insert(all, 0, class{handler: defaults[0]})
 	}
 	for i := range all {
-		all[i].handler = judged(all[i].handler, all[i].name == "" && o.Default == "")
+		all[i].handler = clusterWide(all[i].handler, all[i].name == "" && o.Default == "")
 	}
 	if len(all) == 0 {
 		return nil, errors.New("nothing is known of what handlers can do: use --handlers with the output of \"berth capabilities -o json\", or classes that \"kubectl berth generate\" made of it")
@@ -91,15 +91,15 @@ func known(o Options) ([]class, error) {
 // ignored are capabilities that no node refuses a pod for: it runs without them.
 var ignored = []capability.Name{capability.Sysctls}
 
-// judged returns a handler as it applies to pods of the whole cluster.
-func judged(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
+// clusterWide returns a handler as it applies to pods of the whole cluster.
+func clusterWide(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 	if unchosen {
 		return h.Unchosen()
 	}
 	h = h.Anywhere()
 	for _, name := range ignored {
 		if h.Of(name).Answer == capability.No {
-			h.Doubt(name, "")
+			h.SetUnknown(name, "")
 		}
 	}
 	return h

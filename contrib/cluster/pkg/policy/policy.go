@@ -92,23 +92,23 @@ func Generate(o Options) ([]runtime.Object, error) {
 	}
 	var made []pair
 	if len(picks) > 0 {
-		made = append(made, chooses(all, o, picks), keepsClasses(o.given(all)))
+		made = append(made, choosePolicy(all, o, picks), classesPolicy(o.given(all)))
 	}
 	pods := []admissionv1.RuleWithOperations{
 		rule("", []string{"pods"}, admissionv1.Create),
 		rule("", []string{"pods/ephemeralcontainers"}, admissionv1.Update),
 	}
 	var v variables
-	v.needs("dyn(object)", all, matter(all, o, false), true)
+	v.needs("dyn(object)", all, relevant(all, o, false), true)
 	v.set("class", "variables.pod.?spec.?runtimeClassName.orValue('')")
 	v.reasons(all, o, true)
 	matched := constraints(pods, o)
-	made = append(made, validates(Refuse, matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror))
+	made = append(made, validatingPolicy(Refuse, matched, v, admissionv1.Deny, verdict("variables.refused.size() == 0"), notMirror))
 	if slices.ContainsFunc(all, func(c class) bool { return len(c.lacks(capability.Unknown)) > 0 }) {
-		made = append(made, validates(Warn, matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror))
+		made = append(made, validatingPolicy(Warn, matched, v, admissionv1.Warn, verdict("variables.refused.size() > 0 || variables.unknown.size() == 0"), notMirror))
 	}
 	if o.Workloads != IgnoreWorkloads {
-		made = append(made, workloads(all, o, picks))
+		made = append(made, workloadsPolicy(all, o, picks))
 	}
 	var policies, bindings []runtime.Object
 	for _, one := range made {
@@ -125,9 +125,9 @@ type pair struct {
 	variables       variables
 }
 
-// matter returns the capabilities that some class is not known to have, or that a rule selects pods
-// by.
-func matter(all []class, o Options, choosing bool) []capability.Name {
+// relevant returns the capabilities that some class is not known to have, or that a rule selects
+// pods by.
+func relevant(all []class, o Options, choosing bool) []capability.Name {
 	var names []capability.Name
 	for _, name := range runtimeclass.Asked() {
 		lacked := slices.ContainsFunc(all, func(c class) bool { return c.handler.Of(name).Answer != capability.Yes })
@@ -139,10 +139,10 @@ func matter(all []class, o Options, choosing bool) []capability.Name {
 	return names
 }
 
-// chooses generates the policy that gives pods a class.
-func chooses(all []class, o Options, picks []string) pair {
+// choosePolicy generates the policy that gives pods a class.
+func choosePolicy(all []class, o Options, picks []string) pair {
 	var v variables
-	v.needs("dyn(object)", all, matter(all, o, true), false)
+	v.needs("dyn(object)", all, relevant(all, o, true), false)
 	v.choice(all, picks)
 	// A pod that rules did not check might run without the isolation that it needs.
 	fail := admissionv1.Fail
@@ -178,16 +178,16 @@ func chooses(all []class, o Options, picks []string) pair {
 // server.
 var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))"}
 
-// workloads generates the policy for workloads. It skips objects with a controller, because that
-// has the same template, and updates that do not change the template.
-func workloads(all []class, o Options, picks []string) pair {
+// workloadsPolicy generates the policy for workloads. It skips objects with a controller, because
+// that has the same template, and updates that do not change the template.
+func workloadsPolicy(all []class, o Options, picks []string) pair {
 	const (
 		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
 		old      = "dyn(oldObject).kind == 'CronJob' ? dyn(oldObject).spec.jobTemplate.spec.template : dyn(oldObject).spec.?template.orValue({})"
 	)
 	name := "variables.pod.?spec.?runtimeClassName.orValue('')"
 	var v variables
-	v.needs(template, all, matter(all, o, len(picks) > 0), false)
+	v.needs(template, all, relevant(all, o, len(picks) > 0), false)
 	if len(picks) > 0 {
 		v.choice(all, picks)
 		name = "variables.pod.?spec.?runtimeClassName.orValue(variables.chosen)"
@@ -208,20 +208,20 @@ func workloads(all []class, o Options, picks []string) pair {
 	if o.Workloads == DenyWorkloads {
 		action, expression = admissionv1.Deny, "variables.refused.size() == 0"
 	}
-	return validates(Workloads, constraints(matched, o), v, action, verdict(expression), conditions...)
+	return validatingPolicy(Workloads, constraints(matched, o), v, action, verdict(expression), conditions...)
 }
 
-// keepsClasses generates the policy that warns of deleting a class that rules give: pods would be
+// classesPolicy generates the policy that warns of deleting a class that rules give: pods would be
 // refused without it. They do not run without a class instead, because a rule may require
 // isolation. It also warns if such a class is created again with another handler, because the
 // isolation of the first handler was the reason for it.
-func keepsClasses(given map[string]string) pair {
+func classesPolicy(given map[string]string) pair {
 	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Create, admissionv1.Delete)}, Options{})
 	quoted := map[string]string{}
 	for name, handler := range given {
 		quoted[name] = quote(handler)
 	}
-	return validates(Classes, matched, nil, admissionv1.Warn, []admissionv1.Validation{
+	return validatingPolicy(Classes, matched, nil, admissionv1.Warn, []admissionv1.Validation{
 		{
 			Expression: "request.operation != 'DELETE' || !(oldObject.metadata.name in " + list(slices.Sorted(maps.Keys(given))) + ")",
 			Message:    "the policy " + Choose + " gives pods this class, and they are refused without it; apply the policies again without the class: \"kubectl berth policy --rules FILE | kubectl apply --server-side -f -\"",
@@ -241,7 +241,7 @@ func verdict(expression string) []admissionv1.Validation {
 	}}
 }
 
-func validates(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) pair {
+func validatingPolicy(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) pair {
 	// A pod that was not checked is refused by its node in the end, or fails there.
 	ignore := admissionv1.Ignore
 	return pair{

@@ -126,11 +126,11 @@ var notEmpty = []string{"namespaces", "namespaces.names", "namespaces.labels", "
 func emptyKeys(rule map[string]any) []string {
 	return slices.DeleteFunc(slices.Clone(notEmpty), func(key string) bool {
 		value, there, err := unstructured.NestedFieldNoCopy(rule, strings.Split(key, ".")...)
-		return err != nil || !there || !hasNothing(value)
+		return err != nil || !there || !isEmpty(value)
 	})
 }
 
-func hasNothing(value any) bool {
+func isEmpty(value any) bool {
 	switch v := value.(type) {
 	case nil:
 		return true
@@ -154,7 +154,7 @@ func hint(p runtimeclass.Problem) string {
 	if len(keys) == 0 {
 		return p.Text
 	}
-	return fmt.Sprintf("%s; allowed are %s%s", p.Text, strings.Join(keys, ", "), runtimeclass.Meant(key, keys))
+	return fmt.Sprintf("%s; allowed are %s%s", p.Text, strings.Join(keys, ", "), runtimeclass.DidYouMean(key, keys))
 }
 
 // check reports mistakes that do not depend on other rules.
@@ -173,7 +173,7 @@ func (r *Rule) check(wrong func(key, format string, args ...any)) {
 	}
 	for i, name := range r.Pods.Asks {
 		if all := runtimeclass.Asked(); !slices.Contains(all, name) {
-			wrong(fmt.Sprintf("pods.asks[%d]", i), "pods cannot ask for %q; allowed are %s%s", name, strings.Join(texts(all), ", "), runtimeclass.Meant(string(name), texts(all)))
+			wrong(fmt.Sprintf("pods.asks[%d]", i), "pods cannot ask for %q; allowed are %s%s", name, strings.Join(texts(all), ", "), runtimeclass.DidYouMean(string(name), texts(all)))
 		}
 	}
 	switch {
@@ -182,14 +182,14 @@ func (r *Rule) check(wrong func(key, format string, args ...any)) {
 	case r.Class != "" && r.Isolation != "":
 		wrong("isolation", "a rule has a class or an isolation, not both")
 	case r.Isolation != "" && !slices.Contains(isolations, r.Isolation):
-		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(texts(isolations), ", "), runtimeclass.Meant(string(r.Isolation), texts(isolations)))
+		wrong("isolation", "%q must be one of %s%s", r.Isolation, strings.Join(texts(isolations), ", "), runtimeclass.DidYouMean(string(r.Isolation), texts(isolations)))
 	}
 	switch {
 	case r.Least == "":
 	case r.Isolation != Strongest:
 		wrong("least", "is only for isolation: %s", Strongest)
 	case !slices.Contains(strengths, r.Least):
-		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(texts(strengths), ", "), runtimeclass.Meant(string(r.Least), texts(strengths)))
+		wrong("least", "%q must be one of %s%s", r.Least, strings.Join(texts(strengths), ", "), runtimeclass.DidYouMean(string(r.Least), texts(strengths)))
 	}
 }
 
@@ -214,7 +214,7 @@ func (r Rule) hasClass(o Options) error {
 	if len(all) == 0 {
 		return fmt.Errorf("RuntimeClass %q does not exist; create it first", r.Class)
 	}
-	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), runtimeclass.Meant(r.Class, all))
+	return fmt.Errorf("RuntimeClass %q does not exist; there are %s%s", r.Class, strings.Join(all, ", "), runtimeclass.DidYouMean(r.Class, all))
 }
 
 // given returns the classes that rules can give, with their handlers.

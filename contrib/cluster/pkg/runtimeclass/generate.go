@@ -32,7 +32,7 @@ func Generate(h Handler, o GenerateOptions) (c *nodev1.RuntimeClass, note string
 	if m := h.measured(); m != nil {
 		if fixed := m.recommended(); len(fixed) > 0 {
 			c.Overhead = &nodev1.Overhead{PodFixed: fixed}
-			note = "overhead: measured, p95 of " + m.whose()
+			note = "overhead: measured, p95 of " + m.podCounts()
 		} else {
 			note = fmt.Sprintf("overhead: none measured in %d pods", m.Pods)
 		}
@@ -86,7 +86,7 @@ func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err e
 	for _, name := range names {
 		h, ok := ByName(handlers, name)
 		if !ok {
-			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(Names(handlers), ", "), Meant(name, Names(handlers)))
+			return nil, nil, fmt.Errorf("handler %q does not exist; there are %s%s", name, strings.Join(Names(handlers), ", "), DidYouMean(name, Names(handlers)))
 		}
 		chosen = append(chosen, h)
 	}

@@ -51,7 +51,7 @@ func (h Handler) Unchosen() Handler {
 	h = h.Anywhere()
 	for name, k := range h.Capabilities {
 		if k.Answer == capability.No {
-			h.Doubt(name, "the default of the node that was asked does not")
+			h.SetUnknown(name, "the default of the node that was asked does not")
 		}
 	}
 	return h
@@ -63,14 +63,14 @@ func (h Handler) Anywhere() Handler {
 	h.Capabilities = maps.Clone(h.Capabilities)
 	for name, k := range h.Capabilities {
 		if k.Answer == capability.No && k.Source == capability.Probed {
-			h.Doubt(name, "the node that was asked answers no")
+			h.SetUnknown(name, "the node that was asked answers no")
 		}
 	}
 	return h
 }
 
-// Doubt makes a capability unknown, and puts the reason before its note.
-func (h *Handler) Doubt(name capability.Name, why string) {
+// SetUnknown makes a capability unknown, and puts the reason before its note.
+func (h *Handler) SetUnknown(name capability.Name, why string) {
 	note := h.Of(name).Note
 	if why != "" && note != "" {
 		why += ": "
@@ -234,8 +234,8 @@ func ByName(handlers []Handler, name string) (Handler, bool) {
 	return Handler{}, false
 }
 
-// Meant returns the likely intended name as a question, or "".
-func Meant(name string, all []string) string {
+// DidYouMean returns the likely intended name as a question, or "".
+func DidYouMean(name string, all []string) string {
 	near, ok := handler.Suggest(name, all)
 	if !ok || near == name {
 		return ""

@@ -143,7 +143,7 @@ func lintHandler(c Class, o LintOptions) []Finding {
 		if o.MeasuredOnly {
 			return nil
 		}
-		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, Meant(c.Handler, Names(o.Handlers))),
+		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, DidYouMean(c.Handler, Names(o.Handlers))),
 			"the handlers are "+cmp.Or(Few(slices.Sorted(slices.Values(Names(o.Handlers)))), "none")+"; pods of the class stay in ContainerCreating")}
 	}
 	var all []Finding

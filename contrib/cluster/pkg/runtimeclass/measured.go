@@ -29,8 +29,8 @@ func (m *Measurement) resources() []measuredResource {
 	}
 }
 
-// in returns a quantity in a scale, limited to a value that no node has.
-func in(q resource.Quantity, scale resource.Scale) uint64 {
+// scaled returns a quantity in a scale, limited to a value that no node has.
+func scaled(q resource.Quantity, scale resource.Scale) uint64 {
 	const most = math.MaxInt64 / 2
 	if q.Sign() <= 0 {
 		return 0
@@ -45,7 +45,7 @@ func in(q resource.Quantity, scale resource.Scale) uint64 {
 func (m *Measurement) recommended() corev1.ResourceList {
 	all := corev1.ResourceList{}
 	for _, r := range m.resources() {
-		if n := podfixed.RoundedUp(in(r.P95, r.scale), r.step); n > 0 {
+		if n := podfixed.RoundedUp(scaled(r.P95, r.scale), r.step); n > 0 {
 			q := resource.NewScaledQuantity(int64(n), r.scale) //nolint:gosec // it is bounded
 			q.Format = r.format
 			all[r.name] = *q
@@ -59,8 +59,8 @@ func (m *Measurement) pods(d Distribution) string {
 	return fmt.Sprintf("%d pods", cmp.Or(d.Pods, m.Pods))
 }
 
-// whose formats the number of pods measured for memory, and for CPU use if that differs.
-func (m *Measurement) whose() string {
+// podCounts formats the number of pods measured for memory, and for CPU use if that differs.
+func (m *Measurement) podCounts() string {
 	memory, cpu := m.pods(m.Memory), m.pods(m.CPU)
 	if memory == cpu || m.CPU.Pods == 0 {
 		return memory
@@ -79,12 +79,12 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 	var all []Finding
 	for _, r := range m.resources() {
 		q := declared[r.name]
-		if !podfixed.Exceeds(in(r.P95, r.scale), in(q, r.scale), r.step) {
+		if !podfixed.Exceeds(scaled(r.P95, r.scale), scaled(q, r.scale), r.step) {
 			continue
 		}
 		if len(declared) == 0 {
 			return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, so the scheduler does not count "+resources(recommended)+" of each pod",
-				fmt.Sprintf("p95 of %s; declare overhead.podFixed: %s", m.whose(), resources(recommended)))}
+				fmt.Sprintf("p95 of %s; declare overhead.podFixed: %s", m.podCounts(), resources(recommended)))}
 		}
 		want := recommended[r.name]
 		all = append(all, finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),

@@ -111,8 +111,8 @@ func (s site) optional(path string) string {
 	return s.object + ".?" + strings.ReplaceAll(path, ".", ".?")
 }
 
-// says returns an expression of a field's path followed by text.
-func (s site) says(text string) string {
+// pathText returns an expression of a field's path followed by text.
+func (s site) pathText(text string) string {
 	if s.at == "" {
 		return Quote(text)
 	}
@@ -131,7 +131,7 @@ func equals[T bool | string](path string, want T) ask {
 			return p.field(path), written, lookup(p.object, path) == any(want)
 		},
 		expression: func(s site) string {
-			return fmt.Sprintf("(%s.orValue(%s) == %s ? [%s] : [])", s.optional(path), missing, literal, s.says(path+": "+written))
+			return fmt.Sprintf("(%s.orValue(%s) == %s ? [%s] : [])", s.optional(path), missing, literal, s.pathText(path+": "+written))
 		},
 	}
 }
@@ -147,7 +147,7 @@ func first(list, shown string) ask {
 			return p.field(list) + "[0]", textAt(items[0], shown), true
 		},
 		expression: func(s site) string {
-			return fmt.Sprintf("[%s.orValue([])].filter(l, l.size() > 0).map(l, %s + string(l[0].?%s.orValue('')))", s.optional(list), s.says(list+"[0]: "), shown)
+			return fmt.Sprintf("[%s.orValue([])].filter(l, l.size() > 0).map(l, %s + string(l[0].?%s.orValue('')))", s.optional(list), s.pathText(list+"[0]: "), shown)
 		},
 	}
 }
@@ -167,7 +167,7 @@ func eachBegins(list, path, prefix string) ask {
 		expression: func(s site) string {
 			value := fmt.Sprintf("string(%s.orValue(''))", site{object: "v"}.optional(path))
 			return fmt.Sprintf("%s.orValue([]).transformList(i, v, %s.startsWith(%s), %s + string(i) + %s + %s)",
-				s.optional(list), value, Quote(prefix), s.says(list+"["), Quote("]."+path+": "), value)
+				s.optional(list), value, Quote(prefix), s.pathText(list+"["), Quote("]."+path+": "), value)
 		},
 	}
 }
@@ -222,7 +222,7 @@ func quantity(path string, kind resourceKind) ask {
 			all := s.optional(path)
 			return fmt.Sprintf("[%s.?limits.orValue({}).size() > 0 ? 'limits' : 'requests'].map(w, [%s[?w].orValue({})].map(m, m.size() > %d ? [%s + w + %s] : "+
 				"[m.filter(k, %s && string(m[k]) != '0')].filter(l, l.size() > 0).map(l, %s + w + '[\"' + l.min() + '\"]: ' + string(m[l.min()])))[0])[0]",
-				all, all, mostResources, s.says(path+"."), Quote(": "+tooMany), kind.expression, s.says(path+"."))
+				all, all, mostResources, s.pathText(path+"."), Quote(": "+tooMany), kind.expression, s.pathText(path+"."))
 		},
 	}
 }
@@ -241,7 +241,7 @@ func labels(path string) ask {
 		},
 		expression: func(s site) string {
 			return fmt.Sprintf("[['user', 'role', 'type', 'level'].map(o, string(%s[?o].orValue('')))].filter(l, l.exists(o, o != '')).map(l, %s + l.join(':'))",
-				s.optional(path), s.says(path+": "))
+				s.optional(path), s.pathText(path+": "))
 		},
 	}
 }
@@ -259,7 +259,7 @@ func command(path string) ask {
 		},
 		expression: func(s site) string {
 			of := s.optional(path)
-			return fmt.Sprintf("(%s.hasValue() ? [%s + %s.?command.orValue([]).join(' ')] : [])", of, s.says(path+": "), of)
+			return fmt.Sprintf("(%s.hasValue() ? [%s + %s.?command.orValue([]).join(' ')] : [])", of, s.pathText(path+": "), of)
 		},
 	}
 }
@@ -283,7 +283,7 @@ func profileExpression(s site, name, otherwise string) string {
 	at := "securityContext." + name
 	own, pods := s.optional(at), podSite.optional("spec."+at)
 	return fmt.Sprintf("%s.hasValue() ? [%s, string(%s.?type.orValue(''))] : %s.hasValue() ? [%s, string(%s.?type.orValue(''))] : %s",
-		own, s.says(at+".type"), own, pods, Quote("spec."+at+".type"), pods, otherwise)
+		own, s.pathText(at+".type"), own, pods, Quote("spec."+at+".type"), pods, otherwise)
 }
 
 // seccomp: a privileged container has no profile, even if one is set.

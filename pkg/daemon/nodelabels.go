@@ -59,5 +59,5 @@ func contentOf(handlers []lifecycle.Handler) featurefile.Content {
 		}
 		known = append(known, nodelabel.Known{Name: h.Definition.Name, Phase: h.State.Phase, Default: h.Default, MaxPods: h.Definition.Limits.MaxPods, Can: h.Capabilities})
 	}
-	return featurefile.Content{Labels: nodelabel.Labels(known), Features: nodelabel.States(known), Lasting: nodelabel.Presence(known), Undecided: undecided}
+	return featurefile.Content{Labels: nodelabel.Labels(known), Features: nodelabel.States(known), Lasting: nodelabel.Presence(known), Unprobed: undecided}
 }

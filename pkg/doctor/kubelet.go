@@ -103,7 +103,7 @@ func otherRuntimes(n Node) []Finding {
 		if !n.isSocket(s.path) || same(s.path, n.Config.Server.Socket) || n.servesAgents(s.path) {
 			continue
 		}
-		if names := n.leadTo(s.path); len(names) > 0 {
+		if names := n.handlersAt(s.path); len(names) > 0 {
 			used = append(used, fmt.Sprintf("%s runs, and handlers lead to it: %s", s.name, strings.Join(names, ", ")))
 		} else {
 			found = append(found, warn(fmt.Sprintf("%s is also running (%s): crictl and kubeadm may use it as the node's runtime", s.name, s.path),
@@ -116,8 +116,8 @@ func otherRuntimes(n Node) []Finding {
 	return or(found, strings.Join(used, "; "))
 }
 
-// leadTo returns the handlers that forward to the daemon at a socket.
-func (n Node) leadTo(path string) []string {
+// handlersAt returns the handlers that forward to the daemon at a socket.
+func (n Node) handlersAt(path string) []string {
 	var names []string
 	for _, d := range n.Config.Runtimes {
 		if d.Endpoint != "" && same(strings.TrimPrefix(d.Endpoint, "unix://"), path) {

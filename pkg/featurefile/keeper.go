@@ -19,13 +19,14 @@ import (
 )
 
 const (
-	// glance is the interval of checks whether the files are current and the directory exists.
-	glance = 5 * time.Second
+	// checkInterval is the time between checks whether the files are current and the directory
+	// exists.
+	checkInterval = 5 * time.Second
 	// retry is the delay before a failed write is repeated.
 	retry = 2 * time.Second
-	// settled is the delay before a write is repeated that the worker may have missed: it ignores
-	// events within a second of one that it handled.
-	settled = 1500 * time.Millisecond
+	// repeatDelay is the delay before a write is repeated that the worker may have missed: it
+	// ignores events within a second of one that it handled.
+	repeatDelay = 1500 * time.Millisecond
 )
 
 // Options configure a Keeper. All are required.
@@ -52,7 +53,7 @@ type Keeper struct {
 	files []*kept
 	wrote time.Time // last write; zero is unknown: an earlier Keeper may have written
 	again time.Time // time of a repeated write; zero is never
-	// earlier holds the facts of an earlier Keeper about undecided handlers, until earlierUntil.
+	// earlier holds the facts of an earlier Keeper about unprobed handlers, until earlierUntil.
 	earlier      Content
 	earlierUntil time.Time
 	begun        bool
@@ -113,7 +114,7 @@ func keep[E any](ctx context.Context, k *Keeper, changes <-chan E) {
 			}
 		case <-timer.C:
 		}
-		timer.Reset(k.look(ctx))
+		timer.Reset(k.check(ctx))
 	}
 }
 
@@ -133,19 +134,19 @@ func (k *Keeper) Close(ctx context.Context) error {
 	}
 }
 
-// look updates the files if needed, and returns the delay before the next check.
-func (k *Keeper) look(ctx context.Context) time.Duration {
+// check updates the files if needed, and returns the delay before the next check.
+func (k *Keeper) check(ctx context.Context) time.Duration {
 	now := time.Now()
-	content := k.keep(k.o.Content(), now)
+	content := k.withEarlier(k.o.Content(), now)
 	repeat := !k.again.IsZero() && !now.Before(k.again)
 	written, unseen := 0, false
 	var faults []error
 	for _, f := range k.files {
 		text, err := f.read()
 		if errors.Is(err, errNoDirectory) {
-			k.tally.unwanted()
+			k.tally.reset()
 			f.reported, k.again = "", time.Time{}
-			return k.soon()
+			return k.interval()
 		}
 		mine := f.of(content)
 		if err == nil && (!repeat || f.lasts()) && !f.due(text, mine, now) {
@@ -159,11 +160,11 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 		written++
 		unseen = unseen || seen
 	}
-	k.tally.is(errors.Join(faults...))
+	k.tally.setFault(errors.Join(faults...))
 	if written > 0 {
 		k.again = time.Time{}
-		if !repeat && (unseen || written > 1 || k.wrote.IsZero() || now.Sub(k.wrote) < settled) {
-			k.again = now.Add(settled)
+		if !repeat && (unseen || written > 1 || k.wrote.IsZero() || now.Sub(k.wrote) < repeatDelay) {
+			k.again = now.Add(repeatDelay)
 		}
 		k.wrote = now
 	}
@@ -171,15 +172,15 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 		return retry
 	}
 	if !k.again.IsZero() {
-		return min(k.soon(), k.again.Sub(now))
+		return min(k.interval(), k.again.Sub(now))
 	}
-	return k.soon()
+	return k.interval()
 }
 
-// keep returns the content with an earlier Keeper's facts about undecided handlers: a self-check
-// pod may outlast the start of a daemon, which must not change labels. Their expiry time is never
-// extended, not even by the next Keeper.
-func (k *Keeper) keep(now Content, at time.Time) Content {
+// withEarlier returns the content with an earlier Keeper's facts about unprobed handlers: a
+// self-check pod may outlast the start of a daemon, which must not change labels. Their expiry time
+// is never extended, not even by the next Keeper.
+func (k *Keeper) withEarlier(now Content, at time.Time) Content {
 	if !k.begun {
 		k.begun = true
 		for _, f := range k.files {
@@ -188,18 +189,18 @@ func (k *Keeper) keep(now Content, at time.Time) Content {
 			}
 		}
 	}
-	// Once a handler is decided, its earlier facts are dropped for good.
-	k.earlier = k.earlier.about(now.Undecided)
+	// Once a handler is probed, its earlier facts are dropped for good.
+	k.earlier = k.earlier.only(now.Unprobed)
 	// Dropping them before they expire keeps the file itself valid.
-	if len(k.earlier.Labels)+len(k.earlier.Features) == 0 || !at.Before(k.earlierUntil.Add(-2*k.soon())) {
+	if len(k.earlier.Labels)+len(k.earlier.Features) == 0 || !at.Before(k.earlierUntil.Add(-2*k.interval())) {
 		return now
 	}
-	all := now.keeping(k.earlier)
+	all := now.merge(k.earlier)
 	all.end = k.earlierUntil
 	return all
 }
 
-func (k *Keeper) soon() time.Duration { return min(glance, k.o.Lifetime/4) }
+func (k *Keeper) interval() time.Duration { return min(checkInterval, k.o.Lifetime/4) }
 
 // due reports whether the file must be rewritten. A lasting file is not created empty.
 func (f *kept) due(text string, c Content, now time.Time) bool {

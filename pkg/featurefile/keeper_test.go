@@ -186,7 +186,7 @@ func TestUndecided(t *testing.T) {
 			text, _ := content(of("kata=ready"), of("crun=ready")).text(time.Now().Add(time.Hour - c.age))
 			test.Must(t, os.WriteFile(b.path, []byte(text), 0o600))
 			unknown := content(of("runc=ready"))
-			unknown.Undecided = []string{"kata"}
+			unknown.Unprobed = []string{"kata"}
 			b.now = unknown
 			b.start(t, time.Hour)
 			b.wait(t, c.want)
@@ -194,7 +194,7 @@ func TestUndecided(t *testing.T) {
 			b.wait(t, of("runc=ready"))
 			b.is(unknown)
 			again := content(of("runc=ready"), of("crun=ready"))
-			again.Undecided = unknown.Undecided
+			again.Unprobed = unknown.Unprobed
 			b.is(again)
 			b.wait(t, of("runc=ready")+" "+of("crun=ready"))
 		})
@@ -212,7 +212,7 @@ func TestUndecidedEnds(t *testing.T) {
 	text, _ := content(of("kata=ready")).text(end)
 	test.Must(t, os.WriteFile(b.path, []byte(text), 0o600))
 	b.now = content(of("runc=ready"))
-	b.now.Undecided = []string{"kata"}
+	b.now.Unprobed = []string{"kata"}
 	b.start(t, time.Hour)
 	is := func(want func(time.Time) bool) {
 		t.Helper()
@@ -291,7 +291,7 @@ func TestChangeIsOneEvent(t *testing.T) {
 	select {
 	case e := <-watcher.Events:
 		t.Errorf("heard %v", e)
-	case <-time.After(2 * settled):
+	case <-time.After(2 * repeatDelay):
 	}
 }
 

@@ -12,7 +12,7 @@ type tally struct {
 	writes  *prometheus.CounterVec
 
 	mu    sync.Mutex
-	wrong error
+	fault error
 }
 
 func newTally() *tally {
@@ -26,11 +26,11 @@ func newTally() *tally {
 	return t
 }
 
-// is sets the metrics by the files' error; nil means that they are current.
-func (t *tally) is(wrong error) {
+// setFault sets the metrics by the files' error; nil means that they are current.
+func (t *tally) setFault(wrong error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wrong = wrong
+	t.fault = wrong
 	if wrong == nil {
 		t.current.WithLabelValues().Set(1)
 	} else {
@@ -38,10 +38,10 @@ func (t *tally) is(wrong error) {
 	}
 }
 
-func (t *tally) unwanted() {
+func (t *tally) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wrong = nil
+	t.fault = nil
 	t.current.Reset()
 }
 
@@ -49,7 +49,7 @@ func (t *tally) unwanted() {
 func (k *Keeper) Fault() error {
 	k.tally.mu.Lock()
 	defer k.tally.mu.Unlock()
-	return k.tally.wrong
+	return k.tally.fault
 }
 
 // Describe implements prometheus.Collector.

@@ -26,9 +26,9 @@ type Content struct {
 	Features []nodelabel.Fact
 	// Lasting are labels without an expiry time.
 	Lasting []nodelabel.Fact
-	// Undecided are handlers without known capabilities yet. The facts that an earlier Keeper wrote
-	// about them stay until then, but not beyond their expiry time.
-	Undecided []string
+	// Unprobed are handlers that were not probed yet. The facts that an earlier Keeper wrote about
+	// them stay until then, but not beyond their expiry time.
+	Unprobed []string
 
 	// end limits the expiry time because the content includes facts of an earlier Keeper; zero
 	// means no limit.
@@ -114,8 +114,8 @@ func parse(text string) Content {
 	return c
 }
 
-// about returns the facts about some handlers. Pure.
-func (c Content) about(handlers []string) Content {
+// only returns the facts about some handlers. Pure.
+func (c Content) only(handlers []string) Content {
 	of := func(facts []nodelabel.Fact) []nodelabel.Fact {
 		return slices.DeleteFunc(slices.Clone(facts), func(f nodelabel.Fact) bool {
 			return !slices.ContainsFunc(handlers, func(name string) bool { return nodelabel.IsAbout(f.Key, name) })
@@ -124,8 +124,8 @@ func (c Content) about(handlers []string) Content {
 	return Content{Labels: of(c.Labels), Features: of(c.Features)}
 }
 
-// keeping returns c with the earlier facts, which replace facts of c with the same key. Pure.
-func (c Content) keeping(earlier Content) Content {
+// merge returns c with the earlier facts, which replace facts of c with the same key. Pure.
+func (c Content) merge(earlier Content) Content {
 	kept := func(earlier, now []nodelabel.Fact) []nodelabel.Fact {
 		// Earlier facts come first in their order: labels of ready handlers before others.
 		return append(slices.Clone(earlier), slices.DeleteFunc(slices.Clone(now), func(f nodelabel.Fact) bool {

@@ -169,7 +169,7 @@ func TestKeeping(t *testing.T) {
 		}},
 		{"one that is new", []string{"youki"}, now},
 	} {
-		got, _ := now.keeping(earlier.about(c.undecided)).text(noon)
+		got, _ := now.merge(earlier.only(c.undecided)).text(noon)
 		if want, _ := c.want.text(noon); got != want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.what, got, want)
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// pace is the maximum age of a reading that is reported.
-	pace = time.Minute
+	// maxAge is the maximum age of a reading that is reported.
+	maxAge = time.Minute
 	// readPatience is how long a caller waits for a reading. A reading that takes longer is used
 	// once it ends.
 	readPatience = 3 * time.Second
@@ -48,20 +48,20 @@ type Meter struct {
 	o   Options
 	log *log.Entry
 
-	flight singleflight.Group
+	reads singleflight.Group
 
 	mu   sync.Mutex
-	last *look
+	last *snapshot
 	// late means that the current reading exceeded a caller's patience: no other caller waits for
 	// it.
 	late  bool
 	taken uint64
-	// told marks the handlers with a logged warning that still holds.
-	told map[string]bool
+	// warned marks the handlers with a logged warning that still holds.
+	warned map[string]bool
 }
 
-// look is one reading of all live pods, with the estimates from it.
-type look struct {
+// snapshot is one reading of all live pods, with the estimates from it.
+type snapshot struct {
 	at time.Time
 	// first means that no reading precedes it, so that CPU use is unknown.
 	first     bool
@@ -71,7 +71,7 @@ type look struct {
 
 // New returns a Meter that logs warnings to the log of ctx.
 func New(ctx context.Context, o Options) *Meter {
-	return &Meter{o: o, log: log.G(ctx), told: map[string]bool{}}
+	return &Meter{o: o, log: log.G(ctx), warned: map[string]bool{}}
 }
 
 // Of returns the overhead of a handler. It reads the live pods unless a reading is at most a minute
@@ -80,7 +80,7 @@ func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
 	if !m.o.Ready() {
 		return Report{Handler: d.Name, NoLive: "the pods of this node are not recovered yet"}
 	}
-	if err := m.refresh(ctx, pace); err != nil {
+	if err := m.refresh(ctx, maxAge); err != nil {
 		m.log.WithError(err).Debug("Failed to read pod overhead")
 	}
 	return m.report(d)
@@ -102,7 +102,7 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 	if fresh {
 		return nil
 	}
-	read := m.flight.DoChan("", func() (any, error) {
+	read := m.reads.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWindow)
 		defer cancel()
 		pods, err := m.o.Pods(ctx)
@@ -131,8 +131,8 @@ func (m *Meter) refresh(ctx context.Context, age time.Duration) error {
 }
 
 // next computes estimates from a reading and the one before, which may be nil. Pure.
-func next(last *look, at time.Time, pods map[string]Pods) *look {
-	l := &look{at: at, first: last == nil, pods: pods, estimates: map[string]*Estimate{}}
+func next(last *snapshot, at time.Time, pods map[string]Pods) *snapshot {
+	l := &snapshot{at: at, first: last == nil, pods: pods, estimates: map[string]*Estimate{}}
 	before, window := map[string]*Reading{}, time.Duration(0)
 	if last != nil {
 		if window = at.Sub(last.at); window < minWindow || window > maxWindow {
@@ -174,10 +174,10 @@ func (m *Meter) report(d *handler.Definition) Report {
 		r.NoLive = whyNot(d, p, m.last != nil)
 	}
 	above := r.Above()
-	if above != "" && !m.told[d.Name] {
+	if above != "" && !m.warned[d.Name] {
 		m.log.WithFields(log.Fields{"handler": d.Name, "reason": above}).Warn("Pods of handler exceed its declared overhead")
 	}
-	m.told[d.Name] = above != ""
+	m.warned[d.Name] = above != ""
 	return r
 }
 

@@ -51,7 +51,7 @@ func testOf(t *testing.T) {
 	if r := m.Of(t.Context(), n.d); r.Live != nil || n.looks != 1 {
 		t.Errorf("%d looks within a moment: %+v", n.looks, r)
 	}
-	m.last.at = m.last.at.Add(-pace)
+	m.last.at = m.last.at.Add(-maxAge)
 	r := m.Of(t.Context(), n.d)
 	if r.Live == nil || r.Live.Pods != 1 || r.Live.Memory.P95 != 5*mi || r.Live.CPUPods != 0 || r.Declared != (Declared{3 * mi, 7}) || r.NoLive != "" {
 		t.Errorf("with a pod: %+v", r)
@@ -59,8 +59,8 @@ func testOf(t *testing.T) {
 	if !strings.Contains(r.Above(), "5Mi of memory") {
 		t.Errorf("no warning: %q", r.Above())
 	}
-	m.last.at = m.last.at.Add(-pace)
-	if r = m.Of(t.Context(), n.d); r.Live.CPUPods != 1 || r.Live.Window < pace {
+	m.last.at = m.last.at.Add(-maxAge)
+	if r = m.Of(t.Context(), n.d); r.Live.CPUPods != 1 || r.Live.Window < maxAge {
 		t.Errorf("at the second look: %+v", r.Live)
 	}
 	for why, c := range map[string]struct {
@@ -72,7 +72,7 @@ func testOf(t *testing.T) {
 		"another daemon":                      {&handler.Definition{Name: "runc", Type: handler.CRI}, Pods{}},
 	} {
 		n.pods["runc"] = c.p
-		m.last.at = m.last.at.Add(-pace)
+		m.last.at = m.last.at.Add(-maxAge)
 		if r := m.Of(t.Context(), c.d); r.Live != nil || !strings.Contains(r.NoLive, why) {
 			t.Errorf("%s: %+v", why, r)
 		}
@@ -90,7 +90,7 @@ func TestNextWindow(t *testing.T) {
 	at := time.Now()
 	first := next(nil, at, pods(0))
 	for window, known := range map[time.Duration]bool{
-		minWindow / 2: false, minWindow: true, pace: true, maxWindow: true, 2 * maxWindow: false,
+		minWindow / 2: false, minWindow: true, maxAge: true, maxWindow: true, 2 * maxWindow: false,
 	} {
 		e := next(first, at.Add(window), pods(time.Second)).estimates["runc"]
 		if (e.CPUPods == 1) != known || known != (e.Window == window) {

@@ -53,9 +53,9 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 		return rt, err
 	}
 	if err != nil {
-		return c.unable(d, err), err
+		return c.fileOnly(d, err), err
 	}
-	sum, err := c.summed(rt.Identity)
+	sum, err := c.sha256Of(rt.Identity)
 	if err != nil {
 		return nil, err
 	}
@@ -64,9 +64,9 @@ func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth)
 	return &with, nil
 }
 
-// unable returns the path, identity and SHA256 of a binary that could not be queried. It returns
+// fileOnly returns the path, identity and SHA256 of a binary that could not be queried. It returns
 // nil after a transient error, because the file may be incomplete.
-func (c *Checker) unable(d *handler.Definition, why error) *Runtime {
+func (c *Checker) fileOnly(d *handler.Definition, why error) *Runtime {
 	if Transient(why) {
 		return nil
 	}
@@ -74,15 +74,15 @@ func (c *Checker) unable(d *handler.Definition, why error) *Runtime {
 	if err != nil {
 		return nil
 	}
-	sum, err := c.summed(id)
+	sum, err := c.sha256Of(id)
 	if err != nil {
 		return nil
 	}
 	return &Runtime{Path: d.Path, Identity: id, SHA256: sum}
 }
 
-// summed returns the SHA256 of a binary, which is read once for each identity.
-func (c *Checker) summed(id Identity) (string, error) {
+// sha256Of returns the SHA256 of a binary, which is read once for each identity.
+func (c *Checker) sha256Of(id Identity) (string, error) {
 	c.mu.Lock()
 	known := c.sums[id.Path]
 	c.mu.Unlock()

@@ -65,12 +65,12 @@ func (r *Runtime) identify(ctx context.Context, path string, before []Identity) 
 	} else {
 		r.Driven = &id
 	}
-	return whole(ctx, r, id)
+	return checkCompanions(ctx, r, id)
 }
 
-// whole fails unless all required companions exist, can be executed and are of the runtime's
-// release. Only root may be able to change a companion.
-func whole(ctx context.Context, rt *Runtime, id Identity) error {
+// checkCompanions fails unless all required companions exist, can be executed and are of the
+// runtime's release. Only root may be able to change a companion.
+func checkCompanions(ctx context.Context, rt *Runtime, id Identity) error {
 	for _, c := range id.Companions {
 		if who := hostfiles.Untrusted(c.Identity.Path); who != "" {
 			return fmt.Errorf("a companion of %s: %s: %w", id.Path, who, errdefs.ErrUnavailable)

@@ -122,7 +122,7 @@ func (p *Prober) run(ctx context.Context, def *handler.Definition, anew bool) (*
 // learn runs the binary and caches the answer under its identity, if that is the same before and
 // after the run. A binary that was replaced meanwhile is queried again next time.
 func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
-	old := p.recall(s)
+	old := p.cached(s)
 	if old != nil && !anew {
 		return old, false, nil
 	}
@@ -160,8 +160,8 @@ func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, f
 	return rt, fresh, nil
 }
 
-// recall returns the cached answer if the program and its companions are unchanged.
-func (p *Prober) recall(s subject) *Runtime {
+// cached returns the cached answer if the program and its companions are unchanged.
+func (p *Prober) cached(s subject) *Runtime {
 	p.mu.Lock()
 	rt := p.known[s.key()]
 	p.mu.Unlock()

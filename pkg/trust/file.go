@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Way is an open file with its resolved path. It is opened by its descriptor, so that the checked
+// File is an open file with its resolved path. It is opened by its descriptor, so that the checked
 // file is used even if the path was changed since.
-type Way struct {
+type File struct {
 	// Hops are the directories from the root to the file, and the file.
 	Hops []Hop
 	file *os.File // nil if it does not exist
@@ -25,8 +25,8 @@ type Way struct {
 
 // Find opens an absolute path. If it does not exist, Stat and Open return the error, and Hops has
 // only the directories that exist.
-func Find(name string) *Way {
-	w := &Way{}
+func Find(name string) *File {
+	w := &File{}
 	if !path.IsAbs(name) {
 		w.err = fmt.Errorf("%q must be an absolute path", name)
 		return w
@@ -50,7 +50,7 @@ func Find(name string) *Way {
 // hops returns the hops of an open file. Its own hop is read from the descriptor. Those above it
 // are read by path: only the owner of a directory can replace an entry in it.
 func hops(f *os.File) ([]Hop, error) {
-	target, err := os.Readlink(again(int(f.Fd()))) //nolint:gosec // a descriptor
+	target, err := os.Readlink(fdPath(int(f.Fd()))) //nolint:gosec // a descriptor
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +78,11 @@ func hopOf(name string, info fs.FileInfo) Hop {
 	return h
 }
 
-// again returns a path to an open descriptor.
-func again(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+// fdPath returns a path to an open descriptor.
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // Stat describes the file.
-func (w *Way) Stat() (fs.FileInfo, error) {
+func (w *File) Stat() (fs.FileInfo, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -90,12 +90,12 @@ func (w *Way) Stat() (fs.FileInfo, error) {
 }
 
 // Open opens the file for reading. It never blocks.
-func (w *Way) Open() (*os.File, error) {
+func (w *File) Open() (*os.File, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
 	fd := int(w.file.Fd()) //nolint:gosec // a descriptor
-	f, err := os.OpenFile(again(fd), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	f, err := os.OpenFile(fdPath(fd), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		e.Path = w.file.Name()
 	}
@@ -103,14 +103,14 @@ func (w *Way) Open() (*os.File, error) {
 }
 
 // Close closes the file.
-func (w *Way) Close() {
+func (w *File) Close() {
 	if w.file != nil {
 		w.file.Close()
 	}
 }
 
 // Judge returns a *Refused if the file must not be used for the purpose.
-func (w *Way) Judge(p Purpose) error {
+func (w *File) Judge(p Purpose) error {
 	if r, _ := judge(p, owners(), w.Hops); r != nil {
 		return r
 	}
@@ -141,7 +141,7 @@ func CheckDir(name string, p Purpose) error {
 	return w.check(p)
 }
 
-func (w *Way) check(p Purpose) error {
+func (w *File) check(p Purpose) error {
 	if err := w.Judge(p); err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func Untrusted(path string) string {
 	return openToOthers(w, trust.Program)
 }
 
-func openToOthers(w *trust.Way, p trust.Purpose) string {
+func openToOthers(w *trust.File, p trust.Purpose) string {
 	if err := w.Judge(p); err != nil {
 		return err.Error()
 	}

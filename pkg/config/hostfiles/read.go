@@ -103,7 +103,7 @@ const readPatience = time.Second
 const readAttempts = 3
 
 // readOnce reads a file. whole is false if it changed meanwhile.
-func readOnce(w *trust.Way) (data []byte, whole bool, err error) {
+func readOnce(w *trust.File) (data []byte, whole bool, err error) {
 	f, err := w.Open()
 	if err != nil {
 		return nil, false, err

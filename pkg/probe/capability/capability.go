@@ -14,7 +14,7 @@ import (
 // files and of output: names are added, never changed.
 type Name string
 
-// What pods ask for.
+// Capabilities that pods request.
 const (
 	// Privileged: securityContext.privileged.
 	Privileged Name = "privileged"
@@ -49,7 +49,7 @@ const (
 	Exec Name = "exec"
 )
 
-// What operators ask for.
+// Capabilities that operators look for.
 const (
 	Checkpoint    Name = "checkpoint"
 	PodCheckpoint Name = "pod-checkpoint"
@@ -70,7 +70,7 @@ func Names() []Name {
 	}
 }
 
-// Answer is what is known about a capability.
+// Answer is yes, no or unknown.
 type Answer string
 
 // Answers. Unknown is also the answer for a name that a table lacks.

@@ -5,8 +5,8 @@
 //
 // A handler that takes pods has room for its max_pods. A handler that takes none has room for its
 // present pods, never for fewer: a restarted kubelet ends pods that do not fit. The nodes' labels
-// show which handlers take pods. Requests of containers themselves, which no class makes, get extra
-// room, so that they take none from other pods.
+// show which handlers take pods. A container's own request of the resource, which no class makes,
+// adds room, so that it takes none from other pods.
 package capacity
 
 import (

@@ -281,7 +281,7 @@ func (r Rule) picks(all []class, o Options) (string, error) {
 		for _, lacks := range []string{"lacking", "refusing"} {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
 		}
-		// A class that lacks only protecting capabilities precedes weaker ones; it refuses the pod.
+		// A class that lacks only protecting capabilities precedes weaker ones: the pod is refused.
 		if i < len(groups)-1 && protectsLess(all, group) {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, !(n[0] in %s) && n[0] in variables.refusing[?k].orValue([])))", list(group), list(protecting)))
 		}

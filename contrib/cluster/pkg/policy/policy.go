@@ -64,7 +64,7 @@ var System = []string{"berth-system", "kube-system", "node-feature-discovery"}
 // Options are the inputs of the policies.
 type Options struct {
 	Classes []runtimeclass.Class
-	// Handlers adds to the annotations of classes, and overrides them for its handlers.
+	// Handlers take precedence over the annotations of classes.
 	Handlers []runtimeclass.Handler
 	// Default is the handler of pods without a class. If it is empty, the default of Handlers or of
 	// the classes is used; its pods are then only warned about and never refused, because nodes may

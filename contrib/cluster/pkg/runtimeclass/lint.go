@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Severity of a Finding.
+// Severity is the severity of a Finding.
 type Severity string
 
 // Severities.

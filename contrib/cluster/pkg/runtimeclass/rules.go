@@ -193,8 +193,8 @@ var (
 // API server long, which its cost estimate ignores.
 const mostResources = 500
 
-// quantity matches the first resource of a kind, by name, with a quantity other than 0. Extended
-// resources must be in the limits if there are limits.
+// quantity matches the first resource of a kind, by name, with a quantity other than 0. Resources
+// that cannot be overcommitted must be in the limits if there are any.
 func quantity(path string, kind resourceKind) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {

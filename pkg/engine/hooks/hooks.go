@@ -1,5 +1,5 @@
-// Package hooks shows sandboxes and containers to the plugins of the Node Resource
-// Interface, and tells them what happens to those.
+// Package hooks presents sandboxes and containers to the plugins of the Node Resource Interface
+// (NRI), and reports their events.
 package hooks
 
 import (
@@ -15,41 +15,41 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// Subjects show sandboxes and containers to plugins.
+// Subjects presents sandboxes and containers to plugins.
 type Subjects struct {
 	pods *pod.Registry
 }
 
-// NewSubjects shows those of pods.
+// NewSubjects presents those of pods.
 func NewSubjects(pods *pod.Registry) *Subjects { return &Subjects{pods} }
 
-// Hooks tell plugins what happens to subjects.
+// Hooks reports events of subjects to plugins.
 type Hooks struct {
 	*Subjects
-	// Plugins is nil unless there can be any, and may be called all the same.
+	// Plugins is nil if plugins are disabled; its methods accept nil.
 	Plugins *nri.Plugins
 }
 
-// New tells plugins, if there can be any.
+// New returns the Hooks of plugins, which may be nil.
 func New(s *Subjects, plugins *nri.Plugins) *Hooks { return &Hooks{s, plugins} }
 
-// subject is a sandbox, or a container, as NRI plugins are told of it.
+// subject is a sandbox or a container in the form of the NRI.
 type subject struct {
 	*Subjects
 	sandbox *pod.Sandbox
 	of      *pod.Container // nil for a sandbox
-	spec    *specs.Spec    // of a container that has no bundle yet
+	spec    *specs.Spec    // of a container without a bundle
 }
 
-// Pod is a sandbox as plugins see it.
+// Pod returns a sandbox's subject.
 func (h *Subjects) Pod(s *pod.Sandbox) nri.Subject { return subject{Subjects: h, sandbox: s} }
 
-// Container is a container as plugins see it.
+// Container returns a container's subject.
 func (h *Subjects) Container(c *pod.Container) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c}
 }
 
-// Planned is a container that has no bundle yet.
+// Planned is a container without a bundle yet.
 func (h *Subjects) Planned(c *pod.Container, spec *specs.Spec) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c, spec: spec}
 }
@@ -75,13 +75,13 @@ func (t subject) Pod() nri.Pod {
 		p.IPs = st.Network.IPs
 	}
 	if spec.Plan.Process {
-		// A path that cannot be made up kept the sandbox from being run.
+		// Without a valid path the sandbox would not have been run.
 		p.CgroupsPath, _ = spec.CgroupsPath(t.sandbox.ID())
 	}
 	return p
 }
 
-// existing is the path of a namespace, or nothing once it is released.
+// existing is the path of a namespace, or "" once it is released.
 func existing(path string) string {
 	if path == "" || !namespaces.Exists(path) {
 		return ""
@@ -100,7 +100,7 @@ func (t subject) Container() nri.Container {
 	}
 	_, facts.ImageDigest, _ = strings.Cut(spec.ImageRef, "@")
 	if st.Phase == pod.PhasePlanned {
-		// It is CREATED to whom learns of it before its creation has ended.
+		// Plugins see a container as CREATED while it is being created.
 		facts.State = api.ContainerState_CONTAINER_CREATED
 	}
 	if facts.Spec == nil {

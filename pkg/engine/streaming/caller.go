@@ -10,16 +10,15 @@ import (
 	"github.com/containerd/log"
 )
 
-// caller is what a request tells of who makes it.
+// caller is the part of a request that identifies the caller.
 type caller struct {
-	// host is the request's, with or without a port.
+	// host is the request's Host, with or without a port.
 	host string
-	// origin is the web page that a browser makes it for; empty without a browser.
+	// origin is the web page that a browser acts for; empty without a browser.
 	origin string
-	// forwarded says that a proxy passes it on, as kubelets do.
+	// forwarded is set if a proxy passed the request on, as kubelets do.
 	forwarded bool
-	// at is the address of this end of the connection.
-	at netip.Addr
+	at        netip.Addr
 }
 
 func callerOf(r *http.Request) caller {
@@ -30,11 +29,10 @@ func callerOf(r *http.Request) caller {
 	return c
 }
 
-// refusal says why a caller is not served; empty if it is. A web page must not reach
-// sessions through the browser of somebody on the node, be it under a name of its
-// own that leads here. What a kubelet passes on has the Host, and the Origin, that
-// its client has sent to the API server; it is known by X-Forwarded-For, which a
-// page cannot send with a request that upgrades its connection. Pure.
+// refusal returns why a caller is rejected, or "". A web page must not reach sessions through a
+// browser on the node, not even by its own DNS name for the node's address. Requests that a kubelet
+// passes on have the Host and Origin that its client sent to the API server. They are recognized by
+// X-Forwarded-For, which a page cannot send with a request that upgrades its connection. Pure.
 func (c caller) refusal() string {
 	switch {
 	case c.forwarded:
@@ -47,8 +45,8 @@ func (c caller) refusal() string {
 	return ""
 }
 
-// isHere says whether a host, with or without a port, is this end of the connection,
-// by its address.
+// isHere reports whether a host, with or without a port, is the address of this end of the
+// connection.
 func (c caller) isHere(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -60,14 +58,14 @@ func (c caller) isHere(host string) bool {
 	return err == nil && ip.Unmap().WithZone("") == c.at.WithZone("")
 }
 
-// ownOrigin says whether the origin is this host. Clients that are no browsers and
-// have to name one name that.
+// ownOrigin reports whether the origin is this host. Clients other than browsers that must send an
+// origin send that.
 func (c caller) ownOrigin() bool {
 	u, err := url.Parse(c.origin)
 	return err == nil && u.Scheme == "http" && c.isHere(u.Host)
 }
 
-// guard refuses callers before a URL is used up.
+// guard rejects callers before their request uses up a URL.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callerOf(r)

@@ -17,13 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clients is a listener that knows its connections, and sees when a client hangs
-// up even while nobody reads from it: a session whose process does not take its
-// input reads no further, and one that has been told goodbye does not either.
+// clients is a listener that detects a client's disconnect even if no goroutine reads from it: a
+// session stops reading when its process takes no input, or when it is closing.
 //
-// All connections hang in one epoll set that one goroutine reads through Go's own
-// poller. What is waited for is that the peer closes, so that data wakes nobody.
-// Clients that close only their own direction are none of SPDY or WebSocket.
+// All connections are in one epoll set that one goroutine reads through Go's own poller. It waits
+// only for the peer's close, so that data causes no wake-ups. SPDY and WebSocket clients never
+// close only their own direction.
 type clients struct {
 	net.Listener
 	epoll *os.File
@@ -33,14 +32,14 @@ type clients struct {
 	open   map[int32]*client // guarded by mu; nil once closed
 }
 
-// client is one connection. Its context ends with it.
+// client is one connection. Its context ends when the client disconnects.
 type client struct {
 	net.Conn
 	ctx    context.Context
 	cancel context.CancelFunc
 	forget func()
 	closed atomic.Bool
-	// session is set when HTTP was left for SPDY or WebSocket.
+	// session is set when the connection was upgraded to SPDY or WebSocket.
 	session atomic.Bool
 
 	reading sync.Mutex // held while reading
@@ -51,7 +50,7 @@ func newClients(l net.Listener) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
 	}
-	// Without this os.NewFile would not give it to Go's poller.
+	// Otherwise os.NewFile would not give it to Go's poller.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
@@ -71,7 +70,7 @@ func (c *clients) Accept() (net.Conn, error) {
 		if err == nil {
 			return client, nil
 		}
-		// Without the watch it would not be known to be gone.
+		// Without the watch its disconnect would not be detected.
 		log.L.WithError(errors.Join(err, conn.Close())).Warn("Failed to watch client of exec, attach or port-forward; disconnected")
 	}
 }
@@ -98,8 +97,7 @@ func (c *clients) add(conn net.Conn) (*client, error) {
 	return n, nil
 }
 
-// makeRoom disconnects the oldest connection that is not a session yet, if there are too
-// many; c.mu is held.
+// makeRoom disconnects the oldest connection without a session if there are too many; c.mu is held.
 func (c *clients) makeRoom() {
 	waiting, oldest := 0, int32(math.MaxInt32)
 	for serial, n := range c.open {
@@ -110,11 +108,11 @@ func (c *clients) makeRoom() {
 	}
 	if n := c.open[oldest]; waiting > maxWaiting {
 		delete(c.open, oldest)
-		go func() { _ = n.disconnect() }() // it may have gone
+		go func() { _ = n.disconnect() }() // it may be gone already
 	}
 }
 
-// register adds a connection to the set, which it leaves when it is closed.
+// register adds a connection to the set. Closing the connection removes it.
 func (c *clients) register(conn net.Conn, serial int32) error {
 	socket, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -167,31 +165,31 @@ func (c *clients) close() error {
 	c.open = nil
 	c.mu.Unlock()
 	for _, n := range open {
-		_ = n.disconnect() // it may have gone
+		_ = n.disconnect() // it may be gone already
 	}
 	return c.epoll.Close()
 }
 
 const (
-	// lingering is how long a client that was told goodbye may take to read what was
-	// sent to it. Every byte that it sends meanwhile is discarded.
+	// lingering is how long a session's client may take to read its last data. Everything that it
+	// sends meanwhile is discarded.
 	lingering = time.Minute
-	// brief is that of a client without a session: it was sent an error, or nothing
-	// because its request did not come in time.
+	// brief replaces lingering for a client without a session: it was sent an error, or nothing
+	// because its request did not arrive in time.
 	brief = time.Second
-	// maxWaiting bounds the connections that are not sessions yet. The oldest goes first:
-	// a request takes milliseconds.
+	// maxWaiting limits the connections without a session. The oldest is closed first: a request
+	// takes milliseconds.
 	maxWaiting = 256
 )
 
-// Close lets the client read what was sent to it, in the background. To close the
-// socket at once would drop that if the client has sent what nobody has read, as a
-// ping of SPDY: TCP answers with a reset. It may be called often.
+// Close lets the client read its last data, in the background. Closing the socket at once would
+// drop that if unread input of the client is left, as a ping of SPDY: TCP then answers with a
+// reset. Close may be called repeatedly.
 //
-// A session's client hangs up first, once it has read that the session is over. A
-// kubelet, through which most clients come, closes both its connections as soon as
-// either ends, and so would drop what its client has not read yet. A client that waits
-// for the server to hang up first waits for the whole of lingering.
+// A session's client disconnects first, once it has read that the session is over. A kubelet,
+// through which most clients come, closes both its connections as soon as either ends, and would
+// drop what its client has not read yet. Clients that wait for the server to close first wait for
+// the whole of lingering.
 func (n *client) Close() error {
 	if n.closed.Swap(true) {
 		return nil
@@ -202,7 +200,7 @@ func (n *client) Close() error {
 			return n.disconnect()
 		}
 	}
-	_ = n.SetReadDeadline(time.Now()) // whoever reads from it is told
+	_ = n.SetReadDeadline(time.Now()) // readers get an error
 	go n.linger()
 	return nil
 }
@@ -214,7 +212,7 @@ func (n *client) linger() {
 	}
 	bound := time.AfterFunc(limit, func() { _ = n.disconnect() })
 	defer bound.Stop()
-	n.reading.Lock() // whoever still reads has been told
+	n.reading.Lock() // its readers have stopped
 	_ = n.SetReadDeadline(time.Time{})
 	n.reading.Unlock()
 	for buf := make([]byte, 4<<10); ; {
@@ -225,10 +223,10 @@ func (n *client) linger() {
 	}
 }
 
-// switching begins the answer after which a connection is a session's.
+// switching is the start of the response that turns a connection into a session.
 const switching = "HTTP/1.1 101 "
 
-// Write learns from the server's answer what the connection is for.
+// Write detects the start of a session by the server's response.
 func (n *client) Write(b []byte) (int, error) {
 	if !n.session.Load() && bytes.HasPrefix(b, []byte(switching)) {
 		n.session.Store(true)
@@ -236,7 +234,7 @@ func (n *client) Write(b []byte) (int, error) {
 	return n.Conn.Write(b)
 }
 
-// Read returns nothing more once the client was told goodbye.
+// Read fails after Close.
 func (n *client) Read(b []byte) (int, error) {
 	if n.closed.Load() {
 		return 0, net.ErrClosed
@@ -250,7 +248,7 @@ func (n *client) read(b []byte) (int, error) {
 	return n.Conn.Read(b)
 }
 
-// disconnect drops what the client has not read. It may be called often.
+// disconnect drops unread data. It may be called repeatedly.
 func (n *client) disconnect() error {
 	n.closed.Store(true)
 	n.cancel()
@@ -258,9 +256,9 @@ func (n *client) disconnect() error {
 	return n.Conn.Close()
 }
 
-// follow returns a context that ends when the client of a port-forward does. The
-// stream to use instead tells it when the given one cannot say whose it is: one
-// over WebSocket ends only with its connection.
+// follow returns a context that ends when the client of a port-forward disconnects. If the stream
+// has no remote address, as over WebSocket, the returned stream ends the context instead: it ends
+// only with its connection.
 func (c *clients) follow(ctx context.Context, stream io.ReadWriteCloser) (context.Context, context.CancelFunc, io.ReadWriteCloser) {
 	ctx, cancel := context.WithCancel(ctx)
 	ofConn, ok := stream.(interface{ RemoteAddr() net.Addr })

@@ -8,15 +8,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The Kubernetes libraries log by klog, whose logger may be set before its first
-// use only. That a session failed is the client's to know, which is told; here it
-// is for who looks for it.
+// The Kubernetes libraries log by klog, which accepts a logger only before its first use. Failed
+// sessions are reported to their clients, so the daemon's log has them at debug level.
 func init() { klog.SetSlogLogger(slog.New(sink{})) }
 
-// sink passes klog's messages to the daemon's log.
 type sink struct{ attributes []slog.Attr }
 
-// Enabled leaves out what klog would print with -v only.
+// Enabled drops what klog prints with -v only.
 func (sink) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
 
 func (s sink) Handle(ctx context.Context, r slog.Record) error {

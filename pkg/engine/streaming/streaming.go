@@ -1,14 +1,12 @@
-// Package streaming serves exec, attach and port-forward over HTTP: it hands out
-// the URLs that the CRI's calls answer with, and runs the sessions that clients
-// open there, by k8s.io/cri-streaming.
+// Package streaming serves exec, attach and port-forward over HTTP by k8s.io/cri-streaming: it
+// creates the URLs that the CRI's calls return, and runs the sessions that clients open there.
 //
-// The access control is the URL itself: an unguessable token that works once,
-// within a minute. The listener is meant for the loopback interface, and serves
-// no web pages that reach it through a browser.
+// The access control is the URL itself: an unguessable token that works once, within a minute. The
+// listener is meant for the loopback interface, and rejects web pages that reach it through a
+// browser.
 //
-// A session's context ends when its client hangs up, and when the server is
-// closed. cri-streaming does not see to that by itself, because it has taken the
-// connection over from the HTTP server.
+// A session's context ends when its client disconnects and when the server closes. cri-streaming
+// does not ensure that, because it takes the connection over from the HTTP server.
 package streaming
 
 import (
@@ -40,19 +38,19 @@ const (
 	closeTimeout  = 5 * time.Second
 )
 
-// Config says where to serve.
+// Config configures the server.
 type Config struct {
 	// Address is an IP address; Port 0 takes a free one.
 	Address string
 	Port    int
-	// IdleTimeout ends a session on which nothing moves; 0 is four hours.
+	// IdleTimeout ends a session without traffic; 0 is four hours.
 	IdleTimeout time.Duration
-	// MaxSessions bounds the exec and the attach sessions, each; 0 is no bound.
+	// MaxSessions limits the exec and the attach sessions, each; 0 is unlimited.
 	MaxSessions int
 }
 
-// Server hands out URLs (GetExec, GetAttach, GetPortForward, of which each may
-// be called at any time) and serves them.
+// Server creates URLs (GetExec, GetAttach, GetPortForward) and serves them. It is safe for
+// concurrent use.
 type Server struct {
 	streaming.Server
 	http     *http.Server
@@ -100,15 +98,15 @@ func serve(c Config, rt Runtime, headerTimeout time.Duration) (*Server, error) {
 	return s, nil
 }
 
-// Close hangs up on every client and returns when their sessions have ended, or
-// do not within a few seconds. It may be called often.
+// Close disconnects every client and returns when their sessions have ended, or after a few
+// seconds. It may be called repeatedly.
 func (s *Server) Close() error { return s.close() }
 
-// sessions counts those that run, and gives each the context of its client.
+// sessions counts running sessions and gives each the context of its client.
 type sessions struct {
 	Runtime
 	clients *clients
-	limit   int // of each kind; 0 is none
+	limit   int // of each kind; 0 is unlimited
 
 	mu      sync.Mutex
 	now     map[string]int // by kind
@@ -116,14 +114,13 @@ type sessions struct {
 	running sync.WaitGroup // grows only under mu while ended is false
 }
 
-// Kinds of sessions that are limited, as users see them.
+// Kinds of limited sessions, as users see them.
 const (
 	execKind   = "exec"
 	attachKind = "attach"
 )
 
-// begin counts a session, until the function that it returns is called. Those of a
-// kind that is empty are not limited.
+// begin counts a session until end is called. The empty kind is unlimited.
 func (s *sessions) begin(kind string) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +154,7 @@ func (s *sessions) room(kind string) error {
 	return s.full(kind)
 }
 
-// end lets no session begin any more and waits for those that run.
+// end rejects new sessions and waits for the running ones.
 func (s *sessions) end(bound time.Duration) error {
 	s.mu.Lock()
 	s.ended = true
@@ -200,7 +197,7 @@ func (s *sessions) Attach(ctx context.Context, name string, in io.Reader, out, e
 	return shown(s.Runtime.Attach(ctx, t.id, in, out, errOut, tty, sizes))
 }
 
-// PortForward gets from cri-streaming a context that never ends.
+// PortForward replaces cri-streaming's context, which never ends.
 func (s *sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	end, err := s.begin("")
 	if err != nil {
@@ -212,8 +209,7 @@ func (s *sessions) PortForward(ctx context.Context, id string, port int32, strea
 	return shown(s.Runtime.PortForward(ctx, id, port, stream))
 }
 
-// shownError has a text that prints: what a runtime wrote goes to the terminal of the
-// session's user.
+// shownError has a printable text: a runtime's output goes to the terminal of the session's user.
 type shownError struct {
 	text string
 	error
@@ -223,8 +219,8 @@ func (e shownError) Error() string { return e.text }
 
 func (e shownError) Unwrap() error { return e.error }
 
-// shown is err as a client sees it. cri-streaming looks for an exit code in the
-// error itself, so one that has a code stays what it is.
+// shown makes an error printable for the client. An error with an exit code is kept, because
+// cri-streaming looks for the code in the error itself.
 func shown(err error) error {
 	if err == nil {
 		return nil

@@ -8,9 +8,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// target is a container and the streams that a request names, which cri-streaming gets for the
-// container's id and only passes on. Over WebSocket it passes on all three streams, of which those
-// that were not asked for are at their end, and an input at its end is not the same as none.
+// target is a container and the streams that a request names. It is encoded as the container's id,
+// which cri-streaming only passes on. Over WebSocket cri-streaming passes all three streams: those
+// that were not requested are at their end, and an input at its end differs from none.
 type target struct {
 	id           string
 	in, out, err bool
@@ -18,13 +18,13 @@ type target struct {
 
 func (t target) String() string { return fmt.Sprintf("%s %t %t %t", t.id, t.in, t.out, t.err) }
 
-// parseTarget undoes String.
+// parseTarget parses the text of String.
 func parseTarget(text string) (t target, err error) {
 	_, err = fmt.Sscan(text, &t.id, &t.in, &t.out, &t.err)
 	return t, err
 }
 
-// of leaves out the streams that were not asked for.
+// of drops the streams that were not requested.
 func (t target) of(in io.Reader, out, errOut io.WriteCloser) (io.Reader, io.WriteCloser, io.WriteCloser) {
 	if !t.in {
 		in = nil
@@ -38,7 +38,7 @@ func (t target) of(in io.Reader, out, errOut io.WriteCloser) (io.Reader, io.Writ
 	return in, out, errOut
 }
 
-// GetExec returns the URL of a session with a command, if there may be one more.
+// GetExec returns the URL of a session with a command, within MaxSessions.
 func (s *Server) GetExec(r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if err := s.sessions.room(execKind); err != nil {
 		return nil, err
@@ -48,8 +48,7 @@ func (s *Server) GetExec(r *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, e
 	return s.Server.GetExec(r)
 }
 
-// GetAttach returns the URL of a session with a container's first process, if there
-// may be one more.
+// GetAttach returns the URL of a session with a container's first process, within MaxSessions.
 func (s *Server) GetAttach(r *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	if err := s.sessions.room(attachKind); err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
-// Package reserve keeps what must not be given out twice: names of sandboxes and
-// containers, and the categories of SELinux labels. It remembers nothing over a
-// restart; who recovers reserves again. All methods may be called at the same time.
+// Package reserve prevents duplicates of names of sandboxes and containers, and of SELinux
+// categories. Nothing is persistent: recovery reserves again. All methods are safe for concurrent
+// use.
 package reserve
 
 import (
@@ -13,25 +13,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Names keeps the promise of the CRI that (name, namespace, uid, attempt) of a
-// sandbox, and (name, attempt) of a container in it, exist once.
+// Names keeps (name, namespace, uid, attempt) of a sandbox, and (name, attempt) of a container in
+// it, unique, as the CRI requires.
 type Names struct {
 	mu    sync.Mutex
 	owner map[string]string // name to id
 }
 
-// NewNames has none reserved.
+// NewNames returns Names without reservations.
 func NewNames() *Names { return &Names{owner: map[string]string{}} }
 
-// TakenError is a name that another object has.
+// TakenError is the error for a name of another object.
 type TakenError struct{ Name, Owner string }
 
 func (e *TakenError) Error() string { return fmt.Sprintf("the name %q belongs to %s", e.Name, e.Owner) }
 
-// Unwrap tells the class.
+// Unwrap returns the class.
 func (*TakenError) Unwrap() error { return errdefs.ErrAlreadyExists }
 
-// Reserve gives name to id, or says who has it.
+// Reserve reserves name for id, or returns a TakenError with its owner.
 func (n *Names) Reserve(name, id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -42,7 +42,7 @@ func (n *Names) Reserve(name, id string) error {
 	return nil
 }
 
-// Release frees name if id has it.
+// Release frees name if id owns it.
 func (n *Names) Release(name, id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,29 +51,28 @@ func (n *Names) Release(name, id string) {
 	}
 }
 
-// SandboxName is the name of a sandbox.
+// SandboxName is the reserved name of a sandbox.
 func SandboxName(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-// ContainerName is the name of a container in a sandbox, which is told by its id.
+// ContainerName is the reserved name of a container in a sandbox, which is identified by its id.
 func ContainerName(sandbox string, m *runtimeapi.ContainerMetadata) string {
 	return fmt.Sprintf("%s/%s_%d", sandbox, m.GetName(), m.GetAttempt())
 }
 
-// Labels keeps SELinux categories from being given out a second time while a pod
-// or container has them. The library knows only whether categories are taken; here
-// it is counted by how many, because containers mostly have those of their sandbox
-// and end before it.
+// Labels prevents that SELinux categories are assigned twice while a pod or container uses them.
+// The library records only whether categories are taken. Labels counts their users, because
+// containers mostly have the categories of their sandbox and exit before it.
 type Labels struct {
 	mu    sync.Mutex
 	users map[string]int // guarded by mu; by level
 }
 
-// NewLabels has none taken.
+// NewLabels returns Labels without users.
 func NewLabels() *Labels { return &Labels{users: map[string]int{}} }
 
-// Hold takes the level of a process label. A label without categories is nobody's.
+// Hold counts a user of a process label's level. A label without categories is not counted.
 func (l *Labels) Hold(label string) {
 	level := categories(label)
 	if level == "" {
@@ -82,11 +81,11 @@ func (l *Labels) Hold(label string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.users[level]++
-	// That it is taken already is fine: whoever chose it took it.
+	// An error means that it is reserved already, by the code that chose it.
 	_ = selinux.ReserveLabelV2(label)
 }
 
-// Release ends a hold. The last one frees the level.
+// Release ends a Hold. The last one frees the level.
 func (l *Labels) Release(label string) {
 	level := categories(label)
 	if level == "" {

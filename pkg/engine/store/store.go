@@ -1,14 +1,13 @@
-// Package store keeps the durable record of the engine's objects: disk first,
-// memory after.
+// Package store keeps the durable records of the engine's objects. It writes to disk first, and
+// then to memory.
 //
-// An object is a directory with two JSON files. Its spec is written once, when
-// the object comes into being, and never changes. Its status is small and is
-// replaced as a whole by each transition. Both are written by temporary file and
-// rename, so a killed daemon finds the old or the new one, never a part. Only a
-// Durable spec is also flushed, so that it outlives a power cut.
+// An object is a directory with two JSON files. Its spec is written once, at the creation, and
+// never changes. Its status is small and each transition replaces it as a whole. Both are written
+// to a temporary file and renamed, so a killed daemon finds the old or the new one, never a part.
+// Only a Durable spec is also flushed, so that it survives a power cut.
 //
-// All methods may be called concurrently. Reads take no disk and no lock that a
-// write holds while it waits for the disk.
+// All methods are safe for concurrent use. Reads use neither the disk nor a lock that a write holds
+// while it waits for the disk.
 package store
 
 import (
@@ -33,10 +32,10 @@ const (
 	statusFile = "status.json"
 )
 
-// Durability says what a created object must survive.
+// Durability is what a created object must survive.
 type Durability = atomicfile.Durability
 
-// What an object survives: the end of the daemon, or a power cut too.
+// Relaxed survives the end of the daemon, Durable also a power cut.
 const (
 	Relaxed = atomicfile.Relaxed
 	Durable = atomicfile.Durable
@@ -57,15 +56,14 @@ type Object[S, T any] struct {
 // ID returns the object's id.
 func (o *Object[S, T]) ID() string { return o.id }
 
-// Spec returns what was given to Create. It must not be changed.
+// Spec returns the spec given to Create. It must not be changed.
 func (o *Object[S, T]) Spec() *S { return o.spec }
 
 // Status returns the current status. It must not be changed.
 func (o *Object[S, T]) Status() *T { return o.status.Load() }
 
-// Update replaces the status by what change makes of a copy of it. If change or
-// the write fails, nothing has happened. An Update of a deleted object fails
-// with errdefs.ErrNotFound.
+// Update replaces the status by a copy to which change was applied. If change or the write fails,
+// the status is unchanged. It fails with errdefs.ErrNotFound for a deleted object.
 func (o *Object[S, T]) Update(change func(*T) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,9 +81,9 @@ func (o *Object[S, T]) Update(change func(*T) error) error {
 	return nil
 }
 
-// Force is Update for facts that hold whether the disk can take them or not: that
-// a process has ended, that an object is going away. Memory changes even if the
-// write fails; the error says that a restarted daemon would not know it.
+// Force is Update for facts that hold even if the disk fails: a process has exited, an object is
+// being removed. Memory changes even if the write fails; the error means that a restarted daemon
+// would not know the fact.
 func (o *Object[S, T]) Force(change func(*T)) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,8 +97,8 @@ func (o *Object[S, T]) Force(change func(*T)) error {
 	return o.write(&next)
 }
 
-// Persist writes the status if a Force could not, for who is about to remove what else
-// tells of it.
+// Persist writes the status if a Force could not. Call it before removing other evidence of the
+// status.
 func (o *Object[S, T]) Persist() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -126,19 +124,18 @@ type Store[S, T any] struct {
 	items map[string]*Object[S, T]
 }
 
-// Broken is an object whose record cannot be read.
+// Broken is an object with an unreadable record.
 type Broken struct {
 	ID  string
 	Err error
-	// StatusOnly says that the object is in the store all the same, with its
-	// spec and an empty status: as if its creation had never ended.
+	// StatusOnly is set if the object is still in the store, with its spec and an empty status,
+	// like one with an incomplete creation.
 	StatusOnly bool
 }
 
-// Open loads the objects below dir, which is made if it is missing. Objects
-// that cannot be loaded are returned beside the store and are not in it; their
-// files stay where they are until Discard. If one was written in a newer Format,
-// Open fails with errdefs.ErrFailedPrecondition and has changed nothing.
+// Open loads the objects below dir, which it creates if missing. Unreadable objects are returned
+// beside the store and are not in it; their files stay until Discard. If a record has a newer
+// format, Open changes nothing and fails with errdefs.ErrFailedPrecondition.
 func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("create record directory: %w", err)
@@ -155,7 +152,7 @@ func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	for _, e := range entries {
 		o, err := load[S, T](filepath.Join(dir, e.Name()), e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			// Without a spec it was not yet, or is no longer, an object.
+			// Without a spec its creation or removal was interrupted.
 			if err := s.Discard(e.Name()); err != nil {
 				return nil, nil, err
 			}
@@ -177,7 +174,7 @@ func load[S, T any](dir, id string) (*Object[S, T], error) {
 		return nil, err
 	}
 	status := new(T)
-	// Without a status the object never got past its creation.
+	// Without a status its creation was interrupted.
 	err := record.Read(filepath.Join(dir, statusFile), recordFormat, status)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -189,7 +186,7 @@ func load[S, T any](dir, id string) (*Object[S, T], error) {
 	return o, err
 }
 
-// Create writes a new object and then shows it to readers. It fails with
+// Create writes a new object and then makes it visible to readers. It fails with
 // errdefs.ErrAlreadyExists if the id is taken. After an error nothing is left.
 func (s *Store[S, T]) Create(id string, spec S, status T, d Durability) (*Object[S, T], error) {
 	o := &Object[S, T]{id: id, dir: filepath.Join(s.dir, id), spec: &spec}
@@ -230,14 +227,14 @@ func (s *Store[S, T]) Get(id string) (*Object[S, T], bool) {
 	return o, ok
 }
 
-// List returns all objects, in no order.
+// List returns all objects, unordered.
 func (s *Store[S, T]) List() []*Object[S, T] {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Collect(maps.Values(s.items))
 }
 
-// Delete removes the object. A missing one is no error.
+// Delete removes the object. A missing object is no error.
 func (s *Store[S, T]) Delete(id string) error {
 	o, ok := s.Get(id)
 	if !ok {
@@ -255,9 +252,9 @@ func (s *Store[S, T]) Delete(id string) error {
 	return nil
 }
 
-// Discard removes the files of an object that Open called Broken.
+// Discard removes the files of an object that Open returned as Broken.
 func (s *Store[S, T]) Discard(id string) error {
-	// The spec goes first: an object without one is never taken for a live one.
+	// The spec is removed first: without one the object is never loaded again.
 	dir := filepath.Join(s.dir, id)
 	err := atomicfile.Remove(filepath.Join(dir, specFile))
 	if err == nil {
@@ -269,14 +266,13 @@ func (s *Store[S, T]) Discard(id string) error {
 	return nil
 }
 
-// recordFormat is the number of the form in which records are written, as "format" in
-// each of their files. Fields that an older daemon may overlook without harm do not
-// change it. What it would misread does: then it goes up by one, and daemons that do
-// not know it refuse to start. A record of a lower format, or of none, is broken.
+// recordFormat is the number of the record format, written as "format" in each file. New fields
+// that older daemons may ignore do not change it. A change that they would misread increments it,
+// and then older daemons refuse to start. A record of a lower format, or of none, is broken.
 const recordFormat = 1
 
-// refuseNewer looks for records that a newer daemon wrote, before anything is
-// taken for broken or left over: their pods may be running.
+// refuseNewer fails if there are records of a newer daemon, before any is treated as broken or left
+// over: their pods may be running.
 func refuseNewer(dir string, entries []fs.DirEntry) error {
 	newest, count, example := recordFormat, 0, ""
 	for _, e := range entries {
@@ -292,8 +288,7 @@ func refuseNewer(dir string, entries []fs.DirEntry) error {
 		count, dir, newest, example, recordFormat, errdefs.ErrFailedPrecondition)
 }
 
-// formatOf is the highest format among the files of a record. One that cannot be
-// read has none.
+// formatOf is the highest format among a record's files. Unreadable files have none.
 func formatOf(object string) int {
 	highest := 0
 	for _, name := range []string{specFile, statusFile} {

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
-// mount binds the thread's namespaces, and the user namespace of the process, to
-// files and records their paths in ns.
+// mount bind-mounts the thread's namespaces, and the user namespace of the process, on files and
+// records their paths in ns.
 func (r *Request) mount(ns *Paths, pid int) (err error) {
 	var undo []func() error
 	defer func() {
@@ -40,7 +40,7 @@ func (r *Request) mount(ns *Paths, pid int) (err error) {
 		if !p.asked {
 			continue
 		}
-		path, err := r.place(p.file)
+		path, err := r.createTarget(p.file)
 		if err != nil {
 			return err
 		}
@@ -53,18 +53,18 @@ func (r *Request) mount(ns *Paths, pid int) (err error) {
 	return nil
 }
 
-// place makes the file that a namespace is mounted on.
-func (r *Request) place(file string) (string, error) {
+// createTarget creates the file that a namespace is mounted on.
+func (r *Request) createTarget(file string) (string, error) {
 	path := filepath.Join(r.Dir, file)
 	if file == netFile && r.NetPath != "" {
-		return r.NetPath, placeLinked(path, r.NetPath)
+		return r.NetPath, createLinked(path, r.NetPath)
 	}
 	return path, createFile(path)
 }
 
-// placeLinked makes the link before the file: a crash in between leaves a link
-// that Release understands, not a file that nobody knows.
-func placeLinked(link, path string) error {
+// createLinked creates the link before the file: after a crash in between, Release understands the
+// link, but would not find a file without a link.
+func createLinked(link, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -99,11 +99,10 @@ func bind(namespace, path string) error {
 	return nil
 }
 
-// Release unmounts and removes the namespaces that Create made in dir, and dir
-// itself if nothing else is in it. What is missing already is no error, so it
-// may be repeated, and after a reboot, when the files are there without mounts.
-// A namespace that a process still uses lives on without a name. unix.EBUSY means
-// that what is left may be released later.
+// Release unmounts and removes the namespaces that Create made in dir, and dir itself if it is then
+// empty. Missing files are no error, so it may be repeated, also after a reboot, when the files
+// exist without mounts. A namespace that a process still uses lives on without a name. After
+// unix.EBUSY the rest may be released later.
 func Release(dir string) error {
 	var errs []error
 	for _, file := range []string{netFile, ipcFile, utsFile, userFile} {
@@ -118,9 +117,8 @@ func Release(dir string) error {
 	return nil
 }
 
-// release undoes place and bind of one file, and what a link points to first. It is lazy
-// about the mount, because a CNI plugin or a runtime may have the namespace open at this
-// moment.
+// release reverses createTarget and bind of one file, and first of a link's target. It unmounts
+// lazily, because a CNI plugin or a runtime may have the namespace open.
 func release(path string) error {
 	target, err := os.Readlink(path)
 	if err == nil {
@@ -131,8 +129,8 @@ func release(path string) error {
 	return mountpoint.Remove(path)
 }
 
-// releaseLinked releases a file in a directory that others use too, and may have
-// mounted something over: the link is the only trace of it.
+// releaseLinked releases a file in a shared directory, over which other programs may have mounted:
+// the link is then its only trace.
 func releaseLinked(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return mountpoint.Remove(path)
@@ -140,8 +138,7 @@ func releaseLinked(path string) error {
 	return mountpoint.RemoveCovered(path)
 }
 
-// Lost is the first of the namespaces that is not mounted any more, "" if there is
-// none: somebody unmounted it, or the node was restarted.
+// Lost returns the first namespace that was unmounted, by another program or a reboot, or "".
 func (ns *Paths) Lost() string {
 	for _, path := range []string{ns.Net, ns.User, ns.IPC, ns.UTS} {
 		if path != "" && !Exists(path) {
@@ -151,8 +148,8 @@ func (ns *Paths) Lost() string {
 	return ""
 }
 
-// Exists reports whether path is a mounted namespace: false for a missing file
-// and for one that lost its mount, as after a reboot.
+// Exists reports whether path is a mounted namespace. A missing file and one that lost its mount,
+// as after a reboot, are none.
 func Exists(path string) bool {
 	var st unix.Statfs_t
 	for {

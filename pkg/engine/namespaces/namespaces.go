@@ -1,17 +1,15 @@
-// Package namespaces holds the namespaces of a pod sandbox without a process.
+// Package namespaces creates and keeps the namespaces of a pod sandbox without a process.
 //
-// A namespace lives as long as something refers to it. Here that is a bind
-// mount of the kernel's namespace file: no pause process, no image, and it
-// outlives the daemon. A thread makes the namespaces, sets them up (hostname,
-// loopback, sysctls), mounts them, and ends.
+// A namespace lives as long as it is referenced. Here a bind mount of the kernel's namespace file
+// keeps it: without a pause process or its image, and beyond the life of the daemon. A thread
+// creates the namespaces, sets them up (hostname, loopback, sysctls), mounts them, and exits.
 //
-// The mounts are made in the daemon's mount namespace and propagate as the
-// directory's mount does. That is on purpose: a CNI daemon that runs in a pod
-// sees the namespace of a pod that is being set up only if the mount reaches it.
+// The mounts are made in the daemon's mount namespace and propagate like the directory's mount.
+// This is intended: a CNI daemon that runs in a pod sees the namespace of a new pod only if the
+// mount propagates to it.
 //
-// The namespaces of a pod with a user namespace are made inside that, by a
-// process that exists only meanwhile. Entering a user namespace is nothing that
-// a process with several threads could do.
+// The namespaces of a pod with a user namespace are created inside that, by a process that exists
+// only meanwhile, because a process with several threads cannot enter a user namespace.
 package namespaces
 
 import (
@@ -31,29 +29,26 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
-// Request says which namespaces a sandbox gets and how they start.
+// Request selects the namespaces of a sandbox and their initial state.
 type Request struct {
-	// Dir is the directory that gets the files user, net, ipc and uts. It is made
-	// if it does not exist.
+	// Dir is the directory of the files user, net, ipc and uts. It is created if it does not exist.
 	Dir string
-	// NetPath is where the network namespace is mounted instead of Dir/net,
-	// which then is a symbolic link to it. It lets a node keep to /run/netns,
-	// the directory that CNI daemons in pods mount to find namespaces.
+	// NetPath is where the network namespace is mounted instead of Dir/net, which is then a
+	// symbolic link to it. It lets a node use /run/netns, the directory that CNI daemons in pods
+	// mount to find namespaces.
 	NetPath string
-	// Net, IPC and UTS ask for a namespace of that type.
+	// Net, IPC and UTS request a namespace of that type.
 	Net, IPC, UTS bool
-	// User asks for a user namespace that owns the others.
+	// User requests a user namespace that owns the others.
 	User *User
 	// Hostname is set in the UTS namespace; empty leaves the host's name.
 	Hostname string
-	// Sysctls are written inside, by dotted or slashed name. Each must belong
-	// to one of the namespaces that are made (sysctl.NamespaceOf). Ids in values are
-	// those of the user namespace.
+	// Sysctls are written inside, by dotted or slashed name. Each must belong to one of the created
+	// namespaces (sysctl.NamespaceOf). Ids in values are those of the user namespace.
 	Sysctls map[string]string
 }
 
-// Paths are those of the mounted namespaces, "" for those that were
-// not asked for.
+// Paths are the paths of the mounted namespaces, "" for those not requested.
 type Paths struct {
 	Net, IPC, UTS string
 	User          string `json:",omitempty"`
@@ -67,10 +62,9 @@ const (
 	userFile = "user"
 )
 
-// Create makes the namespaces that r asks for. On error nothing is left. What
-// cannot be made because of the request itself is errdefs.ErrInvalidArgument;
-// what is there already is errdefs.ErrAlreadyExists. Concurrent calls are fine
-// as long as they name different directories.
+// Create creates the namespaces that r requests. On error nothing is left. Errors of the request
+// itself are errdefs.ErrInvalidArgument, existing files errdefs.ErrAlreadyExists. Concurrent calls
+// need different directories.
 func Create(ctx context.Context, r Request) (*Paths, error) {
 	writes, err := r.sysctls()
 	if err != nil {
@@ -89,15 +83,15 @@ func Create(ctx context.Context, r Request) (*Paths, error) {
 			err = errors.Join(err, os.Remove(r.Dir))
 		}
 		if errdefs.IsInvalidArgument(err) {
-			return nil, err // what is wrong is the pod's, and not where it was found out
+			return nil, err // the pod's error needs no context of the engine
 		}
 		return nil, fmt.Errorf("hold namespaces: %w", err)
 	}
 	return ns, nil
 }
 
-// makeDir makes the last element of dir alone, when it can, so that undoing is
-// one rmdir. It reports whether it made it.
+// makeDir creates the last element of dir alone, if possible, so that roll-back is one rmdir. It
+// reports whether it created it.
 func makeDir(dir string) (bool, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
 		return false, err
@@ -144,7 +138,6 @@ func setHostname(name string) error {
 	return nil
 }
 
-// setUp sets up the new namespaces that the thread is in.
 func (r *Request) setUp(writes []write) error {
 	if r.Hostname != "" {
 		if err := setHostname(r.Hostname); err != nil {
@@ -182,7 +175,7 @@ func (r *Request) flags() int {
 	return flags
 }
 
-// limitHint names the setting behind the one error that a busy node meets.
+// limitHint names the sysctls behind the one error of a busy node.
 func limitHint(err error) string {
 	if errors.Is(err, unix.ENOSPC) {
 		return " (the node is at its limit of namespaces: raise the sysctls user.max_{user,net,ipc,uts}_namespaces)"
@@ -190,15 +183,15 @@ func limitHint(err error) string {
 	return ""
 }
 
-// loopbackUp brings up lo in the thread's network namespace, and with it
-// 127.0.0.1 and ::1: one message, where the loopback CNI plugin is a process.
+// loopbackUp brings up lo in the thread's network namespace, and with it 127.0.0.1 and ::1. It
+// sends one message, where the loopback CNI plugin is a process.
 func loopbackUp() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
 	defer h.Close()
-	// The kernel makes lo first, so that its index is always 1.
+	// The kernel creates lo first, so that its index is always 1.
 	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}
 	if err := h.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("bring up lo: %w", err)
@@ -206,10 +199,9 @@ func loopbackUp() error {
 	return nil
 }
 
-// Do runs f on a thread in the network namespace at nsPath and returns what f
-// returns. Sockets that f opens stay in that namespace wherever they are used
-// later; goroutines that f starts do not run in it. A path that is no namespace
-// is errdefs.ErrNotFound or the kernel's error.
+// Do runs f on a thread in the network namespace at nsPath and returns f's error. Sockets that f
+// opens stay in that namespace wherever they are used later; goroutines that f starts do not run in
+// it. If nsPath is not a namespace, the error is errdefs.ErrNotFound or the kernel's.
 func Do(nsPath string, f func() error) error { return enter(nsPath, unix.CLONE_NEWNET, f) }
 
 func enter(nsPath string, kind int, f func() error) error {
@@ -265,8 +257,8 @@ func (r *Request) sysctls() ([]write, error) {
 	return writes, nil
 }
 
-// do sets the value in the namespaces of the calling thread: the kernel
-// looks at the opener's.
+// do sets the value in the namespaces of the calling thread, because the kernel uses those of the
+// opener.
 func (w write) do() error {
 	f, err := os.OpenFile("/proc/sys/"+w.key, os.O_WRONLY, 0)
 	switch {

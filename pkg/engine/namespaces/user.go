@@ -15,15 +15,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
-// User is a user namespace: one range of user ids and one of group ids. Both
-// begin at 0 inside, so that the namespace has a root.
+// User is a user namespace: one range of user ids and one of group ids. Both begin at 0 inside, so
+// that the namespace has a root.
 type User struct {
 	UIDs specs.LinuxIDMapping `json:"uids"`
 	GIDs specs.LinuxIDMapping `json:"gids"`
 }
 
-// createInUser makes the user namespace, and the others inside it: what a
-// namespace allows depends on the user namespace that it was made in.
+// createInUser creates the user namespace, and the others inside it: the permissions in a namespace
+// depend on the user namespace that owns it.
 func (r *Request) createInUser(writes []write) (*Paths, error) {
 	var ns Paths
 	err := thread.Run(func() error {
@@ -46,17 +46,17 @@ func (r *Request) createInUser(writes []write) (*Paths, error) {
 	return &ns, nil
 }
 
-// holder is the process for which a user namespace is made. It is stopped at its
-// exec, so that it never runs a program.
+// holder is the process in which a user namespace is created. It is stopped at its exec, so that it
+// never runs a program.
 type holder struct{ *os.Process }
 
-// startHolder wants a thread that lives as long as the holder: the kernel kills
-// a traced child whose tracer ends, and tells the child of its parent thread.
+// startHolder requires a thread that lives as long as the holder: when the thread ends, the kernel
+// kills its traced child, and sends the child its Pdeathsig.
 func (r *Request) startHolder() (*holder, error) {
 	p, err := os.StartProcess("/proc/self/exe", []string{"berth-user-namespace"}, &os.ProcAttr{
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:                 unix.CLONE_NEWUSER,
-			Unshareflags:               uintptr(r.flags()), // made after the ids are mapped, and so owned by its root
+			Unshareflags:               uintptr(r.flags()), // created after the ids are mapped, and so owned by its root
 			UidMappings:                idMap(r.User.UIDs),
 			GidMappings:                idMap(r.User.GIDs),
 			GidMappingsEnableSetgroups: true,
@@ -74,14 +74,14 @@ func idMap(m specs.LinuxIDMapping) []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)}}
 }
 
-// end takes the holder's pid back too: nobody else can have got it meanwhile.
+// end kills and reaps the holder. Until the reaping its pid cannot be reused.
 func (h *holder) end() {
-	_ = h.Kill() // it can have ended before only by a signal
+	_ = h.Kill() // it can have exited before only by a signal
 	_, _ = h.Wait()
 }
 
-// join moves the thread into the namespaces of a process, except the user's: it
-// stays root of the host, which may do everything in them.
+// join moves the thread into the namespaces of a process, except the user namespace: as root of the
+// host the thread has all permissions in them.
 func (r *Request) join(pid int) error {
 	if r.flags() == 0 {
 		return nil
@@ -97,22 +97,23 @@ func (r *Request) join(pid int) error {
 	return nil
 }
 
-// asRoot calls f on this thread as the root of the namespace: limits of IPC
-// objects may be written by nobody else, not even by the host's root.
+// asRoot calls f on this thread as the root of the namespace: only that user may write the limits
+// of IPC objects, not even the host's root.
 func (u *User) asRoot(f func() error) error {
 	if err := setEUID(int(u.UIDs.HostID)); err != nil {
 		return fmt.Errorf("become root of the user namespace: %w", err)
 	}
 	err := f()
 	if back := setEUID(0); back != nil {
-		// The thread ends with its work, and what is left to do needs the host's root.
+		// The thread ends after this, and the remaining steps need the host's root.
 		return fmt.Errorf("become root of the host again: %w", back)
 	}
-	// A change of user gives the whole process fs.suid_dumpable, which may allow cores.
+	// A change of user sets the process's dumpable flag to fs.suid_dumpable, which may allow core
+	// dumps.
 	return errors.Join(err, coredump.Forbid())
 }
 
-// setEUID changes this thread alone; the standard library's changes them all.
+// setEUID changes this thread only; the standard library's function changes all threads.
 func setEUID(uid int) error {
 	const unchanged = ^uintptr(0)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, unchanged, uintptr(uid), unchanged); errno != 0 {
@@ -121,11 +122,11 @@ func setEUID(uid int) error {
 	return nil
 }
 
-// pingGroups is the one sysctl of namespaces whose value names groups.
+// pingGroups is the only namespaced sysctl with groups in its value.
 const pingGroups = "net/ipv4/ping_group_range"
 
-// outside is a sysctl's value as it must be written from the host. The kernel
-// takes ids as the writer sees them, and the pod means its own.
+// outside converts a sysctl's value for a write from the host. The kernel interprets ids in the
+// writer's user namespace, and the pod means its own.
 func (u *User) outside(key, value string) (string, error) {
 	if u == nil || key != pingGroups {
 		return value, nil
@@ -135,12 +136,12 @@ func (u *User) outside(key, value string) (string, error) {
 	for _, f := range fields {
 		id, err := strconv.ParseUint(f, 10, 32)
 		if err != nil {
-			return value, nil // for the kernel to refuse
+			return value, nil // the kernel rejects it
 		}
 		ids = append(ids, id)
 	}
 	if len(ids) != 2 || ids[0] > ids[1] {
-		return value, nil // "1 0" is for nobody
+		return value, nil // disables it for all groups
 	}
 	if ids[1] >= uint64(u.GIDs.Size) {
 		return "", fmt.Errorf("group %d is beyond the %d of the pod's user namespace", ids[1], u.GIDs.Size)

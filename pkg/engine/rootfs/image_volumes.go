@@ -23,10 +23,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
-// PlanVolumes finds the images among the mounts of c. The configuration that it
-// returns names them by their ids: the kubelet tells by these, in the status of
-// containers, which images it must not collect. The public conformance suite
-// holds image_ref to the id as well.
+// PlanVolumes finds the images among the mounts of c. The returned configuration names them by
+// their ids: in the status of containers, the kubelet finds by these ids which images it must not
+// collect. The public conformance suite requires the id in image_ref as well.
 func (m *Mounts) PlanVolumes(s *pod.Sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []pod.ImageVolume, error) {
 	var volumes []pod.ImageVolume
 	for i, given := range c.GetMounts() {
@@ -56,8 +55,8 @@ func volumeFailed(path string, err error) error {
 	return fmt.Errorf("%w: mount %s: %w", crierrors.ErrImageVolumeMountFailed, path, err)
 }
 
-// MountVolumes mounts the images of c's volumes below its bundle. Each container
-// has mounts of its own, which go when it has ended.
+// MountVolumes mounts the images of c's volumes below its bundle. Each container has its own
+// mounts, until it has exited.
 func (m *Mounts) MountVolumes(ctx context.Context, c *pod.Container) error {
 	for i, v := range c.Spec().Volumes {
 		if err := m.mountVolume(ctx, c, v, m.pods.VolumeDir(c.ID(), i)); err != nil {
@@ -85,7 +84,7 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 	return mount.All(mounts, dir)
 }
 
-// VolumeSources are the directories that are bound into c, by their place in it.
+// VolumeSources returns the directories that are bound into c, by their path in it.
 func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {
@@ -98,8 +97,8 @@ func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	return sources, nil
 }
 
-// imagePart finds a directory of a mounted image, or a file where those can be
-// mounted. Links of the image lead to places in the image only.
+// imagePart finds a directory of a mounted image, or a file if files is set. Links of the image
+// stay inside the image.
 func imagePart(root, sub string, files bool) (string, error) {
 	if sub == "" {
 		return root, nil
@@ -122,7 +121,7 @@ func imagePart(root, sub string, files bool) (string, error) {
 	return part, nil
 }
 
-// LayersInUse are what a container needs of the image store.
+// LayersInUse returns what a container uses of the image store.
 func LayersInUse(id string, spec *pod.ContainerSpec) []containerfs.Use {
 	uses := []containerfs.Use{{Owner: id, ChainID: digest.Digest(spec.ImageChain), Snapshotter: spec.Snapshotter}}
 	for _, v := range spec.Volumes {

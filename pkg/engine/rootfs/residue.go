@@ -16,12 +16,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// residueInterval is how often it is tried to remove what was busy.
+// residueInterval is how often the removal of busy files is retried.
 const residueInterval = time.Minute
 
-// residue are files of sandboxes and containers that are removed, but for what
-// something else on the node keeps busy. They have no record any more: a later
-// start of the daemon finds them by their directories.
+// residue is the set of files of removed sandboxes and containers that other programs keep busy.
+// They have no record: a later start of the daemon finds them by their directories.
 type residue struct {
 	background context.Context // ends with the engine
 	interval   time.Duration
@@ -35,8 +34,8 @@ func newResidue(background context.Context) *residue {
 	return &residue{background: background, interval: residueInterval, left: map[string]func() error{}}
 }
 
-// Erase calls remove, which removes dir. If that is busy it is tried again later,
-// and is no error: nothing of what calls are about is in there.
+// Erase calls remove, which removes dir. A busy dir is no error, because no call uses it any more;
+// its removal is retried later.
 func (r *residue) Erase(dir string, remove func() error) error {
 	err := remove()
 	if !errors.Is(err, unix.EBUSY) {
@@ -55,7 +54,7 @@ func (r *residue) Erase(dir string, remove func() error) error {
 	return nil
 }
 
-// again tries once, and reports whether nothing is left.
+// again retries once, and reports whether nothing is left.
 func (r *residue) again() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,13 +70,13 @@ func (r *residue) again() bool {
 	return !r.retrying
 }
 
-// EraseSandbox removes what a disconnected sandbox has on disk.
+// EraseSandbox removes the files of a disconnected sandbox.
 func EraseSandbox(l pod.Layout, id string) error {
-	// The directory has the links to what is elsewhere, so it goes last.
+	// The directory has links to files elsewhere, so it is removed last.
 	if err := namespaces.Release(l.NsDir(id)); err != nil {
 		return err
 	}
-	// What is still mounted belongs to all sandboxes: it must not be walked into.
+	// Mounted directories are shared by all sandboxes: their contents must not be removed.
 	for _, m := range []string{l.FilesOf(id).Shm, filepath.Join(l.ProcessBundle(id), "rootfs")} {
 		if err := mountpoint.Unmount(m); err != nil {
 			return err
@@ -86,7 +85,7 @@ func EraseSandbox(l pod.Layout, id string) error {
 	return removeDir(l.SandboxDir(id))
 }
 
-// EraseContainer unmounts and removes what is in the directory of a container.
+// EraseContainer unmounts and removes the directory of a container.
 func (m *Mounts) EraseContainer(id string) error {
 	if err := m.UnmountParts(id); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package rootfs makes, mounts and removes what containers have as files: root
-// filesystems, image volumes, volumes that images define, and mapped mounts.
+// Package rootfs creates, mounts and removes the files of containers: root filesystems, image
+// volumes, volumes that images define, and mapped mounts.
 package rootfs
 
 import (
@@ -27,22 +27,21 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Mounts are the root filesystems of containers, the images among their mounts and
-// what has to be mapped for their runtime.
+// Mounts manages the root filesystems of containers, their image volumes and their mapped mounts.
 type Mounts struct {
 	pods   *pod.Registry
 	images *image.Store
-	// Residue is what the node kept busy of those that are removed.
+	// Residue are removed files that are still busy.
 	Residue *residue
 }
 
-// New mounts from the images of a store.
+// New returns the Mounts of pods, with images of a store.
 func New(pods *pod.Registry, images *image.Store) *Mounts {
 	return &Mounts{pods: pods, images: images, Residue: newResidue(pods.Background)}
 }
 
-// PrepareRootfs makes the root filesystem and mounts it in the bundle. A foreign
-// shim mounts it itself, so that a VM may take it as it is.
+// PrepareRootfs creates the root filesystem and mounts it in the bundle. A foreign shim mounts it
+// itself, so that a VM may use the mounts directly.
 func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catalog.Image) ([]mount.Mount, error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if err := c.Sandbox.Spec().Plan.MakePodDir(m.pods.ContainerDir(c.ID())); err != nil {
@@ -64,7 +63,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	mounts := fs.Mounts
 	switch {
 	case plan.User != nil:
-		// This is not left to a shim, which would need a process to learn of the mapping.
+		// A shim would need a process to get the mapping.
 		mounts, err = nil, idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID()))
 	case !c.Sandbox.MountsRootfs():
 		err = mount.All(fs.Mounts, rootfs)
@@ -75,8 +74,8 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	return mounts, nil
 }
 
-// WithRootfs calls f with the directory of the root filesystem. One that a shim will mount
-// is mounted meanwhile by mounts in the same place, where it is found after a crash.
+// WithRootfs calls f with the directory of the root filesystem. If the shim mounts it later, mounts
+// are mounted meanwhile in the same place, where they are found after a crash.
 func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if len(mounts) == 0 || !c.Sandbox.MountsRootfs() {
@@ -93,8 +92,8 @@ func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir s
 	return f(rootfs)
 }
 
-// ReadOnly are mounts that nothing can be written to, and that leave no mark on what
-// they are made of: the kernel mounts a volatile overlay only once.
+// ReadOnly returns read-only mounts that do not mark their layers as used: the kernel mounts a
+// volatile overlay only once.
 func ReadOnly(mounts []mount.Mount) []mount.Mount {
 	mounts = slices.Clone(mount.RemoveVolatileOption(mounts))
 	for i := range mounts {
@@ -104,12 +103,12 @@ func ReadOnly(mounts []mount.Mount) []mount.Mount {
 	return mounts
 }
 
-// UnmountParts unmounts all that was mounted for c.
+// UnmountParts unmounts all mounts of a container.
 func (m *Mounts) UnmountParts(id string) error {
 	if err := mountpoint.Unmount(filepath.Join(m.pods.ContainerDir(id), "rootfs")); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
 	}
-	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // it goes with its directory
+	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // removed with its directory
 		return fmt.Errorf("unmount layers: %w", err)
 	}
 	for _, dir := range []string{m.pods.VolumesDir(id), m.pods.MappedDir(id)} {
@@ -120,16 +119,14 @@ func (m *Mounts) UnmountParts(id string) error {
 	return nil
 }
 
-// How long, and how often, something may still be written into a directory that is
-// being removed.
+// Limits of waiting for writers in a directory that is being removed.
 const (
 	stragglersTimeout = 2 * time.Second
 	stragglersPause   = 5 * time.Millisecond
 )
 
-// removeDir removes a directory that a runtime or a shim has worked in. One that
-// has answered may still be at it: containerd's shim runs `runc kill` beside its
-// answer to Delete, and that makes its log file again.
+// removeDir removes a directory of a runtime or a shim, which may still write there: containerd's
+// shim runs `runc kill` beside its response to Delete, and that creates its log file again.
 func removeDir(path string) error {
 	for begin := time.Now(); ; time.Sleep(stragglersPause) {
 		err := mountpoint.RemoveAll(path)
@@ -139,8 +136,8 @@ func removeDir(path string) error {
 	}
 }
 
-// MapFor mounts with mapped ids what a runtime would fail to map, and has the
-// spec bind that. The mounts go with those of the root filesystem.
+// MapFor creates id-mapped mounts that the runtime does not support, and binds them in the spec.
+// They are unmounted with the root filesystem.
 func (m *Mounts) MapFor(c *pod.Container, spec *specs.Spec, runtime *probe.Runtime) error {
 	which, err := ocispec.MountsToMap(spec, runtime)
 	if err != nil {
@@ -174,7 +171,7 @@ func makeLike(source, target string) error {
 	return os.WriteFile(target, nil, 0o600)
 }
 
-// unmountBelow goes by what is there and not by a record, which may be lost.
+// unmountBelow reads the directory and not a record, which may be lost.
 func unmountBelow(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// MakeVolumes makes the volumes that the image of c defines, with what the image has
-// there. Rootfs is where the container's root filesystem can be read. What is covered
-// by a mount of the container is left out. They go with the root filesystem.
+// MakeVolumes creates the volumes that the image of c defines, with the image's files in them.
+// Rootfs is where the container's root filesystem can be read. Volumes covered by a mount of the
+// container are omitted. They are removed with the root filesystem.
 func (m *Mounts) MakeVolumes(ctx context.Context, c *pod.Container, rootfs string, targets *ocispec.Targets) ([]ocispec.DefinedVolume, error) {
 	var made []ocispec.DefinedVolume
 	seen := map[string]bool{}
@@ -46,7 +46,7 @@ func (m *Mounts) MakeVolumes(ctx context.Context, c *pod.Container, rootfs strin
 	return made, nil
 }
 
-// makeVolume makes the volume of that number with what is in the directory content.
+// makeVolume creates the volume of that number with the files of the directory content.
 func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, content string) (string, error) {
 	parent, err := m.images.MakeVolumes(c.ID(), c.Spec().Snapshotter)
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 	}
 	switch info, err := os.Lstat(content); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		// As a runtime makes a path that is not in the image, whatever the umask.
+		// Like a runtime creates a missing path, whatever the umask.
 		if err := errors.Join(os.Chmod(dir, 0o755), c.Sandbox.Spec().Plan.Chown(dir)); err != nil {
 			return "", err
 		}
@@ -78,7 +78,7 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 	return m.passVolume(c, number, dir)
 }
 
-// passVolume shows a volume where the root of a user namespace can pass.
+// passVolume mounts a volume where the root of a user namespace can access it.
 func (m *Mounts) passVolume(c *pod.Container, number int, dir string) (string, error) {
 	at := m.pods.VolumeDir(c.ID(), len(c.Spec().Volumes)+number)
 	if err := os.MkdirAll(at, 0o711); err != nil {

@@ -56,7 +56,7 @@ func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConf
 // memoryLimit is that of the pod's cgroup, which the kubelet makes before it asks for the pod. The
 // configuration has the sum of the containers' limits, also where the pod has none.
 func (a *Checker) memoryLimit(c *runtimeapi.PodSandboxConfig, d *handler.Definition) uint64 {
-	stats, err := cgroup.ReadStats(cgroup.ParentPaths(c.GetLinux().GetCgroupParent(), a.settings.Today(d).CgroupDriver))
+	stats, err := cgroup.ReadStats(cgroup.ParentPaths(c.GetLinux().GetCgroupParent(), a.settings.Current(d).CgroupDriver))
 	if err != nil {
 		return 0
 	}
@@ -139,7 +139,7 @@ func (a *Checker) canDump(d *handler.Definition) error {
 	if _, err := exec.LookPath("criu"); err != nil {
 		return fmt.Errorf("criu not found (%w); install the package criu", err)
 	}
-	return a.images.TellsWritten(a.settings.Today(d).Snapshotter)
+	return a.images.TellsWritten(a.settings.Current(d).Snapshotter)
 }
 
 // ProbeWait is how long Status waits for runtimes that were not asked yet. A

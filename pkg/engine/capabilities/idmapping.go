@@ -15,7 +15,7 @@ import (
 // canMap returns an error if this node cannot give pods of a handler a user namespace, whatever the
 // runtime supports.
 func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
-	if err := a.images.CanMap(a.settings.Today(d).Snapshotter); err != nil {
+	if err := a.images.CanMap(a.settings.Current(d).Snapshotter); err != nil {
 		return err
 	}
 	if err := passable(a.pods.State); err != nil {

@@ -1,4 +1,4 @@
-// Package settings holds what the daemon was started with, and what of it each pod keeps.
+// Package settings has the daemon's start configuration, and the part of it that each pod keeps.
 package settings
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Settings are what the daemon was started with: new sandboxes take them, and old
-// ones what their records do not say. They never change, but for what is a function.
+// Settings are the daemon's start configuration. They apply to new sandboxes, and to old ones where
+// their records have no value. Apart from functions they never change.
 type Settings struct {
 	Config
 	Node   ocispec.Node
 	Driver cgroup.Driver
 }
 
-// New looks at the node.
+// New detects the node's properties.
 func New(c Config) (*Settings, error) {
 	driver, err := cgroup.Detect(c.CgroupDriver)
 	if err != nil {
@@ -35,10 +35,10 @@ func New(c Config) (*Settings, error) {
 	return &Settings{Config: c, Node: node, Driver: driver}, nil
 }
 
-// Pin reads what a new sandbox of that handler is to keep. A file that is not
-// fit for use is refused here, before anything of the sandbox is made.
+// Pin returns the configuration that a new sandbox of that handler keeps. It rejects unusable files
+// before anything of the sandbox is created.
 func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
-	p := t.Today(d)
+	p := t.Current(d)
 	var err error
 	if p.BaseSpec, err = pod.ReadText(d.BaseRuntimeSpec); err != nil {
 		return p, fmt.Errorf("base_runtime_spec of handler %q: %w", d.Name, err)
@@ -54,8 +54,8 @@ func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
 	return p, err
 }
 
-// Today is the part that is in no file.
-func (t *Settings) Today(d *handler.Definition) pod.Pinned {
+// Current is the part that is read from no file.
+func (t *Settings) Current(d *handler.Definition) pod.Pinned {
 	p := pod.Pinned{
 		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: cmp.Or(d.Snapshotter, t.Snapshotter),
 		MaxLogLineSize: t.MaxLogLineSize, ImageVolumes: !t.IgnoreImageVolumes,
@@ -66,7 +66,7 @@ func (t *Settings) Today(d *handler.Definition) pod.Pinned {
 	return p
 }
 
-// NodeOf is the node as s was created on it.
+// NodeOf is the node with the settings pinned by s.
 func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
 	n, p := t.Node, &s.Pinned
 	if p.DefaultSeccomp != (pod.Text{}) {
@@ -75,11 +75,11 @@ func (t *Settings) NodeOf(s *pod.SandboxSpec) ocispec.Node {
 	return n
 }
 
-// defaultSeccomp is what RuntimeDefault means for s, nil for the built-in one.
+// defaultSeccomp is the RuntimeDefault profile of s, nil for the built-in one.
 func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, error) {
 	content := s.Pinned.DefaultSeccomp.String()
 	if content == "" {
-		return nil, nil //nolint:nilnil // none was named
+		return nil, nil //nolint:nilnil // none is configured
 	}
 	return ocispec.ParseSeccomp(t.DefaultSeccomp, content)
 }
@@ -88,7 +88,7 @@ func (t *Settings) defaultSeccomp(s *pod.SandboxSpec) (*ocispec.SeccompProfile, 
 func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
 	content := s.Pinned.BaseSpec.String()
 	if content == "" {
-		return nil, nil //nolint:nilnil // none was named
+		return nil, nil //nolint:nilnil // none is configured
 	}
 	spec, err := ocispec.ParseBase(s.Definition.BaseRuntimeSpec, content)
 	if err != nil {
@@ -97,20 +97,19 @@ func (t *Settings) BaseSpec(s *pod.SandboxSpec) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// Config is what the daemon says of new sandboxes.
+// Config is the configuration of new sandboxes.
 type Config struct {
 	// CgroupDriver is auto, cgroupfs or systemd.
 	CgroupDriver string
-	// CgroupPrefix is what the names of scopes begin with, at the moment. nil is
-	// cgroup.DefaultPrefix.
+	// CgroupPrefix returns the current prefix of the names of scopes. nil is cgroup.DefaultPrefix.
 	CgroupPrefix func() string
 	Snapshotter  string
-	// MaxLogLineSize bounds the content of a log line in bytes; -1 is no bound.
+	// MaxLogLineSize limits the content of a log line in bytes; -1 is unlimited.
 	MaxLogLineSize    int
 	UnprivilegedPorts bool
 	UnprivilegedICMP  bool
-	// IgnoreImageVolumes makes no volumes that images define.
+	// IgnoreImageVolumes disables volumes that images define.
 	IgnoreImageVolumes bool
-	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is built in.
+	// DefaultSeccomp is the file of the RuntimeDefault profile; empty is the built-in one.
 	DefaultSeccomp string
 }

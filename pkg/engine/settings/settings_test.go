@@ -38,7 +38,7 @@ func TestPinRefusesFilesThatNoPodCouldUse(t *testing.T) {
 func TestImageVolumes(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Type: handler.OCI}
 	for ignore, want := range map[bool]bool{false: true, true: false} {
-		if got := (&Settings{Config: Config{IgnoreImageVolumes: ignore}}).Today(d); got.ImageVolumes != want {
+		if got := (&Settings{Config: Config{IgnoreImageVolumes: ignore}}).Current(d); got.ImageVolumes != want {
 			t.Errorf("with ignore_image_defined_volumes = %v a new pod has volumes: %v", ignore, got.ImageVolumes)
 		}
 	}
@@ -72,7 +72,7 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 			t.Errorf("%s: %q, %v, want the prefix %s", name, got, err, tc.want)
 		}
 	}
-	test.Equal(t, "a daemon that is told no prefix gives new pods", (&Settings{}).Today(d).CgroupPrefix, "berth")
+	test.Equal(t, "a daemon that is told no prefix gives new pods", (&Settings{}).Current(d).CgroupPrefix, "berth")
 }
 
 func put(t *testing.T, path, content string) string {

@@ -1,5 +1,5 @@
-// Package status answers for the node: its version, its conditions, and what its handlers
-// can do.
+// Package status serves the CRI's calls about the node: its version, its conditions, and the
+// features of its handlers.
 package status
 
 import (
@@ -21,7 +21,6 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Node serves the calls about the node as a whole.
 type Node struct {
 	pods         *pod.Registry
 	binaries     *binaries.Binaries
@@ -32,34 +31,33 @@ type Node struct {
 	features     featureMemory
 }
 
-// Config is what the node says of itself.
+// Config describes the node.
 type Config struct {
 	RuntimeName, Version, Snapshotter string
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
 }
 
-// New tells of a node.
+// New returns the Node.
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, c *capabilities.Checker, cni interface{ Status() error }, config Config) *Node {
 	return &Node{pods: pods, settings: s, binaries: b, capabilities: c, cni: cni, config: config}
 }
 
-// What Version answers. The first version is a constant of the CRI.
+// Constants of Version's response. The first is fixed by the CRI.
 const (
 	kubeletAPIVersion = "0.1.0"
 	runtimeAPIVersion = "v1"
 )
 
-// Version names the runtime and its version.
+// Version returns the runtime's name and version.
 func (b *Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{
 		Version: kubeletAPIVersion, RuntimeName: b.config.RuntimeName, RuntimeVersion: b.config.Version, RuntimeApiVersion: runtimeAPIVersion,
 	}, nil
 }
 
-// Status tells the node's conditions, from memory: it never waits for a plugin,
-// and for a runtime no longer than probeWait in all. It has an entry for each of
-// the engine's handlers.
+// Status returns the node's conditions, from memory: it never waits for a plugin, and for runtimes
+// at most capabilities.ProbeWait in all. It has an entry for each of the engine's handlers.
 func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
 	if err := b.cni.Status(); err != nil {
@@ -78,9 +76,9 @@ func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtim
 	return resp, nil
 }
 
-// handlers asks for all of them at once: one that cannot be looked at, as on a
-// dead network mount, costs its own features only. When the time is up before they
-// are known, they are what was known last: a busy node must not seem to lose features.
+// handlers probes all handlers concurrently: an unreadable one, as on a dead network mount, loses
+// only its own features. Features that are not known in time are the last known: a busy node must
+// not seem to lose features.
 func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	ctx, cancel := context.WithTimeout(ctx, capabilities.ProbeWait)
 	defer cancel()
@@ -97,14 +95,13 @@ func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	return all
 }
 
-// featureMemory remembers features by the digest of a Definition.
+// featureMemory has the last known features by a Definition's digest.
 type featureMemory struct{ last sync.Map }
 
-type foundOut struct{ recursiveReadOnly, userNamespaces bool }
+type knownFeatures struct{ recursiveReadOnly, userNamespaces bool }
 
-// after returns what was found, and of what was not found out what is known from
-// before.
-func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k foundOut) *runtimeapi.RuntimeHandlerFeatures {
+// after returns the features found, with last known values for the unknown ones.
+func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k knownFeatures) *runtimeapi.RuntimeHandlerFeatures {
 	now := &runtimeapi.RuntimeHandlerFeatures{
 		RecursiveReadOnlyMounts: found.GetRecursiveReadOnlyMounts(), UserNamespaces: found.GetUserNamespaces(),
 	}
@@ -121,14 +118,14 @@ func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFea
 	return now
 }
 
-// ask asks the runtime and the node. Both must have a feature.
-func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, foundOut) {
+// ask combines the features of runtime and node. Both must support one.
+func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, knownFeatures) {
 	found := &runtimeapi.RuntimeHandlerFeatures{}
 	rt, err := b.binaries.Prober.Probe(ctx, d)
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("handler", d.Name).Debug("Failed to probe runtime")
 		inTime := ctx.Err() == nil
-		return found, foundOut{inTime, inTime}
+		return found, knownFeatures{inTime, inTime}
 	}
 	b.binaries.Copies.Prepare(d, rt)
 	can := b.capabilities.Of(ctx, d, rt)
@@ -138,8 +135,8 @@ func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.Runt
 	if lack != nil {
 		log.G(ctx).WithFields(log.Fields{"handler": d.Name, "reason": lack.Why}).Debug("Handler does not support user namespaces")
 	}
-	// Whether the node can map ids may not have been found out in time.
-	return found, foundOut{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}
+	// The node's support of id mapping may not be known in time.
+	return found, knownFeatures{recursiveReadOnly: true, userNamespaces: lack == nil || ctx.Err() == nil}
 }
 
 type nodeInfo struct {
@@ -160,7 +157,7 @@ func (b *Node) info(network *runtimeapi.RuntimeCondition) map[string]string {
 	return map[string]string{"config": string(config), "golang": string(version), "lastCNILoadStatus": string(cni)}
 }
 
-// RuntimeConfig tells the kubelet which cgroup driver to use.
+// RuntimeConfig returns the cgroup driver that the kubelet must use.
 func (b *Node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	driver := runtimeapi.CgroupDriver_CGROUPFS
 	if b.settings.Driver == cgroup.Systemd {
@@ -169,8 +166,7 @@ func (b *Node) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) 
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
-// UpdateRuntimeConfig takes note of the pod CIDR, which the CNI configuration
-// knows already.
+// UpdateRuntimeConfig ignores the pod CIDR, which is in the CNI configuration.
 func (b *Node) UpdateRuntimeConfig(context.Context, *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }

@@ -12,12 +12,12 @@ func TestFeaturesOfABusyNode(t *testing.T) {
 	none, users := &runtimeapi.RuntimeHandlerFeatures{}, &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}
 	both := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true, RecursiveReadOnlyMounts: true}
 	mounts := &runtimeapi.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true}
-	no, half, all := foundOut{}, foundOut{recursiveReadOnly: true}, foundOut{true, true}
+	no, half, all := knownFeatures{}, knownFeatures{recursiveReadOnly: true}, knownFeatures{true, true}
 	for _, step := range []struct {
-		name, digest string
-		found        *runtimeapi.RuntimeHandlerFeatures
-		foundOut     foundOut
-		want         *runtimeapi.RuntimeHandlerFeatures
+		name, digest  string
+		found         *runtimeapi.RuntimeHandlerFeatures
+		knownFeatures knownFeatures
+		want          *runtimeapi.RuntimeHandlerFeatures
 	}{
 		{"not known yet", "a", none, no, none},
 		{"one of them is", "a", mounts, half, mounts},
@@ -29,7 +29,7 @@ func TestFeaturesOfABusyNode(t *testing.T) {
 		{"really lost", "a", none, all, none},
 		{"stays lost", "a", none, no, none},
 	} {
-		if got := m.after(step.digest, step.found, step.foundOut); !proto.Equal(got, step.want) {
+		if got := m.after(step.digest, step.found, step.knownFeatures); !proto.Equal(got, step.want) {
 			t.Errorf("%s: %v", step.name, got)
 		}
 	}

@@ -1,13 +1,13 @@
-// Package containerdapi shows the images and pods of the engine by the API of containerd,
-// so that agents of the node (cAdvisor, ctr, mirrors, scanners, Wasm shims) find them
-// where they look for containerd's.
+// Package containerdapi serves the engine's images and pods by the API of containerd, so that
+// agents of the node (cAdvisor, ctr, mirrors, scanners, Wasm shims) find them where they look for
+// containerd's.
 //
-// Nothing is kept here: images, content, leases and snapshots are those of package image,
-// containers and tasks are read from the index of pods at each call. Images, content and
-// leases may be written. Containers, tasks and snapshots may be read only: pods belong to
-// the CRI. What berth does not have of the API answers Unimplemented, as containerd does.
+// It stores nothing: images, content, leases and snapshots are those of package image, containers
+// and tasks are read from the index of pods at each call. Images, content and leases are writable.
+// Containers, tasks and snapshots are read-only, because pods belong to the CRI. Parts of the API
+// that berth lacks return Unimplemented, as in containerd.
 //
-// There is one namespace, [Namespace]. Every other is empty, and stays so.
+// There is one namespace, [Namespace]. All others are empty.
 package containerdapi
 
 import (
@@ -36,13 +36,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// Deps are what is shown.
+// Deps are the dependencies of Server.
 type Deps struct {
 	Pods   *pod.Registry
 	Images *image.Store
 	Stats  Stats
 	Events *Broker
-	// OOM is told of the out-of-memory kills that shims publish.
+	// OOM is called for each out-of-memory kill that shims publish.
 	OOM func(task string)
 	// Version and Revision are the daemon's own.
 	Version, Revision string
@@ -53,29 +53,29 @@ type Server struct {
 	deps Deps
 }
 
-// registerer is a service of containerd's own packages.
+// registerer is a service from containerd's own packages.
 type registerer interface{ Register(*grpc.Server) error }
 
 // New returns a server of d.
 func New(d Deps) *Server { return &Server{deps: d} }
 
 const (
-	// maxMessage is containerd's own bound of messages, in bytes.
+	// maxMessage is containerd's own limit of messages, in bytes.
 	maxMessage = 16 << 20
-	// maxConnections is how many clients may be connected; more wait.
+	// maxConnections limits connected clients; more wait.
 	maxConnections = 256
-	// maxStreams bounds the calls that one connection may have open.
+	// maxStreams limits the open calls of one connection.
 	maxStreams = 64
 )
 
-// Serve answers on l until ctx ends, and closes l. The options come first.
+// Serve serves l until ctx ends, and closes l. The options are applied first.
 func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options ...grpc.ServerOption) error {
 	server, err := s.server(ctx, to, options)
 	if err != nil {
 		return errors.Join(fmt.Errorf("containerd API: %w", err), l.Close())
 	}
 	defer context.AfterFunc(ctx, server.Stop)()
-	// A client without end of connections must not take the descriptors of the daemon.
+	// A client with many connections must not use up the daemon's descriptors.
 	if err := server.Serve(netutil.LimitListener(l, maxConnections)); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve the containerd API: %w", err)
 	}
@@ -88,7 +88,7 @@ func (s *Server) server(ctx context.Context, to Audience, options []grpc.ServerO
 		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 	)...)
-	opened := newStreams() // no audience reaches, or takes the place of, another's
+	opened := newStreams() // audiences must not use each other's
 	services, err := containerdServices(ctx, s.deps, opened)
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (s *Server) server(ctx context.Context, to Audience, options []grpc.ServerO
 	return server, nil
 }
 
-// version serves the version of the API, which clients compare, and berth's own.
+// version serves the API version, which clients compare, and berth's own.
 type version struct {
 	versionapi.UnimplementedVersionServer
 	version, revision string
@@ -121,8 +121,8 @@ func (v version) Version(context.Context, *emptypb.Empty) (*versionapi.VersionRe
 	return &versionapi.VersionResponse{Version: apiVersion(containerd.Version, v.version), Revision: v.revision}, nil
 }
 
-// apiVersion is a semantic version: containerd's, whose API this is, as its releases write
-// it, with that of berth as its build. Pure.
+// apiVersion is a semantic version: containerd's, because the API is containerd's, with berth's as
+// its build metadata. Pure.
 func apiVersion(api, own string) string {
 	build := strings.Map(func(r rune) rune {
 		switch {
@@ -139,8 +139,8 @@ type onlyNamespace struct {
 	namespacesapi.UnimplementedNamespacesServer
 }
 
-// Get implements namespacesapi.NamespacesServer. Every namespace is there, as it is in
-// containerd, and has no labels.
+// Get implements namespacesapi.NamespacesServer. As in containerd every namespace exists; it has no
+// labels.
 func (onlyNamespace) Get(_ context.Context, r *namespacesapi.GetNamespaceRequest) (*namespacesapi.GetNamespaceResponse, error) {
 	return &namespacesapi.GetNamespaceResponse{Namespace: &namespacesapi.Namespace{Name: r.GetName()}}, nil
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// containerService serves sandboxes and containers as containers of containerd.
 type containerService struct {
 	containersapi.UnimplementedContainersServer
 	view *view
@@ -46,7 +45,7 @@ func (s *containerService) ListStream(r *containersapi.ListContainersRequest, to
 	})
 }
 
-// each calls f for those that the filters want. One at a time is put together.
+// each calls f for each matching container. Messages are built one at a time.
 func (s *containerService) each(ctx context.Context, fs []string, f func(*containersapi.Container) error) error {
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {
@@ -71,11 +70,11 @@ func (s *containerService) each(ctx context.Context, fs []string, f func(*contai
 	return nil
 }
 
-// adapt shows filters the fields that containerd shows them, by their paths.
+// adapt offers filters the same fields as containerd, by their paths.
 func adapt(fields, labels map[string]string) filters.Adaptor {
 	return filters.AdapterFunc(func(path []string) (string, bool) {
 		if len(path) > 1 && path[0] == "labels" {
-			value, ok := labels[strings.Join(path[1:], ".")] // its name may hold dots
+			value, ok := labels[strings.Join(path[1:], ".")] // a label may contain dots
 			return value, ok
 		}
 		value := fields[strings.Join(path, ".")]

@@ -23,25 +23,25 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// Broker hands events to subscribers. It waits for none of them: one that does not read
-// is disconnected and told so. The zero value has no subscribers and is ready.
+// Broker passes events to subscribers. It never waits: a subscriber that is too slow is
+// disconnected with an error. The zero value is ready and has no subscribers.
 type Broker struct {
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
-	// tasks are those that have started since the daemon has, by container, until that is
-	// removed: by then neither the process nor the container can be asked any more.
+	// tasks are those started since the daemon started, by container, until its removal: the
+	// removal's events need them, when neither process nor container exist any more.
 	tasks map[string]task
 }
 
-// subscriberBuffer is how many events a subscriber may be behind, and maxSubscribers how
-// many there may be.
+// subscriberBuffer is how many events a subscriber may be behind, and maxSubscribers the limit of
+// subscribers.
 const subscriberBuffer, maxSubscribers = 1024, 128
 
-// What a subscription may ask for.
+// Limits of a subscription.
 const maxFilters, maxFilterBytes = 64, 8 << 10
 
 type subscriber struct {
-	// wants is asked by the subscriber's own goroutine: publishers wait for nobody.
+	// wants is evaluated in the subscriber's own goroutine, so that publishers never wait.
 	wants  filters.Filter
 	events chan *core.Envelope
 	missed bool // guarded by Broker.mu, and not written after events is closed
@@ -49,8 +49,8 @@ type subscriber struct {
 
 var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list, and subscribe again: %w", subscriberBuffer, errdefs.ErrUnavailable)
 
-// Publish implements events.Publisher of containerd. The namespace of ctx does not
-// matter: whoever publishes here does so for the store.
+// Publish implements events.Publisher of containerd. It ignores the namespace of ctx: all
+// publishers act for the store.
 func (b *Broker) Publish(_ context.Context, topic string, event core.Event) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,17 +138,17 @@ func (s *eventService) Subscribe(r *eventsapi.SubscribeRequest, to eventsapi.Eve
 
 // Publish implements eventsapi.EventsServer, for shims.
 func (s *eventService) Publish(_ context.Context, r *eventsapi.PublishRequest) (*emptypb.Empty, error) {
-	return &emptypb.Empty{}, s.heed(r.GetEvent())
+	return &emptypb.Empty{}, s.handleEvent(r.GetEvent())
 }
 
 // Forward implements eventsapi.EventsServer, for shims.
 func (s *eventService) Forward(_ context.Context, r *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
-	return &emptypb.Empty{}, s.heed(r.GetEnvelope().GetEvent())
+	return &emptypb.Empty{}, s.handleEvent(r.GetEnvelope().GetEvent())
 }
 
-// heed takes from the events of shims what nobody else tells: all other facts come from
-// the Task API, which misses nothing while the daemon is down.
-func (s *eventService) heed(event *anypb.Any) error {
+// handleEvent uses only OOM events, which have no other source. All other facts come from the Task
+// API, which misses nothing while the daemon is down.
+func (s *eventService) handleEvent(event *anypb.Any) error {
 	if event == nil || !typeurl.Is(event, &events.TaskOOM{}) {
 		return nil
 	}
@@ -167,8 +167,8 @@ type task struct {
 	oom  bool
 }
 
-// next takes in what has happened, and returns the task as it was before a removal. False
-// is a container that has none.
+// next applies an event, and returns the task, on a removal the task before it. It returns false
+// for a container without a task.
 func (b *Broker) next(id string, t runtimeapi.ContainerEventType, now task, has bool) (task, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,8 +198,8 @@ func (b *Broker) next(id string, t runtimeapi.ContainerEventType, now task, has 
 	return known, true
 }
 
-// Told implements events.Listener. It publishes the CRI's events of a pod as containerd's.
-func (b *Broker) Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) {
+// Announced implements events.Listener. It publishes the CRI's events of a pod as containerd's.
+func (b *Broker) Announced(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType) {
 	now, has := taskOf(s, c, id)
 	known, has := b.next(id, t, now, has)
 	for _, e := range lifeEvents(s, c, id, t, known, has) {
@@ -209,7 +209,7 @@ func (b *Broker) Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.
 	}
 }
 
-// taskOf is the task of a sandbox or container by its record; false if it has none.
+// taskOf returns the recorded task of a sandbox or container; false if it has none.
 func taskOf(s *pod.Sandbox, c *pod.Container, id string) (task, bool) {
 	if id == s.ID() {
 		return task{pid: uint32(s.Status().PID), at: time.Now()}, s.Spec().Plan.Process
@@ -226,8 +226,8 @@ type topical struct {
 	event core.Event
 }
 
-// lifeEvents are those of containerd for one of the CRI, in their order. c is nil if the
-// event is about the sandbox, or about a container that is gone. Pure.
+// lifeEvents are containerd's events for one of the CRI, in their order. c is nil for an event of
+// the sandbox, or of a removed container. Pure.
 func lifeEvents(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType, known task, has bool) []topical {
 	var all []topical
 	ofTask := func(topic string, event core.Event) {

@@ -22,20 +22,20 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// gate is passed by every call: it decides which may be made, whose things they are
-// about, and how much there is of them at once.
+// gate checks every call: whether it is allowed, which namespace of the store it uses, and how many
+// run at once.
 type gate struct {
 	to Audience
-	// working are the calls that are being answered: the node's processors are the pods'.
+	// working limits the calls being served: the node's processors are for pods.
 	working *semaphore.Weighted
-	// open are streams and waits.
+	// open limits streams and waits.
 	open *semaphore.Weighted
 }
 
 const (
-	// maxWorking is how many calls are served at once.
+	// maxWorking is the limit of concurrently served calls.
 	maxWorking = 4
-	// maxOpen is how many streams and waits may be open.
+	// maxOpen is the limit of open streams and waits.
 	maxOpen = 512
 )
 
@@ -48,7 +48,7 @@ func (g *gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, s
 	if err != nil {
 		return nil, err
 	}
-	if err := whole(req); err != nil {
+	if err := checkFields(req); err != nil {
 		return nil, err
 	}
 	if waits[info.FullMethod] {
@@ -78,7 +78,7 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	if kinds[shortName(info.FullMethod)] != reads || idle[info.FullMethod] {
 		return serve(srv, named)
 	}
-	// A list works between its messages, and waits for its client while it sends.
+	// A list works between its messages, and waits for its client while sending.
 	if err := g.working.Acquire(ctx, 1); err != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -88,24 +88,24 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 
 var errOpen = status.Errorf(codes.ResourceExhausted, "%d streams and waits are open; close some", maxOpen)
 
-// working is a stream that gives up its place while it sends.
+// working is a stream that releases its slot while it sends.
 type working struct {
 	inNamespace
-	places *semaphore.Weighted
+	slots *semaphore.Weighted
 }
 
 func (s working) SendMsg(m any) error {
-	s.places.Release(1)
+	s.slots.Release(1)
 	err := s.inNamespace.SendMsg(m)
-	// The handler gives back a place when it returns, so it must have one.
-	if again := s.places.Acquire(context.WithoutCancel(s.ctx), 1); again != nil {
+	// The handler releases a slot when it returns, so it must hold one.
+	if again := s.slots.Acquire(context.WithoutCancel(s.ctx), 1); again != nil {
 		return again
 	}
 	return err
 }
 
-// whole refuses requests that lack what containerd's own services take to be there.
-func whole(req any) error {
+// checkFields rejects requests without fields that containerd's own services require.
+func checkFields(req any) error {
 	lacks := ""
 	switch r := req.(type) {
 	case *imagesapi.CreateImageRequest:
@@ -133,13 +133,12 @@ func whole(req any) error {
 
 type inNamespace struct {
 	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // a stream's context is asked of the stream
+	ctx context.Context //nolint:containedctx // a stream's context belongs to the stream
 }
 
 func (s inNamespace) Context() context.Context { return s.ctx }
 
-// admit says whether a call may be made, and puts into its context where the store has
-// what it is about.
+// admit rejects calls that are not allowed, and puts the store's namespace into the context.
 func (g *gate) admit(ctx context.Context, full string) (context.Context, error) {
 	asked := ""
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
@@ -158,7 +157,7 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 	case own:
 		ctx = namespaces.WithNamespace(ctx, disk.Namespace)
 	case asked == disk.Namespace:
-		// A name that the store does not use, so that nothing is found there either.
+		// A name that the store does not use, so that it is empty, too.
 		ctx = namespaces.WithNamespace(ctx, Namespace)
 	case asked != "":
 		ctx = namespaces.WithNamespace(ctx, asked)
@@ -166,13 +165,13 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 	return ctx, nil
 }
 
-// ours says whether a call is about the pods and images of the engine.
+// ours reports whether a call uses berth's namespace.
 func ours(ctx context.Context) (bool, error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	return ns == disk.Namespace, err
 }
 
-// kind is what a method does.
+// kind classifies methods.
 type kind int
 
 const (
@@ -180,12 +179,12 @@ const (
 	reads
 	writes    // images, content or leases
 	publishes // events
-	ofPods    // what only the CRI may do
-	ofLayers  // what only the CRI and pulls do
-	ofNames   // what would make another namespace
+	ofPods    // only the CRI may do these
+	ofLayers  // only the CRI and pulls do these
+	ofNames   // these would create another namespace
 )
 
-// kinds are those of the methods that are served, by "service/Method".
+// kinds of the served methods, by "service/Method".
 var kinds = map[string]kind{
 	"version.Version/Version": reads,
 
@@ -225,7 +224,7 @@ var kinds = map[string]kind{
 	"health.Health/Check": reads, "health.Health/List": reads, "health.Health/Watch": reads,
 }
 
-// waits are calls that are answered late, and cost nothing meanwhile.
+// waits are calls that block without using a processor.
 var waits = map[string]bool{
 	"/containerd.services.tasks.v1.Tasks/Wait":           true,
 	"/containerd.services.transfer.v1.Transfer/Transfer": true,
@@ -236,27 +235,27 @@ var waits = map[string]bool{
 	"/containerd.services.leases.v1.Leases/Delete":       true,
 }
 
-// idle are streams whose handlers mostly wait.
+// idle are streams with handlers that mostly wait.
 var idle = map[string]bool{
 	"/containerd.services.events.v1.Events/Subscribe": true,
 	"/grpc.health.v1.Health/Watch":                    true,
 }
 
-// borrowedLogs are services of containerd's packages that log each failure which they
-// also answer: a client could fill the journal with them.
+// borrowedLogs are services of containerd's packages that log each failure in addition to returning
+// it: a client could fill the journal with them.
 var borrowedLogs = []string{"/containerd.services.content.", "/containerd.services.snapshots.", "/containerd.services.leases.", "/containerd.services.introspection.", "/containerd.services.streaming."}
 
-// noLog takes what nobody is to read.
+// noLog discards its messages.
 var noLog = func() *log.Entry {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
 	return logrus.NewEntry(l)
 }()
 
-// unlogged keeps what is written under a context out of the log.
+// unlogged discards messages that are logged with the context.
 func unlogged(ctx context.Context) context.Context { return log.WithLogger(ctx, noLog) }
 
-// allowed says why a method may not be called, if it may not. Pure.
+// allowed returns an error if a method may not be called. Pure.
 func allowed(full, namespace string, own bool, to Audience) error {
 	switch kinds[shortName(full)] {
 	case writes:
@@ -293,14 +292,14 @@ func shortName(full string) string {
 // Namespace is where Kubernetes' agents look for pods and images.
 const Namespace = "k8s.io"
 
-// Audience is who may call a server.
+// Audience is the kind of a server's clients.
 type Audience int
 
 // The audiences.
 const (
 	// Agents are programs of the node.
 	Agents Audience = iota
-	// Shims are those that berth has started. They may also use the namespace that they
-	// were given, find self-check pods, and publish events.
+	// Shims are those that berth has started. They may also use their own namespace, find
+	// self-check pods, and publish events.
 	Shims
 )

@@ -95,7 +95,7 @@ func TestWhole(t *testing.T) {
 		"no resource to drop":  {&leasesapi.DeleteResourceRequest{}, codes.InvalidArgument},
 		"any other":            {&imagesapi.ListImagesRequest{}, codes.OK},
 	} {
-		test.Equal(t, name, status.Code(whole(c.req)), c.want)
+		test.Equal(t, name, status.Code(checkFields(c.req)), c.want)
 	}
 }
 

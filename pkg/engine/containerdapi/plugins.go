@@ -23,8 +23,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// borrowed are the services of containerd's own packages that are served as they are,
-// over stores of berth.
+// borrowed are services of containerd's own packages that run unchanged over berth's stores.
 var borrowed = []string{
 	plugins.ServicePlugin.String() + "." + services.IntrospectionService,
 	plugins.GRPCPlugin.String() + ".introspection",
@@ -34,8 +33,8 @@ var borrowed = []string{
 	plugins.GRPCPlugin.String() + ".streaming",
 }
 
-// containerdServices are those services, complete. Introspection lists what they are made
-// of, under the names that clients look for.
+// containerdServices returns the initialized services of borrowed. Introspection lists their
+// dependencies under the names that clients look for.
 func containerdServices(ctx context.Context, d Deps, opened *streams) ([]registerer, error) {
 	set := plugin.NewPluginSet()
 	properties := map[string]string{
@@ -71,7 +70,7 @@ func containerdServices(ctx context.Context, d Deps, opened *streams) ([]registe
 	return served, nil
 }
 
-// provided are the parts of berth that those services stand on.
+// provided are berth's implementations of what those services depend on.
 func provided(d Deps, opened *streams) []plugin.Registration {
 	clients := d.Images.Clients()
 	snapshotters := clients.Snapshotters()
@@ -91,8 +90,8 @@ func provided(d Deps, opened *streams) []plugin.Registration {
 	)
 }
 
-// named are further parts that clients look for, under containerd's names. Package
-// containerdapi serves them itself.
+// named are further plugins that clients look for, under containerd's names. Package containerdapi
+// serves them itself.
 func named() []plugin.Registration {
 	var all []plugin.Registration
 	for _, p := range []struct {
@@ -110,7 +109,7 @@ func named() []plugin.Registration {
 	return all
 }
 
-// part is something that is there already, as a plugin. Its root may be empty.
+// part wraps an existing instance as a plugin. Its root may be empty.
 func part(kind plugin.Type, id string, instance any, root string) plugin.Registration {
 	return plugin.Registration{Type: kind, ID: id, InitFn: func(ic *plugin.InitContext) (any, error) {
 		ic.Meta.Platforms = []imagespec.Platform{platforms.DefaultSpec()}
@@ -121,7 +120,7 @@ func part(kind plugin.Type, id string, instance any, root string) plugin.Registr
 	}}
 }
 
-// noWarnings is the service of deprecations, of which berth has none.
+// noWarnings is the service of deprecations; berth has none.
 type noWarnings struct{}
 
 func (noWarnings) Emit(context.Context, deprecation.Warning) {}

@@ -155,28 +155,28 @@ func TestLifeEvents(t *testing.T) {
 		tell func()
 		want string
 	}{
-		{"a container is created", func() { b.Told(plain, ran, ran.ID(), created) }, "/containers/create registry.test/app@sha256:0"},
+		{"a container is created", func() { b.Announced(plain, ran, ran.ID(), created) }, "/containers/create registry.test/app@sha256:0"},
 		{"it is started", func() {
 			set(ran, func(st *pod.ContainerStatus) { st.PID, st.StartedAt = 7, 1 })
-			b.Told(plain, ran, ran.ID(), started)
+			b.Announced(plain, ran, ran.ID(), started)
 		}, "/tasks/create 7, /tasks/start 7"},
 		{"it is killed for memory", func() {
 			set(ran, func(st *pod.ContainerStatus) { st.PID, st.ExitCode, st.Reason, st.FinishedAt = 0, 137, "OOMKilled", 2 })
-			b.Told(plain, ran, ran.ID(), stopped)
+			b.Announced(plain, ran, ran.ID(), stopped)
 		}, "/tasks/oom, /tasks/exit 7 137"},
-		{"it is removed", func() { b.Told(plain, nil, ran.ID(), deleted) }, "/tasks/delete 7 137, /containers/delete"},
+		{"it is removed", func() { b.Announced(plain, nil, ran.ID(), deleted) }, "/tasks/delete 7 137, /containers/delete"},
 		{"a container is stopped before it was started", func() {
 			set(never, func(st *pod.ContainerStatus) { st.ExitCode = 137 })
-			b.Told(plain, never, never.ID(), stopped)
+			b.Announced(plain, never, never.ID(), stopped)
 		}, ""},
-		{"and removed", func() { b.Told(plain, nil, never.ID(), deleted) }, "/containers/delete"},
-		{"a sandbox without a process is created", func() { b.Told(plain, nil, plain.ID(), created) }, "/containers/create berth.dev/pause"},
-		{"and started", func() { b.Told(plain, nil, plain.ID(), started) }, ""},
-		{"and stopped", func() { b.Told(plain, nil, plain.ID(), stopped) }, ""},
-		{"and removed", func() { b.Told(plain, nil, plain.ID(), deleted) }, "/containers/delete"},
-		{"one with a process is started", func() { process(withProcess, 8); b.Told(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
-		{"and stopped", func() { process(withProcess, 0); b.Told(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 0"},
-		{"and removed", func() { b.Told(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 0, /containers/delete"},
+		{"and removed", func() { b.Announced(plain, nil, never.ID(), deleted) }, "/containers/delete"},
+		{"a sandbox without a process is created", func() { b.Announced(plain, nil, plain.ID(), created) }, "/containers/create berth.dev/pause"},
+		{"and started", func() { b.Announced(plain, nil, plain.ID(), started) }, ""},
+		{"and stopped", func() { b.Announced(plain, nil, plain.ID(), stopped) }, ""},
+		{"and removed", func() { b.Announced(plain, nil, plain.ID(), deleted) }, "/containers/delete"},
+		{"one with a process is started", func() { process(withProcess, 8); b.Announced(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
+		{"and stopped", func() { process(withProcess, 0); b.Announced(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 0"},
+		{"and removed", func() { b.Announced(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 0, /containers/delete"},
 	} {
 		step.tell()
 		var got []string

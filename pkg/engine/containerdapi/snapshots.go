@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// layers is a snapshotter with the root filesystems of containers, which berth keeps
-// without a snapshot each: each seems one, called like its container. It is only read.
+// layers is a snapshotter that adds the root filesystems of containers. berth has no snapshots for
+// them, so layers presents each as a snapshot with the container's id. It is read-only.
 type layers struct {
 	snapshots.Snapshotter
 	name   string
@@ -23,7 +23,6 @@ type layers struct {
 	images *image.Store
 }
 
-// root finds the root filesystem of a container.
 func (l *layers) root(ctx context.Context, key string) (*pod.Container, bool) {
 	own, err := ours(ctx)
 	if err != nil || !own {
@@ -45,8 +44,8 @@ func rootInfo(c *pod.Container) snapshots.Info {
 	return snapshots.Info{Kind: snapshots.KindActive, Name: c.ID(), Parent: c.Spec().ImageChain, Created: created, Updated: created}
 }
 
-// Mounts implements snapshots.Snapshotter. Those of a container show what it sees, and
-// are read-only.
+// Mounts implements snapshots.Snapshotter. A container's mounts contain its root filesystem as the
+// container sees it, read-only.
 func (l *layers) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	if c, ok := l.root(ctx, key); ok {
 		return l.images.SeenOf(containerfs.Use{Owner: c.ID(), ChainID: digest.Digest(c.Spec().ImageChain), Snapshotter: l.name})

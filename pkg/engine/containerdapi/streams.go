@@ -10,19 +10,19 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// streams are those that clients open beside a Transfer: archives, progress and
-// credentials go through them. It is the manager of containerd's own service.
+// streams are opened by clients beside a Transfer: they carry archives, progress and credentials.
+// It is the manager of containerd's own service.
 type streams struct {
 	mu   sync.Mutex
 	open map[string]*clientStream
 }
 
-// maxClientStreams is how many may be open.
+// maxClientStreams is the limit of open streams.
 const maxClientStreams = 64
 
 func newStreams() *streams { return &streams{open: map[string]*clientStream{}} }
 
-// Register implements streaming.StreamManager. The stream's context ends with it.
+// Register implements streaming.StreamManager. A stream is dropped when its context ends.
 func (s *streams) Register(ctx context.Context, id string, stream streaming.Stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,13 +42,14 @@ func (s *streams) Register(ctx context.Context, id string, stream streaming.Stre
 	return nil
 }
 
-// dropEnded makes room at once: AfterFunc runs some time later. Call with mu held.
+// dropEnded frees slots at once: AfterFunc runs some time later. Call with mu held.
 func (s *streams) dropEnded() {
 	maps.DeleteFunc(s.open, func(_ string, stream *clientStream) bool { return stream.ended() != nil })
 }
 
-// Get implements streaming.StreamManager. A stream goes to one transfer: gRPC forbids that
-// two send on it, or two receive. It is closed when ctx ends, which ends what waits for it.
+// Get implements streaming.StreamManager. A stream serves one transfer, because gRPC forbids
+// concurrent sends, and concurrent receives, on one stream. It is closed when ctx ends, which
+// unblocks its users.
 func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +63,7 @@ func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) 
 	return stream, nil
 }
 
-// clientStream may be closed twice at the same time, which containerd's may not.
+// clientStream allows concurrent calls of Close, unlike containerd's.
 type clientStream struct {
 	streaming.Stream
 	ended func() error

@@ -25,7 +25,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// taskService serves the processes of sandboxes and containers.
 type taskService struct {
 	tasksapi.UnimplementedTasksServer
 	view  *view
@@ -35,7 +34,7 @@ type taskService struct {
 func (s *taskService) Get(ctx context.Context, r *tasksapi.GetRequest) (*tasksapi.GetResponse, error) {
 	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
 	if errdefs.IsNotFound(err) && r.GetExecID() == "" {
-		// Agents that see the cgroup of a sandbox ask before its network is set up.
+		// Agents that see a sandbox's cgroup look its task up before its network is set up.
 		if own, _ := ours(ctx); own {
 			if made, ok := s.view.unfinished(r.GetContainerID()); ok && made.Status().PID != 0 {
 				return &tasksapi.GetResponse{Process: sandboxProcess(made.ID(), made.Status())}, nil
@@ -85,8 +84,8 @@ func (s *taskService) List(ctx context.Context, r *tasksapi.ListTasksRequest) (*
 	return resp, nil
 }
 
-// process is the first process of a sandbox or container, nil for one that has none, or
-// not yet: a container that waits for its start has no task, as under containerd's CRI.
+// process is the first process of a sandbox or container, or nil. As under containerd's CRI, a
+// container has no task before its start.
 func (s *taskService) process(of subject) *taskapi.Process {
 	if of.sandbox != nil {
 		st := of.sandbox.Status()
@@ -138,8 +137,8 @@ func (s *taskService) Wait(ctx context.Context, r *tasksapi.WaitRequest) (*tasks
 	return &tasksapi.WaitResponse{ExitStatus: uint32(st.ExitCode), ExitedAt: timestamppb.New(time.Unix(0, st.FinishedAt))}, nil
 }
 
-// ListPids implements tasksapi.TasksServer. Of a container with a kernel of its own only
-// the process is known that the node sees.
+// ListPids implements tasksapi.TasksServer. For a container with its own kernel it returns only the
+// process that runs on the node.
 func (s *taskService) ListPids(ctx context.Context, r *tasksapi.ListPidsRequest) (*tasksapi.ListPidsResponse, error) {
 	found, err := s.find(ctx, r.GetContainerID(), "")
 	if err != nil {
@@ -162,8 +161,8 @@ func (s *taskService) ListPids(ctx context.Context, r *tasksapi.ListPidsRequest)
 	return resp, nil
 }
 
-// cgroup is the cgroupsPath that has the processes of a sandbox's or container's process;
-// empty if no cgroup of this node has.
+// cgroup is the cgroupsPath of a sandbox's or container's processes; empty if no cgroup of this
+// node contains them.
 func (s *taskService) cgroup(of subject) string {
 	if of.container != nil {
 		if !of.container.Sandbox.HostProcesses {
@@ -176,12 +175,12 @@ func (s *taskService) cgroup(of subject) string {
 	}
 	spec, err := pod.ReadSpec(s.view.pods.ProcessBundle(of.sandbox.ID()))
 	if err != nil {
-		return "" // it is being removed
+		return "" // being removed
 	}
 	return spec.Linux.CgroupsPath
 }
 
-// Metrics implements tasksapi.TasksServer. What ends just now is left out.
+// Metrics implements tasksapi.TasksServer. It omits tasks that exit meanwhile.
 func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (*tasksapi.MetricsResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilters()...)
 	if err != nil {
@@ -207,12 +206,12 @@ func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (
 	return resp, ctx.Err()
 }
 
-// Stats measures containers whose numbers are in no cgroup of this node.
+// Stats measures containers without a cgroup on this node.
 type Stats interface {
 	ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error)
 }
 
-// measure reads what a task uses, as the message of the node's version of cgroups.
+// measure reads a task's usage, as the message of the node's cgroup version.
 func (s *taskService) measure(ctx context.Context, of subject) (*anypb.Any, error) {
 	m, err := s.read(ctx, of)
 	if err != nil {
@@ -255,7 +254,7 @@ func readCgroup(path string) (proto.Message, error) {
 	return c.Stat(cgroup1.IgnoreNotExist)
 }
 
-// ofRuntime is what a runtime with a kernel of its own measures of a container. Pure.
+// ofRuntime converts the measurement of a runtime with its own kernel. Pure.
 func ofRuntime(s *runtimeapi.ContainerStats) *cgroup2stats.Metrics {
 	return &cgroup2stats.Metrics{
 		CPU:    &cgroup2stats.CPUStat{UsageUsec: s.GetCpu().GetUsageCoreNanoSeconds().GetValue() / 1000},

@@ -32,8 +32,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// transferService pulls, imports, exports and names images. It does so as the CRI does:
-// with the node's configuration of registries, its limits and its verifiers.
+// transferService pulls, imports, exports and tags images like the CRI: with the node's registry
+// configuration, limits and verifiers.
 type transferService struct {
 	transferapi.UnimplementedTransferServer
 	images  *image.Store
@@ -111,8 +111,8 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 	return s.nameAs(ctx, named.String(), to)
 }
 
-// checkResolver refuses to reach a registry otherwise than the node does, which asks
-// those of the node itself by plain HTTP.
+// checkResolver rejects options that reach a registry in another way than the node. The node itself
+// uses plain HTTP for registries on localhost.
 func checkResolver(r *transfer.RegistryResolver, named reference.Named) error {
 	local, err := docker.MatchLocalhost(reference.Domain(named))
 	plain := r.GetDefaultScheme() == "http" && local && err == nil
@@ -122,7 +122,7 @@ func checkResolver(r *transfer.RegistryResolver, named reference.Named) error {
 	return fmt.Errorf("registries are configured for the whole node: put hosts.toml into registry.hosts_dir instead of hosts-dir or plain-http: %w", errdefs.ErrInvalidArgument)
 }
 
-// snapshotterOf is where a client asks to unpack; empty is the default.
+// snapshotterOf is the snapshotter that the client requests; empty is the default.
 func snapshotterOf(to *transfer.ImageStore) string {
 	for _, u := range to.GetUnpacks() {
 		if u.GetSnapshotter() != "" {
@@ -132,8 +132,8 @@ func snapshotterOf(to *transfer.ImageStore) string {
 	return ""
 }
 
-// platformOf is which images a client asks for; images that no pod of this node could run
-// are refused. Without a platform it is any that pods can run.
+// platformOf is the platform that the client requests. It rejects platforms that no pod of this
+// node can run. Without a request it is any that pods can run.
 func platformOf(asked []*types.Platform) (catalog.Platform, error) {
 	if len(asked) == 0 {
 		return catalog.AnyPlatform, nil
@@ -159,7 +159,7 @@ func platformOf(asked []*types.Platform) (catalog.Platform, error) {
 	return catalog.WasmPlatform, nil
 }
 
-// credentials asks the client, once, for those of the image's registry.
+// credentials requests the credentials of the image's registry from the client, once.
 func (s *transferService) credentials(ctx context.Context, id string, named reference.Named) (*runtimeapi.AuthConfig, error) {
 	if id == "" {
 		return nil, nil
@@ -171,7 +171,7 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	defer func() { _ = stream.Close() }()
 	host := reference.Domain(named)
 	if host == "docker.io" {
-		host = "registry-1.docker.io" // as containerd asks for it
+		host = "registry-1.docker.io" // as containerd requests it
 	}
 	question, err := typeurl.MarshalAny(&transfer.AuthRequest{Host: host, Reference: named.String()})
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	return nil, nil
 }
 
-// importStream imports an archive. One that stops coming is given up: others wait.
+// importStream imports an archive. It gives up a stalled one, because other imports wait.
 func (s *transferService) importStream(ctx context.Context, from *transfer.ImageImportStream, to *transfer.ImageStore, tell progressFunc) error {
 	platform, err := platformOf(to.GetPlatforms())
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	defer cancel()
 	received := tstreaming.ReceiveStream(unlogged(ctx), stream)
 	if c, ok := received.(io.Closer); ok {
-		defer c.Close() // what has come and was not read would wait for ever
+		defer c.Close() // unread data would block the sender for ever
 	}
 	paced := &pacedReader{from: received, pace: pace{giveUp: cancel}}
 	names, err := s.images.Import(ctx, paced, archive.Request{Name: to.GetName(), Snapshotter: snapshotterOf(to), Platform: platform})
@@ -224,7 +224,6 @@ func (s *transferService) importStream(ctx context.Context, from *transfer.Image
 	return err
 }
 
-// export writes an archive.
 func (s *transferService) export(ctx context.Context, from *transfer.ImageStore, to *transfer.ImageExportStream, tell progressFunc) error {
 	if _, err := platformOf(to.GetPlatforms()); err != nil {
 		return err
@@ -267,7 +266,6 @@ func (s *transferService) nameAs(ctx context.Context, from string, to *transfer.
 	return err
 }
 
-// label adds a client's labels to the record of an image.
 func (s *transferService) label(ctx context.Context, name string, labels map[string]string) error {
 	if len(labels) == 0 {
 		return nil
@@ -280,10 +278,10 @@ func (s *transferService) label(ctx context.Context, name string, labels map[str
 	return err
 }
 
-// progressFunc tells the client of a transfer how far it has come.
+// progressFunc reports the progress of a transfer to its client.
 type progressFunc func(*transfer.Progress)
 
-// progress tells through a stream of the client; without one it tells nobody.
+// progress reports through a stream of the client, if there is one.
 func (s *transferService) progress(ctx context.Context, id string) (progressFunc, func(), error) {
 	if id == "" {
 		return func(*transfer.Progress) {}, func() {}, nil
@@ -307,10 +305,9 @@ func (s *transferService) progress(ctx context.Context, id string) (progressFunc
 	return tell, func() { _ = stream.Close() }, nil
 }
 
-// progressInterval is how often a client is told.
 const progressInterval = 200 * time.Millisecond
 
-// follow tells of the layers of a pull until the function is called that it returns.
+// follow reports the layers of a pull until end is called.
 func (s *transferService) follow(ctx context.Context, name string, tell progressFunc) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
@@ -333,14 +330,14 @@ func (s *transferService) follow(ctx context.Context, name string, tell progress
 	}
 }
 
-// progressEvents are containerd's words for the stages.
+// progressEvents are containerd's names of the stages.
 var progressEvents = map[progress.LayerStage]string{
 	progress.LayerWaiting: "waiting", progress.LayerFetching: "downloading", progress.LayerFetched: "complete",
 	progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
 }
 
-// pace gives up a client that keeps an archive waiting: no byte goes through for
-// paceTimeout, or less than paceBytes in that time. Time that berth takes does not count.
+// pace gives up a client that keeps an archive waiting: less than paceBytes within paceTimeout.
+// berth's own time does not count.
 type pace struct {
 	giveUp func()
 	waited time.Duration
@@ -354,7 +351,7 @@ const (
 
 var errTooSlow = fmt.Errorf("the client moves less than %d KiB of the archive in %s: %w", paceBytes>>10, paceTimeout, errdefs.ErrUnavailable)
 
-// wait calls f, which waits for the client and moves bytes.
+// wait measures f, which waits for the client and transfers bytes.
 func (p *pace) wait(f func() (int, error)) (int, error) {
 	if p.waited >= paceTimeout {
 		if p.moved < paceBytes {
@@ -377,7 +374,7 @@ func (p *pace) wait(f func() (int, error)) (int, error) {
 	return n, err
 }
 
-// pacedReader is an archive that comes from a client.
+// pacedReader reads a client's archive.
 type pacedReader struct {
 	from io.Reader
 	pace pace
@@ -387,7 +384,7 @@ func (r *pacedReader) Read(b []byte) (int, error) {
 	return r.pace.wait(func() (int, error) { return r.from.Read(b) })
 }
 
-// pacedWriter is an archive that goes to a client.
+// pacedWriter writes an archive to a client.
 type pacedWriter struct {
 	to   io.Writer
 	pace pace

@@ -22,23 +22,23 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// view is how sandboxes and containers look as containers of containerd. Both are, as
-// they are under containerd's CRI, and a label tells them apart.
+// view presents sandboxes and containers as containers of containerd's API. Both are, as under
+// containerd's CRI, and a label distinguishes them.
 type view struct {
 	pods   *pod.Registry
 	images *image.Store
-	// selfChecks are found, too: sandboxes of berth's own.
+	// selfChecks includes berth's own sandboxes.
 	selfChecks bool
 }
 
-// kindLabel is what containerd's CRI calls it, and agents look for.
+// kindLabel is the label of containerd's CRI that agents look for.
 const kindLabel = "io.cri-containerd.kind"
 
 // The values of kindLabel.
 const kindContainer, kindSandbox = "container", "sandbox"
 
-// sandboxImage stands for the program of sandbox processes, which is no image: what
-// agents show of containers leaves out those without one.
+// sandboxImage stands for the binary of sandbox processes, which has no image: agents omit
+// containers without one.
 const sandboxImage = "berth.dev/pause"
 
 const specType = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
@@ -49,8 +49,8 @@ type subject struct {
 	container *pod.Container
 }
 
-// find finds by the whole id. errdefs.ErrNotFound without details: agents ask for all
-// that could be a container.
+// find returns the subject with that full id. errdefs.ErrNotFound has no details, because agents
+// try many ids.
 func (v *view) find(id string) (subject, error) {
 	if c, err := v.pods.Index.Container(id); err == nil && c.ID() == id {
 		return subject{container: c}, nil
@@ -61,7 +61,7 @@ func (v *view) find(id string) (subject, error) {
 	return subject{}, fmt.Errorf("container %.100q: %w", id, errdefs.ErrNotFound)
 }
 
-// all are the sandboxes and containers.
+// all returns the sandboxes and containers.
 func (v *view) all() []subject {
 	var all []subject
 	for _, s := range v.pods.Index.AllSandboxes() {
@@ -73,8 +73,8 @@ func (v *view) all() []subject {
 	return all
 }
 
-// message is a container of containerd's API. One that is being created is found: its
-// shim asks for it then, and agents that saw its cgroup do not ask again.
+// message returns a container of containerd's API. It finds a container in creation, too: its shim
+// looks it up then, and agents that saw its cgroup do not repeat their look-up.
 func (v *view) message(id string) (*containersapi.Container, error) {
 	found, err := v.find(id)
 	if err == nil {
@@ -91,7 +91,7 @@ func (v *view) message(id string) (*containersapi.Container, error) {
 	return nil, err
 }
 
-// unfinished finds a sandbox that is being created, or removed.
+// unfinished finds a sandbox that is being created or removed.
 func (v *view) unfinished(id string) (*store.Object[pod.SandboxSpec, pod.SandboxStatus], bool) {
 	s, ok := v.pods.Sandboxes.Get(id)
 	return s, ok && (v.selfChecks || !s.Spec().SelfCheck)
@@ -131,7 +131,7 @@ func (v *view) sandboxMessage(id string, spec *pod.SandboxSpec) *containersapi.C
 	}
 }
 
-// labels are those of an image, and over them those of the kubelet. Pure.
+// labels are the image's labels, overridden by the kubelet's. Pure.
 func labels(image, own map[string]string, kind string) map[string]string {
 	all := map[string]string{}
 	maps.Copy(all, image)
@@ -144,7 +144,7 @@ func specOf(bundle string, gone func() *specs.Spec) *anypb.Any {
 	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
 		if text, err = json.Marshal(gone()); err != nil {
-			return nil // it is made of strings
+			return nil // never fails: strings only
 		}
 	}
 	return &anypb.Any{TypeUrl: specType, Value: text}
@@ -159,8 +159,8 @@ func goneSpec(spec *pod.ContainerSpec) *specs.Spec {
 	return &specs.Spec{Process: process, Annotations: config.GetAnnotations(), Linux: &specs.Linux{CgroupsPath: spec.CgroupsPath}}
 }
 
-// runtimeName names what runs a container in containerd's way, from which the name of a
-// shim follows. Pure.
+// runtimeName is the runtime's name in containerd's form, from which a shim's binary name follows.
+// Pure.
 func runtimeName(d *handler.Definition) string {
 	program := filepath.Base(d.Path)
 	if name, ok := strings.CutPrefix(program, "containerd-shim-"); ok && d.OwnShim() {

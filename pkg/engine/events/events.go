@@ -1,4 +1,4 @@
-// Package events tells subscribers of the CRI what happens to sandboxes and containers.
+// Package events reports life-cycle events of sandboxes and containers to subscribers of the CRI.
 package events
 
 import (
@@ -22,27 +22,27 @@ type Calls struct {
 // subscriberBuffer is how many events a reader may be behind.
 const subscriberBuffer = 1024
 
-// errMissed ends the subscription of a reader that is further behind. A
-// life-cycle call must never wait for a reader, and one that silently misses an
-// event takes a pod for what it is no more; one that is told so lists.
+// errMissed ends the subscription of a reader that is further behind. Life-cycle calls never wait
+// for readers. A reader that missed an event unknowingly would keep an outdated state; after the
+// error it lists again.
 var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list sandboxes and containers, and subscribe again: %w",
 	subscriberBuffer, errdefs.ErrUnavailable)
 
-// Broker hands events to all subscribers.
+// Broker passes events to all subscribers.
 type Broker struct {
 	mu     sync.Mutex
 	subs   map[*subscriber]struct{}
 	closed bool
 }
 
-// subscriber is one stream. Its channel is closed when there will be no more.
+// subscriber is one stream. Its channel is closed after the last event.
 type subscriber struct {
 	events chan *runtimeapi.ContainerEventResponse
-	// missed says that it was cut off. It is written before the channel is closed.
+	// missed is set if it was disconnected. It is written before the channel is closed.
 	missed bool
 }
 
-// NewBroker has no subscribers.
+// NewBroker returns a Broker without subscribers.
 func NewBroker() *Broker { return &Broker{subs: map[*subscriber]struct{}{}} }
 
 func (k *Broker) subscribe() *subscriber {
@@ -63,8 +63,8 @@ func (k *Broker) unsubscribe(s *subscriber) {
 	delete(k.subs, s)
 }
 
-// publish calls event only if somebody listens, under the lock: events reach
-// every subscriber in the order of their times. It waits for nobody.
+// publish calls event only if there are subscribers, under the lock: events reach every subscriber
+// in the order of their times. It never waits.
 func (k *Broker) publish(event func() *runtimeapi.ContainerEventResponse) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -82,7 +82,7 @@ func (k *Broker) publish(event func() *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// cut ends a subscription and lets go of what its reader did not take.
+// cut ends a subscription and drops its unread events.
 func (s *subscriber) cut() {
 	s.missed = true
 	for {
@@ -95,7 +95,7 @@ func (s *subscriber) cut() {
 	}
 }
 
-// Close ends all subscriptions, and those to come.
+// Close ends all current and future subscriptions.
 func (k *Broker) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,7 +106,7 @@ func (k *Broker) Close() {
 	}
 }
 
-// GetContainerEvents streams what happens from now on.
+// GetContainerEvents streams events from now on.
 func (b Calls) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	s := b.Broker.subscribe()
 	defer b.Broker.unsubscribe(s)
@@ -129,25 +129,25 @@ func (b Calls) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.Se
 	}
 }
 
-// Announcer tells subscribers what happens to sandboxes and containers.
+// Announcer reports events of sandboxes and containers to subscribers.
 type Announcer struct {
 	pods     *pod.Registry
 	broker   *Broker
 	listener Listener
 }
 
-// Listener is told of everything that subscribers of the CRI are told. It must return at
-// once. c is nil if the event is about the sandbox, or about a container that is gone.
+// Listener receives every event. It must return at once. c is nil if the event is about the
+// sandbox, or about a removed container.
 type Listener interface {
-	Told(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType)
+	Announced(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType)
 }
 
-// NewAnnouncer tells subscribers of the broker, and l, unless that is nil.
+// NewAnnouncer reports to subscribers of the broker, and to l unless that is nil.
 func NewAnnouncer(b *Broker, pods *pod.Registry, l Listener) *Announcer {
 	return &Announcer{broker: b, pods: pods, listener: l}
 }
 
-// Announce tells subscribers what happened to id, with the pod's state after it.
+// Announce reports an event of id, with the pod's state after it.
 func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEventType) {
 	a.broker.publish(func() *runtimeapi.ContainerEventResponse {
 		e := &runtimeapi.ContainerEventResponse{
@@ -165,5 +165,5 @@ func (a *Announcer) Announce(id string, s *pod.Sandbox, t runtimeapi.ContainerEv
 	if err != nil || c.ID() != id {
 		c = nil
 	}
-	a.listener.Told(s, c, id, t)
+	a.listener.Announced(s, c, id, t)
 }

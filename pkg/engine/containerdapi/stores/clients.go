@@ -1,5 +1,5 @@
-// Package stores is an image store as programs of the node use it that speak containerd's
-// API: by containerd's interfaces, over the same metadata, content and snapshots.
+// Package stores offers an image store to clients of containerd's API: by containerd's interfaces,
+// over the same metadata, content and snapshots.
 package stores
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// Parts are what of a store agents and shims reach through containerd's API.
+// Parts are the parts of a store that clients use.
 type Parts struct {
 	Files     *disk.Files
 	Catalog   *catalog.Catalog
@@ -25,31 +25,30 @@ type Parts struct {
 	Collector *disk.Worker
 }
 
-// Clients are the stores that clients get. They may add and remove images, content and
-// leases. What images and pulls need stays, whatever they do; what nothing needs is
-// collected. The context's namespace selects whose things are meant: disk.Namespace is the
-// store's, every other is empty.
+// Clients are the stores for clients. They may add and remove images, content and leases. Content
+// of images and pulls stays, whatever clients do; unreferenced content is garbage-collected. The
+// context's namespace selects the owner: disk.Namespace is the store's, every other is empty.
 //
-// All methods may be called at the same time.
+// All methods are safe for concurrent use.
 type Clients struct {
 	store Parts
-	// due says that a collection is on its way.
+	// due is set while a collection is scheduled.
 	due atomic.Bool
 }
 
-// New serves the parts of a store.
+// New returns the Clients of a store.
 func New(store Parts) *Clients { return &Clients{store: store} }
 
-// Images are the records of images, by their whole names.
+// Images returns the records of images, by their full names.
 func (c *Clients) Images() images.Store { return &clientImages{c.store.Files.Images, c} }
 
-// Content is what images are made of.
+// Content returns the blobs of images.
 func (c *Clients) Content() content.Store { return &clientContent{c.store.Files.Content, c} }
 
-// Leases hold content, and leave those of pulls alone.
+// Leases returns the clients' leases, without those of pulls.
 func (c *Clients) Leases() leases.Manager { return &clientLeases{c.store.Files.Leases, c} }
 
-// Snapshotters are those that work on this node, by their names. They must not be
+// Snapshotters returns the working snapshotters of this node, by their names. They must not be
 // changed.
 func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
 	all := map[string]snapshots.Snapshotter{}
@@ -64,8 +63,7 @@ func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
 // ContentRoot is the directory of the content.
 func (c *Clients) ContentRoot() string { return c.store.Files.Path("content") }
 
-// SnapshotterRoot is the directory of a snapshotter's layers; empty for those of other
-// programs.
+// SnapshotterRoot is the directory of a snapshotter's layers; empty for proxied snapshotters.
 func (c *Clients) SnapshotterRoot(name string) string {
 	if l := c.store.Files.Layers[name]; l == nil || l.Proxied != nil {
 		return ""
@@ -73,10 +71,11 @@ func (c *Clients) SnapshotterRoot(name string) string {
 	return c.store.Files.Path(disk.SnapshotsDir, name)
 }
 
-// collectDelay is how long what clients give up may stay: many of them do so often.
+// collectDelay delays the collection of content that clients release, because many release content
+// often.
 const collectDelay = 5 * time.Second
 
-// collectSoon has what nothing needs be removed in a while.
+// collectSoon schedules a collection.
 func (c *Clients) collectSoon() {
 	if c.due.Swap(true) {
 		return
@@ -87,7 +86,7 @@ func (c *Clients) collectSoon() {
 	})
 }
 
-// Collect removes what nothing needs, and returns when that is done or ctx ends.
+// Collect removes unreferenced content, and returns when that is done or ctx ends.
 func (c *Clients) Collect(ctx context.Context) error {
 	select {
 	case <-c.store.Collector.Request():

@@ -20,14 +20,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// clientContent is the content as clients see and change it.
+// clientContent is the content store of clients.
 type clientContent struct {
 	content.Store
 	of *Clients
 }
 
-// Writer implements content.Ingester. What is written without a lease may be collected
-// at once.
+// Writer implements content.Ingester. Content that is written without a lease may be collected at
+// once.
 func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (content.Writer, error) {
 	var o content.WriterOpts
 	for _, opt := range opts {
@@ -45,7 +45,7 @@ func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (
 	return &clientWriter{w, c.of.collectSoon}, nil
 }
 
-// clientWriter shows a client its own name of what it writes.
+// clientWriter shows the client its own ref.
 type clientWriter struct {
 	content.Writer
 	soon func()
@@ -66,7 +66,7 @@ func (w *clientWriter) Commit(ctx context.Context, size int64, expected digest.D
 	if err := checkContentLabels(info.Labels); err != nil {
 		return err
 	}
-	defer w.soon() // it may be without a lease
+	defer w.soon() // it may have no lease
 	return w.Writer.Commit(ctx, size, expected, opts...)
 }
 
@@ -75,7 +75,7 @@ func asClientStatus(st content.Status) content.Status {
 	return st
 }
 
-// Status implements content.Store. What pulls are writing is shown, too.
+// Status implements content.Store. It includes the writes of pulls.
 func (c *clientContent) Status(ctx context.Context, ref string) (content.Status, error) {
 	st, err := c.Store.Status(ctx, disk.ClientRefs+ref)
 	if errdefs.IsNotFound(err) {
@@ -117,8 +117,8 @@ func (c *clientContent) Abort(ctx context.Context, ref string) error {
 	return err
 }
 
-// Delete implements content.Store. No lease of a client holds the content any more, and
-// the collector removes it, which alone can tell that nothing else needs it.
+// Delete implements content.Store. It removes the content from clients' leases. Only the collector
+// knows whether other references are left, so it removes the content itself.
 func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
 	if _, err := c.Store.Info(ctx, d); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
 	return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, cmp.Or(user, "something that refers to it"), errdefs.ErrFailedPrecondition)
 }
 
-// user names what needs content, be it for content that has a label which refers to it.
+// user names what uses content, directly or through other content with a label that refers to it.
 func (c *clientContent) user(ctx context.Context, d digest.Digest) (string, error) {
 	needed := []digest.Digest{d}
 	err := c.Store.Walk(ctx, func(i content.Info) error {
@@ -174,7 +174,7 @@ func (c *clientContent) user(ctx context.Context, d digest.Digest) (string, erro
 	return "", nil
 }
 
-// image names an image that consists of one of the blobs; empty is none.
+// image names an image that contains one of the blobs; empty is none.
 func (c *clientContent) image(ctx context.Context, blobs []digest.Digest) (string, error) {
 	records, err := c.of.store.Files.Images.List(ctx)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *clientContent) image(ctx context.Context, blobs []digest.Digest) (strin
 		walk := images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 			found = found || slices.Contains(blobs, desc.Digest)
 			below, err := c.of.store.Catalog.Reader.Children(ctx, desc)
-			if errdefs.IsNotFound(err) || bounds.IsBeyond(err) { // of another platform, or of no use
+			if errdefs.IsNotFound(err) || bounds.IsBeyond(err) { // of another platform, or unusable
 				return nil, images.ErrSkipDesc
 			}
 			return below, err
@@ -200,7 +200,7 @@ func (c *clientContent) image(ctx context.Context, blobs []digest.Digest) (strin
 	return "", nil
 }
 
-// release takes content out of the leases of clients.
+// release removes content from the leases of clients.
 func (c *clientContent) release(ctx context.Context, d digest.Digest) error {
 	all, err := c.of.store.Files.Leases.List(ctx)
 	if err != nil {
@@ -218,8 +218,8 @@ func (c *clientContent) release(ctx context.Context, d digest.Digest) error {
 	return nil
 }
 
-// Update implements content.Store. By labels the collector finds what belongs together:
-// clients may add such labels, and change and remove none.
+// Update implements content.Store. The collector follows references in labels: clients may add such
+// labels, but not change or remove any.
 func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpaths ...string) (content.Info, error) {
 	if err := checkContentLabels(info.Labels); err != nil {
 		return content.Info{}, err
@@ -236,8 +236,8 @@ func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpath
 	return c.Store.Update(ctx, content.Info{Digest: info.Digest, Labels: labels}, paths...)
 }
 
-// referencesOfClients gives references that are not there names which berth does not use: it
-// may write its own of the same name meanwhile, and content that it keeps would go. Pure.
+// referencesOfClients renames new references of clients to names that berth does not use. If berth
+// wrote one of the same name meanwhile, content that it references would be collected. Pure.
 func referencesOfClients(now, asked map[string]string, fieldpaths []string) (map[string]string, []string) {
 	rename := func(name string) string {
 		if _, is := now[name]; is || !strings.HasPrefix(name, collectorLabels+"ref.") {
@@ -258,11 +258,11 @@ func referencesOfClients(now, asked map[string]string, fieldpaths []string) (map
 	return labels, paths
 }
 
-// clientReference ends the names of references of clients. The collector ignores what
-// follows a slash.
+// clientReference is the suffix of clients' references. The collector ignores the part after a
+// slash.
 const clientReference = "/client"
 
-// checkContentLabels refuses to keep content for ever.
+// checkContentLabels rejects labels that keep content for ever.
 func checkContentLabels(labels map[string]string) error {
 	for name := range labels {
 		if strings.HasPrefix(name, containerfs.GCRoot) || strings.HasPrefix(name, collectorLabels+"bref.") {

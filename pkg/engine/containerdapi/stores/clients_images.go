@@ -17,14 +17,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// clientImages are the records of images as clients see and change them.
+// clientImages is the image store of clients.
 type clientImages struct {
 	images.Store
 	of *Clients
 }
 
-// Create makes content an image that pods can run: it is unpacked when this returns.
-// Only the name is recorded that the client gives.
+// Create makes content an image that pods can run: it is unpacked when this returns. It records
+// only the name that the client gives.
 func (c *clientImages) Create(ctx context.Context, img images.Image) (images.Image, error) {
 	if _, err := c.Get(ctx, img.Name); err == nil {
 		return images.Image{}, fmt.Errorf("image %.300q: %w", img.Name, errdefs.ErrAlreadyExists)
@@ -35,7 +35,7 @@ func (c *clientImages) Create(ctx context.Context, img images.Image) (images.Ima
 	return c.Get(ctx, img.Name)
 }
 
-// Update changes the target, as Create does, and labels.
+// Update changes labels, and the target as in Create.
 func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths ...string) (images.Image, error) {
 	old, err := c.Get(ctx, img.Name)
 	if err != nil {
@@ -64,8 +64,8 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 	return c.Store.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
 }
 
-// Delete removes one name. The image is gone with its last one; what pods use of it
-// stays until they are gone. Its space is freed in the background.
+// Delete removes one name. The last one removes the image; pods keep what they use of it. Its space
+// is freed in the background.
 func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.DeleteOpt) error {
 	var o images.DeleteOptions
 	for _, opt := range opts {
@@ -85,11 +85,11 @@ func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.D
 		c.of.store.Collector.Kick()
 		return nil
 	}
-	_ = c.of.Collect(ctx) // the name is gone, even if the caller does not wait for the space
+	_ = c.of.Collect(ctx) // the name is removed, even if the caller does not wait for the space
 	return nil
 }
 
-// put records an image whose content is here.
+// put records an image with content that is in the store.
 func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	name, err := catalog.ParseName(img.Name)
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err != nil {
 		return err
 	}
-	// A client that gives an image another name copies its labels.
+	// A client that adds a name to an image copies its labels.
 	others := maps.Clone(img.Labels)
 	maps.DeleteFunc(others, func(name, _ string) bool { return strings.HasPrefix(name, ownLabels) })
 	n := catalog.Naming{
@@ -134,14 +134,12 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	})
 }
 
-// collectorLabels begin the labels by which content, images and leases say to the
-// collector what they need.
+// collectorLabels is the prefix of labels with which content, images and leases refer to content.
 const collectorLabels = "containerd.io/gc."
 
-// labelChanges are the single labels by which a client's update differs from what is there,
-// and their field paths; an empty value removes a label. Others may change labels at the
-// same time, so that what is not the client's is not named: labels for the collector that
-// are there, and berth's own. Pure.
+// labelChanges returns the single labels that a client's update changes, and their field paths; an
+// empty value removes a label. Labels may change concurrently, so that others are not listed: the
+// collector's existing labels, and berth's own. Pure.
 func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map[string]string, paths []string, err error) {
 	labels = map[string]string{}
 	change := func(name, value string) {
@@ -186,18 +184,18 @@ func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map
 
 const ownLabels = "berth.dev/"
 
-// maxClientNames is how many names of images there may be before clients get no more:
-// lists of images must fit into a message that a kubelet takes.
+// maxClientNames is the number of image names beyond which clients cannot add more: lists of images
+// must fit into a kubelet's message limit.
 const maxClientNames = 5000
 
 const (
-	// maxLabels is how many labels clients may write onto an image, a lease or content.
+	// maxLabels limits the labels that clients may write to an image, a lease or content.
 	maxLabels = 64
-	// maxLabelBytes is of how many bytes those may be.
+	// maxLabelBytes limits their size in bytes.
 	maxLabelBytes = 16 << 10
 )
 
-// checkLabelSizes refuses what would take memory with every list and event.
+// checkLabelSizes limits labels, because each list and event copies them.
 func checkLabelSizes(labels map[string]string) error {
 	size := 0
 	for name, value := range labels {
@@ -209,8 +207,7 @@ func checkLabelSizes(labels map[string]string) error {
 	return nil
 }
 
-// checkClientLabels refuses what would have the collector remove images, of which the
-// catalog would not learn.
+// checkClientLabels rejects labels by which the collector would remove images without the catalog.
 func checkClientLabels(labels map[string]string) error {
 	if err := checkLabelSizes(labels); err != nil {
 		return err

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// maxClientLease is how long a lease of a client holds what nothing else needs, and
-	// maxClientLeases how many there may be.
+	// maxClientLease is the longest life of a client's lease, and maxClientLeases the limit of
+	// leases.
 	maxClientLease  = 24 * time.Hour
 	maxClientLeases = 1024
-	// maxLeaseResources is how much one may hold.
+	// maxLeaseResources limits the resources of one lease.
 	maxLeaseResources = 10_000
 )
 
-// clientLeases are the leases of clients. Those of pulls are not shown.
+// clientLeases are the leases of clients, without those of pulls.
 type clientLeases struct {
 	leases leases.Manager
 	of     *Clients
 }
 
-// Create implements leases.Manager. Every lease ends after maxClientLease: clients die,
-// and what they held would fill the disk.
+// Create implements leases.Manager. Every lease expires after at most maxClientLease: leases of
+// clients that died would fill the disk.
 func (c *clientLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.Lease, error) {
 	var l leases.Lease
 	for _, opt := range opts {
@@ -55,7 +55,7 @@ func (c *clientLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.L
 	return c.leases.Create(ctx, leases.WithID(l.ID), leases.WithLabels(labels))
 }
 
-// clientLeaseLabels are those of a new lease. Pure.
+// clientLeaseLabels returns the labels of a new lease. Pure.
 func clientLeaseLabels(asked map[string]string, now time.Time) (map[string]string, error) {
 	labels := map[string]string{}
 	maps.Copy(labels, asked)
@@ -97,7 +97,7 @@ func (c *clientLeases) Delete(ctx context.Context, l leases.Lease, opts ...lease
 	return c.of.Collect(ctx)
 }
 
-// List implements leases.Manager. Those whose time is up are none.
+// List implements leases.Manager. It omits expired leases.
 func (c *clientLeases) List(ctx context.Context, filters ...string) ([]leases.Lease, error) {
 	all, err := c.leases.List(ctx, filters...)
 	var own []leases.Lease

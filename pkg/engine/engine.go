@@ -2,17 +2,15 @@
 // shim-v2 binaries, on containerd's libraries, without a containerd daemon.
 //
 //	e, err := engine.New(ctx, engine.Config{...})
-//	err = e.Recover(ctx)   // before any call is answered
+//	err = e.Recover(ctx)   // before any other call
 //	e.RunPodSandbox(handler.WithDefinition(ctx, definition), request)
 //
-// An Engine implements the CRI's two services. It is put together from one small
-// type per concern (sandboxes, containers, exec, statistics, the node, events,
-// images), each in files of its own; what the CRI has and the engine has not
-// answers Unimplemented. Which handler a call belongs to is decided before it
-// gets here: a new sandbox brings its Definition in the context, and keeps it,
-// with everything that is ever done to it, until it is gone.
+// An Engine implements the CRI's two services. It consists of one small type per concern
+// (sandboxes, containers, exec, statistics, the node, events, images), each in its own package;
+// other calls of the CRI return Unimplemented. The router selects the handler of a call: a new
+// sandbox gets its Definition from the context, and keeps it until it is removed.
 //
-// What is done and where it is kept is told in docs/architecture.md.
+// docs/architecture.md describes the design and the files on disk.
 package engine
 
 import (
@@ -61,36 +59,35 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Config is what an engine needs to know of its node. Every field without a
-// remark is required.
+// Config configures an engine. Fields without a default are required.
 type Config struct {
-	// Root is kept over reboots, State is not.
+	// Root survives reboots, State does not.
 	Root, State string
 	// Supervisor and Pause are the berth-shim and berth-pause binaries.
 	Supervisor, Pause string
-	// Version is the daemon's own, for Version and for supervisors, Revision its source's.
+	// Version is the daemon's, for the Version call and for supervisors, Revision its source's.
 	Version, Revision string
-	// RuntimeName is the runtime's name in Version; empty is "berth". It becomes
-	// the scheme of container ids in the Kubernetes API.
+	// RuntimeName is the runtime's name in the Version call; empty is "berth". It becomes the
+	// scheme of container ids in the Kubernetes API.
 	RuntimeName string
-	// Settings are what new sandboxes keep.
+	// Settings are kept by each new sandbox.
 	Settings    settings.Config
 	CDISpecDirs []string
 	Network     network.Config
-	// Plugins says where NRI plugins come from; its name and version are set here.
+	// Plugins selects the NRI plugins; its name and version are set here.
 	Plugins nri.Config
 	Images  image.Config
-	// Streaming is where exec, attach and port-forward are served.
+	// Streaming configures the server of exec, attach and port-forward.
 	Streaming streaming.Config
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
-	// Accepting returns those that take new pods, which are recommended to pods that ask
-	// another handler for what it does not have. nil is Definitions.
+	// Accepting returns handlers for new pods. They are recommended to pods that request a
+	// capability which their handler lacks. nil is Definitions.
 	Accepting func() []*handler.Definition
-	// Configured returns all that new pods may come to run under: also handlers that
-	// are not ready now, and what they try. nil is Definitions.
+	// Configured returns all handlers that new pods may run under, including candidates and those
+	// that are not ready. nil is Definitions.
 	Configured func() []*handler.Definition
-	// Prober asks runtimes; nil is one of the engine's own.
+	// Prober probes runtimes; nil creates one.
 	Prober *probe.Prober
 }
 
@@ -115,7 +112,7 @@ type Engine struct {
 	stop      context.CancelFunc
 }
 
-// The calls of rooms, under names that differ.
+// Aliases with different names, because embedded fields must differ.
 type (
 	sandboxCalls   = sandbox.Calls
 	containerCalls = container.Calls
@@ -124,8 +121,8 @@ type (
 	imageCalls     = image.Service
 )
 
-// fallback answers what nothing above it does. It is two levels deeper than the
-// other parts, so that theirs win.
+// fallback serves calls that no other part implements. It is two levels deeper than the other
+// parts, so that theirs have precedence.
 type fallback struct{ unimplemented }
 
 type unimplemented struct{ unanswered }
@@ -134,8 +131,8 @@ type unanswered struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
 
-// New opens the engine's state. Nothing runs and nothing may be called until
-// Recover has returned.
+// New opens the engine's state. It starts no work on pods, and no calls are allowed, until Recover
+// has returned.
 func New(ctx context.Context, c Config) (_ *Engine, err error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -162,7 +159,7 @@ func New(ctx context.Context, c Config) (_ *Engine, err error) {
 	return e, nil
 }
 
-// Images are the engine's own.
+// Images returns the engine's image store.
 func (e *Engine) Images() *image.Store { return e.parts.Images }
 
 func (e *Engine) open(background context.Context, c Config) (err error) {
@@ -189,8 +186,8 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 	return err
 }
 
-// serve puts together who answers the CRI's calls. What listens comes last: nothing
-// fails after it.
+// serve creates the services of the CRI's calls. The one that listens is created last, because
+// nothing can fail after it.
 func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p := &e.parts
 	p.Tasks = task.New(p.Pods, p.Binaries, p.Shims)
@@ -226,18 +223,18 @@ func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	e.Calls = events.Calls{Broker: e.broker, Log: log.G(p.Pods.Background)}
 	e.imageCalls = image.NewService(p.Images)
 	e.api = containerdapi.New(containerdapi.Deps{
-		Pods: p.Pods, Images: p.Images, Stats: e.Stats, Events: e.agents, OOM: p.Pods.Index.NoteOOM, Version: c.Version, Revision: c.Revision,
+		Pods: p.Pods, Images: p.Images, Stats: e.Stats, Events: e.agents, OOM: p.Pods.Index.RecordOOM, Version: c.Version, Revision: c.Revision,
 	})
 	p.Sessions, err = session.New(p.Pods, p.Binaries, p.Tasks, p.Shims, c.Streaming)
 	e.sessionCalls = p.Sessions
 	return err
 }
 
-// Unresponsive has a line for each supervisor and shim that does not answer.
+// Unresponsive returns a line for each supervisor and shim that does not answer.
 func (e *Engine) Unresponsive(ctx context.Context) []string { return e.parts.Shims.Unresponsive(ctx) }
 
-// Recover takes up what earlier runs of the daemon left. No call may be answered
-// before it has returned.
+// Recover restores the state of earlier runs of the daemon. Calls are allowed only after it has
+// returned.
 func (e *Engine) Recover(ctx context.Context) error {
 	// Shims may call back while their pods are recovered.
 	if err := e.serveShims(); err != nil {
@@ -268,8 +265,8 @@ func (e *Engine) serveShims() error {
 	return nil
 }
 
-// ServeContainerdAPI shows the engine's images and pods to agents by the API of containerd,
-// on l, until ctx or the engine ends. It is called after Recover.
+// ServeContainerdAPI serves the engine's images and pods to agents by the API of containerd, on l,
+// until ctx or the engine ends. It is called after Recover.
 func (e *Engine) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -277,7 +274,7 @@ func (e *Engine) ServeContainerdAPI(ctx context.Context, l net.Listener, options
 	return e.api.Serve(ctx, l, containerdapi.Agents, options...)
 }
 
-// complete checks c, and fills in what may be left out.
+// complete checks c and sets defaults.
 func (c *Config) complete() error {
 	for _, f := range []struct{ name, value string }{{"supervisor binary", c.Supervisor}, {"sandbox process binary", c.Pause}} {
 		if !filepath.IsAbs(f.value) {
@@ -300,7 +297,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// Close ends what the engine does by itself and lets every pod run.
+// Close stops the engine's background work; the pods keep running.
 func (e *Engine) Close(ctx context.Context) error {
 	// First, while the commands of sessions can still be killed.
 	err := e.parts.Sessions.Close()
@@ -310,7 +307,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	return errors.Join(err, e.close())
 }
 
-// close closes what was opened, however much of it there is.
+// close closes what was opened so far.
 func (e *Engine) close() (err error) {
 	if e.parts.Shims != nil {
 		e.parts.Shims.Close()
@@ -325,8 +322,8 @@ func (e *Engine) close() (err error) {
 	return err
 }
 
-// SelfCheck runs a pod of berth's own under d, which no list shows, and takes it
-// back; see probe.SelfChecker.
+// SelfCheck runs a self-check pod under d, which is in no list, and removes it; see
+// probe.SelfChecker.
 func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
 	if thorough {
 		return e.parts.SelfChecks.Prove(ctx, d, rt)
@@ -342,8 +339,8 @@ func (e *Engine) CheckpointDurations() prometheus.Collector {
 	return e.parts.PodCheckpoints.Durations
 }
 
-// LastFailure is what the runtime of a handler wrote when it last could not start a container
-// since the node booted; empty if it could, and for shims.
+// LastFailure is the runtime's output of the last failed container start of a handler since the
+// node booted; empty after a success, and for shims.
 func (e *Engine) LastFailure(handler string) string {
 	text, err := os.ReadFile(e.parts.Pods.Layout.FailureLog(handler))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -352,15 +349,15 @@ func (e *Engine) LastFailure(handler string) string {
 	return string(text)
 }
 
-// Overhead reads what ready pods have beyond their containers, by handler.
+// Overhead measures what ready pods use beyond their containers, by handler.
 func (e *Engine) Overhead(ctx context.Context) (map[string]overhead.Pods, error) {
 	return e.overheads.Pods(ctx)
 }
 
-// ID names the backend.
+// ID is the backend's id.
 func (e *Engine) ID() string { return "engine" }
 
-// Inventory lists what the engine has, for the router's owners.
+// Inventory lists the engine's sandboxes and containers, for the router's owners.
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.parts.Pods.Index.AllSandboxes() {
@@ -374,14 +371,14 @@ func (e *Engine) Inventory() []handler.Owned {
 	return all
 }
 
-// Installed tells the programs that a new pod of a handler would keep. It costs a few
-// stats, unless one of them was changed since somebody looked.
+// Installed returns the binaries that a new pod of a handler would keep. It calls stat a few times,
+// and reads a binary only if that has changed since the last call.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
 	return e.parts.Binaries.Runtimes.Installed(ctx, d)
 }
 
-// Live says whether a sandbox may still use what pods use. A stop that fails
-// half-way leaves it live; after a reboot none is.
+// Live reports whether a sandbox may still use the resources of pods. After a failed stop it is
+// live; after a reboot none is.
 func (e *Engine) Live(sandbox string) bool {
 	s, err := e.parts.Pods.Index.Sandbox(sandbox)
 	return err == nil && s.Status().Phase == pod.PhaseReady
@@ -392,18 +389,17 @@ var (
 	_ runtimeapi.ImageServiceServer   = (*Engine)(nil)
 )
 
-// Capabilities tells what a handler, whose runtime is rt, can do for pods on this node,
-// and how that is known. Proof is what self-check pods did on it; may be nil. It waits for
-// the look at whether this node maps ids no longer than probeWait.
+// Capabilities returns what a handler with runtime rt can do for pods on this node, and how that is
+// known. proof, which may be nil, is the result of a self-check pod. It waits at most
+// capabilities.ProbeWait to detect the node's id mapping.
 func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
 	return e.checker.Table(ctx, d, rt, proof)
 }
 
 const runtimeName = "berth"
 
-// ownTemporaryMounts has mounts that are made to look into an image made where
-// nobody else's are, and takes away what a killed daemon left there. That place is
-// one for the whole process.
+// ownTemporaryMounts sets the process-wide directory in which images are mounted temporarily to one
+// of berth's own, and removes mounts left by a killed daemon.
 func ownTemporaryMounts(state string, entry *log.Entry) {
 	dir := filepath.Join(state, "mounts")
 	err := os.MkdirAll(dir, 0o700)

@@ -22,15 +22,15 @@ import (
 	"github.com/berth-cri/berth/pkg/preflight"
 )
 
-// checkpoints are written of containers that run.
+// checkpoints serves CheckpointContainer.
 type checkpoints struct {
 	Deps
 	dumper *criu.Dumper
 }
 
-// CheckpointContainer writes the processes of a running container, and what they
-// wrote to the root filesystem, into an archive. The container stands still
-// meanwhile and goes on afterwards, whatever becomes of the archive.
+// CheckpointContainer writes the processes of a running container, and its changes to the root
+// filesystem, into an archive. The container is frozen meanwhile and resumes afterwards, even on
+// failure.
 func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	if err := validate.CheckpointContainer(r); err != nil {
 		return nil, err
@@ -56,12 +56,12 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	if p := c.Status().Phase; p != pod.PhaseRunning {
 		return nil, fmt.Errorf("container %s is %s; only running containers can be checkpointed: %w", c.ID(), p, errdefs.ErrFailedPrecondition)
 	}
-	// A caller that leaves does not end CRIU, which is inside of the processes.
+	// CRIU is not interrupted when the caller cancels, because it works inside the processes.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	if err := b.checkpoint(ctx, c, r.GetLocation()); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			// Of a call that was cut off there is a status without a class inside.
+			// An aborted call's error wraps a status without a class.
 			err = fmt.Errorf("it took longer than %v and was aborted: %v: %w", timeout, err, context.DeadlineExceeded)
 		}
 		return nil, fmt.Errorf("checkpoint container: %w", err)
@@ -96,7 +96,7 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	return dir.Pack(ctx, location)
 }
 
-// whileFrozen writes c, which stands still meanwhile.
+// whileFrozen freezes c, writes it and resumes it.
 func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *checkpoint.Dir) (err error) {
 	defer func() { err = errors.Join(err, b.dumper.Thaw(ctx, c)) }()
 	if err := b.dumper.Freeze(ctx, c); err != nil {
@@ -104,12 +104,12 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *ch
 	}
 	tcp := criu.Kept
 	if c.Sandbox.Status().Namespaces.Net == "" {
-		tcp = criu.Closed // of the node's network it would lock each connection, and a killed CRIU leaves that
+		tcp = criu.Closed // on the node's network CRIU would lock each connection, and leave it locked if killed
 	}
 	return b.dumper.Write(ctx, c, dir, tcp)
 }
 
-// ArchiveConfig is what archives say of a container that was written at some time.
+// ArchiveConfig is an archive's metadata of a container that was written at some time.
 func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	spec := c.Spec()
 	return metadata.ContainerConfig{
@@ -120,7 +120,7 @@ func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	}
 }
 
-// needCRIU refuses where no checkpoint of a container can be made, or restored.
+// needCRIU fails if containers of the sandbox cannot be checkpointed or restored.
 func (b *Deps) needCRIU(ctx context.Context, s *pod.SandboxSpec) error {
 	rt, err := b.Binaries.Prober.Probe(ctx, b.Binaries.Runtimes.Of(s))
 	if err != nil {

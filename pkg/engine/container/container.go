@@ -1,10 +1,10 @@
-// Package container creates, starts, stops, changes and removes containers, and knows what
-// follows their exit.
+// Package container creates, starts, stops, updates and removes containers, and handles their
+// exits.
 package container
 
 import "github.com/berth-cri/berth/pkg/engine/criu"
 
-// Calls are those of the CRI about containers.
+// Calls implements the CRI's calls for containers.
 type Calls struct {
 	*views
 	*creation
@@ -14,13 +14,13 @@ type Calls struct {
 	*checkpoints
 }
 
-// Service is all that is done with containers.
+// Service implements the CRI's calls for containers, and handles their exits.
 type Service struct {
 	Calls
 	*ends
 }
 
-// New serves the containers of pods.
+// New returns the Service of the containers in d.Pods.
 func New(d Deps) *Service {
 	e := &ends{d}
 	return &Service{ends: e, Calls: Calls{

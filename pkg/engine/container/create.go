@@ -30,22 +30,21 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// creation makes containers.
 type creation struct {
 	Deps
 	specs *specifier
 	ends  *ends
 }
 
-// CreateContainer makes a container in a READY sandbox, up to but not including
-// its first process. After an error nothing is left, or, if something could not be
-// taken back, the container is listed EXITED. A stop of the sandbox ends the call.
+// CreateContainer creates a container in a READY sandbox, without starting its first process. After
+// an error nothing is left or, if roll-back failed, the container is listed as EXITED. A stop of
+// the sandbox aborts the call.
 func (b *creation) CreateContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	return b.create(ctx, r, nil)
 }
 
-// RestoreContainer is CreateContainer for one whose processes go on from a checkpoint when it
-// is started.
+// RestoreContainer is CreateContainer for processes that continue from a checkpoint when the
+// container is started.
 func (b *creation) RestoreContainer(ctx context.Context, r *runtimeapi.CreateContainerRequest, from *pod.Origin) (*runtimeapi.CreateContainerResponse, error) {
 	return b.create(ctx, r, from)
 }
@@ -90,11 +89,11 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	id := pod.NewID()
 	name := reserve.ContainerName(s.ID(), r.GetConfig().GetMetadata())
 	if err := b.Pods.Names.Reserve(name, id); err != nil {
-		return nil, b.Pods.Index.Taken(err)
+		return nil, b.Pods.Index.ExplainTaken(err)
 	}
 	u := &pod.Undo{}
 	u.Add("name", func(context.Context) error { b.Pods.Names.Release(name, id); return nil })
-	c, err := b.makeOf(ctx, u, s, id, &asked{request: r, image: img, from: from})
+	c, err := b.makeOrRestore(ctx, u, s, id, &createRequest{request: r, image: img, from: from})
 	if err != nil {
 		if s.Making.Ctx.Err() != nil {
 			err = s.NotReady()
@@ -111,10 +110,9 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
-// needNamespaces refuses what needs a namespace of s that was unmounted, as
-// `umount -R /run/netns` does. It cannot be had again, so s is NOTREADY from
-// then on: the kubelet then runs a new sandbox for the pod. It must not be called
-// while s is being stopped.
+// needNamespaces fails if a namespace of s was unmounted, as by `umount -R /run/netns`. It cannot
+// be restored, so s becomes NOTREADY and the kubelet runs a new sandbox for the pod. It must not be
+// called while s is being stopped.
 func (b *Deps) needNamespaces(ctx context.Context, s *pod.Sandbox) error {
 	lost := s.Status().Namespaces.Lost()
 	if lost == "" {
@@ -129,28 +127,28 @@ func (b *Deps) needNamespaces(ctx context.Context, s *pod.Sandbox) error {
 		lost, s.ID(), errdefs.ErrFailedPrecondition)
 }
 
-// ShowFailed lists a container that neither came to be nor could be taken back,
-// so that the kubelet removes it; forgetting it would leak what is left.
+// ShowFailed lists a partially created container that could not be rolled back, so that the kubelet
+// removes it; otherwise its leftovers would leak.
 func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error) {
 	c.Record(ctx, func(st *pod.ContainerStatus) {
 		st.Failed("CreateError", cause, b.Pods.Clock.Now())
 	})
 	close(c.Exited)
-	close(c.Erased) // as far as it could be
+	close(c.Erased) // as far as possible
 	b.Pods.Index.AddContainer(c)
 }
 
-type asked struct {
+type createRequest struct {
 	request *runtimeapi.CreateContainerRequest
 	image   *catalog.Image
 	from    *pod.Origin
-	// checkpoint is what it goes on from alone; nil for one that begins here.
+	// checkpoint is what the container alone continues from; nil for a new one.
 	checkpoint *checkpoint.Unpacked
 }
 
-// make makes the parts of a container one after the other; u takes them back. The
-// container is there, also after an error, if it has a record.
-func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (*pod.Container, error) {
+// make creates the parts of a container one after the other; u rolls them back. After an error the
+// container is returned if it has a record.
+func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *createRequest) (*pod.Container, error) {
 	if err := b.Binaries.Runtimes.Ensure(s); err != nil {
 		return nil, err
 	}
@@ -179,10 +177,10 @@ func (b *creation) make(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id str
 	return c, b.makeParts(ctx, u, c, a)
 }
 
-func (b *creation) mountParts(ctx context.Context, c *pod.Container, a *asked) ([]mount.Mount, error) {
+func (b *creation) mountParts(ctx context.Context, c *pod.Container, a *createRequest) ([]mount.Mount, error) {
 	rootfs, err := b.Rootfs.PrepareRootfs(ctx, c, a.image)
 	if err == nil && a.checkpoint != nil {
-		err = b.takeUp(ctx, c, a, rootfs)
+		err = b.applyCheckpoint(ctx, c, a, rootfs)
 	}
 	if err == nil {
 		err = b.Rootfs.MountVolumes(ctx, c)
@@ -190,7 +188,7 @@ func (b *creation) mountParts(ctx context.Context, c *pod.Container, a *asked) (
 	return rootfs, err
 }
 
-func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, a *asked) error {
+func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container, a *createRequest) error {
 	mounting, end := step.Begin(ctx, step.Rootfs)
 	rootfs, err := b.mountParts(mounting, c, a)
 	if end(err); err != nil {
@@ -230,7 +228,7 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 		return err
 	}
 	if err := c.Sandbox.Open(); err != nil {
-		return err // it was stopped meanwhile
+		return err // the sandbox was stopped meanwhile
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -249,8 +247,8 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	})
 }
 
-// createTask creates the task of the container. It does not end with the caller's context,
-// but with the sandbox.
+// createTask creates the container's task. It is aborted with the sandbox, not with the caller's
+// context.
 func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
 	s := c.Sandbox
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
@@ -287,17 +285,15 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 		return fmt.Errorf("create container: %w", err)
 	}
 	if shim.Lost(err) || shim.IsUnresponsive(err) || ctx.Err() != nil {
-		return fmt.Errorf("create container: %w", s.Runner.Blame(err))
+		return fmt.Errorf("create container: %w", s.Runner.Attribute(err))
 	}
-	// The runtime was called already. StartContainer reports that a program cannot be run
-	// (CRI: StartError).
+	// The runtime was already called. StartContainer returns the error (CRI: StartError).
 	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
 }
 
-// CallCreate gives up when ctx ends. The other side does not, and what it still
-// makes can be removed only when it has: that is returned to be waited for, and ends
-// with the shim at the latest. The other side gets no deadline: Kata
-// answers by it that nothing came of the call, and goes on.
+// CallCreate gives up when ctx ends. The task may still be created after that: the caller waits for
+// the returned call before it removes the task. The call ends with the shim at the latest. The shim
+// gets no deadline, because Kata answers at the deadline with an error but continues the creation.
 func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pod.PendingCall, error) {
 	answer, ended := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -313,7 +309,7 @@ func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.Creat
 	}
 }
 
-// plan is what the container's record says for its whole life.
+// plan returns the container's record, which stays constant for its whole life.
 func (b *creation) plan(s *pod.Sandbox, id string, r *runtimeapi.CreateContainerRequest, img *catalog.Image) (*pod.ContainerSpec, error) {
 	kept := s.Spec().Pinned
 	path, err := s.Spec().CgroupsPath(id)
@@ -357,9 +353,9 @@ func first(names []string) string {
 	return names[0]
 }
 
-// logPath is the container's log file and the directory that the kubelet gave for
-// it, both empty when it has none. The directory of the call counts: a kubelet may
-// have moved its logs since the sandbox was run.
+// logPath is the container's log file and the directory given by the kubelet, both empty without a
+// log. The directory of the call has priority: a kubelet may have moved its logs since the sandbox
+// was run.
 func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConfig) (dir, path string) {
 	dir = cmp.Or(now.GetLogDirectory(), then.GetLogDirectory())
 	if dir == "" || c.GetLogPath() == "" {
@@ -368,7 +364,7 @@ func logPath(now, then *runtimeapi.PodSandboxConfig, c *runtimeapi.ContainerConf
 	return dir, filepath.Join(dir, c.GetLogPath())
 }
 
-// writeBundle writes what the runtime reads, and the pipes of the container.
+// writeBundle writes the files that the runtime reads, and creates the container's pipes.
 func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
 	dir := b.Pods.ContainerDir(c.ID())
 	err := pod.WriteSpec(dir, spec)
@@ -393,8 +389,8 @@ func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
 	return nil
 }
 
-// makeLogDirectory makes the directory of the container's log. What is below the
-// pod's own may be the pod's to write into, who mounts it.
+// makeLogDirectory creates the directory of the container's log beneath the pod's own, without
+// following links: a pod that mounts its log directory may write there.
 func makeLogDirectory(spec *pod.ContainerSpec) error {
 	if spec.LogPath == "" {
 		return nil

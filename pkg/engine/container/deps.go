@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// Deps are what containers are made of and with.
+// Deps are the dependencies of Service.
 type Deps struct {
 	Pods         *pod.Registry
 	Settings     *settings.Settings
@@ -26,6 +26,6 @@ type Deps struct {
 	Images       *image.Store
 	Shims        *shim.Manager
 	Resources    *Resources
-	// CDISpecDirs are where specs of devices are.
+	// CDISpecDirs are the directories of CDI specs.
 	CDISpecDirs []string
 }

@@ -41,7 +41,7 @@ func TestOrderAfterAnExit(t *testing.T) {
 			runner.On = func(call string) {
 				test.Equal(t, fmt.Sprintf("at %s the exit is recorded", call), c.Status().Phase == pod.PhaseExited, call != "FlushLog")
 			}
-			b.ended(c, pod.Exit{Status: 3})
+			b.exited(c, pod.Exit{Status: 3})
 			test.EqualLists(t, "called", runner.Calls(), want)
 			if st := c.Status(); st.ExitCode != 3 || st.Erased != (fails == "" || fails == "FlushLog") {
 				t.Errorf("exit code %d, erased %v", st.ExitCode, st.Erased)
@@ -100,7 +100,7 @@ func TestExitIsNotErasedUnrecorded(t *testing.T) {
 	// A directory of that name keeps the file from being written, for root too.
 	fresh := filepath.Join(filepath.Dir(records[0]), ".status.json.new", "in the way")
 	test.Must(t, os.MkdirAll(fresh, 0o700))
-	b.ended(c, pod.Exit{Status: 3})
+	b.exited(c, pod.Exit{Status: 3})
 	if got := runner.Calls(); !slices.Equal(got, []string{"FlushLog"}) || c.Status().Erased || c.Status().ExitCode != 3 {
 		t.Errorf("called %q, erased %v", got, c.Status().Erased)
 	}
@@ -109,7 +109,7 @@ func TestExitIsNotErasedUnrecorded(t *testing.T) {
 // That the kernel killed it for memory is told also where its exit code is lost.
 func TestLostExitForMemory(t *testing.T) {
 	b, c := exited(t, &enginetest.Runner{})
-	b.ended(c, pod.Exit{Unknown: true, OOM: true})
+	b.exited(c, pod.Exit{Unknown: true, OOM: true})
 	if st := c.Status(); st.Reason != "OOMKilled" || st.ExitCode != pod.UnknownExitCode {
 		t.Errorf("it is %s %d", st.Reason, st.ExitCode)
 	}

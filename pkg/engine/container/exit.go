@@ -21,34 +21,33 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// ends does what follows the end of a container: it is recorded and told, and
-// what was there of the container goes.
+// ends handles exits: it records and announces them, and cleans up.
 type ends struct{ Deps }
 
-// Watch waits for the end of a running container and records it.
+// Watch waits for the exit of a running container and records it.
 func (b *ends) Watch(c *pod.Container) {
 	exit, err := b.Tasks.Await(c.Sandbox, c.ID())
 	if err != nil {
 		return // the engine is closing
 	}
-	b.ended(c, exit)
+	b.exited(c, exit)
 }
 
-// ended records the end of c, tells everybody, and lets the runtime forget it.
-func (b *ends) ended(c *pod.Container, exit pod.Exit) {
-	// Whoever hears of the exit may read the last lines.
+// exited records and announces the exit of c, and deletes its task.
+func (b *ends) exited(c *pod.Container, exit pod.Exit) {
+	// Clients may read the last lines once they see the exit.
 	if err := c.Sandbox.Runner.FlushLog(b.Pods.Background, c); err != nil {
 		log.G(b.Pods.Background).WithError(err).WithField("container", c.ID()).Debug("Failed to wait for the log of exited container")
 	}
-	b.RecordEnd(c, exit)
+	b.RecordExit(c, exit)
 	if b.Hooks.Plugins != nil {
-		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // its removal waits for that
+		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // the removal waits for it
 	}
-	b.EraseEnded(c)
+	b.EraseExited(c)
 }
 
-// RecordEnd makes c EXITED.
-func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
+// RecordExit makes c EXITED.
+func (b *ends) RecordExit(c *pod.Container, exit pod.Exit) {
 	// A foreign shim may report the kill too late or not at all.
 	killed := exit.OOM || c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.Pods.Background, c.Spec().CgroupsPath)
 	err := c.Force(func(st *pod.ContainerStatus) {
@@ -60,8 +59,7 @@ func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 		st.Phase, st.PID = pod.PhaseExited, 0
 		st.ExitCode, st.Reason = int32(exit.Status), pod.ExitReason(int32(exit.Status), oom, false)
 		st.Message = printable.Line(exit.Why)
-		// The supervisor may see the end of a short life before its start is
-		// recorded here.
+		// The supervisor may observe the exit before the start is recorded here.
 		st.FinishedAt = max(exit.At.UnixNano(), st.StartedAt)
 	})
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -69,14 +67,14 @@ func (b *ends) RecordEnd(c *pod.Container, exit pod.Exit) {
 	}
 	b.Pods.Clock.Seen(exit.At.UnixNano())
 	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	close(c.Exited) // only now may somebody remove it, and announce that
+	close(c.Exited) // last: it permits removal, which is announced after the exit
 }
 
-// EndRestore ends a pod that is restored and cannot be any more, because c is to go on in it
-// and will not: its other containers would wait for c for ever.
+// EndRestore kills the sandbox of a pod checkpoint's restore if c cannot be restored in it: the
+// other containers would wait for c for ever.
 func (b *ends) EndRestore(c *pod.Container) {
 	if c.Sandbox.Spec().WholeCheckpoint() == "" {
-		return // it goes on alone
+		return // it is restored alone
 	}
 	ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 	defer cancel()
@@ -90,14 +88,14 @@ func (b *ends) EndRestore(c *pod.Container) {
 	}
 }
 
-func (b *ends) EraseEnded(c *pod.Container) {
+func (b *ends) EraseExited(c *pod.Container) {
 	ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 	defer cancel()
 	b.erase(ctx, c)
 }
 
-// erase lets the runtime forget an ended container. What fails here is tried
-// again when the daemon starts and when the container is removed.
+// erase deletes an exited container's task and mounts. Failures are retried when the daemon starts
+// and when the container is removed.
 func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	defer close(c.Erased)
 	err := b.clean(ctx, c)
@@ -109,9 +107,9 @@ func (b *ends) erase(ctx context.Context, c *pod.Container) {
 	}
 }
 
-// clean is erase, once.
+// clean is one attempt of erase.
 func (b *ends) clean(ctx context.Context, c *pod.Container) error {
-	// What the runtime and the supervisor know of its end may be all that outlives the daemon.
+	// Persist first: the state of runtime and supervisor may be all that survives the daemon.
 	if err := c.Persist(); err != nil {
 		return err
 	}
@@ -124,8 +122,8 @@ func (b *ends) clean(ctx context.Context, c *pod.Container) error {
 	return c.Force(func(st *pod.ContainerStatus) { st.Erased = true })
 }
 
-// cleanOnceItAnswers cleans up after a shim that stood still: when it goes on, it may run what
-// has ended here.
+// cleanOnceItAnswers cleans up after an unresponsive shim has recovered: it may still run the
+// processes of an exited container.
 func (b *ends) cleanOnceItAnswers(c *pod.Container) {
 	for b.Pods.Background.Err() == nil {
 		time.Sleep(time.Second)
@@ -138,8 +136,7 @@ func (b *ends) cleanOnceItAnswers(c *pod.Container) {
 	}
 }
 
-// EraseTask kills what runs of c, and removes what the runtime and the log's
-// writer have of it.
+// EraseTask kills the processes of c, deletes its task and closes its log.
 func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	if err := c.AwaitCreated(ctx); err != nil {
 		return err
@@ -152,11 +149,10 @@ func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	return c.Sandbox.Runner.CloseLog(ctx, c)
 }
 
-// RemoveParts removes what a container without a task consists of, however much
-// of it there is.
+// RemoveParts removes all parts of a container without a task. Missing parts are no error.
 func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	group := cgroup.HostPaths(c.Spec().CgroupsPath)
-	// Whoever ran the task may have lost it: what still runs is nobody's.
+	// The task's owner may have lost it: remaining processes have none.
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
 		if err := group.Kill(ctx); err != nil {
 			return err
@@ -176,8 +172,8 @@ func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	)
 }
 
-// removeRuntimeState removes what a runtime that was never told of the end may
-// have written about c. A directory that the handler names is not ours.
+// removeRuntimeState removes files about c that a runtime may have left because its delete was
+// never called. A state directory named by the handler is not ours.
 func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 	if c.Sandbox == nil || c.Sandbox.Spec().Definition.Root != "" {
 		return nil
@@ -185,19 +181,19 @@ func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 	return os.RemoveAll(filepath.Join(l.RuntimeRoot(c.Sandbox.Spec().Definition), c.ID()))
 }
 
-// FailedBefore records that the start failed which an earlier daemon asked for.
+// FailedBefore records the failure of a start that an earlier daemon requested.
 func (b *ends) FailedBefore(ctx context.Context, c *pod.Container) {
-	c.Record(ctx, func(st *pod.ContainerStatus) { st.Failed(startError, errUnheard, b.Pods.Clock.Now()) })
+	c.Record(ctx, func(st *pod.ContainerStatus) { st.Failed(startError, errLostStart, b.Pods.Clock.Now()) })
 	close(c.Exited)
 	go func() {
 		b.EndRestore(c)
-		b.EraseEnded(c)
+		b.EraseExited(c)
 	}()
 }
 
-// Gone records that a created container cannot be started any more.
+// Gone records that a created container can no longer be started.
 func (b *ends) Gone(ctx context.Context, c *pod.Container) {
 	c.Record(ctx, func(st *pod.ContainerStatus) { st.LostExit(time.Now(), false) })
 	close(c.Exited)
-	go b.EraseEnded(c)
+	go b.EraseExited(c)
 }

@@ -26,8 +26,8 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 		c := pod.NewContainer(o, s)
 		pods.Index.AddContainer(c)
 		var both sync.WaitGroup
-		both.Go(func() { pods.Index.NoteOOM(c.ID()) })
-		both.Go(func() { b.RecordEnd(c, pod.Exit{Status: 137, At: time.Now()}) })
+		both.Go(func() { pods.Index.RecordOOM(c.ID()) })
+		both.Go(func() { b.RecordExit(c, pod.Exit{Status: 137, At: time.Now()}) })
 		both.Wait()
 		if st := c.Status(); st.Reason != "OOMKilled" {
 			t.Fatalf("container %d is %s", n, st.Reason)

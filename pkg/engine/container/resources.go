@@ -28,8 +28,8 @@ type Resources struct {
 	Settings *settings.Settings
 }
 
-// changeResources changes the limits of c, and that of its processes unless it
-// is nil, which the CRI has no word for.
+// changeResources changes the limits of c, and its process limit unless pids is nil; the CRI has no
+// field for that.
 func (b *Resources) changeResources(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
 	if err := c.Op.Lock(ctx); err != nil {
 		return err
@@ -60,8 +60,7 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 	return nil
 }
 
-// setResources changes the spec, the cgroup and the record, in this order; u puts
-// back what was changed.
+// setResources changes the spec, the cgroup and the record, in this order; u restores them.
 func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, after *specs.LinuxResources) error {
 	bundle, before := b.Pods.ContainerDir(c.ID()), spec.Linux.Resources
 	put := func(res *specs.LinuxResources) error {
@@ -70,7 +69,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	}
 	told := false
 	u.Add("the limits", func(ctx context.Context) error {
-		// The next start goes by the spec, also if the runtime refuses again.
+		// The next start uses the spec, also if the runtime refuses again.
 		err := put(before)
 		if told {
 			err = errors.Join(err, b.applyResources(ctx, c, before))
@@ -82,7 +81,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	}
 	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.CreatesEarly() {
 		err := b.applyResources(context.WithoutCancel(ctx), c, after)
-		// What a runtime refuses it may have done in part, unless it has no update.
+		// A runtime may have applied a part of what it refused, unless it has no update.
 		if told = !errdefs.IsNotImplemented(err); err != nil {
 			return err
 		}
@@ -90,7 +89,6 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	return c.Update(func(st *pod.ContainerStatus) error { st.Resources.Msg = ocispec.ContainerResources(spec); return nil })
 }
 
-// applyResources makes the runtime apply limits.
 func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *specs.LinuxResources) error {
 	ctx, cancel := context.WithTimeout(ctx, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
@@ -109,13 +107,13 @@ func (b *Resources) applyResources(ctx context.Context, c *pod.Container, res *s
 	return nil
 }
 
-// pluginNode is the engine as plugins may look at it and change it.
+// pluginNode is the plugins' view of the engine.
 type pluginNode struct {
 	subjects  *hooks.Subjects
 	resources *Resources
 }
 
-// NewPluginNode shows plugins the pods of a node, and lets them change resources.
+// NewPluginNode lets plugins list pods and containers and change resources.
 func NewPluginNode(s *hooks.Subjects, r *Resources) nri.Node { return pluginNode{s, r} }
 
 func (n pluginNode) Pods() []nri.Subject {
@@ -134,9 +132,8 @@ func (n pluginNode) Containers() []nri.Subject {
 	return containers
 }
 
-// UpdateContainer does what a plugin wants. One that ends meanwhile needs no
-// limits any more; its lock is not waited for, as its holder may be waiting
-// for plugins.
+// UpdateContainer applies a plugin's change. A container that exits meanwhile needs none. Its lock
+// is not awaited, because the holder may be waiting for plugins.
 func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
 	c, err := n.resources.Pods.Index.Container(id)
 	if errdefs.IsNotFound(err) || err == nil && c.Status().Phase == pod.PhaseExited {

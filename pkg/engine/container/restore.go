@@ -21,9 +21,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// makeOf is make also for an image of a checkpoint. Such a container has the image that it
-// had, with what it had changed in it.
-func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *asked) (c *pod.Container, err error) {
+// makeOrRestore is make, also for an image that holds a checkpoint. Such a container gets its
+// original image, with its own changes applied.
+func (b *creation) makeOrRestore(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *createRequest) (c *pod.Container, err error) {
 	if a.from != nil && a.from.ByContainer {
 		if a.checkpoint, err = checkpoint.Unpack(a.from.Images); err != nil {
 			return nil, err
@@ -48,7 +48,7 @@ func (b *creation) makeOf(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id s
 	return c, err
 }
 
-func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *asked) error {
+func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *createRequest) error {
 	unpacked, err := checkpoint.Unpack(dir)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", a.image.ID, err)
@@ -68,7 +68,7 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 		return err
 	}
 	if len(base.Config.Entrypoint)+len(base.Config.Cmd) == 0 {
-		// A spec must have one, though nothing runs it.
+		// A spec requires a command, though it is not run.
 		with := *base
 		with.Config.Cmd = unpacked.Spec.Process.Args
 		base = &with
@@ -77,9 +77,9 @@ func (b *creation) open(ctx context.Context, s *pod.Sandbox, dir string, a *aske
 	return nil
 }
 
-// takeUp makes of the image what the container had made of it, and puts its memory where the
-// runtime reads it. That of a pod's checkpoint stays where it is.
-func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mounts []mount.Mount) error {
+// applyCheckpoint applies the container's own changes to its root filesystem, and copies its memory
+// to where the runtime reads it. A pod checkpoint's memory stays in place.
+func (b *creation) applyCheckpoint(ctx context.Context, c *pod.Container, a *createRequest, mounts []mount.Mount) error {
 	err := b.Rootfs.WithRootfs(c, mount.RemoveVolatileOption(mounts), func(dir string) error { return a.checkpoint.Apply(ctx, dir) })
 	if err != nil {
 		return err
@@ -91,12 +91,12 @@ func (b *creation) takeUp(ctx context.Context, c *pod.Container, a *asked, mount
 	return a.checkpoint.Images(ctx, c.Spec().Checkpoint)
 }
 
-// restoredStart is the starter of a container whose processes go on.
+// restoredStart is the starter of a restored container.
 type restoredStart struct{ newStart }
 
 func (restoredStart) allowed() error { return nil }
 
-// limit leaves time to read the checkpoint.
+// limit includes the time to read the checkpoint.
 func (r restoredStart) limit() time.Duration {
 	return r.newStart.limit() + task.RestoreTime(r.c.Spec().Checkpoint)
 }
@@ -107,7 +107,7 @@ func (r restoredStart) begin(ctx context.Context, client *shim.Client) (int, err
 		return r.newStart.begin(ctx, client)
 	}
 	bundle := r.Pods.ContainerDir(r.c.ID())
-	done, err := criu.TellCRIU(pod.CRIUCall{Bundle: bundle, Images: r.c.Spec().Checkpoint})
+	done, err := criu.ConfigureCRIU(pod.CRIUCall{Bundle: bundle, Images: r.c.Spec().Checkpoint})
 	if err != nil {
 		return 0, err
 	}
@@ -118,8 +118,8 @@ func (r restoredStart) begin(ctx context.Context, client *shim.Client) (int, err
 	return pid, criu.ExplainRestore(err, bundle)
 }
 
-// started gives the pod its name again, because CRIU, which joined the pod's UTS namespace,
-// has set that of the one that was written, and removes the memory that was read.
+// started sets the pod's hostname again, because CRIU has joined the pod's UTS namespace and
+// restored the checkpoint's, and removes the memory that was read.
 func (r restoredStart) started(ctx context.Context) {
 	s := r.c.Sandbox
 	if !s.HostProcesses {
@@ -135,7 +135,7 @@ func (r restoredStart) started(ctx context.Context) {
 	}
 }
 
-// SweepRestores removes what no container will go on from any more.
+// SweepRestores removes restored memory that no created container needs.
 func (b *ends) SweepRestores() error {
 	dir := b.Pods.RestoreDir("")
 	entries, err := os.ReadDir(dir)

@@ -22,10 +22,9 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// specifier writes what runtimes are to make of containers.
+// specifier builds the runtime specs of containers.
 type specifier struct{ Deps }
 
-// buildSpec looks up what the spec depends on, and builds it.
 func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount, rt *probe.Runtime) (*specs.Spec, ocispec.User, error) {
 	config := c.Config()
 	images, err := b.Rootfs.VolumeSources(c)
@@ -81,7 +80,7 @@ func (b *specifier) buildSpec(ctx context.Context, c *pod.Container, img *catalo
 	return spec, user, ocispec.Fit(spec, rt)
 }
 
-// look finds in the root filesystem what the container runs as, and makes its volumes.
+// look resolves the container's user in its root filesystem, and creates its volumes.
 func (b *specifier) look(ctx context.Context, c *pod.Container, img *catalog.Image, mounts []mount.Mount, images map[string]string) (user ocispec.User, volumes []ocispec.DefinedVolume, err error) {
 	err = b.Rootfs.WithRootfs(c, rootfs.ReadOnly(mounts), func(dir string) (err error) {
 		user, err = ocispec.ResolveUser(ctx, dir, img.Config, c.Config().GetLinux().GetSecurityContext())
@@ -98,8 +97,7 @@ func (b *specifier) look(ctx context.Context, c *pod.Container, img *catalog.Ima
 	return user, volumes, err
 }
 
-// makeHostPaths makes directories of the mounts' sources that do not exist. Those
-// that do may be files.
+// makeHostPaths creates directories for missing sources of mounts. Existing sources may be files.
 func makeHostPaths(config *runtimeapi.ContainerConfig) error {
 	for _, path := range ocispec.HostPathsToCreate(config) {
 		if _, err := os.Stat(path); err == nil {
@@ -112,7 +110,7 @@ func makeHostPaths(config *runtimeapi.ContainerConfig) error {
 	return nil
 }
 
-// injectCDI adds CDI devices. Their specs are read when a container asks.
+// injectCDI adds CDI devices. It reads their specs only if devices are requested.
 func (b *specifier) injectCDI(spec *specs.Spec, devices []string) error {
 	if len(devices) == 0 {
 		return nil
@@ -127,8 +125,8 @@ func (b *specifier) injectCDI(spec *specs.Spec, devices []string) error {
 	return ocispec.ApplyCDI(spec, devices, cache)
 }
 
-// trustedDevices refuses devices of CDI specs that others can change: their hooks
-// are run as root. Specs that nobody asks for cost nothing.
+// trustedDevices rejects devices of CDI specs that other users can change: their hooks run as root.
+// It checks only requested devices.
 func trustedDevices(cache *cdi.Cache, devices []string) error {
 	for _, name := range devices {
 		d := cache.GetDevice(name)
@@ -145,8 +143,8 @@ func trustedDevices(cache *cdi.Cache, devices []string) error {
 	return nil
 }
 
-// adjust changes the spec of a new container as plugins want it, and undoes with
-// u what they know of it.
+// adjust applies the plugins' changes to the spec of a new container. u removes the container from
+// the plugins.
 func (b *specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, rt *probe.Runtime) error {
 	if b.Hooks.Plugins == nil {
 		return nil

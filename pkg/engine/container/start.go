@@ -18,18 +18,17 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// startError is the reason of a container that could not be started (CRI).
+// startError is the reason of a container that failed to start (CRI).
 const startError = "StartError"
 
-// starts are of containers, by a call or by an earlier daemon.
+// starts serves StartContainer, and finishes the starts of an earlier daemon.
 type starts struct {
 	Deps
 	ends *ends
 }
 
-// StartContainer starts a CREATED container. When it answers, the next status
-// says RUNNING, or how it ended. A container that cannot be started is EXITED
-// with code 128 and reason StartError.
+// StartContainer starts a CREATED container. After the response the status is RUNNING or EXITED. A
+// container that fails to start is EXITED with code 128 and reason StartError.
 func (b *starts) StartContainer(ctx context.Context, r *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
@@ -71,8 +70,8 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// start needs c.op. The runtime's work is not cut short with the caller's
-// context: half a start is worse than a container nobody waits for.
+// start needs c.op. The caller's cancellation does not interrupt the runtime: a partial start is
+// worse than an unwatched container.
 func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), how.limit()+pod.UndoTimeout)
 	defer cancel()
@@ -87,7 +86,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 		return b.startFailed(ctx, c, err)
 	}
 	if why := c.Status().Unstartable; why != "" {
-		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(errors.New(why)))
+		return b.startFailed(ctx, c, c.Sandbox.Runner.Attribute(errors.New(why)))
 	}
 	asking, end := step.Begin(ctx, step.Plugins)
 	err = b.Hooks.Plugins.StartContainer(asking, b.Hooks.Container(c))
@@ -99,10 +98,10 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 	pid, err := how.begin(starting, client)
 	end(err)
 	if shim.Lost(err) && b.Pods.Background.Err() != nil {
-		return err // the start goes on without this daemon: the next one asks what came of it
+		return err // the start continues without this daemon: the next one asks for the result
 	}
 	if err != nil {
-		return b.startFailed(ctx, c, c.Sandbox.Runner.Blame(memory.Explain(err)))
+		return b.startFailed(ctx, c, c.Sandbox.Runner.Attribute(memory.Explain(err)))
 	}
 	failpoint.Hit(failpoint.ContainerRunning)
 	how.started(ctx)
@@ -112,21 +111,21 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 		return nil
 	})
 	if err != nil {
-		// What is not on record must not run.
+		// A container without a record must not run.
 		return b.startFailed(ctx, c, err)
 	}
 	return nil
 }
 
-// starter is how a container is started: anew, or from a checkpoint.
+// starter starts a container anew or from a checkpoint.
 type starter interface {
-	// allowed refuses a start that must wait for others.
+	// allowed rejects a start that must wait for other containers.
 	allowed() error
-	// limit is how long the call of the runtime may take.
+	// limit bounds the runtime's call.
 	limit() time.Duration
-	// begin has the runtime start it, and returns the pid of its first process.
+	// begin starts the container, and returns the pid of its first process.
 	begin(ctx context.Context, client *shim.Client) (int, error)
-	// started is called once it runs.
+	// started is called once the container runs.
 	started(ctx context.Context)
 }
 
@@ -137,7 +136,7 @@ func (b *starts) starterOf(c *pod.Container) starter {
 	return newStart{b, c}
 }
 
-// newStart is the starter of a container that begins.
+// newStart is the starter of a new container.
 type newStart struct {
 	*starts
 	c *pod.Container
@@ -158,13 +157,12 @@ func (n newStart) begin(ctx context.Context, client *shim.Client) (int, error) {
 
 func (newStart) started(context.Context) {}
 
-// startAttempts is how often a supervisor is asked for a start that none has begun.
+// startAttempts bounds the start requests for a start that no supervisor has begun.
 const startAttempts = 3
 
-// startTask returns the pid. A supervisor goes on with a start when its connection
-// is lost, so it is asked what came of that. The successor of one that died before it
-// began is asked to start: supervisors write down that they begin, and none begins a
-// second time.
+// startTask returns the pid. A supervisor continues a start when its connection is lost, so it is
+// asked for the result. If it died before the start began, its successor is asked to start:
+// supervisors record that they begin, and none begins a second time.
 func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
 	var lost error
 	for range startAttempts {
@@ -173,7 +171,7 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 			return int(started.Pid), nil
 		}
 		err = task.FromShim(err)
-		begun := lost != nil && errdefs.IsFailedPrecondition(err) // by an earlier request, which was heard after all
+		begun := lost != nil && errdefs.IsFailedPrecondition(err) // by an earlier request, which was received after all
 		if !c.Sandbox.JournalsStarts() || !shim.Lost(err) && !begun {
 			return 0, err
 		}
@@ -194,28 +192,28 @@ func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Cont
 	return 0, lost
 }
 
-// startFailed records that c will never run.
+// startFailed records that c failed to start.
 func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error) error {
 	err := c.Force(func(st *pod.ContainerStatus) { st.Failed(startError, cause, b.Pods.Clock.Now()) })
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("Failed to record failed container start")
 	}
 	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	close(c.Exited) // only now may somebody remove it, and announce that
+	close(c.Exited) // last: it permits removal, which is announced after the exit
 	b.ends.EndRestore(c)
 	if ctx.Err() != nil {
-		go b.ends.EraseEnded(c) // the start took all the time there was
+		go b.ends.EraseExited(c) // the start used up all the time
 	} else {
 		b.ends.erase(ctx, c)
 	}
 	return fmt.Errorf("start container: %w", cause)
 }
 
-// errUnheard is the cause of a failed start whose answer no daemon received.
-var errUnheard = errors.New("the container failed to start after the daemon had exited; see the log of its supervisor")
+// errLostStart is the cause of a failed start with a result that no daemon received.
+var errLostStart = errors.New("the container failed to start after the daemon had exited; see the log of its supervisor")
 
-// FinishStart does what is left of a start that an earlier daemon began. It holds
-// c.op, which it is given, until that has ended, as the call itself would have.
+// FinishStart completes a start that an earlier daemon began. The caller has locked c.op;
+// FinishStart unlocks it when the start has ended, like the call itself.
 func (b *starts) FinishStart(c *pod.Container) {
 	log.G(b.Pods.Background).WithField("container", c.ID()).Info("Waiting for a container start that an earlier daemon began")
 	state, pid, err := b.Tasks.AwaitStart(b.Pods.Background, c, 0)
@@ -226,8 +224,8 @@ func (b *starts) FinishStart(c *pod.Container) {
 	b.tellPlugins(c)
 }
 
-// NoticeStart finds out whether a start of a foreign shim was under way: the shim does
-// not report that, and is asked again for as long as a start may take.
+// NoticeStart detects a start of a foreign shim that was under way: the shim does not report it, so
+// its state is polled for as long as a start may take.
 func (b *starts) NoticeStart(c *pod.Container) {
 	ctx, cancel := context.WithTimeout(b.Pods.Background, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
@@ -243,7 +241,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 		if err != nil || state == task.Unstarted {
 			continue
 		}
-		// A call that starts it now does the rest.
+		// If a call starts it now, that does the rest.
 		if c.Op.Lock(ctx) != nil {
 			return
 		}
@@ -259,19 +257,19 @@ func (b *starts) NoticeStart(c *pod.Container) {
 	}
 }
 
-// noticeInterval is the pause between two questions of NoticeStart.
+// noticeInterval is the polling interval of NoticeStart.
 const noticeInterval = time.Second
 
-// settle records what came of a start that no call waits for. It needs c.Op.
+// settle records the result of a start without a call. It needs c.Op.
 func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	switch state {
 	case task.Failed:
 		ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 		defer cancel()
-		_ = b.startFailed(ctx, c, errUnheard) // it returns the cause
+		_ = b.startFailed(ctx, c, errLostStart) // it returns its cause
 	case task.Gone:
-		b.ends.RecordEnd(c, pod.Exit{At: time.Now(), Unknown: true})
-		go b.ends.EraseEnded(c)
+		b.ends.RecordExit(c, pod.Exit{At: time.Now(), Unknown: true})
+		go b.ends.EraseExited(c)
 	case task.Started:
 		b.starterOf(c).started(b.Pods.Background)
 		c.Record(b.Pods.Background, func(st *pod.ContainerStatus) {

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// views show containers to callers.
+// views serves status and lists of containers.
 type views struct{ Deps }
 
-// ContainerStatus tells everything about one container, in every state.
+// ContainerStatus returns the status of a container in any state.
 func (b *views) ContainerStatus(_ context.Context, r *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
@@ -69,7 +69,7 @@ func (b *views) List(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	return pod.Items(b.Pods.Index.AllContainers(), func(o *pod.Container) *runtimeapi.Container { return o.Item(f) })
 }
 
-// EncodedContainers is the answer of ListContainers as it is sent.
+// EncodedContainers is the encoded response of ListContainers.
 func (b *views) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error) {
 	return pod.EncodedItems(b.Pods.Index.AllContainers(), func(o *pod.Container) ([]byte, error) { return o.Encoded(f) })
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// stops are of containers, for a while or for good.
+// stops serves stop and removal of containers.
 type stops struct {
 	Deps
 	ends *ends
 }
 
-// StopContainer ends a container: its stop signal, and after timeout seconds
-// SIGKILL. It answers when the container is EXITED. Overlapping calls do not
-// wait for each other. Missing and ended containers are fine.
+// StopContainer stops a container: its stop signal, and after timeout seconds SIGKILL. It returns
+// when the container is EXITED. Overlapping calls do not wait for each other. Missing and exited
+// containers are no error.
 func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
@@ -36,10 +36,10 @@ func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRe
 	if err != nil {
 		return nil, err
 	}
-	// A caller that gives up must not leave half a stop: the container was, or was
-	// to be, told to end, and would live on because nobody waits for it.
+	// The stop continues if the caller gives up: otherwise a signalled container would run on
+	// without its SIGKILL.
 	stopped := make(chan error, 1)
-	go func() { stopped <- b.stopOn(ctx, c, graceOf(r.GetTimeout())) }()
+	go func() { stopped <- b.stopDetached(ctx, c, graceOf(r.GetTimeout())) }()
 	select {
 	case err = <-stopped:
 	case <-ctx.Done():
@@ -52,9 +52,9 @@ func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRe
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-// stopOn stops c also when the caller leaves. It ends with the engine; a kubelet
-// that still wants the container stopped asks again.
-func (b *stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duration) error {
+// stopDetached stops c even if the caller gives up. It ends with the engine; a kubelet repeats its
+// request.
+func (b *stops) stopDetached(ctx context.Context, c *pod.Container, grace time.Duration) error {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(b.Pods.Background, cancel)()
@@ -68,7 +68,7 @@ func (b *stops) stopOn(ctx context.Context, c *pod.Container, grace time.Duratio
 	return err
 }
 
-// graceOf turns the seconds of a request into a time that can be added to.
+// graceOf limits a request's seconds to a duration that does not overflow.
 func graceOf(seconds int64) time.Duration {
 	const longest = 365 * 24 * 60 * 60
 	return time.Duration(min(max(seconds, 0), longest)) * time.Second
@@ -79,7 +79,7 @@ func (b *stops) stop(ctx context.Context, c *pod.Container, grace time.Duration)
 		return b.End(ctx, c)
 	}
 	if c.Status().Phase == pod.PhaseCreated {
-		// A start may be under way: what comes of it gets its signal and its time.
+		// A start may be under way: its process gets the signal and the grace period.
 		if err := b.withdraw(ctx, c, grace); err != nil {
 			return err
 		}
@@ -96,8 +96,8 @@ func (b *stops) stop(ctx context.Context, c *pod.Container, grace time.Duration)
 	return b.End(ctx, c)
 }
 
-// withdraw ends a container that was not started, unless a start is under way and
-// comes to its end, or to none within d.
+// withdraw cancels a container that was not started. If a start is under way, it waits up to d for
+// its end.
 func (b *stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -109,7 +109,7 @@ func (b *stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration)
 	return nil
 }
 
-// End makes c EXITED now. One that never ran becomes so without a process.
+// End makes c EXITED now, without a process if it never ran.
 func (b *stops) End(ctx context.Context, c *pod.Container) error {
 	for {
 		switch c.Status().Phase {
@@ -132,15 +132,15 @@ func (b *stops) End(ctx context.Context, c *pod.Container) error {
 	}
 }
 
-// abort ends a container that does not run yet. A start that is under way is not
-// waited for, but made to fail; it may be too late for that.
+// abort cancels a container that does not run yet. It makes a start under way fail instead of
+// waiting, unless it is too late for that.
 func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	again := time.NewTicker(task.AbortInterval)
 	defer again.Stop()
 	for !c.Op.TryLock() {
-		// Who starts it takes this for the order to give up.
+		// The supervisor takes this signal as the request to abort the start.
 		err := b.signal(bounded, c, unix.SIGKILL, true)
 		if err != nil && bounded.Err() == nil {
 			return err
@@ -158,7 +158,7 @@ func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// cancel ends c if it was never started. It needs c.op.
+// cancel makes c EXITED if it was never started. It needs c.op.
 func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	if c.Status().Phase != pod.PhaseCreated {
 		return
@@ -169,9 +169,9 @@ func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 		st.FinishedAt = b.Pods.Clock.Now()
 	})
 	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
-	close(c.Exited) // only now may somebody remove it, and announce that
+	close(c.Exited) // last: it permits removal, which is announced after the exit
 	b.ends.EndRestore(c)
-	go b.ends.EraseEnded(c)
+	go b.ends.EraseExited(c)
 }
 
 func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
@@ -184,7 +184,6 @@ func (b *stops) kill(ctx context.Context, c *pod.Container, sig syscall.Signal, 
 	return task.FromShim(err)
 }
 
-// signal sends a signal to the container's first process, or to all.
 func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal, all bool) error {
 	err := b.kill(ctx, c, sig, all)
 	if shim.Lost(err) || b.Tasks.Replaced(ctx, c.Sandbox, err) {
@@ -192,15 +191,15 @@ func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal
 	}
 	switch {
 	case err == nil, errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
-		return nil // it has ended; the watcher is about to say so
+		return nil // it has exited; the watcher is about to record it
 	case shim.Lost(err):
-		return nil // awaitEnd tells whether it ended with its shim
+		return nil // AwaitEnd detects an exit with the shim
 	}
 	return fmt.Errorf("signal container %s: %w", c.ID(), err)
 }
 
-// RemoveContainer removes a container, killing it if it runs. Its log stays:
-// that is the kubelet's. A missing one is fine.
+// RemoveContainer removes a container, and kills it first if it runs. Its log belongs to the
+// kubelet and stays. A missing container is no error.
 func (b *stops) RemoveContainer(ctx context.Context, r *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if errdefs.IsNotFound(err) {
@@ -230,7 +229,7 @@ func (b *stops) Remove(ctx context.Context, c *pod.Container) error {
 	}
 	defer c.Op.Unlock()
 	if _, err := b.Pods.Index.Container(c.ID()); errdefs.IsNotFound(err) {
-		return nil // somebody else removed it
+		return nil // another call removed it
 	}
 	if !c.Status().Erased {
 		if err := b.ends.EraseTask(ctx, c); err != nil {

@@ -14,13 +14,12 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// upkeep serves the calls that change a container which runs: its limits, which plugins
-// may change as well, and the file of its log.
+// upkeep serves the calls that change a running container: its limits, which plugins may change as
+// well, and its log file.
 type upkeep struct{ Deps }
 
-// UpdateContainerResources changes the limits of a container. What the request
-// leaves at zero stays. If the runtime refuses, or the change cannot be recorded,
-// the old limits are put back.
+// UpdateContainerResources changes the limits of a container. Zero fields of the request are
+// unchanged. If the runtime refuses, or the change cannot be recorded, the old limits are restored.
 func (b *upkeep) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err
@@ -47,8 +46,8 @@ func (b *upkeep) UpdateContainerResources(ctx context.Context, r *runtimeapi.Upd
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
-// ReopenContainerLog makes the log's writer go on in a new file at the log's
-// path. When it answers, that file exists.
+// ReopenContainerLog makes the log's writer continue in a new file at the log's path, which exists
+// when the call returns.
 func (b *upkeep) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	c, err := b.Pods.Index.Container(r.GetContainerId())
 	if err != nil {
@@ -57,7 +56,7 @@ func (b *upkeep) ReopenContainerLog(ctx context.Context, r *runtimeapi.ReopenCon
 	if c.Status().Phase != pod.PhaseRunning {
 		return nil, fmt.Errorf("container %s is not running, so its log is not open: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
-	// Foreign shims' logs are written by a supervisor as well.
+	// A supervisor also writes the logs of foreign shims.
 	writer, err := b.Shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return nil, err

@@ -240,7 +240,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	done := func() error { return nil }
 	caller, asks := c.Sandbox.Runner.Tasks.(pod.CRIUCaller)
 	if asks {
-		done, err = caller.TellCRIU(pod.CRIUCall{Bundle: d.pods.ContainerDir(c.ID()), OpenTCP: bool(tcp)})
+		done, err = caller.ConfigureCRIU(pod.CRIUCall{Bundle: d.pods.ContainerDir(c.ID()), OpenTCP: bool(tcp)})
 		if err != nil {
 			return err
 		}

@@ -59,9 +59,9 @@ func (r *Runner) Delete(context.Context, string) error { return r.Note("Delete")
 // End is of pod.Runner.
 func (r *Runner) End(context.Context) error { return r.Note("End") }
 
-// Insist is of pod.Runner.
-func (r *Runner) Insist(ctx context.Context, end func(context.Context) error) error {
-	if err := r.Note("Insist"); err != nil {
+// StopOrKill is of pod.Runner.
+func (r *Runner) StopOrKill(ctx context.Context, end func(context.Context) error) error {
+	if err := r.Note("StopOrKill"); err != nil {
 		return err
 	}
 	return end(ctx)

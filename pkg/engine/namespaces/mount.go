@@ -148,8 +148,8 @@ func (ns *Paths) Lost() string {
 	return ""
 }
 
-// Exists reports whether path is a mounted namespace. A missing file and one that lost its mount,
-// as after a reboot, are none.
+// Exists reports whether path is a mounted namespace. It is false for a missing file and for a file
+// that lost its mount, as after a reboot.
 func Exists(path string) bool {
 	var st unix.Statfs_t
 	for {

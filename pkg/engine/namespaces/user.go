@@ -141,7 +141,7 @@ func (u *User) outside(key, value string) (string, error) {
 		ids = append(ids, id)
 	}
 	if len(ids) != 2 || ids[0] > ids[1] {
-		return value, nil // disables it for all groups
+		return value, nil // "1 0" disables it for all groups
 	}
 	if ids[1] >= uint64(u.GIDs.Size) {
 		return "", fmt.Errorf("group %d is beyond the %d of the pod's user namespace", ids[1], u.GIDs.Size)

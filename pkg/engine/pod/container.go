@@ -20,37 +20,37 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
-// Container is a container that callers can see.
+// Container is a container that is visible to callers.
 type Container struct {
 	*store.Object[ContainerSpec, ContainerStatus]
 	Sandbox *Sandbox
 	Op      keyedlock.Mutex // held by calls that change it: start, update, remove
 	Exited  chan struct{}   // closed when EXITED is recorded
-	Erased  chan struct{}   // closed when the runtime has nothing of it any more
+	Erased  chan struct{}   // closed when the runtime's state of it is deleted
 	OOM     atomic.Bool     // a foreign shim reported an OOM kill
-	// Creating is its Create, if that was given up.
+	// Creating is its Create call, if that was given up.
 	Creating atomic.Pointer[PendingCall]
 	listed   encodedItem
 	CPU      usage.CPURate
 }
 
-// NewContainer is the container of a record, in s.
+// NewContainer returns the container of a record, in s.
 func NewContainer(o *store.Object[ContainerSpec, ContainerStatus], s *Sandbox) *Container {
 	return &Container{Object: o, Sandbox: s, Op: keyedlock.NewMutex(), Exited: make(chan struct{}), Erased: make(chan struct{})}
 }
 
-// Config is what the container was created with.
+// Config is the configuration that the container was created with.
 func (c *Container) Config() *runtimeapi.ContainerConfig { return c.Spec().Config.Msg }
 
-// Record records what was found, also on a full disk: a daemon that does not start
-// there could not make room.
+// Record records an observation, even on a full disk: a daemon that fails there could not free
+// space.
 func (c *Container) Record(ctx context.Context, change func(*ContainerStatus)) {
 	if err := c.Force(change); err != nil && !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Error("Failed to record container state")
 	}
 }
 
-// State is that of the CRI.
+// State is the CRI's state.
 func (c *Container) State() runtimeapi.ContainerState {
 	switch c.Status().Phase {
 	case PhaseCreated:
@@ -63,7 +63,7 @@ func (c *Container) State() runtimeapi.ContainerState {
 	return runtimeapi.ContainerState_CONTAINER_UNKNOWN
 }
 
-// CRIStatus is what ContainerStatus answers.
+// CRIStatus is the status in ContainerStatus's response.
 func (c *Container) CRIStatus() *runtimeapi.ContainerStatus {
 	spec, st, config := c.Spec(), c.Status(), c.Config()
 	return &runtimeapi.ContainerStatus{
@@ -89,7 +89,7 @@ func (c *Container) CRIStatus() *runtimeapi.ContainerStatus {
 	}
 }
 
-// itemIn is the item of a list, in that state.
+// itemIn is the item of a list in that state.
 func (c *Container) itemIn(state runtimeapi.ContainerState) *runtimeapi.Container {
 	spec, config := c.Spec(), c.Config()
 	return &runtimeapi.Container{
@@ -99,11 +99,11 @@ func (c *Container) itemIn(state runtimeapi.ContainerState) *runtimeapi.Containe
 	}
 }
 
-// Matches tells whether a filter lets c through.
+// Matches reports whether a filter selects c.
 func (c *Container) Matches(f *runtimeapi.ContainerFilter) bool { return c.matchesIn(c.State(), f) }
 
-// matchesIn is Matches for a state that was looked at before: what is listed by its
-// state has that one.
+// matchesIn is Matches with a state read earlier: an item that is listed by its state must have
+// that state.
 func (c *Container) matchesIn(state runtimeapi.ContainerState, f *runtimeapi.ContainerFilter) bool {
 	return strings.HasPrefix(c.ID(), f.GetId()) &&
 		strings.HasPrefix(c.Spec().Sandbox, f.GetPodSandboxId()) &&
@@ -111,7 +111,7 @@ func (c *Container) matchesIn(state runtimeapi.ContainerState, f *runtimeapi.Con
 		selects(f.GetLabelSelector(), c.Config().GetLabels())
 }
 
-// Item is the item of a list, nil if f does not let c through.
+// Item is the item of a list, nil if f does not select c.
 func (c *Container) Item(f *runtimeapi.ContainerFilter) *runtimeapi.Container {
 	if state := c.State(); c.matchesIn(state, f) {
 		return c.itemIn(state)
@@ -119,7 +119,7 @@ func (c *Container) Item(f *runtimeapi.ContainerFilter) *runtimeapi.Container {
 	return nil
 }
 
-// Encoded is Item as it is sent.
+// Encoded is Item in its encoded form.
 func (c *Container) Encoded(f *runtimeapi.ContainerFilter) ([]byte, error) {
 	state := c.State()
 	if !c.matchesIn(state, f) {
@@ -128,47 +128,46 @@ func (c *Container) Encoded(f *runtimeapi.ContainerFilter) ([]byte, error) {
 	return c.listed.encoded(c.ID(), int32(state), func() proto.Message { return c.itemIn(state) })
 }
 
-// MustAsk tells whether only the process that runs c knows what it uses: no
-// cgroup of this host is the container's own.
+// MustAsk reports whether only the process that runs c can measure it, because c has no cgroup on
+// this host.
 func (c *Container) MustAsk() bool {
 	return c.Sandbox.MustAsk() && c.Status().Phase == PhaseRunning
 }
 
-// NotRunning is the error of what needs a RUNNING container.
+// NotRunning is the error of calls that require a RUNNING container.
 func (c *Container) NotRunning() error {
 	return fmt.Errorf("container %s is not running: %w", c.ID(), errdefs.ErrFailedPrecondition)
 }
 
-// Ended is why nothing of c can change.
+// Ended is the error of calls that change an exited container.
 func (c *Container) Ended() error {
 	return fmt.Errorf("container %s has exited, so its resources cannot be changed: %w", c.ID(), ErrEnded)
 }
 
-// SharesProcesses tells whether processes of c may outlive its first one: nothing
-// but the runtime's removal ends them.
+// SharesProcesses reports whether processes of c may outlive its first one, until the runtime
+// deletes it.
 func (c *Container) SharesProcesses() bool {
 	return c.Config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
 }
 
-// AwaitErased waits for what follows the end, with a bound: what is still there
-// then is tried again at the removal.
+// AwaitErased waits for the clean-up after the exit, with a limit: the removal retries the rest.
 func (c *Container) AwaitErased(ctx context.Context) error {
 	_, err := await(ctx, c.Erased, KillGrace)
 	return err
 }
 
-// StopSignal was chosen when the container was created.
+// StopSignal is the signal chosen when the container was created.
 func (c *Container) StopSignal() syscall.Signal {
 	s, _ := ocispec.StopSignal(c.Config(), c.Spec().StopSignal)
 	return s
 }
 
-// AwaitEnd waits until c is EXITED, or the time is up.
+// AwaitEnd waits at most d until c is EXITED.
 func (c *Container) AwaitEnd(ctx context.Context, d time.Duration) (bool, error) {
 	return await(ctx, c.Exited, d)
 }
 
-// await returns whether done is closed within patience.
+// await reports whether done is closed within patience.
 func await(ctx context.Context, done <-chan struct{}, patience time.Duration) (bool, error) {
 	select {
 	case <-done:
@@ -180,14 +179,14 @@ func await(ctx context.Context, done <-chan struct{}, patience time.Duration) (b
 	}
 }
 
-// AwaitCreated waits for a Create of c that was given up.
+// AwaitCreated waits for a Create call of c that was given up.
 func (c *Container) AwaitCreated(ctx context.Context) error {
 	return c.Creating.Load().Await(ctx)
 }
 
 func imageSpec(spec *ContainerSpec, c *runtimeapi.ContainerConfig) *runtimeapi.ImageSpec {
 	return &runtimeapi.ImageSpec{
-		// A name that others show too; what the pod asked for stands beside it.
+		// The name that lists and other clients use; the pod's own name is in UserSpecifiedImage.
 		Image: cmp.Or(spec.ImageTag, spec.ImageName), UserSpecifiedImage: c.GetImage().GetUserSpecifiedImage(),
 		Annotations: c.GetImage().GetAnnotations(), RuntimeHandler: c.GetImage().GetRuntimeHandler(),
 		ImageRef: c.GetImage().GetImageRef(),
@@ -202,12 +201,12 @@ func containerUser(st *ContainerStatus) *runtimeapi.ContainerUser {
 	return &runtimeapi.ContainerUser{Linux: u}
 }
 
-// PendingCall is a call that was given up and has not ended.
+// PendingCall is a call that was given up and may still run.
 type PendingCall struct {
 	Ended <-chan struct{} // closed
 }
 
-// Await returns when the call has ended; nil is one that has.
+// Await returns when the call has ended; nil has ended.
 func (p *PendingCall) Await(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -219,16 +218,16 @@ func (p *PendingCall) Await(ctx context.Context) error {
 	return err
 }
 
-// CreatePatience is how long the undo of a task waits for what goes on creating it.
+// CreatePatience is how long roll-back of a task waits for its Create call.
 const CreatePatience = 10 * time.Second
 
-// ErrEnded is the class of a call that came too late.
+// ErrEnded is the class of calls on an exited container.
 var ErrEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
 
-// KillGrace is how long a killed process may take to be reported dead.
+// KillGrace is how long a killed process may take until its exit is reported.
 const KillGrace = 10 * time.Second
 
-// ExitReason is the reason that the CRI shows for an ended container.
+// ExitReason is the CRI's reason of an exited container.
 func ExitReason(code int32, oom, unknown bool) string {
 	switch {
 	case oom:
@@ -241,14 +240,15 @@ func ExitReason(code int32, oom, unknown bool) string {
 	return "Error"
 }
 
-// NoteOOM records that a shim reported an OOM kill in a container.
-func (o *Index) NoteOOM(task string) {
+// RecordOOM records that a shim reported an OOM kill in a container.
+func (o *Index) RecordOOM(task string) {
 	c, err := o.Container(task)
 	if err != nil || c.OOM.Swap(true) {
 		return
 	}
-	// The news may come after the exit: events have a way of their own. Whether it did is
-	// looked at where the exit's record looks at OOM, or each could take itself for the first.
+	// The event may arrive after the exit, because events have their own connection. The phase is
+	// checked under the same lock under which the exit's record reads OOM, so that one of both sees
+	// the other.
 	c.Record(context.Background(), func(st *ContainerStatus) {
 		if st.Phase == PhaseExited && st.ExitCode != 0 && st.Reason == ExitReason(st.ExitCode, false, false) {
 			st.Reason = ExitReason(st.ExitCode, true, false)

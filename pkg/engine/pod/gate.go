@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// gate lets in those who make something in a sandbox, until it is shut for good.
-// What they make becomes visible inside the gate or not at all, so that whoever
-// has shut it sees everything that there will ever be.
+// gate admits calls that create something in a sandbox, until it is shut for good. Objects become
+// visible inside the gate or not at all, so that after Shut no new ones appear.
 type gate struct {
 	Ctx  context.Context // ends when the gate is shut, with mu held
 	end  context.CancelFunc
-	left chan struct{} // closed when it is shut and everybody has left
+	left chan struct{} // closed when it is shut and all calls have left
 
 	mu     sync.Mutex
 	inside int // guarded by mu
@@ -28,8 +27,8 @@ func newGate() *gate {
 	return g
 }
 
-// Enter fails with errShut when the gate is shut. The returned context ends when
-// it will be. Everybody who entered must leave, once.
+// Enter fails with errShut when the gate is shut. Shut cancels the returned context. leave must be
+// called once.
 func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,7 +50,7 @@ func (g *gate) Enter(ctx context.Context) (inside context.Context, leave func(),
 	}, nil
 }
 
-// Show calls f, which makes something visible, unless the gate is shut.
+// Show calls f, which makes an object visible, unless the gate is shut.
 func (g *gate) Show(f func()) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -62,8 +61,8 @@ func (g *gate) Show(f func()) error {
 	return nil
 }
 
-// Shut lets nobody in any more, ends the contexts of those inside, and waits
-// until they have left. It may be repeated.
+// Shut rejects new calls, cancels the contexts of those inside, and waits until they have left. It
+// is idempotent.
 func (g *gate) Shut(ctx context.Context) error {
 	g.mu.Lock()
 	if g.Ctx.Err() == nil {
@@ -81,11 +80,11 @@ func (g *gate) Shut(ctx context.Context) error {
 	}
 }
 
-// UndoTimeout bounds a whole roll-back.
+// UndoTimeout bounds a complete roll-back.
 const UndoTimeout = 2 * time.Minute
 
-// Undo is the stack of steps that are done and must be undone if the whole
-// does not come about. Steps may be added from several goroutines.
+// Undo is a stack of completed steps that roll back if the whole call fails. Steps may be added
+// concurrently.
 type Undo struct {
 	mu    sync.Mutex
 	Steps []undoStep
@@ -96,18 +95,17 @@ type undoStep struct {
 	Back func(context.Context) error
 }
 
-// Add declares how to take back what was just done (or is about to be: a step
-// that undoes a half-done thing must cope with nothing having been done).
+// Add registers the roll-back of a step. A step that is registered before it runs must also roll
+// back if nothing was done.
 func (u *Undo) Add(name string, back func(context.Context) error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.Steps = append(u.Steps, undoStep{name, back})
 }
 
-// Run takes everything back, last first, with a context of its own: the
-// caller's may be what failed. It ends at the first step that fails, because what
-// was done before is needed to try that again: what is left is for whoever is
-// shown it.
+// Run rolls back, last step first, with its own context, because the caller's may be cancelled. It
+// stops at the first failure: retrying the failed step needs the earlier ones. The partially
+// created object is then listed for removal.
 func (u *Undo) Run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), UndoTimeout)
 	defer cancel()

@@ -21,41 +21,41 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/reserve"
 )
 
-// Index is the index of what callers can see. Objects enter it when the call
-// that creates them has succeeded (or could not be undone).
+// Index contains the objects that callers can see. Objects enter it when their creation has
+// succeeded, or could not be rolled back.
 type Index struct {
 	mu         sync.RWMutex
 	sandboxes  map[string]*Sandbox
 	containers map[string]*Container
 }
 
-// NewIndex is empty.
+// NewIndex returns an empty Index.
 func NewIndex() *Index {
 	return &Index{sandboxes: map[string]*Sandbox{}, containers: map[string]*Container{}}
 }
 
-// AddSandbox shows a sandbox to callers.
+// AddSandbox makes a sandbox visible to callers.
 func (o *Index) AddSandbox(s *Sandbox) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sandboxes[s.ID()] = s
 }
 
-// AddContainer shows a container to callers.
+// AddContainer makes a container visible to callers.
 func (o *Index) AddContainer(c *Container) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.containers[c.ID()] = c
 }
 
-// DropSandbox takes a sandbox out.
+// DropSandbox removes a sandbox from the index.
 func (o *Index) DropSandbox(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.sandboxes, id)
 }
 
-// DropContainer takes a container out.
+// DropContainer removes a container from the index.
 func (o *Index) DropContainer(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,7 +76,7 @@ func (o *Index) Container(id string) (*Container, error) {
 	return find(o.containers, "container", id)
 }
 
-// Running finds one that runs.
+// Running returns a running container.
 func (o *Index) Running(id string) (*Container, error) {
 	c, err := o.Container(id)
 	if err != nil {
@@ -88,8 +88,8 @@ func (o *Index) Running(id string) (*Container, error) {
 	return c, nil
 }
 
-// Taken tells who has asked for a name that another has what to do about it.
-func (o *Index) Taken(err error) error {
+// ExplainTaken adds to a name conflict what the caller can do about it.
+func (o *Index) ExplainTaken(err error) error {
 	var t *reserve.TakenError
 	if !errors.As(err, &t) {
 		return err
@@ -131,21 +131,21 @@ func find[T any](all map[string]T, kind, id string) (T, error) {
 	return zero, fmt.Errorf("%s ID %q is ambiguous, it matches %s: %w", kind, id, strings.Join(hits[:min(len(hits), 4)], ", "), errdefs.ErrInvalidArgument)
 }
 
-// AllSandboxes are all, the newest first.
+// AllSandboxes returns all sandboxes, newest first.
 func (o *Index) AllSandboxes() []*Sandbox {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(o.sandboxes), func(a, b *Sandbox) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
 }
 
-// AllContainers are all, the newest first.
+// AllContainers returns all containers, newest first.
 func (o *Index) AllContainers() []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(o.containers), func(a, b *Container) int { return cmp.Compare(b.Spec().CreatedAt, a.Spec().CreatedAt) })
 }
 
-// ContainersOf are those of a sandbox, the oldest first.
+// ContainersOf returns the containers of a sandbox, oldest first.
 func (o *Index) ContainersOf(sandbox string) []*Container {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -159,16 +159,16 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 	return of
 }
 
-// Waits says whether a restored sandbox waits for containers that are restored with it: those
-// that were started have no processes until all of them are. Without one that has ended
-// before it was started they never will.
+// Waits reports whether a restored sandbox waits for containers that are restored with it: the
+// started ones get processes only when all are started. That never happens if one exited before it
+// was started.
 func (o *Index) Waits(s *Sandbox) bool {
 	return s.Spec().WholeCheckpoint() != "" && o.restored(s, func(st *ContainerStatus) bool { return st.StartedAt == 0 })
 }
 
-// Reads says whether a restored sandbox still needs its checkpoint, because a container is yet
-// to be started from it. One that failed to start never will be.
-func (o *Index) Reads(s *Sandbox) bool {
+// NeedsCheckpoint reports whether a restored sandbox still needs its checkpoint for a container
+// that was not started. Containers that failed to start need it no more.
+func (o *Index) NeedsCheckpoint(s *Sandbox) bool {
 	return s.Spec().Checkpoint != "" && o.restored(s, func(st *ContainerStatus) bool { return st.Phase == PhaseCreated })
 }
 
@@ -176,22 +176,22 @@ func (o *Index) restored(s *Sandbox, is func(*ContainerStatus) bool) bool {
 	return slices.ContainsFunc(o.ContainersOf(s.ID()), func(c *Container) bool { return c.Spec().Checkpoint != "" && is(c.Status()) })
 }
 
-// IDLength is the length of an id: 64 hex digits by the CRI's convention, which
-// cAdvisor's expressions depend on.
+// IDLength is the length of an id: 64 hex digits by the CRI's convention, which cAdvisor's
+// expressions require.
 const IDLength = 64
 
-// NewID is an id of a sandbox or a container.
+// NewID returns a random id.
 func NewID() string {
 	b := make([]byte, IDLength/2)
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
 
-// Clock gives times that never repeat and never go back: the kubelet sorts by
-// created_at and takes the last for the newest.
+// Clock returns times that never repeat and never go back: the kubelet sorts by created_at and
+// treats the last as the newest.
 type Clock struct{ last atomic.Int64 }
 
-// Now is later than all that was given or seen.
+// Now is later than all returned and seen times.
 func (c *Clock) Now() int64 {
 	for {
 		last := c.last.Load()
@@ -212,7 +212,7 @@ func (c *Clock) Seen(t int64) {
 	}
 }
 
-// TargetPID is the process whose PID namespace a container with mode TARGET joins.
+// TargetPID is the process that owns the PID namespace of a container with mode TARGET.
 func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
 	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {
@@ -228,19 +228,19 @@ func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error
 	return t.Status().PID, nil
 }
 
-// encodedItem is the item of a list as it was sent last.
+// encodedItem caches the last encoding of a list's item.
 type encodedItem struct{ last atomic.Pointer[encodedState] }
 
-// encodedState is an item in a state, with the tag of its field.
+// encodedState is an item in one state, with the tag of its field.
 type encodedState struct {
 	state int32
 	bytes []byte
 }
 
-// itemsField is the number of the items in all lists of the CRI.
+// itemsField is the field number of items in all lists of the CRI.
 var itemsField = (&runtimeapi.ListPodSandboxResponse{}).ProtoReflect().Descriptor().Fields().ByName("items").Number()
 
-// encoded encodes the item of id unless the last one was in that state, too.
+// encoded returns the last encoding if the state is the same, and else encodes the item of id.
 func (e *encodedItem) encoded(id string, state int32, item func() proto.Message) ([]byte, error) {
 	if last := e.last.Load(); last != nil && last.state == state {
 		return last.bytes, nil
@@ -249,7 +249,7 @@ func (e *encodedItem) encoded(id string, state int32, item func() proto.Message)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", id, err)
 	}
-	// Only as large as it has to be: it stays.
+	// Without spare capacity, because it is kept.
 	head := protowire.SizeTag(itemsField) + protowire.SizeVarint(uint64(len(content)))
 	b := protowire.AppendTag(make([]byte, 0, head+len(content)), itemsField, protowire.BytesType)
 	b = protowire.AppendBytes(b, content)
@@ -257,7 +257,7 @@ func (e *encodedItem) encoded(id string, state int32, item func() proto.Message)
 	return b, nil
 }
 
-// Items are the items of a list, without those that are nil.
+// Items returns the items of a list, without those that are nil.
 func Items[O, I any](all []O, item func(O) *I) []*I {
 	items := make([]*I, 0, len(all))
 	for _, o := range all {
@@ -268,7 +268,7 @@ func Items[O, I any](all []O, item func(O) *I) []*I {
 	return items
 }
 
-// EncodedItems are those of a list. Those that are not in it are encoded as nothing.
+// EncodedItems returns the encoded items of a list. Those outside the list are encoded as nothing.
 func EncodedItems[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
 	items := make([][]byte, 0, len(all))
 	for _, o := range all {

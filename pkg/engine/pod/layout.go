@@ -15,22 +15,23 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Layout is where the engine has what: root is kept over reboots, state is not.
+// Layout has the engine's paths: Root survives reboots, State does not.
 type Layout struct{ Root, State string }
 
-// PluginLinks is where NRI plugins are linked from.
+// PluginLinks is the directory of links to NRI plugins.
 func (l Layout) PluginLinks() string { return filepath.Join(l.State, "nri-plugins") }
 
-// SandboxDir has what is kept of a sandbox until it is removed.
+// SandboxDir has a sandbox's files until it is removed.
 func (l Layout) SandboxDir(id string) string { return filepath.Join(l.State, "sandboxes", id) }
 
 // ContainerDir is a container's bundle.
 func (l Layout) ContainerDir(id string) string { return filepath.Join(l.State, "containers", id) }
 
-// NsDir has the namespaces of a sandbox.
+// NsDir has a sandbox's namespaces.
 func (l Layout) NsDir(id string) string { return filepath.Join(l.SandboxDir(id), "ns") }
 
-// ProcessBundle ends with the id: shims find their tasks by it.
+// ProcessBundle is the sandbox process's bundle. Its name is the id, because shims find their tasks
+// by it.
 func (l Layout) ProcessBundle(id string) string {
 	return filepath.Join(l.SandboxDir(id), "bundle", id)
 }
@@ -57,11 +58,11 @@ func (l Layout) Stdio(c *Container) Stdio {
 	return s
 }
 
-// ScratchDir is there while a root filesystem or a volume of a pod with a user
-// namespace is being mounted.
+// ScratchDir exists while a root filesystem or a volume of a pod with a user namespace is being
+// mounted.
 func (l Layout) ScratchDir(id string) string { return filepath.Join(l.ContainerDir(id), "scratch") }
 
-// VolumesDir has the volumes of a container.
+// VolumesDir has a container's volumes.
 func (l Layout) VolumesDir(id string) string { return filepath.Join(l.ContainerDir(id), "volumes") }
 
 // VolumeDir is the volume with that number.
@@ -69,23 +70,23 @@ func (l Layout) VolumeDir(id string, i int) string {
 	return filepath.Join(l.VolumesDir(id), strconv.Itoa(i))
 }
 
-// MappedDir holds volumes that are mapped for a runtime that cannot.
+// MappedDir has volumes that are mapped for a runtime without support for mapped mounts.
 func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDir(id), "mapped") }
 
-// FrozenDir has a directory for each container that may stand still for a checkpoint.
+// FrozenDir has a directory for each container that a checkpoint may have frozen.
 func (l Layout) FrozenDir(id string) string { return filepath.Join(l.Root, "frozen", id) }
 
-// CheckpointsDir holds what archives of containers are made of. Berths before FrozenDir
-// say with it what that says.
+// CheckpointsDir has the files of checkpoint archives in creation. In versions before FrozenDir it
+// also marks a frozen container.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
-// RestoreDir holds, until it was started, what a container goes on from.
+// RestoreDir has the memory that a restored container continues from, until it is started.
 func (l Layout) RestoreDir(id string) string { return filepath.Join(l.Root, "restores", id) }
 
-// PodCheckpointNotesDir says where checkpoints of sandboxes are being written.
+// PodCheckpointNotesDir has the paths of sandbox checkpoints that are being written.
 func (l Layout) PodCheckpointNotesDir() string { return filepath.Join(l.Root, "pod-checkpoint-notes") }
 
-// RuntimeRoot is where the runtime keeps its state for that handler.
+// RuntimeRoot is the state directory of the handler's runtime.
 func (l Layout) RuntimeRoot(d *handler.Definition) string {
 	if d.Root != "" {
 		return d.Root
@@ -93,10 +94,10 @@ func (l Layout) RuntimeRoot(d *handler.Definition) string {
 	return filepath.Join(l.State, "runtimes", d.Name)
 }
 
-// FailureLog is where supervisors keep what a handler's runtime wrote when it failed.
+// FailureLog is where supervisors keep the output of a handler's runtime that failed.
 func (l Layout) FailureLog(handler string) string { return filepath.Join(l.State, "failures", handler) }
 
-// SpecSandbox are the facts about s that specs depend on.
+// SpecSandbox has the facts about s that specs depend on.
 func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	f, st, plan := l.FilesOf(s.ID()), s.Status(), s.Spec().Plan
 	facts := ocispec.Sandbox{
@@ -111,10 +112,10 @@ func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	return facts
 }
 
-// Stdio are the FIFOs of a process, empty for those that it has not.
+// Stdio are the FIFOs of a process; missing ones are empty.
 type Stdio struct{ Stdin, Stdout, Stderr string }
 
-// Paths are those that the process has.
+// Paths are the existing FIFOs.
 func (s Stdio) Paths() []string {
 	var all []string
 	for _, p := range []string{s.Stdin, s.Stdout, s.Stderr} {

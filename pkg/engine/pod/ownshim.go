@@ -1,25 +1,25 @@
 package pod
 
-// OwnShim is whether a shim runs s and no other sandbox. It exits when it has
-// forgotten its last task. All else is run by supervisors.
+// OwnShim reports whether a foreign shim runs s alone. It exits after its last task is deleted.
+// Other sandboxes are run by supervisors.
 func (s *Sandbox) OwnShim() bool { return s.Spec().Definition.OwnShim() }
 
-// MountsRootfs is whether the mounts of a root filesystem are handed over with the
-// task, so that a virtual machine may take them as they are.
+// MountsRootfs reports whether the mounts of a root filesystem are passed with the task, so that a
+// virtual machine may use them directly.
 func (s *Sandbox) MountsRootfs() bool { return s.OwnShim() }
 
-// CreatesEarly is whether Create of the Task API calls the runtime. A supervisor calls
-// it at Start.
+// CreatesEarly reports whether Create of the Task API calls the runtime. A supervisor calls it at
+// Start.
 func (s *Sandbox) CreatesEarly() bool { return s.OwnShim() }
 
-// JournalsStarts is whether each start is written down before it is made, and goes on
-// when its caller is lost.
+// JournalsStarts reports whether each start is recorded before it begins, and continues without its
+// caller.
 func (s *Sandbox) JournalsStarts() bool { return !s.OwnShim() }
 
-// ClosesStdin is whether the stdin of a container ends by itself when the first client
-// is gone that the container was to have (stdin_once).
+// ClosesStdin reports whether the stdin of a container with stdin_once is closed when its first
+// client disconnects, without a CloseIO.
 func (s *Sandbox) ClosesStdin() bool { return !s.OwnShim() }
 
-// KillsTree is whether to kill "all" of an exec is to kill the command and its
-// descendants. The Task API does not define that; Kata kills the whole container.
+// KillsTree reports whether a kill of "all" of an exec kills the command and its descendants. The
+// Task API does not define that; Kata kills the whole container.
 func (s *Sandbox) KillsTree() bool { return !s.OwnShim() }

@@ -12,40 +12,37 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// Pinned is what a sandbox takes from the configuration beside its Definition:
-// it holds for all that is ever done to the sandbox and its containers, whatever
-// the configuration, and the files that it names, say by then.
+// Pinned is a sandbox's configuration beside its Definition. It applies to the sandbox and its
+// containers for their whole life, even if the configuration and its files change.
 type Pinned struct {
 	CgroupDriver   cgroup.Driver `json:"cgroupDriver"`
 	CgroupPrefix   string        `json:"cgroupPrefix,omitempty"`
 	Snapshotter    string        `json:"snapshotter"`
 	MaxLogLineSize int           `json:"maxLogLineSize"`
 	ImageVolumes   bool          `json:"imageVolumes,omitempty"`
-	// PauseRoot is the name of the sandbox process's root filesystem among the
-	// tools; empty without such a process.
+	// PauseRoot is the name of the sandbox process's root filesystem among the tools; empty without
+	// a sandbox process.
 	PauseRoot string `json:"pauseRoot,omitempty"`
-	// Binaries are the handler's, then the one that its shim drives.
+	// Binaries are the handler's, then the one that its shim runs.
 	Binaries []keep.Binary `json:"binaries,omitempty"`
-	// Generation is that of the table by which the sandbox was routed.
+	// Generation is the generation of the table by which the sandbox was routed.
 	Generation uint64 `json:"generation,omitempty"`
-	// BaseSpec and DefaultSeccomp are what the files said; empty is no file.
+	// BaseSpec and DefaultSeccomp are the content of the files; empty is no file.
 	BaseSpec       Text `json:"baseSpec,omitzero"`
 	DefaultSeccomp Text `json:"defaultSeccomp,omitzero"`
 }
 
-// CgroupsPath is where the cgroup of a sandbox process or container of s is, by its
-// id: spec.linux.cgroupsPath.
+// CgroupsPath is the spec.linux.cgroupsPath of the sandbox process or container of s with that id.
 func (s *SandboxSpec) CgroupsPath(id string) (string, error) {
 	return cgroup.Path(s.Pinned.CgroupDriver, s.Pinned.CgroupPrefix, s.Config.Msg.GetLinux().GetCgroupParent(), id)
 }
 
-// Parent is the cgroup of the pod, which the kubelet makes and limits.
+// Parent is the pod's cgroup, which the kubelet creates and limits.
 func (s *Sandbox) Parent() cgroup.Paths {
 	return cgroup.ParentPaths(s.Config().GetLinux().GetCgroupParent(), s.Spec().Pinned.CgroupDriver)
 }
 
-// Text is the content of a file. Equal ones share their memory: the pods of a
-// node mostly have the same.
+// Text is the content of a file. Equal ones share memory: most pods of a node have the same.
 type Text struct{ handle unique.Handle[string] }
 
 func newText(s string) Text {
@@ -62,10 +59,10 @@ func (t Text) String() string {
 	return t.handle.Value()
 }
 
-// MarshalJSON writes it as a string.
+// MarshalJSON encodes it as a string.
 func (t Text) MarshalJSON() ([]byte, error) { return json.Marshal(t.String()) }
 
-// UnmarshalJSON reads a string.
+// UnmarshalJSON decodes a string.
 func (t *Text) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -75,7 +72,7 @@ func (t *Text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// ReadText reads a file that the configuration may name.
+// ReadText reads a file of the configuration; an empty path is an empty Text.
 func ReadText(path string) (Text, error) {
 	if path == "" {
 		return Text{}, nil

@@ -14,27 +14,27 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Plan is what a sandbox will consist of. It is decided once.
+// Plan has the parts of a sandbox. It is decided once.
 type Plan struct {
 	Process bool `json:"process,omitempty"`
 	// Kernel is the kind of kernel that the containers run on.
 	Kernel probe.KernelKind `json:"kernel,omitempty"`
-	// Net, IPC and UTS say which namespaces are made.
+	// Net, IPC and UTS select the namespaces to create.
 	Net bool `json:"net,omitempty"`
 	IPC bool `json:"ipc,omitempty"`
 	UTS bool `json:"uts,omitempty"`
 	// User is the pod's user namespace; nil is the host's.
 	User *namespaces.User `json:"user,omitempty"`
-	// Hostname is empty where the pod has the node's.
+	// Hostname is empty if the pod uses the node's.
 	Hostname string `json:"hostname,omitempty"`
-	// Runtime is the name that the runtime gives itself.
+	// Runtime is the name that the runtime reports.
 	Runtime string `json:"runtime,omitempty"`
-	// Version is the runtime's.
+	// Version is the runtime's version.
 	Version string `json:"version,omitempty"`
 }
 
-// NewPlan decides what a sandbox consists of. Rules: CRI proto
-// (NamespaceOption); a container's UTS namespace follows the network's.
+// NewPlan decides the parts of a sandbox. Rules: CRI proto (NamespaceOption); a container's UTS
+// namespace follows the network's.
 func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) Plan {
 	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	p := Plan{
@@ -49,12 +49,12 @@ func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Ru
 		p.Hostname = c.GetHostname()
 	}
 	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || opts.GetPid() == runtimeapi.NamespaceMode_POD ||
-		d.OwnShim() || !rt.Kernel().HostProcesses // which need a first container
+		d.OwnShim() || !rt.Kernel().HostProcesses // these need a first container
 	p.User = podUser(c)
 	return p
 }
 
-// NamespaceRequest asks for the namespaces of the plan with the pod's sysctls in them.
+// NamespaceRequest requests the namespaces of the plan, with the pod's sysctls.
 func (p Plan) NamespaceRequest(dir, netPath string, sysctls map[string]string) namespaces.Request {
 	r := namespaces.Request{Dir: dir, Net: p.Net, IPC: p.IPC, UTS: p.UTS, User: p.User, Hostname: p.Hostname, Sysctls: sysctls}
 	if p.Net {
@@ -63,7 +63,7 @@ func (p Plan) NamespaceRequest(dir, netPath string, sysctls map[string]string) n
 	return r
 }
 
-// podUser is the user namespace that a pod asks for; nil is the host's.
+// podUser is the user namespace that a pod requests; nil is the host's.
 func podUser(c *runtimeapi.PodSandboxConfig) *namespaces.User {
 	uids, gids := ocispec.UserMappings(c)
 	if len(uids) != 1 || len(gids) != 1 {
@@ -72,8 +72,7 @@ func podUser(c *runtimeapi.PodSandboxConfig) *namespaces.User {
 	return &namespaces.User{UIDs: uids[0], GIDs: gids[0]}
 }
 
-// Chown gives a file to the root of the pod. Without a user namespace that is its
-// owner already.
+// Chown makes the root of the pod the owner of a file. Without a user namespace it already is.
 func (p *Plan) Chown(path string) error {
 	if p.User == nil {
 		return nil
@@ -82,7 +81,7 @@ func (p *Plan) Chown(path string) error {
 	return os.Lchown(path, int(uid), int(gid))
 }
 
-// Root is what root of the pod is on the host.
+// Root returns the ids on the host of the pod's root.
 func (p *Plan) Root() (uid, gid uint32) {
 	if p.User == nil {
 		return 0, 0
@@ -90,7 +89,7 @@ func (p *Plan) Root() (uid, gid uint32) {
 	return p.User.UIDs.HostID, p.User.GIDs.HostID
 }
 
-// UserNamespace is that of the plan in the words of the CRI; nil is the host's.
+// UserNamespace is the plan's user namespace in the CRI's form; nil is the host's.
 func (p *Plan) UserNamespace() *runtimeapi.UserNamespace {
 	if p.User == nil {
 		return nil
@@ -101,9 +100,8 @@ func (p *Plan) UserNamespace() *runtimeapi.UserNamespace {
 	return &runtimeapi.UserNamespace{Uids: mapping(p.User.UIDs), Gids: mapping(p.User.GIDs)}
 }
 
-// MakePodDir makes the directory of a sandbox or a container. What is mounted
-// below it may hold setuid programs, which no user of the host may run, and
-// shared memory, which none may write.
+// MakePodDir creates the directory of a sandbox or a container. Users of the host have no access,
+// because mounts below it may contain setuid programs and writable shared memory.
 func (p *Plan) MakePodDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -111,8 +109,8 @@ func (p *Plan) MakePodDir(dir string) error {
 	if p.User == nil {
 		return nil
 	}
-	// The root of a pod that has users of its own gets in: its runtime looks for what it
-	// mounts as that one.
+	// The root of a pod with a user namespace has access: its runtime resolves the sources of
+	// mounts as that user.
 	_, gid := p.Root()
 	return errors.Join(os.Lchown(dir, 0, int(gid)), os.Chmod(dir, 0o710))
 }

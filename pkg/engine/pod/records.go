@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// message stores a protobuf message inside a JSON record. The wire form keeps
-// fields that this build does not know.
+// message stores a protobuf message inside a JSON record. The wire form keeps fields that are
+// unknown to this build.
 type message[M proto.Message] struct{ Msg M }
 
 func (m message[M]) MarshalJSON() ([]byte, error) {
@@ -44,8 +44,8 @@ func (m *message[M]) UnmarshalJSON(text []byte) error {
 	return proto.Unmarshal(b, m.Msg)
 }
 
-// Phase is how far an object has come. The zero value is the one of a record
-// whose creation never ended: such an object was never shown to anybody.
+// Phase is the state of an object's life. The zero value means that its creation never completed:
+// such an object was never visible.
 type Phase string
 
 // The phases of sandboxes and containers.
@@ -61,11 +61,10 @@ const (
 // SandboxRecords are the records of sandboxes on disk.
 type SandboxRecords = store.Store[SandboxSpec, SandboxStatus]
 
-// ContainerRecords are those of containers.
+// ContainerRecords are the records of containers on disk.
 type ContainerRecords = store.Store[ContainerSpec, ContainerStatus]
 
-// SandboxSpec is what a sandbox is created with and keeps for its whole life:
-// the pin.
+// SandboxSpec is the constant part of a sandbox's record: the pin.
 type SandboxSpec struct {
 	// Handler is the name as requested; "" stays "".
 	Handler    string                                `json:"handler"`
@@ -73,25 +72,25 @@ type SandboxSpec struct {
 	Config     message[*runtimeapi.PodSandboxConfig] `json:"config"`
 	CreatedAt  int64                                 `json:"createdAt"`
 	Supervisor string                                `json:"supervisor"`
-	// Boot is the boot of the node in which it was created.
+	// Boot is the node's boot id at the creation.
 	Boot string `json:"boot,omitempty"`
 	// ProcessLabel and MountLabel are the pod's SELinux labels.
 	ProcessLabel string `json:"processLabel,omitempty"`
 	MountLabel   string `json:"mountLabel,omitempty"`
 	Plan         Plan   `json:"plan"`
-	// SelfCheck says that it is berth's own, to see whether the handler works: it has
-	// no network, and nobody is told of it.
+	// SelfCheck marks berth's own sandbox that checks whether the handler works. It has no network
+	// and is not visible to clients.
 	SelfCheck bool `json:"selfCheck,omitempty"`
-	// Pinned is what it takes from the configuration beside Definition.
+	// Pinned is the configuration beside Definition.
 	Pinned Pinned `json:"pinned"`
-	// Checkpoint is the directory that it was restored from; empty for one that began here.
+	// Checkpoint is the directory that it was restored from; empty for a new sandbox.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// ByContainer says that its containers are restored from that, each by itself, and not
-	// the sandbox with all in it.
+	// ByContainer is set if its containers are restored from Checkpoint, each by itself, instead of
+	// the sandbox as a whole.
 	ByContainer bool `json:"byContainer,omitempty"`
 }
 
-// WholeCheckpoint is the directory that its runtime restored the sandbox from, with all in it.
+// WholeCheckpoint is the directory from which the runtime restores the sandbox as a whole.
 func (s *SandboxSpec) WholeCheckpoint() string {
 	if s.ByContainer {
 		return ""
@@ -99,38 +98,38 @@ func (s *SandboxSpec) WholeCheckpoint() string {
 	return s.Checkpoint
 }
 
-// Origin is what a pod is restored from.
+// Origin is the checkpoint that a pod is restored from.
 type Origin struct {
 	// Images is the directory that the runtime wrote.
 	Images string
-	// ByContainer says that Images has a directory for each container; Images of a container
-	// is that then.
+	// ByContainer is set if Images has a directory for each container; that is then the container's
+	// Images.
 	ByContainer bool
-	// Binaries are kept ones, of another pod, that the checkpoint needs; nil are those
-	// that are installed.
+	// Binaries are kept binaries of another pod that the checkpoint needs; nil are the installed
+	// ones.
 	Binaries []keep.Binary
 }
 
-// SandboxStatus is what changes.
+// SandboxStatus is the variable part of a sandbox's record.
 type SandboxStatus struct {
 	Phase Phase `json:"phase"`
-	// Stopping says that StopPodSandbox was called, Stopped that it came to its end.
+	// Stopping is set when StopPodSandbox is called, Stopped when it has completed.
 	Stopping   bool             `json:"stopping,omitempty"`
 	Stopped    bool             `json:"stopped,omitempty"`
 	Namespaces namespaces.Paths `json:"namespaces"`
 	Network    *network.Result  `json:"network,omitempty"`
-	// Restored says that the call came to its end which restored it from a checkpoint.
+	// Restored is set when the call that restored it from a checkpoint has completed.
 	Restored bool `json:"restored,omitempty"`
 	// Tried is set before CNI ADD runs, so that DEL runs after a crash.
 	Tried bool           `json:"tried,omitempty"`
 	PID   int            `json:"pid,omitempty"`
 	Shim  *shim.Endpoint `json:"shim,omitempty"`
-	// Overhead and Resources are what UpdatePodSandboxResources sent last.
+	// Overhead and Resources are the last values of UpdatePodSandboxResources.
 	Overhead  message[*runtimeapi.LinuxContainerResources] `json:"overhead"`
 	Resources message[*runtimeapi.LinuxContainerResources] `json:"resources"`
 }
 
-// ContainerSpec is what a container is created with.
+// ContainerSpec is the constant part of a container's record.
 type ContainerSpec struct {
 	Sandbox   string                               `json:"sandbox"`
 	Config    message[*runtimeapi.ContainerConfig] `json:"config"`
@@ -138,14 +137,14 @@ type ContainerSpec struct {
 	ImageID   string                               `json:"imageID"`
 	ImageRef  string                               `json:"imageRef"`
 	ImageName string                               `json:"imageName"`
-	// ImageTag is the image's own name that lists show: a tag, or the digest that the pod pins.
+	// ImageTag is the image's own name in lists: a tag, or the digest that the pod pins.
 	ImageTag    string `json:"imageTag,omitempty"`
 	ImageChain  string `json:"imageChain"`
 	Snapshotter string `json:"snapshotter"`
 	CgroupsPath string `json:"cgroupsPath"`
 	LogPath     string `json:"logPath,omitempty"`
-	// LogDirectory is the part of LogPath that the kubelet gave; what is below it is
-	// not trusted.
+	// LogDirectory is the part of LogPath given by the kubelet; directories below it are not
+	// trusted.
 	LogDirectory string `json:"logDirectory,omitempty"`
 	StopSignal   string `json:"stopSignal"`
 	// ProcessLabel and MountLabel are the container's SELinux labels.
@@ -153,15 +152,13 @@ type ContainerSpec struct {
 	MountLabel   string `json:"mountLabel,omitempty"`
 	// Volumes are the images among the mounts, in the order of their directories.
 	Volumes []ImageVolume `json:"volumes,omitempty"`
-	// DefinedVolumes are where the image asks for volumes, in the order of their
-	// directories.
+	// DefinedVolumes are the image's volume paths, in the order of their directories.
 	DefinedVolumes []string `json:"definedVolumes,omitempty"`
-	// Checkpoint is the directory that its runtime restores it from; empty for one that
-	// begins here.
+	// Checkpoint is the directory from which the runtime restores it; empty for a new container.
 	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
-// ContainerStatus is what changes.
+// ContainerStatus is the variable part of a container's record.
 type ContainerStatus struct {
 	Phase      Phase  `json:"phase"`
 	PID        int    `json:"pid,omitempty"`
@@ -169,20 +166,20 @@ type ContainerStatus struct {
 	FinishedAt int64  `json:"finishedAt,omitempty"`
 	ExitCode   int32  `json:"exitCode,omitempty"`
 	Reason     string `json:"reason,omitempty"`
-	// User is who the first process runs as.
+	// User is the user of the first process.
 	User    ocispec.User `json:"user"`
 	Message string       `json:"message,omitempty"`
-	// Unstartable is why a shim could not create the task: the start says so.
+	// Unstartable is a shim's error of the task's creation, which the start returns.
 	Unstartable string `json:"unstartable,omitempty"`
-	// Erased says that the runtime has nothing of the container any more.
+	// Erased is set when the runtime's state of the container is deleted.
 	Erased    bool                                    `json:"erased,omitempty"`
 	Resources message[*runtimeapi.ContainerResources] `json:"resources"`
 }
 
-// UnknownExitCode is reported where the true code is lost.
+// UnknownExitCode is reported when the real code is lost.
 const UnknownExitCode = 255
 
-// startFailedCode is the exit code of a container that could not be started.
+// startFailedCode is the exit code of a container that failed to start.
 const startFailedCode = 128
 
 // Failed is the status of a container that could not be created or started.
@@ -191,7 +188,7 @@ func (s *ContainerStatus) Failed(reason string, cause error, now int64) {
 	s.Message, s.FinishedAt = printable.Line(printable.Error(cause)), now
 }
 
-// LostExit is the status of a container whose exit was not watched.
+// LostExit is the status of a container with an exit that was not observed.
 func (s *ContainerStatus) LostExit(now time.Time, oom bool) {
 	s.Phase, s.PID = PhaseExited, 0
 	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, oom, true)
@@ -199,7 +196,6 @@ func (s *ContainerStatus) LostExit(now time.Time, oom bool) {
 	s.FinishedAt = now.UnixNano()
 }
 
-// selects tells whether labels have every pair of selector.
 func selects(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if has, ok := labels[k]; !ok || has != v {
@@ -209,11 +205,11 @@ func selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// ImageVolume is an image that a container has among its mounts.
+// ImageVolume is an image among a container's mounts.
 type ImageVolume struct {
 	// Path is the mount's cleaned path in the container.
 	Path string `json:"path"`
-	// SubPath is the directory of the image that is mounted; empty is all of it.
+	// SubPath is the mounted directory of the image; empty is all of it.
 	SubPath    string `json:"subPath,omitempty"`
 	ImageID    string `json:"imageID"`
 	ImageChain string `json:"imageChain"`

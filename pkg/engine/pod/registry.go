@@ -1,6 +1,5 @@
-// Package pod has sandboxes and containers as data: their records, their plan, the index
-// of those that callers can see, and where each has what on disk. Nothing here runs
-// anything.
+// Package pod contains sandboxes and containers as data: their records, their plan, the index of
+// those that callers can see, and their paths. It runs no processes.
 package pod
 
 import (
@@ -14,27 +13,27 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/store"
 )
 
-// Registry is what the engine knows of its pods. All of it may be used concurrently.
+// Registry is the engine's state of its pods. It is safe for concurrent use.
 type Registry struct {
 	Layout
 	Index  *Index
 	Names  *reserve.Names
 	Labels *reserve.Labels
 	Clock  *Clock
-	// Sandboxes and Containers are the records of all that there is, also of what
-	// callers cannot see.
+	// Sandboxes and Containers are the records of all objects, also of those that callers cannot
+	// see.
 	Sandboxes  *SandboxRecords
 	Containers *ContainerRecords
 	// Boot is this boot of the node, by the kernel's random id.
 	Boot string
 	// Background ends with the engine.
-	Background context.Context //nolint:containedctx // the life of what goes on between calls
+	Background context.Context //nolint:containedctx // the life of background work
 }
 
 // Broken are records that could not be read.
 type Broken struct{ Sandboxes, Containers []store.Broken }
 
-// Open reads the records below root, and makes the directories of pods below state.
+// Open reads the records below root, and creates the directories of pods below state.
 func Open(background context.Context, root, state string) (*Registry, Broken, error) {
 	r := &Registry{
 		Layout: Layout{Root: root, State: state},

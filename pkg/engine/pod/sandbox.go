@@ -20,42 +20,42 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Sandbox is a sandbox that callers can see.
+// Sandbox is a sandbox that is visible to callers.
 type Sandbox struct {
 	*store.Object[SandboxSpec, SandboxStatus]
 	probe.Kernel
 	Runner Runner
 	Op     keyedlock.Mutex // held by calls that change it as a whole: stop, remove
-	Making *gate           // who creates containers in it is inside
+	Making *gate           // entered by calls that create containers in it
 	CPU    usage.CPURate
-	Lost   sync.Once // said that its binary was changed
-	// Creating is the Create of its process, if that was given up.
+	Lost   sync.Once // its changed binary was reported
+	// Creating is the Create call of its process, if that was given up.
 	Creating atomic.Pointer[PendingCall]
-	// EndAsked is when its shim was first told to end what runs in it.
+	// EndAsked is when its shim was first asked to stop what runs in it.
 	EndAsked atomic.Pointer[time.Time]
-	// Writing gives up the checkpoint of it that is being written; nil is none.
+	// Writing aborts the checkpoint that is being written; nil if there is none.
 	Writing atomic.Pointer[func()]
-	// Ending counts the calls that end it, for which a checkpoint is given up.
+	// Ending counts the calls that stop or remove it, which abort a checkpoint.
 	Ending atomic.Int32
-	// Killed says that it ran when its shim was found dead.
+	// Killed is set if it ran when its shim was found dead.
 	Killed atomic.Bool
 	listed encodedItem
 }
 
-// NewSandbox is the sandbox of a record, which b gives its Runner.
+// NewSandbox returns the sandbox of a record. b returns its Runner.
 func NewSandbox(o *store.Object[SandboxSpec, SandboxStatus], b Binder) *Sandbox {
 	s := &Sandbox{Object: o, Kernel: o.Spec().Plan.Kernel.Facts(), Op: keyedlock.NewMutex(), Making: newGate()}
 	s.Runner = b.Bind(s)
 	return s
 }
 
-// Config is what the sandbox was run with.
+// Config is the configuration that the sandbox was run with.
 func (s *Sandbox) Config() *runtimeapi.PodSandboxConfig { return s.Spec().Config.Msg }
 
-// MustAsk is whether only the process that runs a sandbox can report what it uses.
+// MustAsk reports whether only the process that runs the sandbox can measure it.
 func (s *Sandbox) MustAsk() bool { return !s.HostProcesses }
 
-// Open tells whether new containers may be created and started in s.
+// Open returns an error if no containers may be created and started in s.
 func (s *Sandbox) Open() error {
 	if s.State() != runtimeapi.PodSandboxState_SANDBOX_READY {
 		return s.NotReady()
@@ -63,21 +63,20 @@ func (s *Sandbox) Open() error {
 	return nil
 }
 
-// NotReady is the error of what needs a sandbox that is ready.
+// NotReady is the error of calls that require a ready sandbox.
 func (s *Sandbox) NotReady() error {
 	return fmt.Errorf("sandbox %s is not ready: run a new sandbox for the pod: %w", s.ID(), errdefs.ErrFailedPrecondition)
 }
 
-// Record records a step of the way down. That must go on even on a full disk:
-// removing things is how it gets empty again. Each step may be repeated, so a
-// restarted daemon that does not know of one does it again.
+// Record records a step of a stop or removal. It succeeds even on a full disk, because removals
+// free space. Each step is idempotent, so a restarted daemon repeats one that is not on record.
 func (s *Sandbox) Record(ctx context.Context, change func(*SandboxStatus)) {
 	if err := s.Force(change); err != nil && !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("Failed to record sandbox state")
 	}
 }
 
-// State is that of the CRI.
+// State is the CRI's state.
 func (s *Sandbox) State() runtimeapi.PodSandboxState {
 	if st := s.Status(); st.Phase == PhaseReady && !st.Stopping {
 		return runtimeapi.PodSandboxState_SANDBOX_READY
@@ -85,7 +84,7 @@ func (s *Sandbox) State() runtimeapi.PodSandboxState {
 	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 }
 
-// CRIStatus is what PodSandboxStatus answers.
+// CRIStatus is the status in PodSandboxStatus's response.
 func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 	c := s.Config()
 	status := &runtimeapi.PodSandboxStatus{
@@ -97,7 +96,7 @@ func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 		Annotations:    c.GetAnnotations(),
 		RuntimeHandler: s.Spec().Handler,
 		Linux: &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{
-			// As asked for: the kubelet recreates a pod whose answer differs.
+			// As requested: the kubelet recreates a pod if its sandbox's options differ.
 			Options: cmp.Or(c.GetLinux().GetSecurityContext().GetNamespaceOptions(), &runtimeapi.NamespaceOption{}),
 		}},
 	}
@@ -113,7 +112,7 @@ func (s *Sandbox) CRIStatus() *runtimeapi.PodSandboxStatus {
 	return status
 }
 
-// itemIn is the item of a list, in that state.
+// itemIn is the item of a list in that state.
 func (s *Sandbox) itemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbox {
 	return &runtimeapi.PodSandbox{
 		Id: s.ID(), Metadata: s.Config().GetMetadata(), State: state, CreatedAt: s.Spec().CreatedAt,
@@ -121,17 +120,17 @@ func (s *Sandbox) itemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbo
 	}
 }
 
-// Matches tells whether a filter lets s through.
+// Matches reports whether a filter selects s.
 func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.matchesIn(s.State(), f) }
 
-// matchesIn is as that of containers.
+// matchesIn is like that of containers.
 func (s *Sandbox) matchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(s.ID(), f.GetId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == state) &&
 		selects(f.GetLabelSelector(), s.Config().GetLabels())
 }
 
-// Item is the item of a list, nil if f does not let s through.
+// Item is the item of a list, nil if f does not select s.
 func (s *Sandbox) Item(f *runtimeapi.PodSandboxFilter) *runtimeapi.PodSandbox {
 	if state := s.State(); s.matchesIn(state, f) {
 		return s.itemIn(state)
@@ -139,7 +138,7 @@ func (s *Sandbox) Item(f *runtimeapi.PodSandboxFilter) *runtimeapi.PodSandbox {
 	return nil
 }
 
-// Encoded is Item as it is sent.
+// Encoded is Item in its encoded form.
 func (s *Sandbox) Encoded(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
 	state := s.State()
 	if !s.matchesIn(state, f) {

@@ -21,7 +21,7 @@ func TestTakenNameSaysWhatToDo(t *testing.T) {
 	n := reserve.NewNames()
 	for owner, want := range map[string]string{s.ID(): "crictl rmp -f " + s.ID(), c.ID(): "crictl rm -f " + c.ID(), "new": "wait until that is done"} {
 		test.Must(t, n.Reserve("of "+owner, owner))
-		err := o.Taken(n.Reserve("of "+owner, "another"))
+		err := o.ExplainTaken(n.Reserve("of "+owner, "another"))
 		if !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "of "+owner) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "next attempt") {
 			t.Errorf("%s: %v", owner, err)
 		}

@@ -318,7 +318,7 @@ func describe(m *manifest.Manifest, s *pod.Sandbox, containers []*pod.Container)
 // the last of the pod's containers is started.
 func (b *Service) Waiting() (all []string) {
 	for _, one := range b.Pods.Index.AllSandboxes() {
-		if one.Status().Phase == pod.PhaseReady && b.Pods.Index.Reads(one) {
+		if one.Status().Phase == pod.PhaseReady && b.Pods.Index.NeedsCheckpoint(one) {
 			all = append(all, filepath.Dir(one.Spec().Checkpoint)) // beside the manifest are the images
 		}
 	}

@@ -16,9 +16,8 @@ type containerRecord = store.Object[pod.ContainerSpec, pod.ContainerStatus]
 
 var errUnfinished = errors.New("the daemon exited while the container was being created")
 
-// dropContainers takes back containers that were never shown. Those that cannot
-// be are listed, for the kubelet to remove; one without a sandbox cannot be
-// listed, and is tried again by the next start.
+// dropContainers rolls back partially created containers. On failure they are listed, for the
+// kubelet to remove. Without a sandbox a container cannot be listed; the next start tries it again.
 func (r *recovery) dropContainers(ctx context.Context) {
 	var hidden []*containerRecord
 	for _, o := range r.Pods.Containers.List() {
@@ -43,7 +42,7 @@ func (r *recovery) dropContainers(ctx context.Context) {
 func (r *recovery) dropped(ctx context.Context, o *containerRecord) bool {
 	s := r.sandboxOf(o)
 	if s != nil && r.unresponsive.has(s.Runner.Name()) {
-		return false // who may yet come back would never let go of it
+		return false // its unresponsive runner may still use it
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
@@ -70,7 +69,7 @@ func (r *recovery) drop(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// sandboxOf returns nil for a container whose sandbox has no record.
+// sandboxOf returns nil if the container's sandbox has no record.
 func (r *recovery) sandboxOf(o *containerRecord) *pod.Sandbox {
 	if s, err := r.Pods.Index.Sandbox(o.Spec().Sandbox); err == nil {
 		return s

@@ -13,12 +13,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
-// thawPatience is how long the start waits for a container to go on.
+// thawPatience is how long recovery waits for a container to resume.
 const thawPatience = 2 * time.Second
 
-// thaw lets the containers go on that stood still for a checkpoint when the
-// daemon was killed, and removes what there was of it. What cannot be thawed at once
-// is tried again and again, also at the next start.
+// thaw resumes containers that were frozen for a checkpoint when the daemon was killed, and removes
+// the checkpoint's files. Failures are retried, also at the next start.
 func (r *recovery) thaw(ctx context.Context) {
 	for _, id := range r.frozen() {
 		entry := log.G(ctx).WithField("container", id)
@@ -39,12 +38,12 @@ func (r *recovery) thaw(ctx context.Context) {
 	}
 }
 
-// frozen are the containers that may stand still.
+// frozen returns the containers that may be frozen.
 func (r *recovery) frozen() (ids []string) {
 	for _, dir := range []string{r.Pods.FrozenDir(""), r.Pods.CheckpointsDir("")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // there was never one
+			continue // none was written
 		}
 		for _, e := range entries {
 			ids = append(ids, e.Name())
@@ -56,6 +55,6 @@ func (r *recovery) frozen() (ids []string) {
 
 func (r *recovery) removeCheckpoint(id string) error {
 	data := r.Pods.CheckpointsDir(id)
-	// A CRIU that was killed may have left a mount in it.
+	// A killed CRIU may have left a mount in it.
 	return errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.Pods.FrozenDir(id)))
 }

@@ -12,12 +12,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// undoPatience is how long a start waits for partially created sandboxes to be undone.
-// Those that take longer are listed NOTREADY and are undone beside the calls.
+// undoPatience is how long recovery waits for roll-back of partially created sandboxes. Slower ones
+// are listed as NOTREADY and rolled back while calls are served.
 const undoPatience = 5 * time.Second
 
-// dropUnfinished rolls back objects whose creation never ended, and containers
-// whose sandbox is gone.
+// dropUnfinished rolls back partially created objects, and containers without a sandbox.
 func (r *recovery) dropUnfinished(ctx context.Context) {
 	r.dropContainers(ctx)
 	var quick, slow []*unfinished
@@ -27,7 +26,7 @@ func (r *recovery) dropUnfinished(ctx context.Context) {
 		}
 		s := pod.NewSandbox(o, r.Tasks)
 		r.reserveSandbox(s)
-		s.Op <- struct{}{} // whoever wants to remove it waits
+		s.Op <- struct{}{} // removals wait
 		if h := (&unfinished{Sandbox: s}); r.unresponsive.has(s.Runner.Name()) {
 			slow = append(slow, h)
 		} else {
@@ -38,15 +37,14 @@ func (r *recovery) dropUnfinished(ctx context.Context) {
 	r.undo(slow, 0)
 }
 
-// unfinished is a sandbox that is being undone.
+// unfinished is a sandbox that is being rolled back.
 type unfinished struct {
 	*pod.Sandbox
 	mu    sync.Mutex
 	shown bool // guarded by mu: it is listed, and stays until it is removed
 }
 
-// undo rolls sandboxes back, and waits no longer than patience before it shows
-// what is left of them.
+// undo rolls sandboxes back, and after patience lists those that are left.
 func (r *recovery) undo(all []*unfinished, patience time.Duration) {
 	ended := make(chan struct{})
 	go func() {
@@ -62,12 +60,12 @@ func (r *recovery) undo(all []*unfinished, patience time.Duration) {
 	}
 }
 
-// show lists h unless it is gone.
+// show lists h unless it is removed.
 func (r *recovery) show(h *unfinished) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.Spec().SelfCheck {
-		return // it is berth's own
+		return // never listed
 	}
 	if _, there := r.Pods.Sandboxes.Get(h.ID()); there && !h.shown {
 		h.shown = true
@@ -75,19 +73,19 @@ func (r *recovery) show(h *unfinished) {
 	}
 }
 
-// rollBack undoes h. One that was listed meanwhile stays so, with nothing in it:
-// the kubelet has seen it and removes it. So does one that cannot be undone.
+// rollBack removes h. If h was listed meanwhile, or roll-back fails, it stays listed without
+// contents until the kubelet removes it.
 func (r *recovery) rollBack(h *unfinished) {
 	defer h.Op.Unlock()
 	ctx, cancel := context.WithTimeout(r.Pods.Background, pod.UndoTimeout)
 	defer cancel()
-	// Before its shim answers anybody it may wait for somebody to read its log.
+	// The shim may block on its log before it answers.
 	if err := h.Runner.ReadLog(ctx); err != nil && !errors.Is(err, shim.ErrGone) {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to read the log of shim")
 	}
 	err := r.Sandboxes.TearDown(ctx, h.Sandbox)
 	if r.Pods.Background.Err() != nil {
-		return // the next start does it again
+		return // repeated at the next start
 	}
 	h.mu.Lock()
 	if err == nil && !h.shown {

@@ -1,4 +1,5 @@
-// Package recovery takes up what earlier runs of the daemon left.
+// Package recovery restores the state of earlier runs of the daemon: it continues to watch their
+// pods and cleans up.
 package recovery
 
 import (
@@ -25,10 +26,10 @@ import (
 
 const unreachable = "Supervisor or shim is unresponsive; keeping the recorded state"
 
-// recoveryParallel is how many objects are looked at at a time.
+// recoveryParallel is how many objects are recovered concurrently.
 const recoveryParallel = 16
 
-// Deps are what looks after pods from then on.
+// Deps are the services that manage pods after recovery.
 type Deps struct {
 	Pods       *pod.Registry
 	Broken     pod.Broken
@@ -37,24 +38,24 @@ type Deps struct {
 	Rootfs     *rootfs.Mounts
 	Images     *image.Store
 	Network    *network.Plugins
-	Plugins    *nri.Plugins // nil unless there can be any
+	Plugins    *nri.Plugins // nil if plugins are disabled
 	Shims      *shim.Manager
 	Containers *container.Service
 	Sandboxes  *sandbox.Service
 	Sessions   *session.Calls
 	SelfChecks *selfcheck.Pods
-	// PodCheckpoints has the pods that were being written and restored.
+	// PodCheckpoints recovers pods that were being written and restored.
 	PodCheckpoints *podcheckpoint.Service
 }
 
-// recovery finds out what became of what earlier daemons ran.
+// recovery determines the state of what earlier daemons ran.
 type recovery struct {
 	Deps
 	log          *log.Entry
 	unresponsive unresponsive
 }
 
-// takeSandboxes brings the sandboxes that were shown before back into the index.
+// takeSandboxes returns the sandboxes that were listed before to the index.
 func (r *recovery) takeSandboxes(ctx context.Context) {
 	var shown []*pod.Sandbox
 	for _, o := range r.Pods.Sandboxes.List() {
@@ -72,7 +73,7 @@ func (r *recovery) takeSandboxes(ctx context.Context) {
 	each(shown, func(s *pod.Sandbox) { r.sandbox(ctx, s) })
 }
 
-// each calls f for all, for some of them at a time.
+// each calls f for all, with limited concurrency.
 func each[T any](all []T, f func(T)) {
 	g := errgroup.Group{}
 	g.SetLimit(recoveryParallel)
@@ -102,7 +103,7 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) {
 	lost := s.Spec().Boot != r.Pods.Boot || st.Namespaces.Lost() != ""
 	if !lost && s.Spec().Plan.Process {
 		err := r.ask(ctx, s, func(ctx context.Context) (err error) {
-			_, lost, err = r.Tasks.EndedMeanwhile(ctx, s, s.ID())
+			_, lost, err = r.Tasks.ExitedMeanwhile(ctx, s, s.ID())
 			return err
 		})
 		if err != nil {
@@ -122,15 +123,15 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) {
 	}
 }
 
-// keepAgain holds what the task would lose with its supervisor, as before.
+// keepAgain holds the task's descriptors again.
 func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 	if r.unresponsive.has(s.Runner.Name()) {
-		t.Terminal = false // all else is had without an answer
+		t.Terminal = false // only the terminal needs an answer
 	}
 	s.Runner.Keep(ctx, t)
 }
 
-// takeContainers does the same for containers.
+// takeContainers returns the containers that were listed before to the index.
 func (r *recovery) takeContainers(ctx context.Context) {
 	var shown []*pod.Container
 	for _, o := range r.Pods.Containers.List() {
@@ -158,8 +159,8 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) {
 			close(c.Erased)
 			return
 		}
-		// It may run: a start that was given up can have come about.
-		go r.Containers.EraseEnded(c)
+		// It may run: an abandoned start can have succeeded.
+		go r.Containers.EraseExited(c)
 		return
 	case pod.PhaseCreated:
 		r.created(ctx, c)
@@ -168,26 +169,26 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) {
 	var exit pod.Exit
 	var ended bool
 	err := r.ask(ctx, c.Sandbox, func(ctx context.Context) (err error) {
-		exit, ended, err = r.Tasks.EndedMeanwhile(ctx, c.Sandbox, c.ID())
+		exit, ended, err = r.Tasks.ExitedMeanwhile(ctx, c.Sandbox, c.ID())
 		return err
 	})
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 	}
 	if ended {
-		r.Containers.RecordEnd(c, exit)
-		go r.Containers.EraseEnded(c)
+		r.Containers.RecordExit(c, exit)
+		go r.Containers.EraseExited(c)
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
 	r.keepAgain(bounded, c.Sandbox, task.KeptOf(r.Pods.Layout, c, c.Status().PID))
 	go r.Containers.Watch(c)
-	r.Sessions.EndAbandoned(c)
+	r.Sessions.KillAbandoned(c)
 }
 
-// created looks after a container that was not started by its record. A daemon
-// that was killed between the start and its record has a running one here.
+// created recovers a container that is recorded as created. It runs if the daemon was killed
+// between the start and its record.
 func (r *recovery) created(ctx context.Context, c *pod.Container) {
 	var state task.State
 	var pid int
@@ -196,7 +197,7 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) {
 		return err
 	})
 	if err != nil {
-		// It stays created: a start then asks the same process.
+		// It stays created: a later start asks the same process.
 		log.G(ctx).WithError(err).WithField("container", c.ID()).Warn(unreachable)
 		state = r.Tasks.JournaledStart(c)
 	}
@@ -224,34 +225,28 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) {
 	}
 }
 
-// Run finds out what became of all that is on record. It assumes:
+// Run recovers all objects on record. No calls may be served before it has returned. It assumes:
 //
-//   - A record without a phase was never shown to anybody. What there may be of
-//     such an object is rolled back and the record removed.
-//   - A sandbox that is ready and one of whose namespaces is gone went with a
-//     reboot, or lost it to who unmounts what is not theirs; it is NOTREADY until
-//     the kubelet removes it.
-//   - A container that runs by its record is asked for at its supervisor, which
-//     outlives the daemon, or is started again and then reads its journal. One
-//     that does not answer is not waited for: its objects keep their state.
-//   - A start goes on without the daemon that asked for it. Its container is
-//     created until it has ended, and calls that change it wait so long.
-//   - A record that cannot be read is shown as NOTREADY or UNKNOWN, so that the
-//     kubelet removes it.
+//   - An object without a phase on record was never visible. It is rolled back.
+//   - A ready sandbox can have lost a namespace by a reboot or by another program's unmount. Then
+//     it is NOTREADY until the kubelet removes it.
+//   - The supervisor knows the state of a container that is recorded as running: it outlives the
+//     daemon, or its successor reads its journal. Objects of an unresponsive one keep their state.
+//   - A start continues without the daemon that requested it. Its container is created until the
+//     start has ended, and calls that change the container wait for that.
+//   - A sandbox with an unreadable record is listed as NOTREADY, so that the kubelet removes it.
 //   - A directory, mount, or supervisor without a record has no owner.
-//
-// No call may be answered before it has returned.
 func Run(ctx context.Context, d Deps) error {
 	r := &recovery{Deps: d, log: log.G(d.Pods.Background)}
 	sandbox.ShareNetns(ctx)
-	r.listen(ctx)
+	r.findUnresponsive(ctx)
 	r.showBroken()
 	r.takeSandboxes(ctx)
 	r.takeContainers(ctx)
 	r.dropUnfinished(ctx)
 	d.PodCheckpoints.Recover(ctx)
 	r.thaw(ctx)
-	if err := d.Shims.ServeEvents(d.Pods.Background, d.Pods.Index.NoteOOM); err != nil {
+	if err := d.Shims.ServeEvents(d.Pods.Background, d.Pods.Index.RecordOOM); err != nil {
 		return err
 	}
 	r.sweep(ctx)

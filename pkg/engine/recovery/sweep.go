@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// sweep removes what belongs to nobody. Failing at it costs space, not pods.
+// sweep removes what has no record. A failure costs space, not pods.
 func (r *recovery) sweep(ctx context.Context) {
 	warn := func(err error) {
 		if err != nil {
@@ -40,7 +40,7 @@ func (r *recovery) sweep(ctx context.Context) {
 	warn(r.Images.Retain(ctx, uses))
 }
 
-// leftovers are the pods on the network that no record knows any more.
+// leftovers returns pods on the network without a record.
 func (r *recovery) leftovers() *network.Leftovers {
 	var valid []network.Pod
 	for _, s := range r.Pods.Index.AllSandboxes() {
@@ -51,22 +51,21 @@ func (r *recovery) leftovers() *network.Leftovers {
 	return r.Network.Leftovers(valid...)
 }
 
-// releaseAddresses disconnects them, and then releases their namespaces, into
-// which plugins look. Calls are answered meanwhile: the network's plugins may
-// need a pod of this node.
+// releaseAddresses disconnects leftovers, and then releases their namespaces, which plugins use. It
+// runs while calls are served, because the network's plugins may need a pod of this node.
 func (r *recovery) releaseAddresses(left *network.Leftovers) {
 	ctx, cancel := context.WithTimeout(r.Pods.Background, pod.UndoTimeout)
 	defer cancel()
 	err := left.Collect(ctx)
 	if r.Pods.Background.Err() != nil {
-		return // the next start does it again
+		return // repeated at the next start
 	}
 	if err := errors.Join(err, r.sweepSandboxes(left.Has)); err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to clean up after an earlier run")
 	}
 }
 
-// sweepSandboxes removes what is left of sandboxes that have no record.
+// sweepSandboxes removes the directories of sandboxes without a record.
 func (r *recovery) sweepSandboxes(which func(id string) bool) error {
 	known := func(id string) bool { _, ok := r.Pods.Sandboxes.Get(id); return ok || !which(id) }
 	return sweepDirs(r.Pods.SandboxDir(""), known, func(id string) error {

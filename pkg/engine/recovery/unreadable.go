@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// showBroken lists sandboxes whose records cannot be read under a name of their
-// own. Their definition is lost, so removal is all that can be done for them.
+// showBroken lists sandboxes with unreadable records under a generated name. Their definition is
+// lost, so they can only be removed.
 func (r *recovery) showBroken() {
 	var orphans []string
 	for _, b := range slices.Concat(r.Broken.Sandboxes, r.Broken.Containers) {
@@ -26,12 +26,12 @@ func (r *recovery) showBroken() {
 		}
 		orphans = append(orphans, b.ID)
 		for _, o := range r.Pods.Containers.List() {
-			if o.Spec().Sandbox == b.ID { // its supervisor is not known either
+			if o.Spec().Sandbox == b.ID { // its supervisor is unknown, too
 				orphans = append(orphans, o.ID())
 			}
 		}
 	}
-	each(orphans, r.endOrphan)
+	each(orphans, r.killOrphan)
 	for _, b := range r.Broken.Sandboxes {
 		if b.StatusOnly {
 			continue
@@ -41,7 +41,8 @@ func (r *recovery) showBroken() {
 		spec.Config.Msg = &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "unreadable", Namespace: "unknown", Uid: b.ID}}
 		err := r.Pods.Sandboxes.Discard(b.ID)
 		if err == nil {
-			// It may have been connected: its stop disconnects it, before it releases the namespaces.
+			// It may have been connected: its stop disconnects it before it releases the
+			// namespaces.
 			_, err = r.Pods.Sandboxes.Create(b.ID, spec, pod.SandboxStatus{Phase: pod.PhaseStopped, Tried: true}, store.Durable)
 		}
 		if err != nil {
@@ -59,9 +60,9 @@ func (r *recovery) showBroken() {
 	}
 }
 
-// endOrphan ends a task of which nobody knows any more whose it was: what runs
-// and is in no list would run for ever. An unresponsive supervisor is not waited for.
-func (r *recovery) endOrphan(id string) {
+// killOrphan kills a task without a readable record: it is in no list and would run for ever. It
+// does not wait for an unresponsive supervisor.
+func (r *recovery) killOrphan(id string) {
 	keys, err := r.Shims.Keys()
 	if err != nil {
 		r.log.WithError(err).WithField("id", id).Error("Failed to kill task with unreadable record")
@@ -71,14 +72,14 @@ func (r *recovery) endOrphan(id string) {
 			continue
 		}
 		if r.unresponsive.has(key) {
-			go r.endOrphanOf(key, id, pod.UndoTimeout)
+			go r.killOrphanOf(key, id, pod.UndoTimeout)
 			continue
 		}
-		r.endOrphanOf(key, id, task.RecoveryAnswer)
+		r.killOrphanOf(key, id, task.RecoveryAnswer)
 	}
 }
 
-func (r *recovery) endOrphanOf(key, id string, patience time.Duration) {
+func (r *recovery) killOrphanOf(key, id string, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(r.Pods.Background, patience)
 	defer cancel()
 	client, err := r.Shims.Supervisor(ctx, key)

@@ -13,14 +13,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// unresponsiveAfter is how long who runs pods may take for a first answer. They are all
-// asked at once, so this is what unresponsive ones cost a start, however many they are
-// and whatever they run.
+// unresponsiveAfter is how long a supervisor or shim may take for its first answer. All are asked
+// at once, so unresponsive ones delay a start by this time, however many they are.
 const unresponsiveAfter = 5 * time.Second
 
 var errUnresponsive = errors.New("it did not respond before")
 
-// unresponsive knows who runs pods and does not answer: stopped by somebody, or stuck.
+// unresponsive has the supervisors and shims that do not answer, because they are stopped or stuck.
 // They are not asked again during recovery.
 type unresponsive struct{ runners sync.Map }
 
@@ -31,8 +30,8 @@ func (u *unresponsive) has(runner string) bool {
 	return is
 }
 
-// listen finds out who is unresponsive. It starts nothing, and is quick when all answer.
-func (r *recovery) listen(ctx context.Context) {
+// findUnresponsive pings all supervisors and shims. It starts none, and is quick when all answer.
+func (r *recovery) findUnresponsive(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, unresponsiveAfter)
 	defer cancel()
 	keys, err := r.Shims.Keys()
@@ -42,7 +41,7 @@ func (r *recovery) listen(ctx context.Context) {
 	var asked sync.WaitGroup
 	ask := func(runner string, connect func() (*shim.Client, error)) {
 		asked.Go(func() {
-			// Who cannot be reached is dead, which is known soon enough.
+			// An unreachable one has exited, which later calls detect quickly.
 			if c, err := connect(); err == nil && !c.Answers(ctx) {
 				log.G(ctx).WithField("runner", runner).Error("Supervisor or shim is unresponsive; keeping the recorded state of everything it runs")
 				r.unresponsive.add(runner)
@@ -60,18 +59,18 @@ func (r *recovery) listen(ctx context.Context) {
 	asked.Wait()
 }
 
-// ask calls f, which asks who runs s, with a bound. Whoever lets it run out of
-// time is unresponsive from then on.
+// ask calls f, which asks the runner of s, with a limit. A runner that exceeds it counts as
+// unresponsive.
 func (r *recovery) ask(ctx context.Context, s *pod.Sandbox, f func(context.Context) error) error {
-	who := s.Runner.Name()
-	if r.unresponsive.has(who) {
+	name := s.Runner.Name()
+	if r.unresponsive.has(name) {
 		return errUnresponsive
 	}
 	bounded, cancel := context.WithTimeout(ctx, task.RecoveryAnswer)
 	defer cancel()
 	err := f(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		r.unresponsive.add(who)
+		r.unresponsive.add(name)
 	}
 	return err
 }

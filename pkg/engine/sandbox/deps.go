@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// Deps are what sandboxes are made of and with.
+// Deps are the dependencies of Service.
 type Deps struct {
 	Pods         *pod.Registry
 	Settings     *settings.Settings
@@ -29,20 +29,19 @@ type Deps struct {
 	Containers   containers
 }
 
-// networks connects pods, and gives their addresses back.
+// networks connects pods, and releases their addresses.
 type networks interface {
 	Ready(ctx context.Context) error
 	Setup(ctx context.Context, pod network.Pod) (*network.Result, error)
 	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
 }
 
-// supervisors are kept as long as a pod holds them.
+// supervisors live as long as a pod holds them.
 type supervisors interface {
 	Hold(key string)
 	Release(key string)
 }
 
-// containers are those of pods.
 type containers interface {
 	End(ctx context.Context, c *pod.Container) error
 	Remove(ctx context.Context, c *pod.Container) error

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// shmSize is the size of a pod's /dev/shm, as the peers have it.
+// shmSize is the size of a pod's /dev/shm, as in containerd and CRI-O.
 const shmSize = 64 << 20
 
 // makeFiles writes the sandbox's files and mounts its shared memory.
@@ -65,8 +65,7 @@ func copyHostFile(from, to string) error {
 	return os.WriteFile(to, b, 0o644)
 }
 
-// writeResolvConf writes the pod's DNS configuration; without one the pod has
-// the node's.
+// writeResolvConf writes the pod's DNS configuration, by default the node's.
 func writeResolvConf(c *runtimeapi.DNSConfig, to string) error {
 	if c == nil {
 		return copyHostFile("/etc/resolv.conf", to)

@@ -13,12 +13,11 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// sandboxInfo is the verbose part of PodSandboxStatus. pid, runtimeSpec and cniResult
-// are where scripts look that were written for containerd or CRI-O.
+// sandboxInfo is the verbose part of PodSandboxStatus. pid, runtimeSpec and cniResult have the
+// names that scripts for containerd or CRI-O read.
 type sandboxInfo struct {
-	// PID is the sandbox process's. Of a sandbox without one it is that of its container
-	// PIDOf, which is in the same namespaces, but for those of mounts and processes; 0
-	// if none runs.
+	// PID is the sandbox process. Without one it is the process of container PIDOf, which is in the
+	// same namespaces except for mounts and processes; 0 if none runs.
 	PID        int                        `json:"pid"`
 	PIDOf      string                     `json:"pidOfContainer,omitempty"`
 	Handler    string                     `json:"handler"`
@@ -31,7 +30,7 @@ type sandboxInfo struct {
 	Supervisor string                     `json:"supervisor"`
 	NetNS      string                     `json:"networkNamespace,omitempty"`
 	CNIResult  map[string]json.RawMessage `json:"cniResult,omitempty"`
-	// RuntimeSpec is that of the sandbox process, or ocispec.DescribeSandbox.
+	// RuntimeSpec is the sandbox process's, or ocispec.DescribeSandbox.
 	RuntimeSpec json.RawMessage `json:"runtimeSpec,omitempty"`
 	Config      json.RawMessage `json:"config"`
 }
@@ -49,12 +48,12 @@ func (b *views) info(s *pod.Sandbox) map[string]string {
 	return map[string]string{"info": string(text)}
 }
 
-// process is the one that is in the sandbox's namespaces: see sandboxInfo.
+// process returns a process in the sandbox's namespaces: see sandboxInfo.
 func (b *views) process(s *pod.Sandbox) (pid int, of string) {
 	if pid := s.Status().PID; pid > 0 || s.Spec().Plan.Process {
 		return pid, ""
 	}
-	for _, c := range b.Pods.Index.ContainersOf(s.ID()) { // the oldest first
+	for _, c := range b.Pods.Index.ContainersOf(s.ID()) { // oldest first
 		if st := c.Status(); st.Phase == pod.PhaseRunning && st.PID > 0 {
 			return st.PID, c.ID()
 		}
@@ -62,7 +61,7 @@ func (b *views) process(s *pod.Sandbox) (pid int, of string) {
 	return 0, ""
 }
 
-// runtimeSpec is nil if there is none any more.
+// runtimeSpec is nil if the bundle is gone.
 func (b *views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
 	if s.Spec().Plan.Process {
 		text, err := os.ReadFile(filepath.Join(b.Pods.ProcessBundle(s.ID()), "config.json"))
@@ -79,8 +78,8 @@ func (b *views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
 	return text
 }
 
-// cniResult is CNI's own result for eth0 and, under names that differ in their first
-// letters, what containerd makes of the results of all networks.
+// cniResult is CNI's own result for eth0 and, under keys that differ in their first letters,
+// containerd's form of the results of all networks.
 func cniResult(n *network.Result) map[string]json.RawMessage {
 	if n == nil {
 		return nil

@@ -85,12 +85,12 @@ func (b *orderBed) nameIsFree() bool {
 // fails ends the stop there, and the next one does all of it again; a sandbox that was
 // stopped whole is not touched again.
 func TestStopOrder(t *testing.T) {
-	all := []string{"Insist", "end container", "End", "disconnect"}
+	all := []string{"StopOrKill", "end container", "End", "disconnect"}
 	for fails, want := range map[string][]string{
 		"":              all,
-		"Insist":        {"Insist"},
-		"end container": {"Insist", "end container"},
-		"End":           {"Insist", "end container", "End"},
+		"StopOrKill":    {"StopOrKill"},
+		"end container": {"StopOrKill", "end container"},
+		"End":           {"StopOrKill", "end container", "End"},
 		"disconnect":    all,
 	} {
 		t.Run("fails: "+fails, func(t *testing.T) {

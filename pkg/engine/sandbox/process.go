@@ -24,7 +24,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// processes starts, watches and stops the processes of sandboxes.
 type processes struct{ Deps }
 
 func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
@@ -56,14 +55,14 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	})
 	s.Creating.Store(unanswered)
 	if err != nil {
-		err = task.InTime(limit, err)
+		err = task.ExplainTimeout(limit, err)
 		if s.CreatesEarly() {
-			err = s.Runner.Blame(err)
+			err = s.Runner.Attribute(err)
 		}
 		return fmt.Errorf("create sandbox process: %w", err)
 	}
 	if !s.CreatesEarly() {
-		// A runtime that hangs is ended with the time of the caller, whose sandbox is rolled back then.
+		// A hanging runtime is killed at the caller's deadline, when its sandbox is rolled back.
 		defer context.AfterFunc(caller, func() {
 			_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(syscall.SIGKILL)})
 		})()
@@ -73,13 +72,13 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 		err = fmt.Errorf("the runtime has not started it before the time of the request was over, and was killed: %w", context.DeadlineExceeded)
 	}
 	if err != nil {
-		return fmt.Errorf("start sandbox process: %w", s.Runner.Blame(memory.Explain(task.InTime(limit, task.FromShim(err)))))
+		return fmt.Errorf("start sandbox process: %w", s.Runner.Attribute(memory.Explain(task.ExplainTimeout(limit, task.FromShim(err)))))
 	}
 	s.Runner.Keep(ctx, shim.Kept{ID: s.ID(), PID: int(started.Pid)})
 	return s.Update(func(st *pod.SandboxStatus) error { st.PID = int(started.Pid); return nil })
 }
 
-// processRootfs is how a Runner gets the sandbox process's root that mounts it itself.
+// processRootfs is the sandbox process's root for a Runner that mounts it itself.
 func (b *processes) processRootfs(s *pod.Sandbox) []*types.Mount {
 	if !s.MountsRootfs() {
 		return nil
@@ -126,8 +125,8 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	return pod.WriteSpec(bundle, spec)
 }
 
-// memoryOf is what the kubelet lets a pod use whose kernel is its own: it limits
-// the pod's cgroup before it asks for the pod.
+// memoryOf is the kubelet's memory limit of a pod with its own kernel: the kubelet limits the pod's
+// cgroup before it runs the sandbox.
 func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 	if !s.MemoryLimit {
 		return 0
@@ -140,7 +139,7 @@ func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 	return stats.MemoryLimit.N
 }
 
-// Watch turns the sandbox NOTREADY when its process ends by itself.
+// Watch makes the sandbox NOTREADY when its process exits by itself.
 func (b *processes) Watch(s *pod.Sandbox) {
 	exit, err := b.Tasks.Await(s, s.ID())
 	if err != nil {
@@ -152,8 +151,7 @@ func (b *processes) Watch(s *pod.Sandbox) {
 	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
-// stop ends the sandbox process and what the runtime has of it. It works
-// when nothing of it is there any more.
+// stop stops the sandbox process and removes the runtime's state of it. It is idempotent.
 func (b *processes) stop(ctx context.Context, s *pod.Sandbox) error {
 	if !s.Spec().Plan.Process {
 		return nil

@@ -26,21 +26,20 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// runs makes sandboxes.
 type runs struct {
 	Deps
 	processes *processes
 	stops     *stops
 }
 
-// RunPodSandbox creates and starts a sandbox under the Definition in ctx. It
-// answers when the sandbox is READY; after an error nothing is left, or, if
-// something could not be taken back, the sandbox is listed NOTREADY.
+// RunPodSandbox creates and starts a sandbox under the Definition in ctx. The sandbox is READY when
+// it returns. After an error nothing is left or, if roll-back failed, the sandbox is listed as
+// NOTREADY.
 func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	return b.run(ctx, r, &pod.Origin{})
 }
 
-// RestorePodSandbox is RunPodSandbox for a pod whose processes go on from a checkpoint. They
+// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint. They
 // do so when the last of its containers is started.
 func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
 	return b.run(ctx, r, from)
@@ -92,7 +91,7 @@ func (b *runs) run(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-// planned is all that is decided about a sandbox before it exists. Pure.
+// planned returns the record of a sandbox before it is created. Pure.
 func (b *runs) planned(id string, r *runtimeapi.RunPodSandboxRequest, d *handler.Definition, rt *probe.Runtime, pinned pod.Pinned, from *pod.Origin) pod.SandboxSpec {
 	tools := &b.Binaries.Tools
 	spec := pod.SandboxSpec{
@@ -106,12 +105,12 @@ func (b *runs) planned(id string, r *runtimeapi.RunPodSandboxRequest, d *handler
 	return spec
 }
 
-// connection is how a pod is connected to the network; nil is for one with the host's. It
-// fails before anything is created if the node has no network for the pod, or the network
-// does not understand what the pod asks for.
+// connection returns the pod's network attachment, or nil for the host's network. It fails before
+// anything is created if the node has no network for the pod, or the network does not support the
+// pod's settings.
 func (b *runs) connection(ctx context.Context, id string, spec *pod.SandboxSpec) (*network.Pod, error) {
 	if !spec.Plan.Net {
-		return nil, nil //nolint:nilnil // it has the host's
+		return nil, nil //nolint:nilnil // host network
 	}
 	if spec.Definition.CNIConfDir == "" {
 		if err := b.Network.Ready(ctx); err != nil {
@@ -121,13 +120,13 @@ func (b *runs) connection(ctx context.Context, id string, spec *pod.SandboxSpec)
 	return network.PodFrom(id, spec.Config.Msg, netPath(id), spec.Definition.CNIConfDir)
 }
 
-// record reserves what belongs to one sandbox only, and writes it down.
+// record reserves the sandbox's name and labels, and writes its record.
 func (b *runs) record(id string, spec pod.SandboxSpec) (*pod.Sandbox, error) {
 	config := spec.Config.Msg
 	name := reserve.SandboxName(config.GetMetadata())
 	err := b.Pods.Names.Reserve(name, id)
 	if err != nil {
-		return nil, b.Pods.Index.Taken(err)
+		return nil, b.Pods.Index.ExplainTaken(err)
 	}
 	spec.CreatedAt = b.Pods.Clock.Now()
 	var o *store.Object[pod.SandboxSpec, pod.SandboxStatus]
@@ -144,8 +143,7 @@ func (b *runs) record(id string, spec pod.SandboxSpec) (*pod.Sandbox, error) {
 	return pod.NewSandbox(o, b.Tasks), nil
 }
 
-// bringUp makes everything that s consists of, and shows it. On error it takes
-// everything back.
+// bringUp creates all parts of s, and publishes it. It rolls back on error.
 func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	b.Shims.Hold(s.Spec().Supervisor)
 	err := b.MakeParts(ctx, s, connected)
@@ -173,7 +171,7 @@ func (b *runs) bringUp(ctx context.Context, s *pod.Sandbox, connected *network.P
 	return nil
 }
 
-// show makes s READY for everybody to see.
+// show makes s READY and visible to all callers.
 func (b *runs) show(s *pod.Sandbox) error {
 	err := s.Update(func(st *pod.SandboxStatus) error { st.Phase = pod.PhaseReady; return nil })
 	if err == nil {
@@ -182,8 +180,8 @@ func (b *runs) show(s *pod.Sandbox) error {
 	return err
 }
 
-// rollBack takes s back after cause. If that fails too, s is shown NOTREADY, so
-// that the kubelet stops and removes it; forgetting it would leak its address.
+// rollBack removes s after cause. If that fails too, s is listed as NOTREADY, so that the kubelet
+// stops and removes it; otherwise its address would leak.
 func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Pods.Background), pod.UndoTimeout)
 	defer cancel()
@@ -200,9 +198,8 @@ func (b *runs) rollBack(s *pod.Sandbox, cause error) error {
 	return cause
 }
 
-// MakeParts makes what does not depend on each other at the same time: the
-// network, the sandbox's files, the supervisor. A nil connected leaves the pod without
-// a network, or with the host's.
+// MakeParts creates independent parts concurrently: the network, the sandbox's files, the
+// supervisor. A nil connected leaves the pod without a network, or with the host's.
 func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	if err := s.Spec().Plan.MakePodDir(b.Pods.SandboxDir(s.ID())); err != nil {
 		return fmt.Errorf("sandbox directory: %w", err)
@@ -219,14 +216,14 @@ func (b *runs) MakeParts(ctx context.Context, s *pod.Sandbox, connected *network
 	return g.Wait()
 }
 
-// makeNetwork makes the namespaces and connects the pod.
+// makeNetwork creates the namespaces and connects the pod.
 func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *network.Pod) error {
 	spec := s.Spec()
 	if !spec.Plan.Net && !spec.Plan.IPC && !spec.Plan.UTS && spec.Plan.User == nil {
-		return nil // the pod shares all of them with the host
+		return nil // all shared with the host
 	}
 	if spec.Plan.Net {
-		ShareNetns(ctx) // somebody may have unmounted it
+		ShareNetns(ctx) // it may have been unmounted
 	}
 	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.Pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.Settings.Node)))
 	if err != nil {
@@ -255,20 +252,20 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 // netPath is where CNI daemons that run in pods look for network namespaces.
 func netPath(id string) string { return filepath.Join(netnsDir, "berth-"+id[:32]) }
 
-// netnsDir is used by everybody on the node who names network namespaces.
+// netnsDir is the node's common directory of named network namespaces.
 const netnsDir = "/run/netns"
 
-// ShareNetns lets others do with netnsDir what they do with it anyway: what it is
-// from the start no tool needs to make of it while pods are there.
+// ShareNetns makes netnsDir a shared mount, as other tools do: if it is one from the start, no tool
+// has to change it while pods run.
 func ShareNetns(ctx context.Context) {
 	if err := mountpoint.Share(netnsDir); err != nil {
 		log.G(ctx).WithError(err).WithField("path", netnsDir).Warn("Failed to share directory; containers may not see network namespaces there")
 	}
 }
 
-// PreflightPodSandbox refuses a pod that asks for what the handler of the
-// Definition in ctx cannot give it. RunPodSandbox does the same, with what it
-// then finds; a runtime that does not answer is for it to tell.
+// PreflightPodSandbox rejects a pod if the handler of the Definition in ctx cannot run it.
+// RunPodSandbox checks again, with the state of that time, and reports a runtime that does not
+// answer.
 func (b *runs) PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error {
 	d := handler.DefinitionFrom(ctx)
 	rt, err := b.Binaries.Prober.Probe(ctx, d)

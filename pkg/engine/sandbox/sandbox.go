@@ -1,7 +1,7 @@
-// Package sandbox runs, stops, changes and removes pod sandboxes.
+// Package sandbox runs, stops, updates and removes pod sandboxes.
 package sandbox
 
-// Calls are those of the CRI about pod sandboxes.
+// Calls implements the CRI's calls for pod sandboxes.
 type Calls struct {
 	*views
 	*runs
@@ -9,13 +9,13 @@ type Calls struct {
 	*resizing
 }
 
-// Service is all that is done with sandboxes.
+// Service implements the CRI's calls for pod sandboxes, and manages their processes.
 type Service struct {
 	Calls
 	*processes
 }
 
-// New serves the sandboxes of a node.
+// New returns the Service of the sandboxes in d.Pods.
 func New(d Deps) *Service {
 	p := &processes{d}
 	s := &stops{d, p}

@@ -8,13 +8,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// views show sandboxes to callers.
+// views serves status and lists of sandboxes.
 type views struct{ Deps }
 
-// PodSandboxStatus tells everything about one sandbox. It tells nothing about its
-// containers, and has no timestamp: a kubelet with EventedPLEG (1.37) that finds one
-// takes the containers from here, and then holds none of them for active. It lists
-// them otherwise.
+// PodSandboxStatus returns the status of a sandbox, without containers and without a timestamp: a
+// kubelet with EventedPLEG (1.37) that finds a timestamp takes the containers from here, and then
+// treats none of them as active. Without one it lists them.
 func (b *views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
@@ -36,11 +35,11 @@ func (b *views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	return pod.Items(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) *runtimeapi.PodSandbox { return o.Item(f) })
 }
 
-// resizing serves the call about the limits of pods.
+// resizing serves UpdatePodSandboxResources.
 type resizing struct{ Deps }
 
-// UpdatePodSandboxResources remembers what the kubelet sends. Runtimes that
-// share the host's kernel need no more: the pod's cgroup is the kubelet's.
+// UpdatePodSandboxResources records the kubelet's values. Runtimes that share the host's kernel
+// need no more: the pod's cgroup is the kubelet's.
 func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
@@ -60,7 +59,7 @@ func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }
 
-// EncodedSandboxes is the answer of ListPodSandbox as it is sent.
+// EncodedSandboxes is the encoded response of ListPodSandbox.
 func (b *views) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
 	return pod.EncodedItems(b.Pods.Index.AllSandboxes(), func(o *pod.Sandbox) ([]byte, error) { return o.Encoded(f) })
 }

@@ -24,22 +24,22 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// stops ends and removes sandboxes.
+// stops serves stop and removal of sandboxes.
 type stops struct {
 	Deps
 	processes *processes
 }
 
-// StopPodSandbox ends every process of the pod and gives its network back.
-// Missing and stopped sandboxes are fine. CRI: containers end up EXITED.
+// StopPodSandbox stops every process of the pod and releases its network. Missing and stopped
+// sandboxes are no error. CRI: containers become EXITED.
 func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.stop(ctx, s) })
 	return &runtimeapi.StopPodSandboxResponse{}, err
 }
 
-// end calls f, which ends a sandbox, when no other call does so. A missing one is fine. A
-// checkpoint of it that is under way, or about to be, is given up: a large one takes
-// minutes, and a pod must not outlive its stop for it.
+// end calls f, which stops or removes a sandbox, while it holds the sandbox's lock. A missing
+// sandbox is no error. A checkpoint under way is aborted, and none begins: a large one takes
+// minutes, and must not delay the pod's stop.
 func (b *stops) end(ctx context.Context, id string, f func(s *pod.Sandbox) error) error {
 	s, err := b.Pods.Index.Sandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -64,13 +64,13 @@ func (b *stops) end(ctx context.Context, id string, f func(s *pod.Sandbox) error
 func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	wasReady := s.Status().Phase == pod.PhaseReady
 	if s.Status().Stopped {
-		return nil // it was stopped whole before
+		return nil // it was stopped completely
 	}
 	s.Record(ctx, func(st *pod.SandboxStatus) { st.Stopping = true })
 	if err := b.endMaking(ctx, s); err != nil {
 		return err
 	}
-	if err := s.Runner.Insist(ctx, func(ctx context.Context) error { return b.endContainers(ctx, s) }); err != nil {
+	if err := s.Runner.StopOrKill(ctx, func(ctx context.Context) error { return b.endContainers(ctx, s) }); err != nil {
 		return err
 	}
 	b.Hooks.Plugins.StopPodSandbox(ctx, b.Hooks.Pod(s))
@@ -85,7 +85,7 @@ func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// endContainers returns when no container of s runs, and the shim has forgotten them.
+// endContainers returns when no container of s runs, and a foreign shim has deleted their tasks.
 func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	inside := b.Pods.Index.ContainersOf(s.ID())
 	g, gctx := errgroup.WithContext(ctx)
@@ -112,11 +112,11 @@ func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// makingGrace is how long a stop waits for calls that make containers. They were
-// told to end, and their roll-back is bounded by that of the shim's create call.
+// makingGrace is how long a stop waits for calls that create containers. They were aborted, and the
+// shim's create call bounds their roll-back.
 const makingGrace = pod.CreatePatience + 5*time.Second
 
-// endMaking lets no container come to be in s any more.
+// endMaking prevents further creation of containers in s.
 func (b *stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 	bounded, cancel := context.WithTimeout(ctx, makingGrace)
 	defer cancel()
@@ -127,8 +127,8 @@ func (b *stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 	return err
 }
 
-// TearDown undoes bringUp, however far that came. It may be repeated, and works
-// after a reboot, when namespaces, mounts and processes are gone.
+// TearDown undoes bringUp, however far that came. It is idempotent, and works after a reboot, when
+// namespaces, mounts and processes are gone.
 func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.processes.stop(ctx, s); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.disconnect(ctx, s); err != nil {
 		return err
 	}
-	// What is busy is no hindrance: nothing of the pod is in there, and forget tries again.
+	// A busy mount is no failure: no process of the pod uses it, and Forget tries again.
 	if err := namespaces.Release(b.Pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
@@ -147,7 +147,7 @@ func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// disconnect gives the pod's network back.
+// disconnect releases the pod's network.
 func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	st := s.Status()
 	if !st.Tried {
@@ -155,7 +155,7 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	}
 	p := AttachedPod(s)
 	if !namespaces.Exists(st.Namespaces.Net) {
-		p.NetNS = "" // CNI: the address is released all the same
+		p.NetNS = "" // CNI: the address is still released
 	}
 	disconnecting, end := step.Begin(ctx, step.Network)
 	err := b.Network.Teardown(disconnecting, p, st.Network)
@@ -166,8 +166,7 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// AttachedPod is all that disconnecting needs of a pod; the rest is in the
-// result of connecting it.
+// AttachedPod has the fields that disconnecting needs besides the result of connecting.
 func AttachedPod(s *pod.Sandbox) network.Pod {
 	m := s.Config().GetMetadata()
 	return network.Pod{
@@ -187,8 +186,8 @@ func (b *stops) removeCgroup(ctx context.Context, s *pod.Sandbox) {
 	}
 }
 
-// RemovePodSandbox removes the sandbox and all its containers, stopping what
-// still runs. A missing one is fine.
+// RemovePodSandbox stops and removes the sandbox and all its containers. A missing sandbox is no
+// error.
 func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.remove(ctx, s) })
 	return &runtimeapi.RemovePodSandboxResponse{}, err
@@ -216,7 +215,7 @@ func (b *stops) remove(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// Forget removes what is left of a torn down sandbox, its record last.
+// Forget removes the files of a torn down sandbox, its record last.
 func (b *stops) Forget(s *pod.Sandbox) error {
 	if err := b.Rootfs.Residue.Erase(b.Pods.SandboxDir(s.ID()), func() error { return rootfs.EraseSandbox(b.Pods.Layout, s.ID()) }); err != nil {
 		return err

@@ -24,8 +24,8 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// streams serves Exec, Attach and PortForward: the calls return a URL, and the
-// session that a client opens there is run by sessions.
+// streams serves Exec, Attach and PortForward: the calls return a URL, and sessions runs the
+// session that a client opens there.
 type streams struct {
 	pods   *pod.Registry
 	server *streaming.Server
@@ -76,7 +76,7 @@ func (b streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest
 	return b.server.GetPortForward(r)
 }
 
-// sessions runs what clients of the URLs ask for.
+// sessions runs the clients' sessions.
 type sessions struct {
 	binaries *binaries.Binaries
 	execs
@@ -85,8 +85,8 @@ type sessions struct {
 
 type terminalSizes = <-chan remotecommand.TerminalSize
 
-// Exec runs a command with the client's streams and returns when it has ended.
-// A client that goes away takes its process along.
+// Exec runs a command with the client's streams until it exits. If the client disconnects, the
+// process is killed.
 func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) (err error) {
 	c, err := b.execs.pods.Index.Running(id)
 	if err != nil {
@@ -105,21 +105,20 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return err
 	}
 	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
-	// Whatever the client wants of it: containerd's runc shim runs no process
-	// without both outputs.
+	// Always with both outputs: containerd's runc shim requires them.
 	pipes, err := newPipes(filepath.Join(e.Dir, e.ID), in != nil, true, !tty)
 	if err != nil {
 		return err
 	}
 	defer pipes.close()
-	defer e.Clean() // before its pipes go: by their names its descendants are known
+	defer e.Clean() // before its pipes are removed: their names identify its descendants
 	var copied <-chan struct{}
 	code, err := e.run(ctx, &taskapi.ExecProcessRequest{
 		Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
 	}, func() {
 		copied = pipes.copy(in, out, errOut, func() { b.closeStdin(client, c.ID(), e.ID) })
 		go func() {
-			if size != nil { // not all runtimes take it from the spec
+			if size != nil { // not all runtimes read it from the spec
 				b.resizeTo(ctx, client, c.ID(), e.ID, remotecommand.TerminalSize{Width: uint16(size.Width), Height: uint16(size.Height)})
 			}
 			b.resize(ctx, client, c.ID(), e.ID, sizes)
@@ -139,14 +138,14 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	return nil
 }
 
-// Attach connects the client's streams to a running container until either side
-// is done. What was written before is in the log.
+// Attach connects the client's streams to a running container until either side closes. Earlier
+// output is in the log.
 func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errOut io.WriteCloser, tty bool, sizes terminalSizes) error {
 	c, err := b.execs.pods.Index.Running(id)
 	if err != nil {
 		return err
 	}
-	// Foreign shims' streams are in the hands of a supervisor as well.
+	// A supervisor also owns the streams of a foreign shim.
 	owner, err := b.shims.Supervisor(ctx, c.Sandbox.Spec().Supervisor)
 	if err != nil {
 		return err
@@ -165,37 +164,37 @@ func (b sessions) Attach(ctx context.Context, id string, in io.Reader, out, errO
 	defer pipes.close()
 	if _, err := owner.Supervisor.Attach(ctx, &supervisorapi.AttachRequest{
 		Id: c.ID(), Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(),
-		// Stdin stays open for the next client unless it is for the first only: the
-		// container never learns that this one has said all, and is not waited for.
+		// With stdin_once false, stdin stays open for the next client. The container does not see
+		// the end of this client's input, so the attach ends without waiting for the container.
 		UntilStdinEnds: in != nil && !c.Config().GetStdinOnce(),
 		CloseStdin:     in != nil && c.Config().GetStdinOnce(),
 	}); err != nil {
 		return task.FromShim(err)
 	}
-	said := make(chan struct{})
+	inputSent := make(chan struct{})
 	copied := pipes.copy(in, out, errOut, func() {
-		close(said)
+		close(inputSent)
 		if c.Config().GetStdinOnce() && !c.Sandbox.ClosesStdin() {
-			b.closeStdin(client, c.ID(), "") // what the supervisor holds it closes itself
+			b.closeStdin(client, c.ID(), "") // otherwise the supervisor closes it
 		}
 	})
 	if out == nil && errOut == nil {
-		copied = said
+		copied = inputSent
 	}
 	go b.resize(ctx, client, c.ID(), "", sizes)
 	err = b.attached(ctx, c, pipes, copied)
 	if in != nil && ctx.Err() != nil {
-		// What the client typed before it left is still on its way.
-		awaitFor(said, lastWords)
+		// The client's last input may still be on its way.
+		awaitFor(inputSent, lastInput)
 	}
 	return err
 }
 
-// lastWords is how long what a client sent is waited for once it has hung up.
-const lastWords = time.Second
+// lastInput is how long to wait for a client's last input after it disconnected.
+const lastInput = time.Second
 
-// attached waits for the end of an attach. A client that was not given all output,
-// because it does not read fast enough for the container, is told.
+// attached waits for the end of an attach. It returns an error if output was dropped because the
+// client reads more slowly than the container writes.
 func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copied <-chan struct{}) error {
 	select {
 	case <-copied:
@@ -210,13 +209,13 @@ func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copi
 		case <-ctx.Done():
 		}
 	}
-	if p.out.nameless() || p.err.nameless() {
+	if p.out.unlinked() || p.err.unlinked() {
 		return fmt.Errorf("container %s writes faster than this client reads, so output was dropped; its log is complete", c.ID())
 	}
 	return nil
 }
 
-// awaitFor waits for something, but not for ever.
+// awaitFor waits with a limit.
 func awaitFor(happened <-chan struct{}, bound time.Duration) {
 	select {
 	case <-happened:
@@ -232,12 +231,12 @@ func (b sessions) closeStdin(client *shim.Client, id, execID string) {
 	}
 }
 
-// sizeWait is how long a command waits for the size of its client's terminal.
-// Clients that have one send it as soon as the session is open.
+// sizeWait is how long a command waits for the size of its client's terminal. Clients that have one
+// send it as soon as the session is open.
 const sizeWait = 100 * time.Millisecond
 
-// firstSize is the size that a terminal begins with; nil if the client does not
-// say. A program that asks before it is told would draw for no size at all.
+// firstSize is the terminal's initial size, or nil if the client sends none in time. A program that
+// queries the size before it is set would draw for a terminal of size 0.
 func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
 	enough := time.After(sizeWait)
 	for {
@@ -246,7 +245,7 @@ func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
 		select {
 		case size, ok = <-sizes:
 		case <-enough:
-			select { // one that came at the last moment, which a busy node may be late to see
+			select { // a size at the last moment, which a busy node may read late
 			case size, ok = <-sizes:
 			default:
 				return nil
@@ -263,7 +262,7 @@ func firstSize(ctx context.Context, sizes terminalSizes) *specs.Box {
 	}
 }
 
-// resize follows the client's terminal until its session ends.
+// resize forwards the sizes of the client's terminal until its session ends.
 func (b sessions) resize(ctx context.Context, client *shim.Client, id, execID string, sizes terminalSizes) {
 	for {
 		select {

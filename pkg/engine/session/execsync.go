@@ -33,18 +33,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
-// execs serves ExecSync.
 type execs struct {
 	pods  *pod.Registry
 	tasks *task.Service
-	// commands bounds how many run at once, outputs the memory of large outputs.
+	// commands bounds the concurrent commands, outputs the memory of large outputs.
 	commands, outputs *semaphore.Weighted
 }
 
 const (
-	// maxExecSyncs is how many commands of ExecSync run at a time.
+	// maxExecSyncs is the limit of concurrent commands of ExecSync.
 	maxExecSyncs = 512
-	// drainTimeout bounds the wait for a descendant that holds the output of an ended command.
+	// drainTimeout bounds the wait for a descendant that holds the output of an exited command.
 	drainTimeout = 10 * time.Second
 )
 
@@ -52,9 +51,8 @@ func newExecs(pods *pod.Registry, t *task.Service) execs {
 	return execs{pods: pods, tasks: t, commands: semaphore.NewWeighted(maxExecSyncs), outputs: semaphore.NewWeighted(outputMemory)}
 }
 
-// ExecSync runs a command in a RUNNING container and returns what it wrote and
-// its exit code. Past the timeout the command and its descendants are killed and
-// the call fails with DeadlineExceeded.
+// ExecSync runs a command in a RUNNING container and returns its output and exit code. After the
+// timeout the command and its descendants are killed and the call fails with DeadlineExceeded.
 func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if err := validate.ExecSync(r); err != nil {
 		return nil, err
@@ -97,12 +95,12 @@ func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*ru
 		return nil, classified(ctx, c, client, err)
 	}
 	defer e.Clean()
-	// The answer is in memory until it was handed to the connection.
+	// The response stays in memory until it is handed to the connection.
 	context.AfterFunc(call, e.release)
 	return e.Answer(exit), nil
 }
 
-// process is the container's own process with another command.
+// process returns the container's own process with another command.
 func (b execs) process(c *pod.Container, cmd []string, tty bool, size *specs.Box) (*anypb.Any, error) {
 	text, err := os.ReadFile(filepath.Join(b.pods.ContainerDir(c.ID()), "process.json"))
 	if err != nil {
@@ -120,38 +118,37 @@ func (b execs) process(c *pod.Container, cmd []string, tty bool, size *specs.Box
 	return typeurl.MarshalAnyToProto(p)
 }
 
-// The names of pipes begin with what they are for.
+// Prefixes of pipe names.
 const (
 	execPrefix   = "exec-"
 	attachPrefix = "attach-"
 )
 
-// NewExecID names a command.
+// NewExecID returns a random id of a command.
 func NewExecID() string {
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // never fails
 	return execPrefix + hex.EncodeToString(b)
 }
 
-// Execution is one command in flight.
+// Execution is one running command.
 type Execution struct {
 	Client         *shim.Client
 	Container, ID  string
 	Dir            string
-	KillsTree      bool // of its sandbox
+	KillsTree      bool // a property of its sandbox
 	Drain          time.Duration
-	Memory         *semaphore.Weighted // for large outputs; nil is no bound
+	Memory         *semaphore.Weighted // for large outputs; nil is unlimited
 	stdout, stderr *output
-	// started is set while it may run.
+	// started is set while the command may run.
 	started bool
-	// registering is closed when the other side has answered whether it knows the
-	// command; nil if this daemon did not ask.
+	// registering is closed when the Exec call has returned; nil if this daemon made none.
 	registering <-chan struct{}
 	stopAsking  context.CancelFunc
 }
 
-// register makes the command known. It gives up when ctx ends; the other side does
-// not: cleanUp waits for what it still makes.
+// register makes the Exec call. It gives up when ctx ends, but the exec may still be created after
+// that; cleanUp waits for it.
 func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest) error {
 	call, stop := context.WithCancel(context.WithoutCancel(ctx))
 	answered := make(chan struct{})
@@ -170,7 +167,7 @@ func (e *Execution) register(ctx context.Context, r *taskapi.ExecProcessRequest)
 	}
 }
 
-// Run returns the command's exit code. What it wrote is in its outputs.
+// Run returns the command's exit code, and collects its output.
 func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32, err error) {
 	if e.stdout, err = newOutput(filepath.Join(e.Dir, e.ID+"-out"), e.Memory); err != nil {
 		return 0, err
@@ -179,7 +176,7 @@ func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32
 		return 0, err
 	}
 	exitCode, err = e.run(ctx, &taskapi.ExecProcessRequest{Stdout: e.stdout.path(), Stderr: e.stderr.path(), Spec: process}, func() {
-		// Only now: a FIFO without a writer looks like one at its end.
+		// Only now: a FIFO without a writer reads as at its end.
 		e.stdout.collect()
 		e.stderr.collect()
 	})
@@ -195,7 +192,7 @@ func (e *Execution) run(ctx context.Context, r *taskapi.ExecProcessRequest, begu
 	if err := e.register(ctx, r); err != nil {
 		return 0, err
 	}
-	// A start whose answer does not come in time may still happen.
+	// A start that is not answered in time may still happen.
 	e.started = true
 	if _, err := e.Client.Task.Start(ctx, &taskapi.StartRequest{ID: e.Container, ExecID: e.ID}); err != nil {
 		return 0, e.explain(task.FromShim(err))
@@ -209,21 +206,21 @@ func (e *Execution) run(ctx context.Context, r *taskapi.ExecProcessRequest, begu
 	return int32(exit.GetExitStatus()), nil
 }
 
-// explain adds what the runtime wrote to the stderr that it had for the command:
-// it does so when it fails before it can write its log, or is killed.
+// explain adds the runtime's output on the command's stderr: a runtime writes there if it is
+// killed, or fails before it can write its log.
 func (e *Execution) explain(err error) error {
 	if e.stderr == nil {
-		return err // the client has it
+		return err // the client gets it
 	}
-	said := runtimecall.Complaint(e.stderr.file)
-	if said == "" || strings.Contains(err.Error(), said) {
+	text := runtimecall.Complaint(e.stderr.file)
+	if text == "" || strings.Contains(err.Error(), text) {
 		return err
 	}
-	return fmt.Errorf("%w; it wrote to stderr: %s", err, said)
+	return fmt.Errorf("%w; it wrote to stderr: %s", err, text)
 }
 
-// drainOutput waits for the rest of the output, but not for ever for a
-// descendant of the command that keeps the streams open.
+// drainOutput waits for the rest of the output. The wait is bounded, because a descendant of the
+// command may keep the streams open.
 func (e *Execution) drainOutput(ctx context.Context) error {
 	bound := time.After(e.Drain)
 	for _, o := range []*output{e.stdout, e.stderr} {
@@ -238,10 +235,9 @@ func (e *Execution) drainOutput(ctx context.Context) error {
 	return nil
 }
 
-// execError says why a command failed; the kubelet tells a timeout from
-// everything else by its code.
+// execError returns DeadlineExceeded for a timeout; the kubelet recognizes it by the code.
 func execError(ctx context.Context, err error) error {
-	// Who runs the command is told the deadline, and may be the first to say that it is over.
+	// The process that runs the command gets the deadline, and may report its end first.
 	end, bounded := ctx.Deadline()
 	first := bounded && errdefs.IsDeadlineExceeded(err) && time.Until(end) < time.Second
 	if first || errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -250,14 +246,13 @@ func execError(ctx context.Context, err error) error {
 	return fmt.Errorf("run command: %w", err)
 }
 
-// execCleanTimeout bounds the kill and removal of a command.
 const execCleanTimeout = 20 * time.Second
 
-// execCleanPatience is how much later the caller of a failed command is answered for that. An
-// unresponsive process is found within it.
+// execCleanPatience is how long the response to a failed command waits for its clean-up. It
+// suffices to detect an unresponsive process.
 const execCleanPatience = 8 * time.Second
 
-// Clean leaves nothing of the command.
+// Clean kills and deletes the command and removes its pipes.
 func (e *Execution) Clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), execCleanTimeout)
 	defer cancel()
@@ -271,7 +266,6 @@ func (e *Execution) Clean() {
 	}
 }
 
-// release gives back the memory of the output.
 func (e *Execution) release() {
 	for _, o := range []*output{e.stdout, e.stderr} {
 		if o != nil {
@@ -282,7 +276,7 @@ func (e *Execution) release() {
 
 func (e *Execution) cleanUp(ctx context.Context) error {
 	if e.registering == nil && !e.started {
-		return nil // the other side does not know it
+		return nil // never registered
 	}
 	if e.registering != nil {
 		defer e.stopAsking()
@@ -295,7 +289,7 @@ func (e *Execution) cleanUp(ctx context.Context) error {
 	if e.started {
 		_, err := e.Client.Task.Kill(ctx, &taskapi.KillRequest{ID: e.Container, ExecID: e.ID, Signal: uint32(unix.SIGKILL), All: e.KillsTree})
 		if err = task.FromShim(err); errdefs.IsFailedPrecondition(err) {
-			err = nil // it never ran
+			err = nil // it was never started
 		} else if err == nil {
 			_, err = e.Client.Task.Wait(ctx, &taskapi.WaitRequest{ID: e.Container, ExecID: e.ID})
 			err = task.FromShim(err)
@@ -311,11 +305,10 @@ func (e *Execution) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// EndAbandoned kills the commands that a daemon before this one has run in a
-// container: nobody reads what they write, nor waits for them. Their pipes, and
-// those of its attached clients, still have their names. It must be called before
-// there are new ones, and leaves the killing to the background.
-func (b execs) EndAbandoned(c *pod.Container) {
+// KillAbandoned kills the commands that an earlier daemon ran in a container, because their output
+// and exit have no reader left. The names of their pipes, and of pipes of attached clients, still
+// exist. It must be called before new commands start, and kills in the background.
+func (b execs) KillAbandoned(c *pod.Container) {
 	dir := filepath.Join(b.pods.ContainerDir(c.ID()), "io")
 	if left := leftPipes(dir); len(left) > 0 {
 		go b.killAbandoned(c, dir, left)
@@ -332,7 +325,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	}
 	for id, pipes := range left {
 		if id != "" {
-			// Before its pipes go: by their names its descendants are known.
+			// Before its pipes are removed: their names identify its descendants.
 			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree(), Dir: dir, started: true}).Clean()
 		}
 		for _, p := range pipes {
@@ -341,10 +334,10 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	}
 }
 
-// leftPipes are the pipes of sessions in a container's directory by the id of
-// the command; those of attached clients have none.
+// leftPipes returns the pipes of sessions in a container's directory by the command's id, which is
+// "" for attached clients.
 func leftPipes(dir string) map[string][]string {
-	entries, _ := os.ReadDir(dir) // one that cannot be read goes with the container
+	entries, _ := os.ReadDir(dir) // an unreadable one is removed with the container
 	left := map[string][]string{}
 	for _, e := range entries {
 		if id, ok := sessionOf(e.Name()); ok {
@@ -354,8 +347,8 @@ func leftPipes(dir string) map[string][]string {
 	return left
 }
 
-// sessionOf tells the pipes of sessions from those of the container by their
-// names, and of which command they are; that of an attached client is "".
+// sessionOf returns the command of a session's pipe by its name, "" for that of an attached client.
+// It is not ok for the container's own pipes.
 func sessionOf(pipe string) (command string, ok bool) {
 	end := strings.LastIndexByte(pipe, '-')
 	switch {
@@ -368,23 +361,23 @@ func sessionOf(pipe string) (command string, ok bool) {
 	}
 }
 
-// stateTimeout bounds the question whether a container runs.
+// stateTimeout bounds the State call on a container after a failed command.
 const stateTimeout = 2 * time.Second
 
-// classified is the error of a command. One that met the end of its container says so,
-// as it would if it had come a moment later, whatever the runtime made of it.
+// classified replaces the error of a command that failed because its container exited, by the error
+// of a command that came later.
 func classified(ctx context.Context, c *pod.Container, client *shim.Client, err error) error {
-	if err == nil || ctx.Err() != nil || shim.Lost(err) || !hasEnded(ctx, c, client, err) {
+	if err == nil || ctx.Err() != nil || shim.Lost(err) || !hasExited(ctx, c, client, err) {
 		return err
 	}
 	return c.NotRunning()
 }
 
-// hasEnded says whether a container that was RUNNING before a command failed ends,
-// or has ended. Its end may not be recorded yet.
-func hasEnded(ctx context.Context, c *pod.Container, client *shim.Client, err error) bool {
+// hasExited reports whether the container of a failed command is exiting or has exited. Its exit
+// may not be recorded yet.
+func hasExited(ctx context.Context, c *pod.Container, client *shim.Client, err error) bool {
 	st := c.Status()
-	if st.Phase != pod.PhaseRunning || saysEnded(err.Error()) {
+	if st.Phase != pod.PhaseRunning || meansExited(err.Error()) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
@@ -399,16 +392,16 @@ func hasEnded(ctx context.Context, c *pod.Container, client *shim.Client, err er
 	if st.PID == 0 {
 		return false
 	}
-	// Whoever runs the task may not have been told yet what the kernel knows.
+	// The kernel may know of the exit before the shim or supervisor.
 	dying, err := process.Dying(st.PID)
 	return dying && err == nil
 }
 
-// endedWords are those of runtimes for a container that does not run: runc's and
-// crun's, gVisor's, Kata's.
-var endedWords = []string{"container not running", "is not running", "in a stopped container", "in state stopped", "state invalid: stopped"}
+// exitedWords are in runtimes' errors for a container that does not run: of runc, crun, gVisor and
+// Kata.
+var exitedWords = []string{"container not running", "is not running", "in a stopped container", "in state stopped", "state invalid: stopped"}
 
-// saysEnded reads what a runtime says of a command that it has not started. Pure.
-func saysEnded(text string) bool {
-	return slices.ContainsFunc(endedWords, func(words string) bool { return strings.Contains(text, words) })
+// meansExited recognizes a runtime's error for a command in an exited container. Pure.
+func meansExited(text string) bool {
+	return slices.ContainsFunc(exitedWords, func(words string) bool { return strings.Contains(text, words) })
 }

@@ -18,6 +18,6 @@ func TestSaysEnded(t *testing.T) {
 		"OCI runtime exec failed: exec failed: permission denied":                           false,
 		"the runtime's exec exited with status 1: setns process: No such file or directory": false,
 	} {
-		test.Equal(t, fmt.Sprintf("%q", text), saysEnded(text), want)
+		test.Equal(t, fmt.Sprintf("%q", text), meansExited(text), want)
 	}
 }

@@ -12,42 +12,42 @@ import (
 )
 
 const (
-	// maxExecOutput is how much of each stream ExecSync returns (CRI proto).
+	// maxExecOutput is the most that ExecSync returns of each stream (CRI proto).
 	maxExecOutput = 16 << 20
-	// execAnswer is how much ExecSync returns of both together: a kubelet takes no
-	// message over 16 MiB, and would get nothing of one that is.
+	// execAnswer is the most that ExecSync returns of both together: a kubelet rejects messages
+	// over 16 MiB.
 	execAnswer = maxExecOutput - 64
-	// smallOutput is how much of each stream needs no share of outputMemory.
+	// smallOutput is the part of each stream that is not counted in outputMemory.
 	smallOutput = 32 << 10
-	// outputMemory is what large outputs of all commands may have. Beyond it outputs are cut:
-	// a probe must neither wait nor fail because of commands in other containers.
+	// outputMemory is shared by the large outputs of all commands. Beyond it outputs are cut: a
+	// probe must neither wait nor fail because of commands in other containers.
 	outputMemory = 64 << 20
 )
 
-// fitAnswer shortens what a command wrote to what an answer has room for. Neither
-// stream takes from the other's half what that needs. Pure.
+// fitAnswer limits both streams to the size of a response. Each has half of it, and what the other
+// leaves free. Pure.
 func fitAnswer(stdout, stderr int) (out, errOut int) {
 	errOut = min(stderr, max(execAnswer/2, execAnswer-stdout))
 	return min(stdout, execAnswer-errOut), errOut
 }
 
-// Answer has what the command wrote.
+// Answer returns the response with the command's output.
 func (e *Execution) Answer(exit int32) *runtimeapi.ExecSyncResponse {
 	stdout, stderr := e.stdout.kept(), e.stderr.kept()
 	out, errOut := fitAnswer(len(stdout), len(stderr))
 	return &runtimeapi.ExecSyncResponse{ExitCode: exit, Stdout: stdout[:out], Stderr: stderr[:errOut]}
 }
 
-// output is a stream of a command, read from a FIFO of its own.
+// output is a stream of a command, read from its own FIFO.
 type output struct {
 	*pipe
-	memory *semaphore.Weighted // for what is over smallOutput; nil is no bound
+	memory *semaphore.Weighted // for bytes over smallOutput; nil is unlimited
 	done   chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	text []byte
 	held int64 // of memory
-	// full is set once something had no room, so that nothing is left out in the middle.
+	// full is set once a chunk was cut, so that no later chunk is kept after the gap.
 	full bool
 }
 
@@ -59,7 +59,7 @@ func newOutput(path string, memory *semaphore.Weighted) (*output, error) {
 	return &output{pipe: p, memory: memory, done: make(chan struct{})}, nil
 }
 
-// collect begins to read. What there is no room for is read and dropped: the command never waits.
+// collect starts the reader. It discards what does not fit: the command never blocks.
 func (o *output) collect() { go o.read() }
 
 func (o *output) read() {
@@ -77,7 +77,7 @@ func (o *output) read() {
 	}
 }
 
-// keep takes a copy of a chunk, as far as it fits and there is memory.
+// keep copies a chunk, as far as limit and memory allow.
 func (o *output) keep(chunk []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,7 +103,7 @@ func (o *output) kept() []byte {
 	return o.text
 }
 
-// release gives the memory back, and lets no more be taken.
+// release returns the memory and stops taking more.
 func (o *output) release() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

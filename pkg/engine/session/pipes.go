@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipe is a FIFO between a session and a process; nil where there is none.
+// pipe is a FIFO between a session and a process. Its methods accept nil.
 type pipe struct{ file *os.File }
 
 func (p *pipe) path() string {
@@ -22,8 +22,8 @@ func (p *pipe) path() string {
 	return p.file.Name()
 }
 
-// openPipe makes a FIFO. Opened for both ways it never blocks and never ends by
-// itself; a reader that must see its end is opened for reading only.
+// openPipe creates a FIFO. Opened for both ways it never blocks and never reads as at its end; a
+// reader that must see the end opens it for reading only.
 func openPipe(path string, flag int) (*pipe, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("create pipe %s: %w", path, err)
@@ -42,8 +42,8 @@ func (p *pipe) close() {
 	}
 }
 
-// nameless says whether somebody else has removed the FIFO.
-func (p *pipe) nameless() bool {
+// unlinked reports whether another process has removed the FIFO.
+func (p *pipe) unlinked() bool {
 	if p == nil {
 		return false
 	}
@@ -54,7 +54,7 @@ func (p *pipe) nameless() bool {
 // pipes are the streams of one session.
 type pipes struct {
 	in, out, err *pipe
-	grace        atomic.Int64 // set once the process has ended
+	grace        atomic.Int64 // set once the process has exited
 }
 
 func newPipes(prefix string, in, out, errOut bool) (_ *pipes, err error) {
@@ -82,8 +82,8 @@ func (p *pipes) close() {
 	p.err.close()
 }
 
-// copy moves bytes until both outputs have ended, which closes the channel. The
-// end of the input is passed on by inputEnded.
+// copy copies until both outputs have ended, and then closes the channel. The caller passes on the
+// end of the input in inputEnded.
 func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-chan struct{} {
 	var wg sync.WaitGroup
 	for _, o := range []struct {
@@ -110,15 +110,14 @@ func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-c
 	return copied
 }
 
-// readerComes is how long a process's end of its stdin is waited for.
-const readerComes = 2 * time.Second
+// stdinOpenTimeout is how long to wait for the process's side to open its stdin.
+const stdinOpenTimeout = 2 * time.Second
 
-// endInput closes an input once somebody else has opened it: containerd's shim
-// does so some time after it said that the process runs, and what nobody has open
-// is lost.
+// endInput closes an input once the other side has opened it: containerd's shim opens it some time
+// after it reported the process as running, and an unopened FIFO's bytes are lost.
 func (p *pipe) endInput() {
 	writer, err := os.OpenFile(p.file.Name(), os.O_WRONLY|unix.O_NONBLOCK, 0)
-	_ = p.file.Close() // reads, too
+	_ = p.file.Close() // it reads, too
 	if err != nil {
 		return // the session has ended and removed it
 	}
@@ -127,10 +126,10 @@ func (p *pipe) endInput() {
 	if err != nil {
 		return
 	}
-	for begin := time.Now(); time.Since(begin) < readerComes; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < stdinOpenTimeout; time.Sleep(time.Millisecond) {
 		alone := false
 		_ = conn.Control(func(fd uintptr) {
-			// A pipe that nobody reads is in error for its writer.
+			// A pipe without a reader polls as POLLERR for its writer.
 			poll := []unix.PollFd{{Fd: int32(fd)}}
 			n, err := unix.Poll(poll, 0)
 			alone = err != nil || n > 0 && poll[0].Revents&unix.POLLERR != 0
@@ -158,9 +157,8 @@ func (p *pipes) carry(to io.Writer, from *os.File) {
 	}
 }
 
-// processEnded bounds how long an output may still be silent that a descendant
-// of the process holds open. What is in the pipes is copied however slowly the
-// client reads.
+// processEnded limits the time between two writes to an output that a descendant of the process
+// holds open. Bytes that are in the pipes are copied however slowly the client reads.
 func (p *pipes) processEnded(grace time.Duration) {
 	p.grace.Store(int64(max(grace, 1)))
 	for _, o := range []*pipe{p.out, p.err} {

@@ -39,7 +39,7 @@ func TestInputThatNobodyOpens(t *testing.T) {
 	p.copy(strings.NewReader("lost"), nil, nil, func() { close(ended) })
 	select {
 	case <-ended:
-	case <-time.After(10 * readerComes):
+	case <-time.After(10 * stdinOpenTimeout):
 		t.Error("it is waited for without end")
 	}
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// dialTimeout bounds the way to a port of a pod.
+// dialTimeout bounds the connection to a port of a pod.
 const dialTimeout = 10 * time.Second
 
-// PortForward copies between the client's stream and a port inside the pod's
-// network, over IPv4, or IPv6 where nobody listens on that; see waysTo.
+// PortForward copies between the client's stream and a port inside the pod's network, over IPv4, or
+// over IPv6 if nothing listens there; see waysTo.
 func (b sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	s, err := b.execs.pods.Index.Sandbox(id)
@@ -41,32 +41,32 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 	return splice(ctx, conn, stream)
 }
 
-// podGrace is how long a pod may be silent once its client has said all. Linux's
-// connection tracking forgets a connection then that was closed in one direction.
+// podGrace is how long a pod may send nothing after the client closed its direction. After this
+// time Linux's connection tracking forgets a half-closed connection.
 const podGrace = 2 * time.Minute
 
-// podConn is a connection to a pod. Once the client has said all, it ends when the
-// pod falls silent: nobody may be left who would close the rest.
+// podConn is a connection to a pod. After the client closed its direction, it ends when the pod
+// sends nothing for a while: the pod may never close its direction.
 type podConn struct {
 	halfCloser
-	grace time.Duration
-	said  atomic.Bool // the client has said all
+	grace        time.Duration
+	clientClosed atomic.Bool // the client has closed its direction
 }
 
-// halfCloser is a connection of which one way can be ended.
+// halfCloser is a connection with two directions that close separately.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
 }
 
 func (c *podConn) Read(b []byte) (int, error) {
-	if c.said.Load() {
+	if c.clientClosed.Load() {
 		c.limit()
 	}
 	n, err := c.halfCloser.Read(b)
-	if c.said.Load() && errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNRESET) {
-		// A reset is the end of this connection. As an error it would be that of the whole
-		// session: clients close one on the first error of a stream.
+	if c.clientClosed.Load() && errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNRESET) {
+		// A reset ends only this connection. As an error it would end the whole session: clients
+		// close one on the first error of a stream.
 		err = io.EOF
 	}
 	return n, err
@@ -75,13 +75,12 @@ func (c *podConn) Read(b []byte) (int, error) {
 func (c *podConn) limit() { _ = c.SetReadDeadline(time.Now().Add(c.grace)) }
 
 func (c *podConn) CloseWrite() error {
-	c.said.Store(true)
+	c.clientClosed.Store(true)
 	c.limit()
 	return c.halfCloser.CloseWrite()
 }
 
-// splice copies both ways until both have ended, each by itself, or the client
-// has hung up.
+// splice copies until both directions have ended, each by itself, or the client has disconnected.
 func splice(ctx context.Context, pod *podConn, client io.ReadWriteCloser) error {
 	defer func() { _ = pod.Close() }()
 	toPod := make(chan struct{})
@@ -91,18 +90,18 @@ func splice(ctx context.Context, pod *podConn, client io.ReadWriteCloser) error 
 		_ = pod.CloseWrite()
 	}()
 	stop := context.AfterFunc(ctx, func() {
-		// What the client sent before it left is still on its way.
-		awaitFor(toPod, lastWords)
+		// The client's last input may still be on its way.
+		awaitFor(toPod, lastInput)
 		_ = pod.Close()
 	})
 	defer stop()
 	_, err := io.Copy(client, pod)
-	_ = client.Close() // the pod has nothing more to say
+	_ = client.Close() // the pod closed its direction
 	select {
 	case <-toPod:
 		return err
 	case <-ctx.Done():
-		return nil // there is nobody to tell
+		return nil // the client is gone
 	}
 }
 
@@ -118,16 +117,14 @@ func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (*podConn,
 	return dialPod(ctx, waysTo(own && s.Machine, st.Namespaces.Net, ips), port)
 }
 
-// way is an address at which a pod may listen, and the network namespace that it is
-// dialled from; "" is the node's.
+// way is an address at which a pod may listen, and the network namespace to dial it from; "" is the
+// node's.
 type way struct{ netns, ip string }
 
-// waysTo are the ways to a port of a pod, in the order in which they are tried. Nothing
-// of a virtual machine listens in the network namespace that its shim was given: there
-// is the machine's cable, at whose other end the pod's addresses are. They are dialled
-// from the node, as probes of the kubelet are, because the shim may have left them at
-// this end, too. A shim of which berth does not know better may bring no machine along,
-// and its pods listen in their namespace, so that is looked at first. Pure.
+// waysTo returns the ways to a port of a pod, in the order of attempts. A virtual machine listens
+// at the pod's addresses at the other end of the cable in its network namespace. They are dialled
+// from the node, as the kubelet's probes do, because the shim may have left them at this end, too.
+// A shim of unknown kind may run no machine, so loopback in the namespace comes first. Pure.
 func waysTo(machine bool, netns string, ips []string) []way {
 	all := []way{{netns, "127.0.0.1"}, {netns, "::1"}}
 	if !machine {
@@ -139,13 +136,13 @@ func waysTo(machine bool, netns string, ips []string) []way {
 	return all
 }
 
-// refusedError says that nobody listens on any way.
+// refusedError means that no process listens on any way.
 type refusedError struct {
 	error
 	ways []way
 }
 
-// where names the addresses, for people; nil is a pod without others than loopback's.
+// where lists the addresses for the user; nil means only loopback.
 func (e *refusedError) where() string {
 	if e == nil || len(e.ways) == 2 {
 		return "127.0.0.1 or ::1"
@@ -157,8 +154,7 @@ func (e *refusedError) where() string {
 	return strings.Join(outside, " or ") + "; a process that listens only on 127.0.0.1 of a virtual machine cannot be reached from outside"
 }
 
-// dialPod connects on the first way that leads to a listener. One that nobody listens on
-// is a refusedError.
+// dialPod connects on the first way with a listener. If all are refused, it returns a refusedError.
 func dialPod(ctx context.Context, ways []way, port int) (*podConn, error) {
 	var all error
 	refused := true

@@ -23,10 +23,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// dialGVisor has berth-pause connect, by an exec in the sandbox's first container:
-// gVisor has a network stack of its own, which nobody else reaches the loopback of.
-// `runsc port-forward` is no way there: it knows 127.0.0.1 only, ends both ways of
-// a connection with the first, and gives up when a client reads slowly.
+// dialGVisor makes berth-pause connect, by an exec in the sandbox's first container, because only
+// the sandbox reaches the loopback of gVisor's own network stack. `runsc port-forward` does not
+// suffice: it dials 127.0.0.1 only, closes both directions of a connection with the first, and
+// gives up when a client reads slowly.
 func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (*podConn, error) {
 	d := b.binaries.Runtimes.Of(s.Spec())
 	args := append([]string{"--root", b.execs.pods.RuntimeRoot(d)}, task.GlobalFlags(d)...)
@@ -45,12 +45,12 @@ func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (*po
 	return &podConn{halfCloser: c, grace: podGrace}, nil
 }
 
-// innerConn is a connection that a process inside of a sandbox carries.
+// innerConn is a connection carried by a process inside a sandbox.
 type innerConn struct {
 	*net.UnixConn
 	cmd *exec.Cmd
-	// problems is what the runtime and the process write to their stderr. The
-	// process ends when nobody can read it any more: with Close, or with us.
+	// problems reads the stderr of the runtime and the process. The process exits when this end is
+	// closed: with Close, or with the daemon.
 	problems *os.File
 }
 
@@ -73,7 +73,7 @@ func startConnect(cmd *exec.Cmd) (_ *innerConn, err error) {
 	return &innerConn{UnixConn: ours, cmd: cmd, problems: problems}, nil
 }
 
-// socketPair returns the ends of a connection: ours and a process's.
+// socketPair returns both ends of a connection: ours and a process's.
 func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -82,15 +82,15 @@ func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 	theirs = os.NewFile(uintptr(fds[1]), "theirs")
 	mine := os.NewFile(uintptr(fds[0]), "ours")
 	defer mine.Close()
-	conn, err := net.FileConn(mine) // of a copy
+	conn, err := net.FileConn(mine) // of a duplicate
 	if err != nil {
 		return nil, nil, errors.Join(err, theirs.Close())
 	}
 	return conn.(*net.UnixConn), theirs, nil
 }
 
-// connected waits until the process says that there is a connection. If there is
-// none, nothing is left.
+// connected waits until the process reports its connection. On failure it kills the process and
+// closes everything.
 func (c *innerConn) connected() error {
 	err := c.SetReadDeadline(time.Now().Add(dialTimeout))
 	var answer [1]byte
@@ -107,23 +107,23 @@ func (c *innerConn) connected() error {
 	}
 	_ = c.UnixConn.Close()
 	_ = unix.Kill(-c.cmd.Process.Pid, unix.SIGKILL)
-	said := c.said()
+	text := c.output()
 	_ = c.problems.Close()
 	ended := c.cmd.Wait()
-	if errno != 0 { // it was there, and answered
+	if errno != 0 { // the process reported why
 		return errno
 	}
 	if ended != nil && errors.Is(err, io.EOF) {
 		err = ended
 	}
-	if said != "" {
-		err = fmt.Errorf("%w: %s", err, said)
+	if text != "" {
+		err = fmt.Errorf("%w: %s", err, text)
 	}
 	return fmt.Errorf("%s exec: %w", filepath.Base(c.cmd.Path), err)
 }
 
-// said is the end of what was written to stderr until now.
-func (c *innerConn) said() string {
+// output returns the end of stderr so far.
+func (c *innerConn) output() string {
 	const most = 512
 	_ = c.problems.SetReadDeadline(time.Now().Add(time.Second))
 	var b bytes.Buffer
@@ -132,7 +132,6 @@ func (c *innerConn) said() string {
 	return text[max(0, len(text)-most):]
 }
 
-// attend reaps the process.
 func (c *innerConn) attend() {
 	_, _ = io.Copy(io.Discard, c.problems)
 	_ = c.cmd.Wait()

@@ -10,13 +10,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// Calls are those of the CRI about sessions.
+// Calls implements the CRI's calls for sessions.
 type Calls struct {
 	execs
 	streams
 }
 
-// New listens for sessions in pods, where c says.
+// New starts the streaming server with configuration c.
 func New(pods *pod.Registry, b *binaries.Binaries, t *task.Service, shims *shim.Manager, c streaming.Config) (*Calls, error) {
 	e := newExecs(pods, t)
 	server, err := streaming.Serve(c, sessions{execs: e, binaries: b, shims: shims})

@@ -13,20 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answerName is the file in the bundle that a start action answers into. It is
-// the action's stdout, so that the answer is on disk the moment it is given, also
-// if the daemon is killed while the action runs.
+// answerName is the file in the bundle that receives a start action's stdout. The answer is on disk
+// as soon as it is written, even if the daemon is killed while the action runs.
 const answerName = "shim-start"
 
-// answerSize is room for an answer, taken before the start: an action that
-// cannot write its answer fails when its shim runs already.
+// answerSize is allocated before the start: an action that cannot write its answer fails after its
+// shim was started.
 const answerSize = 4096
 
 // answerPatience is how long to wait for a start action that outlived its daemon.
 const answerPatience = 10 * time.Second
 
-// newAnswer makes the file, locked. The action shares the lock, so it is held
-// until both have closed it.
+// newAnswer creates the file and locks it. The action inherits the lock, so it is held until both
+// have closed the file.
 func newAnswer(bundle string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(bundle, answerName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -45,8 +44,8 @@ func newAnswer(bundle string) (*os.File, error) {
 	return f, nil
 }
 
-// Started reads what the start action of a bundle answered. It waits for one
-// that still runs. Without an answer that leads to a shim it is ErrGone.
+// Started reads what the start action of a bundle answered, and waits for an action that still
+// runs. It returns ErrGone if the answer leads to no shim.
 func (m *ForeignShims) Started(ctx context.Context, bundle string) (Endpoint, error) {
 	f, err := os.Open(filepath.Join(bundle, answerName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +63,7 @@ func (m *ForeignShims) Started(ctx context.Context, bundle string) (Endpoint, er
 	return ep, nil
 }
 
-// awaitUnlock gives up after a while: a shim may keep its action's stdout.
+// awaitUnlock has a limit: a shim may keep its action's stdout open.
 func awaitUnlock(ctx context.Context, f *os.File) {
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
@@ -89,15 +88,15 @@ func readAnswer(f *os.File) (Endpoint, error) {
 	return parseEndpoint(out[:n])
 }
 
-// printed is what an action that failed wrote in place of an answer.
+// printed returns what a failed action wrote instead of an answer.
 func printed(f *os.File) string {
 	out := make([]byte, answerSize)
 	n, _ := f.ReadAt(out, 0)
 	return tail(string(out[:n]))
 }
 
-// ReadLog reads the log of a shim that runs, as long as its process is there: without a
-// reader the shim fails to write, or waits. A connection to it may break before.
+// ReadLog reads a running shim's log until its process exits: without a reader the shim's writes
+// fail or block. The process may outlive a connection to it.
 func (m *ForeignShims) ReadLog(s Start, ep Endpoint) error {
 	closeLog, err := m.drainLog(s)
 	if err == nil {
@@ -111,16 +110,16 @@ func (m *ForeignShims) closeAfter(ep Endpoint, closeLog func()) {
 	if ep.PID > 0 && ep.awaitEnd() {
 		return
 	}
-	for !m.leftWithoutTrace(ep) {
+	for !m.shimExited(ep) {
 		time.Sleep(traceInterval)
 	}
 }
 
-// traceInterval is how often a shim is looked for that does not say its process.
+// traceInterval is how often closeAfter checks a shim that did not report its process id.
 const traceInterval = 10 * time.Second
 
-// leftWithoutTrace tells whether a shim has ended that may not have said its process.
-func (m *ForeignShims) leftWithoutTrace(ep Endpoint) bool {
+// shimExited also covers shims that did not report their process id.
+func (m *ForeignShims) shimExited(ep Endpoint) bool {
 	m.mu.Lock()
 	closed := m.closed
 	m.mu.Unlock()
@@ -131,11 +130,11 @@ func (m *ForeignShims) leftWithoutTrace(ep Endpoint) bool {
 	if err == nil {
 		_ = conn.Close()
 	}
-	return nobodyListens(err)
+	return noListener(err)
 }
 
-// awaitEnd returns true when the shim's process has ended, and false at once if that
-// cannot be waited for.
+// awaitEnd returns true once the shim's process has exited, and false at once if it cannot be
+// waited for.
 func (ep *Endpoint) awaitEnd() bool {
 	fd, err := unix.PidfdOpen(ep.PID, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -143,7 +142,7 @@ func (ep *Endpoint) awaitEnd() bool {
 	}
 	pidfd := os.NewFile(uintptr(fd), "pidfd") // without blocking: no thread waits
 	defer pidfd.Close()
-	// Read after the open: what the pidfd refers to cannot change any more.
+	// Checked after the open: the pidfd can no longer refer to another process.
 	if ep.ended() {
 		return true
 	}

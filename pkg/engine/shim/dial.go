@@ -17,9 +17,9 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// socketOf tells where a shim listens by its address, as containerd reads it: with
-// unix:// it is a file, bare it is an abstract socket. Abstract ones with the prefix, which
-// shims answer that were built on containerd before 1.3.9, are told by the file. Pure but for isFile.
+// socketOf parses a shim's address like containerd: a path after unix:// is a file, a bare one is
+// an abstract socket. Shims built on containerd before 1.3.9 return abstract ones with the prefix,
+// so isFile decides. Pure but for isFile.
 func socketOf(address string, isFile func(path string) bool) (path string, abstract bool) {
 	path, named := strings.CutPrefix(address, "unix://")
 	const abstractDir = "/containerd-shim/"
@@ -72,16 +72,14 @@ func sameUser(conn *net.UnixConn) error {
 	return nil
 }
 
-// promptConn is a connection to a process that must read what it is sent. ttrpc
-// writes one call after the other and heeds no context meanwhile: one that nobody
-// reads would hold up all that follow, for ever.
+// promptConn limits the time of a write. ttrpc writes calls one after the other and ignores their
+// contexts meanwhile: one call that the peer does not read would block all later ones for ever.
 type promptConn struct {
 	net.Conn
 	patience time.Duration
 }
 
-// Write ends the connection when it fails: what follows half a message makes no
-// sense to the other side.
+// Write closes the connection when it fails: the peer cannot parse what follows half a message.
 func (c promptConn) Write(b []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
 		return 0, err
@@ -89,18 +87,18 @@ func (c promptConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
 		_ = c.Close()
-		return n, fmt.Errorf("%w: %w", net.ErrClosed, err) // which makes it Lost
+		return n, fmt.Errorf("%w: %w", net.ErrClosed, err) // makes it Lost
 	}
 	return n, nil
 }
 
-// lateAnswer is what the ttrpc library logs as an error when an answer comes that
-// nobody waits for any more. Who called has had an error of its own by then.
+// lateAnswer is what the ttrpc library logs as an error when a response arrives after its caller
+// gave up. The caller has returned its own error by then.
 const lateAnswer = "ttrpc: received message on inactive stream"
 
-// quietLibrary makes late answers a matter of debugging. The library gives its
-// clients no logger of their own, so this is said to the process's.
-var quietLibrary = sync.OnceFunc(func() { log.L.Logger.AddHook(lateAnswers{}) })
+// demoteLateAnswers logs late answers at debug level. The library has no logger per client, so this
+// changes the process's logger.
+var demoteLateAnswers = sync.OnceFunc(func() { log.L.Logger.AddHook(lateAnswers{}) })
 
 type lateAnswers struct{}
 
@@ -112,9 +110,9 @@ func (lateAnswers) Fire(e *logrus.Entry) error {
 	case e.Logger.IsLevelEnabled(log.DebugLevel):
 		e.Level = log.DebugLevel
 	default:
-		e.Logger = nowhere
+		e.Logger = discardLog
 	}
 	return nil
 }
 
-var nowhere = &logrus.Logger{Out: io.Discard, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}}
+var discardLog = &logrus.Logger{Out: io.Discard, Formatter: &logrus.JSONFormatter{}, Hooks: logrus.LevelHooks{}}

@@ -33,11 +33,11 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// Namespace is what foreign shims are told to work in.
+// Namespace is the containerd namespace that foreign shims work in.
 const Namespace = "berth"
 
-// ErrGone says that a foreign shim is not there (any more). It is of the class
-// errdefs.ErrUnavailable, and more certain: whoever gets it may bury the tasks.
+// ErrGone means that a foreign shim has exited. Unlike its class, errdefs.ErrUnavailable, it is
+// certain: a caller may clean up the shim's tasks.
 var ErrGone = fmt.Errorf("the shim is gone: %w", errdefs.ErrUnavailable)
 
 // Endpoint is where a foreign shim listens. It is stored with the pod.
@@ -45,14 +45,14 @@ type Endpoint struct {
 	Address  string `json:"address"`
 	Protocol string `json:"protocol"`
 	Version  int    `json:"version"`
-	// PID and StartTime (in clock ticks since boot) are the shim's process; 0 if
-	// it does not say.
+	// PID and StartTime (in clock ticks since boot) identify the shim's process; 0 if the shim does
+	// not report it.
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"startTime,omitempty"`
 }
 
-// Start says which foreign shim to start, and for which task. The last element
-// of Bundle must be ID: shims find the task's directory by it.
+// Start selects a foreign shim's binary and the task to start it for. The last element of Bundle
+// must be ID: shims find the task's directory by it.
 type Start struct {
 	Binary  string
 	ID      string
@@ -60,7 +60,7 @@ type Start struct {
 	Options *anypb.Any
 }
 
-// ForeignShims are the shims that runtimes bring, by their addresses.
+// ForeignShims are the connections to the shims of other projects, by their addresses.
 type ForeignShims struct {
 	config Config
 	limits limits
@@ -76,8 +76,8 @@ func (m *ForeignShims) close() {
 	m.closed = true
 }
 
-// StartForeign runs the shim's start action and connects to what it started. The
-// answer stays in the bundle, for Started. After an error no shim is left.
+// StartForeign runs the shim's start action and connects to the shim. The answer stays in the
+// bundle, for Started. No shim is left after an error.
 func (m *ForeignShims) StartForeign(ctx context.Context, s Start) (_ Endpoint, _ *Client, retErr error) {
 	params, err := m.bootstrap(s)
 	if err != nil {
@@ -117,8 +117,8 @@ func (m *ForeignShims) StartForeign(ctx context.Context, s Start) (_ Endpoint, _
 
 const discardTimeout = 20 * time.Second
 
-// discard ends what a failed start may have started all the same. The caller's
-// context may be what failed.
+// discard stops what a failed start may have started. It ignores the caller's cancellation, which
+// may be why the start failed.
 func (m *ForeignShims) discard(ctx context.Context, s Start, answer *os.File) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
@@ -135,10 +135,10 @@ func (m *ForeignShims) discard(ctx context.Context, s Start, answer *os.File) er
 	return err
 }
 
-// socketDir is where shims are told to make their sockets.
+// socketDir is passed to shims as the directory of their sockets.
 func (m *ForeignShims) socketDir() string { return filepath.Join(m.config.State, "s") }
 
-// bootstrap is what the start action reads from its stdin.
+// bootstrap returns what the start action reads from its stdin.
 func (m *ForeignShims) bootstrap(s Start) ([]byte, error) {
 	params := &bootapi.BootstrapParams{
 		InstanceID:             s.ID,
@@ -162,8 +162,7 @@ func (m *ForeignShims) bootstrap(s Start) ([]byte, error) {
 	return proto.Marshal(params)
 }
 
-// action runs the shim's binary. What it prints goes to out; what it says when
-// it fails is in the error.
+// action runs the shim's binary with stdout to out. An error contains the end of stderr.
 func (m *ForeignShims) action(ctx context.Context, s Start, stdin []byte, out io.Writer, action string) error {
 	args := []string{"-namespace", Namespace, "-address", m.config.API, "-publish-binary", m.config.Supervisor, "-id", s.ID}
 	if action == "delete" {
@@ -184,8 +183,8 @@ func (m *ForeignShims) action(ctx context.Context, s Start, stdin []byte, out io
 	return nil
 }
 
-// drainLog serves the FIFO that a shim's own log goes to, as containerd does;
-// without a reader the shim's start hangs.
+// drainLog reads the FIFO of a shim's own log, as containerd does; without a reader the shim's
+// start hangs.
 func (m *ForeignShims) drainLog(s Start) (func(), error) {
 	path := filepath.Join(s.Bundle, "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil && !os.IsExist(err) {
@@ -205,8 +204,7 @@ func (m *ForeignShims) drainLog(s Start) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// Foreign returns a client of the shim at that endpoint. A shim that is gone is
-// ErrGone.
+// Foreign returns a client of the shim at that endpoint, or ErrGone if the shim has exited.
 func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) {
 	if ep.Protocol != "ttrpc" {
 		return nil, fmt.Errorf("shim at %s speaks %q; berth speaks ttrpc to shims: %w", ep.Address, ep.Protocol, errdefs.ErrNotImplemented)
@@ -216,13 +214,13 @@ func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) 
 	if c, ok := m.clients[ep.Address]; ok && !c.gone() {
 		return c, nil
 	}
-	// Its socket may be held by what it started, and take connections for ever.
+	// Children of the shim may hold its socket open and accept connections for ever.
 	if ep.ended() {
 		return nil, fmt.Errorf("process %d of the shim at %s has exited: %w", ep.PID, ep.Address, ErrGone)
 	}
 	conn, err := dialForeign(ep.Address)
 	switch {
-	case nobodyListens(err):
+	case noListener(err):
 		return nil, fmt.Errorf("shim at %s: %w: %w", ep.Address, err, ErrGone)
 	case err != nil:
 		return nil, fmt.Errorf("shim at %s does not respond: %w: %w", ep.Address, err, errdefs.ErrUnavailable)
@@ -244,8 +242,8 @@ func (m *ForeignShims) forget(address string) {
 	}
 }
 
-// parseEndpoint reads a start action's answer in each of its three forms:
-// protobuf (containerd 2.3 and later), JSON (1.7), a bare address.
+// parseEndpoint parses the three forms of a start action's answer: protobuf (containerd 2.3 and
+// later), JSON (1.7), a bare address.
 func parseEndpoint(out []byte) (Endpoint, error) {
 	var r bootapi.BootstrapResult
 	if err := proto.Unmarshal(out, &r); err == nil && r.Address != "" {
@@ -263,7 +261,7 @@ func parseEndpoint(out []byte) (Endpoint, error) {
 	return ep, nil
 }
 
-// tail keeps the end of what a failing program printed, where the reason is.
+// tail keeps the end of a failed program's output, where the reason is.
 func tail(s string) string {
 	s = strings.TrimSpace(s)
 	if len(s) > 512 {
@@ -272,9 +270,8 @@ func tail(s string) string {
 	return s
 }
 
-// ServeEvents listens where foreign shims publish and calls oom with the task
-// id of every OOM they report, until ctx ends. All other facts come from Wait,
-// which misses nothing while the daemon is down.
+// ServeEvents listens for the events of foreign shims until ctx ends, and calls oom with the task
+// id of each OOM event. Exits come from Wait, which misses none while the daemon is down.
 func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) error {
 	link := m.config.API + ".ttrpc"
 	if err := errors.Join(atomicfile.Remove(m.config.Events), atomicfile.Remove(link)); err != nil {
@@ -300,7 +297,7 @@ func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) e
 type sink struct{ oom func(string) }
 
 func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emptypb.Empty, err error) {
-	// Any shim may call this, and any type that is linked in be asked for.
+	// Any shim may call this with any event type that is linked in.
 	defer func() {
 		if p := recover(); p != nil {
 			log.G(ctx).WithFields(log.Fields{"panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("Shim event caused a panic; please report this with the stack")
@@ -314,11 +311,11 @@ func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emp
 	return &emptypb.Empty{}, nil
 }
 
-// Protocol is what shims say outside of the Task API.
+// Protocol decodes what shims print outside of the Task API.
 type Protocol struct{}
 
-// ReadInfo reads what a shim of containerd 2 answers to -info: its name and version,
-// and the features of the runtime that it drives, as JSON, if it tells them.
+// ReadInfo decodes a containerd 2 shim's answer to -info: its name and version, and the features of
+// its runtime as JSON, if it reports them.
 func (Protocol) ReadInfo(answer []byte) (name, version string, features []byte, err error) {
 	info := &types.RuntimeInfo{}
 	if err := proto.Unmarshal(answer, info); err != nil {

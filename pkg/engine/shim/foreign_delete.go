@@ -20,36 +20,35 @@ import (
 
 const leaveTimeout = 5 * time.Second
 
-// Death is what a shim's delete action says about the end of a task.
-type Death struct {
+// TaskExit is a task's exit as reported by a shim's delete action.
+type TaskExit struct {
 	Status uint32
 	At     time.Time
 }
 
-// CleanUpForeign runs the shim's delete action: it kills and cleans up what a dead
-// shim left of a task. A shim of that task that runs all the same is killed before.
-// Without the task's bundle there is nothing to bury.
-func (m *ForeignShims) CleanUpForeign(ctx context.Context, s Start) (Death, error) {
+// CleanUpForeign runs the shim's delete action, which kills and cleans up a dead shim's task. It
+// first kills any shim of that task that still runs. Without the task's bundle nothing is left to
+// clean up.
+func (m *ForeignShims) CleanUpForeign(ctx context.Context, s Start) (TaskExit, error) {
 	if _, err := os.Stat(s.Bundle); err != nil {
-		return Death{}, nil
+		return TaskExit{}, nil
 	}
 	if err := killStray(s); err != nil {
-		return Death{}, fmt.Errorf("kill shim: %w", err)
+		return TaskExit{}, fmt.Errorf("kill shim: %w", err)
 	}
 	var out bytes.Buffer
 	if err := m.action(ctx, s, nil, &out, "delete"); err != nil {
-		return Death{}, err
+		return TaskExit{}, err
 	}
 	var r taskapi.DeleteResponse
 	if err := proto.Unmarshal(out.Bytes(), &r); err != nil || r.ExitedAt == nil {
-		return Death{}, nil // it is gone, and how it ended is not said
+		return TaskExit{}, nil // cleaned up; the exit is unknown
 	}
-	return Death{Status: r.ExitStatus, At: r.ExitedAt.AsTime()}, nil
+	return TaskExit{Status: r.ExitStatus, At: r.ExitedAt.AsTime()}, nil
 }
 
-// DismissForeign makes a shim leave that has no task any more: it is asked to,
-// and killed when it stays. The kill comes later, by a goroutine; a shim is not
-// worth to wait for. c is nil if the shim cannot be reached.
+// DismissForeign asks a shim without tasks to exit. A goroutine kills it if it does not: callers do
+// not wait for that. c is nil if the shim cannot be reached.
 func (m *ForeignShims) DismissForeign(ctx context.Context, ep Endpoint, c *Client, id string) error {
 	if c == nil {
 		return m.kill(ep)
@@ -57,12 +56,12 @@ func (m *ForeignShims) DismissForeign(ctx context.Context, ep Endpoint, c *Clien
 	if _, err := c.Task.Shutdown(ctx, &taskapi.ShutdownRequest{ID: id}); err != nil {
 		return errors.Join(m.kill(ep), c.conn.Close())
 	}
-	go m.seeOff(ep, c)
+	go m.killLater(ep, c)
 	return nil
 }
 
-// AwaitGone returns when the process is gone or its connection is. One that was
-// told to leave (DismissForeign) is, soon.
+// AwaitGone returns when the process has exited or its connection is closed, which follows soon
+// after DismissForeign.
 func (c *Client) AwaitGone(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -72,8 +71,8 @@ func (c *Client) AwaitGone(ctx context.Context) error {
 	}
 }
 
-// seeOff ends with the shim, or soon after leaveTimeout.
-func (m *ForeignShims) seeOff(ep Endpoint, c *Client) {
+// killLater returns when the shim has exited, or kills it after leaveTimeout.
+func (m *ForeignShims) killLater(ep Endpoint, c *Client) {
 	select {
 	case <-c.done:
 	case <-time.After(leaveTimeout):
@@ -83,8 +82,8 @@ func (m *ForeignShims) seeOff(ep Endpoint, c *Client) {
 	}
 }
 
-// process asks the shim for its process, to be able to kill it later. One that
-// does not say can only be asked to leave.
+// process asks the shim for its process id, which a later kill needs. A shim that does not report
+// it can only be asked to exit.
 func (ep *Endpoint) process(ctx context.Context, c *Client, id string) {
 	r, err := c.Task.Connect(ctx, &taskapi.ConnectRequest{ID: id})
 	if err != nil {
@@ -96,15 +95,14 @@ func (ep *Endpoint) process(ctx context.Context, c *Client, id string) {
 	}
 }
 
-// kill ends a shim, if it is there, and removes the socket that it can no longer
-// remove by itself.
+// kill kills a running shim and removes the socket that it can no longer remove itself.
 func (m *ForeignShims) kill(ep Endpoint) error {
 	if err := ep.kill(); err != nil {
 		return err
 	}
 	socket := strings.TrimPrefix(ep.Address, "unix://")
 	if filepath.Dir(socket) != m.socketDir() {
-		return nil // it chose a place that is not ours
+		return nil // not a socket in our directory
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket of a dead shim: %w", err)
@@ -112,7 +110,7 @@ func (m *ForeignShims) kill(ep Endpoint) error {
 	return nil
 }
 
-// kill ends the shim's process, if it is there and is the one that was started.
+// kill kills the shim's process, unless the process id was reused.
 func (ep *Endpoint) kill() error {
 	if ep.PID <= 0 {
 		return nil
@@ -123,14 +121,14 @@ func (ep *Endpoint) kill() error {
 	})
 }
 
-// killIf kills a process, unless it has ended or is another than the one meant.
+// killIf kills a running process if meant confirms its identity.
 func killIf(pid int, meant func() bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return nil //nolint:nilerr // there is no such process
+		return nil //nolint:nilerr // no such process
 	}
 	defer unix.Close(fd)
-	// Asked after the open: what the pidfd refers to cannot change any more.
+	// Checked after the open: the pidfd can no longer refer to another process.
 	if !meant() {
 		return nil
 	}
@@ -140,8 +138,7 @@ func killIf(pid int, meant func() bool) error {
 	return nil
 }
 
-// ended tells whether the shim's process is known to have ended, also if nobody has
-// waited for it yet.
+// ended reports whether the shim's process is known to have exited; a zombie counts.
 func (ep *Endpoint) ended() bool {
 	if ep.PID <= 0 {
 		return false
@@ -158,9 +155,9 @@ func startTime(pid int) (uint64, error) {
 	return stat.Started, err
 }
 
-// killStray kills the process of a shim that cannot be asked for it: it was started
-// in the task's bundle, for that id, and its connection or its answer is of no use.
-// What a shim starts has other arguments.
+// killStray kills a shim without a usable connection or answer. It is found by its working
+// directory, which is the task's bundle, and by its -id argument. Its children have other
+// arguments.
 func killStray(s Start) error {
 	pids, err := procfs.Processes()
 	if err != nil {
@@ -177,14 +174,14 @@ func killStray(s Start) error {
 	return nil
 }
 
-// isShimOf tells a shim by where it was started and by the arguments that every shim
-// passes on to its server.
+// isShimOf recognizes a shim by its working directory and by the arguments that every shim passes
+// on to its server.
 func isShimOf(s Start, pid int) bool {
 	where, err := os.Stat(procfs.Path(pid, "cwd"))
 	if err != nil {
 		return false
 	}
-	// Not by name: the bundle's may lead over links.
+	// Not by name: the bundle's path may contain links.
 	if bundle, err := os.Stat(s.Bundle); err != nil || !os.SameFile(where, bundle) {
 		return false
 	}
@@ -192,8 +189,8 @@ func isShimOf(s Start, pid int) bool {
 	return err == nil && runsShimOf(s.ID, line)
 }
 
-// runsShimOf tells by a command line whether it is that of a task's shim, and not of
-// the delete action, which cleans up after it. Pure.
+// runsShimOf reports whether a command line is that of a task's shim. The delete action, which
+// cleans up after it, is not. Pure.
 func runsShimOf(id string, line []byte) bool {
 	return bytes.Contains(line, []byte("\x00-id\x00"+id+"\x00")) && !bytes.HasSuffix(line, []byte("\x00delete\x00"))
 }

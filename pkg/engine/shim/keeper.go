@@ -9,26 +9,26 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// keeper holds what running tasks would lose with their supervisor.
+// keeper holds descriptors that running tasks would lose with their supervisor.
 type keeper struct {
 	mu   sync.Mutex
-	kept map[keptTask]*belongings
+	kept map[keptTask]*keptFiles
 }
 
 // keptTask is a task of the supervisor with that key.
 type keptTask struct{ key, id string }
 
-// belongings are one task's open files. None is ever read from here.
-type belongings struct {
+// keptFiles are one task's descriptors, which this process never reads.
+type keptFiles struct {
 	pidfd *os.File
 	tty   *os.File
 	pipes []*os.File
 }
 
-func newKeeper() *keeper { return &keeper{kept: map[keptTask]*belongings{}} }
+func newKeeper() *keeper { return &keeper{kept: map[keptTask]*keptFiles{}} }
 
-// close may be called for nothing.
-func (b *belongings) close() {
+// close accepts nil.
+func (b *keptFiles) close() {
 	if b == nil {
 		return
 	}
@@ -39,7 +39,7 @@ func (b *belongings) close() {
 	}
 }
 
-func (k *keeper) put(key, id string, b *belongings) {
+func (k *keeper) put(key, id string, b *keptFiles) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.kept[keptTask{key, id}].close()
@@ -62,9 +62,8 @@ func (k *keeper) close() {
 	clear(k.kept)
 }
 
-// lend returns the files that a successor inherits, the first of them at
-// descriptor base, and the map that tells it which is which. The files are
-// duplicates: release closes them.
+// lend returns the files that a successor inherits, the first at descriptor base, and their
+// descriptor numbers by task. The files are duplicates: release closes them.
 func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]journal.Inherited, release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -75,7 +74,7 @@ func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]
 		}
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
-			return 0 // the successor then opens a pidfd of its own
+			return 0 // the successor then opens its own pidfd
 		}
 		files = append(files, os.NewFile(uintptr(fd), f.Name()))
 		return base + len(files) - 1

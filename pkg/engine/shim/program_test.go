@@ -188,7 +188,7 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 func TestWhoDoesNotAnswer(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
-	if _, err := m.Live(t.Context(), "key"); !nobodyListens(err) {
+	if _, err := m.Live(t.Context(), "key"); !noListener(err) {
 		t.Errorf("nobody was started: %v", err)
 	}
 	pid := serving(t, m, "key")

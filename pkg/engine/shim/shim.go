@@ -1,16 +1,14 @@
-// Package shim starts, finds again and buries the processes that run an engine's
-// tasks, and hands out clients of their Task API (containerd.task.v3).
+// Package shim starts, reconnects to and cleans up after the processes that run an engine's tasks,
+// and provides clients of their Task API (containerd.task.v3).
 //
-// There are two kinds. A supervisor is berth-shim: one process for all pods of a
-// handler generation (or for one pod), named by a key, which the Manager starts
-// on first use and replaces, by the same program, when it dies. A foreign shim is any containerd
-// shim-v2 binary, started as containerd starts it, one per pod; it cannot be
-// replaced, only buried.
+// There are two kinds. A supervisor is berth-shim: one process for all pods of a handler generation
+// (or for one pod), named by a key. The Manager starts it on first use and replaces it, by the same
+// binary, when it dies. A foreign shim is any containerd shim-v2 binary, started as containerd
+// starts it, one per pod; it cannot be replaced, only cleaned up after.
 //
-// The Manager keeps, for each running task, what its supervisor would lose by
-// dying: a pidfd, a reading end of each output FIFO, a terminal's master. A
-// successor inherits them, so that the exit code, the bytes in the pipes and the
-// terminal outlive the process that held them.
+// The Manager keeps descriptors of each running task that its supervisor would lose by dying: a
+// pidfd, a reading end of each output FIFO, a terminal's master. A successor inherits them, so that
+// the exit code, the bytes in the pipes and the terminal survive.
 package shim
 
 import (
@@ -37,17 +35,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
-// limits bound what a process that does not answer costs.
+// limits bound how long a process may stay unresponsive.
 type limits struct {
-	// idle is how long a supervisor without pods is kept for the next one, and
-	// after what time one that did not leave is asked again.
+	// idle is how long a supervisor without pods is kept for the next one, and when a supervisor
+	// that did not exit is asked again.
 	idle time.Duration
-	// leave is how long it may take to leave.
+	// leave is how long it may take to exit.
 	leave time.Duration
 	// write is how long a process may leave a call unread.
 	write time.Duration
-	// quiet is how long a call takes before its process is pinged, silence how long the answer
-	// may take, and making how long while something is made.
+	// quiet is how long a call takes before its process is pinged, silence how long the response to
+	// the ping may take, and making the same for calls that create something.
 	quiet, silence, making time.Duration
 }
 
@@ -56,27 +54,26 @@ var usualLimits = limits{
 	quiet: time.Second, silence: 5 * time.Second, making: time.Minute,
 }
 
-// Config says where the Manager works.
+// Config configures a Manager.
 type Config struct {
 	// State is the engine's state directory.
 	State string
-	// Supervisor is the path of the berth-shim binary that new supervisors run.
-	// It must stay there for their successors.
+	// Supervisor is the path of the berth-shim binary that new supervisors run. The file must stay
+	// for their successors.
 	Supervisor string
-	// Events is the address (a socket path) at which foreign shims publish
-	// events; it is served by ServeEvents.
+	// Events is the socket path at which foreign shims publish events. ServeEvents serves it.
 	Events string
-	// API is the address at which foreign shims find the API of containerd, to which
-	// they call back. Older ones find Events by it: what its name with ".ttrpc" leads to.
+	// API is the address of containerd's API, which foreign shims call. Older shims find Events by
+	// the symbolic link with this name plus ".ttrpc".
 	API string
-	// Left, if set, is called when an idle supervisor and its directory are gone.
+	// Left, if set, is called after an idle supervisor has exited and its directory is removed.
 	Left func()
-	// Log is where this package writes what has no caller to return to.
+	// Log takes errors that have no caller to return to.
 	Log *log.Entry
 }
 
-// Client speaks to one process. It is safe for concurrent use. When the process
-// is gone, calls fail with an error for which Lost is true.
+// Client calls one process. It is safe for concurrent use. After the process has exited, calls fail
+// with an error for which Lost is true.
 type Client struct {
 	Task runtimev2.TaskServiceClient
 	// Supervisor is nil for foreign shims.
@@ -90,16 +87,15 @@ type Client struct {
 	pid    atomic.Int64 // of a shim
 	limits limits
 	asked  atomic.Pointer[time.Time] // when the ping under way was sent
-	silent atomic.Int64              // for how long it is not answered, a time.Duration
+	silent atomic.Int64              // how long it has been unanswered, a time.Duration
 }
 
-// Lost tells whether err says that the process, not the call, failed.
+// Lost reports whether the process failed, not the call.
 func Lost(err error) bool {
 	return !IsUnresponsive(err) && (errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, net.ErrClosed) || errdefs.IsUnavailable(err))
 }
 
-// Manager owns the processes of one engine. All methods may be called
-// concurrently.
+// Manager owns the processes of one engine. It is safe for concurrent use.
 type Manager struct {
 	*Supervisors
 	*ForeignShims
@@ -116,7 +112,7 @@ type Supervisors struct {
 	closed      bool
 }
 
-// supervisor is what the Manager knows of one key.
+// supervisor is the Manager's state of one key.
 type supervisor struct {
 	key  string
 	dir  string
@@ -125,12 +121,12 @@ type supervisor struct {
 
 	busy    keyedlock.Mutex // taken while a process is being started, dialled or ended; Supervisors.mu is taken inside it
 	up      *Client         // guarded by busy
-	started time.Time       // guarded by busy: when the last process was
+	started time.Time       // guarded by busy: when the last process was started
 	delay   time.Duration
 }
 
-// A process that dies within shortLife is not started again before a delay that
-// doubles each time, up to maxDelay: it will most likely die again.
+// A process that dies within shortLife is restarted only after a delay that doubles each time, up
+// to maxDelay: it will most likely die again.
 const (
 	shortLife = 2 * time.Second
 	minDelay  = 100 * time.Millisecond
@@ -156,14 +152,14 @@ func New(c Config) (*Manager, error) {
 	if err := os.MkdirAll(filepath.Join(c.State, "supervisors"), 0o711); err != nil {
 		return nil, fmt.Errorf("create supervisor directory: %w", err)
 	}
-	quietLibrary()
+	demoteLateAnswers()
 	return &Manager{
 		&Supervisors{config: c, limits: usualLimits, keep: newKeeper(), supervisors: map[string]*supervisor{}},
 		&ForeignShims{config: c, limits: usualLimits, clients: map[string]*Client{}},
 	}, nil
 }
 
-// Close drops all connections and lets the processes live.
+// Close closes all connections; the processes keep running.
 func (m *Manager) Close() {
 	m.Supervisors.close()
 	m.ForeignShims.close()
@@ -184,7 +180,7 @@ func (m *Supervisors) close() {
 	}
 }
 
-// connected are the clients of all processes but those that are started or stopped until ctx
+// connected returns the clients of all processes, except those being started or stopped until ctx
 // ends.
 func (m *Manager) connected(ctx context.Context) []*Client {
 	m.ForeignShims.mu.Lock()
@@ -205,15 +201,15 @@ func (m *Manager) connected(ctx context.Context) []*Client {
 	return clients
 }
 
-// SupervisorDir is where the supervisor with that key keeps its journal.
+// SupervisorDir is the directory with the supervisor's journal.
 func (m *Supervisors) SupervisorDir(key string) string {
 	return supervisorDir(m.config.State, key)
 }
 
 func supervisorDir(state, key string) string { return filepath.Join(state, "supervisors", key) }
 
-// Hold counts one pod on the supervisor with that key, which then lives until
-// the last Release. It starts nothing.
+// Hold counts one pod on the supervisor with that key, which then lives until the last Release. It
+// does not start the supervisor.
 func (m *Supervisors) Hold(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -225,7 +221,7 @@ func (m *Supervisors) Hold(key string) {
 	}
 }
 
-// Release ends a Hold. A supervisor without pods leaves after a while.
+// Release ends a Hold. A supervisor without pods exits after a while.
 func (m *Supervisors) Release(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -247,7 +243,7 @@ func (m *Supervisors) lookup(key string) *supervisor {
 	return s
 }
 
-// take returns the supervisor with that key, whose busy is taken.
+// take returns the supervisor with that key and locks its busy.
 func (m *Supervisors) take(ctx context.Context, key string) (*supervisor, error) {
 	m.mu.Lock()
 	s, closed := m.lookup(key), m.closed
@@ -261,8 +257,7 @@ func (m *Supervisors) take(ctx context.Context, key string) (*supervisor, error)
 	return s, nil
 }
 
-// Supervisor returns a client of the supervisor with that key. A process that
-// is not there, or no longer, is started.
+// Supervisor returns a client of the supervisor with that key. It starts the process if none runs.
 func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, error) {
 	s, err := m.take(ctx, key)
 	if err != nil {
@@ -270,7 +265,7 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	}
 	defer s.busy.Unlock()
 	c, err := m.live(s)
-	if nobodyListens(err) {
+	if noListener(err) {
 		c, err = m.restartSupervisor(ctx, s)
 	}
 	if err != nil {
@@ -280,7 +275,7 @@ func (m *Supervisors) Supervisor(ctx context.Context, key string) (*Client, erro
 	return c, nil
 }
 
-// live returns a client of the process of s if one is there. s.busy is taken.
+// live returns a client of the process of s if one runs. s.busy is taken.
 func (m *Supervisors) live(s *supervisor) (*Client, error) {
 	if s.up != nil && !s.up.gone() {
 		return s.up, nil

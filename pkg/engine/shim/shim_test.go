@@ -78,7 +78,7 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 	k := newKeeper()
 	put := func(id string) {
 		fd := test.Value(unix.PidfdOpen(os.Getpid(), 0))(t)
-		k.put("key", id, &belongings{pidfd: os.NewFile(uintptr(fd), "pidfd")})
+		k.put("key", id, &keptFiles{pidfd: os.NewFile(uintptr(fd), "pidfd")})
 	}
 	put("a")
 	put("a") // replaces, and must not leak

@@ -42,8 +42,7 @@ func (m *Supervisors) dialSupervisor(s *supervisor) (*Client, error) {
 	return c, nil
 }
 
-// Live returns a client of the supervisor with that key if a process is there. It
-// starts none.
+// Live returns a client of the supervisor with that key if its process runs. It starts none.
 func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	s, err := m.take(ctx, key)
 	if err != nil {
@@ -53,10 +52,9 @@ func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	return m.live(s)
 }
 
-// nobodyListens tells whether a dial failed because no process is there. Any
-// other failure may be of this process: a second supervisor must not be started
-// beside a live one.
-func nobodyListens(err error) bool {
+// noListener reports whether a dial failed because no process listens. Other failures may be this
+// process's own, and a second supervisor must never start beside a live one.
+func noListener(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
@@ -83,8 +81,7 @@ func (m *Supervisors) needed(s *supervisor) bool {
 	return !m.closed && s.pods > 0
 }
 
-// restartSupervisor starts a process unless the last one died too young. s.busy is
-// taken.
+// restartSupervisor starts a process unless the last one died too soon. s.busy is taken.
 func (m *Supervisors) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if wait := s.pause(time.Now()); wait > 0 {
 		return nil, fmt.Errorf("it died right after its start, see %s; next attempt in %s: %w",
@@ -97,8 +94,8 @@ func (m *Supervisors) restartSupervisor(ctx context.Context, s *supervisor) (*Cl
 	return m.startSupervisor(ctx, s)
 }
 
-// startSupervisor runs berth-shim on a socket that listens already, so that the
-// first call need not wait for the process to come up. s.busy is taken.
+// startSupervisor passes berth-shim a listening socket, so that the first call need not wait for
+// the process. s.busy is taken.
 func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
@@ -107,7 +104,7 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 	if err != nil {
 		return nil, err
 	}
-	// The socket must not be taken from a live supervisor: that could not be reached any more.
+	// Replacing a live supervisor's socket would make that supervisor unreachable.
 	var live *Client
 	err = awaitUnserved(ctx, s, endPatience, func() bool { live, _ = m.dialSupervisor(s); return live != nil })
 	if live != nil || err != nil {
@@ -134,12 +131,12 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 	return m.dialSupervisor(s)
 }
 
-// endPatience is how long a supervisor that does not listen any more may take to
-// be gone. It answers its last calls within a second.
+// endPatience is how long a supervisor that no longer listens may take to exit. It answers its last
+// calls within a second.
 const endPatience = 3 * time.Second
 
-// awaitUnserved returns when no process serves the directory of s, or enough is true. A broken
-// connection does not show that: this side breaks one that is not read.
+// awaitUnserved returns when no process serves the directory of s, or enough returns true. A broken
+// connection is no evidence: this side closes one that is not read.
 func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration, enough func() bool) error {
 	for end := time.Now().Add(patience); ; {
 		pid, served, err := journal.Served(s.dir)
@@ -161,8 +158,7 @@ func stillServed(s *supervisor, pid string) error {
 	return fmt.Errorf("process %s serves %s but does not listen on its socket: kill that process, its successor takes over: %w", pid, s.dir, errdefs.ErrUnavailable)
 }
 
-// spawn starts the process. It is nobody's child for long: it has its own
-// session and outlives the daemon.
+// spawn starts the process in its own session, in which it outlives the daemon.
 func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) error {
 	files, inherit, release := m.keep.lend(s.key, 4)
 	defer release()
@@ -184,10 +180,10 @@ func (m *Supervisors) spawn(s *supervisor, program string, listener *os.File) er
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", program, err)
 	}
-	if err := diesBefore(cmd.Process.Pid); err != nil {
+	if err := preferOOMKill(cmd.Process.Pid); err != nil {
 		m.config.Log.WithError(err).WithField("supervisor", s.key).Warn("Failed to set the supervisor's OOM score; the kernel may kill the daemon first")
 	}
-	go func() { _ = cmd.Wait() }() // else a dead supervisor would stay a zombie
+	go func() { _ = cmd.Wait() }() // a dead supervisor would stay a zombie
 	return nil
 }
 
@@ -199,8 +195,8 @@ func (m *Supervisors) retireLater(s *supervisor) {
 	s.idle = time.AfterFunc(m.limits.idle, func() { m.retire(s) })
 }
 
-// retire ends a supervisor that has had no pods for a while. One that does not exit is asked
-// again later.
+// retire stops a supervisor that has had no pods for a while, and asks again later if it does not
+// exit.
 func (m *Supervisors) retire(s *supervisor) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.limits.leave)
 	defer cancel()
@@ -218,8 +214,8 @@ func (m *Supervisors) retire(s *supervisor) {
 	}
 }
 
-// end ends a supervisor without pods. Its key stays taken until its directory is gone: the next
-// pod waits, and then starts a new process.
+// end stops a supervisor without pods. Its key stays locked until its directory is removed: the
+// next pod waits, and then starts a new process.
 func (m *Supervisors) end(ctx context.Context, s *supervisor) error {
 	if err := s.busy.Lock(ctx); err != nil {
 		return err
@@ -228,7 +224,7 @@ func (m *Supervisors) end(ctx context.Context, s *supervisor) error {
 	if !m.idle(s) {
 		return nil
 	}
-	_, _ = m.live(s) // so that it can be asked to leave
+	_, _ = m.live(s) // to be able to ask it to exit
 	if err := shutdown(ctx, s); err != nil {
 		return err
 	}
@@ -247,8 +243,7 @@ func (m *Supervisors) idle(s *supervisor) bool {
 	return !m.closed && s.pods == 0
 }
 
-// shutdown asks a supervisor without tasks to leave and removes its directory.
-// s.busy is taken.
+// shutdown asks a supervisor without tasks to exit and removes its directory. s.busy is taken.
 func shutdown(ctx context.Context, s *supervisor) error {
 	patience := time.Duration(0)
 	if s.up != nil && !s.up.gone() {
@@ -270,8 +265,8 @@ func shutdown(ctx context.Context, s *supervisor) error {
 
 const sweepParallel = 16
 
-// Sweep ends supervisors whose directories exist but which no pod holds: what a
-// killed daemon left behind. Those that are known to be silent stay.
+// Sweep stops supervisors that have a directory but no pod, left by a killed daemon. It skips those
+// known to be unresponsive.
 func (m *Supervisors) Sweep(ctx context.Context, silent func(key string) bool) error {
 	keys, err := m.Keys()
 	if err != nil {
@@ -308,13 +303,13 @@ func keysOf(state string) ([]string, error) {
 	return keys, nil
 }
 
-// Process is who serves the supervisor with that key, or did last. Who asks must see
-// for himself that it is there, and what it is.
+// Process returns the process that serves the supervisor with that key, or served it last. The
+// caller must check that the process exists and is the supervisor.
 func (m *Supervisors) Process(key string) (pid int, known bool) {
 	return journal.Holder(m.SupervisorDir(key))
 }
 
-// Kept names what to keep of a task.
+// Kept lists the descriptors to keep of a task.
 type Kept struct {
 	ID  string
 	PID int
@@ -324,10 +319,10 @@ type Kept struct {
 	Terminal bool
 }
 
-// Keep takes hold of a running task's belongings. A process that has already
-// ended is no error: there is nothing left to keep.
+// Keep copies a running task's descriptors. It succeeds for a process that has exited, which has
+// none left.
 func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) error {
-	b := &belongings{}
+	b := &keptFiles{}
 	if t.PID > 0 {
 		fd, err := unix.PidfdOpen(t.PID, 0)
 		if err == nil {
@@ -335,7 +330,7 @@ func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) e
 		}
 	}
 	for _, p := range t.Pipes {
-		// A FIFO opens at once when it is opened for reading without blocking.
+		// Opening a FIFO for reading without blocking returns at once.
 		fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			b.close()
@@ -355,7 +350,7 @@ func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) e
 	return nil
 }
 
-// Drop ends a Keep. It may be called for a task that was never kept.
+// Drop ends a Keep. It may be called for a task without one.
 func (m *Supervisors) Drop(key, id string) { m.keep.drop(key, id) }
 
 // takeTerminal copies the descriptor of a task's terminal out of the supervisor.

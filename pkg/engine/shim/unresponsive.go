@@ -14,13 +14,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// pingService is one that no process serves: each server of ttrpc refuses it at once, by the
-// goroutine that reads the connection. The refusal tells a slow runtime from a process that
-// is stopped or stuck.
+// pingService is served by no process: each ttrpc server refuses it at once, in the goroutine that
+// reads the connection. The refusal distinguishes a slow runtime from a stopped or stuck process.
 const pingService, pingMethod = "berth.Ping", "Ping"
 
-// unresponsiveError is the error of calls to a process that answers nothing, which may still
-// act on them. It is an errdefs.ErrUnavailable.
+// unresponsiveError is the error of calls to an unresponsive process, which may still act on them
+// later. Its class is errdefs.ErrUnavailable.
 type unresponsiveError string
 
 func (e unresponsiveError) Error() string { return string(e) }
@@ -28,15 +27,15 @@ func (e unresponsiveError) Error() string { return string(e) }
 // Unwrap returns the class.
 func (unresponsiveError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// IsUnresponsive tells whether a call failed because its process answers nothing.
+// IsUnresponsive reports whether a call failed because its process is unresponsive.
 func IsUnresponsive(err error) bool {
 	_, is := errors.AsType[unresponsiveError](err)
 	return is
 }
 
-// patience is how long a process may answer nothing while it has a call of that method; 0 is
-// for ever. A call that is given up leaves half of what it makes, so those get more time; and a
-// foreign shim, which keeps no record of its starts, has all that its caller has. Pure.
+// patience is how long a process may be unresponsive during a call of that method; 0 is for ever.
+// Calls that create something get more time, because giving up leaves it partially created. A
+// foreign shim, which keeps no record of its starts, gets all the time of its caller. Pure.
 func (l limits) patience(method string, foreign bool) time.Duration {
 	switch method {
 	case "Wait", pingMethod:
@@ -50,8 +49,8 @@ func (l limits) patience(method string, foreign bool) time.Duration {
 	return l.silence
 }
 
-// ask pings the process, unless a ping is under way.
-func (c *Client) ask() {
+// ping sends a ping, unless one is under way.
+func (c *Client) ping() {
 	if now := time.Now(); c.asked.CompareAndSwap(nil, &now) {
 		answered := make(chan struct{})
 		go func() { // until the connection ends
@@ -62,8 +61,8 @@ func (c *Client) ask() {
 	}
 }
 
-// count measures the silence by its own ticks: while this process stands still, no answer
-// can be read.
+// count measures by its own ticks how long the process is unresponsive: while this process is
+// stopped, it cannot read a response.
 func (c *Client) count(answered <-chan struct{}) {
 	step := c.limits.quiet / 20
 	tick := time.NewTicker(step)
@@ -80,10 +79,10 @@ func (c *Client) count(answered <-chan struct{}) {
 	}
 }
 
-// Answers tells whether the process answers a ping before ctx ends. One that is gone does not
-// have to be waited for either.
+// Answers reports whether the process answers a ping before ctx ends. It is true for one that has
+// exited, which needs no wait either.
 func (c *Client) Answers(ctx context.Context) bool {
-	for c.ask(); c.asked.Load() != nil; time.Sleep(time.Millisecond) {
+	for c.ping(); c.asked.Load() != nil; time.Sleep(time.Millisecond) {
 		if ctx.Err() != nil {
 			return false
 		}
@@ -91,7 +90,7 @@ func (c *Client) Answers(ctx context.Context) bool {
 	return true
 }
 
-// Unresponsive returns an unresponsiveError if the process is known to answer nothing.
+// Unresponsive returns an unresponsiveError if the process is known to be unresponsive.
 func (c *Client) Unresponsive() error { return c.silentFor(c.limits.silence) }
 
 func (c *Client) silentFor(limit time.Duration) error {
@@ -106,16 +105,15 @@ func (c *Client) silentFor(limit time.Duration) error {
 	return unresponsiveError(fmt.Sprintf("%s (process %d) is unresponsive since %s; stop the pod, or kill that process", c.who, pid, asked.UTC().Format(time.RFC3339)))
 }
 
-// intercept gives up a call whose process is found unresponsive, and makes none to one that stays
-// so.
+// intercept gives up a call once its process is unresponsive, and refuses calls while it stays so.
 func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
-	// Shims demand the namespace of their clients.
+	// Shims require the namespace of their clients.
 	req.Metadata = append(req.Metadata, &ttrpc.KeyValue{Key: "containerd-namespace-ttrpc", Value: Namespace})
 	patience := c.limits.patience(req.Method, c.Dir == "")
 	if patience == 0 {
 		return call(ctx, req, resp)
 	}
-	if e := c.Unresponsive(); e != nil && patience == c.limits.silence { // what is made is worth the wait
+	if e := c.Unresponsive(); e != nil && patience == c.limits.silence { // calls that create something wait
 		soon, cancel := context.WithTimeout(ctx, c.limits.quiet)
 		defer cancel()
 		if !c.Answers(soon) {
@@ -126,7 +124,7 @@ func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.
 	defer giveUp(nil)
 	var look func()
 	look = func() {
-		if c.ask(); ctx.Err() == nil {
+		if c.ping(); ctx.Err() == nil {
 			time.AfterFunc(c.limits.quiet, look)
 		}
 		if e := c.silentFor(patience); e != nil {
@@ -146,8 +144,8 @@ func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.
 	return err
 }
 
-// Replace kills the supervisor with that key if it is unresponsive. Whoever needs it next starts
-// its successor.
+// Replace kills the supervisor with that key if it is unresponsive. The next user starts its
+// successor.
 func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	s, err := m.take(ctx, key)
 	if err != nil {
@@ -157,7 +155,7 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	if s.up == nil || s.up.Unresponsive() == nil {
 		return nil // it was replaced, or answers again
 	}
-	// The lock tells that the process whose id is in it is there.
+	// The lock proves that the process with the recorded id runs.
 	if _, served, err := journal.Served(s.dir); err != nil || !served {
 		return err
 	}
@@ -171,19 +169,19 @@ func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	if err := awaitUnserved(ctx, s, endPatience, func() bool { return false }); err != nil {
 		return err
 	}
-	s.up = nil // its connection breaks a moment later
+	s.up = nil // its connection closes a moment later
 	return nil
 }
 
 const pingTimeout = 3 * time.Second
 
-// Unresponsive pings all processes, and has a line for each that does not answer.
+// Unresponsive pings all processes and returns a line for each that does not answer.
 func (m *Manager) Unresponsive(ctx context.Context) (lines []string) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	clients := m.connected(ctx)
 	for _, c := range clients {
-		c.ask()
+		c.ping()
 	}
 	for _, c := range clients {
 		if c.Answers(ctx) {

@@ -190,7 +190,7 @@ func stalls(t *testing.T) {
 	pid := serving(t, m, "key")
 	c := test.Value(m.Live(t.Context(), "key"))(t)
 	stopProcess(t, pid)
-	c.ask()
+	c.ping()
 	test.Must(t, test.Err(fmt.Fprintf(os.Stdout, "pinged %d\n", pid)))
 	if _, err := c.Task.State(t.Context(), &taskapi.StateRequest{ID: "id"}); IsUnresponsive(err) {
 		t.Error(err)

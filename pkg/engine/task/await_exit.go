@@ -13,12 +13,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// reconnectDelay is the pause between tries to reach a process that is gone.
+// reconnectDelay is the pause between attempts to reach a process.
 const reconnectDelay = 200 * time.Millisecond
 
-// Await waits until the first process of a task has ended. It survives the
-// death of a supervisor: the successor is asked again. It fails only when the
-// engine closes.
+// Await waits until the first process of a task has exited. If the supervisor dies, it asks the
+// successor. It fails only when the engine closes.
 func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 	for {
 		exit, err := s.Runner.Exit(r.pods.Background, task)
@@ -29,7 +28,7 @@ func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 			return pod.Exit{}, errGone
 		}
 		if s.Runner.Gone(err) {
-			if exit, err = s.Runner.LastWord(r.pods.Background, task, err); err == nil {
+			if exit, err = s.Runner.ExitRecord(r.pods.Background, task, err); err == nil {
 				return exit, nil
 			}
 		}
@@ -42,7 +41,7 @@ func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 	}
 }
 
-// awaitExit asks once, by the Task API.
+// awaitExit waits once, by the Task API.
 func awaitExit(ctx context.Context, by pod.Connection, task string) (pod.Exit, error) {
 	client, err := by.Client(ctx)
 	if err != nil {
@@ -55,14 +54,14 @@ func awaitExit(ctx context.Context, by pod.Connection, task string) (pod.Exit, e
 	return pod.Exit{Status: resp.GetExitStatus(), At: resp.GetExitedAt().AsTime()}, nil
 }
 
-// lost is an exit that nobody saw.
-func lost() pod.Exit {
+// lostExit is an exit that was not observed.
+func lostExit() pod.Exit {
 	return pod.Exit{Status: pod.UnknownExitCode, At: time.Now(), Unknown: true}
 }
 
-// EndedMeanwhile tells whether a task that the record calls running has exited
-// while nobody listened, and how.
-func (r *Service) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (pod.Exit, bool, error) {
+// ExitedMeanwhile reports whether and how a task that is recorded as running exited while the
+// daemon was down.
+func (r *Service) ExitedMeanwhile(ctx context.Context, s *pod.Sandbox, task string) (pod.Exit, bool, error) {
 	_, state, err := ask(ctx, s, task)
 	if err == nil {
 		if state.Status != tasktypes.Status_STOPPED {
@@ -72,7 +71,7 @@ func (r *Service) EndedMeanwhile(ctx context.Context, s *pod.Sandbox, task strin
 		return exit, true, err
 	}
 	if s.Runner.Gone(err) {
-		exit, err := s.Runner.LastWord(ctx, task, err)
+		exit, err := s.Runner.ExitRecord(ctx, task, err)
 		return exit, err == nil, err
 	}
 	return pod.Exit{}, false, err
@@ -88,13 +87,13 @@ func ask(ctx context.Context, s *pod.Sandbox, task string) (*shim.Client, *taska
 	return client, state, FromShim(err)
 }
 
-// State says what is left of a task that its record calls created.
+// State is the state of a task that is recorded as created.
 type State int
 
 // The states of tasks.
 const (
 	Unstarted State = iota
-	Starting        // its start has not ended yet
+	Starting        // its start is under way
 	Failed          // its start failed
 	Started         // it runs or has run
 	Gone
@@ -107,14 +106,14 @@ func (r *Service) State(ctx context.Context, s *pod.Sandbox, task string) (State
 		return stateOf(client.Dir, state), int(state.Pid), nil
 	}
 	if s.Runner.Gone(err) {
-		_, err = s.Runner.LastWord(ctx, task, err)
+		_, err = s.Runner.ExitRecord(ctx, task, err)
 	}
 	return Gone, 0, err
 }
 
-// stateOf reads an answer about a task. A supervisor, whose directory is dir, says
-// CREATED until a start has ended; how far that came is in its journal. A foreign
-// shim has none, and a start of it cannot be told from none.
+// stateOf combines a task's state with its journal. A supervisor with directory dir reports CREATED
+// until a start has ended; its journal records how far that came. A foreign shim has no journal, so
+// a start under way cannot be detected.
 func stateOf(dir string, answer *taskapi.StateResponse) State {
 	state := journal.TaskCreated
 	if dir != "" {
@@ -133,8 +132,7 @@ func stateOf(dir string, answer *taskapi.StateResponse) State {
 	return Started
 }
 
-// JournaledStart is how far the start of a container came whose supervisor does
-// not answer.
+// JournaledStart is the recorded progress of a container's start, for an unresponsive supervisor.
 func (r *Service) JournaledStart(c *pod.Container) State {
 	j, err := journal.ReadTask(r.shims.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
 	if err == nil && j.State != journal.TaskCreated && j.State != journal.TaskStdio {
@@ -143,8 +141,8 @@ func (r *Service) JournaledStart(c *pod.Container) State {
 	return Unstarted
 }
 
-// AwaitStart returns what came of a start under way. It gives up when nobody has
-// answered for so long as patience; 0 is for ever.
+// AwaitStart returns the result of a start under way. It gives up after patience without an answer;
+// 0 is for ever.
 func (r *Service) AwaitStart(ctx context.Context, c *pod.Container, patience time.Duration) (State, int, error) {
 	for answered := time.Now(); ; {
 		bounded, cancel := context.WithTimeout(ctx, RecoveryAnswer)
@@ -168,7 +166,6 @@ func (r *Service) AwaitStart(ctx context.Context, c *pod.Container, patience tim
 	}
 }
 
-// RecoveryAnswer is how long recovery waits for what runs an object. One that
-// does not answer costs its own objects only: they keep the state of their
-// records, and are asked again by who watches them.
+// RecoveryAnswer is how long recovery waits for the process that runs an object. If it does not
+// answer, its objects keep the state of their records until their watchers reach it.
 const RecoveryAnswer = 10 * time.Second

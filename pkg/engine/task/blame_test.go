@@ -40,7 +40,7 @@ func TestWhoIsToBlame(t *testing.T) {
 		"runc, less than it has":  {oci, errors.New("unable to set memory limit to 524288 (current usage: 2981888, peak usage: 3039232)"), false},
 		"runsc, no such program":  {oci, errors.New(`creating process: error finding executable "nope" in PATH []: no such file or directory`), false},
 	} {
-		got := c.by.Blame(c.err)
+		got := c.by.Attribute(c.err)
 		if handler.Blamed(got) != c.want || !errors.Is(got, c.err) || (c.err != nil && got.Error() != c.err.Error()) {
 			t.Errorf("%s: blamed %v, want %v (%v)", name, handler.Blamed(got), c.want, got)
 		}
@@ -59,7 +59,7 @@ func TestAdvice(t *testing.T) {
 		"starting container: setting up network: read-only file system, which is the root":                                              "",
 		"error while loading shared libraries: libseccomp.so.2: cannot open shared object file: No such file or directory, of no group": "",
 	} {
-		got := (&supervised{}).Blame(errors.New(said)).Error()
+		got := (&supervised{}).Attribute(errors.New(said)).Error()
 		if advice := strings.TrimPrefix(got, said); !strings.Contains(advice, want) || (want == "") != (advice == "") {
 			t.Errorf("%s: %q, want %q", said, advice, want)
 		}

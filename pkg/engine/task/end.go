@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// EndTask kills a task, waits for its end and deletes it.
+// EndTask kills a task, waits for its exit and deletes it.
 func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: id})
 	if errdefs.IsNotFound(FromShim(err)) {
@@ -30,7 +30,7 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	if err != nil {
 		return FromShim(err)
 	}
-	// A supervisor's task has no process also while it is being started.
+	// A supervisor's task also has no process while it is being started.
 	if started := state.Pid > 0; state.Status != tasktypes.Status_STOPPED && (started || client.Dir != "") {
 		if err := killTask(ctx, client, id, started); err != nil {
 			return err
@@ -38,7 +38,7 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	}
 	err = deleteTask(ctx, client, id)
 	if errdefs.IsFailedPrecondition(err) && state.Pid == 0 {
-		// A start whose caller is gone came after the question, or was too far.
+		// A start abandoned by its caller came after the State call, or was too far to abort.
 		if err = killTask(ctx, client, id, true); err == nil {
 			err = deleteTask(ctx, client, id)
 		}
@@ -46,7 +46,6 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	return err
 }
 
-// endBy ends a task that a Runner has.
 func endBy(ctx context.Context, by pod.Connection, task string) error {
 	client, err := by.Client(ctx)
 	if err != nil {
@@ -55,7 +54,7 @@ func endBy(ctx context.Context, by pod.Connection, task string) error {
 	return EndTask(ctx, client, task)
 }
 
-// deleteTask deletes a task that has ended or was never started.
+// deleteTask deletes a task that has exited or was never started.
 func deleteTask(ctx context.Context, client *shim.Client, id string) error {
 	_, err := client.Task.Delete(ctx, &taskapi.DeleteRequest{ID: id})
 	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) {
@@ -64,9 +63,9 @@ func deleteTask(ctx context.Context, client *shim.Client, id string) error {
 	return nil
 }
 
-// killTask kills every process of a task and returns when the first is dead. One
-// that was not started has none; one that is being started is told to give up,
-// which may be too late for it, so it is told again.
+// killTask kills every process of a task and returns when the first is dead. An unstarted task has
+// none. A start under way is asked to abort repeatedly, because one request may come too late for
+// it.
 func killTask(ctx context.Context, client *shim.Client, id string, started bool) error {
 	kill := func() error {
 		_, err := client.Task.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
@@ -85,13 +84,13 @@ func killTask(ctx context.Context, client *shim.Client, id string, started bool)
 		defer Repeat(ctx, AbortInterval, func() { _ = kill() })()
 	}
 	_, err = client.Task.Wait(ctx, &taskapi.WaitRequest{ID: id})
-	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // else a deletion waits for the start
+	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // without a start, the deletion waits for it
 		return fmt.Errorf("wait for exit: %w", err)
 	}
 	return nil
 }
 
-// Repeat calls f again and again until ctx ends or what it returns is called.
+// Repeat calls f at the interval until ctx ends or stop is called.
 func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
@@ -103,12 +102,11 @@ func Repeat(ctx context.Context, interval time.Duration, f func()) (stop func())
 // errGone ends a wait because the engine is closing.
 var errGone = errors.New("the engine is shutting down")
 
-// AbortInterval is how often a start that is under way is told to end.
+// AbortInterval is how often a start under way is asked to abort.
 const AbortInterval = 200 * time.Millisecond
 
-// FromShim gives an error of a shim call its class back. An error of the
-// connection is none of the call's, and stays what it is (shim.Lost); so does the
-// end of the caller's own time.
+// FromShim restores the class of a shim call's error. Errors of the connection (shim.Lost) and the
+// end of the caller's own context have no class of the call and are kept.
 func FromShim(err error) error {
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
@@ -119,20 +117,18 @@ func FromShim(err error) error {
 	return errgrpc.ToNative(err)
 }
 
-// InTime says of a shim that did not answer what there was to wait for.
-func InTime(limit time.Duration, err error) error {
-	if err == context.DeadlineExceeded { //nolint:errorlint // one that came from the shim has words of its own
+// ExplainTimeout adds the limit to a shim call's timeout.
+func ExplainTimeout(limit time.Duration, err error) error {
+	if err == context.DeadlineExceeded { //nolint:errorlint // a timeout inside the shim has its own text
 		return fmt.Errorf("its shim did not answer within %v (container_create_timeout): %w", limit, err)
 	}
 	return err
 }
 
-// blamed marks an error of a call that makes or starts a task as the runtime's
-// doing, unless it is somebody else's: the caller's, who went away or asked for
-// what there is already; the image's, which lacks the program; the pod's, whose memory
-// limit is too low; or that of our own
-// supervisor, which an oci handler's calls go through. Pure.
-func blamed(err error) error {
+// attributed marks a create or start error as the runtime's, unless the cause is the caller's
+// cancellation or duplicate request, the image's missing program or the pod's low memory limit.
+// Pure.
+func attributed(err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err):
 		return err
@@ -144,8 +140,8 @@ func blamed(err error) error {
 	return handler.Blame(advised(err))
 }
 
-// refusals are what kernels refuse runtimes, by words that stand in the runtime's error, with
-// what an administrator does about it. The first that fits counts.
+// refusals are kernel errors, by words in the runtime's message, with the administrator's remedy.
+// The first match counts.
 var refusals = []struct {
 	words  []string
 	advice string
@@ -159,11 +155,11 @@ var refusals = []struct {
 	{[]string{"resource temporarily unavailable"}, "raise pids.max of the cgroups above the pod (TasksMax of the unit), or kernel.pid_max"},
 }
 
-// advised adds to a runtime's error what to do about it. Pure.
+// advised appends the remedy to a runtime's error. Pure.
 func advised(err error) error {
-	said := strings.ToLower(err.Error())
+	text := strings.ToLower(err.Error())
 	for _, r := range refusals {
-		if !slices.ContainsFunc(r.words, func(word string) bool { return !strings.Contains(said, word) }) {
+		if !slices.ContainsFunc(r.words, func(word string) bool { return !strings.Contains(text, word) }) {
 			return fmt.Errorf("%w; %s", err, r.advice)
 		}
 	}

@@ -30,17 +30,17 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// foreign is the Runner of a sandbox on a shim that is not berth's: one process for this
-// sandbox alone, which nobody replaces when it dies.
+// foreign is the Runner of a sandbox on a foreign shim: one process for this sandbox alone, without
+// a successor.
 type foreign struct {
 	*Service
 	sandbox *pod.Sandbox
-	// found is done when the shim was found dead, and living has the tasks that ran then.
+	// found runs once, when the shim is found dead; living has the tasks that ran then.
 	found  sync.Once
 	living map[string]bool
 }
 
-// Name is the address of the shim. Before it has one the sandbox's id stands in for it.
+// Name is the shim's address, or the sandbox's id until it is known.
 func (r *foreign) Name() string {
 	if ep := r.sandbox.Status().Shim; ep != nil {
 		return ep.Address
@@ -48,7 +48,7 @@ func (r *foreign) Name() string {
 	return r.sandbox.ID()
 }
 
-// Prepare does nothing: the shim needs the files of the sandbox.
+// Prepare does nothing: the shim needs the sandbox's files first.
 func (*foreign) Prepare(context.Context) error { return nil }
 
 func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
@@ -59,7 +59,7 @@ func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
 	}
 	ep, client, err := r.shims.StartForeign(ctx, shim.Start{Binary: r.binaries.Runtimes.Of(s.Spec()).Path, ID: s.ID(), Bundle: r.pods.ProcessBundle(s.ID()), Options: options})
 	if err != nil {
-		return nil, r.Blame(err)
+		return nil, r.Attribute(err)
 	}
 	failpoint.Hit(failpoint.SandboxShimStarted)
 	return client, s.Update(func(st *pod.SandboxStatus) error { st.Shim = &ep; return nil })
@@ -73,8 +73,8 @@ func (r *foreign) Client(ctx context.Context) (*shim.Client, error) {
 	return r.shims.Foreign(ctx, ep)
 }
 
-// endpoint is where the shim listens. What a daemon that was killed did not write down,
-// the shim's own answer says.
+// endpoint returns the recorded address of the shim. If the daemon was killed before it recorded
+// one, the shim's own answer has it.
 func (r *foreign) endpoint(ctx context.Context) (shim.Endpoint, error) {
 	if ep := r.sandbox.Status().Shim; ep != nil {
 		return *ep, nil
@@ -82,10 +82,10 @@ func (r *foreign) endpoint(ctx context.Context) (shim.Endpoint, error) {
 	return r.shims.Started(ctx, r.pods.ProcessBundle(r.sandbox.ID()))
 }
 
-// Keep does nothing: what dies with a shim that is not ours cannot be given back to it.
+// Keep does nothing: a foreign shim has no successor to inherit descriptors.
 func (*foreign) Keep(context.Context, shim.Kept) {}
 
-// ReadLog needs no connection: a shim that does not take one now may go on all the same.
+// ReadLog does not connect: a shim that accepts no connection now may recover.
 func (r *foreign) ReadLog(ctx context.Context) error {
 	s := r.sandbox
 	ep, err := r.endpoint(ctx)
@@ -100,10 +100,9 @@ func (r *foreign) Options(pod.TaskOptions) (*anypb.Any, error) {
 	return shimOptions(r.binaries.Runtimes.Of(s), s.Plan, s.Pinned.CgroupDriver == cgroup.Systemd)
 }
 
-// shimOptions are what a foreign shim gets: containerd's runc options for its
-// runc shim, a configuration path and body for the others. Their type is written as
-// containerd writes it, without the prefix of protobuf's own Any, which shims of
-// typeurl before version 2 do not know.
+// shimOptions are containerd's runc options for its runc shim, a configuration path and body for
+// other foreign shims. Their type has no prefix of protobuf's Any, as in containerd: shims with
+// typeurl before version 2 do not know it.
 func shimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any, error) {
 	if !handler.IsRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
@@ -114,7 +113,7 @@ func shimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any
 	o := &runcoptions.Options{SystemdCgroup: systemd, Root: d.Root}
 	given := make(map[string]any, len(d.ShimOptions))
 	for key, v := range d.ShimOptions {
-		// The keys are spelled as in containerd's configuration: BinaryName.
+		// Keys are spelled as in containerd's configuration: BinaryName.
 		given[strings.ToLower(key[:1])+key[1:]] = v
 	}
 	text, err := json.Marshal(given)
@@ -134,7 +133,7 @@ func shimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any
 
 func (r *foreign) LaunchTimeout() time.Duration { return CallTimeout(r.sandbox.Spec().Definition) }
 
-func (*foreign) Blame(err error) error { return blamed(err) }
+func (*foreign) Attribute(err error) error { return attributed(err) }
 
 func (r *foreign) Exit(ctx context.Context, task string) (pod.Exit, error) {
 	return awaitExit(ctx, r, task)
@@ -142,11 +141,11 @@ func (r *foreign) Exit(ctx context.Context, task string) (pod.Exit, error) {
 
 func (*foreign) Gone(err error) bool { return errdefs.IsNotFound(err) || errors.Is(err, shim.ErrGone) }
 
-func (r *foreign) LastWord(ctx context.Context, task string, err error) (pod.Exit, error) {
+func (r *foreign) ExitRecord(ctx context.Context, task string, err error) (pod.Exit, error) {
 	if errors.Is(err, shim.ErrGone) {
 		return r.cleanUp(ctx, task, err)
 	}
-	return lost(), nil
+	return lostExit(), nil
 }
 
 func (r *foreign) Delete(ctx context.Context, task string) error {
@@ -164,8 +163,8 @@ func (r *foreign) Usage(ctx context.Context, container string) (cgroup.Stats, er
 	return taskUsage(ctx, r, container)
 }
 
-// KilledForMemory reads the cgroup's own count, which is there until the task is deleted,
-// and where systemd has removed the cgroup with its last process, the kernel's log.
+// KilledForMemory reads the cgroup's OOM count, which exists until the task is deleted. If systemd
+// has removed the cgroup with its last process, the kernel's log has it.
 func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool {
 	if !r.sandbox.HostProcesses {
 		return false
@@ -178,7 +177,7 @@ func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool 
 	return logged != "" && !group.Exists() && r.kernelLog.Kills(ctx, logged) > 0
 }
 
-// CRIUConfig is for the shim that calls runc.
+// CRIUConfig is only for the shim that calls runc.
 func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	if !handler.IsRuncShim(r.sandbox.Spec().Definition.Path) {
 		return ""
@@ -186,8 +185,8 @@ func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
-// TellCRIU leaves out the pipes: the shim makes them, and has the runtime see to them.
-func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
+// ConfigureCRIU omits the pipes: the shim creates them and the runtime restores them.
+func (r *foreign) ConfigureCRIU(call pod.CRIUCall) (func() error, error) {
 	file := r.CRIUConfig(call.Bundle, nil)
 	if file == "" {
 		return func() error { return nil }, nil
@@ -202,25 +201,25 @@ func (r *foreign) TellCRIU(call pod.CRIUCall) (func() error, error) {
 	return func() error { return atomicfile.Remove(file) }, nil
 }
 
-// shimRuntime is what the runc shim calls, by whose name the node's administrator may have
-// configured CRIU.
+// shimRuntime is the runtime of the runc shim. The node's administrator may have configured CRIU by
+// this name.
 const shimRuntime = "runc"
 
-// ExplainRestore looks where the runc shim has CRIU work.
+// ExplainRestore reads CRIU's log in the runc shim's work directory.
 func (*foreign) ExplainRestore(err error, bundle string) error {
 	return criufiles.ExplainRestore(err, filepath.Join(bundle, "work"))
 }
 
-// ExplainCheckpoint looks where the call had it work.
+// ExplainCheckpoint reads CRIU's log in the work directory of the call.
 func (*foreign) ExplainCheckpoint(err error, dir string) error {
 	return criufiles.ExplainCheckpoint(err, dir)
 }
 
-// openLogTimeout is longer than an unresponsive supervisor is waited for.
+// openLogTimeout exceeds the wait for an unresponsive supervisor.
 const openLogTimeout = 10 * time.Second
 
-// OpenLog has a supervisor read the pipes of c into its log: a foreign shim does not know
-// the CRI's format.
+// OpenLog makes a supervisor read the pipes of c into its log: a foreign shim does not write the
+// CRI's format.
 func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 	writer, err := r.shims.Supervisor(ctx, r.sandbox.Spec().Supervisor)
 	if err != nil {
@@ -231,7 +230,7 @@ func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 		Id: c.ID(), Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Terminal: c.Config().GetTty(),
 		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(r.sandbox.Spec().Pinned.MaxLogLineSize),
 	}
-	// What undoes it is not to overtake it, so that it outlasts its caller.
+	// CloseLog must not overtake it, so it ignores the caller's cancellation.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openLogTimeout)
 	defer cancel()
 	if _, err = writer.Supervisor.OpenStdio(ctx, request); err != nil {
@@ -240,8 +239,8 @@ func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// FlushLog waits for a second, which the supervisor bounds: whoever hears of the exit may read
-// the last lines, but must hear of it.
+// FlushLog waits for at most a second, which the supervisor enforces: after an exit is reported,
+// its last lines should be readable, but they must not delay the report for long.
 func (r *foreign) FlushLog(ctx context.Context, c *pod.Container) error {
 	writer, err := r.shims.Supervisor(ctx, r.sandbox.Spec().Supervisor)
 	if err != nil {

@@ -14,36 +14,35 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// A foreign shim cannot be replaced. When it dies its containers run on, and
-// nobody will ever see them end, pass on their output or stop them: so they are
-// ended, and only then said to be.
+// When a foreign shim dies, its containers run on without a process that observes exits, forwards
+// output or stops them. They are killed first, and only then reported as exited.
 
-// cleanUpTimeout bounds one try to end what a dead shim left of a task.
+// cleanUpTimeout bounds one attempt to clean up a dead shim's task.
 const cleanUpTimeout = 30 * time.Second
 
-// remains is what a task has on the host, and leaves there when its shim dies.
-type remains struct {
+// leftovers are what a task leaves on the host when its shim dies.
+type leftovers struct {
 	bundle string
 	group  cgroup.Paths
 	pid    int // of its first process, 0 if it was not started
 }
 
-func (r *Service) remainsOf(s *pod.Sandbox, task string) remains {
+func (r *Service) leftoversOf(s *pod.Sandbox, task string) leftovers {
 	if task == s.ID() {
-		found := remains{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
+		found := leftovers{bundle: r.pods.ProcessBundle(task), pid: s.Status().PID}
 		if path, err := s.Spec().CgroupsPath(task); err == nil {
 			found.group = cgroup.HostPaths(path)
 		}
 		return found
 	}
-	found := remains{bundle: r.pods.ContainerDir(task)}
+	found := leftovers{bundle: r.pods.ContainerDir(task)}
 	if o, ok := r.pods.Containers.Get(task); ok {
 		found.pid, found.group = o.Status().PID, cgroup.HostPaths(o.Spec().CgroupsPath)
 	}
 	return found
 }
 
-// tasksOf are the tasks of s: its own and those of its containers.
+// tasksOf returns the tasks of s: its own and those of its containers.
 func (r *Service) tasksOf(s *pod.Sandbox) []string {
 	tasks := []string{s.ID()}
 	for _, o := range r.pods.Containers.List() {
@@ -54,31 +53,30 @@ func (r *Service) tasksOf(s *pod.Sandbox) []string {
 	return tasks
 }
 
-// countLiving notes which tasks of a pod run that is about to be killed with its shim.
-// The kernel kills containers with the sandbox process whose PID namespace they share,
-// and whoever comes for them finds them dead.
+// countLiving records which tasks run before the pod is killed with its shim. The kernel kills
+// containers with the sandbox process that owns their PID namespace, so a later check would find
+// them dead.
 func (r *foreign) countLiving() {
 	r.living = map[string]bool{}
 	for _, task := range r.tasksOf(r.sandbox) {
-		left := r.remainsOf(r.sandbox, task)
+		left := r.leftoversOf(r.sandbox, task)
 		alive, err := left.group.Processes()
 		r.living[task] = err == nil && slices.Contains(alive, left.pid)
 	}
 }
 
-// cleanUp ends and cleans up what a shim that is lost for the reason cause left of a
-// task, and returns what is known of its end. It may be repeated, and works when
-// nothing is left. With a shim that is gone goes all that it ran the pod in: a
-// machine may hold every container, and has its own idea of whose it is.
+// cleanUp kills and cleans up a task after its shim was lost because of cause, and returns its exit
+// as far as it is known. It is idempotent. If the shim has exited, everything that the shim ran the
+// pod in is killed: a virtual machine may hold every container.
 func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Exit, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()
-	s, left := r.sandbox, r.remainsOf(r.sandbox, task)
+	s, left := r.sandbox, r.leftoversOf(r.sandbox, task)
 	gone := task == s.ID() || errors.Is(cause, shim.ErrGone)
 	if gone {
 		r.found.Do(r.countLiving)
 	}
-	// The count goes with the cgroup.
+	// The count is removed with the cgroup.
 	kills, _ := cgroup.OOMKills(left.group)
 	alive, err := killGroup(ctx, left.group)
 	if err != nil {
@@ -96,10 +94,10 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 	death, err := r.shims.CleanUpForeign(ctx, shim.Start{Binary: r.binaries.Runtimes.Of(s.Spec()).Path, ID: task, Bundle: left.bundle})
 	if err != nil {
 		if ctx.Err() != nil {
-			return pod.Exit{}, err // it may be in the middle of it
+			return pod.Exit{}, err // the delete action may be half done
 		}
-		// The binary may be gone with the handler. What it would have cleaned up
-		// is then only files.
+		// The binary may be gone with the handler. The delete action would then only have removed
+		// files.
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("Failed to clean up after dead shim")
 	}
 	return left.exit(death, wasAlive, kills > 0, now), nil
@@ -113,10 +111,9 @@ func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
 	return alive, err
 }
 
-// exit is how the task exited: as its shim wrote down before it died, or killed by the
-// clean-up, if its first process was alive until then. Without a record, the delete
-// action reports SIGKILL, which containerd shows, too.
-func (r remains) exit(d shim.Death, wasAlive, oom bool, now time.Time) pod.Exit {
+// exit returns SIGKILL if clean-up killed the first process, and otherwise the shim's exit record.
+// Without a record the delete action reports SIGKILL, which containerd reports, too.
+func (r leftovers) exit(d shim.TaskExit, wasAlive, oom bool, now time.Time) pod.Exit {
 	const killed = 128 + uint32(unix.SIGKILL)
 	switch {
 	case wasAlive:

@@ -14,18 +14,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// shimPatience is how long a foreign shim may take to end what runs in a sandbox, from
-// the first call that it is told in. One that takes longer is killed, whatever it answers:
-// nothing else can end what it runs the pod in.
+// shimPatience is how long a foreign shim may take, from the first request, to stop what runs in a
+// sandbox. Then it is killed, whatever it answers: only its death ends what it runs the pod in.
 const shimPatience = time.Minute
 
-// insistInterval is the pause before a shim that refused is told again.
-const insistInterval = time.Second
+// retryInterval is the pause before a shim that refused is asked again.
+const retryInterval = time.Second
 
-// Insist calls end until it succeeds, or the time of the shim is up. The shim is killed
-// then, and with it all that it runs the pod in; end is called once more to see that.
-func (r *foreign) Insist(ctx context.Context, end func(context.Context) error) error {
-	err := insist(ctx, r.sandbox, end, shim.IsUnresponsive)
+// StopOrKill calls end until it succeeds or shimPatience is over. Then it kills the shim with all
+// that it runs the pod in, and calls end once more to confirm.
+func (r *foreign) StopOrKill(ctx context.Context, end func(context.Context) error) error {
+	err := retryStop(ctx, r.sandbox, end, shim.IsUnresponsive)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -41,12 +40,12 @@ func (r *foreign) Insist(ctx context.Context, end func(context.Context) error) e
 	return end(ctx)
 }
 
-// insist has the shim of s end something. It tells it again until it does so, its time is
-// up or final says that it never will, and returns the last error.
-func insist(ctx context.Context, s *pod.Sandbox, end func(context.Context) error, final func(error) bool) error {
+// retryStop retries end until it succeeds, final accepts the error or the shim's time is up, and
+// returns the last error.
+func retryStop(ctx context.Context, s *pod.Sandbox, end func(context.Context) error, final func(error) bool) error {
 	now := time.Now()
 	s.EndAsked.CompareAndSwap(nil, &now)
-	// Who asks with less patience than this one asks often: one try is always made.
+	// At least one attempt is always made, also for callers that retry often with short timeouts.
 	ctx, cancel := context.WithTimeout(ctx, max(shimPatience-now.Sub(*s.EndAsked.Load()), pod.KillGrace))
 	defer cancel()
 	for {
@@ -55,14 +54,14 @@ func insist(ctx context.Context, s *pod.Sandbox, end func(context.Context) error
 			return err
 		}
 		select {
-		case <-time.After(insistInterval):
+		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// End ends the process, the shim, and what the shim runs the pod in.
+// End stops the process, the shim, and what the shim runs the pod in.
 func (r *foreign) End(ctx context.Context) error {
 	client, err := r.endByShim(ctx)
 	if ctx.Err() != nil {
@@ -81,7 +80,7 @@ func (r *foreign) End(ctx context.Context) error {
 		return err
 	}
 	if client != nil && r.sandbox.Status().PID == 0 {
-		// What was never started may still be in the making.
+		// A sandbox that was never started may still be in creation.
 		if err := client.AwaitGone(ctx); err != nil {
 			return err
 		}
@@ -89,9 +88,9 @@ func (r *foreign) End(ctx context.Context) error {
 	return r.endPod(ctx)
 }
 
-// endByShim has the shim end the process, if it does so in time.
+// endByShim asks the shim to stop the process, within its time.
 func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error) {
-	err = insist(ctx, r.sandbox, func(ctx context.Context) error {
+	err = retryStop(ctx, r.sandbox, func(ctx context.Context) error {
 		if err := r.sandbox.Creating.Load().Await(ctx); err != nil {
 			return err
 		}
@@ -105,10 +104,9 @@ func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error
 	return client, err
 }
 
-// kill kills the shim, and cleans up after it as after one that was lost for the reason
-// cause.
+// kill kills the shim, and cleans up as after a shim lost because of cause.
 func (r *foreign) kill(ctx context.Context, cause error) error {
-	// First, so that it makes nothing more.
+	// First, so that it creates nothing more.
 	if err := r.dismiss(ctx, nil); err != nil {
 		return err
 	}
@@ -116,7 +114,7 @@ func (r *foreign) kill(ctx context.Context, cause error) error {
 	return err
 }
 
-// dismiss ends the shim, which has nothing left to run.
+// dismiss stops the shim, which has no tasks left.
 func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
 	ep, err := r.endpoint(ctx)
 	if err != nil {
@@ -125,11 +123,11 @@ func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
 	return r.shims.DismissForeign(ctx, ep, client, r.sandbox.ID())
 }
 
-// A foreign shim may run a pod in something that is none of its tasks: a virtual
-// machine, which nothing ends when the shim is gone. It is found by its cgroup.
+// A foreign shim may run a pod in a process that is not a task: a virtual machine, which may
+// outlive the shim. It is found by its cgroup.
 
-// killPod kills all that a shim that is gone ran a pod in. The pod is not ready from
-// then on, however long the rest takes.
+// killPod kills all that a dead shim ran a pod in. The pod is not ready from then on, however long
+// the rest takes.
 func (r *foreign) killPod(ctx context.Context) error {
 	s := r.sandbox
 	if s.Status().Phase == pod.PhaseReady {
@@ -139,7 +137,7 @@ func (r *foreign) killPod(ctx context.Context) error {
 	for _, group := range groups {
 		alive, kerr := group.Processes()
 		if len(alive) > 0 {
-			s.Killed.Store(true) // before they can be found dead
+			s.Killed.Store(true) // before their death can be observed
 			kerr = errors.Join(kerr, group.Kill(ctx))
 		}
 		err = errors.Join(err, kerr)
@@ -147,7 +145,7 @@ func (r *foreign) killPod(ctx context.Context) error {
 	return err
 }
 
-// podGroups are the cgroups that the shim of s runs it in as a whole.
+// podGroups returns the cgroups of the pod as a whole.
 func (r *foreign) podGroups() ([]cgroup.Paths, error) {
 	s := r.sandbox
 	path, err := s.Spec().CgroupsPath(s.ID())
@@ -157,13 +155,12 @@ func (r *foreign) podGroups() ([]cgroup.Paths, error) {
 	return cgroup.OfPod(path, s.ID())
 }
 
-// leaving is how long what a shim ran a pod in may take to go after the shim was
-// told to leave.
+// leaving is how long the pod's processes may take to exit after the shim was asked to.
 const leaving = 5 * time.Second
 
-// endPod returns when nothing runs of a pod whose task has ended and whose shim
-// was told to leave. A shim may leave its machine behind: it is killed, and the
-// delete action cleans up after it.
+// endPod returns when no process of the pod is left, after its task has exited and its shim was
+// asked to exit. It kills a machine that the shim left behind; the delete action cleans up after
+// it.
 func (r *foreign) endPod(ctx context.Context) error {
 	s := r.sandbox
 	if gone, err := r.awaitPodGone(ctx); err != nil {

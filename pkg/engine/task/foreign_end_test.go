@@ -51,8 +51,8 @@ func (d *deadShims) DismissForeign(context.Context, shim.Endpoint, *shim.Client,
 	return d.note("dismiss")
 }
 
-func (d *deadShims) CleanUpForeign(context.Context, shim.Start) (shim.Death, error) {
-	return shim.Death{}, d.note("clean up")
+func (d *deadShims) CleanUpForeign(context.Context, shim.Start) (shim.TaskExit, error) {
+	return shim.TaskExit{}, d.note("clean up")
 }
 
 func (d *deadShims) ReadLog(shim.Start, shim.Endpoint) error { return d.note("read log") }
@@ -102,7 +102,7 @@ func TestShimThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, asked := time.Now(), 0
 		refuses := errors.New("it refuses")
-		err := r.Insist(t.Context(), func(context.Context) error {
+		err := r.StopOrKill(t.Context(), func(context.Context) error {
 			asked++
 			if len(d.calls) > 0 {
 				return nil // it is dead
@@ -115,7 +115,7 @@ func TestShimThatRefuses(t *testing.T) {
 		if took := time.Since(began); took != shimPatience {
 			t.Errorf("it was killed after %v, not %v", took, shimPatience)
 		}
-		if want := int(shimPatience/insistInterval) + 1; asked < want-1 || asked > want+1 {
+		if want := int(shimPatience/retryInterval) + 1; asked < want-1 || asked > want+1 {
 			t.Errorf("asked %d times, want about %d", asked, want)
 		}
 	})
@@ -128,7 +128,7 @@ func TestCallerLeavesShimThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		test.ErrorIs(t, r.Insist(ctx, func(context.Context) error { return errors.New("it refuses") }), context.DeadlineExceeded, "it answered")
+		test.ErrorIs(t, r.StopOrKill(ctx, func(context.Context) error { return errors.New("it refuses") }), context.DeadlineExceeded, "it answered")
 	})
 	if len(d.calls) > 0 {
 		t.Errorf("the shim was not given its time: %q", d.calls)

@@ -10,16 +10,16 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// PodMemory is the memory limit of a pod whose containers all run in one process of the node.
-// Where the pod runs into it, anything may break, and the runtime's error names only what did.
+// PodMemory is the memory limit of a pod with all containers in one process of the node. At the
+// limit any call may fail, and the runtime's error names only the symptom.
 type PodMemory struct {
 	paths cgroup.Paths
 	hits  uint64
 	least uint64 // of which a pod needs, without what it runs
 }
 
-// MemoryOf remembers how often the pod ran into its limit before a start. It is zero for
-// runtimes that name memory themselves.
+// MemoryOf counts how often the pod reached its limit before a start. It is zero if the runtime's
+// own errors name memory.
 func MemoryOf(s *pod.Sandbox) PodMemory {
 	if !s.MemoryLimit {
 		return PodMemory{}
@@ -28,8 +28,8 @@ func MemoryOf(s *pod.Sandbox) PodMemory {
 	return PodMemory{paths: paths, hits: cgroup.MemoryHits(paths), least: s.LeastMemory}
 }
 
-// Explain names the limit in the error of a start in which the pod ran into it. Such an
-// error is not blamed on the runtime.
+// Explain names the limit in the error of a start in which the pod reached it. Such an error is the
+// pod's, not the runtime's.
 func (m PodMemory) Explain(err error) error {
 	if err == nil || cgroup.MemoryHits(m.paths) <= m.hits {
 		return err

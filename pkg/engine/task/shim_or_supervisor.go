@@ -1,7 +1,6 @@
-// Package task speaks with who runs the tasks of pods: supervisors of OCI runtimes, and
-// foreign shims. It creates, starts, kills and deletes tasks, learns of their exits, and
-// cleans up after shims that died. What both kinds do differently is one contract,
-// pod.Runner, with two implementations: supervised and foreign.
+// Package task creates, starts, kills and deletes the tasks of pods, reports their exits, and
+// cleans up after dead shims. Tasks run in supervisors of OCI runtimes or in foreign shims; both
+// implement one contract, pod.Runner (supervised and foreign).
 package task
 
 import (
@@ -17,22 +16,22 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Service binds sandboxes to what runs their tasks, and is all that is done with tasks.
+// Service binds sandboxes to the processes that run their tasks.
 type Service struct {
 	pods     *pod.Registry
 	binaries *binaries.Binaries
 	shims    processes
-	// kernelLog has the kills in cgroups that are gone.
+	// kernelLog has OOM kills of removed cgroups.
 	kernelLog *oomlog.Log
 }
 
-// New gives the tasks of pods, which shims run.
+// New returns the Service for the tasks of pods, which shims run.
 func New(pods *pod.Registry, b *binaries.Binaries, shims *shim.Manager) *Service {
 	return &Service{pods: pods, binaries: b, shims: shims, kernelLog: oomlog.New()}
 }
 
-// processes are those that run tasks: supervisors those of OCI runtimes, and foreign
-// shims one sandbox each, whose logs supervisors write.
+// processes run tasks: a supervisor those of OCI runtimes, a foreign shim those of one sandbox,
+// with a supervisor for its logs.
 type processes interface {
 	Supervisor(ctx context.Context, key string) (*shim.Client, error)
 	SupervisorDir(key string) string
@@ -44,11 +43,11 @@ type processes interface {
 	Started(ctx context.Context, bundle string) (shim.Endpoint, error)
 	Foreign(ctx context.Context, ep shim.Endpoint) (*shim.Client, error)
 	DismissForeign(ctx context.Context, ep shim.Endpoint, c *shim.Client, id string) error
-	CleanUpForeign(ctx context.Context, s shim.Start) (shim.Death, error)
+	CleanUpForeign(ctx context.Context, s shim.Start) (shim.TaskExit, error)
 	ReadLog(s shim.Start, ep shim.Endpoint) error
 }
 
-// CRIU's interfaces are optional: without these lines, a changed signature would go unnoticed.
+// CRIU's interfaces are optional: these lines make the compiler check their signatures.
 var (
 	_ pod.CRIUConfigurer = (*supervised)(nil)
 	_ pod.CRIUConfigurer = (*foreign)(nil)
@@ -65,7 +64,7 @@ func (r *Service) Bind(s *pod.Sandbox) pod.Runner {
 	return pod.Runner{Connection: by, Tasks: by, Logs: by, Meter: by}
 }
 
-// Worker returns the client for a call that needs the binary of the sandbox's runtime.
+// Worker returns the client for calls that need the binary of the sandbox's runtime.
 func (r *Service) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, error) {
 	if err := r.binaries.Runtimes.Ensure(s); err != nil {
 		return nil, err
@@ -73,17 +72,16 @@ func (r *Service) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, err
 	return s.Runner.Client(ctx)
 }
 
-// Replaced tells whether a call that failed with err is worth repeating: it kills the supervisor
-// of s if that is unresponsive, and its successor answers.
+// Replaced reports whether a call that failed with err is worth repeating: it kills the supervisor
+// of s if that is unresponsive, and the successor answers.
 func (r *Service) Replaced(ctx context.Context, s *pod.Sandbox, err error) bool {
 	return shim.IsUnresponsive(err) && r.shims.Replace(ctx, s.Spec().Supervisor) == nil
 }
 
-// Drop lets go of what Keep held of a task.
+// Drop closes the descriptors that Keep holds of a task.
 func (r *Service) Drop(s *pod.Sandbox, task string) { r.shims.Drop(s.Spec().Supervisor, task) }
 
-// defaultCallTimeout bounds one create or start call to a runtime whose handler
-// says nothing.
+// defaultCallTimeout bounds one create or start call if the handler sets no limit.
 const defaultCallTimeout = 4 * time.Minute
 
 // CallTimeout bounds one create or start call to the handler's runtime.
@@ -91,11 +89,11 @@ func CallTimeout(d *handler.Definition) time.Duration {
 	return cmp.Or(d.ContainerCreateTimeout, defaultCallTimeout)
 }
 
-// restoreRate is how much of a checkpoint a disk reads at the least, in bytes per second.
+// restoreRate is the slowest assumed disk read of a checkpoint, in bytes per second.
 const restoreRate = 10 << 20
 
-// RestoreTime is how much longer a call may take that reads the checkpoint in a directory;
-// nothing for an empty name.
+// RestoreTime is the extra time of a call that reads the checkpoint in a directory; 0 for an empty
+// name.
 func RestoreTime(images string) time.Duration {
 	if images == "" {
 		return 0
@@ -110,7 +108,7 @@ func RestoreTime(images string) time.Duration {
 	return time.Duration(size/restoreRate+1) * time.Second
 }
 
-// KeptOf is what a Runner that dies would lose of c, whose first process is pid.
+// KeptOf lists the descriptors of c that are lost if its Runner dies. pid is its first process.
 func KeptOf(l pod.Layout, c *pod.Container, pid int) shim.Kept {
 	io := l.Stdio(c)
 	io.Stdin = "" // the container reads it itself

@@ -28,22 +28,21 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// supervised is the Runner of a sandbox on an OCI runtime. Its supervisor calls the
-// runtime, journals what it does, and has a successor when it dies.
+// supervised is the Runner of a sandbox on an OCI runtime. Its supervisor calls the runtime,
+// journals its actions, and has a successor when it dies.
 type supervised struct {
 	*Service
 	sandbox *pod.Sandbox
 }
 
-// SupervisorKey names the supervisor of a new sandbox: all pods that one
-// generation of a handler, one runtime binary and one berth-shim binary have in
-// common, or the pod alone.
+// SupervisorKey is the supervisor of a new sandbox: all pods with the same generation of a handler,
+// runtime binary and berth-shim binary share one, unless each pod has its own.
 func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandbox string) string {
 	if d.Supervision == handler.SupervisionPod {
 		return "pod-" + sandbox[:16]
 	}
 	runs := *d
-	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout, runs.Conforms = handler.Limits{}, nil, false, 0, nil // none is another way to run a pod
+	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout, runs.Conforms = handler.Limits{}, nil, false, 0, nil // none changes how a pod runs
 	generation := []string{runs.Digest(), shimHash}
 	for _, one := range runtime {
 		generation = append(generation, one.SHA256)
@@ -78,7 +77,7 @@ func (r *supervised) Keep(ctx context.Context, t shim.Kept) {
 	}
 }
 
-// ReadLog does nothing: supervisors write what they log where they find it themselves.
+// ReadLog does nothing: supervisors write their logs to their own directories.
 func (*supervised) ReadLog(context.Context) error { return nil }
 
 func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
@@ -103,8 +102,7 @@ func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 	})
 }
 
-// GlobalFlags are the flags before the subcommand: those of the handler, and for
-// gVisor the configuration file.
+// GlobalFlags are the flags before the subcommand: the handler's, and gVisor's configuration file.
 func GlobalFlags(d *handler.Definition) []string {
 	flags := slices.Clone(d.OCI.GlobalFlags)
 	if d.ConfigPath != "" {
@@ -113,20 +111,20 @@ func GlobalFlags(d *handler.Definition) []string {
 	return flags
 }
 
-// LaunchTimeout is longer than that of one call: the supervisor ends the runtime's call
-// at its limit, and says why.
+// LaunchTimeout exceeds that of one call, because the supervisor ends the runtime's call at its
+// limit, and reports why.
 func (r *supervised) LaunchTimeout() time.Duration {
 	return CallTimeout(r.sandbox.Spec().Definition) + pod.CreatePatience
 }
 
-func (r *supervised) Blame(err error) error {
+func (r *supervised) Attribute(err error) error {
 	if shim.Lost(err) || shim.IsUnresponsive(err) {
-		return err // it is of the supervisor, which is berth's own
+		return err // the supervisor's error, not the runtime's
 	}
-	return blamed(err)
+	return attributed(err)
 }
 
-// Exit adds what the Task API has no words for.
+// Exit adds what the Task API has no fields for.
 func (r *supervised) Exit(ctx context.Context, task string) (pod.Exit, error) {
 	exit, err := awaitExit(ctx, r, task)
 	if err != nil {
@@ -138,19 +136,19 @@ func (r *supervised) Exit(ctx context.Context, task string) (pod.Exit, error) {
 	return exit, nil
 }
 
-// journaled is what the supervisor wrote down of an exit.
+// journaled is the supervisor's exit record.
 func (r *supervised) journaled(task string) (journal.Exit, error) {
 	return journal.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
 }
 
-// Gone is not for a broken connection alone: the successor is asked again.
+// Gone excludes a broken connection: the successor is asked again.
 func (*supervised) Gone(err error) bool { return errdefs.IsNotFound(err) }
 
-// LastWord is what the supervisor wrote down.
-func (r *supervised) LastWord(_ context.Context, task string, _ error) (pod.Exit, error) {
+// ExitRecord reads the supervisor's exit record.
+func (r *supervised) ExitRecord(_ context.Context, task string, _ error) (pod.Exit, error) {
 	j, err := r.journaled(task)
 	if err != nil {
-		return lost(), nil //nolint:nilerr // it is not known
+		return lostExit(), nil //nolint:nilerr // the exit is unknown
 	}
 	return pod.Exit{Status: j.Status, At: j.Time(), OOM: j.OOM, Unknown: j.Unknown, Why: j.Why}, nil
 }
@@ -165,15 +163,15 @@ func (r *supervised) Delete(ctx context.Context, task string) error {
 
 func (r *supervised) End(ctx context.Context) error { return r.Delete(ctx, r.sandbox.ID()) }
 
-// Insist ends the pod by its cgroups if end fails: its supervisor may be unresponsive and have
-// no successor. What was killed is EXITED once a later call reaches one.
-func (r *supervised) Insist(ctx context.Context, end func(context.Context) error) error {
+// StopOrKill kills the pod by its cgroups if end fails: its supervisor may be unresponsive and have
+// no successor. The killed containers become EXITED once a later call reaches one.
+func (r *supervised) StopOrKill(ctx context.Context, end func(context.Context) error) error {
 	err := end(ctx)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	for _, task := range r.tasksOf(r.sandbox) {
-		_, kerr := killGroup(ctx, r.remainsOf(r.sandbox, task).group)
+		_, kerr := killGroup(ctx, r.leftoversOf(r.sandbox, task).group)
 		err = errors.Join(err, kerr)
 	}
 	return err
@@ -182,10 +180,10 @@ func (r *supervised) Insist(ctx context.Context, end func(context.Context) error
 // OpenLog does nothing: a supervisor writes the logs of its own tasks.
 func (*supervised) OpenLog(context.Context, *pod.Container) error { return nil }
 
-// FlushLog does nothing: tasks of a supervisor have exited only when their logs are whole.
+// FlushLog does nothing: tasks of a supervisor have exited only when their logs are complete.
 func (*supervised) FlushLog(context.Context, *pod.Container) error { return nil }
 
-// CloseLog does nothing.
+// CloseLog does nothing: see OpenLog.
 func (*supervised) CloseLog(context.Context, *pod.Container) error { return nil }
 
 func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats, error) {
@@ -193,11 +191,11 @@ func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats,
 	return usage.OnlyWithin(used), err
 }
 
-// KilledForMemory knows nothing more: the journal has it.
+// KilledForMemory returns false: the journal has OOM kills.
 func (*supervised) KilledForMemory(context.Context, string) bool { return false }
 
-// CRIUConfig is not for crun, which passes the file on to its libcriu: one before 4.2 cannot
-// take it, and every checkpoint fails. Its supervisor says all by flags and the environment.
+// CRIUConfig is empty for crun, which passes the file on to its libcriu: versions before 4.2 reject
+// it, and every checkpoint fails. The supervisor configures crun by flags and the environment.
 func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 	if !r.sandbox.HostProcesses || rt != nil && rt.Name == probe.Crun {
 		return ""
@@ -205,7 +203,7 @@ func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
-// taskUsage asks by the Task API what a task uses.
+// taskUsage measures a task by the Task API.
 func taskUsage(ctx context.Context, by pod.Connection, task string) (cgroup.Stats, error) {
 	client, err := by.Client(ctx)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// networks returns the configurations in dir, the node's if it is empty, to connect a pod
-// to: at least one. They are read at each use, so that a change of files, links, mounts
-// or owners counts at once. All errors are errdefs.ErrUnavailable, or the context's.
+// networks returns the configurations in dir (if empty, the node's directory) to connect a pod to,
+// at least one. It reads them at each use, so that changed files, links, mounts and owners count at
+// once. All errors are errdefs.ErrUnavailable, or the context's.
 func (p *Plugins) networks(ctx context.Context, dir string) ([]*libcni.NetworkConfigList, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -36,8 +36,8 @@ func (p *Plugins) networks(ctx context.Context, dir string) ([]*libcni.NetworkCo
 	return lists, nil
 }
 
-// confFiles are the configuration files in a directory, by name, and the plugin files
-// in its directories (CNI's form of a list in several files).
+// confFiles returns the configuration files in a directory, by name, and the plugin files in its
+// subdirectories (CNI's form of a list in several files).
 func confFiles(path string) (files, plugins []string, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -61,8 +61,8 @@ func confFiles(path string) (files, plugins []string, err error) {
 	return files, plugins, nil
 }
 
-// load reads the first max configurations. One that is broken fails them all:
-// the next one may be another network than the pods were meant for.
+// load reads the first max configurations. One that is invalid fails them all, because the next one
+// may be a different network than the pods need.
 func load(dir string, max int) ([]*libcni.NetworkConfigList, error) {
 	files, plugins, err := confFiles(dir)
 	if err != nil {
@@ -88,8 +88,8 @@ func load(dir string, max int) ([]*libcni.NetworkConfigList, error) {
 	return lists, nil
 }
 
-// trusted refuses configurations that others can change: they say what is run as
-// root, and with what. The library reads them right after that.
+// trusted refuses configurations that others can change, because they choose programs that run as
+// root and their input. The library reads the files immediately afterwards.
 func trusted(dir string, files []string) error {
 	err := trust.CheckDir(dir, trust.Configuration)
 	for _, file := range files {
@@ -100,7 +100,7 @@ func trusted(dir string, files []string) error {
 	if refused, is := errors.AsType[*trust.Refused](err); is {
 		return fmt.Errorf("network configuration: %w", refused)
 	}
-	return nil // what is missing, the reader says
+	return nil // the reader reports missing files
 }
 
 func loadFile(file string) (*libcni.NetworkConfigList, error) {
@@ -118,7 +118,7 @@ func readFile(file string) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(file) == ".conflist" {
 		return libcni.NetworkConfFromFile(file)
 	}
-	// CNI 1.0 gave up the form of a single plugin per file, but nodes have it.
+	// CNI 1.0 removed the form of a single plugin per file, but nodes still use it.
 	plugin, err := libcni.ConfFromFile(file) //nolint:staticcheck // deprecated with the form
 	if err != nil {
 		return nil, err
@@ -126,8 +126,8 @@ func readFile(file string) (*libcni.NetworkConfigList, error) {
 	return libcni.ConfListFromConf(plugin) //nolint:staticcheck // the same
 }
 
-// selfContained is the list's text with every plugin in it, also those that
-// came from files of their own, so that it can be stored with a pod.
+// selfContained returns the list's text with every plugin in it, also those from separate files, so
+// that it can be stored with a pod.
 func selfContained(list *libcni.NetworkConfigList) ([]byte, error) {
 	var text map[string]any
 	if err := json.Unmarshal(list.Bytes, &text); err != nil {
@@ -142,8 +142,8 @@ func selfContained(list *libcni.NetworkConfigList) ([]byte, error) {
 	return json.Marshal(text)
 }
 
-// findPlugins reports the first plugin that is named and not installed, or not to
-// be run, before a pod finds out.
+// findPlugins returns an error for the first plugin that is configured but is not installed or must
+// not run, so that Status reports it before a pod fails.
 func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfigList) error {
 	for _, list := range lists {
 		for _, plugin := range list.Plugins {
@@ -157,8 +157,8 @@ func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfig
 	return nil
 }
 
-// find finds a plugin's executable. One that every user can change is not run; one
-// of another owner is, since archives of plugins are often unpacked with theirs.
+// find finds a plugin's executable. It refuses one that every user can change, and accepts one of
+// another owner, because archives of plugins are often unpacked with their owners.
 func find(plugin string, binDirs []string) (string, error) {
 	path, err := invoke.FindInPath(plugin, binDirs)
 	if err != nil {
@@ -172,7 +172,7 @@ func find(plugin string, binDirs []string) (string, error) {
 	return path, nil
 }
 
-// warn tells of a plugin that is run although others can change it, once.
+// warn logs once that users other than root can change a plugin that is used.
 func (p *Plugins) warn(ctx context.Context, plugin string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

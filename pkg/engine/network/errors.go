@@ -13,13 +13,13 @@ import (
 type runError struct {
 	// Plugin is the path of the executable.
 	Plugin string
-	// Code, Msg and Details are the plugin's own answer, as far as it gave one.
+	// Code, Msg and Details are the plugin's own error result, if it printed one.
 	// https://www.cni.dev/docs/spec/#error
 	Code         uint
 	Msg, Details string
-	// Stderr is the end of what the plugin wrote there.
+	// Stderr is the end of the plugin's stderr.
 	Stderr string
-	// Cause is how the process ended.
+	// Cause is the exit status or the reason of the failure.
 	Cause error
 }
 
@@ -38,7 +38,7 @@ func (e *runError) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the class and the cause.
+// Unwrap returns the class and the cause.
 func (e *runError) Unwrap() []error {
 	switch e.Code {
 	case types.ErrTryAgainLater, types.ErrPluginNotAvailable, types.ErrLimitedConnectivity:
@@ -47,11 +47,11 @@ func (e *runError) Unwrap() []error {
 	return []error{errdefs.ErrInternal, e.Cause}
 }
 
-// maxText keeps messages below the 1 KiB that fit into an event or a status,
-// with room for what callers add.
+// maxText keeps messages below the 1 KiB limit of an event or a status, with room for the text that
+// callers add.
 const maxText = 900
 
-// bounded is an error whose text was cut.
+// bounded is an error with a cut text.
 type bounded struct {
 	error
 	text string
@@ -60,7 +60,7 @@ type bounded struct {
 func (e bounded) Error() string { return e.text }
 func (e bounded) Unwrap() error { return e.error }
 
-// bound cuts the text of an error, and nothing else of it.
+// bound cuts the text of an error and keeps its chain.
 func bound(err error) error {
 	if err == nil || len(err.Error()) <= maxText {
 		return err

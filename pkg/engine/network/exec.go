@@ -18,10 +18,9 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// pluginExec runs plugins for libcni. Other than libcni's own, it ends the
-// whole process group of a plugin when the context ends: a plugin that is a
-// script, or waits for iptables, would else leave a child that holds the pipes,
-// and the call would hang as long as that child does.
+// pluginExec runs plugins for libcni. Unlike libcni's own, it kills the whole process group of a
+// plugin when the context ends: a plugin that is a script, or waits for iptables, would otherwise
+// leave a child that holds the pipes, and the call would hang as long as that child runs.
 type pluginExec struct {
 	version.PluginDecoder
 }
@@ -32,8 +31,7 @@ func (*pluginExec) FindInPath(plugin string, paths []string) (string, error) {
 	return find(plugin, paths)
 }
 
-// ExecPlugin runs a plugin and returns what it wrote to stdout. A plugin that
-// fails gives a runError.
+// ExecPlugin runs a plugin and returns its stdout. A plugin that fails returns a runError.
 func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = append(environ, traceEnviron(ctx)...)
 	for wait := busyWait; ; wait *= 2 {
@@ -41,7 +39,7 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, 
 		if !errors.Is(err, syscall.ETXTBSY) || wait > busyWaitMax {
 			return stdout, err
 		}
-		// Somebody is installing the plugin at this moment.
+		// The plugin's file is open for writing: it is being installed.
 		select {
 		case <-ctx.Done():
 			return stdout, err
@@ -53,9 +51,9 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, 
 const (
 	busyWait    = 20 * time.Millisecond
 	busyWaitMax = 2 * time.Second
-	// pipeWait is how long output may still come after a plugin was killed.
+	// pipeWait is how long to wait for output after a plugin was killed.
 	pipeWait = time.Second
-	// maxOutput bounds a plugin's result, which is kept with the pod.
+	// maxOutput limits a plugin's result, which is stored with the pod.
 	maxOutput = 1 << 20
 )
 
@@ -68,18 +66,18 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = pipeWait
-	// Should the daemon be killed, a plugin must not go on: the next daemon's
-	// DEL would race with its ADD.
+	// If the daemon is killed, the plugin must not continue: the next daemon's DEL would race with
+	// its ADD.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// The signal is sent when the thread ends that started the plugin, not the
-	// process, and threads that were in a pod's namespaces are ended. Locked, it
-	// waits for the plugin and does nothing else.
+	// The kernel sends Pdeathsig when the thread that started the plugin exits, not the process,
+	// and threads that were in a pod's namespaces exit. The lock reserves this thread for the
+	// plugin.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
-		err = nil // it succeeded, and left a child that keeps stdout open
+		err = nil // the plugin succeeded and left a child that keeps stdout open
 	}
 	if err != nil {
 		return nil, pluginError(ctx, path, err, stdout.text, stderr.buf)
@@ -105,14 +103,13 @@ func pluginError(ctx context.Context, path string, err error, stdout, stderr []b
 	return e
 }
 
-// killed is why a plugin was killed: it had no more time, or wrote too much.
+// killed is the reason why a plugin was killed: it timed out or wrote too much.
 type killed struct{ error }
 
 func (k killed) Error() string { return "killed before it finished: " + k.error.Error() }
 func (k killed) Unwrap() error { return k.error }
 
-// traceEnviron hands the span of the call to the plugin, as OpenTelemetry's
-// convention for environment variables has it.
+// traceEnviron passes the span of the call to the plugin, in OpenTelemetry's environment variables.
 func traceEnviron(ctx context.Context) []string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -125,8 +122,8 @@ func traceEnviron(ctx context.Context) []string {
 
 var errTooLong = fmt.Errorf("it wrote more than %d bytes to stdout", maxOutput)
 
-// output keeps a plugin's stdout, and has a plugin killed that exceeds maxOutput.
-// It does not embed a bytes.Buffer: os/exec would fill that by its ReadFrom.
+// output keeps a plugin's stdout and kills a plugin that exceeds maxOutput. It does not embed a
+// bytes.Buffer, because os/exec would fill that by its ReadFrom.
 type output struct {
 	text    []byte
 	tooLong context.CancelCauseFunc

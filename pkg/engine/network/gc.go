@@ -16,22 +16,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Leftovers are pods that earlier runs of the daemon connected to the network
-// and that nobody knows any more.
+// Leftovers are pods that earlier runs of the daemon connected to the network, and of which there
+// is no record any more.
 type Leftovers struct {
 	p *Plugins
 	// ids are the pods to disconnect.
 	ids []string
-	// valid are the pods that stay, besides those that this process connects.
+	// valid are the pods that stay, in addition to those that this process connects.
 	valid map[string]Pod
-	// unread is why there may be more.
+	// unread is the reason why there may be more.
 	unread error
 }
 
-// Leftovers finds the pods that Setup began with and that are not valid. It is
-// for the start of the daemon and runs no plugin. Called before the first Setup
-// and with every pod of which there is a record, it finds no pod that anybody
-// else makes a call for.
+// Leftovers finds the pods that Setup began with and that are not valid. It is for the start of the
+// daemon and runs no plugin. It must be called before the first Setup and with every pod that has a
+// record; it then finds no pod that another call uses.
 func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
 	l := &Leftovers{p: p, valid: map[string]Pod{}}
 	for _, pod := range valid {
@@ -50,8 +49,8 @@ func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
 // Has reports whether a pod is left over.
 func (l *Leftovers) Has(id string) bool { return slices.Contains(l.ids, id) }
 
-// adopt writes down the pods of which only libcni's cache knows: a power cut
-// can have taken their journal.
+// adopt adds pods that only libcni's cache contains to the journal: a power failure may have lost
+// their files.
 func (l *Leftovers) adopt() error {
 	cached, err := l.p.cni.GetCachedAttachments("")
 	if err != nil {
@@ -77,19 +76,19 @@ func (l *Leftovers) adopt() error {
 	return errors.Join(errs...)
 }
 
-// Collect gives back what nobody owns:
+// Collect releases what the leftovers hold:
 //
-//   - the leftovers get their DEL, by the present configuration if that of ADD
-//     does not work, and are given up when it has failed for a day;
-//   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC,
-//     with the attachments that are to stay, unless they say disableGC.
+//   - each leftover gets a DEL, with the present configuration if that of ADD does not work, and is
+//     given up when DEL has failed for a day;
+//   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC, with the attachments
+//     that stay, unless they set disableGC.
 //
-// Pods can be connected and disconnected meanwhile. They wait for the verb
-// alone, as CNI demands it, and that no longer than verbTimeout.
+// Pods can be connected and disconnected meanwhile. They wait only for the verb, as CNI demands,
+// and no longer than verbTimeout.
 //
-// Its limits are CNI's. Without the verb, plugins keep an address whose pod left no
-// trace here. With it, they take one from every pod that is another daemon's: the
-// verb speaks for the whole network, and nobody knows all who use that.
+// Its limits are CNI's. Without the verb, plugins keep an address if its pod left no trace here.
+// With it, they also release the addresses of pods of other daemons, because the verb covers the
+// whole network.
 func (l *Leftovers) Collect(ctx context.Context) error {
 	failed := make([]error, len(l.ids))
 	var g errgroup.Group
@@ -109,8 +108,8 @@ func (l *Leftovers) Collect(ctx context.Context) error {
 	return nil
 }
 
-// collectParallel is how many pods are disconnected at a time: a plugin that
-// hangs for one of them must not use up the time of all.
+// collectParallel is the number of pods that are disconnected at a time: a plugin that hangs for
+// one of them must not use up the time of all.
 const collectParallel = 4
 
 func (p *Plugins) collect(ctx context.Context, id string) error {
@@ -139,15 +138,15 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 	return err
 }
 
-// delWithin runs DEL with the time that one pod may take.
+// delWithin runs DEL with the time limit for one pod.
 func (p *Plugins) delWithin(ctx context.Context, pod Pod, plan []Attachment) error {
 	ctx, cancel := context.WithTimeout(ctx, p.undoTimeout)
 	defer cancel()
 	return p.delInTurn(ctx, pod, plan)
 }
 
-// mended is what a pod was connected to, by the present configurations of those
-// networks: that of ADD may be what was wrong. It is nil if they are the same.
+// mended returns the networks of a pod with their present configurations, because that of ADD may
+// be the cause of the failure. It returns nil if they are the same.
 func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment {
 	lists, err := p.networks(ctx, entry.CNIConfDir)
 	if err != nil {
@@ -167,12 +166,11 @@ func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment 
 	return plan
 }
 
-// hopeless is for how long a pod that cannot be disconnected is tried again. A
-// network's own daemon that is down when ours starts is back by then; what is
-// wrong for longer stays wrong.
+// hopeless is the time after which a pod that cannot be disconnected is given up. A network daemon
+// that was down at the start is running again by then.
 const hopeless = 24 * time.Hour
 
-// lose gives a pod up that could not be disconnected for long.
+// lose gives up a pod that could not be disconnected for longer than hopeless.
 func (p *Plugins) lose(ctx context.Context, pod Pod, entry *journalEntry, cause error) error {
 	switch {
 	case entry.FailedSince.IsZero():

@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// verbTimeout bounds the verb GC of one network: pods wait for it.
+// verbTimeout limits the verb GC of one network, because pods wait for it.
 const verbTimeout = 10 * time.Second
 
-// verbRetry is how soon a verb that found other plugins at work tries again.
+// verbRetry is the interval at which a verb tries again while other plugins run.
 const verbRetry = 50 * time.Millisecond
 
-// turns keeps the verb GC apart from ADD and DEL, which CNI asks of who runs
-// plugins. ADD and DEL run beside each other.
+// turns excludes the verb GC from ADD and DEL, as CNI demands of a runtime. ADD and DEL run in
+// parallel.
 //
 // https://www.cni.dev/docs/spec/#lifecycle--ordering
 type turns struct{ s *semaphore.Weighted }
 
 const allTurns = 1 << 30
 
-// plugin waits while a verb is at work, for as long as ctx allows.
+// plugin waits while a verb runs, until ctx ends.
 func (t turns) plugin(ctx context.Context) (end func(), err error) {
 	if err := t.s.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("wait for the network's garbage collection: %w", err)
@@ -35,8 +35,8 @@ func (t turns) plugin(ctx context.Context) (end func(), err error) {
 	return func() { t.s.Release(1) }, nil
 }
 
-// verb waits for a moment at which no plugin runs. It does not line up for it:
-// one that hangs would then keep all pods waiting.
+// verb waits for a moment at which no plugin runs. It polls instead of queueing, because a plugin
+// that hangs would then block all pods.
 func (t turns) verb(ctx context.Context) (end func(), err error) {
 	tick := time.NewTicker(verbRetry)
 	defer tick.Stop()
@@ -50,7 +50,7 @@ func (t turns) verb(ctx context.Context) (end func(), err error) {
 	return func() { t.s.Release(allTurns) }, nil
 }
 
-// sendVerb sends GC to each network once, if nobody else uses them.
+// sendVerb sends GC to each network once, if Config.GC is set.
 func (l *Leftovers) sendVerb(ctx context.Context) error {
 	if !l.p.config.GC {
 		return nil
@@ -79,14 +79,14 @@ func (l *Leftovers) sendTo(ctx context.Context, list *libcni.NetworkConfigList) 
 	defer end()
 	ctx, cancel := context.WithTimeout(ctx, verbTimeout)
 	defer cancel()
-	// libcni also runs DEL for what its cache has and is not valid. That was done,
-	// when no pod had to wait for it, so it is shown a cache without anything.
+	// libcni would also run DEL for entries of its cache that are not valid. Collect has done that
+	// already, without blocking pods, so libcni gets an empty cache.
 	cni := libcni.NewCNIConfigWithCacheDir(l.p.config.BinDirs, filepath.Join(l.p.config.CacheDir, "empty"), &pluginExec{})
 	return cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: l.attachments()})
 }
 
-// networks are those of the node and of the pods' handlers, by name. A
-// directory without any configuration has nothing to collect.
+// networks returns those of the node and of the pods' handlers, by name. A directory without any
+// configuration has nothing to collect.
 func (l *Leftovers) networks(ctx context.Context) (map[string]*libcni.NetworkConfigList, error) {
 	dirs := map[string]bool{"": true}
 	for _, pod := range l.staying() {
@@ -108,7 +108,7 @@ func (l *Leftovers) networks(ctx context.Context) (map[string]*libcni.NetworkCon
 	return out, nil
 }
 
-// staying are the valid pods and those that this process connected, by id.
+// staying returns the valid pods and those that this process connected, by id.
 func (l *Leftovers) staying() map[string]Pod {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *Leftovers) staying() map[string]Pod {
 	return pods
 }
 
-// attachments are those of the pods that stay.
+// attachments returns those of the pods that stay.
 func (l *Leftovers) attachments() []types.GCAttachment {
 	out := []types.GCAttachment{} // not nil: CNI asks for a list
 	for id := range l.staying() {
@@ -128,8 +128,8 @@ func (l *Leftovers) attachments() []types.GCAttachment {
 	return out
 }
 
-// interfaces are those that a pod has by its journal. One without has eth0 at
-// most; naming an interface that does not exist spares nothing wrongly.
+// interfaces returns the interface names in a pod's journal. A pod without a journal has at most
+// eth0, and a name that does not exist does no harm.
 func (p *Plugins) interfaces(id string) []string {
 	entry, err := p.journal.read(id)
 	if err != nil || entry == nil {

@@ -12,23 +12,22 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// journal is a directory with one file per pod, from before its first ADD until after its
-// last DEL. It is for the cases in which the sandbox's record knows less: the
-// daemon was killed during Setup, or before the Result was stored. It is not
-// flushed, so that a power cut may leave it empty: what libcni remembers, or the
-// present configuration, has to do then.
+// journal is a directory with one file per pod, from before its first ADD until after its last DEL.
+// It is needed if the sandbox's record is incomplete: the daemon was killed during Setup, or before
+// the Result was stored. It is not flushed, so a power failure may leave a file empty; libcni's
+// cache or the present configuration is used then.
 type journal string
 
-// journalEntry is what Setup is about to do.
+// journalEntry is Setup's plan for a pod.
 type journalEntry struct {
 	ID          string       `json:"id"`
 	Name        string       `json:"name"`
 	Namespace   string       `json:"namespace"`
 	NetNS       string       `json:"netns"`
 	Attachments []Attachment `json:"attachments"`
-	// CNIConfDir is that of the pod's handler; empty is the node's.
+	// CNIConfDir is that of the pod's handler; if empty, the node's.
 	CNIConfDir string `json:"cniConfDir,omitempty"`
-	// FailedSince is when a collection first failed; zero if none has.
+	// FailedSince is the time of the first failed collection; zero if none failed.
 	FailedSince time.Time `json:"failedSince,omitzero"`
 }
 
@@ -39,7 +38,7 @@ const (
 	journalFormat = 1
 )
 
-// write replaces the pod's file as a whole.
+// write replaces the pod's file atomically.
 func (j journal) write(entry *journalEntry) error {
 	err := os.MkdirAll(string(j), 0o700)
 	if err == nil {
@@ -51,7 +50,7 @@ func (j journal) write(entry *journalEntry) error {
 	return nil
 }
 
-// read returns nil for a pod that has no file, or a damaged one.
+// read returns nil if the pod's file is missing or damaged.
 func (j journal) read(id string) (*journalEntry, error) {
 	b, err := os.ReadFile(j.path(id))
 	if err != nil {

@@ -5,13 +5,12 @@
 //	result, err := plugins.Setup(ctx, *pod)      // CNI ADD; result goes into the sandbox's record
 //	err = plugins.Teardown(ctx, *pod, result)    // CNI DEL, then namespaces.Release
 //
-// A pod is always disconnected by the configuration that connected it, whatever
-// the directory holds by then. Setup writes that configuration down before the
-// first plugin runs, so that an address is found and given back also after the
-// daemon was killed in the middle.
+// A pod is always disconnected by the configuration that connected it, whatever the directory
+// contains by then. Setup records that configuration before the first plugin runs, so that an
+// address is released even if the daemon is killed meanwhile.
 //
-// What a plugin need not be asked is not asked: the loopback plugin is replaced
-// by one netlink message (package namespaces), and there is no CHECK after ADD.
+// Plugins run only where necessary: one netlink message replaces the loopback plugin (package
+// namespaces), and there is no CHECK after ADD.
 package network
 
 import (
@@ -25,47 +24,47 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Config says where CNI's parts are on this node.
+// Config locates CNI's files on this node.
 type Config struct {
-	// ConfDir holds the node's network configurations (*.conflist, *.conf,
-	// *.json). They are taken in the order of their names.
+	// ConfDir contains the node's network configurations (*.conflist, *.conf, *.json). They are
+	// used in the order of their names.
 	ConfDir string
 	// BinDirs are searched for plugins, in order.
 	BinDirs []string
 	// MaxConfNum is how many configurations a pod is connected to: the first is
 	// eth0, the next eth1 and so on. 0 counts as 1, a negative number as all.
 	MaxConfNum int
-	// CacheDir keeps what Setup did until Teardown. It must survive what the
-	// plugins' own records (IPAM) survive, so reboots too, and must belong to
-	// this daemon alone: Leftovers are what is found here and was not told of.
+	// CacheDir keeps what Setup did until Teardown. It must survive whatever the plugins' own
+	// records (IPAM) survive, including reboots, and must belong to this daemon alone: Leftovers
+	// are pods found here that are not valid.
 	CacheDir string
-	// GC lets Collect send the verb GC. It tells plugins that whatever it does not
-	// name is gone, so nobody else on the node may use the networks.
+	// GC lets Collect send the verb GC. Plugins then remove all attachments that it does not list,
+	// so the networks must not be used by any other daemon on the node.
 	GC bool
 }
 
-// Plugins runs the node's CNI plugins. All methods may be called at the same
-// time, for as many pods as there are; calls for one pod must not overlap.
+// Plugins runs the node's CNI plugins. All methods may be called concurrently for different pods;
+// calls for one pod must not overlap.
 type Plugins struct {
 	config  Config
 	cni     *libcni.CNIConfig
 	journal journal
 	health  health
-	// undoTimeout bounds the DEL that follows a failed ADD, or collects a pod.
+	// undoTimeout limits the DEL that follows a failed ADD or collects a pod.
 	undoTimeout time.Duration
 
-	mu sync.Mutex // guards what follows
-	// warned are the plugins that were looked at for their owners.
+	mu sync.Mutex // guards the fields below
+	// warned are the plugins with checked owners.
 	warned map[string]bool
-	// young are the pods that this process has begun to connect and not yet
-	// disconnected: Leftovers knows a state that is older than they are.
+	// young are the pods that this process has begun to connect and not yet disconnected. Leftovers
+	// does not contain them: its state is older.
 	young map[string]Pod
 
 	turns turns
 }
 
-// New returns the plugins of a node. It reads nothing yet: configuration is
-// read whenever a pod or Status needs it.
+// New returns the plugins of a node. It reads nothing yet: the configuration is read when a pod or
+// Status needs it.
 func New(c Config) *Plugins {
 	c.MaxConfNum = cmp.Or(c.MaxConfNum, 1)
 	p := &Plugins{

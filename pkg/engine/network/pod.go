@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is what plugins are told of a pod sandbox.
+// Pod is a pod sandbox as plugins see it.
 type Pod struct {
 	// ID is the sandbox id, CNI's container id.
 	ID string
@@ -19,24 +19,22 @@ type Pod struct {
 	// NetNS is the path of the network namespace. On Teardown it may be empty
 	// or gone.
 	NetNS string
-	// Annotations are given to plugins that declare the capability
-	// io.kubernetes.cri.pod-annotations.
+	// Annotations go to plugins with the capability io.kubernetes.cri.pod-annotations.
 	Annotations map[string]string
-	// PortMappings are given to plugins that declare portMappings.
+	// PortMappings go to plugins with the capability portMappings.
 	PortMappings []PortMapping
-	// Bandwidth is given to plugins that declare bandwidth; nil is no limit.
+	// Bandwidth goes to plugins with the capability bandwidth; nil means unlimited.
 	Bandwidth *Bandwidth
-	// DNS is given to plugins that declare dns; nil is the node's.
+	// DNS goes to plugins with the capability dns; nil means the node's.
 	DNS *DNS
-	// CgroupPath is given to plugins that declare cgroupPath.
+	// CgroupPath goes to plugins with the capability cgroupPath.
 	CgroupPath string
-	// CNIConfDir is the handler's own configuration directory; empty is the
-	// node's.
+	// CNIConfDir is the handler's own configuration directory; if empty, the node's.
 	CNIConfDir string
 }
 
-// PortMapping publishes a port of the pod on the node. The JSON form is that of
-// CNI's capability portMappings.
+// PortMapping publishes a port of the pod on the node, as the JSON of CNI's capability
+// portMappings.
 type PortMapping struct {
 	HostPort      int32  `json:"hostPort"`
 	ContainerPort int32  `json:"containerPort"`
@@ -44,16 +42,15 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// DNS is the resolver configuration, in the form of CNI's capability dns.
+// DNS is the resolver configuration, as the JSON of CNI's capability dns.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`
 	Options  []string `json:"options,omitempty"`
 }
 
-// PodFrom takes from a sandbox's configuration what plugins are given. Port
-// mappings without a host port are left out, as the CRI demands. What plugins
-// could only misread is errdefs.ErrInvalidArgument.
+// PodFrom converts a sandbox's configuration. It omits port mappings without a host port, as the
+// CRI demands. Values that plugins could misread are errdefs.ErrInvalidArgument.
 func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cniConfDir string) (*Pod, error) {
 	meta := config.GetMetadata()
 	pod := &Pod{
@@ -76,7 +73,7 @@ func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cniConfDir s
 	return pod, err
 }
 
-// check refuses identities that would turn into other CNI arguments.
+// check refuses metadata that would add other CNI arguments.
 func (p *Pod) check() error {
 	for _, field := range []struct{ key, value string }{
 		{"name", p.Name}, {"namespace", p.Namespace}, {"uid", p.UID},
@@ -112,16 +109,15 @@ func portMappings(mappings []*runtimeapi.PortMapping) []PortMapping {
 	return out
 }
 
-// The annotations by which a pod limits its traffic, in bits per second.
+// Annotations by which a pod limits its traffic, in bits per second.
 // https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/network-plugins/
 const (
 	ingressAnnotation = "kubernetes.io/ingress-bandwidth"
 	egressAnnotation  = "kubernetes.io/egress-bandwidth"
 )
 
-// Bandwidth limits a pod's traffic, seen from the pod: ingress is what it
-// receives. Rates are in bits per second, bursts in bits, 0 is no limit. The
-// JSON form is that of CNI's capability bandwidth.
+// Bandwidth limits a pod's traffic, as seen from the pod: ingress is what it receives. Rates are in
+// bits per second, bursts in bits; 0 means unlimited. It is the JSON of CNI's capability bandwidth.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -129,8 +125,8 @@ type Bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// burst is the largest that the bandwidth plugin takes. Pods cannot name one,
-// and a small one would throttle them far below their rate.
+// burst is the largest value that the bandwidth plugin accepts. Pods cannot set a burst, and a
+// small one would throttle them far below their rate.
 const burst = math.MaxUint32
 
 // The range of rates that Kubernetes accepts.

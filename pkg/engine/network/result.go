@@ -11,8 +11,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
-// Result is what Setup did. It is JSON, for the sandbox's record: with it
-// Teardown needs nothing else that is on disk.
+// Result is the outcome of Setup. It is stored as JSON in the sandbox's record; with it, Teardown
+// needs no other file.
 type Result struct {
 	// IPs are the pod's addresses on eth0, without prefix length, in the
 	// plugins' order; the first is the primary one. There is at least one.
@@ -23,8 +23,7 @@ type Result struct {
 	Attachments []Attachment `json:"attachments"`
 }
 
-// Attachment is one network of a pod: what ADD was given, which DEL must be
-// given again, and what it answered.
+// Attachment is one network of a pod: the input of ADD, which DEL needs again, and its result.
 type Attachment struct {
 	// Network is the name in the configuration.
 	Network string `json:"network"`
@@ -75,11 +74,10 @@ func attachmentFrom(cached *libcni.NetworkAttachment) Attachment {
 	return a
 }
 
-// defaultInterface is the interface that holds a pod's addresses, by agreement
-// of everything that looks into pods.
+// defaultInterface is the interface with a pod's addresses, by convention.
 const defaultInterface = "eth0"
 
-// cniArgs are the arguments that plugins know pods by.
+// cniArgs returns the arguments by which plugins identify a pod.
 func cniArgs(pod Pod) [][2]string {
 	return [][2]string{
 		{"IgnoreUnknown", "1"},
@@ -90,7 +88,7 @@ func cniArgs(pod Pod) [][2]string {
 	}
 }
 
-// capabilities are all capability arguments that a pod has something for.
+// capabilities returns all capability arguments for which a pod has a value.
 // https://www.cni.dev/docs/conventions/#dynamic-plugin-specific-fields-capabilities--runtime-configuration
 func capabilities(pod Pod) map[string]any {
 	values := map[string]any{}
@@ -112,8 +110,8 @@ func capabilities(pod Pod) map[string]any {
 	return values
 }
 
-// declared keeps the arguments that some plugin of the list declares. libcni
-// gives each plugin its own; what none wants need not be stored with the pod.
+// declared keeps the arguments that a plugin of the list declares, because the others need not be
+// stored with the pod. libcni passes each plugin its own.
 func declared(list *libcni.NetworkConfigList, offered map[string]any) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	for _, plugin := range list.Plugins {
@@ -155,7 +153,7 @@ func (a *Attachment) list() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// addresses are those that a result puts on an interface of the pod.
+// addresses returns those that a result assigns to an interface of the pod.
 func addresses(r types.Result, interfaceName string) ([]net.IPNet, error) {
 	result, err := types100.NewResultFromResult(r)
 	if err != nil {
@@ -170,8 +168,8 @@ func addresses(r types.Result, interfaceName string) ([]net.IPNet, error) {
 	return all, nil
 }
 
-// onInterface reports whether an address with that interface index is on the
-// pod's interface. Without an index it is, as there is only one to mean.
+// onInterface reports whether an address with that interface index is on the pod's interface. An
+// address without an index is, because there is only one interface.
 func onInterface(r *types100.Result, index *int, name string) bool {
 	if index == nil {
 		return true
@@ -183,27 +181,27 @@ func onInterface(r *types100.Result, index *int, name string) bool {
 	return i.Name == name && i.Sandbox != ""
 }
 
-// Interface is one of a pod's interfaces, or of those that plugins made for it on the
-// node, with its addresses. Its JSON is that of containerd's verbose status.
+// Interface is a pod's interface, or one that plugins created for it on the node, with its
+// addresses. Its JSON is that of containerd's verbose status.
 type Interface struct {
 	IPConfigs []Address
 	Mac       string
-	// Sandbox is the path of the namespace that it is in; empty for the node's.
+	// Sandbox is the path of the interface's namespace; empty for the node's.
 	Sandbox string
 }
 
-// Address is one of an Interface, without prefix length.
+// Address is an address of an Interface, without prefix length.
 type Address struct{ IP, Gateway string }
 
-// Described is what the plugins of all networks of a pod answered, by the names of
-// interfaces. Its JSON is that of containerd's verbose status.
+// Described is the combined result of all networks of a pod, by interface name. Its JSON is that of
+// containerd's verbose status.
 type Described struct {
 	Interfaces map[string]*Interface
 	DNS        []types.DNS
 	Routes     []*types.Route
 }
 
-// Described returns what is known of all networks that the pod was connected to.
+// Described combines the results of all networks of the pod.
 func (r *Result) Described() (Described, error) {
 	d := Described{Interfaces: map[string]*Interface{}}
 	for _, a := range r.Attachments {

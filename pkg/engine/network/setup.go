@@ -10,14 +10,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Setup connects a pod to the network: CNI ADD, for each configuration in
-// order. When it fails, what it did was undone by DEL, with time of its own;
-// should that have failed too, Teardown without a Result tries again, and so
-// does the next start's Collect.
+// Setup connects a pod to the network: CNI ADD, for each configuration in order. If it fails, it
+// rolls back by DEL, with a timeout of its own. If DEL fails too, Teardown without a Result
+// retries, and so does Collect at the next start.
 //
-// A node without a network configuration, or without one of its plugins, is
-// errdefs.ErrUnavailable, before anything was done. A context that ends kills
-// the plugin.
+// A node without a network configuration, or without one of its plugins, is errdefs.ErrUnavailable,
+// before anything is changed. A context that ends kills the plugin.
 func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	lists, err := p.networks(ctx, pod.CNIConfDir)
 	if err != nil {
@@ -47,7 +45,7 @@ func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	return result, nil
 }
 
-// add runs ADD and fills in the plan's results.
+// add runs ADD and stores the results in the plan.
 func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result, error) {
 	var first types.Result
 	for i := range plan {
@@ -82,7 +80,7 @@ func (p *Plugins) add(ctx context.Context, pod Pod, plan []Attachment) (*Result,
 	return result, nil
 }
 
-// undo runs the DEL that follows a failed ADD: IPAM may have given an address.
+// undo runs the DEL that follows a failed ADD, because IPAM may have assigned an address.
 func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.undoTimeout)
 	defer cancel()
@@ -94,7 +92,7 @@ func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
 	p.forget(ctx, pod)
 }
 
-// begin and end keep the set of pods that the verb GC must spare.
+// begin and end maintain the pods that the verb GC must spare.
 func (p *Plugins) begin(pod Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +105,7 @@ func (p *Plugins) end(pod Pod) {
 	delete(p.young, pod.ID)
 }
 
-// classify gives an error class to what libcni says by itself.
+// classify adds an error class to errors of libcni itself.
 func classify(err error) error {
 	if errdefs.IsInternal(err) || errdefs.IsUnavailable(err) {
 		return err

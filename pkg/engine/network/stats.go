@@ -11,19 +11,19 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// InterfaceStats counts the traffic of one interface since it exists.
+// InterfaceStats contains the traffic counters of one interface since its creation.
 type InterfaceStats struct {
 	Name                                    string
 	RxBytes, RxPackets, RxErrors, RxDropped uint64
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// dumpTries is how often a list that was changed while it was read is read again.
+// dumpTries is how often a list is read if it changes during the read.
 const dumpTries = 5
 
-// Stats reads the counters of all interfaces in a network namespace but lo: by
-// one netlink dump, no process. The default interface, eth0, is the first if it
-// exists. A namespace that is gone is errdefs.ErrNotFound.
+// Stats reads the counters of all interfaces in a network namespace except lo, by one netlink dump
+// and without a process. The default interface, eth0, is the first if it exists. A namespace that
+// is gone is errdefs.ErrNotFound.
 func Stats(nsPath string) ([]InterfaceStats, error) {
 	var links []netlink.Link
 	err := namespaces.Do(nsPath, func() error {
@@ -32,7 +32,7 @@ func Stats(nsPath string) ([]InterfaceStats, error) {
 			return err
 		}
 		defer h.Close()
-		// The list is of no use if an interface came or went meanwhile.
+		// The kernel marks the list as inconsistent if an interface came or went meanwhile.
 		for range dumpTries {
 			if links, err = h.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 				break

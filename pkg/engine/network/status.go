@@ -11,21 +11,19 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Status says whether pods can be connected: nil, or errdefs.ErrUnavailable and
-// the reason. It answers from memory. At most once a second it has the
-// directory looked at in the background, and gives that a moment, so that a
-// configuration that was just installed counts at once; a disk or a plugin that
-// hangs costs a caller no more than that moment.
+// Status returns nil if pods can be connected, else errdefs.ErrUnavailable and the reason. It
+// answers from memory. At most once a second it starts a check of the configuration directory in
+// the background and waits up to 100 ms for it, so that a configuration that was just installed
+// counts at once. A disk or plugin that hangs delays a caller by no more than that.
 //
-// Configurations of CNI 1.1 and later are also asked by the verb STATUS: every
-// half minute while all is well, else at each look.
+// For configurations of CNI 1.1 and later it also sends the verb STATUS: every 30 seconds while
+// that succeeds, else after each check.
 func (p *Plugins) Status() error { return p.health.status() }
 
-// Ready says the same to who has time: it waits, within bounds, for a configuration
-// that has not been read once since the daemon started.
+// Ready is Status with a longer wait, of up to firstTimeout, until the first check since the daemon
+// started has ended.
 func (p *Plugins) Ready(ctx context.Context) error { return p.health.ready(ctx) }
 
-// askNode sends the verb STATUS to the plugins of the node's configuration.
 func (p *Plugins) askNode(ctx context.Context) error {
 	lists, err := p.networks(ctx, "")
 	if err != nil {
@@ -43,13 +41,13 @@ func (p *Plugins) askNode(ctx context.Context) error {
 	return nil
 }
 
-// hasVerbs reports whether the plugins of a network know STATUS and GC.
+// hasVerbs reports whether a network's configuration is of CNI 1.1, which defines STATUS and GC.
 func hasVerbs(list *libcni.NetworkConfigList) bool {
 	ok, err := version.GreaterThanOrEqualTo(list.CNIVersion, "1.1.0")
 	return err == nil && ok
 }
 
-// The pace of health. See Status.
+// Intervals and timeouts of health. See Status.
 const (
 	lookInterval = time.Second
 	askInterval  = 30 * time.Second
@@ -58,13 +56,13 @@ const (
 	firstTimeout = 10 * time.Second
 )
 
-// health remembers the node's state, and renews it while somebody asks for it.
+// health caches the node's state and renews it on demand.
 type health struct {
 	check func(context.Context) error // reads the configuration
 	ask   func(context.Context) error // runs plugins
 
-	mu       sync.Mutex    // guards what follows; never held while working
-	looking  chan struct{} // closed at the end of a look that runs
+	mu       sync.Mutex    // guards the fields below; never held during I/O
+	looking  chan struct{} // closed at the end of a running check
 	asking   bool
 	looked   time.Time
 	asked    time.Time
@@ -73,7 +71,7 @@ type health struct {
 	askErr   error
 }
 
-// ready waits longer for the first look.
+// ready waits longer for the first check.
 func (h *health) ready(ctx context.Context) error {
 	h.mu.Lock()
 	known := h.known
@@ -107,7 +105,7 @@ func (h *health) statusWithin(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// look starts a look if one is due, and returns what to wait for.
+// look starts a check if one is due, and returns a channel that closes when it ends.
 func (h *health) look() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,8 +116,7 @@ func (h *health) look() <-chan struct{} {
 	return h.looking
 }
 
-// runLook ends by itself. There is never more than one, so that a disk that
-// hangs holds one goroutine.
+// runLook has no timeout. At most one runs, so that a disk that hangs blocks one goroutine.
 func (h *health) runLook(done chan struct{}) {
 	err := h.check(context.Background())
 	h.mu.Lock()
@@ -128,7 +125,7 @@ func (h *health) runLook(done chan struct{}) {
 	h.looking = nil
 	close(done)
 	if err != nil {
-		h.askErr = nil // of a configuration that is gone
+		h.askErr = nil // it belongs to a configuration that is gone
 		return
 	}
 	if !h.asking && (h.askErr != nil || time.Since(h.asked) >= askInterval) {
@@ -137,7 +134,7 @@ func (h *health) runLook(done chan struct{}) {
 	}
 }
 
-// runAsk ends at askTimeout. Its answer counts from the next Status on.
+// runAsk ends after askTimeout. Its result counts from the next Status on.
 func (h *health) runAsk() {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()

@@ -21,14 +21,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It
-// may be repeated, and must come before the namespace is released, because
-// plugins look into it; when it is gone all the same (a reboot), they are told
-// so and give back what they hold elsewhere.
+// Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It may be repeated, and
+// must precede the release of the namespace, because plugins look into it. If the namespace is gone
+// anyway (a reboot), plugins get none and release what they hold elsewhere.
 //
-// r is what Setup returned. Without it (the daemon was killed before it was
-// stored) what Setup wrote down is used. If ADD had not completed, plugins may
-// fail on what is not there: such errors are logged and nil is returned.
+// r is the result of Setup. Without it (the daemon was killed before it was stored) the journal is
+// used. If ADD had not completed, plugins may fail on objects that do not exist: such errors are
+// logged and nil is returned.
 func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 	plan, completed, err := p.plan(ctx, pod, r)
 	if err != nil {
@@ -46,7 +45,7 @@ func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 	return nil
 }
 
-// plan finds what a pod was connected to, and whether ADD completed.
+// plan returns a pod's networks, and whether ADD completed.
 func (p *Plugins) plan(ctx context.Context, pod Pod, r *Result) (plan []Attachment, completed bool, err error) {
 	if r != nil && len(r.Attachments) > 0 {
 		return r.Attachments, true, nil
@@ -62,9 +61,9 @@ func (p *Plugins) plan(ctx context.Context, pod Pod, r *Result) (plan []Attachme
 	return plan, false, err
 }
 
-// guess plans the teardown of a pod without a journal. Most likely nothing was
-// done; but a power cut may have taken the journal and left an address. What
-// libcni remembers is used, or else the present configuration.
+// guess plans the teardown of a pod without a journal. Most likely ADD never ran, but a power
+// failure may have lost the journal and left an address. It uses libcni's cache, or else the
+// present configuration.
 func (p *Plugins) guess(ctx context.Context, pod Pod) ([]Attachment, error) {
 	cached, err := p.cni.GetCachedAttachments(pod.ID)
 	if err != nil {
@@ -99,7 +98,7 @@ func (p *Plugins) completed(id string, plan []Attachment) bool {
 	return len(plan) > 0
 }
 
-// delInTurn is del, but not beside a verb GC.
+// delInTurn is del, but never during a verb GC.
 func (p *Plugins) delInTurn(ctx context.Context, pod Pod, plan []Attachment) error {
 	end, err := p.turns.plugin(ctx)
 	if err != nil {
@@ -109,8 +108,8 @@ func (p *Plugins) delInTurn(ctx context.Context, pod Pod, plan []Attachment) err
 	return p.del(ctx, pod, plan)
 }
 
-// del runs DEL for every network, the last first, and goes on after errors: one
-// network that is broken must not keep the addresses of the others.
+// del runs DEL for every network, the last first, and continues after errors: one broken network
+// must not keep the addresses of the others.
 func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
 	var errs []error
 	for _, a := range slices.Backward(plan) {
@@ -121,7 +120,6 @@ func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
 	return errors.Join(errs...)
 }
 
-// delOne runs DEL for one network.
 func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	list, err := a.delList()
 	if err != nil {
@@ -143,15 +141,14 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	}
 	err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
 	if err != nil && netns != "" && !replaced && ctx.Err() == nil {
-		// It may have got past the interface. What it then failed at can be had once more.
+		// DEL may have failed after it removed the interface: replace the interface and retry.
 		if replaced, _ = p.restoreAddresses(pod, a, netns); replaced {
 			err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, netns))
 		}
 	}
 	if err != nil && replaced && ctx.Err() == nil {
-		// Where an earlier DEL got past the rules, or somebody flushed them, plugins fail
-		// because they are gone. That of the interface, gone again, is what CNI has them
-		// pass.
+		// Plugins fail on rules that an earlier DEL removed or a user flushed. Without the
+		// interface, which is gone again, CNI has them succeed.
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Retrying network teardown without the lost interface of pod; rules for its addresses may remain")
 		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, again))
 	}
@@ -161,8 +158,7 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	return nil
 }
 
-// livingNetNS is the namespace to tell plugins of; they must not be sent to one
-// that is gone. CNI says that DEL then has none.
+// livingNetNS returns the namespace for plugins; CNI says that DEL has none if it is gone.
 func livingNetNS(pod Pod, a *Attachment) string {
 	for _, path := range []string{pod.NetNS, a.NetNS} {
 		if path != "" && namespaces.Exists(path) {
@@ -172,8 +168,8 @@ func livingNetNS(pod Pod, a *Attachment) string {
 	return ""
 }
 
-// delList is the configuration for DEL: with the result of ADD in it, which
-// libcni would else only take from its cache.
+// delList returns the configuration for DEL with the result of ADD in it; libcni would take that
+// only from its cache.
 func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 	list, err := a.list()
 	if err != nil {
@@ -191,15 +187,13 @@ func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// restoreAddresses gives a pod's interface the addresses back that ADD put on it.
-// The bridge and ptp plugins learn there, and nowhere else, which masquerading
-// rules a DEL has to remove, and two things take that away:
+// restoreAddresses puts the addresses of ADD back on a pod's interface. The bridge and ptp plugins
+// find the masquerading rules for DEL to remove only by these addresses, and two things remove
+// them:
 //
-//   - runtimes with a network stack of their own (gVisor) take the addresses off
-//     the interface;
-//   - a DEL that was killed can have removed the interface and not yet the rules,
-//     or the namespace is a substitute. A new interface takes its place then, for
-//     the next DEL to remove. replaced tells of it.
+//   - a runtime with its own network stack (gVisor) takes the addresses off the interface;
+//   - a DEL that was killed may have removed the interface but not the rules, or the namespace is a
+//     substitute. A new interface replaces it then, for the next DEL to remove, and replaced is true.
 func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
 	addresses, err := p.masqueraded(pod, a)
 	if err != nil || len(addresses) == 0 {
@@ -216,7 +210,7 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 			return err
 		}
 		for _, address := range addresses {
-			// Nobody will send from it: there is no duplicate to look for.
+			// The address is never used to send: skip duplicate address detection.
 			err := h.AddrAdd(link, &netlink.Addr{IPNet: &address, Flags: unix.IFA_F_NODAD})
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return fmt.Errorf("put %s on %s: %w", &address, a.Interface, err)
@@ -227,16 +221,16 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 	return replaced, err
 }
 
-// substitute is a namespace for the DEL of a pod that has lost its own, because
-// somebody unmounted it: plugins that are told of none leave their masquerading rules
-// to whoever gets the address next. It is "" if there are no such rules.
+// substitute returns a new namespace for the DEL of a pod that has lost its own: without a
+// namespace, plugins leave their masquerading rules to the next pod with that address. path is ""
+// if there are no such rules.
 func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
 	release = func() {}
 	if addresses, err := p.masqueraded(pod, a); err != nil || len(addresses) == 0 {
 		return "", release, err
 	}
 	dir := filepath.Join(p.config.CacheDir, "substitutes", pod.ID)
-	if err := namespaces.Release(dir); err != nil { // that of a daemon that was killed
+	if err := namespaces.Release(dir); err != nil { // left by a killed daemon
 		return "", release, err
 	}
 	ns, err := namespaces.Create(ctx, namespaces.Request{Dir: dir, Net: true})
@@ -250,9 +244,8 @@ func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path 
 	}, nil
 }
 
-// standIn is the interface of that name, or a new one if there is none: a pair of
-// interfaces, which these plugins make too, so that the kernel can. It goes with
-// its first end.
+// standIn returns the interface of that name, or creates it as one end of a veth pair. These
+// plugins create such pairs too, so the kernel supports them. Deleting one end deletes both.
 func standIn(h *netlink.Handle, name string) (link netlink.Link, replaced bool, err error) {
 	link, err = h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -270,9 +263,9 @@ func standIn(h *netlink.Handle, name string) (link netlink.Link, replaced bool, 
 	return link, replaced, nil
 }
 
-// masqueraded are the addresses that ADD put on the attachment's interface, and for which
-// a plugin of the network made rules; none if ADD had not completed. Other plugins are
-// given no interface: host-device would move it to the host.
+// masqueraded returns the addresses that ADD put on the attachment's interface and for which a
+// plugin of the network made rules; none if ADD had not completed. Networks without such plugins
+// get no interface: host-device would move it to the host.
 func (p *Plugins) masqueraded(pod Pod, a *Attachment) ([]net.IPNet, error) {
 	list, err := a.list()
 	if err != nil || !slices.ContainsFunc(list.Plugins, masquerades) {
@@ -293,13 +286,13 @@ func masquerades(plugin *libcni.PluginConfig) bool {
 	var config struct {
 		IPMasq bool `json:"ipMasq"`
 	}
-	// A value that is not a boolean is of another plugin than those with rules.
+	// A value that is not a boolean belongs to a plugin without masquerading rules.
 	err := json.Unmarshal(plugin.Bytes, &config)
 	return err == nil && config.IPMasq
 }
 
-// result is what ADD answered, from the record of the pod or, for a pod that has
-// none, from libcni's cache; nil if it is in neither.
+// result returns the result of ADD, from the pod's record or, if that has none, from libcni's
+// cache; nil if it is in neither.
 func (p *Plugins) result(pod Pod, a *Attachment, list *libcni.NetworkConfigList) (r types.Result, err error) {
 	if len(a.Result) > 0 {
 		r, err = create.CreateFromBytes(a.Result)
@@ -312,7 +305,7 @@ func (p *Plugins) result(pod Pod, a *Attachment, list *libcni.NetworkConfigList)
 	return r, nil
 }
 
-// forget ends what is known of a pod, after its DEL.
+// forget removes a pod's journal and its entry in young, after its DEL.
 func (p *Plugins) forget(ctx context.Context, pod Pod) {
 	if err := ignoreMissing(os.Remove(p.journal.path(pod.ID))); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of removed pod")

@@ -13,9 +13,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Adjust changes a container's spec as plugins want it. inject adds CDI devices
-// to it. What this node cannot do is an error: it would be dropped without a
-// word. What the runtime understands is for the caller to see to afterwards.
+// Adjust applies the changes that plugins request to a container's spec; inject adds CDI devices to
+// it. A change that this node does not support is an error, because it would be dropped silently.
+// The caller must then fit the spec to the runtime.
 func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spec, []string) error) error {
 	if a == nil {
 		return nil
@@ -39,7 +39,6 @@ func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spe
 	return nil
 }
 
-// possible refuses what berth does not do.
 func possible(spec *specs.Spec, a *api.ContainerAdjustment) error {
 	l := a.GetLinux()
 	if p := l.GetCgroupsPath(); p != "" && (spec.Linux == nil || p != spec.Linux.CgroupsPath) {
@@ -55,7 +54,7 @@ func impossible(format string, args ...any) error {
 	return fmt.Errorf("an NRI plugin requests %s: %w", fmt.Sprintf(format, args...), errdefs.ErrFailedPrecondition)
 }
 
-// lastOfEach keeps the last limit of each type, in the order of the first.
+// lastOfEach keeps the last limit of each type, at the position of the first.
 func lastOfEach(limits []specs.POSIXRlimit) []specs.POSIXRlimit {
 	var out []specs.POSIXRlimit
 	for _, l := range limits {
@@ -68,7 +67,7 @@ func lastOfEach(limits []specs.POSIXRlimit) []specs.POSIXRlimit {
 	return out
 }
 
-// fromCRI leaves out what the CRI leaves as it is: a zero.
+// fromCRI omits fields that are zero, which means unchanged in the CRI.
 func fromCRI(r *runtimeapi.LinuxContainerResources) *api.LinuxResources {
 	if r == nil {
 		return nil
@@ -96,8 +95,8 @@ func optional[T any](v int64, of func(any) *T) *T {
 	return of(v)
 }
 
-// ToCRI is the part of r that the CRI has words for; 0 stays "as it is". Pids
-// has the rest that can change.
+// ToCRI converts the fields of r that the CRI has; 0 means unchanged. Pids returns the only other
+// field that can change.
 func ToCRI(r *api.LinuxResources) *runtimeapi.LinuxContainerResources {
 	if r == nil {
 		return nil
@@ -118,7 +117,7 @@ func ToCRI(r *api.LinuxResources) *runtimeapi.LinuxContainerResources {
 	return out
 }
 
-// Pids is the limit of processes that r sets, or nil: -1 is no limit.
+// Pids returns the limit of processes that r sets, or nil; -1 means unlimited.
 func Pids(r *api.LinuxResources) *int64 {
 	if r.GetPids() == nil || r.GetPids().GetLimit() == 0 {
 		return nil

@@ -7,10 +7,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CreateContainer asks plugins what to change in the spec of a new container;
-// the answer is for Adjust, and nil if there is nothing to do. What they want of
-// other containers is done before it returns. Shown must follow, or, also after
-// an error, RemoveContainer.
+// CreateContainer asks plugins for changes to the spec of a new container. The answer is for Adjust
+// and nil if there are none. Updates of other containers are applied before it returns. The caller
+// must then call Shown, or RemoveContainer, also after an error.
 func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.ContainerAdjustment, error) {
 	response, err := ask(ctx, p, "CreateContainer", func() (*api.CreateContainerResponse, error) {
 		p.set(s.ID(), created)
@@ -27,8 +26,7 @@ func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.Containe
 	return response.GetAdjust(), nil
 }
 
-// Shown calls show, which makes a container visible that CreateContainer was
-// called for.
+// Shown calls show, which makes a container visible after CreateContainer.
 func (p *Plugins) Shown(s Subject, show func() error) error {
 	leave, ok := p.enter()
 	if !ok {
@@ -42,7 +40,7 @@ func (p *Plugins) Shown(s Subject, show func() error) error {
 	return err
 }
 
-// PostCreateContainer tells plugins that a container is created.
+// PostCreateContainer notifies plugins that a container is created.
 func (p *Plugins) PostCreateContainer(ctx context.Context, s Subject) {
 	p.post(ctx, "PostCreateContainer", s, func() error {
 		return p.adaptation.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
@@ -61,17 +59,16 @@ func (p *Plugins) StartContainer(ctx context.Context, s Subject) error {
 	return err
 }
 
-// PostStartContainer tells plugins that a container runs.
+// PostStartContainer notifies plugins that a container runs.
 func (p *Plugins) PostStartContainer(ctx context.Context, s Subject) {
 	p.post(ctx, "PostStartContainer", s, func() error {
 		return p.adaptation.PostStartContainer(ctx, &api.PostStartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})
 }
 
-// UpdateContainer asks plugins before limits of a container change, and returns
-// what is to be done in place of the request; nil is the request itself. What
-// they want of other containers is done before it returns: no lock of a
-// container may be held.
+// UpdateContainer asks plugins before limits of a container change. It returns the resources to
+// apply in place of the request, or nil for the request itself. Updates of other containers are
+// applied before it returns, so the caller must not hold the lock of a container.
 func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) (*api.LinuxResources, error) {
 	response, err := ask(ctx, p, "UpdateContainerResources", func() (*api.UpdateContainerResponse, error) {
 		if !p.listening() {
@@ -88,7 +85,7 @@ func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtim
 	if len(updates) == 0 {
 		return nil, nil
 	}
-	// The last one is about the container itself.
+	// The last update is for the container itself.
 	last := len(updates) - 1
 	own := updates[last].GetLinux().GetResources()
 	if err := unchangeable(own); err != nil {
@@ -98,24 +95,23 @@ func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtim
 	return own, nil
 }
 
-// PostUpdateContainer tells plugins that they have changed.
+// PostUpdateContainer notifies plugins that the limits have changed.
 func (p *Plugins) PostUpdateContainer(ctx context.Context, s Subject) {
 	p.post(ctx, "PostUpdateContainer", s, func() error {
 		return p.adaptation.PostUpdateContainer(ctx, &api.PostUpdateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})
 }
 
-// StopContainer tells plugins that a container has ended, however it did. It may
-// be called by all that know of the end: the first tells, and all return when it
-// is told. What plugins want of other containers is done before the first
-// returns: no lock of a container may be held.
+// StopContainer notifies plugins that a container has exited, for whatever reason. Several callers
+// may report the same exit: the first notifies, and all return after that. Updates of other
+// containers are applied before the first returns, so the caller must not hold the lock of a
+// container.
 func (p *Plugins) StopContainer(ctx context.Context, s Subject) {
 	p.endContainer(ctx, s, false)
 }
 
-// RemoveContainer tells plugins that a container is gone, and before that, if
-// need be, that it has ended. As with StopContainer, no lock of another
-// container may be held.
+// RemoveContainer notifies plugins that a container is removed, and first of its exit if they have
+// not received that. As with StopContainer, the caller must not hold the lock of another container.
 func (p *Plugins) RemoveContainer(ctx context.Context, s Subject) {
 	p.endContainer(ctx, s, true)
 }
@@ -147,7 +143,7 @@ func (p *Plugins) stopContainer(ctx context.Context, s Subject) (updates []*api.
 
 // removeContainer needs p.mu.
 func (p *Plugins) removeContainer(ctx context.Context, s Subject) {
-	delete(p.arriving, s.ID()) // if it did not come about
+	delete(p.arriving, s.ID()) // if its creation failed
 	p.advance(ctx, s, unknown, "RemoveContainer", func() error {
 		return p.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})

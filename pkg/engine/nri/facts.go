@@ -9,21 +9,21 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is what plugins are told of a sandbox. What is empty does not exist.
+// Pod is a sandbox as plugins see it. An empty field does not exist.
 type Pod struct {
 	ID string
-	// Handler is the name as it was asked for.
+	// Handler is the name as requested.
 	Handler string
 	Config  *runtimeapi.PodSandboxConfig
-	// Overhead and Resources are the latest that the kubelet sent.
+	// Overhead and Resources are the latest values from the kubelet.
 	Overhead, Resources *runtimeapi.LinuxContainerResources
 	// UserNS, NetNS, IPCNS and UTSNS are the paths of the pod's own namespaces.
 	UserNS, NetNS, IPCNS, UTSNS string
-	// CgroupsPath and PID are the sandbox process's, for pods that have one.
+	// CgroupsPath and PID are those of the sandbox process, for pods that have one.
 	CgroupsPath string
 	PID         int
 	IPs         []string
-	// Stopped says that StopPodSandbox has ended.
+	// Stopped is set once StopPodSandbox has completed.
 	Stopped bool
 }
 
@@ -34,7 +34,7 @@ func (p Pod) stage() stage {
 	return running
 }
 
-// message does not share what plugins' answers may be merged into.
+// message copies the maps, because the answers of plugins may be merged into them.
 func (p Pod) message() *api.PodSandbox {
 	m := p.Config.GetMetadata()
 	return &api.PodSandbox{
@@ -64,27 +64,27 @@ func (p Pod) namespaces() []*api.LinuxNamespace {
 	return all
 }
 
-// Container is what plugins are told of a container.
+// Container is a container as plugins see it.
 type Container struct {
 	ID, Sandbox string
 	Config      *runtimeapi.ContainerConfig
-	// Spec is the container's as it is now; nil is one that cannot be read.
+	// Spec is the container's current spec; nil if it cannot be read.
 	Spec  *specs.Spec
 	State api.ContainerState
 	PID   int
-	// CreatedAt, StartedAt and FinishedAt are in nanoseconds; 0 is not yet.
+	// CreatedAt, StartedAt and FinishedAt are in nanoseconds; 0 means not yet.
 	CreatedAt, StartedAt, FinishedAt int64
 	ExitCode                         int32
 	Reason, Message                  string
-	// ImageName is the name that was asked for, ImageDigest that of the
-	// manifest, ImageID that of the configuration.
+	// ImageName is the requested name, ImageDigest the digest of the manifest, ImageID that of the
+	// configuration.
 	ImageName, ImageDigest, ImageID string
 }
 
-// State is a container's state in NRI's words.
+// State converts a container's state to NRI's.
 func State(s runtimeapi.ContainerState) api.ContainerState { return states[s] }
 
-// states has no place for CONTAINER_UNKNOWN, which is NRI's zero.
+// states omits CONTAINER_UNKNOWN, which is NRI's zero value.
 var states = map[runtimeapi.ContainerState]api.ContainerState{
 	runtimeapi.ContainerState_CONTAINER_CREATED: api.ContainerState_CONTAINER_CREATED,
 	runtimeapi.ContainerState_CONTAINER_RUNNING: api.ContainerState_CONTAINER_RUNNING,
@@ -114,7 +114,7 @@ func (c Container) message() *api.Container {
 }
 
 func fromSpec(m *api.Container, s *specs.Spec) {
-	// The CRI's own annotations win over what the runtime is told.
+	// The CRI's own annotations override those in the runtime's spec.
 	for k, v := range s.Annotations {
 		if _, ok := m.Annotations[k]; !ok {
 			m.Annotations[k] = v
@@ -167,7 +167,7 @@ func seccompProfile(c *runtimeapi.ContainerConfig) *api.SecurityProfile {
 	return &api.SecurityProfile{ProfileType: api.SecurityProfile_ProfileType(p.GetProfileType()), LocalhostRef: p.GetLocalhostRef()}
 }
 
-// copied is never nil.
+// copied never returns nil.
 func copied(m map[string]string) map[string]string {
 	c := make(map[string]string, len(m))
 	maps.Copy(c, m)

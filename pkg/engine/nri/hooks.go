@@ -11,9 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// enter waits until the plugins are started and no other hook is under way, and
-// keeps new plugins from registering meanwhile. It is false without plugins, and when the
-// daemon ends.
+// enter waits until the plugins are started and no other hook runs, and blocks the registration of
+// new plugins meanwhile. ok is false without plugins and at shutdown.
 func (p *Plugins) enter() (leave func(), ok bool) {
 	if p == nil {
 		return nil, false
@@ -31,12 +30,12 @@ func (p *Plugins) enter() (leave func(), ok bool) {
 	}, true
 }
 
-// listening tells whether there is a plugin. It needs p.mu, so that none comes
-// between the question and the hook.
+// listening reports whether a plugin is registered. It needs p.mu, so that no plugin registers
+// between this check and the hook.
 func (p *Plugins) listening() bool { return p.count.Load() > 0 }
 
-// refused is the error of a call that a plugin refuses. What plugins answer has
-// no class of its own.
+// refused returns the error of a call that a plugin rejected. It sets the class, because the errors
+// of plugins have none.
 func refused(ctx context.Context, call string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -44,8 +43,8 @@ func refused(ctx context.Context, call string, err error) error {
 	return fmt.Errorf("an NRI plugin rejected %s: %s: %w", call, status.Convert(err).Message(), errdefs.ErrFailedPrecondition)
 }
 
-// RunPodSandbox tells plugins of a new pod and, unless one refuses, calls show,
-// which makes it visible. If either fails, plugins are told that it is gone.
+// RunPodSandbox notifies plugins of a new pod and, unless one of them rejects it, calls show, which
+// makes the pod visible. If either fails, plugins are notified that the pod is removed.
 func (p *Plugins) RunPodSandbox(ctx context.Context, s Subject, show func() error) error {
 	leave, ok := p.enter()
 	if !ok {
@@ -70,13 +69,13 @@ func (p *Plugins) RunPodSandbox(ctx context.Context, s Subject, show func() erro
 	return err
 }
 
-// StopPodSandbox tells plugins that the processes of a pod have ended. Its
-// network is still there.
+// StopPodSandbox notifies plugins that the processes of a pod have exited. The pod still has its
+// network.
 func (p *Plugins) StopPodSandbox(ctx context.Context, s Subject) {
 	p.tell(func() { p.stopPod(context.WithoutCancel(ctx), s) })
 }
 
-// RemovePodSandbox tells plugins that a pod is gone.
+// RemovePodSandbox notifies plugins that a pod is removed.
 func (p *Plugins) RemovePodSandbox(ctx context.Context, s Subject) {
 	p.tell(func() {
 		ctx := context.WithoutCancel(ctx)
@@ -85,7 +84,7 @@ func (p *Plugins) RemovePodSandbox(ctx context.Context, s Subject) {
 	})
 }
 
-// notify calls a hook whose outcome changes nothing, if there are plugins. It needs p.mu.
+// notify calls a hook if there are plugins, and only logs its failure. It needs p.mu.
 func (p *Plugins) notify(ctx context.Context, hook string, s Subject, call func() error) {
 	if !p.listening() {
 		return
@@ -95,12 +94,12 @@ func (p *Plugins) notify(ctx context.Context, hook string, s Subject, call func(
 	}
 }
 
-// post is notify for what has been done.
+// post is notify for an event that has happened, and takes p.mu itself.
 func (p *Plugins) post(ctx context.Context, hook string, s Subject, call func() error) {
 	p.tell(func() { p.notify(ctx, hook, s, call) })
 }
 
-// ask runs a hook by which plugins may refuse a call.
+// ask runs a hook in which plugins may reject a call.
 func ask[R any](ctx context.Context, p *Plugins, call string, hook func() (R, error)) (answer R, err error) {
 	leave, ok := p.enter()
 	if !ok {
@@ -113,7 +112,7 @@ func ask[R any](ctx context.Context, p *Plugins, call string, hook func() (R, er
 	return answer, nil
 }
 
-// tell runs hooks whose outcome changes nothing.
+// tell runs hooks that cannot reject a call.
 func (p *Plugins) tell(hook func()) {
 	if leave, ok := p.enter(); ok {
 		defer leave()
@@ -121,8 +120,8 @@ func (p *Plugins) tell(hook func()) {
 	}
 }
 
-// advance calls the hook for the end of an object, once and only if plugins know the
-// object: stopped, or removed, which is unknown. It needs p.mu.
+// advance calls the hook for the end of an object, once and only if plugins know the object. The
+// stage to is stopped, or unknown for a removed object. It needs p.mu.
 func (p *Plugins) advance(ctx context.Context, s Subject, to stage, hook string, call func() error) {
 	if at := p.stages[s.ID()]; at == unknown || at == to {
 		return
@@ -158,7 +157,7 @@ func (p *Plugins) UpdatePodSandbox(ctx context.Context, s Subject, overhead, res
 	return err
 }
 
-// PostUpdatePodSandbox tells plugins that they have changed.
+// PostUpdatePodSandbox notifies plugins that the resources have changed.
 func (p *Plugins) PostUpdatePodSandbox(ctx context.Context, s Subject) {
 	p.post(ctx, "PostUpdatePodSandbox", s, func() error {
 		return p.adaptation.PostUpdatePodSandbox(ctx, &api.PostUpdatePodSandboxRequest{Pod: s.Pod().message()})

@@ -21,9 +21,9 @@ type installation struct {
 	any bool
 }
 
-// install finds the plugins to start. One that others than root can change is left
-// out: it would be run as root. A name that the interface cannot make sense of would
-// keep all the others out, so it is told here.
+// install finds the plugins to start. It skips a plugin that users other than root can change,
+// because it would run as root. An invalid name is an error here, because the adaptation would
+// start none of the others.
 func install(c Config) (installation, error) {
 	entries, err := os.ReadDir(c.PluginPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,7 +36,7 @@ func install(c Config) (installation, error) {
 	refused := false
 	for _, e := range entries {
 		file := filepath.Join(c.PluginPath, e.Name())
-		info, err := os.Stat(file) // what is run is the target of a link
+		info, err := os.Stat(file) // the target of a link is what runs
 		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
 			continue
 		}
@@ -61,7 +61,7 @@ func install(c Config) (installation, error) {
 	return installation{dir: c.LinkDir, any: len(trusted) > 0}, nil
 }
 
-// mayStart refuses a plugin that others can change, or whose configuration they can.
+// mayStart refuses a plugin if users other than root can change it or its configuration.
 func mayStart(c Config, name, base string) error {
 	errs := []error{trust.CheckDir(c.PluginPath, trust.Program), trust.Check(filepath.Join(c.PluginPath, name), trust.Program),
 		trust.CheckDir(c.PluginConfigPath, trust.Configuration)}

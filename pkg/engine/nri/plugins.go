@@ -1,14 +1,13 @@
 // Package nri lets plugins of the Node Resource Interface see the pods of this
 // node and change their containers, by github.com/containerd/nri's adaptation.
 //
-// A nil *Plugins is valid and does nothing, so callers need not ask. With
-// plugins every hook is one message to each of them, one hook at a time on the
-// whole node: that is how the interface is made. A plugin that does not answer
-// in time is dropped, and the call goes on without it.
+// A nil *Plugins is valid and does nothing. Every hook is one message to each plugin, and one hook
+// runs at a time on the whole node, as the interface requires. A plugin that does not answer in
+// time is dropped, and the call continues without it.
 //
-// Plugins are told of each object once per step of its life: that it stopped or
-// was removed is said only of what they know. A plugin that registers late gets
-// the whole node at once (Synchronize), and what is being made at that moment is
+// Plugins receive each step of an object's life once: they receive its stop and removal only if
+// they know the object. A plugin that registers late receives the whole node at once (Synchronize).
+// This includes objects that are being created, so that no step is lost.
 // part of it, so nothing is lost between the two.
 package nri
 
@@ -28,41 +27,40 @@ import (
 	nrilog "github.com/containerd/nri/pkg/log"
 )
 
-// Config says where plugins come from. The names are those of containerd.
+// Config locates plugins. The names are those of containerd.
 type Config struct {
-	// Disable turns everything off.
+	// Disable turns NRI off.
 	Disable bool
-	// SocketPath is where plugins connect; empty is nowhere.
+	// SocketPath is where plugins connect; if empty, they cannot connect.
 	SocketPath string
-	// PluginPath holds plugins that are started with the daemon.
+	// PluginPath contains plugins that are started with the daemon.
 	PluginPath string
-	// PluginConfigPath holds the configurations of those.
+	// PluginConfigPath contains the configurations of these plugins.
 	PluginConfigPath string
-	// LinkDir is made, with links to the plugins that are started, if others must
-	// not be. Nobody else may use it.
+	// LinkDir is created, with links to the plugins that may be started, if PluginPath also
+	// contains plugins that must not be. It must belong to this daemon alone.
 	LinkDir string
-	// RegistrationTimeout and RequestTimeout bound what a plugin may take.
+	// RegistrationTimeout and RequestTimeout limit how long a plugin may take.
 	RegistrationTimeout, RequestTimeout time.Duration
-	// Name and Version are what the plugins are told of the runtime.
+	// Name and Version describe the runtime to plugins.
 	Name, Version string
 }
 
-// Node is what plugins are told of when they register, and what they may change.
+// Node is the view that plugins receive when they register, and what they may change.
 type Node interface {
-	// Pods and Containers are all that a caller of the CRI can see.
+	// Pods and Containers are all that a client of the CRI can list.
 	Pods() []Subject
 	Containers() []Subject
-	// UpdateContainer changes limits of a container. That it is gone, or has
-	// ended, is no error.
+	// UpdateContainer changes the limits of a container. A container that is gone or has exited is
+	// not an error.
 	UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error
 }
 
-// Subject is a pod, or a container in one. Its facts are asked for only when
-// there is somebody to tell.
+// Subject is a pod, or a container in one. Its facts are read only while a plugin is registered.
 type Subject interface {
 	ID() string
 	Pod() Pod
-	Container() Container // of a container only
+	Container() Container // only for a container
 }
 
 // Plugins are the plugins of this node.
@@ -70,19 +68,19 @@ type Plugins struct {
 	config     Config
 	node       Node
 	adaptation *adaptation.Adaptation
-	count      atomic.Int32 // of plugins that are registered
+	count      atomic.Int32 // registered plugins
 	started    chan struct{}
 	closed     chan struct{}
 	close      func()
 	settled    settled
 
-	mu       sync.Mutex // guards what follows, and makes hooks follow each other
+	mu       sync.Mutex // guards the fields below and serializes hooks
 	stages   map[string]stage
-	arriving map[string]Subject // told to plugins, not yet part of Node
+	arriving map[string]Subject // known to plugins, not yet part of Node
 }
 
-// Open returns nil if no plugin can come: NRI is disabled, or there is neither a
-// plugin to start nor a socket to connect to.
+// Open returns nil if no plugin can run: NRI is disabled, or there is neither a plugin to start nor
+// a socket to connect to.
 func Open(c Config, n Node) (*Plugins, error) {
 	if c.Disable {
 		return nil, nil
@@ -125,8 +123,8 @@ func Open(c Config, n Node) (*Plugins, error) {
 	return p, nil
 }
 
-// free makes sure that nobody listens on the socket: the adaptation would take
-// it away from another runtime without a word.
+// free checks that no process listens on the socket: the adaptation would replace the socket of
+// another runtime silently.
 func free(path string) error {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
@@ -136,13 +134,13 @@ func free(path string) error {
 	return fmt.Errorf("nri.socket_path: another process listens on %s; use a separate socket for each runtime of the node: %w", path, errdefs.ErrFailedPrecondition)
 }
 
-// Start starts the installed plugins and takes connections. Every plugin is told
-// of the whole node first. Hooks wait until it has returned.
+// Start starts the installed plugins and accepts connections. Every plugin receives the whole node
+// first. Hooks wait until Start has returned.
 func (p *Plugins) Start() error {
 	if p == nil {
 		return nil
 	}
-	// Who connects meanwhile is synchronized when hooks no longer wait.
+	// A plugin that connects meanwhile is synchronized once hooks no longer wait.
 	block := p.adaptation.BlockPluginSync()
 	defer block.Unblock()
 	if err := p.adaptation.Start(); err != nil {
@@ -152,7 +150,7 @@ func (p *Plugins) Start() error {
 	return nil
 }
 
-// Close ends the plugins that were started here and takes no more connections.
+// Close stops the plugins that berth started and accepts no more connections.
 func (p *Plugins) Close() error {
 	if p == nil {
 		return nil
@@ -162,7 +160,7 @@ func (p *Plugins) Close() error {
 	return nil
 }
 
-// counter learns from the adaptation how many plugins there are.
+// counter receives the number of plugins from the adaptation.
 type counter struct{ *Plugins }
 
 func (c counter) UpdatePluginCount(n int) { c.count.Store(int32(n)) } //nolint:gosec // plugins of a node
@@ -173,8 +171,8 @@ func (counter) RecordPluginLatency(string, string, time.Duration) {}
 
 func (counter) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}
 
-// stage is how much of an object's life plugins were told of. The zero value is
-// nothing, or everything: they do not know it (any more).
+// stage is the last step of an object's life that plugins received. The zero value means that they
+// do not know the object, or no longer.
 type stage int
 
 const (
@@ -184,7 +182,7 @@ const (
 	stopped
 )
 
-// stageOf is what plugins know of a container that they are told the state of.
+// stageOf maps the container state in a message to the stage that plugins then know.
 var stageOf = map[api.ContainerState]stage{
 	api.ContainerState_CONTAINER_CREATED: created,
 	api.ContainerState_CONTAINER_RUNNING: running,
@@ -201,8 +199,8 @@ func (p *Plugins) set(id string, s stage) {
 	p.stages[id] = s
 }
 
-// logHere sends what the adaptation logs to the daemon's log. It has one logger
-// for the whole process.
+// logHere redirects the adaptation's log to the daemon's. The adaptation has one logger for the
+// whole process.
 var logHere = sync.OnceFunc(func() { nrilog.Set(logger{}) })
 
 type logger struct{}
@@ -212,7 +210,8 @@ const (
 	complains = "NRI reported a problem"
 )
 
-// Debugf traces; what the library logs at level info is about its own steps, too.
+// Debugf logs at level trace, and Infof at debug: the library's info messages are about its own
+// steps, too.
 func (logger) Debugf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Trace(said)
 }
@@ -225,8 +224,8 @@ func (logger) Warnf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(complains)
 }
 
-// Errorf warns. A plugin that came too late to be synchronized, or left, connects again: it starts before
-// berth serves, or is stopped at that moment.
+// Errorf logs a plugin that failed to register as a warning, because the plugin connects again.
+// This happens if it starts before berth serves, or stops at that moment.
 func (logger) Errorf(ctx context.Context, format string, args ...any) {
 	entry := log.G(ctx).WithField("detail", fmt.Sprintf(format, args...))
 	if strings.HasPrefix(format, "failed to synchronize plugin") || strings.HasPrefix(format, "failed to start external plugin") {

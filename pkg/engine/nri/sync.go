@@ -13,12 +13,11 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// updateTimeout bounds one update that a plugin asks for: a container that is
-// stuck must not hold up the calls of others.
+// updateTimeout limits one update that a plugin requests: a container that hangs must not delay
+// other calls.
 const updateTimeout = 10 * time.Second
 
-// synchronize tells one new plugin, or all that were just started, of the whole
-// node.
+// synchronize sends the whole node to one new plugin, or to all that were just started.
 func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -27,8 +26,8 @@ func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 	if err != nil {
 		return err
 	}
-	// Hooks are kept out until this returns, and one of them may hold the lock
-	// of a container that is to be updated.
+	// Hooks wait until this returns, and one of them may hold the lock of a container to update.
+	// Therefore the updates run in the background.
 	before, done := p.settled.next()
 	go func() {
 		defer done()
@@ -38,8 +37,8 @@ func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 	return nil
 }
 
-// everything is the node as plugins see it: pods in every state, containers that
-// have not ended. It needs p.mu.
+// everything returns the node as plugins see it: pods in every state, and containers that have not
+// exited. It needs p.mu.
 func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Container) {
 	for _, s := range p.node.Pods() {
 		pod := s.Pod()
@@ -49,7 +48,7 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 	add := func(s Subject) {
 		c := s.Container()
 		if c.State == api.ContainerState_CONTAINER_CREATED && p.stages[s.ID()] == running {
-			// The others were told of its start, which is under way.
+			// Other plugins already received its StartContainer, which is in progress.
 			c.State = api.ContainerState_CONTAINER_RUNNING
 		}
 		if st := stageOf[c.State]; st == created || st == running {
@@ -66,15 +65,15 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 	return pods, containers
 }
 
-// unsolicited serves a plugin that wants containers changed. The plugin gets the
-// error; the list would reach it only without one.
+// unsolicited serves a plugin that requests updates on its own. It returns no list of failed
+// updates, because the plugin would receive that only without an error.
 func (p *Plugins) unsolicited(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
 	p.settled.wait(ctx)
 	return nil, p.update(ctx, updates)
 }
 
-// apply does what plugins want of other containers because of a hook. What fails
-// is logged: the hook's own call goes on.
+// apply applies updates of other containers that plugins request in a hook. Failures are only
+// logged, so that the hook's own call continues.
 func (p *Plugins) apply(ctx context.Context, updates []*api.ContainerUpdate) {
 	if len(updates) == 0 {
 		return
@@ -83,7 +82,7 @@ func (p *Plugins) apply(ctx context.Context, updates []*api.ContainerUpdate) {
 	_ = p.update(ctx, updates)
 }
 
-// update tries all, logs what fails, and returns of that what may not be ignored.
+// update tries all updates, logs each failure and returns those that must not be ignored.
 func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) error {
 	var bad []error
 	for _, u := range updates {
@@ -109,7 +108,7 @@ func (p *Plugins) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
 	defer cancel()
 	ended := make(chan error, 1)
-	// What the runtime has begun is not cut short, only no longer waited for.
+	// An update that the runtime has begun is not cancelled; only the wait for it ends.
 	go func() { ended <- p.node.UpdateContainer(ctx, u.GetContainerId(), u.GetLinux().GetResources()) }()
 	select {
 	case err := <-ended:
@@ -119,8 +118,8 @@ func (p *Plugins) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	}
 }
 
-// unchangeable refuses what a runtime cannot change in a container that exists:
-// it would be dropped without a word.
+// unchangeable refuses resources that a runtime cannot change in an existing container, because
+// they would be dropped silently.
 func unchangeable(r *api.LinuxResources) error {
 	for _, f := range []struct {
 		name string
@@ -137,14 +136,14 @@ func unchangeable(r *api.LinuxResources) error {
 	return nil
 }
 
-// settled makes later updates wait for those that plugins asked for when they
-// registered, which are done beside everything else.
+// settled makes later updates wait for those that plugins requested at registration, which run in
+// the background.
 type settled struct {
 	mu   sync.Mutex
 	last chan struct{} // closed when the last round has ended
 }
 
-// next begins one more such round, which follows the one before it.
+// next begins a round, which waits for the one before it.
 func (s *settled) next() (before chan struct{}, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

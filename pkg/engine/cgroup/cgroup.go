@@ -1,13 +1,11 @@
-// Package cgroup knows where a container's cgroup is, what it uses, and how to
-// clean up after it.
+// Package cgroup finds a container's cgroup, reads its usage, and cleans up after it.
 //
-// The runtime makes cgroups and writes limits; the kubelet owns those of pods.
-// This package reads, and removes leaves. Statistics are read file by file, and
-// only the files that the CRI has fields for: the general libraries read some
-// thirty per container, which with forty pods costs what a list of statistics
-// may cost ten times.
+// The runtime creates cgroups and writes limits; the kubelet owns those of pods. This package only
+// reads, and removes leaves. It reads only the files for which the CRI has fields: the general
+// libraries read some thirty per container, which with forty pods costs ten times the budget of a
+// list of statistics.
 //
-// Where the hierarchies are mounted is read once in the life of the process.
+// The mount points of the hierarchies are read once per process.
 package cgroup
 
 import (
@@ -20,23 +18,22 @@ import (
 	"github.com/coreos/go-systemd/v22/util"
 )
 
-// Driver says who makes cgroups: the runtime itself, or systemd on its behalf.
+// Driver is what creates cgroups: the runtime itself, or systemd on its behalf.
 type Driver string
 
 const (
-	// Cgroupfs has the runtime make directories.
+	// Cgroupfs makes the runtime create directories.
 	Cgroupfs Driver = "cgroupfs"
-	// Systemd has the runtime ask systemd for a scope.
+	// Systemd makes the runtime request a scope from systemd.
 	Systemd Driver = "systemd"
 )
 
-// systemdTimeout bounds the question whether systemd answers.
+// systemdTimeout limits the check whether systemd answers.
 const systemdTimeout = 2 * time.Second
 
-// Detect returns the driver that want names: "cgroupfs", "systemd", or "auto"
-// (also ""), which is systemd when that is pid 1 and answers on D-Bus, as the
-// kubelet's documentation advises, else cgroupfs. Asking for systemd where it
-// does not answer is errdefs.ErrFailedPrecondition, and any other word is
+// Detect returns the driver for want: "cgroupfs", "systemd", or "auto" (also ""), which is systemd
+// if that is pid 1 and answers on D-Bus, as the kubelet's documentation advises, else cgroupfs.
+// Requiring systemd where it does not answer is errdefs.ErrFailedPrecondition, and any other value
 // errdefs.ErrInvalidArgument.
 func Detect(want string) (Driver, error) {
 	switch want {

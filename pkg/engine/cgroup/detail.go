@@ -2,40 +2,38 @@ package cgroup
 
 import "fmt"
 
-// Detail is what a cgroup tells beside its Stats. Reading it takes some twenty
-// files: it is for metrics that are asked for a few times a minute.
+// Detail is the usage of a cgroup beyond its Stats. It takes some twenty files to read and is for
+// metrics that are scraped a few times a minute.
 type Detail struct {
 	Stats
 	// CPUUserNano and CPUSystemNano are parts of the CPU time.
 	CPUUserNano, CPUSystemNano Value
-	// Periods are those in which a CPU quota was applied, and ThrottledPeriods those
-	// in which it was used up; ThrottledNano is how long processes then waited.
+	// Periods counts those in which a CPU quota applied, and ThrottledPeriods those in which it was
+	// used up; ThrottledNano is how long processes then waited.
 	Periods, ThrottledPeriods, ThrottledNano Value
-	// KernelMemory is memory of the kernel, PeakMemory the most that was ever
-	// charged, MemoryFailures how often the limit was hit, and OOMKills how many
-	// processes were killed at it. MemoryReservation is what is spared for longest.
+	// KernelMemory is memory of the kernel, PeakMemory the highest usage, MemoryFailures how often
+	// the limit was hit, and OOMKills how many processes were killed at it. MemoryReservation is
+	// the protected amount, which is reclaimed last.
 	KernelMemory, PeakMemory, MemoryFailures, OOMKills, MemoryReservation Value
-	// OwnPageFaults and OwnMajorPageFaults are those without the cgroup's children,
-	// where the host tells them apart.
+	// OwnPageFaults and OwnMajorPageFaults exclude the cgroup's children, if the host counts them
+	// separately.
 	OwnPageFaults, OwnMajorPageFaults Value
-	// PidsLimit is how many processes and threads there may be; not known is
-	// unlimited.
+	// PidsLimit is the limit of processes and threads; unknown means unlimited.
 	PidsLimit Value
 	// Hugetlb has one entry for each size of huge pages that the host has.
 	Hugetlb []Hugepages
-	// IO is by device; empty where there is no controller for it.
+	// IO is by device; empty without the controller.
 	IO []DeviceIO
 }
 
-// Hugepages is what is used of one size of huge pages, in bytes.
+// Hugepages is the usage of one size of huge pages, in bytes.
 type Hugepages struct {
-	// Size is as the kernel writes it: 2MB, 1GB.
+	// Size is in the kernel's format: 2MB, 1GB.
 	Size        string
 	Usage, Peak Value
 }
 
-// ReadDetail reads what a cgroup tells. A cgroup that is gone is
-// errdefs.ErrNotFound.
+// ReadDetail reads the details of a cgroup. A cgroup that is gone is errdefs.ErrNotFound.
 func ReadDetail(p Paths) (Detail, error) {
 	stats, err := ReadStats(p)
 	if err != nil {

@@ -11,21 +11,19 @@ import (
 	"sync"
 )
 
-// Facts are what the cgroups of this host can tell. They are static while it is
-// up.
+// Facts are what the cgroups of this host measure. They do not change while the host is up.
 type Facts struct {
-	// CPUTime, Quota, Memory, Pids and BlockIO say that there is a controller that
-	// counts.
+	// CPUTime, Quota, Memory, Pids and BlockIO report that a controller counts them.
 	CPUTime, Quota, Memory, Pids, BlockIO bool
-	// Swap, KernelMemory and PeakMemory say that they are counted by themselves.
+	// Swap, KernelMemory and PeakMemory report that they are counted separately.
 	Swap, KernelMemory, PeakMemory bool
-	// Hugetlb says that huge pages are counted, HugetlbPeak the most of them too.
+	// Hugetlb reports that huge pages are counted, HugetlbPeak that their peak is, too.
 	Hugetlb, HugetlbPeak bool
-	// Pressure says that stalls are counted.
+	// Pressure reports that stalls are counted.
 	Pressure bool
 }
 
-// HostFacts reads them once in the life of the process.
+// HostFacts returns the facts of this host, which are read once per process.
 func HostFacts() Facts { return hostFacts() }
 
 var hostFacts = sync.OnceValue(func() Facts {
@@ -43,7 +41,7 @@ func (h hierarchies) facts(c ControllerSet, hugepages bool) Facts {
 		f.KernelMemory = exists(filepath.Join(h.v1["memory"], "memory.kmem.usage_in_bytes"))
 		return f
 	}
-	// The root has not all the files that its children have.
+	// The root cgroup does not have all files of its children.
 	f.PeakMemory = anyExists(h.unified, "memory.peak")
 	f.Pressure = anyExists(h.unified, "cpu.pressure")
 	stat, err := os.ReadFile(filepath.Join(h.unified, "memory.stat"))
@@ -56,7 +54,7 @@ func anyExists(root, file string) bool {
 	return err == nil && len(children) > 0
 }
 
-// hugepageSizes are those that the host has, in the words of its cgroups.
+// hugepageSizes returns the host's sizes as its cgroups name them.
 var hugepageSizes = sync.OnceValue(func() []string {
 	return readHugepageSizes("/sys/kernel/mm/hugepages")
 })
@@ -79,7 +77,7 @@ func readHugepageSizes(dir string) []string {
 	return sizes
 }
 
-// sizeName writes a size as the kernel names the files of the hugetlb controller.
+// sizeName formats a size as in the file names of the hugetlb controller.
 func sizeName(kilobytes uint64) string {
 	switch {
 	case kilobytes >= 1<<20:
@@ -90,25 +88,24 @@ func sizeName(kilobytes uint64) string {
 	return fmt.Sprintf("%dKB", kilobytes)
 }
 
-// ControllerSet is what the host's cgroups can limit.
+// ControllerSet is the set of resources that the host's cgroups can limit.
 type ControllerSet struct {
 	names []string
 	swap  bool
 }
 
-// Controllers returns the controllers that are usable on this host. It is read
-// once in the life of the process.
+// Controllers returns the usable controllers of this host. They are read once per process.
 func Controllers() ControllerSet { return hostControllers() }
 
 var hostControllers = sync.OnceValue(func() ControllerSet {
 	return host().controllers("/proc/self/cgroup")
 })
 
-// Has reports whether a controller is there, by the kernel's name.
+// Has reports whether a controller exists, by the kernel's name.
 func (s ControllerSet) Has(name string) bool { return slices.Contains(s.names, name) }
 
-// HasHugetlb reports whether huge pages can be limited. Where not, hugepage
-// limits of a pod must be left out, or the runtime fails.
+// HasHugetlb reports whether huge pages can be limited. If not, a pod's hugepage limits must be
+// omitted, or the runtime fails.
 func (s ControllerSet) HasHugetlb() bool { return s.Has("hugetlb") }
 
 // HasSwap reports whether swap can be limited: v1 needs swapaccount on the
@@ -139,8 +136,8 @@ func (h hierarchies) v1Controllers() ControllerSet {
 	return s
 }
 
-// unifiedSwap looks for the swap limit where v2 has it: in every cgroup but the
-// root, so in the daemon's own, or in any child of the root.
+// unifiedSwap reports whether a swap limit exists. v2 has it in every cgroup but the root, so in
+// the daemon's own, or in any child of the root.
 func (h hierarchies) unifiedSwap(selfCgroup string) bool {
 	const file = "memory.swap.max"
 	if b, err := os.ReadFile(selfCgroup); err == nil {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// buffer takes one file of statistics. The largest, memory.stat, has 2 KiB.
+// buffer holds one file of statistics. The largest, memory.stat, has 2 KiB.
 type buffer [16 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// dir is an open cgroup. Its first error other than a missing file stays in err,
-// so that callers read several files and ask once.
+// dir is an open cgroup. err keeps its first error other than a missing file, so that callers read
+// several files and check once.
 type dir struct {
 	fd   int
 	path string
@@ -25,7 +25,7 @@ type dir struct {
 	err  error
 }
 
-// readDir calls read with a cgroup, unless that is gone or path is empty.
+// readDir calls read with a cgroup, unless the cgroup is gone or path is empty.
 func readDir(path string, read func(*dir)) (found bool, err error) {
 	if path == "" {
 		return false, nil
@@ -46,13 +46,13 @@ func readDir(path string, read func(*dir)) (found bool, err error) {
 	return true, d.err
 }
 
-// part is what to read of one directory.
+// part is a directory and the function that reads it.
 type part struct {
 	path string
 	read func(*dir)
 }
 
-// readParts reports whether there was any of them.
+// readParts reports whether any of the directories exists.
 func readParts(parts ...part) (found bool, err error) {
 	for _, p := range parts {
 		is, partErr := readDir(p.path, p.read)
@@ -61,17 +61,17 @@ func readParts(parts ...part) (found bool, err error) {
 	return found, err
 }
 
-// read returns the content of a file, which is valid until the next read, or nil when
-// there is none: the controller is off, or the cgroup went away meanwhile. One read is
-// enough: the kernel makes up a file's text as a whole. It takes three system calls,
-// where the os package takes five and memory.
+// read returns the content of a file, or nil if it does not exist: the controller is off, or the
+// cgroup was removed meanwhile. The content is valid until the next read. One read is enough,
+// because the kernel generates the whole text. It takes three system calls, where the os package
+// takes five and allocates memory.
 func (d *dir) read(name string) []byte {
 	if d.err != nil {
 		return nil
 	}
 	n, err := d.readFile(name)
 	if err != nil {
-		if !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) { // pressure that is turned off
+		if !gone(err) && !errors.Is(err, unix.EOPNOTSUPP) { // pressure stall information is disabled
 			d.err = fmt.Errorf("read %s/%s: %w", d.path, name, err)
 		}
 		return nil
@@ -101,19 +101,19 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// number reads a file that is one number. "max" is not known.
+// number reads a file with one number. "max" is unknown.
 func (d *dir) number(name string) Value {
 	n, ok := parseUint(bytes.TrimSpace(d.read(name)))
 	return Value{n, ok}
 }
 
-// place is where the number of a key goes.
+// place is the destination of a key's value.
 type place struct {
 	key string
 	to  *Value
 }
 
-// fields reads the "key number" lines of a file that have a place in into.
+// fields reads the "key number" lines of a file for the keys in into.
 func (d *dir) fields(name string, into ...place) { fields(d.read(name), into...) }
 
 func fields(text []byte, into ...place) {
@@ -142,7 +142,6 @@ func parseUint(b []byte) (uint64, bool) {
 	return n, true
 }
 
-// pressure reads a file of stall information.
 func (d *dir) pressure(name string) *Pressure {
 	b := d.read(name)
 	if b == nil {
@@ -151,7 +150,7 @@ func (d *dir) pressure(name string) *Pressure {
 	return parsePressure(b)
 }
 
-// parsePressure takes lines such as
+// parsePressure parses lines such as
 //
 //	some avg10=0.00 avg60=1.25 avg300=0.40 total=9000
 func parsePressure(text []byte) *Pressure {

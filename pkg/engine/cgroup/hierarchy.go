@@ -14,9 +14,9 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// hierarchies are the places where the host's cgroups are mounted.
+// hierarchies are the mount points of the host's cgroups.
 type hierarchies struct {
-	// unified is the mount of cgroup v2 when that has all controllers.
+	// unified is the mount of cgroup v2 if it has all controllers.
 	unified string
 	// v1 are the mounts of cgroup v1 by controller; named ones as name=systemd,
 	// and the controller-less v2 of a hybrid host as unifiedName.
@@ -36,11 +36,11 @@ var host = sync.OnceValue(func() hierarchies {
 	return parseMounts(f)
 })
 
-// parseMounts reads mountinfo. Where a hierarchy is mounted twice the first
-// mount counts, and one that shows only a part (a bind mount) does not.
+// parseMounts reads mountinfo. If a hierarchy is mounted twice, the first mount counts. A mount of
+// only a part (a bind mount) does not count.
 func parseMounts(r io.Reader) hierarchies {
 	h := hierarchies{v1: map[string]string{}}
-	// An error is that of a line that no kernel writes.
+	// An error means a line that no kernel writes.
 	mounts, _ := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	for _, m := range mounts {
 		if m.Root != "/" {
@@ -58,7 +58,7 @@ func parseMounts(r io.Reader) hierarchies {
 	return h
 }
 
-// namesOf are the controllers of a mount, among its options.
+// namesOf returns the controllers of a mount, which are among its options.
 func namesOf(m *mountinfo.Info) []string {
 	if m.FSType == "cgroup2" {
 		return []string{unifiedName}
@@ -75,8 +75,8 @@ func namesOf(m *mountinfo.Info) []string {
 	return out
 }
 
-// Paths are the directories of one cgroup. The zero value is no cgroup, which
-// every method takes for one that is gone.
+// Paths are the directories of one cgroup. The zero value is no cgroup, which every method treats
+// as one that is gone.
 type Paths struct {
 	// Unified is the directory on a host with cgroup v2 alone, else empty.
 	Unified string
@@ -85,14 +85,14 @@ type Paths struct {
 	V1 map[string]string
 }
 
-// HostPaths returns where the files of a cgroupsPath are, whether or not they
-// exist. A path that Path would not have made gives the zero value.
+// HostPaths returns the directories of a cgroupsPath, whether or not they exist. A path that Path
+// would not return gives the zero value.
 func HostPaths(specPath string) Paths {
 	return host().paths(Inside(specPath))
 }
 
-// KernelPath is what the kernel calls the cgroup of a cgroupsPath in its log. It is empty
-// on a host that does not have cgroup v2 alone.
+// KernelPath is the name of the cgroup of a cgroupsPath in the kernel's log. It is empty unless the
+// host has only cgroup v2.
 func KernelPath(specPath string) string {
 	if host().unified == "" {
 		return ""
@@ -100,8 +100,8 @@ func KernelPath(specPath string) string {
 	return Inside(specPath)
 }
 
-// ParentPaths returns where the files of a pod's cgroup_parent are: what a
-// kubelet makes for the pod. A pod that names none has the zero value.
+// ParentPaths returns the directories of a pod's cgroup_parent, which the kubelet creates. A pod
+// without one has the zero value.
 func ParentPaths(parent string, d Driver) Paths {
 	return host().paths(parentInside(parent, d))
 }
@@ -124,7 +124,7 @@ func (p Paths) child(name string) Paths {
 	return c
 }
 
-// Exists tells whether the cgroup is there in any hierarchy.
+// Exists reports whether the cgroup exists in any hierarchy.
 func (p Paths) Exists() bool {
 	for _, dir := range p.directories() {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ func (p Paths) Exists() bool {
 	return false
 }
 
-// directories are all directories, each once.
+// directories returns all directories, each once.
 func (p Paths) directories() []string {
 	if p.Unified != "" {
 		return []string{p.Unified}

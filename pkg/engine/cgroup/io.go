@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// DeviceIO is what a cgroup read from and wrote to one block device.
+// DeviceIO is the traffic of a cgroup with one block device.
 type DeviceIO struct {
 	// Device is major:minor.
 	Device                          string
@@ -14,10 +14,10 @@ type DeviceIO struct {
 	ReadOperations, WriteOperations uint64
 }
 
-// deviceTable has the traffic by device.
+// deviceTable maps devices to their traffic.
 type deviceTable map[string]*DeviceIO
 
-// set takes the keys of v2's io.stat, and passes over others.
+// set accepts the keys of v2's io.stat and ignores others.
 func (t deviceTable) set(device, key, value []byte) {
 	io := t[string(device)]
 	if io == nil {
@@ -50,7 +50,7 @@ func readV1IO(d *dir) []DeviceIO {
 	return t.sorted()
 }
 
-// addUnified takes lines such as "254:0 rbytes=1 wbytes=2 rios=3 wios=4 …".
+// addUnified parses lines such as "254:0 rbytes=1 wbytes=2 rios=3 wios=4 …".
 func (t deviceTable) addUnified(text []byte) {
 	for line := range bytes.Lines(text) {
 		words := bytes.Fields(line)
@@ -61,7 +61,7 @@ func (t deviceTable) addUnified(text []byte) {
 	}
 }
 
-// addV1 takes lines such as "254:0 Read 4096", whose keys in v2 are read and write.
+// addV1 parses lines such as "254:0 Read 4096"; read and write are the keys of v2.
 func (t deviceTable) addV1(text []byte, read, write string) {
 	keys := map[string]string{"Read": read, "Write": write}
 	for line := range bytes.Lines(text) {

@@ -12,19 +12,18 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// MemoryKey names the cgroup by where its memory is counted. It is empty for no
-// cgroup, and on a host that does not count.
+// MemoryKey identifies the cgroup by the directory that counts its memory. It is empty without a
+// cgroup, and on a host that does not count memory.
 func (p Paths) MemoryKey() string { return cmp.Or(p.Unified, p.V1["memory"]) }
 
-// Contains says whether a process whose memory is counted at key, see ProcessKey, is
-// in the cgroup or below it.
+// Contains reports whether a process with the ProcessKey key is in the cgroup or below it.
 func (p Paths) Contains(key string) bool {
 	dir := p.MemoryKey()
 	return dir != "" && (key == dir || strings.HasPrefix(key, dir+"/"))
 }
 
-// ProcessKey is the MemoryKey of the cgroup that a process is in; empty if it has ended
-// or memory is not counted.
+// ProcessKey returns the MemoryKey of a process's cgroup; empty if the process has exited or memory
+// is not counted.
 func ProcessKey(pid int) (string, error) {
 	where, err := procfs.CgroupsOf(pid)
 	if err != nil {
@@ -33,7 +32,7 @@ func ProcessKey(pid int) (string, error) {
 	return host().memoryOf(where), nil
 }
 
-// memoryOf is where the memory of a process with these cgroups is counted.
+// memoryOf returns the directory that counts the memory of a process with these cgroups.
 func (h hierarchies) memoryOf(where map[string]string) string {
 	mount, controller := h.unified, ""
 	if mount == "" {
@@ -46,7 +45,7 @@ func (h hierarchies) memoryOf(where map[string]string) string {
 	return filepath.Join(mount, inside)
 }
 
-// Children are the cgroups right below, by name. There are none below one that is gone.
+// Children returns the cgroups directly below, by name; none if the cgroup is gone.
 func (p Paths) Children() (map[string]Paths, error) {
 	all := map[string]Paths{}
 	dir := p.MemoryKey()
@@ -68,7 +67,7 @@ func (p Paths) Children() (map[string]Paths, error) {
 	return all, nil
 }
 
-// Own are the processes in the cgroup itself, not those below it.
+// Own returns the processes in the cgroup itself, without those below it.
 func (p Paths) Own() ([]int, error) {
 	dir := p.MemoryKey()
 	if dir == "" {
@@ -81,9 +80,9 @@ func (p Paths) Own() ([]int, error) {
 	return pids, nil
 }
 
-// OOMKills counts the processes that the kernel killed in a cgroup, or in its
-// children, for want of memory. It is 0 for a cgroup that is gone, so it must be
-// asked before that, and by kernels before 4.13 on v1, which do not count.
+// OOMKills counts the processes that the kernel killed in a cgroup, or in its children, for lack of
+// memory. It is 0 if the cgroup is gone, so it must be read before that, and on kernels before 4.13
+// with v1, which do not count.
 func OOMKills(p Paths) (uint64, error) {
 	file := "memory.events"
 	if p.Unified == "" {
@@ -96,8 +95,8 @@ func OOMKills(p Paths) (uint64, error) {
 	return kills.N, nil
 }
 
-// MemoryHits counts how often the processes of a cgroup ran into its own memory limit. It
-// is 0 where that is not known: for a cgroup that is gone, and before Linux 5.2 on v2.
+// MemoryHits counts how often the processes of a cgroup hit its own memory limit. It is 0 if
+// unknown: for a cgroup that is gone, and before Linux 5.2 on v2.
 func MemoryHits(p Paths) uint64 {
 	var hits Value
 	_, _ = readDir(p.MemoryKey(), func(d *dir) {

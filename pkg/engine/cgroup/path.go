@@ -13,19 +13,19 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// DefaultPrefix is the prefix where none is configured.
+// DefaultPrefix is the prefix if none is configured.
 const DefaultPrefix = "berth"
 
-// defaultSlice is the parent of pods that name none, as crictl's may.
+// defaultSlice is the parent of pods without one, as crictl may create.
 const defaultSlice = "system.slice"
 
-// Path returns a container's spec.linux.cgroupsPath below the cgroup_parent of
-// its pod: "<parent>/<id>" for cgroupfs, "<slice>:<prefix>:<id>" for systemd, where
-// the slice is the last element of the parent. Both are containerd's forms: agents
-// that look for cri-containerd-<id>.scope look for the bare id under cgroupfs, where
-// the prefix is only the parent of pods that name none. A parent in the shape of the
-// other driver is errdefs.ErrInvalidArgument, because the runtime would put the
-// container outside of the pod's limits.
+// Path returns a container's spec.linux.cgroupsPath below the cgroup_parent of its pod:
+// "<parent>/<id>" for cgroupfs, "<slice>:<prefix>:<id>" for systemd, where the slice is the last
+// element of the parent. Both are containerd's forms: agents that look for
+// cri-containerd-<id>.scope look for the bare id under cgroupfs, where the prefix is only the
+// parent of pods without one. A parent in the form of the other driver is
+// errdefs.ErrInvalidArgument, because the runtime would put the container outside of the pod's
+// limits.
 func Path(d Driver, prefix, parent, id string) (string, error) {
 	if err := checkParent(parent); err != nil {
 		return "", err
@@ -72,8 +72,8 @@ const (
 	rootSlice   = "-" + sliceSuffix
 )
 
-// expandSlice returns where systemd puts a slice: a-b.slice is
-// /a.slice/a-b.slice. See systemd.slice(5).
+// expandSlice returns the path of a slice in the hierarchy: a-b.slice is /a.slice/a-b.slice. See
+// systemd.slice(5).
 func expandSlice(slice string) (string, error) {
 	name, ok := strings.CutSuffix(slice, sliceSuffix)
 	if !ok || name == "" {
@@ -96,9 +96,9 @@ func expandSlice(slice string) (string, error) {
 	return b.String(), nil
 }
 
-// Inside returns where the cgroup of a cgroupsPath is below the root of each hierarchy;
-// "" if it is the root itself, or a path that Path would not have made. Only the
-// path of a cgroupfs cgroup is absolute.
+// Inside returns the path of a cgroupsPath's cgroup below the root of each hierarchy; "" for the
+// root itself, or a path that Path would not return. Only the path of a cgroupfs cgroup is
+// absolute.
 func Inside(specPath string) string {
 	if strings.HasPrefix(specPath, "/") {
 		if p := path.Clean(specPath); p != "/" {
@@ -117,7 +117,7 @@ func Inside(specPath string) string {
 	return path.Join(slice, unitName(parts[1], parts[2]))
 }
 
-// parentInside is the same for a cgroup_parent.
+// parentInside is Inside for a cgroup_parent.
 func parentInside(parent string, d Driver) string {
 	if parent == "" {
 		return ""
@@ -136,7 +136,7 @@ func parentInside(parent string, d Driver) string {
 	return inside
 }
 
-// unitName is what runc and crun call the unit of a systemd cgroupsPath.
+// unitName returns the name that runc and crun give to the unit of a systemd cgroupsPath.
 func unitName(prefix, name string) string {
 	if strings.HasSuffix(name, sliceSuffix) {
 		return name
@@ -147,14 +147,12 @@ func unitName(prefix, name string) string {
 	return prefix + "-" + name + ".scope"
 }
 
-// kataOverhead is where Kata puts what it does not count for the pod, unless its
-// sandbox_cgroup_only is set. Its Go runtime adds the pod's id, its Rust runtime the
-// path that the pod was given.
+// kataOverhead is the cgroup for what Kata does not charge to the pod, unless its
+// sandbox_cgroup_only is set. Its Go runtime adds the pod's id, its Rust runtime the pod's path.
 const kataOverhead = "/kata_overhead"
 
-// OfPod returns the cgroups that hold a pod as a whole, under whatever names shims give
-// them: those beside a cgroupsPath whose name has the pod's id in it, and those
-// that Kata has elsewhere.
+// OfPod returns the cgroups that contain a whole pod, whatever names shims give them: those beside
+// a cgroupsPath with the pod's id in their name, and Kata's elsewhere.
 func OfPod(specPath, id string) ([]Paths, error) { return host().ofPod(Inside(specPath), id) }
 
 func (h hierarchies) ofPod(inside, id string) ([]Paths, error) {
@@ -174,8 +172,7 @@ func (h hierarchies) ofPod(inside, id string) ([]Paths, error) {
 	return all, nil
 }
 
-// namesBelow are the names of cgroups right below one that have id in them, in any
-// hierarchy.
+// namesBelow returns the names of cgroups directly below parent that contain id, in any hierarchy.
 func (h hierarchies) namesBelow(parent, id string) ([]string, error) {
 	var names []string
 	for _, dir := range h.paths(parent).directories() {

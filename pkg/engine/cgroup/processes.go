@@ -12,13 +12,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// processHierarchies are those of v1 to look for processes in, best first: what
-// a container moves its processes to, it moves in one or two of them, and below
-// its own cgroup, so any will do that the runtime made.
+// processHierarchies are the v1 hierarchies to look for processes in, best first. A container moves
+// its processes in one or two hierarchies at most, and only below its own cgroup, so any hierarchy
+// of the runtime will do.
 var processHierarchies = []string{"freezer", "pids", "memory", "devices", "cpu", "name=systemd"}
 
-// Processes returns the ids of the processes in a cgroup and its children, each
-// once, sorted. It is empty for a cgroup that is gone.
+// Processes returns the ids of the processes in a cgroup and its children, each once, sorted. It is
+// empty if the cgroup is gone.
 func (p Paths) Processes() ([]int, error) {
 	root := p.processDir()
 	if root == "" {
@@ -55,14 +55,14 @@ func (p Paths) processDir() string {
 	return ""
 }
 
-// members are the processes in one cgroup; none of one that is gone.
+// members returns the processes in one cgroup; none if it is gone.
 func members(dir string) ([]int, error) {
 	pids, err := procfs.Members(dir)
 	return pids, ignoreGone(err)
 }
 
-// ignoreGone drops the errors of a cgroup that is removed while it is read; a
-// threaded one (EOPNOTSUPP) shows its processes further up.
+// ignoreGone drops the errors of a cgroup that is removed during the read. A threaded one
+// (EOPNOTSUPP) lists its processes in an ancestor.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kill ends every process in the cgroup and its children with SIGKILL, frozen
-// ones too, and returns when none is left or the context ends. A cgroup that is
-// gone is no error.
+// Kill sends SIGKILL to every process in the cgroup and its children, including frozen ones, and
+// returns when none is left or the context ends. A cgroup that is gone is not an error.
 func (p Paths) Kill(ctx context.Context) error {
 	err := retry(ctx, func() (bool, error) {
 		if err := p.killOnce(); err != nil {
@@ -44,8 +43,8 @@ func (p Paths) killOnce() error {
 	return p.killFrozen()
 }
 
-// killFrozen stops the cgroup while it signals, so that no process forks away
-// and no id is used again in between; where it cannot, Kill repeats.
+// killFrozen freezes the cgroup while it signals, so that no process forks and no id is reused
+// meanwhile. If it cannot freeze, Kill repeats.
 func (p Paths) killFrozen() error {
 	defer p.freeze(false)
 	p.freeze(true)
@@ -58,7 +57,7 @@ func (p Paths) killFrozen() error {
 	return err
 }
 
-// freeze stops or continues the cgroup, where the host can.
+// freeze freezes or thaws the cgroup, if the host supports it.
 func (p Paths) freeze(frozen bool) {
 	file, words := filepath.Join(p.V1["freezer"], "freezer.state"), [2]string{"THAWED", "FROZEN"}
 	if p.Unified != "" {
@@ -71,18 +70,18 @@ func (p Paths) freeze(frozen bool) {
 	_ = os.WriteFile(file, []byte(word), 0) // without it Kill only takes longer
 }
 
-// Remove removes the cgroup, and children that the container made in it, from
-// every hierarchy; its parents belong to the kubelet and stay. A cgroup that is
-// gone is no error. One that still has processes is tried again, as the kernel
-// takes a moment to let the dead go, until the context ends or for two seconds.
+// Remove removes the cgroup, and children that the container created in it, from every hierarchy;
+// its parents belong to the kubelet and stay. A cgroup that is gone is not an error. If it still
+// has processes, Remove retries for up to two seconds or until the context ends, because the kernel
+// removes exited processes with a delay.
 func (p Paths) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	return oncePerReason(p.directories(), func(dir string) error { return removeTree(ctx, dir) })
 }
 
-// oncePerReason removes directories. It mostly fails in every hierarchy for the same reason: one
-// of them is enough.
+// oncePerReason removes directories and returns one error per reason, because removal mostly fails
+// in every hierarchy for the same reason.
 func oncePerReason(dirs []string, remove func(dir string) error) error {
 	var errs []error
 	reasons := map[string]bool{}
@@ -111,8 +110,7 @@ func removeTree(ctx context.Context, root string) error {
 	})
 }
 
-// removeOnce removes directories, the deepest first. The files in a cgroup go
-// with it.
+// removeOnce removes directories, the deepest first. The files in a cgroup disappear with it.
 func removeOnce(root string) error {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -137,7 +135,7 @@ func rmdir(dir string) error {
 	return nil
 }
 
-// retry calls f until it is done or fails, more and more rarely.
+// retry calls f until it is done or fails, at growing intervals.
 func retry(ctx context.Context, f func() (done bool, err error)) error {
 	for wait := time.Millisecond; ; wait = min(wait*2, 50*time.Millisecond) {
 		done, err := f()

@@ -7,43 +7,42 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Value is a number that a host may not be able to tell.
+// Value is a number that may be unknown on a host.
 type Value struct {
 	N     uint64
 	Known bool
 }
 
-// Known is a number that is known.
+// Known returns a known Value.
 func Known(n uint64) Value { return Value{N: n, Known: true} }
 
-// Stats is what a cgroup uses, its children included. Sizes are in bytes.
+// Stats is the usage of a cgroup, its children included. Sizes are in bytes.
 type Stats struct {
-	// Time is when it was read.
+	// Time is the time of the measurement.
 	Time time.Time
-	// CPUUsageNano is the CPU time since the cgroup exists, in nanoseconds.
+	// CPUUsageNano is the CPU time since the cgroup was created, in nanoseconds.
 	CPUUsageNano Value
-	// MemoryUsage is all memory charged, WorkingSet what of it cannot be
-	// reclaimed easily (usage less inactive file pages, at least 0), RSS the
-	// anonymous memory.
+	// MemoryUsage is all memory charged, WorkingSet the part that cannot be reclaimed easily (usage
+	// less inactive file pages, at least 0), RSS the anonymous memory.
 	MemoryUsage, WorkingSet, RSS Value
-	// Cache is memory of files, of which MappedFile is mapped by a process;
-	// ActiveFile and InactiveFile were used lately or not.
+	// Cache is memory of files, and MappedFile the part that a process maps; ActiveFile and
+	// InactiveFile distinguish recently used pages.
 	Cache, MappedFile, ActiveFile, InactiveFile Value
-	// PageFaults and MajorPageFaults are counted since the cgroup exists.
+	// PageFaults and MajorPageFaults are counted since the cgroup was created.
 	PageFaults, MajorPageFaults Value
-	// MemoryLimit is the cgroup's own limit; not known is unlimited.
+	// MemoryLimit is the cgroup's own limit; unknown means unlimited.
 	MemoryLimit Value
-	// SwapUsage is the swap in use, SwapLimit the most that may be; not known is
-	// unlimited, or swap is not accounted.
+	// SwapUsage is the swap in use, SwapLimit its limit; unknown means unlimited, or that swap is
+	// not accounted.
 	SwapUsage, SwapLimit Value
 	// Pids is the number of processes and threads.
 	Pids Value
-	// The pressures are nil where the host does not tell (always on cgroup v1).
+	// CPUPressure, MemoryPressure and IOPressure are nil if the host has no such files (always on
+	// cgroup v1).
 	CPUPressure, MemoryPressure, IOPressure *Pressure
 }
 
-// Pressure is stall information: Some is when at least one task waited, Full
-// when all did.
+// Pressure is stall information: Some is the time when at least one task waited, Full when all did.
 // https://docs.kernel.org/accounting/psi.html
 type Pressure struct {
 	Some, Full Stall
@@ -56,8 +55,8 @@ type Stall struct {
 	TotalNano            uint64
 }
 
-// ReadStats reads what a cgroup uses. What a controller that is missing would
-// tell is not known; a cgroup that is gone altogether is errdefs.ErrNotFound.
+// ReadStats reads the usage of a cgroup. The values of a missing controller are unknown; a cgroup
+// that is gone altogether is errdefs.ErrNotFound.
 func ReadStats(p Paths) (Stats, error) {
 	s := Stats{Time: time.Now()}
 	found, err := readParts(s.parts(p)...)
@@ -70,7 +69,7 @@ func ReadStats(p Paths) (Stats, error) {
 	return s, nil
 }
 
-// parts are the directories of a cgroup to read.
+// parts returns the directories of a cgroup to read.
 // https://docs.kernel.org/admin-guide/cgroup-v2.html
 // https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
 func (s *Stats) parts(p Paths) []part {
@@ -141,8 +140,8 @@ func (s *Stats) readV1Memory(d *dir) {
 	}
 }
 
-// unlimitedV1 is the least that v1 shows for "no limit": the largest number of
-// pages that fits, in bytes. Page sizes differ, so anything near it counts.
+// unlimitedV1 is the smallest value that v1 shows for an unlimited one: the largest number of pages
+// that fits, in bytes, which depends on the page size.
 const unlimitedV1 = 1 << 62
 
 func limited(v Value) Value {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Sum is what several cgroups use together, none of which is in another. A number
-// is known if all of them tell it. Pressures do not add up, and are left out; so
-// is a limit, unless all have one. The sum of none is zero.
+// Sum is the usage of several cgroups together, none of which contains another. A number is known
+// only if it is known for all of them. Pressures cannot be added and are omitted; so is a limit,
+// unless all have one. The sum of none is zero.
 func Sum(parts ...Stats) Stats {
 	if len(parts) == 0 {
 		none := Value{Known: true}
@@ -28,8 +28,8 @@ func (s *Stats) values() []*Value {
 	}
 }
 
-// SumDetails is Sum for details. Peaks do not add up either, as those of several
-// cgroups are of different times, and are left out.
+// SumDetails is Sum for details. Peaks cannot be added either, because they happened at different
+// times, and are omitted.
 func SumDetails(parts ...Detail) Detail {
 	var sum Detail
 	stats := make([]Stats, len(parts))
@@ -47,7 +47,7 @@ func SumDetails(parts ...Detail) Detail {
 	return sum
 }
 
-// values leaves out those of Stats, and PeakMemory.
+// values omits those of Stats, and PeakMemory.
 func (d *Detail) values() []*Value {
 	return []*Value{
 		&d.CPUUserNano, &d.CPUSystemNano, &d.Periods, &d.ThrottledPeriods, &d.ThrottledNano, &d.KernelMemory,
@@ -55,8 +55,7 @@ func (d *Detail) values() []*Value {
 	}
 }
 
-// addValues adds more to sum, one by one; what one of two does not know, their sum
-// does not know.
+// addValues adds more to sum, one by one; a sum is unknown if one of its values is.
 func addValues(sum, more []*Value) {
 	for i, to := range sum {
 		if to.Known && more[i].Known {

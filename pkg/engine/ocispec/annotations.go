@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Annotations by which containerd's shims, gVisor and Kata tell sandboxes and
-// containers apart. The names are containerd's; runtimes know them.
+// Annotations by which containerd's shims, gVisor and Kata distinguish sandboxes and containers.
+// The names are containerd's; runtimes recognize them.
 const (
 	annotationContainerType    = "io.kubernetes.cri.container-type"
 	annotationSandboxID        = "io.kubernetes.cri.sandbox-id"
@@ -31,9 +31,9 @@ const (
 	annotationMemory           = "io.kubernetes.cri.sandbox-memory"
 )
 
-// annotationGVisorSeccomp has gVisor's kernel filter the system calls of a container,
-// which it leaves alone otherwise, whatever the spec says. Any pod may ask for it:
-// runsc lets the flag be switched on by an annotation, not off.
+// annotationGVisorSeccomp makes gVisor's kernel filter the system calls of a container, which it
+// does not do otherwise, whatever the spec contains. Any pod may request it: with runsc, an
+// annotation can enable the flag, but not disable it.
 const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
 
 // filtersByAnnotation says whether gVisor filters the containers of a handler that have that
@@ -50,9 +50,8 @@ func filtersByAnnotation(s *specs.Spec, rt *probe.Runtime, d *handler.Definition
 // annotationCRIUConfig is read by runc and crun.
 const annotationCRIUConfig = "org.criu.config"
 
-// passThrough puts those annotations into out whose key matches a pattern. A
-// pattern is path.Match's: "*" does not match "/". A malformed one matches
-// nothing; the configuration refuses those.
+// passThrough copies the annotations with a matching key to out. A pattern is path.Match's:
+// "*" does not match "/". A malformed pattern matches nothing; the configuration refuses it.
 func passThrough(out, annotations map[string]string, patterns []string) {
 	for k, v := range annotations {
 		for _, p := range patterns {
@@ -64,9 +63,8 @@ func passThrough(out, annotations map[string]string, patterns []string) {
 	}
 }
 
-// annotations is, from weak to strong: the base spec's, the handler's
-// defaults, the pod's and the container's as far as the handler lets them
-// through, and berth's own, which no pod can forge.
+// annotations merges, from weak to strong: the base spec's, the handler's defaults, those of the
+// pod and the container that the handler passes through, and berth's own, which no pod can forge.
 func annotations(base map[string]string, d *handler.Definition, pod *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig, own map[string]string) map[string]string {
 	out := make(map[string]string, len(base)+len(own))
 	maps.Copy(out, base)
@@ -103,7 +101,7 @@ func containerAnnotations(c Container) map[string]string {
 	return own
 }
 
-// sandboxAnnotations tell a VM's shim also how big the pod is.
+// sandboxAnnotations also contains the pod's size, for a VM's shim.
 func sandboxAnnotations(sb Sandbox) map[string]string {
 	own := podIdentity(sb, "sandbox")
 	own[annotationSandboxLogDir] = sb.Config.GetLogDirectory()

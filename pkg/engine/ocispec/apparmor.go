@@ -11,8 +11,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// apparmorFor returns the profile of a container, "" for none. A profile that
-// was asked for by name holds for privileged containers too; the default does not.
+// apparmorFor returns the profile of a container, "" for none. A profile requested by name applies
+// to privileged containers too; the default does not.
 func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n Node) (string, error) {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	profile := securityProfile(sc.GetApparmor(), sc.GetApparmorProfile())
@@ -48,21 +48,21 @@ func loadedProfile(name string, n Node) (string, error) {
 	return name, nil
 }
 
-// defaultProfile is what the default profile of Docker and containerd confines.
-// containerd's package that writes it needs text/template, which keeps the
-// linker from leaving out methods that nothing calls.
+// defaultProfile is the default profile of Docker and containerd. It is embedded because
+// containerd's package that generates it needs text/template, which prevents the linker from
+// dropping unused methods.
 //
 //go:embed default.apparmor
 var defaultProfile string
 
-// loadDefaultProfile loads the default profile into the kernel, unless one of
-// that name is loaded.
+// loadDefaultProfile loads the default profile into the kernel, unless a profile of that name is
+// loaded.
 func loadDefaultProfile() error {
 	if loaded, err := profileLoaded(defaultAppArmorProfile); loaded || err != nil {
 		return err
 	}
 	_, err := os.Stat("/etc/apparmor.d/abi/3.0")
-	own, _ := os.ReadFile("/proc/self/attr/current") // "name (mode)"; a kernel that has none confines nothing
+	own, _ := os.ReadFile("/proc/self/attr/current") // "name (mode)"; a kernel without it confines nothing
 	c := exec.Command("apparmor_parser", "--replace", "--skip-cache")
 	c.Stdin = strings.NewReader(profileText(err == nil, string(own)))
 	if out, err := c.CombinedOutput(); err != nil {
@@ -71,8 +71,8 @@ func loadDefaultProfile() error {
 	return nil
 }
 
-// profileText returns the default profile for a node with the 3.0 ABI or none,
-// and a daemon that is confined by own, which may signal containers.
+// profileText returns the default profile for a node with or without the 3.0 ABI. own is the
+// daemon's own profile, which may signal containers.
 func profileText(abi bool, own string) string {
 	text := strings.ReplaceAll(defaultProfile, "{name}", defaultAppArmorProfile)
 	if name, _, _ := strings.Cut(strings.TrimSpace(own), " "); name != "" {

@@ -1,24 +1,21 @@
-// Package ocispec turns a CRI request into the OCI spec that a runtime is given.
+// Package ocispec converts a CRI request to the OCI spec for a runtime.
 //
-// Build and BuildSandboxProcess are functions of what they are handed: the
-// request, the image's configuration, the handler's Definition, what the
-// runtime said about itself (probe.Runtime), and what is true of the node
-// (Node). They touch the machine through Node's function fields only, so that
-// every situation is one golden file in testdata.
+// Build and BuildSandboxProcess are functions of their input: the request, the image's
+// configuration, the handler's Definition, the runtime's features (probe.Runtime), and the facts of
+// the node (Node). They access the machine only through Node's function fields, so that every
+// situation is one golden file in testdata.
 //
-// The effects that surround a spec are at the edge, each in a file of its own:
-// DetectNode (facts of the machine), ResolveUser (the image's user database),
-// CheckMounts (propagation of mount sources), ParseBase (base_runtime_spec),
-// SELinuxLabels and Relabel, ApplyCDI.
+// Each side effect around a spec has its own file: DetectNode (facts of the machine), ResolveUser
+// (the image's user database), CheckMounts (propagation of mount sources), ParseBase
+// (base_runtime_spec), SELinuxLabels and Relabel, ApplyCDI.
 //
-// The order of a container's creation is: ResolveUser on the mounted root
-// filesystem, make HostPathsToCreate, CheckMounts, Build, ApplyCDI, and Fit
-// again when anything else (CDI, NRI) has changed the spec since.
+// The order of a container's creation is: ResolveUser on the mounted root filesystem, creation of
+// HostPathsToCreate, CheckMounts, Build, ApplyCDI, and Fit again after any other change of the spec
+// (CDI, NRI).
 //
-// Requests have passed package validate, and are not checked again. Errors are
-// FailedPrecondition where a request asks for what this node or runtime does not
-// have, and InvalidArgument where it does not fit its image or its pod. Nothing is left
-// out silently that would change what the workload may do or see.
+// Package validate has already checked requests. Errors are FailedPrecondition if this node or
+// runtime cannot fulfil a request, and InvalidArgument if it does not match its image or its pod. A
+// field that affects what the workload may do or see is never omitted silently.
 package ocispec
 
 import (
@@ -30,8 +27,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Build makes the spec of a container. Its root filesystem is "rootfs" in the
-// bundle.
+// Build returns the spec of a container. Its root filesystem is "rootfs" in the bundle.
 func Build(c Container, n Node) (*specs.Spec, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	s, err := newSpec(c.Base)
@@ -60,7 +56,7 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	if s.Linux.Resources, err = UpdateResources(s.Linux.Resources, resources, n); err != nil {
 		return nil, err
 	}
-	// Without a score a container would have that of whoever starts it, which the kernel spares.
+	// Without a score a container would inherit that of its starter, which the kernel spares.
 	if resources != nil || s.Process.OOMScoreAdj == nil {
 		s.Process.OOMScoreAdj = clampOOMScoreAdj(resources.GetOomScoreAdj(), n)
 	}
@@ -78,7 +74,7 @@ func setProcess(s *specs.Spec, c Container, n Node) (err error) {
 	if p.Args, err = commandLine(c.Config, c.Image); err != nil {
 		return err
 	}
-	// A pod in the node's network keeps the node's name, whatever it is called here.
+	// A pod in the node's network keeps the node's name, whatever the request contains.
 	hostname := cmp.Or(c.Sandbox.Config.GetHostname(), n.Hostname)
 	if p.Env, err = environment(p.Env, hostname, c.Config, c.Image); err != nil {
 		return err
@@ -90,8 +86,8 @@ func setProcess(s *specs.Spec, c Container, n Node) (err error) {
 	return nil
 }
 
-// setConfinement sets all that keeps a container from doing things: the order
-// matters only in that the default seccomp filter depends on capabilities.
+// setConfinement sets everything that restricts a container. Capabilities come first, because the
+// default seccomp filter depends on them.
 func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	if s.Process.Capabilities, err = capabilities(s.Process.Capabilities, sc, n, c.Runtime); err != nil {
@@ -105,8 +101,8 @@ func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
 		return err
 	}
 	setLabels(s, c.ProcessLabel, c.MountLabel, sc.GetPrivileged(), c.Runtime)
-	// The lists are exactly what was sent: over protobuf an empty one cannot be
-	// told from none, and means that nothing is masked (procMount: Unmasked).
+	// The lists are used exactly as sent: protobuf does not distinguish an empty list from none,
+	// and both mean that nothing is masked (procMount: Unmasked).
 	if !sc.GetPrivileged() {
 		s.Linux.MaskedPaths = slices.Clone(sc.GetMaskedPaths())
 		s.Linux.ReadonlyPaths = slices.Clone(sc.GetReadonlyPaths())

@@ -19,7 +19,7 @@ var defaultCapabilities = []string{
 	"CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
 }
 
-// knownCapabilities are all that Linux has, in the kernel's order.
+// knownCapabilities are all capabilities of Linux, in the kernel's order.
 var knownCapabilities = func() []string {
 	var names []string
 	for _, c := range capability.ListKnown() {
@@ -41,10 +41,10 @@ func givable(n Node, rt *probe.Runtime) []string {
 	return intersect(all, rt.Features.Linux.Capabilities)
 }
 
-// capabilities works out the sets of a container. Names come in any case, with
-// or without CAP_; "ALL" is applied before single names, drops after adds.
-// Inheritable stays empty, as in all runtimes since CVE-2022-24769, except for
-// ambient capabilities, which the kernel only keeps when they are inheritable.
+// capabilities returns the sets of a container. Names may have any case, with or without CAP_;
+// "ALL" is applied before single names, drops after adds. Inheritable stays empty, as in all
+// runtimes since CVE-2022-24769, except for ambient capabilities, which the kernel only keeps when
+// they are inheritable.
 func capabilities(base *specs.LinuxCapabilities, sc *runtimeapi.LinuxContainerSecurityContext, n Node, rt *probe.Runtime) (*specs.LinuxCapabilities, error) {
 	all := givable(n, rt)
 	if sc.GetPrivileged() {
@@ -88,7 +88,7 @@ func capabilitySets(set, ambient []string) *specs.LinuxCapabilities {
 	}
 }
 
-// capabilityNames normalises names to CAP_NAME and sets "ALL" apart.
+// capabilityNames normalises names to CAP_NAME and separates "ALL".
 func capabilityNames(in []string) (names []string, all bool, err error) {
 	for _, c := range in {
 		name := strings.ToUpper(c)

@@ -12,8 +12,8 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// CDIDevices lists the CDI devices that a container asks for, by field and by
-// the older cdi.k8s.io/ annotations, each once.
+// CDIDevices lists the CDI devices of a container, from the field and the older cdi.k8s.io/
+// annotations, each once.
 func CDIDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 	_, annotated, err := cdi.ParseAnnotations(cfg.GetAnnotations())
 	if err != nil {
@@ -26,9 +26,8 @@ func CDIDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 	return union(nil, append(names, annotated...)), nil
 }
 
-// ApplyCDI adds what the registry says about the devices to s: environment,
-// nodes, mounts, hooks, groups. A device that the registry does not know is an
-// error, and s is then unchanged. Call Fit afterwards.
+// ApplyCDI adds the devices' environment, nodes, mounts, hooks and groups in the registry to s. An
+// unknown device is an error, and s is then unchanged. Call Fit afterwards.
 func ApplyCDI(s *specs.Spec, devices []string, registry *cdi.Cache) error {
 	if len(devices) == 0 {
 		return nil
@@ -44,9 +43,10 @@ func ApplyCDI(s *specs.Spec, devices []string, registry *cdi.Cache) error {
 	return nil
 }
 
-// unusable says which specs the registry could not use: the device may be in one of them.
+// unusable lists the specs that the registry could not use, because the device may be in one of
+// them.
 func unusable(registry *cdi.Cache) string {
-	const most = 3 // an error ends up in an event
+	const most = 3 // the error becomes part of an event
 	byFile := registry.GetErrors()
 	files := slices.Sorted(maps.Keys(byFile))
 	var b strings.Builder

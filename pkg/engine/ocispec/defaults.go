@@ -9,14 +9,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// rootfsDir is the root filesystem's place in a bundle.
+// rootfsDir is the root filesystem's directory in a bundle.
 const rootfsDir = "rootfs"
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// newSpec returns the spec to start from: a copy of base, or berth's defaults.
-// Masked paths, read-only paths, namespaces and mapped ids are never taken from a base: the
-// CRI always says what they are.
+// newSpec returns the initial spec: a copy of base, or berth's defaults. Masked paths, read-only
+// paths, namespaces and mapped ids never come from a base, because the CRI always sets them.
 func newSpec(base *specs.Spec) (*specs.Spec, error) {
 	s, err := deepCopy(base)
 	if err != nil {
@@ -40,8 +39,7 @@ func newSpec(base *specs.Spec) (*specs.Spec, error) {
 	return s, nil
 }
 
-// deepCopy goes by JSON, in which all of a spec has to be expressible anyway. The copy
-// of nil is empty.
+// deepCopy copies through JSON, which can express every spec. The copy of nil is empty.
 func deepCopy[T any](from *T) (*T, error) {
 	b, err := json.Marshal(from)
 	if err != nil {
@@ -51,8 +49,8 @@ func deepCopy[T any](from *T) (*T, error) {
 	return to, json.Unmarshal(b, to)
 }
 
-// defaultMounts are the kernel's file systems that every container has. What
-// comes from the sandbox (/dev/shm, /etc/hosts, …) is added by Build.
+// defaultMounts returns the kernel's file systems that every container has. Build adds those of the
+// sandbox (/dev/shm, /etc/hosts, …).
 func defaultMounts() []specs.Mount {
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -63,8 +61,8 @@ func defaultMounts() []specs.Mount {
 	}
 }
 
-// ParseBase reads the content of a base_runtime_spec; path is for errors. A field
-// that OCI does not have is an error, because it would be ignored.
+// ParseBase reads the content of a base_runtime_spec; path is for errors. A field that OCI does not
+// define is an error, because it would be ignored.
 func ParseBase(path, content string) (*specs.Spec, error) {
 	s := &specs.Spec{}
 	d := json.NewDecoder(strings.NewReader(content))

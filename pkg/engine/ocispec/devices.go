@@ -10,9 +10,8 @@ import (
 
 const allAccess = "rwm"
 
-// setDevices adds the devices of the request and, for privileged containers,
-// the node's. What a container may use beyond them (null, zero, tty, …) is the
-// runtime's own default.
+// setDevices adds the devices of the request and, for privileged containers, the node's. The
+// runtime adds the default devices (null, zero, tty, …).
 func setDevices(s *specs.Spec, c Container, n Node) error {
 	privileged := c.Config.GetLinux().GetSecurityContext().GetPrivileged()
 	if privileged && (c.Sandbox.Definition == nil || !c.Sandbox.Definition.PrivilegedWithoutHostDevices) {
@@ -49,7 +48,7 @@ func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
 	return nil
 }
 
-// addDevices lets a later device take the place of one at the same path.
+// addDevices replaces a device at the same path by the later one.
 func addDevices(s *specs.Spec, devices []specs.LinuxDevice) {
 	for _, d := range devices {
 		same := func(o specs.LinuxDevice) bool { return o.Path == d.Path }

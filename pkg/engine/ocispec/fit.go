@@ -9,12 +9,11 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Fit makes s one that the runtime understands: ociVersion, and optional
-// fields. Fields that only tune scheduling are dropped for a runtime that is
-// too old for them; fields that decide what a workload sees, reaches or may do
-// are an error, because a runtime ignores what it does not know.
+// Fit adapts s to the runtime: ociVersion, and optional fields. It drops fields that only tune
+// scheduling if the runtime is too old for them. Fields that decide what a workload sees, reaches
+// or may do are an error, because a runtime ignores unknown fields.
 //
-// Build calls it. Call it again after anything else has changed the spec.
+// Build calls it. Call it again after any later change of the spec.
 func Fit(s *specs.Spec, rt *probe.Runtime) error {
 	s.Version = rt.OCIVersion()
 	if s.Process != nil {
@@ -80,10 +79,10 @@ func fitLinux(l *specs.Linux, rt *probe.Runtime) error {
 	return nil
 }
 
-// gVisorActions are what runsc can do about a system call, where it does not say.
+// gVisorActions are the seccomp actions of a runsc that does not report its own.
 var gVisorActions = []specs.LinuxSeccompAction{specs.ActAllow, specs.ActErrno, specs.ActKill, specs.ActTrap, specs.ActTrace}
 
-// fitGVisorSeccomp refuses filters that a container would not be started with.
+// fitGVisorSeccomp refuses filters with which runsc would not start a container.
 func fitGVisorSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	if c == nil || rt.Features != nil {
 		return nil
@@ -100,7 +99,7 @@ func fitGVisorSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	return nil
 }
 
-// fitSeccomp refuses filters that need what the runtime's libseccomp lacks.
+// fitSeccomp refuses filters that the runtime's libseccomp does not support.
 func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	if rt == nil || rt.Features == nil || rt.Features.Linux == nil || rt.Features.Linux.Seccomp == nil {
 		return nil
@@ -122,9 +121,8 @@ func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	return nil
 }
 
-// FitNode fits s to this node, as Build does, after a plugin has changed it without
-// knowing the node: it clamps oom_score_adj to what berth may set, and removes limits that
-// have no controller.
+// FitNode fits s to this node, as Build does, after a plugin has changed it: it clamps
+// oom_score_adj to the value that berth may set, and removes limits without a controller.
 func FitNode(s *specs.Spec, n Node) error {
 	if p := s.Process; p != nil && p.OOMScoreAdj != nil {
 		p.OOMScoreAdj = clampOOMScoreAdj(int64(*p.OOMScoreAdj), n)

@@ -15,9 +15,9 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// HostPathsToCreate lists the host paths of a container's mounts, in order and
-// without repetition. The engine makes a directory of each that does not exist,
-// as containerd and CRI-O do; the CRI leaves it open.
+// HostPathsToCreate lists the host paths of a container's mounts, in order and without repetition.
+// The engine creates missing ones as directories, as containerd and CRI-O do; the CRI does not
+// define it.
 func HostPathsToCreate(cfg *runtimeapi.ContainerConfig) []string {
 	var paths []string
 	for _, m := range cfg.GetMounts() {
@@ -33,10 +33,9 @@ func isImageMount(m *runtimeapi.Mount) bool { return m.GetImage().GetImage() != 
 // containerPath is absolute and clean: a relative one counts from the root.
 func containerPath(p string) string { return path.Join("/", p) }
 
-// setMounts gives s its mounts: the file systems it came with, the sandbox's
-// files, the request's, the volumes that the image defines. The request wins over
-// all others at the same path, and over default file systems below it; a volume has
-// nothing above it. Parents come before children.
+// setMounts adds the mounts to s: the default file systems, the sandbox's files, the request's, and
+// the volumes of the image. The request overrides all others at the same path, and default file
+// systems below it; a volume is omitted below any other mount. Parents come before children.
 func setMounts(s *specs.Spec, c Container, n Node) error {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	requested := make(map[string]bool, len(c.Config.GetMounts()))
@@ -55,8 +54,7 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 	var out, volumes []specs.Mount
 	for _, m := range append(s.Mounts, cgroupMount(c, n)) {
 		m.Destination = containerPath(m.Destination)
-		// A base spec made by `ctr oci spec` has a tmpfs on /run that would
-		// hide what the image has there.
+		// A base spec made by `ctr oci spec` has a tmpfs on /run that would hide the image's files.
 		if m.Destination == "/run" || covered(requested, m.Destination) {
 			continue
 		}
@@ -74,7 +72,7 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 		out = append(out, om)
 	}
 	for _, v := range c.Volumes {
-		// What the operator or the pod has there comes first.
+		// Mounts of the operator or the pod override it.
 		if !slices.ContainsFunc(out, func(m specs.Mount) bool { return below(v.Path, m.Destination) }) {
 			volumes = append(volumes, bind(v.Source, v.Path, "rprivate", "rw"))
 		}
@@ -85,8 +83,8 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 	return nil
 }
 
-// covered reports whether a default file system would hide, or be hidden by,
-// what was asked for at its path or above it.
+// covered reports whether a default file system would hide, or be hidden by, a requested mount at
+// its path or above it.
 func covered(requested map[string]bool, dst string) bool {
 	for p := dst; p != "/"; p = path.Dir(p) {
 		if requested[p] {
@@ -113,7 +111,7 @@ func cgroupMount(c Container, n Node) specs.Mount {
 	return specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: options}
 }
 
-// kernelFilesystems are those that a privileged container may write to.
+// kernelFilesystems are writable in a privileged container.
 var kernelFilesystems = []string{"proc", "sysfs", "cgroup", "cgroup2"}
 
 func writable(options []string) []string {
@@ -161,8 +159,8 @@ func bind(src, dst string, options ...string) specs.Mount {
 	return specs.Mount{Source: src, Destination: dst, Type: "bind", Options: append([]string{"rbind"}, options...)}
 }
 
-// requestedMount translates one mount of the request, and widens the
-// propagation of the root file system if the mount needs it.
+// requestedMount converts one mount of the request, and widens the propagation of the root file
+// system if the mount needs it.
 func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (specs.Mount, error) {
 	dst := containerPath(m.GetContainerPath())
 	src, err := mountSource(m, dst, c, n)
@@ -179,7 +177,7 @@ func requestedMount(s *specs.Spec, m *runtimeapi.Mount, c Container, n Node) (sp
 	}
 	out := bind(src, dst, propagation, access)
 	out.Options = union(out.Options, m.GetMountOptions())
-	if !isImageMount(m) { // whose layers were mapped when the image was mounted
+	if !isImageMount(m) { // the layers of an image are mapped when it is mounted
 		out.UIDMappings = idMappings(m.GetUidMappings())
 		out.GIDMappings = idMappings(m.GetGidMappings())
 	}
@@ -237,10 +235,9 @@ func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (st
 	return "rro", nil
 }
 
-// CheckMounts checks, on this machine, that mounts which ask for propagation
-// have a source that propagates: HostToContainer needs a shared or slave
-// mount, Bidirectional a shared one (CRI, MountPropagation). It costs nothing
-// when no mount asks. Host paths must exist.
+// CheckMounts checks, on this machine, that mounts with propagation have a source that propagates:
+// HostToContainer needs a shared or slave mount, Bidirectional a shared one (CRI,
+// MountPropagation). Host paths must exist.
 func CheckMounts(mounts []*runtimeapi.Mount) error {
 	for _, m := range mounts {
 		if m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_PRIVATE || isImageMount(m) {

@@ -13,11 +13,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/sysctl"
 )
 
-// containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins
-// the sandbox's, CONTAINER is new, NODE is the host's (left out), TARGET joins
-// that of another container. Only pid may be CONTAINER or TARGET, and what is
-// "the sandbox's" is the sandbox's word: the CRI repeats the options in every
-// container, but the sandbox is what exists.
+// containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins the sandbox's,
+// CONTAINER is new, NODE is the host's (left out), TARGET joins that of another container. Only pid
+// may be CONTAINER or TARGET. The sandbox's options decide what POD means: the CRI repeats them in
+// every container, but the sandbox is what exists.
 func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	sb := c.Sandbox
@@ -60,7 +59,7 @@ func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOpt
 	return cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
-// podOptions are those of containers that say nothing. A pod has no target.
+// podOptions returns those of containers without options of their own. A pod has no target.
 func podOptions(pod *runtimeapi.NamespaceOption) *runtimeapi.NamespaceOption {
 	if pod.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return pod
@@ -78,7 +77,7 @@ func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.Nam
 		mounted = procNS(sb.PID, proc)
 	}
 	if mounted == "" {
-		// Leaving it out would put the container into the host's.
+		// Without it, the container would be in the host's.
 		return nil, unmet("sandbox %s has no %s namespace to join; remove the pod sandbox", sb.ID, kind)
 	}
 	return []specs.LinuxNamespace{{Type: kind, Path: mounted}}, nil
@@ -109,8 +108,8 @@ func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID i
 	return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
 }
 
-// sandboxNamespaces are those of the sandbox's own process: the mounted ones,
-// or new ones for the pod to join through the process.
+// sandboxNamespaces returns those of the sandbox's own process: the mounted ones, or new ones that
+// containers join through the process.
 func sandboxNamespaces(sb Sandbox) ([]specs.LinuxNamespace, error) {
 	opts := namespaceOptions(sb.Config)
 	hostNetwork := opts.GetNetwork() == runtimeapi.NamespaceMode_NODE
@@ -137,9 +136,8 @@ const (
 	sysctlPingGroups       = "net.ipv4.ping_group_range"
 )
 
-// Sysctls returns what to write inside a pod's namespaces: what the pod asks
-// for, with names as sent, and the node's defaults for pods with a network of
-// their own. A pod that asks for sysctls of the node was refused before.
+// Sysctls returns the sysctls to write in a pod's namespaces: the pod's own, with names as sent,
+// and the node's defaults for pods with their own network. Sysctls of the node were refused before.
 func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, cfg.GetLinux().GetSysctls())
@@ -161,8 +159,8 @@ func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) map[string]string {
 	return out
 }
 
-// pingGroups are all groups of the pod, as far as the kernel takes them: no
-// group that is not mapped, and none beyond 31 bits on the host.
+// pingGroups returns the range of all groups of the pod that the kernel accepts: only mapped
+// groups, and at most 31 bits on the host.
 func pingGroups(cfg *runtimeapi.PodSandboxConfig) string {
 	last := uint32(math.MaxInt32)
 	if _, gids := UserMappings(cfg); len(gids) == 1 {

@@ -25,9 +25,9 @@ import (
 // defaultAppArmorProfile is the name under which berth loads its default profile.
 const defaultAppArmorProfile = "berth-default"
 
-// DetectNode looks at the machine and at this process. Call it once at start:
-// none of it changes while the daemon runs. Where AppArmor is on it loads the
-// default profile, and fails if it cannot, because pods would run without it.
+// DetectNode reads the facts of the machine and of this process. Call it once at start: they do not
+// change while the daemon runs. On a node with AppArmor it loads the default profile and fails if
+// it cannot, because pods would run without it.
 func DetectNode() (Node, error) {
 	n := Node{
 		CgroupUnified:     cgroups.Mode() == cgroups.Unified,
@@ -71,8 +71,8 @@ func DetectNode() (Node, error) {
 	return n, nil
 }
 
-// privileges returns the capabilities of this process, and how far it may
-// lower an oom_score_adj.
+// privileges returns the capabilities of this process, and the lowest oom_score_adj that it may
+// set.
 func privileges() (caps []string, minOOM int, err error) {
 	c, err := capability.NewPid2(0)
 	if err == nil {
@@ -98,8 +98,8 @@ func privileges() (caps []string, minOOM int, err error) {
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroupMountOptions finds the options of the node's cgroup2 superblock that
-// any new mount of it would reset.
+// cgroupMountOptions returns the options of the node's cgroup2 superblock that any new mount of it
+// would reset.
 func cgroupMountOptions() ([]string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(cgroupRoot))
 	if err != nil {
@@ -116,16 +116,15 @@ func cgroupMountOptions() ([]string, error) {
 	return out, nil
 }
 
-// devicesAt lets containerd's library walk a device or a directory of devices.
+// devicesAt lists a device, or a directory of devices, by containerd's library.
 func devicesAt(hostPath, containerPath string) ([]specs.LinuxDevice, error) {
-	s := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}} // WithDevices takes both for granted
+	s := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}} // WithDevices requires both
 	if err := oci.WithDevices(hostPath, containerPath, allAccess)(context.Background(), nil, nil, s); err != nil {
 		return nil, err
 	}
 	return s.Linux.Devices, nil
 }
 
-// profileLoaded looks for "name (mode)" in the kernel's list.
 func profileLoaded(name string) (bool, error) {
 	f, err := os.Open("/sys/kernel/security/apparmor/profiles")
 	if err != nil {

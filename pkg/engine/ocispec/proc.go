@@ -13,17 +13,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// procFiles are the files of /proc that may be mounted over: what lxcfs shows, and
-// what checkpoints and FIPS need. They are those that runc allows.
+// procFiles are the files of /proc that may be mounted over, for lxcfs, checkpoints and FIPS. runc
+// allows the same.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
 	"/proc/swaps", "/proc/sys/crypto/fips_enabled", "/proc/sys/kernel/ns_last_pid", "/proc/uptime",
 }
 
-// CheckProc refuses mounts that would hide a container's /proc, or something in it:
-// by /proc a runtime tells the kernel how to confine the container. runc refuses
-// them when the container is started, crun does not. What is mounted elsewhere by
-// way of a link is the business of ResolveTargets.
+// CheckProc refuses mounts that would hide a container's /proc, or a part of it, because a runtime
+// confines the container through /proc. runc refuses them at the start of a container, crun does
+// not. ResolveTargets checks mounts that reach /proc by a link.
 func CheckProc(mounts []*runtimeapi.Mount) error {
 	for _, m := range mounts {
 		dst := containerPath(m.GetContainerPath())
@@ -34,7 +33,7 @@ func CheckProc(mounts []*runtimeapi.Mount) error {
 	return nil
 }
 
-// CheckProcOf is CheckProc for a finished spec, which others may have changed.
+// CheckProcOf is CheckProc for a finished spec, which plugins may have changed.
 func CheckProcOf(s *specs.Spec) error {
 	for _, m := range s.Mounts {
 		dst := containerPath(m.Destination)
@@ -48,8 +47,7 @@ func CheckProcOf(s *specs.Spec) error {
 	return nil
 }
 
-// overProc checks what is mounted at dst, which the request has as asked. Source is
-// what is bound there.
+// overProc checks a mount of source at dst; asked is the destination in the request.
 func overProc(asked, dst, source string) error {
 	what := fmt.Sprintf("mount %.200q", asked)
 	if dst != asked {
@@ -74,7 +72,6 @@ func overProc(asked, dst, source string) error {
 	return nil
 }
 
-// below reports whether a clean path is dir or in it.
 func below(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -86,7 +83,7 @@ func isProcfs(file string) (bool, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(file, &st)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // it would be made, as a directory
+		return false, nil // the engine would create it, as a directory
 	}
 	return err == nil && st.Type == unix.PROC_SUPER_MAGIC, err
 }

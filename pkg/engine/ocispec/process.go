@@ -15,9 +15,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// commandLine combines request and image as the CRI's ContainerConfig.command
-// and args say: a command replaces both the image's entry point and its
-// arguments, args alone replace its arguments.
+// commandLine combines request and image as the CRI's ContainerConfig.command and args define: a
+// command replaces both the image's entry point and its arguments, args alone replace its
+// arguments.
 func commandLine(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]string, error) {
 	command, args := cfg.GetCommand(), cfg.GetArgs()
 	if len(command) == 0 {
@@ -42,13 +42,13 @@ func commandLine(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]
 	return line, nil
 }
 
-// workingDir is always absolute: an image's relative one counts from the root.
+// workingDir returns an absolute path; an image's relative one is relative to the root.
 func workingDir(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) string {
 	wd := cmp.Or(cfg.GetWorkingDir(), img.WorkingDir)
 	return path.Join("/", wd)
 }
 
-// environ merges environments; a later value takes the place of an earlier one.
+// environ merges environments; a later value replaces an earlier one.
 type environ struct {
 	vars []string
 	at   map[string]int
@@ -57,7 +57,7 @@ type environ struct {
 func (e *environ) set(entry string) {
 	key, _, found := strings.Cut(entry, "=")
 	if !found || key == "" {
-		return // Not a variable; execve would hand it over, shells would drop it.
+		return // not a variable: execve would pass it, shells would drop it
 	}
 	if e.at == nil {
 		e.at = make(map[string]int)
@@ -70,7 +70,7 @@ func (e *environ) set(entry string) {
 	e.vars = append(e.vars, entry)
 }
 
-// environment is, from weak to strong: base, PATH, TERM, HOSTNAME, image, request.
+// environment merges, from weak to strong: base, PATH, TERM, HOSTNAME, image, request.
 func environment(base []string, hostname string, cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]string, error) {
 	var e environ
 	e.set(defaultPath)
@@ -95,9 +95,8 @@ func environment(base []string, hostname string, cfg *runtimeapi.ContainerConfig
 	return e.vars, nil
 }
 
-// ExecProcess returns the process of an exec in the container of spec: it
-// has everything that the container's process has, but its own arguments and
-// terminal. Nothing is shared with spec.
+// ExecProcess returns the process of an exec in the container of spec: a deep copy of the
+// container's process with its own arguments and terminal.
 func ExecProcess(spec *specs.Spec, cmd []string, tty bool) (*specs.Process, error) {
 	p, err := deepCopy(spec.Process)
 	if err != nil {
@@ -132,8 +131,8 @@ func StopSignal(cfg *runtimeapi.ContainerConfig, image string) (syscall.Signal, 
 	return syscall.SIGTERM, "SIGTERM"
 }
 
-// CRISignal is the form of a signal's name in ContainerStatus.stop_signal;
-// SIGNAL_RUNTIME_DEFAULT for one that the CRI has no name for.
+// CRISignal converts a signal's name to that of ContainerStatus.stop_signal; SIGNAL_RUNTIME_DEFAULT
+// if the CRI has no name for it.
 func CRISignal(name string) runtimeapi.Signal {
 	name = strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)
 	if v, ok := runtimeapi.Signal_value["SIGNAL_"+name]; ok {
@@ -142,7 +141,7 @@ func CRISignal(name string) runtimeapi.Signal {
 	return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
 }
 
-// criSignalName turns the enum's SIGNAL_SIGRTMINPLUS3 into RTMIN+3.
+// criSignalName converts the enum's SIGNAL_SIGRTMINPLUS3 to RTMIN+3.
 func criSignalName(s runtimeapi.Signal) string {
 	if s == runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
 		return ""
@@ -151,7 +150,7 @@ func criSignalName(s runtimeapi.Signal) string {
 	return strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(name)
 }
 
-// aliases are second names of signals; everything prints the first.
+// aliases are second names of signals; output uses the first.
 var aliases = map[string]bool{"CLD": true, "IOT": true, "POLL": true}
 
 var signalNames = func() map[syscall.Signal]string {

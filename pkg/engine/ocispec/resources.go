@@ -10,10 +10,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// UpdateResources returns current changed by what req sets. A zero, empty or
-// absent field of req leaves the value as it is, as the CRI's
-// UpdateContainerResources demands; entries of hugepage_limits and unified
-// replace those of the same name. current is not changed and may be nil.
+// UpdateResources returns current with the changes of req. A zero, empty or absent field of req
+// leaves the value unchanged, as the CRI's UpdateContainerResources demands; entries of
+// hugepage_limits and unified replace those of the same name. current is not modified and may be
+// nil.
 func UpdateResources(current *specs.LinuxResources, req *runtimeapi.LinuxContainerResources, n Node) (*specs.LinuxResources, error) {
 	r, err := deepCopy(current)
 	if err != nil {
@@ -53,8 +53,8 @@ func updateCPU(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResources)
 	}
 }
 
-// updateMemory keeps a container from swapping unless it was told how much it
-// may: OCI's swap is memory and swap together, so equal values mean none.
+// updateMemory prevents swapping unless the request sets a swap limit. OCI's swap is memory plus
+// swap, so equal values mean no swap.
 func updateMemory(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResources, n Node) {
 	limit, swap := req.GetMemoryLimitInBytes(), req.GetMemorySwapLimitInBytes()
 	if limit == 0 && swap == 0 {
@@ -70,7 +70,7 @@ func updateMemory(r *specs.LinuxResources, req *runtimeapi.LinuxContainerResourc
 	}
 }
 
-// updateHugepages ignores limits on a node without the controller for them.
+// updateHugepages ignores limits on a node without the hugetlb controller.
 func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit, n Node) {
 	if !n.HugetlbController {
 		return
@@ -85,8 +85,8 @@ func updateHugepages(r *specs.LinuxResources, limits []*runtimeapi.HugepageLimit
 	}
 }
 
-// updateUnified takes cgroup v2 values word for word. Runtimes write them last,
-// so that they win over what is derived from the other fields.
+// updateUnified copies cgroup v2 values verbatim. Runtimes write them last, so they override values
+// derived from other fields.
 func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) error {
 	if len(unified) == 0 {
 		return nil
@@ -101,7 +101,7 @@ func updateUnified(r *specs.LinuxResources, unified map[string]string, n Node) e
 	return nil
 }
 
-// ContainerResources returns those of a container in the form of ContainerStatus.resources.
+// ContainerResources converts a container's resources to ContainerStatus.resources.
 func ContainerResources(s *specs.Spec) *runtimeapi.ContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if s == nil || s.Linux == nil {
@@ -129,7 +129,8 @@ func ContainerResources(s *specs.Spec) *runtimeapi.ContainerResources {
 	return &runtimeapi.ContainerResources{Linux: out}
 }
 
-// clampOOMScoreAdj keeps to what this process may set: a runtime fails on less.
+// clampOOMScoreAdj raises a value to what this process may set, because a runtime fails on a lower
+// one.
 func clampOOMScoreAdj(adj int64, n Node) *int {
 	return new(min(max(int(adj), n.MinOOMScoreAdj, -1000), 1000))
 }

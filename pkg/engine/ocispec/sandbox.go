@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// sandboxUID is who the sandbox process runs as; it needs no rights.
+	// sandboxUID is the user of the sandbox process, which needs no privileges.
 	sandboxUID = 65535
 	// sandboxOOMScoreAdj makes the sandbox process the last of its pod to be
 	// killed: it holds namespaces (kubelet and its peers use the same value).
@@ -18,10 +18,9 @@ const (
 	sandboxCPUShares = 2
 )
 
-// BuildSandboxProcess makes the spec of the process that holds a sandbox's PID
-// namespace, or is a runtime's first container. Its root filesystem is
-// "rootfs" in the bundle and holds one static binary, PausePath; the runtime
-// adds mount points to it.
+// BuildSandboxProcess returns the spec of the process that holds a sandbox's PID namespace, or is a
+// runtime's first container. Its root filesystem is "rootfs" in the bundle and contains one static
+// binary, PausePath; the runtime adds mount points to it.
 func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	sc := sp.Config.GetLinux().GetSecurityContext()
 	s, err := sandboxSpec(sp)
@@ -56,9 +55,8 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	return s, Fit(s, sp.Runtime)
 }
 
-// DescribeSandbox tells of a sandbox without a process what its spec would tell: its
-// namespaces, as far as something holds them, hostname and annotations. It is for people
-// and scripts that look for them there; nothing runs by it.
+// DescribeSandbox returns the spec of a sandbox without a process: its mounted namespaces, hostname
+// and annotations. It is for people and scripts that read them there; no runtime uses it.
 func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
 	namespaces, err := sandboxNamespaces(sb)
 	if err != nil {
@@ -114,9 +112,8 @@ func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	return s, nil
 }
 
-// writableSysfs is for pods with privileged containers. The kernel has one sysfs
-// for each network namespace, and its first mount, which is this one, decides
-// whether later ones can be written to.
+// writableSysfs is for pods with privileged containers. The kernel has one sysfs for each network
+// namespace, and its first mount, this one, decides whether later ones are writable.
 func writableSysfs(mounts []specs.Mount) {
 	for i := range mounts {
 		if mounts[i].Type == "sysfs" {

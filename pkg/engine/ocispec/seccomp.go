@@ -14,9 +14,8 @@ import (
 
 const localhostPrefix = "localhost/"
 
-// securityProfile returns the profile that a request means: the structured
-// field if it is there at all (its zero value is RuntimeDefault), else the
-// deprecated string, else nil.
+// securityProfile returns the profile of a request: the structured field if it is set (its zero
+// value is RuntimeDefault), else the deprecated string, else nil.
 func securityProfile(p *runtimeapi.SecurityProfile, deprecated string) *runtimeapi.SecurityProfile {
 	switch {
 	case p != nil:
@@ -32,8 +31,8 @@ func securityProfile(p *runtimeapi.SecurityProfile, deprecated string) *runtimea
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
-// seccompOf returns the filter of a container; base is what applies when the
-// request says nothing. caps is the bounding set, on which the default filter depends.
+// seccompOf returns the filter of a container; base applies if the request has none. The default
+// filter depends on caps, the bounding set.
 func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool, base *specs.LinuxSeccomp, caps []string, n Node, rt *probe.Runtime) (*specs.LinuxSeccomp, error) {
 	if privileged {
 		return nil, nil
@@ -65,7 +64,7 @@ func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool
 	return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
 }
 
-// asksLocalSeccomp says whether a container's filter is a profile of the node.
+// asksLocalSeccomp reports whether a container's filter is a profile of the node.
 func asksLocalSeccomp(sc *runtimeapi.LinuxContainerSecurityContext) bool {
 	if sc.GetPrivileged() {
 		return false
@@ -74,7 +73,6 @@ func asksLocalSeccomp(sc *runtimeapi.LinuxContainerSecurityContext) bool {
 	return securityProfile(sc.GetSeccomp(), sc.GetSeccompProfilePath()).GetProfileType() == runtimeapi.SecurityProfile_Localhost
 }
 
-// localSeccomp reads a profile of the node.
 func localSeccomp(file string, n Node) (*SeccompProfile, error) {
 	b, err := n.ReadFile(file)
 	if err != nil {
@@ -83,9 +81,9 @@ func localSeccomp(file string, n Node) (*SeccompProfile, error) {
 	return ParseSeccomp(file, string(b))
 }
 
-// readProfile reads a profile of the node. It may belong to another user than root:
-// operators of profiles write them under their own. Not every user may write it,
-// since all pods that name it would be confined by what he says.
+// readProfile reads a profile of the node. The file may belong to a user other than root, because
+// operators of profiles write them under their own users. It must not be writable by every user,
+// because it confines all pods that name it.
 func readProfile(file string) ([]byte, error) { return trust.ReadFile(file, trust.Installed) }
 
 // defaultSeccomp returns containerd's default profile.

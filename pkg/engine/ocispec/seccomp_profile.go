@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SeccompProfile is a profile as files have it: in the form of OCI, or in that of
-// Docker, Podman and CRI-O, which says of rules for whom they are.
+// SeccompProfile is a profile from a file: in the form of OCI, or in that of Docker, Podman and
+// CRI-O, which has conditions for rules.
 type SeccompProfile struct {
 	file string
 	seccompForm
 }
 
-// seccompForm is all that a file may say. What both forms have is OCI's.
+// seccompForm contains all fields of a file. Those of both forms are OCI's.
 type seccompForm struct {
 	DefaultAction    specs.LinuxSeccompAction `json:"defaultAction"`
 	DefaultErrnoRet  *uint                    `json:"defaultErrnoRet"`
@@ -49,16 +49,16 @@ type seccompRule struct {
 	Excludes seccompFor               `json:"excludes"`
 }
 
-// seccompFor says for whom a rule is.
+// seccompFor is the condition of a rule.
 type seccompFor struct {
 	Arches    []string `json:"arches"`
 	Caps      []string `json:"caps"`
 	MinKernel string   `json:"minKernel"`
 }
 
-// seccompFacts are what rules depend on.
+// seccompFacts are the facts that conditions depend on.
 type seccompFacts struct {
-	// arch is the native one, as profiles call it: amd64, arm64.
+	// arch is the native architecture, as profiles name it: amd64, arm64.
 	arch string
 	// caps are the container's bounding set.
 	caps []string
@@ -66,9 +66,8 @@ type seccompFacts struct {
 	kernel string
 }
 
-// ParseSeccomp reads the content of a profile; file is for errors. A field that
-// neither form has is an error: what looks like a rule and is ignored would leave a
-// hole.
+// ParseSeccomp reads the content of a profile; file is for errors. An unknown field is an error,
+// because an ignored rule would be a hole.
 func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	p := &SeccompProfile{file: file}
 	d := json.NewDecoder(strings.NewReader(content))
@@ -79,7 +78,7 @@ func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	if d.More() {
 		return nil, unmet("seccomp profile %s contains more than one JSON value", file)
 	}
-	// A file whose rules are wrong for nobody but some container is wrong now.
+	// A rule that is invalid for some container is an error now.
 	_, err := p.filter(seccompFacts{arch: profileArch(), kernel: "0.0"})
 	if err == nil {
 		err = p.check()
@@ -90,7 +89,7 @@ func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	return p, nil
 }
 
-// check looks at all rules, also at those that are for somebody else.
+// check validates all rules, also those that do not apply here.
 func (p *SeccompProfile) check() error {
 	for i, r := range p.Syscalls {
 		for _, version := range []string{r.Includes.MinKernel, r.Excludes.MinKernel} {
@@ -165,10 +164,10 @@ func (p *SeccompProfile) rule(i int, r seccompRule) (specs.LinuxSyscall, error) 
 	return specs.LinuxSyscall{Names: names, Action: r.Action, ErrnoRet: ret, Args: r.Args}, nil
 }
 
-// lastErrno is above all numbers of errors.
+// lastErrno is higher than all error numbers.
 const lastErrno = 4096
 
-// errno is a number, or the name of one as Podman writes it; that comes first.
+// errno returns an error number by its name, as Podman writes it, or else number.
 func (p *SeccompProfile) errno(name string, number *uint) (*uint, error) {
 	if name == "" {
 		return number, nil
@@ -184,9 +183,8 @@ func (p *SeccompProfile) errno(name string, number *uint) (*uint, error) {
 	return nil, p.wrong("errno %q is unknown", name)
 }
 
-// applies says whether a rule is for a container. One of the capabilities that it
-// excludes is enough to leave it out, as is one of those that it includes and the
-// container has not.
+// applies reports whether a rule applies to a container. It does not if the container has one of
+// the excluded capabilities, or does not have one of the included ones.
 func (r seccompRule) applies(f seccompFacts) (bool, error) {
 	has := func(c string) bool { return slices.Contains(f.caps, c) }
 	if slices.Contains(r.Excludes.Arches, f.arch) || slices.ContainsFunc(r.Excludes.Caps, has) {
@@ -220,14 +218,13 @@ func atLeast(kernel, version string) (bool, error) {
 	return slices.Compare(has[:], want[:]) >= 0, nil
 }
 
-// release reads the first two numbers of a kernel's release: that is all that
-// profiles go by.
+// release reads the first two numbers of a kernel's release: profiles compare only these.
 func release(s string) (r [2]int, err error) {
 	_, err = fmt.Sscanf(s, "%d.%d", &r[0], &r[1])
 	return r, err
 }
 
-// profileArch is this machine as rules call it.
+// profileArch is this machine's name in profiles.
 func profileArch() string {
 	if runtime.GOARCH == "386" {
 		return "x86"
@@ -235,7 +232,7 @@ func profileArch() string {
 	return runtime.GOARCH
 }
 
-// native are the machines of rules as architectures of filters.
+// native maps the machines of rules to the architectures of filters.
 var native = map[string]specs.Arch{
 	"x86": specs.ArchX86, "amd64": specs.ArchX86_64, "arm": specs.ArchARM, "arm64": specs.ArchAARCH64,
 	"mips64": specs.ArchMIPS64, "mips64le": specs.ArchMIPSEL64, "ppc64le": specs.ArchPPC64LE, "s390x": specs.ArchS390X,

@@ -16,9 +16,8 @@ import (
 // levelForm is the level of an MLS or MCS policy: s0, s0-s1, s0:c1,c2, s0:c0.c1023.
 var levelForm = regexp.MustCompile(`^s\d+(-s\d+)?(:c\d+([.,]c\d+)*)?(-s\d+:c\d+([.,]c\d+)*)?$`)
 
-// labelled says whether containers of this node get SELinux labels. Debian's policy is
-// one that names a type for containers which it does not have: with that label none would
-// start.
+// labelled reports whether containers of this node get SELinux labels. Debian's policy names a type
+// for containers that it does not define: with that label none would start.
 var labelled = sync.OnceValue(func() bool {
 	if !selinux.GetEnabled() {
 		return false
@@ -35,12 +34,11 @@ var labelled = sync.OnceValue(func() bool {
 	return err == nil
 })
 
-// SELinuxLabels returns the labels for a sandbox (sandboxLabel empty) or a
-// container (its sandbox's process label), and reserves the categories. The caller
-// counts who has them, and ends that with selinux.ReleaseLabel. Without options a
-// sandbox gets categories of its own, and a container its sandbox's. On a node without
-// SELinux, or with a policy that does not know containers, both are empty, whatever was
-// asked for, as with other CRI daemons.
+// SELinuxLabels returns the labels for a sandbox (sandboxLabel empty) or a container (its sandbox's
+// process label), and reserves the categories. The caller counts their users and releases them with
+// selinux.ReleaseLabel. Without options a sandbox gets new categories, and a container its
+// sandbox's. On a node without SELinux, or with a policy without containers, both are empty
+// regardless of the request, as with other CRI daemons.
 func SELinuxLabels(o *runtimeapi.SELinuxOption, sandboxLabel string) (process, mount string, err error) {
 	if !labelled() {
 		return "", "", nil
@@ -77,9 +75,9 @@ func labelOptions(o *runtimeapi.SELinuxOption) ([]string, error) {
 	return out, nil
 }
 
-// Relabel gives the sources of mounts that ask for it (selinux_relabel), the volumes
-// that the image defines, and the sandbox's files, the container's label. It does nothing without SELinux
-// and for privileged containers; file systems without labels are passed over.
+// Relabel applies the container's label to mount sources with selinux_relabel, the volumes of the
+// image, and the sandbox's files. It does nothing without SELinux and for privileged containers,
+// and skips file systems without labels.
 func Relabel(c Container) error {
 	if !labelled() || c.MountLabel == "" || c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		return nil

@@ -13,22 +13,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxLinks is how many links a path may lead over, as in the kernel.
+// maxLinks limits the links on a path, as in the kernel.
 const maxLinks = 40
 
-// Targets are the places where the mounts of a container come to be: links of its
-// image, and of what is mounted before, lead elsewhere inside of the container.
+// Targets are the resolved destinations of a container's mounts: links of its image, or of earlier
+// mounts, lead elsewhere inside the container.
 type Targets struct {
 	rootfs string
-	// mounted are in the order in which they are mounted.
+	// mounted are in mount order.
 	mounted []target
 }
 
 type target struct{ path, source string }
 
-// ResolveTargets finds those of requested mounts in a root filesystem, which is
-// rootfs on the host, and refuses what CheckProc refuses. images has the sources of
-// image volumes, as Container.ImageMounts.
+// ResolveTargets resolves the destinations of requested mounts in the root filesystem at rootfs on
+// the host, and refuses those that CheckProc refuses. images has the sources of image volumes, as
+// Container.ImageMounts.
 func ResolveTargets(rootfs string, mounts []*runtimeapi.Mount, images map[string]string) (*Targets, error) {
 	t := &Targets{rootfs: rootfs}
 	ordered := slices.Clone(mounts)
@@ -55,14 +55,13 @@ func ResolveTargets(rootfs string, mounts []*runtimeapi.Mount, images map[string
 	return t, nil
 }
 
-// Cover reports whether something is mounted at a resolved path or above it.
+// Cover reports whether a mount is at a resolved path or above it.
 func (t *Targets) Cover(p string) bool {
 	return slices.ContainsFunc(t.mounted, func(m target) bool { return below(p, m.path) })
 }
 
-// Resolve follows the links on a path in the container. What does not exist is as
-// it is written. Nothing is followed in /proc, where links are those of whoever
-// looks at them.
+// Resolve follows the links on a path in the container; parts that do not exist stay unchanged. It
+// follows no links in /proc, because they depend on the process that reads them.
 func (t *Targets) Resolve(p string) (string, error) {
 	at, left, links := "/", strings.Split(path.Clean("/"+p), "/"), 0
 	for len(left) > 0 {
@@ -94,7 +93,7 @@ func (t *Targets) Resolve(p string) (string, error) {
 	return at, nil
 }
 
-// readlink returns where a link of the container leads, and nothing if it is none.
+// readlink returns the target of a link of the container; "" if p is not a link.
 func (t *Targets) readlink(p string) (string, error) {
 	if below(p, "/proc") {
 		return "", nil

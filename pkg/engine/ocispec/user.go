@@ -19,26 +19,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxDatabase bounds what is read of an image's passwd or group file.
+// maxDatabase limits how much of an image's passwd or group file is read.
 const maxDatabase = 16 << 20
 
-// maxGroups is how many supplementary groups the kernel gives a process.
+// maxGroups is the kernel's limit of supplementary groups of a process.
 const maxGroups = 65536
 
 type wanted struct {
-	user  string // Name or number; empty is root.
-	group string // Name or number; empty is the user's own.
+	user  string // Name or number; empty means root.
+	group string // Name or number; empty means the user's own.
 }
 
-// ResolveUser finds out as whom a container runs, in the root filesystem at
-// rootfs. The user is the request's run_as_user or run_as_username, else the
-// image's; the group is the request's, else the image's if the user is, else
-// the user's primary group by /etc/passwd, else 0. With SupplementalGroupsPolicy
-// Merge, the groups that /etc/group lists the user in are added.
+// ResolveUser returns the user of a container, by the root filesystem at rootfs. The user is the
+// request's run_as_user or run_as_username, else the image's. The group is the request's, else the
+// image's if the user is, else the user's primary group in /etc/passwd, else 0. With
+// SupplementalGroupsPolicy Merge, the groups of the user in /etc/group are added.
 //
-// The files are the image's and are not trusted: symbolic links are followed
-// inside rootfs only, and only regular files are read. A user given by number
-// need not be in them; one given by name must.
+// The files belong to the image and are untrusted: symbolic links are followed inside rootfs only,
+// and only regular files are read. A user given by number need not be listed in them; one given by
+// name must.
 func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
 	w, err := wantedUser(img, sc)
 	if err != nil {
@@ -84,8 +83,8 @@ func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurity
 	return w, nil
 }
 
-// database is the user database of an image. It is read until ctx ends: its files may be
-// large, and no caller may wait for them any more.
+// database is the user database of an image. Reading stops when ctx ends, because the files may be
+// large.
 type database struct {
 	ctx    context.Context
 	rootfs string
@@ -155,7 +154,7 @@ func (db database) groupsOf(user string) ([]uint32, error) {
 	return gids, err
 }
 
-// number reads s as an id. All digits that are no id are an error, not a name.
+// number parses s as an id. Digits outside the range of ids are an error, not a name.
 func number(what, s string) (id uint32, ok bool, err error) {
 	if strings.Trim(s, "0123456789") != "" {
 		return 0, false, nil
@@ -167,8 +166,8 @@ func number(what, s string) (id uint32, ok bool, err error) {
 	return id, true, nil
 }
 
-// passwd returns the first entry that match accepts. Lines that are not of the form are
-// passed over; in particular an id that is not a number is never 0.
+// passwd returns the first entry that match accepts. It skips malformed lines; in particular an id
+// that is not a number never becomes 0.
 func (db database) passwd(match func(passwdEntry) bool) (found passwdEntry, ok bool, err error) {
 	err = db.eachLine("/etc/passwd", func(line string) bool {
 		e, valid := parsePasswd(line)
@@ -180,7 +179,6 @@ func (db database) passwd(match func(passwdEntry) bool) (found passwdEntry, ok b
 	return found, ok, err
 }
 
-// groups calls visit with every well-formed entry until it returns false.
 func (db database) groups(visit func(groupEntry) bool) error {
 	return db.eachLine("/etc/group", func(line string) bool {
 		e, valid := parseGroup(line)
@@ -188,8 +186,7 @@ func (db database) groups(visit func(groupEntry) bool) error {
 	})
 }
 
-// eachLine calls visit with the lines of a file of the image; a missing one is an empty
-// one.
+// eachLine calls visit with each line of a file of the image. A missing file counts as empty.
 func (db database) eachLine(name string, visit func(string) bool) error {
 	f, err := openRegular(db.rootfs, name)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -208,8 +205,8 @@ func (db database) eachLine(name string, visit func(string) bool) error {
 	return nil
 }
 
-// openRegular opens a file inside root. It finds the file without opening it,
-// because opening a FIFO would block and opening a device may act.
+// openRegular opens a file inside root. It checks the type first, because opening a FIFO blocks and
+// opening a device may have effects.
 func openRegular(root, name string) (*os.File, error) {
 	handle, err := pathrs.OpenInRoot(root, name)
 	if err != nil {
@@ -226,7 +223,7 @@ func openRegular(root, name string) (*os.File, error) {
 	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
 }
 
-// maxLine bounds a line of a user database: a group with 10,000 members fits.
+// maxLine limits a line of a user database: a group with 10,000 members fits.
 const maxLine = 1 << 20
 
 // passwdEntry is a line of passwd(5).
@@ -240,10 +237,9 @@ type passwdEntry struct {
 type groupEntry struct {
 	name    string
 	gid     uint32
-	members string // Names, with commas between them.
+	members string // comma-separated names
 }
 
-// has reports whether a user is a member.
 func (e groupEntry) has(user string) bool {
 	for m := range strings.SplitSeq(e.members, ",") {
 		if m = strings.TrimSpace(m); m != "" && m == user {

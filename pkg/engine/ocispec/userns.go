@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// UserMappings are the ids of a pod's own user namespace, none if it has the
-// host's. Options without mappings are the old way to say that.
+// UserMappings returns the ids of a pod's own user namespace; none if the pod uses the host's.
+// Options without mappings are the old way to request that.
 func UserMappings(cfg *runtimeapi.PodSandboxConfig) (uids, gids []specs.LinuxIDMapping) {
 	u := namespaceOptions(cfg).GetUsernsOptions()
 	if u.GetMode() != runtimeapi.NamespaceMode_POD {
@@ -27,15 +27,14 @@ func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
 	return out
 }
 
-// setUserNS puts the pod's user namespace into s, whose process and other
-// namespaces are set already.
+// setUserNS adds the pod's user namespace to s, after its process and other namespaces.
 func setUserNS(s *specs.Spec, sb Sandbox) error {
 	uids, gids := UserMappings(sb.Config)
 	if len(uids)+len(gids) == 0 {
 		return nil
 	}
 	if sb.UserNS == "" {
-		// Leaving it out would make root of the pod the host's.
+		// Without it, root of the pod would be the host's.
 		return unmet("sandbox %s has no user namespace to join; remove the pod sandbox", sb.ID)
 	}
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: sb.UserNS})
@@ -43,8 +42,8 @@ func setUserNS(s *specs.Spec, sb Sandbox) error {
 	return checkMapped(s.Process.User, uids, gids)
 }
 
-// checkMapped refuses ids that do not exist in the pod: the runtime would say no
-// more than that an argument is invalid.
+// checkMapped refuses ids that do not exist in the pod, because the runtime would only report an
+// invalid argument.
 func checkMapped(u specs.User, uids, gids []specs.LinuxIDMapping) error {
 	if !inside(u.UID, uids) {
 		return invalid("user %d is beyond the %d IDs of the pod's user namespace", u.UID, uids[0].Size)
@@ -81,11 +80,10 @@ func hostSysfs(mounts []specs.Mount, cfg *runtimeapi.PodSandboxConfig, rt *probe
 	}
 }
 
-// MountsToMap are the mounts of s whose ids the runtime would fail to map,
-// although it can map those of others: they have to be mounted for it. crun
-// takes the mapping from the process that it has made, and if that joined a PID
-// namespace from one with the same number that has none (seen with 1.8.1).
-// Mappings other than the container's own it makes by itself.
+// MountsToMap returns the mounts of s with ids that the caller must map, because the runtime would
+// fail. crun reads the mapping from the process that it created, by its PID. If that process joined
+// a PID namespace, crun finds another process with the same PID and no mapping (seen with 1.8.1).
+// It applies mappings other than the container's own itself.
 func MountsToMap(s *specs.Spec, rt *probe.Runtime) ([]int, error) {
 	if rt == nil || rt.Name != probe.Crun || s.Linux == nil || !joinsProcesses(s.Linux) {
 		return nil, nil

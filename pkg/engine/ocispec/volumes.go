@@ -8,17 +8,17 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// kernelDirs hold what is no image's: a VOLUME there means nothing.
+// kernelDirs belong to the kernel: a VOLUME there is ignored.
 var kernelDirs = []string{"/dev", "/proc", "/sys"}
 
-// maxVolumes is how many volumes an image may define.
+// maxVolumes limits how many volumes an image may define.
 const maxVolumes = 100
 
 // longestPath is PATH_MAX without its NUL.
 const longestPath = 4095
 
-// DefinedVolumes are the paths at which an image asks for volumes, clean and
-// without repetition, parents first.
+// DefinedVolumes returns the paths of an image's volumes, clean and without repetition, parents
+// first.
 func DefinedVolumes(image imagespec.ImageConfig) ([]string, error) {
 	if len(image.Volumes) == 0 {
 		return nil, nil
@@ -45,7 +45,7 @@ func DefinedVolumes(image imagespec.ImageConfig) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// OfKernel reports whether a clean path is in a file system of the kernel's.
+// OfKernel reports whether a clean path is in a file system of the kernel.
 func OfKernel(p string) bool {
 	return slices.ContainsFunc(kernelDirs, func(dir string) bool { return below(p, dir) })
 }

@@ -15,11 +15,10 @@ const (
 	gauge   = runtimeapi.MetricType_GAUGE
 )
 
-// families are all metrics.
 var families = slices.Concat(cpuFamilies, memoryFamilies, pressureFamilies, hugetlbFamilies, processFamilies,
 	networkFamilies, filesystemFamilies, blockIOFamilies, specFamilies, timeFamilies)
 
-// What the host must have.
+// Requirements of metrics on the host.
 var (
 	countsCPU      = func(f cgroup.Facts) bool { return f.CPUTime }
 	countsQuota    = func(f cgroup.Facts) bool { return f.Quota }
@@ -34,12 +33,12 @@ var (
 	countsPressure = func(f cgroup.Facts) bool { return f.Pressure }
 )
 
-// number makes a metric of one number.
+// number returns a metric of one number.
 func number(kind runtimeapi.MetricType, name, help string, measured func(cgroup.Facts) bool, pick func(*Sample) cgroup.Value) family {
 	return family{name: name, help: help, kind: kind, measured: measured, read: func(s *Sample, send send) { send(pick(s)) }}
 }
 
-// seconds are whole ones, of nanoseconds.
+// seconds converts nanoseconds to whole seconds.
 func seconds(v cgroup.Value) cgroup.Value {
 	return cgroup.Value{N: v.N / uint64(time.Second), Known: v.Known}
 }
@@ -99,7 +98,7 @@ var memoryFamilies = []family{
 		func(s *Sample) cgroup.Value { return s.Cgroup.OOMKills }),
 }
 
-// stalls makes the two metrics of one resource.
+// stalls returns the two metrics of one resource.
 func stalls(resource string, pick func(*Sample) *cgroup.Pressure) []family {
 	total := func(of func(*cgroup.Pressure) cgroup.Stall) func(*Sample) cgroup.Value {
 		return func(s *Sample) cgroup.Value {
@@ -124,7 +123,7 @@ var pressureFamilies = slices.Concat(
 	stalls("io", func(s *Sample) *cgroup.Pressure { return s.Cgroup.IOPressure }),
 )
 
-// hugepages makes a metric of each page size.
+// hugepages returns a metric for each page size.
 func hugepages(name, help string, measured func(cgroup.Facts) bool, pick func(cgroup.Hugepages) cgroup.Value) family {
 	return family{
 		name: name, help: help, kind: gauge, labels: []string{"pagesize"}, measured: measured,
@@ -161,7 +160,7 @@ var processFamilies = []family{
 	},
 }
 
-// traffic makes a metric of each interface.
+// traffic returns a metric for each interface.
 func traffic(name, help string, pick func(network.InterfaceStats) uint64) family {
 	return family{
 		name: "container_network_" + name + "_total", help: help, kind: counter, labels: []string{"interface"},
@@ -184,7 +183,7 @@ var networkFamilies = []family{
 	traffic("transmit_errors", "Errors while sending.", func(i network.InterfaceStats) uint64 { return i.TxErrors }),
 }
 
-// filesystem makes a metric of the writable layer's filesystem.
+// filesystem returns a metric of the writable layer's filesystem.
 func filesystem(name, help string, pick func(*Filesystem) cgroup.Value) family {
 	return family{
 		name: "container_fs_" + name, help: help, kind: gauge, labels: []string{"device"},
@@ -199,7 +198,7 @@ var filesystemFamilies = []family{
 	filesystem("inodes_free", "Free inodes of the filesystem that the container writes to.", func(f *Filesystem) cgroup.Value { return f.InodesFree }),
 }
 
-// blockIO makes a metric of each block device.
+// blockIO returns a metric for each block device.
 func blockIO(name, help string, pick func(BlockIO) uint64) family {
 	return family{
 		name: "container_fs_" + name + "_total", help: help, kind: counter, labels: []string{"device"}, measured: countsBlockIO,
@@ -228,7 +227,7 @@ var blockIOFamilies = []family{
 	},
 }
 
-// allowed makes a metric of what a container may use.
+// allowed returns a metric of a container's limit.
 func allowed(name, help string, pick func(*Spec) cgroup.Value) family {
 	return number(gauge, "container_spec_"+name, help, nil, func(s *Sample) cgroup.Value {
 		if s.Spec == nil {
@@ -238,7 +237,7 @@ func allowed(name, help string, pick func(*Spec) cgroup.Value) family {
 	})
 }
 
-// orNone shows a limit that is not known as 0, which stands for none.
+// orNone converts an unknown limit to 0, which means unlimited.
 func orNone(v cgroup.Value) cgroup.Value { return cgroup.Known(v.N) }
 
 var specFamilies = []family{
@@ -250,7 +249,7 @@ var specFamilies = []family{
 	allowed("memory_swap_limit_bytes", "Limit of memory and swap together; 0 means unlimited.", func(s *Spec) cgroup.Value { return orNone(s.SwapLimit) }),
 }
 
-// unix makes a metric of a time, in whole seconds.
+// unix returns a metric of a time, in whole seconds.
 func unix(name, help string, pick func(*Sample) time.Time) family {
 	return number(gauge, name, help, nil, func(s *Sample) cgroup.Value {
 		at := pick(s).Unix()

@@ -1,10 +1,8 @@
-// Package podmetrics turns what was measured into the metrics of the CRI, under
-// the names that cAdvisor gave them.
+// Package podmetrics converts measurements to the metrics of the CRI, under cAdvisor's names.
 //
-// One table has each metric's name, labels and origin, so that what is declared
-// and what is sent cannot differ. A metric that the host cannot measure is in
-// neither; one that a single container does not tell is not sent for it. The
-// package is pure.
+// One table contains each metric's name, labels and origin, so that the declared and the sent
+// metrics cannot differ. A metric that the host cannot measure is in neither; one that is unknown
+// for a single container is not sent for it. The package is pure.
 //
 // The CRI has no fractions: seconds are whole, rounded down.
 package podmetrics
@@ -19,37 +17,37 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 )
 
-// Subject is what a sample is about. A pod as a whole has neither a container's
-// name nor an image.
+// Subject identifies the object of a sample. A pod as a whole has neither a container name nor an
+// image.
 type Subject struct{ Pod, Namespace, Container, ID, Image string }
 
-// subjectLabels are the labels that every metric begins with.
+// subjectLabels are the first labels of every metric.
 var subjectLabels = []string{"pod", "namespace", "container", "id", "image"}
 
 func (s Subject) values() []string {
 	return []string{s.Pod, s.Namespace, s.Container, s.ID, s.Image}
 }
 
-// Sample is what was measured at one time about one pod or container. The zero
-// value of a field is not known.
+// Sample is the measurement of one pod or container at one time. The zero value of a field means
+// unknown.
 type Sample struct {
 	Subject
-	// Seen is when it was there, Started since when.
+	// Seen is the time of the measurement, Started the start of the subject.
 	Seen, Started time.Time
-	// Cgroup is what it uses.
+	// Cgroup is the subject's usage.
 	Cgroup                              cgroup.Detail
 	Processes, FileDescriptors, Sockets cgroup.Value
-	// OpenFilesLimit is the soft limit of its first process.
+	// OpenFilesLimit is the soft limit of the subject's first process.
 	OpenFilesLimit cgroup.Value
 	Network        []network.InterfaceStats
 	Filesystem     Filesystem
-	// BlockIO is its traffic by device.
+	// BlockIO is the subject's traffic by device.
 	BlockIO []BlockIO
 	Spec    *Spec
 }
 
-// Filesystem is what is used of the filesystem of a container's writable layer,
-// and what that has in all.
+// Filesystem is a container's usage of the filesystem of its writable layer, and the filesystem's
+// total size.
 type Filesystem struct {
 	Device                          string
 	Used, Limit, Inodes, InodesFree cgroup.Value
@@ -61,22 +59,22 @@ type BlockIO struct {
 	cgroup.DeviceIO
 }
 
-// Spec is what a container may use. A limit that is not known is none.
+// Spec contains the limits of a container. An unknown limit means unlimited.
 type Spec struct {
 	// CPUPeriod and CPUQuota are in microseconds, CPUShares relative.
 	CPUPeriod, CPUQuota, CPUShares cgroup.Value
-	// MemoryLimit, MemoryReservation and SwapLimit are in bytes; the latter is of
-	// memory and swap together.
+	// MemoryLimit, MemoryReservation and SwapLimit are in bytes; SwapLimit is memory and swap
+	// together.
 	MemoryLimit, MemoryReservation, SwapLimit cgroup.Value
 }
 
-// family is one metric's description, and where its values come from.
+// family describes one metric and the source of its values.
 type family struct {
 	name, help string
 	kind       runtimeapi.MetricType
-	// labels come after those of the subject.
+	// labels follow those of the subject.
 	labels []string
-	// measured reports whether the host can; nil is always.
+	// measured reports whether the host measures it; nil means always.
 	measured func(cgroup.Facts) bool
 	// read calls send with each value and the values of labels.
 	read func(s *Sample, send send)
@@ -84,7 +82,7 @@ type family struct {
 
 type send func(v cgroup.Value, labels ...string)
 
-// Descriptors are what metrics this host has.
+// Descriptors returns the descriptors of this host's metrics.
 func Descriptors(f cgroup.Facts) []*runtimeapi.MetricDescriptor {
 	var all []*runtimeapi.MetricDescriptor
 	for i := range families {
@@ -99,8 +97,7 @@ func Descriptors(f cgroup.Facts) []*runtimeapi.MetricDescriptor {
 
 func (m *family) on(f cgroup.Facts) bool { return m.measured == nil || m.measured(f) }
 
-// Of returns what is known of a sample. The metrics share their labels: do not
-// change them.
+// Of returns the known metrics of a sample. They share their labels: do not modify them.
 func Of(s Sample, f cgroup.Facts) []*runtimeapi.Metric {
 	subject := s.values()
 	all := make([]*runtimeapi.Metric, 0, len(families))

@@ -15,19 +15,19 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
-// Bounds of calls that measure everything. A process that runs tasks may hang;
-// that must cost what it alone knows, and no more.
+// Limits of calls that measure everything. A process that runs tasks may hang; only the values that
+// it alone provides may then be missing.
 const (
-	// measureTimeout bounds a whole list, if the caller's deadline is later.
+	// measureTimeout limits a whole list, unless the caller's deadline is earlier.
 	measureTimeout = 10 * time.Second
-	// askTimeout bounds one question about one container.
+	// askTimeout limits one query about one container.
 	askTimeout = 3 * time.Second
-	// askedAtOnce is how many questions one process is asked at the same time:
-	// gVisor answers each by running a program.
+	// askedAtOnce is the number of concurrent queries to one process: gVisor runs a program for
+	// each.
 	askedAtOnce = 4
 )
 
-// answerIn leaves a tenth of the caller's time for the answer.
+// answerIn reserves a tenth of the caller's time for the response.
 func answerIn(ctx context.Context) (context.Context, context.CancelFunc) {
 	limit := measureTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -36,9 +36,8 @@ func answerIn(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// collect returns f of all items, in their order. Those for which a process must
-// be asked wait beside each other; the others only read files, and take turns on
-// the CPUs.
+// collect returns f of all items, in their order. Items that query a process run in parallel; the
+// others only read files, and run on at most GOMAXPROCS goroutines.
 func collect[T, R any](items []T, asks func(T) bool, f func(T) R) []R {
 	results := make([]R, len(items))
 	var all sync.WaitGroup
@@ -65,10 +64,9 @@ func collect[T, R any](items []T, asks func(T) bool, f func(T) R) []R {
 	return results
 }
 
-// ask puts a question to the process with that key. It waits for its turn as long
-// as ctx lasts, and then for the answer no longer than askTimeout, even if the
-// question does not heed its context. That keeps its place until it does end: a
-// process that hangs is not asked more and more.
+// ask sends a query to the process with that key. It waits for a slot until ctx ends, and then for
+// the answer up to askTimeout, even if the query ignores its context. The query keeps its slot
+// until it ends, so that queries to a process that hangs do not pile up.
 func ask[R any](ctx context.Context, l *keyedlock.Locks, key string, question func(context.Context) (R, error)) (R, error) {
 	if l.Lock(ctx, key) != nil {
 		return *new(R), fmt.Errorf("its runtime is busy with other queries: %w", context.Cause(ctx))
@@ -84,7 +82,7 @@ func ask[R any](ctx context.Context, l *keyedlock.Locks, key string, question fu
 		defer l.Unlock(key)
 		var a answer
 		defer func() {
-			// What processes of others answer is read here.
+			// The query parses the answers of other processes.
 			if p := recover(); p != nil {
 				log.G(ctx).WithFields(log.Fields{"asked": key, "panic": fmt.Sprint(p), "stack": string(debug.Stack())}).
 					Error("Statistics query panicked; please report this with the stack")

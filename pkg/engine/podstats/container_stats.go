@@ -20,20 +20,19 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
-// Stats serves the calls about what containers and pods use. Nothing is
-// collected ahead of a call.
+// Stats serves the calls for statistics of containers and pods. It collects nothing ahead of a
+// call.
 type Stats struct {
 	pods   *pod.Registry
 	images *image.Store
 	asked  *keyedlock.Locks // by the process that runs tasks
 }
 
-// New measures pods.
 func New(pods *pod.Registry, images *image.Store) *Stats {
 	return &Stats{pods: pods, images: images, asked: keyedlock.New(askedAtOnce)}
 }
 
-// ContainerStats tells what one container uses.
+// ContainerStats returns the usage of one container.
 func (b *Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	c, err := b.pods.Index.Container(r.GetContainerId())
 	if err != nil {
@@ -48,8 +47,8 @@ func (b *Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStats
 	return &runtimeapi.ContainerStatsResponse{Stats: s}, nil
 }
 
-// ListContainerStats tells what all containers that match use. Ended ones have
-// their attributes and their writable layer.
+// ListContainerStats returns the usage of all matching containers. Exited ones have only their
+// attributes and their writable layer.
 func (b *Stats) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	return &runtimeapi.ListContainerStatsResponse{Stats: b.list(ctx, r.GetFilter())}, nil
 }
@@ -67,8 +66,8 @@ func (b *Stats) list(ctx context.Context, f *runtimeapi.ContainerStatsFilter) []
 	return b.readAll(ctx, matching)
 }
 
-// readAll leaves out the containers that cannot be read: one that is just ending,
-// or whose runtime does not answer, must not cost the others.
+// readAll omits containers that cannot be read: one that is exiting, or has a runtime that does not
+// answer, must not fail the others.
 func (b *Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi.ContainerStats {
 	return present(collect(all, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerStats {
 		s, err := b.read(ctx, c)
@@ -80,7 +79,7 @@ func (b *Stats) readAll(ctx context.Context, all []*pod.Container) []*runtimeapi
 	}))
 }
 
-// present drops what is nil, in place.
+// present drops nil items, in place.
 func present[T any](all []*T) []*T {
 	return slices.DeleteFunc(all, func(x *T) bool { return x == nil })
 }
@@ -98,7 +97,7 @@ func (b *Stats) read(ctx context.Context, c *pod.Container) (*runtimeapi.Contain
 	}
 	used, err := b.usage(ctx, c)
 	if errdefs.IsNotFound(err) || errors.Is(err, os.ErrNotExist) {
-		return s, nil // it ended just now
+		return s, nil // it exited just now
 	}
 	if err != nil {
 		return nil, fmt.Errorf("statistics of container %s: %w", c.ID(), err)
@@ -119,7 +118,7 @@ func (b *Stats) writableLayer(ctx context.Context, c *pod.Container) *runtimeapi
 	}
 }
 
-// usage reads the container's cgroup, or asks who runs it.
+// usage reads the container's cgroup, or asks the process that runs it.
 func (b *Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, error) {
 	if !c.Sandbox.MustAsk() {
 		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))

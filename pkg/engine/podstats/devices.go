@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
 )
 
-// devices remembers the names of block devices by their numbers, while one list is
-// made: a device that is plugged in later may have the numbers of another.
+// devices caches the names of block devices by their numbers for one list only: a device that is
+// added later may reuse the numbers.
 type devices struct{ names sync.Map }
 
 func (d *devices) filesystem(path string) podmetrics.Filesystem {
@@ -27,8 +27,8 @@ func (d *devices) filesystem(path string) podmetrics.Filesystem {
 	return fs
 }
 
-// at is the device of the filesystem at path. One that is on no block device of
-// its own (btrfs, overlayfs) is named as in the table of mounts.
+// at returns the device of the filesystem at path. A filesystem without a block device of its own
+// (btrfs, overlayfs) has its name in the mount table.
 func (d *devices) at(path string) string {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -45,7 +45,7 @@ func (d *devices) at(path string) string {
 	return mount.Source
 }
 
-// name is the path of a block device, or its numbers where it has none.
+// name returns the path of a block device, or its numbers if it has none.
 func (d *devices) name(numbers string) string {
 	if name, ok := d.names.Load(numbers); ok {
 		return name.(string)

@@ -14,13 +14,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podmetrics"
 )
 
-// ListMetricDescriptors tells which metrics this host has. The kubelet asks once.
+// ListMetricDescriptors returns the metrics of this host. The kubelet calls it once.
 func (b *Stats) ListMetricDescriptors(context.Context, *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	return &runtimeapi.ListMetricDescriptorsResponse{Descriptors: podmetrics.Descriptors(cgroup.HostFacts())}, nil
 }
 
-// ListPodSandboxMetrics measures all ready pods and the containers that run in
-// them.
+// ListPodSandboxMetrics measures all ready pods and their running containers.
 func (b *Stats) ListPodSandboxMetrics(ctx context.Context, _ *runtimeapi.ListPodSandboxMetricsRequest) (*runtimeapi.ListPodSandboxMetricsResponse, error) {
 	return &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: b.listMetrics(ctx)}, nil
 }
@@ -39,7 +38,7 @@ func (b *Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics
 	})
 }
 
-// containerMetrics leaves out what cannot be measured.
+// containerMetrics omits containers that cannot be measured.
 func (b *Stats) containerMetrics(ctx context.Context, p Measured, d *devices, disk podmetrics.Filesystem) []*runtimeapi.ContainerMetrics {
 	return present(collect(p.running, (*pod.Container).MustAsk, func(c *pod.Container) *runtimeapi.ContainerMetrics {
 		s, err := b.containerSample(ctx, p, c, d, disk)
@@ -51,7 +50,7 @@ func (b *Stats) containerMetrics(ctx context.Context, p Measured, d *devices, di
 	}))
 }
 
-// podSample is the pod as a whole: its network, and what all of it uses.
+// podSample is the pod as a whole: its network, and its total usage.
 func (b *Stats) podSample(ctx context.Context, p Measured, d *devices) podmetrics.Sample {
 	meta := p.Config().GetMetadata()
 	s := podmetrics.Sample{
@@ -105,7 +104,7 @@ func (b *Stats) containerSample(ctx context.Context, p Measured, c *pod.Containe
 	return s, err
 }
 
-// shownImage is the image as the pod's author wrote it.
+// shownImage is the image name in the pod's manifest.
 func shownImage(c *pod.Container) string {
 	if name := c.Config().GetImage().GetUserSpecifiedImage(); name != "" {
 		return name
@@ -113,7 +112,7 @@ func shownImage(c *pod.Container) string {
 	return c.Spec().ImageName
 }
 
-// specOf are the limits that are in force; zero is not set.
+// specOf returns the limits in force; zero means not set.
 func specOf(r *runtimeapi.LinuxContainerResources) *podmetrics.Spec {
 	set := func(n int64) cgroup.Value { return cgroup.Value{N: uint64(n), Known: n > 0} }
 	return &podmetrics.Spec{

@@ -16,8 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
-// PodSandboxStats tells what one pod uses. A sandbox that is not ready uses
-// nothing that could be told.
+// PodSandboxStats returns the usage of one pod. A sandbox that is not ready has none.
 func (b *Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
@@ -35,7 +34,7 @@ func (b *Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxSta
 	return &runtimeapi.PodSandboxStatsResponse{Stats: b.readPod(ctx, pods[0])}, nil
 }
 
-// ListPodSandboxStats tells what the ready pods that match use.
+// ListPodSandboxStats returns the usage of the ready pods that match.
 func (b *Stats) ListPodSandboxStats(ctx context.Context, r *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	return &runtimeapi.ListPodSandboxStatsResponse{Stats: b.listPods(ctx, r.GetFilter())}, nil
 }
@@ -48,17 +47,17 @@ func (b *Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilte
 	return collect(pods, Measured.MustAsk, func(p Measured) *runtimeapi.PodSandboxStats { return b.readPod(ctx, p) })
 }
 
-// Measured is a ready sandbox, and where what it uses is counted.
+// Measured is a ready sandbox with the cgroup that counts its usage.
 type Measured struct {
 	*pod.Sandbox
 	running []*pod.Container
-	// Parent is the cgroup that the kubelet made for this pod. It is the zero value
-	// for a pod without one: then only the cgroups below it count.
+	// Parent is the cgroup that the kubelet created for this pod. It is the zero value for a pod
+	// without one: only the cgroups below it count then.
 	Parent cgroup.Paths
 }
 
-// Measurable returns the ready sandboxes that are wanted. A cgroup_parent that
-// several of them name is no pod's: what all of them use must not be told of each.
+// Measurable returns the ready sandboxes that wanted accepts. A cgroup_parent that several
+// sandboxes share belongs to none of them: its usage must not be attributed to each.
 func (b *Stats) Measurable(wanted func(*pod.Sandbox) bool) []Measured {
 	var pods []Measured
 	users := map[string]int{}
@@ -95,7 +94,7 @@ func parentOf(s *pod.Sandbox) string {
 	return path.Clean("/" + parent)
 }
 
-// readPod leaves out what cannot be read.
+// readPod omits values that cannot be read.
 func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxStats {
 	config := p.Config()
 	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
@@ -119,8 +118,8 @@ func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxS
 	}
 }
 
-// interfaces are those of the pod's own network: what the host's carry is not the
-// pod's.
+// interfaces returns those of the pod's own network. The traffic of the host's interfaces is not
+// the pod's.
 func (p Measured) interfaces() ([]network.InterfaceStats, error) {
 	if !p.Spec().Plan.Net {
 		return nil, nil
@@ -128,9 +127,9 @@ func (p Measured) interfaces() ([]network.InterfaceStats, error) {
 	return network.Stats(p.Status().Namespaces.Net)
 }
 
-// measurePod reads what the pod's cgroup counts: its containers, the sandbox
-// process, and all else that runs for the pod. A pod without a cgroup of its own
-// uses the sum of what is counted in those below.
+// measurePod reads the usage of the pod's cgroup: its containers, the sandbox process, and
+// everything else that runs for the pod. The usage of a pod without its own cgroup is the sum of
+// the cgroups below it.
 func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error), sum func(...T) T) (used T, processes []int, err error) {
 	used, processes, err = measureCgroup(p.Parent, read)
 	if !errdefs.IsNotFound(err) {
@@ -140,7 +139,7 @@ func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error),
 	for _, paths := range b.cgroupsOf(p) {
 		part, more, err := measureCgroup(paths, read)
 		if errdefs.IsNotFound(err) {
-			continue // it ended just now
+			continue // it was removed just now
 		}
 		if err != nil {
 			return used, nil, err
@@ -153,9 +152,9 @@ func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error),
 	return sum(parts...), processes, nil
 }
 
-// cgroupsOf are the cgroups that berth made for the pod.
+// cgroupsOf returns the cgroups that berth created for the pod.
 func (b *Stats) cgroupsOf(p Measured) []cgroup.Paths {
-	all, _ := GroupsOf(p.Sandbox) // those that were found count
+	all, _ := GroupsOf(p.Sandbox) // use those that were found
 	for _, c := range p.running {
 		all = append(all, cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
@@ -170,7 +169,7 @@ func measureCgroup[T any](p cgroup.Paths, read func(cgroup.Paths) (T, error)) (u
 	return used, processes, err
 }
 
-// GroupsOf are the cgroups of a sandbox's own process, of which some may not exist.
+// GroupsOf returns the cgroups of a sandbox's own process; some may not exist.
 func GroupsOf(s *pod.Sandbox) ([]cgroup.Paths, error) {
 	if !s.Spec().Plan.Process {
 		return nil, nil

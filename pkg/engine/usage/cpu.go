@@ -9,22 +9,22 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/cgroup"
 )
 
-// CPU is what was used, and how fast.
+// CPU converts the CPU usage and its rate.
 func CPU(u cgroup.Stats, rate cgroup.Value) *runtimeapi.CpuUsage {
 	return &runtimeapi.CpuUsage{
 		Timestamp: u.Time.UnixNano(), UsageCoreNanoSeconds: value(u.CPUUsageNano), UsageNanoCores: value(rate), Psi: psi(u.CPUPressure),
 	}
 }
 
-// The time between two samples that give a rate. Closer ones measure the
-// scheduler's ticks; older ones do not show the present.
+// Limits of the time between two samples of a rate. A shorter window measures the scheduler's
+// ticks; a longer one does not show the present.
 const (
 	minRateWindow = time.Second
 	maxRateWindow = 5 * time.Minute
 )
 
-// CPURate is how fast something uses CPU time: between the last sample and the
-// one before. Samples are taken when a call asks for statistics, never before.
+// CPURate is a rate of CPU usage, between the last sample and the one before. Samples are taken
+// only when a call requests statistics.
 type CPURate struct {
 	mu   sync.Mutex
 	last sample       // guarded by mu
@@ -36,8 +36,8 @@ type sample struct {
 	nano uint64
 }
 
-// Next takes a sample and returns the rate. It is not known at the first one, and
-// after a pause of maxRateWindow.
+// Next takes a sample and returns the rate. It is unknown at the first sample, and after a pause of
+// maxRateWindow.
 func (r *CPURate) Next(at time.Time, used cgroup.Value) cgroup.Value {
 	if !used.Known {
 		return cgroup.Value{}

@@ -1,8 +1,7 @@
-// Package usage turns what was measured of a pod or a container into the CRI's
-// messages.
+// Package usage converts measurements of a pod or a container to the CRI's messages.
 //
-// What is not known stays nil: a 0 would be a real 0. Everything but the rate, which
-// remembers one sample, is pure.
+// Unknown values stay nil: 0 would be a real 0. Everything but the rate, which keeps one sample, is
+// pure.
 package usage
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 )
 
-// FromMetrics reads what the Task API sends.
+// FromMetrics converts the statistics of the Task API.
 func FromMetrics(m any) (cgroup.Stats, error) {
 	switch m := m.(type) {
 	case *cgroup1.Metrics:
@@ -29,7 +28,7 @@ func FromMetrics(m any) (cgroup.Stats, error) {
 	return cgroup.Stats{}, fmt.Errorf("unknown type of statistics %T: %w", m, errdefs.ErrNotImplemented)
 }
 
-// limit takes the largest numbers, which stand for none, for not known.
+// limit converts the largest numbers, which mean unlimited, to unknown.
 func limit(v uint64) cgroup.Value { return cgroup.Value{Known: v > 0 && v < 1<<62, N: v} }
 
 func fromV1(m *cgroup1.Metrics) cgroup.Stats {
@@ -45,7 +44,7 @@ func fromV1(m *cgroup1.Metrics) cgroup.Stats {
 	s.PageFaults, s.MajorPageFaults = cgroup.Known(memory.GetTotalPgFault()), cgroup.Known(memory.GetTotalPgMajFault())
 	s.MemoryLimit = limit(memory.GetUsage().GetLimit())
 	if swap := memory.GetSwap(); swap != nil {
-		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // its counter has both
+		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // its counter includes both
 		if l := limit(swap.GetLimit()); l.Known && s.MemoryLimit.Known {
 			s.SwapLimit = cgroup.Known(l.N - min(l.N, s.MemoryLimit.N))
 		}
@@ -68,8 +67,8 @@ func fromUnified(m *cgroup2.Metrics) cgroup.Stats {
 	return s
 }
 
-// OnlyWithin drops what gVisor does not tell of a container and its supervisor
-// leaves at zero.
+// OnlyWithin keeps the values that gVisor measures for a container; its supervisor sends the others
+// as zero.
 func OnlyWithin(s cgroup.Stats) cgroup.Stats {
 	return cgroup.Stats{
 		Time: s.Time, CPUUsageNano: s.CPUUsageNano, MemoryUsage: s.MemoryUsage, WorkingSet: s.WorkingSet,
@@ -77,10 +76,10 @@ func OnlyWithin(s cgroup.Stats) cgroup.Stats {
 	}
 }
 
-// Wrap is a number of the CRI, which tells 0 from nothing.
+// Wrap returns a number of the CRI, which distinguishes 0 from unknown.
 func Wrap(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: v} }
 
-// value is nil for what is not known: a wrapped 0 would be a real 0.
+// value returns nil for an unknown number: a wrapped 0 would be a real 0.
 func value(v cgroup.Value) *runtimeapi.UInt64Value {
 	if !v.Known {
 		return nil
@@ -88,7 +87,7 @@ func value(v cgroup.Value) *runtimeapi.UInt64Value {
 	return Wrap(v.N)
 }
 
-// Memory is what is used, and what is left of the limit.
+// Memory converts the memory usage and the rest of the limit.
 func Memory(u cgroup.Stats) *runtimeapi.MemoryUsage {
 	m := &runtimeapi.MemoryUsage{
 		Timestamp: u.Time.UnixNano(), WorkingSetBytes: value(u.WorkingSet), UsageBytes: value(u.MemoryUsage), RssBytes: value(u.RSS),
@@ -100,7 +99,7 @@ func Memory(u cgroup.Stats) *runtimeapi.MemoryUsage {
 	return m
 }
 
-// Swap is nil where it is not told.
+// Swap returns nil if swap is not accounted.
 func Swap(u cgroup.Stats) *runtimeapi.SwapUsage {
 	if !u.SwapUsage.Known {
 		return nil
@@ -112,7 +111,7 @@ func Swap(u cgroup.Stats) *runtimeapi.SwapUsage {
 	return s
 }
 
-// IO is nil where nothing is told of it.
+// IO returns nil without I/O pressure.
 func IO(u cgroup.Stats) *runtimeapi.IoUsage {
 	if u.IOPressure == nil {
 		return nil
@@ -130,8 +129,8 @@ func psi(p *cgroup.Pressure) *runtimeapi.PsiStats {
 	return &runtimeapi.PsiStats{Some: data(p.Some), Full: data(p.Full)}
 }
 
-// Network is nil without an interface: the kubelet takes the default one for
-// granted wherever there is network usage.
+// Network returns nil without an interface: the kubelet requires the default one in every network
+// usage.
 func Network(at time.Time, interfaces []network.InterfaceStats) *runtimeapi.NetworkUsage {
 	if len(interfaces) == 0 {
 		return nil

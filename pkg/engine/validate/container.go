@@ -37,7 +37,7 @@ func containerImage(field string, i *runtimeapi.ImageSpec) error {
 	return checkImageRef(i.GetImage())
 }
 
-// process checks what goes to execve and chdir.
+// process checks the input of execve and chdir.
 func process(field string, c *runtimeapi.ContainerConfig) error {
 	return first(
 		each(field+".command", c.GetCommand(), withoutNUL),
@@ -47,8 +47,8 @@ func process(field string, c *runtimeapi.ContainerConfig) error {
 	)
 }
 
-// env checks one variable. Values are bytes and need not be UTF-8; an error
-// never shows one, because it may be a secret.
+// env checks one variable. Values are bytes and need not be UTF-8; an error never contains one,
+// because it may be a secret.
 func env(field string, e *runtimeapi.KeyValue) error {
 	switch {
 	case e.GetKey() == "":

@@ -14,7 +14,7 @@ import (
 // maxSeconds is the longest timeout that fits a time.Duration.
 const maxSeconds = int64(math.MaxInt64 / time.Second)
 
-// ExecSync checks a command that is run to its end.
+// ExecSync checks a command that runs to completion.
 func ExecSync(req *runtimeapi.ExecSyncRequest) error {
 	return first(
 		checkID("container_id", req.GetContainerId()),
@@ -23,7 +23,7 @@ func ExecSync(req *runtimeapi.ExecSyncRequest) error {
 	)
 }
 
-// Exec checks a command that is run with streams.
+// Exec checks a command with streams.
 func Exec(req *runtimeapi.ExecRequest) error {
 	return first(
 		checkID("container_id", req.GetContainerId()),
@@ -40,7 +40,7 @@ func Attach(req *runtimeapi.AttachRequest) error {
 	)
 }
 
-// CheckpointContainer checks where a checkpoint is to be written.
+// CheckpointContainer checks the destination of a checkpoint.
 func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 	path := req.GetLocation()
 	return first(
@@ -52,15 +52,15 @@ func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 	)
 }
 
-// Compression is the one option of CheckpointPod, and these are its values: how runsc
-// compresses what it writes.
+// Compression is the only option of CheckpointPod, with its values: the compression of runsc's
+// files.
 const (
 	Compression     = "compression"
 	NoCompression   = "none"
 	fastCompression = "flate-best-speed"
 )
 
-// CheckpointPod checks where to write the checkpoint of which containers, and how.
+// CheckpointPod checks the destination, the containers and the options of a checkpoint.
 func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
 	return first(
 		checkID("pod_sandbox_id", req.GetPodSandboxId()),
@@ -72,8 +72,8 @@ func CheckpointPod(req *runtimeapi.CheckpointPodRequest) error {
 	)
 }
 
-// RestorePod checks a checkpoint's path and the configurations of the pod and its
-// containers. It takes no options.
+// RestorePod checks a checkpoint's path and the configurations of the pod and its containers. It
+// accepts no options.
 func RestorePod(req *runtimeapi.RestorePodRequest) error {
 	var names []string
 	for _, c := range req.GetContainerConfigs() {
@@ -124,8 +124,8 @@ func noOptions(options map[string]string) error {
 	return nil
 }
 
-// PortForward checks the ports. None at all is right: the newer protocol names
-// them per connection.
+// PortForward checks the ports. An empty list is valid: the newer protocol names them per
+// connection.
 func PortForward(req *runtimeapi.PortForwardRequest) error {
 	return first(
 		checkID("pod_sandbox_id", req.GetPodSandboxId()),
@@ -142,7 +142,7 @@ func command(cmd []string) error {
 	)
 }
 
-// streamed is what Exec and Attach say about streams alike.
+// streamed is the common part of streams in Exec and Attach.
 type streamed interface {
 	GetTty() bool
 	GetStdin() bool

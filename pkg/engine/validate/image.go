@@ -9,16 +9,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxImageRef is longer than any reference that a registry takes: 255 bytes of
-// name, 128 of tag, and a digest.
+// maxImageRef is longer than any reference that a registry accepts: 255 bytes of name, 128 of tag,
+// and a digest.
 const maxImageRef = 1024
 
-// imageID is an image's id or the beginning of one, with or without algorithm.
-// Short forms are ambiguous with names, and are then names.
+// imageID is an image's id or the beginning of one, with or without algorithm. A short form that is
+// also a name is treated as a name.
 var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`)
 
-// PullImage checks the reference to pull. Credentials are the registry
-// client's business, and no error here may show one.
+// PullImage checks the reference to pull. The registry client checks credentials, and no error here
+// may contain one.
 func PullImage(req *runtimeapi.PullImageRequest) error {
 	ref := req.GetImage().GetImage()
 	if ref == "" {
@@ -27,8 +27,8 @@ func PullImage(req *runtimeapi.PullImageRequest) error {
 	return named("image", ref)
 }
 
-// checkImageRef checks what names an image that may be present already: a tag, a
-// digest, an id or the beginning of one.
+// checkImageRef checks a reference to an image that may be present: a tag, a digest, an id or the
+// beginning of one.
 func checkImageRef(ref string) error {
 	if ref == "" {
 		return invalid("image", "is empty; give a name, a digest or an id")
@@ -39,7 +39,7 @@ func checkImageRef(ref string) error {
 	return named("image", ref)
 }
 
-// named checks a reference in the docker notation.
+// named checks a reference in Docker's notation.
 func named(field, ref string) error {
 	if err := atMost(field, ref, maxImageRef); err != nil {
 		return err
@@ -50,8 +50,8 @@ func named(field, ref string) error {
 	return nil
 }
 
-// reason is why the parser refuses, without the reference that some of its
-// errors repeat in full.
+// reason returns the parser's reason without the reference, which some of its errors repeat in
+// full.
 func reason(err error) string {
 	for _, known := range []error{
 		reference.ErrNameContainsUppercase, reference.ErrNameTooLong, reference.ErrTagInvalidFormat,
@@ -61,7 +61,7 @@ func reason(err error) string {
 			return known.Error()
 		}
 	}
-	// The parser has an error of its own for this, and does not use it always.
+	// The parser does not always return its own error for this case.
 	if strings.Contains(err.Error(), "must be lowercase") {
 		return reference.ErrNameContainsUppercase.Error()
 	}

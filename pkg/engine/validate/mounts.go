@@ -9,7 +9,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
-// mountOptions are the options that the CRI allows beside those it has fields for.
+// mountOptions are the options that the CRI allows in addition to those with fields.
 var mountOptions = []string{"noexec", "nodev", "nosuid"}
 
 func mount(field string, m *runtimeapi.Mount) error {
@@ -23,7 +23,7 @@ func mount(field string, m *runtimeapi.Mount) error {
 	)
 }
 
-// mountTarget checks where a mount goes: anywhere but over the whole root.
+// mountTarget checks the destination of a mount: any path except the root.
 func mountTarget(field, p string) error {
 	return first(
 		absolute(field, p, required),
@@ -31,19 +31,18 @@ func mountTarget(field, p string) error {
 	)
 }
 
-// mountSource checks that a mount is of a host path or of an image, and not of
-// both or none.
+// mountSource checks that a mount has a host path or an image, and not both or neither.
 func mountSource(field string, m *runtimeapi.Mount) error {
 	if m.GetImage() != nil {
 		return imageMount(field, m)
 	}
-	// The kubelet sets image_sub_path for every volume with a subPath, and has
-	// host_path lead there already.
+	// The kubelet sets image_sub_path for every volume with a subPath, and host_path includes it
+	// already.
 	return absolute(field+".host_path", m.GetHostPath(), required)
 }
 
-// imageMount checks an image volume. Its errors begin with the word by which
-// the kubelet knows them.
+// imageMount checks an image volume. Its errors begin with the word by which the kubelet identifies
+// them.
 func imageMount(field string, m *runtimeapi.Mount) error {
 	err := first(
 		invalidIf(m.GetHostPath() != "", field+".host_path", "is set beside image; set one of them"),
@@ -82,9 +81,9 @@ func idmap(field string, m *runtimeapi.Mount) error {
 	)
 }
 
-// ImageMappings refuses mappings of an image's mount other than those of the pod's
-// user namespace; pod is nil without one. The pod's need not be given: an image
-// always belongs to its users.
+// ImageMappings refuses mappings of an image's mount that differ from those of the pod's user
+// namespace; pod is nil without one. They may be omitted, because an image always gets the pod's
+// mappings.
 func ImageMappings(m *runtimeapi.Mount, pod *runtimeapi.UserNamespace) error {
 	check := func(field string, ids, of []*runtimeapi.IDMapping) error {
 		switch {

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandboxNamespaces checks the modes that a sandbox may have. One with the PID mode
-// TARGET, which is meant for containers, is as with CONTAINER: others take it so.
+// sandboxNamespaces checks the modes of a sandbox. It treats the PID mode TARGET, which is meant
+// for containers, as CONTAINER, as other CRI daemons do.
 func sandboxNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	return first(
 		sharedNamespaces(field, o),
@@ -17,8 +17,8 @@ func sandboxNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	)
 }
 
-// usernsBesideHost refuses what no kernel gives: the proc and mqueue file
-// systems can only be mounted by who owns the processes and the queues.
+// usernsBesideHost refuses modes that the kernel does not support: the proc and mqueue file systems
+// can only be mounted by the owner of the PID and IPC namespaces.
 func usernsBesideHost(field string, o *runtimeapi.NamespaceOption) error {
 	if len(o.GetUsernsOptions().GetUids()) == 0 {
 		return nil
@@ -30,8 +30,7 @@ func usernsBesideHost(field string, o *runtimeapi.NamespaceOption) error {
 	return first(notNode(field+".pid", o.GetPid()), notNode(field+".ipc", o.GetIpc()))
 }
 
-// containerNamespaces checks the modes that a container may have in a sandbox
-// with the options s.
+// containerNamespaces checks the modes of a container in a sandbox with the options s.
 func containerNamespaces(field string, o, s *runtimeapi.NamespaceOption) error {
 	return first(
 		sharedNamespaces(field, o),
@@ -41,8 +40,8 @@ func containerNamespaces(field string, o, s *runtimeapi.NamespaceOption) error {
 	)
 }
 
-// sharedNamespaces checks the modes themselves. Only the PID namespace can
-// belong to one container: the network and IPC namespaces are the sandbox.
+// sharedNamespaces checks the modes themselves. Only the PID namespace can belong to one container:
+// the network and IPC namespaces are the sandbox.
 func sharedNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	return first(
 		known(field+".network", o.GetNetwork(), runtimeapi.NamespaceMode_name),
@@ -58,7 +57,7 @@ func podOrNode(field string, mode runtimeapi.NamespaceMode) error {
 		"%s is not possible for this namespace; use POD or NODE", mode)
 }
 
-// target checks that target_id is there when, and only when, it is used.
+// target checks that target_id is set if, and only if, it is used.
 func target(field string, o *runtimeapi.NamespaceOption) error {
 	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return nil
@@ -66,8 +65,7 @@ func target(field string, o *runtimeapi.NamespaceOption) error {
 	return checkID(field+".target_id", o.GetTargetId())
 }
 
-// userns checks the user namespace of a pod. No options at all is the old way
-// of saying NODE.
+// userns checks the user namespace of a pod. Absent options are the old form of NODE.
 func userns(field string, u *runtimeapi.UserNamespace) error {
 	if u == nil {
 		return nil
@@ -82,7 +80,7 @@ func userns(field string, u *runtimeapi.UserNamespace) error {
 	}
 }
 
-// podMapping checks the single mapping that a pod's user namespace has.
+// podMapping checks the single mapping of a pod's user namespace.
 func podMapping(field string, mappings []*runtimeapi.IDMapping) error {
 	if len(mappings) != 1 {
 		return invalid(field, "has %d mappings; give exactly one", len(mappings))
@@ -103,8 +101,8 @@ func mapping(field string, m *runtimeapi.IDMapping) error {
 	)
 }
 
-// sameUserns checks that a container is in the user namespace of its sandbox:
-// it shares the sandbox's network, and files made for the sandbox's root.
+// sameUserns checks that a container is in the user namespace of its sandbox: it shares the
+// sandbox's network, and files made for the sandbox's root.
 func sameUserns(field string, c, s *runtimeapi.UserNamespace) error {
 	same := sameMappings(c.GetUids(), s.GetUids()) && sameMappings(c.GetGids(), s.GetGids())
 	return invalidIf(!same, field, "differ from those of the sandbox; send the same options for all containers of a pod")

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Bounds of the kernel's CPU bandwidth controller, in microseconds.
+// Limits of the kernel's CPU bandwidth controller, in microseconds.
 const (
 	minCPUPeriod = 1_000
 	maxCPUPeriod = 1_000_000
@@ -80,8 +80,8 @@ func hugepages(field string, h *runtimeapi.HugepageLimit) error {
 		"%s is not a page size; write it as 2MB or 1GB", quoted(h.GetPageSize()))
 }
 
-// unified checks keys that become file names in the container's cgroup. They
-// are written as they are, so none may lead out of that directory.
+// unified checks keys that become file names in the container's cgroup. They are used verbatim, so
+// none may lead out of that directory.
 func unified(field string, values map[string]string) error {
 	return eachValue(field, values, func(field, key, value string) error {
 		file := strings.Contains(key, ".") && !strings.Contains(key, "/") && !strings.HasPrefix(key, ".") && len(key) <= maxName

@@ -23,7 +23,7 @@ func sandboxConfig(field string, c *runtimeapi.PodSandboxConfig) error {
 	)
 }
 
-// sandboxMetadata checks the four facts that together name a sandbox.
+// sandboxMetadata checks the four fields that together identify a sandbox.
 func sandboxMetadata(field string, m *runtimeapi.PodSandboxMetadata) error {
 	if m == nil {
 		return invalid(field, "is missing; send the pod's name, namespace and uid")
@@ -43,8 +43,7 @@ func hostname(field, h string) error {
 	)
 }
 
-// dns keeps line breaks, and whatever else could forge a line, out of the
-// pod's resolv.conf.
+// dns refuses line breaks and other characters that could forge a line in the pod's resolv.conf.
 func dns(field string, d *runtimeapi.DNSConfig) error {
 	return first(
 		each(field+".servers", d.GetServers(), resolverWord),
@@ -65,7 +64,7 @@ func portMapping(field string, p *runtimeapi.PortMapping) error {
 		known(field+".protocol", p.GetProtocol(), runtimeapi.Protocol_name),
 		port(field+".container_port", p.GetContainerPort()),
 		port(field+".host_port", p.GetHostPort()),
-		// A host port of zero is no mapping at all, and the kubelet sends many of those.
+		// A host port of zero means no mapping, and the kubelet sends many of those.
 		invalidIf(p.GetHostPort() != 0 && p.GetContainerPort() == 0, field+".container_port",
 			"is 0 although host_port is %d; name the port in the pod", p.GetHostPort()),
 		hostIP(field+".host_ip", p.GetHostIp()),
@@ -90,8 +89,8 @@ func linuxSandbox(field string, l *runtimeapi.LinuxPodSandboxConfig) error {
 	)
 }
 
-// cgroupParent checks a path in the style of cgroupfs, or the bare name of a
-// systemd slice. Whether it fits the driver is known to the cgroup package.
+// cgroupParent checks a path in the style of cgroupfs, or the bare name of a systemd slice. The
+// cgroup package checks whether it fits the driver.
 func cgroupParent(field, p string) error {
 	return first(
 		invalidIf(strings.Contains("/"+p+"/", "/../"), field,
@@ -101,7 +100,7 @@ func cgroupParent(field, p string) error {
 	)
 }
 
-// sysctls rejects what would change the node instead of the pod.
+// sysctls refuses those that would change the node instead of the pod.
 func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOption) error {
 	own := func(ns sysctl.Namespace) bool {
 		shared := o.GetNetwork() // and the UTS namespace with it

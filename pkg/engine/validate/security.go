@@ -32,7 +32,7 @@ func containerSecurity(field string, c *runtimeapi.LinuxContainerSecurityContext
 
 func requiredPath(field, p string) error { return absolute(field, p, required) }
 
-// identity is what sandboxes and containers say about users alike.
+// identity is the common part of users in sandboxes and containers.
 type identity interface {
 	GetRunAsUser() *runtimeapi.Int64Value
 	GetRunAsGroup() *runtimeapi.Int64Value
@@ -49,7 +49,7 @@ func ids(field string, i identity) error {
 	)
 }
 
-// id bounds a uid or gid: runc and crun take no more than 31 bits.
+// id limits a uid or gid: runc and crun accept at most 31 bits.
 func id(field string, v int64) error {
 	return invalidIf(v < 0 || v > math.MaxInt32, field, "%d is not a user or group id; use 0 to %d", v, math.MaxInt32)
 }
@@ -74,7 +74,7 @@ func capabilities(field string, c *runtimeapi.Capability) error {
 	)
 }
 
-// capability checks the form of a name. Which ones exist depends on the kernel.
+// capability checks the form of a name. The kernel determines which names exist.
 func capability(field, s string) error {
 	notWord := func(r rune) bool {
 		return r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
@@ -83,7 +83,7 @@ func capability(field, s string) error {
 		"%s is not a capability; write it as NET_ADMIN, or ALL", quoted(s))
 }
 
-// profiled is what sandboxes and containers say about profiles alike.
+// profiled is the common part of profiles in sandboxes and containers.
 type profiled interface {
 	GetSeccomp() *runtimeapi.SecurityProfile
 	GetApparmor() *runtimeapi.SecurityProfile
@@ -94,7 +94,7 @@ func profiles(field string, p profiled) error {
 	if err := first(seccomp(field, p), profile(field+".apparmor", p.GetApparmor(), apparmorName)); err != nil {
 		return err
 	}
-	// Only containers have the older field; the newer one wins.
+	// Only containers have the older field; the newer one overrides it.
 	old, ok := p.(interface{ GetApparmorProfile() string })
 	if !ok || p.GetApparmor() != nil {
 		return nil
@@ -111,8 +111,8 @@ func seccomp(field string, p profiled) error {
 
 const localhost = "localhost/"
 
-// profile checks a SecurityProfile; ref checks the name of a Localhost one,
-// which may carry the prefix of the older notation.
+// profile checks a SecurityProfile; ref checks the name of a Localhost one, which may have the
+// prefix of the older notation.
 func profile(field string, p *runtimeapi.SecurityProfile, ref func(field, s string) error) error {
 	if err := known(field+".profile_type", p.GetProfileType(), runtimeapi.SecurityProfile_ProfileType_name); err != nil {
 		return err
@@ -124,7 +124,7 @@ func profile(field string, p *runtimeapi.SecurityProfile, ref func(field, s stri
 	return ref(field+".localhost_ref", strings.TrimPrefix(p.GetLocalhostRef(), localhost))
 }
 
-// oldProfile checks the notation that came before SecurityProfile.
+// oldProfile checks the notation before SecurityProfile.
 func oldProfile(field, s string, ref func(field, s string) error) error {
 	switch s {
 	case "", "runtime/default", "docker/default", "unconfined":

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// maxName is the longest name or id, in bytes: the length of a DNS name,
-	// and short enough to be part of a file name.
+	// maxName is the longest name or id, in bytes: the length of a DNS name, and short enough for a
+	// part of a file name.
 	maxName = 253
 	// maxPath is PATH_MAX without its NUL.
 	maxPath = 4095
-	// maxQuoted is how many bytes of a bad value an error repeats.
+	// maxQuoted is the number of bytes of a bad value in an error.
 	maxQuoted = 64
 )
 
-// need says whether an empty value is a mistake.
+// need is whether an empty value is a mistake.
 type need bool
 
 const (
@@ -32,7 +32,7 @@ const (
 	optional need = false
 )
 
-// quoted is a value as errors show it: escaped, and cut to a fixed length.
+// quoted is a value in an error: escaped, and cut to a fixed length.
 type quoted string
 
 func (q quoted) String() string {
@@ -42,14 +42,14 @@ func (q quoted) String() string {
 	return strconv.Quote(strings.ToValidUTF8(string(q[:maxQuoted]), "")) + "…"
 }
 
-// clean checks that a text has no NUL, which would end it early in the kernel,
-// and no control character, which would break lines in files and logs.
+// clean checks that a text has no NUL, which would end it early in the kernel, and no control
+// character, which would break lines in files and logs.
 func clean(field, s string) error {
 	i := strings.IndexFunc(s, unicode.IsControl)
 	return invalidIf(i >= 0, field, "%s has a control character at byte %d; remove it", quoted(s), i)
 }
 
-// withoutNUL checks a text that may hold anything else.
+// withoutNUL checks a text that may contain any other character.
 func withoutNUL(field, s string) error {
 	i := strings.IndexByte(s, 0)
 	return invalidIf(i >= 0, field, "%s has a NUL at byte %d, which ends a string for the kernel; remove it", quoted(s), i)
@@ -65,9 +65,8 @@ func name(field, s string) error {
 	)
 }
 
-// checkID checks an id or the beginning of one. kind is the field that holds it, as
-// the error shall name it. Ids become file names, hence the narrow alphabet;
-// every runtime's ids are within it.
+// checkID checks an id or the beginning of one. kind is the name of its field in errors. Ids become
+// file names, hence the narrow alphabet, which includes every runtime's ids.
 func checkID(kind, id string) error {
 	if err := name(kind, id); err != nil {
 		return err
@@ -81,7 +80,7 @@ func atMost(field, s string, most int) error {
 	return invalidIf(len(s) > most, field, "%s has %d bytes; use at most %d", quoted(s), len(s), most)
 }
 
-// fits checks what is common to absolute and relative paths.
+// fits checks the rules common to absolute and relative paths.
 func fits(field, p string) error { return first(atMost(field, p, maxPath), withoutNUL(field, p)) }
 
 // absolute checks a path on the host or in the container.
@@ -97,8 +96,8 @@ func absolute(field, p string, n need) error {
 	return fits(field, p)
 }
 
-// inside checks a path that is taken relative to a directory and must stay in
-// it. Symbolic links are the business of whoever opens it.
+// inside checks a path that is relative to a directory and must stay in it. The code that opens it
+// handles symbolic links.
 func inside(field, p, dir string) error {
 	return first(
 		invalidIf(p != "" && !filepath.IsLocal(p), field, "%s leads out of %s; give a path relative to it without \"..\"", quoted(p), dir),
@@ -106,7 +105,7 @@ func inside(field, p, dir string) error {
 	)
 }
 
-// invalid is the one place that gives a mistake its class and shape.
+// invalid creates every error of this package, with its class and form.
 func invalid(field, format string, args ...any) error {
 	return fmt.Errorf("%s: %s: %w", field, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 }
@@ -118,8 +117,8 @@ func invalidIf(wrong bool, field, format string, args ...any) error {
 	return nil
 }
 
-// first returns the first mistake. All checks have run by then, so each must be safe and cheap
-// also for what an earlier one refuses.
+// first returns the first mistake. All checks have run by then, so each must be safe and cheap also
+// for values that an earlier one refuses.
 func first(mistakes ...error) error { return cmp.Or(mistakes...) }
 
 // eachValue checks every value of a map, in the order of its keys, so that equal
@@ -133,7 +132,7 @@ func eachValue(field string, values map[string]string, check func(field, key, va
 	return nil
 }
 
-// each checks every item of a list, and names it by its index.
+// each checks every item of a list, with its index in the field name.
 func each[T any](field string, items []T, check func(field string, item T) error) error {
 	for i, item := range items {
 		if err := check(fmt.Sprintf("%s[%d]", field, i), item); err != nil {
@@ -143,8 +142,7 @@ func each[T any](field string, items []T, check func(field string, item T) error
 	return nil
 }
 
-// known checks an enumeration: the generated names are the values that this
-// build understands, and acting on another one would be a guess.
+// known checks an enumeration: names are the values that this build supports.
 func known[E ~int32](field string, value E, names map[int32]string) error {
 	if _, ok := names[int32(value)]; ok {
 		return nil

@@ -1,19 +1,15 @@
-// Package validate says whether a CRI request makes sense, before anything is
-// done about it.
+// Package validate checks CRI requests before anything is done.
 //
-// Every function is pure: it reads the request and nothing else, so it says the
-// same on every node. What depends on the node (does the file exist, does the
-// kernel have it) or on the handler (can the runtime do it) is checked where it
-// is used.
+// Every function is pure: it reads only the request, so its result is the same on every node.
+// Conditions that depend on the node (does the file exist, does the kernel support it) or on the
+// handler (does the runtime support it) are checked at their use.
 //
-// Each error is of class errdefs.ErrInvalidArgument and reads
-// "<field>: <what is wrong>; <what to do>", with the field as the CRI names it.
-// Values are quoted and cut, so that no request can make a message of more than
-// 1 KiB. Only the first mistake is reported.
+// Each error is of class errdefs.ErrInvalidArgument and reads "<field>: <what is wrong>; <what to
+// do>", with the CRI's name of the field. Values are quoted and cut, so that no message exceeds 1
+// KiB. Only the first mistake is reported.
 //
-// The rules are those of the CRI's own comments and of the kernel. Where both
-// containerd and CRI-O take something odd, it is taken here too: a kubelet that
-// works with them must work with berth.
+// The rules are those of the CRI's own comments and of the kernel. Odd values that both containerd
+// and CRI-O accept are accepted here too: a kubelet that works with them must work with berth.
 package validate
 
 import (
@@ -28,10 +24,9 @@ func RunPodSandbox(req *runtimeapi.RunPodSandboxRequest) error {
 	return sandboxConfig("config", req.GetConfig())
 }
 
-// CreateContainer checks the configuration of a new container against itself
-// and against the sandbox that it goes into: sandbox is the configuration that
-// the sandbox was created with, which is trusted over the copy in req. A nil
-// sandbox stands for one with nothing set.
+// CreateContainer checks the configuration of a new container against itself and against its
+// sandbox: sandbox is the configuration that the sandbox was created with, which is trusted over
+// the copy in req. A nil sandbox stands for one with nothing set.
 func CreateContainer(req *runtimeapi.CreateContainerRequest, sandbox *runtimeapi.PodSandboxConfig) error {
 	return first(
 		checkID("pod_sandbox_id", req.GetPodSandboxId()),

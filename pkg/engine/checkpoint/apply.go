@@ -20,22 +20,21 @@ import (
 )
 
 const (
-	// maxEntries bounds what an archive makes in a root filesystem.
+	// maxEntries limits the entries that an archive creates in a root filesystem.
 	maxEntries = 5_000_000
-	// xattrRecord begins the records of a tar entry that are attributes.
+	// xattrRecord is the prefix of tar records that are extended attributes.
 	xattrRecord = "SCHILY.xattr."
 )
 
-// Apply changes a root filesystem, which must be that of the container's image and which
-// nobody else may change meanwhile, as the container had changed it: rootfs-diff.tar has what
-// is new or different, deleted.files what is not there any more. After an error it is partly
-// changed.
+// Apply makes the container's changes in a root filesystem, which must be that of the container's
+// image and must not be changed meanwhile: rootfs-diff.tar has new and changed files, deleted.files
+// the removed ones. After an error it is partly changed.
 func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
 	deleted, err := u.deleted()
 	if err != nil {
 		return err
 	}
-	// What the archive has is there after all.
+	// A file in the archive is not deleted.
 	if err := applyTar(ctx, u.dir, metadata.RootFsDiffTar, rootfs, func(name string) { delete(deleted, inRoot(name)) }); err != nil {
 		return err
 	}
@@ -73,11 +72,11 @@ func (u *Unpacked) deleted() (map[string]bool, error) {
 	return all, nil
 }
 
-// inRoot is a name relative to the root of a container. Some write them with a slash.
+// inRoot returns a name relative to the root of a container. Some archives write a leading slash.
 func inRoot(name string) string { return filepath.Clean(strings.TrimLeft(name, "/")) }
 
-// ApplyTree fills a directory with what is in a tar file that PackTree made, or anybody. One
-// that is missing has nothing.
+// ApplyTree extracts an untrusted tar file, such as one of PackTree, to a directory. A missing file
+// counts as empty.
 func ApplyTree(ctx context.Context, file, dir string) error {
 	return applyTar(ctx, filepath.Dir(file), filepath.Base(file), dir, func(string) {})
 }
@@ -114,8 +113,8 @@ func applyTar(ctx context.Context, from, name, to string, seen func(name string)
 
 type budget struct{ bytes, entries int64 }
 
-// admit refuses what no container writes, or what would be more than the tar file itself is.
-// Of attributes it leaves those that a container may set.
+// admit refuses entries that no container writes, or that would exceed the size of the tar file. It
+// keeps only the extended attributes that a container may set.
 func (b *budget) admit(h *tar.Header) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeDir, tar.TypeLink, tar.TypeSymlink, tar.TypeFifo, tar.TypeXGlobalHeader:
@@ -131,7 +130,7 @@ func (b *budget) admit(h *tar.Header) error {
 		return errors.New("it is larger than the archive; sparse files are not supported")
 	}
 	names := []string{h.Name}
-	if h.Typeflag == tar.TypeLink { // where a symbolic link leads is the container's matter
+	if h.Typeflag == tar.TypeLink { // the target of a symbolic link concerns only the container
 		names = append(names, h.Linkname)
 	}
 	for _, name := range names {
@@ -147,14 +146,14 @@ func (b *budget) admit(h *tar.Header) error {
 	return nil
 }
 
-// remove removes what has a name below root, and all that is in it. Links on the way are not
-// followed; what is not there is no error.
+// remove removes the file or directory with a name below root. It does not follow links; a missing
+// one is not an error.
 func remove(root, name string) error {
 	dir, err := os.OpenRoot(root)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = dir.Close() }() // it is a handle
+	defer func() { _ = dir.Close() }() // it is only a handle
 	steps := strings.Split(name, "/")
 	for i := range steps[:len(steps)-1] {
 		info, err := dir.Lstat(filepath.Join(steps[:i+1]...))
@@ -165,7 +164,7 @@ func remove(root, name string) error {
 			return reason(err)
 		}
 		if !info.IsDir() {
-			return nil // what was in it went with it
+			return nil // its content disappeared with it
 		}
 	}
 	if err := dir.RemoveAll(name); err != nil {

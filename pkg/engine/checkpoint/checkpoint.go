@@ -1,7 +1,7 @@
-// Package checkpoint writes the archive of a checkpointed container in the form
-// that CRI-O and Podman have and checkpointctl reads.
+// Package checkpoint writes the archive of a checkpointed container in the form of CRI-O and
+// Podman, which checkpointctl reads.
 //
-// Nothing here runs anything, and nothing is seen of an archive before it is whole.
+// It runs no programs, and an archive is visible only when it is complete.
 package checkpoint
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
-// logFile is where Podman, CRI-O and containerd put the container's log.
+// logFile is the name of the container's log in archives of Podman, CRI-O and containerd.
 const logFile = "container.log"
 
-// Dir is the directory of which an archive is made.
+// Dir is the directory from which an archive is made.
 type Dir struct{ Path string }
 
-// Open makes an empty directory, which only root may look into: it gets the
-// memory of processes. What an earlier call left there is removed.
+// Open creates an empty directory that only root can read, because it gets the memory of processes.
+// It removes the files of an earlier call.
 func Open(path string) (*Dir, error) {
 	if err := os.RemoveAll(path); err != nil {
 		return nil, err
@@ -37,11 +37,10 @@ func Open(path string) (*Dir, error) {
 	return d, os.MkdirAll(d.Images(), 0o700)
 }
 
-// Images is the directory for CRIU's images.
+// Images returns the directory for CRIU's images.
 func (d *Dir) Images() string { return filepath.Join(d.Path, metadata.CheckpointDirectory) }
 
-// Describe writes what is known of the container: its spec as JSON, and status,
-// which is encoded as JSON.
+// Describe writes the container's config, its spec as JSON, and status, which it encodes as JSON.
 func (d *Dir) Describe(config metadata.ContainerConfig, spec []byte, status any) error {
 	_, err1 := metadata.WriteJSONFile(config, d.Path, metadata.ConfigDumpFile)
 	_, err2 := metadata.WriteJSONFile(status, d.Path, metadata.StatusDumpFile)
@@ -49,9 +48,9 @@ func (d *Dir) Describe(config metadata.ContainerConfig, spec []byte, status any)
 	return errors.Join(err1, err2, err3)
 }
 
-// Log copies the container's log as far as it is written. One that is missing is
-// left out: the kubelet may rotate it away at any time. Symbolic links below dir
-// are not followed; an empty one is the log's own directory.
+// Log copies the container's log up to its present end. A missing log is skipped: the kubelet may
+// rotate it away at any time. Symbolic links below dir are not followed; an empty dir means the
+// log's own directory.
 func (d *Dir) Log(dir, path string) error {
 	root, name, err := beneath.Split(dir, path)
 	if err != nil {
@@ -73,10 +72,10 @@ func (d *Dir) Log(dir, path string) error {
 	return errors.Join(err, out.Close())
 }
 
-// Pack makes the archive at location, readable for root only. It is whole or not
-// there.
+// Pack writes the archive to location, readable by root only. The archive is complete or absent.
 func (d *Dir) Pack(ctx context.Context, location string) error {
-	// Checkpoints of several containers may have one location: the last one counts, as a whole.
+	// Checkpoints of several containers may have one location: the last one replaces the others as
+	// a whole.
 	fresh := filepath.Join(filepath.Dir(location), "."+filepath.Base(d.Path)+".new")
 	return atomicfile.WriteBy(fresh, location, 0o600, atomicfile.Durable, func(to io.Writer) error {
 		w := archive.NewChangeWriter(to, d.Path)

@@ -20,10 +20,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
-// Files writes what the container changed in its root filesystem: rootfs-diff.tar
-// has what is new or different, deleted.files what it removed of the image.
-// Written is the writable layer as overlayfs keeps it, layers the image below it.
-// The container must not run meanwhile, and so it takes no longer than ctx.
+// Files writes the container's changes in its root filesystem: rootfs-diff.tar has new and changed
+// files, deleted.files the files of the image that it removed. written is the writable layer in
+// overlayfs format, layers the image below it. The container must not run meanwhile, so Files takes
+// no longer than ctx.
 func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	lower, err := os.OpenRoot(layers)
 	if err != nil {
@@ -56,12 +56,12 @@ func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	return err
 }
 
-// PackTree writes all that is in a directory into a new tar file. It ends with ctx.
+// PackTree writes a directory's content to a new tar file, until ctx ends.
 func PackTree(ctx context.Context, dir, file string) error {
 	return pack(ctx, dir, file, func(string, fs.DirEntry) bool { return true })
 }
 
-// pack is PackTree for the entries that belong into the file. Paths begin at the directory.
+// pack is PackTree for the entries that belong accepts. Paths begin at the directory.
 func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.DirEntry) bool) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -81,17 +81,17 @@ func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.
 	return errors.Join(err, f.Close())
 }
 
-// room is where an archive is written. A container can make files with holes that are larger than
-// any disk, and holes are written, too.
+// room is the destination of an archive. It checks the free space, because a container can create
+// sparse files that are larger than any disk, and an archive contains their holes.
 type room struct {
 	to     *os.File
 	linked map[[2]uint64]bool // files with more than one name, which are written once
 }
 
-// small is what is written without a look at the room.
+// small is the size up to which a file is written without a check of the free space.
 const small = 1 << 20
 
-// add is add unless there is no room for the entry.
+// add calls the function add if there is room for the entry.
 func (r *room) add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) error {
 	info, err := e.Info()
 	if err != nil {
@@ -126,8 +126,8 @@ func (r *room) first(info fs.FileInfo) bool {
 	return true
 }
 
-// below calls f where dir is the root of all files: others of the pod, who do not stand still,
-// may put a link in the place of a directory, which must not lead to the node's files.
+// below calls f in a chroot at dir: other containers of the pod, which are not frozen, may replace
+// a directory by a link, which must not lead to the node's files.
 func below(dir string, f func(root string) error) error {
 	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -143,7 +143,7 @@ func below(dir string, f func(root string) error) error {
 	})
 }
 
-// isWhiteout knows the mark of a file that was removed: a device 0:0.
+// isWhiteout reports whether an entry marks a removed file: a device 0:0.
 func isWhiteout(e fs.DirEntry) bool {
 	if e.Type()&fs.ModeCharDevice == 0 {
 		return false
@@ -156,8 +156,8 @@ func isWhiteout(e fs.DirEntry) bool {
 	return ok && st.Rdev == 0
 }
 
-// hiddenBelow are the entries of the image that a directory hides as a whole,
-// because it was made anew.
+// hiddenBelow returns the entries of the image that an opaque directory hides, because the
+// container replaced it.
 func hiddenBelow(lower *os.Root, dir, rel string) (hidden []string) {
 	if !isOpaque(dir) {
 		return nil

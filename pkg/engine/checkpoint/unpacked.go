@@ -22,27 +22,27 @@ import (
 )
 
 const (
-	// maxDocument bounds what is said of a container. All of it is read into memory.
+	// maxDocument limits a description of a container, which is read into memory.
 	maxDocument = 1 << 20
-	// maxDeleted bounds the list of removed files.
+	// maxDeleted limits the list of removed files.
 	maxDeleted = 8 << 20
-	// maxImages bounds the files of CRIU. Each process has about ten.
+	// maxImages limits CRIU's files. Each process has about ten.
 	maxImages = 200_000
-	// descriptorsFile is where runc notes what the standard streams were.
+	// descriptorsFile is runc's record of the standard streams.
 	descriptorsFile = "descriptors.json"
 	standardStreams = 3
 )
 
-// Unpacked is an archive whose files are in a directory. Whoever made it may have put
-// anything there: links are not followed, and everything is bounded.
+// Unpacked is an archive extracted to a directory. Its content is untrusted: links are not
+// followed, and everything is limited.
 type Unpacked struct {
 	dir    string
 	Config metadata.ContainerConfig
-	// Spec is what its runtime was given, as far as it matters to CRIU.
+	// Spec is the container's spec, as far as it matters to CRIU.
 	Spec *Spec
 }
 
-// Spec is the part of a container's spec that must be the same where it goes on.
+// Spec is the part of a container's spec that must be the same for a restore.
 type Spec struct {
 	Process struct {
 		Terminal bool     `json:"terminal"`
@@ -59,8 +59,8 @@ type Spec struct {
 	} `json:"linux"`
 }
 
-// Fits returns an error that names all in which a container differs from the one of the archive
-// and for which CRIU could not resume that in it. Pure.
+// Fits returns an error that lists all differences between a container and the one of the archive
+// with which CRIU could not restore it. Pure.
 func (was *Spec) Fits(now *specs.Spec) error {
 	var differs []string
 	switch terminal := now.Process != nil && now.Process.Terminal; {
@@ -103,7 +103,7 @@ func isBind(kind string, options []string) bool {
 	return kind == "bind" || slices.Contains(options, "bind") || slices.Contains(options, "rbind")
 }
 
-// space is whose namespace a container has.
+// space is the owner of a container's namespace.
 type space int
 
 const (
@@ -125,8 +125,8 @@ func spaceOf(all []specs.LinuxNamespace, kind specs.LinuxNamespaceType) space {
 	return theHosts
 }
 
-// Unpack reads what an archive says of itself. errdefs.ErrInvalidArgument for what is not an
-// archive of a checkpoint, or says what cannot be.
+// Unpack reads an archive's description of its container. errdefs.ErrInvalidArgument for an archive
+// that is not of a checkpoint, or is inconsistent.
 func Unpack(dir string) (*Unpacked, error) {
 	u := &Unpacked{dir: dir, Spec: &Spec{}}
 	var streams []string
@@ -146,7 +146,7 @@ func Unpack(dir string) (*Unpacked, error) {
 			return nil, invalid(part.name, err)
 		}
 	}
-	// The runtime would give away as many of its own files.
+	// The runtime would pass as many of its own files to the container.
 	if len(streams) > standardStreams {
 		return nil, invalid(descriptorsFile, fmt.Errorf("%d standard streams", len(streams)))
 	}
@@ -170,7 +170,7 @@ func readBounded(dir, name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// reason is an error without the path, which is nobody's who is told of it.
+// reason returns an error without its path, which has no meaning for the client.
 func reason(err error) error {
 	if p, is := errors.AsType[*fs.PathError](err); is {
 		return p.Err
@@ -178,11 +178,11 @@ func reason(err error) error {
 	return err
 }
 
-// ImagesDir is where CRIU's files are, for who trusts the directory.
+// ImagesDir is the directory of CRIU's files, for a caller that trusts it.
 func (u *Unpacked) ImagesDir() string { return filepath.Join(u.dir, metadata.CheckpointDirectory) }
 
-// Images copies CRIU's files into a directory, which is made for root alone. It ends early
-// with the error of ctx; what was copied until then stays.
+// Images copies CRIU's files to a directory, which it creates for root only. If ctx ends, it
+// returns its error and leaves the copied files.
 func (u *Unpacked) Images(ctx context.Context, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package criu writes the processes of containers into files, by the CRIU that their runtimes
-// call, while the containers stand still. A container that stands still is on record until it
-// goes on: whoever starts after a kill lets it go on.
+// Package criu writes the processes of containers to files, by the CRIU that their runtimes call,
+// while the containers are frozen. A frozen container has a record until it is thawed, so that the
+// daemon thaws it after a kill.
 package criu
 
 import (
@@ -33,18 +33,19 @@ const (
 	freezeAttempts = 5
 	freezeInterval = 100 * time.Millisecond
 	thawTimeout    = 30 * time.Second
-	// thawInterval is the pause between attempts while whoever runs it is being replaced.
+	// thawInterval is the pause between attempts while the container's supervisor is being
+	// replaced.
 	thawInterval = 200 * time.Millisecond
-	// laterInterval is the pause between attempts when nobody waits any more: CRIU may still be
-	// at it. Each takes no longer than laterTimeout.
+	// laterInterval is the pause between attempts in the background: CRIU may still be running.
+	// Each attempt takes at most laterTimeout.
 	laterInterval = time.Second
 	laterTimeout  = 2 * time.Second
-	// program is what runtimes look for in PATH.
+	// program is the name that runtimes look up in PATH.
 	program        = "criu"
 	versionTimeout = 10 * time.Second
 )
 
-// Find fails where there is no CRIU.
+// Find fails if CRIU is not installed.
 func Find() error {
 	if _, err := exec.LookPath(program); err != nil {
 		return fmt.Errorf("checkpoints need CRIU: install the package criu, so that criu is in berth's PATH (%w): %w", err, errdefs.ErrFailedPrecondition)
@@ -52,7 +53,7 @@ func Find() error {
 	return nil
 }
 
-// Version is that of the CRIU in PATH, as "3.17.1".
+// Version returns the version of the CRIU in PATH, as "3.17.1".
 func Version(ctx context.Context) (string, error) {
 	if err := Find(); err != nil {
 		return "", err
@@ -71,19 +72,18 @@ func Version(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s does not report its version; reinstall the package criu: %w", program, errdefs.ErrFailedPrecondition)
 }
 
-// Dumper writes containers. All methods need the Op of the container.
+// Dumper writes containers. All methods require the Op of the container.
 type Dumper struct {
 	pods  *pod.Registry
 	tasks *task.Service
 	files *image.Store
 }
 
-// New writes the containers of a node.
 func New(pods *pod.Registry, tasks *task.Service, files *image.Store) *Dumper {
 	return &Dumper{pods: pods, tasks: tasks, files: files}
 }
 
-// Freeze makes a container stand still. After an error it may all the same: Thaw undoes both.
+// Freeze freezes a container. After an error it may be frozen nevertheless: Thaw undoes both.
 func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	if err := os.MkdirAll(d.pods.FrozenDir(c.ID()), 0o700); err != nil {
 		return err
@@ -99,8 +99,7 @@ func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// freeze asks again where a runtime failed: with cgroups of version 1 runc gives up on processes
-// that fork faster than they are frozen.
+// freeze retries: with cgroup v1, runc gives up on processes that fork faster than they are frozen.
 func freeze(ctx context.Context, client *shim.Client, id string) error {
 	for attempt := 1; ; attempt++ {
 		_, err := client.Task.Pause(ctx, &taskapi.PauseRequest{ID: id})
@@ -114,8 +113,8 @@ func freeze(ctx context.Context, client *shim.Client, id string) error {
 	}
 }
 
-// Thaw lets a container go on, whoever runs it by now, and removes what is on record of it. It
-// outlasts its caller. After an error it is tried again until the container goes on.
+// Thaw thaws a container, also if its supervisor was replaced, and removes its record. It ignores
+// the end of its caller's context. After an error ThawLater continues.
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
@@ -125,15 +124,15 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 		if err == nil {
 			return forget()
 		}
-		if !shim.Lost(err) || !pause(ctx, thawInterval) { // else its supervisor was killed, and has a successor soon
+		if !shim.Lost(err) || !pause(ctx, thawInterval) { // otherwise its supervisor was killed, and is replaced soon
 			go ThawLater(d.pods, c, forget)
 			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it goes on or is stopped: %w", err)
 		}
 	}
 }
 
-// ThawLater tries until a container goes on or has ended, and calls done with its Op, or until the
-// daemon stops.
+// ThawLater retries until a container is thawed or has exited, and then calls done with its Op, or
+// until the daemon stops.
 func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	ctx := pods.Background
 	entry := log.G(ctx).WithField("container", c.ID())
@@ -160,7 +159,7 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	}
 }
 
-// pause waits that long, or fails because ctx ends.
+// pause waits for that time; it returns false if ctx ends first.
 func pause(ctx context.Context, long time.Duration) bool {
 	select {
 	case <-time.After(long):
@@ -170,14 +169,14 @@ func pause(ctx context.Context, long time.Duration) bool {
 	}
 }
 
-// GoOn is Thaw in one attempt, which leaves the record to its caller.
+// GoOn is one attempt of Thaw; the caller removes the record.
 func GoOn(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	if c.Status().Phase == pod.PhaseRunning {
 		if err := resume(ctx, c); err != nil {
 			return err
 		}
 	}
-	return unlock(ctx, l, c) // whoever runs it has waited for the end of CRIU
+	return unlock(ctx, l, c) // its supervisor has waited for the end of CRIU
 }
 
 func resume(ctx context.Context, c *pod.Container) error {
@@ -192,27 +191,26 @@ func resume(ctx context.Context, c *pod.Container) error {
 	return task.FromShim(err)
 }
 
-// goesOn tells whether a container that could not be thawed need not be.
+// goesOn reports whether a container runs, or is gone, although the thaw failed.
 func goesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
 	if err != nil {
-		return errdefs.IsNotFound(task.FromShim(err)) // it has ended, and is deleted
+		return errdefs.IsNotFound(task.FromShim(err)) // it has exited, and is deleted
 	}
 	return state.GetStatus() != tasktypes.Status_PAUSED
 }
 
-// Connections is what becomes of TCP connections in a checkpoint.
+// Connections is the treatment of TCP connections in a checkpoint.
 type Connections bool
 
 const (
-	// Kept are written as they are. The pod's network stands still meanwhile.
+	// Kept are written. The pod's network is blocked meanwhile.
 	Kept Connections = true
-	// Closed are found closed by who is restored: elsewhere they have another address.
+	// Closed are closed in the restored container, which has another address elsewhere.
 	Closed Connections = false
 )
 
-// Write writes a container that stands still into dir: its processes, and what it changed of
-// its root filesystem.
+// Write writes a frozen container to dir: its processes, and its changes in its root filesystem.
 func (d *Dumper) Write(ctx context.Context, c *pod.Container, dir *checkpoint.Dir, tcp Connections) error {
 	if err := d.processes(ctx, c, dir, tcp); err != nil {
 		return err
@@ -231,7 +229,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// A dump ends nothing, so what another end has hold of can be in it.
+		// A dump stops no process, so it may include sockets and locks that others hold.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {
@@ -255,7 +253,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 		err = caller.ExplainCheckpoint(err, dir.Path)
 	}
 	if err == nil {
-		err = os.Remove(working) // it has cleaned up
+		err = os.Remove(working) // CRIU has cleaned up
 	}
 	return errors.Join(err, done())
 }

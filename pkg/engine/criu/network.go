@@ -17,28 +17,29 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// CRIU lets nothing through to the pod that it writes a container of, until it is done with it.
-// Killed before, be it by its deadline, it leaves the pod without a network.
+// CRIU blocks the network of a pod while it writes one of the pod's containers. If it is
+// killed before, for example at its deadline, the pod stays without a network.
 const (
-	// chain is CRIU's in the tables of iptables, and how its own tables of nftables begin.
+	// chain is CRIU's chain in the tables of iptables, and the prefix of its own tables of
+	// nftables.
 	chain         = "CRIU"
 	unlockTimeout = 20 * time.Second
 )
 
-// atWork is the file that is there from before CRIU is called until it has cleaned up, in the record
-// of a container that stands still.
+// atWork is a file in the record of a frozen container, from before the call of CRIU until CRIU has
+// cleaned up.
 func atWork(l pod.Layout, c *pod.Container) string {
 	return filepath.Join(l.FrozenDir(c.ID()), "network")
 }
 
-// unlock gives a pod the network back that a CRIU which was killed had locked, if it was at
-// work on this container. It must be gone.
+// unlock unblocks a pod's network if a CRIU was killed while it worked on this container. CRIU must
+// have exited.
 func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	if _, err := os.Stat(atWork(l, c)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	ns := c.Sandbox.Status().Namespaces.Net
-	if ns == "" { // the node's, which CRIU does not lock
+	if ns == "" { // the node's network, which CRIU does not block
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, unlockTimeout)
@@ -49,8 +50,8 @@ func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	return nil
 }
 
-// unlockHere does so in this thread's network. A program that is not there cannot have locked
-// it: CRIU calls the same.
+// unlockHere unblocks the network of this thread. A missing program needs no cleanup: CRIU calls
+// the same ones.
 func unlockHere(ctx context.Context) error {
 	var all error
 	for program, list := range map[string][]string{"iptables": {"-w", "-S"}, "ip6tables": {"-w", "-S"}, "nft": {"list", "tables"}} {
@@ -79,7 +80,7 @@ func output(ctx context.Context, path string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// unlocking are the calls that remove what CRIU has put into what a program lists.
+// unlocking returns the calls that remove CRIU's entries from a program's list.
 func unlocking(program, listed string) (calls [][]string) {
 	found := false
 	for line := range strings.Lines(listed) {

@@ -27,9 +27,8 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// CheckpointPod writes a pod, with all containers that run in it, into a directory. All of
-// them stand still meanwhile, and go on before it returns. After an error the directory
-// is empty, as it was.
+// CheckpointPod writes a pod, with all its running containers, to a directory. All of them are
+// frozen meanwhile, and resumed before it returns. After an error the directory is empty again.
 func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodRequest) (_ *runtimeapi.CheckpointPodResponse, err error) {
 	defer b.observe("checkpoint", time.Now(), &err)
 	if err := validate.CheckpointPod(r); err != nil {
@@ -67,8 +66,8 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	return &runtimeapi.CheckpointPodResponse{}, nil
 }
 
-// write writes the pod into a directory. After an error there is nothing of it, or a note
-// for the next start of the daemon, which then tries again to remove it.
+// write writes the pod to a directory. After an error nothing is left, except for a note if the
+// removal failed: the next start of the daemon then retries it.
 func (b *Service) write(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) (err error) {
 	if err := manifest.Empty(dir); err != nil {
 		return err
@@ -86,12 +85,12 @@ func (b *Service) write(ctx context.Context, s *pod.Sandbox, ids []string, m *ma
 			}
 		}
 		if nerr := b.notes.end(of); nerr != nil {
-			// The next start finds it, and leaves a whole checkpoint alone.
+			// The next start finds the note, and keeps a complete checkpoint.
 			log.G(ctx).WithError(nerr).WithFields(log.Fields{"sandbox": s.ID(), "directory": dir}).Warn("Failed to remove note of checkpoint; the next start tries again")
 		}
 	}()
 	failpoint.Hit(failpoint.PodCheckpointNoted)
-	// Whoever makes it has the directory.
+	// This Mkdir claims the directory: a concurrent call fails.
 	if err := os.Mkdir(filepath.Join(dir, manifest.ImagesDir), 0o700); err != nil {
 		return err
 	}
@@ -103,7 +102,7 @@ func (b *Service) write(ctx context.Context, s *pod.Sandbox, ids []string, m *ma
 	return manifest.Seal(ctx, dir, m)
 }
 
-// dump has the runtime write the pod. It holds the pod for as long as that stands still.
+// dump makes the runtime write the pod. It holds the pod's lock while the pod is frozen.
 func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) error {
 	if err := s.Op.Lock(ctx); err != nil {
 		return err
@@ -137,14 +136,14 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
-// untilStopped returns a context that ends when somebody ends s, until done is called. It does
-// not end with its caller's.
+// untilStopped returns a context that ends when s is stopped, until done is called. It does not end
+// with the caller's.
 func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done func()) {
 	stopped, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	end := func() { giveUp() }
 	s.Writing.Store(&end)
 	if s.Ending.Load() > 0 {
-		giveUp() // he was here before
+		giveUp() // the stop began before Writing was set
 	}
 	return stopped, func() {
 		s.Writing.Store(nil)
@@ -154,9 +153,9 @@ func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done 
 
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// whole has the runtime write the pod. A caller that leaves does not stop the pod's kernel
-// in the middle of it, which goes on by itself when it is done. A stop of the pod does: the
-// kernel, which stands still, is killed, and writes no more.
+// whole makes the runtime write the pod. The end of the caller does not interrupt the pod's kernel,
+// which resumes by itself afterwards. A stop of the pod does: the frozen kernel is killed and
+// writes nothing more.
 func (b *Service) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
 	client, err := b.Tasks.Worker(ctx, s)
 	if err != nil {
@@ -188,14 +187,14 @@ func (b *Service) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container,
 		err = errors.Join(err, task.FromShim(kerr))
 	}
 	select {
-	case <-answered: // the runtime makes no more files
+	case <-answered: // the runtime creates no more files
 	case <-bounded.Done():
 	}
 	return err
 }
 
-// started are the containers of s that were ever started, by their ids, with when they were
-// and how far they have come.
+// started returns the containers of s that were ever started, by id, with their start times and
+// phases.
 func (b *Service) started(s *pod.Sandbox) map[string]string {
 	all := map[string]string{}
 	for _, c := range b.Pods.Index.ContainersOf(s.ID()) {
@@ -206,8 +205,8 @@ func (b *Service) started(s *pod.Sandbox) map[string]string {
 	return all
 }
 
-// hold keeps the containers of s from being started and stopped until unlock is called, and
-// returns those that a caller named. They must be all that run.
+// hold prevents the start and stop of the containers of s until unlock is called, and returns those
+// that the caller named. They must be all running ones.
 func (b *Service) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*pod.Container, _ func(), err error) {
 	var held []*pod.Container
 	unlock := func() {
@@ -225,7 +224,7 @@ func (b *Service) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*
 		return nil, nil, err
 	}
 	all := b.Pods.Index.ContainersOf(s.ID())
-	// In one order, so that two calls do not wait for each other.
+	// A fixed order prevents a deadlock of two calls.
 	slices.SortFunc(all, func(a, b *pod.Container) int { return strings.Compare(a.ID(), b.ID()) })
 	for _, c := range all {
 		if err := c.Op.Lock(ctx); err != nil {
@@ -252,7 +251,7 @@ func (b *Service) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) 
 		if c.Sandbox.ID() != s.ID() {
 			return nil, fmt.Errorf("container %s belongs to another pod than sandbox %s; name the containers of this one: %w", c.ID(), s.ID(), errdefs.ErrInvalidArgument)
 		}
-		if slices.Contains(all, c) { // by another beginning of its id
+		if slices.Contains(all, c) { // by another prefix of its id
 			return nil, fmt.Errorf("container %s is named twice; name each once: %w", c.ID(), errdefs.ErrInvalidArgument)
 		}
 		all = append(all, c)
@@ -261,7 +260,7 @@ func (b *Service) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) 
 }
 
 // fit fails unless c can be in a checkpoint, or be left out of it: the runtime writes all
-// that it knows of, and so must have forgotten what has ended.
+// containers that it knows, and must have deleted those that have exited.
 func fit(ctx context.Context, c *pod.Container, named bool) error {
 	name := fmt.Sprintf("container %s (%s)", c.ID(), c.Config().GetMetadata().GetName())
 	switch p := c.Status().Phase; {
@@ -283,11 +282,11 @@ func fit(ctx context.Context, c *pod.Container, named bool) error {
 	return nil
 }
 
-// full is how much of a disk runtimes leave when they have no room any more.
+// full is the free space in bytes up to which a disk counts as full.
 const full = 64 << 10
 
-// explainFull says of an error that the disk of dir is full, if it is: what runtimes say then
-// is about their own code.
+// explainFull replaces the error if the disk of dir is full, because the runtime's own error then
+// refers to its code.
 func explainFull(err error, dir string) error {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil || int64(st.Bavail)*st.Bsize > full { //nolint:gosec // no disk is that large
@@ -319,7 +318,7 @@ func describe(m *manifest.Manifest, s *pod.Sandbox, containers []*pod.Container)
 func (b *Service) Waiting() (all []string) {
 	for _, one := range b.Pods.Index.AllSandboxes() {
 		if one.Status().Phase == pod.PhaseReady && b.Pods.Index.NeedsCheckpoint(one) {
-			all = append(all, filepath.Dir(one.Spec().Checkpoint)) // beside the manifest are the images
+			all = append(all, filepath.Dir(one.Spec().Checkpoint)) // the images are beside the manifest
 		}
 	}
 	return all

@@ -25,14 +25,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
-// each writes the containers of a pod one by one, by CRIU, while all of them stand still.
+// each writes the containers of a pod one by one, by CRIU, while all of them are frozen.
 type each struct {
 	pods   *pod.Registry
 	tasks  *task.Service
 	dumper *criu.Dumper
 }
 
-// ready says by which version of CRIU a pod can be written, or why it cannot.
+// ready returns the version of CRIU for a pod, or an error if CRIU cannot write it.
 func (e *each) ready(ctx context.Context, s *pod.Sandbox, compression string) (string, error) {
 	if compression != validate.NoCompression {
 		return "", fmt.Errorf("option %q of a pod whose containers CRIU writes must be %q, not %q: %w", validate.Compression, validate.NoCompression, compression, errdefs.ErrInvalidArgument)
@@ -43,7 +43,7 @@ func (e *each) ready(ctx context.Context, s *pod.Sandbox, compression string) (s
 	return criu.Version(ctx)
 }
 
-// fitsCRIU refuses pods whose namespaces CRIU cannot have containers join. Pure.
+// fitsCRIU refuses pods with namespaces that CRIU does not support. Pure.
 func fitsCRIU(c *runtimeapi.PodSandboxConfig) error {
 	if u := c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
 		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU does not support joined ones; set hostUsers: true: %w", errdefs.ErrFailedPrecondition)
@@ -62,14 +62,14 @@ func fitsAlone(c *pod.Container) error {
 	return nil
 }
 
-// write has dir filled with what m tells of.
+// write writes the containers to dir.
 func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Container, _ *manifest.Manifest, dir string) (err error) {
 	stopped, done := untilStopped(ctx, s)
 	defer done()
 	defer context.AfterFunc(stopped, func() { e.kill(context.WithoutCancel(ctx), containers) })()
 	defer func() {
 		if err != nil && stopped.Err() != nil {
-			err = errStopped // what CRIU says of processes that were killed is no news
+			err = errStopped // errors of CRIU about killed processes are expected
 		}
 	}()
 	var frozen []*pod.Container
@@ -78,8 +78,8 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 			err = errors.Join(err, terr)
 		}
 	}()
-	// A caller that leaves does not end CRIU, which is inside of the processes. His deadline does:
-	// a runtime whose CRIU was killed may wait for ever.
+	// The end of the caller does not stop CRIU, which is inside the processes. The caller's
+	// deadline does: a runtime may wait forever after its CRIU was killed.
 	deadline, _ := ctx.Deadline()
 	uncut, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
@@ -89,7 +89,7 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 		}
 	}
 	for _, c := range containers {
-		frozen = append(frozen, c) // after an error it may be
+		frozen = append(frozen, c) // after an error it may be frozen
 		if err := e.dumper.Freeze(uncut, c); err != nil {
 			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
 		}
@@ -108,7 +108,7 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 	return checkpoint.PackTree(ctx, e.pods.FilesOf(s.ID()).Shm, manifest.ShmFile(dir))
 }
 
-// thaw lets containers go on, at the same time: one that cannot yet keeps none of the others.
+// thaw thaws containers in parallel: one that fails does not delay the others.
 func (e *each) thaw(ctx context.Context, containers []*pod.Container) error {
 	errs := make([]error, len(containers))
 	var all sync.WaitGroup
@@ -146,7 +146,7 @@ func (e *each) writeOne(ctx context.Context, c *pod.Container, path string, of i
 	return dir.Describe(container.ArchiveConfig(c, at), spec, c.CRIStatus())
 }
 
-// kill ends the containers, which may be being written, for who stops the pod.
+// kill kills the containers, even during a write, because the pod is being stopped.
 func (e *each) kill(ctx context.Context, containers []*pod.Container) {
 	ctx, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()

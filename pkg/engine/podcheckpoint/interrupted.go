@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// notes is a directory that has a note of each checkpoint that is being written, for the next start
-// of a daemon that is killed.
+// notes is a directory with a note of each checkpoint that is being written, for the next start
+// after the daemon is killed.
 type notes string
 
 const noteFormat = 1
@@ -30,7 +30,7 @@ type note struct {
 	Directory string `json:"directory"`
 }
 
-// file is where one is: a pod may be written into two directories, one after the other.
+// file returns the path of a note: a pod may be written to two directories in succession.
 func (n notes) file(one note) string {
 	return filepath.Join(string(n), one.Sandbox+"-"+digest.FromString(one.Directory).Encoded()[:12]+".json")
 }
@@ -44,7 +44,7 @@ func (n notes) begin(one note) error {
 
 func (n notes) end(one note) error { return atomicfile.Remove(n.file(one)) }
 
-// all are those whose checkpoints did not come to their end.
+// all returns the notes of checkpoints that are not complete.
 func (n notes) all() (found []note, err error) {
 	entries, err := os.ReadDir(string(n))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,12 +64,12 @@ func (n notes) all() (found []note, err error) {
 	return found, err
 }
 
-// removalPatience is how long the start of the daemon waits for pods to be removed; it goes on
-// beside it.
+// removalPatience is how long the start of the daemon waits for the removal of pods, which then
+// continues in the background.
 const removalPatience = 5 * time.Second
 
-// Recover removes pods that were being restored, and checkpoints that were being written, when
-// the daemon was killed. It is called once, when pods are in the index and before any other call.
+// Recover removes pods that were being restored, and checkpoints that were being written, when the
+// daemon was killed. Call it once, after the pods are in the index and before any other call.
 func (b *Service) Recover(ctx context.Context) {
 	var removals sync.WaitGroup
 	for _, s := range b.Pods.Index.AllSandboxes() {
@@ -95,11 +95,11 @@ func (b *Service) Recover(ctx context.Context) {
 	}
 }
 
-// retryInterval is the pause between looks at what an interrupted checkpoint still needs.
+// retryInterval is the pause between checks of an interrupted checkpoint.
 const retryInterval = 100 * time.Millisecond
 
-// awaitThaw waits until the containers of a pod go on: one that stands still may be being written
-// by CRIU, which outlives the daemon. Others let it go on.
+// awaitThaw waits until the containers of a pod are thawed by other code. CRIU outlives the daemon
+// and may still be writing a frozen one.
 func (b *Service) awaitThaw(ctx context.Context, sandbox string) error {
 	for _, c := range b.Pods.Index.ContainersOf(sandbox) {
 		for {
@@ -116,13 +116,14 @@ func (b *Service) awaitThaw(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// discard removes what there is of a checkpoint, once nobody writes it any more.
+// discard removes an incomplete checkpoint once no process writes it any more.
 func (b *Service) discard(one note) {
 	ctx := b.Pods.Background
 	entry := log.G(ctx).WithField("sandbox", one.Sandbox).WithField("directory", one.Directory)
 	if s, err := b.Pods.Index.Sandbox(one.Sandbox); err == nil {
 		if client, err := s.Runner.Client(ctx); err == nil {
-			// It is answered after the checkpoint, and asks for nothing: pods go on by themselves.
+			// The response follows the checkpoint. Resume itself is not needed: pods resume by
+			// themselves.
 			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}

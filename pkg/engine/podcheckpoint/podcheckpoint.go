@@ -1,6 +1,6 @@
-// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. A pod
-// with a kernel of its own is written and read by its runtime as one; of others CRIU writes
-// each container while all of them stand still, and they are restored one by one.
+// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. The runtime
+// writes and reads a pod with its own kernel as one. In other pods, CRIU writes each container
+// while all of them are frozen, and they are restored one by one.
 package podcheckpoint
 
 import (
@@ -32,8 +32,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Service serves the CRI's calls about checkpoints of pods. A checkpoint is not removed while a
-// call uses it.
+// Service serves the CRI's calls for checkpoints of pods. A checkpoint is not removed while a call
+// uses it.
 type Service struct {
 	Deps
 	// Durations is the metric of both calls.
@@ -43,7 +43,7 @@ type Service struct {
 	each  *each
 }
 
-// Deps are what pods are written and restored with.
+// Deps are the dependencies of Service.
 type Deps struct {
 	Pods         *pod.Registry
 	Binaries     *binaries.Binaries
@@ -54,7 +54,6 @@ type Deps struct {
 	Containers   *container.Service
 }
 
-// New serves the pods of a node.
 func New(d Deps) *Service {
 	return &Service{
 		Deps: d, Durations: NewDurations(), notes: notes(d.Pods.PodCheckpointNotesDir()),
@@ -62,10 +61,10 @@ func New(d Deps) *Service {
 	}
 }
 
-// buckets are in seconds: both operations take as long as the disk does.
+// buckets are in seconds: the disk determines the duration of both operations.
 var buckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
-// NewDurations makes the metric of checkpoints and restores, with all series from the start on, so
+// NewDurations returns the metric of checkpoints and restores, with all series from the start, so
 // that the first failure is an increase.
 func NewDurations() *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -81,15 +80,15 @@ func NewDurations() *prometheus.HistogramVec {
 	return v
 }
 
-// Outcomes. A request or a pod that is at fault is refused.
+// Outcomes of a call. A refused one is due to the request or the pod.
 const ok, refused, failed = "ok", "refused", "failed"
 
-// observe counts a call that began at some time and has ended with an error, or nil.
+// observe counts a finished call with its error.
 func (b *Service) observe(operation string, began time.Time, err *error) {
 	b.Durations.WithLabelValues(operation, outcome(*err)).Observe(time.Since(began).Seconds())
 }
 
-// outcome separates the caller's mistakes from failures. Pure.
+// outcome distinguishes the caller's mistakes from failures. Pure.
 func outcome(err error) string {
 	switch {
 	case err == nil:
@@ -100,8 +99,8 @@ func outcome(err error) string {
 	return failed
 }
 
-// use keeps the checkpoint at a path from being removed until release is called. The CRI demands
-// deadlines of callers: both calls take as long as the disk does.
+// use protects the checkpoint at a path from removal until release is called. The CRI demands
+// deadlines of callers: the disk determines the duration of both calls.
 func use(ctx context.Context, path string) (dir string, release func(), err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return "", nil, fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
@@ -111,11 +110,11 @@ func use(ctx context.Context, path string) (dir string, release func(), err erro
 	return dir, release, err
 }
 
-// need refuses where whole pods cannot be written and read. The CRI has Unimplemented for
+// need refuses a handler that cannot write and read whole pods. The CRI demands Unimplemented for
 // that.
 func need(ctx context.Context, c *capabilities.Checker, d *handler.Definition, rt *probe.Runtime) error {
 	if err := c.Refuse(ctx, d, rt, preflight.PodCheckpoints); err != nil {
-		return fmt.Errorf("%v: %w", err, errdefs.ErrNotImplemented) // not of the class of other refusals
+		return fmt.Errorf("%v: %w", err, errdefs.ErrNotImplemented) // without the class of other refusals
 	}
 	return nil
 }
@@ -146,8 +145,8 @@ func thisNode() (manifest.Node, error) {
 	}, nil
 }
 
-// features are those of the first processor in /proc/cpuinfo, sorted: the others have the
-// same. Pure.
+// features returns those of the first processor in /proc/cpuinfo, sorted: the others have the same.
+// Pure.
 func features(cpuinfo string) []string {
 	for line := range strings.Lines(cpuinfo) {
 		key, value, _ := strings.Cut(line, ":")

@@ -23,9 +23,9 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// RestorePod makes a sandbox and containers that go on where those of a checkpoint were. The
-// containers are CREATED. They share one kernel, so all of them go on when the last of
-// them is started. After an error nothing is left.
+// RestorePod creates a sandbox and containers that continue from a checkpoint. The containers are
+// CREATED. They share one kernel, so all of them continue when the last of them is started. After
+// an error nothing is left.
 func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (_ *runtimeapi.RestorePodResponse, err error) {
 	defer b.observe("restore", time.Now(), &err)
 	d := handler.DefinitionFrom(ctx)
@@ -53,8 +53,8 @@ func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodReques
 	return b.restore(ctx, r, m, from)
 }
 
-// check says what r's pod is restored from, and on which binaries, which are held until
-// release is called. Everything that can be found out before is found out here.
+// check returns the checkpoint and the binaries of r's pod, which are held until release is called.
+// It finds every error that is known before the pod is created.
 func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, dir string) (_ *pod.Origin, release func(), err error) {
 	rt, installed, letGo, err := b.Binaries.Copies.ForPod(ctx, d)
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 	for _, c := range r.GetContainerConfigs() {
 		img, err := b.Images.ToRun(c.GetImage().GetImage(), catalog.PlatformOf(d))
 		if errdefs.IsNotFound(err) {
-			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // it is nothing that the call names
+			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // the call does not name it
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
@@ -109,7 +109,7 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 	return from, letGo, nil
 }
 
-// kept are binaries of that content which other pods on the node run on.
+// kept returns the binaries with that content on which other pods of the node run.
 func (b *Service) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
 	for _, o := range b.Pods.Sandboxes.List() {
 		all := o.Spec().Pinned.Binaries
@@ -173,8 +173,8 @@ func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
 	return &pod.Origin{Images: manifest.ContainerDir(filepath.Dir(from.Images), place), ByContainer: true}
 }
 
-// ranOn fails if a container has another image than the checkpoint: the name that was asked
-// for may have been given to another one meanwhile.
+// ranOn fails if a container's image differs from the checkpoint's: the requested name may refer to
+// another image meanwhile.
 func (b *Service) ranOn(id string, m *manifest.Manifest) error {
 	c, err := b.Pods.Index.Container(id)
 	if err != nil {
@@ -188,7 +188,7 @@ func (b *Service) ranOn(id string, m *manifest.Manifest) error {
 	return nil
 }
 
-// undo removes a pod that was not restored to its end.
+// undo removes a partially restored pod.
 func (b *Service) undo(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, pod.UndoTimeout)
 	defer cancel()

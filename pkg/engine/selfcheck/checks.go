@@ -30,23 +30,23 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// checks are what a self-check pod is to try beyond running. Nil are none.
+// checks are what a self-check pod tries in addition to running. Nil means nothing.
 type checks struct {
-	// users has it run in a user namespace, and try nothing else.
+	// users runs it in a user namespace, and disables all other checks.
 	users bool
-	// proof is what came of it; it is there once the self-check pod is over.
+	// proof is the result; it is set when the self-check pod has finished.
 	proof probe.Proof
 }
 
 // The ids of self-check pods with a user namespace: any range without the host's root.
 const firstID, idCount = 1 << 20, 1 << 16
 
-// memoryLimit is the limit that a self-check pod gets while it runs: far above what its
-// program takes, far below what any node has.
+// memoryLimit is the limit that a running self-check pod gets: far above its program's usage, far
+// below the memory of any node.
 const memoryLimit = 64 << 20
 
-// Prove runs a self-check pod that tries what it can, and another in a user namespace if the
-// handler should have them.
+// Prove runs a self-check pod with all checks, and another in a user namespace if the handler
+// should support them.
 func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (probe.Proof, error) {
 	first := &checks{proof: probe.Proof{}}
 	if err := b.Run(ctx, d, first); err != nil {
@@ -59,7 +59,7 @@ func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runti
 	switch {
 	case err == nil:
 		first.proof[capability.UserNamespaces] = ""
-	case probe.Transient(err): // it says nothing of the runtime
+	case probe.Transient(err): // it shows nothing about the runtime
 	default:
 		first.proof[capability.UserNamespaces] = err.Error()
 	}
@@ -74,11 +74,10 @@ func (t *checks) namespaces() *runtimeapi.NamespaceOption {
 	return &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}}
 }
 
-// try has a self-check pod that runs do what it is to try. Only that it has not the users that
-// it was to have is an error.
+// try runs the checks in a running self-check pod. Only a missing user namespace is an error.
 func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *checks) error {
 	switch {
-	case t == nil, s.Machine && t.users: // what its process is here is not the pod's
+	case t == nil, s.Machine && t.users: // its process on the host is not the pod's
 		return nil
 	case t.users:
 		return mapped(s.Status().PID)
@@ -88,7 +87,7 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 		return err
 	}
 	err = b.tryExec(ctx, client, s)
-	if err != nil && s.Machine { // a guest's own container does not have the program, which shows nothing
+	if err != nil && s.Machine { // a guest's own container does not have the program, which proves nothing
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Info("Self-check pod could not run a second program; its first container may be the guest's own")
 		return nil
 	}
@@ -104,7 +103,7 @@ func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *
 		}
 		t.proof.Note(name, nil)
 	}
-	if s.HostProcesses { // gVisor says that it did, and does nothing
+	if s.HostProcesses { // gVisor reports success without a change
 		t.proof.Note(capability.InPlaceResize, tryResize(ctx, client, s, group))
 	}
 	return nil
@@ -121,7 +120,7 @@ func mapped(pid int) error {
 	return nil
 }
 
-// machineExecTimeout bounds an exec in a container that may be another's.
+// machineExecTimeout limits an exec in a container that may be a different one.
 const machineExecTimeout = 20 * time.Second
 
 func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, command ...string) (*runtimeapi.ExecSyncResponse, error) {
@@ -155,8 +154,8 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, co
 	return e.Answer(exit), nil
 }
 
-// tryExec runs a second program, and looks at what it has written: an errno, because
-// it is given no port to connect to.
+// tryExec runs a second program and checks its output: an errno, because it gets no port to connect
+// to.
 func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	got, err := b.exec(ctx, client, s, "/"+binaries.ConnectName, "no-port")
 	if err != nil {
@@ -168,7 +167,7 @@ func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox)
 	return nil
 }
 
-// tryResize gives a self-check pod another limit, and looks whether its cgroup has it.
+// tryResize sets another limit and checks it in the cgroup of a self-check pod.
 func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
 	limit := int64(memoryLimit)
 	a, err := typeurl.MarshalAnyToProto(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/conform"
 )
 
-// seccompOf is the profile that a self-check pod asks for: the default one, if the handler
-// promises that it is in effect.
+// seccompOf returns the profile of a self-check pod: the default one, if the handler promises that
+// it is in effect.
 func seccompOf(d *handler.Definition) *runtimeapi.SecurityProfile {
 	if !slices.Contains(d.Conforms, string(conform.SharedKernel)) {
 		return nil
@@ -29,8 +29,8 @@ func seccompOf(d *handler.Definition) *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
-// conforms fails if a self-check pod that runs does not find what its handler promises.
-// That nothing in it could look is a failure, too: a promise is not taken on trust.
+// conforms fails if a running self-check pod does not match its handler's promises. If nothing in
+// the pod can check them, that is a failure, too.
 func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	d := s.Spec().Definition
 	if len(d.Conforms) == 0 {
@@ -64,9 +64,9 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 	return handler.Blame(errors.New(printable.Line(strings.Join(all, "; "))))
 }
 
-// unseen is why nothing could look inside a pod of a handler that makes promises. Only that
-// it cannot run a second program is the handler's fault. All else may pass, and counts if it
-// does not.
+// unseen returns the error of a pod that cannot check the promises. Only the inability to run a
+// second program is attributed to the handler. Other errors may be transient, and count if they
+// persist.
 func unseen(promises []string, err error) error {
 	err = fmt.Errorf("the handler does not conform to %s: what its pods see is not known: %w", strings.Join(promises, ", "), err)
 	if errdefs.IsNotImplemented(err) {
@@ -84,7 +84,7 @@ func kernel() (conform.Kernel, error) {
 	return conform.Kernel{Release: unix.ByteSliceToString(name.Release[:]), Version: unix.ByteSliceToString(name.Version[:]), BootID: boot}, err
 }
 
-// look runs a program in a self-check pod that tells what it sees.
+// look runs a program in a self-check pod that reports what it sees.
 func (b *Pods) look(ctx context.Context, client *shim.Client, s *pod.Sandbox) (*conform.Seen, error) {
 	got, err := b.exec(ctx, client, s, "/"+binaries.LookName)
 	switch {

@@ -1,4 +1,4 @@
-// Package selfcheck runs pods of berth's own, which show whether a handler can run any.
+// Package selfcheck runs self-check pods, which show whether a handler can run pods.
 package selfcheck
 
 import (
@@ -30,19 +30,18 @@ import (
 )
 
 const (
-	// defaultSelfCheckTimeout bounds the life of a self-check pod whose handler says nothing.
+	// defaultSelfCheckTimeout is the lifetime of a self-check pod if its handler sets none.
 	defaultSelfCheckTimeout = 2 * time.Minute
-	// retryInterval is the longest time between two attempts to take one back.
+	// retryInterval is the longest time between two attempts to roll one back.
 	retryInterval = time.Minute
-	// closeGrace is how long the end of the daemon waits for a self-check pod, and an exec for its
-	// output after its end.
+	// closeGrace is how long the shutdown of the daemon waits for a self-check pod, and an exec for
+	// its output after its exit.
 	closeGrace = 2 * time.Second
 )
 
-// Pods are pods of berth's own, which show whether a handler can run any. One
-// is a sandbox with a process and without a network. It never becomes READY and is
-// never in the index: nobody is told of it, and recovery takes it back like every
-// sandbox whose making did not end.
+// Pods runs self-check pods, which show whether a handler can run pods. A self-check pod is a
+// sandbox with a process and without a network. It never becomes READY and is never in the index,
+// so no client sees it, and recovery rolls it back like every partially created sandbox.
 type Pods struct {
 	pods         *pod.Registry
 	settings     *settings.Settings
@@ -53,15 +52,15 @@ type Pods struct {
 	shims        *shim.Manager
 
 	mu sync.Mutex
-	// there are the digests of Definitions whose self-check pod is not gone yet.
+	// there contains the digests of Definitions with an existing self-check pod.
 	there map[string]bool
-	// closed is set when there are to be no more.
+	// closed is set when no more may start.
 	closed bool
-	// running are those of which something is done at this moment.
+	// running counts self-check pods with an operation in progress.
 	running sync.WaitGroup
 }
 
-// New runs self-check pods as sandboxes makes them.
+// New returns a runner of self-check pods, which sandboxes creates.
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task.Service, c *capabilities.Checker, sandboxes *sandbox.Service, shims *shim.Manager) *Pods {
 	return &Pods{
 		pods: pods, settings: s, binaries: b, tasks: t, capabilities: c, sandboxes: sandboxes, shims: shims,
@@ -69,8 +68,8 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task
 	}
 }
 
-// Run runs a self-check pod. It returns when its time is up, or ctx ends; what
-// there is by then is taken back all the same, if need be by the next daemon.
+// Run runs a self-check pod. It returns when its timeout or ctx ends; the pod is rolled back in any
+// case, if necessary by the next daemon.
 func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *checks) error {
 	if err := b.reserve(d); err != nil {
 		return err
@@ -89,7 +88,7 @@ func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *checks) error 
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-ended: // that very moment
+	case err := <-ended: // at that very moment
 		return err
 	default:
 		return probe.Passing(fmt.Errorf("the self-check pod did not finish within %v (self_check_timeout): %w", limit, errdefs.ErrUnavailable))
@@ -100,8 +99,8 @@ func selfCheckTimeout(d *handler.Definition) time.Duration {
 	return cmp.Or(d.SelfCheckTimeout, defaultSelfCheckTimeout)
 }
 
-// Close lets no more of them begin, and waits a little for what is done at this
-// moment. What hangs is left to the next daemon.
+// Close prevents new self-check pods and waits up to closeGrace for operations in progress. A pod
+// that hangs is left to the next daemon.
 func (b *Pods) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeGrace)
 	defer cancel()
@@ -134,8 +133,7 @@ func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error
 	return err
 }
 
-// record makes the record of a self-check pod. Whatever comes of it from then on, it is taken
-// back by it.
+// record creates the record of a self-check pod. It is the basis of every later rollback.
 func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*pod.Sandbox, error) {
 	rt, kept, release, err := b.binaries.Copies.ForPod(ctx, d)
 	if err != nil {
@@ -150,7 +148,7 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 	spec.Pinned.Binaries = kept
 	spec.Supervisor = task.SupervisorKey(d, kept, b.binaries.Tools.SupervisorHash, id)
 	b.pods.Labels.Hold(spec.ProcessLabel)
-	// A power cut takes all that there is of it.
+	// A power failure also removes everything that the record describes.
 	o, err := b.pods.Sandboxes.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
 	if err != nil {
 		b.pods.Labels.Release(spec.ProcessLabel)
@@ -161,8 +159,8 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 	return pod.NewSandbox(o, b.tasks), nil
 }
 
-// reserve keeps self-check pods of one Definition from being there twice. One that is
-// reserved counts as running.
+// reserve prevents a second self-check pod of the same Definition. A reserved one counts as
+// running.
 func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,7 +181,7 @@ func (b *Pods) release(d *handler.Definition) {
 	delete(b.there, d.Digest())
 }
 
-// specOf is the record of a self-check pod, but for its binaries.
+// specOf returns the record of a self-check pod without its binaries.
 func (b *Pods) specOf(d *handler.Definition, rt *probe.Runtime, t *checks) (*pod.SandboxSpec, error) {
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "self-check", Namespace: "berth", Uid: pod.NewID()[:32]},
@@ -232,16 +230,16 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	return nil
 }
 
-// endedAsAsked says whether a status is that of our program after SIGTERM. One that did not
-// listen for it yet is ended by it or, as the first process of its namespace, which no
-// signal ends by itself, by Go's runtime, with 2. Pure.
+// endedAsAsked reports whether a status is that of our program after SIGTERM. If the program did
+// not handle SIGTERM yet, the signal kills it or, if it is the first process of its namespace,
+// which no signal kills by itself, Go's runtime exits with 2. Pure.
 func endedAsAsked(status uint32) bool {
 	const term, early = 128 + uint32(unix.SIGTERM), 2
 	return status == 0 || status == term || status == early
 }
 
-// proven sees that the program runs, and that it is ours: it ends when it is asked
-// to. A VM's first container may be another's.
+// proven checks that the program runs, and that it is ours: it exits on SIGTERM. A VM's first
+// container may be a different one.
 func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: s.ID()})
 	if err != nil {
@@ -277,7 +275,7 @@ func (b *Pods) rollBack(s *pod.Sandbox) error {
 	return b.sandboxes.Forget(s)
 }
 
-// RollBackLater tries until it is done, or the engine closes: then the next one does.
+// RollBackLater retries until it succeeds, or the engine closes; the next engine continues then.
 func (b *Pods) RollBackLater(s *pod.Sandbox, done func()) {
 	wait := time.Second
 	for {
@@ -294,8 +292,8 @@ func (b *Pods) RollBackLater(s *pod.Sandbox, done func()) {
 	}
 }
 
-// failedAt says at which step a self-check pod failed. What the runtime is not to blame for
-// may pass.
+// failedAt adds the step at which a self-check pod failed. An error that is not attributed to the
+// runtime may be transient.
 func failedAt(step string, err error) error {
 	err = fmt.Errorf("the self-check pod failed at %s: %w", step, err)
 	if handler.Blamed(err) {

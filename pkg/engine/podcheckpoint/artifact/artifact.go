@@ -1,8 +1,7 @@
-// Package artifact carries checkpoints of pods to registries and back, as OCI artifacts: the
-// manifest of a checkpoint is the artifact's configuration, and each file is a layer as it is.
+// Package artifact pushes checkpoints of pods to registries and pulls them, as OCI artifacts: the
+// manifest of a checkpoint is the artifact's configuration, and each file is an unmodified layer.
 //
-// A checkpoint holds every secret that its pod had in memory: who can read the repository has
-// them.
+// A checkpoint contains every secret in its pod's memory: all readers of the repository get them.
 package artifact
 
 import (
@@ -32,7 +31,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
-// The media types of checkpoints.
+// Media types of checkpoints.
 const (
 	artifactType = "application/vnd.berth.pod-checkpoint.v1"
 	configType   = "application/vnd.berth.pod-checkpoint.manifest.v1+json"
@@ -40,21 +39,21 @@ const (
 )
 
 const (
-	// maxConfig bounds the manifest of a checkpoint, as its reader does.
+	// maxConfig limits the manifest of a checkpoint, as manifest.Read does.
 	maxConfig = 16 << 20
-	// maxManifest bounds that of the artifact.
+	// maxManifest limits the manifest of the artifact.
 	maxManifest = 4 << 20
 )
 
-// Registry is how registries are reached.
+// Registry configures the access to registries.
 type Registry struct {
-	// HostsDir has their hosts.toml files; empty is none.
+	// HostsDir contains their hosts.toml files; if empty, there are none.
 	HostsDir string
-	// User and Secret are for the registry that is named; empty are none.
+	// User and Secret are credentials for the named registry; empty means none.
 	User, Secret string
-	// PlainHTTP talks to it without TLS where no hosts.toml says otherwise.
+	// PlainHTTP disables TLS for the registry unless its hosts.toml sets a scheme.
 	PlainHTTP bool
-	// Progress is called with each blob before it is sent or read. It must be set.
+	// Progress is called before each blob is sent or read. It must be set.
 	Progress func(name string, size int64)
 }
 
@@ -69,7 +68,7 @@ func (r Registry) resolver(ctx context.Context) remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: config.ConfigureHosts(ctx, o)})
 }
 
-// named reads a name that has a registry; a tag may be missing.
+// named parses a name with a registry; the tag is optional.
 func named(ref string) (string, error) {
 	parsed, err := reference.ParseNamed(ref)
 	if err != nil {
@@ -81,7 +80,7 @@ func named(ref string) (string, error) {
 type blob struct {
 	imagespec.Descriptor
 
-	// Name is what people are told of.
+	// Name is the name for output.
 	Name string
 	Open func() (io.ReadCloser, error)
 }
@@ -101,7 +100,7 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 	if err != nil {
 		return "", err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, manifest.Name)) // which only root can change, as Read has found
+	text, err := os.ReadFile(filepath.Join(dir, manifest.Name)) // only root can change the file: Read has checked it
 	if err != nil {
 		return "", err
 	}
@@ -120,7 +119,7 @@ func Push(ctx context.Context, dir, ref string, to Registry) (digest.Digest, err
 	return top.Digest, to.send(ctx, ref, blobs)
 }
 
-// send sends blobs in their order. The last one is what ref stands for then.
+// send sends blobs in order. ref then refers to the last one.
 func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	ref, err := named(ref)
 	if err != nil {
@@ -139,7 +138,7 @@ func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	return nil
 }
 
-// describe is the artifact of a checkpoint whose manifest is text. Pure.
+// describe returns the artifact of a checkpoint with the manifest text. Pure.
 func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
 	a := &imagespec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest, ArtifactType: artifactType,
@@ -155,7 +154,7 @@ func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
 	return a
 }
 
-// push sends one blob, unless the registry has it.
+// push sends one blob, unless the registry has it already.
 func push(ctx context.Context, to remotes.Pusher, d imagespec.Descriptor, open func() (io.ReadCloser, error)) error {
 	w, err := to.Push(ctx, d)
 	if errdefs.IsAlreadyExists(err) {
@@ -173,8 +172,8 @@ func push(ctx context.Context, to remotes.Pusher, d imagespec.Descriptor, open f
 	return content.Copy(ctx, w, from, d.Size, d.Digest)
 }
 
-// Pull brings a checkpoint from a registry into dir, which is made. After an error it is not
-// there.
+// Pull downloads a checkpoint from a registry to dir, which it creates. After an error dir does not
+// exist.
 func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Manifest, err error) {
 	if ref, err = named(ref); err != nil {
 		return nil, err
@@ -187,7 +186,7 @@ func Pull(ctx context.Context, ref, dir string, from Registry) (_ *manifest.Mani
 	resolver := from.resolver(ctx)
 	name, top, err := resolver.Resolve(ctx, ref)
 	if errdefs.IsNotFound(err) {
-		return nil, fmt.Errorf("not found in the registry: %w", errdefs.ErrNotFound) // the resolver's error is the name again
+		return nil, fmt.Errorf("not found in the registry: %w", errdefs.ErrNotFound) // the resolver's error only repeats the name
 	}
 	if err != nil {
 		return nil, err
@@ -239,7 +238,7 @@ func read(ctx context.Context, from remotes.Fetcher, top imagespec.Descriptor) (
 	return m, check(m)
 }
 
-// check says what is wrong with an artifact, whoever made it. Pure.
+// check validates an untrusted artifact. Pure.
 func check(m *imagespec.Manifest) error {
 	if m.ArtifactType != artifactType || m.Config.MediaType != configType {
 		return fmt.Errorf("its type is %.100q instead of %q: it is not the checkpoint of a pod: %w", m.ArtifactType, artifactType, errdefs.ErrInvalidArgument)
@@ -261,8 +260,8 @@ func check(m *imagespec.Manifest) error {
 	return nil
 }
 
-// fill makes a checkpoint of an artifact, its manifest last: without it the directory is
-// none.
+// fill creates a checkpoint from an artifact. The manifest is last: without it the directory is not
+// a checkpoint.
 func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir string, registry Registry) error {
 	images := filepath.Join(dir, manifest.ImagesDir)
 	if err := os.Mkdir(images, 0o700); err != nil {
@@ -300,7 +299,7 @@ func fetchFile(ctx context.Context, from remotes.Fetcher, d imagespec.Descriptor
 	return errors.Join(err, f.Close())
 }
 
-// fetch reads one blob. It fails if that is not what its descriptor says.
+// fetch reads one blob. It fails if the content does not match the descriptor.
 func fetch(ctx context.Context, from remotes.Fetcher, d imagespec.Descriptor, to io.Writer) error {
 	in, err := from.Fetch(ctx, d)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package directory has the directories of checkpoints of pods: their names, the locks that keep
-// one in use from being removed, and removals.
+// Package directory manages the directories of pod checkpoints: their names, the locks that protect
+// one in use from removal, and removals.
 //
-// A removal first renames the directory to a name that begins with a dot, so that no checkpoint
-// is ever partially there. Finish removes what a kill or a power cut left under such a name.
+// A removal first renames the directory to a name that begins with a dot, so that no checkpoint is
+// ever partially present. Finish removes the rest of an interrupted removal.
 package directory
 
 import (
@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// timeForm is when a checkpoint was begun, in the name of its directory.
+	// timeForm is the start time of a checkpoint in the name of its directory.
 	timeForm = "20060102T150405.000Z"
-	// maxOwner bounds the pod's part of such a name: a name has at most 255 bytes.
+	// maxOwner limits the pod's part of such a name: a name has at most 255 bytes.
 	maxOwner = 200
-	// removing begins the name of a checkpoint that is being removed.
+	// removing is the name prefix of a checkpoint during its removal.
 	removing = ".removing-"
 )
 
-// New makes a directory below parent for a checkpoint of a pod, and parent if it does not exist.
+// New creates a directory below parent for a checkpoint of a pod, and parent if it does not exist.
 // Only root can enter either.
 func New(parent, namespace, name string, now time.Time) (string, error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
@@ -46,7 +46,7 @@ func New(parent, namespace, name string, now time.Time) (string, error) {
 	return dir, err
 }
 
-// nameOf is NAMESPACE_NAME_TIME, with nothing in it that a path takes for something else. Pure.
+// nameOf returns NAMESPACE_NAME_TIME without characters that have a meaning in a path. Pure.
 func nameOf(namespace, name string, now time.Time) string {
 	owner := strings.Map(func(r rune) rune {
 		switch {
@@ -59,7 +59,7 @@ func nameOf(namespace, name string, now time.Time) string {
 	return owner[:min(len(owner), maxOwner)] + "_" + now.UTC().Format(timeForm)
 }
 
-// ours reports whether nameOf makes such names. Pure.
+// ours reports whether a name has the form of nameOf. Pure.
 func ours(name string) bool {
 	i := strings.LastIndexByte(name, '_')
 	_, err := time.Parse(timeForm, name[i+1:])
@@ -70,27 +70,27 @@ func ours(name string) bool {
 // class errdefs.ErrFailedPrecondition.
 var ErrInUse = fmt.Errorf("the checkpoint is in use; try again later: %w", errdefs.ErrFailedPrecondition)
 
-// Use keeps the checkpoint in dir from being removed, by any process, until release is called. It
-// fails with ErrInUse while a removal is going on, so call it before reading the manifest. A
-// directory that does not exist, or is on a filesystem without locks, is not removed by Remove
-// either, and needs no lock.
+// Use protects the checkpoint in dir from removal, by any process, until release is called. It
+// fails with ErrInUse during a removal, so call it before reading the manifest. A directory that
+// does not exist, or is on a filesystem without locks, cannot be removed by Remove either, and
+// needs no lock.
 func Use(dir string) (release func(), err error) {
 	d, err := locked(dir, unix.LOCK_SH)
 	if errors.Is(err, ErrInUse) {
 		return nil, fmt.Errorf("use %s: %w", dir, err)
 	}
-	return func() { _ = d.Close() }, nil // nothing happens if it is nil
+	return func() { _ = d.Close() }, nil // Close accepts nil
 }
 
-// locked locks the directory that is at a path, until the file is closed. It fails with ErrInUse
-// if another lock conflicts.
+// locked locks the directory at a path until the file is closed. It fails with ErrInUse if another
+// lock conflicts.
 func locked(dir string, how int) (*os.File, error) {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
 	err = unix.Flock(int(d.Fd()), how|unix.LOCK_NB)
-	// It may have been removed before it was locked, and replaced by another.
+	// The directory may have been removed before the lock, and replaced by another.
 	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !isAt(d, dir, os.Lstat) {
 		err = ErrInUse
 	}
@@ -101,8 +101,8 @@ func locked(dir string, how int) (*os.File, error) {
 	return d, nil
 }
 
-// isAt reports whether an open directory is the one at a path: os.Lstat follows no link there,
-// os.Stat does.
+// isAt reports whether an open directory is the one at a path. stat decides about links there:
+// os.Lstat does not follow them, os.Stat does.
 func isAt(d *os.File, path string, stat func(string) (os.FileInfo, error)) bool {
 	opened, err := d.Stat()
 	if err != nil {
@@ -113,7 +113,7 @@ func isAt(d *os.File, path string, stat func(string) (os.FileInfo, error)) bool 
 }
 
 // Remove removes a checkpoint with its directory, or fails with ErrInUse. If it is interrupted,
-// Finish removes the rest. A directory that holds something else is left as it is. waiting returns the
+// Finish removes the rest. A directory with other files is left unchanged. waiting returns the
 // checkpoints that restored pods still read; it is called under the lock, when no use can begin.
 func Remove(dir string, waiting func() ([]string, error)) error {
 	dir = filepath.Clean(dir)
@@ -140,7 +140,7 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 		return fmt.Errorf("remove %s: it has something else, %q; move that away: %w", dir, others[0], errdefs.ErrFailedPrecondition)
 	}
 	renamed := filepath.Join(filepath.Dir(dir), removing+filepath.Base(dir))
-	if err := empty(renamed); err != nil { // of an earlier one of that name
+	if err := empty(renamed); err != nil { // from an earlier removal of that name
 		return err
 	}
 	if err := os.Rename(dir, renamed); err != nil {
@@ -153,7 +153,6 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 	return empty(renamed)
 }
 
-// empty removes a directory that was renamed, if it exists.
 func empty(renamed string) error {
 	if _, err := os.Lstat(renamed); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -165,8 +164,8 @@ func empty(renamed string) error {
 	return atomicfile.Remove(renamed)
 }
 
-// Discard removes an interrupted checkpoint from its directory, or fails with ErrInUse: a new one
-// may be written there already. One that is whole stays.
+// Discard removes an interrupted checkpoint from its directory, or fails with ErrInUse, because a
+// new one may be written there already. A complete one stays.
 func Discard(dir string) error {
 	lock, err := locked(dir, unix.LOCK_EX)
 	if errors.Is(err, ErrInUse) {
@@ -181,9 +180,9 @@ func Discard(dir string) error {
 	return manifest.Remove(dir)
 }
 
-// Finish removes what interrupted removals left directly below parent, and directories that New
-// made and nothing was written into, unless they are in use. It fails if others than root can
-// change parent: they could have such names lead elsewhere.
+// Finish removes the rest of interrupted removals directly below parent, and directories that New
+// created and that are still empty, unless they are in use. It fails if users other than root can
+// change parent: they could redirect such names.
 func Finish(parent string) error {
 	entries, err := manifest.Entries(parent)
 	if err != nil {

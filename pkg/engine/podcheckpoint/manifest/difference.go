@@ -15,22 +15,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Target is where a pod is to be restored, and as what.
+// Target describes the pod to restore and the node for it.
 type Target struct {
 	Handler Handler
 	Node    Node
 	Pod     *runtimeapi.PodSandboxConfig
-	// Containers have the images that they would be made of, by their names.
+	// Containers are the new configurations; Images are their images, by container name.
 	Containers []*runtimeapi.ContainerConfig
 	Images     map[string]Image
 }
 
-// maxNamed bounds what one error names.
+// maxNamed limits the items in one error.
 const maxNamed = 8
 
-// Fits returns an error that names what must be the same where the pod is restored, and is
-// not. The CRI wants images, commands, environments and credentials to be compared; the
-// rest of what is compared cannot change under processes that run. Pure.
+// Fits returns an error that lists the differences which prevent a restore. The CRI wants images,
+// commands, environments and credentials to be compared; the other compared properties cannot
+// change under running processes. Pure.
 func (m *Manifest) Fits(to *Target) error {
 	var all []string
 	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -74,8 +74,8 @@ func (m *Manifest) Fits(to *Target) error {
 	return fmt.Errorf("the checkpoint cannot be restored so: %s: %w", shortened(all, "; "), errdefs.ErrInvalidArgument)
 }
 
-// runtimeDiffers says what of the runtime keeps it from going on with the pod. What CRIU wrote
-// any version of the same runtime can have restored, by a CRIU and a kernel that are no older.
+// runtimeDiffers lists the differences of the runtime. For files of CRIU, any version of the same
+// runtime fits, with a CRIU and a kernel that are not older.
 func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
 	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	was, now := m.Handler, to.Handler
@@ -98,7 +98,7 @@ func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
 	return all
 }
 
-// older compares the first two numbers of versions: what differs in the others fits. Pure.
+// older compares the first two numbers of versions; the others may differ. Pure.
 func older(a, b string) bool { return slices.Compare(release(a), release(b)) < 0 }
 
 func release(version string) []int {
@@ -128,7 +128,7 @@ func (c *Container) differences(asked *runtimeapi.ContainerConfig, image Image) 
 	return all, nil
 }
 
-// SameBinaries tells whether programs have the same content.
+// SameBinaries reports whether programs have the same content.
 func SameBinaries(a, b []Binary) bool {
 	return slices.EqualFunc(a, b, func(a, b Binary) bool { return a.SHA256 == b.SHA256 })
 }
@@ -141,8 +141,8 @@ func told(all []Binary) string {
 	return strings.Join(words, ", ")
 }
 
-// fixedOfPod is what must be the same of a pod. A new pod has other names, and is
-// on another network.
+// fixedOfPod returns the configuration of a pod without the fields that may differ. A new pod has
+// other names, and is on another network.
 func fixedOfPod(c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandboxConfig {
 	fixed := proto.CloneOf(c)
 	fixed.Metadata, fixed.Hostname, fixed.LogDirectory, fixed.DnsConfig, fixed.PortMappings, fixed.Labels = nil, "", "", nil, nil, nil
@@ -153,8 +153,8 @@ func fixedOfPod(c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandboxConfig {
 	return fixed
 }
 
-// fixedOfContainer is what must be the same of a container. Its image is compared by id, and
-// the files of the node behind its mounts may be others.
+// fixedOfContainer returns the configuration of a container without the fields that may differ. Its
+// image is compared by id, and the files of the node behind its mounts may be different.
 func fixedOfContainer(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig {
 	fixed := proto.CloneOf(c)
 	fixed.Metadata, fixed.Image, fixed.LogPath, fixed.Labels = nil, nil, "", nil
@@ -173,7 +173,7 @@ func fixedOfContainer(c *runtimeapi.ContainerConfig) *runtimeapi.ContainerConfig
 	return fixed
 }
 
-// ofRuntime are the annotations by which gVisor itself is told how to run a pod.
+// ofRuntime returns the annotations that configure gVisor itself.
 func ofRuntime(annotations map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range annotations {
@@ -187,7 +187,7 @@ func ofRuntime(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// differing names the fields by which two messages of one type differ. Pure.
+// differing lists the fields in which two messages of one type differ. Pure.
 func differing(a, b protoreflect.ProtoMessage) []string {
 	all := compare(a.ProtoReflect(), b.ProtoReflect(), "")
 	slices.Sort(all)
@@ -205,7 +205,7 @@ func compare(a, b protoreflect.Message, at string) (all []string) {
 			all = append(all, name)
 		case a.Has(f) && b.Has(f):
 			all = append(all, compare(a.Get(f).Message(), b.Get(f).Message(), name+".")...)
-		case !empty(a, f) || !empty(b, f): // an empty message is the same as none
+		case !empty(a, f) || !empty(b, f): // an empty message equals an absent one
 			all = append(all, name)
 		}
 	}
@@ -219,7 +219,7 @@ func empty(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
 	return proto.Size(m.Get(f).Message().Interface()) == 0
 }
 
-// missing are those of wanted that are not in have, which is sorted.
+// missing returns the items of wanted that are not in have, which is sorted.
 func missing(wanted, have []string) []string {
 	return slices.DeleteFunc(slices.Clone(wanted), func(one string) bool {
 		_, found := slices.BinarySearch(have, one)

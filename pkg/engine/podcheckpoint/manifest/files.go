@@ -24,8 +24,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
-// Seal makes what a runtime wrote into ImagesDir of dir a checkpoint: it takes the files
-// from everybody but root, names them in m, and writes m. All is on disk when it returns.
+// Seal completes a checkpoint of the files that a runtime wrote to ImagesDir of dir: it makes them
+// accessible to root only, lists them in m, and writes m. Everything is on disk when it returns.
 func Seal(ctx context.Context, dir string, m *Manifest) error {
 	names, err := list(dir)
 	if err != nil {
@@ -51,13 +51,13 @@ func Seal(ctx context.Context, dir string, m *Manifest) error {
 	return m.write(dir)
 }
 
-// Thoroughness is which checksum of files is looked at.
+// Thoroughness selects the checksum to verify.
 type Thoroughness int
 
 const (
-	// Quickly is by CRC32C: whoever waits for a pod has better to do.
+	// Quickly verifies CRC32C, while a caller waits for a pod.
 	Quickly Thoroughness = iota
-	// Thoroughly is by SHA-256.
+	// Thoroughly verifies SHA-256.
 	Thoroughly
 )
 
@@ -77,8 +77,8 @@ func seal(ctx context.Context, dir, name string) (File, error) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Verify fails unless ImagesDir of dir has exactly the files that m names, as they were
-// written, and only root can change them.
+// Verify fails unless ImagesDir of dir contains exactly the files of m, unchanged and writable by
+// root only.
 func (m *Manifest) Verify(ctx context.Context, dir string, how Thoroughness) error {
 	names, err := list(dir)
 	if err != nil {
@@ -133,8 +133,8 @@ func (f File) verify(ctx context.Context, dir string, how Thoroughness) error {
 	return nil
 }
 
-// rootsAlone refuses what somebody else than root can change: it may be another file when
-// the runtime opens it.
+// rootsAlone refuses a file that users other than root can change: they may replace it before the
+// runtime opens it.
 func rootsAlone(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -146,8 +146,8 @@ func rootsAlone(f *os.File) error {
 	return nil
 }
 
-// list returns the paths of all files in ImagesDir, which must be a directory, and dir with
-// it, and all in it, that only root can change.
+// list returns the paths of all files in ImagesDir. It fails unless dir, ImagesDir and everything
+// in it can be changed by root only.
 func list(dir string) (names []string, err error) {
 	if _, err = Entries(dir); err == nil {
 		err = walk(dir, "", &names)
@@ -182,7 +182,7 @@ func walk(dir, at string, names *[]string) error {
 	return nil
 }
 
-// SyncDirs has the names of all that is below a directory on disk.
+// SyncDirs writes the entries of all directories below path to disk.
 func SyncDirs(path string) error {
 	return filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
@@ -208,11 +208,11 @@ func Empty(path string) error {
 	return err
 }
 
-// parts are all that berth makes in the directory of a checkpoint.
+// parts are all names that berth creates in the directory of a checkpoint.
 var parts = []string{Name, "." + Name + ".new", ImagesDir}
 
-// Entries are what is in a directory that only root can change, sorted by name. It fails for
-// any other one.
+// Entries returns the entries of a directory, sorted by name. It fails if users other than root can
+// change the directory.
 func Entries(dir string) ([]os.DirEntry, error) {
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -227,7 +227,7 @@ func Entries(dir string) ([]os.DirEntry, error) {
 	return entries, err
 }
 
-// Others are names in the directory of a checkpoint that are not berth's.
+// Others returns the names in the directory of a checkpoint that are not berth's.
 func Others(dir string) (others []string, err error) {
 	entries, err := Entries(dir)
 	for _, e := range entries {
@@ -238,7 +238,7 @@ func Others(dir string) (others []string, err error) {
 	return others, err
 }
 
-// Remove empties the directory of a checkpoint of what is berth's.
+// Remove removes berth's files from the directory of a checkpoint.
 func Remove(dir string) error {
 	info, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -250,7 +250,7 @@ func Remove(dir string) error {
 	if err != nil {
 		return err
 	}
-	// A CRIU that was killed may have left a mount there.
+	// A CRIU that was killed may have left a mount.
 	if err := mountpoint.UnmountBelow(filepath.Join(dir, ImagesDir)); err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func Remove(dir string) error {
 	if err != nil {
 		return err
 	}
-	// The manifest goes first: without it the rest is no checkpoint.
+	// The manifest goes first: without it the rest is not a checkpoint.
 	for _, name := range parts {
 		err = errors.Join(err, root.RemoveAll(name))
 	}

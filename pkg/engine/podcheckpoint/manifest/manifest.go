@@ -1,8 +1,8 @@
-// Package manifest is what the checkpoint of a pod says of itself: of which pod, made by
-// which runtime on which node, and which files belong to it. It reads directories that
-// others may have written, and says what keeps a pod from being restored from one.
+// Package manifest describes the checkpoint of a pod: its pod, its runtime and node, and its files.
+// It reads directories that others may have written, and reports why a pod cannot be restored from
+// one.
 //
-// A directory without a manifest is no checkpoint: it is written last, and as a whole.
+// A directory without a manifest is not a checkpoint: the manifest is written last, and atomically.
 package manifest
 
 import (
@@ -31,15 +31,15 @@ const (
 	Name = "manifest.json"
 	// ImagesDir is the directory, beside it, that the runtime writes and reads.
 	ImagesDir = "images"
-	// whole is the format of pods that their runtime writes as one, with all files in
-	// ImagesDir itself; byContainer has a directory there for each container, by its place
-	// in the manifest. Fields may be added to both, never renamed.
+	// whole is the format of pods that their runtime writes as one, with all files in ImagesDir
+	// itself. byContainer has a directory there for each container, by its index in the manifest.
+	// Fields may be added to both, never renamed.
 	whole, byContainer = 1, 2
-	// maxSize bounds the manifest: the CRI's messages have at most 16 MiB.
+	// maxSize limits the manifest: the CRI's messages have at most 16 MiB.
 	maxSize = 16 << 20
-	// maxFiles bounds the files of a checkpoint. CRIU makes about ten for each process.
+	// maxFiles limits the files of a checkpoint. CRIU writes about ten for each process.
 	maxFiles = 100_000
-	// maxDepth bounds how many names the path of a file has.
+	// maxDepth limits the number of elements in the path of a file.
 	maxDepth = 3
 )
 
@@ -49,31 +49,31 @@ type Manifest struct {
 	Created time.Time `json:"created"`
 	// Sandbox is the id of the pod's sandbox.
 	Sandbox string `json:"sandbox"`
-	// Compression is how the runtime compressed the files, in its own words.
+	// Compression is the runtime's name of the files' compression.
 	Compression string  `json:"compression"`
 	Handler     Handler `json:"handler"`
 	Node        Node    `json:"node"`
 	// Pod is the PodSandboxConfig as protobuf's JSON.
 	Pod        json.RawMessage `json:"pod"`
 	Containers []Container     `json:"containers"`
-	// Files are all that are in ImagesDir.
+	// Files are all files in ImagesDir.
 	Files []File `json:"files"`
-	// Checksum is the SHA-256 of the manifest's own text with zeros in its place.
+	// Checksum is the SHA-256 of the manifest's own text, computed with zeros as the checksum.
 	Checksum string `json:"checksum"`
 }
 
-// Handler is what the pod ran on.
+// Handler describes the handler of the pod.
 type Handler struct {
 	Name string `json:"name"`
 	// Digest is that of the handler's definition.
 	Digest string `json:"digest"`
-	// Runtime is the name that the runtime gives itself.
+	// Runtime is the name that the runtime reports.
 	Runtime  string   `json:"runtime"`
 	Binaries []Binary `json:"binaries"`
-	// Flags are those that the runtime is called with.
+	// Flags are the runtime's global flags.
 	Flags []string `json:"flags,omitempty"`
-	// CRIU is the version of the one that wrote the containers; empty where the runtime wrote
-	// the pod as a whole.
+	// CRIU is the version of the CRIU that wrote the containers; empty if the runtime wrote the pod
+	// as a whole.
 	CRIU string `json:"criu,omitempty"`
 }
 
@@ -92,7 +92,7 @@ type Node struct {
 	CPUFeatures []string `json:"cpuFeatures"`
 }
 
-// Container is one that was running.
+// Container is a container that was running.
 type Container struct {
 	Name  string `json:"name"`
 	ID    string `json:"id"`
@@ -101,7 +101,7 @@ type Container struct {
 	Config json.RawMessage `json:"config"`
 }
 
-// Image is what a container was made of.
+// Image is the image of a container.
 type Image struct {
 	// ID is the image's id on the node, and Ref its name by digest, if it has one.
 	ID   string `json:"id"`
@@ -109,18 +109,18 @@ type Image struct {
 	Name string `json:"name"`
 }
 
-// File is one in ImagesDir, or in a directory there.
+// File is a file in ImagesDir, or in a directory there.
 type File struct {
-	// Name is its path in ImagesDir.
+	// Name is the file's path in ImagesDir.
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-	// CRC32C finds damage as well, in a sixth of the time. Neither keeps out who can write
-	// the manifest, too.
+	// CRC32C detects damage as well, in a sixth of the time. Neither protects against a user that
+	// can also write the manifest.
 	CRC32C uint32 `json:"crc32c"`
 }
 
-// Size is the bytes of all files.
+// Size is the total size of all files, in bytes.
 func (m *Manifest) Size() (total int64) {
 	for _, f := range m.Files {
 		total += f.Size
@@ -128,7 +128,7 @@ func (m *Manifest) Size() (total int64) {
 	return total
 }
 
-// PodName is the namespace and the name of the pod.
+// PodName returns the namespace and the name of the pod.
 func (m *Manifest) PodName() (namespace, name string, err error) {
 	var pod struct {
 		Metadata struct {
@@ -142,11 +142,11 @@ func (m *Manifest) PodName() (namespace, name string, err error) {
 	return pod.Metadata.Namespace, pod.Metadata.Name, nil
 }
 
-// Encode is a message of the CRI as manifests have it.
+// Encode encodes a message of the CRI for a manifest.
 func Encode(m proto.Message) (json.RawMessage, error) { return protojson.Marshal(m) }
 
-// Read reads the manifest of the checkpoint in dir, which is trusted itself. Whatever
-// is wrong with what is in it is errdefs.ErrInvalidArgument.
+// Read reads the manifest of the checkpoint in dir, a trusted path. Invalid content is
+// errdefs.ErrInvalidArgument.
 func Read(dir string) (*Manifest, error) {
 	f, err := beneath.Read(dir, Name)
 	if err != nil {
@@ -176,12 +176,12 @@ func Read(dir string) (*Manifest, error) {
 	return m, nil
 }
 
-// noChecksum is the place of a checksum that is not known yet.
+// noChecksum replaces the checksum while it is computed.
 var noChecksum = strings.Repeat("0", 2*sha256.Size)
 
 func checksum(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }
 
-// check says what is wrong with a manifest, whoever wrote it. Pure.
+// check validates an untrusted manifest. Pure.
 func (m *Manifest) check() error {
 	switch {
 	case m.Format != whole && m.Format != byContainer:
@@ -210,7 +210,7 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// ValidName says whether a file of a checkpoint can have that path. Pure.
+// ValidName reports whether a file of a checkpoint may have that path. Pure.
 func ValidName(name string) bool {
 	if !fs.ValidPath(name) || strings.Count(name, "/") >= maxDepth {
 		return false
@@ -223,19 +223,19 @@ func ValidName(name string) bool {
 	return true
 }
 
-// ByContainer says whether the containers were written one by one.
+// ByContainer reports whether the containers were written one by one.
 func (m *Manifest) ByContainer() bool { return m.Format == byContainer }
 
-// ContainerDir is the directory of a container's files, by its place in the manifest, in a
-// checkpoint in dir.
+// ContainerDir is the directory of a container's files in the checkpoint in dir, by its index in
+// the manifest.
 func ContainerDir(dir string, place int) string {
 	return filepath.Join(dir, ImagesDir, strconv.Itoa(place))
 }
 
-// ShmFile has what was in the pod's /dev/shm, as a tar file; containers share it.
+// ShmFile is a tar file of the pod's /dev/shm, which its containers share.
 func ShmFile(dir string) string { return filepath.Join(dir, ImagesDir, "shm.tar") }
 
-// write puts m into dir, on disk when it returns.
+// write writes m to dir and to disk.
 func (m *Manifest) write(dir string) error {
 	m.Checksum = noChecksum
 	text, err := json.MarshalIndent(m, "", "  ")
@@ -247,7 +247,7 @@ func (m *Manifest) write(dir string) error {
 	return atomicfile.Write(filepath.Join(dir, Name), bytes.ReplaceAll(text, []byte(noChecksum), []byte(m.Checksum)), 0o600, atomicfile.Durable)
 }
 
-// ErrDamaged says that a checkpoint is not what was written.
+// ErrDamaged is the error of a checkpoint that differs from what was written.
 var ErrDamaged = errors.New("the checkpoint is damaged")
 
 func damaged(format string, args ...any) error {

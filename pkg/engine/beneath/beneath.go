@@ -1,10 +1,9 @@
-// Package beneath opens files in directories that pods or their authors can write
-// into, such as a pod's log directory. The directory itself is trusted, and may be
-// reached by symbolic links; below it none is followed, and only regular files with
-// one name are opened.
+// Package beneath opens files in directories that pods or their authors can write to, such as a
+// pod's log directory. The directory itself is trusted, and its path may contain symbolic links;
+// below it none is followed, and only regular files with one name are opened.
 //
-// Each step is taken from the handle of the step before, so that nothing which is
-// renamed or replaced meanwhile leads elsewhere.
+// Each step starts from the handle of the step before, so that a concurrent rename or replacement
+// cannot redirect it.
 package beneath
 
 import (
@@ -19,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempts bounds how often a file that comes and goes is looked for.
+// attempts limits the tries to open a file that is repeatedly created and removed.
 const attempts = 100
 
-// Split cuts an absolute path into a trusted directory and what is below it. An
-// empty directory stands for the path's own.
+// Split cuts an absolute path into a trusted directory and the rest. An empty directory means the
+// path's own.
 func Split(dir, path string) (root, name string, err error) {
 	if !filepath.IsAbs(path) {
 		return "", "", fmt.Errorf("path %q is not absolute: %w", path, errdefs.ErrInvalidArgument)
@@ -38,7 +37,7 @@ func Split(dir, path string) (root, name string, err error) {
 	return dir, name, nil
 }
 
-// MakeParents makes the directories between root, which exists, and name.
+// MakeParents creates the directories between root, which exists, and name.
 func MakeParents(root, name string, mode uint32) error {
 	dir, err := parent(root, name, func(at int, step string) error {
 		if err := unix.Mkdirat(at, step, mode); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -52,8 +51,8 @@ func MakeParents(root, name string, mode uint32) error {
 	return dir.Close()
 }
 
-// Append opens the file for reading and appending, and creates it, not its
-// directory, if it does not exist.
+// Append opens the file for reading and appending, and creates it, but not its directory, if it
+// does not exist.
 func Append(root, name string, mode uint32) (*os.File, error) {
 	return openIn(root, name, unix.O_RDWR|unix.O_APPEND, true, mode)
 }
@@ -76,7 +75,7 @@ func openIn(root, name string, flags int, create bool, mode uint32) (*os.File, e
 		if errors.Is(err, unix.ENOENT) && create {
 			fd, err = unix.Openat(at, base, flags|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 			if errors.Is(err, unix.EEXIST) {
-				continue // it has come meanwhile
+				continue // it was created meanwhile
 			}
 		}
 		if err != nil {
@@ -87,8 +86,8 @@ func openIn(root, name string, flags int, create bool, mode uint32) (*os.File, e
 	return nil, fmt.Errorf("open %s: it is repeatedly created and removed: %w", path, errdefs.ErrUnavailable)
 }
 
-// openExisting looks at a file before it opens it: opening alone may wait for
-// ever (a FIFO) or do something (a device).
+// openExisting checks a file before it opens it: opening a FIFO may block forever, and opening a
+// device may have effects.
 func openExisting(at int, base string, flags int) (int, error) {
 	handle, err := unix.Openat(at, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -120,8 +119,7 @@ func acceptable(mode uint32, links uint64) error {
 	return nil
 }
 
-// parent opens the directory of name, after enter, if there is one, for each step
-// to it.
+// parent opens the directory of name. It calls enter, if set, before each step.
 func parent(root, name string, enter func(at int, step string) error) (*os.File, error) {
 	if !filepath.IsLocal(name) {
 		return nil, fmt.Errorf("path %q leads out of %s: %w", name, root, errdefs.ErrInvalidArgument)

@@ -1,8 +1,7 @@
-// Package copytree copies directories as they are: owners, modes, times, extended
-// attributes, links and devices.
+// Package copytree copies directories with owners, modes, times, extended attributes, links and
+// devices.
 //
-// Symbolic links are copied and never followed. Nobody else may change either
-// directory meanwhile.
+// Symbolic links are copied and never followed. Neither directory may be changed meanwhile.
 package copytree
 
 import (
@@ -18,12 +17,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
-// labelName is the one attribute that belongs to a place and not to a file.
+// labelName is the only attribute that depends on the file's location.
 const labelName = "security.selinux"
 
-// Copy copies what is in the directory source, and its attributes, to the directory
-// target, which must exist and be empty. It ends early with ctx; what
-// was copied until then stays.
+// Copy copies the content and the attributes of the directory source to the directory target, which
+// must exist and be empty. If ctx ends, it stops and leaves the copied files.
 func Copy(ctx context.Context, target, source string) error {
 	info, err := stat(source)
 	if err != nil {
@@ -43,7 +41,7 @@ type inode struct{ dev, ino uint64 }
 
 type copying struct {
 	ctx context.Context
-	// linked are the copies of files that have several names.
+	// linked maps files with several names to their copies.
 	linked map[inode]string
 }
 
@@ -120,7 +118,7 @@ func (c *copying) file(target, source string) error {
 	return errors.Join(wanted.Copy(c.ctx, to, from), to.Close())
 }
 
-// attributes gives target those of source. The order matters: a change of the owner
+// attributes copies the attributes of source to target. The order matters: a change of the owner
 // clears capabilities and the set-id bits, and any change sets the time.
 func attributes(target, source string, info *unix.Stat_t) error {
 	if err := os.Lchown(target, int(info.Uid), int(info.Gid)); err != nil {
@@ -142,8 +140,8 @@ func attributes(target, source string, info *unix.Stat_t) error {
 	return nil
 }
 
-// extended copies extended attributes. Those that the target's file system does not
-// have are left out: there is none of its files that has them.
+// extended copies extended attributes. It omits those that the target's file system does not
+// support.
 func extended(target, source string) error {
 	names, err := sysx.LListxattr(source)
 	switch {

@@ -7,24 +7,22 @@ import (
 	"time"
 )
 
-// batch collects the lines of one read, so that they cost one write. It lives
-// while the log is locked: times never go back within a file, as long as the
-// clock does not.
+// batch collects the lines of one read for a single write. It exists only while the log is locked,
+// so times within a file never decrease unless the clock does.
 type batch struct {
 	log   *Log
 	buf   []byte
-	stamp []byte // when it began
+	stamp []byte // time of its creation
 }
 
 const (
-	// batchSize is what is written at once, a longer line excepted.
+	// batchSize is the size of one write, except for a longer line.
 	batchSize = 64 * 1024
-	// spareBatches bounds the memory of idle batches in the process.
+	// spareBatches limits the memory of idle batches in the process.
 	spareBatches = 2
 )
 
-// spare keeps batches that are not in use. It is no sync.Pool, which would let
-// their number follow the load and not the bound.
+// spare keeps idle batches. It is not a sync.Pool: the size of a pool would follow the load.
 var spare = make(chan *batch, spareBatches)
 
 func (l *Log) newBatch() (b *batch) {
@@ -60,7 +58,7 @@ func (b *batch) line(tag string, head, tail []byte) {
 	b.buf = append(b.buf, '\n')
 }
 
-// flush writes the lines. What cannot be written is dropped.
+// flush writes the lines. It drops lines that cannot be written.
 func (b *batch) flush() {
 	lines := b.buf
 	b.buf = b.buf[:0]
@@ -83,8 +81,8 @@ func (b *batch) flush() {
 	l.failing = false
 }
 
-// mend takes the start of a line from the end of the file, after only written could be
-// written. It knows what it wrote: mendEnd leaves a line that may be another writer's.
+// mend removes the start of a line from the end of the file, after only written could be written.
+// Unlike mendEnd, it knows that the line is its own.
 func (l *Log) mend(written []byte) {
 	excess := int64(len(written) - bytes.LastIndexByte(written, '\n') - 1)
 	if excess == 0 {

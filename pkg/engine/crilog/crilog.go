@@ -2,15 +2,13 @@
 //
 //	<RFC3339Nano time> <stdout|stderr> <P|F> <content>\n
 //
-// All streams of a container share one file, which is only ever appended to and
-// only by whole lines: a reader, a rotation or a kill between two writes never
-// sees half a line. A line longer than the limit is split into parts tagged P,
-// the last of which is tagged F; the contents of a line's parts, put together,
-// are the line.
+// All streams of a container share one file, which is only ever appended to and only by whole
+// lines: a reader, a rotation or a kill between two writes never sees half a line. A line longer
+// than the limit is split into parts tagged P, the last of which is tagged F; the concatenated
+// parts are the line.
 //
-// Output must flow even when the file cannot take it: a failed write (disk
-// full) is reported once, its lines are dropped, and Write goes on
-// returning success.
+// Output must flow even if the file cannot be written: a failed write (disk full) is reported once,
+// its lines are dropped, and Write continues to return success.
 package crilog
 
 import (
@@ -25,8 +23,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
-// DefaultMaxLine is the longest content of one log line in bytes, unless
-// Options say otherwise; it is what containerd has.
+// DefaultMaxLine is the longest content of one log line in bytes, unless Options set another limit.
+// containerd has the same.
 const DefaultMaxLine = 16 * 1024
 
 // Names of streams.
@@ -38,21 +36,19 @@ const (
 // mode lets the kubelet's group read logs, as with other CRI runtimes.
 const mode = 0o640
 
-// ErrClosed is what a closed log answers.
+// ErrClosed is the error of a closed log.
 var ErrClosed = errors.New("the log is closed")
 
-// Options say how a log is written. The zero value is the usual way.
+// Options configure a log. The zero value has the defaults.
 type Options struct {
-	// Dir is the directory above the file that is trusted: what is below it may be
-	// another's to write into, and symbolic links there are not followed. Empty is
-	// the file's own directory.
+	// Dir is the trusted directory above the file. Other users may write below it, and symbolic
+	// links there are not followed. If empty, it is the file's own directory.
 	Dir string
-	// MaxLine is the longest content of one line in bytes: 0 means
-	// DefaultMaxLine, a negative one means no limit (a line is then held in
-	// memory until it ends).
+	// MaxLine is the longest content of one line in bytes: 0 means DefaultMaxLine, a negative value
+	// means unlimited (a line is then held in memory until it ends).
 	MaxLine int
-	// OnError is told of the first write that fails after one that did not. It
-	// is called with the log locked: it must not call back.
+	// OnError is called for the first failed write after a successful one. It is called with the
+	// log locked: it must not call back.
 	OnError func(error)
 }
 
@@ -70,10 +66,9 @@ type Log struct {
 	torn    bool // the file ends within a line
 }
 
-// Open opens the file for appending and creates it, not its directory, if it is
-// not there. Half a line at its end, as a killed writer leaves it, is taken
-// away. An empty path means that everything is discarded. What is not a regular
-// file with one name is refused with errdefs.ErrFailedPrecondition.
+// Open opens the file for appending and creates it, but not its directory, if it does not exist. It
+// removes a partial line at the end, which a killed writer may have left. An empty path discards
+// everything. A file that is not regular or has several names is errdefs.ErrFailedPrecondition.
 func Open(path string, o Options) (*Log, error) {
 	l := Unopened(path, o)
 	if path == "" {
@@ -87,8 +82,8 @@ func Open(path string, o Options) (*Log, error) {
 	return l, nil
 }
 
-// Unopened is a log that discards everything until Reopen succeeds, for output that
-// has to flow although the file cannot be opened.
+// Unopened returns a log that discards everything until Reopen succeeds, because output must flow
+// even if the file cannot be opened.
 func Unopened(path string, o Options) *Log {
 	return &Log{dir: o.Dir, path: path, maxLine: cmp.Or(o.MaxLine, DefaultMaxLine), onError: o.OnError}
 }
@@ -98,16 +93,15 @@ func (l *Log) open() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return beneath.Append(root, name, mode) // readable, for what mendEnd has to know
+	return beneath.Append(root, name, mode) // readable, because mendEnd reads its end
 }
 
-// mendEnd takes half a line from the end of a file, which a killed
-// writer left: the kernel gives a write up between two pages when its caller is
-// killed. It is torn if the file still ends within a line.
+// mendEnd removes a partial line from the end of a file: the kernel interrupts a write between two
+// pages if the writer is killed. torn reports whether the file still ends within a line.
 func mendEnd(file *os.File) (torn bool) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {
-		return false // nothing is there yet
+		return false // the file is empty
 	}
 	last := make([]byte, 1)
 	if _, err := file.ReadAt(last, end-1); err != nil || last[0] == '\n' {
@@ -125,10 +119,9 @@ func mendEnd(file *os.File) (torn bool) {
 	return file.Truncate(from+int64(whole)) != nil
 }
 
-// Reopen goes on in a new file at the log's path, or in the one that is there:
-// the second half of a rotation. When it returns nil the path exists; lines
-// written before are in the old file, lines written after in the new one. When
-// it fails the log goes on in the old file.
+// Reopen continues in a new file at the log's path, or in an existing one: the second half of a
+// rotation. When it returns nil the path exists; earlier lines are in the old file, later lines in
+// the new one. If it fails, the log continues in the old file.
 func (l *Log) Reopen() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,16 +140,15 @@ func (l *Log) Reopen() error {
 	if old == nil {
 		return nil
 	}
-	// That the old file could not be brought to its end changes nothing of where
-	// the log goes on, and a failure is taken for that.
+	// An error here concerns only the old file. Reopen must not fail: its caller would assume that
+	// the log continues in the old file.
 	if err := old.Close(); err != nil && l.onError != nil {
 		l.onError(fmt.Errorf("close the old file: %w", err))
 	}
 	return nil
 }
 
-// Close closes the file. What streams write later is discarded. Closing twice
-// is no error.
+// Close closes the file. Later output of streams is discarded. Closing twice is not an error.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

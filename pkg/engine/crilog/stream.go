@@ -2,8 +2,8 @@ package crilog
 
 import "bytes"
 
-// Stream is one of the streams of a log. It holds the start of a line until the
-// line ends or is too long. One goroutine at a time may use it.
+// Stream is one of the streams of a log. It buffers the start of a line until the line ends or is
+// too long. Only one goroutine at a time may use it.
 type Stream struct {
 	log      *Log
 	full     string // between the time and the content
@@ -12,8 +12,7 @@ type Stream struct {
 	pending  []byte // the start of a line, at most log.maxLine bytes
 }
 
-// keptPending is how large a buffer for the start of a line stays with a stream
-// that has none.
+// keptPending is the largest buffer that an idle stream keeps.
 const keptPending = 1024
 
 // Stream returns a stream of that name; its lines end with a line feed.
@@ -21,16 +20,16 @@ func (l *Log) Stream(name string) *Stream {
 	return &Stream{log: l, full: " " + name + " F ", partial: " " + name + " P "}
 }
 
-// Terminal returns the one stream of a terminal. Its lines end with carriage
-// return and line feed, of which neither is logged.
+// Terminal returns the single stream of a terminal. Its lines end with carriage return and line
+// feed, neither of which is logged.
 func (l *Log) Terminal() *Stream {
 	s := l.Stream(Stdout)
 	s.terminal = true
 	return s
 }
 
-// Write logs every line that ends in p, and keeps the start of a line until it
-// is called again. It takes all of p and never fails.
+// Write logs every line that ends in p, and buffers the start of the next one. It accepts all of p
+// and never fails.
 func (s *Stream) Write(p []byte) (int, error) {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
@@ -55,8 +54,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close logs the start of a line that never ended, as partial. The stream can
-// be used again.
+// Close logs an unfinished line as partial. The stream can be used again.
 func (s *Stream) Close() error {
 	s.log.mu.Lock()
 	defer s.log.mu.Unlock()
@@ -80,8 +78,8 @@ func (s *Stream) end(b *batch, content []byte) {
 	s.release()
 }
 
-// split logs as many parts of the line as are full, and returns what is left of
-// content; s.pending and that are not longer than a line may be.
+// split logs the full parts of the line, and returns the rest of content; s.pending and the rest
+// together do not exceed the limit.
 func (s *Stream) split(b *batch, content []byte) []byte {
 	limit := s.log.maxLine
 	if limit < 0 {

@@ -5,19 +5,18 @@
 // away. Each name stands between two writes of one life-cycle path, so that the
 // tests can prove what a crash there leaves behind.
 //
-// BERTH_HOLD=DIRECTORY:PLACE,PLACE... keeps the first caller at each of these places
-// instead, and makes a file of its name in the directory: a machine whose power is cut
-// then was in the middle of all of them.
+// BERTH_HOLD=DIRECTORY:PLACE,PLACE... blocks the first caller at each of these places instead, and
+// creates a file of its name in the directory: a power failure then interrupts all of them at once.
 package failpoint
 
-// The places, in the order in which a pod's life passes them.
+// Places of a pod, in the order of its life.
 const (
-	SandboxReserved    = "sandbox.reserved"     // the record is on disk, nothing else is
+	SandboxReserved    = "sandbox.reserved"     // only the record is on disk
 	SandboxNamespaces  = "sandbox.namespaces"   // namespaces exist, CNI has not run
 	SandboxNetworked   = "sandbox.networked"    // CNI has run, its result is not recorded
 	SandboxShimStarted = "sandbox.shim-started" // a foreign shim runs, it is not recorded
 	SandboxReady       = "sandbox.ready"        // recorded READY, not answered
-	ContainerPlanned   = "container.planned"    // the record is on disk, nothing else is
+	ContainerPlanned   = "container.planned"    // only the record is on disk
 	ContainerMounted   = "container.mounted"    // root filesystem and volumes mounted, no bundle
 	ContainerCreated   = "container.created"    // recorded CREATED, not answered
 	ContainerRunning   = "container.running"    // the process runs, not recorded
@@ -27,54 +26,54 @@ const (
 	SandboxErased      = "sandbox.erased"       // resources gone, the record is not
 )
 
-// ContainerFrozen is not passed by every pod: a checkpoint has begun, and the
-// container's processes stand still.
+// ContainerFrozen is passed by checkpoints only: one has begun, and the container's processes are
+// frozen.
 const ContainerFrozen = "container.frozen"
 
-// ContainerRestoring is passed by containers that go on from an image of a checkpoint: their
-// root filesystem is as it was, and their memory is not there.
+// ContainerRestoring is passed by containers that are restored from a checkpoint image: the root
+// filesystem is restored, the memory is not.
 const ContainerRestoring = "container.restoring"
 
-// ContainerVolumes is passed by containers whose images define volumes: one of them
-// is made, and nothing names it yet.
+// ContainerVolumes is passed by containers of images that define volumes: one is created, and no
+// record names it.
 const ContainerVolumes = "container.volumes"
 
-// These are passed by pulls and imports, in this order.
+// Places of pulls and imports, in this order.
 const (
-	ImagePart      = "image.part"      // a part of a large layer is in memory, others are on their way
-	ImageApplied   = "image.applied"   // a layer is unpacked, and no snapshot names it; those below it may not be there
-	ImageCommitted = "image.committed" // a layer is put on those below it, others may be missing
+	ImagePart      = "image.part"      // a part of a large layer is in memory, others are being downloaded
+	ImageApplied   = "image.applied"   // a layer is unpacked, and no snapshot names it; those below it may be missing
+	ImageCommitted = "image.committed" // a layer is committed on those below it, others may be missing
 	ImageRead      = "image.read"      // an archive is in the content store, nothing is unpacked
-	ImageUnpacked  = "image.unpacked"  // the layers are there, and no record names the image
+	ImageUnpacked  = "image.unpacked"  // the layers exist, and no record names the image
 )
 
-// ImageLinked is passed by pulls of artifacts: their files are there, and no volume has them.
+// ImageLinked is passed by pulls of artifacts: their files exist, and no volume has them.
 const ImageLinked = "image.linked"
 
-// ImageFlush is passed behind pulls: their layers are there, and may not be on disk.
+// ImageFlush is passed after pulls: their layers exist, and may not be on disk.
 const ImageFlush = "image.flush"
 
-// SelfCheckRunning is passed by probes, not by pods: a pod of berth's own runs.
+// SelfCheckRunning is passed by probes: a self-check pod runs.
 const SelfCheckRunning = "selfcheck.running"
 
-// These two are passed where the binary of a runtime is new: by a daemon that
-// starts, or one whose runtime was replaced.
+// Places at a new binary of a runtime, at the start of the daemon or after the runtime was
+// replaced.
 const (
-	BinaryCopied = "binary.copied" // the copy is whole, and not in its place
+	BinaryCopied = "binary.copied" // the copy is complete, and not in its place
 	BinaryKept   = "binary.kept"   // it is in its place, and no record names it
 )
 
-// Those of checkpoints of pods.
+// Places of pod checkpoints.
 const (
-	PodCheckpointNoted   = "pod-checkpoint.noted"       // it is on record where it is written to, nothing is there
-	PodCheckpointWritten = "pod-checkpoint.written"     // the runtime's files are there, the manifest is not
-	PodRestoreChecked    = "pod-restore.checked"        // the checkpoint is all right, nothing is made
+	PodCheckpointNoted   = "pod-checkpoint.noted"       // the destination is recorded, no file exists
+	PodCheckpointWritten = "pod-checkpoint.written"     // the runtime's files exist, the manifest does not
+	PodRestoreChecked    = "pod-restore.checked"        // the checkpoint is valid, nothing is created
 	PodRestoredSandbox   = "pod-restore.sandbox-made"   // the sandbox is READY, it has no containers
 	PodRestoredContainer = "pod-restore.container-made" // one container is CREATED
 )
 
-// Those of removals of such checkpoints.
+// Places of the removal of pod checkpoints.
 const (
-	PodCheckpointRenamed = "pod-checkpoint.renamed" // it is whole, under a name that says it goes
+	PodCheckpointRenamed = "pod-checkpoint.renamed" // it is complete, under the name of a removal
 	PodCheckpointEmptied = "pod-checkpoint.emptied" // its files are gone, the directory is not
 )

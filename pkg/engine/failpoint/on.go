@@ -15,7 +15,7 @@ var (
 	holds, held = parse(os.Getenv("BERTH_HOLD"))
 )
 
-// parse takes DIRECTORY:PLACE,PLACE...
+// parse parses DIRECTORY:PLACE,PLACE...
 func parse(text string) (places []string, directory string) {
 	directory, names, ok := strings.Cut(text, ":")
 	if !ok {
@@ -24,8 +24,8 @@ func parse(text string) (places []string, directory string) {
 	return strings.Split(names, ","), directory
 }
 
-// Hit kills the daemon if name is the armed place. At a place that holds, it keeps the
-// first who comes by for ever, and makes a file of that name to say so.
+// Hit kills the daemon if name is the armed place. If name is a holding place, it blocks the first
+// caller forever and creates a file of that name.
 func Hit(name string) {
 	if name == armed {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -36,7 +36,7 @@ func Hit(name string) {
 	}
 	f, err := os.OpenFile(filepath.Join(held, name), os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return // somebody is there
+		return // another caller is blocked there
 	}
 	_ = f.Close()
 	select {}

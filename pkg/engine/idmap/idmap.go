@@ -1,11 +1,9 @@
-// Package idmap mounts files so that a pod's user namespace sees them with the
-// owners that they have on disk: user 0 of an image is user 0 of the pod,
-// whatever host ids the pod got. Nothing on disk changes.
+// Package idmap mounts files so that a pod's user namespace sees them with their owners on disk:
+// user 0 of an image is user 0 of the pod, whatever host ids the pod got. Nothing on disk changes.
 //
-// The user namespace is one that is mounted already, so that no process is
-// needed to describe the mapping. Filesystems need FS_ALLOW_IDMAP: most have it
-// since Linux 5.12 to 6.3, network filesystems mostly not. What is mounted is
-// either wholly mapped or not at all.
+// It uses a mounted user namespace, so that no process is needed to define the mapping. Filesystems
+// need FS_ALLOW_IDMAP: most have it since Linux 5.12 to 6.3, network filesystems mostly not. A
+// mount is either wholly mapped or not at all.
 package idmap
 
 import (
@@ -24,10 +22,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
-// Mount mounts ms at target, which must exist, with ids mapped as in the user
-// namespace that is mounted at userns. ms is one overlay or one bind mount.
-// Scratch names a directory that does not exist; it is made and removed, and
-// after a crash Forget removes it. errdefs.ErrFailedPrecondition if the
+// Mount mounts ms, one overlay or one bind mount, at target, which must exist, with the id mapping
+// of the user namespace that is mounted at userns. scratch is a directory that must not exist;
+// Mount creates and removes it, and after a crash Forget does. errdefs.ErrFailedPrecondition if the
 // filesystem or the kernel cannot map ids.
 func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	if len(ms) != 1 {
@@ -48,11 +45,10 @@ func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	}
 }
 
-// Bind mounts the file or directory source at target, which must be of the same
-// kind, with ids mapped as in the user namespace that is mounted at userns. What
-// is mounted below source comes along with the ids that it has, as runtimes do
-// it; what comes and goes there later is seen at target, and nothing that
-// happens at target is seen at source. errdefs.ErrFailedPrecondition as for Mount.
+// Bind mounts the file or directory source at target, which must be of the same kind, with the id
+// mapping of the user namespace that is mounted at userns. Mounts below source are included without
+// mapping, as with runtimes. Later mounts there propagate to target, but not back.
+// errdefs.ErrFailedPrecondition as for Mount.
 func Bind(userns, source, target string) error {
 	ns, err := os.Open(userns)
 	if err != nil {
@@ -63,7 +59,7 @@ func Bind(userns, source, target string) error {
 	if err != nil {
 		return mapError(source, err)
 	}
-	defer func() { _ = unix.Close(tree) }() // a clone that was not moved goes with it
+	defer func() { _ = unix.Close(tree) }() // an unmoved clone is unmounted with it
 	following := unix.MountAttr{Propagation: unix.MS_SLAVE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &following); err != nil {
 		return mapError(source, err)
@@ -75,11 +71,11 @@ func Bind(userns, source, target string) error {
 	return mapError(source, unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
-// Forget removes what Mount left at scratch if it was killed meanwhile.
+// Forget removes the mount of an interrupted Mount at scratch.
 func Forget(scratch string) error { return mountpoint.Remove(scratch) }
 
-// mountOverlay mounts an overlay of mapped layers: the kernel cannot map an
-// overlay as a whole. Its own mounts of the layers stay when scratch goes.
+// mountOverlay mounts an overlay of mapped layers, because the kernel cannot map an overlay itself.
+// The overlay's own mounts of the layers survive the removal of scratch.
 func mountOverlay(ns *os.File, m mount.Mount, target, scratch string) (err error) {
 	const lowerdir = "lowerdir="
 	i := slices.IndexFunc(m.Options, func(o string) bool { return strings.HasPrefix(o, lowerdir) })
@@ -110,7 +106,7 @@ func mountOverlay(ns *os.File, m mount.Mount, target, scratch string) (err error
 	return nil
 }
 
-// ancestor is the deepest directory that all paths are below.
+// ancestor returns the deepest directory that contains all paths.
 func ancestor(paths []string) string {
 	above := path.Dir(path.Clean(paths[0]))
 	for _, p := range paths[1:] {

@@ -14,13 +14,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// probePrefix begins the names of the directories that Probe works in.
+// probePrefix is the name prefix of Probe's directories.
 const probePrefix = "idmap-probe-"
 
-// Probe finds out, by doing it, whether user namespaces work here and whether
-// overlays of layers on the filesystem of dir can be mapped. It takes some
-// milliseconds. The error says what does not work. One probe at a time may use a
-// directory: it removes what those left that were killed.
+// Probe tests whether user namespaces work here and whether overlays of layers on the filesystem of
+// dir can be mapped. It takes some milliseconds. The error contains the step that failed. Only one
+// probe at a time may use a directory, because it removes the files of interrupted ones.
 func Probe(ctx context.Context, dir string) (err error) {
 	left, err := filepath.Glob(filepath.Join(dir, probePrefix+"*"))
 	if err != nil {
@@ -44,7 +43,7 @@ func Probe(ctx context.Context, dir string) (err error) {
 	if err := os.WriteFile(filepath.Join(tmp, "layers/b/file"), nil, 0o600); err != nil {
 		return err
 	}
-	// Any range that does not hold the host's root will do.
+	// Any range without the host's root is suitable.
 	const first, size = 1 << 20, 1 << 16
 	ids := specs.LinuxIDMapping{HostID: first, Size: size}
 	ns, err := namespaces.Create(ctx, namespaces.Request{Dir: filepath.Join(tmp, "ns"), User: &namespaces.User{UIDs: ids, GIDs: ids}})
@@ -69,8 +68,8 @@ func Probe(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// removeProbe must find every mount before it removes files: what is mounted
-// would go with them.
+// removeProbe must unmount everything before it removes files, or it would also remove the content
+// of mounts.
 func removeProbe(tmp string) error {
 	if err := mount.UnmountAll(filepath.Join(tmp, "merged"), unix.MNT_DETACH); err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package keyedlock has locks that a caller can stop waiting for: one, or one for each key.
+// Package keyedlock provides locks with a cancellable wait: a single lock, or one for each key.
 package keyedlock
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Mutex is a lock that is held by one caller at a time.
+// Mutex is a lock with one holder at a time.
 type Mutex chan struct{}
 
 // NewMutex returns a free lock.
@@ -32,11 +32,10 @@ func (m Mutex) TryLock() bool {
 	}
 }
 
-// Unlock gives the lock back.
+// Unlock releases the lock.
 func (m Mutex) Unlock() { <-m }
 
-// Locks are the locks of all keys. A key costs nothing while it is neither held nor
-// waited for.
+// Locks are the locks of all keys. A key uses no memory while it is neither held nor waited for.
 type Locks struct {
 	holders int
 
@@ -50,7 +49,7 @@ type key struct {
 	users int
 }
 
-// New returns locks of which each can be held by so many callers at a time.
+// New returns locks that each allow that many holders at a time.
 func New(holders int) *Locks { return &Locks{holders: holders, keys: map[string]*key{}} }
 
 // Lock takes the lock of a key, or returns ctx's error.
@@ -70,7 +69,7 @@ func (l *Locks) Lock(ctx context.Context, name string) error {
 	return err
 }
 
-// Unlock gives the lock of a key back.
+// Unlock releases the lock of a key.
 func (l *Locks) Unlock(name string) {
 	l.mu.Lock()
 	k := l.keys[name]

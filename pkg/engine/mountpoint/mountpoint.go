@@ -1,14 +1,13 @@
-// Package mountpoint unmounts and removes what is, or was, mounted on.
+// Package mountpoint unmounts and removes files and directories that are, or were, mount points.
 //
-// One file can be mounted on more than once in a way that no path shows: who
-// binds a directory onto itself with all that is mounted in it (iproute2 and
-// containerd do so with /run/netns) leaves each of those mounts twice, and
-// unmounting reaches the upper one only. As long as the lower one is there the
-// kernel removes neither file nor directory: EBUSY.
+// One file can have several mounts that no path shows: a process that binds a directory onto itself
+// with all mounts in it (iproute2 and containerd do so with /run/netns) duplicates each of those
+// mounts, and an unmount only reaches the upper one. While the lower one exists, the kernel refuses
+// to remove the file or directory with EBUSY.
 //
-// The kernel asks that of the mount namespace only that the caller is in. What is
-// removed from another, in which it is not mounted on, goes, and takes along
-// what is mounted on it anywhere. So that is where busy things are removed from.
+// The kernel only checks the mount namespace of the caller. A file can be removed from a mount
+// namespace in which it is not a mount point, which also removes its mounts in all others.
+// Therefore busy files are removed from such a namespace.
 package mountpoint
 
 import (
@@ -26,13 +25,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
-// Unmount detaches whatever can be seen to be mounted at path. Nothing there is
-// no error. It is lazy: what is in use is unmounted when it is not any more.
+// Unmount detaches all visible mounts at path. A path without a mount is not an error. It is lazy:
+// a mount in use disappears once it is no longer used.
 func Unmount(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		switch {
-		case err == nil, errors.Is(err, unix.EINTR): // there may be another one below
+		case err == nil, errors.Is(err, unix.EINTR): // another mount may be below
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil
 		default:
@@ -41,8 +40,7 @@ func Unmount(path string) error {
 	}
 }
 
-// Of returns the mount that path is on: the deepest, and of those the last, which
-// covers those before it.
+// Of returns the mount of path: the deepest, and among several the last, which covers the others.
 func Of(path string) (*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
 	if err != nil {
@@ -55,10 +53,10 @@ func Of(path string) (*mountinfo.Info, error) {
 	return mounts[len(mounts)-1], nil
 }
 
-// UnmountBelow detaches whatever is mounted in the directory at path, at any depth, and
-// not what is mounted at path itself. Nothing there is no error, and in a symbolic link there
-// is nothing. It is for directories in which a program that was killed may have mounted what
-// is not to be removed with them.
+// UnmountBelow detaches all mounts in the directory at path, at any depth, but not a mount at path
+// itself. A missing directory is not an error, and a symbolic link contains no mounts. Use it for
+// directories in which a killed program may have left mounts that must survive the directory's
+// removal.
 func UnmountBelow(path string) error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -74,16 +72,15 @@ func UnmountBelow(path string) error {
 	if err != nil {
 		return fmt.Errorf("find the mounts below %s: %w", path, err)
 	}
-	// The last to be mounted goes first.
+	// The last mount is unmounted first.
 	for _, m := range slices.Backward(all) {
 		err = errors.Join(err, Unmount(m.Mountpoint))
 	}
 	return err
 }
 
-// Remove unmounts and removes a file or an empty directory, whatever is mounted
-// on it where. A missing one is no error. unix.EBUSY means that it may be possible
-// later.
+// Remove unmounts and removes a file or an empty directory, also if it is a mount point in another
+// mount namespace. A missing one is not an error. unix.EBUSY means that a retry may succeed.
 func Remove(path string) error {
 	if err := Unmount(path); err != nil {
 		return err
@@ -94,11 +91,11 @@ func Remove(path string) error {
 	return nil
 }
 
-// RemoveAll removes path and all that is below it. What is mounted there must
-// have been unmounted before: it is walked into as far as it can be seen.
+// RemoveAll removes path and everything below it. Unmount visible mounts there first, because their
+// content would be removed too.
 func RemoveAll(path string) error { return removed(path, os.RemoveAll) }
 
-// removed is EBUSY also if there was no way to find out whether it must be.
+// removed returns EBUSY also if it could not try another mount namespace.
 func removed(path string, remove func(string) error) error {
 	busy := remove(path)
 	if !errors.Is(busy, unix.EBUSY) {
@@ -110,8 +107,8 @@ func removed(path string, remove func(string) error) error {
 	return nil
 }
 
-// leaveAndRemove calls remove with path as it is where nothing is mounted on it or below it:
-// the name is one in the working directory of the thread, which must end with the call.
+// leaveAndRemove calls remove in a mount namespace without mounts on path or below it. The name is
+// relative to the working directory of the thread, which must exit after the call.
 func leaveAndRemove(path string, remove func(name string) error) error {
 	dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -130,9 +127,8 @@ func leaveAndRemove(path string, remove func(name string) error) error {
 	return nil
 }
 
-// RemoveCovered removes a file that is not to be seen because somebody has mounted
-// something over the directory that it is in, or over one above. Only the first
-// one that is found below is removed; none is no error.
+// RemoveCovered removes a file that is hidden by a mount over its directory, or over one above. It
+// removes only the first one that it finds below; a missing one is not an error.
 func RemoveCovered(path string) error {
 	return thread.Run(func() error {
 		if err := copyMounts(); err != nil {
@@ -152,8 +148,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// uncoverOne unmounts what is uppermost at dir, or else at the next directory above
-// it. False if nothing is mounted at any but the root.
+// uncoverOne unmounts the uppermost mount at dir, or else at the next directory above. It returns
+// false if the only one left is at the root.
 func uncoverOne(dir string) bool {
 	for ; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
 		if unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
@@ -163,8 +159,8 @@ func uncoverOne(dir string) bool {
 	return false
 }
 
-// copyMounts moves the thread into a mount namespace that is a copy, in which
-// nothing is unmounted for anybody else.
+// copyMounts moves the thread into a copy of the mount namespace, in which an unmount affects no
+// other process.
 func copyMounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return err
@@ -175,13 +171,12 @@ func copyMounts() error {
 	return nil
 }
 
-// leaveMounts moves the thread into a mount namespace that has nothing but its
-// root.
+// leaveMounts moves the thread into a mount namespace with only its root.
 func leaveMounts() error {
 	if err := copyMounts(); err != nil {
 		return err
 	}
-	table, err := os.Open("/proc/thread-self/mountinfo") // stays readable when /proc is gone
+	table, err := os.Open("/proc/thread-self/mountinfo") // stays readable when /proc is unmounted
 	if err != nil {
 		return err
 	}
@@ -196,11 +191,11 @@ func leaveMounts() error {
 		}
 		mounts = slices.DeleteFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == "/" })
 		if len(mounts) == 0 || len(mounts) == before {
-			return nil // what is left is in nobody's way, or the removal says so
+			return nil // the rest does not matter, or the removal fails
 		}
 		before = len(mounts)
 		for _, m := range mounts {
-			// One takes along all that is below it, so most are gone by their turn.
+			// An unmount includes all mounts below, so most fail here.
 			_ = unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
 	}

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Share makes dir, which need not exist, a directory that is mounted onto itself
-// and propagates what is mounted in it: what containers see of it they see change,
-// and who mounts it onto itself once more takes nothing from it. iproute2, CRI-O
-// and CNI plugins do so with /run/netns, all under iproute2's lock.
+// Share makes dir, which it creates if necessary, a shared mount of itself. Containers that mount
+// dir then see later mounts in it, and another process that mounts dir onto itself once more hides
+// none of them. iproute2, CRI-O and CNI plugins do the same with /run/netns, all under iproute2's
+// lock.
 //
-// What is mounted there already stays mounted, and once: a second mount that
-// cannot be seen would keep its owner from removing it.
+// Existing mounts in dir stay, and only once: a second, invisible mount would prevent their owner
+// from removing them.
 func Share(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -37,7 +37,7 @@ func Share(dir string) error {
 		}
 	}
 	if shared, err := isMount(dir); err != nil || shared {
-		return err // somebody else was first
+		return err // another process was first
 	}
 	before, err := openMounts(dir)
 	defer func() {
@@ -61,8 +61,7 @@ func setShared(dir string) error {
 	return nil
 }
 
-// isMount tells whether something is mounted at dir. Whoever did so has also said
-// how it propagates.
+// isMount reports whether dir is a mount point. Its creator has also set the propagation.
 func isMount(dir string) (bool, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_TYPE, &st); err != nil {
@@ -82,7 +81,7 @@ func openMounts(dir string) ([]int, error) {
 	var fds []int
 	for _, m := range mounts {
 		if filepath.Dir(m.Mountpoint) != dir {
-			continue // it goes with what it is in
+			continue // it belongs to the mount that contains it
 		}
 		fd, err := unix.Open(m.Mountpoint, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
@@ -96,15 +95,15 @@ func openMounts(dir string) ([]int, error) {
 	return fds, nil
 }
 
-// uncover unmounts what dir has covered and has copies of. Where dir propagates to
-// what it covers there is nothing to do: an unmount of the one is one of the other.
+// uncover unmounts the covered mounts of which dir has copies. If dir propagates to the mount that
+// it covers, nothing is needed: an unmount of one is one of the other.
 func uncover(dir string, covered []int) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	if err != nil {
 		return err
 	}
 	for _, m := range mounts {
-		if m.Optional != "" { // "shared:1", as what it was made from
+		if m.Optional != "" { // "shared:1": dir propagates to the mount below
 			return nil
 		}
 	}

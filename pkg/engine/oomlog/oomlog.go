@@ -1,4 +1,4 @@
-// Package oomlog counts out-of-memory kills by the kernel's log, for cgroups that are gone.
+// Package oomlog counts out-of-memory kills in the kernel's log, for cgroups that are gone.
 package oomlog
 
 import (
@@ -13,34 +13,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelLogFile has one record for each read, oldest first, and never the same twice.
+// kernelLogFile returns one record for each read, oldest first, and each only once.
 // https://docs.kernel.org/admin-guide/abi-testing.html#abi-file-testing-dev-kmsg
 const kernelLogFile = "/dev/kmsg"
 
-// Log knows of out-of-memory kills by what the kernel logged of them. The
-// counter of a cgroup says it better, while it is there: systemd removes the
-// cgroup of a scope as soon as its last process exits, which it hears of before
-// that process can be waited for, so the counter may be gone when it is read. The
-// kernel logs a kill before it kills. It leaves out some when there are many at
-// once, so this is the second best.
+// Log finds out-of-memory kills in the kernel's log. A cgroup's own counter is more reliable while
+// the cgroup exists. But systemd removes the cgroup of a scope as soon as its last process exits,
+// which may be before the counter is read. The kernel logs a kill before it kills, but it omits
+// some if there are many at once.
 type Log struct {
 	open func() (readRecord, error)
 
 	mu sync.Mutex
-	// read is nil before the first question, and where there is no log to read.
+	// read is nil before the first call, and without a readable log.
 	read  readRecord
 	tried bool
 	// victims are the cgroups of killed processes, newest last.
 	victims []string
 }
 
-// readRecord reads one record, and fails with unix.EAGAIN when there is none yet.
+// readRecord reads one record, and fails with unix.EAGAIN if there is none yet.
 type readRecord func(into []byte) (int, error)
 
-// maxVictims bounds what is remembered; questions come within milliseconds of a kill.
+// maxVictims limits the remembered kills; calls follow within milliseconds of a kill.
 const maxVictims = 1024
 
-// New opens the log when it is first asked.
+// New returns a log that is opened at the first call.
 func New() *Log { return &Log{open: openKernelLog} }
 
 func openKernelLog() (readRecord, error) {
@@ -51,8 +49,8 @@ func openKernelLog() (readRecord, error) {
 	return func(into []byte) (int, error) { return unix.Read(fd, into) }, nil
 }
 
-// Kills counts the processes that were killed in a cgroup or below it. The cgroup
-// is told by its path in the hierarchy, of which no other cgroup's is a part.
+// Kills counts the processes that were killed in a cgroup or below it. cgroup is the path in the
+// hierarchy, which must not be part of any other cgroup's path.
 func (l *Log) Kills(ctx context.Context, cgroup string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,9 +73,9 @@ func (l *Log) Kills(ctx context.Context, cgroup string) uint64 {
 	return n
 }
 
-// catchUp takes down what was logged since the last time. l.mu is held.
+// catchUp reads the records since the last call. l.mu is held.
 func (l *Log) catchUp(ctx context.Context) {
-	record := make([]byte, 8192) // the kernel's longest
+	record := make([]byte, 8192) // the kernel's longest record
 	for {
 		n, err := l.read(record)
 		switch {
@@ -86,7 +84,7 @@ func (l *Log) catchUp(ctx context.Context) {
 				l.victims = append(l.victims, victim)
 			}
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
-			// Records were overwritten before they were read; the next is there.
+			// Records were overwritten before they were read; continue with the next.
 		default:
 			if err != nil && !errors.Is(err, unix.EAGAIN) {
 				log.G(ctx).WithError(err).Debug("Failed to read the kernel's log")
@@ -99,12 +97,12 @@ func (l *Log) catchUp(ctx context.Context) {
 	}
 }
 
-// longestName is how many bytes the name of a process has at most.
+// longestName is the maximum length of a process's name, in bytes.
 const longestName = 15
 
-// victimOf returns the cgroup in which a record says that a process was killed, or
-// nothing. The names of cgroups and processes in it are chosen by pods: marks in them
-// are not believed. It ends with ",task_memcg=<cgroup>,task=<name>,pid=<n>,uid=<n>".
+// victimOf returns the cgroup of the killed process in a record, or "". Pods choose the names of
+// cgroups and processes in it, so marks inside names are ignored. The record ends with
+// ",task_memcg=<cgroup>,task=<name>,pid=<n>,uid=<n>".
 func victimOf(record []byte) string {
 	prefix, text, _ := bytes.Cut(record, []byte{';'})
 	if !fromKernel(prefix) || !bytes.HasPrefix(text, []byte("oom-kill:")) {
@@ -113,13 +111,13 @@ func victimOf(record []byte) string {
 	line, _, _ := bytes.Cut(text, []byte{'\n'})
 	const mark, nameMark = ",task_memcg=", ",task="
 	line = line[:max(bytes.LastIndex(line, []byte(",pid=")), 0)]
-	// The first mark behind which there is a name: one may be in a name.
+	// Use the first mark with a valid name behind it, because a name may contain the mark.
 	for i := range line {
 		name, is := bytes.CutPrefix(line[i:], []byte(nameMark))
 		if !is {
 			continue
 		}
-		escapes := bytes.Count(name, []byte(`\x`)) // of one byte each, in four
+		escapes := bytes.Count(name, []byte(`\x`)) // each is one byte, written as four
 		if len(name)-3*escapes <= longestName {
 			line = line[:i]
 			break
@@ -132,8 +130,8 @@ func victimOf(record []byte) string {
 	return string(line[at+len(mark):])
 }
 
-// fromKernel says whether a record is the kernel's own: programs that may write to
-// the log have another facility. The prefix is "<facility*8+level>,…".
+// fromKernel reports whether a record is the kernel's own: programs with access to the log use
+// another facility. The prefix is "<facility*8+level>,…".
 func fromKernel(prefix []byte) bool {
 	number, _, _ := bytes.Cut(prefix, []byte{','})
 	return len(number) == 1 && number[0] >= '0' && number[0] <= '7'

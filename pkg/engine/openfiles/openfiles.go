@@ -1,6 +1,6 @@
-// Package openfiles counts what processes have open, by /proc.
+// Package openfiles counts the open files of processes, by /proc.
 //
-// A process that ends meanwhile has nothing open any more, and is no error.
+// A process that exits meanwhile has no open files, and is not an error.
 package openfiles
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// Counted is how many descriptors are open, and how many of them are sockets.
+// Counted is the number of open descriptors, and of sockets among them.
 type Counted struct{ Files, Sockets uint64 }
 
-// Count looks at every descriptor of every process, until ctx ends.
+// Count counts the descriptors of all processes, until ctx ends.
 func Count(ctx context.Context, pids []int) (Counted, error) {
 	var c Counted
 	for _, pid := range pids {
@@ -57,8 +57,7 @@ func (c *Counted) add(dir string) error {
 	return nil
 }
 
-// SoftLimit is how many descriptors a process may have open; known is false where
-// there is no limit.
+// SoftLimit is the limit of a process's open descriptors; known is false if it is unlimited.
 func SoftLimit(pid int) (limit uint64, known bool, err error) {
 	limits, err := os.ReadFile(procfs.Path(pid, "limits"))
 	if err != nil && !gone(err) {

@@ -1,4 +1,4 @@
-// Package overheads reads what pods have beyond their containers: processes, memory and CPU
+// Package overheads measures the usage of pods beyond their containers: processes, memory and CPU
 // time of shims, supervisors and virtual machines.
 package overheads
 
@@ -24,21 +24,20 @@ import (
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
-// Readings reads what pods have beyond their containers: cgroups by what is charged
-// to them, and processes that are in none of those by what they have of the host's
-// memory. It is read on demand, in this process.
+// Readings measures the usage of pods beyond their containers: cgroups by their charged memory, and
+// processes outside those by their share of the host's memory. It measures on demand, in this
+// process.
 type Readings struct {
 	pods  *pod.Registry
 	shims *shim.Manager
 	stats *podstats.Stats
 }
 
-// New reads what pods have beyond their containers.
 func New(pods *pod.Registry, shims *shim.Manager, stats *podstats.Stats) *Readings {
 	return &Readings{pods: pods, shims: shims, stats: stats}
 }
 
-// Pods reads all ready pods, by handler.
+// Pods measures all ready pods, by handler.
 func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	all, err := b.look()
 	if err != nil {
@@ -62,9 +61,9 @@ func (b *Readings) Pods(ctx context.Context) (map[string]overhead.Pods, error) {
 	return pods, nil
 }
 
-// declaredFor is what the kubelet reserves for a pod beyond its containers, by what it makes of a
-// class's overhead. Of the CPU it sends shares, of which every pod has 2 at least, and a quota,
-// which is rounded up to 10m: the shares are closer.
+// declaredFor returns the kubelet's reservation for a pod beyond its containers, from its overhead.
+// The kubelet sends CPU as shares, of which every pod has at least 2, and as a quota, which it
+// rounds up to 10m: the shares are more precise.
 func declaredFor(s *pod.Sandbox) overhead.Declared {
 	const leastShares, sharesOfCore, milli = 2, 1024, 1000
 	r := cmp.Or(s.Status().Overhead.Msg, s.Config().GetLinux().GetOverhead())
@@ -75,8 +74,7 @@ func declaredFor(s *pod.Sandbox) overhead.Declared {
 	return d
 }
 
-// passing is the age below which a process is taken for a call to a runtime, which
-// will be over at once.
+// passing is the age below which a process is treated as a short call of a runtime.
 const passing = time.Second
 
 type measured struct {
@@ -87,20 +85,20 @@ type measured struct {
 	err    error
 }
 
-// picture is a look at all pods and all processes of the host.
+// picture is a snapshot of all pods and all processes of the host.
 type picture struct {
 	*Readings
 	processes *process.All
 	pods      []*measured
-	// groups are cgroups whose processes are not looked at one by one: they are
-	// counted as a whole, or are containers'.
+	// groups are cgroups with processes that are not measured one by one: they count as a whole,
+	// or belong to containers.
 	groups map[string]bool
-	// tasks are first processes of sandboxes and containers of which the same holds.
+	// tasks are the first processes of sandboxes and containers, which are not measured either.
 	tasks      map[int]bool
 	supervised map[string][]*measured
 }
 
-// look lists the pods that are ready.
+// look lists the ready pods.
 func (b *Readings) look() (*picture, error) {
 	processes, err := process.Look()
 	if err != nil {
@@ -122,8 +120,7 @@ func (b *Readings) look() (*picture, error) {
 	return v, nil
 }
 
-// count tells the cgroups of a pod apart. They have to be known of all pods before
-// processes are looked at.
+// count collects the cgroups of a pod. All pods must be counted before processes are measured.
 func (v *picture) count(m *measured) error {
 	for _, c := range m.all {
 		v.groups[cgroup.HostPaths(c.Spec().CgroupsPath).MemoryKey()] = true
@@ -166,7 +163,7 @@ func (v *picture) countOwn(m *measured) error {
 	return nil
 }
 
-// add counts a cgroup, if it is there: there are runtimes that make none.
+// add counts a cgroup, if it exists: some runtimes create none.
 func (v *picture) add(m *measured, group cgroup.Paths) error {
 	used, err := cgroup.ReadStats(group)
 	switch {
@@ -183,7 +180,7 @@ func (v *picture) add(m *measured, group cgroup.Paths) error {
 	return nil
 }
 
-// read adds the processes that are in none of those cgroups.
+// read adds the processes outside of those cgroups.
 func (v *picture) read(m *measured) (overhead.Reading, error) {
 	if m.err != nil {
 		return overhead.Reading{}, m.err
@@ -226,7 +223,7 @@ func (v *picture) shimOf(m *measured) (int, error) {
 	return ep.PID, nil
 }
 
-// own adds a process that is the pod's alone, and those that it started.
+// own adds a process of the pod alone, and its descendants.
 func (v *picture) own(found map[int]overhead.Part, pid int) error {
 	for _, p := range v.processes.Below(pid, v.elsewhere) {
 		if err := note(found, p, 1); err != nil {
@@ -236,9 +233,8 @@ func (v *picture) own(found map[int]overhead.Part, pid int) error {
 	return nil
 }
 
-// share adds the pod's supervisor, which it may have together with others, and what
-// that has started: a process whose arguments name the pod or a container of it is
-// the pod's alone.
+// share adds the pod's supervisor, which several pods may share, and its descendants. A process
+// with the id of the pod or a container in its arguments belongs to the pod alone.
 func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 	key := m.Spec().Supervisor
 	pid, there := v.supervisor(key)
@@ -246,7 +242,7 @@ func (v *picture) share(found map[int]overhead.Part, m *measured) error {
 		if !m.OwnShim() {
 			return fmt.Errorf("its supervisor is not running: %w", errdefs.ErrUnavailable)
 		}
-		return nil // it has none before it has a container
+		return nil // it starts with the first container
 	}
 	mine, others := ids(m), []string{}
 	for _, o := range v.supervised[key] {
@@ -278,7 +274,7 @@ func ids(m *measured) []string {
 	return all
 }
 
-// supervisor is the process of one. Its directory is among its arguments.
+// supervisor returns the process of a supervisor, which has its directory among its arguments.
 func (v *picture) supervisor(key string) (int, bool) {
 	pid, known := v.shims.Process(key)
 	if !known {
@@ -288,8 +284,8 @@ func (v *picture) supervisor(key string) (int, bool) {
 	return pid, there && p.Names(v.shims.SupervisorDir(key))
 }
 
-// elsewhere says of a process that it is counted with its cgroup, or is a container's,
-// or not worth counting.
+// elsewhere reports whether a process is counted with its cgroup, belongs to a container, or is
+// short-lived.
 func (v *picture) elsewhere(p process.Process) bool {
 	if v.tasks[p.PID] || v.processes.Age(p) < passing {
 		return true
@@ -303,7 +299,7 @@ func (v *picture) elsewhere(p process.Process) bool {
 	return false
 }
 
-// note adds a process, unless it has ended.
+// note adds a process, unless it has exited.
 func note(found map[int]overhead.Part, p process.Process, pods int) error {
 	memory, err := p.Memory()
 	cpu, err2 := p.CPU()

@@ -1,7 +1,6 @@
-// Package process knows what processes of this host use, and who started whom, by
-// /proc.
+// Package process measures processes of this host and finds their descendants, by /proc.
 //
-// A process that has ended is errdefs.ErrNotFound, also if another has its id by now.
+// A process that has exited is errdefs.ErrNotFound, even if its id was reused.
 package process
 
 import (
@@ -20,18 +19,18 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// Process is one that was there when somebody looked.
+// Process is a process of a snapshot.
 type Process struct {
 	PID, Parent int
-	// Started is in ticks of the kernel since it booted. With the PID it is a
-	// process's name for all time.
+	// Started is in kernel ticks since the boot. Together with the PID it identifies a process
+	// forever.
 	Started uint64
 }
 
-// ticks is how many there are in a second, for whoever reads /proc.
+// ticks is the number per second in /proc.
 const ticks = 100
 
-// All are the processes of the host at one moment.
+// All is a snapshot of the host's processes.
 type All struct {
 	byPID    map[int]Process
 	children map[int][]int
@@ -69,16 +68,16 @@ func (a *All) Find(pid int) (Process, bool) {
 	return p, there
 }
 
-// Age is how long p runs.
+// Age is the time since p started.
 func (a *All) Age(p Process) time.Duration {
 	return time.Duration(a.now-min(p.Started, a.now)) * (time.Second / ticks) //nolint:gosec // far from the end of time
 }
 
-// Below are the process with that id, and all that it and they have started and
-// that are there; without those for which stop is true, and what is below them.
+// Below returns the process with that id and its descendants, without those for which stop is true,
+// and their descendants.
 func (a *All) Below(pid int, stop func(Process) bool) []Process {
 	var all []Process
-	seen := map[int]bool{} // ids are used again while they are listed
+	seen := map[int]bool{} // ids may be reused during the listing
 	for next := []int{pid}; len(next) > 0; next = next[1:] {
 		p, there := a.byPID[next[0]]
 		if !there || seen[p.PID] || stop(p) {
@@ -90,7 +89,7 @@ func (a *All) Below(pid int, stop func(Process) bool) []Process {
 	return all
 }
 
-// gone is the error of a process that has ended; any other is as it was.
+// gone converts the error of a process that has exited, and wraps any other.
 func gone(pid int, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("process %d has exited: %w", pid, errdefs.ErrNotFound)
@@ -106,7 +105,7 @@ func read(pid int) (Process, error) {
 	return Process{PID: pid, Parent: stat.Parent, Started: stat.Started}, nil
 }
 
-// same is nil if p has its id still.
+// same returns nil if p still has its id.
 func (p Process) same() error {
 	now, err := read(p.PID)
 	if err == nil && now.Started != p.Started {
@@ -115,8 +114,8 @@ func (p Process) same() error {
 	return err
 }
 
-// Memory is what p has of the host's memory, swap included, in bytes. Of a page that
-// several processes have, each has its share (PSS).
+// Memory is p's share of the host's memory, swap included, in bytes. A page of several processes is
+// divided among them (PSS).
 func (p Process) Memory() (uint64, error) {
 	text, err := os.ReadFile(procfs.Path(p.PID, "smaps_rollup"))
 	if err != nil {
@@ -127,7 +126,7 @@ func (p Process) Memory() (uint64, error) {
 		return 0, err
 	}
 	if !ok {
-		return 0, gone(p.PID, fs.ErrNotExist) // it is ending, and has none any more
+		return 0, gone(p.PID, fs.ErrNotExist) // it is exiting, and has no memory any more
 	}
 	return sum, nil
 }
@@ -152,14 +151,13 @@ func parseRollup(text []byte) (sum uint64, ok bool) {
 	return sum, ok
 }
 
-// CPU is the time that p has used, with that of its ended threads. That of processes
-// that it has started is not in it.
+// CPU is the CPU time of p and its exited threads, without the processes that it started.
 func (p Process) CPU() (time.Duration, error) {
-	// The kernel's name of another process's clock, see clock_getcpuclockid(3).
+	// The kernel's id of another process's clock, see clock_getcpuclockid(3).
 	const sched = 2
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^p.PID<<3|sched), &used); err != nil { //nolint:gosec // a pid has 22 bits
-		if errors.Is(err, unix.EINVAL) { // there is no such process
+		if errors.Is(err, unix.EINVAL) { // the process does not exist
 			err = fs.ErrNotExist
 		}
 		return 0, gone(p.PID, err)
@@ -167,15 +165,14 @@ func (p Process) CPU() (time.Duration, error) {
 	return time.Duration(used.Nano()), p.same()
 }
 
-// Names reports whether one of the words is in an argument that p was started with. It is false
-// once p has ended.
+// Names reports whether an argument of p contains one of the words. It is false once p has exited.
 func (p Process) Names(words ...string) bool {
 	text, _ := os.ReadFile(procfs.Path(p.PID, "cmdline"))
 	return slices.ContainsFunc(words, func(w string) bool { return bytes.Contains(text, []byte(w)) })
 }
 
-// Dying says whether a process has ended, is about to, or has SIGKILL on its way.
-// What shares its PID namespace or its cgroup may go before it does.
+// Dying reports whether a process has exited, is exiting, or has a pending SIGKILL. Processes in
+// its PID namespace or its cgroup may exit before it does.
 func Dying(pid int) (bool, error) {
 	stat, err := procfs.StatOf(pid)
 	var status []byte
@@ -191,8 +188,8 @@ func Dying(pid int) (bool, error) {
 	return stat.Ended() || stat.Exiting() || killPending(status), nil
 }
 
-// killPending reads the signals on their way to a process; see
-// proc_pid_status(5). Pure.
+// killPending reports whether SIGKILL is pending in a process's status; see proc_pid_status(5).
+// Pure.
 func killPending(status []byte) bool {
 	const kill = 1 << (unix.SIGKILL - 1)
 	for _, name := range []string{"SigPnd:", "ShdPnd:"} {

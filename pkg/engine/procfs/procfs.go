@@ -1,7 +1,7 @@
-// Package procfs reads what the kernel says of processes, in /proc and in cgroups.
+// Package procfs reads the kernel's information about processes, in /proc and in cgroups.
 //
-// It keeps nothing, so everything may be called at any time. Errors are the kernel's:
-// a process that has ended is fs.ErrNotExist or ESRCH. See proc(5) and cgroups(7).
+// It has no state, so everything may be called concurrently. Errors are the kernel's: a process
+// that has exited is fs.ErrNotExist or ESRCH. See proc(5) and cgroups(7).
 package procfs
 
 import (
@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// Path is a file in the directory of a process.
+// Path returns a file in the directory of a process.
 func Path(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
 
-// BootID is another one after each boot.
+// BootID returns an id that changes with each boot.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err
 }
 
-// Processes are the ids of all processes of the host.
+// Processes returns the ids of all processes of the host.
 func Processes() ([]int, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -42,7 +42,7 @@ func Processes() ([]int, error) {
 	return pids, nil
 }
 
-// Children are those of all threads of a process; none where the kernel does not list them.
+// Children returns those of all threads of a process; none if the kernel does not list them.
 func Children(pid int) []int {
 	lists, _ := filepath.Glob(Path(pid, "task/*/children"))
 	var all []int
@@ -57,30 +57,30 @@ func Children(pid int) []int {
 	return all
 }
 
-// Stat is what matters here of /proc/<pid>/stat.
+// Stat contains the fields of /proc/<pid>/stat that berth uses.
 type Stat struct {
-	// State is a letter: Z and X have ended.
+	// State is a letter: Z and X mean exited.
 	State                  byte
 	Parent, Group, Session int
 	// Flags are the kernel's, PF_ in its sources.
 	Flags uint64
-	// Started is in ticks of the kernel since it booted. With the PID it is a
-	// process's name for all time.
+	// Started is in kernel ticks since the boot. Together with the PID it identifies a process
+	// forever.
 	Started uint64
-	// ExitCode is as waitpid(2) tells it.
+	// ExitCode is a status of waitpid(2).
 	ExitCode int32
 }
 
-// Ended says that the process runs no more, and may still have to be reaped.
+// Ended reports whether the process has exited; it may still have to be reaped.
 func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' || s.State == 'x' }
 
-// exiting is the flag of a process that the kernel takes down.
+// exiting is the flag of a process that is exiting.
 const exiting = 0x4
 
-// Exiting says that the kernel takes the process down.
+// Exiting reports whether the process is exiting.
 func (s Stat) Exiting() bool { return s.Flags&exiting != 0 }
 
-// StatOf reads that of a process.
+// StatOf reads the Stat of a process.
 func StatOf(pid int) (Stat, error) {
 	text, err := os.ReadFile(Path(pid, "stat"))
 	if err != nil {
@@ -93,11 +93,11 @@ func StatOf(pid int) (Stat, error) {
 	return s, nil
 }
 
-// parseStat reads the numbered fields of proc_pid_stat(5). The second one is a
-// name that may hold anything, hence the search for its end from behind.
+// parseStat reads the numbered fields of proc_pid_stat(5). The second one is a name of any
+// characters, so its end is searched from behind.
 func parseStat(text []byte) (Stat, error) {
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	const first, last = 3, 52 // numbers of those that are read
+	const first, last = 3, 52 // numbers of the fields that are read
 	if len(fields) <= last-first {
 		return Stat{}, fmt.Errorf("%d fields are missing", last-first+1-len(fields))
 	}
@@ -118,8 +118,8 @@ func parseStat(text []byte) (Stat, error) {
 	}, bad
 }
 
-// CgroupsOf are the paths of a process's cgroups by controller: "" is version 2, and
-// named hierarchies are like name=systemd.
+// CgroupsOf returns the paths of a process's cgroups by controller: "" is version 2, and named
+// hierarchies are like name=systemd.
 func CgroupsOf(pid int) (map[string]string, error) {
 	text, err := os.ReadFile(Path(pid, "cgroup"))
 	if err != nil {
@@ -128,7 +128,7 @@ func CgroupsOf(pid int) (map[string]string, error) {
 	return ParseCgroups(text), nil
 }
 
-// ParseCgroups reads /proc/<pid>/cgroup. A line that is none is passed over.
+// ParseCgroups parses /proc/<pid>/cgroup and skips invalid lines.
 func ParseCgroups(text []byte) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(string(text)) {
@@ -145,8 +145,7 @@ func ParseCgroups(text []byte) map[string]string {
 	return all
 }
 
-// Members are the ids of the processes in the cgroup of a directory itself, as it lists
-// them.
+// Members returns the ids of the processes in the cgroup of a directory itself, in its order.
 func Members(dir string) ([]int, error) {
 	file := filepath.Join(dir, "cgroup.procs")
 	text, err := os.ReadFile(file)
@@ -159,7 +158,7 @@ func Members(dir string) ([]int, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		// 0 is a process of another PID namespace than ours: not ours to name.
+		// 0 is a process of another PID namespace, which has no id here.
 		if pid > 0 {
 			pids = append(pids, pid)
 		}
@@ -167,8 +166,8 @@ func Members(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// OOMScore is this process's oom_score_adj, from -1000, which the kernel never kills for
-// want of memory, to 1000.
+// OOMScore is this process's oom_score_adj, from -1000, at which the kernel never kills it for lack
+// of memory, to 1000.
 func OOMScore() (int, error) {
 	text, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package sysctl decides which sysctls a pod can have: those of namespaces that
-// it does not share with the node.
+// Package sysctl decides which sysctls a pod can set: those of namespaces that it does not share
+// with the node.
 package sysctl
 
 import (
@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// Namespace is a type of namespace that has sysctls of its own.
+// Namespace is a type of namespace with its own sysctls.
 type Namespace string
 
-// The namespaces that a pod's sysctls can belong to. None is for the sysctls of
-// the whole node.
+// Namespaces of a pod's sysctls. None is for the sysctls of the whole node.
 const (
 	Network Namespace = "network"
 	IPC     Namespace = "ipc"
@@ -19,10 +18,10 @@ const (
 	None    Namespace = ""
 )
 
-// Key is the path below /proc/sys of a dotted or slashed name, or "" if the
-// name leads to no place there. The first separator decides which of the two is
-// one; the other may then stand inside an element, as the name of an interface
-// (net/ipv4/conf/eth0.100/forwarding), as in sysctl(8).
+// Key is the path below /proc/sys of a dotted or slashed name, or "" if the name does not lead to a
+// path there. The first separator determines which of the two is the separator; the other may then
+// occur inside an element, such as the name of an interface (net/ipv4/conf/eth0.100/forwarding), as
+// in sysctl(8).
 func Key(name string) string {
 	key := name
 	if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
@@ -43,8 +42,8 @@ func Key(name string) string {
 	return key
 }
 
-// NamespaceOf is the namespace that a sysctl belongs to. The rule is the kernel's:
-// all of net, the limits of System V and POSIX queues, and the names of the node.
+// NamespaceOf returns the namespace of a sysctl, by the kernel's rule: all of net, the limits of
+// System V and POSIX queues, and the names of the node.
 func NamespaceOf(name string) Namespace {
 	key := Key(name)
 	switch {
@@ -76,8 +75,8 @@ var ipcKeys = []string{
 
 const hostname = "kernel/hostname"
 
-// Refusal is why a pod cannot have a sysctl, "" if it can. Own reports which
-// namespaces the pod does not share with the node.
+// Refusal is the reason why a pod cannot set a sysctl, "" if it can. own reports whether the pod
+// does not share a namespace with the node.
 func Refusal(name string, own func(Namespace) bool) string {
 	ns := NamespaceOf(name)
 	switch {

@@ -1,4 +1,4 @@
-// Package thread runs functions on operating system threads of their own.
+// Package thread runs functions on separate operating system threads.
 package thread
 
 import (
@@ -7,17 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs f on an operating system thread that is ended afterwards, so
-// that no other goroutine ever runs in namespaces that f entered.
+// Run runs f on an operating system thread that exits afterwards, so that no other goroutine ever
+// runs in namespaces that f entered.
 //
-// The runtime cannot end the main thread: it would be parked in the namespace
-// for ever, holding it, and /proc/self/ns would show it. If the goroutine was
-// given the main thread, it keeps that while another goroutine, which must
-// therefore be on another thread, does the work.
+// The Go runtime cannot end the main thread: it would park it in the namespace forever, and
+// /proc/self/ns would show that. A goroutine that gets the main thread therefore keeps it while
+// another goroutine, on another thread, does the work.
 func Run(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // not unlocked: ending so ends the thread
+		runtime.LockOSThread() // not unlocked, so that the thread exits with the goroutine
 		if unix.Gettid() == unix.Getpid() {
 			err := Run(f)
 			runtime.UnlockOSThread()

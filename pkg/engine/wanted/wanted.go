@@ -1,4 +1,4 @@
-// Package wanted reads and writes large files for as long as somebody waits for them.
+// Package wanted reads and writes large files until a context ends.
 package wanted
 
 import (
@@ -8,11 +8,11 @@ import (
 	"os"
 )
 
-// chunk is how much Copy copies between two looks at its context.
+// chunk is how much Copy copies between two checks of its context.
 const chunk = 16 << 20
 
-// Copy copies a file until ctx ends; then it fails with what ended it. The kernel copies, which
-// may be none of the data.
+// Copy copies a file until ctx ends; then it returns the context's cause. The kernel copies,
+// possibly without reading the data.
 func Copy(ctx context.Context, to, from *os.File) error {
 	for {
 		if err := context.Cause(ctx); err != nil {
@@ -27,10 +27,10 @@ func Copy(ctx context.Context, to, from *os.File) error {
 	}
 }
 
-// Reader reads from r until ctx ends; then it fails with what ended it.
+// Reader reads from r until ctx ends; then it returns the context's cause.
 func Reader(ctx context.Context, r io.Reader) io.Reader { return until(ctx, r.Read) }
 
-// Writer writes to w until ctx ends; then it fails with what ended it.
+// Writer writes to w until ctx ends; then it returns the context's cause.
 func Writer(ctx context.Context, w io.Writer) io.Writer { return until(ctx, w.Write) }
 
 // transfer is a Read or a Write.

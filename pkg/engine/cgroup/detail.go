@@ -62,17 +62,17 @@ func (d *Detail) parts(p Paths) []part {
 
 func (d *Detail) readUnified(dir *dir) {
 	dir.fields("cpu.stat",
-		place{"user_usec", &d.CPUUserNano},
-		place{"system_usec", &d.CPUSystemNano},
-		place{"nr_periods", &d.Periods},
-		place{"nr_throttled", &d.ThrottledPeriods},
-		place{"throttled_usec", &d.ThrottledNano},
+		fieldTarget{"user_usec", &d.CPUUserNano},
+		fieldTarget{"system_usec", &d.CPUSystemNano},
+		fieldTarget{"nr_periods", &d.Periods},
+		fieldTarget{"nr_throttled", &d.ThrottledPeriods},
+		fieldTarget{"throttled_usec", &d.ThrottledNano},
 	)
 	for _, v := range []*Value{&d.CPUUserNano, &d.CPUSystemNano, &d.ThrottledNano} {
 		v.N *= 1000 // from microseconds
 	}
 	d.KernelMemory = dir.field("memory.stat", "kernel")
-	dir.fields("memory.events", place{"max", &d.MemoryFailures}, place{"oom_kill", &d.OOMKills})
+	dir.fields("memory.events", fieldTarget{"max", &d.MemoryFailures}, fieldTarget{"oom_kill", &d.OOMKills})
 	d.PeakMemory = dir.number("memory.peak")
 	d.MemoryReservation = dir.number("memory.low")
 	d.OwnPageFaults, d.OwnMajorPageFaults = d.PageFaults, d.MajorPageFaults
@@ -92,14 +92,14 @@ func (d *Detail) readV1CPUTime(dir *dir) {
 
 func (d *Detail) readV1Quota(dir *dir) {
 	dir.fields("cpu.stat",
-		place{"nr_periods", &d.Periods},
-		place{"nr_throttled", &d.ThrottledPeriods},
-		place{"throttled_time", &d.ThrottledNano},
+		fieldTarget{"nr_periods", &d.Periods},
+		fieldTarget{"nr_throttled", &d.ThrottledPeriods},
+		fieldTarget{"throttled_time", &d.ThrottledNano},
 	)
 }
 
 func (d *Detail) readV1Memory(dir *dir) {
-	dir.fields("memory.stat", place{"pgfault", &d.OwnPageFaults}, place{"pgmajfault", &d.OwnMajorPageFaults})
+	dir.fields("memory.stat", fieldTarget{"pgfault", &d.OwnPageFaults}, fieldTarget{"pgmajfault", &d.OwnMajorPageFaults})
 	d.OOMKills = dir.field("memory.oom_control", "oom_kill")
 	d.KernelMemory = dir.number("memory.kmem.usage_in_bytes")
 	d.PeakMemory = dir.number("memory.max_usage_in_bytes")

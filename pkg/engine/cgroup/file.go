@@ -107,19 +107,19 @@ func (d *dir) number(name string) Value {
 	return Value{n, ok}
 }
 
-// place is the destination of a key's value.
-type place struct {
+// fieldTarget is the destination of a key's value.
+type fieldTarget struct {
 	key string
 	to  *Value
 }
 
 // fields reads the "key number" lines of a file for the keys in into.
-func (d *dir) fields(name string, into ...place) { fields(d.read(name), into...) }
+func (d *dir) fields(name string, into ...fieldTarget) { fields(d.read(name), into...) }
 
-func fields(text []byte, into ...place) {
+func fields(text []byte, into ...fieldTarget) {
 	for line := range bytes.Lines(text) {
 		key, value, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\n'}), []byte{' '})
-		i := slices.IndexFunc(into, func(p place) bool { return p.key == string(key) })
+		i := slices.IndexFunc(into, func(p fieldTarget) bool { return p.key == string(key) })
 		if i < 0 {
 			continue
 		}
@@ -130,7 +130,7 @@ func fields(text []byte, into ...place) {
 }
 
 func (d *dir) field(name, key string) (v Value) {
-	d.fields(name, place{key, &v})
+	d.fields(name, fieldTarget{key, &v})
 	return v
 }
 

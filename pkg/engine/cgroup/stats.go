@@ -107,13 +107,13 @@ func (s *Stats) readUnifiedMemory(d *dir) {
 	s.SwapUsage = d.number("memory.swap.current")
 	s.SwapLimit = d.number("memory.swap.max")
 	d.fields("memory.stat",
-		place{"anon", &s.RSS},
-		place{"file", &s.Cache},
-		place{"file_mapped", &s.MappedFile},
-		place{"active_file", &s.ActiveFile},
-		place{"inactive_file", &s.InactiveFile},
-		place{"pgfault", &s.PageFaults},
-		place{"pgmajfault", &s.MajorPageFaults},
+		fieldTarget{"anon", &s.RSS},
+		fieldTarget{"file", &s.Cache},
+		fieldTarget{"file_mapped", &s.MappedFile},
+		fieldTarget{"active_file", &s.ActiveFile},
+		fieldTarget{"inactive_file", &s.InactiveFile},
+		fieldTarget{"pgfault", &s.PageFaults},
+		fieldTarget{"pgmajfault", &s.MajorPageFaults},
 	)
 	s.setWorkingSet()
 }
@@ -123,16 +123,16 @@ func (s *Stats) readV1Memory(d *dir) {
 	s.MemoryLimit = limited(d.number("memory.limit_in_bytes"))
 	var memory, memsw Value
 	d.fields("memory.stat",
-		place{"total_rss", &s.RSS},
-		place{"total_cache", &s.Cache},
-		place{"total_mapped_file", &s.MappedFile},
-		place{"total_active_file", &s.ActiveFile},
-		place{"total_inactive_file", &s.InactiveFile},
-		place{"total_pgfault", &s.PageFaults},
-		place{"total_pgmajfault", &s.MajorPageFaults},
-		place{"total_swap", &s.SwapUsage},
-		place{"hierarchical_memory_limit", &memory},
-		place{"hierarchical_memsw_limit", &memsw},
+		fieldTarget{"total_rss", &s.RSS},
+		fieldTarget{"total_cache", &s.Cache},
+		fieldTarget{"total_mapped_file", &s.MappedFile},
+		fieldTarget{"total_active_file", &s.ActiveFile},
+		fieldTarget{"total_inactive_file", &s.InactiveFile},
+		fieldTarget{"total_pgfault", &s.PageFaults},
+		fieldTarget{"total_pgmajfault", &s.MajorPageFaults},
+		fieldTarget{"total_swap", &s.SwapUsage},
+		fieldTarget{"hierarchical_memory_limit", &memory},
+		fieldTarget{"hierarchical_memsw_limit", &memsw},
 	)
 	s.setWorkingSet()
 	if limited(memsw).Known && memsw.N > 0 && memsw.N >= memory.N {

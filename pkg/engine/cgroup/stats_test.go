@@ -161,7 +161,7 @@ func FuzzParsers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var rss Value
-		fields(text, place{"anon", &rss})
+		fields(text, fieldTarget{"anon", &rss})
 		if !rss.Known && rss.N != 0 {
 			t.Errorf("%+v is not known", rss)
 		}

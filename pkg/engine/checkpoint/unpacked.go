@@ -86,11 +86,11 @@ func (was *Spec) Fits(now *specs.Spec) error {
 		specs.LinuxNamespaceType
 		named string
 	}{{specs.NetworkNamespace, "hostNetwork"}, {specs.PIDNamespace, "hostPID and shareProcessNamespace"}} {
-		if spaceOf(was.Linux.Namespaces, kind.LinuxNamespaceType) != spaceOf(spaces, kind.LinuxNamespaceType) {
+		if namespaceOwnerOf(was.Linux.Namespaces, kind.LinuxNamespaceType) != namespaceOwnerOf(spaces, kind.LinuxNamespaceType) {
 			differs = append(differs, fmt.Sprintf("it had another %s namespace; make %s of the pod the same", kind.LinuxNamespaceType, kind.named))
 		}
 	}
-	if spaceOf(was.Linux.Namespaces, specs.UserNamespace) != theHosts {
+	if namespaceOwnerOf(was.Linux.Namespaces, specs.UserNamespace) != hostNamespace {
 		differs = append(differs, "it had a user namespace, which the runtime's CRIU does not support")
 	}
 	if len(differs) == 0 {
@@ -103,26 +103,26 @@ func isBind(kind string, options []string) bool {
 	return kind == "bind" || slices.Contains(options, "bind") || slices.Contains(options, "rbind")
 }
 
-// space is the owner of a container's namespace.
-type space int
+// namespaceOwner is the owner of a container's namespace.
+type namespaceOwner int
 
 const (
-	theHosts space = iota
-	itsOwn
-	joined
+	hostNamespace namespaceOwner = iota
+	ownNamespace
+	joinedNamespace
 )
 
-func spaceOf(all []specs.LinuxNamespace, kind specs.LinuxNamespaceType) space {
+func namespaceOwnerOf(all []specs.LinuxNamespace, kind specs.LinuxNamespaceType) namespaceOwner {
 	for _, n := range all {
 		if n.Type != kind {
 			continue
 		}
 		if n.Path == "" {
-			return itsOwn
+			return ownNamespace
 		}
-		return joined
+		return joinedNamespace
 	}
-	return theHosts
+	return hostNamespace
 }
 
 // Unpack reads an archive's description of its container. errdefs.ErrInvalidArgument for an archive

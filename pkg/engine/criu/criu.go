@@ -120,7 +120,7 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	defer cancel()
 	forget := func() error { return os.RemoveAll(d.pods.FrozenDir(c.ID())) }
 	for {
-		err := GoOn(ctx, d.pods.Layout, c)
+		err := ThawOnce(ctx, d.pods.Layout, c)
 		if err == nil {
 			return forget()
 		}
@@ -139,7 +139,7 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	for pause(ctx, laterInterval) && c.Op.Lock(ctx) == nil {
 		runs := c.Status().Phase == pod.PhaseRunning
 		attempt, cancel := context.WithTimeout(ctx, laterTimeout)
-		err := GoOn(attempt, pods.Layout, c)
+		err := ThawOnce(attempt, pods.Layout, c)
 		cancel()
 		thawed := err == nil
 		if thawed {
@@ -169,8 +169,8 @@ func pause(ctx context.Context, long time.Duration) bool {
 	}
 }
 
-// GoOn is one attempt of Thaw; the caller removes the record.
-func GoOn(ctx context.Context, l pod.Layout, c *pod.Container) error {
+// ThawOnce is one attempt of Thaw; the caller removes the record.
+func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	if c.Status().Phase == pod.PhaseRunning {
 		if err := resume(ctx, c); err != nil {
 			return err
@@ -185,14 +185,14 @@ func resume(ctx context.Context, c *pod.Container) error {
 		return err
 	}
 	_, err = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: c.ID()})
-	if err == nil || goesOn(ctx, client, c) {
+	if err == nil || isThawed(ctx, client, c) {
 		return nil
 	}
 	return task.FromShim(err)
 }
 
-// goesOn reports whether a container runs, or is gone, although the thaw failed.
-func goesOn(ctx context.Context, client *shim.Client, c *pod.Container) bool {
+// isThawed reports whether a container runs, or is gone, although the thaw failed.
+func isThawed(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
 	if err != nil {
 		return errdefs.IsNotFound(task.FromShim(err)) // it has exited, and is deleted
@@ -243,7 +243,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 			return err
 		}
 	}
-	working := atWork(d.pods.Layout, c)
+	working := inProgressFile(d.pods.Layout, c)
 	if err := os.WriteFile(working, nil, 0o600); err != nil {
 		return errors.Join(err, done())
 	}

@@ -26,16 +26,16 @@ const (
 	unlockTimeout = 20 * time.Second
 )
 
-// atWork is a file in the record of a frozen container, from before the call of CRIU until CRIU has
-// cleaned up.
-func atWork(l pod.Layout, c *pod.Container) string {
+// inProgressFile is a file in the record of a frozen container, from before the call of CRIU until
+// CRIU has cleaned up.
+func inProgressFile(l pod.Layout, c *pod.Container) string {
 	return filepath.Join(l.FrozenDir(c.ID()), "network")
 }
 
 // unlock unblocks a pod's network if a CRIU was killed while it worked on this container. CRIU must
 // have exited.
 func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
-	if _, err := os.Stat(atWork(l, c)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(inProgressFile(l, c)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	ns := c.Sandbox.Status().Namespaces.Net

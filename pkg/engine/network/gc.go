@@ -80,8 +80,8 @@ func (l *Leftovers) adopt() error {
 //
 //   - each leftover gets a DEL, with the present configuration if that of ADD does not work, and is
 //     given up when DEL has failed for a day;
-//   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC, with the attachments
-//     that stay, unless they set disableGC.
+//   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC, with the
+//     attachments that stay, unless they set disableGC.
 //
 // Pods can be connected and disconnected meanwhile. They wait only for the verb, as CNI demands,
 // and no longer than verbTimeout.
@@ -125,7 +125,7 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 	}
 	pod := Pod{ID: id, Name: entry.Name, Namespace: entry.Namespace, NetNS: entry.NetNS, CNIConfDir: entry.CNIConfDir}
 	if err = p.delWithin(ctx, pod, entry.Attachments); err != nil {
-		if plan := p.mended(ctx, entry); plan != nil && p.delWithin(ctx, pod, plan) == nil {
+		if plan := p.presentPlan(ctx, entry); plan != nil && p.delWithin(ctx, pod, plan) == nil {
 			err = nil
 		}
 	}
@@ -133,7 +133,7 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 	case err == nil:
 		p.forget(ctx, pod)
 	case ctx.Err() == nil:
-		return p.lose(ctx, pod, entry, err)
+		return p.giveUp(ctx, pod, entry, err)
 	}
 	return err
 }
@@ -142,12 +142,12 @@ func (p *Plugins) collect(ctx context.Context, id string) error {
 func (p *Plugins) delWithin(ctx context.Context, pod Pod, plan []Attachment) error {
 	ctx, cancel := context.WithTimeout(ctx, p.undoTimeout)
 	defer cancel()
-	return p.delInTurn(ctx, pod, plan)
+	return p.delLocked(ctx, pod, plan)
 }
 
-// mended returns the networks of a pod with their present configurations, because that of ADD may
-// be the cause of the failure. It returns nil if they are the same.
-func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment {
+// presentPlan returns the networks of a pod with their present configurations, because that of ADD
+// may be the cause of the failure. It returns nil if they are the same.
+func (p *Plugins) presentPlan(ctx context.Context, entry *journalEntry) []Attachment {
 	lists, err := p.networks(ctx, entry.CNIConfDir)
 	if err != nil {
 		return nil
@@ -166,17 +166,17 @@ func (p *Plugins) mended(ctx context.Context, entry *journalEntry) []Attachment 
 	return plan
 }
 
-// hopeless is the time after which a pod that cannot be disconnected is given up. A network daemon
-// that was down at the start is running again by then.
-const hopeless = 24 * time.Hour
+// giveUpAfter is the time after which a pod that cannot be disconnected is given up. A network
+// daemon that was down at the start is running again by then.
+const giveUpAfter = 24 * time.Hour
 
-// lose gives up a pod that could not be disconnected for longer than hopeless.
-func (p *Plugins) lose(ctx context.Context, pod Pod, entry *journalEntry, cause error) error {
+// giveUp gives up a pod that could not be disconnected for longer than giveUpAfter.
+func (p *Plugins) giveUp(ctx context.Context, pod Pod, entry *journalEntry, cause error) error {
 	switch {
 	case entry.FailedSince.IsZero():
 		entry.FailedSince = time.Now()
 		return errors.Join(cause, p.journal.write(entry))
-	case time.Since(entry.FailedSince) < hopeless:
+	case time.Since(entry.FailedSince) < giveUpAfter:
 		return cause
 	}
 	log.G(ctx).WithError(cause).WithFields(log.Fields{

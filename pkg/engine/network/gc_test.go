@@ -61,7 +61,7 @@ func TestCollectGivesUp(t *testing.T) {
 	if err != nil || entry.FailedSince.IsZero() || time.Since(entry.FailedSince) > time.Minute {
 		t.Fatalf("%+v, %v", entry, err)
 	}
-	entry.FailedSince = entry.FailedSince.Add(-hopeless)
+	entry.FailedSince = entry.FailedSince.Add(-giveUpAfter)
 	test.Must(t, p.journal.write(entry))
 	test.Checkf(t, collect(t, p), "a collection that gives up")
 	test.ErrorIs(t, test.Err(os.Stat(path)), os.ErrNotExist, "it is not forgotten")

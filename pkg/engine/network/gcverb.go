@@ -19,35 +19,35 @@ const verbTimeout = 10 * time.Second
 // verbRetry is the interval at which a verb tries again while other plugins run.
 const verbRetry = 50 * time.Millisecond
 
-// turns excludes the verb GC from ADD and DEL, as CNI demands of a runtime. ADD and DEL run in
+// pluginLock excludes the verb GC from ADD and DEL, as CNI demands of a runtime. ADD and DEL run in
 // parallel.
 //
 // https://www.cni.dev/docs/spec/#lifecycle--ordering
-type turns struct{ s *semaphore.Weighted }
+type pluginLock struct{ s *semaphore.Weighted }
 
-const allTurns = 1 << 30
+const exclusiveWeight = 1 << 30
 
-// plugin waits while a verb runs, until ctx ends.
-func (t turns) plugin(ctx context.Context) (end func(), err error) {
+// shared waits while a verb runs, until ctx ends.
+func (t pluginLock) shared(ctx context.Context) (end func(), err error) {
 	if err := t.s.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("wait for the network's garbage collection: %w", err)
 	}
 	return func() { t.s.Release(1) }, nil
 }
 
-// verb waits for a moment at which no plugin runs. It polls instead of queueing, because a plugin
-// that hangs would then block all pods.
-func (t turns) verb(ctx context.Context) (end func(), err error) {
+// exclusive waits for a moment at which no plugin runs. It polls instead of queueing, because a
+// plugin that hangs would then block all pods.
+func (t pluginLock) exclusive(ctx context.Context) (end func(), err error) {
 	tick := time.NewTicker(verbRetry)
 	defer tick.Stop()
-	for !t.s.TryAcquire(allTurns) {
+	for !t.s.TryAcquire(exclusiveWeight) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("other plugins were busy; the next start retries: %w", ctx.Err())
 		}
 	}
-	return func() { t.s.Release(allTurns) }, nil
+	return func() { t.s.Release(exclusiveWeight) }, nil
 }
 
 // sendVerb sends GC to each network once, if Config.GC is set.
@@ -72,7 +72,7 @@ func (l *Leftovers) sendVerb(ctx context.Context) error {
 }
 
 func (l *Leftovers) sendTo(ctx context.Context, list *libcni.NetworkConfigList) error {
-	end, err := l.p.turns.verb(ctx)
+	end, err := l.p.pluginLock.exclusive(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (l *Leftovers) networks(ctx context.Context) (map[string]*libcni.NetworkCon
 func (l *Leftovers) staying() map[string]Pod {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	pods := maps.Clone(l.p.young)
+	pods := maps.Clone(l.p.active)
 	maps.Copy(pods, l.valid)
 	return pods
 }

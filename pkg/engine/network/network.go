@@ -56,11 +56,11 @@ type Plugins struct {
 	mu sync.Mutex // guards the fields below
 	// warned are the plugins with checked owners.
 	warned map[string]bool
-	// young are the pods that this process has begun to connect and not yet disconnected. Leftovers
-	// does not contain them: its state is older.
-	young map[string]Pod
+	// active are the pods that this process has begun to connect and not yet disconnected.
+	// Leftovers does not contain them: its state is older.
+	active map[string]Pod
 
-	turns turns
+	pluginLock pluginLock
 }
 
 // New returns the plugins of a node. It reads nothing yet: the configuration is read when a pod or
@@ -73,8 +73,8 @@ func New(c Config) *Plugins {
 		cni:         libcni.NewCNIConfigWithCacheDir(c.BinDirs, c.CacheDir, &pluginExec{}),
 		undoTimeout: 20 * time.Second,
 		warned:      map[string]bool{},
-		young:       map[string]Pod{},
-		turns:       turns{semaphore.NewWeighted(allTurns)},
+		active:      map[string]Pod{},
+		pluginLock:  pluginLock{semaphore.NewWeighted(exclusiveWeight)},
 	}
 	p.health.check = func(ctx context.Context) error { _, err := p.networks(ctx, ""); return err }
 	p.health.ask = p.askNode

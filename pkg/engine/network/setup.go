@@ -25,7 +25,7 @@ func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	end, err := p.turns.plugin(ctx)
+	end, err := p.pluginLock.shared(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,13 +96,13 @@ func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
 func (p *Plugins) begin(pod Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.young[pod.ID] = pod
+	p.active[pod.ID] = pod
 }
 
 func (p *Plugins) end(pod Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.young, pod.ID)
+	delete(p.active, pod.ID)
 }
 
 // classify adds an error class to errors of libcni itself.

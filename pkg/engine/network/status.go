@@ -49,11 +49,11 @@ func hasVerbs(list *libcni.NetworkConfigList) bool {
 
 // Intervals and timeouts of health. See Status.
 const (
-	lookInterval = time.Second
-	askInterval  = 30 * time.Second
-	askTimeout   = 10 * time.Second
-	patience     = 100 * time.Millisecond
-	firstTimeout = 10 * time.Second
+	checkInterval = time.Second
+	askInterval   = 30 * time.Second
+	askTimeout    = 10 * time.Second
+	checkWait     = 100 * time.Millisecond
+	firstTimeout  = 10 * time.Second
 )
 
 // health caches the node's state and renews it on demand.
@@ -61,20 +61,20 @@ type health struct {
 	check func(context.Context) error // reads the configuration
 	ask   func(context.Context) error // runs plugins
 
-	mu       sync.Mutex    // guards the fields below; never held during I/O
-	looking  chan struct{} // closed at the end of a running check
-	asking   bool
-	looked   time.Time
-	asked    time.Time
-	known    bool
-	checkErr error
-	askErr   error
+	mu          sync.Mutex    // guards the fields below; never held during I/O
+	checking    chan struct{} // closed at the end of a running check
+	asking      bool
+	checked     time.Time
+	asked       time.Time
+	checkedOnce bool
+	checkErr    error
+	askErr      error
 }
 
 // ready waits longer for the first check.
 func (h *health) ready(ctx context.Context) error {
 	h.mu.Lock()
-	known := h.known
+	known := h.checkedOnce
 	h.mu.Unlock()
 	if known {
 		return h.status()
@@ -82,10 +82,10 @@ func (h *health) ready(ctx context.Context) error {
 	return h.statusWithin(ctx, firstTimeout)
 }
 
-func (h *health) status() error { return h.statusWithin(context.Background(), patience) }
+func (h *health) status() error { return h.statusWithin(context.Background(), checkWait) }
 
 func (h *health) statusWithin(ctx context.Context, wait time.Duration) error {
-	if look := h.look(); look != nil {
+	if look := h.startCheck(); look != nil {
 		ctx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		select {
@@ -96,7 +96,7 @@ func (h *health) statusWithin(ctx context.Context, wait time.Duration) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case !h.known:
+	case !h.checkedOnce:
 		return errdefs.ErrUnavailable.WithMessage("cni plugin not initialized: its configuration is still being read")
 	case h.checkErr != nil:
 		return h.checkErr
@@ -105,24 +105,24 @@ func (h *health) statusWithin(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// look starts a check if one is due, and returns a channel that closes when it ends.
-func (h *health) look() <-chan struct{} {
+// startCheck starts a check if one is due, and returns a channel that closes when it ends.
+func (h *health) startCheck() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.looking == nil && time.Since(h.looked) >= lookInterval {
-		h.looking = make(chan struct{})
-		go h.runLook(h.looking)
+	if h.checking == nil && time.Since(h.checked) >= checkInterval {
+		h.checking = make(chan struct{})
+		go h.runCheck(h.checking)
 	}
-	return h.looking
+	return h.checking
 }
 
-// runLook has no timeout. At most one runs, so that a disk that hangs blocks one goroutine.
-func (h *health) runLook(done chan struct{}) {
+// runCheck has no timeout. At most one runs, so that a disk that hangs blocks one goroutine.
+func (h *health) runCheck(done chan struct{}) {
 	err := h.check(context.Background())
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.known, h.checkErr, h.looked = true, err, time.Now()
-	h.looking = nil
+	h.checkedOnce, h.checkErr, h.checked = true, err, time.Now()
+	h.checking = nil
 	close(done)
 	if err != nil {
 		h.askErr = nil // it belongs to a configuration that is gone

@@ -29,7 +29,7 @@ func TestHealthLooksAtMostOnceASecond(t *testing.T) {
 		}
 		state = errors.New("gone")
 		test.Checkf(t, h.status(), "not from memory")
-		time.Sleep(lookInterval)
+		time.Sleep(checkInterval)
 		if err := h.status(); !errors.Is(err, state) {
 			t.Errorf("got %v after a second", err)
 		}
@@ -47,10 +47,10 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 		for range 5 {
 			started := time.Now()
 			test.Is(t, h.status(), errdefs.IsUnavailable, "the error")
-			if took := time.Since(started); took > patience {
+			if took := time.Since(started); took > checkWait {
 				t.Errorf("it took %v", took)
 			}
-			time.Sleep(lookInterval)
+			time.Sleep(checkInterval)
 		}
 		if n := looks.Load(); n != 1 {
 			t.Errorf("%d looks hang", n)
@@ -108,7 +108,7 @@ func TestHealthAsksPlugins(t *testing.T) {
 			},
 		}
 		started := time.Now()
-		if err := h.status(); err != nil || time.Since(started) > patience {
+		if err := h.status(); err != nil || time.Since(started) > checkWait {
 			t.Errorf("got %v after %v: the first answer must not wait for plugins", err, time.Since(started))
 		}
 		time.Sleep(4 * time.Second)

@@ -33,7 +33,7 @@ func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 	if err != nil {
 		return fmt.Errorf("tear down the network: %w", err)
 	}
-	if err := p.delInTurn(ctx, pod, plan); err != nil {
+	if err := p.delLocked(ctx, pod, plan); err != nil {
 		err = bound(fmt.Errorf("tear down the network of pod %s/%s: %w", pod.Namespace, pod.Name, err))
 		if completed || ctx.Err() != nil {
 			return err
@@ -98,9 +98,9 @@ func (p *Plugins) completed(id string, plan []Attachment) bool {
 	return len(plan) > 0
 }
 
-// delInTurn is del, but never during a verb GC.
-func (p *Plugins) delInTurn(ctx context.Context, pod Pod, plan []Attachment) error {
-	end, err := p.turns.plugin(ctx)
+// delLocked is del, but never during a verb GC.
+func (p *Plugins) delLocked(ctx context.Context, pod Pod, plan []Attachment) error {
+	end, err := p.pluginLock.shared(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,11 +125,11 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	if err != nil {
 		return err
 	}
-	netns, replaced := livingNetNS(pod, a), false
+	netns, replaced := existingNetNS(pod, a), false
 	again := netns
 	if netns == "" {
 		var release func()
-		if netns, release, err = p.substitute(ctx, pod, a); err != nil {
+		if netns, release, err = p.temporaryNetNS(ctx, pod, a); err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to replace the lost network namespace of pod; rules for its addresses may remain")
 		}
 		defer release()
@@ -158,8 +158,8 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	return nil
 }
 
-// livingNetNS returns the namespace for plugins; CNI says that DEL has none if it is gone.
-func livingNetNS(pod Pod, a *Attachment) string {
+// existingNetNS returns the namespace for plugins; CNI says that DEL has none if it is gone.
+func existingNetNS(pod Pod, a *Attachment) string {
 	for _, path := range []string{pod.NetNS, a.NetNS} {
 		if path != "" && namespaces.Exists(path) {
 			return path
@@ -193,7 +193,8 @@ func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 //
 //   - a runtime with its own network stack (gVisor) takes the addresses off the interface;
 //   - a DEL that was killed may have removed the interface but not the rules, or the namespace is a
-//     substitute. A new interface replaces it then, for the next DEL to remove, and replaced is true.
+//     temporary one. A new interface replaces it then, for the next DEL to remove, and replaced is
+//     true.
 func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
 	addresses, err := p.masqueraded(pod, a)
 	if err != nil || len(addresses) == 0 {
@@ -206,7 +207,7 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 		}
 		defer h.Close()
 		var link netlink.Link
-		if link, replaced, err = standIn(h, a.Interface); err != nil {
+		if link, replaced, err = ensureInterface(h, a.Interface); err != nil {
 			return err
 		}
 		for _, address := range addresses {
@@ -221,10 +222,10 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 	return replaced, err
 }
 
-// substitute returns a new namespace for the DEL of a pod that has lost its own: without a
+// temporaryNetNS returns a new namespace for the DEL of a pod that has lost its own: without a
 // namespace, plugins leave their masquerading rules to the next pod with that address. path is ""
 // if there are no such rules.
-func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
+func (p *Plugins) temporaryNetNS(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
 	release = func() {}
 	if addresses, err := p.masqueraded(pod, a); err != nil || len(addresses) == 0 {
 		return "", release, err
@@ -244,9 +245,9 @@ func (p *Plugins) substitute(ctx context.Context, pod Pod, a *Attachment) (path 
 	}, nil
 }
 
-// standIn returns the interface of that name, or creates it as one end of a veth pair. These
-// plugins create such pairs too, so the kernel supports them. Deleting one end deletes both.
-func standIn(h *netlink.Handle, name string) (link netlink.Link, replaced bool, err error) {
+// ensureInterface returns the interface of that name, or creates it as one end of a veth pair.
+// These plugins create such pairs too, so the kernel supports them. Deleting one end deletes both.
+func ensureInterface(h *netlink.Handle, name string) (link netlink.Link, replaced bool, err error) {
 	link, err = h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		attrs := netlink.NewLinkAttrs()
@@ -305,7 +306,7 @@ func (p *Plugins) result(pod Pod, a *Attachment, list *libcni.NetworkConfigList)
 	return r, nil
 }
 
-// forget removes a pod's journal and its entry in young, after its DEL.
+// forget removes a pod's journal and its entry in active, after its DEL.
 func (p *Plugins) forget(ctx context.Context, pod Pod) {
 	if err := ignoreMissing(os.Remove(p.journal.path(pod.ID))); err != nil {
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of removed pod")

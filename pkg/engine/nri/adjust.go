@@ -20,7 +20,7 @@ func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spe
 	if a == nil {
 		return nil
 	}
-	if err := possible(spec, a); err != nil {
+	if err := checkSupported(spec, a); err != nil {
 		return err
 	}
 	base := generate.NewFromSpec(spec)
@@ -39,18 +39,18 @@ func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spe
 	return nil
 }
 
-func possible(spec *specs.Spec, a *api.ContainerAdjustment) error {
+func checkSupported(spec *specs.Spec, a *api.ContainerAdjustment) error {
 	l := a.GetLinux()
 	if p := l.GetCgroupsPath(); p != "" && (spec.Linux == nil || p != spec.Linux.CgroupsPath) {
-		return impossible("moving the container to cgroup %s, but containers must stay below the cgroup of their pod", p)
+		return unsupported("moving the container to cgroup %s, but containers must stay below the cgroup of their pod", p)
 	}
 	if class := l.GetResources().GetBlockioClass(); class != nil && class.GetValue() != "" {
-		return impossible("block I/O class %q, but berth does not support these classes", class.GetValue())
+		return unsupported("block I/O class %q, but berth does not support these classes", class.GetValue())
 	}
 	return nil
 }
 
-func impossible(format string, args ...any) error {
+func unsupported(format string, args ...any) error {
 	return fmt.Errorf("an NRI plugin requests %s: %w", fmt.Sprintf(format, args...), errdefs.ErrFailedPrecondition)
 }
 

@@ -13,8 +13,8 @@ import (
 func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.ContainerAdjustment, error) {
 	response, err := ask(ctx, p, "CreateContainer", func() (*api.CreateContainerResponse, error) {
 		p.set(s.ID(), created)
-		p.arriving[s.ID()] = s
-		if !p.listening() {
+		p.creating[s.ID()] = s
+		if !p.hasPlugins() {
 			return nil, nil
 		}
 		return p.adaptation.CreateContainer(ctx, &api.CreateContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
@@ -35,7 +35,7 @@ func (p *Plugins) Shown(s Subject, show func() error) error {
 	defer leave()
 	err := show()
 	if err == nil {
-		delete(p.arriving, s.ID())
+		delete(p.creating, s.ID())
 	}
 	return err
 }
@@ -51,7 +51,7 @@ func (p *Plugins) PostCreateContainer(ctx context.Context, s Subject) {
 func (p *Plugins) StartContainer(ctx context.Context, s Subject) error {
 	_, err := ask(ctx, p, "StartContainer", func() (any, error) {
 		p.set(s.ID(), running)
-		if !p.listening() {
+		if !p.hasPlugins() {
 			return nil, nil
 		}
 		return nil, p.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
@@ -71,7 +71,7 @@ func (p *Plugins) PostStartContainer(ctx context.Context, s Subject) {
 // applied before it returns, so the caller must not hold the lock of a container.
 func (p *Plugins) UpdateContainer(ctx context.Context, s Subject, change *runtimeapi.LinuxContainerResources) (*api.LinuxResources, error) {
 	response, err := ask(ctx, p, "UpdateContainerResources", func() (*api.UpdateContainerResponse, error) {
-		if !p.listening() {
+		if !p.hasPlugins() {
 			return nil, nil
 		}
 		return p.adaptation.UpdateContainer(ctx, &api.UpdateContainerRequest{
@@ -122,7 +122,7 @@ func (p *Plugins) endContainer(ctx context.Context, s Subject, remove bool) {
 	}
 	uncancelled := context.WithoutCancel(ctx)
 	var updates []*api.ContainerUpdate
-	p.tell(func() {
+	p.runHook(func() {
 		updates = p.stopContainer(uncancelled, s)
 		if remove {
 			p.removeContainer(uncancelled, s)
@@ -143,7 +143,7 @@ func (p *Plugins) stopContainer(ctx context.Context, s Subject) (updates []*api.
 
 // removeContainer needs p.mu.
 func (p *Plugins) removeContainer(ctx context.Context, s Subject) {
-	delete(p.arriving, s.ID()) // if its creation failed
+	delete(p.creating, s.ID()) // if its creation failed
 	p.advance(ctx, s, unknown, "RemoveContainer", func() error {
 		return p.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: s.Pod().message(), Container: s.Container().message()})
 	})

@@ -30,9 +30,9 @@ func (p *Plugins) enter() (leave func(), ok bool) {
 	}, true
 }
 
-// listening reports whether a plugin is registered. It needs p.mu, so that no plugin registers
+// hasPlugins reports whether a plugin is registered. It needs p.mu, so that no plugin registers
 // between this check and the hook.
-func (p *Plugins) listening() bool { return p.count.Load() > 0 }
+func (p *Plugins) hasPlugins() bool { return p.count.Load() > 0 }
 
 // refused returns the error of a call that a plugin rejected. It sets the class, because the errors
 // of plugins have none.
@@ -53,7 +53,7 @@ func (p *Plugins) RunPodSandbox(ctx context.Context, s Subject, show func() erro
 	defer leave()
 	p.set(s.ID(), running)
 	var err error
-	if p.listening() {
+	if p.hasPlugins() {
 		if err = p.adaptation.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: s.Pod().message()}); err != nil {
 			err = refused(ctx, "RunPodSandbox", err)
 		}
@@ -72,12 +72,12 @@ func (p *Plugins) RunPodSandbox(ctx context.Context, s Subject, show func() erro
 // StopPodSandbox notifies plugins that the processes of a pod have exited. The pod still has its
 // network.
 func (p *Plugins) StopPodSandbox(ctx context.Context, s Subject) {
-	p.tell(func() { p.stopPod(context.WithoutCancel(ctx), s) })
+	p.runHook(func() { p.stopPod(context.WithoutCancel(ctx), s) })
 }
 
 // RemovePodSandbox notifies plugins that a pod is removed.
 func (p *Plugins) RemovePodSandbox(ctx context.Context, s Subject) {
-	p.tell(func() {
+	p.runHook(func() {
 		ctx := context.WithoutCancel(ctx)
 		p.stopPod(ctx, s)
 		p.removePod(ctx, s)
@@ -86,7 +86,7 @@ func (p *Plugins) RemovePodSandbox(ctx context.Context, s Subject) {
 
 // notify calls a hook if there are plugins, and only logs its failure. It needs p.mu.
 func (p *Plugins) notify(ctx context.Context, hook string, s Subject, call func() error) {
-	if !p.listening() {
+	if !p.hasPlugins() {
 		return
 	}
 	if err := call(); err != nil {
@@ -96,7 +96,7 @@ func (p *Plugins) notify(ctx context.Context, hook string, s Subject, call func(
 
 // post is notify for an event that has happened, and takes p.mu itself.
 func (p *Plugins) post(ctx context.Context, hook string, s Subject, call func() error) {
-	p.tell(func() { p.notify(ctx, hook, s, call) })
+	p.runHook(func() { p.notify(ctx, hook, s, call) })
 }
 
 // ask runs a hook in which plugins may reject a call.
@@ -112,8 +112,8 @@ func ask[R any](ctx context.Context, p *Plugins, call string, hook func() (R, er
 	return answer, nil
 }
 
-// tell runs hooks that cannot reject a call.
-func (p *Plugins) tell(hook func()) {
+// runHook runs hooks that cannot reject a call.
+func (p *Plugins) runHook(hook func()) {
 	if leave, ok := p.enter(); ok {
 		defer leave()
 		hook()
@@ -147,7 +147,7 @@ func (p *Plugins) removePod(ctx context.Context, s Subject) {
 // UpdatePodSandbox asks plugins before the resources of a pod change.
 func (p *Plugins) UpdatePodSandbox(ctx context.Context, s Subject, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	_, err := ask(ctx, p, "UpdatePodSandboxResources", func() (*api.UpdatePodSandboxResponse, error) {
-		if !p.listening() {
+		if !p.hasPlugins() {
 			return nil, nil
 		}
 		return p.adaptation.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{

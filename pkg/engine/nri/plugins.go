@@ -76,7 +76,7 @@ type Plugins struct {
 
 	mu       sync.Mutex // guards the fields below and serializes hooks
 	stages   map[string]stage
-	arriving map[string]Subject // known to plugins, not yet part of Node
+	creating map[string]Subject // known to plugins, not yet part of Node
 }
 
 // Open returns nil if no plugin can run: NRI is disabled, or there is neither a plugin to start nor
@@ -95,7 +95,7 @@ func Open(c Config, n Node) (*Plugins, error) {
 	}
 	p := &Plugins{
 		config: c, node: n, started: make(chan struct{}), closed: make(chan struct{}),
-		stages: map[string]stage{}, arriving: map[string]Subject{},
+		stages: map[string]stage{}, creating: map[string]Subject{},
 	}
 	p.close = sync.OnceFunc(func() { close(p.closed) })
 	p.settled.last = make(chan struct{})
@@ -106,14 +106,14 @@ func Open(c Config, n Node) (*Plugins, error) {
 		adaptation.WithMetrics(counter{p}),
 	}
 	if listen {
-		if err := free(c.SocketPath); err != nil {
+		if err := checkSocketUnused(c.SocketPath); err != nil {
 			return nil, err
 		}
 		options = append(options, adaptation.WithSocketPath(c.SocketPath))
 	} else {
 		options = append(options, adaptation.WithDisabledExternalConnections())
 	}
-	logHere()
+	redirectLog()
 	adaptation.SetPluginRegistrationTimeout(c.RegistrationTimeout)
 	adaptation.SetPluginRequestTimeout(c.RequestTimeout)
 	p.adaptation, err = adaptation.New(c.Name, c.Version, p.synchronize, p.unsolicited, options...)
@@ -123,9 +123,9 @@ func Open(c Config, n Node) (*Plugins, error) {
 	return p, nil
 }
 
-// free checks that no process listens on the socket: the adaptation would replace the socket of
-// another runtime silently.
-func free(path string) error {
+// checkSocketUnused checks that no process listens on the socket: the adaptation would replace the
+// socket of another runtime silently.
+func checkSocketUnused(path string) error {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err != nil {
 		return nil
@@ -199,29 +199,29 @@ func (p *Plugins) set(id string, s stage) {
 	p.stages[id] = s
 }
 
-// logHere redirects the adaptation's log to the daemon's. The adaptation has one logger for the
+// redirectLog redirects the adaptation's log to the daemon's. The adaptation has one logger for the
 // whole process.
-var logHere = sync.OnceFunc(func() { nrilog.Set(logger{}) })
+var redirectLog = sync.OnceFunc(func() { nrilog.Set(logger{}) })
 
 type logger struct{}
 
 const (
-	said      = "NRI message"
-	complains = "NRI reported a problem"
+	debugMessage   = "NRI message"
+	problemMessage = "NRI reported a problem"
 )
 
 // Debugf logs at level trace, and Infof at debug: the library's info messages are about its own
 // steps, too.
 func (logger) Debugf(ctx context.Context, format string, args ...any) {
-	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Trace(said)
+	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Trace(debugMessage)
 }
 
 func (logger) Infof(ctx context.Context, format string, args ...any) {
-	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Debug(said)
+	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Debug(debugMessage)
 }
 
 func (logger) Warnf(ctx context.Context, format string, args ...any) {
-	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(complains)
+	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(problemMessage)
 }
 
 // Errorf logs a plugin that failed to register as a warning, because the plugin connects again.
@@ -232,5 +232,5 @@ func (logger) Errorf(ctx context.Context, format string, args ...any) {
 		entry.Warn("Failed to take in NRI plugin; it can connect again")
 		return
 	}
-	entry.Error(complains)
+	entry.Error(problemMessage)
 }

@@ -128,8 +128,8 @@ func TestLifeInOrder(t *testing.T) {
 	same(t, q.told(), "configure berth 1.2.3", "sync ", "run pod", "create ctr", "postcreate ctr", "start ctr", "poststart ctr",
 		"update ctr", "postupdate ctr", "updatepod pod 5 6", "postupdatepod pod",
 		"stop ctr", "stoppod pod", "remove ctr", "removepod pod")
-	if len(p.stages)+len(p.arriving) > 0 {
-		t.Errorf("what is gone is remembered: %v %v", p.stages, p.arriving)
+	if len(p.stages)+len(p.creating) > 0 {
+		t.Errorf("what is gone is remembered: %v %v", p.stages, p.creating)
 	}
 }
 
@@ -164,8 +164,8 @@ func TestRefusedContainerIsUndone(t *testing.T) {
 	}
 	p.RemoveContainer(t.Context(), ctr)
 	same(t, first.told()[2:], "create ctr", "stop ctr", "remove ctr")
-	if len(p.stages)+len(p.arriving) > 0 {
-		t.Errorf("what is gone is remembered: %v %v", p.stages, p.arriving)
+	if len(p.stages)+len(p.creating) > 0 {
+		t.Errorf("what is gone is remembered: %v %v", p.stages, p.creating)
 	}
 }
 

@@ -59,7 +59,7 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 	for _, s := range p.node.Containers() {
 		add(s)
 	}
-	for _, s := range p.arriving {
+	for _, s := range p.creating {
 		add(s)
 	}
 	return pods, containers

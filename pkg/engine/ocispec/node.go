@@ -33,7 +33,7 @@ func DetectNode() (Node, error) {
 		CgroupUnified:     cgroups.Mode() == cgroups.Unified,
 		Seccomp:           seccomp.IsEnabled(),
 		AppArmor:          apparmor.HostSupports(),
-		SELinux:           labelled(),
+		SELinux:           selinuxUsable(),
 		HugetlbController: cgroup.Controllers().HasHugetlb(),
 		SwapController:    cgroup.Controllers().HasSwap(),
 		HostDevices:       oci.HostDevices,

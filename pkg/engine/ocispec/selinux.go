@@ -16,9 +16,9 @@ import (
 // levelForm is the level of an MLS or MCS policy: s0, s0-s1, s0:c1,c2, s0:c0.c1023.
 var levelForm = regexp.MustCompile(`^s\d+(-s\d+)?(:c\d+([.,]c\d+)*)?(-s\d+:c\d+([.,]c\d+)*)?$`)
 
-// labelled reports whether containers of this node get SELinux labels. Debian's policy names a type
-// for containers that it does not define: with that label none would start.
-var labelled = sync.OnceValue(func() bool {
+// selinuxUsable reports whether containers of this node get SELinux labels. Debian's policy names a
+// type for containers that it does not define: with that label none would start.
+var selinuxUsable = sync.OnceValue(func() bool {
 	if !selinux.GetEnabled() {
 		return false
 	}
@@ -40,7 +40,7 @@ var labelled = sync.OnceValue(func() bool {
 // sandbox's. On a node without SELinux, or with a policy without containers, both are empty
 // regardless of the request, as with other CRI daemons.
 func SELinuxLabels(o *runtimeapi.SELinuxOption, sandboxLabel string) (process, mount string, err error) {
-	if !labelled() {
+	if !selinuxUsable() {
 		return "", "", nil
 	}
 	options, err := labelOptions(o)
@@ -79,7 +79,7 @@ func labelOptions(o *runtimeapi.SELinuxOption) ([]string, error) {
 // image, and the sandbox's files. It does nothing without SELinux and for privileged containers,
 // and skips file systems without labels.
 func Relabel(c Container) error {
-	if !labelled() || c.MountLabel == "" || c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
+	if !selinuxUsable() || c.MountLabel == "" || c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		return nil
 	}
 	sb := c.Sandbox

@@ -25,7 +25,7 @@ const maxDatabase = 16 << 20
 // maxGroups is the kernel's limit of supplementary groups of a process.
 const maxGroups = 65536
 
-type wanted struct {
+type userRequest struct {
 	user  string // Name or number; empty means root.
 	group string // Name or number; empty means the user's own.
 }
@@ -39,7 +39,7 @@ type wanted struct {
 // and only regular files are read. A user given by number need not be listed in them; one given by
 // name must.
 func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (User, error) {
-	w, err := wantedUser(img, sc)
+	w, err := userRequestOf(img, sc)
 	if err != nil {
 		return User{}, err
 	}
@@ -64,8 +64,8 @@ func ResolveUser(ctx context.Context, rootfs string, img imagespec.ImageConfig, 
 	return u, nil
 }
 
-func wantedUser(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (wanted, error) {
-	var w wanted
+func userRequestOf(img imagespec.ImageConfig, sc *runtimeapi.LinuxContainerSecurityContext) (userRequest, error) {
+	var w userRequest
 	switch {
 	case sc.GetRunAsUser() != nil:
 		w.user = strconv.FormatInt(sc.GetRunAsUser().GetValue(), 10)
@@ -90,7 +90,7 @@ type database struct {
 	rootfs string
 }
 
-func (db database) user(w wanted) (User, error) {
+func (db database) user(w userRequest) (User, error) {
 	w.user = cmp.Or(w.user, "0")
 	uid, numeric, err := number("user", w.user)
 	if err != nil {

@@ -47,7 +47,7 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	if err != nil {
 		return nil, err
 	}
-	if err := need(ctx, b.Capabilities, s.Spec().Definition, rt); err != nil {
+	if err := checkCapability(ctx, b.Capabilities, s.Spec().Definition, rt); err != nil {
 		return nil, err
 	}
 	m := &manifest.Manifest{Sandbox: s.ID(), Compression: cmp.Or(r.GetOptions()[validate.Compression], validate.NoCompression), Handler: handlerOf(s.Spec().Definition, rt, s.Spec().Pinned.Binaries)}
@@ -55,7 +55,7 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 		return nil, err
 	}
 	if !s.WholePods {
-		if m.Handler.CRIU, err = b.each.ready(ctx, s, m.Compression); err != nil {
+		if m.Handler.CRIU, err = b.perContainer.ready(ctx, s, m.Compression); err != nil {
 			return nil, err
 		}
 	}
@@ -120,9 +120,9 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 		return err
 	}
 	before := b.started(s)
-	write := b.each.write
+	write := b.perContainer.write
 	if s.WholePods {
-		write = b.whole
+		write = b.writeWhole
 	}
 	if err := write(ctx, s, containers, m, dir); err != nil {
 		return explainFull(err, dir)
@@ -153,10 +153,10 @@ func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done 
 
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// whole makes the runtime write the pod. The end of the caller does not interrupt the pod's kernel,
-// which resumes by itself afterwards. A stop of the pod does: the frozen kernel is killed and
-// writes nothing more.
-func (b *Service) whole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
+// writeWhole makes the runtime write the pod. The end of the caller does not interrupt the pod's
+// kernel, which resumes by itself afterwards. A stop of the pod does: the frozen kernel is killed
+// and writes nothing more.
+func (b *Service) writeWhole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
 	client, err := b.Tasks.Worker(ctx, s)
 	if err != nil {
 		return err
@@ -282,14 +282,14 @@ func fit(ctx context.Context, c *pod.Container, named bool) error {
 	return nil
 }
 
-// full is the free space in bytes up to which a disk counts as full.
-const full = 64 << 10
+// fullThreshold is the free space in bytes up to which a disk counts as full.
+const fullThreshold = 64 << 10
 
 // explainFull replaces the error if the disk of dir is full, because the runtime's own error then
 // refers to its code.
 func explainFull(err error, dir string) error {
 	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil || int64(st.Bavail)*st.Bsize > full { //nolint:gosec // no disk is that large
+	if unix.Statfs(dir, &st) != nil || int64(st.Bavail)*st.Bsize > fullThreshold { //nolint:gosec // no disk is that large
 		return err
 	}
 	return fmt.Errorf("no space left on the disk of %s; free some, or use another (%v): %w", dir, err, errdefs.ErrResourceExhausted)

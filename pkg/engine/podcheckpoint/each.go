@@ -25,15 +25,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/validate"
 )
 
-// each writes the containers of a pod one by one, by CRIU, while all of them are frozen.
-type each struct {
+// perContainer writes the containers of a pod one by one, by CRIU, while all of them are frozen.
+type perContainer struct {
 	pods   *pod.Registry
 	tasks  *task.Service
 	dumper *criu.Dumper
 }
 
 // ready returns the version of CRIU for a pod, or an error if CRIU cannot write it.
-func (e *each) ready(ctx context.Context, s *pod.Sandbox, compression string) (string, error) {
+func (e *perContainer) ready(ctx context.Context, s *pod.Sandbox, compression string) (string, error) {
 	if compression != validate.NoCompression {
 		return "", fmt.Errorf("option %q of a pod whose containers CRIU writes must be %q, not %q: %w", validate.Compression, validate.NoCompression, compression, errdefs.ErrInvalidArgument)
 	}
@@ -63,7 +63,7 @@ func fitsAlone(c *pod.Container) error {
 }
 
 // write writes the containers to dir.
-func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Container, _ *manifest.Manifest, dir string) (err error) {
+func (e *perContainer) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Container, _ *manifest.Manifest, dir string) (err error) {
 	stopped, done := untilStopped(ctx, s)
 	defer done()
 	defer context.AfterFunc(stopped, func() { e.kill(context.WithoutCancel(ctx), containers) })()
@@ -109,7 +109,7 @@ func (e *each) write(ctx context.Context, s *pod.Sandbox, containers []*pod.Cont
 }
 
 // thaw thaws containers in parallel: one that fails does not delay the others.
-func (e *each) thaw(ctx context.Context, containers []*pod.Container) error {
+func (e *perContainer) thaw(ctx context.Context, containers []*pod.Container) error {
 	errs := make([]error, len(containers))
 	var all sync.WaitGroup
 	for i, c := range containers {
@@ -123,7 +123,7 @@ func (e *each) thaw(ctx context.Context, containers []*pod.Container) error {
 	return errors.Join(errs...)
 }
 
-func (e *each) writeOne(ctx context.Context, c *pod.Container, path string, of int) error {
+func (e *perContainer) writeOne(ctx context.Context, c *pod.Container, path string, of int) error {
 	dir, err := checkpoint.Open(path)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (e *each) writeOne(ctx context.Context, c *pod.Container, path string, of i
 }
 
 // kill kills the containers, even during a write, because the pod is being stopped.
-func (e *each) kill(ctx context.Context, containers []*pod.Container) {
+func (e *perContainer) kill(ctx context.Context, containers []*pod.Container) {
 	ctx, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	for _, c := range containers {

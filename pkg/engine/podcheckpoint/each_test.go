@@ -28,7 +28,7 @@ func TestRefusedIsLeftAlone(t *testing.T) {
 	c := pod.NewContainer(o, s)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	e := &each{pods: all, dumper: criu.New(all, nil, nil)}
+	e := &perContainer{pods: all, dumper: criu.New(all, nil, nil)}
 	test.Is(t, e.write(ctx, s, []*pod.Container{c}, nil, t.TempDir()), errdefs.IsFailedPrecondition, "it is refused")
 	if calls := by.Calls(); len(calls) > 0 || exists(all.FrozenDir(c.ID())) {
 		t.Errorf("its supervisor is asked for %q", calls)
@@ -67,7 +67,9 @@ func TestThawOfAll(t *testing.T) {
 		containers = append(containers, enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)))
 	}
 	done := make(chan error, 1)
-	go func() { done <- (&each{pods: all, dumper: criu.New(all, nil, nil)}).thaw(t.Context(), containers) }()
+	go func() {
+		done <- (&perContainer{pods: all, dumper: criu.New(all, nil, nil)}).thaw(t.Context(), containers)
+	}()
 	select {
 	case <-two:
 	case <-time.After(10 * time.Second):

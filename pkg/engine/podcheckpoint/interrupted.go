@@ -64,9 +64,9 @@ func (n notes) all() (found []note, err error) {
 	return found, err
 }
 
-// removalPatience is how long the start of the daemon waits for the removal of pods, which then
+// removalWait is how long the start of the daemon waits for the removal of pods, which then
 // continues in the background.
-const removalPatience = 5 * time.Second
+const removalWait = 5 * time.Second
 
 // Recover removes pods that were being restored, and checkpoints that were being written, when the
 // daemon was killed. Call it once, after the pods are in the index and before any other call.
@@ -84,7 +84,7 @@ func (b *Service) Recover(ctx context.Context) {
 	}()
 	select {
 	case <-removed:
-	case <-time.After(removalPatience):
+	case <-time.After(removalWait):
 	}
 	all, err := b.notes.all()
 	if err != nil {

@@ -39,8 +39,8 @@ type Service struct {
 	// Durations is the metric of both calls.
 	Durations *prometheus.HistogramVec
 
-	notes notes
-	each  *each
+	notes        notes
+	perContainer *perContainer
 }
 
 // Deps are the dependencies of Service.
@@ -57,7 +57,7 @@ type Deps struct {
 func New(d Deps) *Service {
 	return &Service{
 		Deps: d, Durations: NewDurations(), notes: notes(d.Pods.PodCheckpointNotesDir()),
-		each: &each{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
+		perContainer: &perContainer{pods: d.Pods, tasks: d.Tasks, dumper: criu.New(d.Pods, d.Tasks, d.Images)},
 	}
 }
 
@@ -110,9 +110,9 @@ func use(ctx context.Context, path string) (dir string, release func(), err erro
 	return dir, release, err
 }
 
-// need refuses a handler that cannot write and read whole pods. The CRI demands Unimplemented for
-// that.
-func need(ctx context.Context, c *capabilities.Checker, d *handler.Definition, rt *probe.Runtime) error {
+// checkCapability refuses a handler that cannot write and read whole pods. The CRI demands
+// Unimplemented for that.
+func checkCapability(ctx context.Context, c *capabilities.Checker, d *handler.Definition, rt *probe.Runtime) error {
 	if err := c.Refuse(ctx, d, rt, preflight.PodCheckpoints); err != nil {
 		return fmt.Errorf("%v: %w", err, errdefs.ErrNotImplemented) // without the class of other refusals
 	}

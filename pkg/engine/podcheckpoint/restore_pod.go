@@ -65,7 +65,7 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 			letGo()
 		}
 	}()
-	if err := need(ctx, b.Capabilities, d, rt); err != nil {
+	if err := checkCapability(ctx, b.Capabilities, d, rt); err != nil {
 		return nil, nil, err
 	}
 	to := &manifest.Target{Handler: handlerOf(d, rt, installed), Pod: r.GetConfig(), Containers: r.GetContainerConfigs(), Images: map[string]manifest.Image{}}
@@ -152,7 +152,7 @@ func (b *Service) restore(ctx context.Context, r *runtimeapi.RestorePodRequest, 
 			return nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
 		}
 		failpoint.Hit(failpoint.PodRestoredContainer)
-		if err := b.ranOn(created.GetContainerId(), m); err != nil {
+		if err := b.checkImage(created.GetContainerId(), m); err != nil {
 			return nil, err
 		}
 		response.RestoredContainers = append(response.RestoredContainers, &runtimeapi.RestoredContainer{Name: c.GetMetadata().GetName(), ContainerId: created.GetContainerId()})
@@ -173,9 +173,9 @@ func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
 	return &pod.Origin{Images: manifest.ContainerDir(filepath.Dir(from.Images), place), ByContainer: true}
 }
 
-// ranOn fails if a container's image differs from the checkpoint's: the requested name may refer to
-// another image meanwhile.
-func (b *Service) ranOn(id string, m *manifest.Manifest) error {
+// checkImage fails if a container's image differs from the checkpoint's: the requested name may
+// refer to another image meanwhile.
+func (b *Service) checkImage(id string, m *manifest.Manifest) error {
 	c, err := b.Pods.Index.Container(id)
 	if err != nil {
 		return err

@@ -22,9 +22,9 @@ const (
 	measureTimeout = 10 * time.Second
 	// askTimeout limits one query about one container.
 	askTimeout = 3 * time.Second
-	// askedAtOnce is the number of concurrent queries to one process: gVisor runs a program for
-	// each.
-	askedAtOnce = 4
+	// queriesPerProcess is the number of concurrent queries to one process: gVisor runs a program
+	// for each.
+	queriesPerProcess = 4
 )
 
 // answerIn reserves a tenth of the caller's time for the response.

@@ -20,7 +20,7 @@ import (
 // questions their time, and is never asked more than a few at once.
 func TestAskOfOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := keyedlock.New(askedAtOnce)
+		l := keyedlock.New(queriesPerProcess)
 		release := make(chan struct{})
 		var inside atomic.Int32
 		hang := func(context.Context) (int, error) {
@@ -56,11 +56,11 @@ func TestAskOfOneThatHangs(t *testing.T) {
 		if took := time.Since(begin); took > 2*askTimeout {
 			t.Errorf("it took %s", took)
 		}
-		if n := asked.Load(); n != askedAtOnce {
-			t.Errorf("%d got to ask, want %d", n, askedAtOnce)
+		if n := asked.Load(); n != queriesPerProcess {
+			t.Errorf("%d got to ask, want %d", n, queriesPerProcess)
 		}
-		if n := inside.Load(); n != askedAtOnce {
-			t.Errorf("asked %d times at once, want %d", n, askedAtOnce)
+		if n := inside.Load(); n != queriesPerProcess {
+			t.Errorf("asked %d times at once, want %d", n, queriesPerProcess)
 		}
 		close(release)
 		synctest.Wait()
@@ -71,7 +71,7 @@ func TestAskOfOneThatHangs(t *testing.T) {
 }
 
 func TestAskOutlivesPanic(t *testing.T) {
-	l := keyedlock.New(askedAtOnce)
+	l := keyedlock.New(queriesPerProcess)
 	test.Refused(t, test.Err(ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })), errdefs.IsInternal)
 	if got, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { return 7, nil }); got != 7 || err != nil {
 		t.Errorf("the next got %d, %v", got, err)
@@ -80,9 +80,9 @@ func TestAskOutlivesPanic(t *testing.T) {
 
 func TestAskWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := keyedlock.New(askedAtOnce)
+		l := keyedlock.New(queriesPerProcess)
 		var asking sync.WaitGroup
-		for range 4 * askedAtOnce {
+		for range 4 * queriesPerProcess {
 			asking.Go(func() {
 				test.Checkf(t, test.Err(ask(t.Context(), l, "slow", func(ctx context.Context) (int, error) {
 					select {

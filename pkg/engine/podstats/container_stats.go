@@ -23,13 +23,13 @@ import (
 // Stats serves the calls for statistics of containers and pods. It collects nothing ahead of a
 // call.
 type Stats struct {
-	pods   *pod.Registry
-	images *image.Store
-	asked  *keyedlock.Locks // by the process that runs tasks
+	pods    *pod.Registry
+	images  *image.Store
+	queries *keyedlock.Locks // by the process that runs tasks
 }
 
 func New(pods *pod.Registry, images *image.Store) *Stats {
-	return &Stats{pods: pods, images: images, asked: keyedlock.New(askedAtOnce)}
+	return &Stats{pods: pods, images: images, queries: keyedlock.New(queriesPerProcess)}
 }
 
 // ContainerStats returns the usage of one container.
@@ -123,7 +123,7 @@ func (b *Stats) usage(ctx context.Context, c *pod.Container) (cgroup.Stats, erro
 	if !c.Sandbox.MustAsk() {
 		return cgroup.ReadStats(cgroup.HostPaths(c.Spec().CgroupsPath))
 	}
-	return ask(ctx, b.asked, c.Sandbox.Runner.Name(), func(ctx context.Context) (cgroup.Stats, error) {
+	return ask(ctx, b.queries, c.Sandbox.Runner.Name(), func(ctx context.Context) (cgroup.Stats, error) {
 		return c.Sandbox.Runner.Usage(ctx, c.ID())
 	})
 }

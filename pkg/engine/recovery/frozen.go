@@ -24,7 +24,7 @@ func (r *recovery) thaw(ctx context.Context) {
 		c, err := r.Pods.Index.Container(id)
 		if err == nil {
 			bounded, cancel := context.WithTimeout(ctx, thawPatience)
-			err = criu.GoOn(bounded, r.Pods.Layout, c)
+			err = criu.ThawOnce(bounded, r.Pods.Layout, c)
 			cancel()
 			if err != nil {
 				entry.WithError(err).Warn("Container may still be frozen by an interrupted checkpoint; retrying")

@@ -48,8 +48,8 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 		return err
 	}
 	if slices.ContainsFunc(d.Conforms, func(name string) bool { return conform.LooksInside(conform.Set(name)) }) {
-		if f.Seen, err = b.look(ctx, client, s); err != nil {
-			return unseen(d.Conforms, err)
+		if f.Seen, err = b.inspect(ctx, client, s); err != nil {
+			return uncheckable(d.Conforms, err)
 		}
 	}
 	var all []string
@@ -64,10 +64,10 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 	return handler.Blame(errors.New(printable.Line(strings.Join(all, "; "))))
 }
 
-// unseen returns the error of a pod that cannot check the promises. Only the inability to run a
-// second program is attributed to the handler. Other errors may be transient, and count if they
+// uncheckable returns the error of a pod that cannot check the promises. Only the inability to run
+// a second program is attributed to the handler. Other errors may be transient, and count if they
 // persist.
-func unseen(promises []string, err error) error {
+func uncheckable(promises []string, err error) error {
 	err = fmt.Errorf("the handler does not conform to %s: what its pods see is not known: %w", strings.Join(promises, ", "), err)
 	if errdefs.IsNotImplemented(err) {
 		return handler.Blame(err)
@@ -84,8 +84,8 @@ func kernel() (conform.Kernel, error) {
 	return conform.Kernel{Release: unix.ByteSliceToString(name.Release[:]), Version: unix.ByteSliceToString(name.Version[:]), BootID: boot}, err
 }
 
-// look runs a program in a self-check pod that reports what it sees.
-func (b *Pods) look(ctx context.Context, client *shim.Client, s *pod.Sandbox) (*conform.Seen, error) {
+// inspect runs a program in a self-check pod that reports what it sees.
+func (b *Pods) inspect(ctx context.Context, client *shim.Client, s *pod.Sandbox) (*conform.Seen, error) {
 	got, err := b.exec(ctx, client, s, "/"+binaries.LookName)
 	switch {
 	case err != nil && s.Machine:

@@ -30,7 +30,7 @@ func TestUnseen(t *testing.T) {
 		"killed":              {errors.New("the program that looks exited with status 137: "), true},
 		"no exec":             {fmt.Errorf("run command: %w", errdefs.ErrNotImplemented), false},
 	} {
-		err := failedAt("its checks", unseen([]string{"sandboxed/v1", "vm/v1"}, c.err))
+		err := failedAt("its checks", uncheckable([]string{"sandboxed/v1", "vm/v1"}, c.err))
 		if probe.Transient(err) != c.passes || !errors.Is(err, c.err) {
 			t.Errorf("%s: %v; it passes: %t", name, err, probe.Transient(err))
 		}

@@ -52,8 +52,8 @@ type Pods struct {
 	shims        *shim.Manager
 
 	mu sync.Mutex
-	// there contains the digests of Definitions with an existing self-check pod.
-	there map[string]bool
+	// existing contains the digests of Definitions with a self-check pod that is not removed yet.
+	existing map[string]bool
 	// closed is set when no more may start.
 	closed bool
 	// running counts self-check pods with an operation in progress.
@@ -64,7 +64,7 @@ type Pods struct {
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task.Service, c *capabilities.Checker, sandboxes *sandbox.Service, shims *shim.Manager) *Pods {
 	return &Pods{
 		pods: pods, settings: s, binaries: b, tasks: t, capabilities: c, sandboxes: sandboxes, shims: shims,
-		there: map[string]bool{},
+		existing: map[string]bool{},
 	}
 }
 
@@ -167,18 +167,18 @@ func (b *Pods) reserve(d *handler.Definition) error {
 	if b.closed {
 		return probe.Passing(fmt.Errorf("berth is stopping: %w", errdefs.ErrUnavailable))
 	}
-	if b.there[d.Digest()] {
+	if b.existing[d.Digest()] {
 		return probe.Passing(fmt.Errorf("the previous self-check pod of handler %q is not removed yet: %w", d.Name, errdefs.ErrUnavailable))
 	}
 	b.running.Add(1)
-	b.there[d.Digest()] = true
+	b.existing[d.Digest()] = true
 	return nil
 }
 
 func (b *Pods) release(d *handler.Definition) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.there, d.Digest())
+	delete(b.existing, d.Digest())
 }
 
 // specOf returns the record of a self-check pod without its binaries.
@@ -224,23 +224,23 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 	if err := b.try(ctx, client, s, t); err != nil {
 		return failedAt("its checks", handler.Blame(err))
 	}
-	if err := proven(ctx, client, s); err != nil {
+	if err := checkProgram(ctx, client, s); err != nil {
 		return failedAt("its run", handler.Blame(err))
 	}
 	return nil
 }
 
-// endedAsAsked reports whether a status is that of our program after SIGTERM. If the program did
+// exitedOnRequest reports whether a status is that of our program after SIGTERM. If the program did
 // not handle SIGTERM yet, the signal kills it or, if it is the first process of its namespace,
 // which no signal kills by itself, Go's runtime exits with 2. Pure.
-func endedAsAsked(status uint32) bool {
+func exitedOnRequest(status uint32) bool {
 	const term, early = 128 + uint32(unix.SIGTERM), 2
 	return status == 0 || status == term || status == early
 }
 
-// proven checks that the program runs, and that it is ours: it exits on SIGTERM. A VM's first
+// checkProgram checks that the program runs, and that it is ours: it exits on SIGTERM. A VM's first
 // container may be a different one.
-func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
+func checkProgram(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: s.ID()})
 	if err != nil {
 		return task.FromShim(err)
@@ -260,7 +260,7 @@ func proven(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("wait for its exit: %w", task.FromShim(err))
 	}
-	if !endedAsAsked(exit.ExitStatus) {
+	if !exitedOnRequest(exit.ExitStatus) {
 		return fmt.Errorf("its container exited with status %d when it was stopped", exit.ExitStatus)
 	}
 	return nil

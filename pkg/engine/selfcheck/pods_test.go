@@ -11,12 +11,12 @@ import (
 // What the program ends with, however early it is asked to.
 func TestSelfCheckEnds(t *testing.T) {
 	for status, want := range map[uint32]bool{0: true, 2: true, 143: true, 1: false, 127: false, 137: false} {
-		test.Equal(t, fmt.Sprintf("endedAsAsked(%d)", status), endedAsAsked(status), want)
+		test.Equal(t, fmt.Sprintf("endedAsAsked(%d)", status), exitedOnRequest(status), want)
 	}
 }
 
 func TestNoSelfCheckAfterTheEnd(t *testing.T) {
-	b := &Pods{there: map[string]bool{}}
+	b := &Pods{existing: map[string]bool{}}
 	d := &handler.Definition{Name: "runc"}
 	test.Must(t, b.reserve(d))
 	test.Fails(t, b.reserve(d), "there are two at a time")

@@ -59,8 +59,8 @@ func nameOf(namespace, name string, now time.Time) string {
 	return owner[:min(len(owner), maxOwner)] + "_" + now.UTC().Format(timeForm)
 }
 
-// ours reports whether a name has the form of nameOf. Pure.
-func ours(name string) bool {
+// isOwnName reports whether a name has the form of nameOf. Pure.
+func isOwnName(name string) bool {
 	i := strings.LastIndexByte(name, '_')
 	_, err := time.Parse(timeForm, name[i+1:])
 	return i > 0 && err == nil
@@ -190,7 +190,7 @@ func Finish(parent string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		if !e.IsDir() || !strings.HasPrefix(e.Name(), removing) && !ours(e.Name()) {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), removing) && !isOwnName(e.Name()) {
 			continue
 		}
 		if err := finish(filepath.Join(parent, e.Name())); err != nil && !errors.Is(err, ErrInUse) && !errors.Is(err, fs.ErrNotExist) {

@@ -167,12 +167,12 @@ func TestDirectories(t *testing.T) {
 		"a long name":  {strings.Repeat("n", 150), strings.Repeat("p", 250), strings.Repeat("n", 150) + "_" + strings.Repeat("p", 49) + "_20261125T145825.123Z"},
 		"a long space": {strings.Repeat("n", 250), "p", strings.Repeat("n", 200) + "_20261125T145825.123Z"},
 	} {
-		if got := nameOf(c.namespace, c.name, at); got != c.want || !ours(got) {
+		if got := nameOf(c.namespace, c.name, at); got != c.want || !isOwnName(got) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 	for _, name := range []string{"", "x", "x_y", "20261125T145825.123Z", "_20261125T145825.123Z", "x_20261125T145825.123Z_"} {
-		if ours(name) {
+		if isOwnName(name) {
 			t.Errorf("%q is no name of berth's", name)
 		}
 	}

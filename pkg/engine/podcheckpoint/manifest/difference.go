@@ -90,7 +90,7 @@ func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
 			differ("it was made on Linux %s, and this node has %s; restore it on that version or a newer one", m.Node.Kernel, to.Node.Kernel)
 		}
 	case !SameBinaries(was.Binaries, now.Binaries):
-		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", told(was.Binaries), told(now.Binaries))
+		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", describeBinaries(was.Binaries), describeBinaries(now.Binaries))
 	}
 	if was.CRIU == "" && !slices.Equal(was.Flags, now.Flags) {
 		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same", was.Flags, now.Flags)
@@ -133,7 +133,7 @@ func SameBinaries(a, b []Binary) bool {
 	return slices.EqualFunc(a, b, func(a, b Binary) bool { return a.SHA256 == b.SHA256 })
 }
 
-func told(all []Binary) string {
+func describeBinaries(all []Binary) string {
 	var words []string
 	for _, b := range all {
 		words = append(words, fmt.Sprintf("%s (%s, sha256 %.12s)", b.Version, b.Path, b.SHA256))

@@ -109,7 +109,7 @@ func (f File) verify(ctx context.Context, dir string, how Thoroughness) error {
 		return damaged("%v", err)
 	}
 	defer in.Close()
-	if err := rootsAlone(in); err != nil {
+	if err := checkRootOnly(in); err != nil {
 		return err
 	}
 	info, err := in.Stat()
@@ -133,9 +133,9 @@ func (f File) verify(ctx context.Context, dir string, how Thoroughness) error {
 	return nil
 }
 
-// rootsAlone refuses a file that users other than root can change: they may replace it before the
-// runtime opens it.
-func rootsAlone(f *os.File) error {
+// checkRootOnly refuses a file that users other than root can change: they may replace it before
+// the runtime opens it.
+func checkRootOnly(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
@@ -208,8 +208,8 @@ func Empty(path string) error {
 	return err
 }
 
-// parts are all names that berth creates in the directory of a checkpoint.
-var parts = []string{Name, "." + Name + ".new", ImagesDir}
+// ownNames are all names that berth creates in the directory of a checkpoint.
+var ownNames = []string{Name, "." + Name + ".new", ImagesDir}
 
 // Entries returns the entries of a directory, sorted by name. It fails if users other than root can
 // change the directory.
@@ -219,7 +219,7 @@ func Entries(dir string) ([]os.DirEntry, error) {
 		return nil, err
 	}
 	defer d.Close()
-	if err := rootsAlone(d); err != nil {
+	if err := checkRootOnly(d); err != nil {
 		return nil, err
 	}
 	entries, err := d.ReadDir(-1)
@@ -231,7 +231,7 @@ func Entries(dir string) ([]os.DirEntry, error) {
 func Others(dir string) (others []string, err error) {
 	entries, err := Entries(dir)
 	for _, e := range entries {
-		if !slices.Contains(parts, e.Name()) {
+		if !slices.Contains(ownNames, e.Name()) {
 			others = append(others, e.Name())
 		}
 	}
@@ -259,7 +259,7 @@ func Remove(dir string) error {
 		return err
 	}
 	// The manifest goes first: without it the rest is not a checkpoint.
-	for _, name := range parts {
+	for _, name := range ownNames {
 		err = errors.Join(err, root.RemoveAll(name))
 	}
 	return errors.Join(err, root.Close())

@@ -153,7 +153,7 @@ func Read(dir string) (*Manifest, error) {
 		return nil, fmt.Errorf("%s has no checkpoint of a pod that can be read: %w: %w", dir, err, errdefs.ErrInvalidArgument)
 	}
 	defer f.Close()
-	if err := rootsAlone(f); err != nil {
+	if err := checkRootOnly(f); err != nil {
 		return nil, err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))

@@ -1,6 +1,6 @@
 // Package cgroup finds a container's cgroup, reads its usage, and cleans up after it.
 //
-// The runtime creates cgroups and writes limits; the kubelet owns those of pods. This package only
+// The runtime creates cgroups and writes limits; the kubelet owns those of pods. This package
 // reads, and removes leaves. It reads only the files for which the CRI has fields: the general
 // libraries read some thirty per container, which with forty pods costs ten times the budget of a
 // list of statistics.

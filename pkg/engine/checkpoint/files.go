@@ -82,7 +82,7 @@ func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.
 }
 
 // room is the destination of an archive. It checks the free space, because a container can create
-// sparse files that are larger than any disk, and an archive contains their holes.
+// sparse files that are larger than any disk, and an archive contains their holes as zeros.
 type room struct {
 	to     *os.File
 	linked map[[2]uint64]bool // files with more than one name, which are written once

@@ -50,7 +50,7 @@ func openKernelLog() (readRecord, error) {
 }
 
 // Kills counts the processes that were killed in a cgroup or below it. cgroup is the path in the
-// hierarchy, which must not be part of any other cgroup's path.
+// hierarchy, which must not occur in the path of an unrelated cgroup.
 func (l *Log) Kills(ctx context.Context, cgroup string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -76,7 +76,7 @@ var ipcKeys = []string{
 const hostname = "kernel/hostname"
 
 // Refusal is the reason why a pod cannot set a sysctl, "" if it can. own reports whether the pod
-// does not share a namespace with the node.
+// has its own namespace of a type.
 func Refusal(name string, own func(Namespace) bool) string {
 	ns := NamespaceOf(name)
 	switch {

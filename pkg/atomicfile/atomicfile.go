@@ -1,5 +1,5 @@
-// Package atomicfile replaces files as a whole: who reads one sees what was there or
-// what is there now, also after a crash of the writer.
+// Package atomicfile replaces files as a whole: readers see the old or the new content, also after
+// a crash of the writer.
 package atomicfile
 
 import (
@@ -15,37 +15,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Durability says what a file survives.
+// Durability selects what a file survives.
 type Durability int
 
 const (
-	// Relaxed files survive the writer. A power cut may leave what was there before, or
-	// an empty file.
+	// Relaxed files survive a crash of the writer. A power failure may leave the old content or an
+	// empty file.
 	Relaxed Durability = iota
-	// Durable files survive a power cut.
+	// Durable files survive a power failure.
 	Durable
 )
 
-// Write replaces the file at path by one with this content and these permissions. After
-// an error the old file is there, and nothing else; only if a Durable one's directory
-// cannot be flushed it may be the new one. Writers of one path must wait for
-// each other: the name of the new file beside it, which begins with a dot and ends in
-// ".new", is always the same, so that writers that were killed leave no more than one.
-// A full disk is errdefs.ErrResourceExhausted.
+// Write replaces the file at path by one with this content and these permissions. After an error
+// only the old file exists, except that a Durable file may already be replaced if its directory
+// cannot be flushed. Writers of one path must serialize their calls: the temporary file beside it
+// always has the same name, which begins with a dot and ends in ".new", so that killed writers
+// leave at most one. A full disk is errdefs.ErrResourceExhausted.
 func Write(path string, content []byte, mode fs.FileMode, d Durability) error {
-	return WriteBy(Fresh(path), path, mode, d, func(w io.Writer) error {
+	return WriteBy(TempPath(path), path, mode, d, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
 	})
 }
 
-// Fresh is the name of the new file beside path.
-func Fresh(path string) string {
+// TempPath returns the name of the temporary file beside path.
+func TempPath(path string) string {
 	dir, name := filepath.Split(path)
 	return filepath.Join(dir, "."+name+".new")
 }
 
-// WriteJSON is Write for a value, with permissions for its owner alone.
+// WriteJSON is Write for a value in JSON, readable only by its owner.
 func WriteJSON(path string, v any, d Durability) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -54,8 +53,8 @@ func WriteJSON(path string, v any, d Durability) error {
 	return Write(path, text, 0o600, d)
 }
 
-// WriteBy is Write for what write writes, with the name of the new file, which is on the
-// same filesystem.
+// WriteBy is Write for content from a function. The temporary file fresh must be on the same
+// filesystem as path.
 func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err == nil {
@@ -72,7 +71,7 @@ func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.W
 	}
 	err = write(f)
 	if err == nil && mode&0o077 != 0 {
-		err = f.Chmod(mode) // the umask may have taken some
+		err = f.Chmod(mode) // the umask may have removed some
 	}
 	if err == nil && d == Durable {
 		err = f.Sync()
@@ -92,7 +91,8 @@ func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.W
 	return nil
 }
 
-// create makes a file anew: nobody's link is followed, and nobody's permissions are kept.
+// create creates a new file. It removes an existing one instead of following its link or keeping
+// its permissions.
 func create(path string, mode fs.FileMode) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 	f, err := os.OpenFile(path, flags, mode)
@@ -105,7 +105,7 @@ func create(path string, mode fs.FileMode) (*os.File, error) {
 	return os.OpenFile(path, flags, mode)
 }
 
-// Remove removes a file; one that is not there is no error.
+// Remove removes a file, if it exists.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -113,7 +113,7 @@ func Remove(path string) error {
 	return nil
 }
 
-// SyncDir makes durable which files a directory has.
+// SyncDir flushes the entries of a directory.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -122,20 +122,20 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Explain gives an error of a full disk its class, and names the free space and what
-// to do. An error that has its class, or names no path, stays as it is: the kernel has
-// the same word for limits that are none of a disk.
+// Explain adds the class, the free space and the remedy to the error of a full disk. An error that
+// has the class or names no path stays unchanged: the kernel uses the same code for limits that are
+// unrelated to disks.
 func Explain(err error) error {
 	var at *fs.PathError
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 	if !full || errdefs.IsResourceExhausted(err) || !errors.As(err, &at) {
 		return err
 	}
-	return fmt.Errorf("%w (%s); remove images or enlarge the filesystem: %w", err, Room(at.Path), errdefs.ErrResourceExhausted)
+	return fmt.Errorf("%w (%s); remove images or enlarge the filesystem: %w", err, FreeSpace(at.Path), errdefs.ErrResourceExhausted)
 }
 
-// Room is the free space of the filesystem of a path, which need not exist, in words.
-func Room(path string) string {
+// FreeSpace describes the free space of the filesystem of a path, which need not exist.
+func FreeSpace(path string) string {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {
 		if path = filepath.Dir(path); path == filepath.Dir(path) {

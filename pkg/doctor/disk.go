@@ -29,10 +29,10 @@ func disk(n Node) []Finding {
 		if level == OK {
 			continue
 		}
-		found = append(found, Finding{Level: level, Text: place + " is almost full: " + atomicfile.Room(n.at(place)),
+		found = append(found, Finding{Level: level, Text: place + " is almost full: " + atomicfile.FreeSpace(n.at(place)),
 			Next: "berth image prune, remove what else fills it, or enlarge the filesystem"})
 	}
-	return or(found, fmt.Sprintf("%s has room: %s", places[0], atomicfile.Room(n.at(places[0]))))
+	return or(found, fmt.Sprintf("%s has room: %s", places[0], atomicfile.FreeSpace(n.at(places[0]))))
 }
 
 // scarce returns the level for a filesystem's free space and inodes. Pure.

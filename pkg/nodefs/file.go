@@ -28,7 +28,7 @@ func (r Root) Put(path string, content []byte, mode fs.FileMode) error {
 
 // Remove removes a file, and the temporary file of a killed Put.
 func (r Root) Remove(path string) error {
-	for _, file := range []string{atomicfile.Fresh(r.Path(path)), r.Path(path)} {
+	for _, file := range []string{atomicfile.TempPath(r.Path(path)), r.Path(path)} {
 		if err := atomicfile.Remove(file); err != nil && !errors.Is(err, syscall.ENOTDIR) {
 			return err
 		}
@@ -42,13 +42,13 @@ func (r Root) Link(path, target string) error {
 	if now, err := os.Readlink(there); err == nil && now == target {
 		return nil
 	}
-	if err := atomicfile.Remove(atomicfile.Fresh(there)); err != nil {
+	if err := atomicfile.Remove(atomicfile.TempPath(there)); err != nil {
 		return err
 	}
-	if err := os.Symlink(target, atomicfile.Fresh(there)); err != nil {
+	if err := os.Symlink(target, atomicfile.TempPath(there)); err != nil {
 		return err
 	}
-	if err := os.Rename(atomicfile.Fresh(there), there); err != nil {
+	if err := os.Rename(atomicfile.TempPath(there), there); err != nil {
 		return err
 	}
 	return atomicfile.SyncDir(filepath.Dir(there))
@@ -116,7 +116,7 @@ func CopyFile(from, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	return atomicfile.WriteBy(atomicfile.Fresh(to), to, 0o644|info.Mode().Perm()&0o111, atomicfile.Durable, func(w io.Writer) error {
+	return atomicfile.WriteBy(atomicfile.TempPath(to), to, 0o644|info.Mode().Perm()&0o111, atomicfile.Durable, func(w io.Writer) error {
 		_, err := io.Copy(w, in)
 		return err
 	})

@@ -1,5 +1,5 @@
-// Package record reads and writes files of state as JSON. Each has the number of its
-// format, as the field "format": one of another format is an error, and is never guessed at.
+// Package record reads and writes state files as JSON. Each file has the number of its format in
+// the field "format". A file of another format is an error, and is never interpreted.
 package record
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// Write replaces a file by v, which is an object in JSON.
+// Write replaces a file by the JSON of v, which must be an object.
 func Write(path string, format int, v any, d atomicfile.Durability) error {
 	text, err := Encode(format, v)
 	if err != nil {
@@ -21,7 +21,7 @@ func Write(path string, format int, v any, d atomicfile.Durability) error {
 	return atomicfile.Write(path, text, 0o600, d)
 }
 
-// Encode is what Write writes.
+// Encode returns the content that Write writes.
 func Encode(format int, v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	rest, object := bytes.CutPrefix(text, []byte("{"))
@@ -38,7 +38,7 @@ func Encode(format int, v any) ([]byte, error) {
 	return append(stamped, rest...), nil
 }
 
-// Read reads what Write wrote. A file that does not exist is fs.ErrNotExist.
+// Read reads a file that Write wrote. The error of a missing file is fs.ErrNotExist.
 func Read(path string, format int, into any) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -62,7 +62,7 @@ func Decode(text []byte, format int, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// FormatOf is the format of the content of a file, 0 if it has none.
+// FormatOf returns the format of a file's content, 0 if it has none.
 func FormatOf(text []byte) (int, error) {
 	var stamped struct {
 		Format int `json:"format"`

@@ -69,7 +69,7 @@ func receive(stream adminv1.Admin_ExportImagesClient, to io.Writer) error {
 
 // writeComplete writes a file that appears only once it is complete.
 func writeComplete(path string, write func(io.Writer) error) error {
-	fresh := fmt.Sprintf("%s.%d", atomicfile.Fresh(path), os.Getpid()) // another export may write the same file
+	fresh := fmt.Sprintf("%s.%d", atomicfile.TempPath(path), os.Getpid()) // another export may write the same file
 	return atomicfile.WriteBy(fresh, path, 0o600, atomicfile.Durable, func(f io.Writer) error {
 		w := bufio.NewWriterSize(f, archivePart)
 		if err := write(w); err != nil {

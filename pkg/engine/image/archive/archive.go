@@ -265,7 +265,7 @@ func (a *Archives) write(ctx context.Context, to io.Writer, refs []string) error
 func explainArchive(err error, root string) error {
 	switch {
 	case disk.IsNoSpace(err):
-		return fmt.Errorf("import: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", root, atomicfile.Room(root), errdefs.ErrResourceExhausted)
+		return fmt.Errorf("import: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", root, atomicfile.FreeSpace(root), errdefs.ErrResourceExhausted)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("import: the archive is not whole: %w: %w", err, errdefs.ErrInvalidArgument)
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, io.EOF), strings.Contains(err.Error(), "unrecognized image format"):

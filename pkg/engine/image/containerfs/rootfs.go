@@ -349,7 +349,7 @@ func makeWritable(dir string, o *Owner) (err error) {
 
 func explainWritable(containerID, root string, err error) error {
 	if disk.IsNoSpace(err) {
-		return fmt.Errorf("create root filesystem of %s: no space left under %s (%s); remove images or enlarge the filesystem: %w", containerID, root, atomicfile.Room(root), errdefs.ErrResourceExhausted)
+		return fmt.Errorf("create root filesystem of %s: no space left under %s (%s); remove images or enlarge the filesystem: %w", containerID, root, atomicfile.FreeSpace(root), errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }

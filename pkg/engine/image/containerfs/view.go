@@ -247,7 +247,7 @@ var ErrUnpack = errors.New("unpack what is stored")
 
 func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
 	if disk.IsNoSpace(err) {
-		return fmt.Errorf("unpack image %s: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", img.ID, vs.Files.Root, atomicfile.Room(vs.Files.Root), errdefs.ErrResourceExhausted)
+		return fmt.Errorf("unpack image %s: no space left for images under %s (%s); remove images or enlarge the filesystem: %w", img.ID, vs.Files.Root, atomicfile.FreeSpace(vs.Files.Root), errdefs.ErrResourceExhausted)
 	}
 	return fmt.Errorf("unpack image %s into %s: %w", img.ID, k.Snapshotter, err)
 }

@@ -108,7 +108,7 @@ func (f pullFailure) classify() (text string, class error) {
 	case is[*unpack.DecryptError](f.err):
 		return fmt.Sprintf("pull %s: the image is encrypted: %s", f.ref, unpack.KeysAdvice(f.err)), errdefs.ErrFailedPrecondition
 	case disk.IsNoSpace(f.err):
-		return fmt.Sprintf("pull %s: no space left for images under %s (%s); remove images or enlarge the filesystem", f.ref, f.root, atomicfile.Room(f.root)), errdefs.ErrResourceExhausted
+		return fmt.Sprintf("pull %s: no space left for images under %s (%s); remove images or enlarge the filesystem", f.ref, f.root, atomicfile.FreeSpace(f.root)), errdefs.ErrResourceExhausted
 	case isCertificate(f.err):
 		return fmt.Sprintf("pull %s: registry %s has a certificate that this node does not trust; %s with ca = \"<file>\"", f.ref, f.host, f.hostsAdvice()), errdefs.ErrFailedPrecondition
 	case isDenied(f.err), hasStatus && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden):

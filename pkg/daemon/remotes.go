@@ -127,7 +127,7 @@ func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 func (r *remotes) compare(ctx context.Context, b *remote.Backend) {
 	if err := r.pods.Reconcile(b); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.ID()).Error("Backend has pods that belong to another backend")
-		b.Contest(err)
+		b.SetConflict(err)
 	}
 }
 
@@ -149,9 +149,9 @@ func (r *remotes) watchUnused() {
 // removeUnused removes unused backends from the router; members is held. A handler that later leads
 // to the same socket must find no state of them.
 func (r *remotes) removeUnused() {
-	for _, b := range r.pool.Leave() {
+	for _, b := range r.pool.TakeUnused() {
 		r.pods.Abandon(b)
-		if err := r.pool.Left(b); err != nil {
+		if err := r.pool.Discard(b); err != nil {
 			log.L.WithError(err).WithField("backend", b.ID()).Warn("Failed to disconnect unused backend")
 		}
 		r.changed(b) // ends the goroutine that follows b
@@ -227,7 +227,7 @@ func (r *remotes) sendPodCIDR(b *remote.Backend) {
 		return
 	}
 	r.working.Go(func() {
-		if err := r.pods.Tell(r.life, b); err != nil && r.life.Err() == nil {
+		if err := r.pods.ApplySettings(r.life, b); err != nil && r.life.Err() == nil {
 			log.G(r.life).WithError(err).WithField("backend", b.ID()).Warn("Failed to pass the pod CIDR to backend")
 		}
 	})
@@ -235,7 +235,7 @@ func (r *remotes) sendPodCIDR(b *remote.Backend) {
 
 // use passes the current handlers to the pool, and removes unused backends; members is held.
 func (r *remotes) use(p *lifecycle.Plan) {
-	r.pool.Use(definitionsOf(p))
+	r.pool.SetInForce(definitionsOf(p))
 	r.removeUnused()
 }
 

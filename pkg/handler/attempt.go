@@ -2,54 +2,55 @@ package handler
 
 import "errors"
 
-// Attempt is a pod's try to run on one of its handler's binaries.
+// Attempt is a pod's attempt to run on one of its handler's binaries.
 type Attempt struct {
-	// Definition is the one that the pod has, or was to have.
+	// Definition is that of the pod, also if the pod was not created.
 	Definition *Definition
-	// SHA256 is that of the handler's binary, in hex; empty if nobody knows.
+	// SHA256 is that of the handler's binary, in hex; empty if unknown.
 	SHA256 string
-	// Pod is the same for all sandboxes of a pod: its uid, else the sandbox's id.
+	// Pod is the pod's UID, else the sandbox's ID, so that it is the same for all sandboxes of a
+	// pod.
 	Pod string
 }
 
-// fault is an error that a handler's runtime, or its shim, is to blame for.
-type fault struct{ error }
+// runtimeFault is an error that is attributed to a handler's runtime or shim.
+type runtimeFault struct{ error }
 
 // Unwrap keeps the class.
-func (f fault) Unwrap() error { return f.error }
+func (f runtimeFault) Unwrap() error { return f.error }
 
-// Blame marks an error as the doing of the pod's runtime or shim: it was asked to
-// make or start something that it should be able to, and did not. nil stays nil.
-func Blame(err error) error {
+// AttributeToRuntime attributes an error to the pod's runtime or shim, which failed to create or
+// start an object that it should be able to. nil stays nil.
+func AttributeToRuntime(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fault{err}
+	return runtimeFault{err}
 }
 
-// ofPod is an error that the pod's own image or limits are the reason of.
-type ofPod struct{ error }
+// podFault is an error that is attributed to the pod.
+type podFault struct{ error }
 
 // Unwrap keeps the class.
-func (f ofPod) Unwrap() error { return f.error }
+func (f podFault) Unwrap() error { return f.error }
 
-// OfPod marks an error that the pod's own image or limits are the reason of, such as a
-// program that its image does not have. nil stays nil.
-func OfPod(err error) error {
+// AttributeToPod attributes an error to the pod's own image or limits, such as a program that is
+// missing in the image. nil stays nil.
+func AttributeToPod(err error) error {
 	if err == nil {
 		return nil
 	}
-	return ofPod{err}
+	return podFault{err}
 }
 
-// IsOfPod reports whether err is so marked.
-func IsOfPod(err error) bool {
-	_, is := errors.AsType[ofPod](err)
+// IsPodFault reports whether err is attributed to the pod.
+func IsPodFault(err error) bool {
+	_, is := errors.AsType[podFault](err)
 	return is
 }
 
-// Blamed says whether err is so marked.
-func Blamed(err error) bool {
-	_, is := errors.AsType[fault](err)
+// IsRuntimeFault reports whether err is attributed to the runtime.
+func IsRuntimeFault(err error) bool {
+	_, is := errors.AsType[runtimeFault](err)
 	return is
 }

@@ -1,10 +1,9 @@
-// Package handler says what a runtime handler is: the Definition that a
-// configuration gives to a name, the State it is in, the Route from the name to
-// the backend that runs its pods, and the Table of all routes of one generation.
+// Package handler defines what a runtime handler is: the Definition that a configuration gives to a
+// name, the State it is in, the Route from the name to the backend that runs its pods, and the
+// Table of all routes of one generation.
 //
-// A Table never changes. Readers take the current one from a Registry by one
-// atomic load and keep it for as long as their call lasts; a reload builds a
-// whole new Table and swaps the pointer.
+// A Table never changes. Readers load the current one from a Registry atomically and keep it for
+// the whole call; a reload builds a new Table and swaps the pointer.
 package handler
 
 import (
@@ -18,7 +17,7 @@ import (
 	"time"
 )
 
-// Type is the way in which a handler's pods are run.
+// Type is how a handler's pods are run.
 type Type string
 
 const (
@@ -26,11 +25,11 @@ const (
 	OCI Type = "oci"
 	// CRI handlers name the socket of another CRI daemon, which runs their pods.
 	CRI Type = "cri"
-	// Shim handlers name a containerd shim-v2 binary, which is run as it is.
+	// Shim handlers name a containerd shim-v2 binary, which is run unchanged.
 	Shim Type = "shim"
 )
 
-// SandboxProcess says when a sandbox gets a process of its own.
+// SandboxProcess selects when a sandbox gets a process of its own.
 type SandboxProcess string
 
 const (
@@ -41,7 +40,7 @@ const (
 	SandboxProcessAlways SandboxProcess = "always"
 )
 
-// Supervision says how many supervisor processes an oci handler has.
+// Supervision selects how many supervisor processes an oci handler has.
 type Supervision string
 
 const (
@@ -51,14 +50,13 @@ const (
 	SupervisionPod Supervision = "pod"
 )
 
-// PlatformWasm is the platform of WebAssembly images, as Definition.Platform says it.
+// PlatformWasm is the value of Definition.Platform for WebAssembly images.
 const PlatformWasm = "wasi/wasm"
 
-// Definition is everything a configuration says about a handler, resolved. It
-// is immutable once it is in a Table, and is stored with every sandbox that is
-// created under it, so that the sandbox keeps it for its whole life. The JSON
-// form is that stored form: fields may be added, never renamed. The TOML names are the
-// keys of a handler's table.
+// Definition is the resolved configuration of a handler. It is immutable once it is in a Table, and
+// is stored with every sandbox that is created under it, so that the sandbox keeps it for life. The
+// JSON form is the stored form: fields may be added, never renamed. The TOML names are the keys of
+// a handler's table.
 type Definition struct {
 	// Name is the handler name, a DNS-1123 label.
 	Name string `json:"name"`
@@ -67,11 +65,11 @@ type Definition struct {
 	// Path is the absolute path of the runtime (oci) or shim (shim) binary; empty
 	// for a cri handler.
 	Path string `json:"path" toml:"runtime_path"`
-	// Companions are files and directories that belong to the binary, relative to its
-	// directory, beside those of runtimes that berth knows.
+	// Companions are files and directories that belong to the binary, relative to its directory, in
+	// addition to those of runtimes that berth knows.
 	Companions []string `json:"companions,omitempty" toml:"companions"`
-	// Endpoint is the absolute path of the socket of a cri handler's daemon, and
-	// RemoteHandler the handler's name there; empty is that daemon's default.
+	// Endpoint is the absolute path of the socket of a cri handler's daemon. RemoteHandler is the
+	// handler's name there, empty for the daemon's default.
 	Endpoint      string `json:"endpoint,omitempty" toml:"endpoint"`
 	RemoteHandler string `json:"remoteHandler,omitempty" toml:"remote_handler"`
 	// Root is the runtime's state directory; empty means a directory of the
@@ -85,10 +83,10 @@ type Definition struct {
 	// binary, by the names in containerd's configuration (BinaryName, IoUid).
 	// Numbers are int64 from a file and float64 from a stored Definition.
 	ShimOptions map[string]any `json:"shimOptions,omitempty"`
-	// ShimOptionsTOML is the options table of any other shim as TOML text, for
-	// shims take their configuration as a body that only they understand.
+	// ShimOptionsTOML is the options table of any other shim as TOML text, because only the shim
+	// knows its options.
 	ShimOptionsTOML string `json:"shimOptionsTOML,omitempty"`
-	// ShimOptionsType says to such a shim what its configuration is.
+	// ShimOptionsType is the type URL of ShimOptionsTOML.
 	ShimOptionsType string `json:"shimOptionsType,omitempty"`
 	// PodAnnotations and ContainerAnnotations are path.Match patterns of the
 	// annotations that are copied to the OCI spec.
@@ -100,8 +98,7 @@ type Definition struct {
 	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty" toml:"privileged_without_host_devices"`
 	// Snapshotter names the snapshotter of root filesystems; empty is the engine's.
 	Snapshotter string `json:"snapshotter,omitempty" toml:"snapshotter"`
-	// Platform is what images must be built for that the handler runs: PlatformWasm, or
-	// empty for this node's.
+	// Platform is the platform of the handler's images: PlatformWasm, or empty for this node's.
 	Platform string `json:"platform,omitempty" toml:"platform"`
 	// BaseRuntimeSpec is the path of an OCI spec (JSON) to start from.
 	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty" toml:"base_runtime_spec"`
@@ -109,12 +106,12 @@ type Definition struct {
 	CNIConfDir string `json:"cniConfDir,omitempty" toml:"cni_conf_dir"`
 	// ContainerCreateTimeout bounds one create or start call to the runtime.
 	ContainerCreateTimeout time.Duration `json:"containerCreateTimeout,omitempty" toml:"container_create_timeout"`
-	// SandboxProcess says when a sandbox gets a process of its own.
+	// SandboxProcess selects when a sandbox gets a process of its own.
 	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty" toml:"sandbox_process"`
-	// Supervision says how many supervisors the handler has (oci only).
+	// Supervision selects how many supervisors the handler has (oci only).
 	Supervision Supervision `json:"supervision,omitempty" toml:"supervision"`
-	// AliasOf names the handler whose Definition this is but for the name; empty
-	// for one that was written itself.
+	// AliasOf names the handler that this one copies under another name; empty for a handler with
+	// its own table.
 	AliasOf string `json:"aliasOf,omitempty" toml:"alias_of"`
 	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
 	Candidate *Candidate `json:"candidate,omitempty" toml:"candidate"`
@@ -122,18 +119,16 @@ type Definition struct {
 	Binary string `json:"binary,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits `json:"limits,omitzero"`
-	// ProbeSelfCheck has probes run a pod of berth's own under the handler.
+	// ProbeSelfCheck adds a self-check pod to the probes of the handler.
 	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty" toml:"self_check_pod"`
-	// SelfCheckTimeout bounds the life of such a pod, from its start to its end. Zero
-	// is the default.
+	// SelfCheckTimeout bounds the life of a self-check pod. Zero is the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
-	// Conforms are the sets of properties that the handler promises; self-check pods
-	// hold it to that.
+	// Conforms are the sets of properties that the handler promises; self-check pods verify them.
 	Conforms []string `json:"conforms,omitempty" toml:"conforms"`
 	// RequiredDevices are device files without which no pod can run.
 	RequiredDevices []string `json:"requiredDevices,omitempty" toml:"required_devices"`
-	// Origin is file:line of the table, or how the handler was discovered.
-	// It is no part of the digest.
+	// Origin is file:line of the table, or how the handler was discovered. It is excluded from the
+	// digest.
 	Origin string `json:"origin,omitempty"`
 }
 
@@ -146,20 +141,20 @@ type OCIOptions struct {
 	GlobalFlags []string `json:"globalFlags,omitempty" toml:"global_flags"`
 }
 
-// Limits are what a handler is held to. Zero is no limit. They say nothing of how
-// a pod runs.
+// Limits bound a handler's pods and their starts. Zero is unlimited. They do not affect how a pod
+// runs.
 type Limits struct {
-	// MaxPods is how many sandboxes may run, those being made included.
+	// MaxPods bounds the sandboxes that run or are being created.
 	MaxPods int `json:"maxPods,omitempty" toml:"max_pods"`
-	// MaxParallelStarts is how many sandboxes may be made at the same time.
+	// MaxParallelStarts bounds the sandboxes that are being created.
 	MaxParallelStarts int `json:"maxParallelStarts,omitempty" toml:"max_parallel_starts"`
-	// MaxQueuedStarts is how many more may wait for their turn; zero is none.
+	// MaxQueuedStarts bounds the starts that wait; zero is none.
 	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty" toml:"max_queued_starts"`
-	// StartTimeout bounds the making of a sandbox, waiting included.
+	// StartTimeout bounds the creation of a sandbox, including the wait.
 	StartTimeout time.Duration `json:"startTimeout,omitempty" toml:"start_timeout"`
 }
 
-// The binaries of a handler during a rollout, as records and metrics name them.
+// The binaries of a handler during a rollout, as in records and metrics.
 const (
 	BinaryStable    = "stable"
 	BinaryCandidate = "candidate"
@@ -167,15 +162,15 @@ const (
 
 // Candidate is the binary of a rollout.
 type Candidate struct {
-	// Path is in place of the Definition's.
+	// Path replaces the Definition's.
 	Path string `json:"path" toml:"runtime_path"`
-	// Percent of new pods get it, 0 to 100.
+	// Percent of new pods run on it, 0 to 100.
 	Percent int `json:"percent" toml:"percent"`
 }
 
 // IsRuncShim reports whether a shim is containerd's for OCI runtimes, or a build of it under
-// another name (containerd-shim-runc-fips): it takes runc's options, and the runtime that
-// it drives decides what it can do.
+// another name (containerd-shim-runc-fips). Such a shim takes runc's options, and its capabilities
+// are those of the runtime that it drives.
 func IsRuncShim(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }
@@ -183,17 +178,17 @@ func IsRuncShim(path string) bool {
 // OwnShim reports whether each pod has a containerd shim, which runs no other.
 func (d *Definition) OwnShim() bool { return d.Type == Shim }
 
-// WithCandidate is the Definition of pods that run on the candidate. d must have one.
+// WithCandidate returns the Definition of pods that run on the candidate. d must have one.
 func (d *Definition) WithCandidate() *Definition {
 	c := *d
 	c.Path, c.Candidate, c.Binary = d.Candidate.Path, nil, BinaryCandidate
 	return &c
 }
 
-// BinaryName is BinaryStable or BinaryCandidate.
+// BinaryName returns BinaryStable or BinaryCandidate.
 func (d *Definition) BinaryName() string { return cmp.Or(d.Binary, BinaryStable) }
 
-// Digest identifies what the Definition says: equal digests run pods alike.
+// Digest returns equal values for Definitions that run pods alike.
 func (d *Definition) Digest() string {
 	c := *d
 	c.Origin = ""
@@ -210,91 +205,89 @@ type (
 	generationKey struct{}
 )
 
-// WithGeneration tells a backend the generation of the table that a new sandbox is
-// routed by.
+// WithGeneration puts the generation of the table that a new sandbox is routed by into ctx.
 func WithGeneration(ctx context.Context, generation uint64) context.Context {
 	return context.WithValue(ctx, generationKey{}, generation)
 }
 
-// GenerationFrom returns what WithGeneration put in ctx, or 0.
+// GenerationFrom returns the generation in ctx, or 0.
 func GenerationFrom(ctx context.Context) uint64 {
 	generation, _ := ctx.Value(generationKey{}).(uint64)
 	return generation
 }
 
-// WithDefinition gives a backend the Definition that a new sandbox, or a call
-// about images, is routed by.
+// WithDefinition puts the Definition that a new sandbox, or a call about images, is routed by into
+// ctx.
 func WithDefinition(ctx context.Context, d *Definition) context.Context {
 	return context.WithValue(ctx, definitionKey{}, d)
 }
 
-// DefinitionFrom returns what WithDefinition put in ctx, or nil.
+// DefinitionFrom returns the Definition in ctx, or nil.
 func DefinitionFrom(ctx context.Context) *Definition {
 	d, _ := ctx.Value(definitionKey{}).(*Definition)
 	return d
 }
 
-// Phase is where a handler stands in its life.
+// Phase is the phase of a handler.
 type Phase string
 
 const (
 	// Ready handlers accept pods.
 	Ready Phase = "ready"
-	// NotReady handlers are configured but cannot run pods; the reason says why.
+	// NotReady handlers are configured but cannot run pods, for State.Reason.
 	NotReady Phase = "not-ready"
-	// Cordoned handlers accept no new pods because an operator said so.
+	// Cordoned handlers accept no new pods because an operator cordoned them.
 	Cordoned Phase = "cordoned"
-	// Draining handlers are cordoned, and gone from the configuration or
-	// waiting to be empty.
+	// Draining handlers are cordoned, and were removed from the configuration or wait until their
+	// pods are gone.
 	Draining Phase = "draining"
 )
 
-// State is a handler's phase and, unless it is ready, the reason in one line
-// that an operator can act on.
+// State is a handler's phase and, unless it is ready, a one-line reason that an operator can act
+// on.
 type State struct {
 	Phase  Phase
 	Reason string
-	// Since is when the phase or the reason changed.
+	// Since is when Phase or Reason changed.
 	Since time.Time
 }
 
-// Same reports whether two states differ in nothing but their time.
+// Same reports whether two states are equal except for Since.
 func (s State) Same(o State) bool { return s.Phase == o.Phase && s.Reason == o.Reason }
 
-// AcceptsPods says whether a new sandbox may be created under the handler.
-// Sandboxes that exist are served in every phase.
+// AcceptsPods reports whether new sandboxes may be created under the handler. Existing sandboxes
+// are served in every phase.
 func (s State) AcceptsPods() bool { return s.Phase == Ready }
 
-// OwnedBinary is a program that a sandbox keeps.
+// OwnedBinary is a program that a sandbox runs on.
 type OwnedBinary struct {
-	// Path is where it was installed, Runs what is run: a copy, or Path.
+	// Path is where the binary was installed. Runs is the file that is executed: a copy, or Path.
 	Path string `json:"path"`
 	Runs string `json:"runs"`
-	// SHA256 is that of its content then, in hex.
+	// SHA256 is the digest of its content then, in hex.
 	SHA256 string `json:"sha256"`
-	// Version is what it said of itself, or empty.
+	// Version is the version that the binary reported, or empty.
 	Version string `json:"version,omitempty"`
 }
 
-// Owned is a sandbox that a backend has, as the router needs to know it to
-// send later calls about it, or about its containers, to that backend.
+// Owned is a sandbox of a backend, with what the router needs to route later calls about it or its
+// containers.
 type Owned struct {
-	// Sandbox is the sandbox's full id.
+	// Sandbox is the full ID.
 	Sandbox string
 	// Handler is the name of the Definition that the sandbox was created with,
 	// never empty. It need not be in the current table.
 	Handler string
 	// UID is the pod's, or empty.
 	UID string
-	// Definition is what the sandbox was created with and keeps; nil if the
-	// backend does not say.
+	// Definition is that of the sandbox; nil if the backend does not report it.
 	Definition *Definition
-	// Generation is that of the table by which the sandbox was routed, counted from
-	// the start of the daemon that did; 0 if the backend does not say.
+	// Generation is that of the table that routed the sandbox, counted from the start of the
+	// routing daemon; 0 if the backend does not report it.
 	Generation uint64
-	// Binaries are the programs that it was created with and keeps: the
-	// handler's, then the one that a shim drives. None if the backend does not say.
+	// Binaries are the programs that the sandbox keeps: the handler's, then the one that a shim
+	// drives. None if the backend does not report them.
 	Binaries []OwnedBinary
-	// Containers are the full ids of the sandbox's containers, in any state.
+	// Containers are the full IDs of the sandbox's containers, in any state.
 	Containers []string
 }

@@ -14,9 +14,9 @@ import (
 // maxNameLength is the length of a DNS-1123 label, in bytes.
 const maxNameLength = 63
 
-// ValidName returns nil if name is a DNS-1123 label. That is the rule the
-// Kubernetes API has for RuntimeClass.handler, so a handler of any other name
-// could never be asked for. The error is of the class ErrInvalidArgument.
+// ValidName returns nil if name is a DNS-1123 label. The Kubernetes API requires that of
+// RuntimeClass.handler, so no pod could request a handler with another name. The error is of the
+// class ErrInvalidArgument.
 func ValidName(name string) error {
 	switch {
 	case name == "":
@@ -37,10 +37,9 @@ func invalidName(text string) error {
 
 var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
-// Nearest returns the candidate that name was probably meant to be, and false
-// if none is a near miss. Case and the kind of separator count for nothing;
-// beyond that one edit in three characters, and at most three, may differ. Of
-// two equally near candidates the one that comes first wins.
+// Nearest returns the candidate that name was probably meant to be, and false if there is no near
+// miss. Case and the kind of separator are ignored; beyond that one edit per three characters, and
+// at most three, may differ. The first of equally near candidates wins.
 func Nearest(name string, candidates []string) (string, bool) {
 	folded := fold(name)
 	if folded == "" || len(folded) > 4*maxNameLength {
@@ -60,9 +59,9 @@ func Nearest(name string, candidates []string) (string, bool) {
 	return best, found
 }
 
-// Suggest is Nearest for the handler of a pod. Handlers named like runtimes that share the
-// node's kernel are never suggested: the name may have been meant for a stronger one, as
-// "runsc" is near "runc".
+// Suggest is Nearest for the handler of a pod. It never suggests handlers named like runtimes that
+// share the node's kernel: the name may have been meant for stronger isolation, as "runsc" is near
+// "runc".
 func Suggest(name string, handlers []string) (string, bool) {
 	return Nearest(name, slices.DeleteFunc(slices.Clone(handlers), func(n string) bool {
 		return strings.HasPrefix(n, "runc") || strings.HasPrefix(n, "crun") || strings.HasPrefix(n, "youki")

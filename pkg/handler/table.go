@@ -11,25 +11,24 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Route leads from a handler's name to what runs its pods. B is the router's
-// Backend. A Route in a Table is never changed.
+// Route maps a handler's name to the backend of its pods. B is the router's Backend. A Route in a
+// Table is never changed.
 type Route[B any] struct {
 	// Backend runs the handler's pods.
 	Backend B
-	// Definition is what the configuration says; its Name is the route's name.
+	// Definition is the handler's configuration; its Name is the route's name.
 	Definition *Definition
-	// Candidate is the Definition that Definition.Candidate.Percent of new pods get instead;
-	// nil is that none do.
+	// Candidate is the Definition that Definition.Candidate.Percent of new pods get instead; nil if
+	// there is no rollout.
 	Candidate *Definition
-	// State says whether new pods are accepted.
+	// State decides whether new pods are accepted.
 	State State
-	// Generation is that of the first table that held this route; NewTable
-	// fills in its own for zero.
+	// Generation is that of the first table with this route; NewTable replaces zero by its own.
 	Generation uint64
 }
 
-// Table holds the routes of one generation. It is immutable, and so safe for
-// any number of readers.
+// Table holds the routes of one generation. It is immutable, so any number of goroutines may read
+// it.
 type Table[B any] struct {
 	generation  uint64
 	defaultName string
@@ -39,8 +38,8 @@ type Table[B any] struct {
 	routes []*Route[B]
 }
 
-// NewTable makes a table of routes. defaultName must be one of them. All
-// mistakes are returned together, of the class ErrInvalidArgument.
+// NewTable returns a table of routes. defaultName must be one of them. All mistakes are returned
+// together, of the class ErrInvalidArgument.
 func NewTable[B any](generation uint64, defaultName string, routes []Route[B]) (*Table[B], error) {
 	t := &Table[B]{generation: generation, defaultName: defaultName, byName: make(map[string]*Route[B], len(routes)+1)}
 	var mistakes []error
@@ -78,8 +77,8 @@ func (t *Table[B]) add(r Route[B]) error {
 	return nil
 }
 
-// Lookup returns the route of a handler name; "" is the default handler. It
-// takes no lock and allocates nothing.
+// Lookup returns the route of a handler name; "" is the default handler. It takes no lock and
+// allocates nothing.
 func (t *Table[B]) Lookup(name string) (*Route[B], bool) {
 	r, ok := t.byName[name]
 	return r, ok
@@ -99,12 +98,12 @@ func (t *Table[B]) Names() (names []string) {
 	return names
 }
 
-// Routes returns all routes, sorted by name. The slice is the caller's, the
-// routes are shared and must not be changed.
+// Routes returns all routes, sorted by name. The slice is the caller's; the routes are shared and
+// must not be changed.
 func (t *Table[B]) Routes() []*Route[B] { return slices.Clone(t.routes) }
 
-// maxListed bounds the bytes that known names take in an error message, so
-// that the whole stays under 1 KiB with any number of handlers.
+// maxListed bounds the bytes of the names in an error, so that the error stays below 1 KiB with any
+// number of handlers.
 const maxListed = 400
 
 func (t *Table[B]) accepting() (names []string) {
@@ -143,20 +142,20 @@ type Registry[B any] struct {
 	current atomic.Pointer[Table[B]]
 }
 
-// EmptyTable is that of a node whose handlers are not known yet. Its generation is 0, and
-// nothing can be routed by it.
+// EmptyTable returns the table of a node before its handlers are known. Its generation is 0, and it
+// routes nothing.
 func EmptyTable[B any]() *Table[B] { return &Table[B]{byName: map[string]*Route[B]{}} }
 
-// NewRegistry makes a registry whose current table is t, which must not be nil.
+// NewRegistry returns a registry with the current table t, which must not be nil.
 func NewRegistry[B any](t *Table[B]) *Registry[B] {
 	r := &Registry[B]{}
 	r.current.Store(t)
 	return r
 }
 
-// Current returns the table that new calls are routed by. A call takes it once
-// and keeps it to its end, whatever is swapped in meanwhile.
+// Current returns the table for new calls. A call takes it once and keeps it to its end, even if
+// the table is swapped meanwhile.
 func (r *Registry[B]) Current() *Table[B] { return r.current.Load() }
 
-// Swap makes next the current table and returns the one it replaces.
+// Swap makes next the current table and returns the replaced one.
 func (r *Registry[B]) Swap(next *Table[B]) (previous *Table[B]) { return r.current.Swap(next) }

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// UnknownError is the answer to a request that names a handler which is not
-// in the table. It is of the class ErrInvalidArgument, shorter than 1 KiB,
-// and names the handlers that accept pods, the nearest one and what to do.
+// UnknownError returns the error of a request for a handler that is not in the table. It is of the
+// class ErrInvalidArgument, shorter than 1 KiB, and contains the handlers that accept pods, the
+// nearest one and what to do.
 func (t *Table[B]) UnknownError(name string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "unknown runtime handler %q; ", printable.Clip(name, maxNameLength))

@@ -109,7 +109,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 	}
 	m := test.Value(lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, CapabilitySource: n, Dir: t.TempDir()}))(t)
 	defer func() { test.Check(t, m.Close()) }()
-	n.router = router.New(router.NewPods(n.registry), struct{ router.Told }{}, nil)
+	n.router = router.New(router.NewPods(n.registry), struct{ router.NodeReport }{}, nil)
 	n.router.Adopt(n.backend)
 	n.router.Register(n)
 	m.Start()

@@ -1,14 +1,14 @@
-// Package remote is a backend that is another CRI daemon behind its unix socket:
-// containerd, CRI-O, or another berth.
+// Package remote is a backend that is another CRI daemon behind its unix socket: containerd, CRI-O,
+// or another berth.
 //
-// What the daemon answers is passed on unread wherever nothing has to be known
-// of it, so that fields and codes that are newer than our CRI survive. What it
-// has is known from its lists, which are kept on disk as well: they are what is
-// listed while it does not answer.
+// The daemon's answers are passed on undecoded where berth does not need their content, so that
+// fields and codes that are newer than our CRI survive. The daemon's sandboxes and containers are
+// known from its lists. These are also kept on disk, and are listed while the daemon does not
+// answer.
 //
-// One Backend is one connection, whichever handlers use it. A loop asks the
-// daemon how it is; while it is down, calls fail at once and say so, calls under
-// way are ended, and nothing of this reaches calls to other backends.
+// One Backend is one connection, shared by all its handlers. A loop checks the daemon's health.
+// While the daemon is down, calls fail at once with the reason and calls in progress are ended;
+// calls to other backends are not affected.
 package remote
 
 import (
@@ -36,29 +36,29 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// Options are what a Backend needs.
+// Options configure a Backend.
 type Options struct {
 	// Endpoint is the absolute path of the daemon's socket.
 	Endpoint string
-	// Dir is where the last known lists are kept.
+	// Dir is the directory of the last known lists.
 	Dir string
-	// Instance names this run of berth, so that it knows its own calls if they
-	// come back to it.
+	// Instance identifies this run of berth, so that it recognizes its own calls if they come back
+	// to it.
 	Instance string
-	// Handlers are those whose pods live in the daemon.
+	// Handlers are the handlers that use the daemon.
 	Handlers []lastknown.Handler
 	// ListTimeout is how long lists wait for the daemon.
 	ListTimeout time.Duration
-	// StreamHosts are hosts, besides the node's own addresses, that the URLs of
-	// exec, attach and port-forward may name.
+	// StreamHosts are hosts, besides the node's own addresses, that the URLs of exec, attach and
+	// port-forward may name.
 	StreamHosts []string
-	// Changed hears when the health has changed, or what the daemon has. It must
-	// not wait for anything that waits for the Backend.
+	// Changed is called when the health or the daemon's objects have changed. It must not wait for
+	// anything that waits for the Backend.
 	Changed func()
 }
 
-// Backend is one CRI daemon behind its socket. All methods may be called at any
-// time from any goroutine.
+// Backend is one CRI daemon behind its socket. All methods may be called at any time from any
+// goroutine.
 type Backend struct {
 	runtimeService
 	imageService
@@ -69,27 +69,26 @@ type Backend struct {
 	names    *names
 	known    *lastknown.Pods
 	state    *lastknown.File
-	// writes has one place, for a state file that is to be written.
+	// writes has one slot, for a pending write of the state file.
 	writes  chan struct{}
 	changed func()
 
 	mu sync.Mutex
-	// handlers are those of the record.
+	// handlers are the recorded ones.
 	handlers []lastknown.Handler
 
-	// making counts calls that may give the daemon what it has not yet.
-	making atomic.Int64
+	// creating counts calls that may create objects that the daemon does not have yet.
+	creating atomic.Int64
 
-	// contest is why the daemon is no backend though it answers, nil if it is one.
-	contest atomic.Pointer[string]
+	// conflict is why the daemon must not be used although it answers, nil if it may be used.
+	conflict atomic.Pointer[string]
 
 	started sync.Once
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// runtimeService is the runtime's half of the CRI, composed of one part per
-// concern.
+// runtimeService is the runtime's half of the CRI, composed of one part per concern.
 type runtimeService struct {
 	sandboxes
 	containers
@@ -121,8 +120,8 @@ var (
 	_ runtimeapi.ImageServiceServer   = (*Backend)(nil)
 )
 
-// newBackend makes a Backend that knows what its daemon had when this berth's last one
-// ended. It connects to nothing before it is started.
+// newBackend returns a Backend that knows what its daemon had when the last run of berth ended. It
+// connects only after Start.
 func newBackend(o Options) (*Backend, error) {
 	switch {
 	case !filepath.IsAbs(o.Endpoint):
@@ -147,42 +146,42 @@ func newBackend(o Options) (*Backend, error) {
 		state: state, endpoint: o.Endpoint, writes: make(chan struct{}, 1), stop: func() {}, handlers: slices.Clone(o.Handlers),
 	}
 	if damage != nil {
-		// The daemon says anew what it has; without these lists berth is only short
-		// of its pods while it is away.
+		// The daemon lists everything again; without this file its pods are missing only while it
+		// is away.
 		log.L.WithError(damage).WithField("backend", b.id).Error("Failed to read last known entries of backend; its pods and images are listed once it answers")
 	}
 	b.compose(o, d)
 	return b, nil
 }
 
-// compose puts the parts together.
+// compose creates the parts and connects them.
 func (b *Backend) compose(o Options, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
-	c.abilities.Store(&abilities{})
+	c.support.Store(&methodSupport{})
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}
-	l := &lists{caller: c, names: b.names, known: b.known, patience: o.ListTimeout, learned: func() { b.save(); b.changed() }, late: make(chan struct{}, 1), contest: &b.contest}
-	a := &acquaintance{caller: c, dialer: d, node: n, lists: l, known: b.known, contest: &b.contest, changed: b.changed}
-	c.monitor = newMonitor(c.name, a.check, a.back, func(Health) { b.changed() })
+	l := &lists{caller: c, names: b.names, known: b.known, timeout: o.ListTimeout, updated: func() { b.save(); b.changed() }, late: make(chan struct{}, 1), conflict: &b.conflict}
+	s := &session{caller: c, dialer: d, node: n, lists: l, known: b.known, conflict: &b.conflict, changed: b.changed}
+	c.monitor = newMonitor(c.name, s.check, s.back, func(Health) { b.changed() })
 	b.runtimeService = runtimeService{
-		sandboxes: sandboxes{c, naming{b.names, b.known}, b, &b.making}, containers: containers{c, b.names, b},
-		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.making}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},
+		sandboxes: sandboxes{c, naming{b.names, b.known}, b, &b.creating}, containers: containers{c, b.names, b},
+		checkpoints: checkpoints{c, naming{b.names, b.known}, b, &b.creating}, execs: execs{c, streamHosts{o.StreamHosts, net.InterfaceAddrs}},
 		lists: l, stats: stats{c, o.ListTimeout}, events: &events{caller: c, names: b.names, lists: l}, node: n,
 	}
-	b.imageService = imageService{images: images{c, b.names, b.state.Images, b.state.Write, o.ListTimeout, &b.contest, &b.making}}
+	b.imageService = imageService{images: images{c, b.names, b.state.Images, b.state.Write, o.ListTimeout, &b.conflict, &b.creating}}
 }
 
-// Start begins to look after the daemon, until Close.
+// Start monitors the daemon until Close.
 func (b *Backend) Start(ctx context.Context) {
 	b.started.Do(func() {
 		ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 		b.running.Go(func() { b.node.monitor.run(ctx) })
-		b.running.Go(func() { b.writeDown(ctx) })
+		b.running.Go(func() { b.writeLoop(ctx) })
 		b.running.Go(func() { b.refresh(ctx) })
 	})
 }
 
-// Close ends the connection. forget is for a daemon that is no backend of this
-// berth any more.
+// Close closes the connection. forget also removes the state file, for a daemon that is no longer a
+// backend of this berth.
 func (b *Backend) Close(forget bool) error {
 	b.stop()
 	b.running.Wait()
@@ -196,8 +195,8 @@ func (b *Backend) Close(forget bool) error {
 // ID implements router.Backend.
 func (b *Backend) ID() string { return b.id }
 
-// Prompt implements router.Laggard.
-func (b *Backend) Prompt() bool {
+// Responsive implements router.Responder.
+func (b *Backend) Responsive() bool {
 	p := b.Health().Phase
 	return p == Ready || p == Connected
 }
@@ -214,15 +213,15 @@ func (b *Backend) Forward(ctx context.Context, method string, first proto.Messag
 	})
 }
 
-// SetHandlers replaces the handlers whose pods live in the daemon, on disk first.
+// SetHandlers replaces the handlers that use the daemon, on disk first.
 func (b *Backend) SetHandlers(handlers []lastknown.Handler) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.Equal(handlers, b.handlers) {
 		return nil
 	}
-	// What has a name keeps it.
-	kept := (naming{b.names, b.known}).leaving(handlers)
+	// Existing sandboxes keep their handler.
+	kept := (naming{b.names, b.known}).renamed(handlers)
 	b.known.AssignMissing(kept)
 	if err := b.state.SetRecord(lastknown.Record{Endpoint: b.endpoint, Handlers: handlers}); err != nil {
 		return err
@@ -238,46 +237,46 @@ func (b *Backend) recorded() []lastknown.Handler {
 	return b.handlers
 }
 
-// Asked is closed once the daemon was asked how it is.
+// Asked is closed after the first check of the daemon.
 func (b *Backend) Asked() <-chan struct{} { return b.node.monitor.asked }
 
-// Health is how the daemon is.
+// Health returns the daemon's health.
 func (b *Backend) Health() Health { return b.node.monitor.current() }
 
-// Age is how old the last known lists are, this berth's last run included; false
-// if there are none.
+// Age returns the age of the last known lists, which may come from the last run of berth; false if
+// there are none.
 func (b *Backend) Age() (time.Duration, bool) { return b.known.Age(time.Now()) }
 
-// Contest has the daemon be no backend as long as it is there: it has what
-// another backend has.
-func (b *Backend) Contest(why error) {
+// SetConflict disables the daemon as a backend, because it has objects of another backend. The next
+// connection ends that: another daemon may have replaced it.
+func (b *Backend) SetConflict(why error) {
 	text := why.Error()
-	b.contest.Store(&text)
+	b.conflict.Store(&text)
 	b.node.monitor.suspect()
 }
 
 // Inventory implements router.Backend.
 func (b *Backend) Inventory() []handler.Owned {
-	if b.contest.Load() != nil {
+	if b.conflict.Load() != nil {
 		return nil
 	}
 	return naming{b.names, b.known}.inventory()
 }
 
-// Note implements journal.
-func (b *Backend) Note(ctx context.Context, c lastknown.Change) {
+// record implements journal.
+func (b *Backend) record(ctx context.Context, c lastknown.Change) {
 	b.known.Note(c)
 	if c.Handler == "" {
 		b.save()
 		return
 	}
-	// No list has the handler of this pod: it is on disk before the call is answered.
+	// No list contains the handler of this pod, so it is written before the call returns.
 	if err := b.state.Write(); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save the handler of a pod of backend; it is lost if berth is killed now")
 	}
 }
 
-// save has what is known written down soon.
+// save schedules a write of the state file.
 func (b *Backend) save() {
 	select {
 	case b.writes <- struct{}{}:
@@ -285,10 +284,10 @@ func (b *Backend) save() {
 	}
 }
 
-// between is the time between two writings, since lists may change all the time.
-const between = time.Second
+// writeInterval is the least time between two writes, since lists may change all the time.
+const writeInterval = time.Second
 
-func (b *Backend) writeDown(ctx context.Context) {
+func (b *Backend) writeLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -301,17 +300,17 @@ func (b *Backend) writeDown(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(between):
+		case <-time.After(writeInterval):
 		}
 	}
 }
 
-// stale is how old lists become before they are asked for though no client does.
-const stale = 30 * time.Second
+// refreshAfter is the age at which lists are fetched without a client's request.
+const refreshAfter = 30 * time.Second
 
 func (b *Backend) refresh(ctx context.Context) {
-	_ = wait.PollUntilContextCancel(ctx, stale/2, false, func(ctx context.Context) (bool, error) {
-		if age, _ := b.known.Age(time.Now()); age > stale && b.Health().Phase != Down {
+	_ = wait.PollUntilContextCancel(ctx, refreshAfter/2, false, func(ctx context.Context) (bool, error) {
+		if age, _ := b.known.Age(time.Now()); age > refreshAfter && b.Health().Phase != Down {
 			if err := b.lists.sync(ctx); err != nil && ctx.Err() == nil {
 				log.G(ctx).WithError(err).WithField("backend", b.id).Debug("Failed to list pods of backend")
 			}

@@ -291,7 +291,7 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 			return nil
 		}
 		d.before.Store(&before)
-		b.node.abilities.Store(&abilities{})
+		b.node.support.Store(&methodSupport{})
 		for _, remembered := range []bool{false, true} {
 			d.heard()
 			if got, err := b.lists.whole(ctx, sandboxLists, req); status.Code(err) != c.want || (err == nil && len(got) == 0) {

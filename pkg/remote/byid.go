@@ -14,22 +14,22 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// journal takes down what calls did, before their callers hear of it.
+// journal records the changes that calls made, before the calls return.
 type journal interface {
-	Note(ctx context.Context, c lastknown.Change)
+	record(ctx context.Context, c lastknown.Change)
 }
 
-// sandboxes passes on the life of sandboxes.
+// sandboxes passes on the lifecycle of sandboxes.
 type sandboxes struct {
 	*caller
 	naming
-	journal journal
-	making  *atomic.Int64
+	journal  journal
+	creating *atomic.Int64
 }
 
 func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
-	s.making.Add(1)
-	defer s.making.Add(-1)
+	s.creating.Add(1)
+	defer s.creating.Add(-1)
 	asked := proto.CloneOf(req)
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		asked.RuntimeHandler = s.names.remote(d.Name)
@@ -37,17 +37,17 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	name := s.assignedFor(ctx, asked.GetRuntimeHandler())
 	resp, err := readChange[runtimeapi.RunPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RunPodSandbox_FullMethodName, asked)
 	if err == nil && resp.GetPodSandboxId() == "" {
-		err = s.nameless(runtimeapi.RuntimeService_RunPodSandbox_FullMethodName)
+		err = s.missingID(runtimeapi.RuntimeService_RunPodSandbox_FullMethodName)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: runAs(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
+	s.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: listedSandbox(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
 	return resp, nil
 }
 
-// runAs is a sandbox as it is listed when it was made.
-func runAs(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandbox {
+// listedSandbox returns a new sandbox as a list contains it.
+func listedSandbox(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandbox {
 	return &runtimeapi.PodSandbox{
 		Id: id, Metadata: c.GetMetadata(), State: runtimeapi.PodSandboxState_SANDBOX_READY,
 		CreatedAt: time.Now().UnixNano(), Labels: c.GetLabels(), Annotations: c.GetAnnotations(), RuntimeHandler: remoteHandler,
@@ -57,7 +57,7 @@ func runAs(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi
 func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	resp, err := passChange[runtimeapi.StopPodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_StopPodSandbox_FullMethodName, req)
 	if err == nil {
-		s.journal.Note(ctx, lastknown.Change{Kind: lastknown.StoppedSandbox, ID: req.GetPodSandboxId()})
+		s.journal.record(ctx, lastknown.Change{Kind: lastknown.StoppedSandbox, ID: req.GetPodSandboxId()})
 	}
 	return resp, err
 }
@@ -65,13 +65,12 @@ func (s sandboxes) StopPodSandbox(ctx context.Context, req *runtimeapi.StopPodSa
 func (s sandboxes) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	resp, err := passChange[runtimeapi.RemovePodSandboxResponse](ctx, s.caller, runtimeapi.RuntimeService_RemovePodSandbox_FullMethodName, req)
 	if err == nil {
-		s.journal.Note(ctx, lastknown.Change{Kind: lastknown.RemovedSandbox, ID: req.GetPodSandboxId()})
+		s.journal.record(ctx, lastknown.Change{Kind: lastknown.RemovedSandbox, ID: req.GetPodSandboxId()})
 	}
 	return resp, err
 }
 
-// mountNames are the paths to the names of handlers in the other parts of a
-// sandbox's status.
+// mountNames are the paths to the names of handlers in the images of a sandbox's status.
 var mountNames = wire.ImageHandlers(&runtimeapi.PodSandboxStatusResponse{})
 
 func (s sandboxes) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
@@ -84,13 +83,13 @@ func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeap
 	return passChange[runtimeapi.UpdatePodSandboxResourcesResponse](ctx, s.caller, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, req)
 }
 
-// passRenamed is pass for an answer that has the name of a handler.
+// passRenamed is pass for an answer with names of handlers.
 func passRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, paths [][]protowire.Number, method string, req proto.Message) (P, error) {
 	f, err := c.unary(ctx, method, req)
 	return carried[R, P](n.rename(f, paths...), err)
 }
 
-// containers passes on the life of containers.
+// containers passes on the lifecycle of containers.
 type containers struct {
 	*caller
 	names   *names
@@ -102,17 +101,17 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 	c.names.translate(asked.GetConfig())
 	resp, err := readChange[runtimeapi.CreateContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_CreateContainer_FullMethodName, asked)
 	if err == nil && resp.GetContainerId() == "" {
-		err = c.nameless(runtimeapi.RuntimeService_CreateContainer_FullMethodName)
+		err = c.missingID(runtimeapi.RuntimeService_CreateContainer_FullMethodName)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: createdAs(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
+	c.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: listedContainer(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
 	return resp, nil
 }
 
-// createdAs is a container as it is listed when it was made.
-func createdAs(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimeapi.Container {
+// listedContainer returns a new container as a list contains it.
+func listedContainer(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimeapi.Container {
 	return &runtimeapi.Container{
 		Id: id, PodSandboxId: sandbox, Metadata: config.GetMetadata(), Image: config.GetImage(),
 		ImageRef: config.GetImage().GetImage(), State: runtimeapi.ContainerState_CONTAINER_CREATED,
@@ -123,7 +122,7 @@ func createdAs(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimea
 func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	resp, err := passChange[runtimeapi.StartContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StartContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.StartedContainer, ID: req.GetContainerId()})
+		c.journal.record(ctx, lastknown.Change{Kind: lastknown.StartedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
@@ -131,7 +130,7 @@ func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartCon
 func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	resp, err := passChange[runtimeapi.StopContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StopContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.EndedContainer, ID: req.GetContainerId()})
+		c.journal.record(ctx, lastknown.Change{Kind: lastknown.EndedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
@@ -139,7 +138,7 @@ func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopConta
 func (c containers) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	resp, err := passChange[runtimeapi.RemoveContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_RemoveContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.RemovedContainer, ID: req.GetContainerId()})
+		c.journal.record(ctx, lastknown.Change{Kind: lastknown.RemovedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
@@ -158,12 +157,12 @@ func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.Reop
 	return pass[runtimeapi.ReopenContainerLogResponse](ctx, c.caller, runtimeapi.RuntimeService_ReopenContainerLog_FullMethodName, req)
 }
 
-// checkpoints passes on freezing and thawing.
+// checkpoints passes on checkpoint and restore.
 type checkpoints struct {
 	*caller
 	naming
-	journal journal
-	making  *atomic.Int64
+	journal  journal
+	creating *atomic.Int64
 }
 
 func (c checkpoints) CheckpointContainer(ctx context.Context, req *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
@@ -175,8 +174,8 @@ func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.Checkpoi
 }
 
 func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
-	c.making.Add(1)
-	defer c.making.Add(-1)
+	c.creating.Add(1)
+	defer c.creating.Add(-1)
 	asked := proto.CloneOf(req)
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		asked.RuntimeHandler = c.names.remote(d.Name)
@@ -192,9 +191,9 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		return nil, err
 	}
 	id := resp.GetPodSandboxId()
-	c.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: runAs(id, asked.GetRuntimeHandler(), req.GetConfig())})
+	c.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: listedSandbox(id, asked.GetRuntimeHandler(), req.GetConfig())})
 	for _, restored := range resp.GetRestoredContainers() {
-		c.journal.Note(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: createdAs(restored.GetContainerId(), id, configs[restored.GetName()])})
+		c.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: listedContainer(restored.GetContainerId(), id, configs[restored.GetName()])})
 	}
 	return resp, nil
 }

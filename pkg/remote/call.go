@@ -23,11 +23,12 @@ import (
 
 // caller passes calls on to one daemon.
 type caller struct {
-	name      string
-	conn      grpc.ClientConnInterface
-	monitor   *monitor
-	abilities atomic.Pointer[abilities]
-	// via marks calls of this berth, so that it knows them if they come back.
+	name    string
+	conn    grpc.ClientConnInterface
+	monitor *monitor
+	support atomic.Pointer[methodSupport]
+	// via is the Instance, which marks calls of this berth so that it recognizes them if they come
+	// back.
 	via string
 }
 
@@ -37,17 +38,17 @@ type message[M any] interface {
 	proto.Message
 }
 
-// pass passes a call on, and its answer back unread.
+// pass forwards a call and returns its answer undecoded.
 func pass[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
 	return carried[R, P](c.unary(ctx, method, req))
 }
 
 // passChange is pass for a call that changes something.
 func passChange[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
-	return carried[R, P](c.lasting(ctx, method, req))
+	return carried[R, P](c.unaryChange(ctx, method, req))
 }
 
-// read passes a call on whose answer has to be known.
+// read forwards a call and decodes its answer.
 func read[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
 	f, err := c.unary(ctx, method, req)
 	return decoded[R, P](c, method, f, err)
@@ -55,11 +56,11 @@ func read[R any, P message[R]](ctx context.Context, c *caller, method string, re
 
 // readChange is read for a call that changes something.
 func readChange[R any, P message[R]](ctx context.Context, c *caller, method string, req proto.Message) (P, error) {
-	f, err := c.lasting(ctx, method, req)
+	f, err := c.unaryChange(ctx, method, req)
 	return decoded[R, P](c, method, f, err)
 }
 
-// carried is an answer that is passed back unread.
+// carried returns a message with the encoded answer as its unknown fields.
 func carried[R any, P message[R]](f wire.Frame, err error) (P, error) {
 	if err != nil {
 		return nil, err
@@ -75,12 +76,12 @@ func decoded[R any, P message[R]](c *caller, method string, f wire.Frame, err er
 	}
 	resp := P(new(R))
 	if err := proto.Unmarshal(f, resp); err != nil {
-		return nil, c.garbage(method)
+		return nil, c.malformed(method)
 	}
 	return resp, nil
 }
 
-// unary makes one call while the daemon answers.
+// unary makes one call if the daemon is not down.
 func (c *caller) unary(ctx context.Context, method string, req proto.Message) (wire.Frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
@@ -88,10 +89,10 @@ func (c *caller) unary(ctx context.Context, method string, req proto.Message) (w
 	}
 	call, done := within(ctx, era)
 	defer done()
-	return c.take(ctx, era, method, c.invoke(call, method, req))
+	return c.result(ctx, era, method, c.invoke(call, method, req))
 }
 
-// answer is what came of a call.
+// answer is the result of a call.
 type answer struct {
 	wire.Frame
 	header, trailer metadata.MD
@@ -103,27 +104,25 @@ func (c *caller) invoke(ctx context.Context, method string, req proto.Message) (
 	return a
 }
 
-// take is an answer as the caller of the CRI gets it, whose context is ctx.
-func (c *caller) take(ctx, era context.Context, method string, a answer) (wire.Frame, error) {
+// result returns an answer in the form for the client of the CRI; ctx is that of the client.
+func (c *caller) result(ctx, era context.Context, method string, a answer) (wire.Frame, error) {
 	relay(ctx, a.header, a.trailer)
 	if a.err != nil {
 		return nil, c.failed(era, a.err)
 	}
 	if !a.Valid() {
-		return nil, c.garbage(method)
+		return nil, c.malformed(method)
 	}
 	return a.Frame, nil
 }
 
-// stream passes on a call that is answered in several messages. It ends with the
-// first error of each.
+// stream forwards a call with a stream of answers. It ends with the first error of each.
 func (c *caller) stream(ctx context.Context, method string, req proto.Message, each func(wire.Frame) error) error {
 	return c.exchange(ctx, method, req, func() (proto.Message, error) { return nil, io.EOF }, each)
 }
 
-// exchange passes on a call of any form of which nothing is known: requests as
-// they come from more, answers as they come from the daemon, and what it sends
-// along. It ends with the daemon's end of it, or with the first error of each.
+// exchange forwards a call of unknown form: requests from more, answers from the daemon, headers
+// and trailers. It ends when the daemon ends the call, or with the first error of each.
 func (c *caller) exchange(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), each func(wire.Frame) error) error {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
@@ -135,7 +134,7 @@ func (c *caller) exchange(ctx context.Context, method string, first proto.Messag
 	if err != nil {
 		return c.failed(era, err)
 	}
-	// An error of sending is the end of the call, which receiving tells.
+	// A failed send ends the call; RecvMsg returns the error.
 	go func() {
 		m, err := first, error(nil)
 		for ; err == nil; m, err = more() {
@@ -164,7 +163,7 @@ func (c *caller) exchange(ctx context.Context, method string, first proto.Messag
 			return c.failed(era, err)
 		}
 		if !f.Valid() {
-			return c.garbage(method)
+			return c.malformed(method)
 		}
 		if err := each(f); err != nil {
 			return err
@@ -172,15 +171,15 @@ func (c *caller) exchange(ctx context.Context, method string, first proto.Messag
 	}
 }
 
-// within is ctx, ended with the era.
+// within returns ctx, cancelled also with the era.
 func within(ctx, era context.Context) (context.Context, func()) {
 	call, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(era, func() { cancel(context.Cause(era)) })
 	return call, func() { stop(); cancel(nil) }
 }
 
-// failed is the error of a call. One that failed because the daemon is gone says
-// so, and has the daemon looked at.
+// failed returns the error of a call. If the daemon went down meanwhile it is the cause of that;
+// Unavailable triggers a check.
 func (c *caller) failed(era context.Context, err error) error {
 	if cause := context.Cause(era); cause != nil {
 		return cause
@@ -189,7 +188,7 @@ func (c *caller) failed(era context.Context, err error) error {
 	switch st.Code() {
 	case codes.Unavailable:
 		c.monitor.suspect()
-	case codes.Unimplemented: // who is asked for something newer is to know who lacks it
+	case codes.Unimplemented: // the error names the daemon that lacks the method
 	default:
 		return err
 	}
@@ -198,19 +197,19 @@ func (c *caller) failed(era context.Context, err error) error {
 	return status.ErrorProto(p)
 }
 
-func (c *caller) garbage(method string) error {
+func (c *caller) malformed(method string) error {
 	return status.Errorf(codes.Internal, "%s: its response to %s is not a message of the CRI", c.name, method)
 }
 
-// nameless is the error of a call that has made something and does not say what.
-func (c *caller) nameless(method string) error {
+// missingID is the error of a call that created an object and returned no ID.
+func (c *caller) missingID(method string) error {
 	return status.Errorf(codes.Internal, "%s: its response to %s has no ID", c.name, method)
 }
 
-// viaKey has the marks of the berths that a call came through.
+// viaKey is the metadata key with the instances of berth that a call came through.
 const viaKey = "berth-via"
 
-// outgoing is ctx with what the caller's client sent along, and this berth's mark.
+// outgoing returns ctx with the client's metadata and this berth's mark.
 func (c *caller) outgoing(ctx context.Context) context.Context {
 	md, ok := metadata.FromIncomingContext(ctx) // a copy
 	if !ok {
@@ -219,13 +218,13 @@ func (c *caller) outgoing(ctx context.Context) context.Context {
 	maps.DeleteFunc(md, func(key string, _ []string) bool { return !forwarded(key) })
 	md[viaKey] = append(md[viaKey], c.via)
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
-		// The span of this berth's own part comes between the client's and the daemon's.
+		// This berth's span is the parent of the daemon's.
 		propagation.TraceContext{}.Inject(ctx, carrier(md))
 	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// carrier has a trace's context in metadata.
+// carrier adapts metadata to the propagation of traces.
 type carrier metadata.MD
 
 func (c carrier) Get(key string) string { return strings.Join(metadata.MD(c).Get(key), ",") }
@@ -234,7 +233,7 @@ func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
 
 func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }
 
-// forwarded says whether a key is the client's, and not of its connection.
+// forwarded reports whether a metadata key belongs to the client, not to its connection.
 func forwarded(key string) bool {
 	switch key {
 	case "content-type", "user-agent", "te", "grpc-accept-encoding", "grpc-timeout", "grpc-encoding", behindKey, "":
@@ -243,8 +242,7 @@ func forwarded(key string) bool {
 	return key[0] != ':'
 }
 
-// relay passes on what the daemon sent along. There is nobody to pass it to if
-// the call is this berth's own.
+// relay passes the daemon's metadata on. This berth's own calls have no client to pass it to.
 func relay(ctx context.Context, header, trailer metadata.MD) {
 	if grpc.ServerTransportStreamFromContext(ctx) == nil {
 		return
@@ -270,16 +268,15 @@ func own(md metadata.MD) metadata.MD {
 	return kept
 }
 
-// afterwards is how long a daemon that did not answer keeps a call whose caller
-// was told so.
-const afterwards = 2 * time.Minute
+// lateCallTimeout is how long a call to an unresponsive daemon stays open after its client got an
+// error.
+const lateCallTimeout = 2 * time.Minute
 
-// lasting is unary for a call that changes something. If the daemon is taken to be
-// down meanwhile, its caller gets the error, and the call stays open: canceling it
-// would leave the change half done if the daemon resumes. A containerd whose start of a
-// container is canceled can neither start nor remove it afterwards. The next list has the
-// outcome of the call.
-func (c *caller) lasting(ctx context.Context, method string, req proto.Message) (wire.Frame, error) {
+// unaryChange is unary for a call that changes something. If the daemon goes down meanwhile the
+// client gets the error, but the call stays open: cancelling it would leave the change half done if
+// the daemon resumes. For example, after a cancelled start containerd can neither start nor remove
+// the container. The next list shows the outcome.
+func (c *caller) unaryChange(ctx context.Context, method string, req proto.Message) (wire.Frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
 		return nil, err
@@ -292,17 +289,17 @@ func (c *caller) lasting(ctx context.Context, method string, req proto.Message) 
 	}()
 	select {
 	case a := <-answered:
-		return c.take(ctx, era, method, a)
+		return c.result(ctx, era, method, a)
 	case <-ctx.Done():
 		cancel()
-		return c.take(ctx, era, method, <-answered)
+		return c.result(ctx, era, method, <-answered)
 	case <-era.Done():
-		time.AfterFunc(afterwards, cancel)
+		time.AfterFunc(lateCallTimeout, cancel)
 		return nil, context.Cause(era)
 	}
 }
 
-// detached is ctx that does not end with it, but for its deadline.
+// detached returns a context with the values and deadline of ctx, without its cancellation.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	alone := context.WithoutCancel(ctx)
 	if deadline, there := ctx.Deadline(); there {
@@ -311,9 +308,9 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(alone)
 }
 
-// behindKey has the runs of berth that a daemon's answer may come from: its own,
-// and those that its handlers lead to.
+// behindKey is the metadata key with the instances of berth that a daemon's answers may come from:
+// its own, and those that its handlers use.
 const behindKey = "berth-behind"
 
-// leadsBack is why a daemon is no backend whose handlers lead to this berth.
+// leadsBack is the reason against a daemon that has handlers which lead to this berth.
 const leadsBack = "it leads back to this berth, directly or through a handler of its own; change the handler's endpoint"

@@ -12,14 +12,14 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// infoKey is where a berth's verbose Status has what it tells of its handlers.
+// infoKey is the key of the handlers in the info of another berth's verbose Status.
 const infoKey = "handlers"
 
-// byStatus is the note of what a daemon says in the CRI's words.
+// byStatus is the note of a capability that the daemon declares in the CRI.
 const byStatus = "reported by its daemon"
 
-// telling is the part of that which says what they can do.
-type telling struct {
+// handlersInfo is the part of that info with the capabilities.
+type handlersInfo struct {
 	Default  string `json:"default"`
 	Handlers []struct {
 		Name         string           `json:"name"`
@@ -27,9 +27,9 @@ type telling struct {
 	} `json:"handlers"`
 }
 
-// Capabilities are what the daemon that a handler leads to says that its handler can
-// do: the whole table of another berth, the features of any other daemon. It is empty
-// if the daemon does not answer before ctx ends.
+// Capabilities returns what the daemon reports of its handler: the whole table of another berth,
+// the features of any other daemon. The table is empty if the daemon does not answer before ctx
+// ends.
 func (p *Pool) Capabilities(ctx context.Context, d *handler.Definition) capability.Table {
 	b, done, err := p.check(d)
 	if err != nil {
@@ -43,12 +43,11 @@ func (p *Pool) Capabilities(ctx context.Context, d *handler.Definition) capabili
 	return capabilitiesOf(status, d.RemoteHandler)
 }
 
-// capabilitiesOf reads what a daemon says of its handler of that name; empty is its
-// default. What a table of a newer berth has and this one does not know is passed on,
-// unless it is no table by the words of this one. Pure.
+// capabilitiesOf returns the capabilities of a daemon's handler; an empty name is its default.
+// Entries of a newer berth are passed on if the table is valid for this one. Pure.
 func capabilitiesOf(status *runtimeapi.StatusResponse, name string) capability.Table {
 	var t capability.Table
-	var all telling
+	var all handlersInfo
 	if json.Unmarshal([]byte(status.GetInfo()[infoKey]), &all) == nil {
 		for _, h := range all.Handlers {
 			of := cmp.Or(name, all.Default)

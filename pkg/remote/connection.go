@@ -17,23 +17,22 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// maxMessage is how large an answer may be, in bytes: lists of a full node, and
-// the output of ExecSync.
+// maxMessage bounds an answer, in bytes: lists of a full node, and the output of ExecSync.
 const maxMessage = 80 << 20
 
-// window is how much of answers may be on the way, in bytes. It is never waited
-// for on a socket of one machine, and nothing is set aside for it.
+// window is the flow-control window for answers, in bytes. On a local socket it is never exhausted,
+// and it allocates nothing in advance.
 const window = 16 << 20
 
-// dialTimeout bounds one attempt to connect. A unix socket is connected to at
-// once, unless its daemon accepts nobody.
+// dialTimeout bounds one attempt to connect. A unix socket connects at once unless its daemon does
+// not accept.
 const dialTimeout = 2 * time.Second
 
-// dialer connects to one socket, and remembers how that went.
+// dialer connects to one socket and keeps the result of the last attempt.
 type dialer struct {
 	path string
 	last atomic.Pointer[error]
-	// connections counts those that were made.
+	// connections counts the successful attempts.
 	connections atomic.Uint64
 }
 
@@ -56,7 +55,7 @@ func (d *dialer) connect(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// failure is the error of the last attempt to connect, or nil.
+// failure returns the error of the last attempt to connect, or nil.
 func (d *dialer) failure() error {
 	if err := d.last.Load(); err != nil {
 		return *err
@@ -64,7 +63,7 @@ func (d *dialer) failure() error {
 	return nil
 }
 
-// explain says what is wrong with a socket that could not be connected to.
+// explain describes why a socket could not be connected to.
 func (d *dialer) explain(err error) error {
 	info, statErr := os.Stat(d.path)
 	switch {
@@ -82,12 +81,12 @@ func (d *dialer) explain(err error) error {
 	return err
 }
 
-// open makes a connection that comes and goes with its daemon.
+// open returns a connection that reconnects when its daemon is back.
 func (d *dialer) open() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(d.dial),
-		// Windows that are given are not measured: that costs a ping for each answer.
+		// Fixed windows disable the bandwidth estimation, which costs a ping for each answer.
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{

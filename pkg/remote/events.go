@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// events passes on what happens in the daemon. A subscription ends when the daemon's does, and when a
-// daemon is back that was away as it began: a kubelet lists then, and subscribes again.
+// events passes on the daemon's events. A subscription ends with the daemon's. One that began while
+// the daemon was away ends when the daemon is back: a kubelet then lists and subscribes again.
 type events struct {
 	*caller
 	names *names
@@ -42,14 +42,14 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 	return err
 }
 
-// eventNames are the paths to names of handlers in an event, but for the sandbox's.
+// eventNames are the paths to names of handlers in an event, except the sandbox's.
 var eventNames = wire.ImageHandlers(&runtimeapi.ContainerEventResponse{})
 
-// pass sends an event of the daemon with berth's names of handlers.
+// pass sends an event of the daemon with this berth's names of handlers.
 func (e *events) pass(f wire.Frame, to eventStream) error {
 	var event runtimeapi.ContainerEventResponse
 	if err := proto.Unmarshal(e.names.rename(f, eventNames...), &event); err != nil {
-		return e.garbage(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName)
+		return e.malformed(runtimeapi.RuntimeService_GetContainerEvents_FullMethodName)
 	}
 	if p := event.GetPodSandboxStatus(); p != nil {
 		p.RuntimeHandler = e.lists.naming().sandbox(p.GetId(), p.GetRuntimeHandler())

@@ -49,7 +49,7 @@ func ExamplePool() {
 	if err := pool.Record(inForce); err != nil { // on disk, before there are pods
 		panic(err)
 	}
-	pool.Use(inForce)
+	pool.SetInForce(inForce)
 	fmt.Println(b.Health().Phase)
 	// Output:
 	// memory <nil>

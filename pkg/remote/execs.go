@@ -14,9 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// execs passes on what goes into containers and pods. The addresses that it
-// answers with are the daemon's own: streams do not go through this berth. Only
-// those of this node are passed on.
+// execs passes on calls that run a process in a container or connect to a pod. Streams do not pass
+// through this berth: the URLs are the daemon's own, and only those on this node are passed on.
 type execs struct {
 	*caller
 	hosts streamHosts
@@ -41,7 +40,7 @@ func (e execs) PortForward(ctx context.Context, req *runtimeapi.PortForwardReque
 	return permitted(e, resp, err)
 }
 
-// permitted is an answer whose address may be connected to.
+// permitted returns an answer if a client may connect to its URL.
 func permitted[R interface{ GetUrl() string }](e execs, resp R, err error) (R, error) {
 	if err == nil {
 		if why := e.hosts.check(resp.GetUrl()); why != nil {
@@ -52,16 +51,16 @@ func permitted[R interface{ GetUrl() string }](e execs, resp R, err error) (R, e
 	return resp, err
 }
 
-// streamHosts are the hosts that URLs of exec, attach and port-forward may name. The
-// kubelet connects to any URL, and passes on its client's headers there.
+// streamHosts are the hosts that URLs of exec, attach and port-forward may name. The kubelet
+// connects to any URL, and sends its client's headers there.
 type streamHosts struct {
-	// permitted are more than the node's own, as the configuration has them.
+	// permitted are the additional hosts of the configuration.
 	permitted []string
 	// own are the node's addresses.
 	own func() ([]net.Addr, error)
 }
 
-// check says what is wrong with a URL that a daemon has answered with.
+// check returns what is wrong with a URL from a daemon.
 func (s streamHosts) check(address string) error {
 	u, err := url.Parse(address)
 	switch {

@@ -25,14 +25,14 @@ import (
 func TestSound(t *testing.T) {
 	shape := (&runtimeapi.ListContainersResponse{}).ProtoReflect().Descriptor()
 	whole := encoded(t, newer(list(3)))
-	if !wire.Sound(whole, shape) {
+	if !wire.WellFormed(whole, shape) {
 		t.Error("a list with unknown fields is not sound")
 	}
 	for name, broken := range map[string]wire.Frame{
 		"half a field": whole[:len(whole)-1], "an item that ends early": {0x0a, 2, 0x0a, 9},
 		"a name that is no text": {0x0a, 3, 0x0a, 1, 0xff}, "a label that is no text": {0x0a, 5, 0x42, 3, 0x0a, 1, 0xfe},
 	} {
-		if wire.Sound(broken, shape) {
+		if wire.WellFormed(broken, shape) {
 			t.Errorf("%s is sound", name)
 		}
 		if proto.Unmarshal(broken, &runtimeapi.ListContainersResponse{}) == nil {
@@ -141,7 +141,7 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	}
 	fail.Store(true)
 	lists()
-	test.Equal(t, "it has failed once", b.known.Trouble(time.Now()), "")
+	test.Equal(t, "it has failed once", b.known.ListFailure(time.Now()), "")
 	b.known.Mu.Lock()
 	b.known.Containers.At = time.Now().Add(-2 * lastknown.Tolerated)
 	b.known.Mu.Unlock()
@@ -192,11 +192,11 @@ func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	settings := &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}}}
 	test.Must(t, test.Err(b.UpdateRuntimeConfig(t.Context(), settings)))
 	d.told.Store("")
-	b.node.abilities.Load().miss("/a/B")
+	b.node.support.Load().markMissing("/a/B")
 	d.server.Stop()
 	d.start(t) // no call has met the lost connection
 	test.Eventually(t, "it was asked and told all anew", func() bool {
 		b.node.monitor.suspect()
-		return b.Health().Phase == Ready && b.node.abilities.Load().has("/a/B") && d.told.Load() == cidr
+		return b.Health().Phase == Ready && b.node.support.Load().has("/a/B") && d.told.Load() == cidr
 	})
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// A pod stays a pod of the handler that it was made under, or adopted for, when
-// other handlers come to lead to its daemon by the same name, or its own leads
-// elsewhere. The daemon does not say which, so it is kept here.
+// A pod keeps the handler that it was created under, or adopted for, even if other handlers come to
+// use its daemon with the same remote name, or its own handler is moved to another daemon. The
+// daemon does not report our handler, so it is stored here.
 
-// naming says by which of our names a sandbox goes.
+// naming maps a sandbox to the name of its handler in this berth.
 type naming struct {
 	names *names
 	known *lastknown.Pods
 }
 
-// sandbox is the name of one that the daemon says is of a handler of its own. Of a default
-// one, or where it does not say, as CRI-O, it is the handler that the sandbox counts for.
+// sandbox returns the handler of a sandbox: the stored one, else ours for theirs. theirs is empty
+// for the daemon's default handler, or if the daemon omits it as CRI-O does; the sandbox then
+// counts for the owner of the default.
 func (n naming) sandbox(id, theirs string) string {
 	if name := n.known.Assigned(id); name != "" {
 		return name
@@ -38,14 +39,14 @@ func (n naming) list(f wire.Frame) wire.Frame {
 	})
 }
 
-// status is the answer about one sandbox with our name.
+// status puts our name into the answer about one sandbox.
 func (n naming) status(f wire.Frame, id string) wire.Frame {
 	return wire.Replaced(f, wire.StatusField, func(s []byte) []byte {
 		return wire.WithText(s, wire.StatusHandlerField, n.sandbox(id, wire.Text(s, wire.StatusHandlerField)))
 	})
 }
 
-// inventory is what the daemon has, by our names.
+// inventory returns the daemon's sandboxes and containers, by our names.
 func (n naming) inventory() []handler.Owned {
 	s, containers := n.known.State(), map[string][]string{}
 	for id, c := range s.Containers {
@@ -59,9 +60,9 @@ func (n naming) inventory() []handler.Owned {
 	return all
 }
 
-// assignedFor is the handler to keep of a sandbox that is made under a handler of the daemon's,
-// empty if it needs none: its daemon may leave the handler out of what it says, as CRI-O
-// does, and must lead to the same one by both.
+// assignedFor returns the handler to store for a sandbox that is created under a remote handler,
+// empty if both the remote handler and the daemon's default already map to it: the daemon may omit
+// the handler in its answers, as CRI-O does.
 func (n naming) assignedFor(ctx context.Context, theirs string) string {
 	if d := handler.DefinitionFrom(ctx); d != nil && (n.names.owner(theirs) != d.Name || n.names.owner("") != d.Name) {
 		return d.Name
@@ -69,8 +70,9 @@ func (n naming) assignedFor(ctx context.Context, theirs string) string {
 	return ""
 }
 
-// leaving are the handlers of those whose name would be another with other handlers.
-func (n naming) leaving(next []lastknown.Handler) map[string]string {
+// renamed returns the current handlers of the sandboxes that the next handlers would map to another
+// name.
+func (n naming) renamed(next []lastknown.Handler) map[string]string {
 	now, then := n.names.current.Load(), translationOf(next)
 	if slices.Equal(now.handlers, then.handlers) {
 		return nil

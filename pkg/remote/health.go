@@ -5,54 +5,52 @@ import (
 	"time"
 )
 
-// Phase says how a daemon is.
+// Phase is the state of a daemon.
 type Phase string
 
 const (
-	// Ready answers, and says that its runtime is ready.
+	// Ready daemons answer and report that their runtime is ready.
 	Ready Phase = "ready"
-	// Connected answers, and says that its runtime is not ready, or fails to list.
+	// Connected daemons answer, but report that their runtime is not ready, or fail to list.
 	Connected Phase = "connected"
-	// Lagging is connected and did not answer in time lately.
+	// Lagging daemons are connected and did not answer the last check in time.
 	Lagging Phase = "lagging"
-	// Down cannot be reached, or has not answered for long.
+	// Down daemons cannot be reached, or have not answered for long.
 	Down Phase = "down"
 )
 
-// Health is how a daemon is, and why.
+// Health is the phase of a daemon, and the reason for it.
 type Health struct {
 	Phase Phase
 	// Reason is empty for Ready only.
 	Reason string
 	// Since is when the phase began.
 	Since time.Time
-	// Misses counts the checks in a row that got no answer in time.
+	// Misses counts consecutive checks without an answer in time.
 	Misses int
 }
 
-// maxMisses is how many checks in a row a daemon may leave unanswered before it
-// is taken to be down.
+// maxMisses is the number of consecutive unanswered checks after which a daemon counts as down.
 const maxMisses = 3
 
-// observation is what one check saw.
+// observation is the result of one check.
 type observation struct {
-	// lost is why there was no answer, and none is to be expected; empty if there
-	// is a connection.
+	// lost is why the connection is lost and no answer is expected; empty if there is a connection.
 	lost string
 	// late is why there was no answer in time.
 	late string
-	// unready is what the daemon says its runtime is short of.
+	// unready is what the runtime lacks according to the daemon.
 	unready string
-	// anew says that it is connected to anew since it was told, and asked, all.
-	anew bool
+	// reconnected is set while the session is not initialized on the current connection.
+	reconnected bool
 }
 
-// failed says whether there was no answer.
+// failed reports whether there was no answer.
 func (o observation) failed() bool { return o.lost != "" || o.late != "" }
 
 const notAsked = "not checked yet"
 
-// after is the health that follows from an observation. Pure.
+// after returns the health that follows from an observation. Pure.
 func (h Health) after(o observation, now time.Time) Health {
 	n := Health{Since: now}
 	switch {
@@ -81,5 +79,5 @@ func (h Health) after(o observation, now time.Time) Health {
 	return n
 }
 
-// Answers says whether calls are passed on.
+// Answers reports whether calls are passed on.
 func (h Health) Answers() bool { return h.Phase != Down }

@@ -23,11 +23,11 @@ type images struct {
 	names     *names
 	lastKnown *lastknown.Images
 	save      func() error
-	// patience is how long a client of a list waits for the daemon.
-	patience time.Duration
-	// contest is not nil if what the daemon has is another backend's.
-	contest *atomic.Pointer[string]
-	making  *atomic.Int64
+	// timeout is how long a client of a list waits for the daemon.
+	timeout time.Duration
+	// conflict is not nil if the daemon's objects are another backend's.
+	conflict *atomic.Pointer[string]
+	creating *atomic.Int64
 }
 
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
@@ -39,29 +39,29 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 	return carried[runtimeapi.ListImagesResponse](i.names.rename(f, imageNames), err)
 }
 
-// all is the daemon's list, and the last known one in its place while it does not
-// answer, if it is to be a whole one.
+// all returns the daemon's list. A whole list is replaced by the last known one while the daemon
+// does not answer.
 func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whole bool) (wire.Frame, error) {
 	if !whole {
 		return i.whole(ctx, imageLists, req)
 	}
-	if i.contest.Load() != nil {
+	if i.conflict.Load() != nil {
 		return nil, nil
 	}
 	last, known := i.lastKnown.Last()
 	if known && i.monitor.current().Phase == Lagging {
 		return last, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, i.patience))
+	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, i.timeout))
 	defer cancel()
 	turn := i.lastKnown.Mark()
 	f, err := i.whole(wait, imageLists, req)
 	switch {
 	case err == nil:
-		i.noted(ctx, i.lastKnown.Take(f, turn))
+		i.saveChanged(ctx, i.lastKnown.Take(f, turn))
 		return f, nil
 	case known && ctx.Err() == nil:
-		if !silent(ctx, err) {
+		if !unresponsive(ctx, err) {
 			log.G(ctx).WithError(err).WithField("backend", i.name).Warn("Backend image list failed; serving last known images")
 		}
 		return last, nil
@@ -69,8 +69,8 @@ func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whol
 	return nil, err
 }
 
-// noted writes down what is known, if it has changed.
-func (i images) noted(ctx context.Context, changed bool) {
+// saveChanged writes the state file if changed is set.
+func (i images) saveChanged(ctx context.Context, changed bool) {
 	if !changed {
 		return
 	}
@@ -88,8 +88,8 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 }
 
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	i.making.Add(1)
-	defer i.making.Add(-1)
+	i.creating.Add(1)
+	defer i.creating.Add(-1)
 	req = proto.CloneOf(req)
 	req.Image = i.names.spec(req.GetImage())
 	return read[runtimeapi.PullImageResponse](ctx, i.caller, runtimeapi.ImageService_PullImage_FullMethodName, req)
@@ -101,25 +101,25 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 	req.Image = i.names.spec(req.GetImage())
 	resp, err := pass[runtimeapi.RemoveImageResponse](ctx, i.caller, runtimeapi.ImageService_RemoveImage_FullMethodName, req)
 	if err == nil {
-		i.noted(ctx, i.lastKnown.Removed(name))
+		i.saveChanged(ctx, i.lastKnown.Removed(name))
 	}
 	return resp, err
 }
 
-// ImageFsInfo tells of the daemon's file systems, and while it does not answer of
-// those it had last: they are there, and how full they are a kubelet sees itself.
+// ImageFsInfo returns the daemon's filesystems, or the last known ones while it does not answer:
+// they still exist, and a kubelet measures their usage itself.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	last := i.lastKnown.LastFilesystems()
 	if last != nil && i.monitor.current().Phase == Lagging {
 		return last, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, i.patience))
+	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, i.timeout))
 	defer cancel()
 	resp, err := read[runtimeapi.ImageFsInfoResponse](wait, i.caller, runtimeapi.ImageService_ImageFsInfo_FullMethodName, req)
 	switch {
 	case err == nil:
-		i.noted(ctx, i.lastKnown.Keeps(resp))
-	case last != nil && silent(ctx, err):
+		i.saveChanged(ctx, i.lastKnown.TakeFilesystems(resp))
+	case last != nil && unresponsive(ctx, err):
 		return last, nil
 	}
 	return resp, err

@@ -33,14 +33,14 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 		answered <- err
 	}()
 	<-begun
-	b.node.monitor.Note(ctx, observation{lost: "it hangs"})
+	b.node.monitor.observe(ctx, observation{lost: "it hangs"})
 	if err := <-answered; status.Code(err) != codes.Unavailable {
 		t.Errorf("who asked for the pod is told %v", err)
 	}
 	close(let)
 	test.Checkf(t, <-canceled, "the daemon was told to leave it")
 	test.Eventually(t, "the pod is listed", func() bool {
-		_ = b.lists.sync(ahead(ctx))
+		_ = b.lists.sync(unmonitored(ctx))
 		return len(b.Inventory()) == 1
 	})
 }

@@ -23,24 +23,24 @@ var (
 
 var containerNames = wire.ImageHandlers(&runtimeapi.ListContainersResponse{})[0]
 
-// lateFor is how long a list may go on after its client got the last known one.
-const lateFor = 30 * time.Second
+// lateListTimeout bounds a list that continues after its client got the last known one.
+const lateListTimeout = 30 * time.Second
 
-// lists answers what shows all sandboxes and containers: as the daemon does, and
-// in its place while it does not.
+// lists serves the lists of sandboxes and containers, and the last known ones while the daemon does
+// not answer.
 type lists struct {
 	*caller
 	names *names
 	known *lastknown.Pods
-	// patience is how long a client waits for the daemon.
-	patience time.Duration
-	// learned is called when a list differs from what was known.
-	learned func()
-	// late has one place, for a list that is still awaited after its client was
-	// answered, so that a slow daemon's lists do not stay the first ones.
+	// timeout is how long a client waits for the daemon.
+	timeout time.Duration
+	// updated is called when a list differs from the last known one.
+	updated func()
+	// late has one slot, for a list that continues after its client was answered. Its result is
+	// recorded, so that the last known lists of a slow daemon are still updated.
 	late chan struct{}
-	// contest is not nil if what the daemon has is another backend's.
-	contest *atomic.Pointer[string]
+	// conflict is not nil if the daemon's objects are another backend's.
+	conflict *atomic.Pointer[string]
 }
 
 func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
@@ -48,7 +48,7 @@ func (l *lists) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandb
 	if err == nil {
 		return carried[runtimeapi.ListPodSandboxResponse](l.naming().list(f), nil)
 	}
-	known, err := l.instead(ctx, err)
+	known, err := l.fallback(ctx, err)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContaine
 	if err == nil {
 		return carried[runtimeapi.ListContainersResponse](l.names.rename(f, containerNames), nil)
 	}
-	known, err := l.instead(ctx, err)
+	known, err := l.fallback(ctx, err)
 	if err != nil {
 		return nil, err
 	}
@@ -69,21 +69,20 @@ func (l *lists) ListContainers(ctx context.Context, req *runtimeapi.ListContaine
 
 func (l *lists) naming() naming { return naming{l.names, l.known} }
 
-// wantsAll says whether a request has nothing that could make its list a part.
-// Pure.
+// wantsAll reports whether a request selects the whole list. Pure.
 func wantsAll(req, filter proto.Message) bool {
 	return len(req.ProtoReflect().GetUnknown()) == 0 && proto.Size(filter) == 0
 }
 
-// fresh asks the daemon for a list, and learns from a whole one.
+// fresh fetches a list from the daemon, and records it if it is a whole one.
 func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole bool, p *lastknown.Page) (wire.Frame, error) {
-	if l.contest.Load() != nil {
+	if l.conflict.Load() != nil {
 		return nil, nil
 	}
 	if _, some := l.known.Age(time.Now()); some && l.monitor.current().Phase == Lagging {
 		return nil, l.monitor.slow()
 	}
-	wait, cancel := context.WithTimeoutCause(ctx, patienceOf(ctx, l.patience), errSlow)
+	wait, cancel := context.WithTimeoutCause(ctx, timeoutWithin(ctx, l.timeout), errSlow)
 	defer cancel()
 	if !whole {
 		return l.whole(wait, of, req)
@@ -92,31 +91,31 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 		wire.Frame
 		error
 	}
-	asked, stop := context.WithTimeout(context.WithoutCancel(ctx), lateFor)
+	asked, stop := context.WithTimeout(context.WithoutCancel(ctx), lateListTimeout)
 	answered := make(chan answer, 1)
 	go func() {
 		defer stop()
 		mark := l.known.Mark()
 		f, err := l.whole(asked, of, req)
 		if err == nil {
-			f, err = l.sensible(asked, of, f)
+			f, err = l.filtered(asked, of, f)
 		}
 		if err == nil && l.known.Take(p, f, mark, time.Now()) {
-			l.learned()
+			l.updated()
 		}
-		answered <- answer{f, l.blame(p, err)}
+		answered <- answer{f, l.recordFailure(p, err)}
 	}()
 	select {
 	case a := <-answered:
 		return a.Frame, a.error
 	case <-wait.Done():
 	}
-	l.monitor.suspect() // the next list is not to wait as long
+	l.monitor.suspect() // so that the next list does not wait as long
 	select {
 	case l.late <- struct{}{}:
 		go func() {
 			defer func() { <-l.late }()
-			_ = (<-answered).error // it was learned from, or not
+			_ = (<-answered).error // already recorded, or failed
 		}()
 	default:
 		stop()
@@ -124,81 +123,80 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	return nil, status.FromContextError(wait.Err()).Err()
 }
 
-// blame is err, remembered of a daemon that answers and fails to tell a list.
-func (l *lists) blame(p *lastknown.Page, err error) error {
+// recordFailure returns err, and records it for a daemon that answers but fails to list.
+func (l *lists) recordFailure(p *lastknown.Page, err error) error {
 	switch status.Code(err) {
-	case codes.OK, codes.Unavailable, codes.Canceled: // its health says so, or nobody waited
+	case codes.OK, codes.Unavailable, codes.Canceled: // the health shows it, or the client left
 	default:
 		l.known.Fail(p, reason(err))
 	}
 	return err
 }
 
-// patienceOf is how long a call may wait for the daemon: so long that there is
-// time left for an answer without it.
-func patienceOf(ctx context.Context, most time.Duration) time.Duration {
+// timeoutWithin returns how long a call may wait for the daemon: it leaves a quarter of the
+// deadline for an answer without the daemon.
+func timeoutWithin(ctx context.Context, most time.Duration) time.Duration {
 	if deadline, there := ctx.Deadline(); there {
 		return min(most, time.Until(deadline)*3/4)
 	}
 	return most
 }
 
-// errSlow is the cause of a wait that a client did not end.
+// errSlow is the cause of a wait that ended by the timeout.
 var errSlow = errors.New("the list timed out")
 
-// sync learns what the daemon has.
+// sync fetches and records both lists.
 func (l *lists) sync(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, lateFor)
+	ctx, cancel := context.WithTimeout(ctx, lateListTimeout)
 	defer cancel()
-	// Containers first: one that is made meanwhile lacks in that list, and is not
-	// listed without its sandbox.
+	// Containers first: a container that is created between the two lists is then missing, instead
+	// of being listed without its sandbox.
 	mark, p := l.known.Mark(), &l.known.Containers
 	f, err := l.whole(ctx, containerLists, &runtimeapi.ListContainersRequest{})
 	if err != nil {
-		return l.blame(p, err)
+		return l.recordFailure(p, err)
 	}
-	if err := l.sandboxesAnew(ctx); err != nil {
+	if err := l.relistSandboxes(ctx); err != nil {
 		return err
 	}
-	if l.known.Take(p, l.known.Attached(l.identified(ctx, f)), mark, time.Now()) {
-		l.learned()
+	if l.known.Take(p, l.known.WithSandbox(l.withID(ctx, f)), mark, time.Now()) {
+		l.updated()
 	}
 	return nil
 }
 
-// sensible is a list without what makes no sense in it.
-func (l *lists) sensible(ctx context.Context, of listing, f wire.Frame) (wire.Frame, error) {
-	f = l.identified(ctx, f)
+// filtered returns a list without invalid items.
+func (l *lists) filtered(ctx context.Context, of listing, f wire.Frame) (wire.Frame, error) {
+	f = l.withID(ctx, f)
 	if of.unary != containerLists.unary {
 		return f, nil
 	}
-	return l.attached(ctx, f)
+	return l.withSandbox(ctx, f)
 }
 
-// attached is a list of containers without those whose sandbox the daemon does
-// not list, and which no call could be made about. One that was made by others
-// with its sandbox a moment ago is looked for in a new list of sandboxes.
-func (l *lists) attached(ctx context.Context, f wire.Frame) (wire.Frame, error) {
-	if len(l.known.Attached(f)) == len(f) {
+// withSandbox returns a list of containers without those of unlisted sandboxes, which no call could
+// use. For a sandbox that another client created a moment ago it first fetches the sandboxes again.
+func (l *lists) withSandbox(ctx context.Context, f wire.Frame) (wire.Frame, error) {
+	if len(l.known.WithSandbox(f)) == len(f) {
 		return f, nil
 	}
-	if err := l.sandboxesAnew(ctx); err != nil {
+	if err := l.relistSandboxes(ctx); err != nil {
 		return nil, err
 	}
-	return l.known.Attached(f), nil
+	return l.known.WithSandbox(f), nil
 }
 
-func (l *lists) sandboxesAnew(ctx context.Context) error {
+func (l *lists) relistSandboxes(ctx context.Context) error {
 	mark, p := l.known.Mark(), &l.known.Sandboxes
 	f, err := l.whole(ctx, sandboxLists, &runtimeapi.ListPodSandboxRequest{})
-	if err == nil && l.known.Take(p, l.identified(ctx, f), mark, time.Now()) {
-		l.learned()
+	if err == nil && l.known.Take(p, l.withID(ctx, f), mark, time.Now()) {
+		l.updated()
 	}
-	return l.blame(p, err)
+	return l.recordFailure(p, err)
 }
 
-// identified is a list without items that have no id.
-func (l *lists) identified(ctx context.Context, f wire.Frame) wire.Frame {
+// withID returns a list without the items that have no ID.
+func (l *lists) withID(ctx context.Context, f wire.Frame) wire.Frame {
 	kept := wire.Without(f, func(item []byte) bool { return wire.Text(item, wire.IDField) == "" })
 	if len(kept) != len(f) {
 		log.G(ctx).WithField("backend", l.name).Debug("Backend listed items without an ID; omitting them")
@@ -206,18 +204,18 @@ func (l *lists) identified(ctx context.Context, f wire.Frame) wire.Frame {
 	return kept
 }
 
-// instead is the last known state in place of a list that failed with err, which
-// is not to cost the lists of other backends.
-func (l *lists) instead(ctx context.Context, err error) (*lastknown.State, error) {
+// fallback returns the last known state instead of a list that failed with err, because the failure
+// must not fail the lists of other backends.
+func (l *lists) fallback(ctx context.Context, err error) (*lastknown.State, error) {
 	if ctx.Err() != nil {
 		return nil, err
 	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // its health says so
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // the health shows it
 	default:
 		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
 	}
-	if l.contest.Load() != nil {
+	if l.conflict.Load() != nil {
 		return &lastknown.State{}, nil
 	}
 	s := &lastknown.State{Sandboxes: map[string]*runtimeapi.PodSandbox{}, Containers: map[string]*runtimeapi.Container{}}

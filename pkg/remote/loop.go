@@ -11,13 +11,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxBehind is how many of them are told. Nobody has as many on one node.
+// maxBehind bounds the instances that are reported; no node has as many.
 const maxBehind = 64
 
-// LoopGuard are options of a server that refuses calls which this run of berth
-// has made itself: a daemon that is a backend of its own, be it through others,
-// would ask itself without end. It tells other berths who is behind it, so that
-// each of a circle knows.
+// LoopGuard returns options of a server that refuses calls made by this run of berth itself: a
+// daemon that is its own backend, directly or through others, would call itself endlessly. In
+// answers to other berths it lists the instances behind this one, so that each berth in a loop
+// detects it.
 func LoopGuard(instance string, behind func() []string) []grpc.ServerOption {
 	check := func(ctx context.Context) error {
 		if slices.Contains(metadata.ValueFromIncomingContext(ctx, viaKey), instance) {
@@ -47,7 +47,8 @@ func LoopGuard(instance string, behind func() []string) []grpc.ServerOption {
 	}
 }
 
-// Behind are the runs of berth that handlers lead to, as far as they said so.
+// Behind returns the instances of berth that handlers lead to, as far as their daemons reported
+// them.
 func (p *Pool) Behind() []string {
 	var all []string
 	for _, b := range p.All() {
@@ -58,7 +59,7 @@ func (p *Pool) Behind() []string {
 	return all[:min(len(all), maxBehind)]
 }
 
-// leadsTo are the runs of berth behind the daemon.
+// leadsTo returns the instances of berth behind the daemon.
 func (n *node) leadsTo() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -12,70 +12,70 @@ import (
 )
 
 const (
-	// checkTimeout is how long a daemon may take to say that it is there.
+	// checkTimeout bounds one check of the daemon.
 	checkTimeout = 2 * time.Second
-	// calm is the time between checks of a daemon that answers.
-	calm = 5 * time.Second
-	// backTimeout is how long it may take to be asked and told everything.
+	// checkInterval is the time between checks of a daemon that answers.
+	checkInterval = 5 * time.Second
+	// backTimeout bounds the initialization of a daemon that is back.
 	backTimeout = 30 * time.Second
-	// quick is the time between checks of one that does not.
-	quick = 500 * time.Millisecond
+	// retryInterval is the time between checks of a daemon that does not answer.
+	retryInterval = 500 * time.Millisecond
 )
 
-// monitor knows how one daemon is. It lets calls through while the daemon
-// answers, and ends those that are under way when it is taken to be down.
+// monitor tracks a daemon's health. It admits calls while the daemon answers, and ends those in
+// progress when the daemon goes down.
 type monitor struct {
-	// name says in errors which daemon it is.
+	// name identifies the daemon in errors.
 	name string
-	// check asks the daemon how it is.
+	// check checks the daemon once.
 	check func(context.Context) observation
-	// back is called, and has to succeed, before the daemon counts as answering
-	// again after it was down, or was connected to anew.
+	// back must succeed before the daemon counts as answering again, after it was down or was
+	// reconnected.
 	back func(context.Context) error
-	// changed hears of every change of phase or reason.
+	// changed is called after every change of phase or reason.
 	changed func(Health)
 
-	kicks chan struct{}
-	// asked is closed when the daemon was asked for the first time, before anybody
-	// hears what it said.
+	checkNow chan struct{}
+	// asked is closed after the first check, before its result is reported to changed.
 	asked chan struct{}
 	once  sync.Once
 
 	mu     sync.Mutex
 	health Health
-	// era is the time in which the daemon answers; ended while it is down.
+	// era lasts while the daemon answers; it is ended while the daemon is down.
 	era    context.Context
-	ending context.CancelCauseFunc
-	// turned is closed at the next change of health.
-	turned chan struct{}
+	endEra context.CancelCauseFunc
+	// observed is closed at the next observation.
+	observed chan struct{}
 }
 
 func newMonitor(name string, check func(context.Context) observation, back func(context.Context) error, changed func(Health)) *monitor {
-	m := &monitor{name: name, check: check, back: back, changed: changed, kicks: make(chan struct{}, 1), asked: make(chan struct{}), turned: make(chan struct{})}
+	m := &monitor{name: name, check: check, back: back, changed: changed, checkNow: make(chan struct{}, 1), asked: make(chan struct{}), observed: make(chan struct{})}
 	m.health = Health{Phase: Down, Reason: notAsked, Since: time.Now()}
-	m.begin()
-	m.ending(m.refusal(m.health))
+	m.beginEra()
+	m.endEra(m.refusal(m.health))
 	return m
 }
 
-// begin begins an era; mu is held, or nobody else has m.
-func (m *monitor) begin() { m.era, m.ending = context.WithCancelCause(context.Background()) }
+// beginEra needs mu, unless m is not shared yet.
+func (m *monitor) beginEra() { m.era, m.endEra = context.WithCancelCause(context.Background()) }
 
-// current is how the daemon is.
 func (m *monitor) current() Health {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.health
 }
 
-type aheadKey struct{}
+type unmonitoredKey struct{}
 
-// ahead is a context whose calls go to a daemon that still counts as down.
-func ahead(ctx context.Context) context.Context { return context.WithValue(ctx, aheadKey{}, true) }
+// unmonitored returns a context for calls that must also reach a daemon which still counts as down.
+func unmonitored(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unmonitoredKey{}, true)
+}
 
-// admit returns the era that a call belongs to, or why there is none.
+// admit returns the era of a call, or the reason why the daemon is down.
 func (m *monitor) admit(ctx context.Context) (context.Context, error) {
-	if ctx.Value(aheadKey{}) != nil {
+	if ctx.Value(unmonitoredKey{}) != nil {
 		return context.Background(), nil
 	}
 	m.mu.Lock()
@@ -90,7 +90,7 @@ func (m *monitor) admit(ctx context.Context) (context.Context, error) {
 func (m *monitor) await(ctx context.Context) error {
 	for {
 		m.mu.Lock()
-		answers, turned := m.health.Answers(), m.turned
+		answers, observed := m.health.Answers(), m.observed
 		m.mu.Unlock()
 		if answers {
 			return nil
@@ -98,92 +98,91 @@ func (m *monitor) await(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-turned:
+		case <-observed:
 		}
 	}
 }
 
-// refusal is what a call to a daemon that is down ends with.
+// refusal is the error of a call to a daemon that is down.
 func (m *monitor) refusal(h Health) error {
 	return status.Error(codes.Unavailable, fmt.Sprintf("%s has been down since %s: %s",
 		m.name, h.Since.UTC().Format(time.RFC3339), h.Reason))
 }
 
-// slow is what a list of a lagging daemon ends with.
+// slow is the error of a list of a lagging daemon.
 func (m *monitor) slow() error {
 	return status.Error(codes.DeadlineExceeded, fmt.Sprintf("%s: %s", m.name, m.current().Reason))
 }
 
-// suspect has the daemon checked at once, because a call met a lost connection.
+// suspect triggers a check, because a call failed or was late.
 func (m *monitor) suspect() {
 	select {
-	case m.kicks <- struct{}{}:
+	case m.checkNow <- struct{}{}:
 	default:
 	}
 }
 
-// cannotSay begins the reason of a daemon whose lists fail.
-const cannotSay = "it responds, but cannot list its pods: "
+// listFailed begins the reason of a daemon that fails to list.
+const listFailed = "it responds, but cannot list its pods: "
 
-// run checks until ctx is done.
 func (m *monitor) run(ctx context.Context) {
 	for {
-		wait := m.look(ctx)
+		wait := m.checkOnce(ctx)
 		select {
 		case <-ctx.Done():
-			m.Note(ctx, observation{lost: "this berth no longer uses it"})
+			m.observe(ctx, observation{lost: "this berth no longer uses it"})
 			return
 		case <-time.After(wait):
-		case <-m.kicks:
+		case <-m.checkNow:
 		}
 	}
 }
 
-// look checks once, and returns after how long to check again.
-func (m *monitor) look(ctx context.Context) time.Duration {
+// checkOnce returns the time until the next check.
+func (m *monitor) checkOnce(ctx context.Context) time.Duration {
 	bound, cancel := context.WithTimeout(ctx, checkTimeout)
 	seen := m.check(bound)
 	cancel()
 	if ctx.Err() != nil {
 		return 0
 	}
-	if !seen.failed() && (seen.anew || !m.current().Answers()) {
+	if !seen.failed() && (seen.reconnected || !m.current().Answers()) {
 		bound, cancel := context.WithTimeout(ctx, backTimeout)
 		err := m.back(bound)
 		cancel()
 		if err != nil {
-			seen = observation{lost: cannotSay + reason(err)}
+			seen = observation{lost: listFailed + reason(err)}
 		}
 	}
-	if h := m.Note(ctx, seen); h.Phase == Ready || h.Phase == Connected {
-		return calm
+	if h := m.observe(ctx, seen); h.Phase == Ready || h.Phase == Connected {
+		return checkInterval
 	}
-	return quick
+	return retryInterval
 }
 
-// Note takes over what was seen.
-func (m *monitor) Note(ctx context.Context, o observation) Health {
+// observe applies the result of a check.
+func (m *monitor) observe(ctx context.Context, o observation) Health {
 	m.mu.Lock()
 	before := m.health
 	now := before.after(o, time.Now())
 	m.health = now
 	m.once.Do(func() { close(m.asked) })
-	close(m.turned)
-	m.turned = make(chan struct{})
+	close(m.observed)
+	m.observed = make(chan struct{})
 	switch {
 	case before.Answers() && !now.Answers():
-		m.ending(m.refusal(now))
+		m.endEra(m.refusal(now))
 	case !before.Answers() && now.Answers():
-		m.begin()
+		m.beginEra()
 	}
 	m.mu.Unlock()
 	if before.Phase != now.Phase || before.Reason != now.Reason {
-		m.tell(ctx, before, now)
+		m.report(ctx, before, now)
 	}
 	return now
 }
 
-func (m *monitor) tell(ctx context.Context, before, now Health) {
+func (m *monitor) report(ctx context.Context, before, now Health) {
 	if before.Phase != now.Phase {
 		entry := log.G(ctx).WithFields(log.Fields{"backend": m.name, "health": now.Phase, "before": before.Phase, "reason": now.Reason})
 		if now.Phase == Ready {
@@ -195,7 +194,7 @@ func (m *monitor) tell(ctx context.Context, before, now Health) {
 	m.changed(now)
 }
 
-// reason is the text of an error without gRPC's words around it.
+// reason returns the text of an error without gRPC's prefix.
 func reason(err error) string {
 	if st, ok := status.FromError(err); ok {
 		return st.Message()

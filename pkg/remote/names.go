@@ -22,10 +22,10 @@ type translation struct {
 	// handlers are sorted by name.
 	handlers     []lastknown.Handler
 	ours, theirs map[string]string
-	// first is the name that pods of handlers that are none of ours go by: of the one
-	// that leads to the daemon's default handler, or else the first.
+	// first is the handler that counts for pods with an unknown remote handler: the one that uses
+	// the daemon's default handler, else the first by name.
 	first string
-	// same says that there is nothing to translate.
+	// same is set if there is nothing to translate.
 	same bool
 }
 
@@ -37,8 +37,8 @@ func newNames(handlers []lastknown.Handler) *names {
 
 func (n *names) set(handlers []lastknown.Handler) { n.current.Store(translationOf(handlers)) }
 
-// translationOf translates for handlers. If several have one name at the daemon,
-// the first by name has the pods that do not say which of them they are of. Pure.
+// translationOf returns the translation for handlers. If several use the same remote handler, pods
+// without a stored handler count for the first by name. Pure.
 func translationOf(handlers []lastknown.Handler) *translation {
 	sorted := slices.SortedFunc(slices.Values(handlers), func(a, b lastknown.Handler) int { return cmp.Compare(a.Name, b.Name) })
 	t := &translation{handlers: sorted, ours: map[string]string{}, theirs: map[string]string{}, same: true}
@@ -58,8 +58,8 @@ func translationOf(handlers []lastknown.Handler) *translation {
 	return t
 }
 
-// ours is this berth's name for the daemon's; a name that none of ours leads to
-// stays.
+// ours returns this berth's name for a daemon's handler, or the daemon's name if no handler uses
+// it.
 func (n *names) ours(name string) string {
 	if our, there := n.current.Load().ours[name]; there {
 		return our
@@ -67,7 +67,7 @@ func (n *names) ours(name string) string {
 	return name
 }
 
-// rename puts ours in place of the daemon's names at the ends of paths.
+// rename replaces the daemon's names at the ends of paths by ours.
 func (n *names) rename(f wire.Frame, paths ...[]protowire.Number) wire.Frame {
 	if n.current.Load().same {
 		return f
@@ -88,8 +88,7 @@ func (n *names) spec(image *runtimeapi.ImageSpec) *runtimeapi.ImageSpec {
 	return image
 }
 
-// translate puts the daemon's names of handlers into the images of a container's
-// configuration.
+// translate puts the daemon's names of handlers into the images of a container's configuration.
 func (n *names) translate(c *runtimeapi.ContainerConfig) {
 	if c == nil {
 		return
@@ -100,7 +99,7 @@ func (n *names) translate(c *runtimeapi.ContainerConfig) {
 	}
 }
 
-// remote is the daemon's name for ours.
+// remote returns the daemon's name for one of our handlers.
 func (n *names) remote(name string) string {
 	if theirs, there := n.current.Load().theirs[name]; there {
 		return theirs
@@ -108,7 +107,7 @@ func (n *names) remote(name string) string {
 	return name
 }
 
-// owner is the handler of ours that a pod counts as one of.
+// owner returns the handler of ours that a pod of the daemon counts for.
 func (n *names) owner(name string) string {
 	t := n.current.Load()
 	if our, there := t.ours[name]; there {

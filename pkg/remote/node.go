@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// node passes on what is about the node as a whole.
+// node passes on calls about the node as a whole.
 type node struct {
 	*caller
 	names *names
@@ -23,17 +23,17 @@ type node struct {
 	redial func()
 
 	mu sync.Mutex
-	// settings are what the daemon was told last, to be told again when it comes
-	// back: it forgets them.
+	// settings is the last request of UpdateRuntimeConfig. It is repeated when the daemon is back,
+	// because a restarted daemon has lost it.
 	settings *runtimeapi.UpdateRuntimeConfigRequest
-	// status is what the daemon said last, nil before.
+	// status is the last answer of the daemon, nil before the first.
 	status *runtimeapi.StatusResponse
-	// version and driver are what it said when it was connected to.
+	// version and driver are from the initialization of the connection.
 	version *runtimeapi.VersionResponse
 	driver  runtimeapi.CgroupDriver
-	// behind are the runs of berth that it said that calls to it may come to.
-	behind       []string
-	silentDriver bool
+	// behind are the instances of berth that calls to the daemon may reach, as it reported them.
+	behind        []string
+	driverUnknown bool
 }
 
 func (n *node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
@@ -44,20 +44,19 @@ func (n *node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigR
 	return read[runtimeapi.RuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_RuntimeConfig_FullMethodName, req)
 }
 
-// UpdateRuntimeConfig tells the daemon, now if it answers, else when it does
-// again.
+// UpdateRuntimeConfig updates the daemon, now or when it answers again.
 func (n *node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	n.mu.Lock()
 	n.settings = proto.CloneOf(req)
 	n.mu.Unlock()
 	resp, err := pass[runtimeapi.UpdateRuntimeConfigResponse](ctx, n.caller, runtimeapi.RuntimeService_UpdateRuntimeConfig_FullMethodName, req)
-	if silent(ctx, err) || status.Code(err) == codes.Unimplemented {
+	if unresponsive(ctx, err) || status.Code(err) == codes.Unimplemented {
 		return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 	}
 	return resp, err
 }
 
-// replay tells the daemon what it was told before it went away.
+// replay repeats the settings.
 func (n *node) replay(ctx context.Context) error {
 	n.mu.Lock()
 	settings := n.settings
@@ -72,8 +71,8 @@ func (n *node) replay(ctx context.Context) error {
 	return err
 }
 
-// introduce asks the daemon for what does not change while it runs.
-func (n *node) introduce(ctx context.Context) error {
+// initialize fetches what does not change while the daemon runs.
+func (n *node) initialize(ctx context.Context) error {
 	version, err := read[runtimeapi.VersionResponse](ctx, n.caller, runtimeapi.RuntimeService_Version_FullMethodName, &runtimeapi.VersionRequest{})
 	if err != nil {
 		return err
@@ -85,15 +84,14 @@ func (n *node) introduce(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.version, n.driver = version, config.GetLinux().GetCgroupDriver()
-	n.silentDriver = config.GetLinux() == nil
+	n.driverUnknown = config.GetLinux() == nil
 	return nil
 }
 
-// Status is the daemon's, with this berth's names of its handlers. While it does
-// not answer in time it is what it said last: a node's features must not come
-// and go.
+// Status returns the daemon's status, with this berth's names of its handlers. If the daemon does
+// not answer in time it is the last one, because a node's features must not come and go.
 func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
-	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, checkTimeout))
+	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, checkTimeout))
 	defer cancel()
 	n.mu.Lock()
 	last := n.status
@@ -112,7 +110,7 @@ func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runt
 	return resp, nil
 }
 
-// handlers are ours, with the features that the daemon has for them.
+// handlers returns our handlers with the daemon's features for them.
 func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.RuntimeHandler {
 	var all []*runtimeapi.RuntimeHandler
 	for _, our := range n.names.current.Load().handlers {
@@ -127,8 +125,8 @@ func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.Runti
 	return all
 }
 
-// ask is the check of the monitor: whether the daemon is there, and what it says
-// of itself. It does not pass through the monitor.
+// ask is the check of the monitor, and bypasses its admission. It returns whether the daemon
+// answers, and whether its runtime is ready.
 func (n *node) ask(ctx context.Context) observation {
 	if !n.monitor.current().Answers() {
 		n.redial()
@@ -151,7 +149,7 @@ func (n *node) ask(ctx context.Context) observation {
 	return observation{unready: unready(resp)}
 }
 
-// observationOf is what a failed check says. Pure.
+// observationOf classifies the error of a check. Pure.
 func observationOf(err error, late bool) observation {
 	switch code := status.Code(err); {
 	case late, code == codes.DeadlineExceeded:
@@ -164,8 +162,8 @@ func observationOf(err error, late bool) observation {
 	return observation{unready: "it responds with an error: " + reason(err)}
 }
 
-// lostReason is why there is no connection, in gRPC's words but for those of a socket
-// that takes connections and says nothing, or something else. Pure.
+// lostReason returns why there is no connection, in gRPC's words except for a socket that accepts
+// connections and sends nothing, or another protocol. Pure.
 func lostReason(why string) string {
 	if strings.HasPrefix(why, "connection error:") && strings.Contains(why, "preface") {
 		return "the process that accepts connections does not speak gRPC: it is not a CRI daemon, or is stopped"
@@ -173,8 +171,8 @@ func lostReason(why string) string {
 	return why
 }
 
-// unready is what a daemon says its runtime is short of; empty if nothing. Its
-// network is its pods' trouble, and no reason to keep away from it. Pure.
+// unready returns why the daemon's runtime is not ready, empty if it is. NetworkReady is ignored:
+// it affects the daemon's pods, and is no reason to avoid the daemon. Pure.
 func unready(resp *runtimeapi.StatusResponse) string {
 	for _, c := range resp.GetStatus().GetConditions() {
 		if c.GetType() == runtimeapi.RuntimeReady && !c.GetStatus() {

@@ -19,52 +19,53 @@ import (
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
-// PoolOptions are what a Pool needs.
+// PoolOptions configure a Pool.
 type PoolOptions struct {
 	// Dir, Instance, ListTimeout and StreamHosts are those of every Backend.
 	Dir, Instance string
 	ListTimeout   time.Duration
 	StreamHosts   []string
-	// CgroupDriver is this berth's own, that all pods of a node have to agree on.
+	// CgroupDriver returns this berth's own driver; all pods of a node must use the same.
 	CgroupDriver func(context.Context) (runtimeapi.CgroupDriver, error)
-	// Changed hears which Backend has changed. It must return at once.
+	// Changed is called with the Backend that has changed. It must return at once.
 	Changed func(*Backend)
 }
 
-// Pool has one Backend for each daemon that handlers lead to. All methods may be
-// called at any time from any goroutine.
+// Pool has one Backend for each daemon that handlers use. All methods may be called at any time
+// from any goroutine.
 type Pool struct {
 	options PoolOptions
-	// life ends the Backends.
+	// life is the base context of the Backends.
 	life context.Context
 
 	mu     sync.Mutex
 	closed bool
 	all    map[string]*member // by endpoint
-	// leaving is closed when nothing is left of the Backend that an endpoint had.
-	leaving map[string]chan struct{}
+	// closing has a channel for each endpoint with a Backend that is being closed. The channel is
+	// closed afterwards.
+	closing map[string]chan struct{}
 }
 
 type member struct {
 	*Backend
-	// needed says that a handler in force leads here.
-	needed bool
-	// checks are under way; asked is when the last one ended that was made while
-	// no handler in force led here: what it said may be about to be put in force.
-	checks int
-	asked  time.Time
+	// inUse is set if a handler in force uses the Backend.
+	inUse bool
+	// checks counts the checks in progress. checkedAt is when the last check ended while no handler
+	// in force used the Backend: the checked handler may be put in force next.
+	checks    int
+	checkedAt time.Time
 }
 
-// grace is how long a Backend stays after a check for a handler that has not come.
+// grace is how long a Backend stays after a check for a handler that was not put in force.
 const grace = time.Minute
 
-// NewPool makes a Pool with the daemons that have pods of an earlier run. ctx is
-// for its log.
+// NewPool returns a Pool with the daemons that have pods of an earlier run. ctx provides the
+// logger.
 func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	if o.CgroupDriver == nil || o.Changed == nil {
 		return nil, errors.New("remote: CgroupDriver or Changed is missing")
 	}
-	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*member{}, leaving: map[string]chan struct{}{}}
+	p := &Pool{options: o, life: context.WithoutCancel(ctx), all: map[string]*member{}, closing: map[string]chan struct{}{}}
 	records, err := lastknown.ReadRecords(o.Dir)
 	if err != nil {
 		log.G(ctx).WithError(err).Error("Failed to read the list of backends with pods; pods of handlers that are no longer configured may be missing")
@@ -77,12 +78,12 @@ func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// get returns the member of an endpoint, and makes it if there is none. One that
-// is leaving is waited for, because both would have the same files.
+// get returns the member of an endpoint, and creates it if necessary. It waits for a former Backend
+// to close, because both use the same files.
 func (p *Pool) get(endpoint string, handlers []lastknown.Handler) (*member, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for left := p.leaving[endpoint]; left != nil; left = p.leaving[endpoint] {
+	for left := p.closing[endpoint]; left != nil; left = p.closing[endpoint] {
 		p.mu.Unlock()
 		<-left
 		p.mu.Lock()
@@ -111,8 +112,8 @@ func (p *Pool) get(endpoint string, handlers []lastknown.Handler) (*member, erro
 	return m, nil
 }
 
-// For returns the Backend of a handler's daemon. Nobody may call Leave before
-// the handler is in force or was given up.
+// For returns the Backend of a handler's daemon. TakeUnused must not be called before the handler
+// is in force or was given up.
 func (p *Pool) For(d *handler.Definition) (*Backend, error) {
 	m, err := p.get(d.Endpoint, nil)
 	if err != nil {
@@ -121,7 +122,7 @@ func (p *Pool) For(d *handler.Definition) (*Backend, error) {
 	return m.Backend, nil
 }
 
-// Has says whether b is in the Pool.
+// Has reports whether b is in the Pool.
 func (p *Pool) Has(b *Backend) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,9 +141,8 @@ func (p *Pool) All() []*Backend {
 	return all
 }
 
-// Record keeps on disk which handlers lead to which daemon: before a pod can be
-// made under one, so that the next berth knows of it. If it fails for one daemon,
-// nothing has changed for any.
+// Record stores which handlers use which daemon, before a pod can be created under one, so that the
+// next run of berth finds the pods. If it fails for one daemon nothing is changed for any.
 func (p *Pool) Record(definitions []*handler.Definition) error {
 	handlers := byEndpoint(definitions)
 	p.mu.Lock()
@@ -164,66 +164,66 @@ func (p *Pool) Record(definitions []*handler.Definition) error {
 	return nil
 }
 
-// Use tells which handlers are in force.
-func (p *Pool) Use(definitions []*handler.Definition) {
+// SetInForce sets the handlers that are in force.
+func (p *Pool) SetInForce(definitions []*handler.Definition) {
 	handlers := byEndpoint(definitions)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for endpoint, m := range p.all {
-		if m.needed = len(handlers[endpoint]) > 0; m.needed {
-			m.asked = time.Time{}
+		if m.inUse = len(handlers[endpoint]) > 0; m.inUse {
+			m.checkedAt = time.Time{}
 		}
 	}
 }
 
-// Leave takes the Backends out of the Pool that no handler leads to and that have
-// no pods. Each is then to be given to Left.
-func (p *Pool) Leave() []*Backend {
+// TakeUnused removes the Backends from the Pool that no handler uses and that have no pods. The
+// caller must pass each to Discard.
+func (p *Pool) TakeUnused() []*Backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []*Backend
 	for endpoint, m := range p.all {
 		if m.unused(time.Now()) {
 			delete(p.all, endpoint)
-			p.leaving[endpoint] = make(chan struct{})
+			p.closing[endpoint] = make(chan struct{})
 			all = append(all, m.Backend)
 		}
 	}
 	return all
 }
 
-// Left closes a Backend that Leave returned, and forgets all about it.
-func (p *Pool) Left(b *Backend) error {
+// Discard closes a Backend that TakeUnused returned, and removes its files.
+func (p *Pool) Discard(b *Backend) error {
 	err := b.Close(true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	close(p.leaving[b.endpoint])
-	delete(p.leaving, b.endpoint)
+	close(p.closing[b.endpoint])
+	delete(p.closing, b.endpoint)
 	return err
 }
 
-// unused says whether nothing needs m, nor may come to need it soon.
+// unused reports whether m is not in use, and will not be soon.
 func (m *member) unused(now time.Time) bool {
-	if m.needed || m.checks > 0 || now.Sub(m.asked) < grace || m.making.Load() > 0 {
+	if m.inUse || m.checks > 0 || now.Sub(m.checkedAt) < grace || m.creating.Load() > 0 {
 		return false
 	}
 	select {
-	case <-m.Asked(): // it had the time to say what it has
+	case <-m.Asked(): // its inventory is known
 	default:
 		return false
 	}
 	return len(m.Inventory()) == 0
 }
 
-// Stranded says of each daemon that has pods and that no handler leads to any more
-// why those cannot be reached, if they cannot.
+// Stranded returns a text for each daemon that has unreachable pods and that no handler uses any
+// more, with the reason.
 func (p *Pool) Stranded() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var texts []string
 	for _, endpoint := range slices.Sorted(maps.Keys(p.all)) {
 		m := p.all[endpoint]
-		if h := m.Health(); !m.needed && h.Phase != Ready {
+		if h := m.Health(); !m.inUse && h.Phase != Ready {
 			if pods := len(m.Inventory()); pods > 0 {
 				texts = append(texts, fmt.Sprintf("pods that cannot be reached: %d; no handler uses %s any more, and it is %s: %s", pods, m.node.name, h.Phase, h.Reason))
 			}
@@ -242,7 +242,7 @@ func byEndpoint(definitions []*handler.Definition) map[string][]lastknown.Handle
 	return all
 }
 
-// Close closes every Backend. What they have is known again to the next Pool.
+// Close closes every Backend. Their last known entries stay for the next Pool.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	if p.closed {
@@ -259,10 +259,10 @@ func (p *Pool) Close() error {
 	return errors.Join(failed...)
 }
 
-// firstAnswer is how long a check waits for a daemon that was not asked yet.
+// firstAnswer is how long Check waits for the first check of a daemon.
 const firstAnswer = 3 * time.Second
 
-// Check says why a handler's daemon cannot run its pods, or which daemon it is.
+// Check identifies a handler's daemon, or returns why it cannot run the handler's pods.
 func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime, error) {
 	b, done, err := p.check(d)
 	if err != nil {
@@ -285,7 +285,7 @@ func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime
 	return b.node.suits(d, driver)
 }
 
-// check is For, for a handler that may be in force later or never.
+// check is For, for a handler that may never be put in force. done ends the check.
 func (p *Pool) check(d *handler.Definition) (b *Backend, done func(), err error) {
 	for {
 		m, err := p.get(d.Endpoint, nil)
@@ -295,15 +295,15 @@ func (p *Pool) check(d *handler.Definition) (b *Backend, done func(), err error)
 		p.mu.Lock()
 		if p.all[d.Endpoint] != m {
 			p.mu.Unlock()
-			continue // it has left
+			continue // removed meanwhile
 		}
 		m.checks++
 		p.mu.Unlock()
 		return m.Backend, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			if m.checks--; !m.needed {
-				m.asked = time.Now()
+			if m.checks--; !m.inUse {
+				m.checkedAt = time.Now()
 			}
 		}, nil
 	}
@@ -312,7 +312,7 @@ func (p *Pool) check(d *handler.Definition) (b *Backend, done func(), err error)
 func (n *node) suits(d *handler.Definition, driver runtimeapi.CgroupDriver) (*probe.Runtime, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.silentDriver && n.driver != driver {
+	if !n.driverUnknown && n.driver != driver {
 		return nil, fmt.Errorf("%s uses the cgroup driver %s, but berth uses %s, and a kubelet supports only one; set both to the same",
 			n.name, driverName(n.driver), driverName(driver))
 	}

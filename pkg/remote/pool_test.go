@@ -35,9 +35,9 @@ func force(t *testing.T, p *Pool, definitions ...*handler.Definition) {
 		test.Must(t, test.Err(p.For(d)))
 	}
 	test.Must(t, p.Record(definitions))
-	p.Use(definitions)
-	for _, b := range p.Leave() {
-		test.Check(t, p.Left(b))
+	p.SetInForce(definitions)
+	for _, b := range p.TakeUnused() {
+		test.Check(t, p.Discard(b))
 	}
 }
 
@@ -104,7 +104,7 @@ func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
 	for ctx.Err() == nil {
 		force(t, p, legacy)
 		p.mu.Lock() // as if a minute had passed since the last check
-		p.all[d.path].asked = time.Time{}
+		p.all[d.path].checkedAt = time.Time{}
 		p.mu.Unlock()
 		force(t, p)
 	}
@@ -128,12 +128,12 @@ func TestADaemonWithPodsStays(t *testing.T) {
 	force(t, p)
 	b := p.All()[0]
 	test.Check(t, test.Err(b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id})))
-	b.making.Add(1)
+	b.creating.Add(1)
 	test.Must(t, test.Err(b.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})))
-	if gone := p.Leave(); len(gone) != 0 {
+	if gone := p.TakeUnused(); len(gone) != 0 {
 		t.Error("it leaves while a pod is being made")
 	}
-	b.making.Add(-1)
+	b.creating.Add(-1)
 	force(t, p)
 	if p.Has(b) {
 		t.Error("it stays although nothing needs it")

@@ -19,12 +19,12 @@ var (
 	sandboxMetricsLists = listingOf(runtimeapi.RuntimeService_ListPodSandboxMetrics_FullMethodName, runtimeapi.RuntimeService_StreamPodSandboxMetrics_FullMethodName, &runtimeapi.ListPodSandboxMetricsResponse{})
 )
 
-// stats passes on what the daemon measures. Old measurements are worth nothing:
-// a daemon that does not answer has none in a list.
+// stats passes on statistics and metrics. Old measurements are worthless, so lists omit those of a
+// daemon that does not answer.
 type stats struct {
 	*caller
-	// patience is how long a client of a list waits for the daemon.
-	patience time.Duration
+	// timeout is how long a client of a list waits for the daemon.
+	timeout time.Duration
 }
 
 func (s stats) ContainerStats(ctx context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
@@ -47,23 +47,23 @@ func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPo
 	return carried[runtimeapi.ListPodSandboxMetricsResponse](s.measured(ctx, sandboxMetricsLists, req))
 }
 
-// ListMetricDescriptors is read, because descriptors of several backends are
-// merged by name. A daemon that has none describes none, and one that has some
-// does not change them while it runs: it is asked once.
+// ListMetricDescriptors decodes the answer, because descriptors of several backends are merged by
+// name. The daemon is asked once per connection: its descriptors do not change while it runs. One
+// that lacks the method has none.
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	plain := len(req.ProtoReflect().GetUnknown()) == 0
-	able := s.abilities.Load()
+	able := s.support.Load()
 	if known := able.metrics.Load(); known != nil && plain {
 		return known, nil
 	}
 	if s.monitor.current().Phase == Lagging {
 		return &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
+	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, s.timeout))
 	defer cancel()
 	resp, err := read[runtimeapi.ListMetricDescriptorsResponse](wait, s.caller, runtimeapi.RuntimeService_ListMetricDescriptors_FullMethodName, req)
 	said := err == nil || status.Code(err) == codes.Unimplemented
-	if s.spared(ctx, err) {
+	if s.omitted(ctx, err) {
 		resp, err = &runtimeapi.ListMetricDescriptorsResponse{}, nil
 	}
 	if plain && said && err == nil {
@@ -72,37 +72,37 @@ func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMe
 	return resp, err
 }
 
-// measured is a list, empty if the daemon does not answer or measures nothing
-// of the kind.
+// measured returns a list, empty if the daemon does not answer or lacks the method.
 func (s stats) measured(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
 	if s.monitor.current().Phase == Lagging {
 		return nil, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, patienceOf(ctx, s.patience))
+	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, s.timeout))
 	defer cancel()
 	f, err := s.whole(wait, l, req)
-	if s.spared(ctx, err) {
+	if s.omitted(ctx, err) {
 		return nil, nil
 	}
 	return f, err
 }
 
-// spared says whether a list goes without what this daemon has measured: its
-// errors are not to cost what other backends have.
-func (s stats) spared(ctx context.Context, err error) bool {
+// omitted reports whether a list omits this daemon's measurements: its errors must not fail the
+// lists of other backends.
+func (s stats) omitted(ctx context.Context, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
 	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // its health says so, or it never will
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // the health shows it, or the method is missing
 	default:
 		log.G(ctx).WithError(err).WithField("backend", s.name).Warn("Backend stats failed; omitting its pods")
 	}
 	return true
 }
 
-// silent says whether err is the daemon's silence, and not the end of the client.
-func silent(ctx context.Context, err error) bool {
+// unresponsive reports whether err means that the daemon does not answer, and not that the client
+// ended the call.
+func unresponsive(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}

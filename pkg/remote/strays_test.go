@@ -24,7 +24,7 @@ func TestWithout(t *testing.T) {
 		want string
 	}{
 		"all stay": {wire.Without(f, func([]byte) bool { return false }), "a,,b,c,"}, "named": {named, "a,b,c,"},
-		"attached": {k.Attached(named), "a,c,"}, "none": {wire.Without(f, func([]byte) bool { return true }), ""},
+		"attached": {k.WithSandbox(named), "a,c,"}, "none": {wire.Without(f, func([]byte) bool { return true }), ""},
 	} {
 		var read runtimeapi.ListContainersResponse
 		test.Must(t, proto.Unmarshal(c.got, &read))

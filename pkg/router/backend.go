@@ -1,20 +1,18 @@
-// Package router is the CRI face of the daemon. Every RPC is routed here and
-// nowhere else.
+// Package router serves the daemon's CRI. Every RPC is routed here and nowhere else.
 //
-// A new sandbox goes to the backend that the current table has for its handler.
-// Its owner is recorded then, and every later call about the sandbox or one of
-// its containers goes to that owner, whatever the table says by then: that is
-// the pin. Owners are not stored; they are what the backends say they have
-// (Inventory), so there is no second truth to repair after a crash.
+// A new sandbox goes to its handler's backend in the current table. The router records that backend
+// as the owner, and routes every later call about the sandbox or its containers to the owner, even
+// if the table has changed since. Owners are not stored: they come from the backends' inventories,
+// so a crash leaves no second source of truth to repair.
 //
-// Lists ask every backend at once and merge the answers; with one backend the
-// answer is passed on as it is. Images go by the handler that they name; a pull
-// without one goes by its pod, and everything else is about all stores. What is
-// about the node is the default handler's backend's, with what only others say,
-// but for the list of handlers, which is the table's, and Version, which is none's.
+// Lists ask all backends at once and merge the answers; a single backend's answer is passed on
+// unchanged. Calls about images go by the handler that they name. A pull without a handler goes by
+// its pod, and every other call without one covers all stores. Calls about the node go to the
+// default handler's backend, and the answer is completed from the other backends; the list of
+// handlers comes from the table, and Version from NodeReport.
 //
-// Finding an owner takes no lock and allocates nothing. The package runs
-// nothing, waits for nothing and keeps nothing on disk.
+// Finding an owner takes no lock and allocates nothing. The package starts no background work and
+// stores nothing on disk.
 package router
 
 import (
@@ -23,53 +21,49 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Backend runs pods. It serves the whole CRI for the sandboxes that it has, and
-// answers Unimplemented (by embedding the generated servers) to what it does
-// not do.
+// Backend runs pods. It serves the whole CRI for its sandboxes and returns Unimplemented (by
+// embedding the generated servers) for methods that it lacks.
 //
-// All methods may be called at any time from any goroutine. The context of
-// RunPodSandbox and RestorePod, and of calls about images, carries the
-// Definition that they are routed by (handler.DefinitionFrom), and of the first two
-// the generation (handler.GenerationFrom); the context of a
-// call by id carries none, because the backend stored it with the sandbox. Ids
-// arrive in full. A request may be shared with other backends while a list call
-// lasts, and must not be changed. Lists are asked for in one message, whatever form a
-// client wants.
+// All methods may be called at any time from any goroutine. The context of RunPodSandbox,
+// RestorePod and calls about images carries the Definition that they are routed by
+// (handler.DefinitionFrom), that of the first two also the generation (handler.GenerationFrom). The
+// context of a call by ID carries none, because the backend stored it with the sandbox. IDs are
+// complete. A request may be shared with other backends during a list call and must not be changed.
+// The router calls the unary form of lists, also for clients of the streaming form.
 //
 // Errors are of a containerd/errdefs class, or gRPC status errors.
 type Backend interface {
 	runtimeapi.RuntimeServiceServer
 	runtimeapi.ImageServiceServer
 
-	// ID names the backend among all backends of this daemon, for logs and
-	// errors. It never changes.
+	// ID identifies the backend among all backends of this daemon in logs and errors. It never
+	// changes.
 	ID() string
-	// Inventory returns all sandboxes that the backend has, with those that
-	// failed half-way and wait to be removed: whatever a list shows, and
-	// whatever a call by id can be about. It answers from memory, and must not wait for
-	// a call of the router.
+	// Inventory returns all sandboxes of the backend, including partially created ones that wait
+	// for removal: everything that a list shows or a call by ID can refer to. It answers from
+	// memory and must not wait for a call of the router.
 	Inventory() []handler.Owned
-	// Live says whether a sandbox takes a pod's place under max_pods: from when it
-	// is READY until it is stopped whole, or has died. It answers from memory.
+	// Live reports whether a sandbox counts towards max_pods: from READY until it is completely
+	// stopped or has died. It answers from memory.
 	Live(sandbox string) bool
 }
 
-// Laggard is a Backend that may be slow to answer, or not answer at all.
-type Laggard interface {
-	// Prompt says whether it answers in time at present. Who asks several backends
-	// and can do without this one does not wait for it if it does not.
-	Prompt() bool
+// Responder is a Backend that may be slow to answer, or not answer at all.
+type Responder interface {
+	// Responsive reports whether the backend currently answers in time. A call to several backends
+	// that can do without this one skips it while it is unresponsive.
+	Responsive() bool
 }
 
-func prompt(b Backend) bool {
-	l, ok := b.(Laggard)
-	return !ok || l.Prompt()
+func responsive(b Backend) bool {
+	l, ok := b.(Responder)
+	return !ok || l.Responsive()
 }
 
-// Encoder is a Backend that has its lists as they are sent.
+// Encoder is a Backend that keeps its lists in encoded form.
 type Encoder interface {
-	// EncodedSandboxes is the encoded answer of ListPodSandbox.
+	// EncodedSandboxes returns the encoded answer of ListPodSandbox.
 	EncodedSandboxes(*runtimeapi.PodSandboxFilter) ([]byte, error)
-	// EncodedContainers is the encoded answer of ListContainers.
+	// EncodedContainers returns the encoded answer of ListContainers.
 	EncodedContainers(*runtimeapi.ContainerFilter) ([]byte, error)
 }

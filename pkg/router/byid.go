@@ -14,33 +14,33 @@ const (
 	containerField protoreflect.Name = "container_id"
 )
 
-type aboutSandbox interface {
+type sandboxRequest interface {
 	proto.Message
 	GetPodSandboxId() string
 }
 
-type aboutContainer interface {
+type containerRequest interface {
 	proto.Message
 	GetContainerId() string
 }
 
-func bySandbox[Q aboutSandbox, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
+func bySandbox[Q sandboxRequest, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
 	owner, err := o.sandbox(req.GetPodSandboxId())
 	if err != nil {
 		return *new(R), err
 	}
-	return give(ctx, owner, sandboxField, req.GetPodSandboxId(), req, call)
+	return callOwner(ctx, owner, sandboxField, req.GetPodSandboxId(), req, call)
 }
 
-func byContainer[Q aboutContainer, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
+func byContainer[Q containerRequest, R any](ctx context.Context, o *owners, req Q, call func(Backend, context.Context, Q) (R, error)) (R, error) {
 	owner, err := o.container(req.GetContainerId())
 	if err != nil {
 		return *new(R), err
 	}
-	return give(ctx, owner, containerField, req.GetContainerId(), req, call)
+	return callOwner(ctx, owner, containerField, req.GetContainerId(), req, call)
 }
 
-func give[Q proto.Message, R any](ctx context.Context, owner *Owner, field protoreflect.Name, id string, req Q,
+func callOwner[Q proto.Message, R any](ctx context.Context, owner *Owner, field protoreflect.Name, id string, req Q,
 	call func(Backend, context.Context, Q) (R, error),
 ) (R, error) {
 	observe.SetHandler(ctx, owner.Handler)
@@ -52,14 +52,14 @@ func give[Q proto.Message, R any](ctx context.Context, owner *Owner, field proto
 	return resp, named(owner.Handler, err)
 }
 
-// complete replaces a short id by the full one, so that backends see no other.
+// complete replaces a short ID by the full one: backends receive only full IDs.
 func complete(m proto.Message, field protoreflect.Name, id string) {
 	r := m.ProtoReflect()
 	r.Set(r.Descriptor().Fields().ByName(field), protoreflect.ValueOfString(id))
 }
 
-// completeFilter does the same in the filter of a list call. An id that nobody
-// has stays, and matches nothing.
+// completeFilter does the same in the filter of a list call. An unknown ID stays and matches
+// nothing.
 func completeFilter(m proto.Message, field protoreflect.Name, id string, x *index) error {
 	if id == "" {
 		return nil

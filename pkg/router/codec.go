@@ -7,12 +7,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// large is from where on an answer is worth a second thought, in bytes.
+// large is the size of an answer from which codec bypasses gRPC's buffer pool, in bytes.
 const large = 16 << 10
 
-// codec is gRPC's own, but for large answers. What nobody has read of them is
-// handed on where it is. What was is encoded to a buffer that is as large as it has
-// to be: those of gRPC's pool are up to a MiB larger, and cleared for each answer.
+// codec is gRPC's codec, except for large answers. Their unknown fields are sent without a copy,
+// and the known ones are encoded into a buffer of exactly their size: buffers of gRPC's pool are up
+// to a MiB larger, and cleared for each answer.
 type codec struct {
 	encoding.CodecV2
 }
@@ -25,7 +25,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	var pieces mem.BufferSlice
 	unread := m.ProtoReflect().GetUnknown()
 	if len(unread) >= large {
-		m = read(m)
+		m = withoutUnknown(m)
 	} else {
 		unread = nil
 	}
@@ -41,13 +41,13 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		pieces = append(pieces, mem.SliceBuffer(encoded))
 	}
 	if unread != nil {
-		pieces = append(pieces, mem.SliceBuffer(unread)) // where the encoding has it: at the end
+		pieces = append(pieces, mem.SliceBuffer(unread)) // the encoding has unknown fields at the end
 	}
 	return pieces, nil
 }
 
-// read is a message without what nobody has read of it. It shares the rest.
-func read(m proto.Message) proto.Message {
+// withoutUnknown returns a copy of a message without its unknown fields. It shares the rest.
+func withoutUnknown(m proto.Message) proto.Message {
 	from := m.ProtoReflect()
 	to := from.New()
 	from.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -6,14 +6,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containers routes the life of containers.
+// containers routes the lifecycle of containers.
 type containers struct {
 	owners  *owners
 	counter *startCounter
 }
 
-// CreateContainer creates a container on the sandbox's backend and records its
-// owner. The backend gets, and the record is by, the sandbox's full id.
+// CreateContainer creates a container on the sandbox's backend and records its owner, both with the
+// sandbox's full ID.
 func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	return bySandbox(ctx, c.owners, req,
 		func(b Backend, ctx context.Context, req *runtimeapi.CreateContainerRequest) (resp *runtimeapi.CreateContainerResponse, err error) {
@@ -73,7 +73,7 @@ func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.Reop
 	return byContainer(ctx, c.owners, req, Backend.ReopenContainerLog)
 }
 
-// execs routes what runs in, or talks to, containers that exist.
+// execs routes calls that run a process in a container, or connect to one.
 type execs struct {
 	owners *owners
 }
@@ -94,7 +94,7 @@ func (e execs) PortForward(ctx context.Context, req *runtimeapi.PortForwardReque
 	return bySandbox(ctx, e.owners, req, Backend.PortForward)
 }
 
-// checkpoints routes freezing and thawing.
+// checkpoints routes checkpoint and restore.
 type checkpoints struct {
 	starts *starts
 	owners *owners
@@ -110,14 +110,14 @@ func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.Checkpoi
 		if err != nil {
 			return nil, err
 		}
-		if owner != nil { // which of its containers a sandbox does not have says the backend
+		if owner != nil { // the backend reports a container that its sandbox lacks
 			req.ContainerIds[i] = owner.ID
 		}
 	}
 	return bySandbox(ctx, c.owners, req, Backend.CheckpointPod)
 }
 
-// RestorePod makes a sandbox with containers, and is routed like a new one.
+// RestorePod creates a sandbox with containers, and is routed like a new sandbox.
 func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (resp *runtimeapi.RestorePodResponse, err error) {
 	err = c.starts.run(ctx, req.GetRuntimeHandler(), req.GetConfig().GetMetadata().GetUid(), nil, func(ctx context.Context, to *route, made func(id string)) (err error) {
 		if resp, err = to.Backend.RestorePod(ctx, req); err == nil {

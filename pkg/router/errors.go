@@ -10,16 +10,16 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
-// spoken are the words that the kubelet looks for at the beginning of an error.
-var spoken = []string{
+// kubeletPrefixes are the words that the kubelet looks for at the beginning of an error.
+var kubeletPrefixes = []string{
 	crierrors.ErrRegistryUnavailable.Error(),
 	crierrors.ErrSignatureValidationFailed.Error(),
 	crierrors.ErrRROUnsupported.Error(),
 	crierrors.ErrImageVolumeMountFailed.Error(),
 }
 
-// named says which handler an error is about, once, and keeps its class, code
-// and details. An error that begins with a word for the kubelet stays as it is.
+// named adds the handler to an error, once, and keeps its class, code and details. An error with a
+// prefix for the kubelet stays unchanged.
 func named(handler string, err error) error {
 	if handler == "" {
 		return err
@@ -27,8 +27,8 @@ func named(handler string, err error) error {
 	return prefixed(fmt.Sprintf("handler %q", handler), err)
 }
 
-// prefixed puts the owner of an error before its text unless the text names it. No
-// error stays none.
+// prefixed puts the owner of an error before its text unless the text names it. A nil error stays
+// nil.
 func prefixed(owner string, err error) error {
 	if err == nil {
 		return nil
@@ -52,8 +52,8 @@ func names(text, owner string) bool {
 	if strings.Contains(text, owner) {
 		return true
 	}
-	return slices.ContainsFunc(spoken, func(word string) bool { return strings.HasPrefix(text, word) })
+	return slices.ContainsFunc(kubeletPrefixes, func(word string) bool { return strings.HasPrefix(text, word) })
 }
 
-// unknown says whether err is a lookup's, and not a backend's.
+// unknown reports whether err is from the lookup of an owner, not from a backend.
 func unknown(err error) bool { return errors.Is(err, errUnknown) }

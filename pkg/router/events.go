@@ -14,41 +14,40 @@ var errStopping = status.Error(codes.Unavailable, "berth is stopping; subscribe 
 
 type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
 
-// events routes the subscription to what happens.
+// events routes subscriptions to container events.
 type events struct {
 	owners *owners
-	// life ends when subscriptions shall end, so that a server can stop.
+	// life ends the subscriptions, so that a server can stop.
 	life context.Context
 }
 
-// GetContainerEvents subscribes at every backend and passes events on as they
-// come: a pod has one backend, so the order within a pod is the backend's. The
-// subscription ends as soon as one backend's does, because the kubelet falls
-// back to lists when events end, and would never hear of the ones that a
-// silently missing backend owes it. It ends as well when there are other backends.
+// GetContainerEvents subscribes at every backend and passes events on as they arrive. A pod has one
+// backend, so its events keep their order. The subscription ends as soon as one backend's ends,
+// because the kubelet falls back to lists then; it would otherwise miss that backend's events
+// without noticing. It also ends when the set of backends changes.
 func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStream) error {
-	backends, turned := e.owners.now()
+	backends, backendsCtx := e.owners.snapshot()
 	if len(backends) == 0 {
 		return errNoBackend
 	}
 	ctx, cancel := context.WithCancel(to.Context())
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)()
-	defer context.AfterFunc(turned, cancel)()
+	defer context.AfterFunc(backendsCtx, cancel)()
 	err := subscribe(ctx, backends, req, to)
 	switch {
 	case e.life.Err() != nil:
 		return errStopping
-	case turned.Err() != nil:
-		return errOthers
+	case backendsCtx.Err() != nil:
+		return errBackendsChanged
 	}
 	return err
 }
 
-// errOthers ends a subscription that would not hear of a new backend.
-var errOthers = status.Error(codes.Unavailable, "the set of backends has changed; subscribe again")
+// errBackendsChanged ends a subscription that does not include a new backend.
+var errBackendsChanged = status.Error(codes.Unavailable, "the set of backends has changed; subscribe again")
 
-// errEnded makes the regular end of one subscription the end of all.
+// errEnded is the error of a subscription that its backend closed regularly; it ends all others.
 var errEnded = status.Error(codes.Unavailable, "the backend closed the subscription; subscribe again")
 
 // subscribe ends with the first subscription that ends.
@@ -67,7 +66,7 @@ func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEvent
 	return err
 }
 
-// sharedStream lets several backends send on one stream.
+// sharedStream serializes the sends of several backends on one stream.
 type sharedStream struct {
 	eventStream
 	ctx     context.Context

@@ -33,7 +33,7 @@ func Example() {
 	}
 	registry.Swap(table) // also while calls are served
 
-	r := router.New(pods, nothingTold{}, nil)
+	r := router.New(pods, nothingReported{}, nil)
 	server := grpc.NewServer(r.ServerOptions()...)
 	r.Register(server)
 	r.SetReady() // until then all calls are refused

@@ -16,24 +16,22 @@ import (
 
 // Forwarder is a Backend that can pass on a call that this CRI does not have.
 type Forwarder interface {
-	// Forward makes the call with the request first and all that more returns
-	// until its error, which is io.EOF at the end, and hands on each message of
-	// the answer unread. more may still be waiting when Forward returns, and must
-	// then end with the call that it belongs to.
+	// Forward makes the call with first, and then with each request from more until its error,
+	// which is io.EOF at the end. It passes each answer to send undecoded. more may still be
+	// waiting when Forward returns, and must then end with its call.
 	Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error
 }
 
-// newer routes what this CRI does not have.
-type newer struct {
+// unknownRPCs routes calls that this CRI does not have.
+type unknownRPCs struct {
 	routes routes
 	owners *owners
 }
 
-// serve serves the methods and services of the CRI that are newer than this
-// one. A call that has the id of a sandbox or container in its first request
-// goes to its owner, any other to the default handler's backend; Unimplemented
-// if that cannot pass it on.
-func (n newer) serve(_ any, stream grpc.ServerStream) error {
+// serve passes on methods and services of the CRI that are newer than this one. A call with the ID
+// of a sandbox or container in its first request goes to the owner, any other to the default
+// handler's backend. If that backend cannot pass it on, the answer is Unimplemented.
+func (n unknownRPCs) serve(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	missing := status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	if !strings.HasPrefix(method, "/runtime.v") {
@@ -63,21 +61,21 @@ func (n newer) serve(_ any, stream grpc.ServerStream) error {
 	return named(name, f.Forward(stream.Context(), method, first, receive, func(m proto.Message) error { return stream.SendMsg(m) }))
 }
 
-// mentioned is the owner of the first id in a message: of a full one anywhere,
-// else of the unique beginning of one where ids are in the requests of the CRI.
+// mentioned returns the owner of the first ID in a message: a full ID anywhere, else a unique
+// prefix in the field where requests of the CRI have their ID.
 func (o *owners) mentioned(m proto.Message) (*Owner, error) {
 	message := []byte(m.ProtoReflect().GetUnknown())
-	owner, missed := o.named(message, idDepth)
+	owner, missed := o.withFullID(message, idDepth)
 	if owner == nil && missed && len(o.all()) > 1 {
-		o.again.ask(o)
-		owner, _ = o.named(message, idDepth)
+		o.refreshes.run(o)
+		owner, _ = o.withFullID(message, idDepth)
 	}
 	if owner != nil {
 		return owner, nil
 	}
 	for f := range wire.Fields(message) {
 		if f.Number == 1 && len(f.Content) < fullID && isShortID(string(f.Content)) {
-			if owner, err := o.begun(string(f.Content)); owner != nil || err != nil {
+			if owner, err := o.byPrefix(string(f.Content)); owner != nil || err != nil {
 				return owner, err
 			}
 		}
@@ -85,15 +83,15 @@ func (o *owners) mentioned(m proto.Message) (*Owner, error) {
 	return nil, nil
 }
 
-// idDepth is how deep in a message ids are looked for.
+// idDepth is how many levels of nested messages are searched for IDs.
 const idDepth = 4
 
-// maxID is how long a text may be that is taken for an id, in bytes.
+// maxID is the longest text that is looked up as an ID, in bytes.
 const maxID = 256
 
-// named is the owner of the first full id in a message. missed says that there
-// is what looks like one and nobody is known to have.
-func (o *owners) named(message []byte, depth int) (owner *Owner, missed bool) {
+// withFullID returns the owner of the first full ID in a message. missed is set if a text looks
+// like an ID and is unknown.
+func (o *owners) withFullID(message []byte, depth int) (owner *Owner, missed bool) {
 	for f := range wire.Fields(message) {
 		if len(f.Content) == 0 || len(f.Content) > maxID {
 			continue
@@ -111,7 +109,7 @@ func (o *owners) named(message []byte, depth int) (owner *Owner, missed bool) {
 		return nil, missed
 	}
 	for f := range wire.Fields(message) {
-		found, inside := o.named(f.Content, depth-1)
+		found, inside := o.withFullID(f.Content, depth-1)
 		if missed = missed || inside; found != nil {
 			return found, missed
 		}
@@ -119,8 +117,7 @@ func (o *owners) named(message []byte, depth int) (owner *Owner, missed bool) {
 	return nil, missed
 }
 
-// minShortID is how much of an id has to be there to be taken for one where it
-// is not known to be one.
+// minShortID is the shortest ID prefix that is accepted in a message of unknown type.
 const minShortID = 6
 
 func isShortID(s string) bool {

@@ -17,9 +17,9 @@ import (
 
 var errNoBackend = fmt.Errorf("no backends configured; see \"berth check\": %w", errdefs.ErrUnavailable)
 
-// gather asks all backends at once and merges their answers in the backends'
-// order. One backend's answer is passed on without a copy. A backend that fails
-// fails the call: leaving its pods out would tell the kubelet that they died.
+// gather asks all backends at once and merges their answers in the backends' order. A single
+// backend's answer is passed on without a copy. A backend that fails fails the call, because the
+// kubelet would take pods that are left out for dead.
 func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 	call func(Backend, context.Context, Q) (R, error), merge func(all []R) R,
 ) (R, error) {
@@ -42,8 +42,8 @@ type message[M any] interface {
 	proto.Message
 }
 
-// concatenated are lists as one: the items of all, in the order of the lists, and
-// what is unread of them. Of a field beside the items, the last value counts.
+// concatenated merges lists: the items of all, in the order of the lists, and their unknown fields.
+// Of any other field the last value counts.
 func concatenated[R any, P message[R]](all []P) P {
 	merged := P(new(R))
 	to := merged.ProtoReflect()
@@ -59,29 +59,29 @@ func concatenated[R any, P message[R]](all []P) P {
 			}
 			return true
 		})
-		addUnread(merged, a)
+		addUnknown(merged, a)
 	}
 	return merged
 }
 
-// addUnread adds to a list the items of another that nobody has read: a backend
-// may pass on what another daemon answered as it came, with its fields among
-// those that the message does not know. So encoded, a list that follows another
-// continues it. Of a message that was read it is what is newer than this CRI.
-func addUnread(to, from proto.Message) {
+// addUnknown appends the unknown fields of another message. They can be a whole list: a backend may
+// pass on another daemon's answer undecoded, with all fields among the unknown ones, and an encoded
+// list that follows another continues it. In a decoded message they are the fields that are newer
+// than this CRI.
+func addUnknown(to, from proto.Message) {
 	more, m := from.ProtoReflect().GetUnknown(), to.ProtoReflect()
 	switch {
 	case len(more) == 0:
 	case len(m.GetUnknown()) == 0:
-		m.SetUnknown(slices.Clip(more)) // shared, as nobody writes to it
+		m.SetUnknown(slices.Clip(more)) // shared: it is never changed
 	default:
 		m.SetUnknown(append(slices.Clip(m.GetUnknown()), more...))
 	}
 }
 
-// askAll runs a call on each backend. The first failure ends the others, and is
-// returned with the name of its backend. A panic goes on where it is seen, and
-// costs this one call: in a goroutine it would cost the daemon.
+// askAll runs a call on each backend. The first failure cancels the others, and is returned with
+// the name of its backend. A panic is raised again in the caller's goroutine, where it fails only
+// this call; here it would crash the daemon.
 func askAll[R any](ctx context.Context, backends []Backend, call func(context.Context, Backend) (R, error)) ([]R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,11 +117,11 @@ func askAll[R any](ctx context.Context, backends []Backend, call func(context.Co
 	return answers, nil
 }
 
-// messageSize is how large the messages of a list are that is sent in several, in bytes.
+// messageSize is the size of each message of a streamed list, in bytes.
 const messageSize = 1 << 20
 
-// stream sends a list in several messages. It is asked for like any list, so that the
-// client never gets half of it. The items are in the same field in both forms.
+// stream sends a list in several messages. The whole list is fetched first, so that the client
+// never gets half of it. Both forms have their items in the same field.
 func stream[M any, P message[M]](list proto.Message, err error, to grpc.ServerStreamingServer[M]) error {
 	if err != nil {
 		return err
@@ -140,9 +140,9 @@ func stream[M any, P message[M]](list proto.Message, err error, to grpc.ServerSt
 	return nil
 }
 
-// alike is the request for one form of a list with what is newer than this CRI in the
+// alike copies fields that are newer than this CRI from the request for one form of a list to the
 // request for the other.
 func alike[Q proto.Message](to Q, from proto.Message) Q {
-	addUnread(to, from)
+	addUnknown(to, from)
 	return to
 }

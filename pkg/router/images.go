@@ -10,19 +10,17 @@ import (
 	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
-// images routes calls about images. A backend has one store of images. Where a
-// call names a handler it goes to that handler's store; where it does not, and
-// there are several, a pull goes to the store of its pod and everything else is
-// about all of them.
+// images routes calls about images. Each backend has one image store. A call that names a handler
+// goes to that handler's store. Without a handler, and with several stores, a pull goes to the
+// store of its pod and every other call covers all stores.
 type images struct {
 	routes routes
 	owners *owners
 }
 
-// ListImages lists what is on the node's disks, also in stores that do not answer
-// as far as they are known: a kubelet forgets about an image that is not listed
-// which secrets it takes to use it. A filter is applied here, because there are
-// stores that take no notice of it.
+// ListImages lists the images of all stores, and the last known ones of stores that do not answer:
+// a kubelet forgets which secrets an unlisted image requires. The filter is applied here, because
+// some stores ignore it.
 func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	wanted := req.GetFilter().GetImage()
 	others := i.others(wanted)
@@ -30,10 +28,10 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 		return byImage(ctx, i.routes, wanted, req, Backend.ListImages)
 	}
 	whole := &runtimeapi.ListImagesRequest{}
-	addUnread(whole, req)
+	addUnknown(whole, req)
 	if f := req.GetFilter(); len(f.ProtoReflect().GetUnknown()) > 0 {
 		whole.Filter = &runtimeapi.ImageFilter{}
-		addUnread(whole.GetFilter(), f)
+		addUnknown(whole.GetFilter(), f)
 	}
 	all, err := askStores(ctx, i, others, whole, Backend.ListImages)
 	if err != nil {
@@ -41,8 +39,8 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 	}
 	resp := &runtimeapi.ListImagesResponse{}
 	for at, a := range all {
-		all[at] = imagestores.Understood(a)
-		addUnread(resp, all[at])
+		all[at] = imagestores.Decoded(a)
+		addUnknown(resp, all[at])
 	}
 	resp.Images = imagestores.WithName(imagestores.Union(all), wanted.GetImage())
 	return resp, nil
@@ -53,10 +51,11 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 	return stream(list, err, to)
 }
 
-// ImageStatus of a call without a handler has an image only if every store has it that pods run from: a
-// kubelet makes a pod's sandbox first, and then pulls what is not there into the store of the pod. A store
-// that does not answer is left out, because it cannot run the image either. A verbose call, which people
-// make, gets the image of the first store that has it, the default handler's before others.
+// ImageStatus without a handler returns an image only if every store that pods run from has it: a
+// kubelet creates the sandbox of a pod first, and then pulls a missing image into the store of the
+// pod. A store that does not answer is left out, because it cannot run the image either. A verbose
+// call, which people make, returns the image from the first store that has it, the default
+// handler's before others.
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {
@@ -70,7 +69,7 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 	if !req.GetVerbose() {
 		others = slices.DeleteFunc(others, func(b Backend) bool { return !i.used(b) })
 	}
-	answers := askPrompt(ctx, others, req, Backend.ImageStatus)
+	answers := askResponsive(ctx, others, req, Backend.ImageStatus)
 	var all []*runtimeapi.ImageStatusResponse
 	if err == nil && (ownCounts || len(answers) == 0) {
 		all = append(all, own)
@@ -84,20 +83,20 @@ func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequ
 	return imagestores.Status(all, req.GetVerbose()), nil
 }
 
-// ownStatus asks the default handler's store, for as long as pods of others can
+// ownStatus asks the default handler's store, within optionalTimeout because pods of other stores
 // wait for it.
 func (i images) ownStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	ctx, to, err := i.routes.forImage(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, optionalTimeout)
 	defer cancel()
 	return to.Backend.ImageStatus(ctx, req)
 }
 
-// PullImage goes to the store of the pod that the image is for, and for its handler: most
-// kubelets do not name that.
+// PullImage goes to the store of the pod that the image is for, under the handler of the pod: most
+// kubelets do not name a handler.
 func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	name, uid := req.GetImage().GetRuntimeHandler(), req.GetSandboxConfig().GetMetadata().GetUid()
 	var owner *Owner
@@ -115,8 +114,8 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	return resp, named(owner.Handler, err)
 }
 
-// ImageFsInfo tells of the file systems of all stores, those of the default
-// handler's first: a kubelet takes the first for the node's.
+// ImageFsInfo returns the filesystems of all stores, the default handler's first: a kubelet takes
+// the first for the node's.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	others := i.others(nil)
 	if len(others) == 0 {
@@ -128,15 +127,15 @@ func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequ
 	}
 	merged := &runtimeapi.ImageFsInfoResponse{}
 	for _, a := range all {
-		addUnread(merged, a)
+		addUnknown(merged, a)
 		merged.ImageFilesystems = imagestores.AppendFilesystems(merged.ImageFilesystems, a.GetImageFilesystems())
 		merged.ContainerFilesystems = imagestores.AppendFilesystems(merged.ContainerFilesystems, a.GetContainerFilesystems())
 	}
 	return merged, nil
 }
 
-// byImage gives a call to the backend that has the images of a handler. Errors
-// name the handler only if the caller did.
+// byImage routes a call to the image store of a handler. Errors name the handler only if the
+// request did.
 func byImage[Q, R any](ctx context.Context, r routes, image *runtimeapi.ImageSpec, req Q,
 	call func(Backend, context.Context, Q) (R, error),
 ) (R, error) {

@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// fullID is the length of an id that is never taken for a prefix.
+	// fullID is the length of a full ID, which is never taken for a prefix.
 	fullID = 64
-	// maxCandidates is how many ids an error about an ambiguous one lists.
+	// maxCandidates bounds the IDs that an error about an ambiguous prefix lists.
 	maxCandidates = 8
 )
 
-// index finds owners by id. Any number may read while one writes.
+// index finds owners by ID. Reads need no lock.
 type index struct {
 	owners sync.Map // string -> *Owner
 }
 
-// get returns the owner of exactly this id, or nil.
 func (x *index) get(id string) *Owner {
 	o, ok := x.owners.Load(id)
 	if !ok {
@@ -30,13 +29,13 @@ func (x *index) get(id string) *Owner {
 	return o.(*Owner)
 }
 
-// put adds an owner. One that has the id already stays.
+// put adds an owner unless its ID is already present.
 func (x *index) put(o *Owner) { x.owners.LoadOrStore(o.ID, o) }
 
-// drop removes an id; an unknown one is no mistake.
+// drop removes an ID, if it is present.
 func (x *index) drop(id string) { x.owners.Delete(id) }
 
-// each visits all owners, in no order.
+// each visits all owners in no particular order.
 func (x *index) each(visit func(*Owner)) {
 	x.owners.Range(func(_, o any) bool {
 		visit(o.(*Owner))
@@ -44,9 +43,8 @@ func (x *index) each(visit func(*Owner)) {
 	})
 }
 
-// resolve returns the owner of an id or of a unique prefix of one, or nil. An
-// ambiguous prefix is an InvalidArgument that lists the candidates. A whole id
-// is looked up, never searched.
+// resolve returns the owner of an ID or unique prefix, or nil. An ambiguous prefix is an
+// InvalidArgument error that lists the candidates. A full ID is looked up, never searched.
 func (x *index) resolve(id string) (*Owner, error) {
 	if o := x.get(id); o != nil || len(id) >= fullID || id == "" {
 		return o, nil

@@ -13,78 +13,77 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Keys of limits that starts are refused by.
+// Keys of the limits that refuse starts.
 const (
 	maxPods           = "max_pods"
 	maxParallelStarts = "max_parallel_starts"
 	startTimeout      = "start_timeout"
 )
 
-// line is where the starts of one handler queue up. Without limits a start does not
-// wait. Limits may be others for each start.
-type line struct {
+// startQueue queues the starts of one handler; without limits no start waits. Each start brings the
+// limits of its own Definition, so they may change between starts.
+type startQueue struct {
 	mu sync.Mutex
-	// running counts the starts at work.
+	// running counts the starts in progress.
 	running int
-	// queue has the starts that wait, in the order of arrival. Each is closed when its
-	// turn has come.
-	queue []chan struct{}
-	// refused counts by the key of the limit.
+	// waiting are the queued starts in the order of arrival. Each channel is closed when its start
+	// may begin.
+	waiting []chan struct{}
+	// refused counts refused starts by the key of the limit.
 	refused map[string]uint64
 }
 
-func newLine() *line {
-	return &line{refused: map[string]uint64{maxPods: 0, maxParallelStarts: 0, startTimeout: 0}}
+func newStartQueue() *startQueue {
+	return &startQueue{refused: map[string]uint64{maxPods: 0, maxParallelStarts: 0, startTimeout: 0}}
 }
 
-// place is a start's own in its line, until it leaves.
-type place struct {
-	line *line
-	// waited says that the start was not let in at once.
+// slot is the place of one start in its queue, until release.
+type slot struct {
+	queue *startQueue
+	// waited is set if the start was not admitted at once.
 	waited bool
-	empty  bool
+	freed  bool
 }
 
-// enter returns when a start may begin, or says why it must not: it would be
-// over a limit (ResourceExhausted), or its context ended while it waited. pods
-// counts the handler's live sandboxes: those that are settled, and those of
-// starts that are in the line still.
-func (l *line) enter(ctx context.Context, d *handler.Definition, pods func() (settled, unsettled int)) (*place, error) {
-	turn, err := l.queueUp(d, pods)
+// acquire returns once a start may begin. It fails with ResourceExhausted if the start would exceed
+// a limit, and with the context's error if ctx ends while it waits. pods counts the handler's live
+// sandboxes: settled ones, and those of starts that still hold a slot.
+func (l *startQueue) acquire(ctx context.Context, d *handler.Definition, pods func() (settled, unsettled int)) (*slot, error) {
+	turn, err := l.enqueue(d, pods)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-turn: // let in at once
-		return &place{line: l}, nil
+	case <-turn: // admitted at once
+		return &slot{queue: l}, nil
 	default:
 	}
 	select {
 	case <-turn:
-		return &place{line: l, waited: true}, nil
+		return &slot{queue: l, waited: true}, nil
 	case <-ctx.Done():
 		l.giveUp(turn, d.Limits)
 		return nil, fmt.Errorf("the call was cancelled while it waited for its turn (%s = %d): %w", maxParallelStarts, d.Limits.MaxParallelStarts, ctx.Err())
 	}
 }
 
-// queueUp puts a start at the end of the line, and lets in whose turn it is.
-func (l *line) queueUp(d *handler.Definition, pods func() (settled, unsettled int)) (chan struct{}, error) {
+// enqueue appends a start to the queue, and admits the starts that may begin.
+func (l *startQueue) enqueue(d *handler.Definition, pods func() (settled, unsettled int)) (chan struct{}, error) {
 	limits := d.Limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if most := limits.MaxPods; most > 0 {
 		settled, unsettled := pods()
-		if n := settled + max(unsettled, l.running+len(l.queue)); n >= most {
+		if n := settled + max(unsettled, l.running+len(l.waiting)); n >= most {
 			l.refused[maxPods]++
 			return nil, exhausted("pods running or being created: %d, but %s is %d; stop some, or raise it under [runtimes.%s]", n, maxPods, most, d.Name)
 		}
 	}
 	turn := make(chan struct{})
-	l.queue = append(l.queue, turn)
-	l.letIn(limits.MaxParallelStarts)
-	if last := len(l.queue) - 1; last >= limits.MaxQueuedStarts && l.queue[last] == turn {
-		l.queue = l.queue[:last]
+	l.waiting = append(l.waiting, turn)
+	l.admit(limits.MaxParallelStarts)
+	if last := len(l.waiting) - 1; last >= limits.MaxQueuedStarts && l.waiting[last] == turn {
+		l.waiting = l.waiting[:last]
 		l.refused[maxParallelStarts]++
 		return nil, exhausted("pods being started: %d (%s is %d), waiting: %d (max_queued_starts is %d); try again later, or raise one of them under [runtimes.%s]",
 			l.running, maxParallelStarts, limits.MaxParallelStarts, last, limits.MaxQueuedStarts, d.Name)
@@ -96,94 +95,95 @@ func exhausted(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrResourceExhausted)...)
 }
 
-// letIn begins the starts whose turn it is; mu is held. most is how many may run.
-func (l *line) letIn(most int) {
-	for len(l.queue) > 0 && (most == 0 || l.running < most) {
-		close(l.queue[0])
-		l.queue = l.queue[1:]
+// admit begins waiting starts in their order while fewer than most run; 0 is unlimited. mu is held.
+func (l *startQueue) admit(most int) {
+	for len(l.waiting) > 0 && (most == 0 || l.running < most) {
+		close(l.waiting[0])
+		l.waiting = l.waiting[1:]
 		l.running++
 	}
 }
 
-// giveUp ends the waiting of a start. Its turn may have come that very moment.
-func (l *line) giveUp(turn chan struct{}, limits handler.Limits) {
+// giveUp ends the wait of a start. If it was admitted in the same moment, the next start is
+// admitted instead.
+func (l *startQueue) giveUp(turn chan struct{}, limits handler.Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.queue, turn); i >= 0 {
-		l.queue = slices.Delete(l.queue, i, i+1)
+	if i := slices.Index(l.waiting, turn); i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 		return
 	}
 	l.running--
-	l.letIn(limits.MaxParallelStarts)
+	l.admit(limits.MaxParallelStarts)
 }
 
-// fill records the sandbox that was made, which from then on is counted as a pod.
-// A count never has both the place and the sandbox that takes it, or neither.
-func (p *place) fill(record func()) {
-	p.line.mu.Lock()
-	defer p.line.mu.Unlock()
+// fill records the created sandbox, which is counted as a pod from then on. Both happen under mu,
+// so that no count contains the start twice or not at all.
+func (p *slot) fill(record func()) {
+	p.queue.mu.Lock()
+	defer p.queue.mu.Unlock()
 	record()
-	p.clear()
+	p.free()
 }
 
-// leave ends a start, whatever came of it, and lets in those that wait.
-func (p *place) leave(limits handler.Limits) {
-	p.line.mu.Lock()
-	defer p.line.mu.Unlock()
-	p.clear()
-	p.line.letIn(limits.MaxParallelStarts)
+// release ends a start, successful or not, and admits waiting ones.
+func (p *slot) release(limits handler.Limits) {
+	p.queue.mu.Lock()
+	defer p.queue.mu.Unlock()
+	p.free()
+	p.queue.admit(limits.MaxParallelStarts)
 }
 
-// clear takes the start out of those at work, once; mu is held.
-func (p *place) clear() {
-	if !p.empty {
-		p.empty = true
-		p.line.running--
+// free removes the start from the running ones, once; mu is held.
+func (p *slot) free() {
+	if !p.freed {
+		p.freed = true
+		p.queue.running--
 	}
 }
 
-// timedOut counts a start that start_timeout ended.
-func (l *line) timedOut() {
+// timedOut counts a start that exceeded start_timeout.
+func (l *startQueue) timedOut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refused[startTimeout]++
 }
 
-func (l *line) report(name string) Starts {
+func (l *startQueue) report(name string) Starts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Starts{Handler: name, Running: l.running, Queued: len(l.queue), Refused: maps.Clone(l.refused)}
+	return Starts{Handler: name, Running: l.running, Queued: len(l.waiting), Refused: maps.Clone(l.refused)}
 }
 
-// lines are those of handlers that were asked for a pod, by name: a *line outlives the
-// table that its handler was in.
-type lines struct{ byName sync.Map }
+// startQueues are the queues of all handlers that were asked for a pod, by name. A queue outlives
+// the table of its handler.
+type startQueues struct{ byName sync.Map }
 
-func (all *lines) of(name string) *line {
+func (all *startQueues) of(name string) *startQueue {
 	l, there := all.byName.Load(name)
 	if !there {
-		l, _ = all.byName.LoadOrStore(name, newLine())
+		l, _ = all.byName.LoadOrStore(name, newStartQueue())
 	}
-	return l.(*line)
+	return l.(*startQueue)
 }
 
-// Starts is how the starts of a handler stand.
+// Starts counts the starts of a handler.
 type Starts struct {
 	Handler string
-	// Running are at work, and Queued wait for their turn.
+	// Running starts are in progress, Queued ones wait.
 	Running, Queued int
-	// Refused counts what was refused since the daemon started, by the key of
-	// the limit. All keys are there.
+	// Refused counts refused starts since the daemon started, by the key of the limit. It has all
+	// keys.
 	Refused map[string]uint64
 }
 
-func (all *lines) report(names []string) []Starts {
+func (all *startQueues) report(names []string) []Starts {
 	for _, name := range names {
 		all.of(name)
 	}
 	var found []Starts
 	all.byName.Range(func(name, l any) bool {
-		found = append(found, l.(*line).report(name.(string)))
+		found = append(found, l.(*startQueue).report(name.(string)))
 		return true
 	})
 	slices.SortFunc(found, func(a, b Starts) int { return cmp.Compare(a.Handler, b.Handler) })

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// lists routes what shows all sandboxes and containers.
+// lists routes the lists of sandboxes and containers.
 type lists struct {
 	owners *owners
 }
@@ -39,28 +39,27 @@ func (l lists) StreamContainers(req *runtimeapi.StreamContainersRequest, to grpc
 	return stream(list, err, to)
 }
 
-// listSandboxes asks one backend, for its list as it is sent if it has that.
+// listSandboxes lists the sandboxes of one backend, in encoded form if the backend has it.
 func listSandboxes(b Backend, ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) { //nolint:revive // the shape of a method expression, as gather takes them
 	e, ok := b.(Encoder)
 	if !ok {
 		return b.ListPodSandbox(ctx, req)
 	}
 	list, err := e.EncodedSandboxes(req.GetFilter())
-	return unreadList[runtimeapi.ListPodSandboxResponse](list, err)
+	return encodedList[runtimeapi.ListPodSandboxResponse](list, err)
 }
 
-// listContainers is listSandboxes for containers.
 func listContainers(b Backend, ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) { //nolint:revive // as listSandboxes
 	e, ok := b.(Encoder)
 	if !ok {
 		return b.ListContainers(ctx, req)
 	}
 	list, err := e.EncodedContainers(req.GetFilter())
-	return unreadList[runtimeapi.ListContainersResponse](list, err)
+	return encodedList[runtimeapi.ListContainersResponse](list, err)
 }
 
-// unreadList is a message that is encoded as list, and that nobody has read.
-func unreadList[R any, P message[R]](list []byte, err error) (P, error) {
+// encodedList returns a message with the encoded list as its unknown fields.
+func encodedList[R any, P message[R]](list []byte, err error) (P, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -69,25 +68,23 @@ func unreadList[R any, P message[R]](list []byte, err error) (P, error) {
 	return m, nil
 }
 
-// sandboxFilter is what filters of sandboxes, and of their statistics, have in
-// common.
+// sandboxFilter is what the filters of sandboxes and of their statistics have in common.
 type sandboxFilter interface {
 	proto.Message
 	GetId() string
 }
 
-// containerFilter is the same for containers.
 type containerFilter interface {
 	sandboxFilter
 	GetPodSandboxId() string
 }
 
-// completeSandboxFilter makes the short id in a filter a full one.
+// completeSandboxFilter replaces a short ID in a filter by the full one.
 func (o *owners) completeSandboxFilter(f sandboxFilter) error {
 	return completeFilter(f, "id", f.GetId(), &o.sandboxes)
 }
 
-// completeContainerFilter makes the short ids in a filter full ones.
+// completeContainerFilter replaces short IDs in a filter by the full ones.
 func (o *owners) completeContainerFilter(f containerFilter) error {
 	if err := completeFilter(f, "id", f.GetId(), &o.containers); err != nil {
 		return err

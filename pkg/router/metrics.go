@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
-// labels are the keys of each metric's labels, by its name. The values of a
-// metric stand in the order of the keys.
+// labels are the label keys of each metric, by its name. A metric's values are in the order of the
+// keys.
 type labels map[string][]string
 
 func labelsOf(r *runtimeapi.ListMetricDescriptorsResponse) labels {
@@ -23,13 +23,13 @@ func labelsOf(r *runtimeapi.ListMetricDescriptorsResponse) labels {
 	return l
 }
 
-// mergeDescriptors merges by name: a name means one thing on a node. Its labels
-// are those of the first backend that has it, and then what others have more. Pure.
+// mergeDescriptors merges by name: a metric has one meaning on a node. Its labels are those of the
+// first backend that has it, followed by further ones of the others. Pure.
 func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimeapi.ListMetricDescriptorsResponse {
 	merged := &runtimeapi.ListMetricDescriptorsResponse{}
 	place := map[string]int{}
 	for _, a := range all {
-		addUnread(merged, a)
+		addUnknown(merged, a)
 		for _, d := range a.GetDescriptors() {
 			at, seen := place[d.GetName()]
 			if !seen {
@@ -38,7 +38,7 @@ func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimea
 				continue
 			}
 			before := merged.Descriptors[at]
-			if keys := imagestores.WithMore(slices.Clip(before.GetLabelKeys()), d.GetLabelKeys()); len(keys) > len(before.GetLabelKeys()) {
+			if keys := imagestores.AppendMissing(slices.Clip(before.GetLabelKeys()), d.GetLabelKeys()); len(keys) > len(before.GetLabelKeys()) {
 				merged.Descriptors[at] = proto.CloneOf(before)
 				merged.Descriptors[at].LabelKeys = keys
 			}
@@ -47,15 +47,14 @@ func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimea
 	return merged
 }
 
-// dialects are how the metrics of each backend differ from those of the node,
-// by the backend's id: which labels they have instead.
+// dialects are the labels of the node's metrics, and those of each backend that differ, by the
+// backend's ID.
 type dialects struct {
 	node labels
 	of   map[string]labels
 }
 
-// dialects asks the backends how they describe metrics. One that does not say
-// has the node's labels.
+// dialects asks the backends for their descriptors. A backend that fails has the node's labels.
 func (s stats) dialects(ctx context.Context, backends []Backend) (dialects, error) {
 	all, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 		resp, err := b.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{})
@@ -80,17 +79,16 @@ func (s stats) dialects(ctx context.Context, backends []Backend) (dialects, erro
 	return d, nil
 }
 
-// cpuLabel is a label whose value is known also of a backend that does not have it.
+// cpuLabel is the label with the value "total" in metrics of a backend that lacks it.
 const cpuLabel = "cpu"
 
-// translated is what a backend says with the node's labels. It is the backend's
-// own message if nothing changes.
+// translated returns a backend's metrics with the node's labels, or m itself if nothing changes.
 func (d dialects) translated(b Backend, m *runtimeapi.ListPodSandboxMetricsResponse) *runtimeapi.ListPodSandboxMetricsResponse {
 	own := d.of[b.ID()]
 	if len(own) == 0 {
 		return m
 	}
-	m = proto.CloneOf(imagestores.Understood(m))
+	m = proto.CloneOf(imagestores.Decoded(m))
 	for _, pod := range m.GetPodMetrics() {
 		d.translate(own, pod.GetMetrics())
 		for _, c := range pod.GetContainerMetrics() {
@@ -100,8 +98,8 @@ func (d dialects) translated(b Backend, m *runtimeapi.ListPodSandboxMetricsRespo
 	return m
 }
 
-// translate puts values in the order of the node's labels. A label that the
-// backend does not have is empty, but what is of no CPU in particular is of all.
+// translate puts values in the order of the node's labels. A missing label is empty; a missing CPU
+// label means the total of all CPUs.
 func (d dialects) translate(own labels, metrics []*runtimeapi.Metric) {
 	for _, m := range metrics {
 		keys, differs := own[m.GetName()]

@@ -19,44 +19,41 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Told is what the node reports of itself beside its backends' reports and the table.
-type Told interface {
-	// Version is the answer to the call of that name. The kubelet begins the ids of
-	// containers in the API with its runtime_name, so that nothing may change it: not
-	// the backend of the default handler either.
+// NodeReport contains what the node reports in addition to its backends and the table.
+type NodeReport interface {
+	// Version answers the Version RPC. The kubelet prefixes the IDs of containers in the API with
+	// its runtime_name, so the answer must not depend on the default handler's backend.
 	Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error)
-	// Stranded has a line for each daemon that no handler leads to any more and whose pods
-	// cannot be reached.
+	// Stranded returns one line for each daemon that has unreachable pods and that no handler uses
+	// any more.
 	Stranded() []string
-	// AdvertiseNotReady is whether handlers that are not ready are listed.
+	// AdvertiseNotReady reports whether handlers that are not ready are listed.
 	AdvertiseNotReady() bool
 	// Info is added to the verbose part.
 	Info() map[string]string
 }
 
-// node routes what is about the node as a whole. The default handler's backend
-// speaks for it.
+// node routes calls about the node as a whole, first to the default handler's backend.
 type node struct {
 	routes routes
 	owners *owners
-	told   Told
-	// settings are what UpdateRuntimeConfig said last, nil before.
+	report NodeReport
+	// settings is the last request of UpdateRuntimeConfig, nil before the first.
 	settings *atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
 }
 
 func (n node) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return n.told.Version(ctx, req)
+	return n.report.Version(ctx, req)
 }
 
 func (n node) RuntimeConfig(ctx context.Context, req *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
-	_, resp, err := speak(ctx, n, req, Backend.RuntimeConfig)
+	_, resp, err := askDefault(ctx, n, req, Backend.RuntimeConfig)
 	return resp, err
 }
 
-// speak asks the default handler's backend, and another in its place if that one
-// fails: a backend that is away, or broken, takes its own pods' node with it only
-// if there is no other.
-func speak[Q, R any](ctx context.Context, n node, req Q, call func(Backend, context.Context, Q) (R, error)) (Backend, R, error) {
+// askDefault calls the default handler's backend. If that fails it tries the others, because a
+// backend that is away or broken must not fail the whole node.
+func askDefault[Q, R any](ctx context.Context, n node, req Q, call func(Backend, context.Context, Q) (R, error)) (Backend, R, error) {
 	standard := n.routes.standard().Backend
 	resp, err := call(standard, ctx, req)
 	if err == nil || ctx.Err() != nil || refused(err) {
@@ -70,29 +67,29 @@ func speak[Q, R any](ctx context.Context, n node, req Q, call func(Backend, cont
 	return standard, resp, err
 }
 
-// refused says whether an error is about the call, and not about who was asked.
+// refused reports whether err is about the request, so that every backend would return it.
 func refused(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unimplemented || code == codes.InvalidArgument || errdefs.IsNotImplemented(err) || errdefs.IsInvalidArgument(err)
 }
 
-// UpdateRuntimeConfig tells every backend: pods of each need the addresses.
+// UpdateRuntimeConfig updates every backend: pods of each need the addresses.
 func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
-	n.settings.Store(proto.CloneOf(req)) // first, so that a backend that comes now is told by Tell
+	n.settings.Store(proto.CloneOf(req)) // first, so that ApplySettings reaches a backend that is adopted meanwhile
 	return gather(ctx, n.owners.all(), req, Backend.UpdateRuntimeConfig, concatenated)
 }
 
-// Status is that of the default handler's backend, with the conditions that
-// only others have, and with the handlers of the table. The runtime is ready if
-// that of any backend is: which handlers are not is said apart.
+// Status returns the status of the default handler's backend, with conditions that only others have
+// and with the table's handlers. The runtime is ready if any backend's is; the condition
+// HandlersReady lists the handlers that are not.
 func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	table := n.routes.registry.Current()
 	standard, _ := table.Lookup("")
-	speaker, main, err := speak(ctx, n, req, Backend.Status)
+	speaker, main, err := askDefault(ctx, n, req, Backend.Status)
 	if err != nil {
 		return nil, err
 	}
-	// One that fails is left out: its pods are in trouble, the node is not.
+	// A failed backend is left out: its pods are affected, the node is not.
 	others := askEach(ctx, nil, n.owners.beside(speaker), req, Backend.Status)
 	var answers []*runtimeapi.StatusResponse
 	for _, o := range others {
@@ -100,29 +97,29 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 			answers = append(answers, o.answer)
 		}
 	}
-	all := append([]said[*runtimeapi.StatusResponse]{{backend: speaker, answer: main}}, others...)
+	all := append([]reply[*runtimeapi.StatusResponse]{{backend: speaker, answer: main}}, others...)
 	routes := table.Routes()
 	resp := &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{
-			Conditions: append(conditions(main, answers), handlersReady(routes, n.told.Stranded())),
+			Conditions: append(conditions(main, answers), handlersReady(routes, n.report.Stranded())),
 		},
 		Info:            n.info(req, all),
-		RuntimeHandlers: runtimeHandlers(routes, standard, featuresOf(all), n.told.AdvertiseNotReady()),
+		RuntimeHandlers: runtimeHandlers(routes, standard, featuresOf(all), n.report.AdvertiseNotReady()),
 		Features:        main.GetFeatures(),
 	}
-	addUnread(resp, main)
-	addUnread(resp.GetStatus(), main.GetStatus())
+	addUnknown(resp, main)
+	addUnknown(resp.GetStatus(), main.GetStatus())
 	return resp, nil
 }
 
-// conditions are those of the main answer, and from the others those of types
-// that it does not have, or a runtime that is ready. What another berth says of its
-// own handlers is not about this one's. Pure.
+// conditions returns main's conditions and the others' of further types. A RuntimeReady that is
+// true replaces one that is false. HandlersReady is dropped: another berth's describes its own
+// handlers. Pure.
 func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) []*runtimeapi.RuntimeCondition {
 	var merged []*runtimeapi.RuntimeCondition
 	place := map[string]int{}
-	for _, said := range append([]*runtimeapi.StatusResponse{main}, others...) {
-		for _, c := range said.GetStatus().GetConditions() {
+	for _, answer := range append([]*runtimeapi.StatusResponse{main}, others...) {
+		for _, c := range answer.GetStatus().GetConditions() {
 			at, seen := place[c.GetType()]
 			switch {
 			case c.GetType() == readyCondition:
@@ -137,11 +134,10 @@ func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResp
 	return merged
 }
 
-// features are what backends say about their handlers, by the backends' ids.
+// features are the handlers in the backends' answers, by the backend's ID and the handler's name.
 type features map[string]map[string]*runtimeapi.RuntimeHandler
 
-// featuresOf collects them from the backends' answers.
-func featuresOf(all []said[*runtimeapi.StatusResponse]) features {
+func featuresOf(all []reply[*runtimeapi.StatusResponse]) features {
 	f := features{}
 	for _, s := range all {
 		of := map[string]*runtimeapi.RuntimeHandler{}
@@ -153,40 +149,40 @@ func featuresOf(all []said[*runtimeapi.StatusResponse]) features {
 	return f
 }
 
-// of are a handler's, in the words of the backend that its new pods go to: one
-// that has pods of it from earlier may know it, too. Only where that one knows
-// nothing, as of a handler that is gone, another may say.
+// of returns a handler's features as reported by the backend of its new pods. Another backend,
+// which may know the handler from earlier pods, is used only if that one has no entry, for example
+// of a removed handler.
 func (f features) of(r *route) *runtimeapi.RuntimeHandler {
 	name := r.Definition.Name
-	if said := f[r.Backend.ID()][name]; said != nil {
-		return said
+	if known := f[r.Backend.ID()][name]; known != nil {
+		return known
 	}
 	for _, id := range slices.Sorted(maps.Keys(f)) {
-		if said := f[id][name]; said != nil {
-			return said
+		if known := f[id][name]; known != nil {
+			return known
 		}
 	}
 	return nil
 }
 
-// info is the verbose part: that of the main backend, which goes first, with what
-// is told of the handlers, and, if there are several backends, with what each said.
-func (n node) info(req *runtimeapi.StatusRequest, all []said[*runtimeapi.StatusResponse]) map[string]string {
+// info returns the verbose part: the first backend's, overwritten by NodeReport.Info, and with
+// several backends all their replies.
+func (n node) info(req *runtimeapi.StatusRequest, all []reply[*runtimeapi.StatusResponse]) map[string]string {
 	main := all[0].answer.GetInfo()
 	if !req.GetVerbose() {
 		return main
 	}
 	info := map[string]string{}
 	maps.Copy(info, main)
-	maps.Copy(info, n.told.Info())
+	maps.Copy(info, n.report.Info())
 	if len(all) > 1 {
-		info["backends"] = sayings(all)
+		info["backends"] = repliesJSON(all)
 	}
 	return info
 }
 
-// sayings is what each backend said of itself, in JSON by the backend's id. Pure.
-func sayings(all []said[*runtimeapi.StatusResponse]) string {
+// repliesJSON returns the reply of each backend in JSON, by the backend's ID. Pure.
+func repliesJSON(all []reply[*runtimeapi.StatusResponse]) string {
 	type failure struct {
 		Error string `json:"error"`
 	}
@@ -210,11 +206,10 @@ func sayings(all []said[*runtimeapi.StatusResponse]) string {
 	return string(text)
 }
 
-// runtimeHandlers lists the handlers, and the default one a second time under
-// "": the kubelet looks pods without a RuntimeClass up there. Those that are not
-// ready are left out unless they are wanted. Those that accept no pods for another
-// reason are not: the kubelet takes the features of pods that exist from here,
-// whenever it starts a container in one.
+// runtimeHandlers lists the handlers, and the default one a second time under "", where the kubelet
+// looks up pods without a RuntimeClass. Handlers that are not ready are left out unless all is set.
+// Cordoned and draining ones stay, because the kubelet reads the features of existing pods from
+// this list whenever it starts a container in one.
 func runtimeHandlers(
 	routes []*route, standard *route, f features, all bool,
 ) []*runtimeapi.RuntimeHandler {
@@ -231,27 +226,26 @@ func runtimeHandlers(
 	return handlers
 }
 
-// runtimeHandler is a handler with what its backend says of it, which may be more
-// than this CRI knows.
-func runtimeHandler(name string, said *runtimeapi.RuntimeHandler) *runtimeapi.RuntimeHandler {
-	h := &runtimeapi.RuntimeHandler{Name: name, Features: said.GetFeatures()}
+// runtimeHandler copies a handler's features from its backend's reply, including fields that are
+// newer than this CRI.
+func runtimeHandler(name string, known *runtimeapi.RuntimeHandler) *runtimeapi.RuntimeHandler {
+	h := &runtimeapi.RuntimeHandler{Name: name, Features: known.GetFeatures()}
 	if h.GetFeatures() == nil {
 		h.Features = &runtimeapi.RuntimeHandlerFeatures{}
 	}
-	addUnread(h, said)
+	addUnknown(h, known)
 	return h
 }
 
-// readyCondition is the type of the condition that is false while a handler is
-// not ready. The kubelet takes no notice of it: the node stays ready.
+// readyCondition is the type of the condition that is false while a handler is not ready. The
+// kubelet ignores it, so the node stays ready.
 const readyCondition = "HandlersReady"
 
 // maxConditionMessage bounds the message of a condition, in bytes.
 const maxConditionMessage = 1024
 
-// handlersReady tells which handlers are not ready, and why, and which pods of
-// handlers that are gone cannot be reached. What an operator cordoned is as it
-// should be. Pure.
+// handlersReady lists the handlers that are not ready, with their reasons, and the unreachable pods
+// of removed handlers. Cordoned handlers do not count: they are as the operator wants them. Pure.
 func handlersReady(routes []*route, stranded []string) *runtimeapi.RuntimeCondition {
 	c := &runtimeapi.RuntimeCondition{Type: readyCondition, Status: true}
 	var reasons []string
@@ -267,8 +261,7 @@ func handlersReady(routes []*route, stranded []string) *runtimeapi.RuntimeCondit
 	return c
 }
 
-// joined puts texts together, and says how many more there are where they would
-// be longer than a bound.
+// joined joins texts up to bound bytes, and ends with the number of those left out.
 func joined(texts []string, bound int) string {
 	const more = "; and %d more"
 	var b strings.Builder

@@ -36,14 +36,14 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-type nothingTold struct{}
+type nothingReported struct{}
 
-func (nothingTold) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+func (nothingReported) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "berth", RuntimeVersion: "0.0.0", RuntimeApiVersion: "v1"}, nil
 }
-func (nothingTold) Stranded() []string      { return nil }
-func (nothingTold) AdvertiseNotReady() bool { return false }
-func (nothingTold) Info() map[string]string { return nil }
+func (nothingReported) Stranded() []string      { return nil }
+func (nothingReported) AdvertiseNotReady() bool { return false }
+func (nothingReported) Info() map[string]string { return nil }
 
 // node is a router behind a real socket, and a client of it.
 type node struct {
@@ -58,7 +58,7 @@ type node struct {
 func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
 	t.Helper()
 	registry := handler.NewRegistry(first)
-	r := router.New(router.NewPods(registry), nothingTold{}, nil)
+	r := router.New(router.NewPods(registry), nothingReported{}, nil)
 	for _, b := range backends {
 		r.Adopt(b)
 	}

@@ -14,50 +14,49 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Owner says whose a sandbox or container is. It is never changed.
+// Owner is the backend and handler of a sandbox or container. It is immutable.
 type Owner struct {
 	ID string
-	// Sandbox is the id of the sandbox: of the container's, or ID itself.
+	// Sandbox is the ID of the container's sandbox, or ID itself.
 	Sandbox string
 	// Handler is the name of the Definition that the sandbox was created with.
 	Handler string
-	// Attempt is the sandbox's, as startCounter counts it.
+	// Attempt is the sandbox's, for startCounter.
 	Attempt handler.Attempt
 	Backend Backend
 }
 
-// errUnknown is what a call about an id that no backend has begins as. It is
-// apart from a backend's own NotFound, because Stop and Remove of such an id
-// succeed.
+// errUnknown marks a call about an ID that no backend has. A backend's own NotFound is kept apart,
+// because Stop and Remove of an unknown ID succeed.
 var errUnknown = errors.New("it does not exist")
 
-// owners knows the owner of every sandbox and container.
+// owners contains the owner of every sandbox and container.
 type owners struct {
 	sandboxes, containers index
 
-	// creating counts calls that may have made something that has no owner yet.
+	// creating counts calls that may have created an object without a recorded owner.
 	creating atomic.Int64
 
-	// mu is held to change, never to look up.
+	// mu guards changes; lookups do not need it.
 	mu       sync.Mutex
 	contents map[string][]string
-	// pods are the sandboxes of each handler that has any, by their ids.
+	// pods are the sandboxes of each handler, by ID.
 	pods map[string]map[string]*Owner
-	// found are sandboxes that an inventory had while starts were under way: one
-	// that is live is of a start that has not said so yet.
-	found map[string]bool
-	// backends are those that were adopted, for lists and for late ids.
+	// unsettled are the sandboxes that an inventory contained while calls were creating objects. A
+	// live one counts as a start that has not returned yet.
+	unsettled map[string]bool
+	// backends are the adopted ones.
 	backends atomic.Pointer[[]Backend]
-	// turned ends, by turn, when there are other backends.
-	turned context.Context
-	turn   context.CancelFunc
+	// backendsCtx ends, by cancelBackends, when the set of backends changes.
+	backendsCtx    context.Context
+	cancelBackends context.CancelFunc
 
-	again lookAgain
+	refreshes coalescedRefresh
 }
 
 func newOwners() *owners {
-	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, found: map[string]bool{}}
-	o.turned, o.turn = context.WithCancel(context.Background())
+	o := &owners{contents: map[string][]string{}, pods: map[string]map[string]*Owner{}, unsettled: map[string]bool{}}
+	o.backendsCtx, o.cancelBackends = context.WithCancel(context.Background())
 	o.backends.Store(&[]Backend{})
 	return o
 }
@@ -65,12 +64,12 @@ func newOwners() *owners {
 // all returns every adopted backend, in the order of adoption.
 func (o *owners) all() []Backend { return *o.backends.Load() }
 
-// beside are all backends but b.
+// beside returns all backends but b.
 func (o *owners) beside(b Backend) []Backend {
 	return slices.DeleteFunc(slices.Clone(o.all()), func(other Backend) bool { return other.ID() == b.ID() })
 }
 
-// adopt makes b known, with all that it has.
+// adopt adds b and its inventory.
 func (o *owners) adopt(b Backend) {
 	o.mu.Lock()
 	known := o.all()
@@ -81,30 +80,29 @@ func (o *owners) adopt(b Backend) {
 	o.refresh(b)
 }
 
-// serve replaces the backends; mu is held.
+// serve replaces the set of backends; mu is held.
 func (o *owners) serve(backends []Backend) {
 	o.backends.Store(&backends)
-	o.turn()
-	o.turned, o.turn = context.WithCancel(context.Background())
+	o.cancelBackends()
+	o.backendsCtx, o.cancelBackends = context.WithCancel(context.Background())
 }
 
-// now are all backends, and a context that ends when there are others.
-func (o *owners) now() ([]Backend, context.Context) {
+// snapshot returns all backends, and a context that ends when the set changes.
+func (o *owners) snapshot() ([]Backend, context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.all(), o.turned
+	return o.all(), o.backendsCtx
 }
 
-// refresh adds what b has and we do not know. The inventory is taken with mu held:
-// backends create and remove before their owners are recorded and dropped, so it has
-// nothing that is removed already.
+// refresh adds the unknown objects of b's inventory. It takes the inventory with mu held: a backend
+// removes an object before the router drops its owner, so a dropped object cannot return.
 func (o *owners) refresh(b Backend) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.add(b, b.Inventory())
 }
 
-// add takes over an inventory; mu is held.
+// add adds the unknown objects of an inventory; mu is held.
 func (o *owners) add(b Backend, inventory []handler.Owned) {
 	for _, s := range inventory {
 		if o.sandboxes.get(s.Sandbox) == nil {
@@ -127,13 +125,12 @@ func (o *owners) put(s *Owner) {
 	}
 	o.pods[s.Handler][s.ID] = s
 	if o.creating.Load() > 0 {
-		o.found[s.ID] = true
+		o.unsettled[s.ID] = true
 	}
 }
 
-// live counts the sandboxes of a handler that their backends call live. Those of
-// starts that have not ended yet are in unsettled, not in settled. Backends are
-// asked each time: they alone know when a sandbox dies.
+// live counts the live sandboxes of a handler; those of starts that have not returned count as
+// unsettled. It asks the backends each time, because only they know when a sandbox dies.
 func (o *owners) live(name string) (settled, unsettled int) {
 	type one struct {
 		*Owner
@@ -142,7 +139,7 @@ func (o *owners) live(name string) (settled, unsettled int) {
 	o.mu.Lock()
 	all := make([]one, 0, len(o.pods[name]))
 	for id, s := range o.pods[name] {
-		all = append(all, one{s, o.found[id]})
+		all = append(all, one{s, o.unsettled[id]})
 	}
 	o.mu.Unlock()
 	for _, s := range all {
@@ -157,7 +154,8 @@ func (o *owners) live(name string) (settled, unsettled int) {
 	return settled, unsettled
 }
 
-// ofPod is the owner of a sandbox of the pod uid, the live one if there are several; nil if none is known.
+// ofPod returns the owner of a sandbox of the pod uid, preferably of a live one; nil if none is
+// known.
 func (o *owners) ofPod(uid string) *Owner {
 	var of *Owner
 	look := func() {
@@ -168,13 +166,13 @@ func (o *owners) ofPod(uid string) *Owner {
 		})
 	}
 	if look(); of == nil && len(o.all()) > 1 {
-		o.again.ask(o)
+		o.refreshes.run(o)
 		look()
 	}
 	return of
 }
 
-// of are the sandboxes of a backend.
+// of returns the IDs of a backend's sandboxes.
 func (o *owners) of(b Backend) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -189,7 +187,7 @@ func (o *owners) of(b Backend) []string {
 	return ids
 }
 
-// counts returns how many sandboxes each handler has that has any.
+// counts returns the number of sandboxes of each handler that has any.
 func (o *owners) counts() map[string]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -209,8 +207,8 @@ func (o *owners) own(container string, s *Owner) {
 	o.contents[s.ID] = append(o.contents[s.ID], container)
 }
 
-// addSandbox records a new sandbox. One that another backend has is an error, and
-// stays the other's.
+// addSandbox records a new sandbox. If another backend already has its ID it returns an error, and
+// the owner stays.
 func (o *owners) addSandbox(id, name string, a handler.Attempt, b Backend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -218,13 +216,12 @@ func (o *owners) addSandbox(id, name string, a handler.Attempt, b Backend) error
 		return err
 	}
 	o.put(&Owner{ID: id, Sandbox: id, Handler: name, Attempt: a, Backend: b})
-	delete(o.found, id)
+	delete(o.unsettled, id)
 	return nil
 }
 
-// addContainer records a new container of a sandbox, unless the sandbox was
-// removed meanwhile and took the container with it. One that another backend has
-// is an error, and stays the other's.
+// addContainer records a new container, unless its sandbox was removed meanwhile together with the
+// container. If another backend already has its ID it returns an error, and the owner stays.
 func (o *owners) addContainer(id, sandbox string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,8 +236,8 @@ func (o *owners) addContainer(id, sandbox string) error {
 	return nil
 }
 
-// foreign is the error of a backend that says that it has what another one has.
-// Two backends that have one pod are probably one daemon.
+// foreign returns an error if another backend than b owns the object. Two backends with the same
+// pod are probably the same daemon.
 func foreign(kind string, owner *Owner, b Backend) error {
 	if owner == nil || owner.Backend.ID() == b.ID() {
 		return nil
@@ -254,7 +251,7 @@ func (o *owners) dropSandbox(id string) {
 	o.drop(id)
 }
 
-// drop is dropSandbox; mu is held.
+// drop drops a sandbox with its containers; mu is held.
 func (o *owners) drop(id string) {
 	for _, c := range o.contents[id] {
 		o.containers.drop(c)
@@ -264,7 +261,7 @@ func (o *owners) drop(id string) {
 			delete(o.pods, s.Handler)
 		}
 	}
-	delete(o.found, id)
+	delete(o.unsettled, id)
 	o.sandboxes.drop(id)
 	delete(o.contents, id)
 }
@@ -275,7 +272,7 @@ func (o *owners) dropContainer(id string) {
 	o.dropOne(id)
 }
 
-// dropOne is dropContainer; mu is held.
+// dropOne drops a container; mu is held.
 func (o *owners) dropOne(id string) {
 	if c := o.containers.get(id); c != nil {
 		o.containers.drop(id)
@@ -283,15 +280,15 @@ func (o *owners) dropOne(id string) {
 	}
 }
 
-// sandbox finds the owner of a sandbox by its id or a unique prefix of it.
+// sandbox finds the owner of a sandbox by its ID or a unique prefix.
 func (o *owners) sandbox(id string) (*Owner, error) { return o.find(&o.sandboxes, "sandbox", id) }
 
-// container finds the owner of a container by its id or a unique prefix of it.
+// container finds the owner of a container by its ID or a unique prefix.
 func (o *owners) container(id string) (*Owner, error) { return o.find(&o.containers, "container", id) }
 
-// find is a lookup that asks the backends before it says that an id is unknown,
-// while something is being created, and if there are several: a list may show a
-// sandbox before the call that creates it has returned here, or what others made.
+// find looks an owner up. If objects are being created, or if there are several backends, it
+// refreshes the owners before it fails: a list may show a sandbox before the call that creates it
+// has returned here, and other clients may create objects in other daemons.
 func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 	if owner := x.get(id); owner != nil {
 		return owner, nil
@@ -301,7 +298,7 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 	}
 	owner, err := x.resolve(id)
 	if owner == nil && err == nil && (o.creating.Load() > 0 || len(o.all()) > 1) {
-		o.again.ask(o)
+		o.refreshes.run(o)
 		owner, err = x.resolve(id)
 	}
 	if owner == nil && err == nil {
@@ -310,8 +307,9 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 	return owner, err
 }
 
-// begun is the owner of a container's or sandbox's id that begins so.
-func (o *owners) begun(id string) (*Owner, error) {
+// byPrefix returns the owner of a sandbox or container by its ID or a unique prefix, nil if none is
+// known.
+func (o *owners) byPrefix(id string) (*Owner, error) {
 	sandbox, err := o.sandboxes.resolve(id)
 	if err != nil {
 		return nil, err
@@ -326,8 +324,8 @@ func (o *owners) begun(id string) (*Owner, error) {
 	return sandbox, nil
 }
 
-// create runs a call that makes a sandbox or container on b, and learns what a
-// failed one left behind, so that the caller of the CRI can remove it.
+// create runs a call that creates a sandbox or container on b. After a failure it records partially
+// created objects, so that the client can remove them.
 func (o *owners) create(b Backend, call func() error) error {
 	o.creating.Add(1)
 	defer o.creating.Add(-1)
@@ -338,20 +336,20 @@ func (o *owners) create(b Backend, call func() error) error {
 	return err
 }
 
-// lookAgain asks all backends what they have, for calls about unknown ids. Calls that
-// arrive during a look share the next one, so that repeated calls about removed ids do
-// not keep the backends busy.
-type lookAgain struct {
+// coalescedRefresh refreshes the owners for calls about unknown IDs. Calls that arrive during a
+// refresh share the next one, so that repeated calls about removed IDs do not keep the backends
+// busy.
+type coalescedRefresh struct {
 	// asked numbers the calls.
 	asked atomic.Uint64
 
 	mu sync.Mutex
-	// answered is the last call that was there before the last look began.
+	// answered is the last call that arrived before the last refresh began.
 	answered uint64
 }
 
-// ask returns when the owners have what all backends had when it was called.
-func (l *lookAgain) ask(o *owners) {
+// run returns once the owners contain everything that the backends had when it was called.
+func (l *coalescedRefresh) run(o *owners) {
 	mine := l.asked.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -193,7 +193,7 @@ func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
 		})
 	}
 	<-entered
-	for o.again.asked.Load() < 50 {
+	for o.refreshes.asked.Load() < 50 {
 		runtime.Gosched()
 	}
 	close(hold)

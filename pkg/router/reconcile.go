@@ -2,12 +2,12 @@ package router
 
 import "slices"
 
-// Reconcile makes the owners what the backend says it has, for a backend whose
-// pods others make and remove, too. A sandbox or container that another backend
-// has as well is an error of the class ErrAlreadyExists, and stays the other's.
+// Reconcile makes the owners match a backend's inventory, for a backend in which others create and
+// remove pods too. An object that another backend also has is an error of the class
+// ErrAlreadyExists, and its owner stays.
 func (p *Pods) Reconcile(b Backend) error { return p.owners.reconcile(b) }
 
-// Abandon forgets a backend with all that it has.
+// Abandon removes a backend and the owners of all its objects.
 func (p *Pods) Abandon(b Backend) {
 	p.owners.mu.Lock()
 	p.owners.serve(p.owners.beside(b))

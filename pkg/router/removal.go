@@ -12,10 +12,9 @@ import (
 	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
-// RemoveImage removes the image from all stores. What a name stands for may
-// differ between stores: whatever it stands for in any goes from all. A store
-// that does not answer and is known to have the image fails the call, because
-// the image stays listed and its space is not free.
+// RemoveImage removes the image from all stores. A name may stand for different images in different
+// stores: each of them is removed from all stores. An unresponsive store that is known to have the
+// image fails the call, because the image stays listed and its space stays in use.
 func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {
@@ -33,32 +32,32 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 
 func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveImageRequest) error {
 	name := req.GetImage().GetImage()
-	found, silent := map[string]string{}, map[string]bool{}
+	found, unresponsive := map[string]string{}, map[string]bool{}
 	for _, b := range stores {
-		silent[b.ID()] = true
+		unresponsive[b.ID()] = true
 	}
-	for _, s := range askEach(ctx, nil, prompts(stores), &runtimeapi.ImageStatusRequest{Image: req.GetImage()}, Backend.ImageStatus) {
+	for _, s := range askEach(ctx, nil, responsiveOf(stores), &runtimeapi.ImageStatusRequest{Image: req.GetImage()}, Backend.ImageStatus) {
 		if s.err == nil {
-			found[s.backend.ID()] = imagestores.Understood(s.answer).GetImage().GetId()
+			found[s.backend.ID()] = imagestores.Decoded(s.answer).GetImage().GetId()
 		}
-		silent[s.backend.ID()] = away(ctx, s.err)
+		unresponsive[s.backend.ID()] = away(ctx, s.err)
 	}
-	answers, _ := askAll(ctx, stores, func(ctx context.Context, b Backend) (said[struct{}], error) {
-		if silent[b.ID()] {
-			return said[struct{}]{backend: b, err: left(ctx, b, name)}, nil
+	answers, _ := askAll(ctx, stores, func(ctx context.Context, b Backend) (reply[struct{}], error) {
+		if unresponsive[b.ID()] {
+			return reply[struct{}]{backend: b, err: stillListed(ctx, b, name)}, nil
 		}
 		for _, called := range imagestores.Removals(name, b.ID(), found) {
 			one := &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: called, Annotations: req.GetImage().GetAnnotations()}}
 			one.ProtoReflect().SetUnknown(req.ProtoReflect().GetUnknown())
 			_, err := b.RemoveImage(ctx, one)
 			if away(ctx, err) && found[b.ID()] == "" {
-				return said[struct{}]{}, nil // it has gone away meanwhile, and had nothing
+				return reply[struct{}]{}, nil // it became unresponsive meanwhile, and did not have the image
 			}
 			if err := absent(err); err != nil {
-				return said[struct{}]{backend: b, err: err}, nil
+				return reply[struct{}]{backend: b, err: err}, nil
 			}
 		}
-		return said[struct{}]{}, nil
+		return reply[struct{}]{}, nil
 	})
 	for _, s := range answers {
 		if s.err != nil {
@@ -68,18 +67,18 @@ func removeFrom(ctx context.Context, stores []Backend, req *runtimeapi.RemoveIma
 	return nil
 }
 
-// left says whether a store that does not answer keeps an image.
-func left(ctx context.Context, b Backend, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// stillListed returns an error if an unresponsive store still lists an image.
+func stillListed(ctx context.Context, b Backend, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, optionalTimeout)
 	defer cancel()
 	last, err := b.ListImages(ctx, &runtimeapi.ListImagesRequest{})
-	if err != nil || len(imagestores.WithName(imagestores.Understood(last).GetImages(), name)) == 0 {
+	if err != nil || len(imagestores.WithName(imagestores.Decoded(last).GetImages(), name)) == 0 {
 		return nil // it is not listed either
 	}
 	return fmt.Errorf("it does not respond and still has the image; remove it after its daemon is back: %w", errdefs.ErrUnavailable)
 }
 
-// absent is err, unless it says that there is no such image.
+// absent returns err, or nil if it is a NotFound.
 func absent(err error) error {
 	if err != nil && (status.Code(err) == codes.NotFound || errdefs.IsNotFound(err)) {
 		return nil

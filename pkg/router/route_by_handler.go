@@ -12,16 +12,15 @@ import (
 	"github.com/berth-cri/berth/pkg/observe"
 )
 
-// routes finds where new things go. Calls about what exists never come here.
+// routes selects the backend of new objects. Calls about existing ones go by owner.
 type routes struct {
 	registry *handler.Registry[Backend]
 }
 
 type route = handler.Route[Backend]
 
-// forPod returns the route that a new sandbox of the pod uid takes, and the
-// context to take it with, which has the Definition and the generation. It fails
-// before anything is done: InvalidArgument for a name that no handler has,
+// forPod returns the route for a new sandbox of the pod uid, and ctx with the Definition and the
+// generation. It fails before anything is created: InvalidArgument for an unknown handler,
 // Unavailable for a handler that accepts no pods.
 func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, *route, error) {
 	table := r.registry.Current()
@@ -38,35 +37,34 @@ func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, 
 	return handler.WithGeneration(handler.WithDefinition(ctx, d), table.Generation()), to, nil
 }
 
-// chosen is the Definition that a pod gets. The same pod always gets the same
-// one, as long as the share stays. Pure.
+// chosen returns the Definition of a pod. The same pod always gets the same one while the
+// percentage stays. Pure.
 func chosen(to *route, uid string) *handler.Definition {
-	if to.Candidate != nil && to.Definition.Candidate != nil && int(place100(uid)) < to.Definition.Candidate.Percent {
+	if to.Candidate != nil && to.Definition.Candidate != nil && int(bucket(uid)) < to.Definition.Candidate.Percent {
 		return to.Candidate
 	}
 	return to.Definition
 }
 
-// place100 gives each pod a place from 0 to 99, evenly.
-func place100(uid string) uint64 {
+// bucket distributes pods evenly over 0 to 99.
+func bucket(uid string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(uid))
 	return mix(h.Sum64()) % 100
 }
 
-// mix spreads all bits over the lower ones (the finish of MurmurHash3): pods must
-// keep their places over upgrades.
+// mix spreads all bits over the lower ones (the finalizer of MurmurHash3). It must not change: pods
+// keep their buckets over upgrades.
 func mix(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	return h ^ h>>33
 }
 
-// forImage returns the backend that has the images of a handler, and the
-// context to ask it with. Images of a handler that accepts no pods can still be
-// looked at and removed, as long as something is known about the handler. The
-// default handler always has a backend, because a node without images cannot
-// even say how full its disk is.
+// forImage returns the route to a handler's image store, and the context for its calls. Images of a
+// handler that accepts no pods can still be listed and removed if its Definition is known. The
+// default handler always has a backend, because a node without an image store cannot report its
+// disk usage.
 func (r routes) forImage(ctx context.Context, name string) (context.Context, *route, error) {
 	table := r.registry.Current()
 	to, ok := table.Lookup(name)
@@ -85,8 +83,8 @@ func (r routes) forImage(ctx context.Context, name string) (context.Context, *ro
 	return ctx, to, nil
 }
 
-// asImage is the context of a call about an image of a handler's pods. The
-// handler may be gone from the table; its pods keep their backend.
+// asImage returns the context of a call about an image for a handler's pods. If the table no longer
+// has the handler it uses the default handler's Definition, because the pods keep their backend.
 func (r routes) asImage(ctx context.Context, name string) (context.Context, error) {
 	if to, ok := r.registry.Current().Lookup(name); ok {
 		return handler.WithDefinition(ctx, to.Definition), nil
@@ -97,13 +95,13 @@ func (r routes) asImage(ctx context.Context, name string) (context.Context, erro
 	return ctx, fmt.Errorf("handler %q is not known any more: %w", name, errdefs.ErrUnavailable)
 }
 
-// standard returns the default handler's route: the one that speaks for the node.
+// standard returns the default handler's route.
 func (r routes) standard() *route {
 	to, _ := r.registry.Current().Lookup("")
 	return to
 }
 
-// closed is the answer to a pod for a handler that accepts none.
+// closed returns the error of a handler that accepts no pods.
 func closed(r *route) error {
 	reason := cmp.Or(r.State.Reason, "no reason given")
 	return named(r.Definition.Name, fmt.Errorf("accepts no pods while it is %s: %s: %w", r.State.Phase, reason, errdefs.ErrUnavailable))

@@ -14,56 +14,54 @@ import (
 	"github.com/berth-cri/berth/pkg/router/imagestores"
 )
 
-// Router serves the CRI. All methods may be called at any time from any
-// goroutine.
+// Router serves the CRI. All methods may be called at any time from any goroutine.
 type Router struct {
 	*Pods
 	starts *starts
 	open   atomic.Bool // see SetReady
-	// end ends the life of subscriptions.
+	// end cancels the subscriptions to events.
 	end     context.CancelFunc
 	runtime runtimeapi.RuntimeServiceServer
 	images  runtimeapi.ImageServiceServer
 }
 
-// New makes a router of those pods, which routes new sandboxes by the registry's current
-// table. Every backend of a table must be adopted before the table is current. Outcomes
-// may be nil.
-func New(pods *Pods, told Told, outcomes Outcomes) *Router {
+// New returns a router for pods that routes new sandboxes by the registry's current table. Every
+// backend of a table must be adopted before the table becomes current. outcomes may be nil.
+func New(pods *Pods, report NodeReport, outcomes Outcomes) *Router {
 	r := routes{registry: pods.registry}
-	s := &starts{routes: r, owners: pods.owners, lines: &pods.lines, counter: &startCounter{outcomes: outcomes, counts: &pods.counts}}
+	s := &starts{routes: r, owners: pods.owners, queues: &pods.queues, counter: &startCounter{outcomes: outcomes, counts: &pods.counts}}
 	life, end := context.WithCancel(context.Background())
 	return &Router{
 		Pods:    pods,
 		starts:  s,
 		end:     end,
-		runtime: newRuntimeService(life, s, node{routes: r, owners: pods.owners, told: told, settings: &pods.settings}),
+		runtime: newRuntimeService(life, s, node{routes: r, owners: pods.owners, report: report, settings: &pods.settings}),
 		images:  &imageService{images: images{routes: r, owners: pods.owners}},
 	}
 }
 
-// SetReady opens the gate: until then every RPC answers Unavailable, because an
-// empty list would make the kubelet start every pod a second time.
+// SetReady opens the gate. Until then every RPC returns Unavailable, because the kubelet would
+// start every pod a second time after an empty list.
 func (r *Router) SetReady() { r.open.Store(true) }
 
-// Ready says whether the gate is open.
+// Ready reports whether the gate is open.
 func (r *Router) Ready() bool { return r.open.Load() }
 
-// Sandboxes are all sandboxes, as ListPodSandbox lists them.
+// Sandboxes returns all sandboxes, as ListPodSandbox lists them.
 func (r *Router) Sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error) {
 	listed, err := lists{r.owners}.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, err
 	}
-	return imagestores.Understood(listed).GetItems(), nil
+	return imagestores.Decoded(listed).GetItems(), nil
 }
 
-// EndStreams ends the subscriptions to events, which end by nothing else and
-// would keep a server from stopping. New ones end at once.
+// EndStreams ends the subscriptions to events, which would otherwise keep a server from stopping.
+// New ones end at once.
 func (r *Router) EndStreams() { r.end() }
 
-// ServerOptions are those of a server that the router is the face of, after those of
-// interceptors that see refused calls, too.
+// ServerOptions returns the options of the router's gRPC server. Interceptors that must see refused
+// calls go before them.
 func (r *Router) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
@@ -79,7 +77,7 @@ func (r *Router) ServerOptions() []grpc.ServerOption {
 			}
 			return serve(srv, stream)
 		}),
-		grpc.UnknownServiceHandler(newer{r.starts.routes, r.owners}.serve),
+		grpc.UnknownServiceHandler(unknownRPCs{r.starts.routes, r.owners}.serve),
 	}
 }
 
@@ -89,8 +87,8 @@ func (r *Router) Register(s grpc.ServiceRegistrar) {
 	s.RegisterService(&runtimeapi.ImageService_ServiceDesc, r.images)
 }
 
-// runtimeService is the runtime's half of the CRI, composed of one part per
-// concern. What no part has is found one level deeper, and is Unimplemented.
+// runtimeService is the runtime's half of the CRI, composed of one part per concern. A method that
+// no part has comes from unknownRuntimeCalls, one level deeper, and returns Unimplemented.
 type runtimeService struct {
 	sandboxes
 	containers

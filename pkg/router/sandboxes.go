@@ -6,7 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandboxes routes the life of sandboxes.
+// sandboxes routes the lifecycle of sandboxes.
 type sandboxes struct {
 	starts *starts
 	owners *owners
@@ -23,9 +23,9 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	return resp, err
 }
 
-// Preflighter is a Backend that can tell, before anything is done, that a handler
-// cannot give a pod what it asks for. The context carries the Definition. Its
-// RunPodSandbox says the same; this is for pods that would have to wait for that.
+// Preflighter is a Backend that can check, before anything is created, whether a handler can run a
+// pod. The context carries the Definition. RunPodSandbox returns the same error; this method spares
+// the pod the wait in a queue.
 type Preflighter interface {
 	PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error
 }

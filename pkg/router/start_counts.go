@@ -15,26 +15,28 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Outcomes hears how starts of pods and containers end. It must not wait.
+// Outcomes receives the results of starts of pods and containers. Its methods must not wait.
 type Outcomes interface {
-	// Began is called for each pod of a rollout that gets one of the handler's binaries.
+	// Began is called for each pod of a handler with a rollout that was started or failed in its
+	// runtime or shim.
 	Began(name string, a handler.Attempt)
-	// Failed is called for what the pod's runtime or shim did not do.
+	// Failed is called when the pod's runtime or shim failed.
 	Failed(name string, a handler.Attempt, err error)
-	// Started is called when a container was started: the handler runs pods.
+	// Started is called after each successful start of a container, which proves that the handler
+	// runs pods.
 	Started(name string, a handler.Attempt)
-	// NotStarted is called for each sandbox or container that was not created or started
-	// for a reason that is not the caller's request.
+	// NotStarted is called for each sandbox or container that was not created or started for
+	// another reason than its request.
 	NotStarted(name string, a handler.Attempt, err error)
 }
 
-// startCounter counts starts by binary and passes them on to Outcomes.
+// startCounter counts starts by binary and reports them to Outcomes.
 type startCounter struct {
 	outcomes Outcomes // may be nil
 	counts   *startCounts
 }
 
-// startCounts counts the pods of each handler's binaries.
+// startCounts counts the starts of each handler by binary.
 type startCounts struct{ byKey sync.Map } // startKey → *startCount
 
 type startKey struct{ handler, binary string }
@@ -57,7 +59,7 @@ func binaryOf(a handler.Attempt) string {
 	return a.Definition.BinaryName()
 }
 
-// attemptOf is that of a sandbox which its backend has.
+// attemptOf returns the attempt of an existing sandbox.
 func attemptOf(o handler.Owned) handler.Attempt {
 	a := handler.Attempt{Definition: o.Definition, Pod: o.UID}
 	a.Pod = cmp.Or(a.Pod, o.Sandbox)
@@ -67,8 +69,8 @@ func attemptOf(o handler.Owned) handler.Attempt {
 	return a
 }
 
-// identified is a with what is known of the sandbox that came of it. The backend
-// is asked for the few pods only that try a binary.
+// identified adds to a what is known of the created sandbox. It asks the backend only for pods on a
+// candidate, which are few.
 func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	if binaryOf(a) == handler.BinaryCandidate {
 		for _, o := range b.Inventory() {
@@ -81,16 +83,16 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	return a
 }
 
-// started counts one start that got as far as a backend. rollingOut is whether the handler
-// has a rollout, told whether watch has passed the start on.
-func (t *startCounter) started(name string, a handler.Attempt, rollingOut bool, err error, told bool) {
+// started counts a start that reached its backend. rollingOut is set if the handler has a rollout,
+// reported if watch has reported the start.
+func (t *startCounter) started(name string, a handler.Attempt, rollingOut bool, err error, reported bool) {
 	c := t.counts.of(name, binaryOf(a))
 	c.pods.Add(1)
 	bad := runtimeFailed(err)
 	if bad {
 		c.failures.Add(1)
 	}
-	if !told {
+	if !reported {
 		t.notStarted(name, a, err)
 	}
 	if !rollingOut || t.outcomes == nil || err != nil && !bad {
@@ -102,15 +104,15 @@ func (t *startCounter) started(name string, a handler.Attempt, rollingOut bool, 
 	}
 }
 
-// ended counts the end of a call that creates or starts a container.
-func (t *startCounter) ended(o *Owner, start bool, err error, told bool) {
+// ended counts a call that creates or starts a container.
+func (t *startCounter) ended(o *Owner, start bool, err error, reported bool) {
 	if o == nil {
 		return
 	}
 	if start && err == nil && t.outcomes != nil {
 		t.outcomes.Started(o.Handler, o.Attempt)
 	}
-	if !told {
+	if !reported {
 		t.notStarted(o.Handler, o.Attempt, err)
 	}
 	if !runtimeFailed(err) {
@@ -122,11 +124,11 @@ func (t *startCounter) ended(o *Owner, start bool, err error, told bool) {
 	}
 }
 
-// errOverdue is why a start counts as failed whose caller's time is over.
+// errOverdue is the error of a start that is still running at its caller's deadline.
 var errOverdue = errors.New("the start has not finished, and its caller's time is over: a network plugin below berth or a runtime below berth-shim hangs (\"ps axf\" shows it); start_timeout ends it")
 
-// watch counts a start as failed that has not finished when its caller's time is over.
-// ended ends that, and says whether it was counted.
+// watch reports a start as failed if it is still running at its caller's deadline. ended stops
+// that, and returns whether it was reported.
 func (t *startCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
 	var overdue atomic.Bool
 	stop := context.AfterFunc(ctx, func() {
@@ -144,16 +146,16 @@ func (t *startCounter) notStarted(name string, a handler.Attempt, err error) {
 	}
 }
 
-// nodeFailed reports whether a start failed for another reason than its request: in the
-// runtime, or in what the node gives to pods, such as networks and disks.
+// nodeFailed reports whether a start failed for another reason than its request: in the runtime, or
+// in a resource of the node, such as networks and disks.
 func nodeFailed(err error) bool {
 	switch {
-	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err), handler.IsOfPod(err):
+	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err), handler.IsPodFault(err):
 		return false
-	case handler.Blamed(err):
+	case handler.IsRuntimeFault(err):
 		return true
 	}
-	if st, ok := grpcstatus.FromError(err); ok { // of another daemon
+	if st, ok := grpcstatus.FromError(err); ok { // from another daemon
 		err = errgrpc.ToNative(st.Err())
 	}
 	for _, ofRequest := range []func(error) bool{
@@ -167,22 +169,22 @@ func nodeFailed(err error) bool {
 	return true
 }
 
-// runtimeFailed says whether an error is the runtime's doing, which only its
-// backend knows. That the caller went away is not.
+// runtimeFailed reports whether the backend attributes an error to the runtime. A call that was
+// cancelled does not count.
 func runtimeFailed(err error) bool {
-	return handler.Blamed(err) && !errors.Is(err, context.Canceled) && !errdefs.IsCanceled(err)
+	return handler.IsRuntimeFault(err) && !errors.Is(err, context.Canceled) && !errdefs.IsCanceled(err)
 }
 
 // BinaryStarts counts the starts of pods on one binary of a handler since the daemon started.
-// Binary is handler.BinaryStable or handler.BinaryCandidate.
 type BinaryStarts struct {
+	// Binary is handler.BinaryStable or handler.BinaryCandidate.
 	Handler, Binary string
-	// Pods counts sandboxes that were begun; Failures the calls to make sandboxes
-	// and to make and start containers that failed in their runtime or shim.
+	// Pods counts started sandboxes. Failures counts calls that create sandboxes, or create or
+	// start containers, and failed in the runtime or shim.
 	Pods, Failures uint64
 }
 
-// report has both binaries of each handler that is named or was ever used.
+// report returns both binaries of each named handler, and every binary that was used.
 func (s *startCounts) report(names []string) []BinaryStarts {
 	for _, name := range names {
 		s.of(name, handler.BinaryStable)

@@ -154,14 +154,14 @@ func TestOutcomesAreHeard(t *testing.T) {
 			{fmt.Errorf("the handler lacks it: %w", errdefs.ErrFailedPrecondition), false, false},
 			{fmt.Errorf("the disk: %w", errdefs.ErrInternal), false, true},
 			{fmt.Errorf("the disk is full: %w", errdefs.ErrResourceExhausted), false, true},
-			{handler.Blame(fmt.Errorf("it was called off: %w", context.Canceled)), false, false},
-			{handler.OfPod(errors.New("exec: no such program")), false, false},
-			{handler.OfPod(fmt.Errorf("the pod ran into its limit: %w", errdefs.ErrResourceExhausted)), false, false},
+			{handler.AttributeToRuntime(fmt.Errorf("it was called off: %w", context.Canceled)), false, false},
+			{handler.AttributeToPod(errors.New("exec: no such program")), false, false},
+			{handler.AttributeToPod(fmt.Errorf("the pod ran into its limit: %w", errdefs.ErrResourceExhausted)), false, false},
 			{grpcstatus.Error(codes.InvalidArgument, "of another daemon"), false, false},
 			{grpcstatus.Error(codes.NotFound, "of another daemon"), false, false},
 			{grpcstatus.Error(codes.Unknown, "of another daemon"), false, true},
-			{handler.Blame(errors.New("it cannot be done")), true, true},
-			{fmt.Errorf("start: %w", handler.Blame(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true, true},
+			{handler.AttributeToRuntime(errors.New("it cannot be done")), true, true},
+			{fmt.Errorf("start: %w", handler.AttributeToRuntime(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true, true},
 		} {
 			notStarted := j.notStarted
 			before := len(j.failed) + j.failed["runc/new 5a u1"] + j.failed["runc/new  u1"]
@@ -209,7 +209,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 	again.SetReady()
 	fail = func(at string) error {
 		if at == "StartContainer" {
-			return handler.Blame(errors.New("it cannot be done"))
+			return handler.AttributeToRuntime(errors.New("it cannot be done"))
 		}
 		return nil
 	}

@@ -10,22 +10,21 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// starts makes new sandboxes within the limits of their handlers.
+// starts creates sandboxes within the limits of their handlers.
 type starts struct {
 	routes  routes
 	owners  *owners
 	counter *startCounter
-	lines   *lines
+	queues  *startQueues
 }
 
-// errStartTimeout is the cause of a context that a handler's start_timeout ended.
+// errStartTimeout is the cause of a context that ended by a handler's start_timeout.
 var errStartTimeout = errors.New("start_timeout exceeded")
 
-// run makes a sandbox under the handler that name leads to. A start that had to
-// wait takes the route that is current when its turn comes: its handler may have
-// been changed, or cordoned, meanwhile. start calls made with the id of what it
-// made. The context that start gets ends with the handler's start_timeout. check
-// may be nil; it spares a start in vain the waiting.
+// run creates a sandbox under the handler with that name. A start that had to wait is routed again,
+// because its handler may have been changed or cordoned meanwhile. start calls made with the new
+// sandbox's ID; its context ends with the handler's start_timeout. check, which may be nil, refuses
+// a pod before it waits.
 func (s *starts) run(ctx context.Context, name, uid string, check func(context.Context, Backend) error,
 	start func(ctx context.Context, to *route, made func(id string)) error,
 ) error {
@@ -42,13 +41,13 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	bound, cancel := bounded(routed, d.Limits.StartTimeout)
 	defer cancel()
 	_, queued := step.Begin(bound, step.Queue)
-	place, err := s.lines.of(d.Name).enter(bound, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
+	slot, err := s.queues.of(d.Name).acquire(bound, d, func() (settled, unsettled int) { return s.owners.live(d.Name) })
 	if err != nil {
 		queued(err)
 		return named(d.Name, s.inTime(bound, d, err))
 	}
-	defer func() { place.leave(s.limits(d.Name)) }()
-	if place.waited {
+	defer func() { slot.release(s.limits(d.Name)) }()
+	if slot.waited {
 		queued(nil)
 		if bound, to, err = s.routes.forPod(bound, d.Name, uid); err != nil {
 			return err
@@ -60,7 +59,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 		var unowned error
 		err := start(bound, to, func(id string) {
 			attempt = identified(attempt, to.Backend, id)
-			place.fill(func() { unowned = s.owners.addSandbox(id, d.Name, attempt, to.Backend) })
+			slot.fill(func() { unowned = s.owners.addSandbox(id, d.Name, attempt, to.Backend) })
 		})
 		if err == nil {
 			err = unowned
@@ -72,7 +71,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	return named(d.Name, err)
 }
 
-// limits are those of the current table, none for a handler that it lacks.
+// limits returns the limits in the current table, none for a handler that is not in it.
 func (s *starts) limits(name string) handler.Limits {
 	if to, ok := s.routes.registry.Current().Lookup(name); ok {
 		return to.Definition.Limits
@@ -87,17 +86,17 @@ func bounded(ctx context.Context, timeout time.Duration) (context.Context, conte
 	return context.WithTimeoutCause(ctx, timeout, errStartTimeout)
 }
 
-// inTime says of an error that start_timeout was its reason, and counts it.
+// inTime explains an error that start_timeout caused, and counts it.
 func (s *starts) inTime(ctx context.Context, d *handler.Definition, err error) error {
 	if err == nil || !errors.Is(context.Cause(ctx), errStartTimeout) {
 		return err
 	}
-	s.lines.of(d.Name).timedOut()
+	s.queues.of(d.Name).timedOut()
 	return overTime(fmt.Sprintf("the sandbox was not ready within start_timeout = %v and its creation was aborted; find out what is slow, or raise start_timeout under [runtimes.%s]: %v",
 		d.Limits.StartTimeout, d.Name, err))
 }
 
-// overTime is a DeadlineExceeded.
+// overTime is a text of the class DeadlineExceeded.
 type overTime string
 
 func (e overTime) Error() string { return string(e) }

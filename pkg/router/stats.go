@@ -7,7 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// stats routes what is measured about sandboxes and containers.
+// stats routes the statistics and metrics of sandboxes and containers.
 type stats struct {
 	owners *owners
 }

@@ -12,11 +12,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is how long a call waits for backends that it can do without.
-const patience = 2 * time.Second
+// optionalTimeout is how long a call waits for backends that it can do without.
+const optionalTimeout = 2 * time.Second
 
-// others are the stores beside the default handler's, if a call is about all of
-// them because it names no handler.
+// others returns the stores beside the default handler's, or none if the image names a handler.
 func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	if image.GetRuntimeHandler() != "" {
 		return nil
@@ -24,56 +23,55 @@ func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	return i.owners.beside(i.routes.standard().Backend)
 }
 
-// used says whether pods run from a store and a handler leads to it.
+// used reports whether pods run from a store and a handler in the table uses it.
 func (i images) used(b Backend) bool {
 	leads := func(r *route) bool { return r.Backend.ID() == b.ID() }
 	return slices.ContainsFunc(i.routes.registry.Current().Routes(), leads) && len(i.owners.of(b)) > 0
 }
 
-// said is what one backend answered.
-type said[P any] struct {
+// reply is the answer or error of one backend.
+type reply[P any] struct {
 	backend Backend
 	answer  P
 	err     error
 }
 
-// askEach asks several backends at once. It waits for none beyond patience but the
-// first, if that is one that the call cannot do without.
+// askEach asks several backends at once. It waits at most optionalTimeout for each but first, which
+// is the one that the call requires; first may be nil.
 func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
-) []said[P] {
+) []reply[P] {
 	backends := others
 	if first != nil {
 		backends = append([]Backend{first}, others...)
 	}
-	bound, cancel := context.WithTimeout(ctx, patience)
+	bound, cancel := context.WithTimeout(ctx, optionalTimeout)
 	defer cancel()
-	answers, _ := askAll(ctx, backends, func(ctx context.Context, b Backend) (said[P], error) {
+	answers, _ := askAll(ctx, backends, func(ctx context.Context, b Backend) (reply[P], error) {
 		if first == nil || b.ID() != first.ID() {
 			ctx = bound
 		}
 		answer, err := call(b, ctx, req)
-		return said[P]{b, answer, err}, nil
+		return reply[P]{b, answer, err}, nil
 	})
 	return answers
 }
 
-// askPrompt asks those stores that answer at present. One that fails, or not in
-// time, is left out: its images are of no use while it does.
-func askPrompt[Q, R any, P interface{ *R }](ctx context.Context, stores []Backend, req Q,
+// askResponsive asks the responsive stores. A store that fails or times out is left out, because
+// its images are of no use meanwhile.
+func askResponsive[Q, R any, P interface{ *R }](ctx context.Context, stores []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
-) []said[P] {
-	return slices.DeleteFunc(askEach(ctx, nil, prompts(stores), req, call), func(s said[P]) bool { return s.err != nil })
+) []reply[P] {
+	return slices.DeleteFunc(askEach(ctx, nil, responsiveOf(stores), req, call), func(s reply[P]) bool { return s.err != nil })
 }
 
-// prompts are those stores that answer at present.
-func prompts(stores []Backend) []Backend {
-	return slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !prompt(b) })
+// responsiveOf returns the responsive stores.
+func responsiveOf(stores []Backend) []Backend {
+	return slices.DeleteFunc(slices.Clone(stores), func(b Backend) bool { return !responsive(b) })
 }
 
-// askStores asks the default handler's store and others. One that fails is left
-// out, unless it is the default's and fails for another reason than that it is
-// away, or all do.
+// askStores asks the default handler's store and others. Stores that fail are left out. The call
+// fails if all fail, or if the default store fails for another reason than being away.
 func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) ([]P, error) {
@@ -99,7 +97,7 @@ func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, other
 	return all, nil
 }
 
-// away says whether err is the silence of a store, and not the end of the caller.
+// away reports whether err is the failure of a store to answer, and not the end of the caller.
 func away(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false

@@ -100,7 +100,7 @@ func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
 // hesitant is a store that does not answer.
 type hesitant struct{ *routertest.Backend }
 
-func (hesitant) Prompt() bool { return false }
+func (hesitant) Responsive() bool { return false }
 
 func TestStoresThatDoNotAnswerAreNotWaitedFor(t *testing.T) {
 	one, two := two()

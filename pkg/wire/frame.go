@@ -7,19 +7,18 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Frame is an encoded message that nobody has read.
+// Frame is an encoded message that was not decoded.
 type Frame []byte
 
-// Codec is gRPC's own for messages, and leaves frames as they are.
+// Codec is gRPC's own codec, except that it passes frames on unchanged.
 type Codec struct{ encoding.CodecV2 }
 
-// NewCodec returns gRPC's codec, which leaves frames as they are.
+// NewCodec returns a Codec.
 func NewCodec() Codec { return Codec{encoding.GetCodecV2(proto.Name)} }
 
-// Name implements encoding.CodecV2. gRPC makes a name the subtype of each
-// call's content type. Without one the type is "application/grpc", which means
-// protobuf to every server and is the only one that passes CRI-O's socket: other
-// protocols share that, and calls are told from them by exactly this type.
+// Name implements encoding.CodecV2. gRPC appends a name to the content type of each call. Without
+// one the type is "application/grpc", which means protobuf to every server. CRI-O's socket accepts
+// no other type: it also serves other protocols, and recognizes gRPC by exactly this one.
 func (Codec) Name() string { return "" }
 
 // Marshal implements encoding.CodecV2.
@@ -39,8 +38,7 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// Valid says whether f is a sequence of protobuf fields. What is in them is not
-// looked at.
+// Valid reports whether f is a sequence of protobuf fields. It does not check their content.
 func (f Frame) Valid() bool {
 	end := 0
 	for field := range Fields(f) {
@@ -49,10 +47,9 @@ func (f Frame) Valid() bool {
 	return end == len(f)
 }
 
-// Carry makes m a message that is encoded as f: its fields are all among those
-// that it does not know. Its getters see nothing of them. Lists that are carried
-// can be merged by merging what their messages do not know, because that is how
-// the encoding defines the merging of messages.
+// Carry puts f into the unknown fields of m, so that m is encoded as f; the getters of m do not see
+// it. Appending the unknown fields of messages merges their lists, because protobuf merges messages
+// by concatenation.
 func (f Frame) Carry(m protoreflect.ProtoMessage) {
 	m.ProtoReflect().SetUnknown(protoreflect.RawFields(f))
 }

@@ -1,5 +1,5 @@
-// Package wire reads and changes encoded messages of the CRI without decoding them, so that
-// fields which are newer than this build stay.
+// Package wire reads and changes encoded messages of the CRI without decoding them, which preserves
+// fields that are newer than this build.
 package wire
 
 import (
@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Numbers of fields in the CRI's messages, by their descriptors. All lists have their
-// items in the same field, and items their ids.
+// Numbers of fields in the CRI's messages, from their descriptors. All lists have their items in
+// the same field, and all items their IDs.
 var (
 	ItemsField            = numberOf(&runtimeapi.ListPodSandboxResponse{}, "items")
 	IDField               = numberOf(&runtimeapi.PodSandbox{}, "id")
@@ -25,17 +25,15 @@ var (
 	StatusHandlerField    = numberOf(&runtimeapi.PodSandboxStatus{}, "runtime_handler")
 )
 
-// numberOf is the number of a field that the message has: anything else is a mistake of
-// this package, which no call of it would survive.
+// numberOf panics if the message lacks the field, which is a mistake in this package.
 func numberOf(m proto.Message, field protoreflect.Name) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByName(field).Number()
 }
 
-// deepest is how far a message is looked into: one that contains its own kind has no end.
-const deepest = 8
+// maxDepth bounds the search in message types, which may contain themselves.
+const maxDepth = 8
 
-// ImageHandlers are the paths to the names of handlers in the images that a message
-// names, wherever it does.
+// ImageHandlers returns the paths to the names of handlers in all images of a message.
 func ImageHandlers(m proto.Message) [][]protowire.Number {
 	image := (&runtimeapi.ImageSpec{}).ProtoReflect().Descriptor()
 	end := numberOf(&runtimeapi.ImageSpec{}, "runtime_handler")
@@ -49,7 +47,7 @@ func ImageHandlers(m proto.Message) [][]protowire.Number {
 			case f.Kind() != protoreflect.MessageKind || f.IsMap():
 			case f.Message().FullName() == image.FullName():
 				paths = append(paths, append(to, end))
-			case len(to) < deepest:
+			case len(to) < maxDepth:
 				look(f.Message(), to)
 			}
 		}
@@ -58,17 +56,16 @@ func ImageHandlers(m proto.Message) [][]protowire.Number {
 	return paths
 }
 
-// Field is one field of an encoded message.
 type Field struct {
 	Number protowire.Number
 	Type   protowire.Type
-	// Content is that of a length-delimited field.
+	// Content is set for a length-delimited field.
 	Content []byte
-	// Begin and End are where the field is in the message.
+	// Begin and End are the offsets of the field in the message.
 	Begin, End int
 }
 
-// Fields are those of a message, in its order, up to the first that is malformed.
+// Fields yields the fields of a message in their order, up to the first malformed one.
 func Fields(message []byte) iter.Seq[Field] {
 	return func(yield func(Field) bool) {
 		for at := 0; at < len(message); {
@@ -96,9 +93,9 @@ func Fields(message []byte) iter.Seq[Field] {
 // is reports whether f is a length-delimited field of that number.
 func (f Field) is(n protowire.Number) bool { return f.Number == n && f.Type == protowire.BytesType }
 
-// Sound says whether a message can be read as what it is to be. One that cannot
-// would make the list unreadable that it is merged into.
-func Sound(b []byte, shape protoreflect.MessageDescriptor) bool {
+// WellFormed reports whether a message can be decoded as its type. A malformed one would make the
+// whole merged list undecodable.
+func WellFormed(b []byte, shape protoreflect.MessageDescriptor) bool {
 	end := 0
 	for f := range Fields(b) {
 		end = f.End
@@ -108,7 +105,7 @@ func Sound(b []byte, shape protoreflect.MessageDescriptor) bool {
 		}
 		switch known.Kind() {
 		case protoreflect.MessageKind:
-			if !Sound(f.Content, known.Message()) {
+			if !WellFormed(f.Content, known.Message()) {
 				return false
 			}
 		case protoreflect.StringKind:
@@ -120,7 +117,7 @@ func Sound(b []byte, shape protoreflect.MessageDescriptor) bool {
 	return end == len(b)
 }
 
-// Items are those of a list.
+// Items yields the items of a list.
 func Items(list Frame) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for f := range Fields(list) {
@@ -131,7 +128,7 @@ func Items(list Frame) iter.Seq[[]byte] {
 	}
 }
 
-// Text is the last value of a string field, as the encoding wants it.
+// Text returns the last value of a string field, which is the valid one in protobuf.
 func Text(message []byte, field protowire.Number) string {
 	var value []byte
 	for f := range Fields(message) {
@@ -142,8 +139,8 @@ func Text(message []byte, field protowire.Number) string {
 	return string(value)
 }
 
-// Chunks cuts a list into lists of at most limit bytes, unless one item alone is
-// larger. An empty message has none.
+// Chunks splits a list into lists of at most limit bytes, unless a single item is larger. An empty
+// message has none.
 func (f Frame) Chunks(limit int) []Frame {
 	if len(f) == 0 {
 		return nil
@@ -158,8 +155,8 @@ func (f Frame) Chunks(limit int) []Frame {
 	return append(all, f[begin:])
 }
 
-// Renamed is message with the string at the end of path replaced by what name
-// makes of it. It is message itself if nothing changes.
+// Renamed returns message with the strings at the end of path replaced by name. It returns message
+// itself if nothing changes.
 func Renamed(message []byte, path []protowire.Number, name func(string) string) []byte {
 	return Replaced(message, path[0], func(content []byte) []byte {
 		if len(path) > 1 {
@@ -169,8 +166,8 @@ func Renamed(message []byte, path []protowire.Number, name func(string) string) 
 	})
 }
 
-// Replaced is message with each occurrence of a length-delimited field replaced by
-// what change makes of it. It is message itself if nothing changes.
+// Replaced returns message with each occurrence of a length-delimited field replaced by change. It
+// returns message itself if nothing changes.
 func Replaced(message []byte, field protowire.Number, change func([]byte) []byte) []byte {
 	var out []byte
 	done := 0
@@ -182,7 +179,7 @@ func Replaced(message []byte, field protowire.Number, change func([]byte) []byte
 		if bytes.Equal(other, f.Content) {
 			continue
 		}
-		if out == nil { // once: names differ little in length
+		if out == nil { // allocate once: names differ little in length
 			out = make([]byte, 0, len(message)+len(message)/8+64)
 		}
 		out = append(out, message[done:f.Begin]...)
@@ -196,8 +193,8 @@ func Replaced(message []byte, field protowire.Number, change func([]byte) []byte
 	return append(out, message[done:]...)
 }
 
-// WithText is message with a string field set, be it there or not: of several
-// values the last counts.
+// WithText returns message with a string field appended: of several values the last counts. It
+// returns message itself if the field has the value.
 func WithText(message []byte, field protowire.Number, value string) []byte {
 	if Text(message, field) == value {
 		return message
@@ -206,7 +203,7 @@ func WithText(message []byte, field protowire.Number, value string) []byte {
 	return protowire.AppendString(out, value)
 }
 
-// Without is a list without some items; itself if there are none of them.
+// Without returns a list without the items that drop selects, or the list itself if there are none.
 func Without(list Frame, drop func(item []byte) bool) Frame {
 	var kept Frame
 	done := 0

@@ -82,7 +82,8 @@ type Tasks interface {
 	Options(o TaskOptions) (*anypb.Any, error)
 	// LaunchTimeout bounds the start of the sandbox process.
 	LaunchTimeout() time.Duration
-	// Attribute marks an error of a task call as the runtime's, if it is (handler.Blame).
+	// Attribute attributes an error of a task call to the runtime if it is its fault
+	// (handler.AttributeToRuntime).
 	Attribute(err error) error
 	// Exit waits for the exit of a task.
 	Exit(ctx context.Context, task string) (Exit, error)

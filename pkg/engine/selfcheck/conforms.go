@@ -61,7 +61,7 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 	if len(all) == 0 {
 		return nil
 	}
-	return handler.Blame(errors.New(printable.Line(strings.Join(all, "; "))))
+	return handler.AttributeToRuntime(errors.New(printable.Line(strings.Join(all, "; "))))
 }
 
 // uncheckable returns the error of a pod that cannot check the promises. Only the inability to run
@@ -70,7 +70,7 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 func uncheckable(promises []string, err error) error {
 	err = fmt.Errorf("the handler does not conform to %s: what its pods see is not known: %w", strings.Join(promises, ", "), err)
 	if errdefs.IsNotImplemented(err) {
-		return handler.Blame(err)
+		return handler.AttributeToRuntime(err)
 	}
 	return err
 }

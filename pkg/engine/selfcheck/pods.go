@@ -127,7 +127,7 @@ func (b *Pods) once(ctx context.Context, d *handler.Definition, t *checks) error
 	err = b.live(ctx, s, t)
 	if left := b.rollBack(s); left != nil {
 		b.running.Go(func() { b.RollBackLater(s, func() { b.release(d) }) })
-		return errors.Join(err, failedAt("its removal", handler.Blame(left)))
+		return errors.Join(err, failedAt("its removal", handler.AttributeToRuntime(left)))
 	}
 	b.release(d)
 	return err
@@ -222,10 +222,10 @@ func (b *Pods) live(ctx context.Context, s *pod.Sandbox, t *checks) error {
 		}
 	}
 	if err := b.try(ctx, client, s, t); err != nil {
-		return failedAt("its checks", handler.Blame(err))
+		return failedAt("its checks", handler.AttributeToRuntime(err))
 	}
 	if err := checkProgram(ctx, client, s); err != nil {
-		return failedAt("its run", handler.Blame(err))
+		return failedAt("its run", handler.AttributeToRuntime(err))
 	}
 	return nil
 }
@@ -296,7 +296,7 @@ func (b *Pods) RollBackLater(s *pod.Sandbox, done func()) {
 // runtime may be transient.
 func failedAt(step string, err error) error {
 	err = fmt.Errorf("the self-check pod failed at %s: %w", step, err)
-	if handler.Blamed(err) {
+	if handler.IsRuntimeFault(err) {
 		return err
 	}
 	return probe.Passing(err)

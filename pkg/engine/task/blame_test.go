@@ -41,8 +41,8 @@ func TestWhoIsToBlame(t *testing.T) {
 		"runsc, no such program":  {oci, errors.New(`creating process: error finding executable "nope" in PATH []: no such file or directory`), false},
 	} {
 		got := c.by.Attribute(c.err)
-		if handler.Blamed(got) != c.want || !errors.Is(got, c.err) || (c.err != nil && got.Error() != c.err.Error()) {
-			t.Errorf("%s: blamed %v, want %v (%v)", name, handler.Blamed(got), c.want, got)
+		if handler.IsRuntimeFault(got) != c.want || !errors.Is(got, c.err) || (c.err != nil && got.Error() != c.err.Error()) {
+			t.Errorf("%s: blamed %v, want %v (%v)", name, handler.IsRuntimeFault(got), c.want, got)
 		}
 	}
 }

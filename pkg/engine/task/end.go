@@ -135,9 +135,9 @@ func attributed(err error) error {
 	case errdefs.IsAlreadyExists(err), errdefs.IsInvalidArgument(err), errdefs.IsNotFound(err), errdefs.IsResourceExhausted(err):
 		return err
 	case runtimecall.IsOfPod(err.Error()):
-		return handler.OfPod(err)
+		return handler.AttributeToPod(err)
 	}
-	return handler.Blame(advised(err))
+	return handler.AttributeToRuntime(advised(err))
 }
 
 // refusals are kernel errors, by words in the runtime's message, with the administrator's remedy.

@@ -35,6 +35,6 @@ func (m PodMemory) Explain(err error) error {
 		return err
 	}
 	stats, _ := cgroup.ReadStats(m.paths)
-	return handler.OfPod(fmt.Errorf("the pod ran into its memory limit of %.4gMi, of which gVisor itself needs up to %dMi; raise the memory limits of its containers: %w: %w",
+	return handler.AttributeToPod(fmt.Errorf("the pod ran into its memory limit of %.4gMi, of which gVisor itself needs up to %dMi; raise the memory limits of its containers: %w: %w",
 		float64(stats.MemoryLimit.N)/(1<<20), m.least>>20, err, errdefs.ErrResourceExhausted))
 }

@@ -22,8 +22,8 @@ func TestMemoryExplains(t *testing.T) {
 	broken := errors.New("connection refused")
 	before := PodMemory{paths: cgroup.Paths{Unified: dir}, hits: 2}
 	err := before.Explain(broken)
-	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "memory limit of 24Mi") || handler.Blamed((&supervised{}).Attribute(err)) {
-		t.Errorf("after a run into the limit: %v, blamed %v", err, handler.Blamed((&supervised{}).Attribute(err)))
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "memory limit of 24Mi") || handler.IsRuntimeFault((&supervised{}).Attribute(err)) {
+		t.Errorf("after a run into the limit: %v, blamed %v", err, handler.IsRuntimeFault((&supervised{}).Attribute(err)))
 	}
 	for name, m := range map[string]PodMemory{
 		"an earlier run into it": {paths: cgroup.Paths{Unified: dir}, hits: 3}, "no limit": {}, "a cgroup that is gone": {paths: cgroup.Paths{Unified: dir + "/gone"}},

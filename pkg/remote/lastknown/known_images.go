@@ -12,59 +12,58 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// Images is what images a daemon had when it was asked last, and where it keeps
-// them: also when it does not answer they are on the node's disk. What changes it
-// returns whether that is to be written down. All methods may be called at any time
-// from any goroutine.
+// Images contains the last known images of a daemon, and its filesystems: they stay on the node's
+// disk while the daemon does not answer. Methods that change it return whether the state file must
+// be written. All methods may be called at any time from any goroutine.
 type Images struct {
 	mu sync.Mutex
-	// images is an encoded list, and there are none before known.
+	// images is an encoded list, valid if known is set.
 	images wire.Frame
 	known  bool
-	// filesystems is nil before the daemon was asked for them.
+	// filesystems is nil before the first answer.
 	filesystems *runtimeapi.ImageFsInfoResponse
-	// turn is that of the last list asked for, taken that of the list at hand.
-	turn, taken uint64
+	// request is the number of the last requested list, accepted that of the current one.
+	request, accepted uint64
 }
 
-// Mark is taken before a list is asked for.
+// Mark must be called before a list is requested.
 func (s *Images) Mark() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turn++
-	return s.turn
+	s.request++
+	return s.request
 }
 
-// Take takes over a whole list.
+// Take stores a whole list.
 func (s *Images) Take(f wire.Frame, turn uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if turn < s.taken {
-		return false // one that was asked for later, or a removal, was faster
+	if turn < s.accepted {
+		return false // a later request was answered first, or an image was removed
 	}
 	differs := !s.known || !slices.EqualFunc(items(s.images), items(f), bytes.Equal)
-	s.images, s.known, s.taken = slices.Clone(f), true, turn
+	s.images, s.known, s.accepted = slices.Clone(f), true, turn
 	return differs
 }
 
-// items are those of a list, in an order of their own: daemons have none.
+// items returns the items of a list, sorted, because daemons list in no order.
 func items(f wire.Frame) [][]byte { return slices.SortedFunc(wire.Items(f), bytes.Compare) }
 
-// Keeps takes over where images are.
-func (s *Images) Keeps(fs *runtimeapi.ImageFsInfoResponse) bool {
+// TakeFilesystems stores the filesystems of images.
+func (s *Images) TakeFilesystems(fs *runtimeapi.ImageFsInfoResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := s.filesystems == nil
 	s.filesystems = proto.CloneOf(fs)
-	return first // what changes later is how full they are
+	return first // later only their usage changes
 }
 
-// Removed takes over that an image, by any of its names, is not there any more.
+// Removed records that an image was removed, by any of its names.
 func (s *Images) Removed(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.turn++
-	s.taken = s.turn
+	s.request++
+	s.accepted = s.request
 	left := wire.Without(s.images, func(item []byte) bool {
 		i := &runtimeapi.Image{}
 		return proto.Unmarshal(item, i) == nil && (i.GetId() == name || slices.Contains(i.GetRepoTags(), name) || slices.Contains(i.GetRepoDigests(), name))
@@ -74,21 +73,21 @@ func (s *Images) Removed(name string) bool {
 	return gone
 }
 
-// Last is the list at hand.
+// Last returns the last known list, false if there is none.
 func (s *Images) Last() (wire.Frame, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.images, s.known
 }
 
-// LastFilesystems are those that the daemon told of last, nil if it never did.
+// LastFilesystems returns the last known filesystems, nil if there are none.
 func (s *Images) LastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return proto.CloneOf(s.filesystems)
 }
 
-// save puts what is known into a state file.
+// save copies the known images into a state file.
 func (s *Images) save(to *saved) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,9 +100,9 @@ func (s *Images) save(to *saved) (err error) {
 	return err
 }
 
-// load takes over what a state file has.
+// load restores the content of a state file.
 func (s *Images) load(from *saved) error {
-	if !wire.Sound(from.Images, (&runtimeapi.ListImagesResponse{}).ProtoReflect().Descriptor()) {
+	if !wire.WellFormed(from.Images, (&runtimeapi.ListImagesResponse{}).ProtoReflect().Descriptor()) {
 		return errors.New("the list of images is damaged")
 	}
 	var told *runtimeapi.ImageFsInfoResponse

@@ -1,5 +1,5 @@
-// Package lastknown keeps what another daemon had when it was asked last: its pods, its
-// images, and on disk both, for when it does not answer.
+// Package lastknown keeps the last known pods and images of another daemon, also on disk, for when
+// the daemon does not answer.
 package lastknown
 
 import (
@@ -17,57 +17,56 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// Pods is what a daemon has, as far as this berth was told: its last lists, and
-// what calls of this berth's clients did since. All methods may be called at any
-// time from any goroutine.
+// Pods contains the last known sandboxes and containers of a daemon: its last lists, and later
+// changes by calls of this berth's clients. All methods may be called at any time from any
+// goroutine.
 type Pods struct {
 	Mu sync.Mutex
-	// listed is what the last lists have, sandboxes and containers say when those came.
+	// listed has the content of the last lists; Sandboxes and Containers have their times.
 	listed                State
 	Sandboxes, Containers Page
-	// changes are those that a list may not have in it yet.
+	// changes are those that the last lists may not contain yet.
 	changes []Change
-	// number is that of the last change, turn that of the last list asked for.
-	number, turn uint64
-	// now is all that is known, nil until it is worked out anew.
+	// number is that of the last change, request that of the last requested list.
+	number, request uint64
+	// now is the merged state, nil until it is computed again.
 	now *State
-	// HandlerOf are the handlers of ours of sandboxes that would count as another's by
-	// what the daemon says, by id.
+	// HandlerOf has, by ID, the handlers of sandboxes that the daemon's answers would map to
+	// another handler.
 	HandlerOf map[string]string
 }
 
-// Page is about the last list of one kind.
+// Page describes the last list of one kind.
 type Page struct {
 	At time.Time
 	Mark
-	// failed is why the daemon could not tell a newer one, empty if it did not fail.
+	// failed is why a newer list failed, empty if none did.
 	failed string
 }
 
-// Mark is the moment at which a list was asked for.
+// Mark is the moment at which a list was requested.
 type Mark struct {
-	// upTo is the number of the last change that is certainly in the list.
-	upTo uint64
-	turn uint64
+	// upTo is the number of the last change that the list certainly contains.
+	upTo    uint64
+	request uint64
 }
 
-// Change is what a call did to one sandbox or container.
+// Change is a change of one sandbox or container by a call.
 type Change struct {
 	number uint64
-	// Exactly one of the first two is set for what was made; else id says what
-	// changed.
+	// Exactly one of Sandbox and Container is set for a created object; otherwise ID is the changed
+	// one.
 	Sandbox   *runtimeapi.PodSandbox
 	Container *runtimeapi.Container
 	ID        string
 	Kind      kind
-	// Handler is the one of ours of a sandbox that was made, empty if that follows
-	// from what the daemon says.
+	// Handler is the handler of a created sandbox, empty if it follows from the daemon's answers.
 	Handler string
 }
 
 type kind int
 
-// What a call did.
+// The kinds of changes.
 const (
 	MadeSandbox kind = iota
 	MadeContainer
@@ -78,20 +77,20 @@ const (
 	RemovedSandbox
 )
 
-// Mark is taken before a list is asked for.
+// Mark must be called before a list is requested.
 func (k *Pods) Mark() Mark {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	k.turn++
-	return Mark{k.number, k.turn}
+	k.request++
+	return Mark{k.number, k.request}
 }
 
-// Take takes over a list that was asked for at m. It reports whether something else is known since.
+// Take stores a list that was requested at m. It reports whether the known state has changed.
 func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
-	if m.turn < p.turn {
-		return false // one that was asked for later was faster
+	if m.request < p.request {
+		return false // a later request was answered first
 	}
 	differs = k.replace(p, f) || p.At.IsZero()
 	p.At, p.Mark, p.failed = now, m, ""
@@ -103,8 +102,8 @@ func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool)
 	return differs || len(k.changes) < changes
 }
 
-// replace takes over the items of a list, and reports whether they are others than before, in any
-// order: daemons keep them, and their labels, in maps. mu is held.
+// replace stores the items of a list. It reports whether they differ from the former ones in any
+// order, since daemons keep them, and their labels, in maps. mu is held.
 func (k *Pods) replace(p *Page, f wire.Frame) bool {
 	next := k.listed
 	var err error
@@ -113,7 +112,7 @@ func (k *Pods) replace(p *Page, f wire.Frame) bool {
 	} else {
 		next.Containers, err = containersOf(f)
 	}
-	if err != nil { // a list that is sound can be read
+	if err != nil { // wire.WellFormed lists can be decoded
 		return false
 	}
 	same := maps.EqualFunc(k.listed.Sandboxes, next.Sandboxes, func(a, b *runtimeapi.PodSandbox) bool { return proto.Equal(a, b) }) &&
@@ -144,19 +143,19 @@ func byID[T interface{ GetId() string }](items []T) map[string]T {
 	return all
 }
 
-// Fail takes over that a daemon which answers could not tell a list.
+// Fail records why a daemon that answers failed to list.
 func (k *Pods) Fail(p *Page, why string) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	p.failed = why
 }
 
-// Tolerated is how long a daemon may fail to list: it may do so once.
+// Tolerated is how long a daemon may fail to list, so that a single failure has no effect.
 const Tolerated = 10 * time.Second
 
-// Trouble is why a daemon has failed to list for long, empty if it has not. What
-// is listed in its place does not show what ends by itself.
-func (k *Pods) Trouble(now time.Time) string {
+// ListFailure returns why a daemon has failed to list for long, empty if it has not. Meanwhile the
+// last known lists do not show containers that exit by themselves.
+func (k *Pods) ListFailure(now time.Time) string {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	for _, p := range []*Page{&k.Sandboxes, &k.Containers} {
@@ -167,7 +166,7 @@ func (k *Pods) Trouble(now time.Time) string {
 	return ""
 }
 
-// Note takes over what a call did.
+// Note records the change of a call.
 func (k *Pods) Note(c Change) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -183,7 +182,7 @@ func (k *Pods) Note(c Change) {
 	}
 }
 
-// Age is how old the older of both lists is.
+// Age returns the age of the older of both lists, false if one is missing.
 func (k *Pods) Age(now time.Time) (time.Duration, bool) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -193,21 +192,21 @@ func (k *Pods) Age(now time.Time) (time.Duration, bool) {
 	return max(now.Sub(k.Sandboxes.At), now.Sub(k.Containers.At)), true
 }
 
-// State is sandboxes and containers by their ids.
+// State contains sandboxes and containers by ID.
 type State struct {
 	Sandboxes  map[string]*runtimeapi.PodSandbox
 	Containers map[string]*runtimeapi.Container
 }
 
-// State is all that is known. It is shared, and must not be changed. A container whose sandbox is not
-// known is left out.
+// State returns the known state. It is shared, and must not be changed. A container without a known
+// sandbox is left out.
 func (k *Pods) State() *State {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	return k.all()
 }
 
-// all is state; mu is held.
+// all is State; mu is held.
 func (k *Pods) all() *State {
 	if k.now != nil {
 		return k.now
@@ -223,7 +222,7 @@ func (k *Pods) all() *State {
 	return s
 }
 
-// apply does to the state what a call did, as far as the lists cannot have it.
+// apply applies a change, as far as the lists cannot contain it.
 func (s *State) apply(c Change, toSandboxes, toContainers bool) {
 	if toSandboxes {
 		switch c.Kind {
@@ -247,16 +246,16 @@ func (s *State) apply(c Change, toSandboxes, toContainers bool) {
 		s.Containers[c.Container.GetId()] = cmp.Or(s.Containers[c.Container.GetId()], c.Container)
 	case StartedContainer:
 		if t := s.Containers[c.ID]; t.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
-			s.turn(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
+			s.setState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 		}
 	case EndedContainer:
-		s.turn(s.Containers[c.ID], runtimeapi.ContainerState_CONTAINER_EXITED)
+		s.setState(s.Containers[c.ID], runtimeapi.ContainerState_CONTAINER_EXITED)
 	case RemovedContainer:
 		delete(s.Containers, c.ID)
 	case StoppedSandbox:
 		for _, t := range s.Containers {
 			if t.GetPodSandboxId() == c.ID {
-				s.turn(t, runtimeapi.ContainerState_CONTAINER_EXITED)
+				s.setState(t, runtimeapi.ContainerState_CONTAINER_EXITED)
 			}
 		}
 	case RemovedSandbox:
@@ -264,8 +263,8 @@ func (s *State) apply(c Change, toSandboxes, toContainers bool) {
 	}
 }
 
-// turn puts a container, if there is one, in another state.
-func (s *State) turn(c *runtimeapi.Container, to runtimeapi.ContainerState) {
+// setState changes the state of a container, if there is one.
+func (s *State) setState(c *runtimeapi.Container, to runtimeapi.ContainerState) {
 	if c != nil {
 		c = proto.CloneOf(c)
 		c.State = to
@@ -273,13 +272,13 @@ func (s *State) turn(c *runtimeapi.Container, to runtimeapi.ContainerState) {
 	}
 }
 
-// Live says whether a sandbox is READY as far as is known.
+// Live reports whether a sandbox is READY in the known state.
 func (k *Pods) Live(id string) bool {
 	p := k.State().Sandboxes[id]
 	return p != nil && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
-// save puts what is known into a state file: the lists with the changes since.
+// save copies the lists, with later changes, into a state file.
 func (k *Pods) save(to *saved) error {
 	k.Mu.Lock()
 	s := k.all()
@@ -295,7 +294,7 @@ func (k *Pods) save(to *saved) error {
 	return err
 }
 
-// load takes over what a state file has.
+// load restores the content of a state file.
 func (k *Pods) load(from *saved) error {
 	sandboxes, err := sandboxesOf(from.Sandboxes)
 	if err != nil {
@@ -310,14 +309,14 @@ func (k *Pods) load(from *saved) error {
 	return nil
 }
 
-// SelectSandboxes are those that a filter selects, the newest first. Pure.
+// SelectSandboxes returns the sandboxes that a filter selects, the newest first. Pure.
 func (s *State) SelectSandboxes(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 	return selected(s.Sandboxes, f, func(p *runtimeapi.PodSandbox) bool {
 		return f.GetState() == nil || f.GetState().GetState() == p.GetState()
 	})
 }
 
-// SelectContainers are those that a filter selects, the newest first. Pure.
+// SelectContainers returns the containers that a filter selects, the newest first. Pure.
 func (s *State) SelectContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	return selected(s.Containers, f, func(c *runtimeapi.Container) bool {
 		return strings.HasPrefix(c.GetPodSandboxId(), f.GetPodSandboxId()) && (f.GetState() == nil || f.GetState().GetState() == c.GetState())
@@ -349,13 +348,13 @@ func selected[T item](all map[string]T, f filter, also func(T) bool) []T {
 	return chosen
 }
 
-// Attached is a list of containers without those whose sandbox is not known.
-func (k *Pods) Attached(f wire.Frame) wire.Frame {
+// WithSandbox returns a list of containers without those of unknown sandboxes.
+func (k *Pods) WithSandbox(f wire.Frame) wire.Frame {
 	there := k.State().Sandboxes
 	return wire.Without(f, func(item []byte) bool { return there[wire.Text(item, wire.ContainerSandboxField)] == nil })
 }
 
-// Assign keeps the handler of a sandbox. It needs mu, unless k is not shared yet.
+// Assign stores the handler of a sandbox. It needs Mu, unless k is not shared yet.
 func (k *Pods) Assign(id, name string) {
 	if k.HandlerOf == nil {
 		k.HandlerOf = map[string]string{}
@@ -363,14 +362,14 @@ func (k *Pods) Assign(id, name string) {
 	k.HandlerOf[id] = name
 }
 
-// Assigned is the handler of a sandbox, empty if that follows from what the daemon says.
+// Assigned returns the stored handler of a sandbox, empty if it follows from the daemon's answers.
 func (k *Pods) Assigned(id string) string {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
 	return k.HandlerOf[id]
 }
 
-// AssignMissing assigns handlers to sandboxes that have none.
+// AssignMissing stores handlers for sandboxes without a stored one.
 func (k *Pods) AssignMissing(handlers map[string]string) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

@@ -16,49 +16,51 @@ import (
 )
 
 const (
-	// Suffix ends the names of state files.
+	// Suffix is the extension of state files.
 	Suffix = ".state"
-	// stateFormat is that of saved. A file of another one counts as damaged.
+	// stateFormat is the format of saved. A file of another format counts as damaged.
 	stateFormat = 1
 )
 
-// saved is the content of a state file: what is known of one daemon.
+// saved is the content of a state file: the last known entries of one daemon.
 type saved struct {
 	Record *Record `json:"record,omitempty"`
-	// Images, Filesystems, Sandboxes and Containers are encoded answers of the daemon, Images and
-	// Filesystems null before the first one.
+	// Images, Filesystems, Sandboxes and Containers are encoded answers of the daemon; Images and
+	// Filesystems are null before the first one.
 	Images      []byte `json:"images"`
 	Filesystems []byte `json:"filesystems"`
 	Sandboxes   []byte `json:"sandboxes"`
 	Containers  []byte `json:"containers"`
-	// Listed is the age of the older of the last two lists.
+	// Listed is the time of the older of the last two lists.
 	Listed    time.Time         `json:"listed"`
 	HandlerOf map[string]string `json:"handlerOf,omitempty"`
 }
 
-// Record says whose pods a daemon has, so that they are found again by a berth
-// whose configuration no longer names it.
+// Record contains the handlers that use a daemon, so that berth finds their pods even if its
+// configuration no longer names the daemon.
 type Record struct {
 	Endpoint string    `json:"endpoint"`
 	Handlers []Handler `json:"handlers"`
 }
 
-// File keeps on disk what is known of one daemon. It is written whole, and not synced: what it
-// is for does not survive a reboot anyway. All methods may be called at any time from any goroutine.
+// File stores the last known entries of one daemon. It is written as a whole and not synced,
+// because its content is useless after a reboot. All methods may be called at any time from any
+// goroutine.
 type File struct {
 	Path   string
 	Known  *Pods
 	Images *Images
 
 	mu sync.Mutex
-	// record is nil before handlers lead to the daemon.
+	// record is nil until a handler uses the daemon.
 	record *Record
-	// closed: nothing is written any more, not even by calls that go on.
+	// closed stops all writes, also those of calls still in progress.
 	closed bool
 }
 
-// Open reads what was known. Of a damaged file it has the parts that are sound, and returns
-// the damage beside them. A file that cannot be read may be sound, and must not be replaced.
+// Open reads the last known entries. Of a damaged file it returns the parts that are intact, and
+// the damage separately. A file that cannot be read may be intact and must not be replaced, so that
+// is an error.
 func Open(path string) (s *File, damage, err error) {
 	s = &File{Path: path, Known: &Pods{}, Images: &Images{}}
 	c, damage := readState(path)
@@ -76,7 +78,7 @@ func Open(path string) (s *File, damage, err error) {
 	return s, damage, nil
 }
 
-// readState fails with an fs.PathError if the file cannot be read.
+// readState returns an fs.PathError if the file cannot be read.
 func readState(path string) (*saved, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -92,7 +94,8 @@ func readState(path string) (*saved, error) {
 	return c, nil
 }
 
-// SetRecord records the handlers that lead to the daemon. errdefs.ErrUnavailable after Close.
+// SetRecord records the handlers that use the daemon. After Close it returns
+// errdefs.ErrUnavailable.
 func (s *File) SetRecord(r Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +111,7 @@ func (s *File) SetRecord(r Record) error {
 	return err
 }
 
-// Write writes down all that is known.
+// Write writes all last known entries.
 func (s *File) Write() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +130,8 @@ func (s *File) replace() error {
 	return record.Write(s.Path, stateFormat, c, atomicfile.Relaxed)
 }
 
-// Close ends the writing, and forgets everything if the daemon is no backend of
-// this berth any more.
+// Close stops all writes. forget removes the file, for a daemon that is no longer a backend of this
+// berth.
 func (s *File) Close(forget bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +142,8 @@ func (s *File) Close(forget bool) error {
 	return nil
 }
 
-// ReadRecords returns the records of all state files of a directory. What cannot be
-// read is an error beside the others.
+// ReadRecords returns the records of all state files in a directory, and an error for those that
+// cannot be read.
 func ReadRecords(dir string) ([]Record, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -170,8 +173,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Handler is a handler whose pods live in a daemon.
+// Handler is a handler that uses a daemon.
 type Handler struct {
-	// Name is this berth's name of it, Remote the daemon's.
+	// Name is this berth's name, Remote the daemon's.
 	Name, Remote string
 }

@@ -1,4 +1,4 @@
-// Package imagestores decides what the answers of several image stores are as one.
+// Package imagestores merges the answers of several image stores.
 package imagestores
 
 import (
@@ -12,19 +12,18 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Union is all images of several stores, each once, by the id. An image that is
-// in several has the names of all, is as large as in the store where it is
-// largest, and is pinned if one store pins it. The first store's order stays.
-// The two ways to write an id are two images here as they are to a kubelet, which
-// looks for the very id that containers say they are of. Pure.
+// Union returns the images of several stores, each ID once, in the order of the first store. An
+// image that is in several stores has the names of all and the size of the largest, and is pinned
+// if one store pins it. The two ways to write an ID stay two images, as they are to a kubelet: it
+// looks for exactly the ID that containers report. Pure.
 func Union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	if len(stores) == 1 {
-		return Understood(stores[0]).GetImages()
+		return Decoded(stores[0]).GetImages()
 	}
 	var all []*runtimeapi.Image
 	place := map[string]int{}
 	for _, store := range stores {
-		for _, image := range Understood(store).GetImages() {
+		for _, image := range Decoded(store).GetImages() {
 			at, there := place[image.GetId()]
 			if !there {
 				place[image.GetId()] = len(all)
@@ -32,8 +31,8 @@ func Union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 				continue
 			}
 			both := proto.CloneOf(all[at])
-			both.RepoTags = WithMore(both.GetRepoTags(), image.GetRepoTags())
-			both.RepoDigests = WithMore(both.GetRepoDigests(), image.GetRepoDigests())
+			both.RepoTags = AppendMissing(both.GetRepoTags(), image.GetRepoTags())
+			both.RepoDigests = AppendMissing(both.GetRepoDigests(), image.GetRepoDigests())
 			both.Size = max(both.GetSize(), image.GetSize())
 			both.Pinned = both.GetPinned() || image.GetPinned()
 			all[at] = both
@@ -42,43 +41,42 @@ func Union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	return all
 }
 
-// WithName are the images that a name can stand for: all of them without one. Pure.
+// WithName returns the images that a name can stand for; an empty name stands for all. Pure.
 func WithName(images []*runtimeapi.Image, name string) []*runtimeapi.Image {
 	if name == "" {
 		return images
 	}
-	full := whole(name)
+	full := normalized(name)
 	var chosen []*runtimeapi.Image
 	for _, image := range images {
-		if slices.Contains(image.GetRepoTags(), full) || slices.Contains(image.GetRepoDigests(), full) || startOfID(image.GetId(), name) {
+		if slices.Contains(image.GetRepoTags(), full) || slices.Contains(image.GetRepoDigests(), full) || isIDPrefix(image.GetId(), name) {
 			chosen = append(chosen, image)
 		}
 	}
 	return chosen
 }
 
-// whole is an image's name with what may be left out of it.
-func whole(image string) string {
+// normalized returns an image's name with its default registry, path and tag.
+func normalized(image string) string {
 	if named, err := reference.ParseDockerRef(image); err == nil {
 		return named.String()
 	}
 	return image
 }
 
-// minID is how many digits of an id stand for it at least: shorter words are names.
+// minID is the shortest ID prefix, in digits; shorter words are names.
 const minID = 6
 
-// startOfID says whether a name is an image's id, or the beginning of it.
-func startOfID(id, name string) bool {
+// isIDPrefix reports whether a name is an image's ID or a prefix of it.
+func isIDPrefix(id, name string) bool {
 	return len(bareID(name)) >= minID && strings.HasPrefix(bareID(id), bareID(name))
 }
 
-// bareID is an image's id without the name of its digest's algorithm, which
-// CRI-O leaves out.
+// bareID returns an image's ID without its digest's algorithm, which CRI-O omits.
 func bareID(id string) string { return strings.TrimPrefix(id, "sha256:") }
 
-// WithMore adds the names that are not there yet.
-func WithMore(names, more []string) []string {
+// AppendMissing appends the names that are not present yet.
+func AppendMissing(names, more []string) []string {
 	for _, name := range more {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
@@ -87,9 +85,9 @@ func WithMore(names, more []string) []string {
 	return names
 }
 
-// Understood is a message that may have come unread, read. One that cannot be
-// read is what it was.
-func Understood[M any, P interface {
+// Decoded decodes a message that may have all its fields among the unknown ones. A message that
+// cannot be decoded is returned unchanged.
+func Decoded[M any, P interface {
 	*M
 	proto.Message
 }](m P) P {
@@ -107,8 +105,8 @@ func Understood[M any, P interface {
 	return read
 }
 
-// Status is the answer for several stores: that of the first which has the image if any is enough, else
-// that of the first if all have the same. Pure.
+// Status merges the answers of several stores. With anyOf it is the first that has the image;
+// otherwise the first answer, if all stores have the same image. Pure.
 func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
 	if anyOf {
 		if at := slices.IndexFunc(all, present); at >= 0 {
@@ -120,7 +118,7 @@ func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.Image
 		if !present(one) {
 			return one
 		}
-		if bareID(Understood(one).GetImage().GetId()) != bareID(Understood(all[0]).GetImage().GetId()) {
+		if bareID(Decoded(one).GetImage().GetId()) != bareID(Decoded(all[0]).GetImage().GetId()) {
 			return &runtimeapi.ImageStatusResponse{}
 		}
 	}
@@ -130,8 +128,8 @@ func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.Image
 // imageField is the number of the image in a status.
 var imageField = (&runtimeapi.ImageStatusResponse{}).ProtoReflect().Descriptor().Fields().ByName("image").Number()
 
-// present is whether the store has the image. One that has come undecoded is there, also if it
-// cannot be decoded.
+// present reports whether the store has the image. An undecoded image counts even if it cannot be
+// decoded.
 func present(r *runtimeapi.ImageStatusResponse) bool {
 	for b := r.ProtoReflect().GetUnknown(); len(b) > 0; {
 		n, _, size := protowire.ConsumeField(b)
@@ -143,7 +141,7 @@ func present(r *runtimeapi.ImageStatusResponse) bool {
 	return r.GetImage() != nil
 }
 
-// AppendFilesystems adds those whose mount point is not there yet.
+// AppendFilesystems appends the filesystems with a new mount point.
 func AppendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.FilesystemUsage {
 	seen := map[string]bool{}
 	for _, f := range to {
@@ -157,10 +155,10 @@ func AppendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.Fil
 	return to
 }
 
-// Removals are what one store is asked to remove, if found are the ids of what
-// the name stands for in each store that has it. An id is written in two ways,
-// which a kubelet takes for two images, one of which may be in use: a store that
-// writes it in another way than an exact one is left alone. Pure.
+// Removals returns the names and IDs to remove from one store. found are the IDs that the name
+// stands for in each store that has it. A kubelet takes the two ways to write an ID for two images,
+// one of which may be in use: if the name is a full ID, a store that writes it differently is
+// skipped. Pure.
 func Removals(name, store string, found map[string]string) []string {
 	for _, id := range found {
 		if id == name {

@@ -1,5 +1,5 @@
-// Package routertest has a backend in memory, for tests of what stands in front
-// of backends. It behaves as the CRI says, as far as it goes, and runs nothing.
+// Package routertest has an in-memory backend for tests of the code in front of backends. It
+// behaves as the CRI specifies, as far as it goes, and runs nothing.
 package routertest
 
 import (
@@ -23,12 +23,12 @@ type Backend struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
 
-	// Fail is asked before each call, and may return the call's error. It may
-	// also wait, or panic. Do not set it while calls are served.
+	// Fail is called before each call, and may return the call's error. It may also wait or panic.
+	// Do not set it while calls are served.
 	Fail func(ctx context.Context, rpc string) error
-	// SHA256 is that of binaries, by path.
+	// SHA256 contains the digests of binaries, by path.
 	SHA256 map[string]string
-	// Features are what Status says of each handler.
+	// Features are what Status reports of each handler.
 	Features map[string]*runtimeapi.RuntimeHandlerFeatures
 
 	id string
@@ -47,7 +47,7 @@ type sandbox struct {
 	containers map[string]*runtimeapi.Container
 }
 
-// New makes an empty backend.
+// New returns an empty backend.
 func New(id string) *Backend {
 	return &Backend{
 		id: id, sandboxes: map[string]*sandbox{}, images: map[string]string{},
@@ -87,7 +87,7 @@ func (b *Backend) Live(sandboxID string) bool {
 	return s != nil && s.State == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
-// Die ends a sandbox as if its process had ended by itself.
+// Die marks a sandbox as if its process had exited by itself.
 func (b *Backend) Die(sandboxID string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +113,7 @@ func (b *Backend) fail(ctx context.Context, rpc string) error {
 	return b.Fail(ctx, rpc)
 }
 
-// answer is what of answers with, while mu is held, unless the call is to fail.
+// answer calls of with mu held, unless Fail returns an error.
 func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, error)) (R, error) {
 	if err := b.fail(ctx, rpc); err != nil {
 		return *new(R), err
@@ -123,16 +123,15 @@ func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, er
 	return of()
 }
 
-// newID makes ids that are 64 hexadecimal digits, spread by their first ones,
-// and begin with the number of the object; mu is held.
-// newID needs b.mu.
+// newID returns an ID of 64 hexadecimal digits that begins with the number of the object. It needs
+// b.mu.
 func newID(b *Backend) string {
 	b.made++
 	return fmt.Sprintf("%04x%s", b.made, strings.Repeat(fmt.Sprintf("%02x", b.id[0]), 30))
 }
 
-// RunPodSandbox makes a sandbox, even if it then fails with what Fail says for
-// "RunPodSandbox, half-way", as a runtime may.
+// RunPodSandbox creates a sandbox. As in a real runtime, the sandbox exists even if Fail then
+// returns an error for "RunPodSandbox, half-way".
 func (b *Backend) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	if err := b.fail(ctx, "RunPodSandbox"); err != nil {
 		return nil, err
@@ -178,7 +177,7 @@ func (b *Backend) RemovePodSandbox(ctx context.Context, req *runtimeapi.RemovePo
 	})
 }
 
-// PodSandboxStatus shows a sandbox.
+// PodSandboxStatus returns a sandbox.
 func (b *Backend) PodSandboxStatus(ctx context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	return answer(ctx, b, "PodSandboxStatus", func() (*runtimeapi.PodSandboxStatusResponse, error) {
 		s, err := b.sandbox(req.GetPodSandboxId())
@@ -199,12 +198,12 @@ func (b *Backend) sandbox(id string) (*sandbox, error) {
 	return nil, fmt.Errorf("backend %s has no sandbox %s: %w", b.id, id, errdefs.ErrNotFound)
 }
 
-// StartContainer only fails where Fail says so.
+// StartContainer only fails if Fail does.
 func (b *Backend) StartContainer(ctx context.Context, _ *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	return &runtimeapi.StartContainerResponse{}, b.fail(ctx, "StartContainer")
 }
 
-// CreateContainer makes a container.
+// CreateContainer creates a container.
 func (b *Backend) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	return answer(ctx, b, "CreateContainer", func() (*runtimeapi.CreateContainerResponse, error) {
 		s, err := b.sandbox(req.GetPodSandboxId())
@@ -237,7 +236,7 @@ func (b *Backend) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveCon
 	})
 }
 
-// ContainerStatus shows a container.
+// ContainerStatus returns a container.
 func (b *Backend) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	return answer(ctx, b, "ContainerStatus", func() (*runtimeapi.ContainerStatusResponse, error) {
 		c, err := b.container(req.GetContainerId())
@@ -258,18 +257,18 @@ func (b *Backend) container(id string) (*runtimeapi.Container, error) {
 	return nil, fmt.Errorf("backend %s has no container %s: %w", b.id, id, errdefs.ErrNotFound)
 }
 
-// ExecSync answers with the backend's id.
+// ExecSync returns the backend's ID as output.
 func (b *Backend) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	return &runtimeapi.ExecSyncResponse{Stdout: []byte(b.id)}, b.fail(ctx, "ExecSync")
 }
 
-// ListPodSandbox lists sandboxes; of the filter it knows the id.
+// ListPodSandbox lists sandboxes; of the filter it applies the ID only.
 func (b *Backend) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return answer(ctx, b, "ListPodSandbox", func() (*runtimeapi.ListPodSandboxResponse, error) {
 		resp := &runtimeapi.ListPodSandboxResponse{}
 		for _, id := range slices.Sorted(maps.Keys(b.sandboxes)) {
 			if of := req.GetFilter().GetId(); of == "" || of == id {
-				// A copy without what is behind its pointers, which never change.
+				// A shallow copy: the pointers' targets never change.
 				s := b.sandboxes[id]
 				resp.Items = append(resp.Items, &runtimeapi.PodSandbox{Id: s.Id, Metadata: s.Metadata, State: s.State, RuntimeHandler: s.RuntimeHandler})
 			}
@@ -278,7 +277,7 @@ func (b *Backend) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSan
 	})
 }
 
-// ListContainers lists containers; of the filter it knows the ids.
+// ListContainers lists containers; of the filter it applies the IDs only.
 func (b *Backend) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return answer(ctx, b, "ListContainers", func() (*runtimeapi.ListContainersResponse, error) {
 		resp := &runtimeapi.ListContainersResponse{}
@@ -335,12 +334,12 @@ func (b *Backend) Subscribers() int {
 	return len(b.subscribers)
 }
 
-// Version answers with the backend's id as the runtime's version.
+// Version returns the backend's ID as the runtime's version.
 func (b *Backend) Version(ctx context.Context, _ *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "memory", RuntimeVersion: b.id, RuntimeApiVersion: "v1"}, b.fail(ctx, "Version")
 }
 
-// RuntimeConfig has cgroupfs for a driver.
+// RuntimeConfig returns cgroupfs as the driver.
 func (b *Backend) RuntimeConfig(ctx context.Context, _ *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, b.fail(ctx, "RuntimeConfig")
 }
@@ -353,14 +352,14 @@ func (b *Backend) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.Updat
 	})
 }
 
-// CIDR are the pods' addresses that it was told last.
+// CIDR returns the last pod CIDR from UpdateRuntimeConfig.
 func (b *Backend) CIDR() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.cidr
 }
 
-// Status has the two conditions that there must be, and one of the backend's own.
+// Status returns the two required conditions, and one of the backend's own.
 func (b *Backend) Status(ctx context.Context, _ *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	if err := b.fail(ctx, "Status"); err != nil {
 		return nil, err
@@ -375,7 +374,7 @@ func (b *Backend) Status(ctx context.Context, _ *runtimeapi.StatusRequest) (*run
 	return resp, nil
 }
 
-// PullImage notes the handler that an image was pulled for.
+// PullImage records the handler that an image was pulled for.
 func (b *Backend) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
 	return answer(ctx, b, "PullImage", func() (*runtimeapi.PullImageResponse, error) {
 		name := ""
@@ -387,7 +386,7 @@ func (b *Backend) PullImage(ctx context.Context, req *runtimeapi.PullImageReques
 	})
 }
 
-// ListImages lists what was pulled.
+// ListImages lists the pulled images.
 func (b *Backend) ListImages(ctx context.Context, _ *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	return answer(ctx, b, "ListImages", func() (*runtimeapi.ListImagesResponse, error) {
 		resp := &runtimeapi.ListImagesResponse{}
@@ -398,12 +397,12 @@ func (b *Backend) ListImages(ctx context.Context, _ *runtimeapi.ListImagesReques
 	})
 }
 
-// ImageFsInfo answers with the backend's id as the mount point.
+// ImageFsInfo returns the backend's ID as the mount point.
 func (b *Backend) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: b.id}}}}, b.fail(ctx, "ImageFsInfo")
 }
 
-// ImageStatus shows what was pulled.
+// ImageStatus returns a pulled image.
 func (b *Backend) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	return answer(ctx, b, "ImageStatus", func() (*runtimeapi.ImageStatusResponse, error) {
 		resp := &runtimeapi.ImageStatusResponse{}
@@ -414,7 +413,7 @@ func (b *Backend) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRe
 	})
 }
 
-// RemoveImage forgets an image.
+// RemoveImage removes an image.
 func (b *Backend) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	return answer(ctx, b, "RemoveImage", func() (*runtimeapi.RemoveImageResponse, error) {
 		delete(b.images, req.GetImage().GetImage())

@@ -14,24 +14,24 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// abilities remembers which calls a daemon does not know, or cannot answer because its
-// list is too large for one message, and how it describes its metrics. A new connection
-// has new ones: the daemon may have been replaced by a newer one.
-type abilities struct {
-	lacks sync.Map // of methods
-	// metrics is nil before they were asked for.
+// methodSupport records which methods a daemon lacks, or cannot answer because its list is too
+// large for one message, and its metric descriptors. A new connection starts without records,
+// because a newer daemon may have replaced the old one.
+type methodSupport struct {
+	missing sync.Map // method → true
+	// metrics is nil before the first answer.
 	metrics atomic.Pointer[runtimeapi.ListMetricDescriptorsResponse]
 }
 
-func (a *abilities) has(method string) bool {
-	_, lacks := a.lacks.Load(method)
+func (a *methodSupport) has(method string) bool {
+	_, lacks := a.missing.Load(method)
 	return !lacks
 }
 
-func (a *abilities) miss(method string) { a.lacks.Store(method, true) }
+func (a *methodSupport) markMissing(method string) { a.missing.Store(method, true) }
 
-// listing is a list that the CRI has in two forms, of which a daemon may lack
-// one. Requests and items of both are encoded alike.
+// listing is a list that the CRI has in a unary and a streaming form, of which a daemon may lack
+// one. Both encode requests and items alike.
 type listing struct {
 	unary, stream string
 	shape         protoreflect.MessageDescriptor
@@ -41,24 +41,24 @@ func listingOf(unary, stream string, answer proto.Message) listing {
 	return listing{unary, stream, answer.ProtoReflect().Descriptor()}
 }
 
-// whole asks for a list in one message, or in several if the daemon has it so
-// only or if it does not fit into one. Each form is tried once at most.
+// whole fetches a list, in one message if possible, else as a stream. It tries each form at most
+// once.
 func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
 	f, err := c.anyForm(ctx, l, req)
-	if err == nil && !wire.Sound(f, l.shape) {
-		return nil, c.garbage(l.unary)
+	if err == nil && !wire.WellFormed(f, l.shape) {
+		return nil, c.malformed(l.unary)
 	}
 	return f, err
 }
 
 func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
-	able := c.abilities.Load()
+	able := c.support.Load()
 	failed := status.Errorf(codes.Unimplemented, "%s supports neither %s nor %s", c.name, l.unary, l.stream)
 	if able.has(l.unary) {
 		f, err := c.unary(ctx, l.unary, req)
 		switch status.Code(err) {
 		case codes.Unimplemented:
-			able.miss(l.unary)
+			able.markMissing(l.unary)
 		case codes.ResourceExhausted:
 		default:
 			return f, err
@@ -77,15 +77,14 @@ func (c *caller) anyForm(ctx context.Context, l listing, req proto.Message) (wir
 		return nil
 	})
 	if status.Code(err) == codes.Unimplemented {
-		able.miss(l.stream)
+		able.markMissing(l.stream)
 		return nil, failed
 	}
 	if err == nil {
-		able.miss(l.unary) // it lacks that, or its list is too large for one message
+		able.markMissing(l.unary) // missing, or its list is too large for one message
 	}
 	return all, err
 }
 
-// maxList is how large a list may be that comes in pieces, in bytes: what a
-// daemon sends without end must not fill the memory.
+// maxList bounds a streamed list, in bytes: an endless stream must not exhaust the memory.
 const maxList = 4 * maxMessage

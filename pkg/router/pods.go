@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Pods contains the owners of a node's pods, and the counts of starts and variants. It exists
+// Pods contains the owners of a node's pods, and the counts of starts. It exists
 // before anything is served, for components that count pods or change backends. All methods may be
 // called at any time from any goroutine.
 type Pods struct {

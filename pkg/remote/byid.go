@@ -42,7 +42,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	if err != nil {
 		return nil, err
 	}
-	s.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: listedSandbox(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
+	s.journal.record(ctx, lastknown.Change{Kind: lastknown.CreatedSandbox, Handler: name, Sandbox: listedSandbox(resp.GetPodSandboxId(), asked.GetRuntimeHandler(), req.GetConfig())})
 	return resp, nil
 }
 
@@ -106,7 +106,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 	if err != nil {
 		return nil, err
 	}
-	c.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: listedContainer(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
+	c.journal.record(ctx, lastknown.Change{Kind: lastknown.CreatedContainer, Container: listedContainer(resp.GetContainerId(), req.GetPodSandboxId(), asked.GetConfig())})
 	return resp, nil
 }
 
@@ -130,7 +130,7 @@ func (c containers) StartContainer(ctx context.Context, req *runtimeapi.StartCon
 func (c containers) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	resp, err := passChange[runtimeapi.StopContainerResponse](ctx, c.caller, runtimeapi.RuntimeService_StopContainer_FullMethodName, req)
 	if err == nil {
-		c.journal.record(ctx, lastknown.Change{Kind: lastknown.EndedContainer, ID: req.GetContainerId()})
+		c.journal.record(ctx, lastknown.Change{Kind: lastknown.StoppedContainer, ID: req.GetContainerId()})
 	}
 	return resp, err
 }
@@ -191,9 +191,9 @@ func (c checkpoints) RestorePod(ctx context.Context, req *runtimeapi.RestorePodR
 		return nil, err
 	}
 	id := resp.GetPodSandboxId()
-	c.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeSandbox, Handler: name, Sandbox: listedSandbox(id, asked.GetRuntimeHandler(), req.GetConfig())})
+	c.journal.record(ctx, lastknown.Change{Kind: lastknown.CreatedSandbox, Handler: name, Sandbox: listedSandbox(id, asked.GetRuntimeHandler(), req.GetConfig())})
 	for _, restored := range resp.GetRestoredContainers() {
-		c.journal.record(ctx, lastknown.Change{Kind: lastknown.MadeContainer, Container: listedContainer(restored.GetContainerId(), id, configs[restored.GetName()])})
+		c.journal.record(ctx, lastknown.Change{Kind: lastknown.CreatedContainer, Container: listedContainer(restored.GetContainerId(), id, configs[restored.GetName()])})
 	}
 	return resp, nil
 }

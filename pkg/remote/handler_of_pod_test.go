@@ -58,7 +58,7 @@ func TestPinIsWrittenAtOnce(t *testing.T) {
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
 	}))(t)
-	b.record(t.Context(), lastknown.Change{Kind: lastknown.MadeSandbox, Handler: "other", Sandbox: &runtimeapi.PodSandbox{Id: "p"}})
+	b.record(t.Context(), lastknown.Change{Kind: lastknown.CreatedSandbox, Handler: "other", Sandbox: &runtimeapi.PodSandbox{Id: "p"}})
 	if got := opened(t, b.state.Path).Known.HandlerOf["p"]; got != "other" {
 		t.Errorf("the handler of the pod is %q after a kill", got)
 	}

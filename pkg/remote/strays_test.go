@@ -17,7 +17,7 @@ func TestWithout(t *testing.T) {
 	}}
 	f := encoded(t, newer(l))
 	k := &lastknown.Pods{}
-	k.Note(lastknown.Change{Kind: lastknown.MadeSandbox, Sandbox: &runtimeapi.PodSandbox{Id: "one"}})
+	k.Note(lastknown.Change{Kind: lastknown.CreatedSandbox, Sandbox: &runtimeapi.PodSandbox{Id: "one"}})
 	named := wire.Without(f, func(item []byte) bool { return wire.Text(item, wire.IDField) == "" })
 	for name, c := range map[string]struct {
 		got  wire.Frame

@@ -68,10 +68,10 @@ type kind int
 
 // The kinds of changes.
 const (
-	MadeSandbox kind = iota
-	MadeContainer
+	CreatedSandbox kind = iota
+	CreatedContainer
 	StartedContainer
-	EndedContainer
+	StoppedContainer
 	RemovedContainer
 	StoppedSandbox
 	RemovedSandbox
@@ -175,7 +175,7 @@ func (k *Pods) Note(c Change) {
 	c.number = k.number
 	k.changes = append(k.changes, c)
 	switch {
-	case c.Kind == MadeSandbox && c.Handler != "":
+	case c.Kind == CreatedSandbox && c.Handler != "":
 		k.Assign(c.Sandbox.GetId(), c.Handler)
 	case c.Kind == RemovedSandbox:
 		delete(k.HandlerOf, c.ID)
@@ -226,7 +226,7 @@ func (k *Pods) all() *State {
 func (s *State) apply(c Change, toSandboxes, toContainers bool) {
 	if toSandboxes {
 		switch c.Kind {
-		case MadeSandbox:
+		case CreatedSandbox:
 			s.Sandboxes[c.Sandbox.GetId()] = cmp.Or(s.Sandboxes[c.Sandbox.GetId()], c.Sandbox)
 		case StoppedSandbox:
 			if p := s.Sandboxes[c.ID]; p != nil {
@@ -242,13 +242,13 @@ func (s *State) apply(c Change, toSandboxes, toContainers bool) {
 		return
 	}
 	switch c.Kind {
-	case MadeContainer:
+	case CreatedContainer:
 		s.Containers[c.Container.GetId()] = cmp.Or(s.Containers[c.Container.GetId()], c.Container)
 	case StartedContainer:
 		if t := s.Containers[c.ID]; t.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED {
 			s.setState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 		}
-	case EndedContainer:
+	case StoppedContainer:
 		s.setState(s.Containers[c.ID], runtimeapi.ContainerState_CONTAINER_EXITED)
 	case RemovedContainer:
 		delete(s.Containers, c.ID)

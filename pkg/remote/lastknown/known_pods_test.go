@@ -48,10 +48,10 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 	const ready, notReady = "SANDBOX_READY", "SANDBOX_NOTREADY"
 	const made, running, exited = "CONTAINER_CREATED", "CONTAINER_RUNNING", "CONTAINER_EXITED"
 	pod := func(id string) Change {
-		return Change{Kind: MadeSandbox, Sandbox: &runtimeapi.PodSandbox{Id: id}}
+		return Change{Kind: CreatedSandbox, Sandbox: &runtimeapi.PodSandbox{Id: id}}
 	}
 	container := func(id, pod string) Change {
-		return Change{Kind: MadeContainer, Container: &runtimeapi.Container{Id: id, PodSandboxId: pod}}
+		return Change{Kind: CreatedContainer, Container: &runtimeapi.Container{Id: id, PodSandboxId: pod}}
 	}
 	for name, c := range map[string]struct {
 		changes []Change
@@ -59,7 +59,7 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 	}{
 		"nothing":           {nil, map[string]string{"p": ready, "p/c": made}},
 		"started":           {[]Change{{Kind: StartedContainer, ID: "c"}}, map[string]string{"p": ready, "p/c": running}},
-		"ended":             {[]Change{{Kind: StartedContainer, ID: "c"}, {Kind: EndedContainer, ID: "c"}}, map[string]string{"p": ready, "p/c": exited}},
+		"ended":             {[]Change{{Kind: StartedContainer, ID: "c"}, {Kind: StoppedContainer, ID: "c"}}, map[string]string{"p": ready, "p/c": exited}},
 		"removed":           {[]Change{{Kind: RemovedContainer, ID: "c"}}, map[string]string{"p": ready}},
 		"pod stopped":       {[]Change{{Kind: StoppedSandbox, ID: "p"}}, map[string]string{"p": notReady, "p/c": exited}},
 		"pod removed":       {[]Change{{Kind: RemovedSandbox, ID: "p"}}, map[string]string{}},
@@ -140,8 +140,8 @@ func TestAListThatWasOvertakenIsNotTaken(t *testing.T) {
 func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
 	k := &Pods{}
 	learn(t, k, map[string][]string{"p": nil})
-	k.Note(Change{Kind: MadeSandbox, Sandbox: &runtimeapi.PodSandbox{Id: "q"}})
-	k.Note(Change{Kind: MadeContainer, Container: &runtimeapi.Container{Id: "c", PodSandboxId: "q"}})
+	k.Note(Change{Kind: CreatedSandbox, Sandbox: &runtimeapi.PodSandbox{Id: "q"}})
+	k.Note(Change{Kind: CreatedContainer, Container: &runtimeapi.Container{Id: "c", PodSandboxId: "q"}})
 	only := encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p", RuntimeHandler: "runc"}}})
 	k.Take(&k.Sandboxes, only, k.Mark(), time.Now())
 	if got := sketch(t, k); len(got) != 1 || got["p"] == "" {

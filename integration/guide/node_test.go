@@ -290,7 +290,7 @@ func (n *node) follow(t *testing.T, direction string) {
 	}
 }
 
-// run starts a pod whose uid is its name, so that it has the same share of a trial
+// run starts a pod whose uid is its name, so that it has the same binary of a rollout
 // each time.
 func (n *node) run(t *testing.T, handler, name string) *testbed.Pod {
 	t.Helper()

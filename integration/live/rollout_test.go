@@ -102,7 +102,7 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	for uid, is := range some {
 		testbed.Same(t, is, newer, "pod %s has the candidate, of version", uid)
 	}
-	if pods, others := b.counted(t, "pods_started", "own", "candidate"), b.counted(t, "pods_started", "own", "stable"); pods != len(some) || others != uids-len(some) {
+	if pods, others := b.counted(t, "pod_starts", "own", "candidate"), b.counted(t, "pod_starts", "own", "stable"); pods != len(some) || others != uids-len(some) {
 		t.Errorf("counted are %d pods of the candidate and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))
 	}
 	restart()

@@ -54,8 +54,8 @@ var (
 		"Pod sandboxes waiting for max_parallel_starts of their handler.", "handler")
 	startsRefused = counter("berth_starts_refused_total",
 		"Pod sandboxes rejected or given up, by the limit of their handler that was exceeded.", "handler", "limit")
-	podsStarted = counter("berth_handler_pods_started_total",
-		"Pod sandboxes started, by handler and by binary: its stable one (stable) or the candidate of a rollout (candidate).", "handler", "binary")
+	podsStarted = counter("berth_handler_pod_starts_total",
+		"Starts of pod sandboxes, failed ones included, by handler and by binary: its stable one (stable) or the candidate of a rollout (candidate).", "handler", "binary")
 	startFailures = counter("berth_handler_start_failures_total",
 		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim, by handler and binary.", "handler", "binary")
 	selfChecks = counter("berth_self_check_pods_total",

@@ -54,8 +54,14 @@ var kernels = map[KernelKind]Kernel{
 	machineKernel: {Machine: true},
 }
 
-// Facts returns what is true of kernels of the kind.
-func (k KernelKind) Facts() Kernel { return kernels[k] }
+// Facts returns what is true of kernels of the kind. One that this build does not have is taken for
+// a virtual machine, of which it assumes least.
+func (k KernelKind) Facts() Kernel {
+	if facts, known := kernels[k]; known {
+		return facts
+	}
+	return kernels[machineKernel]
+}
 
 // KernelKind chooses the kind by what r reported. A nil r, of which nothing is known, has
 // the node's kernel.

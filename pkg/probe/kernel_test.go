@@ -26,10 +26,22 @@ func TestKernelKind(t *testing.T) {
 	}
 }
 
-// containerd's shims pass on only the options of CRIU, whatever runtime they drive.
-func TestShimsCheckpointNoPodAsAWhole(t *testing.T) {
-	rt := &Runtime{Name: Runsc, Driven: &Identity{Path: "/opt/bin/runsc"}}
-	if rt.Kernel().WholePods {
-		t.Error("a shim is asked for a pod as a whole")
+// TestFactsOfKernels: a pod whose kernel has other facts is stopped, measured and reached in
+// ways that do not work for it. containerd's shims cannot be asked for a whole pod.
+func TestFactsOfKernels(t *testing.T) {
+	for kind, want := range map[KernelKind]Kernel{
+		nodeKernel: {HostProcesses: true},
+		gVisorKernel: {
+			NetworkInside: true, MemoryLimit: true, WholePods: true, RefusesSELinux: true, SeccompByAnnotation: true,
+			LeastMemory: 24 << 20, TooLittleMemory: 20 << 20,
+		},
+		gVisorShimKernel: {
+			Machine: true, RefusesSELinux: true, SeccompByAnnotation: true,
+			LeastMemory: 24 << 20, TooLittleMemory: 20 << 20,
+		},
+		machineKernel:  {Machine: true},
+		"another-kind": {Machine: true},
+	} {
+		test.Equal(t, string(kind), kind.Facts(), want)
 	}
 }

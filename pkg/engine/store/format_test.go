@@ -47,14 +47,14 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 			aRecord(t, dir, "newer")
 			path := filepath.Join(dir, "newer", file)
 			// A spec in another shape is no broken record, either.
-			test.Must(t, os.WriteFile(path, []byte(`{"format":2,"name":["other","shape"]}`), 0o600))
+			test.Must(t, os.WriteFile(path, []byte(`{"format":3,"name":["other","shape"]}`), 0o600))
 			unfinished := filepath.Join(dir, "unfinished")
 			test.Must(t, os.Mkdir(unfinished, 0o700))
 			_, _, err := Open[thing, thing](dir)
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Fatalf("Open: %v", err)
 			}
-			test.Says(t, err, "format 2", "newer", dir, "up to 1", "reinstall the newer berth")
+			test.Says(t, err, "format 3", "newer", dir, "up to 2", "reinstall the newer berth")
 			test.Checkf(t, test.Err(os.Stat(unfinished)), "a refused start has removed something")
 			if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), "other") {
 				t.Errorf("the newer record is now %s: %v", b, err)

@@ -269,7 +269,7 @@ func (s *Store[S, T]) Discard(id string) error {
 // recordFormat is the number of the record format, written as "format" in each file. New fields
 // that older daemons may ignore do not change it. A change that they would misread increments it,
 // and then older daemons refuse to start. A record of a lower format, or of none, is broken.
-const recordFormat = 1
+const recordFormat = 2
 
 // refuseNewer fails if there are records of a newer daemon, before any is treated as broken or left
 // over: their pods may be running.

@@ -110,10 +110,10 @@ func TestOpenAfterACrash(t *testing.T) {
 	}{
 		"nothing in the directory":    {nil, 0, 0},
 		"status but no spec yet":      {map[string]string{"status.json": `{"N":1}`}, 0, 0},
-		"spec but no status":          {map[string]string{"spec.json": `{"format":1,"Name":"x"}`}, 1, 0},
-		"unfinished temporary status": {map[string]string{"spec.json": `{"format":1}`, "status.json": `{"format":1,"N":1}`, ".status.json.new": `{"N`}, 1, 0},
+		"spec but no status":          {map[string]string{"spec.json": `{"format":2,"Name":"x"}`}, 1, 0},
+		"unfinished temporary status": {map[string]string{"spec.json": `{"format":2}`, "status.json": `{"format":2,"N":1}`, ".status.json.new": `{"N`}, 1, 0},
 		"torn spec":                   {map[string]string{"spec.json": `{"Na`, "status.json": `{"N":1}`}, 0, 1},
-		"torn status":                 {map[string]string{"spec.json": `{"format":1}`, "status.json": ``}, 1, 1},
+		"torn status":                 {map[string]string{"spec.json": `{"format":2}`, "status.json": ``}, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -114,6 +114,7 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	}()
 	specFile, logFile := name+".json", name+".log"
 	e.files = []string{e.pidFile, specFile, logFile}
+	os.Remove(e.pidFile) // of a killed predecessor, whose process is another's now
 	if err := os.WriteFile(specFile, p.spec, 0o600); err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 }
 
 // running takes over a process that the runtime has started.
-func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside signaller) (int, error) {
+func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside insider) (int, error) {
 	const but = "the runtime reported an exec, but %w"
 	got, err := e.takeOverChild(ctx, x.task.processes)
 	if err != nil {
@@ -156,7 +157,7 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside s
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
 	p.run(got, e.stdin)
-	p.inside, p.session = inside, execSession(got.identity.PID, x.task.first.identity.PID)
+	p.inside, p.session = inside.signal, execSession(got.identity.PID, x.task.first.identity.PID)
 	e.taken = true
 	if got.master != nil {
 		go copyScreen(got.master, e.screen)
@@ -165,9 +166,9 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside s
 		}
 	}
 	if x.task.journal.Execs == nil {
-		x.task.journal.Execs = map[string]processes.Process{}
+		x.task.journal.Execs = map[string]journal.Exec{}
 	}
-	x.task.journal.Execs[p.execID] = got.identity
+	x.task.journal.Execs[p.execID] = journal.Exec{Process: got.identity, Inside: inside.pid}
 	if err := x.task.save(); err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not know it")
 	}

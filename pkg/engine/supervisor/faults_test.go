@@ -61,6 +61,23 @@ func (c *container) nothingLeft() {
 	c.mustDelete()
 }
 
+// A call that is killed before the runtime has recorded the container leaves processes in
+// sessions of their own, as runsc's sandbox is, which its delete does not find.
+func TestKilledStartLeavesNoSandbox(t *testing.T) {
+	begun := filepath.Join(t.TempDir(), "begun")
+	b := newBed(t, scripted(t, findRuntime(t, "runsc"), `[ $verb = run ] && { setsid sh -c "echo > `+begun+`; sleep 1000; true" sandbox "$@" & exec sleep 1000; }`))
+	c := b.create("c", shell("true"))
+	done := make(chan error, 1)
+	go func() { done <- c.tryStart() }()
+	test.Eventually(t, "the sandbox runs", func() bool { _, err := os.Stat(begun); return err == nil })
+	test.Must(t, c.kill(unix.SIGKILL, false))
+	test.Fails(t, <-done, "a killed start is no error")
+	if left := commandLines(t, c.bundle, "sandbox"); len(left) > 0 {
+		t.Errorf("processes are left: %q", left)
+	}
+	c.mustDelete()
+}
+
 func TestStartsThatFail(t *testing.T) {
 	for _, tt := range []struct {
 		name, script string

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
-	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
@@ -60,7 +60,7 @@ func (k *hostKernel) release(ctx context.Context, unstarted bool) error {
 	if err := k.task.starter.clean(unstarted); err != nil {
 		return fmt.Errorf("clean up after CRIU: %w", err)
 	}
-	return k.task.erase(ctx, unstarted, unstarted)
+	return k.task.erase(ctx, unstarted, runtimecall.RemoveState)
 }
 
 // killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
@@ -120,7 +120,7 @@ func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (
 	ctx, cancel := context.WithTimeout(ctx, runtimecall.Limit(&k.task.journal.Options))
 	defer cancel()
 	if _, err = k.task.call(ctx, e.call); err == nil {
-		pid, err = k.task.execs.running(ctx, p, e, nil)
+		pid, err = k.task.execs.running(ctx, p, e, insider{})
 	}
 	if err != nil {
 		k.killStarted(p, e)
@@ -143,6 +143,6 @@ func (k *hostKernel) killStarted(p *process, e *execLaunch) {
 	cgroup.KillLeftovers(leader, session, p.paths.Stdout, p.paths.Stderr)
 }
 
-func (k *hostKernel) killLeftovers(exec processes.Process, session int) {
+func (k *hostKernel) killLeftovers(exec journal.Exec, session int) {
 	go k.task.journal.Cgroup.KillLeftovers(exec.PID, session)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
-	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
@@ -33,7 +32,7 @@ type kernel interface {
 	// startExec calls the runtime and takes over what it started. After an error it kills that.
 	startExec(ctx context.Context, p *process, e *execLaunch) (pid int, err error)
 	// killLeftovers kills what a predecessor's exec left, whose first process was killed.
-	killLeftovers(exec processes.Process, session int)
+	killLeftovers(exec journal.Exec, session int)
 
 	// The following are calls of the Task API for a running container.
 

@@ -78,7 +78,11 @@ func (k *ownKernel) exited(context.Context) {}
 // which after a take-over is up to pid 1; with force it waits for that.
 func (k *ownKernel) release(ctx context.Context, unstarted bool) error {
 	defer k.locks().Sweep() // also after a failure: it may have been for the end of the sandbox
-	return k.task.erase(ctx, unstarted, true)
+	err := k.task.erase(ctx, true, runsc.RemoveState)
+	if err == nil && unstarted { // runsc leaves the socket of a sandbox that was killed while it started
+		err = runsc.RemoveState(k.task.journal.Options.Root, k.task.id)
+	}
+	return err
 }
 
 // awaitExit waits for a member's end.
@@ -210,8 +214,10 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	return err
 }
 
-func (k *ownKernel) signalExec(ctx context.Context, pid int, sig unix.Signal) error {
-	return k.killCall(ctx, []string{"kill", "--pid", strconv.Itoa(pid), k.task.id, strconv.Itoa(int(sig))})
+func (k *ownKernel) insider(pid int) insider {
+	return insider{pid: pid, signal: func(ctx context.Context, sig unix.Signal) error {
+		return k.killCall(ctx, []string{"kill", "--pid", strconv.Itoa(pid), k.task.id, strconv.Itoa(int(sig))})
+	}}
 }
 
 func (k *ownKernel) killCall(ctx context.Context, args []string) error {
@@ -305,33 +311,38 @@ func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (p
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(execGrace, cancel) })()
 	innerFile := e.pidFile + ".inner"
 	e.files = append(e.files, innerFile)
+	os.Remove(innerFile) // of a killed predecessor
 	e.call.Args = slices.Insert(e.call.Args, 1, "--internal-pid-file", innerFile)
 	_, err = k.task.call(calling, e.call)
 	err = k.awaitExec(calling, e, err)
-	var inside signaller
+	var inside insider
 	if inner, _ := readPIDFile(innerFile); inner != 0 { // it is written before the other pid file
-		inside = func(ctx context.Context, sig unix.Signal) error { return k.signalExec(ctx, inner, sig) }
+		inside = k.insider(inner)
 	}
 	if err == nil {
 		pid, err = k.task.execs.running(calling, p, e, inside)
 	}
-	if inside != nil && (err != nil || ctx.Err() != nil) {
+	if inside.pid != 0 && (err != nil || ctx.Err() != nil) {
 		k.killGivenUp(inside)
 	}
 	return pid, err
 }
 
 // killGivenUp ends a process of the container's own kernel.
-func (k *ownKernel) killGivenUp(inside signaller) {
+func (k *ownKernel) killGivenUp(inside insider) {
 	ctx, cancel := context.WithTimeout(k.task.context(), cleanupTimeout)
 	defer cancel()
-	if err := inside(ctx, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
+	if err := inside.signal(ctx, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
 		log.G(ctx).WithError(err).Warn("Failed to kill abandoned exec process")
 	}
 }
 
-// killLeftovers does nothing: the cgroup has the sandbox's own processes, and none of an exec.
-func (k *ownKernel) killLeftovers(processes.Process, int) {}
+// killLeftovers kills the exec itself: what was killed is the runtime's call that waited for it.
+func (k *ownKernel) killLeftovers(exec journal.Exec, _ int) {
+	if exec.Inside != 0 {
+		go k.killGivenUp(k.insider(exec.Inside))
+	}
+}
 
 // startPoll is the pause between two looks at the files of an exec.
 const startPoll = 10 * time.Millisecond

@@ -54,6 +54,12 @@ type process struct {
 // signaller sends a signal to an exec in a kernel of its own; nil for a process of the host.
 type signaller func(ctx context.Context, sig unix.Signal) error
 
+// insider is an exec in a kernel of its own; zero for a process of the host.
+type insider struct {
+	pid    int
+	signal signaller
+}
+
 func newProcess(execID string, terminal bool, paths stdio.Paths) *process {
 	return &process{execID: execID, terminal: terminal, paths: paths, pidfd: -1, done: make(chan struct{})}
 }

@@ -70,6 +70,7 @@ func (s *Supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 	case exitErr == nil:
 		journal.Inherited{Pidfd: i.Pidfd}.Close()
 		was.io(i)
+		t.unstarted = j.State == journal.TaskStarting
 		was.exited(exit)
 	case j.State == journal.TaskCreated:
 		i.Close()
@@ -113,7 +114,6 @@ func (o takeover) interruptedStart() {
 	_ = o.task.ops.Lock(o.task.context())
 	defer o.task.ops.Unlock()
 	log.G(o.task.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
-	o.task.killOrphanedRun()
 	o.task.discard()
 	o.task.finish(journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 }
@@ -205,12 +205,12 @@ func (t *task) lost() {
 func (x *execs) killInherited() {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
-	for id, identity := range x.task.journal.Execs {
-		if fd, err := processes.Open(identity); err == nil {
-			session := execSession(identity.PID, x.task.journal.Process.PID)
+	for id, exec := range x.task.journal.Execs {
+		if fd, err := processes.Open(exec.Process); err == nil {
+			session := execSession(exec.PID, x.task.journal.Process.PID)
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 			unix.Close(fd)
-			x.task.kernel.killLeftovers(identity, session)
+			x.task.kernel.killLeftovers(exec, session)
 		}
 		delete(x.task.journal.Execs, id)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
@@ -238,6 +239,36 @@ func TestExecsDieWithTheirSupervisor(t *testing.T) {
 			t.Errorf("a new exec: %+v", got)
 		}
 	})
+}
+
+// In a kernel of its own an exec outlives the runtime's call that waits for it.
+func TestExecsInAKernelOfItsOwnDieWithTheirSupervisor(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runsc"))
+	c := b.run("c", shell("sleep 1000"))
+	e := c.addExec(false, false, "/bin/sleep", "2002")
+	test.Must(t, e.start())
+	before := len(c.pids())
+	b.kill9()
+	b.serve()
+	test.Eventually(t, "the exec is dead", func() bool { return len(c.pids()) == before-1 })
+	if !c.alive() {
+		t.Error("the container died too")
+	}
+}
+
+// The supervisor dies after a start that failed, before the runtime has deleted the container.
+func TestFailedStartIsDeletedByASuccessor(t *testing.T) {
+	marker := filepath.Join(t.TempDir(), "no-delete")
+	test.Must(t, os.WriteFile(marker, nil, 0o600))
+	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = run ] && { $real "$@"; exit 5; }
+[ $verb = delete ] && [ -e `+marker+` ] && { echo "not now" >&2; exit 1; }`))
+	c := b.create("c", shell("sleep 1000"))
+	test.Fails(t, c.tryStart(), "a failed start is no error")
+	test.Must(t, os.Remove(marker))
+	b.kill9()
+	b.serve()
+	c.mustDelete()
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(c.root(), c.id))), os.ErrNotExist, "the runtime still knows it")
 }
 
 func TestTerminalAndInputAreTakenOver(t *testing.T) {

@@ -205,21 +205,24 @@ func (t *task) release(ctx context.Context) error {
 }
 
 // erase has the runtime delete the container, or removes its state where the runtime cannot.
-func (t *task) erase(ctx context.Context, unstarted, force bool) error {
+func (t *task) erase(ctx context.Context, force bool, removeState func(root, id string) error) error {
 	args := []string{"delete"}
 	if force {
 		args = append(args, "--force")
 	}
 	_, err := t.call(ctx, &runtimecall.Call{Args: append(args, t.id)})
+	t.mu.Lock()
+	again := t.unstarted // discard has tried it before
+	t.mu.Unlock()
 	switch {
 	case errors.Is(err, runtimecall.ErrNoRuntime):
 		log.G(ctx).WithError(err).Warn("Runtime of exited container is missing; removing the state without it")
-		err = runtimecall.RemoveState(t.journal.Options.Root, t.id)
-	case err != nil && unstarted && !runtimecall.IsUnknown(err):
+		err = removeState(t.journal.Options.Root, t.id)
+	case err != nil && again && !runtimecall.IsUnknown(err):
 		// A runtime that can neither start nor delete must not keep its pods.
 		log.G(ctx).WithError(err).Warn("Runtime failed to delete a container that did not start; removing the state without it")
 		t.killOrphanedRun()
-		err = runtimecall.RemoveState(t.journal.Options.Root, t.id)
+		err = removeState(t.journal.Options.Root, t.id)
 	}
 	if err != nil && !runtimecall.IsUnknown(err) {
 		return fmt.Errorf("delete container: %w", err)
@@ -227,24 +230,14 @@ func (t *task) erase(ctx context.Context, unstarted, force bool) error {
 	return nil
 }
 
-// discard makes the runtime forget a container that did not start, whatever is
-// there of it.
+// discard deletes whatever the runtime has of a container that did not start. A call that was
+// killed before the runtime recorded the container may have left processes that its delete
+// does not find.
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
-	if err := t.starter.clean(true); err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to clean up after CRIU; will retry at the container's removal")
-		t.discarded(err)
-		return
-	}
-	_, err := t.call(ctx, &runtimecall.Call{Args: []string{"delete", "--force", t.id}})
-	if runtimecall.IsUnknown(err) {
-		err = nil
-	}
-	// runsc leaves the socket of a sandbox behind that was killed while it started.
-	if err == nil || errors.Is(err, runtimecall.ErrNoRuntime) {
-		err = runtimecall.RemoveState(t.journal.Options.Root, t.id)
-	}
+	t.killOrphanedRun()
+	err := t.kernel.release(ctx, true)
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime; will retry at its removal")
 	}

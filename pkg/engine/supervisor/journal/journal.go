@@ -60,7 +60,7 @@ type Task struct {
 	// Process is the container's first process, once it was started.
 	Process processes.Process `json:"process,omitzero"`
 	// Execs are further processes that run in the container, by exec id.
-	Execs map[string]processes.Process `json:"execs,omitempty"`
+	Execs map[string]Exec `json:"execs,omitempty"`
 	// Cgroup is where the container's processes are.
 	Cgroup cgroups.Cgroup `json:"cgroup,omitzero"`
 	// OwnPIDs is set if the first process is pid 1 of a namespace of its own.
@@ -85,6 +85,13 @@ func (t *Task) HoldStdin() (*os.File, error) {
 		return nil, nil
 	}
 	return stdio.HoldOpen(t.Stdin)
+}
+
+// Exec is a further process of a container.
+type Exec struct {
+	processes.Process
+	// Inside is its pid in a kernel of the container's own; Process is then its runtime call's.
+	Inside int `json:"inside,omitempty"`
 }
 
 // Options is TaskOptions of proto/berth/supervisor/v1 as it is journaled.

@@ -132,7 +132,7 @@ func Shorten(s string) string {
 // container. There is no code for it, only these words of runc, crun and runsc.
 func IsUnknown(err error) bool {
 	var e *Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &e) || strings.Contains(e.Message, "shared libraries") { // the loader's words
 		return false
 	}
 	return slices.ContainsFunc([]string{"does not exist", "No such file or directory", "file does not exist", "not found"}, func(words string) bool {

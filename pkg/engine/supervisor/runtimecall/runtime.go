@@ -20,7 +20,6 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
-	"github.com/berth-cri/berth/pkg/engine/supervisor/runsc"
 )
 
 const (
@@ -153,7 +152,7 @@ func RemoveState(root, id string) error {
 	if err := mountpoint.UnmountBelow(dir); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(dir), runsc.RemoveState(root, id))
+	return os.RemoveAll(dir)
 }
 
 // invocation is a runtime call that has begun.

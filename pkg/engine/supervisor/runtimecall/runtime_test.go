@@ -40,6 +40,7 @@ func TestUnknownToRuntime(t *testing.T) {
 		"error opening file `/run/x/status`: No such file or directory": true,
 		"loading container: file does not exist":                        true,
 		"permission denied":                                             false,
+		"crun: error while loading shared libraries: libyajl.so.2: cannot open shared object file: No such file or directory": false,
 	} {
 		test.Equal(t, fmt.Sprintf("%q", message), IsUnknown(&Error{Message: message}), want)
 	}

@@ -130,7 +130,7 @@ func (l livePods) Live() map[string]int {
 	return live
 }
 
-// nodeReport implements router.Told: the node's own part of CRI answers.
+// nodeReport implements router.NodeReport: the node's own part of CRI answers.
 type nodeReport struct {
 	*lifecycle.Manager
 	engine  Engine
@@ -139,7 +139,7 @@ type nodeReport struct {
 
 func (t nodeReport) Stranded() []string { return t.remotes.pool.Stranded() }
 
-// Version implements router.Told. The engine exists whatever handlers are configured.
+// Version implements router.NodeReport. The engine exists whatever handlers are configured.
 func (t nodeReport) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return t.engine.Version(ctx, req)
 }

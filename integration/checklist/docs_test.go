@@ -229,3 +229,26 @@ func programs(t *testing.T) []string {
 	}
 	return found
 }
+
+// TestWalksNameWhatIsThere looks up each function that the walks of docs/architecture.md name.
+func TestWalksNameWhatIsThere(t *testing.T) {
+	_, walks, _ := strings.Cut(read(t, "docs/architecture.md"), "\n## Four walks\n")
+	walks, _, _ = strings.Cut(walks, "\n## ")
+	named := 0 // to see that the pattern still fits
+	for _, m := range regexp.MustCompile(`(?m)^<?[ \d]+((?:cmd/)?[\w/.-]+\.go): ([\w, ]+?)(?:  .*)?$`).FindAllStringSubmatch(walks, -1) {
+		file := m[1]
+		if !strings.HasPrefix(file, "cmd/") {
+			file = "pkg/" + file
+		}
+		text := read(t, file)
+		for name := range strings.SplitSeq(m[2], ", ") {
+			named++
+			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name + `[\[(]|^\t?(type |var |const )?` + name + `\b`).MatchString(text) {
+				t.Errorf("docs/architecture.md names %s of %s, which has none", name, file)
+			}
+		}
+	}
+	if named < 200 {
+		t.Errorf("only %d names were found in the walks", named)
+	}
+}

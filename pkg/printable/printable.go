@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
@@ -44,8 +45,8 @@ func escape(text string, prints func(rune) bool) string {
 	return b.String()
 }
 
-// writeEscaped writes characters up to U+FFFF as JSON does, because JSON text may pass through
-// here.
+// writeEscaped writes characters as JSON does, because JSON text may pass through here. Invalid
+// bytes, which JSON does not have, become \xNN.
 func writeEscaped(b *strings.Builder, r rune, first byte, invalid bool) {
 	switch {
 	case invalid:
@@ -57,7 +58,8 @@ func writeEscaped(b *strings.Builder, r rune, first byte, invalid bool) {
 	case r == '\t':
 		b.WriteString(`\t`)
 	case r > 0xffff:
-		fmt.Fprintf(b, `\U%08x`, r)
+		high, low := utf16.EncodeRune(r)
+		fmt.Fprintf(b, `\u%04x\u%04x`, high, low)
 	default:
 		fmt.Fprintf(b, `\u%04x`, r)
 	}

@@ -23,7 +23,7 @@ func TestLine(t *testing.T) {
 		"a real \ufffd stays":         "a real \ufffd stays",
 		"user\u202egpj.exe":           `user\u202egpj.exe`,
 		"two\u2028lines":              `two\u2028lines`,
-		"far \U000e0041 tag":          `far \U000e0041 tag`,
+		"far \U000e0041 tag":          `far \udb40\udc41 tag`,
 	} {
 		got := printable.Line(text)
 		test.Equal(t, fmt.Sprintf("%q is shown as", text), got, want)

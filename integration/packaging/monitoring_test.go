@@ -53,14 +53,14 @@ func metrics(t *testing.T) map[string][]string {
 // against the code.
 func controllers(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/runtimeclass.md")
+	text, err := os.ReadFile("../../docs/runtimeclass-reference.md")
 	testbed.Must(t, err)
 	var all []string
 	for _, m := range regexp.MustCompile("(?m)^\\| `(berth_controller_[a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		all = append(all, m[1])
 	}
 	if len(all) == 0 {
-		t.Fatal("docs/runtimeclass.md has no metrics of the controller")
+		t.Fatal("docs/runtimeclass-reference.md has no metrics of the controller")
 	}
 	return all
 }

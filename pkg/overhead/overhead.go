@@ -4,7 +4,7 @@
 // Readings come from Options.Pods; pure functions here turn them into estimates. Without pods there
 // is no estimate. Pods are read on demand, at most once a minute.
 //
-// docs/runtimeclass.md lists what is counted.
+// docs/runtimeclass-reference.md lists what is counted.
 package overhead
 
 import (

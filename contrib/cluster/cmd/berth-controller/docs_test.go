@@ -14,13 +14,13 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Every flag and metric has its row in the part of docs/runtimeclass.md about the program.
+// Every flag and metric has its row in the part of docs/runtimeclass-reference.md about the program.
 func TestFlagsAndMetricsAreDocumented(t *testing.T) {
-	text := test.Value(os.ReadFile("../../../../docs/runtimeclass.md"))(t)
-	_, part, there := strings.Cut(string(text), "\n## Capacity\n")
+	text := test.Value(os.ReadFile("../../../../docs/runtimeclass-reference.md"))(t)
+	_, part, there := strings.Cut(string(text), "\n## berth-controller\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	if !there {
-		t.Fatal("there is no part about capacity")
+		t.Fatal("there is no part about berth-controller")
 	}
 	families := test.Value(func() ([]*dto.MetricFamily, error) {
 		r := prometheus.NewPedanticRegistry()

@@ -56,6 +56,7 @@ func ImageHandlers(m proto.Message) [][]protowire.Number {
 	return paths
 }
 
+// Field is one field of an encoded message.
 type Field struct {
 	Number protowire.Number
 	Type   protowire.Type

@@ -79,6 +79,7 @@ type Dumper struct {
 	files *image.Store
 }
 
+// New returns a Dumper for the pods of one engine.
 func New(pods *pod.Registry, tasks *task.Service, files *image.Store) *Dumper {
 	return &Dumper{pods: pods, tasks: tasks, files: files}
 }

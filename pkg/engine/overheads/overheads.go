@@ -33,6 +33,7 @@ type Readings struct {
 	stats *podstats.Stats
 }
 
+// New returns the Readings of one engine's pods.
 func New(pods *pod.Registry, shims *shim.Manager, stats *podstats.Stats) *Readings {
 	return &Readings{pods: pods, shims: shims, stats: stats}
 }

@@ -54,6 +54,7 @@ type Deps struct {
 	Containers   *container.Service
 }
 
+// New returns the Service of one engine.
 func New(d Deps) *Service {
 	return &Service{
 		Deps: d, Durations: NewDurations(), notes: notes(d.Pods.PodCheckpointNotesDir()),

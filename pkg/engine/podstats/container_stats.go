@@ -28,6 +28,7 @@ type Stats struct {
 	queries *keyedlock.Locks // by the process that runs tasks
 }
 
+// New returns the Stats of one engine's pods.
 func New(pods *pod.Registry, images *image.Store) *Stats {
 	return &Stats{pods: pods, images: images, queries: keyedlock.New(queriesPerProcess)}
 }

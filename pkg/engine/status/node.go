@@ -21,6 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
+// Node serves the calls of the CRI about the node.
 type Node struct {
 	pods         *pod.Registry
 	binaries     *binaries.Binaries

@@ -212,7 +212,7 @@ func (e *Execution) explain(err error) error {
 	if e.stderr == nil {
 		return err // the client gets it
 	}
-	text := runtimecall.Complaint(e.stderr.file)
+	text := runtimecall.FailureMessage(e.stderr.file)
 	if text == "" || strings.Contains(err.Error(), text) {
 		return err
 	}

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// DefaultPatience is how long a supervisor without tasks waits for a daemon. With
-// tasks it waits for ever: it holds their output and their exit codes.
+// DefaultPatience is how long a supervisor without tasks waits for a daemon. With tasks it waits
+// forever, because it holds their output and their exit codes.
 const DefaultPatience = 10 * time.Minute
 
-// callers is a listener that measures for how long no client was connected. A running
-// daemon stays connected.
+// callers is a listener that measures how long no client was connected. A running daemon stays
+// connected.
 type callers struct {
 	net.Listener
 	patience time.Duration
-	// leave ends the process if nothing needs it, and reports whether it does.
+	// leave shuts the process down if it has no tasks, and reports whether it does.
 	leave func() bool
 
-	mu    sync.Mutex
-	here  int
-	timer *time.Timer
+	mu        sync.Mutex
+	connected int
+	timer     *time.Timer
 }
 
-// awaitCallers begins to wait. Closing the listener ends that, too.
+// awaitCallers starts the timer. Closing the listener stops it.
 func awaitCallers(l net.Listener, patience time.Duration, leave func() bool) *callers {
 	c := &callers{Listener: l, patience: patience, leave: leave}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timer = time.AfterFunc(patience, c.alone)
+	c.timer = time.AfterFunc(patience, c.idle)
 	return c
 }
 
@@ -39,7 +39,7 @@ func (c *callers) Accept() (net.Conn, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.here++
+	c.connected++
 	c.timer.Stop()
 	return &caller{Conn: conn, gone: sync.OnceFunc(c.gone)}, nil
 }
@@ -52,17 +52,17 @@ func (c *callers) Close() error {
 func (c *callers) gone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.here--; c.here == 0 {
+	if c.connected--; c.connected == 0 {
 		c.timer.Reset(c.patience)
 	}
 }
 
-// alone is called when no client has been connected for long. One that connects now
-// gets the end of this process as the error of its first call.
-func (c *callers) alone() {
+// idle is called once no client was connected for patience. A client that connects now gets an
+// error from its first call, because the process exits.
+func (c *callers) idle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.here == 0 && !c.leave() {
+	if c.connected == 0 && !c.leave() {
 		c.timer.Reset(c.patience)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// checkpoint has CRIU write the state of the container's processes, which run on the node's
-// kernel, into a directory. It takes as long as ctx allows.
+// checkpoint lets CRIU write the state of the container's processes into a directory. Only the
+// deadline of ctx bounds it.
 func (k *hostKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
 	o := &runcapi.CheckpointOptions{}
 	if err := checkpointOptions(options, o); err != nil {
@@ -32,8 +32,8 @@ func (k *hostKernel) checkpoint(ctx context.Context, images string, options *any
 	if !filepath.IsAbs(images) {
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
 	}
-	// A runtime that is killed while CRIU is inside of the processes may damage
-	// them: only the deadline ends it, not a caller that leaves.
+	// Killing the runtime while CRIU works in the processes may damage them: only the deadline ends
+	// the call, not a cancelled caller.
 	deadline, bounded := ctx.Deadline()
 	t := k.task
 	return t.whenRunning(ctx, func(ctx context.Context) error {
@@ -59,19 +59,18 @@ func (k *hostKernel) checkpoint(ctx context.Context, images string, options *any
 }
 
 const (
-	// criuSettles is how long a CRIU that no call waits for may stay inside of the container:
-	// killed before that, it damages the processes that it is inside of.
+	// criuSettles is how long CRIU may still work on the container after its call has ended: killed
+	// earlier, it damages the processes.
 	criuSettles = 10 * time.Second
-	// criuSettlePoll is how often it is looked for meanwhile.
+	// criuSettlePoll is the interval of checks whether CRIU has ended.
 	criuSettlePoll = 20 * time.Millisecond
 )
 
-// criuWrite writes a container that goes on afterwards.
+// criuWrite checkpoints a container that keeps running afterwards.
 type criuWrite struct{ task *task }
 
-// run calls the runtime. Whatever the result, no CRIU is at work on the container when it
-// returns: one that is left freezes the container again when it ends, because it was frozen
-// when it began.
+// run calls the runtime. When it returns, no CRIU works on the container any more: a CRIU that
+// began on a frozen container freezes it again when it ends.
 func (w criuWrite) run(ctx context.Context, args []string, environment ...string) error {
 	_, err := (&runtimecall.Call{
 		Options:     &w.task.journal.Options,
@@ -86,7 +85,7 @@ func (w criuWrite) run(ctx context.Context, args []string, environment ...string
 	return errors.Join(err, w.record(processes.Process{}))
 }
 
-// record notes for a successor which runtime writes the container.
+// record journals the runtime that writes the checkpoint, for a successor.
 func (w criuWrite) record(runtime processes.Process) error {
 	t := w.task
 	t.mu.Lock()
@@ -100,7 +99,7 @@ func (w criuWrite) record(runtime processes.Process) error {
 	return nil
 }
 
-// settle waits until nothing is left of a call, and ends what stays.
+// settle waits until the processes of the call have ended, and kills them after criuSettles.
 func (w criuWrite) settle() {
 	w.task.mu.Lock()
 	runtime := w.task.journal.Writer
@@ -117,7 +116,7 @@ func (w criuWrite) settle() {
 	}
 }
 
-// inherited does so for what a predecessor began.
+// inherited settles a checkpoint that a predecessor began.
 func (w criuWrite) inherited() {
 	w.settle()
 	if err := w.record(processes.Process{}); err != nil {

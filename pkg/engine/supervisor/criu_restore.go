@@ -12,15 +12,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/criufiles"
 )
 
-// criuRestore is hostKernel's starter of a container whose processes go on from images of CRIU.
+// criuRestore is hostKernel's starter of a container that CRIU restores.
 type criuRestore struct{ task *task }
 
 func (r criuRestore) files() criufiles.Restore {
 	return criufiles.Restore{Task: &r.task.journal, Work: filepath.Join(r.task.dir, "criu")}
 }
 
-// prepare captures no stderr: a checkpoint by CRIU has the files of its processes in it, which
-// it cannot open again. Undo is done.
+// prepare captures no stderr: CRIU's images name the files of the processes, and CRIU could not
+// open a captured one again. done undoes it.
 func (r criuRestore) prepare(l *firstLaunch) (err error) {
 	l.call.Args, l.call.Environment, err = r.files().Prepare()
 	l.call.ByCRIU = true
@@ -33,9 +33,9 @@ func (r criuRestore) done() {
 	}
 }
 
-// clean ends what a restore that failed, or was cut off, has left: before the runtime has
-// recorded the container, its delete removes neither processes nor CRIU. After any restore it
-// unmounts what was mounted for it.
+// clean kills what a failed or interrupted restore left: before the runtime has recorded the
+// container, its delete removes neither the processes nor CRIU. After any restore it removes the
+// restore's mounts.
 func (r criuRestore) clean(unstarted bool) error {
 	if !unstarted {
 		return r.unmount()
@@ -50,11 +50,11 @@ func (r criuRestore) clean(unstarted bool) error {
 	return errors.Join(err, r.unmount())
 }
 
-// explain adds to the runtime's error what CRIU logged.
+// explain adds CRIU's logged error to the runtime's.
 func (r criuRestore) explain(err error) error { return criufiles.ExplainRestore(err, r.files().Work) }
 
-// unmount takes away what a runtime or CRIU that was killed left mounted in directories that
-// are removed with all that is in them: the container's own files, its volumes and all
+// unmount removes mounts that a killed runtime or CRIU left in directories that are removed
+// recursively: a removal through them would delete the container's own files, its volumes and all
 // cgroups.
 func (r criuRestore) unmount() error {
 	j := &r.task.journal
@@ -65,5 +65,5 @@ func (r criuRestore) unmount() error {
 	)
 }
 
-// crunRoot is where in the bundle crun mounts the root filesystem for CRIU.
+// crunRoot is the directory in the bundle where crun mounts the root filesystem for CRIU.
 const crunRoot = "criu-root"

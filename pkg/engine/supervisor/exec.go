@@ -21,17 +21,16 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// execs are the processes that run in a container beside its first.
+// execs are the processes that run in a container beside the first one.
 type execs struct {
 	task *task
 
 	// guarded by task.mu
 	byID   map[string]*process
-	serial uint64 // of the newest
+	serial uint64 // of the newest exec
 }
 
-// add remembers a process that is to run in the container; spec is an OCI
-// process.
+// add registers a process to be run in the container; spec is an OCI process.
 func (x *execs) add(execID string, terminal bool, paths stdio.Paths, spec []byte) error {
 	spec, score, err := execSpec(spec, terminal)
 	if err != nil {
@@ -52,8 +51,8 @@ func (x *execs) add(execID string, terminal bool, paths stdio.Paths, spec []byte
 	return nil
 }
 
-// execSpec sets the terminal of an OCI process, whose other fields it leaves as
-// they are, known or not. It returns the oom_score_adj, too; nil if there is none.
+// execSpec sets the terminal of an OCI process and keeps all other fields, also unknown ones. It
+// returns the oom_score_adj too; nil if there is none.
 func execSpec(spec []byte, terminal bool) (changed []byte, score *int, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(spec, &fields); err != nil {
@@ -63,12 +62,11 @@ func execSpec(spec []byte, terminal bool) (changed []byte, score *int, err error
 		return nil, nil, fmt.Errorf("the exec spec has no args: %w", errdefs.ErrInvalidArgument)
 	}
 	fields["terminal"] = json.RawMessage(strconv.FormatBool(terminal))
-	_ = json.Unmarshal(fields["oomScoreAdj"], &score) // the runtime's to refuse
+	_ = json.Unmarshal(fields["oomScoreAdj"], &score) // an invalid one is refused by the runtime
 	changed, err = json.Marshal(fields)
 	return changed, score, err
 }
 
-// start starts a process that add remembered, once.
 func (x *execs) start(execID string) (int, error) {
 	ctx, abort := context.WithCancel(x.task.context())
 	defer abort()
@@ -114,7 +112,7 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	}()
 	specFile, logFile := name+".json", name+".log"
 	e.files = []string{e.pidFile, specFile, logFile}
-	os.Remove(e.pidFile) // of a killed predecessor, whose process is another's now
+	os.Remove(e.pidFile) // a killed predecessor's; the pid may belong to another process now
 	if err := os.WriteFile(specFile, p.spec, 0o600); err != nil {
 		return nil, err
 	}
@@ -141,8 +139,7 @@ func (x *execs) launch(ctx context.Context, p *process) (int, error) {
 	return x.task.kernel.startExec(ctx, p, e)
 }
 
-// running takes over a process that the runtime has started.
-func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside insider) (int, error) {
+func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside innerProcess) (int, error) {
 	const but = "the runtime reported an exec, but %w"
 	got, err := e.takeOverChild(ctx, x.task.processes)
 	if err != nil {
@@ -150,7 +147,7 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside i
 	}
 	if got.master, err = e.terminal(); err != nil {
 		_ = unix.PidfdSendSignal(got.pidfd, unix.SIGKILL, nil, 0)
-		got.letGo(x.task.processes)
+		got.release(x.task.processes)
 		return 0, fmt.Errorf(but, err)
 	}
 
@@ -178,8 +175,7 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside i
 	return got.identity.PID, nil
 }
 
-// copyScreen carries a terminal's output to its reader; without one it is
-// dropped. It closes both.
+// copyScreen copies a terminal's output to its reader, or drops it without one. It closes both.
 func copyScreen(master, screen *os.File) {
 	if screen != nil {
 		defer screen.Close()
@@ -188,7 +184,7 @@ func copyScreen(master, screen *os.File) {
 		if screen != nil {
 			_, _ = screen.Write(chunk)
 		}
-		return nil // the program must not wait for a reader that left
+		return nil // the program must not block on a reader that left
 	})
 }
 
@@ -209,7 +205,7 @@ func (x *execs) finish(p *process, exit journal.Exit) {
 	}
 }
 
-// delete forgets an ended exec, or one that was never started.
+// delete forgets an exec that exited or was never started.
 func (x *execs) delete(execID string) (journal.Exit, error) {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()
@@ -228,9 +224,8 @@ func (x *execs) delete(execID string) (journal.Exit, error) {
 	return p.exit, nil
 }
 
-// signal sends a signal to an exec. SIGKILL also goes to what the exec left
-// behind: its session, its descendants, and whoever holds its output open, also
-// when it has ended itself.
+// signal sends a signal to an exec. SIGKILL also kills the processes that the exec left behind: its
+// session, its descendants and the holders of its output, even after the exec itself has exited.
 func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) error {
 	x.task.mu.Lock()
 	p, err := x.task.process(execID)
@@ -267,9 +262,9 @@ func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) erro
 	return nil
 }
 
-// execSession is the session that a runtime made for an exec, which its first
-// process need not lead (crun's); 0 when it made none, but left the exec in
-// ours or in that of the container's first process.
+// execSession returns the session that a runtime created for an exec; its leader need not be the
+// exec's first process (crun). It is 0 if the exec is in the session of this process or of the
+// container's first process.
 func execSession(exec, first int) int {
 	stat, err := procfs.StatOf(exec)
 	if err != nil {

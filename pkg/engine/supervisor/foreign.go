@@ -13,17 +13,16 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// foreign is the stdio of a task that a foreign shim runs. Supervisor.mu guards
-// it; output is nil until it is open.
+// foreign is the stdio of a task that a foreign shim runs. Supervisor.mu guards it; output is nil
+// until it is open.
 type foreign struct {
 	journal journal.Task
 	output  *output.Output
 	stdin   *os.File   // a write end, until CloseIO
-	held    []*os.File // write ends of the outputs, until the shim is done
+	held    []*os.File // write ends of the outputs, until the task exited
 }
 
-// openForeign journals and begins to read the stdio of a task that is not run
-// here.
+// openForeign journals the stdio of a foreign shim's task and starts to read it.
 func (s *Supervisor) openForeign(j journal.Task) error {
 	if err := journal.CheckID(j.ID); err != nil {
 		return err
@@ -36,7 +35,7 @@ func (s *Supervisor) openForeign(j journal.Task) error {
 	if err != nil {
 		return err
 	}
-	// Of a copy: f can be changed by others from here on.
+	// Write a copy: other calls may change f from here on.
 	if err = journal.Write(filepath.Join(journal.TaskDir(s.dir, j.ID), journal.TaskFile), &j); err == nil {
 		err = f.open(s)
 	}
@@ -50,11 +49,11 @@ func (f *foreign) save(s *Supervisor) error {
 	return journal.Write(filepath.Join(journal.TaskDir(s.dir, f.journal.ID), journal.TaskFile), &f.journal)
 }
 
-// open begins to read the outputs. Our own write ends keep the streams from
-// ending before the shim has opened its ends.
+// open starts to read the outputs. The supervisor's own write ends prevent an end of file before
+// the shim has opened its ends.
 func (f *foreign) open(s *Supervisor) error {
 	j := &f.journal
-	// Others do not wait for the disk of the logs.
+	// Open the log without s.mu: other calls must not wait for its disk.
 	out, err := output.Open(f.context(s), &j.Options)
 	if err != nil {
 		return fmt.Errorf("open container log: %w", err)
@@ -72,7 +71,7 @@ func (f *foreign) context(s *Supervisor) context.Context {
 	return log.WithLogger(s.ctx, log.G(s.ctx).WithField("container", f.journal.ID))
 }
 
-// read lets the streams flow into out, and closes it if that cannot be.
+// read connects the streams to out, or closes out on failure.
 func (f *foreign) read(out *output.Output) (retErr error) {
 	j := &f.journal
 	sources, err := out.OpenSources(j.Stdout, j.Stderr)
@@ -109,7 +108,7 @@ func (f *foreign) read(out *output.Output) (retErr error) {
 	return nil
 }
 
-// release gives up what we hold of the streams; they end with the shim's ends.
+// release closes the supervisor's ends; the streams end when the shim closes its own.
 func (f *foreign) release() {
 	f.releaseOutput()
 	f.closeStdin()
@@ -129,8 +128,8 @@ func (f *foreign) releaseOutput() {
 	f.held = nil
 }
 
-// flushForeign waits for the log of an ended task to be whole. That the shim has
-// opened its ends of the streams need not be waited for any more.
+// flushForeign waits until the log of an exited task is complete. By then the shim has opened its
+// ends, so the supervisor's write ends are closed first.
 func (s *Supervisor) flushForeign(ctx context.Context, id string) error {
 	s.mu.Lock()
 	f, ok := s.foreign[id]
@@ -147,7 +146,7 @@ func (s *Supervisor) flushForeign(ctx context.Context, id string) error {
 	return nil
 }
 
-// closeForeign reads the streams to their end, with a bound, and forgets them.
+// closeForeign reads the streams to their end, for at most drainTimeout, and forgets the task.
 func (s *Supervisor) closeForeign(id string) error {
 	s.mu.Lock()
 	f, ok := s.foreign[id]
@@ -176,8 +175,8 @@ func (s *Supervisor) takeOverForeign(j journal.Task) {
 	}
 }
 
-// takeForeignStdin journals whether a client is attached with whom stdin ends,
-// and returns what was journaled before.
+// takeForeignStdin journals whether the attached client's end of input closes stdin, and returns
+// the journaled value before.
 func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +188,7 @@ func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err e
 	return before, f.save(s)
 }
 
-// closeForeignStdin ends our part of holding a foreign task's stdin open.
+// closeForeignStdin closes the supervisor's write end of a foreign task's stdin.
 func (s *Supervisor) closeForeignStdin(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

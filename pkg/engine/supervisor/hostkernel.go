@@ -20,10 +20,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// This file is about runtimes whose containers run on the node's kernel (runc, crun): their
-// processes are processes of this host, with pidfds, and in a cgroup of the container.
+// This file supports runtimes that run containers on the node's kernel (runc, crun): their
+// processes have pidfds and are in a cgroup of the container.
 
-// hostKernel is the node's. CRIU writes and restores its containers.
+// hostKernel is the node's kernel. CRIU checkpoints and restores its containers.
 type hostKernel struct {
 	task       *task
 	giveUpCRIU atomic.Pointer[context.CancelFunc]
@@ -50,12 +50,12 @@ func (k *hostKernel) exited(ctx context.Context) {
 func (k *hostKernel) release(ctx context.Context, unstarted bool) error {
 	j := &k.task.journal
 	if !j.OwnPIDs && j.Cgroup.Main() != "" {
-		// The others of the container did not end with its first process.
+		// Without a PID namespace, the other processes survive the first one.
 		if err := j.Cgroup.Kill(); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
 	}
-	// A CRIU whose processes were killed leaves the cgroup as it found it.
+	// CRIU may leave the cgroup frozen if the processes that it dumps are killed.
 	j.Cgroup.Thaw()
 	if err := k.task.starter.clean(unstarted); err != nil {
 		return fmt.Errorf("clean up after CRIU: %w", err)
@@ -63,13 +63,13 @@ func (k *hostKernel) release(ctx context.Context, unstarted bool) error {
 	return k.task.erase(ctx, unstarted, runtimecall.RemoveState)
 }
 
-// killedWritingTimeout is how long CRIU may take to see that the container which it writes is killed.
+// killedWritingTimeout is how long CRIU may take to notice that its container was killed.
 const killedWritingTimeout = 2 * time.Second
 
 func (k *hostKernel) signal(_ context.Context, sig unix.Signal, all bool) error {
 	j := &k.task.journal // the cgroup of a running container never changes
 	if giveUp := k.giveUpCRIU.Load(); giveUp != nil && sig == unix.SIGKILL {
-		time.AfterFunc(killedWritingTimeout, *giveUp) // CRIU may wait for its processes for ever
+		time.AfterFunc(killedWritingTimeout, *giveUp) // CRIU may wait for its processes forever
 	}
 	wide := (all || sig == unix.SIGKILL && !j.OwnPIDs) && j.Cgroup.Main() != ""
 	if !wide {
@@ -103,7 +103,6 @@ func (k *hostKernel) stats(context.Context) (*cgroupstats.Metrics, error) {
 	return nil, fmt.Errorf("this runtime reports no statistics; read the container's cgroup instead: %w", errdefs.ErrNotImplemented)
 }
 
-// update changes the container's limits; resources is an OCI LinuxResources.
 func (k *hostKernel) update(ctx context.Context, resources []byte) error {
 	t := k.task
 	return t.whenRunning(ctx, func(ctx context.Context) error {
@@ -120,7 +119,7 @@ func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (
 	ctx, cancel := context.WithTimeout(ctx, runtimecall.Limit(&k.task.journal.Options))
 	defer cancel()
 	if _, err = k.task.call(ctx, e.call); err == nil {
-		pid, err = k.task.execs.running(ctx, p, e, insider{})
+		pid, err = k.task.execs.running(ctx, p, e, innerProcess{})
 	}
 	if err != nil {
 		k.killStarted(p, e)
@@ -128,9 +127,9 @@ func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (
 	return pid, err
 }
 
-// killStarted kills what a runtime started all the same that failed, hung or
-// did not say what: it is known by its pid file, if that is true, or because it
-// holds the exec's output.
+// killStarted kills a process that a failed, hanging or unreadable runtime call started all the
+// same. It finds the process by its pid file, if the pid is in the container's cgroup, or by the
+// exec's output that it holds open.
 func (k *hostKernel) killStarted(p *process, e *execLaunch) {
 	cgroup, first := k.task.journal.Cgroup, k.task.journal.Process.PID // set before any exec
 	leader, session := 0, 0

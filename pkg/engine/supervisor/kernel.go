@@ -12,29 +12,29 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// This file has what a task is bound to when it is created or taken over: the kernel that
-// runs its processes, and the starter of the first one.
+// This file selects for a task, when it is created or taken over, the kernel that runs its
+// processes and the starter of the first one.
 
-// kernel is what depends on which kernel runs the processes of a container: the node's
-// (hostKernel) or one of its own (ownKernel).
+// kernel is the part of a task that depends on the kernel of its processes: the node's (hostKernel)
+// or a separate one (ownKernel).
 type kernel interface {
 	// call runs the runtime.
 	call(ctx context.Context, c *runtimecall.Call) ([]byte, error)
-	// adopt takes over the first process that the runtime has started.
+	// adopt takes over the first process once the runtime has started it.
 	adopt(ctx context.Context, l *launch, facts bundle.Facts) (*launched, error)
-	// watch makes the end of the first process known. task.mu is held.
+	// watch reports the exit of the first process to the task. task.mu is held.
 	watch() error
-	// exited clears what can be cleared of an exited container before its removal.
+	// exited cleans up, before the removal, what an exited container no longer needs.
 	exited(ctx context.Context)
-	// release has the runtime delete an exited container; unstarted is after a start that failed.
+	// release lets the runtime delete an exited container; unstarted is set after a failed start.
 	release(ctx context.Context, unstarted bool) error
 
-	// startExec calls the runtime and takes over what it started. After an error it kills that.
+	// startExec calls the runtime and takes over the started process, or kills it after an error.
 	startExec(ctx context.Context, p *process, e *execLaunch) (pid int, err error)
-	// killLeftovers kills what a predecessor's exec left, whose first process was killed.
+	// killLeftovers kills the remaining processes of an exec that a predecessor started.
 	killLeftovers(exec journal.Exec, session int)
 
-	// The following are calls of the Task API for a running container.
+	// The other methods are calls of the Task API for a running container.
 
 	signal(ctx context.Context, sig unix.Signal, all bool) error
 	pids(ctx context.Context) ([]int, error)
@@ -43,7 +43,7 @@ type kernel interface {
 	checkpoint(ctx context.Context, images string, options *anypb.Any) error
 }
 
-// bind is the only place that asks which kernel runs the processes of a task.
+// bind is the only function that asks which kernel runs the processes of a task.
 func bind(t *task) {
 	var restore starter
 	if t.journal.Options.OwnKernel {
@@ -57,21 +57,20 @@ func bind(t *task) {
 	}
 }
 
-// starter makes the call that starts a container: anew, or from a
-// checkpoint.
+// starter makes the call that starts a container: a new one, or one from a checkpoint.
 type starter interface {
-	// prepare sets the command, and what belongs to it.
+	// prepare sets the arguments and the environment of the call.
 	prepare(l *firstLaunch) error
-	// explain adds to the error of the call what is known beside it.
+	// explain adds to the error of the call what else is known, such as CRIU's log.
 	explain(err error) error
 	// done removes what only the call needed.
 	done()
-	// clean removes what the start left and the runtime does not know; unstarted is after
-	// one that failed or was cut off.
+	// clean removes what the start left and the runtime cannot find; unstarted is set after a start
+	// that failed or was interrupted.
 	clean(unstarted bool) error
 }
 
-// newStart is the starter of a container that begins.
+// newStart is the starter of a new container.
 type newStart struct{ task *task }
 
 func (n newStart) prepare(l *firstLaunch) error {
@@ -79,7 +78,7 @@ func (n newStart) prepare(l *firstLaunch) error {
 	return n.captureStderr(l)
 }
 
-// captureStderr opens what a process without stderr gets in its place.
+// captureStderr opens a file in place of the stderr that the process does not have.
 func (n newStart) captureStderr(l *firstLaunch) (err error) {
 	if j := &n.task.journal; !j.Terminal && j.Stderr == "" {
 		l.stderr, err = runtimecall.Capture("stderr")
@@ -87,8 +86,8 @@ func (n newStart) captureStderr(l *firstLaunch) (err error) {
 	return err
 }
 
-// flagsOf are the flags of run and of runsc's restore. CRIU pivots and makes no keyring; crun's
-// restore refuses the former.
+// flagsOf returns the flags of run and of runsc's restore. A restore by CRIU gets none: CRIU pivots
+// and makes no keyring, and crun's restore refuses --no-pivot.
 func flagsOf(o *journal.Options) []string {
 	var flags []string
 	if o.NoPivotRoot {

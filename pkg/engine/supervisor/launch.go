@@ -17,21 +17,20 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// launch is a call of the runtime that starts a process: the first one of a
-// container, or an exec. What is opened for the process belongs to the launch until
-// it is taken over.
+// launch is a call of the runtime that starts a process: a container's first, or an exec. It owns
+// the files that it opened for the process until the process is taken over.
 type launch struct {
 	call    *runtimecall.Call
 	pidFile string
 	files   []string             // removed when the launch is over
-	stdin   *os.File             // our end
+	stdin   *os.File             // the supervisor's end
 	stdio   *stdio.Ends          // the process's ends, without a terminal
-	console *stdio.ConsoleSocket // with one
-	drop    func()               // closes what the kind of process has beside stdin
-	taken   bool                 // stdin, and what drop closes, have an owner
+	console *stdio.ConsoleSocket // with a terminal
+	drop    func()               // closes the other files of this kind of process
+	taken   bool                 // stdin, and the files that drop closes, have another owner
 }
 
-// openIO opens what a process reads and writes, and has the call pass it on.
+// openIO opens the stdio of a process and passes it to the call.
 func (l *launch) openIO(p *process, mode stdio.OutputMode, o *journal.Options) (err error) {
 	if p.paths.Stdin != "" {
 		if l.stdin, err = stdio.HoldOpen(p.paths.Stdin); err != nil {
@@ -52,7 +51,7 @@ func (l *launch) openIO(p *process, mode stdio.OutputMode, o *journal.Options) (
 	return nil
 }
 
-// terminal returns the terminal that the runtime made; nil for a process without.
+// terminal returns the terminal that the runtime created; nil for a process without one.
 func (l *launch) terminal() (*os.File, error) {
 	if l.console == nil {
 		return nil, nil
@@ -73,7 +72,7 @@ func (l *launch) close() {
 	l.discard()
 }
 
-// discard closes what was not taken over.
+// discard closes the files if nothing took them over.
 func (l *launch) discard() {
 	if l.taken {
 		return
@@ -92,8 +91,8 @@ type firstLaunch struct {
 	launch
 	output  *output.Output
 	sources []output.Source
-	// stderr is what a process without one has in its place, so that the words of a runtime
-	// that fails are known; nil if it has one, or is restored by CRIU.
+	// stderr stands in for a process that has none, so that the error of a failed runtime is known;
+	// nil if the process has one, or if CRIU restores it.
 	stderr *os.File
 }
 
@@ -104,7 +103,7 @@ func (l *firstLaunch) close() {
 	l.launch.close()
 }
 
-// stderrOf is what the runtime wrote to the stderr that it had for the container.
+// stderrOf returns what the runtime wrote to the stderr that it had for the container.
 func (l *firstLaunch) stderrOf() []byte {
 	for _, s := range l.sources {
 		if s.Name == crilog.Stderr {
@@ -117,11 +116,11 @@ func (l *firstLaunch) stderrOf() []byte {
 // execLaunch is the launch of an exec.
 type execLaunch struct {
 	launch
-	screen *os.File // where a terminal's output goes
-	input  *os.File // where a terminal's input comes from
+	screen *os.File // receives the output of a terminal
+	input  *os.File // the source of a terminal's input
 }
 
-// openTerminal opens what a terminal is read into and written from.
+// openTerminal opens the FIFOs that the terminal's output and input pass through.
 func (e *execLaunch) openTerminal(p *process) (err error) {
 	if p.terminal && p.paths.Stdin != "" {
 		if e.input, err = stdio.OpenReader(p.paths.Stdin); err != nil {
@@ -150,12 +149,12 @@ func (e *execLaunch) closeTerminal() {
 type launched struct {
 	identity processes.Process
 	pidfd    int
-	child    bool // we are its parent
+	child    bool // this process is the parent
 	member   bool // it is the sandbox of another container
 	master   *os.File
 }
 
-// takeOver finds the process that the runtime names. adopt makes it a known child.
+// takeOver identifies the process in the runtime's pid file. adopt registers it as a child.
 func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, pid, pidfd int) error) (*launched, error) {
 	pid, err := readPIDFile(l.pidFile)
 	if err != nil {
@@ -168,33 +167,32 @@ func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, p
 	return &launched{identity: identity, pidfd: pidfd, child: adopt(ctx, pid, pidfd) == nil}, nil
 }
 
-// takeOverChild is takeOver for a process that must be our child: another is not ours to
-// watch, much less to kill.
+// takeOverChild is takeOver for a process that must be a child of this one: another
+// process may be unrelated, and must be neither watched nor killed.
 func (l *launch) takeOverChild(ctx context.Context, p *processes.Set) (*launched, error) {
 	got, err := l.takeOver(ctx, p.AdoptSoon)
 	if err == nil && !got.child {
-		got.letGo(p)
+		got.release(p)
 		return nil, fmt.Errorf("the process %d that it reported is not its child", got.identity.PID)
 	}
 	return got, err
 }
 
-// letGo gives up a process that was taken over.
-func (l *launched) letGo(p *processes.Set) {
+func (l *launched) release(p *processes.Set) {
 	if l.child {
 		p.Forget(l.identity.PID)
 	}
 	unix.Close(l.pidfd)
 }
 
-// run makes it a process that runs. task.mu is held.
+// run marks the process as running. task.mu is held.
 func (p *process) run(l *launched, stdin *os.File) {
 	p.state, p.abort = running, nil
 	p.identity, p.pidfd, p.child = l.identity, l.pidfd, l.child
 	p.stdin, p.master = stdin, l.master
 }
 
-// stop makes it a process that has ended. task.mu is held.
+// stop marks the process as exited. task.mu is held.
 func (p *process) stop(exit journal.Exit) {
 	p.state, p.exit = stopped, exit
 	if p.pidfd >= 0 {

@@ -26,17 +26,16 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// This file is about runtimes whose containers run on a kernel of their own
-// (gVisor's runsc): their processes are none of this host. The process that
-// runsc names is the sandbox. It ends, with the right status, when the first
-// container of the sandbox ends, so that one is watched like any other. The
-// other containers of the sandbox are members of it; only `runsc wait` knows
-// when they end, so one such process runs for each of them.
+// This file supports runtimes that run containers on a separate kernel (gVisor's runsc): their
+// processes are not processes of this host. The process that runsc reports is the sandbox. It
+// exits, with the right status, when the first container of the sandbox exits, so the supervisor
+// watches it like any other. The other containers are members of the sandbox; only `runsc wait`
+// reports their exits, so one such process runs for each of them.
 
-// ownKernel is that of a sandbox. What it runs is known and reached by the runtime alone.
+// ownKernel is the kernel of a sandbox. Only the runtime can see and reach its processes.
 type ownKernel struct {
 	task *task
-	// writing is set while its sandbox is being written, and stands still.
+	// writing is set while a checkpoint of the sandbox is written; the sandbox is paused meanwhile.
 	writing atomic.Bool
 }
 
@@ -45,17 +44,17 @@ func (k *ownKernel) call(ctx context.Context, c *runtimecall.Call) ([]byte, erro
 	return c.Invoke(ctx, k.task.processes)
 }
 
-// locks are those of the task's sandbox.
 func (k *ownKernel) locks() runsc.Locks {
 	return runsc.LocksOf(k.task.journal.Options.Root, k.task.id, k.task.journal.Bundle)
 }
 
-// adopt accepts a process that is not our child, as a member's sandbox after a take-over.
+// adopt accepts a process that is not a child of this one, such as a member's sandbox after a
+// take-over.
 func (k *ownKernel) adopt(ctx context.Context, l *launch, facts bundle.Facts) (*launched, error) {
 	if !facts.IsMember() {
 		return l.takeOver(ctx, k.task.processes.AdoptSoon)
 	}
-	// The sandbox's process, which its first container answers for.
+	// The process is the sandbox's; its first container is responsible for it.
 	got, err := l.takeOver(ctx, func(_ context.Context, pid, pidfd int) error { return k.task.processes.Adopt(pid, pidfd) })
 	if err == nil {
 		got.member = true
@@ -71,21 +70,20 @@ func (k *ownKernel) watch() error {
 	return k.task.processes.Ended(k.task.first.pidfd, k.task.ended)
 }
 
-// exited leaves all to release.
+// exited does nothing: release does the work.
 func (k *ownKernel) exited(context.Context) {}
 
-// release always uses force: runsc takes a sandbox for running until its process is reaped,
-// which after a take-over is up to pid 1; with force it waits for that.
+// release always uses force: runsc considers a sandbox running until its process is reaped, which
+// after a take-over is up to pid 1; with force it waits for that.
 func (k *ownKernel) release(ctx context.Context, unstarted bool) error {
-	defer k.locks().Sweep() // also after a failure: it may have been for the end of the sandbox
+	defer k.locks().Sweep() // also after a failure: the sandbox may have exited
 	err := k.task.erase(ctx, true, runsc.RemoveState)
-	if err == nil && unstarted { // runsc leaves the socket of a sandbox that was killed while it started
+	if err == nil && unstarted { // runsc leaves the socket of a sandbox that was killed during its start
 		err = runsc.RemoveState(k.task.journal.Options.Root, k.task.id)
 	}
 	return err
 }
 
-// awaitExit waits for a member's end.
 func (k *ownKernel) awaitExit() {
 	status, known := k.waitStatus(k.task.context())
 	exit := journal.Exit{PID: k.task.journal.Process.PID, Status: status, Unknown: !known, ExitedAt: time.Now().UnixNano()}
@@ -100,8 +98,8 @@ func (k *ownKernel) awaitExit() {
 
 const killedStatus = 128 + uint32(unix.SIGKILL)
 
-// withSandbox is how a member ended whose sandbox ended like that while it ran. A
-// sandbox that was not killed broke, and what became of its containers is not known.
+// withSandbox returns the exit of a member that ran until its sandbox exited. If the sandbox was
+// not killed, it crashed, and the member's exit is unknown.
 func withSandbox(sandbox journal.Exit) journal.Exit {
 	e := journal.Exit{PID: sandbox.PID, Status: processes.UnknownStatus, Unknown: true, ExitedAt: sandbox.ExitedAt, OOM: sandbox.OOM}
 	if sandbox.Status == killedStatus && !sandbox.Unknown {
@@ -111,7 +109,7 @@ func withSandbox(sandbox journal.Exit) journal.Exit {
 	return e
 }
 
-// sandboxGrace is how long a sandbox that does not answer may take to end.
+// sandboxGrace is how long the exit of an unresponsive sandbox is waited for.
 const sandboxGrace = 5 * time.Second
 
 func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
@@ -125,7 +123,7 @@ func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
 	return journal.Exit{}, false
 }
 
-// owner is the task whose first process is the sandbox; nil if it was removed.
+// owner returns the task that has the sandbox as its first process; nil if it was removed.
 func (k *ownKernel) owner() *task {
 	for _, t := range append(k.sharers(), k.task) {
 		if !t.isMember() {
@@ -135,9 +133,9 @@ func (k *ownKernel) owner() *task {
 	return nil
 }
 
-// sharers are the other tasks that run in the sandbox of a member.
+// sharers returns the other tasks that run in the same sandbox.
 func (k *ownKernel) sharers() []*task {
-	sandbox := k.task.journal.Process // of a running container, which never changes
+	sandbox := k.task.journal.Process // of a running container: it never changes
 	return slices.DeleteFunc(k.task.supervisor.all(), func(other *task) bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
@@ -145,10 +143,9 @@ func (k *ownKernel) sharers() []*task {
 	})
 }
 
-// claimOOM reports whether a member that was killed may have been so for want of
-// memory: the kernel killed a process of its sandbox's cgroup since it runs, which
-// is excused to the others. gVisor goes on without a process that was lent to one
-// of its own, and kills only that.
+// claimOOM reports whether a killed member may have run out of memory: the kernel killed a process
+// of the sandbox's cgroup since the member started. It excuses that kill for the other members.
+// gVisor survives the kill of a process that backs one of its own, and kills only that one.
 func (k *ownKernel) claimOOM() bool {
 	if !k.task.oom.Killed() {
 		return false
@@ -156,9 +153,9 @@ func (k *ownKernel) claimOOM() bool {
 	kills := k.task.oom.Count()
 	for _, other := range k.sharers() {
 		other.mu.Lock()
-		// One that began after the kill has excused it already.
-		other.journal.ExcusedOOM = min(other.journal.ExcusedOOM+1, kills)
-		other.oom.SetExcuse(other.journal.ExcusedOOM)
+		// A member that started after the kill has excused it already.
+		other.journal.IgnoredOOM = min(other.journal.IgnoredOOM+1, kills)
+		other.oom.SetIgnored(other.journal.IgnoredOOM)
 		if err := other.save(); err != nil {
 			log.G(other.context()).WithError(err).Warn("Failed to record out-of-memory kill of another container; it counts for this one after a restart")
 		}
@@ -167,8 +164,7 @@ func (k *ownKernel) claimOOM() bool {
 	return true
 }
 
-// waitPause is how long to wait before waiting is tried again that failed
-// although the container runs.
+// waitPause is the delay before a failed wait for a running container is repeated.
 const waitPause = time.Second
 
 func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) {
@@ -177,7 +173,7 @@ func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) 
 		out, err := (&runtimecall.Call{
 			Options:     &k.task.journal.Options,
 			Args:        []string{"wait", k.task.id},
-			DeathSignal: unix.SIGKILL, // its successor starts its own
+			DeathSignal: unix.SIGKILL, // its successor starts one of its own
 		}).InvokeForever(ctx, k.task.processes)
 		if err == nil {
 			var result struct {
@@ -196,26 +192,25 @@ func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) 
 	}
 }
 
-// signal sends a signal to the container's first process or to all.
 func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	args := []string{"kill"}
 	if all {
 		args = append(args, "--all")
 	}
-	// A sandbox that is being restored or written may have no process that takes a signal.
+	// During a restore or a checkpoint the sandbox may have no process that can receive a signal.
 	if sig == unix.SIGKILL && !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.writing.Load()) {
-		return k.signalWaiting(sig) // with or without processes, it is the end of the sandbox
+		return k.signalWaiting(sig) // the kill ends the sandbox in any case
 	}
 	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
 	var failed *runtimecall.Error
 	if k.task.journal.Checkpoint != "" && errors.As(err, &failed) && strings.Contains(failed.Message, "not started") {
-		return k.signalWaiting(sig) // the sandbox waits for containers that are restored with this one
+		return k.signalWaiting(sig) // the sandbox waits for the other containers of the restore
 	}
 	return err
 }
 
-func (k *ownKernel) insider(pid int) insider {
-	return insider{pid: pid, signal: func(ctx context.Context, sig unix.Signal) error {
+func (k *ownKernel) innerProcess(pid int) innerProcess {
+	return innerProcess{pid: pid, signal: func(ctx context.Context, sig unix.Signal) error {
 		return k.killCall(ctx, []string{"kill", "--pid", strconv.Itoa(pid), k.task.id, strconv.Itoa(int(sig))})
 	}}
 }
@@ -234,7 +229,7 @@ func (k *ownKernel) killCall(ctx context.Context, args []string) error {
 	return err
 }
 
-// pids lists the pids of a container as its own kernel counts them.
+// pids lists the pids of a container in its own kernel.
 func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
 	out, err := k.task.call(ctx, &runtimecall.Call{Args: []string{"ps", "--format", "json", k.task.id}})
 	if err != nil {
@@ -247,7 +242,7 @@ func (k *ownKernel) pids(ctx context.Context) ([]int, error) {
 	return pids, nil
 }
 
-// stats returns statistics that no cgroup of this host has.
+// stats returns statistics that the cgroups of this host do not contain.
 func (k *ownKernel) stats(ctx context.Context) (*cgroupstats.Metrics, error) {
 	out, err := k.task.call(ctx, &runtimecall.Call{Args: []string{"events", "--stats", k.task.id}})
 	if err != nil {
@@ -260,8 +255,8 @@ func (k *ownKernel) update(context.Context, []byte) error {
 	return fmt.Errorf("this runtime cannot change the limits of a running container: %w", errdefs.ErrNotImplemented)
 }
 
-// finishedWithin reports whether a signal failed because its process is gone,
-// for which runsc has no status but only words.
+// finishedWithin reports whether a signal failed because its process is gone; runsc reports that
+// only in its message.
 func finishedWithin(err error) bool {
 	if runtimecall.IsUnknown(err) {
 		return true
@@ -278,16 +273,15 @@ func finishedWithin(err error) bool {
 	return false
 }
 
-// isMember reports whether the task runs in the sandbox of another one.
 func (t *task) isMember() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.journal.Member
 }
 
-// signalWaiting is for containers whose sandbox waits. Without this one it would wait for
-// ever: so a kill ends it, with all that are to go on in it. Other signals have no process
-// to act on them.
+// signalWaiting signals a container while its sandbox waits for a restore. The sandbox would wait
+// for this container forever, so SIGKILL kills the sandbox with all its containers. Other signals
+// are dropped, because no process could act on them.
 func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	if sig != unix.SIGKILL {
 		return nil
@@ -301,8 +295,8 @@ func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	return owner.first.signal(sig)
 }
 
-// execGrace is how much longer the runtime may take for an exec that was given up. Only the
-// runtime knows what it had the kernel start: killed, it would leave that running.
+// execGrace is how much longer the runtime may take after an exec was given up. Only the runtime
+// knows the process that it started: killed earlier, it would leave that process running.
 const execGrace = 10 * time.Second
 
 func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (pid int, err error) {
@@ -315,9 +309,9 @@ func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (p
 	e.call.Args = slices.Insert(e.call.Args, 1, "--internal-pid-file", innerFile)
 	_, err = k.task.call(calling, e.call)
 	err = k.awaitExec(calling, e, err)
-	var inside insider
-	if inner, _ := readPIDFile(innerFile); inner != 0 { // it is written before the other pid file
-		inside = k.insider(inner)
+	var inside innerProcess
+	if inner, _ := readPIDFile(innerFile); inner != 0 { // runsc writes it before the other pid file
+		inside = k.innerProcess(inner)
 	}
 	if err == nil {
 		pid, err = k.task.execs.running(calling, p, e, inside)
@@ -328,8 +322,8 @@ func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (p
 	return pid, err
 }
 
-// killGivenUp ends a process of the container's own kernel.
-func (k *ownKernel) killGivenUp(inside insider) {
+// killGivenUp kills a process of the container's own kernel.
+func (k *ownKernel) killGivenUp(inside innerProcess) {
 	ctx, cancel := context.WithTimeout(k.task.context(), cleanupTimeout)
 	defer cancel()
 	if err := inside.signal(ctx, unix.SIGKILL); err != nil && !errors.Is(err, errFinished) {
@@ -337,20 +331,20 @@ func (k *ownKernel) killGivenUp(inside insider) {
 	}
 }
 
-// killLeftovers kills the exec itself: what was killed is the runtime's call that waited for it.
+// killLeftovers kills the exec itself: the caller killed only the runtime call that waited for it.
 func (k *ownKernel) killLeftovers(exec journal.Exec, _ int) {
 	if exec.Inside != 0 {
-		go k.killGivenUp(k.insider(exec.Inside))
+		go k.killGivenUp(k.innerProcess(exec.Inside))
 	}
 }
 
-// startPoll is the pause between two looks at the files of an exec.
+// startPoll is the interval of checks of an exec's files.
 const startPoll = 10 * time.Millisecond
 
-// awaitExec takes what came of an exec's call and waits on where the runtime gave up.
-// runsc starts a child that starts the exec, and waits for that no longer than ten
-// seconds, which a busy node may need. It then fails without a word and leaves the
-// child at its work, so that the exec would run unnoticed.
+// awaitExec handles the result of an exec's call and waits longer than the runtime did. runsc
+// starts a child that starts the exec and waits ten seconds for it, which is too short on a busy
+// node. It then fails without a message and leaves the child running, so that the exec would run
+// unnoticed.
 func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) error {
 	var without *runtimecall.Error
 	if !errors.As(failed, &without) || without.Message != "" {
@@ -361,7 +355,7 @@ func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) 
 		defer unix.Close(pidfd)
 	}
 	for ended := child == 0; ; ended = processes.HasEnded(pidfd, startPoll) {
-		// The child writes its own pid, which may be half written while it is there.
+		// The child writes its own pid; while it runs, the file may be incomplete.
 		if pid, err := readPIDFile(e.pidFile); err == nil && (pid == child || child == 0) {
 			return nil
 		}
@@ -370,15 +364,15 @@ func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) 
 			return without
 		}
 		if ctx.Err() != nil {
-			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // it may have ended
+			_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0) // it may have exited
 			processes.HasEnded(pidfd, processes.KilledTimeout)
 			return e.call.Aborted(ctx, runtimecall.ReadTail(e.call.LogFile))
 		}
 	}
 }
 
-// childWith returns the child of this process, and a pidfd of it, that has an argument;
-// 0 if there is none.
+// childWith returns the child of this process that has the argument, and its pidfd; 0 if there is
+// none.
 func childWith(argument string) (pid, pidfd int) {
 	for _, pid := range procfs.Children(os.Getpid()) {
 		pidfd, err := unix.PidfdOpen(pid, 0)
@@ -393,24 +387,23 @@ func childWith(argument string) (pid, pidfd int) {
 	return 0, -1
 }
 
-// sandboxRestore is the starter of containers whose sandbox is restored as one. The first of
-// them makes the sandbox, which waits until all the others have followed; only then all of
-// them go on.
+// sandboxRestore is the starter of containers of a restored sandbox. The first container creates
+// the sandbox, which waits for all others; then all of them resume.
 type sandboxRestore struct{ newStart }
 
 func (r sandboxRestore) prepare(l *firstLaunch) error {
 	j := &r.task.journal
 	l.call.Args = append([]string{"restore", "--image-path", j.Checkpoint}, flagsOf(&j.Options)...)
 	if bundle.Read(j.Bundle).IsMember() {
-		return r.captureStderr(l) // the first one's call has the other flags
+		return r.captureStderr(l) // the first container's call has the other flags
 	}
 	if r.knows("-background", "help", "restore") {
-		// Containers go on while their memory is still being read.
+		// Containers resume before all of their memory is read.
 		l.call.Args = append(l.call.Args, "--background")
 	}
 	if r.knows("-restore-spec-validation", "flags") {
-		// What must be the same was compared before. What the runtime compares beside it, such
-		// as the OOM score, is this node's to say.
+		// The fields that must be equal were compared before. What the runtime compares beyond
+		// that, such as the OOM score, may differ on this node.
 		l.call.Flags = []string{"--restore-spec-validation=warning"}
 	}
 	return r.captureStderr(l)

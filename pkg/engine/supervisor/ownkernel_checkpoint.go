@@ -15,15 +15,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// checkpoint writes the whole sandbox, a kernel with all containers on it, into a directory,
-// and lets it go on. All of them stand still meanwhile. It ends when they go on, whatever the
-// deadline is: the sandbox cannot be called off.
+// checkpoint writes the whole sandbox, the kernel with all containers, into a directory and resumes
+// it. All containers are paused meanwhile. It ignores the deadline of ctx, because the sandbox
+// cannot abort a checkpoint.
 func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
 	o := &supervisorv1.SandboxCheckpointOptions{}
 	if err := checkpointOptions(options, o); err != nil {
 		return err
 	}
-	compression := cmp.Or(o.GetCompression(), "none") // such memory is loaded while the pod already runs
+	compression := cmp.Or(o.GetCompression(), "none") // uncompressed memory is loaded while the pod already runs
 	if !filepath.IsAbs(images) {
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
 	}
@@ -37,7 +37,7 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 		_, err := (&runtimecall.Call{
 			Options: &k.task.journal.Options,
 			Args:    []string{"checkpoint", "--leave-running", "--compression", compression, "--image-path", images, k.task.id},
-			// A call without its supervisor would go unnoticed. The sandbox goes on all the same.
+			// A call must not outlive its supervisor unnoticed. The sandbox resumes in any case.
 			DeathSignal: unix.SIGKILL,
 		}).InvokeForever(ctx, k.task.processes)
 		return err

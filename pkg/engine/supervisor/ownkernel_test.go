@@ -43,7 +43,7 @@ func TestOOMKillsAreExcused(t *testing.T) {
 		test.Must(t, os.MkdirAll(c.dir, 0o700))
 		c.oom = cgroups.CountOOM(t.Context(), p, cgroups.Cgroup{Memory: filepath.Dir(file)}, nil)
 		t.Cleanup(c.oom.Close)
-		c.journal.ExcusedOOM = c.oom.ExcuseAll()
+		c.journal.IgnoredOOM = c.oom.IgnoreAll()
 		s.tasks[id] = c
 		return c
 	}
@@ -57,8 +57,8 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	if !claims(a) || claims(b) || claims(late) || !claims(elsewhere) {
 		t.Error("the kill is not that of the first who was killed, in each sandbox")
 	}
-	if j, err := journal.ReadTask(s.dir, "b"); err != nil || j.ExcusedOOM != 1 {
-		t.Errorf("a successor would read %d, %v", j.ExcusedOOM, err)
+	if j, err := journal.ReadTask(s.dir, "b"); err != nil || j.IgnoredOOM != 1 {
+		t.Errorf("a successor would read %d, %v", j.IgnoredOOM, err)
 	}
 	count("2")
 	if !claims(b) {

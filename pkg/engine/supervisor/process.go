@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// processState is how far a process has come. It only grows.
+// processState is the state of a process. It only advances.
 type processState int
 
 const (
@@ -28,12 +28,12 @@ const (
 	stopped
 )
 
-// process is a process of a container: its first, or one of an exec.
+// process is the first process of a container, or one of an exec.
 type process struct {
 	execID   string // empty for the first one
 	terminal bool
 	paths    stdio.Paths
-	spec     []byte // an exec's OCI process
+	spec     []byte // OCI process of an exec
 	score    *int   // its oom_score_adj, or nil
 	serial   uint64 // names an exec's files
 
@@ -43,7 +43,7 @@ type process struct {
 	pidfd    int  // -1 unless it is running
 	child    bool // we are its parent
 	inside   signaller
-	session  int // that the runtime made for an exec, 0 if none
+	session  int // created by the runtime for an exec, 0 if none
 	stdin    *os.File
 	master   *os.File
 	abort    context.CancelFunc // while it is starting
@@ -51,11 +51,11 @@ type process struct {
 	done     chan struct{}
 }
 
-// signaller sends a signal to an exec in a kernel of its own; nil for a process of the host.
+// signaller sends a signal to an exec in a separate kernel; nil for a process of the host.
 type signaller func(ctx context.Context, sig unix.Signal) error
 
-// insider is an exec in a kernel of its own; zero for a process of the host.
-type insider struct {
+// innerProcess is an exec in a separate kernel; zero for a process of the host.
+type innerProcess struct {
 	pid    int
 	signal signaller
 }
@@ -64,7 +64,6 @@ func newProcess(execID string, terminal bool, paths stdio.Paths) *process {
 	return &process{execID: execID, terminal: terminal, paths: paths, pidfd: -1, done: make(chan struct{})}
 }
 
-// signal sends a signal to a running process of this kernel.
 func (p *process) signal(sig unix.Signal) error {
 	if p.pidfd < 0 {
 		return errFinished
@@ -81,7 +80,7 @@ func (p *process) signal(sig unix.Signal) error {
 
 var errFinished = fmt.Errorf("process already finished: %w", errdefs.ErrNotFound)
 
-// closeStdin ends our part of holding the process's stdin open.
+// closeStdin closes the supervisor's write end of the process's stdin.
 func (p *process) closeStdin() {
 	if p.stdin != nil {
 		p.stdin.Close()
@@ -101,7 +100,7 @@ func readPIDFile(path string) (int, error) {
 	return pid, nil
 }
 
-// exitOf is the exit of a process whose pidfd is readable.
+// exitOf returns the exit of a process with a readable pidfd.
 func exitOf(p *processes.Set, identity processes.Process, pidfd int, child bool) journal.Exit {
 	exit := journal.Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
 	status, known := p.Collect(identity, pidfd, child)

@@ -21,13 +21,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// Config is what a supervisor needs to serve. All but Inherited is required.
+// Config holds what a supervisor needs to serve. All fields but Inherited and Patience are
+// required.
 type Config struct {
 	// Dir is the supervisor's own directory; its journals are below it.
 	Dir string
-	// Listener is the socket that it serves. Serve closes it.
+	// Listener is the socket to serve. Serve closes it.
 	Listener net.Listener
-	// Version is what Info and Connect tell.
+	// Version is returned by Info and Connect.
 	Version string
 	// Inherited are the descriptors that the daemon kept from a predecessor,
 	// by task id. Serve owns them.
@@ -37,13 +38,13 @@ type Config struct {
 	Patience time.Duration
 }
 
-// Serve takes over what a predecessor left in the directory and then serves
-// until Shutdown is called or ctx ends. Containers go on in both cases. Without
-// any, it also ends when no client has been connected for long. If the directory is served already it fails with errdefs.ErrAlreadyExists, and has
-// touched nothing.
+// Serve takes over the tasks that a predecessor left in the directory and serves until Shutdown is
+// called or ctx ends; containers keep running in both cases. It also returns when it has no tasks
+// and no client was connected for Patience. If another process serves the directory, it fails with
+// errdefs.ErrAlreadyExists and changes nothing.
 //
-// It makes the process a subreaper and reaps every child of it that it does not
-// know: nothing else in the process may start processes.
+// It makes the process a subreaper and reaps every child that it did not start: nothing else in the
+// process may start processes.
 func Serve(ctx context.Context, c Config) error {
 	locked, err := journal.Lock(c.Dir)
 	if err != nil {
@@ -82,10 +83,9 @@ func Serve(ctx context.Context, c Config) error {
 	}))
 }
 
-// lastAnswers is how long calls that are under way at the end may take.
+// lastAnswers bounds the calls that are in progress at shutdown.
 const lastAnswers = time.Second
 
-// serve serves until ctx ends.
 func serve(ctx context.Context, server *ttrpc.Server, l net.Listener) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(context.WithoutCancel(ctx), l) }()
@@ -104,8 +104,8 @@ func serve(ctx context.Context, server *ttrpc.Server, l net.Listener) error {
 	return nil
 }
 
-// answer gives errors their code on the wire. A panic is the answer of the one
-// call: all pods of a handler may depend on this process.
+// answer converts errors to gRPC statuses. A panic becomes an error of that one call, because all
+// pods of a handler may depend on this process.
 func answer(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (_ any, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -23,11 +23,11 @@ import (
 // startFailed is the exit status of a container that never ran.
 const startFailed = 128
 
-// maxFailureLog bounds what is kept of a runtime that failed.
+// maxFailureLog bounds the kept output of a failed runtime.
 const maxFailureLog = 64 << 10
 
-// start starts the container, once. It goes on when the caller leaves: what it
-// began is either running or gone when it ends.
+// start starts the container, once. It ignores the end of the caller's context after it got the
+// lock: when it returns, the container is running or cleaned up.
 func (t *task) start(ctx context.Context) (int, error) {
 	if err := hold(ctx, t.ops); err != nil {
 		return 0, err
@@ -65,7 +65,7 @@ func (t *task) beginStart(abort context.CancelFunc) error {
 	return nil
 }
 
-// launch runs `<runtime> run`, or `restore`. When it fails nothing is left.
+// launch runs `<runtime> run` or `restore`. A failed launch leaves nothing behind.
 func (t *task) launch(ctx context.Context) (int, error) {
 	read := make(chan bundle.Facts, 1)
 	go func() { read <- bundle.Read(t.journal.Bundle) }()
@@ -82,12 +82,12 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	ended := t.processes.Launch(t.journal.ID)
 	defer ended()
 	if _, err := t.call(ctx, l.call); err != nil {
-		said := l.stderrOf()
-		err = runtimecall.Explain(err, said)
-		t.keepFailure(err, append(runtimecall.ReadTail(l.call.LogFile), said...))
+		printed := l.stderrOf()
+		err = runtimecall.Explain(err, printed)
+		t.keepFailure(err, append(runtimecall.ReadTail(l.call.LogFile), printed...))
 		err = t.starter.explain(err)
 		l.discard()
-		ended() // runsc's delete waits until what is left of the sandbox is reaped
+		ended() // runsc's delete waits until the rest of the sandbox is reaped
 		t.discard()
 		return 0, err
 	}
@@ -101,13 +101,14 @@ func (t *task) launch(ctx context.Context) (int, error) {
 	return pid, nil
 }
 
-// keepFailure keeps all that the runtime wrote when it could not start the container.
-func (t *task) keepFailure(failure error, said []byte) {
+// keepFailure writes the runtime's output to FailureLog, unless the pod itself or an abort is the
+// cause.
+func (t *task) keepFailure(failure error, printed []byte) {
 	path := t.journal.Options.FailureLog
 	if path == "" || errors.Is(failure, context.Canceled) || runtimecall.IsOfPod(failure.Error()) {
 		return
 	}
-	text := fmt.Appendf(nil, "%s container %s: %v\n%s", time.Now().UTC().Format(time.RFC3339), t.id, failure, said[max(0, len(said)-maxFailureLog):])
+	text := fmt.Appendf(nil, "%s container %s: %v\n%s", time.Now().UTC().Format(time.RFC3339), t.id, failure, printed[max(0, len(printed)-maxFailureLog):])
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
 		log.G(t.context()).WithError(err).Warn("Failed to keep the output of the runtime")
 	}
@@ -132,7 +133,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.call.Args = append(l.call.Args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
 	if !j.Terminal {
-		// Our ends first, so that the container always has a reader.
+		// The supervisor's ends first, so that the container always has a reader.
 		if l.sources, err = l.output.OpenSources(j.Stdout, j.Stderr); err != nil {
 			return nil, err
 		}
@@ -147,8 +148,8 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	return l, nil
 }
 
-// running takes over what the runtime has started, and calls adopted as soon as its
-// process is a known child: others' orphans wait for that.
+// running takes over the started process. It calls adopted as soon as the process is a known child:
+// the reaping of orphans of other containers waits for that.
 func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, adopted func()) (_ int, retErr error) {
 	got, err := t.kernel.adopt(ctx, &l.launch, facts)
 	if err != nil {
@@ -156,7 +157,7 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 	}
 	defer func() {
 		if retErr != nil {
-			got.letGo(t.processes)
+			got.release(t.processes)
 		}
 	}()
 	adopted()
@@ -178,7 +179,7 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 	j.Cgroup = cgroups.Of(t.supervisor.hierarchies, pid, asked)
 	oom := cgroups.CountOOM(ctx, t.processes, j.Cgroup, t.supervisor.loggedOOM(ctx, j.Cgroup, asked))
 	if got.member {
-		j.ExcusedOOM = oom.ExcuseAll()
+		j.IgnoredOOM = oom.IgnoreAll()
 	}
 	if err := t.save(); err != nil {
 		oom.Close()
@@ -190,15 +191,14 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 	l.taken = true
 	l.output.Start(l.sources...)
 	if err := t.kernel.watch(); err != nil {
-		// Out of memory or of watches: nothing that could be waited for.
+		// Out of memory or of watches; waiting would not help.
 		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 	t.carryTerminalInput()
 	return pid, nil
 }
 
-// carryTerminalInput carries what is written into the task's stdin FIFO to its
-// terminal. t.mu is held.
+// carryTerminalInput copies the task's stdin FIFO to its terminal. t.mu is held.
 func (t *task) carryTerminalInput() {
 	if t.first.master == nil || t.first.stdin == nil {
 		return
@@ -211,7 +211,8 @@ func (t *task) carryTerminalInput() {
 	go t.output.Feed(t.context(), from, t.first.master)
 }
 
-// loggedOOM counts the kills of a cgroup by the kernel's log; nil where its counter does.
+// loggedOOM returns a function that counts the out-of-memory kills of a cgroup in the kernel's log;
+// nil where the cgroup's own counter stays readable.
 func (s *Supervisor) loggedOOM(ctx context.Context, c cgroups.Cgroup, asked string) func() uint64 {
 	at := cgroups.LoggedAt(s.hierarchies, c, asked)
 	if at == "" {

@@ -29,7 +29,7 @@ import (
 
 // Supervisor holds the tasks of one process.
 type Supervisor struct {
-	ctx         context.Context // carries the logger; ends never
+	ctx         context.Context // carries the logger; never ends
 	dir         string
 	version     string
 	processes   *processes.Set
@@ -64,7 +64,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 	}, nil
 }
 
-// create journals a task; the runtime hears of it at its start.
+// create journals a task and mounts its root filesystem; the runtime is called at Start.
 func (s *Supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error) {
 	if err := j.Check(); err != nil {
 		return err
@@ -102,10 +102,10 @@ func (s *Supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error)
 	return t.save()
 }
 
-// enter makes an id known, unless it is or the process is about to end, and makes its
-// directory. leave undoes both.
+// enter registers a new id and creates its directory; it fails once Shutdown was accepted. leave
+// undoes both.
 func (s *Supervisor) enter(id string, add func()) (leave func(), err error) {
-	if err := s.know(id, add); err != nil {
+	if err := s.register(id, add); err != nil {
 		return nil, err
 	}
 	dir := journal.TaskDir(s.dir, id)
@@ -113,7 +113,7 @@ func (s *Supervisor) enter(id string, add func()) (leave func(), err error) {
 		os.RemoveAll(dir)
 		s.forget(id)
 	}
-	// A task of this id may have ended before it was journaled.
+	// A Create that was killed before it journaled the task may have left a directory.
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		leave()
 		return nil, err
@@ -121,7 +121,7 @@ func (s *Supervisor) enter(id string, add func()) (leave func(), err error) {
 	return leave, nil
 }
 
-func (s *Supervisor) know(id string, add func()) error {
+func (s *Supervisor) register(id string, add func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -153,7 +153,7 @@ func (s *Supervisor) task(id string) (*task, error) {
 	return t, nil
 }
 
-// outputOf returns the output of a task, whoever runs it, and its stdin.
+// outputOf returns the output and the stdin of a task, also of one that a foreign shim runs.
 func (s *Supervisor) outputOf(id string) (*output.Output, *os.File, error) {
 	noOutput := fmt.Errorf("container %q has no output: %w", id, errdefs.ErrFailedPrecondition)
 	s.mu.Lock()
@@ -179,15 +179,14 @@ func (s *Supervisor) outputOf(id string) (*output.Output, *os.File, error) {
 	return t.output, t.first.stdin, nil
 }
 
-// all returns every task, in the order of their ids.
+// all returns every task, sorted by id.
 func (s *Supervisor) all() []*task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.tasks), func(a, b *task) int { return strings.Compare(a.id, b.id) })
 }
 
-// close begins the end of the process, which only happens to one that has no
-// tasks unless it must end now.
+// close prepares the exit of this process. It refuses while there are tasks, unless now is set.
 func (s *Supervisor) close(now bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +201,7 @@ func (s *Supervisor) noTask(id string) error {
 	return fmt.Errorf("container %q is unknown to this supervisor: %w", id, errdefs.ErrNotFound)
 }
 
-// decode decodes a message, by whatever prefix its type URL has.
+// decode decodes a message; it ignores the prefix of the type URL.
 func decode(what string, a *anypb.Any, into proto.Message) error {
 	if want := into.ProtoReflect().Descriptor().FullName(); a.MessageName() != want {
 		return fmt.Errorf("%s must be of type %s, not %q: %w", what, want, a.GetTypeUrl(), errdefs.ErrInvalidArgument)
@@ -213,8 +212,7 @@ func decode(what string, a *anypb.Any, into proto.Message) error {
 	return nil
 }
 
-// executableDigest is the sha256 of the running program, whatever is at its
-// path by now.
+// executableDigest returns the SHA-256 of the running program, also after its file was replaced.
 func executableDigest() (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// supervisorService is berth.supervisor.v1.Supervisor.
+// supervisorService implements berth.supervisor.v1.Supervisor.
 type supervisorService struct {
 	*Supervisor
 }
@@ -132,7 +132,7 @@ func (s supervisorService) takeStdin(id string, taken bool) (before bool, err er
 	return s.takeForeignStdin(id, taken)
 }
 
-// closeStdin ends the stdin of a container, which may have ended by itself.
+// closeStdin closes the stdin of a container, which may have been removed already.
 func (s supervisorService) closeStdin(id string) {
 	t, err := s.task(id)
 	if err == nil {

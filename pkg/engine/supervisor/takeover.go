@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// takeOver goes on with what the journals say that a predecessor held. When it
-// returns, every task is known and carries on; nothing was stopped.
+// takeOver resumes the tasks that a predecessor journaled. No task is stopped, and all are known
+// when it returns.
 func (s *Supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	for _, i := range inherited {
 		i.Each(unix.CloseOnExec) // keeps them from runtimes and containers
@@ -44,8 +44,7 @@ func (s *Supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	return nil
 }
 
-// skip leaves alone what is no task, but removes what a Create left that did
-// not come to its end.
+// skip removes the directory of an interrupted Create and reports an unreadable journal.
 func (s *Supervisor) skip(id string, err error) {
 	if errdefs.IsNotFound(err) {
 		os.RemoveAll(journal.TaskDir(s.dir, id))
@@ -62,7 +61,7 @@ func (s *Supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 	}
 	t := newTask(s, j)
 	was := takeover{t}
-	s.mu.Lock() // tasks that were taken over are at work already
+	s.mu.Lock() // goroutines of tasks that were taken over run already
 	s.tasks[j.ID] = t
 	s.mu.Unlock()
 	exit, exitErr := journal.ReadExit(s.dir, j.ID)
@@ -87,10 +86,11 @@ func (s *Supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 	t.execs.killInherited()
 }
 
-// takeover goes on with a task of a predecessor.
+// takeover resumes a task of a predecessor.
 type takeover struct{ task *task }
 
-// checkpoint ends one that was being written, before anybody lets the container go on.
+// checkpoint waits for an interrupted checkpoint to end, before any other call may resume the
+// container.
 func (o takeover) checkpoint() {
 	if o.task.journal.Writer.PID == 0 {
 		return
@@ -102,14 +102,13 @@ func (o takeover) checkpoint() {
 	}()
 }
 
-// exited goes on with a task whose end is known.
 func (o takeover) exited(exit journal.Exit) {
 	o.task.first.stop(exit)
 	go o.task.afterwards()
 }
 
-// interruptedStart ends a start that may have come any way: what the
-// runtime has of it is removed.
+// interruptedStart makes the runtime delete a container after its start was interrupted at an
+// unknown step.
 func (o takeover) interruptedStart() {
 	_ = o.task.ops.Lock(o.task.context())
 	defer o.task.ops.Unlock()
@@ -118,8 +117,7 @@ func (o takeover) interruptedStart() {
 	o.task.finish(journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 }
 
-// io reads the output of a task that was started, from where the
-// predecessor stopped.
+// io resumes reading the output of a started task.
 func (o takeover) io(i journal.Inherited) {
 	if err := o.reopenIO(i); err != nil {
 		log.G(o.task.context()).WithError(err).Error("Failed to resume reading container output")
@@ -128,7 +126,7 @@ func (o takeover) io(i journal.Inherited) {
 
 func (o takeover) reopenIO(i journal.Inherited) error {
 	j := &o.task.journal
-	// Best effort: its reader may have seen the end already.
+	// Best effort: the reader of stdin may be gone.
 	o.task.first.stdin, _ = j.HoldStdin()
 	out := output.Reopen(o.task.context(), &j.Options)
 	sources, err := o.reopenSources(out, i)
@@ -161,15 +159,14 @@ func (o takeover) reopenSources(to *output.Output, i journal.Inherited) ([]outpu
 	return []output.Source{to.TerminalSource(master)}, nil
 }
 
-// process watches the first process, by the pidfd of the daemon or one
-// of its own.
+// process watches the first process, by the daemon's pidfd or a new one.
 func (o takeover) process(pidfd int) {
 	ctx := o.task.context()
 	p, j := o.task.first, &o.task.journal
 	p.state, p.identity = running, j.Process
 	o.task.paused = j.Paused
 	o.task.oom = cgroups.CountOOM(ctx, o.task.processes, j.Cgroup, o.task.supervisor.loggedOOM(ctx, j.Cgroup, ""))
-	o.task.oom.SetExcuse(j.ExcusedOOM)
+	o.task.oom.SetIgnored(j.IgnoredOOM)
 	if pidfd > 0 && processes.IsAnother(pidfd, j.Process) {
 		log.G(ctx).Warn("Ignoring descriptor of another process that has the PID of the container's")
 		unix.Close(pidfd)
@@ -192,7 +189,7 @@ func (o takeover) process(pidfd int) {
 	}
 }
 
-// lost finishes a task whose exit is lost.
+// lost finishes a task with an unknown exit.
 func (t *task) lost() {
 	t.finish(journal.Exit{
 		PID: t.journal.Process.PID, Status: processes.UnknownStatus, Unknown: true,
@@ -201,7 +198,7 @@ func (t *task) lost() {
 	t.afterwards()
 }
 
-// killInherited kills the execs of the predecessor, which have no client any more.
+// killInherited kills the execs of the predecessor, because their clients are gone.
 func (x *execs) killInherited() {
 	x.task.mu.Lock()
 	defer x.task.mu.Unlock()

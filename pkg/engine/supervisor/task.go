@@ -29,7 +29,7 @@ import (
 const (
 	// cleanupTimeout bounds the calls that undo what another call began.
 	cleanupTimeout = 20 * time.Second
-	// drainTimeout is how long Delete waits for the end of the output.
+	// drainTimeout is how long Delete waits for the output to end.
 	drainTimeout = 2 * time.Second
 
 	rootfsDir = "rootfs"
@@ -42,7 +42,7 @@ type task struct {
 	dir        string
 	processes  *processes.Set
 	ops        keyedlock.Mutex // held by calls that must not overlap: start, pause, delete…
-	releasing  sync.Mutex      // held while the runtime deletes it
+	releasing  sync.Mutex      // held while the runtime deletes the container
 	execs      *execs
 	kernel     kernel
 	starter    starter
@@ -51,15 +51,15 @@ type task struct {
 	journal  journal.Task
 	first    *process
 	paused   bool
-	output   *output.Output // nil until it is started
+	output   *output.Output // nil until the start
 	oom      *cgroups.OOMCounter
-	released bool // the runtime knows it no more
-	// unstarted is set after its start failed: what there is of it may be in any state.
+	released bool // the runtime has deleted the container
+	// unstarted is set after a failed start: the runtime's state may be incomplete.
 	unstarted bool
 	deleted   bool
 }
 
-// hold takes the lock of a task's calls; its error is for the caller of the CRI.
+// hold takes the lock that serializes a task's calls; its error is shown to the CRI client.
 func hold(ctx context.Context, ops keyedlock.Mutex) error {
 	if err := ops.Lock(ctx); err != nil {
 		return fmt.Errorf("another call for this container is in progress: %w", err)
@@ -83,8 +83,8 @@ func newTask(s *Supervisor, j journal.Task) *task {
 	return t
 }
 
-// context carries the log fields of the task. What it is used for is not ended
-// by a caller that leaves.
+// context carries the log fields of the task. It never ends, so that work outlives the calls that
+// began it.
 func (t *task) context() context.Context {
 	return log.WithLogger(t.supervisor.ctx, log.G(t.supervisor.ctx).WithField("container", t.id))
 }
@@ -100,7 +100,7 @@ func (t *task) save() error {
 	return nil
 }
 
-// process returns the first process or that of an exec. t.mu is held.
+// process returns the first process, or an exec's. t.mu is held.
 func (t *task) process(execID string) (*process, error) {
 	if execID == "" {
 		return t.first, nil
@@ -111,13 +111,12 @@ func (t *task) process(execID string) (*process, error) {
 	return nil, fmt.Errorf("exec %q of container %q: %w", execID, t.id, errdefs.ErrNotFound)
 }
 
-// call runs the runtime for this container.
 func (t *task) call(ctx context.Context, c *runtimecall.Call) ([]byte, error) {
 	c.Options = &t.journal.Options // never changes
 	return t.kernel.call(ctx, c)
 }
 
-// runs asks the runtime whether the container runs, and does not stand still.
+// runs reports whether the container runs and is not paused, by the runtime's state.
 func (t *task) runs(ctx context.Context) bool {
 	out, err := t.call(ctx, &runtimecall.Call{Args: []string{"state", t.id}})
 	var state struct {
@@ -126,7 +125,7 @@ func (t *task) runs(ctx context.Context) bool {
 	return err == nil && json.Unmarshal(runsc.LastJSON(out), &state) == nil && state.Status == "running"
 }
 
-// wait returns how a process ended.
+// wait returns the exit of a process, once it exited.
 func (t *task) wait(ctx context.Context, execID string) (journal.Exit, error) {
 	t.mu.Lock()
 	p, err := t.process(execID)
@@ -142,7 +141,7 @@ func (t *task) wait(ctx context.Context, execID string) (journal.Exit, error) {
 	}
 }
 
-// finish records how the first process ended, on disk before anybody sees it.
+// finish records the exit of the first process, on disk before waiters see it.
 func (t *task) finish(exit journal.Exit) {
 	if err := journal.Write(filepath.Join(t.dir, journal.ExitFile), &exit); err != nil {
 		log.G(t.context()).WithError(err).Error("Failed to record container exit; a supervisor restart loses it")
@@ -155,7 +154,7 @@ func (t *task) finish(exit journal.Exit) {
 	p.stop(exit)
 }
 
-// flush waits for the log of an ended task to be whole.
+// flush waits until the log of an exited task is complete.
 func (t *task) flush(ctx context.Context) {
 	t.mu.Lock()
 	out := t.output
@@ -165,8 +164,7 @@ func (t *task) flush(ctx context.Context) {
 	}
 }
 
-// ended is what happens when the first process has ended: nothing between that
-// and the announcement that is not needed for it.
+// ended handles the exit of the first process. It announces the exit before it cleans up.
 func (t *task) ended() {
 	t.mu.Lock()
 	p := t.first
@@ -178,8 +176,7 @@ func (t *task) ended() {
 	t.afterwards()
 }
 
-// afterwards clears what an ended container leaves, before anybody asks for it:
-// Delete then has little to do.
+// afterwards cleans up an exited container early, so that Delete has little left to do.
 func (t *task) afterwards() {
 	t.oom.Close()
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
@@ -187,7 +184,7 @@ func (t *task) afterwards() {
 	t.kernel.exited(ctx)
 }
 
-// release makes the runtime forget an ended container. It can be called often.
+// release lets the runtime delete an exited container. Calling it again has no effect.
 func (t *task) release(ctx context.Context) error {
 	t.releasing.Lock()
 	defer t.releasing.Unlock()
@@ -204,7 +201,8 @@ func (t *task) release(ctx context.Context) error {
 	return err
 }
 
-// erase has the runtime delete the container, or removes its state where the runtime cannot.
+// erase lets the runtime delete the container, or removes the runtime's state if the runtime
+// cannot.
 func (t *task) erase(ctx context.Context, force bool, removeState func(root, id string) error) error {
 	args := []string{"delete"}
 	if force {
@@ -212,14 +210,14 @@ func (t *task) erase(ctx context.Context, force bool, removeState func(root, id 
 	}
 	_, err := t.call(ctx, &runtimecall.Call{Args: append(args, t.id)})
 	t.mu.Lock()
-	again := t.unstarted // discard has tried it before
+	again := t.unstarted // discard has tried to delete it before
 	t.mu.Unlock()
 	switch {
 	case errors.Is(err, runtimecall.ErrNoRuntime):
 		log.G(ctx).WithError(err).Warn("Runtime of exited container is missing; removing the state without it")
 		err = removeState(t.journal.Options.Root, t.id)
 	case err != nil && again && !runtimecall.IsUnknown(err):
-		// A runtime that can neither start nor delete must not keep its pods.
+		// A pod must be removable even if its runtime can neither start nor delete.
 		log.G(ctx).WithError(err).Warn("Runtime failed to delete a container that did not start; removing the state without it")
 		t.killOrphanedRun()
 		err = removeState(t.journal.Options.Root, t.id)
@@ -230,9 +228,9 @@ func (t *task) erase(ctx context.Context, force bool, removeState func(root, id 
 	return nil
 }
 
-// discard deletes whatever the runtime has of a container that did not start. A call that was
-// killed before the runtime recorded the container may have left processes that its delete
-// does not find.
+// discard deletes from the runtime a container that did not start. A call that was killed before
+// the runtime recorded the container may have left processes that the runtime's delete does not
+// find.
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
@@ -244,14 +242,14 @@ func (t *task) discard() {
 	t.discarded(err)
 }
 
-// discarded records whether the runtime has forgotten a container that did not start.
+// discarded records whether the runtime has deleted a container that did not start.
 func (t *task) discarded(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.released, t.unstarted = err == nil, true
 }
 
-// delete removes an ended container, or one that was never started.
+// delete removes a container that exited or was never started.
 func (t *task) delete(ctx context.Context) (journal.Exit, error) {
 	if err := hold(ctx, t.ops); err != nil {
 		return journal.Exit{}, err
@@ -295,8 +293,7 @@ func (t *task) remove() error {
 	return nil
 }
 
-// signal sends a signal to the first process, or to all processes, of the
-// container.
+// signal sends a signal to the first process, or to all processes, of the container.
 func (t *task) signal(ctx context.Context, sig unix.Signal, all bool) error {
 	t.mu.Lock()
 	state, abort := t.first.state, t.first.abort
@@ -317,7 +314,7 @@ func (t *task) notRunning() error {
 	return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 }
 
-// whenRunning runs a call that needs a running container, one at a time.
+// whenRunning runs what while the container runs, one call at a time.
 func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) error) error {
 	if err := hold(ctx, t.ops); err != nil {
 		return err
@@ -332,14 +329,13 @@ func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) e
 	return what(context.WithoutCancel(ctx))
 }
 
-// orphanedRuns bounds how often what a runtime left is looked for: each look can miss
-// what is being forked.
+// orphanedRuns bounds the searches for processes of the runtime: each search can miss a process
+// that is being forked.
 const orphanedRuns = 10
 
-// killOrphanedRun ends the runtime that a supervisor was starting a container with when
-// it was killed. It goes on otherwise, and starts the container after it was given up.
-// It is known by what it was called with, which no other call has: the pid file, or the
-// bundle, which runtimes hand on to processes that they fork.
+// killOrphanedRun kills the runtime call of a start that failed or was interrupted. It could start
+// the container after the container was given up. The pid file and the bundle in its arguments
+// identify it; runtimes pass these on to the processes that they fork.
 func (t *task) killOrphanedRun() {
 	pidFile := filepath.Join(t.dir, "pid")
 	for range orphanedRuns {
@@ -353,11 +349,12 @@ func (t *task) killOrphanedRun() {
 	}
 }
 
-// freeze pauses the container, or lets it go on.
+// freeze pauses or resumes the container.
 func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
 	return t.whenRunning(ctx, func(ctx context.Context) error {
 		if paused {
-			// First: a call that fails, or whose supervisor dies, may have paused it.
+			// Journal first: a failed call may have paused the container, and a crash would hide
+			// that.
 			if err := t.setPaused(true); err != nil {
 				return err
 			}
@@ -370,7 +367,7 @@ func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
 	})
 }
 
-// setPaused records whether the container may stand still.
+// setPaused records whether the container may be paused.
 func (t *task) setPaused(paused bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,14 +22,13 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// taskService is containerd.task.v3.Task.
+// taskService implements containerd.task.v3.Task.
 type taskService struct {
 	*Supervisor
 }
 
 var empty = &emptypb.Empty{}
 
-// on answers a call about a task that returns nothing.
 func (s taskService) on(id string, do func(t *task) error) (*emptypb.Empty, error) {
 	t, err := s.task(id)
 	if err != nil {
@@ -166,8 +165,8 @@ func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskA
 	return state, nil
 }
 
-// statusOf is the state of a process, of a container that may be paused, in the words of
-// the Task API. Pure.
+// statusOf returns the state of a process in the terms of the Task API; paused is its container's.
+// Pure.
 func statusOf(p *process, paused bool) tasktypes.Status {
 	switch {
 	case p.state == stopped:
@@ -270,7 +269,7 @@ func (s taskService) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRe
 	return s.on(r.ID, func(t *task) error { return t.kernel.checkpoint(ctx, r.Path, r.Options) })
 }
 
-// checkpointOptions decodes what a checkpoint is to be like; nil has the defaults.
+// checkpointOptions decodes the options of a checkpoint; nil leaves the defaults.
 func checkpointOptions(a *anypb.Any, into proto.Message) error {
 	if a == nil {
 		return nil
@@ -278,8 +277,8 @@ func checkpointOptions(a *anypb.Any, into proto.Message) error {
 	return decode("checkpoint options", a, into)
 }
 
-// Shutdown ends this process once it has no tasks, or at once and without
-// touching them, so that a successor takes them over.
+// Shutdown ends this process once it has no tasks. With Now it exits at once and leaves its tasks
+// to a successor.
 func (s taskService) Shutdown(ctx context.Context, r *taskAPI.ShutdownRequest) (*emptypb.Empty, error) {
 	if err := s.close(r.Now); err != nil {
 		return nil, err
@@ -288,8 +287,8 @@ func (s taskService) Shutdown(ctx context.Context, r *taskAPI.ShutdownRequest) (
 	return empty, nil
 }
 
-// closeInput stops holding a process's stdin open. Once every other writer has
-// closed it too, the process sees its end.
+// closeInput closes the supervisor's write end of a process's stdin. The process reads the end of
+// input once every other writer has closed its end.
 func (t *task) closeInput(execID string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -305,8 +304,8 @@ func (t *task) closeInput(execID string) error {
 	return t.save()
 }
 
-// takeInput journals whether a client is attached with whom stdin ends, and
-// returns what was journaled before.
+// takeInput journals whether the attached client's end of input closes stdin, and returns the
+// journaled value before.
 func (t *task) takeInput(taken bool) (before bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -328,7 +327,7 @@ func (t *task) terminal(execID string) (*os.File, error) {
 	return p.master, nil
 }
 
-// checkRestore refuses to restore what no runtime here can.
+// checkRestore refuses checkpoints that no runtime can restore here.
 func checkRestore(r *taskAPI.CreateTaskRequest) error {
 	switch {
 	case r.ParentCheckpoint != "":

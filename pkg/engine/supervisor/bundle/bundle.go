@@ -1,4 +1,4 @@
-// Package bundle reads from an OCI bundle the few facts that a supervisor needs.
+// Package bundle reads the parts of an OCI bundle that a supervisor needs.
 package bundle
 
 import (
@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// Facts is what matters here of a bundle's config.json.
+// Facts holds the fields of a bundle's config.json that a supervisor uses.
 type Facts struct {
 	Annotations map[string]string `json:"annotations"`
 	Process     struct {
@@ -22,8 +22,7 @@ type Facts struct {
 	} `json:"linux"`
 }
 
-// Read reads what it can; a bundle without a readable spec is the
-// runtime's to refuse.
+// Read ignores errors; the runtime refuses a bundle without a readable spec.
 func Read(bundle string) Facts {
 	var f Facts
 	b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
@@ -40,8 +39,8 @@ func (f Facts) IsMember() bool {
 		f.Annotations["io.kubernetes.cri-o.ContainerType"] == "container"
 }
 
-// Sandbox is the container whose sandbox a container runs in: itself, if it joins
-// none.
+// Sandbox returns the id of the first container of the sandbox that the container id runs in: id
+// itself unless it is a member.
 func (f Facts) Sandbox(id string) string {
 	if f.IsMember() {
 		for _, key := range []string{"io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"} {

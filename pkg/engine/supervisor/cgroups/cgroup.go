@@ -1,5 +1,5 @@
-// Package cgroups finds the cgroups of a container, kills and thaws what is in them, and
-// counts the kernel's out-of-memory kills there.
+// Package cgroups finds the cgroups of a container, kills and thaws their processes, and counts the
+// kernel's out-of-memory kills there.
 package cgroups
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// criuYard begins the names of directories in which CRIU mounts all cgroups for a moment.
+// criuYard is the prefix of directories in which CRIU temporarily mounts all cgroups.
 const criuYard = ".criu.cgyard."
 
 // Hierarchy is a mounted cgroup hierarchy.
 type Hierarchy struct {
 	Controller string // empty for version 2
 	Mount      string
-	root       string // what of the hierarchy is mounted there
+	root       string // the cgroup that is mounted there
 }
 
-// Hierarchies are those that matter here.
+// Hierarchies returns the hierarchies that a supervisor uses.
 func Hierarchies() ([]Hierarchy, error) {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return m.FSType != "cgroup" && m.FSType != "cgroup2", false
@@ -44,8 +44,8 @@ func Hierarchies() ([]Hierarchy, error) {
 	return hierarchiesOf(mounts), nil
 }
 
-// hierarchiesOf chooses where each hierarchy is mounted for good: first, in the order of
-// mountinfo. Containers and CRIU mount them elsewhere for a while. Pure.
+// hierarchiesOf selects the permanent mount of each hierarchy, the first in mountinfo. Containers
+// and CRIU mount hierarchies elsewhere temporarily. Pure.
 func hierarchiesOf(mounts []*mountinfo.Info) []Hierarchy {
 	var found []Hierarchy
 	add := func(h Hierarchy) {
@@ -71,7 +71,7 @@ func hierarchiesOf(mounts []*mountinfo.Info) []Hierarchy {
 	return found
 }
 
-// At is the cgroup of a path, as far as it is there.
+// At returns the existing cgroups of a path.
 func At(all []Hierarchy, where string) Cgroup {
 	if where == "" || where == "/" {
 		return Cgroup{}
@@ -83,10 +83,9 @@ func At(all []Hierarchy, where string) Cgroup {
 	return locateCgroup(all, nil, at, where)
 }
 
-// locateCgroup returns where a container's processes are. They have a cgroup of
-// their own where that differs from ours. A process that has exited already is
-// in no cgroup of version 1 any more; then what the spec asked for is taken,
-// where that exists.
+// locateCgroup returns the cgroups of a container's processes. Only a cgroup that differs from this
+// process's is the container's own. An exited process is in no cgroup of version 1 any more; its
+// cgroups are those of the spec, if they exist.
 func locateCgroup(all []Hierarchy, own, container map[string]string, asked string) Cgroup {
 	var c Cgroup
 	for _, h := range all {
@@ -115,7 +114,7 @@ func locateCgroup(all []Hierarchy, own, container map[string]string, asked strin
 	return c
 }
 
-// dir is the directory of a cgroup, or empty when it is not there.
+// dir returns the directory of a cgroup, or "" if it does not exist.
 func (h Hierarchy) dir(where string) string {
 	rel, err := filepath.Rel(h.root, where)
 	if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
@@ -128,8 +127,8 @@ func (h Hierarchy) dir(where string) string {
 	return dir
 }
 
-// Asked is the path of the cgroup that a spec asks for in linux.cgroupsPath (OCI runtime spec),
-// as runtimes read it; empty if it cannot be read.
+// Asked returns the path of the cgroup in a spec's linux.cgroupsPath (OCI runtime spec), as
+// runtimes interpret it; "" if it is malformed.
 func Asked(cgroupsPath, id string, systemd bool) string {
 	if !systemd {
 		if cgroupsPath == "" {
@@ -148,7 +147,7 @@ func Asked(cgroupsPath, id string, systemd bool) string {
 	return path.Join(slicePath(parts[0]), unit)
 }
 
-// slicePath is where systemd puts a slice: a-b.slice is in a.slice.
+// slicePath returns the path of a systemd slice: a-b.slice is in a.slice.
 func slicePath(slice string) string {
 	name, ok := strings.CutSuffix(slice, ".slice")
 	if !ok || name == "-" {
@@ -162,7 +161,7 @@ func slicePath(slice string) string {
 	return where
 }
 
-// oomFile is the file that counts out-of-memory kills, or empty.
+// oomFile returns the file that counts out-of-memory kills, or "".
 func (c Cgroup) oomFile() string {
 	switch {
 	case c.Memory != "":
@@ -185,7 +184,7 @@ func parseCounter(b []byte, key string) uint64 {
 	return 0
 }
 
-// Main is the directory whose processes are the container's, or empty.
+// Main returns the directory that lists the container's processes, or "".
 func (c Cgroup) Main() string {
 	for _, dir := range []string{c.Pids, c.Freezer, c.Memory, c.Unified} {
 		if dir != "" {
@@ -195,8 +194,7 @@ func (c Cgroup) Main() string {
 	return ""
 }
 
-// ProcessIDs lists the container's processes, those in cgroups below its own
-// included.
+// ProcessIDs lists the container's processes, including those in child cgroups.
 func (c Cgroup) ProcessIDs() ([]int, error) {
 	dir := c.Main()
 	if dir == "" {
@@ -214,8 +212,8 @@ func (c Cgroup) ProcessIDs() ([]int, error) {
 	return pids, err
 }
 
-// ignoreNotExist drops errors of cgroups that vanish while they are read; a threaded
-// one shows its processes further up.
+// ignoreNotExist drops errors of cgroups that vanish while they are read, and of threaded cgroups:
+// their parents list the processes.
 func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
@@ -242,11 +240,11 @@ func (c Cgroup) Signal(sig unix.Signal) (sent int, err error) {
 	return sent, nil
 }
 
-// emptyTimeout is how long killed processes may take to be gone.
+// emptyTimeout is how long killed processes may take to exit.
 const emptyTimeout = 2 * time.Second
 
-// Kill kills every process of the container, those included that are forked
-// meanwhile, also when it is frozen.
+// Kill kills every process of the container, including processes that are forked meanwhile, even if
+// the container is frozen.
 func (c Cgroup) Kill() error {
 	if c.Memory == "" && c.Pids == "" && c.Unified != "" {
 		err := os.WriteFile(filepath.Join(c.Unified, "cgroup.kill"), []byte("1"), 0)
@@ -267,8 +265,8 @@ func (c Cgroup) Kill() error {
 	}
 }
 
-// Thaw lets a frozen container run, without which one of cgroup version 1 cannot die, and
-// runtimes delete none.
+// Thaw resumes a frozen container. Processes in a frozen cgroup of version 1 cannot exit, and
+// runtimes do not delete a frozen container.
 func (c Cgroup) Thaw() {
 	var file, thawed string
 	switch {
@@ -284,8 +282,8 @@ func (c Cgroup) Thaw() {
 	}
 }
 
-// Cgroup is the part of a container's cgroups that a supervisor needs; the
-// paths are directories, empty when there is none of its own.
+// Cgroup is the part of a container's cgroups that a supervisor needs. The paths are directories;
+// empty if the container has none of its own.
 type Cgroup struct {
 	// Unified is the cgroup of version 2.
 	Unified string `json:"unified,omitempty"`
@@ -295,7 +293,7 @@ type Cgroup struct {
 	Pids    string `json:"pids,omitempty"`
 }
 
-// Of is where the processes of a container are.
+// Of returns the cgroups of a container's processes.
 func Of(all []Hierarchy, pid int, asked string) Cgroup {
 	own, errOwn := procfs.CgroupsOf(os.Getpid())
 	container, err := procfs.CgroupsOf(pid)

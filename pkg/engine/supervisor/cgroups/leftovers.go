@@ -10,13 +10,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// leftoverRounds bounds how often the container's processes are gone through:
-// each round finds those that were forked during the one before.
+// leftoverRounds bounds the scans of the container's processes: each scan finds processes that were
+// forked during the one before.
 const leftoverRounds = 20
 
-// KillLeftovers kills what an exec left in the container's cgroup, by its first process, the
-// session that the runtime made for it (0 if none) and its outputs, and returns how many
-// processes that were.
+// KillLeftovers kills the processes that an exec left in the container's cgroup and returns their
+// number. It finds them by the exec's first process, the session that the runtime created for it (0
+// if none) and its outputs.
 func (c Cgroup) KillLeftovers(leader, session int, outputs ...string) int {
 	held := map[string]bool{}
 	for _, path := range outputs {
@@ -61,8 +61,8 @@ func (c Cgroup) killRound(leader, session int, outputs map[string]bool) int {
 	return killed
 }
 
-// belongs reports whether a process is in the session of an exec, or in the
-// session or process group of its leader, or descends from that.
+// belongs reports whether a process is in the session of an exec, is in the session or process
+// group of its leader, or descends from the leader.
 func belongs(pid, leader, session int, all map[int]procfs.Stat) bool {
 	if leader <= 1 {
 		return false
@@ -84,8 +84,8 @@ func belongs(pid, leader, session int, all map[int]procfs.Stat) bool {
 	return false
 }
 
-// holds reports whether a process has one of the files open, by what the links in
-// /proc say: to look at the files themselves would wait for a dead mount.
+// holds reports whether a process has one of the files open, by the links in /proc: a stat of the
+// files themselves would hang on a dead mount.
 func holds(pid int, files map[string]bool) bool {
 	if len(files) == 0 {
 		return false

@@ -15,29 +15,27 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 )
 
-// OOMCounter knows whether the kernel killed a process of a container for
-// memory. The counter is read when the container ends, and what the kernel says
-// of changes (cgroup version 2) is followed as well: systemd may have removed the
-// cgroup by then. If it has before all was read, the kernel's log is asked. Where
-// containers share a cgroup, kills that are none of this one's are excused.
+// OOMCounter counts the out-of-memory kills in a container's cgroup. It reads the counter when the
+// container exits, and on the kernel's change events (cgroup version 2), because systemd may have
+// removed the cgroup by then. If systemd removed it before the last read, the kernel's log is read.
+// Containers that share a cgroup ignore each other's kills.
 type OOMCounter struct {
 	processes *processes.Set
-	// logged counts the kills by the kernel's log; nil where the counter outlives
-	// the container's processes, as it does without systemd.
+	// logged counts the kills in the kernel's log; nil where the counter outlives the container's
+	// processes, as it does without systemd.
 	logged func() uint64
 
-	mu     sync.Mutex
-	file   *os.File // nil when there is none (any more)
-	closed bool
-	serial uint32
-	seen   uint64
-	excuse uint64
+	mu      sync.Mutex
+	file    *os.File // nil without a counter, or after Close
+	closed  bool
+	serial  uint32
+	seen    uint64
+	ignored uint64
 }
 
-// oomKills is the key of the counter, in both versions' files.
 const oomKills = "oom_kill"
 
-// CountOOM opens the counter of a cgroup, if it has one.
+// CountOOM opens the out-of-memory counter of a cgroup, if it has one.
 func CountOOM(ctx context.Context, p *processes.Set, c Cgroup, logged func() uint64) *OOMCounter {
 	o := &OOMCounter{processes: p, logged: logged}
 	if path := c.oomFile(); path != "" {
@@ -48,9 +46,9 @@ func CountOOM(ctx context.Context, p *processes.Set, c Cgroup, logged func() uin
 	return o
 }
 
-// LoggedAt is the path by which the kernel's log names a cgroup whose counter may go before it
-// is read; empty where the counter stays. asked is where the cgroup should be, if it was gone
-// before it was found.
+// LoggedAt returns the kernel log's path of a cgroup if its counter may be removed before it is
+// read; "" if the counter stays. asked is the cgroup's path in the spec, used if the cgroup is not
+// known.
 func LoggedAt(all []Hierarchy, c Cgroup, asked string) string {
 	unified := slices.IndexFunc(all, func(h Hierarchy) bool { return h.Controller == "" })
 	if unified < 0 || slices.ContainsFunc(all, func(h Hierarchy) bool { return h.Controller == "memory" }) {
@@ -70,9 +68,9 @@ func (o *OOMCounter) open(path string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	// Not for Go's poller: the file is always readable.
+	// Not in Go's poller: the file is always readable.
 	o.file = os.NewFile(uintptr(fd), path)
-	// Where files cannot be watched (version 1: EPERM) it is read at the end.
+	// Where files cannot be watched (version 1: EPERM), the counter is read at the end.
 	o.serial, _ = o.processes.Watch(fd, unix.EPOLLPRI|unix.EPOLLET, o.read)
 	return nil
 }
@@ -96,22 +94,22 @@ func (o *OOMCounter) read() {
 	}
 }
 
-// Killed reports whether there was such a kill until now.
+// Killed reports whether the kernel has killed a process for memory, beyond the ignored kills.
 func (o *OOMCounter) Killed() bool {
 	o.read()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.seen > o.excuse
+	return o.seen > o.ignored
 }
 
-// ExcuseAll excuses all kills until now, and returns how many those are.
-func (o *OOMCounter) ExcuseAll() uint64 {
+// IgnoreAll ignores all kills until now, and returns their number.
+func (o *OOMCounter) IgnoreAll() uint64 {
 	kills := o.Count()
-	o.SetExcuse(kills)
+	o.SetIgnored(kills)
 	return kills
 }
 
-// Count is how many kills there were until now.
+// Count returns the number of kills until now.
 func (o *OOMCounter) Count() uint64 {
 	o.read()
 	o.mu.Lock()
@@ -119,14 +117,14 @@ func (o *OOMCounter) Count() uint64 {
 	return o.seen
 }
 
-// SetExcuse sets how many kills are none of this container's.
-func (o *OOMCounter) SetExcuse(n uint64) {
+// SetIgnored sets the number of kills that did not hit this container.
+func (o *OOMCounter) SetIgnored(n uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.excuse = n
+	o.ignored = n
 }
 
-// Close ends the counting; what was counted stays.
+// Close stops counting; Killed and Count keep their results.
 func (o *OOMCounter) Close() {
 	o.processes.Unwatch(o.serial)
 	o.mu.Lock()

@@ -1,5 +1,5 @@
-// Package criufiles writes and reads the files that CRIU exchanges with its callers: its
-// configuration, the names of pipes in images, its logs.
+// Package criufiles reads and writes the files that CRIU shares with its callers: configuration,
+// the names of pipes in images, and logs.
 package criufiles
 
 import (
@@ -26,24 +26,24 @@ import (
 )
 
 const (
-	// criuConfigDir has a file <runtime>.conf for CRIU, of which ours takes the place.
+	// criuConfigDir has a file <runtime>.conf for CRIU, which berth's configuration replaces.
 	criuConfigDir = "/etc/criu"
 	// ConfigEnv names a file that CRIU reads when it starts.
 	ConfigEnv = "CRIU_CONFIG_FILE"
-	// stdioFile is, beside CRIU's images, what they call the pipes of the container, which
-	// another node has others for.
+	// stdioFile is beside CRIU's images. It contains the images' names of the container's pipes,
+	// which a restore replaces by new ones.
 	stdioFile = "stdio.json"
-	// ConfigAnnotation names, in a container's configuration, a file that the runtime
-	// passes on to CRIU. crun passes none on: see supervised.CRIUConfig.
+	// ConfigAnnotation names, in a container's configuration, a file that the runtime passes on to
+	// CRIU. crun ignores it: see supervised.CRIUConfig.
 	ConfigAnnotation = "org.criu.config"
-	// maxStdioFile bounds it: anybody may have written it.
+	// maxStdioFile bounds stdioFile, which any author of a checkpoint may have written.
 	maxStdioFile = 4096
-	// emptyImage is the size of an image of CRIU without entries: two magic numbers.
+	// emptyImage is the size of a CRIU image without entries: two magic numbers.
 	emptyImage = 8
 )
 
-// Config is what CRIU must know for a container whose pipes are not ours, in a bundle:
-// one that is restored from images, or written where that is empty.
+// Config returns CRIU's configuration for a container in a bundle, if another shim owns the
+// container's pipes. It is for a restore from images, or for a checkpoint if images is empty.
 func Config(runtime, bundleDir, images string, openTCP bool) ([]byte, error) {
 	system, err := SystemConfig(runtime)
 	if err != nil {
@@ -59,8 +59,8 @@ func Config(runtime, bundleDir, images string, openTCP bool) ([]byte, error) {
 	return append(RestoreConfig(system, JoinedNamespaces(bundle.Read(bundleDir))), PipesConfig(pipes)...), nil
 }
 
-// JoinedNamespaces are those of the pod that CRIU must join by its configuration; runtimes pass on the
-// others.
+// JoinedNamespaces returns the namespaces of the pod that CRIU must join by its configuration;
+// runtimes pass on the others.
 func JoinedNamespaces(bundle bundle.Facts) map[string]string {
 	joined := map[string]string{}
 	for _, n := range bundle.Linux.Namespaces {
@@ -71,7 +71,7 @@ func JoinedNamespaces(bundle bundle.Facts) map[string]string {
 	return joined
 }
 
-// SystemConfig is the configuration of CRIU that the node's administrator has for a runtime.
+// SystemConfig returns the administrator's CRIU configuration for a runtime.
 func SystemConfig(runtime string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -80,8 +80,8 @@ func SystemConfig(runtime string) ([]byte, error) {
 	return text, nil
 }
 
-// WriteDumpConfig writes what CRIU must know for a checkpoint into a file, which the caller
-// removes after it. pipes are for WritePipes.
+// WriteDumpConfig writes CRIU's configuration for a checkpoint into a file, which the caller
+// removes. pipes are for WritePipes.
 func WriteDumpConfig(j *journal.Task, openTCP bool) (file string, pipes map[int]string, err error) {
 	if pipes, err = PipesOf(j); err != nil {
 		return "", nil, err
@@ -98,8 +98,8 @@ func WriteDumpConfig(j *journal.Task, openTCP bool) (file string, pipes map[int]
 	return file, pipes, os.WriteFile(file, text, 0o600)
 }
 
-// PipesOf are the container's pipes as CRIU names them, by descriptor: they are files of this
-// host, which it would look for in the container. One with a terminal has none of them.
+// PipesOf returns CRIU's names of the container's pipes, by descriptor: the pipes are files of this
+// host, and CRIU would look for them in the container. A container with a terminal has none.
 func PipesOf(j *journal.Task) (map[int]string, error) {
 	found := map[int]string{}
 	if j.Terminal {
@@ -118,9 +118,9 @@ func PipesOf(j *journal.Task) (map[int]string, error) {
 	return found, nil
 }
 
-// OnceConfig is ours as CRIU reads it once, by the environment, whatever the runtime passes on.
-// CRIU before 4.2 reads the other file twice, and then looks for each pipe a second time. An
-// administrator may have named a file of their own.
+// OnceConfig returns the configuration that CRIU reads once, by its environment, in addition to the
+// file from the runtime. CRIU before 4.2 reads that other file twice, and then searches each pipe a
+// second time. An administrator's own ConfigEnv file is included.
 func OnceConfig(ours []byte) ([]byte, error) {
 	var theirs []byte
 	if file := os.Getenv(ConfigEnv); file != "" {
@@ -133,8 +133,8 @@ func OnceConfig(ours []byte) ([]byte, error) {
 	return append(theirs, ours...), nil
 }
 
-// DumpConfig is what CRIU must know beside the runtime's arguments when it writes a
-// container. Connections that are not to be in the checkpoint are closed in it.
+// DumpConfig returns the configuration for a checkpoint, in addition to the runtime's arguments.
+// Unless openTCP is set, connections are saved as closed.
 func DumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
 	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
@@ -146,8 +146,8 @@ func DumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 	return append(out.Bytes(), '\n')
 }
 
-// RestoreConfig is what it must know when it makes one. Connections are closed: the new pod has
-// another address. Namespaces, by their kinds, are those that are joined.
+// RestoreConfig returns the configuration for a restore. Connections are closed, because the new
+// pod has another address. The namespaces to join are given by kind.
 func RestoreConfig(system []byte, namespaces map[string]string) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
 	out.WriteString("\ntcp-close\next-unix-sk\nfile-locks")
@@ -157,7 +157,7 @@ func RestoreConfig(system []byte, namespaces map[string]string) []byte {
 	return append(out.Bytes(), '\n')
 }
 
-// PipesConfig maps pipes, as the images name them, to descriptors of CRIU itself.
+// PipesConfig maps pipes, by their names in the images, to CRIU's own descriptors.
 func PipesConfig(pipes map[int]string) []byte {
 	var out []byte
 	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
@@ -166,7 +166,7 @@ func PipesConfig(pipes map[int]string) []byte {
 	return out
 }
 
-// WritePipes puts the names of pipes beside CRIU's images.
+// WritePipes writes the names of pipes beside CRIU's images.
 func WritePipes(images string, pipes map[int]string) error {
 	text, err := json.Marshal(pipes)
 	if err != nil {
@@ -175,11 +175,11 @@ func WritePipes(images string, pipes map[int]string) error {
 	return os.WriteFile(filepath.Join(images, stdioFile), text, 0o600)
 }
 
-// criuFile matches the names that PipesOf makes: nothing else in a file may become a line of
+// criuFile matches the names that PipesOf creates: no other text of a file may become a line of
 // configuration.
 var criuFile = regexp.MustCompile(`^file\[[0-9a-f]{1,16}:[0-9a-f]{1,16}\]$`)
 
-// ReadPipes returns what WritePipes wrote; nothing where others made the images.
+// ReadPipes returns what WritePipes wrote; nil for images without stdioFile.
 func ReadPipes(images string) (map[int]string, error) {
 	path := filepath.Join(images, stdioFile)
 	info, err := os.Lstat(path)
@@ -208,8 +208,8 @@ func ReadPipes(images string) (map[int]string, error) {
 	return pipes, nil
 }
 
-// HasSysVIPC reports whether there are System V objects in a directory of CRIU's images. They are
-// the pod's, but CRIU can make them only in a namespace that it makes with them.
+// HasSysVIPC reports whether a directory of CRIU's images contains System V objects. They belong to
+// the pod, but CRIU can restore them only into a namespace that it creates for them.
 func HasSysVIPC(images string) (bool, error) {
 	files, err := os.ReadDir(images)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -233,41 +233,43 @@ func HasSysVIPC(images string) (bool, error) {
 	return false, nil
 }
 
-// isSysVIPC knows the images of System V objects: CRIU writes each of them, with or without any.
+// isSysVIPC reports whether a file is an image of System V objects: CRIU writes one of each kind,
+// even if it is empty.
 func isSysVIPC(file string) bool {
 	return slices.ContainsFunc([]string{"shm", "msg", "sem"}, func(kind string) bool {
 		return strings.HasPrefix(file, "ipcns-"+kind+"-") && strings.HasSuffix(file, ".img")
 	})
 }
 
-// RestoreArgs are the runtime's. One without a file for CRIU is crun, which joins
-// the pod's namespaces itself; runc does not know the flag that it needs.
-func RestoreArgs(images, work string, terminal, told bool) []string {
+// RestoreArgs returns the runtime's arguments for a restore. A runtime that does not get the
+// configuration file is crun: it joins the pod's namespaces itself, but needs a flag that runc does
+// not have.
+func RestoreArgs(images, work string, terminal, configured bool) []string {
 	args := []string{"restore", "--image-path", images, "--work-path", work, "--ext-unix-sk", "--file-locks"}
 	if terminal {
 		args = append(args, "--shell-job")
 	}
-	if !told {
+	if !configured {
 		args = append(args, "--tcp-close")
 	}
 	return args
 }
 
-// Restore has the files that CRIU needs while a task is restored.
+// Restore manages the files that CRIU needs while a task is restored.
 type Restore struct {
 	Task *journal.Task
-	// Work is where CRIU writes its log, and makes what it needs for a moment.
+	// Work is the directory of CRIU's log and temporary files.
 	Work string
 }
 
-// config is where the runtime finds what CRIU must know; the container's annotation names it.
+// config is the CRIU configuration that the container's annotation names.
 func (r Restore) config() string { return filepath.Join(r.Task.Bundle, ConfigFile) }
 
-// once is where CRIU finds what it may read only once.
+// once is the configuration that CRIU may read only once.
 func (r Restore) once() string { return filepath.Join(r.Work, "once.conf") }
 
-// Prepare writes the files, and returns the arguments and the environment of the runtime. Undo
-// is Remove.
+// Prepare writes the files, and returns the arguments and the environment of the runtime. Remove
+// undoes it.
 func (r Restore) Prepare() (args, environment []string, err error) {
 	j := r.Task
 	pipes, err := ReadPipes(j.Checkpoint)
@@ -298,11 +300,11 @@ func (r Restore) Prepare() (args, environment []string, err error) {
 	); err != nil {
 		return nil, nil, err
 	}
-	told := facts.Annotations[ConfigAnnotation] == r.config()
-	return RestoreArgs(j.Checkpoint, r.Work, j.Terminal, told), []string{ConfigEnv + "=" + r.once()}, nil
+	configured := facts.Annotations[ConfigAnnotation] == r.config()
+	return RestoreArgs(j.Checkpoint, r.Work, j.Terminal, configured), []string{ConfigEnv + "=" + r.once()}, nil
 }
 
-// Remove removes what only CRIU needed.
+// Remove removes the files that only CRIU needed.
 func (r Restore) Remove() error {
 	if err := errors.Join(os.RemoveAll(r.config()), mountpoint.UnmountBelow(r.Work)); err != nil {
 		return err
@@ -310,12 +312,12 @@ func (r Restore) Remove() error {
 	return os.RemoveAll(r.Work)
 }
 
-// ConfigFile is, in a bundle, what the annotation org.criu.config of the
-// container names. It is there while a checkpoint is made.
+// ConfigFile is the file in a bundle that the annotation org.criu.config of the container names. It
+// exists while a checkpoint or restore runs.
 const ConfigFile = "criu.conf"
 
-// CheckpointArgs is the runtime's command line for a checkpoint after which the
-// container goes on.
+// CheckpointArgs returns the runtime's arguments for a checkpoint after which the container keeps
+// running.
 func CheckpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
 	args := []string{"checkpoint", "--leave-running", "--image-path", images}
 	if o.GetWorkPath() != "" {
@@ -337,13 +339,13 @@ func CheckpointArgs(id, images string, o *runcapi.CheckpointOptions) []string {
 	return append(args, id)
 }
 
-// ExplainCheckpoint adds the error that CRIU logged, in the directory that it worked in:
-// runtimes, and shims, only say that it failed.
+// ExplainCheckpoint adds to err the error from CRIU's log in workPath: runtimes and shims report
+// only that the checkpoint failed.
 func ExplainCheckpoint(err error, workPath string) error {
 	return explainCRIU(err, filepath.Join(workPath, "dump.log"))
 }
 
-// ExplainRestore does so for a container that was to be restored.
+// ExplainRestore is ExplainCheckpoint for a restore.
 func ExplainRestore(err error, workPath string) error {
 	return explainCRIU(err, filepath.Join(workPath, "restore.log"))
 }
@@ -358,8 +360,8 @@ func explainCRIU(err error, logFile string) error {
 	return err
 }
 
-// errorsOf finds in CRIU's log the error before the last, which is only
-// that it failed.
+// errorsOf returns the first error of CRIU's log that ended its work. The last one only reports the
+// failure.
 func errorsOf(log []byte) string {
 	var last string
 	for line := range bytes.Lines(log) {
@@ -367,10 +369,10 @@ func errorsOf(log []byte) string {
 		if !isError || strings.Contains(text, "Dumping FAILED") || strings.Contains(text, "Restoring FAILED") {
 			continue
 		}
-		if _, said, ok := strings.Cut(text, "): "); ok {
-			text = said
+		if _, message, ok := strings.Cut(text, "): "); ok {
+			text = message
 		}
-		// What follows the first error is its consequence.
+		// Later errors follow from this one.
 		if last = strings.TrimSpace(text); !isPassing(last) {
 			break
 		}
@@ -378,8 +380,8 @@ func errorsOf(log []byte) string {
 	return runtimecall.Shorten(last)
 }
 
-// isPassing knows errors that CRIU goes on after, or that say no more than that another process
-// of it is gone.
-func isPassing(said string) bool {
-	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(said, words) })
+// isPassing reports whether CRIU continues after an error, or whether the error only reports that
+// another CRIU process is gone.
+func isPassing(message string) bool {
+	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(message, words) })
 }

@@ -48,15 +48,15 @@ func TestOnceConfig(t *testing.T) {
 func TestRestoreArgs(t *testing.T) {
 	const always = "restore --image-path /i --work-path /w --ext-unix-sk --file-locks"
 	for name, c := range map[string]struct {
-		terminal, told bool
-		want           string
+		terminal, configured bool
+		want                 string
 	}{
 		"runc":          {false, true, always},
 		"runc terminal": {true, true, always + " --shell-job"},
 		"crun":          {false, false, always + " --tcp-close"},
 		"crun terminal": {true, false, always + " --shell-job --tcp-close"},
 	} {
-		test.Equal(t, name, strings.Join(RestoreArgs("/i", "/w", c.terminal, c.told), " "), c.want)
+		test.Equal(t, name, strings.Join(RestoreArgs("/i", "/w", c.terminal, c.configured), " "), c.want)
 	}
 }
 
@@ -136,8 +136,8 @@ func TestExplainCheckpoint(t *testing.T) {
 	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || err.Error() != failed.Error() {
 		t.Errorf("without a log: %v", err)
 	}
-	said := "(00.1) Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds\n"
-	test.Must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte(said), 0o600))
+	message := "(00.1) Error (criu/vdso.c:381): vdso: Unexpected rt vDSO area bounds\n"
+	test.Must(t, os.WriteFile(filepath.Join(dir, "dump.log"), []byte(message), 0o600))
 	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || !strings.HasSuffix(err.Error(), "CRIU says: vdso: Unexpected rt vDSO area bounds") {
 		t.Errorf("with a log: %v", err)
 	}

@@ -1,7 +1,7 @@
-// Package journal keeps on disk what a supervisor holds of its tasks, so that a successor
-// takes them over and the daemon reads it without a supervisor.
+// Package journal stores on disk what a supervisor knows of its tasks. A successor takes the tasks
+// over from it, and the daemon reads it without a supervisor.
 //
-// The directory belongs to one supervisor at a time (Lock); anyone may read it meanwhile.
+// The directory belongs to one supervisor at a time (Lock); any process may read it meanwhile.
 package journal
 
 import (
@@ -23,23 +23,24 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// TaskState is how far a task has come, by its journal. That a process has
-// exited is not in it: ReadExit has that.
+// TaskState is the state of a task by its journal. It does not show the exit of a process; ReadExit
+// returns that.
 type TaskState string
 
 const (
 	// TaskCreated tasks have no process and the runtime does not know them.
 	TaskCreated TaskState = "created"
-	// TaskStarting tasks were being started: the runtime may know them.
+	// TaskStarting tasks were being started; the runtime may know them.
 	TaskStarting TaskState = "starting"
-	// TaskRunning tasks have, or had, a process.
+	// TaskRunning tasks have a process, which may have exited.
 	TaskRunning TaskState = "running"
-	// TaskStdio is no task: a foreign shim runs it and only its output is read.
+	// TaskStdio is not a task of this supervisor: a foreign shim runs it, and only its output is
+	// read.
 	TaskStdio TaskState = "stdio"
 )
 
-// Task is the journal of one task: what a successor needs in order to take it
-// over. Fields may be added, never renamed: a successor may be newer.
+// Task is the journal of one task, from which a successor takes it over. Fields may be added, but
+// never renamed: a successor may be newer.
 type Task struct {
 	ID       string    `json:"id"`
 	State    TaskState `json:"state"`
@@ -51,35 +52,36 @@ type Task struct {
 	Options  Options   `json:"options,omitzero"`
 	// StdinClosed is set by CloseIO: stdin is never opened again.
 	StdinClosed bool `json:"stdinClosed,omitempty"`
-	// StdinTaken is set while a client is attached with whom stdin ends. A successor
-	// does not have him, and closes it.
+	// StdinTaken is set while a client is attached and the end of its input closes stdin. A
+	// successor has lost that client, and closes stdin.
 	StdinTaken bool `json:"stdinTaken,omitempty"`
-	// Checkpoint is the directory that it is restored from when it starts; empty for one
-	// that begins.
+	// Checkpoint is the directory that the task is restored from when it starts; empty for a new
+	// container.
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Process is the container's first process, once it was started.
 	Process processes.Process `json:"process,omitzero"`
-	// Execs are further processes that run in the container, by exec id.
+	// Execs are the other processes that run in the container, by exec id.
 	Execs map[string]Exec `json:"execs,omitempty"`
 	// Cgroup is where the container's processes are.
 	Cgroup cgroups.Cgroup `json:"cgroup,omitzero"`
 	// OwnPIDs is set if the first process is pid 1 of a namespace of its own.
 	OwnPIDs bool `json:"ownPIDs,omitempty"`
-	// Member is set if it runs in the sandbox of another container of a kernel
-	// of its own: Process is then that sandbox's.
+	// Member is set if the task runs in the sandbox of another container on a separate kernel:
+	// Process is then the sandbox's.
 	Member bool `json:"member,omitempty"`
-	// ExcusedOOM counts the out-of-memory kills in a member's cgroup, which is the
-	// sandbox's, that are none of its own.
-	ExcusedOOM uint64 `json:"excusedOOM,omitempty"`
-	// Paused is set while it may stand still.
+	// IgnoredOOM counts the out-of-memory kills in a member's cgroup, which is the sandbox's, that
+	// did not kill a process of this member.
+	IgnoredOOM uint64 `json:"excusedOOM,omitempty"`
+	// Paused is set while the task may be paused.
 	Paused bool `json:"paused,omitempty"`
-	// Writer is the runtime, and leads the process group, that writes a checkpoint of it.
+	// Writer is the runtime process that writes a checkpoint of the task; it leads its process
+	// group.
 	Writer processes.Process `json:"writer,omitzero"`
 	// MountedRootfs is set if the supervisor mounted the root filesystem.
 	MountedRootfs bool `json:"mountedRootfs,omitempty"`
 }
 
-// HoldStdin returns a write end of stdin; nil if there is no stdin to be held open.
+// HoldStdin returns a write end of stdin; nil if stdin must not be held open.
 func (t *Task) HoldStdin() (*os.File, error) {
 	if t.Stdin == "" || t.StdinClosed || t.StdinTaken {
 		return nil, nil
@@ -87,14 +89,14 @@ func (t *Task) HoldStdin() (*os.File, error) {
 	return stdio.HoldOpen(t.Stdin)
 }
 
-// Exec is a further process of a container.
+// Exec is a process of a container beside the first one.
 type Exec struct {
 	processes.Process
-	// Inside is its pid in a kernel of the container's own; Process is then its runtime call's.
+	// Inside is its pid in the container's own kernel; Process is then the runtime call's.
 	Inside int `json:"inside,omitempty"`
 }
 
-// Options is TaskOptions of proto/berth/supervisor/v1 as it is journaled.
+// Options is the journaled form of TaskOptions of proto/berth/supervisor/v1.
 type Options struct {
 	Runtime       string        `json:"runtime"`
 	Root          string        `json:"root"`
@@ -112,50 +114,49 @@ type Options struct {
 	FailureLog    string        `json:"failureLog,omitempty"`
 }
 
-// Exit is how a task's first process ended.
+// Exit is the exit of a task's first process.
 type Exit struct {
 	PID int `json:"pid"`
-	// Status is the exit code, or 128 plus the signal that killed it; 255 when
-	// it is unknown.
+	// Status is the exit code, or 128 plus the number of the signal that killed the process; 255 if
+	// unknown.
 	Status uint32 `json:"status"`
-	// ExitedAt is when the end was seen, in nanoseconds since 1970.
+	// ExitedAt is when the exit was noticed, in nanoseconds since 1970.
 	ExitedAt int64 `json:"exitedAt"`
-	// OOM is set if the kernel killed a process of the container for memory.
+	// OOM is set if the kernel killed a process of the container because memory ran out.
 	OOM bool `json:"oom,omitempty"`
-	// Unknown is set if the process is gone and its exit code is lost.
+	// Unknown is set if the process has exited and its exit code is lost.
 	Unknown bool `json:"unknown,omitempty"`
-	// Why is for the user, where the status does not say it.
+	// Why explains the exit to the user where the status does not.
 	Why string `json:"why,omitempty"`
 }
 
-// Time is ExitedAt as a time.
 func (e Exit) Time() time.Time { return time.Unix(0, e.ExitedAt) }
 
-// ReadTask reads the journal of a task from a supervisor's directory. It works
-// whether the supervisor lives or not. errdefs.ErrNotFound without such a task.
+// ReadTask reads the journal of a task from a supervisor's directory, also while no supervisor
+// runs. errdefs.ErrNotFound if there is no such task.
 func ReadTask(dir, id string) (Task, error) {
 	var t Task
 	err := readJSON(filepath.Join(TaskDir(dir, id), TaskFile), &t)
 	return t, err
 }
 
-// ReadExit reads how a task ended from a supervisor's directory; it is there
-// before Wait returns. errdefs.ErrNotFound as long as the task has not ended.
+// ReadExit reads a task's exit from a supervisor's directory; it is written before Wait returns.
+// errdefs.ErrNotFound until the task has exited.
 func ReadExit(dir, id string) (Exit, error) {
 	var e Exit
 	err := readJSON(filepath.Join(TaskDir(dir, id), ExitFile), &e)
 	return e, err
 }
 
-// TasksDir is where tasks are in a supervisor's directory; each has a directory with a TaskFile and,
-// once it has exited, an ExitFile.
+// TasksDir is the directory of tasks in a supervisor's directory; each task has a directory with a
+// TaskFile and, once it has exited, an ExitFile.
 const (
 	TasksDir = "tasks"
 	TaskFile = "task.json"
 	ExitFile = "exit.json"
 )
 
-// TaskDir is the directory of a task in that of its supervisor.
+// TaskDir returns the directory of a task in its supervisor's directory.
 func TaskDir(dir, id string) string { return filepath.Join(dir, TasksDir, id) }
 
 func readJSON(path string, v any) error {
@@ -166,19 +167,19 @@ func readJSON(path string, v any) error {
 	return err
 }
 
-// journalFormat is the number of the form of journals.
+// journalFormat is the format version of journals.
 const journalFormat = 1
 
-// Write does not flush: the directory does not outlive a boot.
+// Write does not sync the file: the directory does not outlive a boot.
 func Write(path string, v any) error {
 	return record.Write(path, journalFormat, v, atomicfile.Relaxed)
 }
 
-// validID keeps ids to what is a file name and no option of a runtime. The length is
-// not part of it: 200 repetitions would cost every supervisor 200 KB.
+// validID allows ids that are file names and cannot be taken for an option of a runtime. The length
+// is checked apart: 200 repetitions in the expression would cost every supervisor 200 KB.
 var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
-// CheckID refuses what cannot be a file name, or would be an option of a runtime.
+// CheckID refuses an id that cannot be a file name, or would be an option of a runtime.
 func CheckID(id string) error {
 	if len(id) > 200 || !validID.MatchString(id) {
 		return fmt.Errorf("%.80q is not a valid ID: %w", id, errdefs.ErrInvalidArgument)
@@ -186,7 +187,7 @@ func CheckID(id string) error {
 	return nil
 }
 
-// Check refuses what cannot work, before anything is done.
+// Check refuses an invalid task before anything is created.
 func (t *Task) Check() error {
 	if err := CheckID(t.ID); err != nil {
 		return err
@@ -211,16 +212,14 @@ func CheckPaths(paths ...string) error {
 	return nil
 }
 
-// InheritEnv names the environment variable in which a supervisor finds the
-// descriptors that the daemon kept for it from its predecessor: the JSON form of
-// map[string]Inherited, by task id.
+// InheritEnv names the environment variable with the descriptors that the daemon kept for a
+// supervisor from its predecessor: map[string]Inherited as JSON, by task id.
 const InheritEnv = "BERTH_SHIM_INHERIT"
 
-// Inherited are descriptor numbers (4 and up) that a successor starts with; 0
-// means none.
+// Inherited holds descriptor numbers (4 and up) that a successor starts with; 0 is none.
 type Inherited struct {
-	// Pidfd is of the task's first process. One that was opened while the
-	// process lived has its exit code also after it was reaped.
+	// Pidfd is of the task's first process. A pidfd that was opened while the process lived returns
+	// its exit code even after it was reaped.
 	Pidfd int `json:"pidfd,omitempty"`
 	// TTY is the master of its terminal.
 	TTY int `json:"tty,omitempty"`

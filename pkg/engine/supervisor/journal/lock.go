@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is in a supervisor's directory. Who serves the directory holds a lock
-// on it for its whole life, and has written its pid into it.
+// lockFile is in a supervisor's directory. The serving process holds a lock on it for its whole
+// life, and has written its pid into it.
 const lockFile = "lock"
 
-// A killed supervisor's lock lives on in a child that was just being forked,
-// until that runs its program.
+// A killed supervisor's lock outlives it in a child that is just being forked, until the child
+// executes its program.
 const (
 	lockPatience = time.Second
 	lockRetry    = 5 * time.Millisecond
 )
 
-// Lock makes this process the one supervisor of dir until the file is closed.
-// errdefs.ErrAlreadyExists if another one is.
+// Lock makes this process the only supervisor of dir until the file is closed.
+// errdefs.ErrAlreadyExists if there is another one.
 func Lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -64,8 +64,8 @@ func holder(f *os.File) string {
 	return "unknown"
 }
 
-// Holder is the process that serves dir, or that did last. It takes no lock, so it may
-// be asked at any time.
+// Holder returns the pid of the process that serves dir, or served it last. It takes no lock, so it
+// can be called at any time.
 func Holder(dir string) (pid int, known bool) {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if err != nil {
@@ -76,9 +76,8 @@ func Holder(dir string) (pid int, known bool) {
 	return pid, err == nil
 }
 
-// Served reports whether a process serves dir, and its pid ("unknown" for a moment
-// while it starts). It must not be asked while a supervisor is being started
-// there: it takes the lock to find out.
+// Served reports whether a process serves dir, and its pid ("unknown" for a moment during its
+// start). It takes the lock, so it must not be called while a supervisor is being started there.
 func Served(dir string) (pid string, yes bool, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {

@@ -16,22 +16,20 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// lastWrite is how long an attached reader may take for a block once the
-// container has ended.
+// lastWrite is how long an attached reader may take for a block after the container has exited.
 const lastWrite = 10 * time.Second
 
-// attachments are those who watch the output of a container. Its goroutines
-// that carry output never wait for them: who is too far behind is detached.
+// attachments are the clients attached to a container's output. The goroutines that copy output
+// never wait for them: a client that is too far behind is detached.
 type attachments struct {
 	mu    sync.Mutex
 	ended bool
 	all   map[*attachment]struct{}
-	// turn is held by the one that writes to the process's stdin; made by the first.
-	turn keyedlock.Mutex
+	// inputLock is held while one client writes to the process's stdin; the first write creates it.
+	inputLock keyedlock.Mutex
 }
 
-// Watcher calls fire when one of events happens to a descriptor, until it is unwatched
-// (processes.Set).
+// Watcher calls fire when one of events occurs on a descriptor, until Unwatch (processes.Set).
 type Watcher interface {
 	Watch(fd int, events uint32, fire func()) (serial uint32, err error)
 	Unwatch(serial uint32)
@@ -41,13 +39,13 @@ type Watcher interface {
 type attachment struct {
 	output   *Output
 	watcher  Watcher
-	streams  map[string]*attachedStream // complete before anybody else sees it
+	streams  map[string]*attachedStream // complete before the attachment is added
 	stdin    *os.File
 	carrying sync.WaitGroup
 	once     sync.Once
 	gone     bool // guarded by attachments.mu
 	inputEnd InputEnd
-	// left ends when the reader left, and its input had the time to be passed on.
+	// left ends once the reader has left and its input had time to be written.
 	left context.Context
 	quit context.CancelFunc
 
@@ -55,21 +53,21 @@ type attachment struct {
 	arming sync.Mutex
 }
 
-// InputEnd is what follows when all of an attachment's input was handed on.
+// InputEnd selects what follows once all of an attachment's input was written.
 type InputEnd struct {
-	Detach     bool   // also while there is output to come
+	Detach     bool   // detach even if more output follows
 	CloseStdin func() // or nil
 }
 
 type attachedStream struct {
 	*backlog
 	file   *os.File
-	serial uint32 // the watch for the reader's leaving
+	serial uint32 // the watch for the reader's disconnect
 }
 
-// add passes on a chunk, or returns false if the reader is too far behind. Only what the
-// FIFO has no room for counts against it: a reader that reads must not be cut off because
-// this process is short of CPU.
+// add sends a chunk, or returns false if the reader is too far behind. Only data that does not fit
+// into the FIFO counts: a reader that reads must not be detached because this process is short of
+// CPU.
 func (s *attachedStream) add(chunk []byte) bool {
 	if s.isEmpty() {
 		chunk = chunk[s.writeNow(chunk):]
@@ -77,8 +75,8 @@ func (s *attachedStream) add(chunk []byte) bool {
 	return len(chunk) == 0 || s.backlog.add(chunk)
 }
 
-// writeNow writes as much as goes without waiting, and returns how much that was. What is
-// wrong, if it wrote nothing, is seen by who writes the rest.
+// writeNow writes what fits without blocking, and returns its size. After an error it returns 0,
+// and the later blocking write reports the error.
 func (s *attachedStream) writeNow(chunk []byte) int {
 	conn, err := s.file.SyscallConn()
 	if err != nil {
@@ -102,7 +100,6 @@ func (s *attachedStream) end() {
 	_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
 }
 
-// write passes on what was taken.
 func (s *attachedStream) write(block []byte) error {
 	if s.hasEnded() {
 		_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
@@ -111,7 +108,7 @@ func (s *attachedStream) write(block []byte) error {
 	return err
 }
 
-// send gives every attached reader a copy of what was read.
+// send gives every attached reader a copy of the chunk.
 func (a *attachments) send(name string, chunk []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +119,7 @@ func (a *attachments) send(name string, chunk []byte) {
 	}
 }
 
-// end lets every reader read the rest, and detaches it then.
+// end lets every reader read the rest, and then detaches it.
 func (a *attachments) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,7 +130,7 @@ func (a *attachments) end() {
 	a.all = nil
 }
 
-// finish lets one reader read the rest, and detaches it then.
+// finish lets one reader read the rest, and then detaches it.
 func (a *attachments) finish(at *attachment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,14 +162,14 @@ func (a *attachments) remove(at *attachment) {
 	at.gone = true
 }
 
-// Attach gives the caller's FIFOs a copy of all output from now on, and stdin,
-// where it is not nil, what the caller writes.
+// Attach copies all output from now on to the caller's FIFOs, and the caller's input to stdin if it
+// is not nil.
 func (o *Output) Attach(w Watcher, paths stdio.Paths, stdin *os.File, end InputEnd) error {
 	at := &attachment{output: o, watcher: w, streams: map[string]*attachedStream{}, inputEnd: end}
 	at.left, at.quit = context.WithCancel(context.Background())
 	err := at.open(paths, stdin != nil)
 	if err == nil {
-		// Counted before anybody can end the output, which waits for them.
+		// Counted before the output can end, which waits for them.
 		at.carrying.Add(len(at.streams))
 		err = at.join()
 	}
@@ -215,7 +212,7 @@ func (at *attachment) open(paths stdio.Paths, withInput bool) error {
 	return err
 }
 
-// join lets the attachment have what comes from now on, until its reader leaves.
+// join adds the attachment to the output, until its reader disconnects.
 func (at *attachment) join() error {
 	at.arming.Lock()
 	defer at.arming.Unlock()
@@ -230,8 +227,7 @@ func (at *attachment) join() error {
 	return nil
 }
 
-// watch detaches when the reader of a stream leaves, also when there is nothing
-// to write to it.
+// watch detaches when the reader of a stream disconnects, even without output.
 func (at *attachment) watch(s *attachedStream) error {
 	conn, err := s.file.SyscallConn()
 	if err != nil {
@@ -244,8 +240,7 @@ func (at *attachment) watch(s *attachedStream) error {
 	return errors.Join(err, watchErr)
 }
 
-// carry writes one stream to its reader until the output ends or the reader
-// leaves.
+// carry writes one stream to its reader until the output ends or the reader disconnects.
 func (at *attachment) carry(s *attachedStream) {
 	defer at.carrying.Done()
 	for {
@@ -271,8 +266,8 @@ func (at *attachment) carryInput(to *os.File) {
 	}
 }
 
-// close ends the streams, and detaches once the reader has read the rest. Nothing
-// may be sent to it any more.
+// close ends the streams, and detaches once the reader has read the rest. Nothing may be sent to
+// them afterwards.
 func (at *attachment) close() {
 	for _, s := range at.streams {
 		s.end()
@@ -283,17 +278,17 @@ func (at *attachment) close() {
 	}()
 }
 
-// cutOff detaches a reader that is too far behind. That the names of its FIFOs are
-// gone tells it from an end.
+// cutOff detaches a reader that is too far behind. It removes the FIFOs, so that the reader can
+// distinguish this from the end of the output.
 func (at *attachment) cutOff() {
 	for _, s := range at.streams {
-		_ = os.Remove(s.file.Name()) // or it has been before
+		_ = os.Remove(s.file.Name()) // or it was removed before
 	}
 	at.detach()
 }
 
-// detach ends the attachment and closes its output FIFOs. What was written to its
-// stdin before is still passed on. It may be called often.
+// detach ends the attachment and closes its output FIFOs. Input that was read before is still
+// written to stdin. It can be called repeatedly.
 func (at *attachment) detach() {
 	at.once.Do(func() {
 		at.arming.Lock()
@@ -311,18 +306,18 @@ func (at *attachment) detach() {
 	})
 }
 
-// write passes on input, when it is its turn: until ctx ends, because a process that does
-// not read must not keep what those brought who have left.
+// write writes input to stdin, one client at a time. It stops when ctx ends: a process that does
+// not read must not hold the input of clients that have disconnected.
 func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) error {
 	a.mu.Lock()
-	if a.turn == nil {
-		a.turn = keyedlock.NewMutex()
+	if a.inputLock == nil {
+		a.inputLock = keyedlock.NewMutex()
 	}
 	a.mu.Unlock()
-	if err := a.turn.Lock(ctx); err != nil {
+	if err := a.inputLock.Lock(ctx); err != nil {
 		return err
 	}
-	defer a.turn.Unlock()
+	defer a.inputLock.Unlock()
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -331,7 +326,7 @@ func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) erro
 	_, err := to.Write(chunk)
 	if !stop() {
 		<-ended
-		_ = to.SetWriteDeadline(time.Time{}) // the next one has its own
+		_ = to.SetWriteDeadline(time.Time{}) // the next client sets its own
 	}
 	return err
 }

@@ -2,11 +2,11 @@ package output
 
 import "sync"
 
-// attachBacklog is how many bytes of one stream an attached reader may be behind, beside
-// what its FIFO holds.
+// attachBacklog is how many bytes of one stream an attached reader may be behind, beyond the FIFO's
+// content.
 const attachBacklog = 1 << 20
 
-// backlog is what one stream's reader has not read yet.
+// backlog holds the output that one stream's reader has not read yet.
 type backlog struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -21,8 +21,8 @@ func newBacklog() *backlog {
 	return b
 }
 
-// add takes a copy of a chunk. If the reader is too far behind, it forgets what is pending
-// and returns false.
+// add appends a copy of a chunk. If the reader is too far behind, it drops the pending data and
+// returns false.
 func (b *backlog) add(chunk []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,14 +39,14 @@ func (b *backlog) add(chunk []byte) bool {
 	return true
 }
 
-// isEmpty is true once all that was added has been written. It stays so until add.
+// isEmpty reports whether all added data was written. It stays true until add.
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.pending)+b.writing == 0 && !b.ended
 }
 
-// end lets the reader read the rest.
+// end marks the end; take still returns the pending data.
 func (b *backlog) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,7 +54,7 @@ func (b *backlog) end() {
 	b.changed.Signal()
 }
 
-// forget gives up what is pending.
+// forget drops the pending data.
 func (b *backlog) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,7 +62,8 @@ func (b *backlog) forget() {
 	b.changed.Signal()
 }
 
-// take waits for something to write; nothing is the end. What it returned before is written.
+// take waits for data to write; nil is the end. Calling it means that the previous block is
+// written.
 func (b *backlog) take() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

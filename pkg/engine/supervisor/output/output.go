@@ -1,5 +1,5 @@
-// Package output carries the output of a container into its CRI log and to those that are
-// attached, and their input to its stdin.
+// Package output copies the output of a container into its CRI log and to attached clients, and
+// their input to its stdin.
 package output
 
 import (
@@ -23,8 +23,8 @@ const (
 	spareChunks = 4
 )
 
-// chunks are the buffers that output passes through. A stream takes one only
-// when there is something to read: idle containers hold none.
+// chunks are the buffers for output. A stream takes one only when there is data to read, so idle
+// containers hold none.
 type chunks chan []byte
 
 var buffers = make(chunks, spareChunks)
@@ -45,20 +45,19 @@ func (c chunks) Put(b []byte) {
 	}
 }
 
-// Output carries what a container writes into its log and to whoever is
-// attached. One goroutine per stream, which waits in Go's poller.
+// Output copies a container's output into its log and to attached clients. Each stream has one
+// goroutine, which waits in Go's poller.
 type Output struct {
 	Log      *crilog.Log
 	attached attachments
 	sources  []*os.File
 	copying  sync.WaitGroup
-	// logged is closed when every stream has ended and is in the log, and ended
-	// when everybody else has had it, too.
+	// logged is closed when every stream has ended and is in the log, and ended when the attached
+	// clients were notified of the end too.
 	logged, ended chan struct{}
 }
 
-// Open opens the log that options name, if they do. The streams begin with
-// Start.
+// Open opens the log of the options, if there is one. Start begins to read the streams.
 func Open(ctx context.Context, options *journal.Options) (*Output, error) {
 	l, err := crilog.Open(options.LogPath, logOptions(ctx, options))
 	if err != nil {
@@ -67,7 +66,7 @@ func Open(ctx context.Context, options *journal.Options) (*Output, error) {
 	return newOutput(l), nil
 }
 
-// Reopen is Open for output that flows already, and has to in any case.
+// Reopen is Open for a running container: its output must be read even if the log cannot be opened.
 func Reopen(ctx context.Context, options *journal.Options) *Output {
 	o, err := Open(ctx, options)
 	if err == nil {
@@ -91,7 +90,7 @@ func logOptions(ctx context.Context, options *journal.Options) crilog.Options {
 	}
 }
 
-// Source is a stream to be read, and where its lines go.
+// Source is a stream to read, and the log stream of its lines.
 type Source struct {
 	File   *os.File
 	Name   string
@@ -116,7 +115,6 @@ func (o *Output) finish() {
 	close(o.ended)
 }
 
-// copy reads one stream to its end.
 func (o *Output) copy(s Source) {
 	defer o.copying.Done()
 	defer s.File.Close()
@@ -133,10 +131,9 @@ func (o *Output) copy(s Source) {
 	}
 }
 
-// chunkReader returns a function that waits until something can be read and
-// only then takes a buffer, which the caller gives back. It returns 0 at the
-// end, which for a terminal is an error (EIO). With writerComes a FIFO that
-// is not open for writing yet is not taken for one that has ended.
+// chunkReader returns a function that waits for data and only then takes a buffer, which the caller
+// returns. It returns 0 at the end; the end of a terminal is an error (EIO). With writerComes, a
+// FIFO that had no writer yet is not considered ended.
 func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -146,7 +143,7 @@ func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 		chunk []byte
 		n     int
 	)
-	// It must read before it waits: the poller does not report again what was readable before.
+	// Read before waiting: the poller does not report data that was readable before.
 	attempt := func(fd uintptr) bool {
 		chunk = buffers.get()
 		for {
@@ -186,8 +183,8 @@ func hadWriter(fd int) bool {
 	}
 }
 
-// Drain waits until the streams have ended, and ends them when that takes
-// longer than limit: something that is not the container's may hold them open.
+// Drain waits until the streams have ended, and ends them after limit: a process outside the
+// container may hold them open.
 func (o *Output) Drain(limit time.Duration) {
 	select {
 	case <-o.ended:
@@ -200,12 +197,12 @@ func (o *Output) Drain(limit time.Duration) {
 	<-o.ended
 }
 
-// flushTimeout is how long the news of an end waits for the log to be whole. Who
-// looks at an ended container reads its last lines; but something that outlives
-// the container may hold the streams open.
+// flushTimeout is how long Wait delays an exit until the log is complete, because clients read the
+// last lines of an exited container. A process that outlives the container may hold the streams
+// open.
 const flushTimeout = time.Second
 
-// Flush waits until all that was written is in the log.
+// Flush waits until all output is in the log.
 func (o *Output) Flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -223,7 +220,7 @@ func (o *Output) Discard(sources ...Source) {
 	_ = o.Log.Close()
 }
 
-// OpenSources opens our ends of a container's output FIFOs.
+// OpenSources opens the supervisor's ends of a container's output FIFOs.
 func (o *Output) OpenSources(stdout, stderr string) (_ []Source, retErr error) {
 	var sources []Source
 	defer func() {
@@ -246,19 +243,18 @@ func (o *Output) OpenSources(stdout, stderr string) (_ []Source, retErr error) {
 	return sources, nil
 }
 
-// TerminalSource is the output of a terminal.
 func (o *Output) TerminalSource(master *os.File) Source {
 	return Source{File: master, Name: crilog.Stdout, Stream: o.Log.Terminal()}
 }
 
-// Feed copies a FIFO to a process's stdin, in turn with those that are attached, until ctx or
-// either end is closed. It closes from.
+// Feed copies a FIFO to a process's stdin until ctx ends or either end is closed. Attached clients
+// write in between. It closes from.
 func (o *Output) Feed(ctx context.Context, from, to *os.File) {
 	Copy(from, func(chunk []byte) error { return o.attached.write(ctx, to, chunk) })
 }
 
-// Copy passes on what is written into a FIFO or a terminal until either end is closed, or
-// pass fails. It closes from.
+// Copy passes on the data of a FIFO or terminal until either end is closed, or pass fails. It
+// closes from.
 func Copy(from *os.File, pass func(chunk []byte) error) {
 	defer from.Close()
 	read := chunkReader(from, true)

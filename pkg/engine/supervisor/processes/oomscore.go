@@ -9,12 +9,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// assumeScore gives this process an oom_score_adj for the moment in which it forks, and
-// returns what takes it back: a child has its parent's score, and a supervisor's is one
-// that the kernel spares. runc gives containers the score of their spec, but crun's execs
-// have the one that crun was started with, and before 1.9 also containers whose score is
-// 0; and while it makes a container, a runtime is in its cgroup, where the kernel must
-// find a process to kill. Nothing else may fork meanwhile.
+// assumeScore sets this process's oom_score_adj for the moment of a fork, and returns a function
+// that restores it: a child inherits its parent's score, and a supervisor's score protects it from
+// the kernel. runc sets the score of the spec for containers, but crun's execs keep the score that
+// crun was started with, and before 1.9 also containers with score 0. While a runtime creates a
+// container it is in the container's cgroup, where the kernel must find a process to kill. Nothing
+// else may fork meanwhile.
 func assumeScore(score *int) (restore func(), err error) {
 	if score == nil {
 		return func() {}, nil
@@ -27,7 +27,7 @@ func assumeScore(score *int) (restore func(), err error) {
 		return func() {}, nil
 	}
 	if err := procfs.SetOOMScore(os.Getpid(), *score); err != nil {
-		// The runtime's own error is better, if it tries to set one.
+		// If the runtime tries to set a score, its own error is better.
 		return func() {}, nil //nolint:nilerr // see above
 	}
 	return func() {

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// IsFirstOfNamespace reports whether a process is pid 1 of a pid namespace of its
-// own, with which all others of the container end.
+// IsFirstOfNamespace reports whether a process is pid 1 of its own PID namespace. The container's
+// other processes then exit with it.
 func IsFirstOfNamespace(pid int) bool {
 	b, err := os.ReadFile(procfs.Path(pid, "status"))
 	if err != nil {
@@ -28,16 +28,15 @@ func IsFirstOfNamespace(pid int) bool {
 	return false
 }
 
-// runcInit is the name of the process in which runc prepares a container, until it
-// becomes the container's program.
+// runcInit is the name of the process in which runc prepares a container, until it executes the
+// container's program.
 const runcInit = "runc:[2:INIT]\n"
 
-// programPatience bounds the wait for a program whose file is slow to be read.
+// programPatience bounds the wait for a program that is slow to load.
 const programPatience = 10 * time.Second
 
-// AwaitProgram waits until a process has become the container's program, or has
-// ended. runc answers a moment before: a signal that came then would end runc, and
-// the program would never have run.
+// AwaitProgram waits until a process executes the container's program, or has exited. runc returns
+// a moment earlier: a signal in between would end runc's process before the program runs.
 func AwaitProgram(ctx context.Context, pid, pidfd int) {
 	for begin := time.Now(); time.Since(begin) < programPatience && ctx.Err() == nil; {
 		name, err := os.ReadFile(procfs.Path(pid, "comm"))
@@ -50,11 +49,11 @@ func AwaitProgram(ctx context.Context, pid, pidfd int) {
 	}
 }
 
-// KilledTimeout is how long a killed process may take to be gone.
+// KilledTimeout is how long a killed process may take to exit.
 const KilledTimeout = 5 * time.Second
 
-// KillCalled kills the processes whose arguments match, with the process groups that they
-// lead, and waits for their ends. It returns whether there was one.
+// KillCalled kills the processes with matching arguments, with the process groups that they lead,
+// and waits for their exit. It reports whether there were any.
 func KillCalled(match func(args []string) bool) (found bool) {
 	pids, err := procfs.Processes()
 	if err != nil {
@@ -81,7 +80,7 @@ func KillCalled(match func(args []string) bool) (found bool) {
 	return found
 }
 
-// Arguments are what a process was called with; empty for one that is gone.
+// Arguments returns the command line of a process; empty if it is gone.
 func Arguments(pid int) []string {
 	text, _ := os.ReadFile(procfs.Path(pid, "cmdline"))
 	return strings.Split(string(text), "\x00")

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// Open returns a pidfd of a process that was seen with that start time. A
-// start time of 0 stands for any. unix.ESRCH when there is no such process.
+// Open returns a pidfd of the process with that start time; 0 stands for any. unix.ESRCH if there
+// is no such process.
 func Open(p Process) (int, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
@@ -21,7 +21,7 @@ func Open(p Process) (int, error) {
 	if p.StartTime == 0 {
 		return fd, nil
 	}
-	// Read after the open: what the pidfd refers to cannot change any more.
+	// Read after the open: the pidfd keeps referring to the same process.
 	stat, err := procfs.StatOf(p.PID)
 	if err != nil || stat.Started != p.StartTime {
 		unix.Close(fd)
@@ -30,8 +30,8 @@ func Open(p Process) (int, error) {
 	return fd, nil
 }
 
-// IsAnother reports that a pidfd is of a process that lives and is not p: who opened it knew
-// no more than the pid, which had another process by then.
+// IsAnother reports whether a pidfd refers to a running process other than p: it was opened by pid
+// alone, after the pid was reused.
 func IsAnother(pidfd int, p Process) bool {
 	if p.StartTime == 0 {
 		return false
@@ -43,7 +43,7 @@ func IsAnother(pidfd int, p Process) bool {
 	return err != nil || stat.Started != p.StartTime
 }
 
-// HasEnded waits for the end of a process, but not longer than that.
+// HasEnded waits for a process to exit, for at most limit.
 func HasEnded(pidfd int, limit time.Duration) bool {
 	for end := time.Now().Add(limit); ; {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(end)+time.Millisecond-1)/time.Millisecond))
@@ -70,8 +70,8 @@ const (
 	codeKilled = 2
 )
 
-// waitid never blocks: options must contain unix.WNOHANG. A pid of 0 in the
-// answer means that there is nothing to report yet.
+// waitid never blocks, because it adds unix.WNOHANG. A pid of 0 in the result means that there is
+// nothing to report yet.
 func waitid(kind, id, options int) (waitInfo, error) {
 	var info waitInfo
 	for {
@@ -87,7 +87,7 @@ func waitid(kind, id, options int) (waitInfo, error) {
 	}
 }
 
-// exitStatus is the exit code, or 128 plus the signal.
+// exitStatus returns the exit code, or 128 plus the signal.
 func (i waitInfo) exitStatus() uint32 {
 	if i.code == codeExited {
 		return uint32(i.status) & 0xff
@@ -95,7 +95,7 @@ func (i waitInfo) exitStatus() uint32 {
 	return 128 + uint32(i.status)
 }
 
-// decodeStatus reads a status in the format of wait(2).
+// decodeStatus decodes a status in the format of wait(2).
 func decodeStatus(raw int32) uint32 {
 	ws := unix.WaitStatus(raw)
 	if ws.Signaled() {
@@ -104,12 +104,11 @@ func decodeStatus(raw int32) uint32 {
 	return uint32(ws.ExitStatus())
 }
 
-// errNoExit is that the exit of a process is unknown, perhaps only for now.
+// errNoExit is returned while the exit of a process is unknown.
 var errNoExit = errors.New("the exit code is unknown")
 
-// foreignExit returns the exit of a process that is no child of this one: while it
-// is a zombie by /proc, after that by what the kernel (since 6.15) keeps for
-// those who hold a pidfd.
+// foreignExit returns the exit of a process that is not a child of this one: from /proc while it is
+// a zombie, later from what the kernel (since 6.15) keeps for open pidfds.
 func foreignExit(fd int, p Process) (uint32, error) {
 	if stat, err := procfs.StatOf(p.PID); err == nil && stat.State == 'Z' && stat.Started == p.StartTime {
 		return decodeStatus(stat.ExitCode), nil
@@ -124,8 +123,7 @@ func foreignExit(fd int, p Process) (uint32, error) {
 	return decodeStatus(info.Exit_code), nil
 }
 
-// Identify returns a pidfd of a process that a runtime has just named, and
-// when it was started.
+// Identify returns a pidfd and the start time of a process that a runtime has just started.
 func Identify(pid int) (int, Process, error) {
 	fd, err := Open(Process{PID: pid})
 	if err != nil {

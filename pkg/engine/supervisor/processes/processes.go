@@ -1,4 +1,4 @@
-// Package processes starts, watches and reaps the processes that a supervisor answers for.
+// Package processes starts, watches and reaps the processes of a supervisor.
 package processes
 
 import (
@@ -20,25 +20,22 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// Set knows every process that this one answers for.
+// Set tracks all processes of a supervisor.
 //
-// It watches them through their pidfds, all of which hang in one epoll set that
-// one goroutine reads through Go's own poller: no process costs a thread or a
-// goroutine while it runs.
+// It watches them through their pidfds. One goroutine reads the epoll set of all pidfds through
+// Go's poller: a running process costs no thread and no goroutine.
 //
-// As a subreaper this process also inherits the orphans of its containers and
-// of runtimes that died. They must be reaped without taking away an exit that
-// a call waits for, so every fork and every adoption goes through here:
+// As a subreaper this process also inherits the orphans of its containers and of runtimes that
+// died. It must reap them without taking an exit that a call waits for, so every fork and every
+// adoption goes through Set:
 //
-//   - known are the children that a call waits for; they are never touched.
-//   - A runtime call that may leave a child behind (the container) is a launch.
-//     An unknown zombie may be such a child that died before its
-//     launch could say its pid. It is reaped once every launch has ended that
-//     was under way when it was first seen and had begun before it did, because
-//     no other can be its.
-//   - settled are children whose launch has ended, as their command lines say (a
-//     zombie has none): they need not wait for a launch of another container,
-//     which may hang.
+//   - known are the children that a call waits for; a sweep never reaps them.
+//   - A launch is a runtime call that may leave a child behind (the container). An unknown zombie
+//     may be such a child that exited before its launch reported its pid. It is reaped after the
+//     launches that were in progress when it was first seen and had begun before it did: no other
+//     launch can have started it.
+//   - settled are children of ended launches, by their command lines (a zombie has none): they need
+//     not wait for a launch of another container, which may hang.
 type Set struct {
 	epoll *os.File
 
@@ -50,10 +47,10 @@ type Set struct {
 	launches map[uint64]launchOf
 	launched uint64         // the newest launch
 	orphans  map[int]uint64 // zombie -> the newest launch when it was first seen
-	sweeping bool           // a later sweep is due
+	sweeping bool           // a later sweep is scheduled
 }
 
-// launchOf is a launch under way.
+// launchOf is a launch in progress.
 type launchOf struct {
 	began     uint64 // as procfs.Stat.Started
 	container string
@@ -64,13 +61,13 @@ type watch struct {
 	fire func()
 }
 
-// New makes an empty set, which Run serves.
+// New returns an empty set; Run serves it.
 func New() (*Set, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
 	}
-	// Without this os.NewFile would not give it to Go's poller.
+	// Required by os.NewFile for Go's poller.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -117,10 +114,9 @@ func (p *Set) fire(serial uint32) {
 	}
 }
 
-// Watch calls fire in the dispatching goroutine, which it must not block,
-// whenever fd has one of events (unix.EPOLLIN and so on; EPOLLET or
-// EPOLLONESHOT is the caller's choice). The watch must be dropped by Unwatch
-// before fd is closed.
+// Watch calls fire in the dispatching goroutine whenever fd has one of events (unix.EPOLLIN and so
+// on; the caller chooses EPOLLET or EPOLLONESHOT). fire must not block. Call Unwatch before fd is
+// closed.
 func (p *Set) Watch(fd int, events uint32, fire func()) (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +130,7 @@ func (p *Set) Watch(fd int, events uint32, fire func()) (uint32, error) {
 	return p.serial, nil
 }
 
-// Unwatch drops a watch. Its fire may still be under way.
+// Unwatch drops a watch. Its fire may still be running.
 func (p *Set) Unwatch(serial uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +152,7 @@ func (p *Set) control(op, fd int, e *unix.EpollEvent) error {
 	return errors.Join(err, ctl)
 }
 
-// Ended calls end once, in a goroutine of its own, when the process of a pidfd
-// has ended.
+// Ended calls end once, in its own goroutine, when the process of a pidfd has exited.
 func (p *Set) Ended(pidfd int, end func()) error {
 	var serial uint32
 	ready := make(chan struct{})
@@ -172,19 +167,19 @@ func (p *Set) Ended(pidfd int, end func()) error {
 	return err
 }
 
-// Command is what Fork starts.
+// Command describes a process for Fork.
 type Command struct {
 	Argv, Environment []string // argv[0] is the path of the program
 	Files             []uintptr
-	// DeathSignal is sent to it when this process dies.
+	// DeathSignal is sent to the process when this one dies.
 	DeathSignal syscall.Signal
-	// Score is the oom_score_adj that it starts with, and whatever it starts; nil for that
-	// of this process.
+	// Score is the oom_score_adj of the process, which its children inherit; nil keeps that of this
+	// process.
 	Score *int
 }
 
-// Fork starts a known child, with a process group of its own, and returns its pid and
-// pidfd. The caller reaps it by Reap.
+// Fork starts a known child in a new process group and returns its pid and pidfd. The caller reaps
+// it with Reap.
 func (p *Set) Fork(c Command) (pid, pidfd int, err error) {
 	pidfd = -1
 	p.mu.Lock()
@@ -210,8 +205,8 @@ func (p *Set) Fork(c Command) (pid, pidfd int, err error) {
 	return pid, pidfd, nil
 }
 
-// Adopt makes a child known that a launch left behind. unix.ECHILD when the
-// process is none of ours.
+// Adopt makes a child known that a launch left behind. unix.ECHILD if the process is not a child of
+// this one.
 func (p *Set) Adopt(pid, pidfd int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,15 +219,14 @@ func (p *Set) Adopt(pid, pidfd int) error {
 	return nil
 }
 
-// The time that a process may take to become our child, and how often to look.
+// How long a process may take to become a child of this one, and how often to check.
 const (
 	adoptionTimeout = 2 * time.Second
 	adoptionPoll    = 200 * time.Microsecond
 )
 
-// AdoptSoon is adopt for a process that may still have a parent of the runtime's:
-// `crun run --detach` returns before the fork of itself that is the container's
-// parent has ended and left the container to us.
+// AdoptSoon is Adopt for a process that may still be a child of the runtime: `crun run --detach`
+// returns before its intermediate fork, the container's parent, has exited.
 func (p *Set) AdoptSoon(ctx context.Context, pid, pidfd int) error {
 	deadline := time.Now().Add(adoptionTimeout)
 	for {
@@ -244,7 +238,7 @@ func (p *Set) AdoptSoon(ctx context.Context, pid, pidfd int) error {
 	}
 }
 
-// Reap takes the exit of a known child that has ended.
+// Reap returns the exit of a known child that has exited.
 func (p *Set) Reap(pid, pidfd int) (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,8 +253,7 @@ func (p *Set) Reap(pid, pidfd int) (uint32, error) {
 	return info.exitStatus(), nil
 }
 
-// Launch begins a call that may leave a child of a container behind; what it returns
-// ends it.
+// Launch begins a call that may leave a container's child behind; the returned function ends it.
 func (p *Set) Launch(container string) func() {
 	p.mu.Lock()
 	p.launched++
@@ -279,8 +272,8 @@ func (p *Set) Launch(container string) func() {
 	}
 }
 
-// settle notes the children that the launches of a container have left, once none of
-// them is under way, if there are launches that they would have to wait for.
+// settle records the children of a container once all launches of it have ended, if they would have
+// to wait for launches of other containers.
 func (p *Set) settle(container string) {
 	if len(p.launches) == 0 {
 		return
@@ -296,15 +289,15 @@ func (p *Set) settle(container string) {
 		if known || settled {
 			continue
 		}
-		if line, err := os.ReadFile(procfs.Path(pid, "cmdline")); err == nil && speaksOf(string(line), container) {
+		if line, err := os.ReadFile(procfs.Path(pid, "cmdline")); err == nil && mentions(string(line), container) {
 			p.settled[pid] = struct{}{}
 		}
 	}
 }
 
-// speaksOf reports whether a command line has the id of a container as an argument or in
-// one: runsc's gofer has it in the path of the bundle.
-func speaksOf(line, container string) bool {
+// mentions reports whether a command line contains the id of a container as an argument or as a
+// part of one: runsc's gofer has it in the path of the bundle.
+func mentions(line, container string) bool {
 	const more = "_.-" // in an id, beside letters and digits
 	words := strings.FieldsFunc(line, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(more, r)
@@ -312,12 +305,12 @@ func speaksOf(line, container string) bool {
 	return slices.Contains(words, container)
 }
 
-// sweepAgain is when a sweep is repeated that found a zombie it must not touch:
-// whoever waits for that one is about to reap it, or a launch is to end.
+// sweepAgain is the delay before another sweep after one found a zombie that it must not reap: a
+// call is about to reap that zombie, or a launch is about to end.
 const sweepAgain = 5 * time.Millisecond
 
-// sweep reaps the orphans that have ended. It is called on SIGCHLD. Runtimes
-// wait for some of them to be gone (runsc for its gofer), so it must not dawdle.
+// sweep reaps the orphans that have exited. It runs on SIGCHLD. It must be fast, because runtimes
+// wait for the reaping of some orphans (runsc for its gofer).
 func (p *Set) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -330,7 +323,7 @@ func (p *Set) sweep() {
 			break
 		}
 	}
-	// That one must wait, and the kernel names no other as long as it is there.
+	// The kernel returns this zombie again until it is reaped, so check all children.
 	for _, pid := range procfs.Children(os.Getpid()) {
 		if info, err := waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err == nil && info.pid != 0 {
 			p.reapOrphan(pid)
@@ -339,7 +332,6 @@ func (p *Set) sweep() {
 	p.sweepLater()
 }
 
-// reapOrphan reaps a zombie if no call waits for it.
 func (p *Set) reapOrphan(pid int) bool {
 	if !p.isOrphan(pid) {
 		return false
@@ -350,7 +342,7 @@ func (p *Set) reapOrphan(pid int) bool {
 	return true
 }
 
-// bootTicks is the time in the unit of procfs.Stat.Started.
+// bootTicks returns the time since boot in the unit of procfs.Stat.Started.
 func bootTicks() uint64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -360,7 +352,7 @@ func bootTicks() uint64 {
 	return uint64(now.Sec)*perSecond + uint64(now.Nsec)*perSecond/uint64(time.Second)
 }
 
-// isOrphan reports whether no call can wait for a zombie.
+// isOrphan reports whether no call can be waiting for a zombie.
 func (p *Set) isOrphan(pid int) bool {
 	if _, ok := p.known[pid]; ok {
 		return false
@@ -400,7 +392,7 @@ func (p *Set) sweepLater() {
 // Close ends Run.
 func (p *Set) Close() error { return p.epoll.Close() }
 
-// Forget gives up a known child that does not end; it is reaped as an orphan.
+// Forget stops tracking a known child that is still running; a sweep reaps it later.
 func (p *Set) Forget(pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -416,7 +408,7 @@ func (p *Set) ReapWhenDead(pid, pidfd int) {
 	p.sweepLater()
 }
 
-// SweepOnSignal reaps orphans as they end; what it returns stops that.
+// SweepOnSignal reaps orphans on SIGCHLD; the returned function stops that.
 func (p *Set) SweepOnSignal() func() {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -435,7 +427,7 @@ func (p *Set) SweepOnSignal() func() {
 	}
 }
 
-// Process identifies a process beyond the reuse of its pid.
+// Process identifies a process even if its pid is reused.
 type Process struct {
 	PID int `json:"pid,omitempty"`
 	// StartTime is field 22 of /proc/<pid>/stat, in clock ticks since boot.
@@ -446,13 +438,13 @@ type Process struct {
 const UnknownStatus = 255
 
 const (
-	// exitTries bounds how often a foreign process's exit is asked for: between
-	// its end and its reaping by its parent the kernel does not report it.
+	// exitTries bounds the reads of a foreign process's exit: between its exit and its reaping by
+	// its parent the kernel may not report it yet.
 	exitTries = 20
 	exitPause = 5 * time.Millisecond
 )
 
-// Collect returns the exit of a process whose pidfd is readable, if that can be known.
+// Collect returns the exit of a process with a readable pidfd, if it is known.
 func (p *Set) Collect(identity Process, pidfd int, child bool) (status uint32, known bool) {
 	if child {
 		if status, err := p.Reap(identity.PID, pidfd); err == nil {
@@ -465,7 +457,7 @@ func (p *Set) Collect(identity Process, pidfd int, child bool) (status uint32, k
 			return status, true
 		}
 		if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EINVAL) {
-			break // an older kernel, which will not know later either
+			break // an older kernel without this interface
 		}
 		time.Sleep(exitPause)
 	}

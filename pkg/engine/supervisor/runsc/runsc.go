@@ -1,4 +1,4 @@
-// Package runsc reads what gVisor's runsc prints, and tidies up the files that it keeps.
+// Package runsc parses the output of gVisor's runsc, and cleans up its files.
 package runsc
 
 import (
@@ -18,9 +18,9 @@ import (
 // Locks are the lock files of the containers of one sandbox of runsc.
 type Locks struct{ root, sandbox string }
 
-// LocksOf finds the sandbox of a container by the name of its own lock file,
-// <container>_sandbox:<sandbox>.lock. A delete that failed half way may have
-// removed it; then the container's bundle has the sandbox that it was in.
+// LocksOf finds the sandbox of a container by the name of its lock file,
+// <container>_sandbox:<sandbox>.lock. A delete that failed halfway may have removed that file; then
+// the container's bundle names the sandbox.
 func LocksOf(root, id, bundleDir string) Locks {
 	own, _ := filepath.Glob(filepath.Join(root, id+"_sandbox:*.lock"))
 	if len(own) == 0 {
@@ -30,9 +30,9 @@ func LocksOf(root, id, bundleDir string) Locks {
 	return Locks{root: root, sandbox: strings.TrimPrefix(name, id+"_sandbox:")}
 }
 
-// Sweep removes the locks of containers that are gone. Every command of runsc
-// looks at all containers of its sandbox, and makes the lock again of one that is
-// deleted at that moment; whoever is last has to tidy up.
+// Sweep removes the locks of removed containers. Every runsc command opens the locks of all
+// containers of its sandbox, and so recreates the lock of a container that another command deletes
+// at that moment: the caller runs Sweep after its command.
 func (l Locks) Sweep() {
 	if l.sandbox == "" {
 		return
@@ -45,8 +45,8 @@ func (l Locks) Sweep() {
 	}
 }
 
-// SweepEnded is Sweep once the sandbox is gone, for commands that delete nothing:
-// before, a lock without a state may be that of a container in the making.
+// SweepEnded is Sweep for commands that delete nothing. It does nothing while the sandbox exists,
+// because a lock without a state may belong to a container that is being created.
 func (l Locks) SweepEnded() {
 	if l.sandbox == "" {
 		return
@@ -57,8 +57,7 @@ func (l Locks) SweepEnded() {
 	}
 }
 
-// LastJSON is the last JSON object of what a runtime printed; warnings may come
-// before it.
+// LastJSON returns the last JSON object of a runtime's output; warnings may precede it.
 func LastJSON(out []byte) []byte {
 	if i := bytes.LastIndex(out, []byte("\n{")); i >= 0 {
 		return out[i+1:]
@@ -66,7 +65,7 @@ func LastJSON(out []byte) []byte {
 	return out
 }
 
-// Stats decodes the output of `runsc events --stats`, which has the names of cgroupstats.
+// Stats decodes the output of `runsc events --stats`, which uses the field names of cgroupstats.
 func Stats(out []byte) (*cgroupstats.Metrics, error) {
 	var event struct {
 		Data struct {
@@ -82,7 +81,7 @@ func Stats(out []byte) (*cgroupstats.Metrics, error) {
 	return &cgroupstats.Metrics{CPU: d.CPU, Memory: d.Memory, Pids: d.Pids}, nil
 }
 
-// RemoveState removes what runsc keeps of a container.
+// RemoveState removes the files that runsc keeps of a container.
 func RemoveState(root, id string) error {
 	files, err := filepath.Glob(filepath.Join(root, id+"_sandbox:*"))
 	for _, file := range append(files, filepath.Join(root, "runsc-"+id+".sock")) {

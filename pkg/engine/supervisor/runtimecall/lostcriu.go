@@ -12,20 +12,20 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 )
 
-// errLostCRIU ends a call whose runtime would wait for ever.
+// errLostCRIU ends a call that would wait forever.
 var errLostCRIU = errors.New("CRIU was killed while the runtime waited for it")
 
 const (
-	// criuPoll is how often a runtime's CRIU is looked at.
+	// criuPoll is the interval of checks of a runtime's CRIU.
 	criuPoll = 500 * time.Millisecond
-	// criuLost is how often in a row its CRIU has ended without that the runtime noticed it:
-	// usually that takes no time at all.
+	// criuLost is the number of consecutive checks that find an exited CRIU which the runtime has
+	// not reaped. Usually the runtime reaps it at once.
 	criuLost = 6
 )
 
-// lostCRIU is closed when the runtime's CRIU has ended and the runtime does not notice it. It
-// reads from a socket that processes of CRIU have open, too: if CRIU was killed they may stand
-// still for ever.
+// lostCRIU returns a channel that is closed when the runtime's CRIU has exited and the runtime does
+// not notice it. The runtime reads from a socket that other CRIU processes hold open too; after
+// CRIU was killed, these may be stopped forever.
 func (r *invocation) lostCRIU() <-chan struct{} {
 	lost := make(chan struct{})
 	go func() {
@@ -48,7 +48,7 @@ func (r *invocation) lostCRIU() <-chan struct{} {
 	return lost
 }
 
-// hasDeadCRIU reports whether a process has a child that was CRIU, has ended, and is not reaped.
+// hasDeadCRIU reports whether a process has a CRIU child that has exited and is not reaped.
 func hasDeadCRIU(pid int) bool {
 	for _, child := range procfs.Children(pid) {
 		if stat, err := procfs.StatOf(child); err == nil && stat.Ended() && isCRIU(child) {
@@ -64,7 +64,7 @@ func isCRIU(pid int) bool {
 	return err == nil && strings.TrimSpace(string(name)) == "criu"
 }
 
-// CRIUGroup are the running processes of a runtime's process group: itself, and CRIU's.
+// CRIUGroup returns the running processes of a runtime's process group: the runtime and CRIU's.
 func CRIUGroup(runtime processes.Process) []int {
 	pids, err := procfs.Processes()
 	if err != nil {

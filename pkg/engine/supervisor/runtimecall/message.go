@@ -15,53 +15,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Explain adds to an error without words what the runtime wrote to the stderr
-// that it had for the container: it does so when it fails before it can write its
-// log, as with a shared library that is missing.
-func Explain(err error, said []byte) error {
+// Explain adds to an error without a message what the runtime wrote to the container's stderr. The
+// runtime writes there if it fails before it can write its log, for example because of a missing
+// shared library.
+func Explain(err error, output []byte) error {
 	var failed *Error
 	if !errors.As(err, &failed) || failed.Message != "" {
 		return err
 	}
-	if last := Message(said); last != "" {
+	if last := Message(output); last != "" {
 		return fmt.Errorf("%s and wrote to stderr: %s", failed.End(), last)
 	}
 	return err
 }
 
-// IsOfPod knows what runtimes say when a container's program is not in its image, or cannot
-// be run (runc and crun, Go's exec, runsc), and when its memory limit is too low (runc).
-func IsOfPod(said string) bool {
+// IsOfPod reports whether the pod caused a runtime's error: its program is missing or cannot be
+// executed (runc and crun, Go's exec, runsc), or its memory limit is too low (runc).
+func IsOfPod(output string) bool {
 	return slices.ContainsFunc([]string{"executable file", `exec: "`, "error finding executable", "memory limit too low", "unable to set memory limit"}, func(words string) bool {
-		return strings.Contains(said, words)
+		return strings.Contains(output, words)
 	})
 }
 
-// Complaint is the message of a runtime that failed, in a FIFO which was opened without
-// blocking and has no other reader; empty without one.
-func Complaint(f *os.File) string { return Message(ReadWaiting(f)) }
+// FailureMessage returns the message of a failed runtime from a FIFO that was opened without
+// blocking and has no other reader; "" without one.
+func FailureMessage(f *os.File) string { return Message(ReadWaiting(f)) }
 
-// ReadWaiting returns what a FIFO holds at the moment.
+// ReadWaiting returns the current content of a FIFO.
 func ReadWaiting(f *os.File) []byte {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return nil
 	}
-	var said []byte
+	var output []byte
 	chunk := make([]byte, 4096)
 	_ = conn.Control(func(fd uintptr) {
-		for len(said) < maxCaptured {
+		for len(output) < maxCaptured {
 			n, err := unix.Read(int(fd), chunk)
 			if err != nil || n <= 0 {
 				return
 			}
-			said = append(said, chunk[:n]...)
+			output = append(output, chunk[:n]...)
 		}
 	})
-	return said
+	return output
 }
 
-// ReadTail returns the end of a log file.
 func ReadTail(path string) []byte {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,17 +75,17 @@ func ReadTail(path string) []byte {
 	return b
 }
 
-// textMessage is an error as logrus prints it without a terminal.
+// textMessage matches an error in the text format of logrus.
 var textMessage = regexp.MustCompile(`level=(?:error|fatal)\b.*? msg=("(?:[^"\\]|\\.)*"|\S+)`)
 
-// usage begins what follows a mistake in the command line: runsc's and crun's.
+// usage matches the first line of the help that follows an error in the command line (runsc, crun).
 var usage = regexp.MustCompile("^(Usage:|Try `)")
 
-// Message finds a runtime's error in its log or stderr:
-// the last error of a JSON log, else of a text log, else the last line before a usage.
-func Message(said []byte) string {
+// Message returns a runtime's error from its log or stderr: the last error of a JSON log, else of a
+// text log, else the last line before a usage text.
+func Message(output []byte) string {
 	var fromJSON, fromText, last string
-	for line := range bytes.Lines(said) {
+	for line := range bytes.Lines(output) {
 		line = bytes.TrimSpace(line)
 		if len(line) == 0 {
 			continue
@@ -117,8 +116,8 @@ func Message(said []byte) string {
 	return ""
 }
 
-// Shorten keeps the start and the end of a text: a runtime's message begins
-// with what it did and ends with what went wrong.
+// Shorten keeps the start and the end of a text: a runtime's message begins with the operation and
+// ends with the cause.
 func Shorten(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= maxMessage {
@@ -128,8 +127,8 @@ func Shorten(s string) string {
 	return strings.ToValidUTF8(s[:half], "") + " […] " + strings.ToValidUTF8(s[len(s)-half:], "")
 }
 
-// IsUnknown reports whether a runtime refused a call because it has no such
-// container. There is no code for it, only these words of runc, crun and runsc.
+// IsUnknown reports whether a runtime refused a call because it has no such container. runc, crun
+// and runsc have no exit code for that, only these messages.
 func IsUnknown(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) || strings.Contains(e.Message, "shared libraries") { // the loader's words

@@ -1,4 +1,4 @@
-// Package runtimecall calls an OCI runtime once, and finds in its output why it failed.
+// Package runtimecall calls an OCI runtime once, and extracts its error from its output.
 package runtimecall
 
 import (
@@ -23,39 +23,39 @@ import (
 )
 
 const (
-	// defaultCallTimeout bounds a runtime call when the options do not.
+	// defaultCallTimeout bounds a runtime call if the options do not.
 	defaultCallTimeout = 2 * time.Minute
-	// maxCaptured is how much of a runtime's own output is read.
+	// maxCaptured bounds how much of a runtime's output is read.
 	maxCaptured = 256 * 1024
-	// maxMessage bounds the part of an error that a runtime wrote.
+	// maxMessage bounds the length of a runtime's message in an error.
 	maxMessage = 700
 )
 
 // Call is one invocation of a runtime.
 type Call struct {
 	Options *journal.Options
-	Args    []string // the subcommand and what follows it
+	Args    []string // the subcommand and its arguments
 	LogFile string   // where the runtime writes its errors; empty for stderr
-	// Stdio is what the runtime hands on to a container. Without it the
-	// runtime gets no input and its output is captured.
+	// Stdio is passed on to the container. Without it the runtime gets no input and its output is
+	// captured.
 	Stdio *[3]int
-	// Flags come before the configuration's own.
+	// Flags precede the configured flags.
 	Flags []string
 	// DeathSignal is sent to the runtime when this process dies.
 	DeathSignal syscall.Signal
-	// Score is the oom_score_adj that the runtime starts with, and whatever it starts;
-	// nil for that of this process.
+	// Score is the oom_score_adj of the runtime, which its children inherit; nil keeps that of this
+	// process.
 	Score *int
-	// Environment is added to what all runtimes get.
+	// Environment is added to the environment of all runtimes.
 	Environment []string
-	// ByCRIU is set when the runtime waits for CRIU, of which it may never hear again.
+	// ByCRIU is set if the runtime waits for CRIU, which may die unnoticed.
 	ByCRIU bool
-	// Begun gets the process of the runtime; the call ends if it fails.
+	// Begun receives the runtime's process; the call is killed if it returns an error.
 	Begun func(runtime processes.Process) error
 }
 
-// argv is the whole command line. The flags of the configuration come after
-// ours, so that they win.
+// argv returns the whole command line. The configured flags come last, so that they override
+// berth's.
 func (c *Call) argv() []string {
 	o := c.Options
 	argv := []string{o.Runtime, "--root", o.Root}
@@ -69,24 +69,24 @@ func (c *Call) argv() []string {
 	return append(argv, c.Args...)
 }
 
-// Error is a runtime that ended with another status than 0.
+// Error is a runtime's exit with a status other than 0.
 type Error struct {
 	verb    string
 	status  uint32
 	Message string
-	// question is a command line that shows whether the runtime runs at all.
-	question string
+	// versionCommand is a command line that shows whether the runtime runs at all.
+	versionCommand string
 }
 
-// Error is the runtime's own message, or how it ended and where to look.
+// Error returns the runtime's message, or its exit status and where to look.
 func (e *Error) Error() string {
 	if e.Message != "" {
 		return e.Message
 	}
-	return fmt.Sprintf("%s; see whether %q works, and what the kernel logged (dmesg)", e.End(), e.question)
+	return fmt.Sprintf("%s; see whether %q works, and what the kernel logged (dmesg)", e.End(), e.versionCommand)
 }
 
-// End is how the call ended, without its words.
+// End describes the exit of the call, without the runtime's message.
 func (e *Error) End() string {
 	if e.status > 128 {
 		return fmt.Sprintf("the runtime's %s was killed by signal %d", e.verb, e.status-128)
@@ -94,9 +94,8 @@ func (e *Error) End() string {
 	return fmt.Sprintf("the runtime's %s exited with status %d", e.verb, e.status)
 }
 
-// Invoke runs a call to its end and returns what the runtime printed. The call
-// is ended by killing its process group when ctx ends or the options' bound is
-// over, which is context.DeadlineExceeded.
+// Invoke runs a call to its end and returns the runtime's output. It kills the call's process group
+// when ctx ends or after Limit, which is context.DeadlineExceeded.
 func (c *Call) Invoke(ctx context.Context, p *processes.Set) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, Limit(c.Options))
 	defer cancel()
@@ -104,7 +103,7 @@ func (c *Call) Invoke(ctx context.Context, p *processes.Set) ([]byte, error) {
 	return c.InvokeForever(ctx, p)
 }
 
-// InvokeForever is Invoke without the options' bound.
+// InvokeForever is Invoke without Limit.
 func (c *Call) InvokeForever(ctx context.Context, p *processes.Set) ([]byte, error) {
 	r, err := c.begin(p)
 	if err != nil {
@@ -133,7 +132,7 @@ func (c *Call) InvokeForever(ctx context.Context, p *processes.Set) ([]byte, err
 	}
 }
 
-// Limit bounds a runtime call.
+// Limit returns the time limit of a runtime call.
 func Limit(o *journal.Options) time.Duration {
 	if o.CallTimeout <= 0 {
 		return defaultCallTimeout
@@ -141,12 +140,11 @@ func Limit(o *journal.Options) time.Duration {
 	return o.CallTimeout
 }
 
-// ErrNoRuntime reports that a runtime was uninstalled, or may not be executed.
+// ErrNoRuntime reports that a runtime was uninstalled, or must not be executed.
 var ErrNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
 
-// RemoveState removes what a runtime that is gone keeps of an ended container, as
-// its own delete would: nothing else does, and a pod must not stay for ever
-// because its runtime was uninstalled.
+// RemoveState removes an exited container's state of a runtime that was uninstalled, as the
+// runtime's delete would. Otherwise the pod could never be removed.
 func RemoveState(root, id string) error {
 	dir := filepath.Join(root, id)
 	if err := mountpoint.UnmountBelow(dir); err != nil {
@@ -155,17 +153,17 @@ func RemoveState(root, id string) error {
 	return os.RemoveAll(dir)
 }
 
-// invocation is a runtime call that has begun.
+// invocation is a runtime call in progress.
 type invocation struct {
 	processes  *processes.Set
 	call       *Call
 	pid, pidfd int
-	stdout     *os.File // captured; nil when it goes to the container
+	stdout     *os.File // captured; nil if it goes to the container
 	stderr     *os.File
 	ended      chan struct{}
 }
 
-// begin starts the call. The caller ends it by end, or waits for ended and reaps it.
+// begin starts the call. The caller kills it with end, or waits for ended and reaps it.
 func (c *Call) begin(p *processes.Set) (_ *invocation, retErr error) {
 	r := &invocation{processes: p, call: c, ended: make(chan struct{})}
 	defer func() {
@@ -216,8 +214,7 @@ func (r *invocation) openFiles() ([]uintptr, error) {
 	return []uintptr{uintptr(null), r.stdout.Fd(), r.stderr.Fd()}, nil
 }
 
-// Capture is a file that needs no one to read it while it is written, as a pipe
-// would.
+// Capture returns a file for output. Unlike a pipe, it needs no reader while it is written.
 func Capture(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -226,7 +223,7 @@ func Capture(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Captured returns the beginning of what was written to a file of Capture; nothing of nil.
+// Captured returns the start of what was written to a file of Capture; nil for nil.
 func Captured(f *os.File) []byte {
 	if f == nil {
 		return nil
@@ -237,36 +234,36 @@ func Captured(f *os.File) []byte {
 
 func (r *invocation) kill() { _ = unix.Kill(-r.pid, unix.SIGKILL) }
 
-// process is the runtime's.
 func (r *invocation) process() processes.Process {
 	p := processes.Process{PID: r.pid}
-	if stat, err := procfs.StatOf(r.pid); err == nil { // it is not reaped before its end is asked for
+	if stat, err := procfs.StatOf(r.pid); err == nil { // it is not reaped before result or end
 		p.StartTime = stat.Started
 	}
 	return p
 }
 
-// end kills a call that takes too long or was given up.
+// end kills the call.
 func (r *invocation) end() {
 	r.kill()
 	select {
 	case <-r.ended:
 		_, _ = r.processes.Reap(r.pid, r.pidfd)
 	case <-time.After(processes.KilledTimeout):
-		// It hangs in the kernel. Whenever it ends it is an orphan's case.
-		go r.bury(r.pidfd)
+		// It hangs in the kernel; reap it whenever it exits.
+		go r.reapLater(r.pidfd)
 		r.pidfd = -1
 	}
 }
 
-// Aborted is the error of a call that was killed because ctx has ended, after it said that.
-func (c *Call) Aborted(ctx context.Context, said []byte) error {
+// Aborted returns the error of a call that was killed after ctx ended; output is what it wrote
+// before.
+func (c *Call) Aborted(ctx context.Context, output []byte) error {
 	verb := c.Args[0]
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("the runtime's %s was killed: %w", verb, context.Canceled)
 	}
 	wrote := "it wrote no error"
-	if last := Message(said); last != "" {
+	if last := Message(output); last != "" {
 		wrote = "it last wrote: " + last
 	}
 	longer := ""
@@ -274,25 +271,25 @@ func (c *Call) Aborted(ctx context.Context, said []byte) error {
 		longer = "; if it only needs longer, raise the handler's container_create_timeout, and start_timeout if that is set"
 	}
 	return fmt.Errorf("the runtime's %s timed out and was killed (%s); see whether %q hangs too, or what it waits for, as a disk or a cgroup (dmesg)%s; %s: %w",
-		verb, strings.Join(c.argv(), " "), c.question(), longer, wrote, context.DeadlineExceeded)
+		verb, strings.Join(c.argv(), " "), c.versionCommand(), longer, wrote, context.DeadlineExceeded)
 }
 
-// question asks the runtime for its version, with the same flags.
-func (c *Call) question() string {
+// versionCommand returns a call for the runtime's version, with the same flags.
+func (c *Call) versionCommand() string {
 	asks := Call{Options: c.Options, Args: []string{"--version"}}
 	return strings.Join(asks.argv(), " ")
 }
 
-// wrote is what the runtime wrote to its log and to a stderr of its own.
+// wrote returns what the runtime wrote to its log and to a captured stderr.
 func (r *invocation) wrote() []byte {
-	said := Captured(r.stderr)
+	output := Captured(r.stderr)
 	if r.call.LogFile != "" {
-		said = append(said, ReadTail(r.call.LogFile)...)
+		output = append(output, ReadTail(r.call.LogFile)...)
 	}
-	return said
+	return output
 }
 
-func (r *invocation) bury(pidfd int) {
+func (r *invocation) reapLater(pidfd int) {
 	<-r.ended
 	_, _ = r.processes.Reap(r.pid, pidfd)
 	unix.Close(pidfd)
@@ -307,7 +304,7 @@ func (r *invocation) result() ([]byte, error) {
 	if status == 0 {
 		return out, nil
 	}
-	return out, &Error{verb: r.call.Args[0], status: status, Message: Message(r.wrote()), question: r.call.question()}
+	return out, &Error{verb: r.call.Args[0], status: status, Message: Message(r.wrote()), versionCommand: r.call.versionCommand()}
 }
 
 func (r *invocation) close() {
@@ -325,9 +322,9 @@ func (r *invocation) closeFiles() {
 	}
 }
 
-// environment is what a runtime gets: that of this process, without what service managers and
-// the daemon put there for us, and with what one call adds. runc would take NOTIFY_SOCKET for
-// its container's.
+// environment returns the environment of a runtime: that of this process without the variables for
+// the supervisor itself, plus what one call adds. runc would take NOTIFY_SOCKET for the
+// container's.
 func environment(added ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -342,10 +339,10 @@ func environment(added ...string) []string {
 	return append(env, added...)
 }
 
-// helpTimeout bounds the wait for a runtime's help.
+// helpTimeout bounds a call of the runtime's help.
 const helpTimeout = 10 * time.Second
 
-// Knows reports whether the runtime's help has a flag in it. Some of it is written to stderr.
+// Knows reports whether the runtime's help contains a flag. Some runtimes print it to stderr.
 func Knows(ctx context.Context, p *processes.Set, o *journal.Options, flag string, help ...string) bool {
 	ctx, cancel := context.WithTimeout(ctx, helpTimeout)
 	defer cancel()

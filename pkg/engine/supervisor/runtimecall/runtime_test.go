@@ -13,7 +13,7 @@ import (
 )
 
 func TestRuntimeMessage(t *testing.T) {
-	for _, tt := range []struct{ name, said, want string }{
+	for _, tt := range []struct{ name, output, want string }{
 		{"nothing", "", ""},
 		{"a JSON log, its last error", `{"level":"error","msg":"first"}` + "\n" + `{"level":"error","msg":"last"}` + "\n" + `{"level":"info","msg":"bye"}`, "last"},
 		{"a text log", `time="2026-01-02T03:04:05Z" level=error msg="cannot \"do\" that"`, `cannot "do" that`},
@@ -26,7 +26,7 @@ func TestRuntimeMessage(t *testing.T) {
 		{"a usage of crun", "crun: unrecognized option '--bogus'\nTry `crun --help' or `crun --usage'\n", "crun: unrecognized option '--bogus'"},
 		{"no text", "\xff\xfe", "?"},
 	} {
-		test.Equal(t, fmt.Sprint(tt.name), Message([]byte(tt.said)), tt.want)
+		test.Equal(t, fmt.Sprint(tt.name), Message([]byte(tt.output)), tt.want)
 	}
 	long := Message([]byte("begin " + strings.Repeat("é", 5000) + " end"))
 	if len(long) > maxMessage || !strings.HasPrefix(long, "begin ") || !strings.HasSuffix(long, " end") {
@@ -85,13 +85,13 @@ func TestAborted(t *testing.T) {
 	defer end()
 	o := &journal.Options{Runtime: "/bin/runc", Root: "/run/runc"}
 	for _, c := range []struct {
-		verb, said string
-		want, not  []string
+		verb, output string
+		want, not    []string
 	}{
 		{"run", "", []string{"/bin/runc --root /run/runc run id", `"/bin/runc --root /run/runc --version" hangs too`, "container_create_timeout", "start_timeout", "it wrote no error"}, nil},
 		{"delete", "waiting\n", []string{"/bin/runc --root /run/runc delete id", "it last wrote: waiting"}, []string{"container_create_timeout"}},
 	} {
-		err := (&Call{Options: o, Args: []string{c.verb, "id"}}).Aborted(late, []byte(c.said))
+		err := (&Call{Options: o, Args: []string{c.verb, "id"}}).Aborted(late, []byte(c.output))
 		test.Says(t, err, c.want...)
 		for _, not := range c.not {
 			if strings.Contains(err.Error(), not) {

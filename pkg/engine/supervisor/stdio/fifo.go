@@ -1,5 +1,5 @@
-// Package stdio opens what a process reads and writes: FIFOs that the daemon made, or a
-// terminal that the runtime made and sends. It does not copy any output.
+// Package stdio opens the stdio of a process: FIFOs that the daemon created, or a terminal that the
+// runtime created and sends. It does not copy any output.
 package stdio
 
 import (
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFIFO opens a FIFO that the daemon made. The flags are those of open(2).
+// openFIFO opens a FIFO that the daemon created. The flags are those of open(2).
 func openFIFO(path string, flags int) (int, error) {
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -28,11 +28,10 @@ func openFIFO(path string, flags int) (int, error) {
 	return fd, nil
 }
 
-// OpenReader opens our end of an output FIFO. It does not wait for a writer.
+// OpenReader opens the supervisor's end of an output FIFO. It does not wait for a writer.
 func OpenReader(path string) (*os.File, error) { return openEnd(path, unix.O_RDONLY) }
 
-// OpenWriter opens our end of a FIFO that somebody reads already; unix.ENXIO
-// when nobody does.
+// OpenWriter opens the supervisor's end of a FIFO that has a reader; unix.ENXIO if it has none.
 func OpenWriter(path string) (*os.File, error) { return openEnd(path, unix.O_WRONLY) }
 
 func openEnd(path string, mode int) (*os.File, error) {
@@ -43,8 +42,8 @@ func openEnd(path string, mode int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// HoldOpen opens a write end of a FIFO, for as long as its reader must not see
-// the end, whether there is a reader yet or not.
+// HoldOpen opens a write end of a FIFO, with or without a reader, so that its reader sees no end of
+// file.
 func HoldOpen(path string) (*os.File, error) {
 	reader, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -59,25 +58,24 @@ type Paths struct {
 	Stdin, Stdout, Stderr string
 }
 
-// Ends are the ends that a process without a terminal gets.
+// Ends are the stdio descriptors of a process without a terminal.
 type Ends struct {
 	FDs  [3]int
-	temp []int // further ends, held while the process is being started
+	temp []int // other ends, held while the process is being started
 }
 
-// OutputMode is how the process's ends of its output FIFOs are opened.
+// OutputMode selects how the process's ends of its output FIFOs are opened.
 type OutputMode int
 
 const (
-	// OutlivesReader ends are open for reading too: when the reader dies the
-	// process blocks, until there is a reader again, and is not killed by
-	// SIGPIPE.
+	// OutlivesReader ends are open for reading too: without a reader the process blocks until there
+	// is one again, instead of being killed by SIGPIPE.
 	OutlivesReader OutputMode = iota
 	// DiesWithReader ends are for writing only.
 	DiesWithReader
 )
 
-// Open opens the ends for a process. uid and gid become the owners of its FIFOs unless both are 0.
+// Open opens the ends of a process. uid and gid become the owners of its FIFOs unless both are 0.
 func Open(p Paths, mode OutputMode, uid, gid uint32) (_ *Ends, retErr error) {
 	s := &Ends{FDs: [3]int{-1, -1, -1}}
 	defer func() {
@@ -105,8 +103,7 @@ func (s *Ends) open(i int, path string, mode OutputMode) (int, error) {
 	case path == "":
 		return unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	case i == 0:
-		// Opened so that it does not wait for a writer; but its reader expects
-		// reads that wait.
+		// The open must not wait for a writer, but the process expects blocking reads.
 		fd, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
 		if err != nil {
 			return -1, err
@@ -115,8 +112,8 @@ func (s *Ends) open(i int, path string, mode OutputMode) (int, error) {
 	case mode == OutlivesReader:
 		return openFIFO(path, unix.O_RDWR)
 	}
-	// The other end may be opened only after the start: until then this keeps
-	// the process from SIGPIPE.
+	// The other end may be opened only after the start: until then this reader protects the process
+	// from SIGPIPE.
 	reader, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return -1, err

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ConsoleSocket is where a runtime sends the master of a terminal that it made.
+// ConsoleSocket receives the master of a terminal from the runtime that created it.
 type ConsoleSocket struct {
 	Path     string
 	dir      string
 	listener *net.UnixListener
 }
 
-// NewConsoleSocket listens in a directory of its own with a short name: a
-// socket's path may have 107 bytes and no more.
+// NewConsoleSocket listens in a directory of its own with a short name, because the path of a Unix
+// socket is limited to 107 bytes.
 func NewConsoleSocket() (*ConsoleSocket, error) {
 	dir, err := os.MkdirTemp("", "berth-tty-")
 	if err != nil {
@@ -41,8 +41,7 @@ func (s *ConsoleSocket) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// Receive returns the master. The runtime has sent it before it ended, so that
-// there is nothing to wait for.
+// Receive returns the master. The runtime has sent it before it exited, so this does not wait.
 func (s *ConsoleSocket) Receive() (*os.File, error) {
 	deadline := time.Now().Add(5 * time.Second)
 	_ = s.listener.SetDeadline(deadline)
@@ -52,7 +51,7 @@ func (s *ConsoleSocket) Receive() (*os.File, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(deadline)
-	// Room for the name that comes along, which does not matter, and one fd.
+	// Room for the name, which is not used, and one descriptor.
 	name, control := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(name, control)
 	if err != nil {
@@ -78,7 +77,7 @@ func passedFD(control []byte) (int, error) {
 	return -1, errors.New("the message had no file descriptor")
 }
 
-// TerminalFile makes a file of a terminal's master that waits in Go's poller.
+// TerminalFile returns a terminal's master as a file of Go's poller.
 func TerminalFile(fd int) (*os.File, error) {
 	unix.CloseOnExec(fd)
 	if _, err := unix.IoctlGetTermios(fd, unix.TCGETS); err != nil {

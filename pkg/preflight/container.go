@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Container returns what a container asks for that the handler of its pod lacks,
-// or nil.
+// Container returns the refusal of a container's first request that its pod's handler does not
+// support, or nil.
 func Container(c *runtimeapi.ContainerConfig, h Handler) *Refusal {
 	if h.Runtime == nil {
 		return nil
@@ -48,7 +48,7 @@ func mounts(all []*runtimeapi.Mount, h Handler) *Refusal {
 }
 
 func mount(m *runtimeapi.Mount, h Handler) *Refusal {
-	isImage := m.GetImage().GetImage() != "" // berth mounts those itself
+	isImage := m.GetImage().GetImage() != "" // berth mounts images itself
 	switch {
 	case m.GetRecursiveReadOnly():
 		if l := RecursiveReadOnly(h); l != nil {
@@ -71,16 +71,16 @@ func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 	return nil
 }
 
-// RecursiveReadOnly returns what keeps the handler's containers from having
-// recursive read-only mounts, or nil. A runtime of which nothing is known lacks them.
+// RecursiveReadOnly returns why the handler's containers cannot have recursive read-only mounts, or
+// nil. An unknown runtime does not support them.
 func RecursiveReadOnly(h Handler) *Refusal {
 	return kindOfMount(h, h.Runtime.SupportsRecursiveReadOnly(), "them (mount option rro)", &Refusal{
 		Feature: "recursive read-only mounts", Instead: "set recursiveReadOnly to IfPossible or Disabled",
-		word: crierrors.ErrRROUnsupported,
+		prefix: crierrors.ErrRROUnsupported,
 	})
 }
 
-// kindOfMount returns l with the reason for which the handler lacks such mounts, or nil.
+// kindOfMount returns l with the reason why the handler does not support such mounts, or nil.
 func kindOfMount(h Handler, supported bool, what string, l *Refusal) *Refusal {
 	switch {
 	case !h.Node.MountSetattr:
@@ -95,8 +95,8 @@ func kindOfMount(h Handler, supported bool, what string, l *Refusal) *Refusal {
 	return l
 }
 
-// asks says whether a profile is meant that has to be set: the structured field
-// counts if it is there, else the deprecated string.
+// asks reports whether a profile is requested: by the structured field if it is set, else by the
+// deprecated string.
 func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 	if p != nil {
 		return p.GetProfileType() != runtimeapi.SecurityProfile_Unconfined
@@ -104,8 +104,8 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 	return deprecated != "" && deprecated != "unconfined"
 }
 
-// enforced refuses what the node's kernel enforces, under a runtime that was built without it.
-// On a separate kernel it means nothing.
+// enforced refuses a request that the node's kernel enforces, if the runtime was built without it.
+// On a separate kernel the request has no effect.
 func enforced(h Handler, asked bool, by string, can capability.Answer, feature, instead string) *Refusal {
 	if !asked || !h.hostProcesses() || can != capability.No {
 		return nil
@@ -122,13 +122,13 @@ func seccomp(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	asked := asks(sc.GetApparmor(), sc.GetApparmorProfile())
-	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // those hold for privileged containers too
+	byName := sc.GetApparmor().GetProfileType() == runtimeapi.SecurityProfile_Localhost // named profiles apply to privileged containers too
 	asked = asked && (byName || !sc.GetPrivileged()) && h.Node.AppArmor
 	return enforced(h, asked, "AppArmor", h.Runtime.AppArmor(), "an AppArmor profile", "set appArmorProfile to Unconfined")
 }
 
-// Memory returns what a limit for the whole pod keeps the handler from, or nil. The runtime
-// would be killed somewhere on the way. A limit of 0 is none.
+// Memory refuses a memory limit of the whole pod that is too low to start the runtime, which the
+// kernel would kill during the start. A limit of 0 is none.
 func Memory(limit uint64, h Handler) *Refusal {
 	kernel := h.Runtime.Kernel()
 	if limit == 0 || limit > kernel.TooLittleMemory {
@@ -141,10 +141,9 @@ func Memory(limit uint64, h Handler) *Refusal {
 	}
 }
 
-// Checkpoints returns what keeps the handler's containers from being
-// checkpointed, or nil. Most runtimes do not say that they cannot, and what comes
-// of one that was built without CRIU is a container that stands still: so the
-// runtime has to say that it can.
+// Checkpoints returns why the handler's containers cannot be checkpointed, or nil. The runtime must
+// report that it can: most do not report that they cannot, and a runtime that was built without
+// CRIU would leave the container paused.
 func Checkpoints(h Handler) *Refusal {
 	lacks := func(why string) *Refusal {
 		return &Refusal{Feature: "a checkpoint", Why: why, Instead: "let the application save its own state"}
@@ -173,8 +172,8 @@ func Checkpoints(h Handler) *Refusal {
 	return nil
 }
 
-// PodCheckpoints returns what keeps the handler's pods from being checkpointed, and restored,
-// or nil: gVisor writes a pod as a whole, others have CRIU write each of its containers.
+// PodCheckpoints returns why the handler's pods cannot be checkpointed and restored, or nil. gVisor
+// checkpoints a pod as a whole; for others CRIU checkpoints each container.
 func PodCheckpoints(h Handler) *Refusal {
 	if h.Runtime == nil || h.Runtime.Kernel().WholePods {
 		return nil

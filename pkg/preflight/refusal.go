@@ -1,17 +1,20 @@
-// Package preflight decides, before anything is done, whether a handler can give
-// a pod what it asks for.
+// Package preflight decides, before anything is created, whether a handler supports what a pod
+// requests.
 //
-// It is pure: what the runtime said about itself and what is known of this node
-// go in, nothing or the first Refusal comes out.
+// It is pure: the input is what the runtime reports about itself and what is known of this node,
+// the result is nil or the first Refusal.
 //
-// Two rules keep it from guessing. What a runtime would refuse by itself, or what
-// changes only how well a pod is guarded, is refused when the runtime says that
-// it lacks it (seccomp, AppArmor, SELinux), or when its kind is known to (host
-// namespaces on a kernel of its own). What a runtime that does not know it would
-// silently leave out, so that a pod sees or may do more than it should (user
-// namespaces, mapped ids, recursive read-only mounts), needs a runtime that says
-// that it has it; the handler's features in the CRI's Status follow the same rule.
-// Of a runtime that could not be asked nothing is known, and nothing is refused.
+// Two rules avoid guesses:
+//
+//   - A request that the runtime would refuse by itself, or that only protects the pod better, is
+//     refused if the runtime reports that it lacks it (seccomp, AppArmor, SELinux), or if its kind
+//     is known to lack it (host namespaces on a kernel of its own).
+//   - A request that a runtime without support would silently ignore, so that a pod could see or do
+//     more than it should (user namespaces, mapped ids, recursive read-only mounts), is accepted
+//     only if the runtime reports support. The handler's features in the CRI's Status follow the
+//     same rule.
+//
+// If the runtime could not be probed, nothing is known, and nothing is refused.
 package preflight
 
 import (
@@ -26,21 +29,21 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Refusal is something that was asked for and that a handler does not have.
+// Refusal is a request that a handler does not support.
 type Refusal struct {
-	// Feature is what the user called it: hostNetwork, a user namespace.
+	// Feature is the user's name for the request: hostNetwork, a user namespace.
 	Feature string
 	// Why is the reason, about the handler.
 	Why string
-	// Instead is what else the user can do than to use another handler.
+	// Instead is the user's alternative to another handler.
 	Instead string
-	// word, if any, is what the kubelet looks for at the beginning of the text.
-	word error
+	// prefix, if set, begins the error's text, because the kubelet looks for it there.
+	prefix error
 }
 
-// Refuse checks a handler, and says of what it lacks which of the others have it:
-// those that pass the same check, and isolate pods no less. others is called only then. The error is of the
-// class FailedPrecondition and shorter than 1 KiB.
+// Refuse checks a handler. Its error names the other handlers that pass the check and isolate pods
+// at least as well; others is called only for that. The error is of the class FailedPrecondition
+// and shorter than 1 KiB.
 func Refuse(h Handler, others func() []Handler, check func(Handler) *Refusal) error {
 	lack := check(h)
 	if lack == nil {
@@ -56,7 +59,7 @@ func Refuse(h Handler, others func() []Handler, check func(Handler) *Refusal) er
 	return lack.refusal(h, can)
 }
 
-// maxNamed is how many handlers an error names.
+// maxNamed bounds the handlers in an error.
 const maxNamed = 6
 
 func (l *Refusal) refusal(h Handler, can []string) error {
@@ -71,10 +74,10 @@ func (l *Refusal) refusal(h Handler, can []string) error {
 		}
 		advice = fmt.Sprintf("use a handler that supports it (%s%s), or %s", strings.Join(can, ", "), more, l.Instead)
 	}
-	// The handler is named here, because nothing is put before a word of the kubelet's.
+	// The handler is named here, because the prefix must come first.
 	err := fmt.Errorf("handler %q does not support %s: %s; %s: %w", h.Name, l.Feature, printable.Clip(l.Why, 240), advice, errdefs.ErrFailedPrecondition)
-	if l.word != nil {
-		return fmt.Errorf("%w: %w", l.word, err)
+	if l.prefix != nil {
+		return fmt.Errorf("%w: %w", l.prefix, err)
 	}
 	return err
 }
@@ -82,29 +85,29 @@ func (l *Refusal) refusal(h Handler, can []string) error {
 // Handler is what is known of a handler.
 type Handler struct {
 	Name string
-	// Binary is the file name of what the handler runs.
+	// Binary is the file name of the handler's program.
 	Binary string
-	// Runtime is what the runtime said about itself; nil is not known.
+	// Runtime is what the runtime reported about itself; nil if unknown.
 	Runtime *probe.Runtime
-	// Unversioned leaves the runtime's version out of texts that are for all nodes.
+	// Unversioned omits the runtime's version from texts that apply to all nodes.
 	Unversioned bool
-	// HostNetwork says that a runtime with a kernel of its own was told to use
-	// the host's network, or may have been.
+	// HostNetwork is set if a runtime with its own kernel is, or may be, configured to use the
+	// host's network.
 	HostNetwork bool
 	Node        Node
-	// UserNamespaces and Checkpoints say what else keeps the handler from them:
-	// its snapshotter, its shim, this node. They are asked only when the runtime
-	// can. Nil is nothing.
+	// UserNamespaces and Checkpoints return what else prevents the capability: the handler's
+	// snapshotter, its shim or this node. They are called only if the runtime supports it. Nil
+	// prevents nothing.
 	UserNamespaces, Checkpoints func() error
 }
 
-// Node is what the kernel has.
+// Node describes the node's kernel.
 type Node struct {
-	// MountSetattr is Linux 5.12, which recursive read-only mounts and mounts with
-	// mapped ids need.
+	// MountSetattr is set since Linux 5.12; recursive read-only mounts and mounts with mapped ids
+	// need it.
 	MountSetattr bool
-	// AppArmor and SELinux are enforced. Where they are not, what pods ask of
-	// them is left out under every handler.
+	// AppArmor and SELinux are set if the kernel enforces them. Otherwise every handler ignores
+	// what pods request of them.
 	AppArmor, SELinux bool
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Sandbox returns what a pod asks for that the handler lacks, or nil.
+// Sandbox returns the refusal of a pod's first request that the handler does not support, or nil.
 func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 	if h.Runtime == nil {
 		return nil
@@ -26,8 +26,8 @@ func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 	return selinux(sc.GetSelinuxOptions(), h)
 }
 
-// hostNamespaces: what runs on a kernel of its own would be without a network, or
-// see nothing, and nobody would be told.
+// hostNamespaces refuses host namespaces on a kernel of its own. Without this check the pod would
+// start without a network, or would not see the host's processes, and no error would be reported.
 func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 	if h.hostProcesses() {
 		return nil
@@ -50,8 +50,8 @@ func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 	return nil
 }
 
-// UserNamespaces returns what keeps the handler's pods from having user
-// namespaces, or nil. A runtime of which nothing is known lacks them.
+// UserNamespaces returns why the handler's pods cannot have user namespaces, or nil. An unknown
+// runtime does not support them.
 func UserNamespaces(h Handler) *Refusal {
 	lacks := func(format string, args ...any) *Refusal {
 		return &Refusal{

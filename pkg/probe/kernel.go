@@ -1,36 +1,38 @@
 package probe
 
-// Kernel is what is true of the kernel that the containers of a pod run on. Rooms ask for
-// these facts and not for runtimes: another kind is one more value and case in this file.
+// Kernel describes the kernel that the containers of a pod run on. Other packages use these
+// properties instead of runtime names, so that a new kind of kernel changes only this file.
 type Kernel struct {
-	// HostProcesses: processes of containers are processes of the node, so that their
-	// pids and cgroups show what they do. Where they are not, a pod needs a first
-	// container, and paths such as /proc/<pid>/ns are names, not namespaces.
+	// HostProcesses is set if processes of containers are processes of the node, so that the node's
+	// pids and cgroups show them. If it is not, a pod needs a first container, and paths such as
+	// /proc/<pid>/ns do not lead to namespaces.
 	HostProcesses bool
-	// Machine: it runs in a virtual machine, which may be no child of the shim, nor in
-	// the cgroup that the shim was given.
+	// Machine is set if the kernel runs in a virtual machine, which may be neither a child of the
+	// shim nor in the shim's cgroup.
 	Machine bool
-	// NetworkInside: a pod with a network of its own has its network stack inside, where
-	// only a command of the runtime reaches its ports.
+	// NetworkInside is set if the network stack of a pod with its own network is inside the kernel.
+	// Only a command of the runtime reaches the pod's ports then.
 	NetworkInside bool
-	// MemoryLimit: the runtime shows its pods a memory of the size that it is given.
+	// MemoryLimit is set if the runtime shows its pods a memory of the size of their limit.
 	MemoryLimit bool
-	// WholePods: the runtime checkpoints and restores a pod as a whole, which containerd's
-	// shims cannot be asked for.
+	// WholePods is set if the runtime checkpoints and restores a pod as a whole, for which
+	// containerd's shims have no call.
 	WholePods bool
-	// RefusesSELinux: the runtime refuses SELinux labels of processes.
+	// RefusesSELinux is set if the runtime refuses SELinux labels of processes.
 	RefusesSELinux bool
-	// SeccompByAnnotation: it filters system calls only if an annotation asks for that.
+	// SeccompByAnnotation is set if the runtime filters system calls only if an annotation requests
+	// it.
 	SeccompByAnnotation bool
-	// LeastMemory is a memory limit in which a pod with a container that does nothing
-	// starts, and TooLittleMemory one in which none does. 0 is not known.
+	// LeastMemory is a memory limit that is sufficient to start a pod with an idle container, and
+	// TooLittleMemory one that never is. 0 is unknown.
 	LeastMemory, TooLittleMemory uint64
 }
 
-// KernelKind is what records of pods call a kind of kernel.
+// KernelKind identifies a kind of kernel in records of pods.
 type KernelKind string
 
-// What a shim brings along is a virtual machine as far as berth knows, gVisor included.
+// The kernel of a shim without a known OCI runtime is treated as a virtual machine, gVisor
+// included.
 const (
 	nodeKernel       KernelKind = ""
 	gVisorKernel     KernelKind = "gvisor"
@@ -38,7 +40,7 @@ const (
 	machineKernel    KernelKind = "machine"
 )
 
-// gVisor's limits are those of the releases that were tried (docs/runtimes.md).
+// gVisor's limits were measured with the releases in docs/runtimes.md.
 const gVisorLeast, gVisorTooLittle = 24 << 20, 20 << 20
 
 var kernels = map[KernelKind]Kernel{
@@ -54,8 +56,8 @@ var kernels = map[KernelKind]Kernel{
 	machineKernel: {Machine: true},
 }
 
-// Facts returns what is true of kernels of the kind. One that this build does not have is taken for
-// a virtual machine, of which it assumes least.
+// Facts returns the properties of a kind. A kind unknown to this build is treated as a virtual
+// machine, for which the least is assumed.
 func (k KernelKind) Facts() Kernel {
 	if facts, known := kernels[k]; known {
 		return facts
@@ -63,8 +65,8 @@ func (k KernelKind) Facts() Kernel {
 	return kernels[machineKernel]
 }
 
-// KernelKind chooses the kind by what r reported. A nil r, of which nothing is known, has
-// the node's kernel.
+// KernelKind returns the kind by what r reported. A nil r, an unknown runtime, has the node's
+// kernel.
 func (r *Runtime) KernelKind() KernelKind {
 	switch {
 	case r == nil:
@@ -78,5 +80,5 @@ func (r *Runtime) KernelKind() KernelKind {
 	return nodeKernel
 }
 
-// Kernel returns what is true of the kernel that r runs containers on.
+// Kernel returns the properties of the kernel that r runs containers on.
 func (r *Runtime) Kernel() Kernel { return r.KernelKind().Facts() }

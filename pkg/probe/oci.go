@@ -12,9 +12,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 )
 
-// askRuntime asks an OCI runtime. `--version` must work; `features` need not:
-// crun before 1.8.6 and gVisor before 2025 do not have it. Any program may answer both: one
-// of them has to say that it is a runtime.
+// askRuntime calls an OCI runtime. `--version` must work; `features` is optional, because crun
+// before 1.8.6 and gVisor before 2025 do not have it. Any program may accept both, so one of the
+// outputs must identify a runtime.
 func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	out, err := run(ctx, path, "--version")
 	if err != nil {
@@ -38,12 +38,12 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	return rt, err
 }
 
-// firstLine is "runc version 1.5.2", "youki version: 0.5.7", "runsc version
-// release-20250512.0", or in sysbox-runc's table "version: 0.6.6". Wrappers (nvidia-container-runtime) print a line of
-// their own before the runtime's.
+// firstLine matches "runc version 1.5.2", "youki version: 0.5.7", "runsc version
+// release-20250512.0", and "version: 0.6.6" in sysbox-runc's table. Wrappers
+// (nvidia-container-runtime) print their own line before the runtime's.
 var firstLine = regexp.MustCompile(`(?m)^\s*(?:(\S+) )?version:?\s+(\S+)\s*$`)
 
-// specLine is "spec: 1.2.0", or sysbox-runc's "oci-specs: 1.1.0+dev".
+// specLine matches "spec: 1.2.0", and sysbox-runc's "oci-specs: 1.1.0+dev".
 var specLine = regexp.MustCompile(`(?m)^\s*(?:spec|oci-specs):\s*(\S+)\s*$`)
 
 var tagLine = regexp.MustCompile(`(?m)^[+-][A-Z0-9_:]+( [+-][A-Z0-9_:]+)*\s*$`)
@@ -70,7 +70,7 @@ func parseVersion(out string) *Runtime {
 	return rt
 }
 
-// parseFeatures returns nil for what is no features document.
+// parseFeatures returns nil unless out is a features document.
 func parseFeatures(out []byte) *features.Features {
 	f := &features.Features{}
 	if err := json.Unmarshal(out, f); err != nil || (f.OCIVersionMax == "" && f.Linux == nil && f.MountOptions == nil) {

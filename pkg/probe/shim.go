@@ -16,16 +16,16 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// wasmEngines name the shims that run WebAssembly modules in processes of the host: those
-// of runwasi, and those that were built on it.
+// wasmEngines are the names of the shims that run WebAssembly modules in processes of the host:
+// runwasi's, and those that are based on it.
 var wasmEngines = []string{"lunatic", "slight", "spin", "wamr", "wasmedge", "wasmer", "wasmtime", "wws"}
 
 var (
-	// shimFile finds what a shim's file is called after, and shimName what a shim calls
-	// itself after ("io.containerd.spin.v2"); runwasi's say the bare name.
+	// shimFile extracts the engine from a shim's file name, and shimName from the name that a shim
+	// reports ("io.containerd.spin.v2"); runwasi's shims report the bare engine.
 	shimFile = regexp.MustCompile(`^containerd-shim-(.+)-v\d+$`)
 	shimName = regexp.MustCompile(`^(?:io\.containerd\.)?(.+?)(?:\.v\d+)?$`)
-	// machines bring a kernel along, whatever they run on it.
+	// machines matches engines with their own kernel.
 	machines = regexp.MustCompile(`^(kata|runsc)\b`)
 )
 
@@ -36,14 +36,14 @@ func engineOf(by *regexp.Regexp, called string) string {
 	return ""
 }
 
-// RunsWasm says by the file of a shim whether it is known to run WebAssembly modules in
+// RunsWasm reports whether a shim is known, by its file name, to run WebAssembly modules in
 // processes of the host.
 func RunsWasm(path string) bool {
 	return slices.Contains(wasmEngines, engineOf(shimFile, filepath.Base(path)))
 }
 
-// runsWasm says so of a shim that was asked; declared is whether the shim said it, and
-// wasmImages whether its handler has images of WebAssembly and nothing else. Pure.
+// runsWasm is RunsWasm for a probed shim. declared is set if the shim's reported name decides it;
+// wasmImages is set if its handler runs only WebAssembly images. Pure.
 func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
 	called, by := name, shimName
 	if name == "" {
@@ -59,8 +59,8 @@ func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
 	return wasmImages, false
 }
 
-// drivenRuntime finds the OCI runtime of a runc shim as the shim does: by its
-// option BinaryName, by default "runc", but not by this process's PATH.
+// drivenRuntime finds the OCI runtime of a runc shim like the shim does, by its option BinaryName,
+// "runc" by default, but in dirs instead of this process's PATH.
 func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
 	binaryName = cmp.Or(binaryName, Runc)
 	path := binaryName
@@ -73,15 +73,15 @@ func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
 	return path, nil
 }
 
-// ShimReader reads what shims answer to -info: their name and version, and the features of
-// the runtime that they drive, as JSON, if they tell them. It is for who speaks
-// the shims' protocol, which this package does not know.
+// ShimReader decodes the output of a shim's -info: its name and version, and the features of the
+// runtime that it drives, as JSON, if included. The caller implements it, because this package does
+// not know the shims' protocol.
 type ShimReader interface {
 	ReadInfo(answer []byte) (name, version string, features []byte, err error)
 }
 
-// askShim asks a shim by `-info` (containerd 2), `-v`, or `--version`. A shim that
-// answers none is known by its identity alone; one that does not run is an error.
+// askShim calls a shim with `-info` (containerd 2), `-v`, or `--version`. A shim without a usable
+// answer is known by its identity alone; a shim that cannot run is an error.
 func askShim(ctx context.Context, s subject, reader ShimReader) (*Runtime, error) {
 	rt, err := askShimInfo(ctx, s.path, reader)
 	if err != nil {
@@ -133,10 +133,10 @@ func askShimInfo(ctx context.Context, path string, reader ShimReader) (*Runtime,
 	return rt, nil
 }
 
-// shimVersion finds "Version:  v2.4.2" (containerd) and "version: 3.2.0," (Kata).
+// shimVersion matches "Version:  v2.4.2" (containerd) and "version: 3.2.0," (Kata).
 var shimVersion = regexp.MustCompile(`(?i)\bversion:\s+"?([^\s",]+)`)
 
-// shimID finds `id: "io.containerd.kata.v2",` (Kata).
+// shimID matches `id: "io.containerd.kata.v2",` (Kata).
 var shimID = regexp.MustCompile(`(?i)\bid:\s+"?([^\s",]+)`)
 
 func askShimVersion(ctx context.Context, path, flag string) (name, version string, err error) {
@@ -154,8 +154,8 @@ func askShimVersion(ctx context.Context, path, flag string) (name, version strin
 	return name, string(m[1]), nil
 }
 
-// unlessExit drops the error of a program that ran and said no: it does not
-// know the flag, which is an answer. One that cannot run, or hangs, gave none.
+// unlessExit drops the error of a program that ran and failed: it does not support the flag, which
+// is a result. A program that cannot run, or hangs, gave no result.
 func unlessExit(ctx context.Context, err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && ctx.Err() == nil && !Transient(err) {

@@ -1,5 +1,5 @@
-// Package capabilities tells what handlers can do on this node, and refuses pods,
-// containers and checkpoints that ask for more.
+// Package capabilities determines the capabilities of handlers on this node, and refuses pods,
+// containers and checkpoints that exceed them.
 package capabilities
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Checker tells what handlers can do on this node, and refuses who asks for more.
+// Checker determines the capabilities of handlers on this node, and refuses requests that exceed
+// them.
 type Checker struct {
 	pods      *pod.Registry
 	binaries  *binaries.Binaries
@@ -35,17 +36,17 @@ type Checker struct {
 	idMapping idMapping
 }
 
-// New checks for the handlers of this node. Accepting are those that take new pods.
+// New returns a Checker. accepting returns the handlers that accept new pods.
 func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, images *image.Store, accepting func() []*handler.Definition) *Checker {
 	return &Checker{pods: pods, settings: s, binaries: b, images: images, accepting: accepting}
 }
 
-// Settle waits for the look at whether this node maps ids that is under way: its mounts
-// would stay until the next start.
+// Settle waits for a running test of id-mapped mounts. Otherwise its mounts would stay until the
+// next start.
 func (a *Checker) Settle(ctx context.Context) { a.idMapping.settle(ctx) }
 
-// CheckSandbox refuses a pod that asks for what its handler, whose runtime is rt,
-// cannot give it.
+// CheckSandbox refuses a pod with a request that its handler does not support; rt is the handler's
+// runtime.
 func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) error {
 	limit := a.memoryLimit(c, d)
 	return a.Refuse(ctx, d, rt, func(h preflight.Handler) *preflight.Refusal {
@@ -53,8 +54,9 @@ func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConf
 	})
 }
 
-// memoryLimit is that of the pod's cgroup, which the kubelet makes before it asks for the pod. The
-// configuration has the sum of the containers' limits, also where the pod has none.
+// memoryLimit returns the limit of the pod's cgroup, which the kubelet creates before it calls
+// RunPodSandbox. The configuration is not used: it contains the sum of the containers' limits even
+// if the pod has none.
 func (a *Checker) memoryLimit(c *runtimeapi.PodSandboxConfig, d *handler.Definition) uint64 {
 	stats, err := cgroup.ReadStats(cgroup.ParentPaths(c.GetLinux().GetCgroupParent(), a.settings.Current(d).CgroupDriver))
 	if err != nil {
@@ -63,8 +65,8 @@ func (a *Checker) memoryLimit(c *runtimeapi.PodSandboxConfig, d *handler.Definit
 	return stats.MemoryLimit.N
 }
 
-// CheckContainer refuses a container that asks for what the handler of its
-// pod cannot give it. A runtime that does not answer is told of later.
+// CheckContainer refuses a container with a request that its pod's handler does not support. An
+// unresponsive runtime is reported by a later step.
 func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerConfig, s *pod.SandboxSpec) error {
 	rt, err := a.binaries.Prober.Probe(ctx, a.binaries.Runtimes.Of(s))
 	if err != nil {
@@ -73,12 +75,12 @@ func (a *Checker) CheckContainer(ctx context.Context, c *runtimeapi.ContainerCon
 	return a.Refuse(ctx, s.Definition, rt, func(h preflight.Handler) *preflight.Refusal { return preflight.Container(c, h) })
 }
 
-// Refuse returns what check says that the handler lacks, for who asked for a pod.
+// Refuse returns the error for a request that fails check, with the handlers that support it.
 func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.Runtime, check func(preflight.Handler) *preflight.Refusal) error {
 	return preflight.Refuse(a.Of(ctx, d, rt), func() []preflight.Handler { return a.all(ctx) }, check)
 }
 
-// Of is what is known of a handler whose runtime is rt.
+// Of returns what is known of a handler; rt is its runtime.
 func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
 		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
@@ -88,8 +90,8 @@ func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runti
 	}
 }
 
-// all asks the handlers that accept pods, all at once. A runtime that
-// takes longer than probeWait is not recommended to anybody.
+// all probes the handlers that accept pods, in parallel. A runtime that takes longer than ProbeWait
+// is not recommended.
 func (a *Checker) all(ctx context.Context) []preflight.Handler {
 	asking, cancel := context.WithTimeout(ctx, ProbeWait)
 	defer cancel()
@@ -98,7 +100,7 @@ func (a *Checker) all(ctx context.Context) []preflight.Handler {
 	var wg sync.WaitGroup
 	for i, d := range definitions {
 		wg.Go(func() {
-			rt, _ := a.binaries.Prober.Probe(asking, d) // nil of one that does not answer
+			rt, _ := a.binaries.Prober.Probe(asking, d) // nil if the runtime does not respond
 			all[i] = a.Of(ctx, d, rt)
 		})
 	}
@@ -106,9 +108,9 @@ func (a *Checker) all(ctx context.Context) []preflight.Handler {
 	return all
 }
 
-// usesHostNetwork says whether gVisor was told by a flag to use the host's network
-// stack, or another.
-func usesHostNetwork(d *handler.Definition) (host, told bool) {
+// usesHostNetwork reports whether a flag makes gVisor use the host's network stack; selected is set if
+// a flag selects any stack.
+func usesHostNetwork(d *handler.Definition) (host, selected bool) {
 	if d.OwnShim() {
 		return false, true
 	}
@@ -123,15 +125,15 @@ func usesHostNetwork(d *handler.Definition) (host, told bool) {
 	return false, false
 }
 
-// mayUseHostNetwork says whether gVisor was told to use the host's network stack:
-// by a flag, or perhaps by its own configuration file.
+// mayUseHostNetwork reports whether gVisor uses the host's network stack by a flag, or may do so by
+// its own configuration file.
 func mayUseHostNetwork(d *handler.Definition) bool {
-	host, told := usesHostNetwork(d)
-	return host || !told && d.ConfigPath != ""
+	host, selected := usesHostNetwork(d)
+	return host || !selected && d.ConfigPath != ""
 }
 
-// canDump says why, whatever the runtime can do, containers of a handler cannot
-// be checkpointed.
+// canDump returns why containers of a handler cannot be checkpointed, whatever the runtime
+// supports, or nil.
 func (a *Checker) canDump(d *handler.Definition) error {
 	if d.OwnShim() && !handler.IsRuncShim(d.Path) {
 		return fmt.Errorf("%s is not known to support checkpoints", d.Path)
@@ -142,6 +144,6 @@ func (a *Checker) canDump(d *handler.Definition) error {
 	return a.images.TellsWritten(a.settings.Current(d).Snapshotter)
 }
 
-// ProbeWait is how long Status waits for runtimes that were not asked yet. A
-// probe goes on without it, so a later Status has the answer.
+// ProbeWait is how long Status waits for runtimes that were not probed yet. The probe continues, so
+// that a later Status has its result.
 const ProbeWait = 250 * time.Millisecond

@@ -10,17 +10,17 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/rules"
 )
 
-// Where the kernel and systemd show what a node has.
+// Paths where the kernel and systemd show the node's capabilities.
 const (
 	hugePagesDir = "/sys/kernel/mm/hugepages"
-	// systemdDir is there while systemd is the first process of the node.
+	// systemdDir exists while systemd is the first process of the node.
 	systemdDir = "/run/systemd/system"
 )
 
-// crunHandler is the annotation by which crun chooses what runs a container.
+// crunHandler is the annotation that selects what crun runs a container with.
 const crunHandler = "run.oci.handler"
 
-// Table is what a handler can do for pods on this node, and how that is known.
+// Table returns what a handler can do for pods on this node, and the source of each answer.
 func (a *Checker) Table(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table {
 	f := rules.Facts{Handler: a.Of(ctx, d, rt), Node: a.node(), Proof: proof, Conforms: d.Conforms}
 	f.HostNetwork, _ = usesHostNetwork(d)
@@ -35,7 +35,7 @@ func (a *Checker) Table(ctx context.Context, d *handler.Definition, rt *probe.Ru
 	return rules.Of(f)
 }
 
-// node is what of the node may change while the daemon runs, and what may not.
+// node returns the facts of the node; some of them may change while the daemon runs.
 func (a *Checker) node() rules.Node {
 	node := a.settings.Node
 	n := rules.Node{

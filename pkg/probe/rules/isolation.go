@@ -7,15 +7,14 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Shims that are not for an OCI runtime, by what they say that they are called, and
-// by the beginning of their files' names if they say nothing.
+// Shims without an OCI runtime, by their reported names, or else by the prefixes of their file
+// names.
 const (
-	kataID, kataFile = "io.containerd.kata", "containerd-shim-kata"
-	// gVisor's.
+	kataID, kataFile   = "io.containerd.kata", "containerd-shim-kata"
 	runscID, runscFile = "io.containerd.runsc", "containerd-shim-runsc"
 )
 
-// krunName is how crun is called to run containers in a virtual machine.
+// krunName is the name of crun as a runtime of virtual machines.
 const krunName = "krun"
 
 func (f Facts) known() (kind, capability.Source) {
@@ -68,9 +67,9 @@ func (k kind) isolation() capability.Isolation {
 	return ""
 }
 
-const meansNothing = "does not apply to containers on a kernel of their own"
+const doesNotApply = "does not apply to containers on a kernel of their own"
 
-// security is what the host's kernel enforces, if containers are its processes.
+// security sets what the host's kernel enforces on containers that are its processes.
 func (b *builder) security() {
 	rt := b.Handler.Runtime
 	b.enforced(capability.Seccomp, b.Node.Seccomp, "this node's kernel has no seccomp", rt.Seccomp())
@@ -81,16 +80,16 @@ func (b *builder) security() {
 	}
 }
 
-// enforced: what a node lacks no handler has. Where a kernel of its own stands between,
-// what is asked for means nothing.
-func (b *builder) enforced(n capability.Name, node bool, without string, says capability.Answer) {
+// enforced sets "no" if the node lacks the capability. On a kernel of their own, containers accept
+// the request, but it has no effect.
+func (b *builder) enforced(n capability.Name, node bool, without string, reported capability.Answer) {
 	switch own := !b.Handler.Runtime.Kernel().HostProcesses || b.kind == krun; {
 	case !node:
 		b.no(n, capability.Probed, without)
 	case b.refused(n):
 	case own && b.kind != unknownKind:
-		b.yes(n, b.source, meansNothing)
-	case !own && says == capability.Yes:
+		b.yes(n, b.source, doesNotApply)
+	case !own && reported == capability.Yes:
 		b.yes(n, capability.Declared, "")
 	default:
 		b.unknown(n, "")

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Of is the table that follows from facts. Of a runtime that was not asked it says
-// nothing. Pure.
+// Of returns the capability table that follows from facts. It is empty for a runtime that was not
+// probed. Pure.
 func Of(f Facts) capability.Table {
 	f.Handler.Unversioned = true
 	b := &builder{Facts: f}
@@ -20,7 +20,7 @@ func Of(f Facts) capability.Table {
 	b.kind, b.source = f.known()
 	b.table.Isolation, b.table.IsolationSource = b.kind.isolation(), b.source
 	b.table.SeccompActions = f.seccompActions(b.kind)
-	if f.Proof != nil { // a pod that finds less is no proof
+	if f.Proof != nil { // a pod with fewer results is no proof
 		b.table.Conforms = f.Conforms
 	}
 	b.preflighted()
@@ -52,8 +52,8 @@ func (b *builder) unknown(n capability.Name, note string) {
 	b.table.Set(n, capability.Unknown, "", note)
 }
 
-// refused sets "no" if preflight refuses who asks for it. What it refuses on every
-// node the runtime is short of; the rest this one.
+// refused sets "no" if preflight refuses the capability. If preflight would refuse it on every
+// node, the runtime lacks it, otherwise this node does.
 func (b *builder) refused(n capability.Name) bool {
 	ask := asks[n]
 	if ask == nil {
@@ -73,8 +73,8 @@ func (b *builder) refused(n capability.Name) bool {
 	return true
 }
 
-// preflighted is what preflight decides alone: what it does not refuse, the runtime
-// says that it has.
+// preflighted sets the capabilities that preflight decides alone: the runtime reports those that
+// preflight does not refuse.
 func (b *builder) preflighted() {
 	for _, n := range []capability.Name{
 		capability.RecursiveReadOnlyMounts, capability.IDMappedMounts, capability.Checkpoint, capability.PodCheckpoint, capability.UserNamespaces,
@@ -92,8 +92,8 @@ func (b *builder) preflighted() {
 	}
 }
 
-// followsFromKind is what runtimes do not tell, and what is the same for all of one
-// kind.
+// followsFromKind sets the capabilities that runtimes do not report and that are the same for all
+// runtimes of a kind.
 func (b *builder) followsFromKind() {
 	for _, rule := range rules {
 		if b.refused(rule.name) {
@@ -118,7 +118,7 @@ func (b *builder) followsFromKind() {
 	}
 }
 
-// seccompActions are those that a runtime says it knows, or that its kind does.
+// seccompActions returns the actions that the runtime reports, or those of its kind.
 func (f Facts) seccompActions(k kind) []string {
 	if rt := f.Handler.Runtime; rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Seccomp != nil {
 		return slices.Sorted(slices.Values(rt.Features.Linux.Seccomp.Actions))
@@ -129,7 +129,7 @@ func (f Facts) seccompActions(k kind) []string {
 	return nil
 }
 
-// hugePages need sizes, if containers share the kernel.
+// hugePages sets HugePages. If containers share the node's kernel, it must have huge page sizes.
 func (b *builder) hugePages() {
 	switch {
 	case b.kind != sharing:
@@ -141,7 +141,7 @@ func (b *builder) hugePages() {
 	}
 }
 
-// netDevices: a spec with some is refused unless the runtime says that it moves them.
+// netDevices sets NetDevices: preflight refuses network devices unless the runtime reports support.
 func (b *builder) netDevices() {
 	if b.Handler.Runtime.SupportsNetDevices() {
 		b.yes(capability.NetDevices, capability.Declared, "")
@@ -150,8 +150,8 @@ func (b *builder) netDevices() {
 	b.no(capability.NetDevices, capability.Declared, "it does not report support for network devices")
 }
 
-// proven is what self-check pods showed. What failed there is no reason to refuse pods
-// that preflight lets pass, and so no "no" of theirs.
+// proven sets the results of self-check pods. A failure does not make preflight refuse pods, so it
+// sets "unknown" for capabilities that preflight decides, and "no" for others.
 func (b *builder) proven() {
 	for n, why := range b.Proof {
 		switch {
@@ -167,7 +167,7 @@ func (b *builder) proven() {
 	}
 }
 
-// cgroups: pods are in those of the version that the node limits them by.
+// cgroups sets the cgroup capabilities: pods are in cgroups of the node's version.
 func (b *builder) cgroups() {
 	rt := b.Handler.Runtime
 	b.cgroup(capability.CgroupV1, 1)
@@ -187,8 +187,8 @@ func (b *builder) cgroups() {
 func (b *builder) cgroup(n capability.Name, version int) {
 	rt := b.Handler.Runtime
 	can := rt.Cgroup(version)
-	// runsc declares neither version 2 nor systemd, and has both for its sandbox. Releases of
-	// crun that do not report either know both versions.
+	// runsc reports neither version 2 nor systemd, but supports both for its sandbox. Releases of
+	// crun that do not report versions support both.
 	if rt.Name == probe.Runsc || rt.Name == probe.Crun && rt.Features == nil {
 		can = capability.Yes
 	}

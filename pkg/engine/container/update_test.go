@@ -18,7 +18,7 @@ import (
 // A runtime that takes back nothing must not keep the spec from being put back,
 // nor hold up the roll-back past its time.
 func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
-	k := enginetest.NewDeaf(t)
+	k := enginetest.NewUnresponsive(t)
 	c := k.Container(t, handler.Definition{ContainerCreateTimeout: time.Second})
 	limit := func(n int64) *specs.LinuxResources {
 		return &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &n}}

@@ -1,5 +1,5 @@
-// Package enginetest makes what tests of the engine's rooms need of each other: pods
-// with records on disk, and supervisors that do not do their work.
+// Package enginetest provides pods with records on disk, and supervisors that do not respond, to
+// tests of the engine's packages.
 package enginetest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Sandbox writes a record below dir, and reads it as the next daemon does.
+// Sandbox writes a record below dir, and reads it like the next daemon does.
 func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec, b pod.Binder) *pod.Sandbox {
 	t.Helper()
 	id := pod.NewID()
@@ -41,7 +41,7 @@ func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec, b pod.Binder) *pod.
 	return pod.NewSandbox(o, b)
 }
 
-// Container is one that runs, as far as its record says.
+// Container returns a container that is running by its record.
 func Container(t *testing.T, s *pod.Sandbox) *pod.Container {
 	t.Helper()
 	records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
@@ -52,15 +52,15 @@ func Container(t *testing.T, s *pod.Sandbox) *pod.Container {
 	return pod.NewContainer(o, s)
 }
 
-// Deaf is what is known of pods with one supervisor, which never reads.
-type Deaf struct {
+// Unresponsive has pods with one supervisor that never reads.
+type Unresponsive struct {
 	Pods     *pod.Registry
 	Settings *settings.Settings
 	Tasks    *task.Service
 }
 
-// NewDeaf gives one. What it has ends with the test.
-func NewDeaf(t *testing.T) *Deaf {
+// NewUnresponsive returns one, which is removed at the end of the test.
+func NewUnresponsive(t *testing.T) *Unresponsive {
 	t.Helper()
 	state, err := os.MkdirTemp("", "be-") // the paths of sockets must be short
 	if err != nil {
@@ -77,13 +77,13 @@ func NewDeaf(t *testing.T) *Deaf {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Deaf{Pods: pods, Settings: &settings.Settings{}}
+	d := &Unresponsive{Pods: pods, Settings: &settings.Settings{}}
 	d.Tasks = task.New(d.Pods, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, shims)
 	return d
 }
 
-// Container is one of a pod of the supervisor, with a directory.
-func (d *Deaf) Container(t *testing.T, of handler.Definition) *pod.Container {
+// Container returns a container of a pod of the supervisor, with a directory.
+func (d *Unresponsive) Container(t *testing.T, of handler.Definition) *pod.Container {
 	t.Helper()
 	of.Type = handler.OCI
 	c := Container(t, Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &of, Supervisor: "deaf"}, d.Tasks))

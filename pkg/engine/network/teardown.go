@@ -158,7 +158,7 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	return nil
 }
 
-// existingNetNS returns the namespace for plugins; CNI says that DEL has none if it is gone.
+// existingNetNS returns the namespace for plugins; CNI allows DEL without one if it is gone.
 func existingNetNS(pod Pod, a *Attachment) string {
 	for _, path := range []string{pod.NetNS, a.NetNS} {
 		if path != "" && namespaces.Exists(path) {

@@ -36,9 +36,9 @@ const (
 // annotation can enable the flag, but not disable it.
 const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
 
-// filtersByAnnotation says whether gVisor filters the containers of a handler that have that
-// annotation, and s is not of one. What is exec'd is filtered, since gVisor of May 2026, where
-// the sandbox has the annotation: so each sandbox has it, and other containers no profile.
+// filtersByAnnotation reports whether gVisor filters a handler's containers only by
+// annotationGVisorSeccomp, and s lacks it. Since May 2026 gVisor filters an exec only if the
+// sandbox has the annotation, so every sandbox has it; other containers get no profile.
 func filtersByAnnotation(s *specs.Spec, rt *probe.Runtime, d *handler.Definition) bool {
 	if !rt.Kernel().SeccompByAnnotation || s.Annotations[annotationGVisorSeccomp] == "true" {
 		return false

@@ -56,7 +56,7 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	if s.Linux.Resources, err = UpdateResources(s.Linux.Resources, resources, n); err != nil {
 		return nil, err
 	}
-	// Without a score a container would inherit that of its starter, which the kernel spares.
+	// Without a score a container would inherit its starter's, which protects from the kernel.
 	if resources != nil || s.Process.OOMScoreAdj == nil {
 		s.Process.OOMScoreAdj = clampOOMScoreAdj(resources.GetOomScoreAdj(), n)
 	}
@@ -110,8 +110,8 @@ func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
 	return nil
 }
 
-// setLabels leaves out what gVisor refuses: it has no SELinux inside, and its
-// own processes are confined from outside.
+// setLabels omits the process label for gVisor, which refuses it: SELinux is not available inside,
+// and gVisor's own processes are confined from outside.
 func setLabels(s *specs.Spec, process, mount string, privileged bool, rt *probe.Runtime) {
 	s.Process.SelinuxLabel, s.Linux.MountLabel = "", mount
 	if !privileged && !rt.Kernel().RefusesSELinux {

@@ -12,8 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// defaultCapabilities is the set that containerd and Docker give to every
-// container; images rely on it.
+// defaultCapabilities is the set of containerd and Docker for every container; images rely on it.
 var defaultCapabilities = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID",
 	"CAP_SETUID", "CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
@@ -28,9 +27,9 @@ var knownCapabilities = func() []string {
 	return names
 }()
 
-// givable are the capabilities that a container on this node and runtime may
-// have at all. A runtime with its own kernel gives capabilities of that kernel.
-func givable(n Node, rt *probe.Runtime) []string {
+// available returns the capabilities that a container can have on this node and runtime. A runtime
+// with its own kernel gives capabilities of that kernel.
+func available(n Node, rt *probe.Runtime) []string {
 	all := knownCapabilities
 	if n.Capabilities != nil && rt.Kernel().HostProcesses {
 		all = n.Capabilities
@@ -46,7 +45,7 @@ func givable(n Node, rt *probe.Runtime) []string {
 // runtimes since CVE-2022-24769, except for ambient capabilities, which the kernel only keeps when
 // they are inheritable.
 func capabilities(base *specs.LinuxCapabilities, sc *runtimeapi.LinuxContainerSecurityContext, n Node, rt *probe.Runtime) (*specs.LinuxCapabilities, error) {
-	all := givable(n, rt)
+	all := available(n, rt)
 	if sc.GetPrivileged() {
 		return capabilitySets(all, nil), nil
 	}
@@ -88,7 +87,7 @@ func capabilitySets(set, ambient []string) *specs.LinuxCapabilities {
 	}
 }
 
-// capabilityNames normalises names to CAP_NAME and separates "ALL".
+// capabilityNames normalizes names to CAP_NAME and separates "ALL".
 func capabilityNames(in []string) (names []string, all bool, err error) {
 	for _, c := range in {
 		name := strings.ToUpper(c)

@@ -30,7 +30,7 @@ func HostPathsToCreate(cfg *runtimeapi.ContainerConfig) []string {
 
 func isImageMount(m *runtimeapi.Mount) bool { return m.GetImage().GetImage() != "" }
 
-// containerPath is absolute and clean: a relative one counts from the root.
+// containerPath returns a clean absolute path; a relative path is relative to the root.
 func containerPath(p string) string { return path.Join("/", p) }
 
 // setMounts adds the mounts to s: the default file systems, the sandbox's files, the request's, and
@@ -72,7 +72,7 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 		out = append(out, om)
 	}
 	for _, v := range c.Volumes {
-		// Mounts of the operator or the pod override it.
+		// Mounts of the base spec, the pod and the request override it.
 		if !slices.ContainsFunc(out, func(m specs.Mount) bool { return below(v.Path, m.Destination) }) {
 			volumes = append(volumes, bind(v.Source, v.Path, "rprivate", "rw"))
 		}
@@ -104,8 +104,8 @@ func depth(p string) int {
 func cgroupMount(c Container, n Node) specs.Mount {
 	options := []string{"nosuid", "noexec", "nodev", "relatime", "ro"}
 	if n.CgroupUnified && c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
-		// Without a cgroup namespace this mount shares the host's superblock,
-		// and would change these options for the whole node if it left them out.
+		// Without a cgroup namespace this mount shares the host's superblock: without these options
+		// it would change them for the whole node.
 		options = append(options, n.CgroupMountOptions...)
 	}
 	return specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: options}
@@ -124,7 +124,7 @@ func writable(options []string) []string {
 	return out
 }
 
-// sandboxFiles are the files that a pod's containers share.
+// sandboxFiles returns the mounts of the files that a pod's containers share.
 func sandboxFiles(sb Sandbox, readonly bool) []specs.Mount {
 	access := "rw"
 	if readonly {
@@ -200,8 +200,8 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 	return resolved, nil
 }
 
-// mountPropagation is never undone: once a mount needs its events to leave the
-// container, the container's root must let them.
+// mountPropagation returns the option of a mount, and widens the propagation of the root file
+// system, which it never narrows again.
 func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.Runtime) (string, error) {
 	switch m.GetPropagation() {
 	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:

@@ -11,10 +11,10 @@ import (
 const (
 	// sandboxUID is the user of the sandbox process, which needs no privileges.
 	sandboxUID = 65535
-	// sandboxOOMScoreAdj makes the sandbox process the last of its pod to be
-	// killed: it holds namespaces (kubelet and its peers use the same value).
+	// sandboxOOMScoreAdj makes the kernel kill the sandbox process last of its pod, because it
+	// holds namespaces (kubelet and its peers use the same value).
 	sandboxOOMScoreAdj = -998
-	// sandboxCPUShares is the smallest weight that cgroups have.
+	// sandboxCPUShares is the smallest weight of cgroups.
 	sandboxCPUShares = 2
 )
 
@@ -38,8 +38,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if !sp.Runtime.Kernel().HostProcesses {
-		// In mounted namespaces they are set already, and runtimes refuse some that
-		// the kernel has there.
+		// Mounted namespaces already have them, and runtimes refuse some of the kernel's.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
@@ -73,8 +72,8 @@ func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
 	}, nil
 }
 
-// sandboxSpec is the part that is alike for all sandboxes. Of a base spec it
-// takes hooks and rlimits only: the rest is meant for workloads.
+// sandboxSpec returns the common part of all sandboxes. It uses only hooks and rlimits of a base
+// spec: the rest is for workloads.
 func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	s, err := newSpec(nil)
 	if err != nil {
@@ -112,8 +111,9 @@ func sandboxSpec(sp SandboxProcess) (*specs.Spec, error) {
 	return s, nil
 }
 
-// writableSysfs is for pods with privileged containers. The kernel has one sysfs for each network
-// namespace, and its first mount, this one, decides whether later ones are writable.
+// writableSysfs makes sysfs writable for pods with privileged containers. The kernel has one sysfs
+// for each network namespace, and its first mount, this one, decides whether later ones are
+// writable.
 func writableSysfs(mounts []specs.Mount) {
 	for i := range mounts {
 		if mounts[i].Type == "sysfs" {
@@ -122,9 +122,8 @@ func writableSysfs(mounts []specs.Mount) {
 	}
 }
 
-// setSandboxHostname names the pod where this spec makes its UTS namespace. A
-// pinned one has its name already; a runtime with its own kernel takes the
-// name from here whatever the namespaces.
+// setSandboxHostname sets the hostname of the UTS namespace that this spec creates. A mounted
+// namespace has its hostname already; a runtime with its own kernel always takes it from here.
 func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
 	s.Hostname = sp.Hostname
 	if s.Hostname == "" && !sp.Runtime.Kernel().HostProcesses {

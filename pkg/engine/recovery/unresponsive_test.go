@@ -15,7 +15,7 @@ import (
 )
 
 func TestUnresponsiveOnesAreAskedOnce(t *testing.T) {
-	records, tasks := t.TempDir(), enginetest.NewDeaf(t).Tasks
+	records, tasks := t.TempDir(), enginetest.NewUnresponsive(t).Tasks
 	recorded := func(supervisor string) *pod.Sandbox {
 		return enginetest.Sandbox(t, records, pod.SandboxSpec{Definition: &handler.Definition{Type: handler.OCI}, Supervisor: supervisor}, tasks)
 	}

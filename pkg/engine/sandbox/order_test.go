@@ -40,13 +40,13 @@ type others struct {
 	*enginetest.Runner
 }
 
-func (o others) End(context.Context, *pod.Container) error    { return o.Note("end container") }
-func (o others) Remove(context.Context, *pod.Container) error { return o.Note("remove container") }
+func (o others) End(context.Context, *pod.Container) error    { return o.Record("end container") }
+func (o others) Remove(context.Context, *pod.Container) error { return o.Record("remove container") }
 func (o others) Teardown(context.Context, network.Pod, *network.Result) error {
-	return o.Note("disconnect")
+	return o.Record("disconnect")
 }
-func (o others) Hold(string)    { _ = o.Note("hold") }
-func (o others) Release(string) { _ = o.Note("release") }
+func (o others) Hold(string)    { _ = o.Record("hold") }
+func (o others) Release(string) { _ = o.Record("release") }
 
 func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *orderBed {
 	t.Helper()

@@ -31,8 +31,7 @@ type Kernel struct {
 // KernelKind identifies a kind of kernel in records of pods.
 type KernelKind string
 
-// The kernel of a shim without a known OCI runtime is treated as a virtual machine, gVisor
-// included.
+// A kernel that a shim brings along is treated as a virtual machine, also gVisor's.
 const (
 	nodeKernel       KernelKind = ""
 	gVisorKernel     KernelKind = "gvisor"

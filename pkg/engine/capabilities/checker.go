@@ -108,8 +108,8 @@ func (a *Checker) all(ctx context.Context) []preflight.Handler {
 	return all
 }
 
-// usesHostNetwork reports whether a flag makes gVisor use the host's network stack; selected is set if
-// a flag selects any stack.
+// usesHostNetwork reports whether a flag makes gVisor use the host's network stack; selected is set
+// if a flag or the handler's shim selects any stack.
 func usesHostNetwork(d *handler.Definition) (host, selected bool) {
 	if d.OwnShim() {
 		return false, true

@@ -86,8 +86,8 @@ type measured struct {
 	err    error
 }
 
-// picture is a snapshot of all pods and all processes of the host.
-type picture struct {
+// snapshot holds all ready pods and all processes of the host.
+type snapshot struct {
 	*Readings
 	processes *process.All
 	pods      []*measured
@@ -100,12 +100,12 @@ type picture struct {
 }
 
 // look lists the ready pods.
-func (b *Readings) look() (*picture, error) {
+func (b *Readings) look() (*snapshot, error) {
 	processes, err := process.Look()
 	if err != nil {
 		return nil, err
 	}
-	v := &picture{Readings: b, processes: processes, groups: map[string]bool{}, tasks: map[int]bool{}, supervised: map[string][]*measured{}}
+	v := &snapshot{Readings: b, processes: processes, groups: map[string]bool{}, tasks: map[int]bool{}, supervised: map[string][]*measured{}}
 	for _, p := range b.stats.Measurable(func(*pod.Sandbox) bool { return true }) {
 		v.pods = append(v.pods, &measured{Sandbox: p.Sandbox, parent: p.Parent})
 	}
@@ -122,7 +122,7 @@ func (b *Readings) look() (*picture, error) {
 }
 
 // count collects the cgroups of a pod. All pods must be counted before processes are measured.
-func (v *picture) count(m *measured) error {
+func (v *snapshot) count(m *measured) error {
 	for _, c := range m.all {
 		v.groups[cgroup.HostPaths(c.Spec().CgroupsPath).MemoryKey()] = true
 		if pid := c.Status().PID; pid > 0 && m.HostProcesses {
@@ -147,7 +147,7 @@ func (v *picture) count(m *measured) error {
 	return nil
 }
 
-func (v *picture) countOwn(m *measured) error {
+func (v *snapshot) countOwn(m *measured) error {
 	groups, err := podstats.GroupsOf(m.Sandbox)
 	if err != nil || len(groups) == 0 {
 		return err
@@ -165,7 +165,7 @@ func (v *picture) countOwn(m *measured) error {
 }
 
 // add counts a cgroup, if it exists: some runtimes create none.
-func (v *picture) add(m *measured, group cgroup.Paths) error {
+func (v *snapshot) add(m *measured, group cgroup.Paths) error {
 	used, err := cgroup.ReadStats(group)
 	switch {
 	case errdefs.IsNotFound(err):
@@ -182,7 +182,7 @@ func (v *picture) add(m *measured, group cgroup.Paths) error {
 }
 
 // read adds the processes outside of those cgroups.
-func (v *picture) read(m *measured) (overhead.Reading, error) {
+func (v *snapshot) read(m *measured) (overhead.Reading, error) {
 	if m.err != nil {
 		return overhead.Reading{}, m.err
 	}
@@ -213,7 +213,7 @@ func (v *picture) read(m *measured) (overhead.Reading, error) {
 	return r, nil
 }
 
-func (v *picture) shimOf(m *measured) (int, error) {
+func (v *snapshot) shimOf(m *measured) (int, error) {
 	ep := m.Status().Shim
 	if ep == nil || ep.PID == 0 {
 		return 0, fmt.Errorf("its shim does not report its process: %w", errdefs.ErrNotImplemented)
@@ -225,7 +225,7 @@ func (v *picture) shimOf(m *measured) (int, error) {
 }
 
 // own adds a process of the pod alone, and its descendants.
-func (v *picture) own(found map[int]overhead.Part, pid int) error {
+func (v *snapshot) own(found map[int]overhead.Part, pid int) error {
 	for _, p := range v.processes.Below(pid, v.elsewhere) {
 		if err := note(found, p, 1); err != nil {
 			return err
@@ -236,7 +236,7 @@ func (v *picture) own(found map[int]overhead.Part, pid int) error {
 
 // share adds the pod's supervisor, which several pods may share, and its descendants. A process
 // with the id of the pod or a container in its arguments belongs to the pod alone.
-func (v *picture) share(found map[int]overhead.Part, m *measured) error {
+func (v *snapshot) share(found map[int]overhead.Part, m *measured) error {
 	key := m.Spec().Supervisor
 	pid, there := v.supervisor(key)
 	if !there {
@@ -276,7 +276,7 @@ func ids(m *measured) []string {
 }
 
 // supervisor returns the process of a supervisor, which has its directory among its arguments.
-func (v *picture) supervisor(key string) (int, bool) {
+func (v *snapshot) supervisor(key string) (int, bool) {
 	pid, known := v.shims.Process(key)
 	if !known {
 		return 0, false
@@ -287,7 +287,7 @@ func (v *picture) supervisor(key string) (int, bool) {
 
 // elsewhere reports whether a process is counted with its cgroup, belongs to a container, or is
 // short-lived.
-func (v *picture) elsewhere(p process.Process) bool {
+func (v *snapshot) elsewhere(p process.Process) bool {
 	if v.tasks[p.PID] || v.processes.Age(p) < passing {
 		return true
 	}

@@ -127,8 +127,8 @@ func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (
 	return pid, err
 }
 
-// killStarted kills a process that a failed, hanging or unreadable runtime call started all the
-// same. It finds the process by its pid file, if the pid is in the container's cgroup, or by the
+// killStarted kills the process of an exec after the runtime failed, timed out or reported no valid
+// pid. It finds the process by its pid file, if the pid is in the container's cgroup, or by the
 // exec's output that it holds open.
 func (k *hostKernel) killStarted(p *process, e *execLaunch) {
 	cgroup, first := k.task.journal.Cgroup, k.task.journal.Process.PID // set before any exec

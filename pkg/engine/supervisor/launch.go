@@ -167,8 +167,8 @@ func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, p
 	return &launched{identity: identity, pidfd: pidfd, child: adopt(ctx, pid, pidfd) == nil}, nil
 }
 
-// takeOverChild is takeOver for a process that must be a child of this one: another
-// process may be unrelated, and must be neither watched nor killed.
+// takeOverChild is takeOver for a process that must be a child of this one. Any other process may
+// be unrelated, and must be neither watched nor killed.
 func (l *launch) takeOverChild(ctx context.Context, p *processes.Set) (*launched, error) {
 	got, err := l.takeOver(ctx, p.AdoptSoon)
 	if err == nil && !got.child {

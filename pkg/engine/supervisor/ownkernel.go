@@ -144,8 +144,8 @@ func (k *ownKernel) sharers() []*task {
 }
 
 // claimOOM reports whether a killed member may have run out of memory: the kernel killed a process
-// of the sandbox's cgroup since the member started. It excuses that kill for the other members.
-// gVisor survives the kill of a process that backs one of its own, and kills only that one.
+// of the sandbox's cgroup since the member started. The other members then ignore that kill. gVisor
+// survives the kill of a process that backs one of its own, and kills only that one.
 func (k *ownKernel) claimOOM() bool {
 	if !k.task.oom.Killed() {
 		return false
@@ -153,7 +153,7 @@ func (k *ownKernel) claimOOM() bool {
 	kills := k.task.oom.Count()
 	for _, other := range k.sharers() {
 		other.mu.Lock()
-		// A member that started after the kill has excused it already.
+		// A member that started after the kill ignores it already.
 		other.journal.IgnoredOOM = min(other.journal.IgnoredOOM+1, kills)
 		other.oom.SetIgnored(other.journal.IgnoredOOM)
 		if err := other.save(); err != nil {

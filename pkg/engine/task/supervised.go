@@ -188,7 +188,7 @@ func (*supervised) CloseLog(context.Context, *pod.Container) error { return nil 
 
 func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats, error) {
 	used, err := taskUsage(ctx, r, container)
-	return usage.OnlyWithin(used), err
+	return usage.GVisorOnly(used), err
 }
 
 // KilledForMemory returns false: the journal has OOM kills.

@@ -67,9 +67,9 @@ func fromUnified(m *cgroup2.Metrics) cgroup.Stats {
 	return s
 }
 
-// OnlyWithin keeps the values that gVisor measures for a container; its supervisor sends the others
+// GVisorOnly keeps the values that gVisor measures for a container; its supervisor sends the others
 // as zero.
-func OnlyWithin(s cgroup.Stats) cgroup.Stats {
+func GVisorOnly(s cgroup.Stats) cgroup.Stats {
 	return cgroup.Stats{
 		Time: s.Time, CPUUsageNano: s.CPUUsageNano, MemoryUsage: s.MemoryUsage, WorkingSet: s.WorkingSet,
 		MemoryLimit: s.MemoryLimit, Pids: s.Pids,

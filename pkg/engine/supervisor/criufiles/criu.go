@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	// criuConfigDir has a file <runtime>.conf for CRIU, which berth's configuration replaces.
+	// criuConfigDir has a file <runtime>.conf for CRIU, which berth's configuration replaces and
+	// includes.
 	criuConfigDir = "/etc/criu"
 	// ConfigEnv names a file that CRIU reads when it starts.
 	ConfigEnv = "CRIU_CONFIG_FILE"

@@ -43,7 +43,7 @@ func IsAnother(pidfd int, p Process) bool {
 	return err != nil || stat.Started != p.StartTime
 }
 
-// HasEnded waits for a process to exit, for at most limit.
+// HasEnded reports whether a process exits within limit.
 func HasEnded(pidfd int, limit time.Duration) bool {
 	for end := time.Now().Add(limit); ; {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(max(0, time.Until(end)+time.Millisecond-1)/time.Millisecond))

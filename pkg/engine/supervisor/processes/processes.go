@@ -32,8 +32,8 @@ import (
 //   - known are the children that a call waits for; a sweep never reaps them.
 //   - A launch is a runtime call that may leave a child behind (the container). An unknown zombie
 //     may be such a child that exited before its launch reported its pid. It is reaped after the
-//     launches that were in progress when it was first seen and had begun before it did: no other
-//     launch can have started it.
+//     launches that were in progress when it was first seen and had begun before it started: no
+//     other launch can have left it.
 //   - settled are children of ended launches, by their command lines (a zombie has none): they need
 //     not wait for a launch of another container, which may hang.
 type Set struct {

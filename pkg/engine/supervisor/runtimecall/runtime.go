@@ -54,8 +54,7 @@ type Call struct {
 	Begun func(runtime processes.Process) error
 }
 
-// argv returns the whole command line. The configured flags come last, so that they override
-// berth's.
+// argv returns the whole command line. The configured flags follow berth's, and so override them.
 func (c *Call) argv() []string {
 	o := c.Options
 	argv := []string{o.Runtime, "--root", o.Root}
@@ -255,8 +254,8 @@ func (r *invocation) end() {
 	}
 }
 
-// Aborted returns the error of a call that was killed after ctx ended; output is what it wrote
-// before.
+// Aborted returns the error of a call that was killed after ctx ended; output is what the call
+// wrote before.
 func (c *Call) Aborted(ctx context.Context, output []byte) error {
 	verb := c.Args[0]
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -274,7 +273,7 @@ func (c *Call) Aborted(ctx context.Context, output []byte) error {
 		verb, strings.Join(c.argv(), " "), c.versionCommand(), longer, wrote, context.DeadlineExceeded)
 }
 
-// versionCommand returns a call for the runtime's version, with the same flags.
+// versionCommand returns the command line for the runtime's version, with the same flags.
 func (c *Call) versionCommand() string {
 	asks := Call{Options: c.Options, Args: []string{"--version"}}
 	return strings.Join(asks.argv(), " ")

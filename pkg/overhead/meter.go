@@ -145,7 +145,7 @@ func next(last *snapshot, at time.Time, pods map[string]Pods) *snapshot {
 		}
 	}
 	for name, p := range pods {
-		var samples []Sample
+		var samples []sample
 		for _, r := range p.Readings {
 			samples = append(samples, sampleBetween(before[r.Pod], r, window))
 		}

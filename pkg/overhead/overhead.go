@@ -41,8 +41,8 @@ type Declared struct {
 	Memory, CPU int64
 }
 
-// Sample is the overhead of one pod.
-type Sample struct {
+// sample is the overhead of one pod.
+type sample struct {
 	// Memory is in bytes.
 	Memory uint64
 	// CPU is in billionths of a core. It is unknown at the first reading of a pod.
@@ -53,8 +53,8 @@ type Sample struct {
 // sampleBetween computes a Sample from two readings of a pod that are window apart; before is nil
 // if there is only one. Memory is that of the second. CPU time is that of the parts in both,
 // because the start of a newer part is unknown.
-func sampleBetween(before *Reading, after Reading, window time.Duration) Sample {
-	var s Sample
+func sampleBetween(before *Reading, after Reading, window time.Duration) sample {
+	var s sample
 	was := map[string]time.Duration{}
 	if before != nil {
 		for _, p := range before.Parts {
@@ -92,7 +92,7 @@ type Estimate struct {
 }
 
 // estimateOf computes an Estimate; nil without samples. The caller sets At and Window.
-func estimateOf(samples []Sample) *Estimate {
+func estimateOf(samples []sample) *Estimate {
 	if len(samples) == 0 {
 		return nil
 	}

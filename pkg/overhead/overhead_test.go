@@ -14,39 +14,39 @@ func TestBetween(t *testing.T) {
 	for name, c := range map[string]struct {
 		before *Reading
 		after  Reading
-		want   Sample
+		want   sample
 	}{
-		"nothing":     {nil, Reading{}, Sample{}},
-		"one reading": {nil, Reading{Parts: []Part{{"a", 10 * mi, sec, 1}}}, Sample{Memory: 10 * mi}},
+		"nothing":     {nil, Reading{}, sample{}},
+		"one reading": {nil, Reading{Parts: []Part{{"a", 10 * mi, sec, 1}}}, sample{Memory: 10 * mi}},
 		"its own part": {
 			&Reading{Parts: []Part{{"a", 99 * mi, sec, 1}}},
 			Reading{Parts: []Part{{"a", 10 * mi, 2 * sec, 1}}},
-			Sample{Memory: 10 * mi, CPU: 1e8, CPUKnown: true},
+			sample{Memory: 10 * mi, CPU: 1e8, CPUKnown: true},
 		},
 		"shared by four": {
 			&Reading{Parts: []Part{{"a", 0, sec, 4}}},
 			Reading{Parts: []Part{{"a", 8 * mi, 2 * sec, 4}}},
-			Sample{Memory: 2 * mi, CPU: 25e6, CPUKnown: true},
+			sample{Memory: 2 * mi, CPU: 25e6, CPUKnown: true},
 		},
 		"both": {
 			&Reading{Parts: []Part{{"a", 0, 0, 2}, {"b", 0, sec, 1}}},
 			Reading{Parts: []Part{{"a", 8 * mi, sec, 2}, {"b", 3 * mi, 2 * sec, 1}}},
-			Sample{Memory: 7 * mi, CPU: 15e7, CPUKnown: true},
+			sample{Memory: 7 * mi, CPU: 15e7, CPUKnown: true},
 		},
 		"one came meanwhile": {
 			&Reading{Parts: []Part{{"a", 0, sec, 1}}},
 			Reading{Parts: []Part{{"a", mi, sec, 1}, {"b", mi, 9 * sec, 1}}},
-			Sample{Memory: 2 * mi, CPUKnown: true},
+			sample{Memory: 2 * mi, CPUKnown: true},
 		},
 		"one went meanwhile": {
 			&Reading{Parts: []Part{{"a", 0, sec, 1}, {"b", 7 * mi, sec, 1}}},
 			Reading{Parts: []Part{{"a", mi, 2 * sec, 1}}},
-			Sample{Memory: mi, CPU: 1e8, CPUKnown: true},
+			sample{Memory: mi, CPU: 1e8, CPUKnown: true},
 		},
 		"a counter that began anew": {
 			&Reading{Parts: []Part{{"a", 0, 9 * sec, 1}}},
 			Reading{Parts: []Part{{"a", mi, sec, 1}}},
-			Sample{Memory: mi, CPUKnown: true},
+			sample{Memory: mi, CPUKnown: true},
 		},
 	} {
 		if got := sampleBetween(c.before, c.after, 10*sec); got != c.want {
@@ -59,13 +59,13 @@ func TestEstimated(t *testing.T) {
 	if e := estimateOf(nil); e != nil {
 		t.Errorf("no samples are %+v", e)
 	}
-	one := estimateOf([]Sample{{Memory: 5}})
+	one := estimateOf([]sample{{Memory: 5}})
 	if want := (Distribution{5, 5, 5}); one.Memory != want || one.Pods != 1 || one.CPUPods != 0 || one.CPU != (Distribution{}) {
 		t.Errorf("one: %+v", one)
 	}
-	var many []Sample
+	var many []sample
 	for i := range uint64(20) {
-		many = append(many, Sample{Memory: 20 - i, CPU: 100 * (i + 1), CPUKnown: i > 9})
+		many = append(many, sample{Memory: 20 - i, CPU: 100 * (i + 1), CPUKnown: i > 9})
 	}
 	e := estimateOf(many)
 	if want := (Distribution{10, 19, 20}); e.Memory != want {
@@ -74,7 +74,7 @@ func TestEstimated(t *testing.T) {
 	if want := (Distribution{1500, 2000, 2000}); e.CPU != want || e.CPUPods != 10 || e.Pods != 20 {
 		t.Errorf("cpu %+v of %d, want %+v", e.CPU, e.CPUPods, want)
 	}
-	if e := estimateOf([]Sample{{Memory: 1}, {Memory: 3}}); e.Memory != (Distribution{1, 3, 3}) {
+	if e := estimateOf([]sample{{Memory: 1}, {Memory: 3}}); e.Memory != (Distribution{1, 3, 3}) {
 		t.Errorf("two: %+v", e.Memory)
 	}
 }

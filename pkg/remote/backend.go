@@ -36,8 +36,8 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// Options configure a Backend.
-type Options struct {
+// backendOptions configure a Backend.
+type backendOptions struct {
 	// Endpoint is the absolute path of the daemon's socket.
 	Endpoint string
 	// Dir is the directory of the last known lists.
@@ -122,7 +122,7 @@ var (
 
 // newBackend returns a Backend that knows what its daemon had when the last run of berth ended. It
 // connects only after Start.
-func newBackend(o Options) (*Backend, error) {
+func newBackend(o backendOptions) (*Backend, error) {
 	switch {
 	case !filepath.IsAbs(o.Endpoint):
 		return nil, fmt.Errorf("remote: the endpoint %q is not an absolute path", o.Endpoint)
@@ -155,7 +155,7 @@ func newBackend(o Options) (*Backend, error) {
 }
 
 // compose creates the parts and connects them.
-func (b *Backend) compose(o Options, d *dialer) {
+func (b *Backend) compose(o backendOptions, d *dialer) {
 	c := &caller{name: "the CRI daemon at " + o.Endpoint, conn: b.conn, via: o.Instance}
 	c.support.Store(&methodSupport{})
 	n := &node{caller: c, names: b.names, redial: b.conn.ResetConnectBackoff}

@@ -156,7 +156,7 @@ func newDaemonThat(t testing.TB, fail func(ctx context.Context, rpc string) erro
 
 func connect(t testing.TB, d *daemon, dir string) *Backend {
 	t.Helper()
-	b := test.Value(newBackend(Options{
+	b := test.Value(newBackend(backendOptions{
 		Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}},
 	}))(t)

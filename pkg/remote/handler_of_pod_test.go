@@ -54,7 +54,7 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 // TestPinIsWrittenAtOnce ends a daemon before it writes lists down again: what no list
 // has is there.
 func TestPinIsWrittenAtOnce(t *testing.T) {
-	b := test.Value(newBackend(Options{
+	b := test.Value(newBackend(backendOptions{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
 		Handlers: []lastknown.Handler{{Name: "legacy", Remote: "runc"}, {Name: "other", Remote: "runc"}},
 	}))(t)

@@ -97,7 +97,7 @@ func (p *Pool) get(endpoint string, handlers []lastknown.Handler) (*member, erro
 	var b *Backend
 	var made sync.WaitGroup
 	made.Add(1)
-	b, err := newBackend(Options{
+	b, err := newBackend(backendOptions{
 		Endpoint: endpoint, Dir: p.options.Dir, Instance: p.options.Instance, ListTimeout: p.options.ListTimeout,
 		StreamHosts: p.options.StreamHosts, Handlers: handlers,
 		Changed: func() { made.Wait(); p.options.Changed(b) },

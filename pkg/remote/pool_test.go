@@ -263,7 +263,7 @@ func TestAStateFileThatCannotBeReadIsLeftAlone(t *testing.T) {
 	t.Run("before", func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
 	test.Must(t, os.Remove(path))
 	test.Must(t, os.Symlink(filepath.Base(path), path))
-	test.Says(t, test.Err(newBackend(Options{Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {}})), path)
+	test.Says(t, test.Err(newBackend(backendOptions{Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {}})), path)
 }
 
 func TestADamagedStateFileStopsNothing(t *testing.T) {

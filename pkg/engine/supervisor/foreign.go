@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// foreign is the stdio of a task that a foreign shim runs. Supervisor.mu guards it; output is nil
+// foreign is the stdio of a task that a foreign shim runs. supervisor.mu guards it; output is nil
 // until it is open.
 type foreign struct {
 	journal journal.Task
@@ -23,7 +23,7 @@ type foreign struct {
 }
 
 // openForeign journals the stdio of a foreign shim's task and starts to read it.
-func (s *Supervisor) openForeign(j journal.Task) error {
+func (s *supervisor) openForeign(j journal.Task) error {
 	if err := journal.CheckID(j.ID); err != nil {
 		return err
 	}
@@ -45,13 +45,13 @@ func (s *Supervisor) openForeign(j journal.Task) error {
 	return err
 }
 
-func (f *foreign) save(s *Supervisor) error {
+func (f *foreign) save(s *supervisor) error {
 	return journal.Write(filepath.Join(journal.TaskDir(s.dir, f.journal.ID), journal.TaskFile), &f.journal)
 }
 
 // open starts to read the outputs. The supervisor's own write ends prevent an end of file before
 // the shim has opened its ends.
-func (f *foreign) open(s *Supervisor) error {
+func (f *foreign) open(s *supervisor) error {
 	j := &f.journal
 	// Open the log without s.mu: other calls must not wait for its disk.
 	out, err := output.Open(f.context(s), &j.Options)
@@ -67,7 +67,7 @@ func (f *foreign) open(s *Supervisor) error {
 	return f.read(out)
 }
 
-func (f *foreign) context(s *Supervisor) context.Context {
+func (f *foreign) context(s *supervisor) context.Context {
 	return log.WithLogger(s.ctx, log.G(s.ctx).WithField("container", f.journal.ID))
 }
 
@@ -130,7 +130,7 @@ func (f *foreign) releaseOutput() {
 
 // flushForeign waits until the log of an exited task is complete. By then the shim has opened its
 // ends, so the supervisor's write ends are closed first.
-func (s *Supervisor) flushForeign(ctx context.Context, id string) error {
+func (s *supervisor) flushForeign(ctx context.Context, id string) error {
 	s.mu.Lock()
 	f, ok := s.foreign[id]
 	if !ok {
@@ -147,7 +147,7 @@ func (s *Supervisor) flushForeign(ctx context.Context, id string) error {
 }
 
 // closeForeign reads the streams to their end, for at most drainTimeout, and forgets the task.
-func (s *Supervisor) closeForeign(id string) error {
+func (s *supervisor) closeForeign(id string) error {
 	s.mu.Lock()
 	f, ok := s.foreign[id]
 	if !ok {
@@ -166,7 +166,7 @@ func (s *Supervisor) closeForeign(id string) error {
 	return nil
 }
 
-func (s *Supervisor) takeOverForeign(j journal.Task) {
+func (s *supervisor) takeOverForeign(j journal.Task) {
 	f := &foreign{journal: j}
 	s.foreign[j.ID] = f
 	ctx := f.context(s)
@@ -177,7 +177,7 @@ func (s *Supervisor) takeOverForeign(j journal.Task) {
 
 // takeForeignStdin journals whether the attached client's end of input closes stdin, and returns
 // the journaled value before.
-func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err error) {
+func (s *supervisor) takeForeignStdin(id string, taken bool) (before bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.foreign[id]
@@ -189,7 +189,7 @@ func (s *Supervisor) takeForeignStdin(id string, taken bool) (before bool, err e
 }
 
 // closeForeignStdin closes the supervisor's write end of a foreign task's stdin.
-func (s *Supervisor) closeForeignStdin(id string) error {
+func (s *supervisor) closeForeignStdin(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.foreign[id]

@@ -37,7 +37,7 @@ func TestOOMKillsAreExcused(t *testing.T) {
 		test.Must(t, os.WriteFile(file, []byte("under_oom 0\noom_kill "+kills+"\n"), 0o600))
 	}
 	count("0")
-	s := &Supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
+	s := &supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
 	join := func(id string, sandbox int) *task {
 		c := newTask(s, journal.Task{ID: id, Process: processes.Process{PID: sandbox}, Member: true, Options: journal.Options{OwnKernel: true}})
 		test.Must(t, os.MkdirAll(c.dir, 0o700))

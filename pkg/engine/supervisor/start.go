@@ -213,7 +213,7 @@ func (t *task) carryTerminalInput() {
 
 // loggedOOM returns a function that counts the out-of-memory kills of a cgroup in the kernel's log;
 // nil where the cgroup's own counter stays readable.
-func (s *Supervisor) loggedOOM(ctx context.Context, c cgroups.Cgroup, asked string) func() uint64 {
+func (s *supervisor) loggedOOM(ctx context.Context, c cgroups.Cgroup, asked string) func() uint64 {
 	at := cgroups.LoggedAt(s.hierarchies, c, asked)
 	if at == "" {
 		return nil

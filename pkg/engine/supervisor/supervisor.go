@@ -27,8 +27,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 )
 
-// Supervisor holds the tasks of one process.
-type Supervisor struct {
+// supervisor holds the tasks of one process.
+type supervisor struct {
 	ctx         context.Context // carries the logger; never ends
 	dir         string
 	version     string
@@ -45,7 +45,7 @@ type Supervisor struct {
 	closing bool // Shutdown was accepted
 }
 
-func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*Supervisor, error) {
+func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*supervisor, error) {
 	if err := os.MkdirAll(filepath.Join(dir, journal.TasksDir), 0o700); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Supervisor{
+	return &supervisor{
 		ctx: ctx, dir: dir, version: version, processes: p, hierarchies: h, kernelLog: oomlog.New(),
 		digest: sync.OnceValues(executableDigest), shutdown: shutdown,
 		tasks: map[string]*task{}, foreign: map[string]*foreign{},
@@ -65,7 +65,7 @@ func newSupervisor(ctx context.Context, dir, version string, shutdown func()) (*
 }
 
 // create journals a task and mounts its root filesystem; the runtime is called at Start.
-func (s *Supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error) {
+func (s *supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error) {
 	if err := j.Check(); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *Supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error)
 
 // enter registers a new id and creates its directory; it fails once Shutdown was accepted. leave
 // undoes both.
-func (s *Supervisor) enter(id string, add func()) (leave func(), err error) {
+func (s *supervisor) enter(id string, add func()) (leave func(), err error) {
 	if err := s.register(id, add); err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (s *Supervisor) enter(id string, add func()) (leave func(), err error) {
 	return leave, nil
 }
 
-func (s *Supervisor) register(id string, add func()) error {
+func (s *supervisor) register(id string, add func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -136,14 +136,14 @@ func (s *Supervisor) register(id string, add func()) error {
 	return nil
 }
 
-func (s *Supervisor) forget(id string) {
+func (s *supervisor) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.tasks, id)
 	delete(s.foreign, id)
 }
 
-func (s *Supervisor) task(id string) (*task, error) {
+func (s *supervisor) task(id string) (*task, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, ok := s.tasks[id]
@@ -154,7 +154,7 @@ func (s *Supervisor) task(id string) (*task, error) {
 }
 
 // outputOf returns the output and the stdin of a task, also of one that a foreign shim runs.
-func (s *Supervisor) outputOf(id string) (*output.Output, *os.File, error) {
+func (s *supervisor) outputOf(id string) (*output.Output, *os.File, error) {
 	noOutput := fmt.Errorf("container %q has no output: %w", id, errdefs.ErrFailedPrecondition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,14 +180,14 @@ func (s *Supervisor) outputOf(id string) (*output.Output, *os.File, error) {
 }
 
 // all returns every task, sorted by id.
-func (s *Supervisor) all() []*task {
+func (s *supervisor) all() []*task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.tasks), func(a, b *task) int { return strings.Compare(a.id, b.id) })
 }
 
 // close prepares the exit of this process. It refuses while there are tasks, unless now is set.
-func (s *Supervisor) close(now bool) error {
+func (s *supervisor) close(now bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.tasks) + len(s.foreign); n > 0 && !now {
@@ -197,7 +197,7 @@ func (s *Supervisor) close(now bool) error {
 	return nil
 }
 
-func (s *Supervisor) noTask(id string) error {
+func (s *supervisor) noTask(id string) error {
 	return fmt.Errorf("container %q is unknown to this supervisor: %w", id, errdefs.ErrNotFound)
 }
 

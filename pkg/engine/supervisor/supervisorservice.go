@@ -20,7 +20,7 @@ import (
 
 // supervisorService implements berth.supervisor.v1.Supervisor.
 type supervisorService struct {
-	*Supervisor
+	*supervisor
 }
 
 func (s supervisorService) Info(ctx context.Context, _ *supervisorv1.InfoRequest) (*supervisorv1.InfoResponse, error) {

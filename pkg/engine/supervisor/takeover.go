@@ -19,7 +19,7 @@ import (
 
 // takeOver resumes the tasks that a predecessor journaled. No task is stopped, and all are known
 // when it returns.
-func (s *Supervisor) takeOver(inherited map[string]journal.Inherited) error {
+func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	for _, i := range inherited {
 		i.Each(unix.CloseOnExec) // keeps them from runtimes and containers
 	}
@@ -45,7 +45,7 @@ func (s *Supervisor) takeOver(inherited map[string]journal.Inherited) error {
 }
 
 // skip removes the directory of an interrupted Create and reports an unreadable journal.
-func (s *Supervisor) skip(id string, err error) {
+func (s *supervisor) skip(id string, err error) {
 	if errdefs.IsNotFound(err) {
 		os.RemoveAll(journal.TaskDir(s.dir, id))
 		return
@@ -53,7 +53,7 @@ func (s *Supervisor) skip(id string, err error) {
 	log.G(s.ctx).WithError(err).WithField("container", id).Error("Failed to take over task: its journal is unreadable")
 }
 
-func (s *Supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
+func (s *supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 	if j.State == journal.TaskStdio {
 		i.Close()
 		s.takeOverForeign(j)

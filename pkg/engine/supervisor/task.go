@@ -37,7 +37,7 @@ const (
 
 // task is one container.
 type task struct {
-	supervisor *Supervisor
+	supervisor *supervisor
 	id         string
 	dir        string
 	processes  *processes.Set
@@ -67,7 +67,7 @@ func hold(ctx context.Context, ops keyedlock.Mutex) error {
 	return nil
 }
 
-func newTask(s *Supervisor, j journal.Task) *task {
+func newTask(s *supervisor, j journal.Task) *task {
 	t := &task{
 		supervisor: s,
 		id:         j.ID,

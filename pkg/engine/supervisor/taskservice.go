@@ -24,7 +24,7 @@ import (
 
 // taskService implements containerd.task.v3.Task.
 type taskService struct {
-	*Supervisor
+	*supervisor
 }
 
 var empty = &emptypb.Empty{}

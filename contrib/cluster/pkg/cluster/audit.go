@@ -17,14 +17,14 @@ import (
 
 // Rules of findings.
 const (
-	RuleClassWithoutNode    = "class-without-node"
-	RuleNodesWithoutHandler = "nodes-without-handler"
-	RuleHandlerWithoutClass = "handler-without-class"
-	RuleNodeNotSelected     = "node-not-selected"
+	ruleClassWithoutNode    = "class-without-node"
+	ruleNodesWithoutHandler = "nodes-without-handler"
+	ruleHandlerWithoutClass = "handler-without-class"
+	ruleNodeNotSelected     = "node-not-selected"
 	RulePodWithoutHandler   = "pod-without-handler"
 	RulePodWithoutClass     = "pod-without-class"
-	RuleClassNotCounted     = "class-not-counted"
-	RuleHandlerClosed       = "handler-takes-no-pods"
+	ruleClassNotCounted     = "class-not-counted"
+	ruleHandlerClosed       = "handler-takes-no-pods"
 )
 
 // Finding is a mismatch in a cluster.
@@ -85,14 +85,14 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 			having = append(having, n.Name)
 		}
 	}
-	f := Finding{Severity: runtimeclass.Error, Rule: RuleClassWithoutNode, Object: "RuntimeClass " + c.Name}
+	f := Finding{Severity: runtimeclass.Error, Rule: ruleClassWithoutNode, Object: "RuntimeClass " + c.Name}
 	switch {
 	case len(selected) == 0:
 		f.Message = fmt.Sprintf("no node is selected by %s: its pods stay pending", s.selection(c))
 		f.Advice = s.whereInstead(c, elsewhere)
 		return []Finding{f}
 	case len(having)+len(silent) == 0 && len(closed) > 0:
-		f.Rule, f.Concerned = RuleHandlerClosed, closed
+		f.Rule, f.Concerned = ruleHandlerClosed, closed
 		f.Message = fmt.Sprintf("the handler %q takes no pods on any node that has it (%s): its pods stay %s", c.Handler, runtimeclass.Few(closed), whereTheyStay(c))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		return []Finding{f}
@@ -114,20 +114,20 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking []string) []Finding {
 	var all []Finding
 	if Uncounted(c, s.Nodes) {
-		f.Rule = RuleClassNotCounted
+		f.Rule = ruleClassNotCounted
 		f.Message = fmt.Sprintf("no node has the resource %s, of which each of its pods has one: they stay pending", nodelabel.Pods(c.Handler))
 		f.Advice = "run berth-controller (contrib/kubernetes/capacity.yaml), or generate the class with --no-capacity"
 		all = append(all, f)
 	}
 	f.Severity = runtimeclass.Warning
 	if len(closed) > 0 {
-		f.Rule, f.Concerned = RuleHandlerClosed, closed
+		f.Rule, f.Concerned = ruleHandlerClosed, closed
 		f.Message = fmt.Sprintf("the handler %q takes no pods on %s", c.Handler, runtimeclass.Few(closed))
 		f.Advice = fmt.Sprintf("see \"berth handler show %s\" there", c.Handler)
 		all = append(all, f)
 	}
 	if len(lacking) > 0 {
-		f.Rule, f.Concerned = RuleNodesWithoutHandler, lacking
+		f.Rule, f.Concerned = ruleNodesWithoutHandler, lacking
 		f.Message = fmt.Sprintf("it selects nodes without the handler %q, where its pods never start: %s", c.Handler, runtimeclass.Few(lacking))
 		f.Advice = fmt.Sprintf("select nodes by %s=%s, or give these the handler", nodelabel.Present(c.Handler), nodelabel.True)
 		all = append(all, f)
@@ -213,7 +213,7 @@ func (s *State) auditHandler(name string) []Finding {
 	f := Finding{Severity: runtimeclass.Warning, Object: "handler " + name}
 	switch {
 	case len(classes) == 0:
-		f.Rule, f.Concerned = RuleHandlerWithoutClass, having
+		f.Rule, f.Concerned = ruleHandlerWithoutClass, having
 		f.Message = fmt.Sprintf("no class uses it; it is on %s", runtimeclass.Few(having))
 		f.Advice = fmt.Sprintf("\"kubectl berth generate %s | kubectl apply --server-side -f -\" creates one; not needed for the default handler, which pods without a class get", name)
 		if !nameable(name) {
@@ -222,7 +222,7 @@ func (s *State) auditHandler(name string) []Finding {
 	case len(missed) == len(having):
 		return nil // auditClass reports it
 	case len(missed) > 0:
-		f.Rule, f.Concerned = RuleNodeNotSelected, missed
+		f.Rule, f.Concerned = ruleNodeNotSelected, missed
 		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", runtimeclass.Few(classes), runtimeclass.Few(missed))
 		f.Advice = s.remedy(classes, missed)
 	default:

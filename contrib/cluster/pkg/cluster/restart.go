@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// RuleRestartEndsPods is the rule of kubelets that must not be restarted now.
-const RuleRestartEndsPods = "kubelet-restart-ends-pods"
+// ruleRestartEndsPods is the rule of kubelets that must not be restarted now.
+const ruleRestartEndsPods = "kubelet-restart-ends-pods"
 
 // auditRestarts finds nodes where a restarted kubelet would end pods: it compares all pods with the
 // node's labels and capacity as if they were new. Capacity is stale if pods came while no
@@ -28,7 +28,7 @@ func (s *State) auditRestarts() []Finding {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		f := Finding{
-			Severity: runtimeclass.Warning, Rule: RuleRestartEndsPods, Object: "node " + n.Name,
+			Severity: runtimeclass.Warning, Rule: ruleRestartEndsPods, Object: "node " + n.Name,
 			Advice: "do not restart its kubelet before this is corrected, nor reboot the node without draining it",
 		}
 		if f.Concerned = unselected(n, bound[n.Name]); len(f.Concerned) > 0 {

@@ -38,7 +38,7 @@ func TestRestartsThatEndPods(t *testing.T) {
 			s := &State{Nodes: []corev1.Node{node}, Classes: []nodev1.RuntimeClass{*class}, Pods: c.pods}
 			var lines []string
 			for _, f := range Audit(s) {
-				if f.Rule == RuleRestartEndsPods {
+				if f.Rule == ruleRestartEndsPods {
 					lines = append(lines, f.String())
 				}
 			}

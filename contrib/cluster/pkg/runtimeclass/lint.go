@@ -27,18 +27,18 @@ const (
 
 // Rules of findings.
 const (
-	RuleInvalid             = "invalid"
-	RuleVersion             = "version-not-served"
-	RuleDuplicate           = "duplicate-name"
-	RuleUnknownHandler      = "unknown-handler"
-	RuleHandlerTakesNoPods  = "handler-takes-no-pods"
-	RuleOverheadTooSmall    = "overhead-too-small"
-	RuleOverheadMissing     = "overhead-missing"
-	RuleNodeSelectorMissing = "node-selector-missing"
-	RuleAnnotationInvalid   = "annotation-invalid"
-	RuleSelectorLeaves      = "node-selector-leaves"
-	RulePodsNotCounted      = "pods-not-counted"
-	RulePodsOfAnother       = "pods-of-another-handler"
+	ruleInvalid             = "invalid"
+	ruleVersion             = "version-not-served"
+	ruleDuplicate           = "duplicate-name"
+	ruleUnknownHandler      = "unknown-handler"
+	ruleHandlerTakesNoPods  = "handler-takes-no-pods"
+	ruleOverheadTooSmall    = "overhead-too-small"
+	ruleOverheadMissing     = "overhead-missing"
+	ruleNodeSelectorMissing = "node-selector-missing"
+	ruleAnnotationInvalid   = "annotation-invalid"
+	ruleSelectorLeaves      = "node-selector-leaves"
+	rulePodsNotCounted      = "pods-not-counted"
+	rulePodsOfAnother       = "pods-of-another-handler"
 )
 
 // Finding is a mistake in a class.
@@ -80,7 +80,7 @@ func Lint(classes []Class, o LintOptions) []Finding {
 	for _, c := range classes {
 		all = append(all, lintManifest(c)...)
 		if before, ok := first[c.Name]; ok && c.Name != "" {
-			all = append(all, finding(c, Error, RuleDuplicate, "metadata.name", fmt.Sprintf("RuntimeClass %q is also at %s", c.Name, before.Where("")),
+			all = append(all, finding(c, Error, ruleDuplicate, "metadata.name", fmt.Sprintf("RuntimeClass %q is also at %s", c.Name, before.Where("")),
 				"remove one of the two"))
 		} else {
 			first[c.Name] = c
@@ -93,7 +93,7 @@ func Lint(classes []Class, o LintOptions) []Finding {
 		}
 		all = append(all, lintCapacity(c)...)
 		if !Counted(c.RuntimeClass) && (c.Scheduling == nil || len(c.Scheduling.NodeSelector) == 0) {
-			all = append(all, finding(c, Warning, RuleNodeSelectorMissing, "scheduling", "pods of this class can be scheduled on nodes without its handler, where they never start",
+			all = append(all, finding(c, Warning, ruleNodeSelectorMissing, "scheduling", "pods of this class can be scheduled on nodes without its handler, where they never start",
 				"select nodes by a label of those with the handler, as \"kubectl berth generate\" does"))
 		}
 	}
@@ -110,25 +110,25 @@ func finding(c Class, s Severity, rule, field, message, advice string) Finding {
 func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
-		all = append(all, finding(c, Error, RuleVersion, "apiVersion",
+		all = append(all, finding(c, Error, ruleVersion, "apiVersion",
 			fmt.Sprintf("%s%s was removed in Kubernetes 1.25", nodeGroup, c.Version), "rewrite it by \"kubectl berth migrate\""))
 	}
 	if errs := validation.IsDNS1123Subdomain(c.Name); len(errs) > 0 {
-		all = append(all, finding(c, Error, RuleInvalid, "metadata.name", fmt.Sprintf("%q is not a valid name: %s", c.Name, strings.Join(errs, "; ")), ""))
+		all = append(all, finding(c, Error, ruleInvalid, "metadata.name", fmt.Sprintf("%q is not a valid name: %s", c.Name, strings.Join(errs, "; ")), ""))
 	}
 	if err := checkName(c.Handler); err != nil {
 		advice := ""
 		if allowed := strings.ToLower(strings.NewReplacer(".", "-", "_", "-").Replace(c.Handler)); checkName(allowed) == nil {
 			advice = fmt.Sprintf("rename it to %q in the runtime's configuration and here", allowed)
 		}
-		all = append(all, finding(c, Error, RuleInvalid, "handler", err.Error(), advice))
+		all = append(all, finding(c, Error, ruleInvalid, "handler", err.Error(), advice))
 	}
 	return all
 }
 
 // lintAnnotation reports an invalid annotation, which an API server does not check.
 func lintAnnotation(c Class, err error) Finding {
-	f := finding(c, Warning, RuleAnnotationInvalid, "metadata.annotations", err.Error(), "generate the class again, or remove the annotation")
+	f := finding(c, Warning, ruleAnnotationInvalid, "metadata.annotations", err.Error(), "generate the class again, or remove the annotation")
 	var p Problem
 	if errors.As(err, &p) {
 		f.Field, f.Where, f.Message = p.Field, p.Where(p.Field), p.Text
@@ -143,12 +143,12 @@ func lintHandler(c Class, o LintOptions) []Finding {
 		if o.MeasuredOnly {
 			return nil
 		}
-		return []Finding{finding(c, Error, RuleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, DidYouMean(c.Handler, Names(o.Handlers))),
+		return []Finding{finding(c, Error, ruleUnknownHandler, "handler", fmt.Sprintf("handler %q does not exist%s", c.Handler, DidYouMean(c.Handler, Names(o.Handlers))),
 			"the handlers are "+cmp.Or(Few(slices.Sorted(slices.Values(Names(o.Handlers)))), "none")+"; pods of the class stay in ContainerCreating")}
 	}
 	var all []Finding
 	if !h.takesPods() {
-		all = append(all, finding(c, Warning, RuleHandlerTakesNoPods, "handler", h.WhyNot(), "see \"berth handler show "+h.Name+"\""))
+		all = append(all, finding(c, Warning, ruleHandlerTakesNoPods, "handler", h.WhyNot(), "see \"berth handler show "+h.Name+"\""))
 	}
 	if m := h.measured(); m != nil {
 		all = append(all, lintOverhead(c, m)...)
@@ -165,12 +165,12 @@ func lintCapacity(c Class) []Finding {
 	}
 	own := nodelabel.Pods(c.Handler)
 	if key := nodelabel.Handler(c.Handler); selects[key] == nodelabel.Ready {
-		all = append(all, finding(c, Warning, RuleSelectorLeaves, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
+		all = append(all, finding(c, Warning, ruleSelectorLeaves, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
 			"the label goes when the handler takes no pods, and a kubelet that starts meanwhile ends the pods that run",
 			fmt.Sprintf("select %s: %q and declare overhead.podFixed: %s: 1, as \"kubectl berth generate\" does", nodelabel.Present(c.Handler), nodelabel.True, own)))
 	}
 	if key := nodelabel.Present(c.Handler); selects[key] == nodelabel.True && !Counted(c.RuntimeClass) {
-		all = append(all, finding(c, Warning, RulePodsNotCounted, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
+		all = append(all, finding(c, Warning, rulePodsNotCounted, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
 			"the label stays when the handler takes no pods, so pods are scheduled to nodes where they wait in ContainerCreating",
 			fmt.Sprintf("declare overhead.podFixed: %s: 1", own)))
 	}
@@ -179,7 +179,7 @@ func lintCapacity(c Class) []Finding {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Overhead.PodFixed)) {
 		if nodelabel.IsPods(string(name)) && string(name) != own {
-			all = append(all, finding(c, Error, RulePodsOfAnother, fmt.Sprintf("overhead.podFixed[%s]", name),
+			all = append(all, finding(c, Error, rulePodsOfAnother, fmt.Sprintf("overhead.podFixed[%s]", name),
 				fmt.Sprintf("it counts pods of another handler than %q", c.Handler), "declare "+own+" in its place"))
 		}
 	}

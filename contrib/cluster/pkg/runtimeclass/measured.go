@@ -83,11 +83,11 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 			continue
 		}
 		if len(declared) == 0 {
-			return []Finding{finding(c, Warning, RuleOverheadMissing, "overhead", "no overhead is declared, so the scheduler does not count "+resources(recommended)+" of each pod",
+			return []Finding{finding(c, Warning, ruleOverheadMissing, "overhead", "no overhead is declared, so the scheduler does not count "+resources(recommended)+" of each pod",
 				fmt.Sprintf("p95 of %s; declare overhead.podFixed: %s", m.podCounts(), resources(recommended)))}
 		}
 		want := recommended[r.name]
-		all = append(all, finding(c, Error, RuleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
+		all = append(all, finding(c, Error, ruleOverheadTooSmall, fmt.Sprintf("overhead.podFixed[%s]", r.name),
 			fmt.Sprintf("%s is less than %s, the p95 of %s", q.String(), r.P95.String(), m.pods(r.Distribution)),
 			fmt.Sprintf("declare %s", want.String())))
 	}

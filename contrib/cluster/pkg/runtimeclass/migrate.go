@@ -68,7 +68,7 @@ func (m *Migration) check(file string) error {
 		return fmt.Errorf("rewrite classes: %w", err)
 	}
 	for _, f := range Lint(Classes(objects), LintOptions{}) {
-		if f.Rule == RuleInvalid {
+		if f.Rule == ruleInvalid {
 			if strings.HasPrefix(f.Field, "handler") {
 				f.Advice = strings.TrimPrefix(f.Advice+"; ", "; ") + "rename it by --handler OLD=NEW"
 			}

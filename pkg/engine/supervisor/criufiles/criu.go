@@ -34,9 +34,9 @@ const (
 	// stdioFile is beside CRIU's images. It contains the images' names of the container's pipes,
 	// which a restore replaces by new ones.
 	stdioFile = "stdio.json"
-	// ConfigAnnotation names, in a container's configuration, a file that the runtime passes on to
+	// configAnnotation names, in a container's configuration, a file that the runtime passes on to
 	// CRIU. crun ignores it: see supervised.CRIUConfig.
-	ConfigAnnotation = "org.criu.config"
+	configAnnotation = "org.criu.config"
 	// maxStdioFile bounds stdioFile, which any author of a checkpoint may have written.
 	maxStdioFile = 4096
 	// emptyImage is the size of a CRIU image without entries: two magic numbers.
@@ -46,23 +46,23 @@ const (
 // Config returns CRIU's configuration for a container in a bundle, if another shim owns the
 // container's pipes. It is for a restore from images, or for a checkpoint if images is empty.
 func Config(runtime, bundleDir, images string, openTCP bool) ([]byte, error) {
-	system, err := SystemConfig(runtime)
+	system, err := systemConfig(runtime)
 	if err != nil {
 		return nil, err
 	}
 	if images == "" {
-		return DumpConfig(system, nil, openTCP), nil
+		return dumpConfig(system, nil, openTCP), nil
 	}
-	pipes, err := ReadPipes(images)
+	pipes, err := readPipes(images)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	return append(RestoreConfig(system, JoinedNamespaces(bundle.Read(bundleDir))), PipesConfig(pipes)...), nil
+	return append(restoreConfig(system, joinedNamespaces(bundle.Read(bundleDir))), pipesConfig(pipes)...), nil
 }
 
-// JoinedNamespaces returns the namespaces of the pod that CRIU must join by its configuration;
+// joinedNamespaces returns the namespaces of the pod that CRIU must join by its configuration;
 // runtimes pass on the others.
-func JoinedNamespaces(bundle bundle.Facts) map[string]string {
+func joinedNamespaces(bundle bundle.Facts) map[string]string {
 	joined := map[string]string{}
 	for _, n := range bundle.Linux.Namespaces {
 		if n.Path != "" && (n.Type == "uts" || n.Type == "ipc") {
@@ -72,8 +72,8 @@ func JoinedNamespaces(bundle bundle.Facts) map[string]string {
 	return joined
 }
 
-// SystemConfig returns the administrator's CRIU configuration for a runtime.
-func SystemConfig(runtime string) ([]byte, error) {
+// systemConfig returns the administrator's CRIU configuration for a runtime.
+func systemConfig(runtime string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("write CRIU configuration: %w", err)
@@ -84,14 +84,14 @@ func SystemConfig(runtime string) ([]byte, error) {
 // WriteDumpConfig writes CRIU's configuration for a checkpoint into a file, which the caller
 // removes. pipes are for WritePipes.
 func WriteDumpConfig(j *journal.Task, openTCP bool) (file string, pipes map[int]string, err error) {
-	if pipes, err = PipesOf(j); err != nil {
+	if pipes, err = pipesOf(j); err != nil {
 		return "", nil, err
 	}
-	system, err := SystemConfig(j.Options.Runtime)
+	system, err := systemConfig(j.Options.Runtime)
 	if err != nil {
 		return "", nil, err
 	}
-	text, err := OnceConfig(DumpConfig(system, pipes, openTCP))
+	text, err := onceConfig(dumpConfig(system, pipes, openTCP))
 	if err != nil {
 		return "", nil, err
 	}
@@ -99,9 +99,9 @@ func WriteDumpConfig(j *journal.Task, openTCP bool) (file string, pipes map[int]
 	return file, pipes, os.WriteFile(file, text, 0o600)
 }
 
-// PipesOf returns CRIU's names of the container's pipes, by descriptor: the pipes are files of this
+// pipesOf returns CRIU's names of the container's pipes, by descriptor: the pipes are files of this
 // host, and CRIU would look for them in the container. A container with a terminal has none.
-func PipesOf(j *journal.Task) (map[int]string, error) {
+func pipesOf(j *journal.Task) (map[int]string, error) {
 	found := map[int]string{}
 	if j.Terminal {
 		return found, nil
@@ -119,10 +119,10 @@ func PipesOf(j *journal.Task) (map[int]string, error) {
 	return found, nil
 }
 
-// OnceConfig returns the configuration that CRIU reads once, by its environment, in addition to the
+// onceConfig returns the configuration that CRIU reads once, by its environment, in addition to the
 // file from the runtime. CRIU before 4.2 reads that other file twice, and then searches each pipe a
 // second time. An administrator's own ConfigEnv file is included.
-func OnceConfig(ours []byte) ([]byte, error) {
+func onceConfig(ours []byte) ([]byte, error) {
 	var theirs []byte
 	if file := os.Getenv(ConfigEnv); file != "" {
 		text, err := os.ReadFile(file)
@@ -134,9 +134,9 @@ func OnceConfig(ours []byte) ([]byte, error) {
 	return append(theirs, ours...), nil
 }
 
-// DumpConfig returns the configuration for a checkpoint, in addition to the runtime's arguments.
+// dumpConfig returns the configuration for a checkpoint, in addition to the runtime's arguments.
 // Unless openTCP is set, connections are saved as closed.
-func DumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
+func dumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
 	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
 		fmt.Fprintf(out, "\nexternal %s", pipes[fd])
@@ -147,9 +147,9 @@ func DumpConfig(system []byte, pipes map[int]string, openTCP bool) []byte {
 	return append(out.Bytes(), '\n')
 }
 
-// RestoreConfig returns the configuration for a restore. Connections are closed, because the new
+// restoreConfig returns the configuration for a restore. Connections are closed, because the new
 // pod has another address. The namespaces to join are given by kind.
-func RestoreConfig(system []byte, namespaces map[string]string) []byte {
+func restoreConfig(system []byte, namespaces map[string]string) []byte {
 	out := bytes.NewBuffer(slices.Clone(system))
 	out.WriteString("\ntcp-close\next-unix-sk\nfile-locks")
 	for _, kind := range slices.Sorted(maps.Keys(namespaces)) {
@@ -158,8 +158,8 @@ func RestoreConfig(system []byte, namespaces map[string]string) []byte {
 	return append(out.Bytes(), '\n')
 }
 
-// PipesConfig maps pipes, by their names in the images, to CRIU's own descriptors.
-func PipesConfig(pipes map[int]string) []byte {
+// pipesConfig maps pipes, by their names in the images, to CRIU's own descriptors.
+func pipesConfig(pipes map[int]string) []byte {
 	var out []byte
 	for _, fd := range slices.Sorted(maps.Keys(pipes)) {
 		out = fmt.Appendf(out, "inherit-fd fd[%d]:%s\n", fd, pipes[fd])
@@ -180,8 +180,8 @@ func WritePipes(images string, pipes map[int]string) error {
 // configuration.
 var criuFile = regexp.MustCompile(`^file\[[0-9a-f]{1,16}:[0-9a-f]{1,16}\]$`)
 
-// ReadPipes returns what WritePipes wrote; nil for images without stdioFile.
-func ReadPipes(images string) (map[int]string, error) {
+// readPipes returns what WritePipes wrote; nil for images without stdioFile.
+func readPipes(images string) (map[int]string, error) {
 	path := filepath.Join(images, stdioFile)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -242,10 +242,10 @@ func isSysVIPC(file string) bool {
 	})
 }
 
-// RestoreArgs returns the runtime's arguments for a restore. A runtime that does not get the
+// restoreArgs returns the runtime's arguments for a restore. A runtime that does not get the
 // configuration file is crun: it joins the pod's namespaces itself, but needs a flag that runc does
 // not have.
-func RestoreArgs(images, work string, terminal, configured bool) []string {
+func restoreArgs(images, work string, terminal, configured bool) []string {
 	args := []string{"restore", "--image-path", images, "--work-path", work, "--ext-unix-sk", "--file-locks"}
 	if terminal {
 		args = append(args, "--shell-job")
@@ -273,7 +273,7 @@ func (r Restore) once() string { return filepath.Join(r.Work, "once.conf") }
 // undoes it.
 func (r Restore) Prepare() (args, environment []string, err error) {
 	j := r.Task
-	pipes, err := ReadPipes(j.Checkpoint)
+	pipes, err := readPipes(j.Checkpoint)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
@@ -283,26 +283,26 @@ func (r Restore) Prepare() (args, environment []string, err error) {
 	if pipes[0] != "" && j.Stdin == "" {
 		return nil, nil, fmt.Errorf("the checkpoint is of a container with stdin; ask for it, too: %w", errdefs.ErrInvalidArgument)
 	}
-	system, err := SystemConfig(j.Options.Runtime)
+	system, err := systemConfig(j.Options.Runtime)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := os.MkdirAll(r.Work, 0o700); err != nil {
 		return nil, nil, err
 	}
-	once, err := OnceConfig(PipesConfig(pipes))
+	once, err := onceConfig(pipesConfig(pipes))
 	if err != nil {
 		return nil, nil, err
 	}
 	facts := bundle.Read(j.Bundle)
 	if err := errors.Join(
-		os.WriteFile(r.config(), RestoreConfig(system, JoinedNamespaces(facts)), 0o600),
+		os.WriteFile(r.config(), restoreConfig(system, joinedNamespaces(facts)), 0o600),
 		os.WriteFile(r.once(), once, 0o600),
 	); err != nil {
 		return nil, nil, err
 	}
-	configured := facts.Annotations[ConfigAnnotation] == r.config()
-	return RestoreArgs(j.Checkpoint, r.Work, j.Terminal, configured), []string{ConfigEnv + "=" + r.once()}, nil
+	configured := facts.Annotations[configAnnotation] == r.config()
+	return restoreArgs(j.Checkpoint, r.Work, j.Terminal, configured), []string{ConfigEnv + "=" + r.once()}, nil
 }
 
 // Remove removes the files that only CRIU needed.

@@ -19,13 +19,13 @@ func TestCRIUConfig(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		"dump":                     {DumpConfig([]byte("# ours"), pipes, true), "# ours\nexternal file[1a:2]\nexternal file[1a:3]\n"},
-		"dump without connections": {DumpConfig(nil, nil, false), "\ntcp-close\n"},
+		"dump":                     {dumpConfig([]byte("# ours"), pipes, true), "# ours\nexternal file[1a:2]\nexternal file[1a:3]\n"},
+		"dump without connections": {dumpConfig(nil, nil, false), "\ntcp-close\n"},
 		"restore": {
-			RestoreConfig(nil, map[string]string{"uts": "/u", "ipc": "/i"}),
+			restoreConfig(nil, map[string]string{"uts": "/u", "ipc": "/i"}),
 			"\ntcp-close\next-unix-sk\nfile-locks\njoin-ns ipc:/i\njoin-ns uts:/u\n",
 		},
-		"pipes": {PipesConfig(pipes), "inherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\n"},
+		"pipes": {pipesConfig(pipes), "inherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\n"},
 	} {
 		if string(c.got) != c.want {
 			t.Errorf("%s: %q", name, c.got)
@@ -36,13 +36,13 @@ func TestCRIUConfig(t *testing.T) {
 func TestOnceConfig(t *testing.T) {
 	theirs := filepath.Join(t.TempDir(), "their.conf")
 	t.Setenv(ConfigEnv, theirs)
-	if got, err := OnceConfig([]byte("ours")); err == nil {
+	if got, err := onceConfig([]byte("ours")); err == nil {
 		t.Errorf("a missing file: %q", got)
 	}
 	test.Must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
-	test.Equal(t, "the result", string(test.Value(OnceConfig([]byte("ours")))(t)), "theirs\nours")
+	test.Equal(t, "the result", string(test.Value(onceConfig([]byte("ours")))(t)), "theirs\nours")
 	t.Setenv(ConfigEnv, "")
-	test.Equal(t, "without one", string(test.Value(OnceConfig([]byte("ours")))(t)), "ours")
+	test.Equal(t, "without one", string(test.Value(onceConfig([]byte("ours")))(t)), "ours")
 }
 
 func TestRestoreArgs(t *testing.T) {
@@ -56,17 +56,17 @@ func TestRestoreArgs(t *testing.T) {
 		"crun":          {false, false, always + " --tcp-close"},
 		"crun terminal": {true, false, always + " --shell-job --tcp-close"},
 	} {
-		test.Equal(t, name, strings.Join(RestoreArgs("/i", "/w", c.terminal, c.configured), " "), c.want)
+		test.Equal(t, name, strings.Join(restoreArgs("/i", "/w", c.terminal, c.configured), " "), c.want)
 	}
 }
 
 func TestPipesOfCheckpoints(t *testing.T) {
 	dir := t.TempDir()
-	if got, err := ReadPipes(dir); err != nil || got != nil {
+	if got, err := readPipes(dir); err != nil || got != nil {
 		t.Errorf("none: %v, %v", got, err)
 	}
 	test.Must(t, WritePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}))
-	if got, err := ReadPipes(dir); err != nil || got[1] != "file[1:a3]" || len(got) != 2 {
+	if got, err := readPipes(dir); err != nil || got[1] != "file[1:a3]" || len(got) != 2 {
 		t.Errorf("read is %v, %v", got, err)
 	}
 	file := filepath.Join(dir, stdioFile)
@@ -82,13 +82,13 @@ func TestPipesOfCheckpoints(t *testing.T) {
 		"without brackets": `{"1":"file"}`,
 	} {
 		test.Must(t, os.WriteFile(file, []byte(text), 0o600))
-		if got, err := ReadPipes(dir); err == nil {
+		if got, err := readPipes(dir); err == nil {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	test.Must(t, os.Remove(file))
 	test.Must(t, os.Symlink("/etc/hostname", file))
-	if got, err := ReadPipes(dir); err == nil {
+	if got, err := readPipes(dir); err == nil {
 		t.Errorf("a link: %v", got)
 	}
 }

@@ -22,16 +22,6 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s → %s (%s)", c.Key, c.From, c.To, c.Origin)
 }
 
-// reloadable are the keys outside the handlers that a running daemon applies. Keys that provide
-// handlers or their defaults take effect through the Definitions.
-var reloadable = map[string]bool{
-	"version": true, "default_runtime": true,
-	"handlers.probe_interval": true, "handlers.ask_interval": true, "handlers.advertise_not_ready": true,
-	"log.level": true, "log.format": true,
-	"engine.cgroup_prefix": true, "engine.supervision": true, "engine.snapshotter": true,
-	"import.crio": true, "import.containerd": true,
-}
-
 // Diff is the difference between two configurations. Names are sorted.
 type Diff struct {
 	// Added, Changed and Removed are handlers.
@@ -58,7 +48,7 @@ func Reload(running, next *Config) (effective *Config, d Diff) {
 		}
 		key := k.String()
 		change := Change{Key: key, From: literal(from.Interface()), To: literal(to.Interface()), Origin: next.Origin(key)}
-		if reloadable[key] {
+		if k.reloadable() {
 			d.Live = append(d.Live, change)
 			continue
 		}

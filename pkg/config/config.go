@@ -40,12 +40,18 @@ type (
 const formatVersion = 1
 
 // Config is a complete, validated configuration with defaults filled in. Treat it as immutable.
+// Load fills in DefaultRuntime, which may name a handler in Broken, and the paths of berth-shim and
+// berth-pause.
+//
+// TestKeysPage copies the comments of keys to docs/configuration.md. The tag effect is when a new
+// value counts; without it, from the next start on.
 type Config struct {
-	// Version is the version of the file format.
-	Version int `toml:"version"`
-	// DefaultRuntime is the handler of pods that name none. Load fills it in;
-	// it may name a handler in Broken.
-	DefaultRuntime string `toml:"default_runtime"`
+	// Version is the version of the file format. Other versions are refused.
+	Version int `toml:"version" effect:"reload"`
+	// DefaultRuntime is the handler of pods that name none. Empty means the only handler, else the
+	// first of "runc", "crun", "youki", "gvisor", "runsc" that exists. Handlers of drop-ins and
+	// imported files count only if the main file and docs/configuration.md#discovery have none.
+	DefaultRuntime string `toml:"default_runtime" effect:"new pods"`
 
 	Server   Server   `toml:"server"`
 	Import   Import   `toml:"import"`
@@ -113,16 +119,17 @@ type Broken struct {
 
 // Server configures the served sockets.
 type Server struct {
-	// Socket is the path of the CRI's unix socket.
+	// Socket is the unix socket of the CRI.
 	Socket string `toml:"socket"`
-	// SocketGroup is the name or number of the group that owns the socket.
+	// SocketGroup is the name or number of the socket's group. Empty means root's.
 	SocketGroup string `toml:"socket_group"`
-	// SocketMode is the socket's mode.
+	// SocketMode is the octal mode of the socket. Write access to it is root access to the node.
 	SocketMode fs.FileMode `toml:"socket_mode"`
-	// RuntimeName is the runtime's name in the CRI's Version.
+	// RuntimeName is the name of the runtime in container IDs (`berth://...`) and for
+	// docs/runtimes.md#node-agents. Do not change it while there are pods.
 	RuntimeName string `toml:"runtime_name"`
-	// AdminSocket is the path of the management API's unix socket; empty means beside Socket. See
-	// Admin.
+	// AdminSocket is the unix socket of the management API, with mode 0600: only root and the
+	// daemon's own user may call it. Empty means `admin.sock` beside Socket.
 	AdminSocket string `toml:"admin_socket"`
 }
 
@@ -133,19 +140,23 @@ func (s Server) Admin() string {
 
 // Handlers configures the probing and reloading of handlers.
 type Handlers struct {
-	// ProbeInterval is the time between probes, which run only new runtimes; 0 means never.
-	ProbeInterval time.Duration `toml:"probe_interval"`
-	// AskInterval is the time between probes that run all runtimes; 0 means never.
-	AskInterval time.Duration `toml:"ask_interval"`
-	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status.
-	AdvertiseNotReady bool `toml:"advertise_not_ready"`
-	// Watch reloads the configuration when its files change.
+	// ProbeInterval is the time between checks of each handler's binary, configuration file and
+	// devices. With "0s", ready handlers are checked only at starts, reloads and failed starts of
+	// pods.
+	ProbeInterval time.Duration `toml:"probe_interval" effect:"reload"`
+	// AskInterval is the time between probes that run unchanged runtimes too. With "0s", only a new
+	// binary, a failed probe or `berth handler probe` leads to one.
+	AskInterval time.Duration `toml:"ask_interval" effect:"reload"`
+	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and so on the Node.
+	// Cordoned and draining ones are always listed.
+	AdvertiseNotReady bool `toml:"advertise_not_ready" effect:"reload"`
+	// Watch reloads the configuration when its files change, behind links within two seconds.
 	Watch bool `toml:"watch"`
 }
 
 // Snapshotter is a proxy snapshotter, called by containerd's protocol.
 type Snapshotter struct {
-	// Address is the path of its unix socket.
+	// Address is the unix socket of the snapshotter. Required.
 	Address string `toml:"address"`
 }
 
@@ -163,119 +174,137 @@ const (
 
 // Engine is the embedded backend.
 type Engine struct {
-	// Root holds the data that survives a reboot: images and records.
+	// Root is the directory of images and records, which survive a reboot.
 	Root string `toml:"root"`
-	// WritableRoot holds the writable layers of containers; empty means in Root.
+	// WritableRoot is the directory of writable layers (docs/images.md#disk-space). Empty means in
+	// Root.
 	WritableRoot string `toml:"writable_root"`
-	// State holds the data that ends with a reboot: sockets, namespaces, bundles.
+	// State is the directory of sockets, namespaces and bundles, which end with a reboot.
 	State string `toml:"state"`
-	// CgroupDriver selects the manager of containers' cgroups.
+	// CgroupDriver is the manager of cgroups for all handlers: "systemd", "cgroupfs", or "auto" for
+	// systemd if it is process 1, else cgroupfs. The kubelet asks berth for it. Existing pods keep
+	// theirs.
 	CgroupDriver CgroupDriver `toml:"cgroup_driver"`
-	// CgroupPrefix begins the names of containers' systemd scopes. With cgroupfs it is the parent
-	// cgroup of pods that name none.
-	CgroupPrefix string `toml:"cgroup_prefix"`
-	// Supervision is the default of handlers.
-	Supervision handler.Supervision `toml:"supervision"`
-	// Snapshotter is the default of handlers.
-	Snapshotter string `toml:"snapshotter"`
-	// OverlayMountOptions are added to the overlay mounts of root filesystems.
+	// CgroupPrefix begins the names of containers' systemd scopes (`berth-<id>.scope`), for
+	// docs/runtimes.md#node-agents. With cgroupfs it is the parent cgroup of pods that name none.
+	// At most 64 letters, digits, '-' and '_'.
+	CgroupPrefix string `toml:"cgroup_prefix" effect:"new pods"`
+	// Supervision is the default of handlers: "handler" for one supervisor per handler, "pod" for
+	// one per pod.
+	Supervision handler.Supervision `toml:"supervision" effect:"new pods"`
+	// Snapshotter is the default of handlers: "overlayfs", "erofs", "native"
+	// (docs/images.md#root-filesystems), or a name in Config.Snapshotters.
+	Snapshotter string `toml:"snapshotter" effect:"new pods"`
+	// OverlayMountOptions are more options of overlay root filesystems, such as "metacopy=on".
 	OverlayMountOptions []string `toml:"overlay_mount_options"`
-	// SyncRootfs lets fsync in a container's root filesystem reach the disk.
+	// SyncRootfs lets fsync in docs/images.md#root-filesystems reach the disk, and flushes them
+	// when they are unmounted, which is slower.
 	SyncRootfs bool `toml:"sync_rootfs"`
-	// MaxLogLineSize is in bytes; longer lines are split. -1 means no limit.
-	MaxLogLineSize int `toml:"max_log_line_size"`
-	// ShimPath is the supervisor's binary, berth-shim. Load fills it in if no file sets it; empty
-	// means it was not found.
-	ShimPath string `toml:"shim_path"`
-	// PausePath is the sandbox process's binary, berth-pause, filled in like ShimPath.
-	PausePath string `toml:"pause_path"`
-	// UnprivilegedPorts lets pods with their own network namespace bind ports below 1024.
-	UnprivilegedPorts bool `toml:"unprivileged_ports"`
-	// UnprivilegedICMP lets pods with their own network namespace use ICMP sockets.
-	UnprivilegedICMP bool `toml:"unprivileged_icmp"`
-	// IgnoreImageDefinedVolumes ignores the VOLUMEs of images.
-	IgnoreImageDefinedVolumes bool `toml:"ignore_image_defined_volumes"`
-	// DefaultSeccompProfile is the file of the RuntimeDefault profile; empty means the built-in
-	// one.
-	DefaultSeccompProfile string `toml:"default_seccomp_profile"`
-	// CDISpecDirs hold specs of CDI devices; later directories win.
+	// MaxLogLineSize is the size in bytes at which a log line is split. -1 means never.
+	MaxLogLineSize int `toml:"max_log_line_size" effect:"start, new pods"`
+	// ShimPath is the supervisor, `berth-shim`. Empty means beside the berth binary, else in the
+	// directories of docs/configuration.md#discovery.
+	ShimPath string `toml:"shim_path" effect:"start, new pods"`
+	// PausePath is the sandbox process, `berth-pause`. Empty means as for ShimPath.
+	PausePath string `toml:"pause_path" effect:"start, new pods"`
+	// UnprivilegedPorts allows ports below 1024 without a capability in pods with their own
+	// network.
+	UnprivilegedPorts bool `toml:"unprivileged_ports" effect:"start, new pods"`
+	// UnprivilegedICMP allows pings without a capability in pods with their own network.
+	UnprivilegedICMP bool `toml:"unprivileged_icmp" effect:"start, new pods"`
+	// IgnoreImageDefinedVolumes creates no docs/images.md#volumes-that-images-define.
+	IgnoreImageDefinedVolumes bool `toml:"ignore_image_defined_volumes" effect:"start, new pods"`
+	// DefaultSeccompProfile is the RuntimeDefault profile (JSON), read when a pod is created. Empty
+	// means the built-in one.
+	DefaultSeccompProfile string `toml:"default_seccomp_profile" effect:"start, new pods"`
+	// CDISpecDirs are the directories of specs of docs/runtimes.md#cdi-devices, read when a
+	// container asks for one. Later ones win.
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 }
 
 // CNI is the pod network.
 type CNI struct {
-	// ConfDir holds the network configurations.
+	// ConfDir is the directory of network configurations.
 	ConfDir string `toml:"conf_dir"`
-	// BinDirs hold the plugins; earlier directories win.
+	// BinDirs are the directories of plugins. Earlier ones win.
 	BinDirs []string `toml:"bin_dirs"`
-	// MaxConfNum bounds the used configurations of ConfDir, in lexical order. 0 means all.
+	// MaxConfNum bounds the used configurations in lexical order, one per interface of a pod. 0
+	// means all.
 	MaxConfNum int `toml:"max_conf_num"`
-	// CacheDir holds libcni's results.
+	// CacheDir is the directory of libcni's results, which disconnecting a pod needs.
 	CacheDir string `toml:"cache_dir"`
-	// GC lets berth request CNI's garbage collection, which releases everything that is not
-	// berth's. Set it only if no other program on the node uses the networks.
+	// GC lets plugins of CNI 1.1 release, at each start, everything that is not berth's. Set it
+	// only if no other program uses the networks (docs/network.md#beside-other-daemons).
 	GC bool `toml:"gc"`
 }
 
 // Registry configures image pulls.
 type Registry struct {
-	// HostsDir holds <registry>/hosts.toml files in containerd's format.
-	HostsDir string `toml:"hosts_dir"`
-	// MaxConcurrentDownloads is per pull.
+	// HostsDir is the directory of docs/images.md#registries: mirrors, certificates and credentials
+	// as `<registry>/hosts.toml` in containerd's format.
+	HostsDir string `toml:"hosts_dir" effect:"each pull"`
+	// MaxConcurrentDownloads bounds the layers that one pull downloads at a time.
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
-	// DiscardUnpackedLayers removes compressed layers once they are unpacked.
+	// DiscardUnpackedLayers removes compressed layers of new images after unpacking
+	// (docs/images.md#disk-space).
 	DiscardUnpackedLayers bool `toml:"discard_unpacked_layers"`
 	// PullProgressTimeout cancels a pull after this time without a byte, or when its answers other
-	// than layers took this long in total. 0 means never.
+	// than layers took this long in total. "0s" means never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
-	// MaxUnpackMemory bounds the memory of a process that unpacks a layer, in bytes.
+	// MaxUnpackMemory bounds the bytes of memory of a process that unpacks a layer
+	// (docs/images.md#limits), at least 128 MiB.
 	MaxUnpackMemory int `toml:"max_unpack_memory"`
-	// MaxImageEntries bounds the files, directories, links and whiteouts of all
-	// layers of an image.
+	// MaxImageEntries bounds the files, directories, links and whiteouts of all layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`
-	// DecryptionKeysPath is the directory with the keys of encrypted images; empty means none.
+	// DecryptionKeysPath is the directory of keys of docs/images.md#encrypted-images, read when a
+	// layer is opened.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`
-	// PreloadDir is the directory of archives that are imported at the start; empty means none.
+	// PreloadDir is the directory of archives that are imported at the start
+	// (docs/images.md#nodes-without-a-registry).
 	PreloadDir string `toml:"preload_dir"`
-	// PinnedImages are names of images that the kubelet must not remove; '*' matches any
-	// characters.
+	// PinnedImages are names of images that the kubelet must not remove. '*' matches any
+	// characters. "busybox" means "docker.io/library/busybox:latest".
 	PinnedImages []string `toml:"pinned_images"`
-	// CheckpointImages are name patterns, as in PinnedImages, of checkpoint images that pods may
-	// restore.
+	// CheckpointImages are names, as in PinnedImages, of docs/security.md#images-of-checkpoints
+	// that pods may restore. Their processes keep their privileges.
 	CheckpointImages []string `toml:"checkpoint_images"`
 }
 
 // ImageVerifier configures the verifiers that permit or reject a pull.
 type ImageVerifier struct {
-	// BinDir holds the verifiers' programs; empty means none.
-	BinDir             string        `toml:"bin_dir"`
+	// BinDir is the directory of the programs and nothing else, read at each pull. Without files,
+	// all images pass. Empty means no verification.
+	BinDir string `toml:"bin_dir"`
+	// PerVerifierTimeout bounds the time of each program. One that takes longer refuses the image.
 	PerVerifierTimeout time.Duration `toml:"per_verifier_timeout"`
 }
 
 // Streaming configures the server of exec, attach and port-forward sessions.
 type Streaming struct {
-	// Address is an IP address of this node.
+	// Address is the IP address that serves the sessions. Only the kubelet needs it.
 	Address string `toml:"address"`
-	// Port is a TCP port; 0 lets the kernel choose.
+	// Port is the TCP port. 0 lets the kernel choose.
 	Port int `toml:"port"`
-	// IdleTimeout ends a session without traffic.
+	// IdleTimeout ends a session after this time without traffic.
 	IdleTimeout time.Duration `toml:"idle_timeout"`
-	// PermittedRemoteHosts are names and IP addresses, besides the node's own, on which other CRI
-	// daemons may serve sessions.
+	// PermittedRemoteHosts are hosts (names or IP addresses, without ports) besides this node on
+	// which other CRI daemons (docs/remote.md) may serve sessions.
 	PermittedRemoteHosts []string `toml:"permitted_remote_hosts"`
 }
 
 // Metrics is the Prometheus endpoint.
 type Metrics struct {
-	// Address is host:port or unix:///path; empty means off.
+	// Address is where Prometheus finds `/metrics`, such as "127.0.0.1:9091" or
+	// "unix:///run/berth/metrics.sock". Empty means off.
 	Address string `toml:"address"`
 }
 
 // Tracing is the OpenTelemetry export.
 type Tracing struct {
-	// Endpoint is host:port of an OTLP/gRPC collector; empty means off.
+	// Endpoint is the address of an OTLP/gRPC collector, host:port. Empty means off.
 	Endpoint string `toml:"endpoint"`
-	// SampleRatio is the recorded share of traces begun by berth, 0 to 1.
+	// SampleRatio is the recorded share of traces begun by berth, 0 to 1. A caller's decision is
+	// kept.
 	SampleRatio float64 `toml:"sample_ratio"`
 	// Insecure connects to the collector without TLS.
 	Insecure bool `toml:"insecure"`
@@ -283,47 +312,51 @@ type Tracing struct {
 
 // Log is the daemon's own log, on stderr.
 type Log struct {
-	// Level is trace, debug, info, warn or error.
-	Level string `toml:"level"`
-	// Format is text or json.
-	Format string `toml:"format"`
+	// Level is "trace", "debug", "info", "warn" or "error".
+	Level string `toml:"level" effect:"reload"`
+	// Format is "text" or "json", on stderr.
+	Format string `toml:"format" effect:"reload"`
 }
 
 // Import lists files of other daemons, or directories of them, for berth to serve their handlers.
 type Import struct {
-	// CRIO lists CRI-O's: crio.conf, crio.conf.d.
-	CRIO []string `toml:"crio"`
-	// Containerd lists containerd's: config.toml, conf.d.
-	Containerd []string `toml:"containerd"`
+	// CRIO are files of CRI-O, and directories of them.
+	CRIO []string `toml:"crio" effect:"new pods"`
+	// Containerd are files of containerd, and directories of them.
+	Containerd []string `toml:"containerd" effect:"new pods"`
 }
 
 // NRI configures plugins of the Node Resource Interface.
 type NRI struct {
-	// Disable turns NRI off.
+	// Disable turns plugins off.
 	Disable bool `toml:"disable"`
-	// SocketPath is the socket for plugins; empty means none.
+	// SocketPath is the unix socket for plugins, usually "/var/run/nri/nri.sock". Empty means none.
 	SocketPath string `toml:"socket_path"`
-	// PluginPath is the directory of plugins that are started with the daemon.
+	// PluginPath is the directory of plugins that berth starts. It need not exist.
 	PluginPath string `toml:"plugin_path"`
-	// PluginConfigPath is the directory of their configurations.
+	// PluginConfigPath is the directory of `<index>-<name>.conf`, else `<name>.conf`, for each
+	// plugin.
 	PluginConfigPath string `toml:"plugin_config_path"`
-	// PluginRegistrationTimeout is how long a plugin may take to register.
+	// PluginRegistrationTimeout bounds the registration of a plugin.
 	PluginRegistrationTimeout time.Duration `toml:"plugin_registration_timeout"`
-	// PluginRequestTimeout is how long a plugin may take to answer a request.
+	// PluginRequestTimeout bounds the time of an answer. A slower plugin is dropped.
 	PluginRequestTimeout time.Duration `toml:"plugin_request_timeout"`
 }
 
 // NodeLabels is the file from which Node Feature Discovery labels the node.
 type NodeLabels struct {
-	// File is written if its directory exists; empty means never.
+	// File is the file of labels, beside one with `-present` behind the name. Both are written if
+	// the directory exists. Each berth of a node needs its own. Empty means never.
 	File string `toml:"file"`
-	// Lifetime is how long a cluster keeps the labels after the daemon's last update.
+	// Lifetime is how long a cluster keeps the labels after the last update, at least "10s".
 	Lifetime time.Duration `toml:"lifetime"`
 }
 
 // ContainerdAPI configures the containerd API for agents of the node.
 type ContainerdAPI struct {
-	// Socket is the API's unix socket; empty means off.
+	// Socket is the unix socket of the API, such as "/run/containerd/containerd.sock", with mode
+	// 0600. A missing directory is created with mode 0711. A lock (`.lock`) stays beside it. Empty
+	// means off.
 	Socket string `toml:"socket"`
 }
 
@@ -345,6 +378,13 @@ type configKey struct {
 }
 
 func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
+
+// reloadable reports whether a running daemon applies the key. Keys that provide handlers or their
+// defaults take effect through the Definitions.
+func (k configKey) reloadable() bool {
+	effect := reflect.TypeFor[Config]().FieldByIndex(k.field).Tag.Get("effect")
+	return effect == "reload" || effect == "new pods"
+}
 
 // configKeys returns all keys outside the handlers, in the order of the file format.
 func configKeys() (all []configKey) {

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"reflect"
 	"regexp"
@@ -16,107 +19,199 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// documented reads docs/configuration.md: default, and when a change takes
-// effect, by section and key. The tables of handlers have no column for the latter,
-// because all their keys are for new pods. The two
-// tables of options are told apart by the case of their keys.
-func documented(t *testing.T) (docs, effects map[string]string) {
-	t.Helper()
-	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
-	heading := regexp.MustCompile(`^### \[(.*)\]$`)
-	row := regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| [a-zA-Z ]+ \\| `(.*?)` \\| (?:(start|reload|new pods|start, new pods|each pull) \\| )?.+ \\|$")
-	docs, effects = map[string]string{}, map[string]string{}
-	section, inKeys := "", false
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSuffix(line, "\n")
-		if m := heading.FindStringSubmatch(line); m != nil {
-			section = strings.NewReplacer("&lt;", "<", "&gt;", ">").Replace(m[1])
-		}
-		if strings.HasPrefix(line, "## ") {
-			inKeys = line == "## Keys"
-		}
-		m := row.FindStringSubmatch(line)
-		switch {
-		case m != nil:
-			key := strings.TrimPrefix(section+"."+m[1], ".")
-			if _, dup := docs[key]; dup {
-				t.Errorf("%s is documented twice", key)
-			}
-			if (m[3] == "") != strings.HasPrefix(section, "runtimes.") {
-				t.Errorf("%s: this row has a column too few or too many", key)
-			}
-			docs[key], effects[key] = m[2], m[3]
-		case inKeys && strings.HasPrefix(line, "| `"):
-			t.Errorf("this row has an unknown form: %s", line)
-		}
-	}
-	return docs, effects
+const keysPage = "../../docs/configuration.md"
+
+// keysTable is a table of docs/configuration.md.
+type keysTable struct {
+	// name stands in the marker above the table.
+	name string
+	// defaults is a struct with toml tags.
+	defaults any
+	// file is a configuration that sets one of the keys, in place of %s.
+	file string
 }
 
-// actual is what there is, in the same form.
-func actual() map[string]string {
-	keys := map[string]string{}
-	add := func(section string, v reflect.Value) {
-		for tag, i := range tomlfile.FieldsOf(v.Type()).Index {
-			field := v.FieldByIndex(i)
-			if field.Kind() == reflect.Struct || field.Kind() == reflect.Pointer || tomlfile.IsTables(field.Type()) {
-				continue
-			}
-			value := literal(field.Interface())
-			keys[strings.TrimPrefix(section+"."+tag, ".")] = value
-		}
-	}
+func keysTables() []keysTable {
+	all := []keysTable{{"top", *Default(), "%s"}}
 	cfg := reflect.ValueOf(*Default())
-	add("", cfg)
 	for i := range cfg.NumField() {
 		if tag := cfg.Type().Field(i).Tag.Get("toml"); tag != "-" && cfg.Field(i).Kind() == reflect.Struct {
-			add(tag, cfg.Field(i))
+			all = append(all, keysTable{tag, cfg.Field(i).Interface(), "[" + tag + "]\n%s"})
 		}
 	}
-	add("snapshotters.<name>", reflect.ValueOf(Snapshotter{}))
-	add("runtimes.<handler>", reflect.ValueOf(defaultTable()))
-	add("runtimes.<handler>.candidate", reflect.ValueOf(handler.Candidate{}))
-	add("runtimes.<handler>.options", reflect.ValueOf(handler.OCIOptions{}))
-	add("runtimes.<handler>.options", reflect.ValueOf(runcOptions{}))
-	return keys
+	return append(all,
+		keysTable{"snapshotters", Snapshotter{}, "[snapshotters.x]\n%s"},
+		keysTable{"runtimes", defaultTable(), "[runtimes.x]\n%s"},
+		keysTable{"candidate", handler.Candidate{}, "[runtimes.x.candidate]\n%s"},
+		keysTable{"oci-options", handler.OCIOptions{}, "[runtimes.x]\nruntime_path = \"/runc\"\n[runtimes.x.options]\n%s"},
+		keysTable{"runc-options", runcOptions{}, "[runtimes.x]\nruntime_path = \"/containerd-shim-runc-v2\"\n[runtimes.x.options]\n%s"})
 }
 
-func TestEveryKeyIsDocumented(t *testing.T) {
-	docs, _ := documented(t)
-	keys := actual()
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if _, ok := docs[key]; !ok {
-			t.Errorf("%s is not in docs/configuration.md", key)
+// TestKeysPage writes the tables of the page from the comments, defaults and effects of the keys:
+// go test ./pkg/config -run TestKeysPage -update. Without -update, it compares them.
+func TestKeysPage(t *testing.T) {
+	page := string(test.Value(os.ReadFile(keysPage))(t))
+	comments, written := fieldComments(t), page
+	tables := keysTables()
+	for _, table := range tables {
+		marker := regexp.MustCompile(`(?m)^<!--keys:` + regexp.QuoteMeta(table.name) + `-->\n\n(?:\|.*\n)*`)
+		if n := len(marker.FindAllString(written, -1)); n != 1 {
+			t.Errorf("the page has %d markers <!--keys:%s-->", n, table.name)
 		}
+		rows := table.rows(t, comments)
+		written = marker.ReplaceAllStringFunc(written, func(string) string { return "<!--keys:" + table.name + "-->\n\n" + rows })
 	}
-	for _, key := range slices.Sorted(maps.Keys(docs)) {
-		want, ok := keys[key]
-		if !ok {
-			t.Errorf("docs/configuration.md has %s, which does not exist", key)
-		} else if docs[key] != want {
-			t.Errorf("docs/configuration.md says that %s is %s by default; it is %s", key, docs[key], want)
-		}
+	if n := strings.Count(page, "<!--keys:"); n != len(tables) {
+		t.Errorf("the page has %d markers for %d tables", n, len(tables))
+	}
+	switch {
+	case t.Failed() || written == page:
+	case *update:
+		test.Must(t, os.WriteFile(keysPage, []byte(written), 0o644))
+	default:
+		t.Error("docs/configuration.md is not up to date; run go test ./pkg/config -run TestKeysPage -update")
 	}
 }
 
-// TestReloadBehaviourIsDocumented holds the word under "takes effect" against
-// what a reload does with the key.
-func TestReloadBehaviourIsDocumented(t *testing.T) {
-	_, effects := documented(t)
-	for _, key := range slices.Sorted(maps.Keys(effects)) {
-		byReload := effects[key] == "reload" || effects[key] == "new pods"
-		if strings.HasPrefix(key, "runtimes.") {
+// rows returns the table as Markdown. The column "takes effect" is left out of the tables of
+// handlers, whose keys are for new pods, and where all keys are for the next start.
+func (k keysTable) rows(t *testing.T, comments map[string]string) string {
+	t.Helper()
+	v := reflect.ValueOf(k.defaults)
+	var rows []string
+	always := true
+	for _, name := range tomlfile.FieldsOf(v.Type()).Names {
+		i := tomlfile.FieldsOf(v.Type()).Index[name]
+		field, value := v.Type().FieldByIndex(i), v.FieldByIndex(i)
+		if value.Kind() == reflect.Struct || value.Kind() == reflect.Pointer || tomlfile.IsTables(field.Type) {
 			continue
 		}
-		if byReload != reloadable[key] {
-			t.Errorf("docs/configuration.md says %q of %s; that a reload takes it over is %v", effects[key], key, reloadable[key])
+		owner := v.Type()
+		if len(i) > 1 {
+			owner = v.Type().FieldByIndex(i[:len(i)-1]).Type
+		}
+		effect, tagged := field.Tag.Lookup("effect")
+		if tagged && (!slices.Contains([]string{"reload", "new pods", "start, new pods", "each pull"}, effect) || strings.Contains(k.file, "[runtimes.x")) {
+			t.Errorf("%s.%s has the effect %q", owner.Name(), field.Name, effect)
+		}
+		always = always && !tagged
+		rows = append(rows, "| `"+name+"` | `"+literal(value.Interface())+"`"+k.elements(t, name, value)+" | "+cmp.Or(effect, "start")+" | "+
+			markdown(t, v.Type(), owner.Name()+"."+field.Name, comments)+" |\n")
+	}
+	if always {
+		return "| key | default | |\n|---|---|---|\n" + strings.ReplaceAll(strings.Join(rows, ""), " | start | ", " | ")
+	}
+	return "| key | default | takes effect | |\n|---|---|---|---|\n" + strings.Join(rows, "")
+}
+
+// elements returns the type of an empty default, if that does not show it. Paths are the texts that
+// must be absolute.
+func (k keysTable) elements(t *testing.T, name string, v reflect.Value) string {
+	t.Helper()
+	text, path := `"relative"`, " path"
+	switch {
+	case v.Kind() == reflect.Slice && v.Len() == 0:
+		text, path = `["relative"]`, " of paths"
+	case v.Type() == reflect.TypeFor[map[string]string]():
+		return " of strings"
+	case v.Kind() != reflect.String || v.Len() > 0:
+		return ""
+	}
+	n := newNode(t)
+	n.write("config.toml", fmt.Sprintf(k.file, name+" = "+text))
+	if _, err := Load(n.options()); err != nil && regexp.MustCompile(`"relative" must be (an|the) absolute path`).MatchString(err.Error()) {
+		return path
+	}
+	return ""
+}
+
+// fieldComments returns the comments of fields by the names of struct and field.
+func fieldComments(t *testing.T) map[string]string {
+	t.Helper()
+	comments := map[string]string{}
+	for _, file := range []string{"config.go", "runtimes.go", "options_table.go", "../handler/definition.go"} {
+		parsed := test.Value(parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments))(t)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if s, ok := spec.Type.(*ast.StructType); ok {
+					for _, f := range s.Fields.List {
+						for _, name := range f.Names {
+							comments[spec.Name.Name+"."+name.Name] = f.Doc.Text()
+						}
+					}
+				}
+			}
+			return true
+		})
+	}
+	return comments
+}
+
+var (
+	// marked matches what the page shows as code or as a link, and names.
+	marked  = regexp.MustCompile("`[^`]*`" + `|\["[^\]]*"\]|"[^"]*"|'[^']'|docs/([\w-]+\.md)(?:#([a-z-]+))?|[A-Za-z][\w.]*\w`)
+	tomlKey = regexp.MustCompile(`^[a-z]+(_[a-z]+)+$|^[a-z]+\.[a-z]+(_[a-z]+)*$`)
+)
+
+// markdown returns the first paragraph of a field's comment for the page: without the field's name,
+// with keys in place of other fields, and with links.
+func markdown(t *testing.T, keys reflect.Type, field string, comments map[string]string) string {
+	t.Helper()
+	_, name, _ := strings.Cut(field, ".")
+	text, _, _ := strings.Cut(strings.TrimSpace(comments[field]), "\n\n")
+	text, begins := strings.CutPrefix(strings.ReplaceAll(text, "\n", " "), name+" ")
+	text, ends := strings.CutSuffix(text, ".")
+	if !begins || !ends {
+		t.Errorf("the comment of %s must begin with its name and end with a full stop: %q", field, comments[field])
+		return ""
+	}
+	text = regexp.MustCompile(`^(is|are) (the )?`).ReplaceAllString(text, "")
+	if !strings.HasPrefix(text, "docs/") {
+		text = strings.ToUpper(text[:1]) + text[1:]
+	}
+	out, last := "", 0
+	for _, m := range marked.FindAllStringSubmatchIndex(text, -1) {
+		out += text[last:m[0]]
+		last = m[1]
+		found := text[m[0]:m[1]]
+		of, isConfig := strings.CutPrefix(found, "Config.")
+		f, isField := keys.FieldByName(found)
+		switch {
+		case m[4] >= 0:
+			out += link(t, text[m[2]:m[3]], text[m[4]:m[5]], m[0] > 0)
+		case m[2] >= 0:
+			out += "[" + text[m[2]:m[3]] + "](" + text[m[2]:m[3]] + ")"
+		case found[0] == '\'':
+			out += "`" + found[1:2] + "`"
+		case found[0] == '"' || found[0] == '[' || tomlKey.MatchString(found):
+			out += "`" + found + "`"
+		case isConfig:
+			f, _ := reflect.TypeFor[Config]().FieldByName(of)
+			out += "`" + f.Tag.Get("toml") + "`"
+		case isField && f.Tag.Get("toml") != "" && m[0] > 0 && (!strings.HasSuffix(text[:m[0]], ". ") || regexp.MustCompile(`[a-z][A-Z]`).MatchString(found)):
+			out += "`" + f.Tag.Get("toml") + "`"
+		default:
+			out += found
 		}
 	}
-	for key := range reloadable {
-		if _, there := effects[key]; !there {
-			t.Errorf("%s is said to be reloadable, and is no key", key)
+	return out + text[last:]
+}
+
+// link returns a link to a heading, with its words.
+func link(t *testing.T, page, anchor string, lower bool) string {
+	t.Helper()
+	text := string(test.Value(os.ReadFile("../../docs/" + page))(t))
+	for _, m := range regexp.MustCompile(`(?m)^##+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		if strings.ReplaceAll(strings.ToLower(m[1]), " ", "-") == anchor {
+			words := m[1]
+			if lower && !regexp.MustCompile(`^\S+[A-Z]`).MatchString(words) {
+				words = strings.ToLower(words[:1]) + words[1:]
+			}
+			return "[" + words + "](" + strings.TrimPrefix(page, "configuration.md") + "#" + anchor + ")"
 		}
 	}
+	t.Errorf("docs/%s has no heading %s", page, anchor)
+	return ""
 }
 
 // TestDocumentedLimits keeps numbers in prose true.

@@ -18,17 +18,29 @@ import (
 // runcOptions are containerd.runc.v1.Options, with the names of containerd's configuration. A test
 // compares it with the message.
 type runcOptions struct {
-	NoPivotRoot    bool   `toml:"NoPivotRoot"`
-	NoNewKeyring   bool   `toml:"NoNewKeyring"`
-	ShimCgroup     string `toml:"ShimCgroup"`
-	IoUID          uint32 `toml:"IoUid"`
-	IoGID          uint32 `toml:"IoGid"`
-	BinaryName     string `toml:"BinaryName"`
-	Root           string `toml:"Root"`
-	SystemdCgroup  bool   `toml:"SystemdCgroup"`
-	CriuImagePath  string `toml:"CriuImagePath"`
-	CriuWorkPath   string `toml:"CriuWorkPath"`
+	// NoPivotRoot is the same as no_pivot_root.
+	NoPivotRoot bool `toml:"NoPivotRoot"`
+	// NoNewKeyring is the same as no_new_keyring.
+	NoNewKeyring bool `toml:"NoNewKeyring"`
+	// ShimCgroup is the cgroup of the shim itself.
+	ShimCgroup string `toml:"ShimCgroup"`
+	// IoUID is the owner of the containers' pipes.
+	IoUID uint32 `toml:"IoUid"`
+	// IoGID is the group of the containers' pipes.
+	IoGID uint32 `toml:"IoGid"`
+	// BinaryName is the OCI runtime. Empty means the first runc of docs/configuration.md#discovery.
+	BinaryName string `toml:"BinaryName"`
+	// Root is the same as runtime_root.
+	Root string `toml:"Root"`
+	// SystemdCgroup must not contradict engine.cgroup_driver.
+	SystemdCgroup bool `toml:"SystemdCgroup"`
+	// CriuImagePath is the directory of checkpoints.
+	CriuImagePath string `toml:"CriuImagePath"`
+	// CriuWorkPath is the working directory of CRIU.
+	CriuWorkPath string `toml:"CriuWorkPath"`
+	// TaskAPIAddress is set by sandbox shims.
 	TaskAPIAddress string `toml:"TaskApiAddress"`
+	// TaskAPIVersion is set by sandbox shims.
 	TaskAPIVersion uint32 `toml:"TaskApiVersion"`
 }
 

@@ -56,26 +56,29 @@ const PlatformWasm = "wasi/wasm"
 // Definition is the resolved configuration of a handler. It is immutable once it is in a Table, and
 // is stored with every sandbox that is created under it, so that the sandbox keeps it for life. The
 // JSON form is the stored form: fields may be added, never renamed. The TOML names are the keys of
-// a handler's table.
+// a handler's table, whose endpoint begins with unix://.
 type Definition struct {
 	// Name is the handler name, a DNS-1123 label.
 	Name string `json:"name"`
-	// Type is how pods are run.
+	// Type is "oci", "shim" or "cri". Empty means "cri" with an Endpoint, "shim" if the binary's
+	// name begins with `containerd-shim-`, else "oci".
 	Type Type `json:"type" toml:"runtime_type"`
-	// Path is the absolute path of the runtime (oci) or shim (shim) binary; empty
-	// for a cri handler.
+	// Path is the OCI runtime (as in CRI-O) or containerd shim. Required without Endpoint. Only
+	// root may have write access (docs/security.md#configuration).
 	Path string `json:"path" toml:"runtime_path"`
-	// Companions are files and directories that belong to the binary, relative to its directory, in
-	// addition to those of runtimes that berth knows.
+	// Companions are files and directories that berth keeps with the binary, relative to its
+	// directory (symbolic links followed), in addition to docs/runtimes.md#companions of known
+	// runtimes. The handler is not ready without them.
 	Companions []string `json:"companions,omitempty" toml:"companions"`
-	// Endpoint is the absolute path of the socket of a cri handler's daemon. RemoteHandler is the
-	// handler's name there, empty for the daemon's default.
-	Endpoint      string `json:"endpoint,omitempty" toml:"endpoint"`
+	// Endpoint is the socket of another CRI daemon (docs/remote.md) that runs the pods:
+	// "unix:///run/containerd/containerd.sock". Only Type, RemoteHandler and the limits may be set
+	// with it.
+	Endpoint string `json:"endpoint,omitempty" toml:"endpoint"`
+	// RemoteHandler is the name in that daemon. Not set means the same, "" that daemon's default.
 	RemoteHandler string `json:"remoteHandler,omitempty" toml:"remote_handler"`
-	// Root is the runtime's state directory; empty means a directory of the
-	// handler's own under the engine's state directory.
+	// Root is the state directory of the runtime. Empty means one per handler below engine.state.
 	Root string `json:"root,omitempty" toml:"runtime_root"`
-	// ConfigPath is the runtime's own configuration file.
+	// ConfigPath is the configuration file of the runtime itself, for shims and runsc.
 	ConfigPath string `json:"configPath,omitempty" toml:"runtime_config_path"`
 	// OCI holds the checked options of an oci handler.
 	OCI OCIOptions `json:"oci,omitzero"`
@@ -88,30 +91,33 @@ type Definition struct {
 	ShimOptionsTOML string `json:"shimOptionsTOML,omitempty"`
 	// ShimOptionsType is the type URL of ShimOptionsTOML.
 	ShimOptionsType string `json:"shimOptionsType,omitempty"`
-	// PodAnnotations and ContainerAnnotations are path.Match patterns of the
-	// annotations that are copied to the OCI spec.
-	PodAnnotations       []string `json:"podAnnotations,omitempty" toml:"pod_annotations"`
+	// PodAnnotations are patterns of pod annotations that the runtime sees. '*' matches anything
+	// but '/'.
+	PodAnnotations []string `json:"podAnnotations,omitempty" toml:"pod_annotations"`
+	// ContainerAnnotations are such patterns for container annotations.
 	ContainerAnnotations []string `json:"containerAnnotations,omitempty" toml:"container_annotations"`
-	// DefaultAnnotations are set on every OCI spec unless a pod sets them.
+	// DefaultAnnotations are annotations that the runtime sees unless a pod sets them.
 	DefaultAnnotations map[string]string `json:"defaultAnnotations,omitempty" toml:"default_annotations"`
 	// PrivilegedWithoutHostDevices keeps host devices out of privileged containers.
 	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty" toml:"privileged_without_host_devices"`
-	// Snapshotter names the snapshotter of root filesystems; empty is the engine's.
+	// Snapshotter replaces engine.snapshotter unless it is empty.
 	Snapshotter string `json:"snapshotter,omitempty" toml:"snapshotter"`
-	// Platform is the platform of the handler's images: PlatformWasm, or empty for this node's.
+	// Platform is the platform of images: "wasi/wasm" for docs/images.md#webassembly-images. Empty
+	// means the node's, or both for a shim known to run modules.
 	Platform string `json:"platform,omitempty" toml:"platform"`
-	// BaseRuntimeSpec is the path of an OCI spec (JSON) to start from.
+	// BaseRuntimeSpec is the OCI runtime spec (JSON) that replaces the built-in one, read when a
+	// pod is created.
 	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty" toml:"base_runtime_spec"`
-	// CNIConfDir is the handler's own CNI configuration directory; empty is the node's.
+	// CNIConfDir replaces cni.conf_dir unless it is empty.
 	CNIConfDir string `json:"cniConfDir,omitempty" toml:"cni_conf_dir"`
 	// ContainerCreateTimeout bounds one create or start call to the runtime.
 	ContainerCreateTimeout time.Duration `json:"containerCreateTimeout,omitempty" toml:"container_create_timeout"`
-	// SandboxProcess selects when a sandbox gets a process of its own.
+	// SandboxProcess is "always", or "auto" for one only where a pod or the runtime needs it.
 	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty" toml:"sandbox_process"`
-	// Supervision selects how many supervisors the handler has (oci only).
+	// Supervision replaces engine.supervision for an oci handler unless it is empty.
 	Supervision Supervision `json:"supervision,omitempty" toml:"supervision"`
-	// AliasOf names the handler that this one copies under another name; empty for a handler with
-	// its own table.
+	// AliasOf is the handler behind this alias (docs/operations-reference.md#aliases). It excludes
+	// other keys.
 	AliasOf string `json:"aliasOf,omitempty" toml:"alias_of"`
 	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
 	Candidate *Candidate `json:"candidate,omitempty" toml:"candidate"`
@@ -119,13 +125,18 @@ type Definition struct {
 	Binary string `json:"binary,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits `json:"limits,omitzero"`
-	// ProbeSelfCheck adds a self-check pod to the probes of the handler.
+	// ProbeSelfCheck adds docs/operations-reference.md#self-check-pods to the probes of
+	// handlers.ask_interval. The handler is not ready if they fail.
 	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty" toml:"self_check_pod"`
-	// SelfCheckTimeout bounds the life of a self-check pod. Zero is the default.
+	// SelfCheckTimeout bounds the life of a self-check pod, including its removal, besides
+	// ContainerCreateTimeout.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
-	// Conforms are the sets of properties that the handler promises; self-check pods verify them.
+	// Conforms are docs/capabilities.md#conformant-names that the handler promises:
+	// "shared-kernel/v1", "sandboxed/v1", "vm/v1", "wasm/v1". As with ProbeSelfCheck, self-check
+	// pods run; the handler is not ready unless they find all.
 	Conforms []string `json:"conforms,omitempty" toml:"conforms"`
-	// RequiredDevices are device files without which no pod can run.
+	// RequiredDevices are device files without which the handler is not ready. If not set, a Kata
+	// shim needs "/dev/kvm", unless the name of ConfigPath contains `remote`.
 	RequiredDevices []string `json:"requiredDevices,omitempty" toml:"required_devices"`
 	// Origin is file:line of the table, or how the handler was discovered. It is excluded from the
 	// digest.
@@ -134,23 +145,26 @@ type Definition struct {
 
 // OCIOptions are the options of an oci handler.
 type OCIOptions struct {
-	// NoPivotRoot and NoNewKeyring are the runtime flags of those names.
-	NoPivotRoot  bool `json:"noPivotRoot,omitempty" toml:"no_pivot_root"`
+	// NoPivotRoot lets the runtime move the root with MS_MOVE, for hosts whose root is a ramdisk.
+	NoPivotRoot bool `json:"noPivotRoot,omitempty" toml:"no_pivot_root"`
+	// NoNewKeyring lets containers share the supervisor's session keyring.
 	NoNewKeyring bool `json:"noNewKeyring,omitempty" toml:"no_new_keyring"`
-	// GlobalFlags go before the runtime's subcommand, as written.
+	// GlobalFlags are flags before the runtime's subcommand, such as ["--platform", "systrap"].
+	// berth sets `--root`, `--log` and the flags of the cgroup driver itself.
 	GlobalFlags []string `json:"globalFlags,omitempty" toml:"global_flags"`
 }
 
 // Limits bound a handler's pods and their starts. Zero is unlimited. They do not affect how a pod
 // runs.
 type Limits struct {
-	// MaxPods bounds the sandboxes that run or are being created.
+	// MaxPods bounds sandboxes that run or are created (docs/operations-reference.md#limits). 0
+	// means no limit.
 	MaxPods int `json:"maxPods,omitempty" toml:"max_pods"`
-	// MaxParallelStarts bounds the sandboxes that are being created.
+	// MaxParallelStarts bounds sandboxes that are created at the same time. 0 means no limit.
 	MaxParallelStarts int `json:"maxParallelStarts,omitempty" toml:"max_parallel_starts"`
-	// MaxQueuedStarts bounds the starts that wait; zero is none.
+	// MaxQueuedStarts bounds the starts that wait, first come, first served. 0 means none.
 	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty" toml:"max_queued_starts"`
-	// StartTimeout bounds the creation of a sandbox, including the wait.
+	// StartTimeout bounds RunPodSandbox, including the wait. "0s" means the caller's timeout.
 	StartTimeout time.Duration `json:"startTimeout,omitempty" toml:"start_timeout"`
 }
 
@@ -162,9 +176,9 @@ const (
 
 // Candidate is the binary of a rollout.
 type Candidate struct {
-	// Path replaces the Definition's.
+	// Path is the binary of the candidate. Required.
 	Path string `json:"path" toml:"runtime_path"`
-	// Percent of new pods run on it, 0 to 100.
+	// Percent is the share of new pods that run on it, 0 to 100, by the pod's UID. Required.
 	Percent int `json:"percent" toml:"percent"`
 }
 

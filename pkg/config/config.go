@@ -50,7 +50,7 @@ type Config struct {
 	Version int `toml:"version" effect:"reload"`
 	// DefaultRuntime is the handler of pods that name none. Empty means the only handler, else the
 	// first of "runc", "crun", "youki", "gvisor", "runsc" that exists. Handlers of drop-ins and
-	// imported files count only if the main file and docs/configuration.md#discovery have none.
+	// imported files count only if the main file and discovery have none.
 	DefaultRuntime string `toml:"default_runtime" effect:"new pods"`
 
 	Server   Server   `toml:"server"`
@@ -125,8 +125,8 @@ type Server struct {
 	SocketGroup string `toml:"socket_group"`
 	// SocketMode is the octal mode of the socket. Write access to it is root access to the node.
 	SocketMode fs.FileMode `toml:"socket_mode"`
-	// RuntimeName is the name of the runtime in container IDs (`berth://...`) and for
-	// docs/runtimes.md#node-agents. Do not change it while there are pods.
+	// RuntimeName is the name of the runtime in container IDs (`berth://...`). Do not change it
+	// while there are pods. See docs/runtimes.md#node-agents.
 	RuntimeName string `toml:"runtime_name"`
 	// AdminSocket is the unix socket of the management API, with mode 0600: only root and the
 	// daemon's own user may call it. Empty means `admin.sock` beside Socket.
@@ -185,9 +185,9 @@ type Engine struct {
 	// systemd if it is process 1, else cgroupfs. The kubelet asks berth for it. Existing pods keep
 	// theirs.
 	CgroupDriver CgroupDriver `toml:"cgroup_driver"`
-	// CgroupPrefix begins the names of containers' systemd scopes (`berth-<id>.scope`), for
-	// docs/runtimes.md#node-agents. With cgroupfs it is the parent cgroup of pods that name none.
-	// At most 64 letters, digits, '-' and '_'.
+	// CgroupPrefix begins the names of containers' systemd scopes (`berth-<id>.scope`). With
+	// cgroupfs it is the parent cgroup of pods that name none. At most 64 letters, digits, '-' and
+	// '_'. See docs/runtimes.md#node-agents.
 	CgroupPrefix string `toml:"cgroup_prefix" effect:"new pods"`
 	// Supervision is the default of handlers: "handler" for one supervisor per handler, "pod" for
 	// one per pod.
@@ -197,13 +197,13 @@ type Engine struct {
 	Snapshotter string `toml:"snapshotter" effect:"new pods"`
 	// OverlayMountOptions are more options of overlay root filesystems, such as "metacopy=on".
 	OverlayMountOptions []string `toml:"overlay_mount_options"`
-	// SyncRootfs lets fsync in docs/images.md#root-filesystems reach the disk, and flushes them
-	// when they are unmounted, which is slower.
+	// SyncRootfs lets fsync in containers reach the disk (docs/images.md#root-filesystems), and
+	// flushes root filesystems when they are unmounted, which is slower.
 	SyncRootfs bool `toml:"sync_rootfs"`
 	// MaxLogLineSize is the size in bytes at which a log line is split. -1 means never.
 	MaxLogLineSize int `toml:"max_log_line_size" effect:"start, new pods"`
-	// ShimPath is the supervisor, `berth-shim`. Empty means beside the berth binary, else in the
-	// directories of docs/configuration.md#discovery.
+	// ShimPath is the supervisor, `berth-shim`. Empty means beside the berth binary, else where
+	// runtimes are discovered (docs/configuration.md#discovery).
 	ShimPath string `toml:"shim_path" effect:"start, new pods"`
 	// PausePath is the sandbox process, `berth-pause`. Empty means as for ShimPath.
 	PausePath string `toml:"pause_path" effect:"start, new pods"`
@@ -212,13 +212,14 @@ type Engine struct {
 	UnprivilegedPorts bool `toml:"unprivileged_ports" effect:"start, new pods"`
 	// UnprivilegedICMP allows pings without a capability in pods with their own network.
 	UnprivilegedICMP bool `toml:"unprivileged_icmp" effect:"start, new pods"`
-	// IgnoreImageDefinedVolumes creates no docs/images.md#volumes-that-images-define.
+	// IgnoreImageDefinedVolumes ignores VOLUMEs of images
+	// (docs/images.md#volumes-that-images-define).
 	IgnoreImageDefinedVolumes bool `toml:"ignore_image_defined_volumes" effect:"start, new pods"`
 	// DefaultSeccompProfile is the RuntimeDefault profile (JSON), read when a pod is created. Empty
 	// means the built-in one.
 	DefaultSeccompProfile string `toml:"default_seccomp_profile" effect:"start, new pods"`
-	// CDISpecDirs are the directories of specs of docs/runtimes.md#cdi-devices, read when a
-	// container asks for one. Later ones win.
+	// CDISpecDirs are the directories of CDI specs (docs/runtimes.md#cdi-devices), read when a
+	// container asks for a device. Later ones win.
 	CDISpecDirs []string `toml:"cdi_spec_dirs"`
 }
 
@@ -240,8 +241,8 @@ type CNI struct {
 
 // Registry configures image pulls.
 type Registry struct {
-	// HostsDir is the directory of docs/images.md#registries: mirrors, certificates and credentials
-	// as `<registry>/hosts.toml` in containerd's format.
+	// HostsDir is the directory of mirrors, certificates and credentials: `<registry>/hosts.toml`
+	// in containerd's format (docs/images.md#registries).
 	HostsDir string `toml:"hosts_dir" effect:"each pull"`
 	// MaxConcurrentDownloads bounds the layers that one pull downloads at a time.
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
@@ -256,7 +257,7 @@ type Registry struct {
 	MaxUnpackMemory int `toml:"max_unpack_memory"`
 	// MaxImageEntries bounds the files, directories, links and whiteouts of all layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`
-	// DecryptionKeysPath is the directory of keys of docs/images.md#encrypted-images, read when a
+	// DecryptionKeysPath is the directory of keys (docs/images.md#encrypted-images), read when a
 	// layer is opened.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`
 	// PreloadDir is the directory of archives that are imported at the start
@@ -265,8 +266,8 @@ type Registry struct {
 	// PinnedImages are names of images that the kubelet must not remove. '*' matches any
 	// characters. "busybox" means "docker.io/library/busybox:latest".
 	PinnedImages []string `toml:"pinned_images"`
-	// CheckpointImages are names, as in PinnedImages, of docs/security.md#images-of-checkpoints
-	// that pods may restore. Their processes keep their privileges.
+	// CheckpointImages are names, as in PinnedImages, of checkpoint images that pods may restore.
+	// Their processes keep their privileges (docs/security.md#images-of-checkpoints).
 	CheckpointImages []string `toml:"checkpoint_images"`
 }
 
@@ -320,9 +321,9 @@ type Log struct {
 
 // Import lists files of other daemons, or directories of them, for berth to serve their handlers.
 type Import struct {
-	// CRIO are files of CRI-O, and directories of them.
+	// CRIO are files or directories of CRI-O.
 	CRIO []string `toml:"crio" effect:"new pods"`
-	// Containerd are files of containerd, and directories of them.
+	// Containerd are files or directories of containerd.
 	Containerd []string `toml:"containerd" effect:"new pods"`
 }
 

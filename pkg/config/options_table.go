@@ -28,7 +28,7 @@ type runcOptions struct {
 	IoUID uint32 `toml:"IoUid"`
 	// IoGID is the group of the containers' pipes.
 	IoGID uint32 `toml:"IoGid"`
-	// BinaryName is the OCI runtime. Empty means the first runc of docs/configuration.md#discovery.
+	// BinaryName is the OCI runtime. Empty means the first discovered runc.
 	BinaryName string `toml:"BinaryName"`
 	// Root is the same as runtime_root.
 	Root string `toml:"Root"`

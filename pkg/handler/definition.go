@@ -67,8 +67,8 @@ type Definition struct {
 	// root may have write access (docs/security.md#configuration).
 	Path string `json:"path" toml:"runtime_path"`
 	// Companions are files and directories that berth keeps with the binary, relative to its
-	// directory (symbolic links followed), in addition to docs/runtimes.md#companions of known
-	// runtimes. The handler is not ready without them.
+	// directory (symbolic links followed), besides known ones (docs/runtimes.md#companions). The
+	// handler is not ready without them.
 	Companions []string `json:"companions,omitempty" toml:"companions"`
 	// Endpoint is the socket of another CRI daemon (docs/remote.md) that runs the pods:
 	// "unix:///run/containerd/containerd.sock". Only Type, RemoteHandler and the limits may be set
@@ -102,7 +102,7 @@ type Definition struct {
 	PrivilegedWithoutHostDevices bool `json:"privilegedWithoutHostDevices,omitempty" toml:"privileged_without_host_devices"`
 	// Snapshotter replaces engine.snapshotter unless it is empty.
 	Snapshotter string `json:"snapshotter,omitempty" toml:"snapshotter"`
-	// Platform is the platform of images: "wasi/wasm" for docs/images.md#webassembly-images. Empty
+	// Platform is the platform of images: "wasi/wasm" (docs/images.md#webassembly-images). Empty
 	// means the node's, or both for a shim known to run modules.
 	Platform string `json:"platform,omitempty" toml:"platform"`
 	// BaseRuntimeSpec is the OCI runtime spec (JSON) that replaces the built-in one, read when a
@@ -125,15 +125,16 @@ type Definition struct {
 	Binary string `json:"binary,omitempty"`
 	// Limits bound the handler's pods and their starts.
 	Limits `json:"limits,omitzero"`
-	// ProbeSelfCheck adds docs/operations-reference.md#self-check-pods to the probes of
-	// handlers.ask_interval. The handler is not ready if they fail.
+	// ProbeSelfCheck adds a self-check pod to the probes of handlers.ask_interval. The handler is
+	// not ready if it fails. See docs/operations-reference.md#self-check-pods.
 	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty" toml:"self_check_pod"`
 	// SelfCheckTimeout bounds the life of a self-check pod, including its removal, besides
 	// ContainerCreateTimeout.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
-	// Conforms are docs/capabilities.md#conformant-names that the handler promises:
-	// "shared-kernel/v1", "sandboxed/v1", "vm/v1", "wasm/v1". As with ProbeSelfCheck, self-check
-	// pods run; the handler is not ready unless they find all.
+	// Conforms are sets of properties that the handler promises
+	// (docs/capabilities.md#conformant-names): "shared-kernel/v1", "sandboxed/v1", "vm/v1",
+	// "wasm/v1". Self-check pods run as with ProbeSelfCheck. The handler is not ready unless they
+	// find all.
 	Conforms []string `json:"conforms,omitempty" toml:"conforms"`
 	// RequiredDevices are device files without which the handler is not ready. If not set, a Kata
 	// shim needs "/dev/kvm", unless the name of ConfigPath contains `remote`.

@@ -109,9 +109,9 @@ func (w *File) Close() {
 	}
 }
 
-// Judge returns a *Refused if the file must not be used for the purpose.
-func (w *File) Judge(p Purpose) error {
-	if r, _ := judge(p, owners(), w.Hops); r != nil {
+// Check returns a *Refused if the file must not be used for the purpose.
+func (w *File) Check(p Purpose) error {
+	if r, _ := checkHops(p, owners(), w.Hops); r != nil {
 		return r
 	}
 	return nil
@@ -142,7 +142,7 @@ func CheckDir(name string, p Purpose) error {
 }
 
 func (w *File) check(p Purpose) error {
-	if err := w.Judge(p); err != nil {
+	if err := w.Check(p); err != nil {
 		return err
 	}
 	return w.err
@@ -152,7 +152,7 @@ func (w *File) check(p Purpose) error {
 func Warnings(name string, p Purpose) []string {
 	w := Find(name)
 	defer w.Close()
-	_, found := judge(p, owners(), w.Hops)
+	_, found := checkHops(p, owners(), w.Hops)
 	var texts []string
 	for _, f := range found {
 		texts = append(texts, f.Error())

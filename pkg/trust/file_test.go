@@ -94,7 +94,7 @@ func TestExaminedIsRead(t *testing.T) {
 	must(t, os.WriteFile(file, []byte("examined"), 0o600), os.WriteFile(file+"2", []byte("other"), 0o600))
 	w := Find(file)
 	defer w.Close()
-	must(t, w.Judge(Configuration), os.Rename(file+"2", file))
+	must(t, w.Check(Configuration), os.Rename(file+"2", file))
 	f := test.Value(w.Open())(t)
 	defer f.Close()
 	test.Equal(t, "read", string(test.Value(io.ReadAll(f))(t)), "examined")

@@ -3,7 +3,7 @@
 //
 // As with StrictModes of sshd, the file and each directory above it, with symbolic links resolved,
 // must belong to root or the daemon's user, and no group and no other may write it. The decision is
-// made by judge, which is pure.
+// made by checkHops, which is pure.
 package trust
 
 import (
@@ -50,11 +50,11 @@ func (r *Refused) Error() string { return r.text }
 // Unwrap returns the error class.
 func (*Refused) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// judge returns the first fatal problem of the hops, and the warnings before it. owners are the
+// checkHops returns the first fatal problem of the hops, and the warnings before it. owners are the
 // trusted users. Pure.
-func judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, warnings []*Refused) {
+func checkHops(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, warnings []*Refused) {
 	for _, h := range hops {
-		r, fatal := p.judge(owners, h)
+		r, fatal := p.checkHop(owners, h)
 		switch {
 		case r == nil:
 		case fatal:
@@ -66,8 +66,8 @@ func judge(p Purpose, owners map[uint32]bool, hops []Hop) (refused *Refused, war
 	return nil, warnings
 }
 
-// judge checks one hop. If the problem is not fatal, the hop is used nevertheless.
-func (p Purpose) judge(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
+// checkHop checks one hop. If the problem is not fatal, the hop is used nevertheless.
+func (p Purpose) checkHop(owners map[uint32]bool, h Hop) (r *Refused, fatal bool) {
 	switch {
 	case h.Mode&0o002 != 0 && h.writable():
 		return p.refuse(h, "every user", "o-w"), true

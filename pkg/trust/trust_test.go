@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestJudge(t *testing.T) {
+func TestCheckHops(t *testing.T) {
 	const dir, sticky = fs.ModeDir, fs.ModeSticky
 	owners := map[uint32]bool{0: true, 1000: true}
 	for name, c := range map[string]struct {
@@ -36,7 +36,7 @@ func TestJudge(t *testing.T) {
 			c.hop.Path = "/a/b"
 			for p, want := range map[Purpose]string{Configuration: c.configuration, Program: c.program, Installed: c.installed} {
 				want, warned := strings.CutPrefix(want, "~")
-				refused, warnings := judge(p, owners, []Hop{{Path: "/", Mode: dir | 0o755}, c.hop, {Path: "/a/b/c", Mode: 0o644}})
+				refused, warnings := checkHops(p, owners, []Hop{{Path: "/", Mode: dir | 0o755}, c.hop, {Path: "/a/b/c", Mode: 0o644}})
 				switch {
 				case want == "" && (refused != nil || len(warnings) > 0):
 					t.Errorf("%d: %v, %v, want nothing", p, refused, warnings)

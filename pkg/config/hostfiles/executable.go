@@ -50,7 +50,7 @@ func Untrusted(path string) string {
 }
 
 func openToOthers(w *trust.File, p trust.Purpose) string {
-	if err := w.Judge(p); err != nil {
+	if err := w.Check(p); err != nil {
 		return err.Error()
 	}
 	return ""

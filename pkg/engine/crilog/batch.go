@@ -74,16 +74,16 @@ func (b *batch) flush() {
 		l.torn = false
 	}
 	if n, err := l.file.Write(lines); err != nil {
-		l.mend(lines[:n])
+		l.repair(lines[:n])
 		l.failed(err)
 		return
 	}
 	l.failing = false
 }
 
-// mend removes the start of a line from the end of the file, after only written could be written.
-// Unlike mendEnd, it knows that the line is its own.
-func (l *Log) mend(written []byte) {
+// repair removes the start of a line from the end of the file, after only written could be written.
+// Unlike repairEnd, it knows that the line is its own.
+func (l *Log) repair(written []byte) {
 	excess := int64(len(written) - bytes.LastIndexByte(written, '\n') - 1)
 	if excess == 0 {
 		return

@@ -78,7 +78,7 @@ func Open(path string, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.file, l.torn = file, mendEnd(file)
+	l.file, l.torn = file, repairEnd(file)
 	return l, nil
 }
 
@@ -93,12 +93,12 @@ func (l *Log) open() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return beneath.Append(root, name, mode) // readable, because mendEnd reads its end
+	return beneath.Append(root, name, mode) // readable, because repairEnd reads its end
 }
 
-// mendEnd removes a partial line from the end of a file: the kernel interrupts a write between two
+// repairEnd removes a partial line from the end of a file: the kernel interrupts a write between two
 // pages if the writer is killed. torn reports whether the file still ends within a line.
-func mendEnd(file *os.File) (torn bool) {
+func repairEnd(file *os.File) (torn bool) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {
 		return false // the file is empty
@@ -136,7 +136,7 @@ func (l *Log) Reopen() error {
 		return err
 	}
 	old := l.file
-	l.file, l.torn = file, mendEnd(file)
+	l.file, l.torn = file, repairEnd(file)
 	if old == nil {
 		return nil
 	}

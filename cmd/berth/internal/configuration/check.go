@@ -94,7 +94,7 @@ func check(ctx context.Context, o config.Options, form string, stdout, stderr io
 	default:
 		cfg = &config.Config{}
 	}
-	verdict, code := judge(len(mistakes), len(lacks))
+	verdict, code := verdictOf(len(mistakes), len(lacks))
 	lines := append(summary(cfg), noteLines(cfg.ImportNotes)...)
 	for _, text := range warnings {
 		lines = append(lines, "warning: "+text)
@@ -112,8 +112,8 @@ func check(ctx context.Context, o config.Options, form string, stdout, stderr io
 	return code
 }
 
-// judge returns the verdict on a configuration and the exit status. Pure.
-func judge(mistakes, lacks int) (string, int) {
+// verdictOf returns the verdict on a configuration and the exit status. Pure.
+func verdictOf(mistakes, lacks int) (string, int) {
 	ofFiles, ofMachine := output.Count(mistakes, "mistake", "mistakes"), output.Count(lacks, "problem", "problems")+" on this machine"
 	switch {
 	case mistakes > 0 && lacks > 0:

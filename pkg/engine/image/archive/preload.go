@@ -86,7 +86,7 @@ func (a *Archives) Preload(ctx context.Context, dir string) {
 func (a *Archives) preload(ctx context.Context, path string, before preloaded) (preloaded, error) {
 	way := trust.Find(path)
 	defer way.Close()
-	if err := way.Judge(trust.Configuration); err != nil {
+	if err := way.Check(trust.Configuration); err != nil {
 		return before, err
 	}
 	f, err := way.Open()

@@ -32,7 +32,7 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 	}
 	// The reading that found no pods counts for a second, and a process that is younger is
 	// taken for a call to a runtime.
-	testbed.Eventually(t, time.Minute, func() error {
+	testbed.Eventually(t, 2*time.Minute, func() error { // a reading counts for a minute
 		command := n.command(t.Context(), "handler", "overhead", "driven")
 		out, err := command.CombinedOutput()
 		if command.ProcessState.ExitCode() != 3 {

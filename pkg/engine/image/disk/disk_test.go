@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -76,6 +77,30 @@ func TestFlushOfOtherFilesystems(t *testing.T) {
 	test.Must(t, f.Flushed(t.Context()))
 	if left := test.Value(os.ReadDir(marks))(t); len(left)+len(f.others) > 0 {
 		t.Errorf("left: %v, %v", left, f.others)
+	}
+}
+
+// The kernel reports a write error once: a daemon that starts again must not trust the next flush.
+func TestFailedFlushIsNotForgotten(t *testing.T) {
+	root, marks := filepath.Join(t.TempDir(), "root"), t.TempDir()
+	test.Must(t, os.Mkdir(root, 0o700))
+	f := test.Value(newFlusher(root, marks))(t)
+	id, _, err := f.Begin()
+	test.Must(t, err)
+	f.End(id)
+	test.Must(t, os.Remove(root))
+	test.Fails(t, f.Flushed(t.Context()), "a flush of nothing")
+	test.Must(t, os.Mkdir(root, 0o700))
+	again := test.Value(newFlusher(root, marks))(t)
+	test.Must(t, again.Recover(slices.Values([]string{"overlayfs"})))
+	test.Must(t, again.Flushed(t.Context()))
+	if left := test.Value(os.ReadDir(marks))(t); len(left) != 1 || len(again.lost) > 0 {
+		t.Errorf("marks %v, lost %v", left, again.lost)
+	}
+	again.Boot = "the next"
+	test.Must(t, again.Recover(slices.Values([]string{"overlayfs"})))
+	if !again.lost[id] {
+		t.Error("the layers are trusted after the next boot")
 	}
 }
 

@@ -55,10 +55,17 @@ func newFlusher(root, marks string) (*Flusher, error) {
 // Begin marks an unpacking. Its layers get the options.
 func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 	id = rand.Text()
-	if err := atomicfile.Write(filepath.Join(f.marks, id), []byte(f.Boot), 0o600, atomicfile.Durable); err != nil {
-		return "", nil, fmt.Errorf("mark what is unpacked: %w", err)
+	if err := f.mark(id, ""); err != nil {
+		return "", nil, err
 	}
 	return id, []snapshots.Opt{snapshots.WithLabels(map[string]string{unpackLabel: id})}, nil
+}
+
+func (f *Flusher) mark(id, state string) error {
+	if err := atomicfile.Write(filepath.Join(f.marks, id), []byte(f.Boot+state), 0o600, atomicfile.Durable); err != nil {
+		return fmt.Errorf("mark what is unpacked: %w", err)
+	}
+	return nil
 }
 
 // End reports that an unpacking adds no more layers. It applies to a failed one, too: others may
@@ -95,15 +102,18 @@ func (f *Flusher) Wrote(id, dir string) error {
 	return err
 }
 
+// unflushed is behind the boot ID in the marks of unpackings whose flush failed.
+const unflushed = " unflushed"
+
 // Flush writes the layers of all unpackings that have ended, and removes their marks.
 func (f *Flusher) Flush(ctx context.Context) {
 	if err := f.Flushed(ctx); err != nil {
-		// The kernel reports a write error only once, so a second flush proves nothing.
 		log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; they will be unpacked again after the next boot")
 	}
 }
 
-// Flushed is Flush with an error, after which the marks stay for good. It also waits for a flush
+// Flushed is Flush that returns the error. After one the marks stay until the next boot: the kernel
+// reports a write error only once, so a later flush proves nothing. Flushed also waits for a flush
 // that is running.
 func (f *Flusher) Flushed(ctx context.Context) error {
 	f.Flushing.Lock()
@@ -128,7 +138,11 @@ func (f *Flusher) Flushed(ctx context.Context) error {
 		err = errors.Join(err, unix.Syncfs(int(dir.Fd())), dir.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("flush filesystems of layers: %w", err)
+		err = fmt.Errorf("flush filesystems of layers: %w", err)
+		for _, id := range ended {
+			err = errors.Join(err, f.mark(id, unflushed))
+		}
+		return err
 	}
 	for _, id := range ended {
 		if err := atomicfile.Remove(filepath.Join(f.marks, id)); err != nil {
@@ -151,9 +165,11 @@ func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("read the mark of unpacked layers: %w", err)
 		}
-		if string(boot) == f.Boot {
+		switch string(boot) {
+		case f.Boot:
 			f.End(e.Name())
-		} else {
+		case f.Boot + unflushed:
+		default:
 			lost[e.Name()] = true
 		}
 	}

@@ -1,7 +1,7 @@
 // Package network connects pods to the node's network by CNI plugins.
 //
 //	plugins := network.New(network.Config{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}, CacheDir: dir})
-//	pod, err := network.PodFrom(id, config, netns, "")
+//	pod, err := network.PodFrom(id, config, "")
 //	result, err := plugins.Setup(ctx, *pod)      // CNI ADD; result goes into the sandbox's record
 //	err = plugins.Teardown(ctx, *pod, result)    // CNI DEL, then namespaces.Release
 //

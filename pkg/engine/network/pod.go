@@ -50,15 +50,15 @@ type DNS struct {
 }
 
 // PodFrom converts a sandbox's configuration. It omits port mappings without a host port, as the
-// CRI demands. Values that plugins could misread are errdefs.ErrInvalidArgument.
-func PodFrom(id string, config *runtimeapi.PodSandboxConfig, netns, cniConfDir string) (*Pod, error) {
+// CRI demands. Values that plugins could misread are errdefs.ErrInvalidArgument. The caller sets NetNS
+// once the namespace exists.
+func PodFrom(id string, config *runtimeapi.PodSandboxConfig, cniConfDir string) (*Pod, error) {
 	meta := config.GetMetadata()
 	pod := &Pod{
 		ID:           id,
 		Name:         meta.GetName(),
 		Namespace:    meta.GetNamespace(),
 		UID:          meta.GetUid(),
-		NetNS:        netns,
 		Annotations:  config.GetAnnotations(),
 		DNS:          dnsFrom(config.GetDnsConfig()),
 		CgroupPath:   config.GetLinux().GetCgroupParent(),

@@ -25,9 +25,9 @@ func TestPodFrom(t *testing.T) {
 			nil,
 			{ContainerPort: 80, HostPort: 8080},
 		},
-	}, "/run/ns/net", "/etc/cni/other"))(t)
+	}, "/etc/cni/other"))(t)
 	want := &Pod{
-		ID: "id1", Name: "web", Namespace: "shop", UID: "u-1", NetNS: "/run/ns/net",
+		ID: "id1", Name: "web", Namespace: "shop", UID: "u-1",
 		Annotations: map[string]string{ingressAnnotation: "10M", egressAnnotation: "1.5G"},
 		DNS:         &DNS{Servers: []string{"1.1.1.1"}},
 		PortMappings: []PortMapping{
@@ -43,7 +43,7 @@ func TestPodFrom(t *testing.T) {
 }
 
 func TestPodFromLittle(t *testing.T) {
-	pod, err := PodFrom("id1", &runtimeapi.PodSandboxConfig{}, "", "")
+	pod, err := PodFrom("id1", &runtimeapi.PodSandboxConfig{}, "")
 	if err != nil || pod.Bandwidth != nil || pod.DNS != nil || pod.PortMappings != nil {
 		t.Errorf("%+v, %v", pod, err)
 	}
@@ -68,7 +68,7 @@ func TestPodFromRefuses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			checkError(t, test.Err(PodFrom("id1", tc.config, "", "")), errdefs.IsInvalidArgument, tc.says)
+			checkError(t, test.Err(PodFrom("id1", tc.config, "")), errdefs.IsInvalidArgument, tc.says)
 		})
 	}
 }

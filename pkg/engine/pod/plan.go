@@ -49,7 +49,7 @@ func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Ru
 		p.Hostname = c.GetHostname()
 	}
 	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || opts.GetPid() == runtimeapi.NamespaceMode_POD ||
-		d.OwnShim() || !rt.Kernel().HostProcesses // these need a first container
+		d.OwnShim() || !p.Kernel.Facts().HostProcesses // these need a first container
 	p.User = podUser(c)
 	return p
 }

@@ -117,7 +117,7 @@ func (b *runs) connection(ctx context.Context, id string, spec *pod.SandboxSpec)
 			return nil, err
 		}
 	}
-	return network.PodFrom(id, spec.Config.Msg, netPath(id), spec.Definition.CNIConfDir)
+	return network.PodFrom(id, spec.Config.Msg, spec.Definition.CNIConfDir)
 }
 
 // record reserves the sandbox's name and labels, and writes its record.
@@ -225,7 +225,8 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 	if spec.Plan.Net {
 		ShareNetns(ctx) // it may have been unmounted
 	}
-	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.Pods.NsDir(s.ID()), netPath(s.ID()), ocispec.Sysctls(spec.Config.Msg, b.Settings.Node)))
+	netPath := filepath.Join(netnsDir, "berth-"+s.ID()[:32]) // CNI daemons that run in pods look for network namespaces there
+	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.Pods.NsDir(s.ID()), netPath, ocispec.Sysctls(spec.Config.Msg, b.Settings.Node)))
 	if err != nil {
 		return err
 	}
@@ -239,6 +240,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 	if connected == nil {
 		return nil
 	}
+	connected.NetNS = ns.Net
 	connecting, end := step.Begin(ctx, step.Network)
 	result, err := b.Network.Setup(connecting, *connected)
 	end(err)
@@ -248,9 +250,6 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 	failpoint.Hit(failpoint.SandboxNetworked)
 	return s.Update(func(st *pod.SandboxStatus) error { st.Network = result; return nil })
 }
-
-// netPath is where CNI daemons that run in pods look for network namespaces.
-func netPath(id string) string { return filepath.Join(netnsDir, "berth-"+id[:32]) }
 
 // netnsDir is the node's common directory of named network namespaces.
 const netnsDir = "/run/netns"

@@ -36,7 +36,7 @@ func runtimes(t *testing.T) []Handler {
 	t.Helper()
 	node := Node{MountSetattr: true, AppArmor: true, SELinux: true}
 	all := []Handler{
-		{Name: "kata", Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{Version: "3.2.0", ShimAlone: true}},
+		{Name: "kata", Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-v2", Version: "3.2.0", ShimAlone: true}},
 		{Name: "bare", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.14", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX", "+CRIU"}}},
 		{Name: "dead"},
 	}
@@ -192,7 +192,7 @@ func TestRefusalsStayShort(t *testing.T) {
 	}
 	long := strings.Repeat("/long", 1000)
 	h := Handler{
-		Name: strings.Repeat("x", 63), Binary: long, Runtime: &probe.Runtime{Version: long},
+		Name: strings.Repeat("x", 63), Runtime: &probe.Runtime{Path: long, Version: long},
 		UserNamespaces: func() error { return errors.New(long) },
 	}
 	own := h

@@ -20,6 +20,7 @@ package preflight
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -85,8 +86,6 @@ func (l *Refusal) refusal(h Handler, can []string) error {
 // Handler is what is known of a handler.
 type Handler struct {
 	Name string
-	// Binary is the file name of the handler's program.
-	Binary string
 	// Runtime is what the runtime reported about itself; nil if unknown.
 	Runtime *probe.Runtime
 	// Unversioned omits the runtime's version from texts that apply to all nodes.
@@ -114,7 +113,7 @@ type Node struct {
 func (h Handler) hostProcesses() bool { return h.Runtime.Kernel().HostProcesses }
 
 func (h Handler) runtime() string {
-	name := cmp.Or(h.Runtime.Name, h.Binary)
+	name := cmp.Or(h.Runtime.Name, filepath.Base(h.Runtime.Path))
 	if h.Runtime.Version != "" && !h.Unversioned {
 		name += " " + h.Runtime.Version
 	}

@@ -19,8 +19,10 @@ func TestKernelKind(t *testing.T) {
 		"modules":           {&Runtime{ShimAlone: true, Wasm: true}, nodeKernel},
 		"gVisor":            {&Runtime{Name: Runsc}, gVisorKernel},
 		"gVisor by runc's":  {&Runtime{Name: Runsc, Driven: driven}, gVisorShimKernel},
-		"gVisor's own shim": {&Runtime{ShimAlone: true, ShimName: "io.containerd.runsc.v1"}, machineKernel},
-		"a shim of its own": {&Runtime{ShimAlone: true}, machineKernel},
+		"gVisor's own shim": {&Runtime{ShimAlone: true, ShimName: "io.containerd.runsc.v1"}, gVisorOwnShimKernel},
+		"Kata's shim":       {&Runtime{ShimAlone: true, Path: "/opt/bin/containerd-shim-kata-v2"}, kataKernel},
+		"a shim of its own": {&Runtime{ShimAlone: true, Path: "/opt/bin/containerd-shim-kata-v2", ShimName: "other"}, machineKernel},
+		"krun":              {&Runtime{Name: Crun, Path: "/opt/bin/krun"}, nodeKernel},
 	} {
 		test.Equal(t, name, c.rt.KernelKind(), c.want)
 	}
@@ -39,8 +41,10 @@ func TestFactsOfKernels(t *testing.T) {
 			Machine: true, RefusesSELinux: true, SeccompByAnnotation: true,
 			LeastMemory: 24 << 20, TooLittleMemory: 20 << 20,
 		},
-		machineKernel:  {Machine: true},
-		"another-kind": {Machine: true},
+		gVisorOwnShimKernel: {Machine: true},
+		kataKernel:          {Machine: true},
+		machineKernel:       {Machine: true},
+		"another-kind":      {Machine: true},
 	} {
 		test.Equal(t, string(kind), kind.Facts(), want)
 	}

@@ -25,8 +25,6 @@ var (
 	// reports ("io.containerd.spin.v2"); runwasi's shims report the bare engine.
 	shimFile = regexp.MustCompile(`^containerd-shim-(.+)-v\d+$`)
 	shimName = regexp.MustCompile(`^(?:io\.containerd\.)?(.+?)(?:\.v\d+)?$`)
-	// machines matches engines with their own kernel.
-	machines = regexp.MustCompile(`^(kata|runsc)\b`)
 )
 
 func engineOf(by *regexp.Regexp, called string) string {
@@ -45,18 +43,11 @@ func RunsWasm(path string) bool {
 // runsWasm is RunsWasm for a probed shim. declared is set if the shim's reported name decides it;
 // wasmImages is set if its handler runs only WebAssembly images. Pure.
 func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
-	called, by := name, shimName
-	if name == "" {
-		called, by = filepath.Base(path), shimFile
+	if slices.Contains(wasmEngines, engineOf(shimName, name)) {
+		return true, true
 	}
-	engine := engineOf(by, called)
-	switch {
-	case slices.Contains(wasmEngines, engine):
-		return true, name != ""
-	case machines.MatchString(engine):
-		return false, false
-	}
-	return wasmImages, false
+	_, known := shimKernel(path, name)
+	return name == "" && RunsWasm(path) || wasmImages && known == "", false
 }
 
 // drivenRuntime finds the OCI runtime of a runc shim like the shim does, by its option BinaryName,

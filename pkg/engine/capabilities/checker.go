@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -83,7 +82,7 @@ func (a *Checker) Refuse(ctx context.Context, d *handler.Definition, rt *probe.R
 // Of returns what is known of a handler; rt is its runtime.
 func (a *Checker) Of(ctx context.Context, d *handler.Definition, rt *probe.Runtime) preflight.Handler {
 	return preflight.Handler{
-		Name: d.Name, Binary: filepath.Base(d.Path), Runtime: rt, HostNetwork: mayUseHostNetwork(d),
+		Name: d.Name, Runtime: rt, HostNetwork: mayUseHostNetwork(d),
 		Node:           preflight.Node{MountSetattr: a.settings.Node.KernelRRO, AppArmor: a.settings.Node.AppArmor, SELinux: a.settings.Node.SELinux},
 		UserNamespaces: func() error { return a.canMap(ctx, d) },
 		Checkpoints:    func() error { return a.canDump(d) },

@@ -104,6 +104,9 @@ const (
 	VM              Isolation = "vm"
 )
 
+// OwnKernel reports whether containers are known to run on a kernel other than the node's.
+func (i Isolation) OwnKernel() bool { return i == UserSpaceKernel || i == VM }
+
 // Known is an answer with its source. The zero value means unknown.
 type Known struct {
 	Answer Answer `json:"answer"`

@@ -94,7 +94,6 @@ func sharedKernel(f Facts) []string {
 // kernel. A runtime that shares the kernel always fails.
 func ownKernel(f Facts) []string {
 	seen := f.Seen.Kernel
-	brings := f.Isolation == capability.VM || f.Isolation == capability.UserSpaceKernel
 	switch {
 	case seen.BootID == f.Node.BootID && seen.BootID != "":
 		return []string{"its pods run on the node's kernel"}
@@ -102,7 +101,7 @@ func ownKernel(f Facts) []string {
 		return []string{"its runtime has pods share the node's kernel"}
 	case seen.BootID == "" && seen.build() == f.Node.build():
 		return []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}
-	case !brings && seen.build() == f.Node.build():
+	case !f.Isolation.OwnKernel() && seen.build() == f.Node.build():
 		return []string{"its pods run on a kernel that says it is the node's, and its runtime is not known to bring another one"}
 	}
 	return nil

@@ -9,8 +9,6 @@
 package rules
 
 import (
-	"path/filepath"
-
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/berth-cri/berth/pkg/preflight"
@@ -18,31 +16,19 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// rule is an answer that holds for all runtimes of a kind. The answer of an absent kind is unknown.
-type rule struct {
-	name capability.Name
-	is   map[kind]capability.Known
+// byKernel are the capabilities that runtimes do not report and that are the same for all runtimes
+// with the same kernel.
+var byKernel = []capability.Name{
+	capability.Privileged, capability.HostNetwork, capability.HostPID, capability.HostIPC, capability.MountPropagation, capability.BlockVolumes,
+	capability.Devices, capability.Sysctls, capability.UnmaskedProc, capability.Exec, capability.PortForward, capability.InPlaceResize,
 }
 
-func known(a capability.Answer, note string) capability.Known {
-	return capability.Known{Answer: a, Note: note}
-}
-
-var yes = known(capability.Yes, "")
-
-var rules = []rule{
-	{capability.Privileged, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "on its own kernel, not on the host")}},
-	{capability.HostNetwork, map[kind]capability.Known{sharing: yes, wasm: yes}},
-	{capability.HostPID, map[kind]capability.Known{sharing: yes}},
-	{capability.HostIPC, map[kind]capability.Known{sharing: yes}},
-	{capability.MountPropagation, map[kind]capability.Known{sharing: yes}},
-	{capability.BlockVolumes, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "its kernel has no driver for block devices")}},
-	{capability.Devices, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Unknown, "only those that its kernel has a driver for")}},
-	{capability.Sysctls, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it ignores them")}},
-	{capability.UnmaskedProc, map[kind]capability.Known{sharing: yes, gVisor: known(capability.Yes, "it masks nothing")}},
-	{capability.Exec, map[kind]capability.Known{sharing: yes, gVisor: yes, krun: known(capability.Unknown, ""), kata: yes, wasm: known(capability.No, "a module runs in a process of its own, and nothing else can be started beside it")}},
-	{capability.PortForward, map[kind]capability.Known{sharing: yes, gVisor: yes, wasm: yes, kata: known(capability.Yes, "to processes that listen on the pod's address, not only on 127.0.0.1 of the machine")}},
-	{capability.InPlaceResize, map[kind]capability.Known{sharing: yes, gVisor: known(capability.No, "it cannot change the limits of running containers")}},
+// modules are the answers of byKernel for WebAssembly: modules are processes on the node's kernel,
+// but not containers.
+var modules = map[capability.Name]capability.Known{
+	capability.HostNetwork: {Answer: capability.Yes},
+	capability.Exec:        {Answer: capability.No, Note: "a module runs in a process of its own, and nothing else can be started beside it"},
+	capability.PortForward: {Answer: capability.Yes},
 }
 
 // request checks a pod or container that asks for one capability. It returns preflight's refusal.
@@ -107,27 +93,4 @@ type Node struct {
 	Systemd bool
 	// HugePages are the kernel's page sizes, by the names of their sysfs directories.
 	HugePages []string
-}
-
-type kind int
-
-const (
-	unknownKind kind = iota
-	// sharing runtimes run containers as processes of the host.
-	sharing
-	gVisor
-	// kata and krun run containers in virtual machines. krun is crun, which is known as krun only
-	// by its file name or an annotation of the handler.
-	kata
-	krun
-	// wasm shims run modules in processes of the host.
-	wasm
-)
-
-// runs returns the file name of the OCI runtime, which for a shim is the runtime that it drives.
-func (f Facts) runs() string {
-	if rt := f.Handler.Runtime; rt != nil && rt.Driven != nil {
-		return filepath.Base(rt.Driven.Path)
-	}
-	return f.Handler.Binary
 }

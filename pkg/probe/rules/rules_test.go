@@ -52,7 +52,7 @@ func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	// Renamed into place: a file that any process holds open for writing cannot be run.
 	test.Must(t, errors.Join(os.WriteFile(d.Path+".new", []byte(program), 0o755), os.Rename(d.Path+".new", d.Path)))
 	rt := test.Value(probe.New(shim.Protocol{}).Probe(t.Context(), d))(t)
-	return preflight.Handler{Name: "test", Binary: filepath.Base(d.Path), Runtime: rt}
+	return preflight.Handler{Name: "test", Runtime: rt}
 }
 
 // nodes are one that has everything and one that has nothing.
@@ -121,9 +121,9 @@ func TestWhatIsNotKnown(t *testing.T) {
 		t.Errorf("of a runtime that was not asked: %+v", got)
 	}
 	for name, h := range map[string]preflight.Handler{
-		"a shim that nobody knows":    {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{ShimAlone: true}},
-		"one that calls itself other": {Binary: "containerd-shim-kata-v2", Runtime: &probe.Runtime{ShimAlone: true, ShimName: "io.containerd.dumb.v1"}},
-		"a runtime that nobody knows": {Binary: "wasm-runner", Runtime: &probe.Runtime{Version: "0.3"}},
+		"a shim that nobody knows":    {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-dumb-v1", ShimAlone: true}},
+		"one that calls itself other": {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-v2", ShimAlone: true, ShimName: "io.containerd.dumb.v1"}},
+		"a runtime that nobody knows": {Runtime: &probe.Runtime{Path: "/bin/wasm-runner", Version: "0.3"}},
 	} {
 		table := Of(nodes()["new"](h))
 		if table.Isolation != "" || table.IsolationSource != "" {
@@ -143,15 +143,15 @@ func TestKinds(t *testing.T) {
 		want capability.Isolation
 		from capability.Source
 	}{
-		"krun":             {preflight.Handler{Binary: "krun", Runtime: &probe.Runtime{Name: probe.Crun}}, capability.VM, capability.Probed},
-		"crun":             {preflight.Handler{Binary: "crun", Runtime: &probe.Runtime{Name: probe.Crun}}, capability.SharedKernel, capability.Declared},
-		"a shim with krun": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Crun, Driven: &probe.Identity{Path: "/bin/krun"}}}, capability.VM, capability.Probed},
-		"a shim with runc": {preflight.Handler{Binary: "containerd-shim-runc-v2", Runtime: &probe.Runtime{Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
-		"a shim of kata":   {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{ShimAlone: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
-		"by its file":      {preflight.Handler{Binary: "containerd-shim-kata-qemu-v2", Runtime: &probe.Runtime{ShimAlone: true}}, capability.VM, capability.Probed},
-		"a Wasm shim":      {preflight.Handler{Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}}, capability.SharedKernel, capability.Probed},
-		"one that says so": {preflight.Handler{Binary: "shim", Runtime: &probe.Runtime{ShimName: "io.containerd.spin.v2", Wasm: true, WasmDeclared: true}}, capability.SharedKernel, capability.Declared},
-		"gVisor's shim":    {preflight.Handler{Binary: "containerd-shim-runsc-v1", Runtime: &probe.Runtime{ShimAlone: true}}, capability.UserSpaceKernel, capability.Probed},
+		"krun":             {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/krun", Name: probe.Crun}}, capability.VM, capability.Probed},
+		"crun":             {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/crun", Name: probe.Crun}}, capability.SharedKernel, capability.Declared},
+		"a shim with krun": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runc-v2", Name: probe.Crun, Driven: &probe.Identity{Path: "/bin/krun"}}}, capability.VM, capability.Probed},
+		"a shim with runc": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runc-v2", Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
+		"a shim of kata":   {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/shim", ShimAlone: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
+		"by its file":      {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-qemu-v2", ShimAlone: true}}, capability.VM, capability.Probed},
+		"a Wasm shim":      {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-spin-v2", Wasm: true}}, capability.SharedKernel, capability.Probed},
+		"one that says so": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/shim", ShimName: "io.containerd.spin.v2", Wasm: true, WasmDeclared: true}}, capability.SharedKernel, capability.Declared},
+		"gVisor's shim":    {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runsc-v1", ShimAlone: true}}, capability.UserSpaceKernel, capability.Probed},
 	} {
 		table := Of(nodes()["new"](tc.h))
 		if table.Isolation != tc.want || table.IsolationSource != tc.from {
@@ -163,7 +163,7 @@ func TestKinds(t *testing.T) {
 // TestWasmShims: modules are processes of the host, and nothing can be started beside
 // them. What the shims do not say stays unknown.
 func TestWasmShims(t *testing.T) {
-	table := Of(nodes()["new"](preflight.Handler{Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}}))
+	table := Of(nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-spin-v2", Wasm: true}}))
 	for n, want := range map[capability.Name]capability.Answer{
 		capability.HostNetwork: capability.Yes, capability.PortForward: capability.Yes, capability.Exec: capability.No,
 		capability.UserNamespaces: capability.No, capability.Checkpoint: capability.No, capability.Privileged: capability.Unknown,
@@ -272,9 +272,9 @@ func pods() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
 func TestAgreesWithPreflight(t *testing.T) {
 	handlers := map[string]preflight.Handler{
 		"built without": {Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.8", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
-		"krun":          {Binary: "krun", Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.24"}},
-		"dumb shim":     {Binary: "containerd-shim-dumb-v1", Runtime: &probe.Runtime{ShimAlone: true}},
-		"Wasm shim":     {Binary: "containerd-shim-spin-v2", Runtime: &probe.Runtime{Wasm: true}},
+		"krun":          {Runtime: &probe.Runtime{Path: "/bin/krun", Name: probe.Crun, Version: "1.24"}},
+		"dumb shim":     {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-dumb-v1", ShimAlone: true}},
+		"Wasm shim":     {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-spin-v2", Wasm: true}},
 		"unknown":       {Runtime: &probe.Runtime{Version: "0.3"}},
 		"runsc-hostnet": {HostNetwork: true, Runtime: &probe.Runtime{Name: probe.Runsc}},
 	}

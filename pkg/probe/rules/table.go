@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -17,14 +18,17 @@ func Of(f Facts) capability.Table {
 	if f.Handler.Runtime == nil {
 		return b.table
 	}
-	b.kind, b.source = f.known()
-	b.table.Isolation, b.table.IsolationSource = b.kind.isolation(), b.source
-	b.table.SeccompActions = f.seccompActions(b.kind)
+	b.kernel = f.Handler.Runtime.KernelTable(f.Krun)
+	if f.Handler.Runtime.Wasm {
+		b.kernel.Capabilities = modules
+	}
+	b.table.Isolation, b.table.IsolationSource = b.kernel.Isolation, b.kernel.IsolationSource
+	b.table.SeccompActions = b.seccompActions()
 	if f.Proof != nil { // a pod with fewer results is no proof
 		b.table.Conforms = f.Conforms
 	}
 	b.preflighted()
-	b.followsFromKind()
+	b.followsFromKernel()
 	b.security()
 	b.hugePages()
 	b.cgroups()
@@ -35,8 +39,7 @@ func Of(f Facts) capability.Table {
 
 type builder struct {
 	Facts
-	kind   kind
-	source capability.Source // of kind
+	kernel capability.Table // what follows from the kernel alone
 	table  capability.Table
 }
 
@@ -92,24 +95,19 @@ func (b *builder) preflighted() {
 	}
 }
 
-// followsFromKind sets the capabilities that runtimes do not report and that are the same for all
-// runtimes of a kind.
-func (b *builder) followsFromKind() {
-	for _, rule := range rules {
-		if b.refused(rule.name) {
+// followsFromKernel sets the capabilities of byKernel that preflight does not refuse.
+func (b *builder) followsFromKernel() {
+	for _, name := range byKernel {
+		if b.refused(name) {
 			continue
 		}
-		k, ruled := rule.is[b.kind]
-		switch {
-		case !ruled:
-			b.unknown(rule.name, "")
-		case k.Answer == capability.Unknown:
-			b.unknown(rule.name, k.Note)
-		default:
-			b.table.Set(rule.name, k.Answer, b.source, k.Note)
+		if k := b.kernel.Of(name); k.Answer == capability.Unknown {
+			b.unknown(name, k.Note)
+		} else {
+			b.table.Set(name, k.Answer, b.kernel.IsolationSource, k.Note)
 		}
 	}
-	if b.kind == gVisor && b.Handler.HostNetwork {
+	if b.kernel.Isolation == capability.UserSpaceKernel && b.Handler.HostNetwork {
 		if b.HostNetwork {
 			b.yes(capability.HostNetwork, capability.Declared, "it is configured to use the host's network")
 		} else {
@@ -118,21 +116,44 @@ func (b *builder) followsFromKind() {
 	}
 }
 
-// seccompActions returns the actions that the runtime reports, or those of its kind.
-func (f Facts) seccompActions(k kind) []string {
-	if rt := f.Handler.Runtime; rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Seccomp != nil {
+// seccompActions returns the actions that the runtime reports, or those of its kernel.
+func (b *builder) seccompActions() []string {
+	if rt := b.Handler.Runtime; rt.Features != nil && rt.Features.Linux != nil && rt.Features.Linux.Seccomp != nil {
 		return slices.Sorted(slices.Values(rt.Features.Linux.Seccomp.Actions))
 	}
-	if k == gVisor {
-		return []string{"SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_TRACE", "SCMP_ACT_TRAP"}
+	return b.kernel.SeccompActions
+}
+
+const doesNotApply = "does not apply to containers on a kernel of their own"
+
+// security sets what the host's kernel enforces on containers that are its processes.
+func (b *builder) security() {
+	rt := b.Handler.Runtime
+	b.enforced(capability.Seccomp, b.Node.Seccomp, "this node's kernel has no seccomp", rt.Seccomp())
+	b.enforced(capability.AppArmor, b.Handler.Node.AppArmor, "this node does not have AppArmor", rt.AppArmor())
+	b.enforced(capability.SELinux, b.Handler.Node.SELinux, "this node does not have SELinux", rt.SELinux())
+}
+
+// enforced sets "no" if the node lacks the capability. On a kernel of their own, containers accept
+// the request, but it has no effect.
+func (b *builder) enforced(n capability.Name, node bool, without string, reported capability.Answer) {
+	switch {
+	case !node:
+		b.no(n, capability.Probed, without)
+	case b.refused(n):
+	case b.kernel.Isolation.OwnKernel():
+		b.yes(n, b.kernel.IsolationSource, cmp.Or(b.kernel.Of(n).Note, doesNotApply))
+	case reported == capability.Yes && b.Handler.Runtime.Kernel().HostProcesses:
+		b.yes(n, capability.Declared, "")
+	default:
+		b.unknown(n, "")
 	}
-	return nil
 }
 
 // hugePages sets HugePages. If containers share the node's kernel, it must have huge page sizes.
 func (b *builder) hugePages() {
 	switch {
-	case b.kind != sharing:
+	case b.kernel.Of(capability.HugePages).Answer != capability.Yes:
 		b.unknown(capability.HugePages, "")
 	case len(b.Node.HugePages) == 0:
 		b.no(capability.HugePages, capability.Probed, "this node's kernel has no huge pages")

@@ -176,7 +176,7 @@ func recommended(all []class, o Options) []string {
 func noWeaker(all []class) string {
 	var kernels []string
 	for _, c := range all {
-		if i := c.handler.Isolation; i == capability.UserSpaceKernel || i == capability.VM {
+		if c.handler.Isolation.OwnKernel() {
 			kernels = append(kernels, c.name)
 		}
 	}

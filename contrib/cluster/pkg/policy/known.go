@@ -143,7 +143,7 @@ func Notes(o Options) []string {
 		}
 	}
 	stronger := slices.ContainsFunc(all, func(c class) bool {
-		return c.name != "" && c.takesPods(o) && c.handler.Isolation != "" && c.handler.Isolation != capability.SharedKernel
+		return c.name != "" && c.takesPods(o) && c.handler.Isolation.OwnKernel()
 	})
 	for _, r := range o.Rules {
 		if r.Isolation == Strongest && r.Least == "" && !stronger {

@@ -19,7 +19,7 @@ func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
 func TestCommandsWithoutADaemon(t *testing.T) {
 	t.Setenv("BERTH_ADMIN_SOCKET", t.TempDir()+"/none.sock")
 	for _, line := range []string{
-		"handlers", "handler show", "capabilities", "capabilities x", "capabilities x --self-check", "handler capabilities x", "handler probe x", "handler add x --path /x", "handler edit x --set a=1", "handler rm x",
+		"handlers", "handler show", "capabilities", "capabilities x", "capabilities x --self-check", "handler probe x", "handler add x --path /x", "handler edit x --set a=1", "handler rm x",
 		"handler cordon x", "handler uncordon x", "handler drain x", "reload --wait", "reload", "config show --live", "config diff", "status", "pods", "whereis x",
 	} {
 		code, stdout, stderr := ran(t, strings.Fields(line)...)

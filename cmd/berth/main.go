@@ -71,16 +71,12 @@ func newRoot() *cobra.Command {
 }
 
 func versionCommand() *cobra.Command {
-	var asJSON bool
 	form := ""
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print version information",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if asJSON {
-				form = "json"
-			}
 			b := daemon.ThisBuild()
 			return output.Encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "berth version %s\n", versionText(b))
@@ -88,7 +84,6 @@ func versionCommand() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "the same as -o json")
 	output.Flag(c, &form, output.Forms...)
 	return c
 }

@@ -17,7 +17,7 @@ func TestVersion(t *testing.T) {
 	if code, flag, _ := ran(t, "--version"); code != 0 || flag != stdout {
 		t.Errorf("--version: exit status %d: %q", code, flag)
 	}
-	code, stdout, _ = ran(t, "version", "--json")
+	code, stdout, _ = ran(t, "version", "-o", "json")
 	var got daemon.Build
 	if err := json.Unmarshal([]byte(stdout), &got); code != 0 || err != nil || got != build {
 		t.Errorf("exit status %d, error %v: %s", code, err, stdout)

@@ -415,8 +415,6 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"capabilities other --self-check", 0},
 		{"capabilities nobody", 1},
 		{"capabilities --self-check", 2},
-		{"handler capabilities other", 0},
-		{"handler capabilities", 0},
 		{"handler probe other", 0},
 		{"handler edit other --set candidate.runtime_path=" + testbed.Part(t, testbed.Runc) + " --set candidate.percent=10", 0},
 		{"handler promote other", 0},

@@ -48,7 +48,7 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 			t.Errorf("a handler without pods is marked: %s", line)
 		}
 	}
-	out, _ = n.berth(t, 0, "handler", "overhead", "driven", "--yaml")
+	out, _ = n.berth(t, 0, "handler", "overhead", "driven", "--pod-fixed")
 	has(t, out, "# p95 of handler driven, pods measured: 2", "memory: ")
 
 	dir := t.TempDir()

@@ -154,7 +154,7 @@ func (r Report) Above() string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("handler %s: overhead is %s; raise overhead.podFixed of its RuntimeClass, see \"berth handler overhead %s --yaml\"",
+	return fmt.Sprintf("handler %s: overhead is %s; raise overhead.podFixed of its RuntimeClass, see \"berth handler overhead %s --pod-fixed\"",
 		r.Handler, strings.Join(parts, "; "), r.Handler)
 }
 

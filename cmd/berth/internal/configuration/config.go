@@ -25,10 +25,10 @@ import (
 func ConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print, check, compare and import configurations",
+		Short: "Print, compare and import configurations",
 		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newConfigDefaultCommand(), newConfigShowCommand(), CheckCommand(), newConfigDiffCommand(), newConfigImportCommand())
+	cmd.AddCommand(newConfigDefaultCommand(), newConfigShowCommand(), newConfigDiffCommand(), newConfigImportCommand())
 	return cmd
 }
 

@@ -19,8 +19,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// CapabilitiesCommand returns the command "berth capabilities", which is also below "berth
-// handler".
+// CapabilitiesCommand returns the command "berth capabilities".
 func CapabilitiesCommand() *cobra.Command {
 	r := &cli.Remote{}
 	selfCheck := false

@@ -123,7 +123,7 @@ func Command() *cobra.Command {
 		Short: "Show, change and operate one handler",
 		Args:  cobra.NoArgs,
 	}
-	c.AddCommand(showCommand(), CapabilitiesCommand(), probeCommand(), overheadCommand(),
+	c.AddCommand(showCommand(), probeCommand(), overheadCommand(),
 		addCommand(), editCommand(), removeCommand(), drainCommand())
 	for _, ch := range changes {
 		c.AddCommand(ch.command())

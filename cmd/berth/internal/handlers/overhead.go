@@ -23,7 +23,7 @@ import (
 
 func overheadCommand() *cobra.Command {
 	r := &cli.Remote{}
-	asYAML := false
+	fixed := false
 	c := &cobra.Command{
 		Use:   "overhead [NAME]",
 		Short: "Show what a handler's pods use beyond their containers",
@@ -31,14 +31,14 @@ func overheadCommand() *cobra.Command {
 sandbox processes, shims and supervisors. Pods on a kernel of their own are not measured.
 Without a name, all handlers are shown; with -o yaml they are a file for
 --measurements of "kubectl berth". The exit status is 3 if p95 is above what the kubelet
-reserves for the handler's pods, which is marked as exceeded; --yaml prints what to
+reserves for the handler's pods, which is marked as exceeded; --pod-fixed prints what to
 reserve, and exits with 0.`,
-		Example: "  berth handler overhead runc\n  berth handler overhead runc --yaml",
+		Example: "  berth handler overhead runc\n  berth handler overhead runc --pod-fixed",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			if len(args) == 0 {
-				if asYAML {
-					return commandline.Misused(c, errors.New("--yaml needs the name of a handler"))
+				if fixed {
+					return commandline.Misused(c, errors.New("--pod-fixed needs the name of a handler"))
 				}
 				return showOverheads(ctx, r, c.OutOrStdout(), daemon)
 			}
@@ -46,7 +46,7 @@ reserve, and exits with 0.`,
 			if err != nil {
 				return err
 			}
-			if asYAML { // its output corrects a p95 above the declared overhead
+			if fixed { // its output corrects a p95 above the declared overhead
 				return podFixed(c.OutOrStdout(), args[0], o)
 			}
 			if err := r.Print(c.OutOrStdout(), o, func(w io.Writer) error { return showOverhead(w, args[0], o, r.Wide()) }); err != nil {
@@ -60,8 +60,8 @@ reserve, and exits with 0.`,
 		ValidArgsFunction: r.CompleteHandlers,
 	}
 	r.Flags(c)
-	c.Flags().BoolVar(&asYAML, "yaml", false, "print overhead.podFixed of a RuntimeClass")
-	c.MarkFlagsMutuallyExclusive("yaml", "output")
+	c.Flags().BoolVar(&fixed, "pod-fixed", false, "print overhead.podFixed for a RuntimeClass, as YAML")
+	c.MarkFlagsMutuallyExclusive("pod-fixed", "output")
 	return c
 }
 

@@ -23,7 +23,6 @@ func DoctorCommand() *cobra.Command {
 	form := ""
 	var places config.Options
 	root := ""
-	all := false
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node for problems that keep pods from running",
@@ -31,7 +30,7 @@ func DoctorCommand() *cobra.Command {
 free space, CNI, registries that hosts.toml names, NRI, sysctls, ports, the kubelet,
 kubeadm, crictl, other CRI daemons, and if the daemon runs how the last starts of pods
 ended, and which supervisors and shims do not answer. Each finding that is not ok says
-what to do next. Nothing is changed, and the daemon does not need to run.
+what to do next; -o wide shows all findings. Nothing is changed, and the daemon does not need to run.
 
 The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
 		Args: cobra.NoArgs,
@@ -45,7 +44,7 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 				found = append(found, running(c.Context(), found)...)
 			}
 			if err := output.Encode(c.OutOrStdout(), form, map[string]any{"findings": found, "worst": doctor.Worst(found)}, func(w io.Writer) error {
-				return listFindings(w, found, all || form == "wide")
+				return listFindings(w, found, form == "wide")
 			}); err != nil {
 				return err
 			}
@@ -57,7 +56,6 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 	}
 	cli.PlaceFlags(c, &places)
 	output.Flag(c, &form, output.Forms...)
-	c.Flags().BoolVar(&all, "all", false, "also show findings that are ok")
 	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as from a container; --config is its configuration")
 	return c
 }

@@ -40,6 +40,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"serv":                 `berth: unknown command "serv" for "berth" (did you mean "serve"?); see "berth --help"`,
 		"stauts":               `berth: unknown command "stauts" for "berth" (did you mean "status"?); see "berth --help"`,
 		"nothing of the sort":  `berth: unknown command "nothing" for "berth"; see "berth --help"`,
+		"handle show --wide":   `berth: unknown command "handle" for "berth" (did you mean "handler"?); see "berth --help"`,
+		"handler shwo -x":      `berth: unknown command "shwo" for "berth handler" (did you mean "show"?); see "berth handler --help"`,
 		"--nothing":            `berth: unknown flag: --nothing; see "berth --help"`,
 		"serve -x":             `berth: unknown shorthand flag: 'x' in -x; see "berth serve --help"`,
 		"serve --stop-timeout": `berth: flag needs an argument: --stop-timeout; see "berth serve --help"`,

@@ -61,7 +61,13 @@ func Misused(c *cobra.Command, err error) error {
 // Check turns wrong flags and arguments of a command, and of its subcommands, into errors of
 // Misused. A command that only has subcommands prints its help.
 func Check(c *cobra.Command) {
-	c.SetFlagErrorFunc(Misused)
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		// The flags of an unknown command are unknown, too.
+		if args := c.Flags().Args(); c.HasSubCommands() && len(args) > 0 {
+			err = noSubcommand(c, args)
+		}
+		return Misused(c, err)
+	})
 	check(c)
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/nodelabel"
 	"github.com/berth-cri/berth/pkg/probe/capability"
@@ -49,13 +50,13 @@ that it names, or without one nowhere.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
 			case len(p.files) > 0 && len(args) > 0:
-				return misused(c, errors.New("use -f or TYPE/NAME, not both"))
+				return commandline.Misused(c, errors.New("use -f or TYPE/NAME, not both"))
 			case len(p.files) == 0 && len(args) == 0:
-				return misused(c, errors.New("no pods given: use -f, or TYPE/NAME"))
+				return commandline.Misused(c, errors.New("no pods given: use -f, or TYPE/NAME"))
 			case p.list != "" && len(args) > 0:
-				return misused(c, errors.New("--handlers does not use the cluster: it needs -f"))
+				return commandline.Misused(c, errors.New("--handlers does not use the cluster: it needs -f"))
 			case p.list == "" && len(p.classFiles) > 0:
-				return misused(c, errors.New("--classes needs --handlers"))
+				return commandline.Misused(c, errors.New("--classes needs --handlers"))
 			}
 			return p.fit(c.Context(), args)
 		},
@@ -104,7 +105,7 @@ func (p *fitCommand) fit(ctx context.Context, args []string) error {
 		return err
 	}
 	if without > 0 {
-		return found("%s of %d cannot run as written", output.Count(without, "pod", "pods"), len(all))
+		return commandline.Found("%s of %d cannot run as written", output.Count(without, "pod", "pods"), len(all))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 )
 
@@ -140,7 +141,7 @@ func (p *generateCommand) choose(handlers []runtimeclass.Handler, names []string
 		p.note("handler %s is %s; no class is generated", h.Name, h.State)
 	}
 	if len(chosen) == 0 {
-		return nil, found("no handler accepts pods; name one to generate its class anyway")
+		return nil, commandline.Found("no handler accepts pods; name one to generate its class anyway")
 	}
 	return chosen, nil
 }

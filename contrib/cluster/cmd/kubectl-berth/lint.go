@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 )
 
@@ -105,7 +106,7 @@ func (s *severities) verdict(strict bool, in string) error {
 	if s.Errors == 0 && (!strict || s.Warnings == 0) {
 		return nil
 	}
-	return found("%s and %s in %s", output.Count(s.Errors, "error", "errors"), output.Count(s.Warnings, "warning", "warnings"), in)
+	return commandline.Found("%s and %s in %s", output.Count(s.Errors, "error", "errors"), output.Count(s.Warnings, "warning", "warnings"), in)
 }
 
 // printFindings prints one line for each finding, as compilers do: they are too long for a table.

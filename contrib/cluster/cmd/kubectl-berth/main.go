@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -42,9 +41,6 @@ func report(err error, to io.Writer) int {
 		return 0
 	}
 	fmt.Fprintln(to, "error:", printable.Error(err))
-	if errors.As(err, new(foundError)) {
-		return exitFindings
-	}
 	return commandline.Status(err)
 }
 
@@ -90,7 +86,7 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 func rejectEmptyFiles(c *cobra.Command, _ []string) error {
 	for _, name := range []string{"handlers", "measurements", "rules"} {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
-			return misused(c, fmt.Errorf("--%s is empty", name))
+			return commandline.Misused(c, fmt.Errorf("--%s is empty", name))
 		}
 	}
 	return nil
@@ -108,12 +104,6 @@ func manCommand() *cobra.Command {
 	}
 }
 
-// exitFindings means that the command succeeded and has findings.
-const exitFindings = 3
-
-// foundError ends a command that has findings.
-type foundError struct{ error }
-
 // version is set by the build.
 var version = "0.0.0-dev"
 
@@ -125,17 +115,10 @@ func wrong(err error) error {
 	return commandline.Wrong(err)
 }
 
-// found returns the error of a command that has findings.
-func found(format string, args ...any) error { return foundError{fmt.Errorf(format, args...)} }
-
 // program is the common part of all commands.
 type program struct {
 	genericiooptions.IOStreams
 	config *genericclioptions.ConfigFlags
-}
-
-func misused(c *cobra.Command, err error) error {
-	return wrong(fmt.Errorf("%w; see \"%s --help\"", err, c.CommandPath()))
 }
 
 // note prints a remark that is not an error.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 )
 
@@ -57,7 +58,7 @@ func (p *migrateCommand) migrate(file string) error {
 		return err
 	}
 	if n := len(m.Findings); n > 0 {
-		return found("nothing was printed: the API server would reject it for %s", output.Count(n, "reason", "reasons"))
+		return commandline.Found("nothing was printed: the API server would reject it for %s", output.Count(n, "reason", "reasons"))
 	}
 	_, err = p.Out.Write(m.Text)
 	return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/policy"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/output"
 )
 
@@ -52,7 +53,7 @@ their bindings, which put them in force. Generate them again when classes or han
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := p.check(); err != nil {
-				return misused(c, err)
+				return commandline.Misused(c, err)
 			}
 			return p.policy(c.Context())
 		},

@@ -89,7 +89,7 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 		"add": {"--path", "/x", "x"}, "edit": {"--set", "a=1", "x"}, "import": {"/nowhere"}, "show": nil,
 		"rm": {"x"}, "probe": {"x"}, "cordon": {"x"}, "uncordon": {"x"}, "drain": {"x"}, "promote": {"x"}, "abort": {"x"}, "whereis": {"x"},
 		"inspect": {"x"}, "pull": {"x"}, "export": {"x", "--file", "-"}, "berth image import": {"-"},
-		"checkpoint": {"x", "--to", "/x"}, "restore": {"x", "--replace"}, "berth checkpoint ls": {}, "berth checkpoint prune": {"/x", "--keep", "1"},
+		"checkpoint": {"x", "--to", "/x"}, "restore": {"x", "--replace"}, "berth checkpoint list": {}, "berth checkpoint prune": {"/x", "--keep", "1"},
 		"berth checkpoint push": {"/x", "registry.test/x:1"}, "berth checkpoint pull": {"registry.test/x:1", "/x"},
 	}
 	asks := 0

@@ -35,6 +35,30 @@ func Flag(c *cobra.Command, form *string, forms ...string) {
 	}
 }
 
+// TableFlags holds the flags of a command that prints a table.
+type TableFlags struct{ noHeaders, quiet bool }
+
+// NoHeadersFlag adds --no-headers.
+func (f *TableFlags) NoHeadersFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&f.noHeaders, "no-headers", false, "omit the header of the table")
+}
+
+// ListFlags adds --no-headers, and -q for a table with names. The command has -o already.
+func (f *TableFlags) ListFlags(c *cobra.Command, names string) {
+	f.NoHeadersFlag(c)
+	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only "+names+", one per line")
+	c.MarkFlagsMutuallyExclusive("quiet", "output")
+}
+
+// Table returns the function for Encode that writes a table as the flags ask.
+func (f *TableFlags) Table(t *Table) func(io.Writer) error {
+	if f.quiet {
+		return Lines(t.Names)
+	}
+	t.noHeader = f.noHeaders
+	return t.Write
+}
+
 // Encode writes a value as JSON or YAML, or calls table.
 func Encode(w io.Writer, form string, v any, table func(io.Writer) error) error {
 	switch form {

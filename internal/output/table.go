@@ -23,8 +23,12 @@ const (
 type Table struct {
 	Header []string
 	Rows   [][]string
+	// Names are the objects of a list, which -q prints.
+	Names []string
 	// Whole disables cutting of cells.
 	Whole bool
+
+	noHeader bool
 }
 
 // Add adds a row.
@@ -54,7 +58,7 @@ func (t *Table) Text(width int) string {
 // printable returns the table with only printable characters. White space is reduced to single
 // spaces.
 func (t *Table) printable() *Table {
-	shown := &Table{Header: t.Header, Whole: t.Whole}
+	shown := &Table{Header: t.Header, noHeader: t.noHeader}
 	for _, row := range t.Rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
@@ -83,7 +87,7 @@ func (t *Table) parts(width int) []*Table {
 			sum += gap + least[to]
 			to++
 		}
-		part := &Table{Header: columns(t.Header, from, to)}
+		part := &Table{Header: columns(t.Header, from, to), noHeader: t.noHeader}
 		for _, row := range t.Rows {
 			part.Add(columns(row, from, to)...)
 		}
@@ -97,11 +101,19 @@ func columns(row []string, from, to int) []string {
 	return append([]string{row[0]}, row[from:to]...)
 }
 
+// shown returns the rows with the header, unless that is omitted.
+func (t *Table) shown() [][]string {
+	if t.noHeader {
+		return t.Rows
+	}
+	return append([][]string{t.Header}, t.Rows...)
+}
+
 func (t *Table) lines(width int) string {
 	widths := t.widths()
 	fit(widths, width)
 	var b strings.Builder
-	for _, row := range append([][]string{t.Header}, t.Rows...) {
+	for _, row := range t.shown() {
 		var line strings.Builder
 		for i, cell := range row {
 			cell = Cut(cell, widths[i])
@@ -117,7 +129,7 @@ func (t *Table) lines(width int) string {
 
 func (t *Table) widths() []int {
 	widths := make([]int, len(t.Header))
-	for _, row := range append([][]string{t.Header}, t.Rows...) {
+	for _, row := range t.shown() {
 		for i, cell := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}

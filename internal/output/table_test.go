@@ -5,6 +5,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/test"
 )
 
@@ -27,6 +30,33 @@ func TestTablesFitTheTerminal(t *testing.T) {
 	}
 	if text := tab.Text(5); !strings.Contains(text, "NAME") {
 		t.Errorf("in a terminal that is too narrow it is\n%s", text)
+	}
+}
+
+func TestTablesByFlags(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                      "NAME            PODS\nrunc (default)  12\n",
+		"--no-headers":          "runc (default)  12\n",
+		"-q":                    "runc\n",
+		"-q --no-headers":       "runc\n",
+		"--quiet --output json": "use only one of --output, --quiet; see \"list --help\"",
+	} {
+		var f TableFlags
+		var form string
+		var out strings.Builder
+		c := &cobra.Command{Use: "list", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error {
+			tab := &Table{Header: []string{"NAME", "PODS"}, Names: []string{"runc"}}
+			tab.Add("runc (default)", "12")
+			return Encode(&out, form, nil, f.Table(tab))
+		}}
+		Flag(c, &form, Forms...)
+		f.ListFlags(c, "names")
+		commandline.Check(c)
+		c.SetArgs(strings.Fields(line))
+		if err := c.Execute(); err != nil {
+			out.WriteString(err.Error())
+		}
+		test.Equal(t, line, out.String(), want)
 	}
 }
 

@@ -74,8 +74,8 @@ func listed(dir string, m *manifest.Manifest) (listedCheckpoint, error) {
 func checkpointListCommand() *cobra.Command {
 	r := &cli.Remote{}
 	c := &cobra.Command{
-		Use:     "ls [DIR]",
-		Aliases: []string{"list"},
+		Use:     "list [DIR]",
+		Aliases: []string{"ls"},
 		Short:   "List checkpoints",
 		Long: `List the checkpoints in the directories directly below DIR, the newest first. Without DIR,
 list those below the running daemon's directory.`,
@@ -85,10 +85,11 @@ list those below the running daemon's directory.`,
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": all}, checkpointTable(all, r.Wide()).Write)
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": all}, r.Table(checkpointTable(all, r.Wide())))
 		},
 	}
 	r.Flags(c)
+	r.ListFlags(c, "the directories of checkpoints")
 	return c
 }
 
@@ -146,6 +147,7 @@ func checkpointTable(all []listedCheckpoint, wide bool) *output.Table {
 	t := &output.Table{Header: []string{"DIRECTORY", "NAMESPACE", "NAME", "HANDLER", "RUNTIME", "AGE", "SIZE", "CONTAINERS"}, Whole: wide}
 	for _, l := range all {
 		t.Add(l.Directory, l.Namespace, l.Name, l.Handler, l.Runtime, cli.Age(time.Since(l.Created)), cli.Size(l.Size), strings.Join(l.Containers, " "))
+		t.Names = append(t.Names, l.Directory)
 	}
 	return t
 }

@@ -45,6 +45,8 @@ const maxCRIAnswer = 80 << 20
 
 // Remote holds the flags of commands that call the daemon.
 type Remote struct {
+	output.TableFlags
+
 	socket string
 	Output string
 	// Timeout bounds the call; 0 means until an interrupt.

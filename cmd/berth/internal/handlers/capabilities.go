@@ -54,11 +54,12 @@ JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 				return err
 			}
 			all := capabilitiesOf(list.GetHandlers()...)
-			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": all}, capabilityMatrix(all, r.Wide()).Write)
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": all}, r.Table(capabilityMatrix(all, r.Wide())))
 		})(c, args)
 	}
 	c.ValidArgsFunction = r.CompleteHandlers
 	r.Flags(c)
+	r.NoHeadersFlag(c)
 	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run a self-check pod under the handler")
 	probeTimeoutFlag(r, c)
 	return c
@@ -85,7 +86,7 @@ func showCapabilities(ctx context.Context, r *cli.Remote, c *cobra.Command, daem
 	if selfCheck && !tried(of[0].Table) {
 		fmt.Fprintln(c.ErrOrStderr(), untried)
 	}
-	return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": of}, capabilityList(of[0], r.Wide()).Write)
+	return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"handlers": of}, r.Table(capabilityList(of[0], r.Wide())))
 }
 
 // untried is the note about a self-check pod that ran but exercised no capability.

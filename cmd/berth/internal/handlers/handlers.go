@@ -59,14 +59,15 @@ without it. With -o json or -o yaml, they are a Node with only these labels, for
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, handlerTable(resp.GetHandlers(), r.Wide()).Write)
+			return r.Print(c.OutOrStdout(), resp, r.Table(handlerTable(resp.GetHandlers(), r.Wide())))
 		})(c, args)
 	}
 	r.Flags(c)
+	r.ListFlags(c, "the names of handlers")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and list them again after each change")
 	c.Flags().BoolVar(&labels, "print-labels", false, "print the labels that say which handlers accept pods")
 	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host name)")
-	c.MarkFlagsMutuallyExclusive("watch", "print-labels")
+	c.MarkFlagsMutuallyExclusive("watch", "print-labels", "quiet")
 	return c
 }
 
@@ -90,7 +91,7 @@ func watchHandlers(ctx context.Context, r *cli.Remote, w io.Writer, daemon *clie
 		if r.Output == "yaml" && !first {
 			fmt.Fprintln(w, "---")
 		}
-		if err := r.Print(w, resp, handlerTable(resp.GetHandlers(), r.Wide()).Write); err != nil {
+		if err := r.Print(w, resp, r.Table(handlerTable(resp.GetHandlers(), r.Wide()))); err != nil {
 			return err
 		}
 	}
@@ -112,6 +113,7 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
 			row = append(row, cmp.Or(h.GetPlatform(), "-"), h.GetPath(), cli.Short(h.GetDigest()), h.GetOrigin())
 		}
 		t.Add(append(row, h.GetReason())...)
+		t.Names = append(t.Names, h.GetName())
 	}
 	return t
 }

@@ -49,7 +49,7 @@ reserve, and exits with 0.`,
 			if fixed { // its output corrects a p95 above the declared overhead
 				return podFixed(c.OutOrStdout(), args[0], o)
 			}
-			if err := r.Print(c.OutOrStdout(), o, func(w io.Writer) error { return showOverhead(w, args[0], o, r.Wide()) }); err != nil {
+			if err := r.Print(c.OutOrStdout(), o, func(w io.Writer) error { return showOverhead(w, r, args[0], o) }); err != nil {
 				return err
 			}
 			if o.GetWarning() != "" {
@@ -60,6 +60,7 @@ reserve, and exits with 0.`,
 		ValidArgsFunction: r.CompleteHandlers,
 	}
 	r.Flags(c)
+	r.NoHeadersFlag(c)
 	c.Flags().BoolVar(&fixed, "pod-fixed", false, "print overhead.podFixed for a RuntimeClass, as YAML")
 	c.MarkFlagsMutuallyExclusive("pod-fixed", "output")
 	return c
@@ -152,7 +153,7 @@ func showOverheads(ctx context.Context, r *cli.Remote, w io.Writer, daemon *clie
 			above = append(above, o.GetWarning())
 		}
 	}
-	if err := output.Encode(w, r.Output, map[string]any{"handlers": handlers}, t.Write); err != nil {
+	if err := output.Encode(w, r.Output, map[string]any{"handlers": handlers}, r.Table(t)); err != nil {
 		return err
 	}
 	if len(above) > 0 {
@@ -161,14 +162,14 @@ func showOverheads(ctx context.Context, r *cli.Remote, w io.Writer, daemon *clie
 	return nil
 }
 
-func showOverhead(w io.Writer, name string, o *adminv1.Overhead, wide bool) error {
+func showOverhead(w io.Writer, r *cli.Remote, name string, o *adminv1.Overhead) error {
 	if o.GetLive() == nil {
 		_, err := fmt.Fprintf(w, "no data: %s\n", o.GetNoLiveReason())
 		return err
 	}
-	t := overheadTable(wide)
+	t := overheadTable(r.Wide())
 	addOverhead(t, name, o)
-	return t.Write(w)
+	return r.Table(t)(w)
 }
 
 func overheadTable(wide bool) *output.Table {

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/berth-cri/berth/cmd/berth/internal/cli"
 	"github.com/berth-cri/berth/internal/test"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
@@ -62,14 +63,14 @@ func TestShownOverhead(t *testing.T) {
 	var b bytes.Buffer
 	o := &adminv1.Overhead{Live: estimateOf(7<<20, 1_500_000), DeclaredMemoryBytes: 4 << 20, DeclaredCpuMillicores: 250, Warning: "too much"}
 	o.Live.CpuPods = 2
-	test.Must(t, showOverhead(&b, "crun", o, false))
+	test.Must(t, showOverhead(&b, &cli.Remote{}, "crun", o))
 	for _, want := range []string{"crun     3, CPU 2", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}
 	}
 	b.Reset()
-	if err := showOverhead(&b, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}, false); err != nil || b.String() != "no data: it has no pods\n" {
+	if err := showOverhead(&b, &cli.Remote{}, "kata", &adminv1.Overhead{NoLiveReason: "it has no pods"}); err != nil || b.String() != "no data: it has no pods\n" {
 		t.Errorf("without data: %q, %v", b.String(), err)
 	}
 }

@@ -104,8 +104,8 @@ func imageListCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	pulling := false
 	c := &cobra.Command{
-		Use:     "ls",
-		Aliases: []string{"list"},
+		Use:     "list",
+		Aliases: []string{"ls"},
 		Short:   "List images, or the pulls that are under way",
 		Long: `List images with their size, as registries send them, and with how many containers
 each has, also those that have ended. With --pulling, list the pulls that are under
@@ -117,7 +117,7 @@ way, whoever requested them, with their progress.`,
 				if err != nil {
 					return err
 				}
-				return r.Print(c.OutOrStdout(), resp, pullTable(resp.GetPulls(), r.Wide()).Write)
+				return r.Print(c.OutOrStdout(), resp, r.Table(pullTable(resp.GetPulls(), r.Wide())))
 			}
 			cri, err := cli.ConnectCRI(ctx, daemon)
 			if err != nil {
@@ -128,10 +128,11 @@ way, whoever requested them, with their progress.`,
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"images": all}, imageTable(all, r.Wide()).Write)
+			return output.Encode(c.OutOrStdout(), r.Output, map[string]any{"images": all}, r.Table(imageTable(all, r.Wide())))
 		}),
 	}
 	r.Flags(c)
+	r.ListFlags(c, "the IDs of images, or with --pulling their names")
 	c.Flags().BoolVar(&pulling, "pulling", false, "list the pulls that are under way")
 	return c
 }
@@ -143,6 +144,7 @@ func imageTable(images []listedImage, wide bool) *output.Table {
 		if !wide {
 			id = cli.Short(strings.TrimPrefix(id, "sha256:"))
 		}
+		t.Names = append(t.Names, i.ID)
 		for _, name := range i.names() {
 			t.Add(name, id, cli.Size(int64(i.Size)), fmt.Sprint(i.Containers), map[bool]string{true: "yes", false: "no"}[i.Pinned]) //nolint:gosec // a size on disk
 		}

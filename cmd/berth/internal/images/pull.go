@@ -240,6 +240,7 @@ func pullTable(pulls []*adminv1.Pull, wide bool) *output.Table {
 		}
 		t.Add(p.GetName(), p.GetSnapshotter(), cli.Took(time.Since(p.GetBeganAt().AsTime())), fmt.Sprint(len(p.GetLayers())),
 			cli.Size(fetched), cli.Size(all), strings.Join(words, ", "))
+		t.Names = append(t.Names, p.GetName())
 	}
 	return t
 }

@@ -30,10 +30,11 @@ berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a re
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, eventTable(resp.GetEvents(), r.Wide()).Write)
+			return r.Print(c.OutOrStdout(), resp, r.Table(eventTable(resp.GetEvents(), r.Wide())))
 		}),
 	}
 	r.Flags(c)
+	r.NoHeadersFlag(c)
 	r.HandlerFlag(c, &handler, "only the changes of this handler")
 	return c
 }

@@ -39,10 +39,11 @@ spent the time in. Parts that were at the same time do not add up.`,
 			if err != nil {
 				return err
 			}
-			return r.Print(c.OutOrStdout(), resp, podTable(resp.GetPods(), r.Wide()).Write)
+			return r.Print(c.OutOrStdout(), resp, r.Table(podTable(resp.GetPods(), r.Wide())))
 		}),
 	}
 	r.Flags(c)
+	r.ListFlags(c, "the IDs of pods")
 	c.Flags().BoolVar(&slow, "slow", false, "show how the last pods came up, the slowest first")
 	r.HandlerFlag(c, &name, "show only pods of this handler")
 	return c
@@ -66,6 +67,7 @@ func podTable(pods []*adminv1.Pod, wide bool) *output.Table {
 			row = append(row, generationWord(p.GetPin()), cli.Short(p.GetPin().GetDigest()), p.GetPin().GetSnapshotter(), binaryWords(p.GetPin().GetBinaries()))
 		}
 		t.Add(row...)
+		t.Names = append(t.Names, p.GetId())
 	}
 	return t
 }
@@ -105,7 +107,7 @@ func printStarts(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *c
 	slices.SortStableFunc(resp.GetStarts(), func(a, b *adminv1.PodStart) int {
 		return int(b.GetTook().AsDuration() - a.GetTook().AsDuration())
 	})
-	return r.Print(c.OutOrStdout(), resp, startTable(resp.GetStarts(), r.Wide()).Write)
+	return r.Print(c.OutOrStdout(), resp, r.Table(startTable(resp.GetStarts(), r.Wide())))
 }
 
 func startTable(starts []*adminv1.PodStart, wide bool) *output.Table {
@@ -117,6 +119,7 @@ func startTable(starts []*adminv1.PodStart, wide bool) *output.Table {
 		}
 		t.Add(id, s.GetNamespace(), s.GetName(), s.GetHandler(), cli.Age(time.Since(s.GetBeganAt().AsTime())),
 			cli.Took(s.GetTook().AsDuration()), spentIn(s, wide))
+		t.Names = append(t.Names, s.GetSandbox())
 	}
 	return t
 }

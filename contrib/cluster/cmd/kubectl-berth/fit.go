@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -27,6 +26,7 @@ type fitCommand struct {
 	*program
 	files, classFiles []string
 	list, output      string
+	tables            output.TableFlags
 }
 
 func (p *fitCommand) command() *cobra.Command {
@@ -66,6 +66,7 @@ that it names, or without one nowhere.`,
 	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers with their capabilities, instead of the cluster")
 	c.Flags().StringSliceVar(&p.classFiles, "classes", nil, "with --handlers, `FILE` of more classes; may be repeated")
 	output.Flag(c, &p.output, output.Forms...)
+	p.tables.NoHeadersFlag(c)
 	return c
 }
 
@@ -101,7 +102,7 @@ func (p *fitCommand) fit(ctx context.Context, args []string) error {
 		}
 		all = append(all, one)
 	}
-	if err := output.Encode(p.Out, p.output, map[string]any{"pods": all}, func(w io.Writer) error { return fitTable(all, p.output == "wide").Write(w) }); err != nil {
+	if err := output.Encode(p.Out, p.output, map[string]any{"pods": all}, p.tables.Table(fitTable(all, p.output == "wide"))); err != nil {
 		return err
 	}
 	if without > 0 {

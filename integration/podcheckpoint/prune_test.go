@@ -90,7 +90,7 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 // prunesNothing is on a node where no checkpoint was written yet.
 func (b *bed) prunesNothing(t *testing.T) {
 	t.Helper()
-	if out := b.must(t, "checkpoint", "prune", "--keep=1"); !strings.Contains(out, "no checkpoint to remove") {
+	if out := b.must(t, "checkpoint", "prune", "--keep=1"); !strings.Contains(out, "nothing to remove") {
 		t.Errorf("without any it prints %s", out)
 	}
 }

@@ -302,19 +302,21 @@ berth-checkpoint-prune.timer runs this every hour.`,
 					return err
 				}
 			}
-			pruned, errs := []listedCheckpoint{}, []error(nil)
+			pruned, names, freed := []listedCheckpoint{}, []string(nil), int64(0)
+			var errs []error
 			for _, l := range expired(all, keep, older, time.Now()) {
 				if !dryRun {
 					err = directory.Remove(l.Directory, inUse(r, c))
 				}
 				switch {
 				case err == nil:
-					pruned = append(pruned, l)
+					pruned, names, freed = append(pruned, l), append(names, l.Directory), freed+l.Size
 				case !errors.Is(err, directory.ErrInUse):
 					errs = append(errs, err)
 				}
 			}
-			err = output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": pruned, "dryRun": dryRun}, output.Lines(prunedLines(pruned, dryRun)))
+			err = output.Encode(c.OutOrStdout(), r.Output, map[string]any{"checkpoints": pruned, "dryRun": dryRun},
+				output.Lines(cli.PrunedLines(names, cli.Size(freed), dryRun)))
 			return errors.Join(append(errs, err)...)
 		},
 	}
@@ -341,20 +343,4 @@ func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time
 	}
 	slices.Reverse(removed)
 	return removed
-}
-
-func prunedLines(pruned []listedCheckpoint, dryRun bool) (lines []string) {
-	if len(pruned) == 0 {
-		return []string{"no checkpoint to remove"}
-	}
-	done := "removed"
-	if dryRun {
-		done = "would remove"
-	}
-	freed := int64(0)
-	for _, l := range pruned {
-		freed += l.Size
-		lines = append(lines, done+" "+l.Directory)
-	}
-	return append(lines, done+" "+cli.Size(freed))
 }

@@ -53,11 +53,16 @@ type Remote struct {
 	Timeout time.Duration
 }
 
-// Flags adds the flags of every command that calls the daemon.
+// Flags adds the flags of a command that calls the daemon and has a result.
 func (r *Remote) Flags(c *cobra.Command) {
+	r.SocketFlag(c)
+	output.Flag(c, &r.Output, output.Forms...)
+}
+
+// SocketFlag adds the flag of every command that calls the daemon.
+func (r *Remote) SocketFlag(c *cobra.Command) {
 	c.Flags().StringVar(&r.socket, "admin-socket", "",
 		"`path` of the daemon's management socket (default $"+socketEnv+", else "+adminSocket+")")
-	output.Flag(c, &r.Output, output.Forms...)
 }
 
 // Connect returns a client for the daemon, which connects with its first call.

@@ -70,3 +70,18 @@ func Took(d time.Duration) string {
 	}
 	return fmt.Sprintf("%dµs", d.Microseconds())
 }
+
+// PrunedLines returns the lines of a command that removed things of that size, or would remove them.
+func PrunedLines(names []string, size string, dryRun bool) (lines []string) {
+	if len(names) == 0 {
+		return []string{"nothing to remove"}
+	}
+	done := "removed "
+	if dryRun {
+		done = "would remove "
+	}
+	for _, name := range append(names, size) {
+		lines = append(lines, done+name)
+	}
+	return lines
+}

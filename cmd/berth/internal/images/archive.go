@@ -43,8 +43,7 @@ registry sent them. The file is there when it is whole.`,
 		}),
 		ValidArgsFunction: r.Complete(imageNames),
 	}
-	r.Flags(c)
-	c.Flags().Lookup("output").Hidden = true
+	r.SocketFlag(c)
 	c.Flags().StringVarP(&to, "file", "f", "", "`path` of the archive; - is standard output")
 	if err := c.MarkFlagRequired("file"); err != nil {
 		panic("berth: " + err.Error()) // the flag exists

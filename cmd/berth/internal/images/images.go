@@ -169,14 +169,11 @@ it was built with.`,
 			if resp.GetImage() == nil {
 				return fmt.Errorf("image %q is not on this node; pull it with \"berth image pull %s\"", args[0], args[0])
 			}
-			form := r.Output
-			if form != "yaml" {
-				form = "json"
-			}
-			return output.Encode(c.OutOrStdout(), form, inspect(resp), nil)
+			return output.Encode(c.OutOrStdout(), r.Output, inspect(resp), nil)
 		}),
 	}
-	r.Flags(c)
+	r.SocketFlag(c)
+	output.Flag(c, &r.Output, "json", "yaml")
 	r.HandlerFlag(c, &handler, "look where the images of this handler are")
 	return c
 }
@@ -220,17 +217,19 @@ disk until it is removed. Pinned images are removed, too. The kubelet pulls an i
 when a pod needs it.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
+			removed, lines := []string{}, []string(nil)
 			var errs []error
 			for _, name := range args {
-				removed, err := removeImage(ctx, cri, name, force)
+				names, err := removeImage(ctx, cri, name, force)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", name, cri.Daemon.Explain(err)))
 				}
-				for _, n := range removed {
-					fmt.Fprintln(c.OutOrStdout(), "removed", n)
+				for _, n := range names {
+					removed, lines = append(removed, n), append(lines, "removed "+n)
 				}
 			}
-			return errors.Join(errs...)
+			err := output.Encode(c.OutOrStdout(), r.Output, map[string]any{"removed": removed}, output.Lines(lines))
+			return errors.Join(append(errs, err)...)
 		}),
 	}
 	r.Flags(c)
@@ -273,10 +272,7 @@ pinned. With --dry-run, only show them.`,
 			if err != nil {
 				return err
 			}
-			done, freed := "removed", int64(0)
-			if dryRun {
-				done = "would remove"
-			}
+			pruned, names, freed := []listedImage{}, []string(nil), int64(0)
 			var errs []error
 			for _, i := range unused(all) {
 				if !dryRun {
@@ -286,14 +282,11 @@ pinned. With --dry-run, only show them.`,
 					}
 				}
 				freed += int64(i.Size) //nolint:gosec // a size on disk
-				fmt.Fprintln(c.OutOrStdout(), done, strings.Join(i.names(), " "))
+				pruned, names = append(pruned, i), append(names, strings.Join(i.names(), " "))
 			}
-			if freed == 0 && len(errs) == 0 {
-				fmt.Fprintln(c.OutOrStdout(), "nothing to remove")
-				return nil
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%s %s of compressed layers\n", done, cli.Size(freed))
-			return errors.Join(errs...)
+			err = output.Encode(c.OutOrStdout(), r.Output, map[string]any{"images": pruned, "dryRun": dryRun},
+				output.Lines(cli.PrunedLines(names, cli.Size(freed)+" of compressed layers", dryRun)))
+			return errors.Join(append(errs, err)...)
 		}),
 	}
 	r.Flags(c)

@@ -66,8 +66,7 @@ for it; the next pull resumes where it ended.`,
 			return nil
 		}),
 	}
-	r.Flags(c)
-	c.Flags().Lookup("output").Hidden = true
+	r.SocketFlag(c)
 	r.HandlerFlag(c, &handler, "pull for pods of this handler (default: the default handler)")
 	c.Flags().StringVar(&credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
 	c.Flags().BoolVar(&plainHTTP, "plain-http", false, "ask a registry that has no hosts.toml without TLS; anyone on the way can read the credentials")

@@ -139,7 +139,7 @@ Pods are those of all namespaces, or of -n. Warnings only fail the command with 
 		RunE:    func(c *cobra.Command, _ []string) error { return p.audit(c.Context()) },
 	}
 	c.Flags().BoolVar(&p.strict, "strict", false, "fail on warnings")
-	output.Flag(c, &p.output, "lines", "json", "yaml")
+	output.Flag(c, &p.output, output.Forms...)
 	return c
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/berth-cri/berth/internal/manual"
 	"github.com/berth-cri/berth/internal/output"
 	"github.com/berth-cri/berth/pkg/daemon"
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 func main() {
@@ -32,15 +31,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return report(root.ExecuteContext(ctx), stderr)
-}
-
-// report prints an error and returns its exit status.
-func report(err error, stderr io.Writer) int {
-	if err != nil && err.Error() != "" {
-		fmt.Fprintln(stderr, "berth:", printable.Error(err))
-	}
-	return commandline.Status(err)
+	return commandline.Report(stderr, "berth:", root.ExecuteContext(ctx))
 }
 
 func newRoot() *cobra.Command {

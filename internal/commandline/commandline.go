@@ -4,10 +4,13 @@ package commandline
 import (
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // suggestionDistance is the largest edit distance of a suggested name.
@@ -51,6 +54,14 @@ func Status(err error) int {
 		return Failed
 	}
 	return 0
+}
+
+// Report prints an error behind the program's prefix, and returns the exit status.
+func Report(stderr io.Writer, prefix string, err error) int {
+	if err != nil && err.Error() != "" {
+		fmt.Fprintln(stderr, prefix, printable.Error(err))
+	}
+	return Status(err)
 }
 
 // Misused marks a mistake in the command line of c.

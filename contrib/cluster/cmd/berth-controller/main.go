@@ -31,7 +31,6 @@ import (
 	"github.com/berth-cri/berth/contrib/cluster/pkg/capacity"
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/pkg/observe/scrape"
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // version is set by the build.
@@ -57,10 +56,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	err := newCommand().ExecuteContext(ctx)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", printable.Error(err))
-		os.Exit(commandline.Status(err))
-	}
+	os.Exit(commandline.Report(os.Stderr, "berth-controller:", err))
 }
 
 func newCommand() *cobra.Command {

@@ -23,7 +23,6 @@ import (
 	"github.com/berth-cri/berth/contrib/cluster/pkg/installer"
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/pkg/nodefs"
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 // version is set by the build.
@@ -33,10 +32,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := newRoot().ExecuteContext(ctx)
 	cancel()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth-installer:", printable.Error(err))
-		os.Exit(commandline.Status(err))
-	}
+	os.Exit(commandline.Report(os.Stderr, "berth-installer:", err))
 }
 
 type values struct {

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/test"
 )
 
@@ -18,7 +19,7 @@ func ran(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	var out, told strings.Builder
 	root := newRoot(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &told})
 	root.SetArgs(args)
-	code = report(root.ExecuteContext(t.Context()), &told)
+	code = commandline.Report(&told, "error:", root.ExecuteContext(t.Context()))
 	return code, out.String(), told.String()
 }
 

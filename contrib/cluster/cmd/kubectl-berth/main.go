@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 
@@ -22,7 +21,6 @@ import (
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/manual"
 	"github.com/berth-cri/berth/internal/output"
-	"github.com/berth-cri/berth/pkg/printable"
 )
 
 func main() {
@@ -32,16 +30,7 @@ func main() {
 	root := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: stdout, ErrOut: stderr})
 	err := root.ExecuteContext(ctx)
 	stop()
-	os.Exit(report(err, stderr))
-}
-
-// report prints an error and returns the exit status.
-func report(err error, to io.Writer) int {
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintln(to, "error:", printable.Error(err))
-	return commandline.Status(err)
+	os.Exit(commandline.Report(stderr, "error:", err))
 }
 
 func newRoot(streams genericiooptions.IOStreams) *cobra.Command {

@@ -32,10 +32,9 @@ func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
-		Short:   "List, inspect, carry and remove checkpoints of pods",
-		Long: `List, inspect, carry and remove checkpoints of pods, which "berth pod checkpoint" and callers
-of the CRI write. These commands read the disk, and need no daemon; those that remove ask one
-that runs.`,
+		Short:   "Manage checkpoints of pods",
+		Long: `Manage checkpoints that "berth pod checkpoint" or a client of the CRI has written. The
+daemon does not need to run; if it runs, "rm" and "prune" ask it which ones are in use.`,
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
 		checkpointPruneCommand())
@@ -77,8 +76,8 @@ func checkpointListCommand() *cobra.Command {
 		Use:     "list [DIR]",
 		Aliases: []string{"ls"},
 		Short:   "List checkpoints",
-		Long: `List the checkpoints in the directories directly below DIR, the newest first. Without DIR,
-list those below the running daemon's directory.`,
+		Long: `List the checkpoints directly below DIR, or else below the running daemon's directory,
+the newest first.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			_, all, err := checkpointsAt(r, c, args)
@@ -156,10 +155,10 @@ func checkpointInspectCommand() *cobra.Command {
 	form, verify := "", false
 	c := &cobra.Command{
 		Use:   "inspect DIR",
-		Short: "Show what a checkpoint is of, and made by",
-		Long: `Show what a checkpoint is of, and made by. With --verify it also reads all of its files, and
-fails if one is damaged. -o json is the manifest, with the configurations of the pod and its
-containers, and all that is in their environment.`,
+		Short: "Show a checkpoint's pod, runtime and files",
+		Long: `Show a checkpoint's pod, runtime and files. With --verify, also read all files; the exit
+status is 3 if one is damaged. -o json prints the whole manifest, which has the environment
+of the containers.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
@@ -190,7 +189,7 @@ containers, and all that is in their environment.`,
 		},
 	}
 	output.Flag(c, &form, output.Forms...)
-	c.Flags().BoolVar(&verify, "verify", false, "read all files, and compare them with what was written")
+	c.Flags().BoolVar(&verify, "verify", false, "read all files, and compare them with their checksums")
 	return c
 }
 
@@ -226,10 +225,10 @@ func checkpointRemoveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "rm DIR...",
 		Aliases: []string{"remove"},
-		Short:   "Remove checkpoints with their directories",
-		Long: `Remove checkpoints with their directories. One that is written, read or sent just then stays, and
-so does one from which a pod was restored whose containers are not all started, as far as a daemon
-runs that knows it, and a directory that has something else. Pods that go on need none.`,
+		Short:   "Remove checkpoints and their directories",
+		Long: `Remove checkpoints and their directories. A directory with other files is an error, and so
+is a checkpoint in use: one that is being written, read or pushed, or one whose restored pod
+has containers that have not started yet. Running pods do not need their checkpoint.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			removed, lines := []string{}, []string(nil)
@@ -278,10 +277,9 @@ func checkpointPruneCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prune [DIR]",
 		Short: "Remove old checkpoints",
-		Long: `Remove checkpoints directly below DIR, or without DIR below the running daemon's directory: of each
-pod, by its namespace and name, all but the newest ones (--keep), and those that are too old (--older-than). With both,
-what one of them names is removed. A checkpoint in use stays. With --dry-run, only show them.
-berth-checkpoint-prune.timer runs this every hour.`,
+		Long: `Remove old checkpoints directly below DIR, or else below the running daemon's directory: all
+but the newest of each pod (--keep), those that are too old (--older-than), or both. A
+checkpoint in use stays. berth-checkpoint-prune.timer runs this every hour.`,
 		Example: "  berth checkpoint prune --keep 3 --older-than 168h\n  berth checkpoint prune /var/lib/checkpoints --keep 1 --dry-run",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -321,8 +319,8 @@ berth-checkpoint-prune.timer runs this every hour.`,
 		},
 	}
 	r.Flags(c)
-	c.Flags().IntVar(&keep, "keep", 0, "how many checkpoints of each pod stay")
-	c.Flags().DurationVar(&older, "older-than", 0, "age from which checkpoints are removed")
+	c.Flags().IntVar(&keep, "keep", 0, "`number` of checkpoints of each pod to keep")
+	c.Flags().DurationVar(&older, "older-than", 0, "`age` from which checkpoints are removed")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would be removed")
 	return c
 }

@@ -30,9 +30,9 @@ import (
 func PodCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pod",
-		Short: "Checkpoint a pod, and restore it",
-		Long: `Checkpoint a pod, and restore it. Both ask the CRI, as a kubelet would. They need a
-handler with the capability "pod-checkpoint" ("berth capabilities").`,
+		Short: "Checkpoint and restore pods",
+		Long: `Checkpoint and restore pods through the CRI. Both need a handler with the capability
+"pod-checkpoint" ("berth capabilities").`,
 	}
 	c.AddCommand(podCheckpointCommand(), podRestoreCommand())
 	return c
@@ -47,12 +47,11 @@ func podCheckpointCommand() *cobra.Command {
 	to, compress := "", false
 	c := &cobra.Command{
 		Use:   "checkpoint POD",
-		Short: "Write a running pod into a directory, or send it to a registry",
-		Long: `Write a pod, with all containers that run in it, into a directory, which is made or must be
-empty, or send it to a registry. Without --to it is a new one in pod-checkpoints of the daemon's engine.root ("berth checkpoint
-prune" removes old ones). POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The pod stands
-still meanwhile and goes on afterwards. The directory holds every secret that the pod has
-in memory: only root can read it, and whoever can read the repository.`,
+		Short: "Checkpoint a running pod into a directory or a registry",
+		Long: `Checkpoint a pod with all its running containers into a new or empty directory, or into a
+registry. The default is a new directory in pod-checkpoints of engine.root; "berth checkpoint
+prune" removes old ones. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The
+pod is paused meanwhile. The checkpoint contains every secret that the pod has in memory.`,
 		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
@@ -69,9 +68,9 @@ in memory: only root can read it, and whoever can read the repository.`,
 	}
 	k.registryFlags(c)
 	r.Flags(c)
-	c.Flags().BoolVar(&compress, "compress", false, "compress what is written; it then takes longer to write, and to restore")
+	c.Flags().BoolVar(&compress, "compress", false, "compress the checkpoint, which makes it slower to write and to restore")
 	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints of engine.root)")
-	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit for all of it")
+	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
 	return c
 }
 
@@ -228,12 +227,11 @@ func podRestoreCommand() *cobra.Command {
 	as := &restored{}
 	c := &cobra.Command{
 		Use:   "restore DIR",
-		Short: "Make a pod of a checkpoint, and start it",
-		Long: `Make a pod of the checkpoint in a directory, with an ID and an address of its own, and
-start its containers, which resume where they were. --name gives it a name that no pod of
-the node has; --replace removes the pods of its name, with their logs in /var/log/pods, when
-the new one is ready to start. A kubelet kills pods that it does not know: on its node the
-pod does not last.`,
+		Short: "Restore a pod from a checkpoint",
+		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers. It
+needs --name, a name that no pod of the node has, or --replace, which removes the pods of
+its name and their logs in /var/log/pods once the new pod can start. A running kubelet
+stops pods that it does not know, this one too.`,
 		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
@@ -246,10 +244,10 @@ pod does not last.`,
 	c.MarkFlagsOneRequired("name", "replace")
 	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: the one it had)")
 	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")
-	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, which is made if it is not there (default: one below berth's, without limits for the pod)")
+	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, created if missing (default: one below berth's, without limits for the pod)")
 	c.Flags().StringVar(&as.logs, "log-directory", "", "`directory` for the containers' logs (default: /var/log/pods/NAMESPACE_NAME_UID)")
-	c.Flags().BoolVar(&as.created, "no-start", false, "leave the containers created")
-	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit for all of it")
+	c.Flags().BoolVar(&as.created, "no-start", false, "create the containers without starting them")
+	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
 	r.HandlerFlag(c, &as.handler, "handler to run it under (default: the one it had)")
 	return c
 }

@@ -31,7 +31,7 @@ func (k *carrier) flags(c *cobra.Command) {
 
 func (k *carrier) registryFlags(c *cobra.Command) {
 	c.Flags().StringVar(&k.HostsDir, "hosts-dir", defaultHostsDir, "`directory` of the registries' hosts.toml files")
-	c.Flags().BoolVar(&k.PlainHTTP, "plain-http", false, "talk to the registry without TLS")
+	c.Flags().BoolVar(&k.PlainHTTP, "plain-http", false, "connect to the registry without TLS")
 	c.Flags().StringVar(&k.credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
 }
 
@@ -59,9 +59,9 @@ func checkpointPushCommand() *cobra.Command {
 	k := &carrier{}
 	c := &cobra.Command{
 		Use:   "push DIR NAME",
-		Short: "Send a checkpoint to a registry",
-		Long: `Send a checkpoint to a registry, as an OCI artifact. Who can read the repository has every
-secret that the pod had in memory.`,
+		Short: "Push a checkpoint to a registry",
+		Long: `Push a checkpoint to a registry, as an OCI artifact. It contains every secret that the pod
+had in memory: restrict access to the repository.`,
 		Example: "  berth checkpoint push /var/lib/checkpoints/notebook registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -82,8 +82,8 @@ func checkpointPullCommand() *cobra.Command {
 	k := &carrier{}
 	c := &cobra.Command{
 		Use:     "pull NAME DIR",
-		Short:   "Bring a checkpoint from a registry",
-		Long:    `Bring a checkpoint from a registry into a directory, which is made. It is there when it is whole.`,
+		Short:   "Pull a checkpoint from a registry",
+		Long:    `Pull a checkpoint into a new directory; nothing is left there on failure.`,
 		Example: "  berth checkpoint pull registry.example/team/notebook:warm /var/lib/checkpoints/notebook",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {

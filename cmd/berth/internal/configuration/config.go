@@ -25,7 +25,7 @@ import (
 func ConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print, compare and import configurations",
+		Short: "Show, compare and import configurations",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newConfigDefaultCommand(), newConfigShowCommand(), newConfigDiffCommand(), newConfigImportCommand())
@@ -50,7 +50,7 @@ func newConfigShowCommand() *cobra.Command {
 	live := false
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "Print the resulting configuration, and where each value comes from",
+		Short: "Show the configuration of the files, and the source of each value",
 		Long: `Print the configuration that results from the files of this machine, with defaults
 filled in, as one TOML file. The comment behind each key names its file and line.
 The daemon is not asked: its running configuration may be older than the files.
@@ -100,7 +100,7 @@ func newConfigDiffCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	c := &cobra.Command{
 		Use:   "diff",
-		Short: "Diff configuration files against the running configuration",
+		Short: "Compare the files with the running configuration",
 		Long: `Compare the daemon's running configuration with the files on disk, as the daemon would
 read them, key by key: "-" is only in the running configuration, "+" only in the files,
 "~" has two values. Nothing is changed.
@@ -182,7 +182,7 @@ func newConfigImportCommand() *cobra.Command {
 	form := ""
 	cmd := &cobra.Command{
 		Use:   "import FILE|DIRECTORY...",
-		Short: "Translate files of CRI-O and containerd",
+		Short: "Translate handlers of CRI-O and containerd into a drop-in",
 		Long: `Translate the handlers in CRI-O or containerd files, or in directories of them, into
 a berth drop-in on stdout. Every key without an equivalent is reported on stderr,
 with the reason and what to do. To serve such files directly and follow their changes,

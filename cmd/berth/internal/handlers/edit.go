@@ -38,7 +38,7 @@ func addCommand() *cobra.Command {
 	var path, kind, configPath string
 	c := &cobra.Command{
 		Use:   "add NAME",
-		Short: "Add a handler now and persist it",
+		Short: "Add a handler to the running daemon and to its files",
 		Long: `Write a drop-in with the handler, reload, and show the handler's state. When this
 returns, pods can be started under it. If the daemon rejects the configuration, the
 drop-in is removed again. The drop-in is 50-NAME.toml in the daemon's conf.d.

@@ -32,10 +32,9 @@ func ListCommand() *cobra.Command {
 handler is marked (default). GEN is the generation in which the handler took its
 current form.
 
-With --print-labels, print the labels that say which handlers accept pods, as
-key=value: the same that the node gets through Node Feature Discovery, for nodes
-without it. With -o json or -o yaml, they are a Node with only these labels, for
-"kubectl apply --server-side".`,
+With --print-labels, print the node's labels for its handlers as key=value, for nodes
+without Node Feature Discovery. -o json and -o yaml print a Node with only these labels,
+for "kubectl apply --server-side".`,
 		Example: "  berth handlers\n  berth handlers -o wide\n  berth handlers --watch\n" +
 			"  kubectl label node NODE --overwrite $(berth handlers --print-labels)\n" +
 			"  berth handlers --print-labels --node NODE -o yaml | kubectl apply --server-side --field-manager=berth-labels -f -",
@@ -65,7 +64,7 @@ without it. With -o json or -o yaml, they are a Node with only these labels, for
 	r.Flags(c)
 	r.ListFlags(c, "the names of handlers")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and list them again after each change")
-	c.Flags().BoolVar(&labels, "print-labels", false, "print the labels that say which handlers accept pods")
+	c.Flags().BoolVar(&labels, "print-labels", false, "print the node's labels for its handlers")
 	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host name)")
 	c.MarkFlagsMutuallyExclusive("watch", "print-labels", "quiet")
 	return c
@@ -122,7 +121,7 @@ func handlerTable(handlers []*adminv1.Handler, wide bool) *output.Table {
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "handler",
-		Short: "Show, change and operate one handler",
+		Short: "Show, change and operate a handler",
 		Args:  cobra.NoArgs,
 	}
 	c.AddCommand(showCommand(), probeCommand(), overheadCommand(),

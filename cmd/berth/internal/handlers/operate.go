@@ -68,8 +68,8 @@ should by then name it as runtime_path. Existing pods keep their binary.`,
 	{
 		use: "abort NAME", short: "Abort a rollout: stop using the candidate binary",
 		long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
-candidate is changed in the configuration or replaced on disk. This also reverts "berth handler
-promote", and holds over restarts. Existing pods keep their binary.`,
+candidate is changed in the configuration or replaced on disk. This also reverts "berth
+handler promote", and holds over restarts. Existing pods keep their binary.`,
 		reason: "reason, in one line",
 		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
 			return daemon.Abort(ctx, &adminv1.AbortRequest{Name: name, Reason: reason})
@@ -196,7 +196,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 				return err
 			}
 			if why := cmp.Or(h.GetProbeError(), h.GetReason()); h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
-				return commandline.Found("handler %q cannot run pods: %s\nfix that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
+				return commandline.Found("handler %q cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
 			}
 			return nil
 		}),

@@ -25,10 +25,10 @@ func imageExportCommand() *cobra.Command {
 	to := ""
 	c := &cobra.Command{
 		Use:   "export IMAGE... --file FILE",
-		Short: "Write images into an archive",
-		Long: `Write images, by name or ID, into a tar archive in the format of OCI that "berth image
-import", containerd and Docker read. It has the layers of this node's platform, as the
-registry sent them. The file is there when it is whole.`,
+		Short: "Export images to an archive",
+		Long: `Export images, by name or ID, to a tar archive in the OCI format, which "berth image
+import", containerd and Docker read. It has the layers of this node's platform. Nothing is
+left on failure.`,
 		Example: "  berth image export registry.example/app:1 registry.example/db:2 --file images.tar\n  berth image export app:1 --file - | gzip > app.tar.gz",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -83,10 +83,10 @@ func imageImportCommand() *cobra.Command {
 	name, handler := "", ""
 	c := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Bring the images of an archive onto this node",
-		Long: `Bring the images of a tar archive onto this node: one of "berth image export", "docker
-save", "ctr image export", or of an OCI layout, compressed with gzip or zstd or not. No
-registry and no image verifier is asked. FILE may be -, which is standard input.`,
+		Short: "Import images from an archive",
+		Long: `Import images from a tar archive of "berth image export", "docker save", "ctr image
+export", or of an OCI layout, also if it is compressed with gzip or zstd. No registry or
+image verifier is asked. FILE - is standard input.`,
 		Example: "  berth image import images.tar\n  berth image import --name registry.example/app:1 layout.tar",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -112,7 +112,7 @@ registry and no image verifier is asked. FILE may be -, which is standard input.
 	}
 	r.Flags(c)
 	r.HandlerFlag(c, &handler, "import for pods of this handler (default: the default handler)")
-	c.Flags().StringVar(&name, "name", "", "name of the image, for an archive that does not name it, or in place of that name")
+	c.Flags().StringVar(&name, "name", "", "name of the image, in place of the archive's")
 	return c
 }
 

@@ -27,10 +27,9 @@ func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "image",
 		Aliases: []string{"images"},
-		Short:   "List, pull, remove and carry images",
-		Long: `List, pull, remove and carry the images of this node. "ls", "pull", "inspect", "rm" and
-"prune" ask the CRI, as a kubelet does: they are about the images of all backends.
-"export", "import" and the progress of pulls are about those of berth itself.`,
+		Short:   "Manage images",
+		Long: `Manage the images of this node. "export", "import" and "list --pulling" handle berth's own
+images. The other commands use the CRI, and also handle those of other daemons.`,
 	}
 	c.AddCommand(imageListCommand(), imagePullCommand(), imageInspectCommand(), imageRemoveCommand(), imagePruneCommand(),
 		imageExportCommand(), imageImportCommand())
@@ -106,10 +105,9 @@ func imageListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List images, or the pulls that are under way",
-		Long: `List images with their size, as registries send them, and with how many containers
-each has, also those that have ended. With --pulling, list the pulls that are under
-way, whoever requested them, with their progress.`,
+		Short:   "List images, or running pulls",
+		Long: `List images with their compressed size and their number of containers, exited ones
+included. With --pulling, list the running pulls of all clients and their progress.`,
 		Args: cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			if pulling {
@@ -133,7 +131,7 @@ way, whoever requested them, with their progress.`,
 	}
 	r.Flags(c)
 	r.ListFlags(c, "the IDs of images, or with --pulling their names")
-	c.Flags().BoolVar(&pulling, "pulling", false, "list the pulls that are under way")
+	c.Flags().BoolVar(&pulling, "pulling", false, "list the running pulls")
 	return c
 }
 
@@ -157,10 +155,8 @@ func imageInspectCommand() *cobra.Command {
 	handler := ""
 	c := &cobra.Command{
 		Use:   "inspect IMAGE",
-		Short: "Show what an image is, with its configuration",
-		Long: `Show what an image is, by its name or ID: names, size, user, and the configuration that
-it was built with.`,
-		Args: cobra.ExactArgs(1),
+		Short: "Show the names, size and configuration of an image",
+		Args:  cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
 			resp, err := cri.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(args[0], handler), Verbose: true})
 			if err != nil {
@@ -174,7 +170,7 @@ it was built with.`,
 	}
 	r.SocketFlag(c)
 	output.Flag(c, &r.Output, "json", "yaml")
-	r.HandlerFlag(c, &handler, "look where the images of this handler are")
+	r.HandlerFlag(c, &handler, "look up the image for pods of this handler")
 	return c
 }
 
@@ -211,10 +207,9 @@ func imageRemoveCommand() *cobra.Command {
 		Use:     "rm IMAGE...",
 		Aliases: []string{"remove"},
 		Short:   "Remove images with all their names",
-		Long: `Remove images, by name or ID, with all their names, which are printed. An image that a
-container has, also one that exited, needs --force; what the container runs on stays on the
-disk until it is removed. Pinned images are removed, too. The kubelet pulls an image again
-when a pod needs it.`,
+		Long: `Remove images, by name or ID, with all their names. An image of a container, running or
+exited, needs --force; its layers stay on disk until the container is removed. Pinned
+images are removed, too. The kubelet pulls an image again when a pod needs it.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
 			removed, lines := []string{}, []string(nil)
@@ -233,7 +228,7 @@ when a pod needs it.`,
 		}),
 	}
 	r.Flags(c)
-	c.Flags().BoolVar(&force, "force", false, "also remove an image that containers have")
+	c.Flags().BoolVar(&force, "force", false, "also remove images of containers")
 	return c
 }
 
@@ -263,10 +258,9 @@ func imagePruneCommand() *cobra.Command {
 	dryRun := false
 	c := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove the images that no container has",
-		Long: `Remove the images that no container has, also none that has ended, and that are not
-pinned. With --dry-run, only show them.`,
-		Args: cobra.NoArgs,
+		Short: "Remove unused images",
+		Long:  `Remove images that are not pinned and have no containers, running or exited.`,
+		Args:  cobra.NoArgs,
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
 			all, err := listImages(ctx, cri, nil)
 			if err != nil {

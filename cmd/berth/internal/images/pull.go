@@ -28,11 +28,10 @@ func imagePullCommand() *cobra.Command {
 	handler, credentials, quiet, plainHTTP := "", "", false, false
 	c := &cobra.Command{
 		Use:   "pull IMAGE",
-		Short: "Pull an image, and show how far it has come",
-		Long: `Pull an image, as the kubelet does: from the registries and mirrors of this node, and for
-the snapshotter of the handler. On a terminal each layer has a bar; otherwise there is a
-line for each layer when it is unpacked. An interrupt ends the pull, unless a pod waits
-for it; the next pull resumes where it ended.`,
+		Short: "Pull an image and show the progress",
+		Long: `Pull an image as the kubelet does, from the registries and mirrors of this node and for
+the snapshotter of the handler, and print its ID. An interrupt ends the pull unless a pod
+waits for it; the next pull resumes it.`,
 		Example: "  berth image pull registry.example/app:1\n  berth image pull --handler kata registry.example/app:1\n" +
 			"  echo user:password | berth image pull --creds-file - registry.example/app:1",
 		Args: cobra.ExactArgs(1),
@@ -69,8 +68,8 @@ for it; the next pull resumes where it ended.`,
 	r.SocketFlag(c)
 	r.HandlerFlag(c, &handler, "pull for pods of this handler (default: the default handler)")
 	c.Flags().StringVar(&credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
-	c.Flags().BoolVar(&plainHTTP, "plain-http", false, "ask a registry that has no hosts.toml without TLS; anyone on the way can read the credentials")
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the image's ID only")
+	c.Flags().BoolVar(&plainHTTP, "plain-http", false, "connect without TLS to a registry that has no hosts.toml; exposes the credentials to the network")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the image's ID")
 	return c
 }
 

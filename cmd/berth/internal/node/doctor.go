@@ -27,12 +27,10 @@ func DoctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this node for problems that keep pods from running",
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
-free space, CNI, registries that hosts.toml names, NRI, sysctls, ports, the kubelet,
-kubeadm, crictl, other CRI daemons, and if the daemon runs how the last starts of pods
-ended, and which supervisors and shims do not answer. Each finding that is not ok says
-what to do next; -o wide shows all findings. Nothing is changed, and the daemon does not need to run.
-
-The exit status is 0 if no check fails (there may be warnings), and 3 if one does.`,
+free space, CNI, registries in hosts.toml, NRI, sysctls, ports, the kubelet, kubeadm,
+crictl, other CRI daemons and, if the daemon runs, the last pod starts and unresponsive
+supervisors and shims. Findings are printed with the next step; -o wide also prints what
+is ok. Nothing is changed. The exit status is 3 if a check fails, not for warnings.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			n := doctor.Node{Root: root}
@@ -56,7 +54,7 @@ The exit status is 0 if no check fails (there may be warnings), and 3 if one doe
 	}
 	cli.PlaceFlags(c, &places)
 	output.Flag(c, &form, output.Forms...)
-	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as from a container; --config is its configuration")
+	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as in a container, with its configuration in --config")
 	return c
 }
 

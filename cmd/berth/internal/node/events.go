@@ -19,7 +19,7 @@ func EventsCommand() *cobra.Command {
 	handler := ""
 	c := &cobra.Command{
 		Use:   "events",
-		Short: "List the last changes of handlers, with who made them",
+		Short: "List the last changes of handlers, and their cause",
 		Long: `List the last changes of handlers, reloads and starts of the daemon, the oldest first.
 berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a reload
 (files, signal), or berth itself.`,

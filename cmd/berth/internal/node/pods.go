@@ -27,9 +27,8 @@ func PodsCommand() *cobra.Command {
 pods of that handler would get another definition or another binary; "berth whereis"
 shows the reason.
 
-With --slow it lists how the last pods came up since the daemon's start, the slowest
-first: what its calls took together, and the longest of them with the parts that they
-spent the time in. Parts that were at the same time do not add up.`,
+With --slow, list the last pod starts, the slowest first: the total time of their calls,
+and the longest calls and steps. Steps can overlap.`,
 		Args: cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			if slow {
@@ -44,7 +43,7 @@ spent the time in. Parts that were at the same time do not add up.`,
 	}
 	r.Flags(c)
 	r.ListFlags(c, "the IDs of pods")
-	c.Flags().BoolVar(&slow, "slow", false, "show how the last pods came up, the slowest first")
+	c.Flags().BoolVar(&slow, "slow", false, "list the last pod starts, the slowest first")
 	r.HandlerFlag(c, &name, "show only pods of this handler")
 	return c
 }

@@ -24,15 +24,14 @@ func StatusCommand() *cobra.Command {
 	watch, every := false, defaultEvery
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show the status of the running daemon, and what is wrong",
+		Short: "Show the status of the daemon, and what to correct",
 		Long: `Show the status of the running daemon. The exit status is 0 if all is well, 3 if berth
 is degraded, with each reason, and 1 if it does not respond. A handler that an operator
 has cordoned does not count as degraded.
 
-With --watch, show on the whole terminal what the node is doing, until q is pressed:
-handlers, pods, how many start in a minute, and p95 of the parts of their starts. While
-berth does not respond, the last that is known stays, and the command goes on trying. A
-pipe or a file gets the same as text, each time.`,
+With --watch, show handlers, pods, starts per minute and the p95 of their steps on the
+whole terminal until q is pressed. If berth stops responding, the last data stays on
+screen. A pipe or file gets text.`,
 		Example: "  berth status\n  berth status --watch\n  berth status --watch --every 10s >> status.log",
 		Args:    cobra.NoArgs,
 	}
@@ -40,7 +39,7 @@ pipe or a file gets the same as text, each time.`,
 		if watch {
 			switch {
 			case c.Flags().Changed("output"):
-				return commandline.Misused(c, errors.New("--watch has no -o; use \"berth handlers --watch -o json\", or \"berth status -o json\" again and again"))
+				return commandline.Misused(c, errors.New("--watch has no -o; use \"berth handlers --watch -o json\""))
 			case every < watchEvery:
 				return commandline.Misused(c, fmt.Errorf("--every is less than %s", watchEvery))
 			}
@@ -71,8 +70,8 @@ pipe or a file gets the same as text, each time.`,
 		})(c, args)
 	}
 	r.Flags(c)
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and show what the node is doing")
-	c.Flags().DurationVar(&every, "every", defaultEvery, "with --watch: the `time` between looks")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep the status on screen, with the last pod starts")
+	c.Flags().DurationVar(&every, "every", defaultEvery, "with --watch: the `interval` between updates")
 	return c
 }
 

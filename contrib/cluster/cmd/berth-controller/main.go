@@ -63,13 +63,13 @@ func newCommand() *cobra.Command {
 	var kubeconfig, namespace, counting, address string
 	c := &cobra.Command{
 		Use:   "berth-controller",
-		Short: "Tell the scheduler how many pods of each handler the nodes have room for",
+		Short: "Publish how many pods of each handler the nodes have room for",
 		Long: `Set the capacity feature.node.kubernetes.io/handler.NAME.pods of the nodes of a cluster:
 how many pods each handler takes, or how many it has while it takes none. Handlers and
 their state are read from the nodes' labels, pods from the API server.
 
-It runs in the cluster, as contrib/kubernetes/capacity.yaml says. Of several, the one
-with the lease works, and the others wait.
+It runs in the cluster by contrib/kubernetes/capacity.yaml. Of several, the one with the
+lease works, and the others wait.
 
 Exit status: 2 if the command line is wrong, 1 after any other failure.`,
 		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig",
@@ -81,7 +81,7 @@ Exit status: 2 if the command line is wrong, 1 after any other failure.`,
 			return run(c.Context(), kubeconfig, namespace, address, capacity.Counting(counting))
 		},
 	}
-	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "`FILE` by which the API server is reached (default $KUBECONFIG, or the service account of the pod)")
+	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
 	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")

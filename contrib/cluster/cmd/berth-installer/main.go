@@ -56,9 +56,9 @@ func newRoot() *cobra.Command {
 	s := &settings{}
 	root := &cobra.Command{
 		Use:   "berth-installer",
-		Short: "Put berth beside the CRI daemon of a node, and move the kubelet to it",
-		Long: "Put berth beside the CRI daemon of a node, and move the kubelet to it when the doctor\n" +
-			"finds no failure; or leave the node as it was before. The next run repairs an\n" +
+		Short: "Install berth beside a node's CRI daemon, and switch the kubelet to it",
+		Long: "Install berth beside a node's CRI daemon, and switch the kubelet to it if \"berth doctor\"\n" +
+			"finds no failure; or restore the node's prior state. The next run completes an\n" +
 			"interrupted one.\n\n" +
 			"Exit status: 0 if the node is up to date, 2 if the command line is wrong, 1 for any\n" +
 			"other failure.",
@@ -68,7 +68,7 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&s.root, "root", "/", "where the node's root `directory` is mounted")
 	root.PersistentFlags().StringVar(&s.payload, "payload", "/usr/share/berth", "the `directory` with the programs and the unit")
-	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that is there while the node is up to date")
+	root.PersistentFlags().StringVar(&s.readyFile, "ready-file", "/run/berth-installer/ready", "the `file` that exists while the node is up to date")
 	root.AddCommand(s.runCommand(), s.installCommand(), s.uninstallCommand(), s.readyCommand())
 	root.CompletionOptions.DisableDefaultCmd = true
 	commandline.Check(root)
@@ -86,7 +86,7 @@ or change the values.`,
 		RunE: func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },
 	}
 	c.Flags().StringVar(&s.values, "values", "/etc/berth-installer/values.json", "the `file` with the values")
-	c.Flags().StringVar(&s.kubeconfig, "kubeconfig", "", "the `file` with the way to the API server; empty: the pod's service account")
+	c.Flags().StringVar(&s.kubeconfig, "kubeconfig", "", "the kubeconfig `file`; empty: the pod's service account")
 	c.Flags().StringVar(&s.node, "node", os.Getenv("NODE_NAME"), "the `name` of the node")
 	return c
 }
@@ -95,7 +95,7 @@ func (s *settings) installCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "install",
-		Short: "Install on this node, once, without a cluster",
+		Short: "Install on this node once, without a cluster",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v := values{State: installed, Wanted: installer.Wanted{Version: version, Kubelet: true}}
@@ -122,14 +122,14 @@ func (s *settings) installCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&file, "values", "", "the `file` with the values, as of the chart's ConfigMap; empty: move the kubelet, and bring no runtimes")
+	c.Flags().StringVar(&file, "values", "", "the `file` with the values, as in the chart's ConfigMap; empty: switch the kubelet, and install no runtimes")
 	return c
 }
 
 func (s *settings) uninstallCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "uninstall",
-		Short: "Leave this node as it was, once, without a cluster",
+		Short: "Restore this node's prior state once, without a cluster",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, err := s.installer(alone{s.root})
@@ -148,7 +148,7 @@ func (s *settings) uninstallCommand() *cobra.Command {
 func (s *settings) readyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
-		Short: "Exit with 0 if \"berth-installer run\" has brought the node up to date, for its readiness probe",
+		Short: "Check whether \"berth-installer run\" has brought the node up to date, as its readiness probe",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stat(s.readyFile)

@@ -34,8 +34,13 @@ type statusError struct {
 
 func (e statusError) Unwrap() error { return e.error }
 
-// Wrong marks a mistake in the input: nothing was done.
-func Wrong(err error) error { return statusError{Mistaken, err} }
+// Wrong marks a mistake in the input: nothing was done. Nil stays nil.
+func Wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return statusError{Mistaken, err}
+}
 
 // Found ends a command that succeeded and found a problem.
 func Found(format string, args ...any) error {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -185,7 +184,7 @@ of the containers.`,
 			if err != nil {
 				return err
 			}
-			return output.Encode(c.OutOrStdout(), form, m, output.Lines(linesOf(l, m, verify)))
+			return output.Encode(c.OutOrStdout(), form, m, output.Fields(fieldsOf(l, m, verify)))
 		},
 	}
 	output.Flag(c, &form, output.Forms...)
@@ -193,7 +192,7 @@ of the containers.`,
 	return c
 }
 
-func linesOf(l listedCheckpoint, m *manifest.Manifest, verified bool) (lines []string) {
+func fieldsOf(l listedCheckpoint, m *manifest.Manifest, verified bool) [][2]string {
 	fields := [][2]string{
 		{"pod", l.Namespace + "/" + l.Name},
 		{"sandbox", m.Sandbox},
@@ -214,10 +213,7 @@ func linesOf(l listedCheckpoint, m *manifest.Manifest, verified bool) (lines []s
 	if verified {
 		fields = append(fields, [2]string{"verified", "all files are as they were written"})
 	}
-	for _, f := range fields {
-		lines = append(lines, fmt.Sprintf("%-11s %s", f[0]+":", f[1]))
-	}
-	return lines
+	return fields
 }
 
 func checkpointRemoveCommand() *cobra.Command {

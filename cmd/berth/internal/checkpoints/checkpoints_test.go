@@ -5,19 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
-
-func TestLinesOfACheckpointWithoutValues(t *testing.T) {
-	m := &manifest.Manifest{Handler: manifest.Handler{Binaries: []manifest.Binary{{Path: "/x"}}}}
-	lines := linesOf(listedCheckpoint{}, m, false)
-	for _, want := range []string{"sandbox:    ", "definition: ", "sha256:     "} {
-		if !slices.Contains(lines, want) {
-			t.Errorf("%q is not in %q", want, lines)
-		}
-	}
-}
 
 func TestExpired(t *testing.T) {
 	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)

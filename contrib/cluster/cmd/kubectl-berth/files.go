@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 // text reads a file, or standard input for "-", and returns its display name.
@@ -33,7 +34,7 @@ func (p *program) objects(files []string) ([]runtimeclass.Object, error) {
 		}
 		problems = append(problems, err)
 	}
-	return all, wrong(errors.Join(problems...))
+	return all, commandline.Wrong(errors.Join(problems...))
 }
 
 // want prints which objects are skipped, and fails if all are.
@@ -47,7 +48,7 @@ func (p *program) want(objects []runtimeclass.Object, files []string, what strin
 		}
 	}
 	if !found {
-		return wrong(fmt.Errorf("no %s found in %s", what, strings.Join(files, ", ")))
+		return commandline.Wrong(fmt.Errorf("no %s found in %s", what, strings.Join(files, ", ")))
 	}
 	return nil
 }
@@ -63,7 +64,7 @@ func (p *program) handlers(given string) ([]runtimeclass.Handler, error) {
 	}
 	all, err := runtimeclass.ParseNames(given)
 	if err != nil {
-		return nil, wrong(fmt.Errorf("--handlers: %w", err))
+		return nil, commandline.Wrong(fmt.Errorf("--handlers: %w", err))
 	}
 	return all, nil
 }
@@ -72,10 +73,10 @@ func (p *program) handlers(given string) ([]runtimeclass.Handler, error) {
 func (p *program) inventory(file string) ([]runtimeclass.Handler, error) {
 	name, text, err := p.text(file)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, commandline.Wrong(err)
 	}
 	all, err := runtimeclass.ParseInventory(name, text)
-	return all, wrong(err)
+	return all, commandline.Wrong(err)
 }
 
 // measured returns handlers with the measurements of a file, if one is given.
@@ -92,7 +93,7 @@ func (p *program) classes(files []string) ([]runtimeclass.Class, error) {
 	objects, err := p.objects(files)
 	all := runtimeclass.Classes(objects)
 	if err == nil && len(all) == 0 && len(files) > 0 {
-		err = wrong(fmt.Errorf("--classes: no RuntimeClass found in %s", strings.Join(files, ", ")))
+		err = commandline.Wrong(fmt.Errorf("--classes: no RuntimeClass found in %s", strings.Join(files, ", ")))
 	}
 	return all, err
 }

@@ -155,7 +155,7 @@ func (p *fitCommand) given(ctx context.Context, args []string) (state *cluster.S
 func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]runtimeclass.Object, error) {
 	namespace, _, err := p.config.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
-		return nil, wrong(err)
+		return nil, commandline.Wrong(err)
 	}
 	// A name without a type is a pod.
 	typed := slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "/") })
@@ -169,7 +169,7 @@ func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]run
 		ResourceTypeOrNameArgs(false, args...).RequestChunksOf(pageSize).ContinueOnError().Flatten().Do().Infos()
 	if err != nil {
 		if resource.IsUsageError(err) {
-			return nil, wrong(err)
+			return nil, commandline.Wrong(err)
 		}
 		return nil, s.explain("get", strings.Join(args, " "), err)
 	}
@@ -187,7 +187,7 @@ func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]run
 			return nil, err
 		}
 		if o.Pod == nil {
-			return nil, wrong(fmt.Errorf("%s has no pods", o))
+			return nil, commandline.Wrong(fmt.Errorf("%s has no pods", o))
 		}
 		all = append(all, o)
 	}

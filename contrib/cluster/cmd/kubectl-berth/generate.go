@@ -56,7 +56,7 @@ func (p *generateCommand) generate(ctx context.Context, names []string) error {
 	for _, text := range p.tolerations {
 		t, err := runtimeclass.ParseToleration(text)
 		if err != nil {
-			return wrong(fmt.Errorf("--toleration: %w", err))
+			return commandline.Wrong(fmt.Errorf("--toleration: %w", err))
 		}
 		o.Tolerations = append(o.Tolerations, t)
 	}
@@ -135,7 +135,7 @@ func (p *generateCommand) noteRequirements(classes []*nodev1.RuntimeClass) {
 func (p *generateCommand) choose(handlers []runtimeclass.Handler, names []string) ([]runtimeclass.Handler, error) {
 	chosen, passed, err := runtimeclass.Choose(handlers, names)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, commandline.Wrong(err)
 	}
 	for _, h := range passed {
 		p.note("handler %s is %s; no class is generated", h.Name, h.State)

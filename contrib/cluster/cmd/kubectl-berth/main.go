@@ -96,14 +96,6 @@ func manCommand() *cobra.Command {
 // version is set by the build.
 var version = "0.0.0-dev"
 
-// wrong marks an error of the input: nothing was done.
-func wrong(err error) error {
-	if err == nil {
-		return nil
-	}
-	return commandline.Wrong(err)
-}
-
 // program is the common part of all commands.
 type program struct {
 	genericiooptions.IOStreams

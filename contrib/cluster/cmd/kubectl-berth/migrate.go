@@ -36,20 +36,20 @@ func (p *migrateCommand) migrate(file string) error {
 	for _, text := range p.rename {
 		from, to, ok := strings.Cut(text, "=")
 		if !ok {
-			return wrong(fmt.Errorf("--handler %q: write it as OLD=NEW", text))
+			return commandline.Wrong(fmt.Errorf("--handler %q: write it as OLD=NEW", text))
 		}
 		if _, err := runtimeclass.ParseNames(to); err != nil {
-			return wrong(fmt.Errorf("--handler %q: %w", text, err))
+			return commandline.Wrong(fmt.Errorf("--handler %q: %w", text, err))
 		}
 		names[from] = to
 	}
 	name, text, err := p.text(file)
 	if err != nil {
-		return wrong(err)
+		return commandline.Wrong(err)
 	}
 	m, err := runtimeclass.Migrate(name, text, names)
 	if err != nil {
-		return wrong(err)
+		return commandline.Wrong(err)
 	}
 	for _, change := range m.Changes {
 		p.note("%s", change)

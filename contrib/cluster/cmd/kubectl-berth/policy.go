@@ -135,7 +135,7 @@ func (p *policyCommand) policy(ctx context.Context) error {
 	}
 	objects, err := policy.Generate(o)
 	if err != nil {
-		return wrong(err)
+		return commandline.Wrong(err)
 	}
 	all, err := policy.Unstructured(objects)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *policyCommand) policyFiles(o *policy.Options) (err error) {
 			o.Rules, err = policy.ParseRules(name, text)
 		}
 		if err != nil {
-			return wrong(err)
+			return commandline.Wrong(err)
 		}
 	}
 	o.Classes, err = p.classes(p.classFiles)

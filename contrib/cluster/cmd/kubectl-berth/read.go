@@ -25,6 +25,7 @@ import (
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/cluster"
 	"github.com/berth-cri/berth/contrib/cluster/pkg/runtimeclass"
+	"github.com/berth-cri/berth/internal/commandline"
 )
 
 func list[T any, L runtime.Object](ctx context.Context, s *server, resource string, read func(context.Context, metav1.ListOptions) (L, error), options metav1.ListOptions) ([]T, error) {
@@ -134,7 +135,7 @@ func (p *program) connect() (*server, error) {
 		case errors.As(err, &file) && file.Path == *p.config.KubeConfig:
 			err = fmt.Errorf("--kubeconfig %s: %w", file.Path, file.Err)
 		}
-		return nil, wrong(err)
+		return nil, commandline.Wrong(err)
 	}
 	config.UserAgent = "kubectl-berth/" + version
 	// The server limits its clients itself.
@@ -142,11 +143,11 @@ func (p *program) connect() (*server, error) {
 	config.WarningHandler = rest.NewWarningWriter(p.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	core, err := corev1client.NewForConfig(config)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, commandline.Wrong(err)
 	}
 	node, err := nodev1client.NewForConfig(config)
 	if err != nil {
-		return nil, wrong(err)
+		return nil, commandline.Wrong(err)
 	}
 	return &server{config.Host, core, node.RuntimeClasses()}, nil
 }

@@ -47,8 +47,10 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	man := manual.Command("8", "berth "+daemon.ThisBuild().Version)
+	man.Example = "  berth man /usr/local/share/man/man8"
 	root.AddCommand(
-		serveCommand(&serveFlags{}), versionCommand(), manCommand(),
+		serveCommand(&serveFlags{}), versionCommand(), man,
 		configuration.CheckCommand(), configuration.ConfigCommand(), configuration.ReloadCommand(),
 		handlers.ListCommand(), handlers.CapabilitiesCommand(), handlers.Command(),
 		node.StatusCommand(), node.EventsCommand(), node.PodsCommand(), node.WhereIsCommand(), node.DoctorCommand(),
@@ -64,9 +66,10 @@ func newRoot() *cobra.Command {
 func versionCommand() *cobra.Command {
 	form := ""
 	c := &cobra.Command{
-		Use:   "version",
-		Short: "Print version information",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Print version information",
+		Example: "  berth version\n  berth version -o json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			b := daemon.ThisBuild()
 			return output.Encode(c.OutOrStdout(), form, b, func(w io.Writer) error {
@@ -85,17 +88,4 @@ func versionText(b daemon.Build) string {
 		revision = " (" + b.Revision + ")"
 	}
 	return fmt.Sprintf("%s%s, CRI %s, %s %s", b.Version, revision, b.CRI, b.Go, b.Platform)
-}
-
-func manCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "man DIR",
-		Short: "Write the manual pages of all commands into a directory",
-		Long: `Write the manual pages of all commands, berth(8) and berth-<command>(8), into a
-directory, which is created if it is missing. Packages are built with it.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return manual.Write(c.Root(), args[0], "8", "berth "+daemon.ThisBuild().Version)
-		},
-	}
 }

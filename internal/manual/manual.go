@@ -8,14 +8,20 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// Write writes the pages of a tree of commands into a directory, and creates it if it is missing.
-// The pages depend only on the commands.
-func Write(root *cobra.Command, dir, section, source string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+// Command returns the command "man". The pages depend only on the commands of its root.
+func Command(section, source string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIR",
+		Short: "Write the manual pages of all commands into a directory",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			noTags(c.Root())
+			return doc.GenManTree(c.Root(), &doc.GenManHeader{Section: section, Source: source, Manual: "berth"}, args[0])
+		},
 	}
-	noTags(root)
-	return doc.GenManTree(root, &doc.GenManHeader{Section: section, Source: source, Manual: "berth"}, dir)
 }
 
 // noTags omits the date of generation.

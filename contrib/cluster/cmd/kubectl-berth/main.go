@@ -59,10 +59,12 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	root.SetErr(streams.ErrOut)
 	p.config.AddFlags(root.PersistentFlags())
 	completes(root, "namespace", p.completeNames(namespaceNames))
+	man := manual.Command("1", "kubectl-berth "+version)
+	man.Hidden = true
 	root.AddCommand((&auditCommand{program: p}).command(), (&fitCommand{program: p}).command(),
 		(&policyCommand{program: p}).command(), (&generateCommand{program: p}).command(),
 		(&lintCommand{program: p}).command(), (&migrateCommand{program: p}).command(),
-		manCommand())
+		man)
 	// kubectl completes its plugins by contrib/kubectl/kubectl_complete-berth.
 	root.CompletionOptions.DisableDefaultCmd = true
 	commandline.Check(root)
@@ -79,18 +81,6 @@ func rejectEmptyFiles(c *cobra.Command, _ []string) error {
 		}
 	}
 	return nil
-}
-
-func manCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    "man DIR",
-		Short:  "Write the manual pages of all commands into a directory",
-		Hidden: true,
-		Args:   cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return manual.Write(c.Root(), args[0], "1", "kubectl-berth "+version)
-		},
-	}
 }
 
 // version is set by the build.

@@ -13,9 +13,6 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// suggestionDistance is the largest edit distance of a suggested name.
-const suggestionDistance = 2
-
 // Exit statuses of a program, besides 0.
 const (
 	// Failed is any failure without its own status.
@@ -91,21 +88,19 @@ func check(c *cobra.Command) {
 	allowed := c.Args
 	if !c.Runnable() {
 		allowed = noSubcommand
-		c.SuggestionsMinimumDistance = suggestionDistance
+		c.SuggestionsMinimumDistance = 2 // which is cobra's default elsewhere
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
-	if c.Runnable() {
-		c.Args = func(c *cobra.Command, args []string) error {
-			if allowed != nil {
-				if err := allowed(c, args); err != nil {
-					return Misused(c, usageError(c, args, err))
-				}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if allowed != nil {
+			if err := allowed(c, args); err != nil {
+				return Misused(c, usageError(c, args, err))
 			}
-			if err := checkFlags(c); err != nil {
-				return Misused(c, err)
-			}
-			return nil
 		}
+		if err := checkFlags(c); err != nil {
+			return Misused(c, err)
+		}
+		return nil
 	}
 	for _, below := range c.Commands() {
 		check(below)

@@ -132,19 +132,6 @@ func Command() *cobra.Command {
 	return c
 }
 
-// labelledNode is a Node with only labels: applying it owns these labels, and removes owned ones
-// that a later version lacks.
-type labelledNode struct {
-	APIVersion string       `json:"apiVersion"`
-	Kind       string       `json:"kind"`
-	Metadata   nodeMetadata `json:"metadata"`
-}
-
-type nodeMetadata struct {
-	Name   string            `json:"name"`
-	Labels map[string]string `json:"labels"`
-}
-
 // printLabels prints the labels for the node's handlers. An empty node name means this host.
 func printLabels(r *cli.Remote, c *cobra.Command, node string) error {
 	return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -176,10 +163,12 @@ func knownOf(handlers []*adminv1.Handler) []nodelabel.Known {
 	return all
 }
 
-func nodeOf(name string, labels []nodelabel.Fact) labelledNode {
-	n := labelledNode{"v1", "Node", nodeMetadata{name, map[string]string{}}}
+// nodeOf returns a Node with only labels: applying it owns these labels, and removes owned ones that
+// a later version lacks.
+func nodeOf(name string, labels []nodelabel.Fact) map[string]any {
+	values := map[string]string{}
 	for _, l := range labels {
-		n.Metadata.Labels[l.Key] = l.Value
+		values[l.Key] = l.Value
 	}
-	return n
+	return map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name, "labels": values}}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/internal/test/commandtest"
 	"github.com/berth-cri/berth/pkg/doctor"
 )
 
@@ -72,6 +75,17 @@ func documentedIn(line string) []string {
 		}
 	}
 	return commands
+}
+
+func TestExamples(t *testing.T) { commandtest.Examples(t, newRoot) }
+
+func TestExitStatusesAreDocumented(t *testing.T) {
+	_, table, _ := strings.Cut(documentation(t), "\n| exit status | means |\n|---|---|\n")
+	for want, line := range strings.Split(table, "\n")[:commandline.Degraded+2] {
+		if strings.HasPrefix(line, fmt.Sprintf("| %d | ", want)) != (want <= commandline.Degraded) {
+			t.Errorf("docs/cli.md has %q for exit status %d", line, want)
+		}
+	}
 }
 
 func TestEveryCheckIsDocumented(t *testing.T) {

@@ -77,7 +77,8 @@ func checkpointListCommand() *cobra.Command {
 		Short:   "List checkpoints",
 		Long: `List the checkpoints directly below DIR, or else below the running daemon's directory,
 the newest first.`,
-		Args: cobra.MaximumNArgs(1),
+		Example: "  berth checkpoint list\n  berth checkpoint list /var/lib/checkpoints",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			_, all, err := checkpointsAt(r, c, args)
 			if err != nil {
@@ -158,7 +159,8 @@ func checkpointInspectCommand() *cobra.Command {
 		Long: `Show a checkpoint's pod, runtime and files. With --verify, also read all files; the exit
 status is 3 if one is damaged. -o json prints the whole manifest, which has the environment
 of the containers.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  berth checkpoint inspect /var/lib/checkpoints/notebook --verify",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
@@ -225,7 +227,8 @@ func checkpointRemoveCommand() *cobra.Command {
 		Long: `Remove checkpoints and their directories. A directory with other files is an error, and so
 is a checkpoint in use: one that is being written, read or pushed, or one whose restored pod
 has containers that have not started yet. Running pods do not need their checkpoint.`,
-		Args: cobra.MinimumNArgs(1),
+		Example: "  berth checkpoint rm /var/lib/checkpoints/notebook",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			removed, lines := []string{}, []string(nil)
 			var errs []error

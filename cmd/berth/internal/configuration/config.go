@@ -34,9 +34,10 @@ func ConfigCommand() *cobra.Command {
 
 func newConfigDefaultCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "default",
-		Short: "Print the default configuration with comments",
-		Args:  cobra.NoArgs,
+		Use:     "default",
+		Short:   "Print the default configuration with comments",
+		Example: "  berth config default > config.toml",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := cmd.OutOrStdout().Write(configs.Berth)
 			return err
@@ -51,14 +52,13 @@ func newConfigShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show the configuration of the files, and the source of each value",
-		Long: `Print the configuration that results from the files of this machine, with defaults
-filled in, as one TOML file. The comment behind each key names its file and line.
-The daemon is not asked: its running configuration may be older than the files.
-Imported handlers that cannot be served are left out, with the reason in a comment, as
-the daemon leaves them out.
+		Long: `Print the configuration of this machine's files, with defaults, as one TOML file that has
+the source of each key. Imported handlers that cannot be served are left out, with the
+reason in a comment. The daemon may still run an older configuration.
 
 With --live, print the daemon's running configuration; -o can then be json or yaml.`,
-		Args: cobra.NoArgs,
+		Example: "  berth config show\n  berth config show --live -o json",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if live {
 				return r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -95,7 +95,6 @@ func showLive(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Cl
 	return r.Print(w, resp, output.Lines(lines))
 }
 
-// newConfigDiffCommand returns the command "berth config diff".
 func newConfigDiffCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	c := &cobra.Command{
@@ -107,7 +106,8 @@ read them, key by key: "-" is only in the running configuration, "+" only in the
 
 The exit status is 0 if they are equal, 3 if they differ, and 2 if the files are not
 valid, with every error on stderr.`,
-		Args: cobra.NoArgs,
+		Example: "  berth config diff",
+		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			live, err := daemon.GetConfig(ctx, &adminv1.GetConfigRequest{})
 			if err != nil {

@@ -28,9 +28,7 @@ import (
 )
 
 const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
-value. A value that is not valid TOML is taken as a string; keys of tables have dots.
-
-  --set snapshotter=native --set options.no_new_keyring=true --set 'pod_annotations=["io.katacontainers.*"]'`
+value. A value that is not valid TOML is taken as a string; keys of tables have dots.`
 
 func addCommand() *cobra.Command {
 	r := &cli.Remote{}
@@ -46,8 +44,9 @@ drop-in is removed again. The drop-in is 50-NAME.toml in the daemon's conf.d.
 ` + aboutSettings + `
 
 The exit status is 3 if the handler was added but it, or its candidate, cannot run pods.`,
-		Example: "  berth handler add crun --path /usr/bin/crun\n  berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --config-path /opt/kata/configuration.toml",
-		Args:    cobra.ExactArgs(1),
+		Example: `  berth handler add crun --path /usr/bin/crun --set options.no_new_keyring=true
+  berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --set 'pod_annotations=["io.katacontainers.*"]'`,
+		Args: cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			settings, err := settingsFrom(c, set)
 			if err != nil {
@@ -85,7 +84,8 @@ func removeCommand() *cobra.Command {
 		Long: `Remove the drop-in of a handler and reload. Pods of the handler keep running: it is
 listed as draining until the last one is gone. A handler from another file is not
 removed; the error names that file.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  berth handler rm kata",
+		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.RemoveHandler(ctx, &adminv1.RemoveHandlerRequest{Name: args[0]})
 			if err != nil {
@@ -117,7 +117,8 @@ handler is unchanged, and the edited text is kept in a file that the last line n
 The exit status is 3 if the handler or its candidate cannot run pods now.
 
 ` + aboutSettings,
-		Args: cobra.ExactArgs(1),
+		Example: "  berth handler edit kata\n  berth handler edit kata --set snapshotter=native --unset pod_annotations",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			req := &adminv1.UpdateHandlerRequest{Name: args[0], Unset: unset}
 			var err error

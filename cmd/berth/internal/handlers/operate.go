@@ -21,7 +21,7 @@ import (
 
 // change is a command that changes the use of a handler by one call.
 type change struct {
-	use, short, long string
+	use, short, long, example string
 	// reason is the help of --reason; empty for a command without one.
 	reason string
 	call   func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error)
@@ -42,14 +42,15 @@ var changes = []change{
 		use: "cordon NAME", short: "Stop accepting new pods under a handler",
 		long: `Reject new pods of a handler with Unavailable and the reason, until it is uncordoned.
 Existing pods are not affected. A cordon survives restarts of the daemon.`,
-		reason: rejectionReason,
+		example: `  berth handler cordon kata --reason "disk is being replaced"`,
+		reason:  rejectionReason,
 		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
 			return daemon.Cordon(ctx, &adminv1.CordonRequest{Name: name, Reason: reason})
 		},
 		line: stateLine,
 	},
 	{
-		use: "uncordon NAME", short: "Accept new pods again after a cordon or drain",
+		use: "uncordon NAME", short: "Accept new pods again after a cordon or drain", example: "  berth handler uncordon kata",
 		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
 			return daemon.Uncordon(ctx, &adminv1.UncordonRequest{Name: name})
 		},
@@ -60,6 +61,7 @@ Existing pods are not affected. A cordon survives restarts of the daemon.`,
 		long: `Run all new pods of a handler on its candidate binary. This holds over restarts, until
 the candidate is changed in the configuration or replaced on disk; the configuration
 should by then name it as runtime_path. Existing pods keep their binary.`,
+		example: "  berth handler promote runc",
 		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
 			return daemon.Promote(ctx, &adminv1.PromoteRequest{Name: name})
 		},
@@ -70,7 +72,8 @@ should by then name it as runtime_path. Existing pods keep their binary.`,
 		long: `Abort the rollout of a handler's candidate binary: no new pods run on it, until the
 candidate is changed in the configuration or replaced on disk. This also reverts "berth
 handler promote", and holds over restarts. Existing pods keep their binary.`,
-		reason: "reason, in one line",
+		example: `  berth handler abort runc --reason "pods start slowly"`,
+		reason:  "reason, in one line",
 		call: func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error) {
 			return daemon.Abort(ctx, &adminv1.AbortRequest{Name: name, Reason: reason})
 		},
@@ -82,7 +85,7 @@ func (ch change) command() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	reason := ""
 	c := &cobra.Command{
-		Use: ch.use, Short: ch.short, Long: ch.long, Args: cobra.ExactArgs(1), ValidArgsFunction: r.CompleteHandlers,
+		Use: ch.use, Short: ch.short, Long: ch.long, Example: ch.example, Args: cobra.ExactArgs(1), ValidArgsFunction: r.CompleteHandlers,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := ch.call(ctx, daemon, args[0], reason)
 			if err != nil {
@@ -127,7 +130,8 @@ func drainCommand() *cobra.Command {
 		Long: `Cordon a handler and wait until it has no pods. berth does not stop any pods: evict
 them, by "kubectl drain" or a rollout of the workload. An interrupt or --timeout ends
 only the wait; the handler accepts no new pods until "berth handler uncordon".`,
-		Args: cobra.ExactArgs(1),
+		Example: "  berth handler drain kata --timeout 10m",
+		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			return drain(ctx, r, c, daemon, &adminv1.DrainRequest{Name: args[0], Reason: reason})
 		}),
@@ -185,7 +189,8 @@ func probeCommand() *cobra.Command {
 it. With --self-check, also run a self-check pod under it and wait for that; it is not
 listed by any other call, and is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  berth handler probe kata --self-check",
+		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := probe(ctx, c, daemon, args[0], selfCheck)
 			if err != nil {

@@ -19,9 +19,10 @@ import (
 func showCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	c := &cobra.Command{
-		Use:   "show [NAME]",
-		Short: "Show all details of a handler, or of the default one",
-		Args:  cobra.MaximumNArgs(1),
+		Use:     "show [NAME]",
+		Short:   "Show all details of a handler, or of the default one",
+		Example: "  berth handler show\n  berth handler show gvisor -o yaml",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: first(args)})
 			if err != nil {

@@ -108,7 +108,8 @@ func imageListCommand() *cobra.Command {
 		Short:   "List images, or running pulls",
 		Long: `List images with their compressed size and their number of containers, exited ones
 included. With --pulling, list the running pulls of all clients and their progress.`,
-		Args: cobra.NoArgs,
+		Example: "  berth image list\n  berth image list -q\n  berth image list --pulling",
+		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			if pulling {
 				resp, err := daemon.ListPulls(ctx, &adminv1.ListPullsRequest{})
@@ -154,9 +155,10 @@ func imageInspectCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	handler := ""
 	c := &cobra.Command{
-		Use:   "inspect IMAGE",
-		Short: "Show the names, size and configuration of an image",
-		Args:  cobra.ExactArgs(1),
+		Use:     "inspect IMAGE",
+		Short:   "Show the names, size and configuration of an image",
+		Example: "  berth image inspect registry.example/app:1",
+		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
 			resp, err := cri.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec(args[0], handler), Verbose: true})
 			if err != nil {
@@ -210,7 +212,8 @@ func imageRemoveCommand() *cobra.Command {
 		Long: `Remove images, by name or ID, with all their names. An image of a container, running or
 exited, needs --force; its layers stay on disk until the container is removed. Pinned
 images are removed, too. The kubelet pulls an image again when a pod needs it.`,
-		Args: cobra.MinimumNArgs(1),
+		Example: "  berth image rm registry.example/app:1",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
 			removed, lines := []string{}, []string(nil)
 			var errs []error
@@ -257,10 +260,11 @@ func imagePruneCommand() *cobra.Command {
 	r := &cli.Remote{Timeout: cli.CallTimeout}
 	dryRun := false
 	c := &cobra.Command{
-		Use:   "prune",
-		Short: "Remove unused images",
-		Long:  `Remove images that are not pinned and have no containers, running or exited.`,
-		Args:  cobra.NoArgs,
+		Use:     "prune",
+		Short:   "Remove unused images",
+		Long:    `Remove images that are not pinned and have no containers, running or exited.`,
+		Example: "  berth image prune --dry-run",
+		Args:    cobra.NoArgs,
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, _ []string) error {
 			all, err := listImages(ctx, cri, nil)
 			if err != nil {

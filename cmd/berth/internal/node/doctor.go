@@ -31,7 +31,8 @@ free space, CNI, registries in hosts.toml, NRI, sysctls, ports, the kubelet, kub
 crictl, other CRI daemons and, if the daemon runs, the last pod starts and unresponsive
 supervisors and shims. Findings are printed with the next step; -o wide also prints what
 is ok. Nothing is changed. The exit status is 3 if a check fails, not for warnings.`,
-		Args: cobra.NoArgs,
+		Example: "  berth doctor\n  berth doctor -o wide\n  berth doctor --root /host -c /host/etc/berth/config.toml",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			n := doctor.Node{Root: root}
 			if n.Config, n.ConfigError = config.Start(places); n.ConfigError == nil && len(n.Config.Rejected) > 0 {

@@ -29,7 +29,8 @@ shows the reason.
 
 With --slow, list the last pod starts, the slowest first: the total time of their calls,
 and the longest calls and steps. Steps can overlap.`,
-		Args: cobra.NoArgs,
+		Example: "  berth pods -o wide\n  berth pods --handler gvisor -q\n  berth pods --slow",
+		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
 			if slow {
 				return printStarts(ctx, r, c, daemon, name)

@@ -23,7 +23,8 @@ func WhereIsCommand() *cobra.Command {
 		Long: `Show the handler, backend and binary of a pod sandbox or container, and whether a new
 pod would get the same. A pod is named by NAMESPACE/NAME, or as a container by its ID, of
 which a prefix is enough.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  berth whereis default/web-0\n  berth whereis 3f2a9c41b7de",
+		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
 			// The ID may have the form of crictl, or that of the cluster: berth://<id>.
 			id := args[0]

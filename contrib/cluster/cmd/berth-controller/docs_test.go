@@ -12,7 +12,10 @@ import (
 
 	"github.com/berth-cri/berth/contrib/cluster/pkg/capacity"
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/internal/test/commandtest"
 )
+
+func TestExamples(t *testing.T) { commandtest.Examples(t, newCommand) }
 
 // Every flag and metric has its row in the part of docs/runtimeclass-reference.md about the program.
 func TestFlagsAndMetricsAreDocumented(t *testing.T) {

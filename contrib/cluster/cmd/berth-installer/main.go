@@ -82,8 +82,9 @@ func (s *settings) runCommand() *cobra.Command {
 		Long: `Reconcile this node with the values, and stay until SIGTERM. After a failure the pod is
 not ready, so that a rollout of the DaemonSet stops: correct the reason, and delete the pod
 or change the values.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },
+		Example: "  berth-installer run --root /host --node worker-1",
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },
 	}
 	c.Flags().StringVar(&s.values, "values", "/etc/berth-installer/values.json", "the `file` with the values")
 	c.Flags().StringVar(&s.kubeconfig, "kubeconfig", "", "the kubeconfig `file`; empty: the pod's service account")
@@ -94,9 +95,10 @@ or change the values.`,
 func (s *settings) installCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
-		Use:   "install",
-		Short: "Install on this node once, without a cluster",
-		Args:  cobra.NoArgs,
+		Use:     "install",
+		Short:   "Install on this node once, without a cluster",
+		Example: "  berth-installer install\n  berth-installer install --root /host --values values.json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			v := values{State: installed, Wanted: installer.Wanted{Version: version, Kubelet: true}}
 			if file != "" {
@@ -128,9 +130,10 @@ func (s *settings) installCommand() *cobra.Command {
 
 func (s *settings) uninstallCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "uninstall",
-		Short: "Restore this node's prior state once, without a cluster",
-		Args:  cobra.NoArgs,
+		Use:     "uninstall",
+		Short:   "Restore this node's prior state once, without a cluster",
+		Example: "  berth-installer uninstall --root /host",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			i, err := s.installer(alone{s.root})
 			if err != nil {
@@ -147,9 +150,10 @@ func (s *settings) uninstallCommand() *cobra.Command {
 
 func (s *settings) readyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "ready",
-		Short: "Check whether \"berth-installer run\" has brought the node up to date, as its readiness probe",
-		Args:  cobra.NoArgs,
+		Use:     "ready",
+		Short:   "Check whether \"berth-installer run\" has brought the node up to date, as its readiness probe",
+		Example: "  berth-installer ready",
+		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := os.Stat(s.readyFile)
 			if errors.Is(err, fs.ErrNotExist) {

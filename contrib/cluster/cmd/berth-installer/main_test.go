@@ -9,7 +9,10 @@ import (
 
 	"github.com/berth-cri/berth/internal/commandline"
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/internal/test/commandtest"
 )
+
+func TestExamples(t *testing.T) { commandtest.Examples(t, newRoot) }
 
 // TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.
 func TestWrongCommandLines(t *testing.T) {

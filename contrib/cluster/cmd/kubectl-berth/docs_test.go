@@ -5,14 +5,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/internal/test/commandtest"
 )
 
-// Every command has its part of docs/kubectl-berth.md and an example, and every flag of
-// its own is named there.
+func TestExamples(t *testing.T) {
+	commandtest.Examples(t, func() *cobra.Command { return newRoot(genericiooptions.NewTestIOStreamsDiscard()) })
+}
+
+// Every command has its part of docs/kubectl-berth.md, and every flag of its own is named there.
 func TestEveryCommandIsDocumented(t *testing.T) {
 	text := test.Value(os.ReadFile("../../../../docs/kubectl-berth.md"))(t)
 	for _, c := range newRoot(genericiooptions.NewTestIOStreamsDiscard()).Commands() {
@@ -21,8 +26,8 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 		}
 		_, part, ok := strings.Cut(string(text), "\n## "+c.Name()+"\n")
 		part, _, _ = strings.Cut(part, "\n## ")
-		if !ok || c.Short == "" || strings.HasSuffix(c.Short, ".") || !strings.Contains(c.Example, "kubectl berth "+c.Name()) {
-			t.Errorf("%s: has no part, or is described by %q, with %q", c.Name(), c.Short, c.Example)
+		if !ok || c.Short == "" || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("%s: has no part, or is described by %q", c.Name(), c.Short)
 		}
 		c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			if !strings.Contains(part, "--"+f.Name) && (f.Shorthand == "" || !strings.Contains(part, "`-"+f.Shorthand)) && f.Name != "help" {

@@ -128,6 +128,12 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	has(t, out, "GENERATION", " "+now.Generation+" ", "SNAPSHOTTER", " overlayfs ")
 	out, _ = n.berth(t, 0, "pods", "--handler", "other")
 	has(t, out, pod.ID[:12], "other", "current")
+	out, _ = n.berth(t, 0, "pods", "--handler", "other", "-q")
+	testbed.Same(t, out, pod.ID+"\n", "the IDs are")
+	out, _ = n.berth(t, 0, "handlers", "--no-headers")
+	if strings.Contains(out, "STATE") || !strings.Contains(out, "other ") {
+		t.Errorf("without a header it is\n%s", out)
+	}
 	out, _ = n.berth(t, 0, "pods", "--slow", "-o", "wide")
 	has(t, out, pod.ID, "sandbox ", "network ", "runtime ", "create main ", "rootfs ", "start main ")
 	out, _ = n.berth(t, 0, "pods", "--slow", "--handler", "runc")
@@ -434,8 +440,10 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 		{"whereis nothing", 1},
 		{"whereis testbed/" + pod.Config.GetMetadata().GetName(), 0},
 		{"whereis testbed/nobody", 1},
-		{"checkpoint ls", 0},
+		{"checkpoint list", 0},
 		{"checkpoint ls /nowhere", 1},
+		{"image prune --dry-run", 0},
+		{"pods -q", 2},
 		{"checkpoint prune --keep 1", 0},
 		{"checkpoint prune", 2},
 		{"pod restore /nowhere", 2},

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// listed is what "berth image ls" has of an image, as JSON.
+// listed is what "berth image list" has of an image, as JSON.
 type listed struct {
 	ID         string   `json:"id"`
 	RepoTags   []string `json:"repoTags"`
@@ -26,7 +26,7 @@ type listed struct {
 
 func (n *node) images(t *testing.T) []listed {
 	t.Helper()
-	out, _ := n.berth(t, 0, "image", "ls", "-o", "json")
+	out, _ := n.berth(t, 0, "image", "list", "-o", "json")
 	var all struct {
 		Images []listed `json:"images"`
 	}
@@ -47,7 +47,9 @@ func TestImages(t *testing.T) {
 	}
 	out, _ := n.berth(t, 0, "image", "ls")
 	has(t, out, "IMAGE", n.Image, "MiB", "1")
-	out, _ = n.berth(t, 0, "image", "ls", "--pulling")
+	out, _ = n.berth(t, 0, "image", "list", "-q")
+	testbed.Same(t, out, all[0].ID+"\n", "the IDs are")
+	out, _ = n.berth(t, 0, "image", "list", "--pulling")
 	has(t, out, "SNAPSHOTTER")
 	out, _ = n.berth(t, 0, "image", "inspect", n.Image)
 	has(t, out, all[0].ID, `"imageSpec"`, `"diff_ids"`)
@@ -82,7 +84,8 @@ func TestImages(t *testing.T) {
 	}
 
 	other := newNode(t)
-	other.berth(t, 0, "image", "rm", other.Image)
+	out, _ = other.berth(t, 0, "image", "rm", other.Image, "-o", "json")
+	has(t, out, `"removed": [`, other.Image)
 	if got := other.images(t); len(got) != 0 {
 		t.Fatalf("images are %+v", got)
 	}

@@ -74,7 +74,7 @@ func TestRollout(t *testing.T) {
 		}
 		pod.Remove(t)
 	}
-	if len(ran) != 2 || ran["stable "+runc] == 0 || ran["next "+next] == 0 {
+	if len(ran) != 2 || ran["stable "+runc] == 0 || ran["candidate "+next] == 0 {
 		t.Fatalf("pods ran %v", ran)
 	}
 

@@ -135,7 +135,7 @@ func TestNewerRecords(t *testing.T) {
 	record := filepath.Join(b.Root, "records", "containers", p.Container.ID, "spec.json")
 	ours, err := os.ReadFile(record)
 	testbed.Must(t, err)
-	newer := strings.Replace(string(ours), `{"format":1,`, `{"format":2,`, 1)
+	newer := strings.Replace(string(ours), `{"format":2,`, `{"format":3,`, 1)
 	if newer == string(ours) {
 		t.Fatalf("the record carries no format: %s", ours)
 	}
@@ -144,7 +144,7 @@ func TestNewerRecords(t *testing.T) {
 	if err == nil {
 		t.Fatal("it has started on records of a newer berth")
 	}
-	for _, want := range []string{"format 2", p.Container.ID, "reinstall the newer berth"} {
+	for _, want := range []string{"format 3", p.Container.ID, "reinstall the newer berth"} {
 		if !strings.Contains(b.Log()+err.Error(), want) {
 			t.Errorf("the refusal does not say %q: %v\n%s", want, err, b.Log())
 		}

@@ -128,7 +128,8 @@ func TestGoClient(t *testing.T) {
 		}
 		return nil
 	})
-	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"}})
+	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", "trap 'exit 3' TERM; echo trapped; while :; do sleep 0.1; done"}})
+	p.Container.WaitLog(t, "trapped")
 	id := p.Container.ID
 	got, err := c.LoadContainer(ctx, id)
 	testbed.Must(t, err)

@@ -137,7 +137,7 @@ type ContainerSpec struct {
 	ImageID   string                               `json:"imageID"`
 	ImageRef  string                               `json:"imageRef"`
 	ImageName string                               `json:"imageName"`
-	// ImageTag is the image's own name in lists: a tag, or the digest that the pod pins.
+	// ImageTag is the image's own name in lists: a tag, or a name by digest.
 	ImageTag    string `json:"imageTag,omitempty"`
 	ImageChain  string `json:"imageChain"`
 	Snapshotter string `json:"snapshotter"`

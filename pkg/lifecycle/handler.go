@@ -30,8 +30,8 @@ type Handler struct {
 	Runtime *probe.Runtime
 	// Capabilities are the handler's on this node; empty if not checked.
 	Capabilities capability.Table
-	// Probed is when the last probe ended, ProbeError its error or "". After a transient error the
-	// handler can stay ready for a while.
+	// Probed is when the last probe ended, ProbeError its error or "". The handler can be ready
+	// beside an error (see probe.Transient).
 	Probed     time.Time
 	ProbeError string
 	// Intent is the operator's intent, or nil.

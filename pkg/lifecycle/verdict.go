@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// transientFor is how long a ready handler stays ready while its probes fail with transient
-	// errors.
+	// transientFor is how long a ready handler stays ready (see probe.Transient).
 	transientFor = 15 * time.Second
 	// longestRetry is the longest time between two probes after a failure.
 	longestRetry = 8 * time.Second
@@ -32,7 +31,7 @@ type result struct {
 type verdict struct {
 	at      time.Time
 	failure string
-	// transient is a transient failure that does not count yet.
+	// transient is the failure of an inconclusive probe that does not count yet.
 	transient string
 	// tries counts the failed probes since the last success, the first at since.
 	tries int
@@ -48,8 +47,8 @@ type verdict struct {
 	learned bool
 }
 
-// after returns the verdict after one more probe; known is set if there was one before. A failed
-// self-check after failed starts counts at once, even if transient. Pure.
+// after returns the verdict after one more probe; known is set if there was one before. It applies
+// the rule for inconclusive probes (see probe.Transient). Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
 		next := verdict{at: r.at, runtime: r.runtime, table: v.table, learned: v.learned}

@@ -38,7 +38,7 @@ func NewChecker(p *Prober) *Checker {
 // Check verifies all files that the handler needs on this machine, and queries its runtime if that
 // is new or if depth requires it. A handler without changes costs a few stats. The error is the
 // reason why it cannot run pods. For a rollout's candidate the Runtime has the SHA256, also beside
-// an error unless that is transient.
+// an error unless that is inconclusive (see Transient).
 func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	ask := c.prober.Probe
 	if depth > Look {

@@ -56,8 +56,8 @@ func (p *Prober) Probe(ctx context.Context, def *handler.Definition) (*Runtime, 
 }
 
 // Ask is Probe without the cache, because the answer may depend on more than the binary. An
-// unchanged answer returns the same Runtime. A failure that is not transient clears the cached
-// answer.
+// unchanged answer returns the same Runtime. A failure clears the cached answer, unless it is
+// inconclusive (see Transient).
 func (p *Prober) Ask(ctx context.Context, def *handler.Definition) (*Runtime, error) {
 	return p.await(ctx, def, true)
 }

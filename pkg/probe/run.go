@@ -90,9 +90,9 @@ var shortage = []string{"resource temporarily unavailable", "cannot allocate mem
 // shortage of resources, a program that is being written, or a runtime that was too slow or was
 // killed.
 //
-// An inconclusive probe is not cached and is repeated. It never changes a verdict: the last known
-// answer stays in force. lifecycle tolerates such probes of a ready handler for 15 seconds, then
-// marks it not ready.
+// An inconclusive probe leaves the cached answer as it is, and is repeated. A handler that was ready
+// stays ready while such probes fail for less than 15 seconds. Any other handler is not ready until
+// a probe succeeds. A self-check pod after failed starts counts at once.
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {

@@ -43,7 +43,7 @@ var version = "dev"
 
 const (
 	socketFD = 3
-	// A supervisor is mostly idle: low memory use matters more than fast garbage collection.
+	// gcPercent is low: a supervisor is mostly idle, and memory matters more than speed.
 	gcPercent = 25
 	maxProcs  = 2
 )

@@ -49,7 +49,7 @@ type Keeper struct {
 	end  context.CancelFunc
 	over chan struct{}
 
-	// The keeping goroutine owns the rest.
+	// files and the fields below belong to the keeping goroutine.
 	files []*kept
 	wrote time.Time // last write; zero is unknown: an earlier Keeper may have written
 	again time.Time // time of a repeated write; zero is never

@@ -56,7 +56,7 @@ const PlatformWasm = "wasi/wasm"
 // Definition is the resolved configuration of a handler. It is immutable once it is in a Table, and
 // is stored with every sandbox that is created under it, so that the sandbox keeps it for life. The
 // JSON form is the stored form: fields may be added, never renamed. The TOML names are the keys of
-// a handler's table, whose endpoint begins with unix://.
+// a handler's table; its endpoint begins with unix://.
 type Definition struct {
 	// Name is the handler name, a DNS-1123 label.
 	Name string `json:"name"`
@@ -146,7 +146,7 @@ type Definition struct {
 
 // OCIOptions are the options of an oci handler.
 type OCIOptions struct {
-	// NoPivotRoot lets the runtime move the root with MS_MOVE, for hosts whose root is a ramdisk.
+	// NoPivotRoot lets the runtime move the root with MS_MOVE, for hosts with a ramdisk as root.
 	NoPivotRoot bool `json:"noPivotRoot,omitempty" toml:"no_pivot_root"`
 	// NoNewKeyring lets containers share the supervisor's session keyring.
 	NoNewKeyring bool `json:"noNewKeyring,omitempty" toml:"no_new_keyring"`

@@ -19,7 +19,7 @@ const (
 	// readPatience is how long a caller waits for a reading. A reading that takes longer is used
 	// once it ends.
 	readPatience = 3 * time.Second
-	// Limits of the time between two readings from which CPU use is computed.
+	// minWindow and maxWindow limit the time between two readings from which CPU use is computed.
 	minWindow, maxWindow = time.Second, 10 * time.Minute
 )
 

@@ -28,16 +28,16 @@ const (
 
 // SelfChecker runs a self-check pod under a handler and removes it. The error names the step that
 // failed. If thorough is set, it also tries each optional capability that rt is not known to lack;
-// the failure of such a trial is in Proof and is not an error.
+// the failure of such an attempt is in Proof and is not an error.
 type SelfChecker interface {
 	SelfCheck(ctx context.Context, d *handler.Definition, rt *Runtime, thorough bool) (Proof, error)
 }
 
 // Proof maps each capability that a self-check pod tried to the reason why it failed; the reason is
-// empty if the trial succeeded.
+// empty if it succeeded.
 type Proof map[capability.Name]string
 
-// Note records the result of a trial; err is nil if it succeeded.
+// Note records the result of an attempt; err is nil if it succeeded.
 func (p Proof) Note(n capability.Name, err error) {
 	p[n] = ""
 	if err != nil {
@@ -119,8 +119,8 @@ func (c *SelfChecks) Proof(d *handler.Definition, rt *Runtime) Proof {
 	return nil
 }
 
-// note stores the result of a pod. Results of earlier pods on the same runtime stay for trials that
-// this pod did not make.
+// note stores the result of a pod. Results of earlier pods on the same runtime stay for attempts
+// that this pod did not make.
 func (c *SelfChecks) note(d *handler.Definition, rt *Runtime, took time.Duration, proof Proof, err error) {
 	digest, on := d.Digest(), rt.identities()
 	c.mu.Lock()

@@ -155,8 +155,8 @@ func (l *startQueue) report(name string) Starts {
 	return Starts{Handler: name, Running: l.running, Queued: len(l.waiting), Refused: maps.Clone(l.refused)}
 }
 
-// startQueues are the queues of all handlers that were asked for a pod, by name. A queue outlives
-// the table of its handler.
+// startQueues are the queues of all handlers that were requested for a pod, by name. A queue
+// outlives the table of its handler.
 type startQueues struct{ byName sync.Map }
 
 func (all *startQueues) of(name string) *startQueue {

@@ -53,8 +53,8 @@ func (p *Pods) Find(id string) (*Owner, error) {
 // Live counts the sandboxes of each handler, including handlers that are in no table any more.
 func (p *Pods) Live() map[string]int { return p.owners.counts() }
 
-// Starts returns the counts of each handler that was ever asked for a pod, or is in the current
-// table; sorted by name.
+// Starts returns the counts of each handler that was ever requested for a pod, or is in the
+// current table; sorted by name.
 func (p *Pods) Starts() []Starts { return p.queues.report(p.registry.Current().Names()) }
 
 // BinaryStarts returns the counts of both binaries of each handler.

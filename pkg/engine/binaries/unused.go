@@ -22,14 +22,14 @@ const (
 	shimPrefix      = "berth-shim-"
 	pausePrefix     = "berth-pause-"
 	pauseRootPrefix = "pause-"
-	// Temporary names: unfinished copies, and removals under way.
+	// newPrefix is of unfinished copies, oldPrefix of removals under way.
 	newPrefix = keep.HalfPrefix
 	oldPrefix = ".old-"
 )
 
 type toolUse struct {
 	shims, pauseRoots, runtimes map[string]bool
-	// Set if it is unknown which are in use.
+	// allShims and allRuntimes are set if it is unknown which are in use.
 	allShims, allRuntimes bool
 }
 

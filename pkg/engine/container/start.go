@@ -160,8 +160,8 @@ func (newStart) started(context.Context) {}
 // startAttempts bounds the start requests for a start that no supervisor has begun.
 const startAttempts = 3
 
-// startTask returns the pid. A supervisor continues a start when its connection is lost, so it is
-// asked for the result. If it died before the start began, its successor is asked to start:
+// startTask returns the pid. A supervisor continues a start when its connection is lost; the next
+// request returns the result. If it died before the start began, its successor is asked to start:
 // supervisors record that they begin, and none begins a second time.
 func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
 	var lost error

@@ -35,8 +35,8 @@ const (
 	HalfPrefix = ".new-"
 )
 
-// ErrChanged reports that the installed binary is no longer the one that was asked for. The caller
-// must probe it again.
+// ErrChanged reports that the installed binary is no longer the one that was requested. The
+// caller must probe it again.
 var ErrChanged = fmt.Errorf("the binary changed while it was copied: %w", errdefs.ErrUnavailable)
 
 // Binary is a runtime program. Its JSON form is stored with every pod that runs

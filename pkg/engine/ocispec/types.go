@@ -94,7 +94,7 @@ type Container struct {
 	Name    string
 	Config  *runtimeapi.ContainerConfig
 	Sandbox Sandbox
-	// ImageName is the reference that the pod asked for; ImageID is Image.id.
+	// ImageName is the reference that the pod requested; ImageID is Image.id.
 	ImageName, ImageID string
 	Image              imagespec.ImageConfig
 	// User is the result of ResolveUser.

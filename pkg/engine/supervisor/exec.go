@@ -25,7 +25,7 @@ import (
 type execs struct {
 	task *task
 
-	// guarded by task.mu
+	// byID and serial are guarded by task.mu.
 	byID   map[string]*process
 	serial uint64 // of the newest exec
 }

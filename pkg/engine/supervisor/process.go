@@ -37,7 +37,7 @@ type process struct {
 	score    *int   // its oom_score_adj, or nil
 	serial   uint64 // names an exec's files
 
-	// All below is guarded by task.mu; done is closed once, with exit set.
+	// state and the fields below are guarded by task.mu. done is closed once, with exit set.
 	state    processState
 	identity processes.Process
 	pidfd    int  // -1 unless it is running

@@ -54,8 +54,7 @@ type Mark struct {
 // Change is a change of one sandbox or container by a call.
 type Change struct {
 	number uint64
-	// Exactly one of Sandbox and Container is set for a created object; otherwise ID is the changed
-	// one.
+	// Sandbox or Container is set for a created object; otherwise ID is the changed one.
 	Sandbox   *runtimeapi.PodSandbox
 	Container *runtimeapi.Container
 	ID        string

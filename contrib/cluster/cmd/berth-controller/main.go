@@ -40,8 +40,8 @@ const (
 	// lease is the name of the leader's Lease. Its namespace is the same wherever controllers run:
 	// with two leases, two would be leader.
 	lease, leaseNamespace = "berth-controller", "berth-system"
-	// A new leader follows leaseDuration after the last renewal. The old leader stops earlier: its
-	// renewal, the next failed one and the release may take renewDeadline each.
+	// leaseDuration is how long after the last renewal a new leader follows. The old leader stops
+	// earlier: its renewal, the next failed one and the release may take renewDeadline each.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 4 * time.Second
 	retryPeriod   = 2 * time.Second

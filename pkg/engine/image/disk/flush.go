@@ -102,7 +102,7 @@ func (f *Flusher) Wrote(id, dir string) error {
 	return err
 }
 
-// unflushed is behind the boot ID in the marks of unpackings whose flush failed.
+// unflushed is behind the boot ID in the marks of unpackings with a failed flush.
 const unflushed = " unflushed"
 
 // Flush writes the layers of all unpackings that have ended, and removes their marks.

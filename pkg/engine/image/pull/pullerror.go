@@ -75,7 +75,7 @@ func explainPull(f pullFailure) error {
 	if errdefs.IsResourceExhausted(class) { // the text is complete
 		return &pullError{class: class, text: f.clean.Text(text)}
 	}
-	// The outer text would leave no room for the command that mends it.
+	// The outer text would leave no room for the command of the remedy.
 	if refused, is := errors.AsType[*trusted.Error](f.err); is {
 		f.err = refused
 	}

@@ -176,7 +176,7 @@ func WritePipes(images string, pipes map[int]string) error {
 	return os.WriteFile(filepath.Join(images, stdioFile), text, 0o600)
 }
 
-// criuFile matches the names that PipesOf creates: no other text of a file may become a line of
+// criuFile matches the names that pipesOf creates: no other text of a file may become a line of
 // configuration.
 var criuFile = regexp.MustCompile(`^file\[[0-9a-f]{1,16}:[0-9a-f]{1,16}\]$`)
 

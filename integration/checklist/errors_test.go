@@ -24,27 +24,6 @@ var makesError = map[string]int{
 // names begin with a capital letter wherever they stand, if nothing else in them says so.
 var names = []string{"Linux", "Kubernetes", "Docker"}
 
-// riddles are what an error must not say, with what is said instead. They are words
-// that mean nothing else here: an "end" is a container's exit, or that of a file.
-var riddles = []struct {
-	pattern *regexp.Regexp
-	instead string
-}{
-	{word(`canar(y|ies)`), "self-check pod"},
-	{word(`trials?|variants?|rulings?|next binar(y|ies)`), "rollout, candidate, decision"},
-	{word(`(take|takes|took|taken|taking) back`), "roll back"},
-	{word(`half[- ]made`), "partially created"},
-	{word(`bur(y|ies|ied|ying)`), "clean up"},
-	{word(`mend(s|ed|ing)?`), "correct, repair"},
-	{word(`(is|are) no|(is|are) none( of)?`), "is not a, does not exist, must be one of"},
-	{word(`(may|can) not be`), "cannot be"},
-	{word(`nobody|somebody( else)?`), "who that is"},
-	{word(`cannot be told|does not tell|do not tell`), "cannot read, does not report"},
-	{word(`does not say|do not say`), "does not report"},
-	{word(`looked at`), "read, checked"},
-	{word(`asked for`), "requested"},
-}
-
 // othersTexts are texts that are not berth's to choose.
 var othersTexts = []string{
 	"resource name may not be empty",                              // of the API server, which "kubectl berth lint" repeats
@@ -70,18 +49,7 @@ func errorFaults(text string) []string {
 	if gerund.MatchString(text) && !finite.MatchString(text) {
 		all = append(all, fmt.Sprintf("%q: write the verb in the infinitive", first))
 	}
-	return append(all, riddlesIn(text)...)
-}
-
-func riddlesIn(text string) []string {
-	var all []string
-	text = strings.NewReplacer("no longer", "", "no more than", "").Replace(text)
-	for _, r := range riddles {
-		if found := r.pattern.FindString(text); found != "" {
-			all = append(all, fmt.Sprintf("%q: say %s", found, r.instead))
-		}
-	}
-	return all
+	return append(all, wordsIn(text, texts)...)
 }
 
 // capitalized says whether a word has a capital letter for no reason but that it is
@@ -100,7 +68,7 @@ func capitalized(word string) bool {
 
 // helpFaults is why the help of a metric is not how it is written.
 func helpFaults(text string) []string {
-	all := riddlesIn(text)
+	all := wordsIn(text, texts)
 	if first, _ := utf8.DecodeRuneInString(text); !unicode.IsUpper(first) && !unicode.IsDigit(first) {
 		all = append(all, "begin with a capital letter, or a number")
 	}
@@ -173,7 +141,7 @@ func TestErrorTexts(t *testing.T) {
 				}
 			}
 			for _, m := range r.others {
-				for _, fault := range riddlesIn(m.text) {
+				for _, fault := range wordsIn(m.text, texts) {
 					t.Errorf("%s: %q: %s", m.at, m.text, fault)
 				}
 			}

@@ -7,7 +7,6 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,31 +37,6 @@ var infinitives = strings.Fields(`
 	restore resume retry roll run save send serve set show skip start stop sweep take tear
 	tell thaw try undo unmount update use wait walk watch write`)
 
-// unwanted are words that one who runs berth would have to learn, with those that
-// are said instead.
-var unwanted = []struct {
-	pattern *regexp.Regexp
-	instead string
-}{
-	{word(`canar(y|ies)`), "self-check pod"},
-	{word(`trials?|variants?|next binar(y|ies)`), "rollout, candidate"},
-	{word(`rulings?|judge[sd]?`), "decision"},
-	{word(`(take|takes|took|taken|taking) back`), "roll back"},
-	{word(`half[- ]made`), "partially created"},
-	{word(`bur(y|ies|ied|ying)|sweeps?|swept|sweeping`), "clean up"},
-	{word(`end|ends|ended|ending`), "exit, stop, kill, finish"},
-	{word(`silent(ly)?|silence`), "unresponsive"},
-	{word(`stocks?`), "last known"},
-	{word(`cop(y|ies)`), "kept binary"},
-	{word(`(let|lets|letting) go`), "stop, remove, disconnect"},
-	{word(`abilit(y|ies)|surveys?`), "capability"},
-	{word(`lacks?|lacking`), "preflight, missing"},
-	{word(`is no|are no|is none|are none`), "is not a"},
-	{word(`nobody|somebody`), "who that is"},
-}
-
-func word(pattern string) *regexp.Regexp { return regexp.MustCompile(`(?i)\b(` + pattern + `)\b`) }
-
 // faults is why a message of the log is not how they are written.
 func faults(message string) []string {
 	var all []string
@@ -79,12 +53,7 @@ func faults(message string) []string {
 	if strings.ContainsAny(message, "%\n") {
 		all = append(all, "put what varies into fields")
 	}
-	for _, u := range unwanted {
-		if found := u.pattern.FindString(strings.ReplaceAll(message, "no longer", "")); found != "" {
-			all = append(all, fmt.Sprintf("%q: say %s", found, u.instead))
-		}
-	}
-	return all
+	return append(all, wordsIn(message, logs)...)
 }
 
 func TestFaultsOfMessages(t *testing.T) {

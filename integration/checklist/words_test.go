@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Kinds of text.
+const (
+	logs  = 1 << iota // messages of the log
+	texts             // errors, help, and what else a command may print
+	comments
+	docs
+
+	everywhere = logs | texts | comments | docs
+)
+
+// banned are words that a reader would have to learn, or that are not the field's.
+var banned = []struct {
+	in      int
+	pattern *regexp.Regexp
+	instead string
+}{
+	{everywhere, word(`canar(y|ies)`), "self-check pod"},
+	{everywhere, word(`trials?|rulings?|next binar(y|ies)`), "rollout, candidate, decision"},
+	{everywhere &^ comments, word(`variants?`), "candidate"}, // platforms have variants
+	{logs | docs, word(`judge[sd]?`), "decision"},
+	{everywhere, word(`(take|takes|took|taken|taking) back`), "roll back"},
+	{everywhere, word(`half[- ]made`), "partially created"},
+	{everywhere, word(`bur(y|ies|ied|ying)`), "clean up"},
+	{logs | docs, word(`sweeps?|swept|sweeping`), "clean up"},
+	{everywhere &^ logs, word(`mend(s|ed|ing)?`), "correct, repair"},
+	{everywhere, word(`stocks?`), "last known"},
+	{everywhere, word(`(let|lets|letting) go`), "stop, remove, disconnect"},
+	{everywhere, word(`abilit(y|ies)|surveys?`), "capability"},
+	{everywhere, word(`blame[sd]?|blaming`), "attribute"},
+	{everywhere, word(`sights?|glances?`), "freshness"},
+	{everywhere, word(`flights?|lands?|landed`), "coalesce"},
+	{everywhere, word(`last words?`), "exit record"},
+	{everywhere, word(`to be had|way back|looked at`), "exist, restore, read"},
+	{everywhere, word(`nobody|somebody( else)?`), "who that is"},
+	{comments, word(`who|whom|whoever|whose`), "which; the caller"},
+	{comments | docs, word(`says?|said|tells?|told`), "report, return, state"},
+	{texts, word(`cannot be told|(does|do) not (say|tell)`), "cannot read, does not report"},
+	{everywhere &^ comments, word(`(is|are) no|(is|are) none( of)?`), "is not a, does not exist, must be one of"},
+	{texts, word(`(may|can) not be`), "cannot be"},
+	{texts | comments, word(`asked for`), "requested"},
+	{logs, word(`lacks?|lacking`), "preflight, missing"},
+	{logs, word(`end|ends|ended|ending`), "exit, stop, kill, finish"},
+	{logs, word(`silent(ly)?|silence`), "unresponsive"},
+	{logs, word(`cop(y|ies)`), "kept binary"},
+}
+
+// word is a pattern of words, which may be on two lines.
+func word(pattern string) *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(` + strings.ReplaceAll(pattern, " ", `\s+`) + `)\b`)
+}
+
+// wordsIn is which words a text of that kind should not have.
+func wordsIn(text string, kind int) []string {
+	var all []string
+	text = regexp.MustCompile(`\bno\s+(longer|more than)`).ReplaceAllString(text, "")
+	for _, b := range banned {
+		if found := b.pattern.FindString(text); found != "" && b.in&kind != 0 {
+			all = append(all, fmt.Sprintf("%q: say %s", found, b.instead))
+		}
+	}
+	return all
+}
+
+// code is what a page shows of commands, files and their output.
+var code = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
+
+func TestWordsOfDocs(t *testing.T) {
+	for _, page := range pages(t) {
+		if page == "CHANGELOG.md" { // what happened stays as it was written
+			continue
+		}
+		at := 1
+		for paragraph := range strings.SplitSeq(code.ReplaceAllStringFunc(read(t, page), func(shown string) string {
+			return strings.Repeat("\n", strings.Count(shown, "\n"))
+		}), "\n\n") {
+			for _, fault := range wordsIn(paragraph, docs) {
+				t.Errorf("%s:%d: %s", page, at, fault)
+			}
+			at += strings.Count(paragraph, "\n") + 2
+		}
+	}
+}

@@ -322,7 +322,7 @@ func (e *Engine) close() (err error) {
 	return err
 }
 
-// SelfCheck runs a self-check pod under d, which is in no list, and removes it; see
+// SelfCheck runs a self-check pod under d and removes it; no call lists the pod. See
 // probe.SelfChecker.
 func (e *Engine) SelfCheck(ctx context.Context, d *handler.Definition, rt *probe.Runtime, thorough bool) (probe.Proof, error) {
 	if thorough {
@@ -357,7 +357,8 @@ func (e *Engine) Overhead(ctx context.Context) (map[string]overhead.Pods, error)
 // ID is the backend's id.
 func (e *Engine) ID() string { return "engine" }
 
-// Inventory lists the engine's sandboxes and containers, for the router's owners.
+// Inventory lists the engine's sandboxes and containers, so that the router finds the
+// backend of an ID.
 func (e *Engine) Inventory() []handler.Owned {
 	var all []handler.Owned
 	for _, s := range e.parts.Pods.Index.AllSandboxes() {

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Sandbox writes a record below dir, and reads it like the next daemon does.
+// Sandbox writes a record below dir, and reads it as a restarted daemon does.
 func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec, b pod.Binder) *pod.Sandbox {
 	t.Helper()
 	id := pod.NewID()
@@ -59,7 +59,7 @@ type Unresponsive struct {
 	Tasks    *task.Service
 }
 
-// NewUnresponsive returns one, which is removed at the end of the test.
+// NewUnresponsive returns an Unresponsive whose files are removed at the end of the test.
 func NewUnresponsive(t *testing.T) *Unresponsive {
 	t.Helper()
 	state, err := os.MkdirTemp("", "be-") // the paths of sockets must be short

@@ -8,7 +8,6 @@
 // Plugins receive each step of an object's life once: they receive its stop and removal only if
 // they know the object. A plugin that registers late receives the whole node at once (Synchronize).
 // This includes objects that are being created, so that no step is lost.
-// part of it, so nothing is lost between the two.
 package nri
 
 import (

@@ -50,7 +50,7 @@ func (s *State) auditRestarts() []Finding {
 	return all
 }
 
-// counted returns the resources that count the pods of classes, sorted.
+// counted returns, sorted, the extended resources by which the scheduler limits pods of a handler.
 func (s *State) counted() []corev1.ResourceName {
 	var names []corev1.ResourceName
 	for i := range s.Classes {

@@ -48,8 +48,8 @@ const formatVersion = 1
 type Config struct {
 	// Version is the version of the file format. Other versions are refused.
 	Version int `toml:"version" effect:"reload"`
-	// DefaultRuntime is the handler of pods that name none. Empty means the only handler, else the
-	// first of "runc", "crun", "youki", "gvisor", "runsc" that exists. Handlers of drop-ins and
+	// DefaultRuntime is the handler of pods that name no handler. Empty means the only handler, else
+	// the first of "runc", "crun", "youki", "gvisor", "runsc" that exists. Handlers of drop-ins and
 	// imported files count only if the main file and discovery have none.
 	DefaultRuntime string `toml:"default_runtime" effect:"new pods"`
 
@@ -147,8 +147,8 @@ type Handlers struct {
 	// AskInterval is the time between probes that run unchanged runtimes too. With "0s", only a new
 	// binary, a failed probe or `berth handler probe` leads to one.
 	AskInterval time.Duration `toml:"ask_interval" effect:"reload"`
-	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and so on the Node.
-	// Cordoned and draining ones are always listed.
+	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and therefore on the
+	// Node. Cordoned and draining ones are always listed.
 	AdvertiseNotReady bool `toml:"advertise_not_ready" effect:"reload"`
 	// Watch reloads the configuration when its files change, behind links within two seconds.
 	Watch bool `toml:"watch"`
@@ -179,15 +179,15 @@ type Engine struct {
 	// WritableRoot is the directory of writable layers (docs/images.md#disk-space). Empty means in
 	// Root.
 	WritableRoot string `toml:"writable_root"`
-	// State is the directory of sockets, namespaces and bundles, which end with a reboot.
+	// State is the directory of sockets, namespaces and bundles, which are lost at a reboot.
 	State string `toml:"state"`
 	// CgroupDriver is the manager of cgroups for all handlers: "systemd", "cgroupfs", or "auto" for
 	// systemd if it is process 1, else cgroupfs. The kubelet asks berth for it. Existing pods keep
 	// theirs.
 	CgroupDriver CgroupDriver `toml:"cgroup_driver"`
 	// CgroupPrefix begins the names of containers' systemd scopes (`berth-<id>.scope`). With
-	// cgroupfs it is the parent cgroup of pods that name none. At most 64 letters, digits, '-' and
-	// '_'. See docs/runtimes.md#node-agents.
+	// cgroupfs it is the parent cgroup of pods that name no parent. At most 64 letters, digits, '-'
+	// and '_'. See docs/runtimes.md#node-agents.
 	CgroupPrefix string `toml:"cgroup_prefix" effect:"new pods"`
 	// Supervision is the default of handlers: "handler" for one supervisor per handler, "pod" for
 	// one per pod.
@@ -229,10 +229,10 @@ type CNI struct {
 	ConfDir string `toml:"conf_dir"`
 	// BinDirs are the directories of plugins. Earlier ones win.
 	BinDirs []string `toml:"bin_dirs"`
-	// MaxConfNum bounds the used configurations in lexical order, one per interface of a pod. 0
-	// means all.
+	// MaxConfNum is the number of configurations that are used, the first in lexical order, one per
+	// interface of a pod. 0 means all.
 	MaxConfNum int `toml:"max_conf_num"`
-	// CacheDir is the directory of libcni's results, which disconnecting a pod needs.
+	// CacheDir is the directory of libcni's results, which berth needs to disconnect a pod.
 	CacheDir string `toml:"cache_dir"`
 	// GC lets plugins of CNI 1.1 release, at each start, everything that is not berth's. Set it
 	// only if no other program uses the networks (docs/network.md#beside-other-daemons).
@@ -244,7 +244,7 @@ type Registry struct {
 	// HostsDir is the directory of mirrors, certificates and credentials: `<registry>/hosts.toml`
 	// in containerd's format (docs/images.md#registries).
 	HostsDir string `toml:"hosts_dir" effect:"each pull"`
-	// MaxConcurrentDownloads bounds the layers that one pull downloads at a time.
+	// MaxConcurrentDownloads limits the layers that one pull downloads at a time.
 	MaxConcurrentDownloads int `toml:"max_concurrent_downloads"`
 	// DiscardUnpackedLayers removes compressed layers of new images after unpacking
 	// (docs/images.md#disk-space).
@@ -252,10 +252,10 @@ type Registry struct {
 	// PullProgressTimeout cancels a pull after this time without a byte, or when its answers other
 	// than layers took this long in total. "0s" means never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
-	// MaxUnpackMemory bounds the bytes of memory of a process that unpacks a layer
-	// (docs/images.md#limits), at least 128 MiB.
+	// MaxUnpackMemory limits the memory, in bytes, of a process that unpacks a layer
+	// (docs/images.md#limits). At least 128 MiB.
 	MaxUnpackMemory int `toml:"max_unpack_memory"`
-	// MaxImageEntries bounds the files, directories, links and whiteouts of all layers of an image.
+	// MaxImageEntries limits the files, directories, links and whiteouts of all layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`
 	// DecryptionKeysPath is the directory of keys (docs/images.md#encrypted-images), read when a
 	// layer is opened.
@@ -276,7 +276,8 @@ type ImageVerifier struct {
 	// BinDir is the directory of the programs and nothing else, read at each pull. Without files,
 	// all images pass. Empty means no verification.
 	BinDir string `toml:"bin_dir"`
-	// PerVerifierTimeout bounds the time of each program. One that takes longer refuses the image.
+	// PerVerifierTimeout limits the time of each program. If one takes longer, the image is
+	// refused.
 	PerVerifierTimeout time.Duration `toml:"per_verifier_timeout"`
 }
 
@@ -338,9 +339,9 @@ type NRI struct {
 	// PluginConfigPath is the directory of `<index>-<name>.conf`, else `<name>.conf`, for each
 	// plugin.
 	PluginConfigPath string `toml:"plugin_config_path"`
-	// PluginRegistrationTimeout bounds the registration of a plugin.
+	// PluginRegistrationTimeout limits the time that a plugin takes to register.
 	PluginRegistrationTimeout time.Duration `toml:"plugin_registration_timeout"`
-	// PluginRequestTimeout bounds the time of an answer. A slower plugin is dropped.
+	// PluginRequestTimeout limits the time of an answer. A slower plugin is disconnected.
 	PluginRequestTimeout time.Duration `toml:"plugin_request_timeout"`
 }
 

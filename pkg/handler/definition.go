@@ -67,14 +67,15 @@ type Definition struct {
 	// root may have write access (docs/security.md#configuration).
 	Path string `json:"path" toml:"runtime_path"`
 	// Companions are files and directories that berth keeps with the binary, relative to its
-	// directory (symbolic links followed), besides known ones (docs/runtimes.md#companions). The
-	// handler is not ready without them.
+	// directory (symbolic links followed), in addition to known ones
+	// (docs/runtimes.md#companions). The handler is not ready without them.
 	Companions []string `json:"companions,omitempty" toml:"companions"`
 	// Endpoint is the socket of another CRI daemon (docs/remote.md) that runs the pods:
 	// "unix:///run/containerd/containerd.sock". Only Type, RemoteHandler and the limits may be set
 	// with it.
 	Endpoint string `json:"endpoint,omitempty" toml:"endpoint"`
-	// RemoteHandler is the name in that daemon. Not set means the same, "" that daemon's default.
+	// RemoteHandler is the handler's name in that daemon. Not set: the same name. "": the default
+	// handler of that daemon.
 	RemoteHandler string `json:"remoteHandler,omitempty" toml:"remote_handler"`
 	// Root is the state directory of the runtime. Empty means one per handler below engine.state.
 	Root string `json:"root,omitempty" toml:"runtime_root"`
@@ -94,7 +95,7 @@ type Definition struct {
 	// PodAnnotations are patterns of pod annotations that the runtime sees. '*' matches anything
 	// but '/'.
 	PodAnnotations []string `json:"podAnnotations,omitempty" toml:"pod_annotations"`
-	// ContainerAnnotations are such patterns for container annotations.
+	// ContainerAnnotations are patterns of container annotations that the runtime sees.
 	ContainerAnnotations []string `json:"containerAnnotations,omitempty" toml:"container_annotations"`
 	// DefaultAnnotations are annotations that the runtime sees unless a pod sets them.
 	DefaultAnnotations map[string]string `json:"defaultAnnotations,omitempty" toml:"default_annotations"`
@@ -103,21 +104,22 @@ type Definition struct {
 	// Snapshotter replaces engine.snapshotter unless it is empty.
 	Snapshotter string `json:"snapshotter,omitempty" toml:"snapshotter"`
 	// Platform is the platform of images: "wasi/wasm" (docs/images.md#webassembly-images). Empty
-	// means the node's, or both for a shim known to run modules.
+	// means the node's; for a shim that is known to run modules, both.
 	Platform string `json:"platform,omitempty" toml:"platform"`
 	// BaseRuntimeSpec is the OCI runtime spec (JSON) that replaces the built-in one, read when a
 	// pod is created.
 	BaseRuntimeSpec string `json:"baseRuntimeSpec,omitempty" toml:"base_runtime_spec"`
 	// CNIConfDir replaces cni.conf_dir unless it is empty.
 	CNIConfDir string `json:"cniConfDir,omitempty" toml:"cni_conf_dir"`
-	// ContainerCreateTimeout bounds one create or start call to the runtime.
+	// ContainerCreateTimeout limits the time of one create or start call to the runtime.
 	ContainerCreateTimeout time.Duration `json:"containerCreateTimeout,omitempty" toml:"container_create_timeout"`
-	// SandboxProcess is "always", or "auto" for one only where a pod or the runtime needs it.
+	// SandboxProcess is when a sandbox has a process of its own. "auto": only where a pod or the
+	// runtime needs one. "always": in every sandbox.
 	SandboxProcess SandboxProcess `json:"sandboxProcess,omitempty" toml:"sandbox_process"`
 	// Supervision replaces engine.supervision for an oci handler unless it is empty.
 	Supervision Supervision `json:"supervision,omitempty" toml:"supervision"`
-	// AliasOf is the handler behind this alias (docs/operations-reference.md#aliases). It excludes
-	// other keys.
+	// AliasOf is the handler behind this alias (docs/operations-reference.md#aliases). No other key
+	// may be set with it.
 	AliasOf string `json:"aliasOf,omitempty" toml:"alias_of"`
 	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
 	Candidate *Candidate `json:"candidate,omitempty" toml:"candidate"`
@@ -128,16 +130,16 @@ type Definition struct {
 	// ProbeSelfCheck adds a self-check pod to the probes of handlers.ask_interval. The handler is
 	// not ready if it fails. See docs/operations-reference.md#self-check-pods.
 	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty" toml:"self_check_pod"`
-	// SelfCheckTimeout bounds the life of a self-check pod, including its removal, besides
-	// ContainerCreateTimeout.
+	// SelfCheckTimeout limits the life of a self-check pod, including its removal, in addition
+	// to ContainerCreateTimeout.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
 	// Conforms are sets of properties that the handler promises
 	// (docs/capabilities.md#conformant-names): "shared-kernel/v1", "sandboxed/v1", "vm/v1",
-	// "wasm/v1". Self-check pods run as with ProbeSelfCheck. The handler is not ready unless they
-	// find all.
+	// "wasm/v1". Self-check pods run as with ProbeSelfCheck. The handler is ready only if they find
+	// all properties.
 	Conforms []string `json:"conforms,omitempty" toml:"conforms"`
-	// RequiredDevices are device files without which the handler is not ready. If not set, a Kata
-	// shim needs "/dev/kvm", unless the name of ConfigPath contains `remote`.
+	// RequiredDevices are device files that the handler needs to be ready. If not set, a Kata shim
+	// needs "/dev/kvm", unless the name of ConfigPath contains `remote`.
 	RequiredDevices []string `json:"requiredDevices,omitempty" toml:"required_devices"`
 	// Origin is file:line of the table, or how the handler was discovered. It is excluded from the
 	// digest.
@@ -155,17 +157,17 @@ type OCIOptions struct {
 	GlobalFlags []string `json:"globalFlags,omitempty" toml:"global_flags"`
 }
 
-// Limits bound a handler's pods and their starts. Zero is unlimited. They do not affect how a pod
-// runs.
+// Limits are those of a handler's pods and their starts. They do not affect how a pod runs.
 type Limits struct {
-	// MaxPods bounds sandboxes that run or are created (docs/operations-reference.md#limits). 0
-	// means no limit.
+	// MaxPods limits the sandboxes that run or are being created
+	// (docs/operations-reference.md#limits). 0 means no limit.
 	MaxPods int `json:"maxPods,omitempty" toml:"max_pods"`
-	// MaxParallelStarts bounds sandboxes that are created at the same time. 0 means no limit.
+	// MaxParallelStarts limits the sandboxes that are created at the same time. 0 means no limit.
 	MaxParallelStarts int `json:"maxParallelStarts,omitempty" toml:"max_parallel_starts"`
-	// MaxQueuedStarts bounds the starts that wait, first come, first served. 0 means none.
+	// MaxQueuedStarts limits the starts that wait, in the order of their arrival. 0 means none.
 	MaxQueuedStarts int `json:"maxQueuedStarts,omitempty" toml:"max_queued_starts"`
-	// StartTimeout bounds RunPodSandbox, including the wait. "0s" means the caller's timeout.
+	// StartTimeout limits the time of RunPodSandbox, including the wait. "0s" means the caller's
+	// timeout.
 	StartTimeout time.Duration `json:"startTimeout,omitempty" toml:"start_timeout"`
 }
 

@@ -1,6 +1,6 @@
-// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. The runtime
-// writes and reads a pod with its own kernel as one. In other pods, CRIU writes each container
-// while all of them are frozen, and they are restored one by one.
+// Package podcheckpoint writes checkpoints of whole pods, and restores pods from them. If a pod has
+// its own kernel, the runtime writes and reads the whole pod at once. In other pods, CRIU writes
+// each container while all of them are frozen, and they are restored one by one.
 package podcheckpoint
 
 import (
@@ -70,7 +70,7 @@ var buckets = []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 func NewDurations() *prometheus.HistogramVec {
 	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "berth_pod_checkpoint_duration_seconds",
-		Help:    "Time that checkpoints of pods took to write (checkpoint), and pods to be made of one (restore), by result: ok, refused or failed.",
+		Help:    "Time to write checkpoints of pods (checkpoint) and to restore pods (restore), by result: ok, refused or failed.",
 		Buckets: buckets,
 	}, []string{"operation", "outcome"})
 	for _, operation := range []string{"checkpoint", "restore"} {

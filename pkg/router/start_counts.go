@@ -25,8 +25,8 @@ type Outcomes interface {
 	// Started is called after each successful start of a container, which proves that the handler
 	// runs pods.
 	Started(name string, a handler.Attempt)
-	// NotStarted is called for each sandbox or container that was not created or started for
-	// another reason than its request.
+	// NotStarted is called for each sandbox or container that was not created or started, and the
+	// request was not the cause.
 	NotStarted(name string, a handler.Attempt, err error)
 }
 
@@ -69,8 +69,8 @@ func attemptOf(o handler.Owned) handler.Attempt {
 	return a
 }
 
-// identified adds to a what is known of the created sandbox. It asks the backend only for pods on a
-// candidate, which are few.
+// identified adds the known facts of the created sandbox to a. It asks the backend only for pods on
+// a candidate, which are few.
 func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	if binaryOf(a) == handler.BinaryCandidate {
 		for _, o := range b.Inventory() {
@@ -146,8 +146,8 @@ func (t *startCounter) notStarted(name string, a handler.Attempt, err error) {
 	}
 }
 
-// nodeFailed reports whether a start failed for another reason than its request: in the runtime, or
-// in a resource of the node, such as networks and disks.
+// nodeFailed reports whether a start failed and the request was not the cause, but the runtime or a
+// resource of the node, such as networks and disks.
 func nodeFailed(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err), handler.IsPodFault(err):

@@ -31,9 +31,9 @@ const (
 	annotationMemory           = "io.kubernetes.cri.sandbox-memory"
 )
 
-// annotationGVisorSeccomp makes gVisor's kernel filter the system calls of a container, which it
-// does not do otherwise, whatever the spec contains. Any pod may request it: with runsc, an
-// annotation can enable the flag, but not disable it.
+// annotationGVisorSeccomp makes gVisor's kernel filter the system calls of a container. Without it
+// gVisor does not filter, also if the spec has a seccomp profile. Any pod may request it: with
+// runsc, an annotation can enable the flag, but not disable it.
 const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
 
 // filtersByAnnotation reports whether gVisor filters a handler's containers only by

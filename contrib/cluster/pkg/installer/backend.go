@@ -57,8 +57,8 @@ func driverOf(config *runtimeapi.RuntimeConfigResponse) string {
 }
 
 // handlersOf returns the names of a daemon's handlers. It omits the default one, which has an empty
-// name, and names that no RuntimeClass can have: some would lead out of a directory. Daemons that
-// do not list their handlers have them in their configuration.
+// name, and names that no RuntimeClass can have: as a file name, some would leave the directory.
+// Daemons that do not list their handlers have them in their configuration.
 func handlersOf(state *runtimeapi.StatusResponse) []string {
 	var names []string
 	for _, h := range state.GetRuntimeHandlers() {

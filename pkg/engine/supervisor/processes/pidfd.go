@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// Open returns a pidfd of the process with that start time; 0 stands for any. unix.ESRCH if there
-// is no such process.
+// Open returns a pidfd of the process with that start time; 0 stands for any. It returns unix.ESRCH
+// if the process does not exist.
 func Open(p Process) (int, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {

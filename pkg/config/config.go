@@ -44,7 +44,8 @@ const formatVersion = 1
 // berth-pause.
 //
 // TestKeysPage copies the comments of keys to docs/configuration.md. The tag effect is when a new
-// value counts; without it, from the next start on.
+// value counts; without it, from the next start on. "each pull" is for the content of the directory;
+// the key itself waits for a start.
 type Config struct {
 	// Version is the version of the file format. Other versions are refused.
 	Version int `toml:"version" effect:"reload"`
@@ -78,7 +79,7 @@ type Config struct {
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
 	// Broken are the configured handlers that cannot be served, sorted by name: imported ones with
-	// mistakes, awaited ones, and aliases of either.
+	// mistakes, those that a key names and that no file or discovery has yet, and aliases of either.
 	Broken []Broken `toml:"-"`
 	// Problems are the mistakes behind Broken, and those of imported files.
 	Problems Problems `toml:"-"`
@@ -101,7 +102,8 @@ type Config struct {
 	documents []storedDocument
 	origins   map[string]Origin
 	watched   []string
-	// elsewhere are the handlers from outside berth's own files: imported, discovered or awaited.
+	// elsewhere are the handlers from outside berth's own files: imported ones, discovered ones, and
+	// those that a key names and that no file or discovery has yet.
 	elsewhere map[string]bool
 	// defaultChosen is set if no file and no flag sets DefaultRuntime.
 	defaultChosen bool
@@ -111,7 +113,8 @@ type Config struct {
 type Broken struct {
 	// Name is the handler's name.
 	Name string
-	// Origin is file:line of its table.
+	// Origin is the file:line of its table, or of the key that names it; for a handler of an imported
+	// file that cannot be read, the file.
 	Origin string
 	// Reason is the first of its problems, in one line.
 	Reason string
@@ -141,16 +144,17 @@ func (s Server) Admin() string {
 // Handlers configures the probing and reloading of handlers.
 type Handlers struct {
 	// ProbeInterval is the time between checks of each handler's binary, configuration file and
-	// devices. With "0s", ready handlers are checked only at starts, reloads and failed starts of
-	// pods.
+	// devices. With "0s", ready handlers are checked only every AskInterval, at starts, reloads and
+	// failed starts of pods, and by `berth handler probe`.
 	ProbeInterval time.Duration `toml:"probe_interval" effect:"reload"`
 	// AskInterval is the time between probes that run unchanged runtimes too. With "0s", only a new
-	// binary, a failed probe or `berth handler probe` leads to one.
+	// binary, a failed probe, a failed start of a pod or `berth handler probe` leads to one.
 	AskInterval time.Duration `toml:"ask_interval" effect:"reload"`
 	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and therefore on the
 	// Node. Cordoned and draining ones are always listed.
 	AdvertiseNotReady bool `toml:"advertise_not_ready" effect:"reload"`
-	// Watch reloads the configuration when its files change, behind links within two seconds.
+	// Watch reloads the configuration when its files change. Files behind symbolic links are polled
+	// every two seconds.
 	Watch bool `toml:"watch"`
 }
 
@@ -234,8 +238,9 @@ type CNI struct {
 	MaxConfNum int `toml:"max_conf_num"`
 	// CacheDir is the directory of libcni's results, which berth needs to disconnect a pod.
 	CacheDir string `toml:"cache_dir"`
-	// GC lets plugins of CNI 1.1 release, at each start, everything that is not berth's. Set it
-	// only if no other program uses the networks (docs/network.md#beside-other-daemons).
+	// GC makes plugins of CNI 1.1 release, at each start, all attachments other than those of
+	// berth's pods. Set it only if no other program uses the networks
+	// (docs/network.md#beside-other-daemons).
 	GC bool `toml:"gc"`
 }
 
@@ -249,8 +254,7 @@ type Registry struct {
 	// DiscardUnpackedLayers removes compressed layers of new images after unpacking
 	// (docs/images.md#disk-space).
 	DiscardUnpackedLayers bool `toml:"discard_unpacked_layers"`
-	// PullProgressTimeout cancels a pull after this time without a byte, or when its answers other
-	// than layers took this long in total. "0s" means never.
+	// PullProgressTimeout cancels a pull that receives no byte for this time. "0s" means never.
 	PullProgressTimeout time.Duration `toml:"pull_progress_timeout"`
 	// MaxUnpackMemory limits the memory, in bytes, of a process that unpacks a layer
 	// (docs/images.md#limits). At least 128 MiB.
@@ -347,8 +351,8 @@ type NRI struct {
 
 // NodeLabels is the file from which Node Feature Discovery labels the node.
 type NodeLabels struct {
-	// File is the file of labels, beside one with `-present` behind the name. Both are written if
-	// the directory exists. Each berth of a node needs its own. Empty means never.
+	// File is the file of labels; a second one has the suffix `-present`. Both are written if the
+	// directory exists. Each berth daemon on a node needs its own. Empty means never.
 	File string `toml:"file"`
 	// Lifetime is how long a cluster keeps the labels after the last update, at least "10s".
 	Lifetime time.Duration `toml:"lifetime"`
@@ -381,8 +385,8 @@ type configKey struct {
 
 func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
 
-// reloadable reports whether a running daemon applies the key. Keys that provide handlers or their
-// defaults take effect through the Definitions.
+// reloadable reports whether a running daemon applies the key. A key of default handler settings
+// reaches pods by new Definitions.
 func (k configKey) reloadable() bool {
 	effect := reflect.TypeFor[Config]().FieldByIndex(k.field).Tag.Get("effect")
 	return effect == "reload" || effect == "new pods"

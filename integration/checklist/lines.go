@@ -10,7 +10,7 @@ import (
 // The parts of docs/testing.md that are read here begin with these.
 const (
 	heading = "## The CRI, line by line"
-	pains   = "## The pains, one by one"
+	pains   = "## Problems of other daemons"
 )
 
 // line is one thing that the CRI asks of a daemon.

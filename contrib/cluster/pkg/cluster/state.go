@@ -32,7 +32,8 @@ type State struct {
 	Events []corev1.Event
 }
 
-// handlerNames returns the names on all nodes, sorted. The default handler has none.
+// handlerNames returns the names on all nodes, sorted. The entry with an empty name, which repeats
+// the default handler, is left out.
 func (s *State) handlerNames() []string {
 	names := map[string]bool{}
 	for i := range s.Nodes {
@@ -84,7 +85,8 @@ func selects(c *nodev1.RuntimeClass, n *corev1.Node) bool {
 }
 
 // untolerated returns a taint of a node that pods with these tolerations do not tolerate. It
-// ignores temporary taints, which Kubernetes sets on an unhealthy or cordoned node.
+// ignores PreferNoSchedule and all taints of node.kubernetes.io/, which Kubernetes sets on unhealthy
+// or cordoned nodes.
 func untolerated(n *corev1.Node, by []corev1.Toleration) (corev1.Taint, bool) {
 	return helpers.FindMatchingUntoleratedTaint(logr.Discard(), n.Spec.Taints, by, func(t *corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")

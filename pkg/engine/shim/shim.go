@@ -1,14 +1,14 @@
 // Package shim starts, reconnects to and cleans up after the processes that run an engine's tasks,
 // and provides clients of their Task API (containerd.task.v3).
 //
-// There are two kinds. A supervisor is berth-shim: one process for all pods of a handler generation
-// (or for one pod), named by a key. The Manager starts it on first use and replaces it, by the same
-// binary, when it dies. A foreign shim is any containerd shim-v2 binary, started as containerd
-// starts it, one per pod; it cannot be replaced, only cleaned up after.
+// There are two kinds. A supervisor is berth-shim: one process for all pods with the same handler
+// settings and binaries (or for one pod), named by a key. The Manager starts it on first use and
+// replaces it, by the same binary, when it dies. A foreign shim is any containerd shim-v2 binary,
+// started as containerd starts it, one per pod; it cannot be replaced, only cleaned up after.
 //
 // The Manager keeps descriptors of each running task that its supervisor would lose by dying: a
-// pidfd, a reading end of each output FIFO, a terminal's master. A successor inherits them, so that
-// the exit code, the bytes in the pipes and the terminal survive.
+// pidfd, a read end of each output FIFO, a terminal's master. A successor inherits the pidfd and the
+// terminal, and opens the FIFOs anew; the kept read ends preserve their content.
 package shim
 
 import (

@@ -43,13 +43,13 @@ func stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc
 	return guarded(s.Context(), info.FullMethod, nil, func() error { return next(srv, s) })
 }
 
-// reading reports whether a call only reads, so that it is not logged.
+// reading reports whether a call only reads. It is logged only if it fails.
 func reading(rpc string) bool {
 	return slices.ContainsFunc([]string{"Get", "List", "Watch", "Where"}, func(verb string) bool { return strings.HasPrefix(rpc, verb) })
 }
 
-// guarded authorizes, runs and logs a call. Changes of handlers are logged by pkg/lifecycle, with
-// their details.
+// guarded authorizes and runs a call. It logs failures, and at level debug the success of a call
+// that does not only read. pkg/lifecycle logs the details of changed handlers.
 func guarded(ctx context.Context, method string, req any, call func() error) (err error) {
 	rpc := path.Base(method)
 	who, known := callerOf(ctx)

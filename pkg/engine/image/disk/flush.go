@@ -25,13 +25,13 @@ import (
 // unpackLabel is on layers; its value is the id of their unpacking.
 const unpackLabel = "berth.dev/unpacking"
 
-// Flusher writes layers to disk after they were unpacked: no pod waits for the disk, and many
-// layers share one flush. A power cut before it can leave incomplete layers in the metadata. So
-// each unpacking has a mark on disk with its boot, from before its first layer until the flush
-// after its last: layers with a mark of an earlier boot are unpacked again. The compressed layers
-// are on disk before an image has a record.
+// Flusher flushes layers to disk after they were unpacked, so that no pod waits for the disk and
+// many layers share one flush. A power cut before the flush can leave incomplete layers, although
+// the metadata lists them. Therefore each unpacking has a mark on disk, from before its first layer
+// until the flush after its last. The mark contains the boot ID: layers with a mark of an earlier
+// boot are unpacked again. Compressed layers are on disk before their image has a record.
 type Flusher struct {
-	// root is on the filesystem that is flushed for all unpackings.
+	// root is a directory of the filesystem that each flush writes to disk.
 	root, marks, Boot string
 	Work              *Worker
 	// Flushing is held during a flush.
@@ -39,11 +39,11 @@ type Flusher struct {
 
 	mu    sync.Mutex
 	ended []string
-	// others are directories on further filesystems that an unpacking wrote to, by unpacking and
-	// device. Proxy snapshotters have those.
+	// others are open directories on further filesystems, as of proxy snapshotters, that an
+	// unpacking wrote to, by unpacking and device.
 	others map[string]map[uint64]*os.File
-	// lost are the unpackings of earlier boots, unseen the snapshotters that may still have layers
-	// of them.
+	// lost are the unpackings of earlier boots. unseen are the snapshotters from which their layers
+	// were not removed yet.
 	lost, unseen map[string]bool
 }
 
@@ -209,7 +209,7 @@ func (f *Flusher) markClean(snapshotter string) error {
 	return nil
 }
 
-// DropLost removes layers of earlier boots that may be incomplete from a snapshotter, with
+// DropLost removes from a snapshotter the layers of earlier boots that may be incomplete, with
 // everything built on them.
 func (f *Files) DropLost(ctx context.Context, l *Layers) error {
 	lost := f.Flusher.lostIn(l.Name)

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/trusted"
 )
 
-// Verifiers are programs that approve every image before it is pulled, in containerd's protocol:
-// the name and the digest are arguments, the descriptor is on stdin, exit status 0 approves and
-// stdout is the reason.
+// Verifiers are programs that approve or reject every image before it is pulled, in containerd's
+// protocol: the name and the digest are arguments, the descriptor is on stdin, exit status 0
+// approves and stdout is the reason.
 type Verifiers struct {
 	// BinDir holds the programs and nothing else. If it is empty, missing or without files, every
 	// image is approved. Read at each pull.
@@ -46,7 +46,7 @@ func (v Verifiers) verifier() (*bindir.ImageVerifier, error) {
 	return bindir.NewImageVerifier(c), nil
 }
 
-// verify asks the verifiers whether name, which stands for target, may be pulled. It does so even
+// verify asks the verifiers whether name, which resolved to target, may be pulled. It does so even
 // if target is in the store: the policy may have changed.
 func (s *Puller) verify(ctx context.Context, name string, target imagespec.Descriptor) error {
 	if s.verifier == nil {

@@ -17,7 +17,7 @@ import (
 // other calls.
 const updateTimeout = 10 * time.Second
 
-// synchronize sends the whole node to one new plugin, or to all that were just started.
+// synchronize sends all pods and containers to one new plugin, or to all that were just started.
 func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,8 +37,8 @@ func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 	return nil
 }
 
-// everything returns the node as plugins see it: pods in every state, and containers that have not
-// exited. It needs p.mu.
+// everything returns what plugins see of the node: pods in every state, and containers that have
+// not exited. It needs p.mu.
 func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Container) {
 	for _, s := range p.node.Pods() {
 		pod := s.Pod()
@@ -66,7 +66,7 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 }
 
 // unsolicited serves a plugin that requests updates on its own. It returns no list of failed
-// updates, because the plugin would receive that only without an error.
+// updates: with an error, which it returns then, the plugin would not get the list.
 func (p *Plugins) unsolicited(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
 	p.settled.wait(ctx)
 	return nil, p.update(ctx, updates)
@@ -82,7 +82,8 @@ func (p *Plugins) apply(ctx context.Context, updates []*api.ContainerUpdate) {
 	_ = p.update(ctx, updates)
 }
 
-// update tries all updates, logs each failure and returns those that must not be ignored.
+// update tries all updates, logs each failure and returns the failures that the plugin does not
+// ignore.
 func (p *Plugins) update(ctx context.Context, updates []*api.ContainerUpdate) error {
 	var bad []error
 	for _, u := range updates {
@@ -118,8 +119,8 @@ func (p *Plugins) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	}
 }
 
-// unchangeable refuses resources that a runtime cannot change in an existing container, because
-// they would be dropped silently.
+// unchangeable refuses resources that a runtime cannot change in an existing container, which would
+// otherwise be dropped.
 func unchangeable(r *api.LinuxResources) error {
 	for _, f := range []struct {
 		name string
@@ -140,10 +141,10 @@ func unchangeable(r *api.LinuxResources) error {
 // the background.
 type settled struct {
 	mu   sync.Mutex
-	last chan struct{} // closed when the last round has ended
+	last chan struct{} // closed when the last registration's updates have ended
 }
 
-// next begins a round, which waits for the one before it.
+// next begins the updates of a registration, which wait for those of the one before.
 func (s *settled) next() (before chan struct{}, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// Runner is a pod.Runner that records its calls and runs nothing. A call fails if Fails has an
-// error for it, and an unexpected call panics. As a Binder it binds itself to every sandbox.
+// Runner is a pod.Runner that records its calls, except KilledForMemory, and runs nothing. A call
+// fails if Fails has an error for it, and an unexpected call panics. As a Binder it binds itself to
+// every sandbox.
 type Runner struct {
 	pod.Runner
 	// Fails maps the names of methods to the errors that they return.

@@ -26,6 +26,7 @@ var (
 
 // foreign are names of other programs.
 var foreign = strings.Fields(`
+	PreferNoSchedule
 	cAdvisor disableGC EventedPLEG generateName MurmurHash3 OpenTelemetry ReadFrom RefCount RunOrDie
 	StrictModes Synchronize uid_t`)
 

@@ -59,7 +59,7 @@ type Unresponsive struct {
 	Tasks    *task.Service
 }
 
-// NewUnresponsive returns an Unresponsive whose files are removed at the end of the test.
+// NewUnresponsive returns an Unresponsive and removes its files at the end of the test.
 func NewUnresponsive(t *testing.T) *Unresponsive {
 	t.Helper()
 	state, err := os.MkdirTemp("", "be-") // the paths of sockets must be short

@@ -130,6 +130,7 @@ type Exit struct {
 	Why string `json:"why,omitempty"`
 }
 
+// Time returns ExitedAt.
 func (e Exit) Time() time.Time { return time.Unix(0, e.ExitedAt) }
 
 // ReadTask reads the journal of a task from a supervisor's directory, also while no supervisor

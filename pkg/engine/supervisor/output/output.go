@@ -243,6 +243,7 @@ func (o *Output) OpenSources(stdout, stderr string) (_ []Source, retErr error) {
 	return sources, nil
 }
 
+// TerminalSource returns the master of a terminal as a Source.
 func (o *Output) TerminalSource(master *os.File) Source {
 	return Source{File: master, Name: crilog.Stdout, Stream: o.Log.Terminal()}
 }

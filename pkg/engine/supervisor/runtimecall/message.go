@@ -61,6 +61,7 @@ func ReadWaiting(f *os.File) []byte {
 	return output
 }
 
+// ReadTail returns the end of a file, or nothing if it cannot be read.
 func ReadTail(path string) []byte {
 	f, err := os.Open(path)
 	if err != nil {

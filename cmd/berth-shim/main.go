@@ -1,5 +1,5 @@
-// Command berth-shim is the supervisor of pods on OCI runtimes. The daemon starts one per handler
-// generation:
+// Command berth-shim is the supervisor of pods on OCI runtimes. The daemon starts one for each
+// supervisor key, that is for a handler's settings and binaries, or for a pod:
 //
 //	berth-shim serve --dir <state>/supervisors/<key>
 //

@@ -339,8 +339,9 @@ func (e *Engine) CheckpointDurations() prometheus.Collector {
 	return e.parts.PodCheckpoints.Durations
 }
 
-// LastFailure is the runtime's output of the last failed container start of a handler since the
-// node booted; empty after a success, and for shims.
+// LastFailure is the runtime's output of a handler's last failed container start, without failures
+// of the pod itself and aborts. It is empty if none was recorded since the boot, and for shims; a
+// later success does not clear it.
 func (e *Engine) LastFailure(handler string) string {
 	text, err := os.ReadFile(e.parts.Pods.Layout.FailureLog(handler))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -44,7 +44,7 @@ const (
 type Supervision string
 
 const (
-	// SupervisionHandler is one supervisor per handler generation.
+	// SupervisionHandler is one supervisor per handler's settings and binaries.
 	SupervisionHandler Supervision = "handler"
 	// SupervisionPod is one supervisor per pod sandbox.
 	SupervisionPod Supervision = "pod"

@@ -70,7 +70,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
-// checkpoint needs c.op and a container that runs.
+// checkpoint needs c.Op and a container that runs.
 func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location string) (err error) {
 	dir, err := checkpoint.Open(b.Pods.CheckpointsDir(c.ID()))
 	if err != nil {

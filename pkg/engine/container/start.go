@@ -70,7 +70,7 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// start needs c.op. The caller's cancellation does not interrupt the runtime: a partial start is
+// start needs c.Op. The caller's cancellation does not interrupt the runtime: a partial start is
 // worse than an unwatched container.
 func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), how.limit()+pod.UndoTimeout)
@@ -212,7 +212,7 @@ func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error)
 // errLostStart is the cause of a failed start with a result that no daemon received.
 var errLostStart = errors.New("the container failed to start after the daemon had exited; see the log of its supervisor")
 
-// FinishStart completes a start that an earlier daemon began. The caller has locked c.op;
+// FinishStart completes a start that an earlier daemon began. The caller has locked c.Op;
 // FinishStart unlocks it when the start has ended, like the call itself.
 func (b *starts) FinishStart(c *pod.Container) {
 	log.G(b.Pods.Background).WithField("container", c.ID()).Info("Waiting for a container start that an earlier daemon began")

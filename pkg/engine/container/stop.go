@@ -158,7 +158,7 @@ func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// cancel makes c EXITED if it was never started. It needs c.op.
+// cancel makes c EXITED if it was never started. It needs c.Op.
 func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	if c.Status().Phase != pod.PhaseCreated {
 		return

@@ -160,7 +160,7 @@ func read(id probe.Identity) (Binary, error) {
 }
 
 // Recall returns the copy of the installed binary with that identity. It is errdefs.ErrNotFound if
-// no copy exists or it was touched.
+// the copy was touched, or not passed to Record in this process: the directory is not searched.
 func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	b, ok := s.recall(id)
 	if !ok || b.Kept == "" || !s.Untouched(b) {

@@ -55,8 +55,8 @@ func Of(path string) (*mountinfo.Info, error) {
 
 // UnmountBelow detaches all mounts in the directory at path, at any depth, but not a mount at path
 // itself. A missing directory is not an error, and a symbolic link contains no mounts. Use it for
-// directories in which a killed program may have left mounts that must survive the directory's
-// removal.
+// directories in which a killed program may have left mounts: the content of a mount must not be removed
+// with the directory.
 func UnmountBelow(path string) error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {

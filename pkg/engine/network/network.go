@@ -1,9 +1,10 @@
 // Package network connects pods to the node's network by CNI plugins.
 //
 //	plugins := network.New(network.Config{ConfDir: "/etc/cni/net.d", BinDirs: []string{"/opt/cni/bin"}, CacheDir: dir})
-//	pod, err := network.PodFrom(id, config, "")
-//	result, err := plugins.Setup(ctx, *pod)      // CNI ADD; result goes into the sandbox's record
-//	err = plugins.Teardown(ctx, *pod, result)    // CNI DEL, then namespaces.Release
+//	p, err := network.PodFrom(id, config, "")  // "" is the node's ConfDir
+//	p.NetNS = path                             // of the network namespace, once it exists
+//	result, err := plugins.Setup(ctx, *p)      // CNI ADD; result goes into the sandbox's record
+//	err = plugins.Teardown(ctx, *p, result)    // CNI DEL, then namespaces.Release
 //
 // A pod is always disconnected by the configuration that connected it, whatever the directory
 // contains by then. Setup records that configuration before the first plugin runs, so that an

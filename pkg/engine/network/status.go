@@ -41,7 +41,7 @@ func (p *Plugins) askNode(ctx context.Context) error {
 	return nil
 }
 
-// hasVerbs reports whether a network's configuration is of CNI 1.1, which defines STATUS and GC.
+// hasVerbs reports whether a network's configuration is of CNI 1.1 or later, with STATUS and GC.
 func hasVerbs(list *libcni.NetworkConfigList) bool {
 	ok, err := version.GreaterThanOrEqualTo(list.CNIVersion, "1.1.0")
 	return err == nil && ok

@@ -212,7 +212,7 @@ func (c *Clock) Seen(t int64) {
 	}
 }
 
-// TargetPID is the process that owns the PID namespace of a container with mode TARGET.
+// TargetPID is the process with the PID namespace that a container with mode TARGET joins.
 func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
 	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {

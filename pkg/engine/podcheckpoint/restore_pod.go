@@ -24,8 +24,8 @@ import (
 )
 
 // RestorePod creates a sandbox and containers that continue from a checkpoint. The containers are
-// CREATED. They share one kernel, so all of them continue when the last of them is started. After
-// an error nothing is left.
+// CREATED. If they share one kernel, all of them continue when the last of them is started. If CRIU
+// restores them (ByContainer), each continues when it is started. After an error nothing is left.
 func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodRequest) (_ *runtimeapi.RestorePodResponse, err error) {
 	defer b.observe("restore", time.Now(), &err)
 	d := handler.DefinitionFrom(ctx)

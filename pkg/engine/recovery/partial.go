@@ -73,8 +73,8 @@ func (r *recovery) show(h *unfinished) {
 	}
 }
 
-// rollBack removes h. If h was listed meanwhile, or roll-back fails, it stays listed without
-// contents until the kubelet removes it.
+// rollBack removes h. If roll-back fails, h is listed with what is left; if h was listed meanwhile,
+// it stays listed with nothing in it. The kubelet removes both.
 func (r *recovery) rollBack(h *unfinished) {
 	defer h.Op.Unlock()
 	ctx, cancel := context.WithTimeout(r.Pods.Background, pod.UndoTimeout)

@@ -76,7 +76,7 @@ func EraseSandbox(l pod.Layout, id string) error {
 	if err := namespaces.Release(l.NsDir(id)); err != nil {
 		return err
 	}
-	// Mounted directories are shared by all sandboxes: their contents must not be removed.
+	// The pause root filesystem is shared by sandboxes: its content must not be removed.
 	for _, m := range []string{l.FilesOf(id).Shm, filepath.Join(l.ProcessBundle(id), "rootfs")} {
 		if err := mountpoint.Unmount(m); err != nil {
 			return err

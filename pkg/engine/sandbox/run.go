@@ -39,8 +39,8 @@ func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxReq
 	return b.run(ctx, r, &pod.Origin{})
 }
 
-// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint. They
-// do so when the last of its containers is started.
+// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint: when
+// the last of its containers is started, or each with its own container (from.ByContainer).
 func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
 	return b.run(ctx, r, from)
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipe is a FIFO between a session and a process. Its methods accept nil.
+// pipe is a FIFO between a session and a process. Its methods except endInput accept nil.
 type pipe struct{ file *os.File }
 
 func (p *pipe) path() string {

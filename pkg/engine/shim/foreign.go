@@ -36,8 +36,8 @@ import (
 // Namespace is the containerd namespace that foreign shims work in.
 const Namespace = "berth"
 
-// ErrGone means that a foreign shim has exited. Unlike its class, errdefs.ErrUnavailable, it is
-// certain: a caller may clean up the shim's tasks.
+// ErrGone means that a foreign shim has exited, was never started, or its start left no valid
+// response. Unlike after its class, errdefs.ErrUnavailable, a caller may clean up the shim's tasks.
 var ErrGone = fmt.Errorf("the shim is gone: %w", errdefs.ErrUnavailable)
 
 // Endpoint is where a foreign shim listens. It is stored with the pod.

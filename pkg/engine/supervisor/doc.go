@@ -1,6 +1,6 @@
-// Package supervisor is what cmd/berth-shim runs: it starts the containers of
-// one handler generation by an OCI runtime, keeps their stdio, writes their CRI
-// logs and reports their exits, over ttrpc and without the daemon.
+// Package supervisor is what cmd/berth-shim runs: it starts the containers of all pods with one
+// supervisor key by an OCI runtime, keeps their stdio, writes their CRI logs and reports their
+// exits, over ttrpc and without the daemon.
 //
 // It serves containerd.task.v3.Task and berth.supervisor.v1.Supervisor (proto/).
 // A task is journaled in <dir>/tasks/<id>/ before the call is answered, so that a successor on the

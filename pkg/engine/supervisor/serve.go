@@ -43,8 +43,8 @@ type Config struct {
 // and no client was connected for Patience. If another process serves the directory, it fails with
 // errdefs.ErrAlreadyExists and changes nothing.
 //
-// It makes the process a subreaper and reaps every child that it did not start: nothing else in the
-// process may start processes.
+// It makes the process a subreaper and reaps every child that is not known to it (started or
+// adopted, see processes.Set): nothing else in the process may start processes.
 func Serve(ctx context.Context, c Config) error {
 	locked, err := journal.Lock(c.Dir)
 	if err != nil {

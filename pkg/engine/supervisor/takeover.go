@@ -89,8 +89,8 @@ func (s *supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 // takeover resumes a task of a predecessor.
 type takeover struct{ task *task }
 
-// checkpoint waits for an interrupted checkpoint to end, before any other call may resume the
-// container.
+// checkpoint waits for an interrupted checkpoint to end, and kills CRIU after criuSettles, before
+// any other call may resume the container.
 func (o takeover) checkpoint() {
 	if o.task.journal.Writer.PID == 0 {
 		return
@@ -126,7 +126,8 @@ func (o takeover) io(i journal.Inherited) {
 
 func (o takeover) reopenIO(i journal.Inherited) error {
 	j := &o.task.journal
-	// Best effort: the reader of stdin may be gone.
+	// Best effort: without a supervisor nothing held stdin open, so the process may have read its
+	// end already.
 	o.task.first.stdin, _ = j.HoldStdin()
 	out := output.Reopen(o.task.context(), &j.Options)
 	sources, err := o.reopenSources(out, i)

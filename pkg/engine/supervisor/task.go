@@ -184,7 +184,8 @@ func (t *task) afterwards() {
 	t.kernel.exited(ctx)
 }
 
-// release lets the runtime delete an exited container. Calling it again has no effect.
+// release lets the runtime delete an exited container. Calling it again retries after a failure,
+// and does nothing after a success.
 func (t *task) release(ctx context.Context) error {
 	t.releasing.Lock()
 	defer t.releasing.Unlock()

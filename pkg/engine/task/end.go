@@ -84,7 +84,7 @@ func killTask(ctx context.Context, client *shim.Client, id string, started bool)
 		defer Repeat(ctx, AbortInterval, func() { _ = kill() })()
 	}
 	_, err = client.Task.Wait(ctx, &taskapi.WaitRequest{ID: id})
-	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // without a start, the deletion waits for it
+	if err = FromShim(err); err != nil && !errdefs.IsNotFound(err) && started { // if a start is under way, the deletion waits for it
 		return fmt.Errorf("wait for exit: %w", err)
 	}
 	return nil
@@ -125,9 +125,9 @@ func ExplainTimeout(limit time.Duration, err error) error {
 	return err
 }
 
-// attributed marks a create or start error as the runtime's, unless the cause is the caller's
-// cancellation or duplicate request, the image's missing program or the pod's low memory limit.
-// Pure.
+// attributed marks a create or start error as the runtime's, or as the pod's if that is the cause
+// (runtimecall.IsOfPod). It returns a cancellation, ErrAlreadyExists, ErrInvalidArgument,
+// ErrNotFound and ErrResourceExhausted unmarked. Pure.
 func attributed(err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err):

@@ -185,7 +185,8 @@ func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
-// ConfigureCRIU omits the pipes: the shim creates them and the runtime restores them.
+// ConfigureCRIU omits the pipes of a checkpoint: the shim creates them and the runtime restores
+// them. A restore maps those that the checkpoint's stdio.json names.
 func (r *foreign) ConfigureCRIU(call pod.CRIUCall) (func() error, error) {
 	file := r.CRIUConfig(call.Bundle, nil)
 	if file == "" {

@@ -15,14 +15,15 @@ import (
 )
 
 // shimPatience is how long a foreign shim may take, from the first request, to stop what runs in a
-// sandbox. Then it is killed, whatever it answers: only its death ends what it runs the pod in.
+// sandbox. Then it is killed, whatever it answers: only its death ends what it runs the pod in. An
+// unresponsive shim is killed at once.
 const shimPatience = time.Minute
 
 // retryInterval is the pause before a shim that refused is asked again.
 const retryInterval = time.Second
 
-// StopOrKill calls end until it succeeds or shimPatience is over. Then it kills the shim with all
-// that it runs the pod in, and calls end once more to confirm.
+// StopOrKill calls end until it succeeds. If the shim is unresponsive or shimPatience is over, it
+// kills the shim with all that it runs the pod in, and calls end once more to confirm.
 func (r *foreign) StopOrKill(ctx context.Context, end func(context.Context) error) error {
 	err := retryStop(ctx, r.sandbox, end, shim.IsUnresponsive)
 	if ctx.Err() != nil {

@@ -35,8 +35,8 @@ type supervised struct {
 	sandbox *pod.Sandbox
 }
 
-// SupervisorKey is the supervisor of a new sandbox: all pods with the same generation of a handler,
-// runtime binary and berth-shim binary share one, unless each pod has its own.
+// SupervisorKey names the supervisor of a new sandbox: all pods with the same settings and binaries
+// of a handler and the same berth-shim binary share one, unless each pod has its own.
 func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandbox string) string {
 	if d.Supervision == handler.SupervisionPod {
 		return "pod-" + sandbox[:16]

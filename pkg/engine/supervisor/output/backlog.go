@@ -39,7 +39,7 @@ func (b *backlog) add(chunk []byte) bool {
 	return true
 }
 
-// isEmpty reports whether all added data was written. It stays true until add.
+// isEmpty reports whether all added data was written. It stays true until add, end or forget.
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -80,7 +80,7 @@ func KillCalled(match func(args []string) bool) (found bool) {
 	return found
 }
 
-// Arguments returns the command line of a process; empty if it is gone.
+// Arguments returns the command line of a process; one empty string if it is gone.
 func Arguments(pid int) []string {
 	text, _ := os.ReadFile(procfs.Path(pid, "cmdline"))
 	return strings.Split(string(text), "\x00")

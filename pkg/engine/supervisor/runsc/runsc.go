@@ -65,7 +65,8 @@ func LastJSON(out []byte) []byte {
 	return out
 }
 
-// Stats decodes the output of `runsc events --stats`, which uses the field names of cgroupstats.
+// Stats decodes the output of `runsc events --stats`, which uses the field names of cgroupstats
+// except for percpu, which is not read.
 func Stats(out []byte) (*cgroupstats.Metrics, error) {
 	var event struct {
 		Data struct {

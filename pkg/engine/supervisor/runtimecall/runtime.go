@@ -139,7 +139,7 @@ func Limit(o *journal.Options) time.Duration {
 	return o.CallTimeout
 }
 
-// ErrNoRuntime reports that a runtime was uninstalled, or must not be executed.
+// ErrNoRuntime reports that a runtime is missing, or this process has no permission to execute it.
 var ErrNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
 
 // RemoveState removes an exited container's state of a runtime that was uninstalled, as the

@@ -368,7 +368,7 @@ vm-short: vm-image build runtimes $(KUBERNETES) $(BIN)/gotestsum $(BIN)/nfpm ## 
 GOTESTVM = BERTH_TEST_REQUIRE=1 $(AS_BUILT) $(BIN)/gotestsum --format testname --format-icons text --hide-summary skipped
 
 .PHONY: checklist
-checklist: ## tick off what the CRI asks of a daemon, and the pains, by the last unit and integration (docs/testing.md)
+checklist: ## tick off what the CRI asks of a daemon, and the problems of other daemons, by the last unit and integration (docs/testing.md)
 	@go run ./integration/checklist $(OUT)/unit.json $(OUT)/integration.json
 
 # What every change may break, without Kubernetes: pods and sessions on crun and runc;

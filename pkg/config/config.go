@@ -44,8 +44,8 @@ const formatVersion = 1
 // berth-pause.
 //
 // TestKeysPage copies the comments of keys to docs/configuration.md. The tag effect is when a new
-// value counts; without it, from the next start on. "each pull" is for the content of the directory;
-// the key itself waits for a start.
+// value counts; without it, from the next start on. "each pull" is about the content of the
+// directory; the key itself counts from the next start.
 type Config struct {
 	// Version is the version of the file format. Other versions are refused.
 	Version int `toml:"version" effect:"reload"`
@@ -153,8 +153,8 @@ type Handlers struct {
 	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and therefore on the
 	// Node. Cordoned and draining ones are always listed.
 	AdvertiseNotReady bool `toml:"advertise_not_ready" effect:"reload"`
-	// Watch reloads the configuration when its files change. Files behind symbolic links are polled
-	// every two seconds.
+	// Watch reloads the configuration when its files change. If one of them is a symbolic link, they
+	// are polled every two seconds.
 	Watch bool `toml:"watch"`
 }
 
@@ -262,10 +262,10 @@ type Registry struct {
 	// MaxImageEntries limits the files, directories, links and whiteouts of all layers of an image.
 	MaxImageEntries int `toml:"max_image_entries"`
 	// DecryptionKeysPath is the directory of keys (docs/images.md#encrypted-images), read when a
-	// layer is opened.
+	// layer is opened. Empty means none.
 	DecryptionKeysPath string `toml:"decryption_keys_path"`
 	// PreloadDir is the directory of archives that are imported at the start
-	// (docs/images.md#nodes-without-a-registry).
+	// (docs/images.md#nodes-without-a-registry). Empty means none.
 	PreloadDir string `toml:"preload_dir"`
 	// PinnedImages are names of images that the kubelet must not remove. '*' matches any
 	// characters. "busybox" means "docker.io/library/busybox:latest".

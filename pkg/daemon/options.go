@@ -34,7 +34,7 @@ type Engine interface {
 	// SelfCheck is not called before Recover has returned.
 	probe.SelfChecker
 	// Recover takes over the pods of an earlier daemon. Before it returns, only Capabilities,
-	// Overhead and Unresponsive of the other methods are called.
+	// CheckpointsInUse, Close, Images, LastFailure and Unresponsive of the other methods are called.
 	Recover(ctx context.Context) error
 	// Capabilities returns the capabilities of a handler.
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table

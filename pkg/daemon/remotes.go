@@ -27,6 +27,11 @@ const listPatience = 2 * time.Second
 // the last pod of a daemon is removed after its handler was routed elsewhere.
 const unusedInterval = time.Second
 
+var (
+	_ router.Responder = (*remote.Backend)(nil)
+	_ router.Forwarder = (*remote.Backend)(nil)
+)
+
 // remotes keeps the router and the handlers' states up to date with the CRI daemons of handlers.
 type remotes struct {
 	registry *handler.Registry[router.Backend]

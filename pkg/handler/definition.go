@@ -55,8 +55,9 @@ const PlatformWasm = "wasi/wasm"
 
 // Definition is the resolved configuration of a handler. It is immutable once it is in a Table, and
 // is stored with every sandbox that is created under it, so that the sandbox keeps it for life. The
-// JSON form is the stored form: fields may be added, never renamed. The TOML names are the keys of
-// a handler's table; its endpoint begins with unix://.
+// JSON form is the stored form: from v0.1.0 on, fields may be added, never renamed. The TOML names
+// are the keys of a handler's table. There the endpoint begins with unix://; Endpoint is the
+// absolute path alone.
 type Definition struct {
 	// Name is the handler name, a DNS-1123 label.
 	Name string `json:"name"`
@@ -92,10 +93,10 @@ type Definition struct {
 	ShimOptionsTOML string `json:"shimOptionsTOML,omitempty"`
 	// ShimOptionsType is the type URL of ShimOptionsTOML.
 	ShimOptionsType string `json:"shimOptionsType,omitempty"`
-	// PodAnnotations are patterns of pod annotations that the runtime sees. '*' matches anything
-	// but '/'.
+	// PodAnnotations are patterns of pod annotations that the runtime sees, as for Go's path.Match:
+	// '*' matches anything but '/'.
 	PodAnnotations []string `json:"podAnnotations,omitempty" toml:"pod_annotations"`
-	// ContainerAnnotations are patterns of container annotations that the runtime sees.
+	// ContainerAnnotations are patterns of container annotations, as in PodAnnotations.
 	ContainerAnnotations []string `json:"containerAnnotations,omitempty" toml:"container_annotations"`
 	// DefaultAnnotations are annotations that the runtime sees unless a pod sets them.
 	DefaultAnnotations map[string]string `json:"defaultAnnotations,omitempty" toml:"default_annotations"`
@@ -132,6 +133,8 @@ type Definition struct {
 	ProbeSelfCheck bool `json:"probeSelfCheck,omitempty" toml:"self_check_pod"`
 	// SelfCheckTimeout limits the life of a self-check pod, including its removal, in addition
 	// to ContainerCreateTimeout.
+	//
+	// Zero is the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
 	// Conforms are sets of properties that the handler promises
 	// (docs/capabilities.md#conformant-names): "shared-kernel/v1", "sandboxed/v1", "vm/v1",

@@ -43,7 +43,7 @@ type Manager struct {
 	intents statefile.ByHandler[*Intent]
 	probes  *probes
 	reloads *reloader
-	// first is closed when the probes of Start have finished.
+	// first is closed when the probes of Start have finished or probeWait is over.
 	first chan struct{}
 }
 

@@ -47,7 +47,7 @@ type request struct {
 	// patient requests are retried once, when the files are quiet, before a failure is reported: an
 	// editor may still be writing.
 	patient bool
-	// silent requests are reported only if something changed.
+	// silent requests are reported only if something changed, or an error is new or gone.
 	silent bool
 	// done channels receive the outcome; they are buffered.
 	done []chan Outcome

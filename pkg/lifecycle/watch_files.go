@@ -127,9 +127,9 @@ func (f *files) look() (others bool) {
 	return f.print != before
 }
 
-// poll compares the files if the kernel does not report all changes, or if a path contains a
-// symbolic link: a change of its target may send no event. The first look was made before, so that
-// later changes are found.
+// poll compares the files if the kernel does not report all changes, or if one of the files or
+// directory entries is a symbolic link: a change of its target may send no event. The first look was
+// made before, so that later changes are found.
 func (f *files) poll(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, f.interval, false, func(context.Context) (bool, error) {
 		if (f.fresh.Swap(false) || f.links || f.polls.Load()) && f.look() {

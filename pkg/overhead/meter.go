@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// maxAge is the maximum age of a reading that is reported.
+	// maxAge is the age from which a request starts a new reading. The old one is reported if that
+	// fails or takes longer than readPatience.
 	maxAge = time.Minute
 	// readPatience is how long a caller waits for a reading. A reading that takes longer is used
 	// once it ends.

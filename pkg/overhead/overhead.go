@@ -50,7 +50,7 @@ type sample struct {
 	CPUKnown bool
 }
 
-// sampleBetween computes a Sample from two readings of a pod that are window apart; before is nil
+// sampleBetween computes a sample from two readings of a pod that are window apart; before is nil
 // if there is only one. Memory is that of the second. CPU time is that of the parts in both,
 // because the start of a newer part is unknown.
 func sampleBetween(before *Reading, after Reading, window time.Duration) sample {

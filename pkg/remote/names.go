@@ -22,8 +22,8 @@ type translation struct {
 	// handlers are sorted by name.
 	handlers     []lastknown.Handler
 	ours, theirs map[string]string
-	// first is the handler that counts for pods with an unknown remote handler: the one that uses
-	// the daemon's default handler, else the first by name.
+	// first is the handler that pods with an unknown remote handler count for: the one that uses the
+	// daemon's default handler, else the first by name.
 	first string
 	// same is set if there is nothing to translate.
 	same bool

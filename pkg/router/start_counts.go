@@ -179,8 +179,8 @@ func runtimeFailed(err error) bool {
 type BinaryStarts struct {
 	// Binary is handler.BinaryStable or handler.BinaryCandidate.
 	Handler, Binary string
-	// Pods counts started sandboxes. Failures counts calls that create sandboxes, or create or
-	// start containers, and failed in the runtime or shim.
+	// Pods counts the starts of sandboxes that reached the backend, failed ones included. Failures
+	// counts calls to create a sandbox, or create or start a container, that failed in runtime or shim.
 	Pods, Failures uint64
 }
 

@@ -19,7 +19,8 @@ func ExecutableMistake(path string) string {
 	return Mistake("execute", path, Inexecutable)
 }
 
-// Inexecutable returns why a path is not a program that root alone can change, or "".
+// Inexecutable returns why a path is not a program that root alone can change, or "". It may block;
+// ExecutableMistake bounds the wait.
 func Inexecutable(path string) string { return unusable(path, trust.Program) }
 
 // unusable returns why a file cannot be used for p, or "".

@@ -12,8 +12,9 @@ import (
 )
 
 // Fingerprint returns a hash that changes when one of these files, or one in these directories,
-// changes; it follows links. links is set if a path contains a symbolic link: the kernel reports no
-// changes behind one. A file that does not answer has a constant mark, and sets links.
+// changes; it follows links. links is set if one of the files or directory entries is a symbolic
+// link: the kernel reports no changes behind one. A file that does not answer has a constant mark,
+// and sets links.
 func Fingerprint(paths []string) (print string, links bool) {
 	sum, l := sha256.New(), &Looker{}
 	for _, path := range paths {

@@ -8,8 +8,9 @@
 //
 // An image's record is written after its last layer is on disk, and the memory index changes after
 // the record: a reader never sees an unusable image. Until then a lease holds everything that a
-// pull writes. A lease that Open finds belongs to a killed pull: it is kept for the next attempt or
-// deleted, and partially unpacked layers are removed first, so none is taken for complete.
+// pull writes. A lease that Open finds, unless it is a client's, belongs to a killed pull: it is
+// kept for the next attempt or deleted. Partially unpacked layers are removed before anything is
+// served, so none is taken for complete.
 //
 // A container costs no database write. Each (chain of layers, snapshotter) has one read-only view
 // with the directories of the layers; a root filesystem is an overlay of these with two directories

@@ -29,8 +29,8 @@ func NewMetrics(to prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		nodes:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_nodes", Help: "Nodes whose capacity this controller keeps; 0 if it waits."}),
 		failing:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_failing_nodes", Help: "Nodes whose capacity could not be set and is tried again."}),
-		patches:  prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_controller_patches_total", Help: "Changes of the capacity of a node that the API server took."}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_controller_patch_failures_total", Help: "Changes that the API server did not take, by the reason that it gave."}, []string{"reason"}),
+		patches:  prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_controller_patches_total", Help: "Changes of a node's capacity that the API server accepted."}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_controller_patch_failures_total", Help: "Failed changes of a node's capacity, by the API server's reason, or Unreachable."}, []string{"reason"}),
 	}
 	to.MustRegister(m.nodes, m.failing, m.patches, m.failures,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "berth_controller_leading", Help: "1 if this controller holds the lease and works, 0 if it waits."}, func() float64 {
@@ -49,7 +49,7 @@ func truth(is bool) float64 {
 	return 0
 }
 
-// Failed counts a rejected change.
+// Failed counts a failed change.
 func (m *Metrics) Failed(err error) {
 	m.failures.WithLabelValues(cmp.Or(string(apierrors.ReasonForError(err)), "Unreachable")).Inc()
 }

@@ -134,7 +134,7 @@ func (r *run) plan(ctx context.Context) error {
 	}
 	for _, rt := range r.w.Runtimes {
 		if rt.Handler == r.beside.name() {
-			return fmt.Errorf("runtime %q: berth calls the handler so that leads to the other CRI daemon's default; choose another name", rt.Handler)
+			return fmt.Errorf("runtime %q: berth gives this name to the handler that forwards to the other CRI daemon's default; choose another name", rt.Handler)
 		}
 	}
 	if !r.st.fresh() {

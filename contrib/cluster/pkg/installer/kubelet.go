@@ -46,7 +46,7 @@ func (r *run) switchToBerth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log.G(ctx).WithField("path", k.DropIn()).Info("Leading the kubelet to berth")
+	log.G(ctx).WithField("path", k.DropIn()).Info("Pointing the kubelet at berth")
 	r.st.Kubelet, r.st.Moved = k.Unit, false
 	if err := r.st.begin(filepath.Dir(k.DropIn())); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (i *Installer) switchBack(ctx context.Context, st *state) error {
 	if err != nil {
 		return err
 	}
-	log.G(ctx).WithField("path", k.DropIn()).Info("Leading the kubelet back")
+	log.G(ctx).WithField("path", k.DropIn()).Info("Pointing the kubelet back")
 	if err := i.root().Remove(k.DropIn()); err != nil {
 		return err
 	}

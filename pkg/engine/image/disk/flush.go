@@ -192,8 +192,8 @@ func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 	return f.lost
 }
 
-// markClean reports that a snapshotter has no more layers of earlier boots. After the
-// last snapshotter the marks are removed.
+// markClean reports that a snapshotter has no more layers of earlier boots that may be incomplete.
+// After the last snapshotter the marks are removed.
 func (f *Flusher) markClean(snapshotter string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -187,7 +187,7 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 		{"fit -f -", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"fit pod/x", 1, "cannot reach the API server https://127.0.0.1:1: "},
 		{"generate", 1, "cannot reach the API server https://127.0.0.1:1: "},
-		{"audit -o table", 2, "unknown output format -o table"},
+		{"audit -o lines", 2, "unknown output format -o lines"},
 		{"audit everything", 2, `"kubectl berth audit" takes no arguments, got "everything"`},
 		{"audit --context other", 2, `"other"`},
 	} {

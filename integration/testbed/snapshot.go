@@ -26,7 +26,7 @@ type Kind string
 
 // The kinds of a Snapshot.
 const (
-	Mounts    Kind = "mount"    // below the daemon's directories, pinned namespaces too
+	Mounts    Kind = "mount"    // below the daemon's directories, namespaces of pods too
 	Cgroups   Kind = "cgroup"   // below those of pods, in every hierarchy
 	Processes Kind = "process"  // supervisors, shims, runtimes, sandbox processes, workloads
 	Ports     Kind = "link"     // host ends of veth pairs, by their bridge

@@ -107,7 +107,7 @@ func zombie(pid int) bool {
 }
 
 // mounts returns the mount points below this daemon's directories, and the network
-// namespaces that berth pins elsewhere for the pods that it has.
+// namespaces that berth keeps elsewhere for its pods.
 func (d *Daemon) mounts() ([]string, error) {
 	namespaces := map[string]bool{}
 	for _, dir := range []string{filepath.Join(d.Root, "records", "sandboxes"), filepath.Join(d.State, "sandboxes")} {

@@ -12,7 +12,9 @@ import (
 // and the capabilities that follow from the kind.
 
 // Kernel describes the kernel that the containers of a pod run on. Other packages use these
-// properties instead of runtime names, so that a new kind of kernel changes only this file.
+// properties instead of runtime names. A new kind that a shim brings along changes only this file;
+// one of an OCI runtime also needs its name in oci.go and a kernel in package supervisor, which
+// calls the runtime.
 type Kernel struct {
 	// HostProcesses is set if processes of containers are processes of the node, so that the node's
 	// pids and cgroups show them. If it is not, a pod needs a first container, and paths such as

@@ -213,8 +213,8 @@ func (b *Backend) Forward(ctx context.Context, method string, first proto.Messag
 	})
 }
 
-// SetHandlers replaces the handlers that use the daemon, on disk first.
-func (b *Backend) SetHandlers(handlers []lastknown.Handler) error {
+// setHandlers replaces the handlers that use the daemon, on disk first.
+func (b *Backend) setHandlers(handlers []lastknown.Handler) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.Equal(handlers, b.handlers) {

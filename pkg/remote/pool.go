@@ -153,13 +153,13 @@ func (p *Pool) Record(definitions []*handler.Definition) error {
 			continue
 		}
 		before := b.recorded()
-		if err := b.SetHandlers(handlers[endpoint]); err != nil {
+		if err := b.setHandlers(handlers[endpoint]); err != nil {
 			for _, f := range undo {
 				err = errors.Join(err, f())
 			}
 			return fmt.Errorf("record the handlers of the CRI daemon at %s: %w", endpoint, err)
 		}
-		undo = append(undo, func() error { return b.SetHandlers(before) })
+		undo = append(undo, func() error { return b.setHandlers(before) })
 	}
 	return nil
 }

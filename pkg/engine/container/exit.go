@@ -70,9 +70,9 @@ func (b *ends) RecordExit(c *pod.Container, exit pod.Exit) {
 	close(c.Exited) // last: it permits removal, which is announced after the exit
 }
 
-// EndRestore kills the sandbox of a pod checkpoint's restore if c cannot be restored in it: the
+// endRestore kills the sandbox of a pod checkpoint's restore if c cannot be restored in it: the
 // other containers would wait for c for ever.
-func (b *ends) EndRestore(c *pod.Container) {
+func (b *ends) endRestore(c *pod.Container) {
 	if c.Sandbox.Spec().WholeCheckpoint() == "" {
 		return // it is restored alone
 	}
@@ -186,7 +186,7 @@ func (b *ends) FailedBefore(ctx context.Context, c *pod.Container) {
 	c.Record(ctx, func(st *pod.ContainerStatus) { st.Failed(startError, errLostStart, b.Pods.Clock.Now()) })
 	close(c.Exited)
 	go func() {
-		b.EndRestore(c)
+		b.endRestore(c)
 		b.EraseExited(c)
 	}()
 }

@@ -200,7 +200,7 @@ func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error)
 	}
 	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // last: it permits removal, which is announced after the exit
-	b.ends.EndRestore(c)
+	b.ends.endRestore(c)
 	if ctx.Err() != nil {
 		go b.ends.EraseExited(c) // the start used up all the time
 	} else {

@@ -170,7 +170,7 @@ func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	})
 	b.Events.Announce(c.ID(), c.Sandbox, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	close(c.Exited) // last: it permits removal, which is announced after the exit
-	b.ends.EndRestore(c)
+	b.ends.endRestore(c)
 	go b.ends.EraseExited(c)
 }
 

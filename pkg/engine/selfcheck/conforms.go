@@ -65,8 +65,8 @@ func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox
 }
 
 // uncheckable returns the error of a pod that cannot check the promises. Only the inability to run
-// a second program is attributed to the handler. Other errors may be transient, and count if they
-// persist.
+// a second program is attributed to the handler. Other errors may be transient (see
+// probe.Transient), and count if they persist.
 func uncheckable(promises []string, err error) error {
 	err = fmt.Errorf("the handler does not conform to %s: what its pods see is not known: %w", strings.Join(promises, ", "), err)
 	if errdefs.IsNotImplemented(err) {

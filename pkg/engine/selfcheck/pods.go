@@ -293,7 +293,7 @@ func (b *Pods) RollBackLater(s *pod.Sandbox, done func()) {
 }
 
 // failedAt adds the step at which a self-check pod failed. An error that is not attributed to the
-// runtime may be transient.
+// runtime may be transient (see probe.Transient).
 func failedAt(step string, err error) error {
 	err = fmt.Errorf("the self-check pod failed at %s: %w", step, err)
 	if handler.IsRuntimeFault(err) {

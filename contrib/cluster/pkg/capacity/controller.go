@@ -191,13 +191,13 @@ func (c *controller) keep(ctx context.Context, name string) (changed bool, err e
 	if err != nil || n == nil {
 		return false, err
 	}
-	room := RoomOf(n, pods, classes)
+	room := roomOf(n, pods, classes)
 	if room.lowers(n) {
 		// The cache may lack newer pods, and the kubelet would end them.
 		if n, pods, classes, err = c.read(ctx, name); err != nil || n == nil {
 			return false, err
 		}
-		room = RoomOf(n, pods, classes)
+		room = roomOf(n, pods, classes)
 	}
 	body := room.patch(n)
 	if body == nil {
@@ -262,7 +262,7 @@ func (c *controller) read(ctx context.Context, name string) (*corev1.Node, []*Po
 	}
 	var pods []*Pod
 	for i := range there.Items {
-		pods = append(pods, PodOf(&there.Items[i], c.counting))
+		pods = append(pods, podOf(&there.Items[i], c.counting))
 	}
 	list, err := c.client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -30,9 +30,9 @@ type Room map[corev1.ResourceName]int64
 // Classes maps the names of RuntimeClasses to their handlers.
 type Classes map[string]string
 
-// RoomOf computes the room of a node with these pods. Handlers without a class have none: no pod
+// roomOf computes the room of a node with these pods. Handlers without a class have none: no pod
 // requests it. Pure.
-func RoomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
+func roomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	room, having, others := taken(pods, classes)
 	for _, handler := range slices.Compact(slices.Sorted(maps.Values(classes))) {
 		name := corev1.ResourceName(nodelabel.Pods(handler))

@@ -55,7 +55,7 @@ func ended(pods []*corev1.Pod, phase corev1.PodPhase) []*corev1.Pod {
 func slim(pods []*corev1.Pod, counting Counting) []*Pod {
 	var all []*Pod
 	for _, p := range pods {
-		all = append(all, PodOf(p, counting))
+		all = append(all, podOf(p, counting))
 	}
 	return all
 }
@@ -113,7 +113,7 @@ func TestRoomOf(t *testing.T) {
 		{"two handlers", aNode(with(nodelabel.Present("runc"), nodelabel.True)), three, Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40, corev1.ResourceName(runc): 0}},
 		{"a pod that costs more", aNode(gone), of("kata", 1, kata, runc), classes, Room{corev1.ResourceName(kata): 1, corev1.ResourceName(runc): 1}},
 	} {
-		if got := RoomOf(c.node, slim(c.pods, ByStatus), c.classes); !maps.Equal(got, c.want) {
+		if got := roomOf(c.node, slim(c.pods, ByStatus), c.classes); !maps.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -140,7 +140,7 @@ func TestCounting(t *testing.T) {
 		{"full, by status", gone, ByStatus, 5}, {"full, once", gone, Once, 3},
 		{"7 more, by status", open, ByStatus, 12}, {"7 more, once", open, Once, 10},
 	} {
-		test.Equal(t, c.what, RoomOf(c.node, slim(pods, c.counting), classes)[kata], c.want)
+		test.Equal(t, c.what, roomOf(c.node, slim(pods, c.counting), classes)[kata], c.want)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestContainersThatAsk(t *testing.T) {
 			{open, ByStatus, c.openTo},
 			{open, Once, c.openFor},
 		} {
-			test.Equal(t, fmt.Sprintf("%s, %s, of %v", c.what, on.counting, on.labels), RoomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata], on.want)
+			test.Equal(t, fmt.Sprintf("%s, %s, of %v", c.what, on.counting, on.labels), roomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata], on.want)
 		}
 	}
 }

@@ -29,8 +29,8 @@ type podResource struct {
 	pods int64
 }
 
-// PodOf returns the used fields of a pod. Pure.
-func PodOf(p *corev1.Pod, counting Counting) *Pod {
+// podOf returns the used fields of a pod. Pure.
+func podOf(p *corev1.Pod, counting Counting) *Pod {
 	slim := &Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: intern(p.Namespace), ResourceVersion: p.ResourceVersion},
 		node:       intern(p.Spec.NodeName),
@@ -58,7 +58,7 @@ func podResources(of corev1.ResourceList) []podResource {
 
 func (c Counting) slimPod(o any) (any, error) {
 	if p, is := o.(*corev1.Pod); is {
-		return PodOf(p, c), nil
+		return podOf(p, c), nil
 	}
 	return o, nil
 }

@@ -210,7 +210,7 @@ func TestMissesHandler(t *testing.T) {
 		`failed to find runtime handler kata-qemu from runtime list`:                                            false,
 		"": false,
 	} {
-		test.Equal(t, fmt.Sprintf("%q", message), MissesHandler(message, "kata"), want)
+		test.Equal(t, fmt.Sprintf("%q", message), missesHandler(message, "kata"), want)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestMissesHandler(t *testing.T) {
 func TestMissesHandlerOfBerth(t *testing.T) {
 	table := test.Value(handler.NewTable(1, "runc", []handler.Route[struct{}]{{Definition: &handler.Definition{Name: "runc"}}}))(t)
 	for _, name := range []string{"kata", "rucn"} {
-		if said := table.UnknownError(name).Error(); !MissesHandler(said, name) {
+		if said := table.UnknownError(name).Error(); !missesHandler(said, name) {
 			t.Errorf("%q is not taken for it", said)
 		}
 	}

@@ -77,7 +77,7 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 			return f
 		}
 	}
-	if MissesHandler(said, c.Handler) {
+	if missesHandler(said, c.Handler) {
 		f.Message = fmt.Sprintf("cannot start on node %s: %s", p.Spec.NodeName, said)
 		return f
 	}
@@ -122,7 +122,7 @@ var missingMessages = []string{
 	`RuntimeHandler %q not supported`,  // cri-dockerd
 }
 
-// MissesHandler reports whether a message means that a node lacks a handler.
-func MissesHandler(message, handler string) bool {
+// missesHandler reports whether a message means that a node lacks a handler.
+func missesHandler(message, handler string) bool {
 	return slices.ContainsFunc(missingMessages, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
 }

@@ -14,9 +14,9 @@ import (
 // Index lists the images and their names, in memory. It is filled from the records on disk at Open,
 // and changed after them.
 type Index struct {
-	pins pinPatterns
+	pins namePatterns
 	// checkpoints are names of images that containers may be restored from.
-	checkpoints pinPatterns
+	checkpoints namePatterns
 
 	mu sync.RWMutex
 	// names maps each recorded name to its image.
@@ -36,7 +36,7 @@ type named struct {
 
 // NewIndex returns an empty index. '*' in a name matches any characters.
 func NewIndex(pins, checkpoints []string) *Index {
-	return &Index{pins: newPinPatterns(pins), checkpoints: newPinPatterns(checkpoints), names: map[string]named{}, images: map[string]*Image{}}
+	return &Index{pins: newNamePatterns(pins), checkpoints: newNamePatterns(checkpoints), names: map[string]named{}, images: map[string]*Image{}}
 }
 
 // put makes names stand for img only. An image that loses its last name is removed.

@@ -47,13 +47,13 @@ func idPrefix(s string) (string, bool) {
 	return hex, strings.Trim(hex, "0123456789abcdef") == ""
 }
 
-// pinPatterns match names of images.
-type pinPatterns []*regexp.Regexp
+// namePatterns match names of images.
+type namePatterns []*regexp.Regexp
 
-// newPinPatterns normalises the patterns that are whole names, so that
+// newNamePatterns normalises the patterns that are whole names, so that
 // "busybox" pins "docker.io/library/busybox:latest". '*' stands for any characters.
-func newPinPatterns(patterns []string) pinPatterns {
-	out := make(pinPatterns, 0, len(patterns))
+func newNamePatterns(patterns []string) namePatterns {
+	out := make(namePatterns, 0, len(patterns))
 	for _, p := range patterns {
 		if named, err := ParseName(p); err == nil {
 			p = named.String()
@@ -64,7 +64,7 @@ func newPinPatterns(patterns []string) pinPatterns {
 	return out
 }
 
-func (p pinPatterns) match(names ...string) bool {
+func (p namePatterns) match(names ...string) bool {
 	for _, pattern := range p {
 		if slices.ContainsFunc(names, pattern.MatchString) {
 			return true

@@ -13,8 +13,8 @@ import (
 
 // Kernel describes the kernel that the containers of a pod run on. Other packages use these
 // properties instead of runtime names. A new kind that a shim brings along changes only this file;
-// one of an OCI runtime also needs its name in oci.go and a kernel in package supervisor, which
-// calls the runtime.
+// one of an OCI runtime also needs the runtime's name in oci.go and its commands in package
+// supervisor (kernels).
 type Kernel struct {
 	// HostProcesses is set if processes of containers are processes of the node, so that the node's
 	// pids and cgroups show them. If it is not, a pod needs a first container, and paths such as

@@ -115,9 +115,10 @@ func (b *bed) tryCreate(id string, cfg containerConfig) (*container, error) {
 		return nil, err
 	}
 	options := &supervisorv1.TaskOptions{
-		Runtime: b.runtime.path, Root: b.root(), OwnKernel: b.runtime.ownKernel, CallTimeoutMs: 30_000,
+		Runtime: b.runtime.path, Root: b.root(), CallTimeoutMs: 30_000,
 	}
 	if b.runtime.ownKernel {
+		options.Kernel = "gvisor"
 		options.GlobalFlags = []string{"--network=none", "--ignore-cgroups=false"}
 	}
 	if !cfg.noLog {

@@ -2,8 +2,10 @@ package supervisor
 
 import (
 	"context"
+	"fmt"
 
 	cgroupstats "github.com/containerd/cgroups/v3/cgroup1/stats"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -43,14 +45,24 @@ type kernel interface {
 	checkpoint(ctx context.Context, images string, options *anypb.Any) error
 }
 
+// kernels has, by the kind of kernel in TaskOptions, what a task is bound to: its kernel, and the
+// starter that restores it. The kinds are those of probe.KernelKind for OCI runtimes.
+var kernels = map[string]func(t *task) (kernel, starter){
+	"":       func(t *task) (kernel, starter) { return &hostKernel{task: t}, criuRestore{t} },
+	"gvisor": func(t *task) (kernel, starter) { return &ownKernel{task: t}, sandboxRestore{newStart{t}} },
+}
+
+func checkKernel(kind string) error {
+	if kernels[kind] == nil {
+		return fmt.Errorf("this supervisor runs no containers on a kernel of kind %q: %w", kind, errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
 // bind is the only function that asks which kernel runs the processes of a task.
 func bind(t *task) {
 	var restore starter
-	if t.journal.Options.OwnKernel {
-		t.kernel, restore = &ownKernel{task: t}, sandboxRestore{newStart{t}}
-	} else {
-		t.kernel, restore = &hostKernel{task: t}, criuRestore{t}
-	}
+	t.kernel, restore = kernels[t.journal.Options.Kernel](t)
 	t.starter = newStart{t}
 	if t.journal.Checkpoint != "" {
 		t.starter = restore

@@ -39,7 +39,7 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	count("0")
 	s := &supervisor{ctx: t.Context(), dir: t.TempDir(), processes: p, tasks: map[string]*task{}}
 	join := func(id string, sandbox int) *task {
-		c := newTask(s, journal.Task{ID: id, Process: processes.Process{PID: sandbox}, Member: true, Options: journal.Options{OwnKernel: true}})
+		c := newTask(s, journal.Task{ID: id, Process: processes.Process{PID: sandbox}, Member: true, Options: journal.Options{Kernel: "gvisor"}})
 		test.Must(t, os.MkdirAll(c.dir, 0o700))
 		c.oom = cgroups.CountOOM(t.Context(), p, cgroups.Cgroup{Memory: filepath.Dir(file)}, nil)
 		t.Cleanup(c.oom.Close)

@@ -31,6 +31,9 @@ func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 		i := inherited[e.Name()]
 		delete(inherited, e.Name())
 		j, err := journal.ReadTask(s.dir, e.Name())
+		if err == nil {
+			err = checkKernel(j.Options.Kernel)
+		}
 		if err != nil {
 			i.Close()
 			s.skip(e.Name(), err)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -239,6 +240,27 @@ func TestExecsDieWithTheirSupervisor(t *testing.T) {
 			t.Errorf("a new exec: %+v", got)
 		}
 	})
+}
+
+// A downgrade can leave the task of a kernel that this supervisor does not have.
+func TestTasksOfAnUnknownKernelAreLeftAlone(t *testing.T) {
+	b := newBed(t, findRuntime(t, "runc"))
+	c := b.run("c", shell("sleep 1000"))
+	b.kill9()
+	file := test.Value(filepath.Glob(filepath.Join(b.dir, "tasks", "c", "*.json")))(t)
+	for _, f := range file {
+		text := test.Value(os.ReadFile(f))(t)
+		if newer := strings.Replace(string(text), `"options":{`, `"options":{"kernel":"newer",`, 1); newer != string(text) {
+			test.Must(t, os.WriteFile(f, []byte(newer), 0o600))
+		}
+	}
+	b.serve()
+	if !c.alive() {
+		t.Error("the container was killed")
+	}
+	if _, err := c.delete(); !errdefs.IsNotFound(err) {
+		t.Errorf("delete: %v", err)
+	}
 }
 
 // In a kernel of its own an exec outlives the runtime's call that waits for it.

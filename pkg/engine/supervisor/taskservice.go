@@ -63,10 +63,10 @@ func optionsOf(a *anypb.Any) (journal.Options, error) {
 	return journal.Options{
 		Runtime: o.Runtime, Root: o.Root, GlobalFlags: o.GlobalFlags,
 		SystemdCgroup: o.SystemdCgroup, NoPivotRoot: o.NoPivotRoot, NoNewKeyring: o.NoNewKeyring,
-		OwnKernel: o.OwnKernel, LogDirectory: o.LogDirectory, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
+		Kernel: o.Kernel, LogDirectory: o.LogDirectory, LogPath: o.LogPath, MaxLogLine: int(o.MaxLogLine),
 		IOUID: o.IoUid, IOGID: o.IoGid, FailureLog: o.FailureLog,
 		CallTimeout: time.Duration(o.CallTimeoutMs) * time.Millisecond,
-	}, nil
+	}, checkKernel(o.Kernel)
 }
 
 func (s taskService) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {

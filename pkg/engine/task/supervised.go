@@ -91,7 +91,7 @@ func (r *supervised) Options(o pod.TaskOptions) (*anypb.Any, error) {
 		SystemdCgroup: kept.CgroupDriver == cgroup.Systemd,
 		NoPivotRoot:   d.OCI.NoPivotRoot,
 		NoNewKeyring:  d.OCI.NoNewKeyring,
-		OwnKernel:     !r.sandbox.HostProcesses,
+		Kernel:        string(s.Plan.Kernel),
 		LogDirectory:  o.LogDirectory,
 		LogPath:       o.LogPath,
 		MaxLogLine:    int32(kept.MaxLogLineSize),

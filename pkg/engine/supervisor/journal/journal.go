@@ -104,7 +104,7 @@ type Options struct {
 	SystemdCgroup bool          `json:"systemdCgroup,omitempty"`
 	NoPivotRoot   bool          `json:"noPivotRoot,omitempty"`
 	NoNewKeyring  bool          `json:"noNewKeyring,omitempty"`
-	OwnKernel     bool          `json:"ownKernel,omitempty"`
+	Kernel        string        `json:"kernel,omitempty"`
 	LogDirectory  string        `json:"logDirectory,omitempty"`
 	LogPath       string        `json:"logPath,omitempty"`
 	MaxLogLine    int           `json:"maxLogLine,omitempty"`

@@ -37,9 +37,9 @@ type TaskOptions struct {
 	SystemdCgroup bool     `protobuf:"varint,4,opt,name=systemd_cgroup,json=systemdCgroup,proto3" json:"systemd_cgroup,omitempty"`
 	NoPivotRoot   bool     `protobuf:"varint,5,opt,name=no_pivot_root,json=noPivotRoot,proto3" json:"no_pivot_root,omitempty"`
 	NoNewKeyring  bool     `protobuf:"varint,6,opt,name=no_new_keyring,json=noNewKeyring,proto3" json:"no_new_keyring,omitempty"`
-	// The processes of its containers are no processes of this host (gVisor):
-	// kill, exec, pids, exit codes and stats go through the runtime.
-	OwnKernel bool `protobuf:"varint,7,opt,name=own_kernel,json=ownKernel,proto3" json:"own_kernel,omitempty"`
+	// Kind of kernel that runs its containers: empty for this host's, "gvisor" for
+	// gVisor's, under which kill, exec, pids, exit codes and stats go through the runtime.
+	Kernel string `protobuf:"bytes,7,opt,name=kernel,proto3" json:"kernel,omitempty"`
 	// CRI log file; empty means that output is read and dropped.
 	LogPath string `protobuf:"bytes,8,opt,name=log_path,json=logPath,proto3" json:"log_path,omitempty"`
 	// Longest content of one log line in bytes; longer ones are split. 0 means
@@ -132,11 +132,11 @@ func (x *TaskOptions) GetNoNewKeyring() bool {
 	return false
 }
 
-func (x *TaskOptions) GetOwnKernel() bool {
+func (x *TaskOptions) GetKernel() string {
 	if x != nil {
-		return x.OwnKernel
+		return x.Kernel
 	}
-	return false
+	return ""
 }
 
 func (x *TaskOptions) GetLogPath() string {
@@ -829,16 +829,15 @@ var File_berth_supervisor_v1_supervisor_proto protoreflect.FileDescriptor
 
 const file_berth_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\n" +
-	"$berth/supervisor/v1/supervisor.proto\x12\x13berth.supervisor.v1\x1a\x1bgoogle/protobuf/empty.proto\"\xc7\x03\n" +
+	"$berth/supervisor/v1/supervisor.proto\x12\x13berth.supervisor.v1\x1a\x1bgoogle/protobuf/empty.proto\"\xc0\x03\n" +
 	"\vTaskOptions\x12\x18\n" +
 	"\aruntime\x18\x01 \x01(\tR\aruntime\x12\x12\n" +
 	"\x04root\x18\x02 \x01(\tR\x04root\x12!\n" +
 	"\fglobal_flags\x18\x03 \x03(\tR\vglobalFlags\x12%\n" +
 	"\x0esystemd_cgroup\x18\x04 \x01(\bR\rsystemdCgroup\x12\"\n" +
 	"\rno_pivot_root\x18\x05 \x01(\bR\vnoPivotRoot\x12$\n" +
-	"\x0eno_new_keyring\x18\x06 \x01(\bR\fnoNewKeyring\x12\x1d\n" +
-	"\n" +
-	"own_kernel\x18\a \x01(\bR\townKernel\x12\x19\n" +
+	"\x0eno_new_keyring\x18\x06 \x01(\bR\fnoNewKeyring\x12\x16\n" +
+	"\x06kernel\x18\a \x01(\tR\x06kernel\x12\x19\n" +
 	"\blog_path\x18\b \x01(\tR\alogPath\x12 \n" +
 	"\fmax_log_line\x18\t \x01(\x05R\n" +
 	"maxLogLine\x12\x15\n" +

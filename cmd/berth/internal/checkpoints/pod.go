@@ -49,8 +49,8 @@ func podCheckpointCommand() *cobra.Command {
 		Use:   "checkpoint POD",
 		Short: "Checkpoint a running pod into a directory or a registry",
 		Long: `Checkpoint a pod with all its running containers into a new or empty directory, or into a
-registry. The default is a new directory in pod-checkpoints of engine.root; "berth checkpoint
-prune" removes old ones. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The
+registry. The default is a new directory in pod-checkpoints below the directory engine.root;
+"berth checkpoint prune" removes old ones. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The
 pod is paused meanwhile. The checkpoint contains every secret that the pod has in memory.`,
 		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(1),
@@ -69,7 +69,7 @@ pod is paused meanwhile. The checkpoint contains every secret that the pod has i
 	k.registryFlags(c)
 	r.Flags(c)
 	c.Flags().BoolVar(&compress, "compress", false, "compress the checkpoint, which makes it slower to write and to restore")
-	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints of engine.root)")
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints below the directory engine.root)")
 	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
 	return c
 }
@@ -228,10 +228,10 @@ func podRestoreCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restore DIR",
 		Short: "Restore a pod from a checkpoint",
-		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers. It
-needs --name, a name that no pod of the node has, or --replace, which removes the pods of
-its name and their logs in /var/log/pods once the new pod can start. A running kubelet
-stops pods that it does not know, this one too.`,
+		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers.
+Give --name with a name that no pod of the node has, or --replace. --replace removes the
+old pods of that name and their logs in /var/log/pods once the new pod can start. A running
+kubelet also stops the restored pod, because it does not know it.`,
 		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {

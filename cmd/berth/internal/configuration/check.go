@@ -32,7 +32,8 @@ asked. The last line is the verdict.
 
 The exit status is 2 if a file has a mistake, which is on stderr as file:line:column,
 and 3 if all files are valid but this machine lacks something, such as a handler's
-binary. The daemon serves the other handlers then.`,
+binary. The daemon serves the other handlers then, but does not start without berth-shim
+and berth-pause.`,
 		Example: "  berth check\n  berth check -c ./config.toml -o json",
 		Args:    noFileArgument,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -25,12 +25,13 @@ func ReloadCommand() *cobra.Command {
 		Use:   "reload",
 		Short: "Apply the configuration files, either all of them or none",
 		Long: `Make the daemon read its configuration again. It reads and checks all files, probes
-new runtimes, and then applies either all of it or nothing. Pods are not affected.
+new runtimes, and then applies it. A mistake rejects all files; parts of imported files
+may be left out, and some keys wait for a restart. Pods are not affected.
 
 With --wait, the exit status is 0 if the configuration is applied, 2 if it is rejected,
 with every error on stderr as file:line:column, and 3 if it is applied but a handler
-cannot run pods or a part of an imported file is left out. The result is also shown if
-the daemon has read the files before. Without --wait, the command returns at once.`,
+cannot run pods or a part of an imported file is left out. If the daemon has already
+reloaded by itself, its result is shown. Without --wait, the command returns at once.`,
 		Example: "  berth reload --wait",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

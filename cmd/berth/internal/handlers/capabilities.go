@@ -30,8 +30,8 @@ func CapabilitiesCommand() *cobra.Command {
 declared it, it was probed on this node, or a self-check pod exercised it. Without a
 name, the handlers are shown side by side; -o wide adds notes.
 
-With --self-check, a self-check pod first runs under the handler and exercises what it
-can. The exit status is 3 if that fails or does not finish within --timeout, or if
+With --self-check, a self-check pod first runs under the handler and tries exec,
+in-place-resize and user-namespaces, as far as the runtime allows. The exit status is 3 if that fails or does not finish within --timeout, or if
 nothing is known of the handler.
 
 JSON and YAML output is the format that "kubectl berth --handlers" reads.`,

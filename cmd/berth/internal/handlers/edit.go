@@ -28,7 +28,8 @@ import (
 )
 
 const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
-value. A value that is not valid TOML is taken as a string; keys of tables have dots.`
+value. A value that is not valid TOML is taken as a string. Write a key of a table
+with a dot: options.no_new_keyring.`
 
 func addCommand() *cobra.Command {
 	r := &cli.Remote{}
@@ -38,8 +39,8 @@ func addCommand() *cobra.Command {
 		Use:   "add NAME",
 		Short: "Add a handler to the running daemon and to its files",
 		Long: `Write a drop-in with the handler, reload, and show the handler's state. When this
-returns, pods can be started under it. If the daemon rejects the configuration, the
-drop-in is removed again. The drop-in is 50-NAME.toml in the daemon's conf.d.
+returns, pods can be started under it. If the daemon would reject the configuration,
+nothing is changed. The drop-in is 50-NAME.toml in the daemon's conf.d.
 
 ` + aboutSettings + `
 
@@ -112,8 +113,8 @@ func editCommand() *cobra.Command {
 		Short: "Change a handler that was added by \"berth handler add\"",
 		Long: `Change keys of a handler and reload. Without --set, --unset and --from, its keys are
 opened in $VISUAL, else $EDITOR, else vi. Existing pods keep what they were created
-with; new ones get the new settings. If the daemon rejects the configuration, the
-handler is unchanged, and the edited text is kept in a file that the last line names.
+with; new ones get the new settings. If the daemon would reject the configuration,
+nothing is changed, and the edited text is kept in a file that the last line names.
 The exit status is 3 if the handler or its candidate cannot run pods now.
 
 ` + aboutSettings,

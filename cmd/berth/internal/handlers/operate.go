@@ -59,8 +59,9 @@ Existing pods are not affected. A cordon survives restarts of the daemon.`,
 	{
 		use: "promote NAME", short: "Complete a rollout: run all new pods on the candidate binary",
 		long: `Run all new pods of a handler on its candidate binary. This holds over restarts, until
-the candidate is changed in the configuration or replaced on disk; the configuration
-should by then name it as runtime_path. Existing pods keep their binary.`,
+the candidate is changed in the configuration or replaced on disk. After a promotion,
+write the candidate's path as runtime_path and remove the candidate from the
+configuration. Existing pods keep their binary.`,
 		example: "  berth handler promote runc",
 		call: func(ctx context.Context, daemon *client.Client, name, _ string) (changed, error) {
 			return daemon.Promote(ctx, &adminv1.PromoteRequest{Name: name})
@@ -186,8 +187,8 @@ func probeCommand() *cobra.Command {
 		Use:   "probe NAME",
 		Short: "Probe a handler's runtime again and update the handler's state",
 		Long: `Probe a handler's runtime again, wait for the result, and set the handler's state by
-it. With --self-check, also run a self-check pod under it and wait for that; it is not
-listed by any other call, and is removed completely. The exit status is 3 if the
+it. With --self-check, also run a self-check pod under the handler and wait for it. No
+other call lists this pod, and it is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Example: "  berth handler probe kata --self-check",
 		Args:    cobra.ExactArgs(1),
@@ -214,7 +215,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 }
 
 func probeTimeoutFlag(r *cli.Remote, c *cobra.Command) {
-	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the handler's self_check_timeout")
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the probe ends (10 s for the runtime, self_check_timeout for each self-check pod)")
 }
 
 // probe probes a handler, and shows the elapsed time on a terminal.

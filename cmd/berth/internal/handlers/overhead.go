@@ -30,8 +30,8 @@ func overheadCommand() *cobra.Command {
 		Long: `Show what a handler's live pods use beyond their containers: memory and CPU of their
 sandbox processes, shims and supervisors. Pods on a kernel of their own are not measured.
 Without a name, all handlers are shown; with -o yaml they are a file for
---measurements of "kubectl berth". The exit status is 3 if p95 is above what the kubelet
-reserves for the handler's pods, which is marked as exceeded; --pod-fixed prints what to
+--measurements of "kubectl berth". If p95 is above the value that the kubelet reserves,
+it is marked as exceeded and the exit status is 3. --pod-fixed prints the values to
 reserve, and exits with 0.`,
 		Example: "  berth handler overhead runc\n  berth handler overhead runc --pod-fixed",
 		Args:    cobra.MaximumNArgs(1),

@@ -27,8 +27,8 @@ func imageExportCommand() *cobra.Command {
 		Use:   "export IMAGE... --file FILE",
 		Short: "Export images to an archive",
 		Long: `Export images, by name or ID, to a tar archive in the OCI format, which "berth image
-import", containerd and Docker read. It has the layers of this node's platform. Nothing is
-left on failure.`,
+import", containerd and Docker read. It has the layers of this node's platform. On failure
+no file is left; output to - may be incomplete.`,
 		Example: "  berth image export registry.example/app:1 registry.example/db:2 --file images.tar\n  berth image export app:1 --file - | gzip > app.tar.gz",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {

@@ -20,9 +20,9 @@ func EventsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events",
 		Short: "List the last changes of handlers, and their cause",
-		Long: `List the last changes of handlers, reloads and starts of the daemon, the oldest first.
-berth keeps 500 of them over restarts. BY is a user (uid 0), what triggered a reload
-(files, signal), or berth itself.`,
+		Long: `List handler changes, reloads that failed or changed something, and starts of the daemon,
+the oldest first. berth keeps the last 500 over restarts. BY is a user (uid 0), what
+triggered a reload (files, signal), or berth itself.`,
 		Example: "  berth events\n  berth events --handler gvisor\n  berth events -o json",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {

@@ -21,8 +21,8 @@ func WhereIsCommand() *cobra.Command {
 		Use:   "whereis POD|CONTAINER",
 		Short: "Show the handler, backend and binary of a pod or container",
 		Long: `Show the handler, backend and binary of a pod sandbox or container, and whether a new
-pod would get the same. A pod is named by NAMESPACE/NAME, or as a container by its ID, of
-which a prefix is enough.`,
+pod would get the same. Name a pod by NAMESPACE/NAME or ID, a container by ID. A prefix
+of an ID is enough.`,
 		Example: "  berth whereis default/web-0\n  berth whereis 3f2a9c41b7de",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {

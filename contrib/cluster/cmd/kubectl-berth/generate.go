@@ -30,13 +30,14 @@ func (p *generateCommand) command() *cobra.Command {
 		Short: "Print a RuntimeClass for each handler",
 		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named ones. Handlers
 are those of --handlers, else those that the nodes of the cluster report. The overhead is
-the measured p95, rounded up; without measurements it is omitted. Each pod also has one
-of feature.node.kubernetes.io/handler.NAME.pods: berth-controller says how many a node
-has room for. Nodes are selected by the label that those with the handler have,
+the measured p95, rounded up; without measurements it is omitted. Each pod also
+requests 1 of the resource feature.node.kubernetes.io/handler.NAME.pods; berth-controller
+sets how many a node has. The class selects nodes with the label
 feature.node.kubernetes.io/handler.NAME.present=true.
 
-Nodes do not report what a handler can do or costs. Without --handlers, a class that the
-cluster has keeps its annotations about that, and its overhead unless it was measured anew.`,
+Nodes do not report capabilities and overhead. Without --handlers, an existing class keeps
+its annotations about capabilities. It keeps its overhead too, unless --measurements has a
+new one.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply --server-side -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
 		RunE:              func(c *cobra.Command, args []string) error { return p.generate(c.Context(), args) },
@@ -46,7 +47,7 @@ cluster has keeps its annotations about that, and its overhead unless it was mea
 	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 	c.Flags().StringArrayVar(&p.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&p.anyNode, "any-node", false, "do not select nodes")
-	c.Flags().BoolVar(&p.noCapacity, "no-capacity", false, "do not count pods, and select nodes by whether the handler takes pods: for clusters without berth-controller")
+	c.Flags().BoolVar(&p.noCapacity, "no-capacity", false, "do not count pods; select only nodes whose handler takes pods: for clusters without berth-controller")
 	output.Flag(c, &p.output, "yaml", "json")
 	return c
 }

@@ -9,8 +9,8 @@
 // (the image's user database), CheckMounts (propagation of mount sources), ParseBase
 // (base_runtime_spec), SELinuxLabels and Relabel, ApplyCDI.
 //
-// The order of a container's creation is: ResolveUser on the mounted root filesystem, creation of
-// HostPathsToCreate, CheckMounts, Build, ApplyCDI, and Fit again after any other change of the spec
+// The order of a container's creation is: ResolveUser on the mounted root filesystem, CheckMounts,
+// creation of HostPathsToCreate, Build, ApplyCDI, and Fit again after any other change of the spec
 // (CDI, NRI).
 //
 // Package validate has already checked requests. Errors are FailedPrecondition if this node or
@@ -56,7 +56,8 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	if s.Linux.Resources, err = UpdateResources(s.Linux.Resources, resources, n); err != nil {
 		return nil, err
 	}
-	// Without a score a container would inherit its starter's, which protects from the kernel.
+	// Without a score a container would inherit its parent's low one, and the OOM killer would spare
+	// it.
 	if resources != nil || s.Process.OOMScoreAdj == nil {
 		s.Process.OOMScoreAdj = clampOOMScoreAdj(resources.GetOomScoreAdj(), n)
 	}
@@ -74,7 +75,8 @@ func setProcess(s *specs.Spec, c Container, n Node) (err error) {
 	if p.Args, err = commandLine(c.Config, c.Image); err != nil {
 		return err
 	}
-	// A pod in the node's network keeps the node's name, whatever the request contains.
+	// A pod in the node's network gets the request's name only here and in /etc/hostname; its UTS
+	// namespace is the node's.
 	hostname := cmp.Or(c.Sandbox.Config.GetHostname(), n.Hostname)
 	if p.Env, err = environment(p.Env, hostname, c.Config, c.Image); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is an open file with its resolved path. It is opened by its descriptor, so that the checked
-// file is used even if the path was changed since.
+// File is a file held by an O_PATH descriptor, with its resolved path. Open opens it through that, so
+// that the checked file is used even if the path was changed since.
 type File struct {
 	// Hops are the directories from the root to the file, and the file.
 	Hops []Hop
@@ -48,7 +48,7 @@ func Find(name string) *File {
 }
 
 // hops returns the hops of an open file. Its own hop is read from the descriptor. Those above it
-// are read by path: only the owner of a directory can replace an entry in it.
+// are read by path: Check examines which users can replace entries there.
 func hops(f *os.File) ([]Hop, error) {
 	target, err := os.Readlink(fdPath(int(f.Fd()))) //nolint:gosec // a descriptor
 	if err != nil {
@@ -122,9 +122,8 @@ func owners() map[uint32]bool {
 	return map[uint32]bool{0: true, uint32(os.Geteuid()): true} //nolint:gosec // a uid has 32 bits
 }
 
-// Check returns a *Refused for a file or directory that must not be used, and an error of class
-// NotFound if it does not exist in trusted directories. It is for files that a library opens
-// itself.
+// Check returns a *Refused if the file or directory, or one above it, must not be used, and
+// otherwise fs.ErrNotExist if it does not exist. It is for files that a library opens itself.
 func Check(name string, p Purpose) error {
 	w := Find(name)
 	defer w.Close()

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// transientFor is how long a ready handler stays ready (see probe.Transient).
+	// transientFor is how long a ready handler stays ready while its probes are inconclusive (see
+	// probe.Transient).
 	transientFor = 15 * time.Second
 	// longestRetry is the longest time between two probes after a failure.
 	longestRetry = 8 * time.Second
@@ -33,10 +34,10 @@ type verdict struct {
 	failure string
 	// transient is the failure of an inconclusive probe that does not count yet.
 	transient string
-	// tries counts the failed probes since the last success, the first at since.
+	// tries counts the failed probes since the last success; since is the time of the first.
 	tries int
 	since time.Time
-	// depth is the deepest of these failed probes.
+	// depth is the greatest depth of these probes, at least Ask.
 	depth probe.Depth
 	// failed is the SHA256 of the program in the last failed probe; empty if unknown.
 	failed string

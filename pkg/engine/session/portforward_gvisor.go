@@ -25,8 +25,8 @@ import (
 
 // dialGVisor makes berth-pause connect, by an exec in the sandbox's first container, because only
 // the sandbox reaches the loopback of gVisor's own network stack. `runsc port-forward` does not
-// suffice: it dials 127.0.0.1 only, closes both directions of a connection with the first, and
-// gives up when a client reads slowly.
+// suffice: it dials 127.0.0.1 only, closes the whole connection when one direction ends, and gives
+// up when a client reads slowly.
 func (b sessions) dialGVisor(ctx context.Context, s *pod.Sandbox, port int) (*podConn, error) {
 	d := b.binaries.Runtimes.Of(s.Spec())
 	args := append([]string{"--root", b.execs.pods.RuntimeRoot(d)}, task.GlobalFlags(d)...)

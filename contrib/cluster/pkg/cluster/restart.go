@@ -16,8 +16,8 @@ import (
 const ruleRestartEndsPods = "kubelet-restart-ends-pods"
 
 // auditRestarts finds nodes where a restarted kubelet would end pods: it compares all pods with the
-// node's labels and capacity as if they were new. Capacity is stale if pods came while no
-// controller worked.
+// node's labels and capacity as if they were new. The capacity is too low if pods were added while
+// berth-controller did not run.
 func (s *State) auditRestarts() []Finding {
 	bound := map[string][]*corev1.Pod{}
 	for i := range s.Pods {

@@ -24,13 +24,13 @@ type Leftovers struct {
 	ids []string
 	// valid are the pods that stay, in addition to those that this process connects.
 	valid map[string]Pod
-	// unread is the reason why there may be more.
+	// unread is the error because of which there may be more leftovers.
 	unread error
 }
 
-// Leftovers finds the pods that Setup began with and that are not valid. It is for the start of the
-// daemon and runs no plugin. It must be called before the first Setup and with every pod that has a
-// record; it then finds no pod that another call uses.
+// Leftovers finds the pods for which Setup began and that are not valid. It runs no plugin. Call it
+// at the start of the daemon, before the first Setup, with every pod that has a record: otherwise it
+// may return pods in use.
 func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
 	l := &Leftovers{p: p, valid: map[string]Pod{}}
 	for _, pod := range valid {
@@ -83,12 +83,12 @@ func (l *Leftovers) adopt() error {
 //   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC, with the
 //     attachments that stay, unless they set disableGC.
 //
-// Pods can be connected and disconnected meanwhile. They wait only for the verb, as CNI demands,
-// and no longer than verbTimeout.
+// Pods can be connected and disconnected meanwhile. They wait only for the verb GC, as CNI
+// requires, and no longer than verbTimeout.
 //
-// Its limits are CNI's. Without the verb, plugins keep an address if its pod left no trace here.
-// With it, they also release the addresses of pods of other daemons, because the verb covers the
-// whole network.
+// CNI limits what Collect can do. Without the verb GC, plugins keep the address of a pod that is not
+// in CacheDir. With it, they also release the addresses of other daemons' pods, because the verb
+// covers the whole network.
 func (l *Leftovers) Collect(ctx context.Context) error {
 	failed := make([]error, len(l.ids))
 	var g errgroup.Group

@@ -16,7 +16,7 @@ import (
 // verbTimeout limits the verb GC of one network, because pods wait for it.
 const verbTimeout = 10 * time.Second
 
-// verbRetry is the interval at which a verb tries again while other plugins run.
+// verbRetry is the interval at which exclusive tries again while plugins run.
 const verbRetry = 50 * time.Millisecond
 
 // pluginLock excludes the verb GC from ADD and DEL, as CNI demands of a runtime. ADD and DEL run in
@@ -85,8 +85,8 @@ func (l *Leftovers) sendTo(ctx context.Context, list *libcni.NetworkConfigList) 
 	return cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: l.attachments()})
 }
 
-// networks returns those of the node and of the pods' handlers, by name. A directory without any
-// configuration has nothing to collect.
+// networks returns the networks of the node and of the pods' handlers, by name. It skips a directory
+// that it cannot load, such as one without any configuration.
 func (l *Leftovers) networks(ctx context.Context) (map[string]*libcni.NetworkConfigList, error) {
 	dirs := map[string]bool{"": true}
 	for _, pod := range l.staying() {
@@ -117,7 +117,7 @@ func (l *Leftovers) staying() map[string]Pod {
 	return pods
 }
 
-// attachments returns those of the pods that stay.
+// attachments returns the attachments of the pods that stay.
 func (l *Leftovers) attachments() []types.GCAttachment {
 	out := []types.GCAttachment{} // not nil: CNI asks for a list
 	for id := range l.staying() {

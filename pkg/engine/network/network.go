@@ -35,9 +35,9 @@ type Config struct {
 	// MaxConfNum is how many configurations a pod is connected to: the first is
 	// eth0, the next eth1 and so on. 0 counts as 1, a negative number as all.
 	MaxConfNum int
-	// CacheDir keeps what Setup did until Teardown. It must survive whatever the plugins' own
-	// records (IPAM) survive, including reboots, and must belong to this daemon alone: Leftovers
-	// are pods found here that are not valid.
+	// CacheDir keeps what Setup did until Teardown. It must last as long as the plugins' own
+	// records (IPAM), also over reboots. Only this daemon may use it: a pod found here that is not
+	// valid is a leftover.
 	CacheDir string
 	// GC lets Collect send the verb GC. Plugins then remove all attachments that it does not list,
 	// so the networks must not be used by any other daemon on the node.
@@ -51,7 +51,7 @@ type Plugins struct {
 	cni     *libcni.CNIConfig
 	journal journal
 	health  health
-	// undoTimeout limits the DEL that follows a failed ADD or collects a pod.
+	// undoTimeout limits a DEL after a failed ADD, and one by Collect.
 	undoTimeout time.Duration
 
 	mu sync.Mutex // guards the fields below

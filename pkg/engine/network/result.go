@@ -144,7 +144,7 @@ func (a *Attachment) runtimeConf(id, netns string) *libcni.RuntimeConf {
 	}
 }
 
-// list is the attachment's configuration, as loaded.
+// list parses the attachment's configuration.
 func (a *Attachment) list() (*libcni.NetworkConfigList, error) {
 	list, err := libcni.NetworkConfFromBytes(a.Config)
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *Attachment) list() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// addresses returns those that a result assigns to an interface of the pod.
+// addresses returns the addresses that a result assigns to an interface of the pod.
 func addresses(r types.Result, interfaceName string) ([]net.IPNet, error) {
 	result, err := types100.NewResultFromResult(r)
 	if err != nil {
@@ -169,7 +169,7 @@ func addresses(r types.Result, interfaceName string) ([]net.IPNet, error) {
 }
 
 // onInterface reports whether an address with that interface index is on the pod's interface. An
-// address without an index is, because there is only one interface.
+// address without an index counts as on it, because there is only one interface.
 func onInterface(r *types100.Result, index *int, name string) bool {
 	if index == nil {
 		return true

@@ -92,7 +92,7 @@ func (p *Plugins) undo(ctx context.Context, pod Pod, plan []Attachment) {
 	p.forget(ctx, pod)
 }
 
-// begin and end maintain the pods that the verb GC must spare.
+// begin and end maintain active: the verb GC must not disconnect these pods.
 func (p *Plugins) begin(pod Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

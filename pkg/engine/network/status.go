@@ -20,8 +20,7 @@ import (
 // that succeeds, else after each check.
 func (p *Plugins) Status() error { return p.health.status() }
 
-// Ready is Status with a longer wait, of up to firstTimeout, until the first check since the daemon
-// started has ended.
+// Ready is Status, but waits up to firstTimeout for the first check since the daemon started.
 func (p *Plugins) Ready(ctx context.Context) error { return p.health.ready(ctx) }
 
 func (p *Plugins) askNode(ctx context.Context) error {
@@ -71,7 +70,7 @@ type health struct {
 	askErr      error
 }
 
-// ready waits longer for the first check.
+// ready waits up to firstTimeout for the first check.
 func (h *health) ready(ctx context.Context) error {
 	h.mu.Lock()
 	known := h.checkedOnce
@@ -116,7 +115,7 @@ func (h *health) startCheck() <-chan struct{} {
 	return h.checking
 }
 
-// runCheck has no timeout. At most one runs, so that a disk that hangs blocks one goroutine.
+// runCheck has no timeout. At most one runs, so that a disk that hangs blocks only one goroutine.
 func (h *health) runCheck(done chan struct{}) {
 	err := h.check(context.Background())
 	h.mu.Lock()

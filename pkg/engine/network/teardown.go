@@ -22,12 +22,13 @@ import (
 )
 
 // Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It may be repeated, and
-// must precede the release of the namespace, because plugins look into it. If the namespace is gone
-// anyway (a reboot), plugins get none and release what they hold elsewhere.
+// must precede the release of the namespace, because plugins look into it. If the namespace no
+// longer exists (after a reboot), plugins get a temporary one if there are masquerading rules to
+// remove, else none.
 //
 // r is the result of Setup. Without it (the daemon was killed before it was stored) the journal is
-// used. If ADD had not completed, plugins may fail on objects that do not exist: such errors are
-// logged and nil is returned.
+// used. If ADD had not completed, plugins may fail on objects that do not exist: errors of DEL are
+// then logged, and nil is returned unless ctx ended.
 func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 	plan, completed, err := p.plan(ctx, pod, r)
 	if err != nil {
@@ -98,7 +99,7 @@ func (p *Plugins) completed(id string, plan []Attachment) bool {
 	return len(plan) > 0
 }
 
-// delLocked is del, but never during a verb GC.
+// delLocked runs del while no CNI GC runs.
 func (p *Plugins) delLocked(ctx context.Context, pod Pod, plan []Attachment) error {
 	end, err := p.pluginLock.shared(ctx)
 	if err != nil {
@@ -147,8 +148,8 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 		}
 	}
 	if err != nil && replaced && ctx.Err() == nil {
-		// Plugins fail on rules that an earlier DEL removed or a user flushed. Without the
-		// interface, which is gone again, CNI has them succeed.
+		// Plugins fail on rules that an earlier DEL removed or a user flushed. The failed DEL has
+		// deleted the interface; a DEL that finds none succeeds.
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Retrying network teardown without the lost interface of pod; rules for its addresses may remain")
 		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, again))
 	}
@@ -158,7 +159,8 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	return nil
 }
 
-// existingNetNS returns the namespace for plugins; CNI allows DEL without one if it is gone.
+// existingNetNS returns the pod's namespace, or "" if it no longer exists: CNI allows DEL without
+// one.
 func existingNetNS(pod Pod, a *Attachment) string {
 	for _, path := range []string{pod.NetNS, a.NetNS} {
 		if path != "" && namespaces.Exists(path) {
@@ -168,8 +170,8 @@ func existingNetNS(pod Pod, a *Attachment) string {
 	return ""
 }
 
-// delList returns the configuration for DEL with the result of ADD in it; libcni would take that
-// only from its cache.
+// delList returns the configuration for DEL with the result of ADD in it, because libcni itself
+// reads the result only from its cache.
 func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 	list, err := a.list()
 	if err != nil {
@@ -187,14 +189,11 @@ func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// restoreAddresses puts the addresses of ADD back on a pod's interface. The bridge and ptp plugins
-// find the masquerading rules for DEL to remove only by these addresses, and two things remove
-// them:
-//
-//   - a runtime with its own network stack (gVisor) takes the addresses off the interface;
-//   - a DEL that was killed may have removed the interface but not the rules, or the namespace is a
-//     temporary one. A new interface replaces it then, for the next DEL to remove, and replaced is
-//     true.
+// restoreAddresses puts the addresses of ADD back on a pod's interface. On DEL,
+// bridge and ptp find their masquerading rules only by these addresses. They can be missing: gVisor
+// takes them off the interface; or the interface itself is missing, after a killed DEL or in a
+// temporary namespace. Then a new interface is created, which the next DEL removes, and replaced is
+// true.
 func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
 	addresses, err := p.masqueraded(pod, a)
 	if err != nil || len(addresses) == 0 {

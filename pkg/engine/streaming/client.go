@@ -21,8 +21,8 @@ import (
 // session stops reading when its process takes no input, or when it is closing.
 //
 // All connections are in one epoll set that one goroutine reads through Go's own poller. It waits
-// only for the peer's close, so that data causes no wake-ups. SPDY and WebSocket clients never
-// close only their own direction.
+// only for the peer's close, so that data causes no wake-ups. That is a disconnect: SPDY and
+// WebSocket clients never close only their own direction.
 type clients struct {
 	net.Listener
 	epoll *os.File
@@ -177,19 +177,19 @@ const (
 	// brief replaces lingering for a client without a session: it was sent an error, or nothing
 	// because its request did not arrive in time.
 	brief = time.Second
-	// maxWaiting limits the connections without a session. The oldest is closed first: a request
-	// takes milliseconds.
+	// maxWaiting limits the connections without a session. The oldest is closed first: a
+	// client sends its request within milliseconds.
 	maxWaiting = 256
 )
 
 // Close lets the client read its last data, in the background. Closing the socket at once would
-// drop that if unread input of the client is left, as a ping of SPDY: TCP then answers with a
+// drop that data if input of the client is still unread, such as a ping of SPDY: TCP then sends a
 // reset. Close may be called repeatedly.
 //
-// A session's client disconnects first, once it has read that the session is over. A kubelet,
-// through which most clients come, closes both its connections as soon as either ends, and would
-// drop what its client has not read yet. Clients that wait for the server to close first wait for
-// the whole of lingering.
+// Close leaves the disconnect to a session's client, which first reads the end of the session. Most
+// clients come through a kubelet. It closes both its connections as soon as either ends, and would
+// drop data that its client has not read yet. A client that waits for the server is disconnected
+// after lingering.
 func (n *client) Close() error {
 	if n.closed.Swap(true) {
 		return nil
@@ -257,8 +257,8 @@ func (n *client) disconnect() error {
 }
 
 // follow returns a context that ends when the client of a port-forward disconnects. If the stream
-// has no remote address, as over WebSocket, the returned stream ends the context instead: it ends
-// only with its connection.
+// has no remote address, as over WebSocket, the returned stream ends the context instead, at
+// its first read error: such a stream ends only with its connection.
 func (c *clients) follow(ctx context.Context, stream io.ReadWriteCloser) (context.Context, context.CancelFunc, io.ReadWriteCloser) {
 	ctx, cancel := context.WithCancel(ctx)
 	ofConn, ok := stream.(interface{ RemoteAddr() net.Addr })

@@ -140,7 +140,7 @@ func (s *sessions) begin(kind string) (end func(), err error) {
 	}, nil
 }
 
-// full needs s.mu.
+// full returns an error if no more sessions of a kind may begin; s.mu is held.
 func (s *sessions) full(kind string) error {
 	if kind == "" || s.limit == 0 || s.now[kind] < s.limit {
 		return nil

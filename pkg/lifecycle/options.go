@@ -48,8 +48,9 @@ type Publisher interface {
 	Publish(p *Plan) error
 }
 
-// Announcer is notified when a reload begins and ends; of a silent one, such as after a poll of the
-// files, only of the end, if something changed, it failed with a new error or no longer fails.
+// Announcer is notified when a reload begins and ends. Of a silent reload, such as after a poll of
+// the files, it is notified only at the end, and only if something changed, or if the reload failed
+// with a new error or no longer fails.
 type Announcer interface {
 	Reloading(ctx context.Context)
 	Reloaded(ctx context.Context, c Current, handlers []Handler)

@@ -51,9 +51,9 @@ func (t slots) take(long time.Duration) (give func()) {
 	return func() { timer.Stop(); once() }
 }
 
-// probeAll probes handlers in parallel. It waits for all of them, for patience unless it is
-// unbounded, or for ctx; finished is set if all have answered. Late results are published when they
-// arrive, the others with the next plan. After a failure the next probe is at least as deep.
+// probeAll probes handlers in parallel. It returns when all have answered (finished is set),
+// after patience unless that is unbounded, or when ctx ends. The next plan has the results so
+// far; later ones are published when they arrive. A probe after a failed one is at least as deep.
 func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
 	slot := make(slots, probesAtOnce)
 	before := p.snapshot()
@@ -144,8 +144,8 @@ func (p *probes) learnCapabilities(r result) {
 	}
 }
 
-// note records a probe result. Results within the round are published by the caller; a late one is
-// published here, because nothing else does it. mu is held.
+// note records a probe result. The caller of probeAll publishes results that are in time; note
+// publishes a late one. mu is held.
 func (p *probes) note(r result, late bool) {
 	if !late {
 		p.truth = p.truth.copy()

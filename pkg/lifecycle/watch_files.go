@@ -128,8 +128,8 @@ func (f *files) look() (others bool) {
 }
 
 // poll compares the files if the kernel does not report all changes, or if one of the files or
-// directory entries is a symbolic link: a change of its target may send no event. The first look was
-// made before, so that later changes are found.
+// directory entries is a symbolic link: a change of its target may send no event. watchFiles
+// looks once before poll starts, so poll finds later changes.
 func (f *files) poll(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, f.interval, false, func(context.Context) (bool, error) {
 		if (f.fresh.Swap(false) || f.links || f.polls.Load()) && f.look() {
@@ -158,7 +158,7 @@ func (f *files) add() {
 }
 
 // watched returns the directories to watch for changes of paths: each path that is a directory, and
-// the nearest existing directory above each path. Pure but for exists.
+// the nearest existing directory above each path. Pure, except for exists.
 func watched(paths []string, exists func(string) bool) []string {
 	var dirs []string
 	seen := map[string]bool{}
@@ -182,8 +182,9 @@ func watched(paths []string, exists func(string) bool) []string {
 }
 
 // relevant reports whether an event can change the content of paths: it is about one of them, a
-// directory above one, or a file in one that counts. Kubernetes swaps the content of a directory
-// with names that begin with two dots. Pure.
+// directory above one, or a file in one of them that berth could read. Names that begin with two
+// dots count, there and beside one of paths: Kubernetes uses them to swap a directory's content.
+// Pure.
 func relevant(e fsnotify.Event, paths []string) bool {
 	if e.Op == fsnotify.Chmod {
 		return false

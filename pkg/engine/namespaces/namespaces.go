@@ -8,8 +8,8 @@
 // This is intended: a CNI daemon that runs in a pod sees the namespace of a new pod only if the
 // mount propagates to it.
 //
-// The namespaces of a pod with a user namespace are created inside that, by a process that exists
-// only meanwhile, because a process with several threads cannot enter a user namespace.
+// If a pod has a user namespace, a short-lived process creates the other namespaces inside it: a
+// process with several threads cannot enter a user namespace.
 package namespaces
 
 import (
@@ -62,9 +62,9 @@ const (
 	userFile = "user"
 )
 
-// Create creates the namespaces that r requests. On error nothing is left. Errors of the request
-// itself are errdefs.ErrInvalidArgument, existing files errdefs.ErrAlreadyExists. Concurrent calls
-// need different directories.
+// Create creates the namespaces that r requests. On error no namespace is left, and no r.Dir
+// that Create made. Errors of the request itself are errdefs.ErrInvalidArgument, existing files
+// errdefs.ErrAlreadyExists. Concurrent calls need different directories.
 func Create(ctx context.Context, r Request) (*Paths, error) {
 	writes, err := r.sysctls()
 	if err != nil {
@@ -90,8 +90,8 @@ func Create(ctx context.Context, r Request) (*Paths, error) {
 	return ns, nil
 }
 
-// makeDir creates the last element of dir alone, if possible, so that roll-back is one rmdir. It
-// reports whether it created it.
+// makeDir creates dir with its parents, and reports whether dir is new: then Create removes it on
+// error. The parents stay.
 func makeDir(dir string) (bool, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
 		return false, err
@@ -175,7 +175,8 @@ func (r *Request) flags() int {
 	return flags
 }
 
-// limitHint names the sysctls behind the one error of a busy node.
+// limitHint names the sysctls to raise if err is ENOSPC: the node has reached its limit of
+// namespaces.
 func limitHint(err error) string {
 	if errors.Is(err, unix.ENOSPC) {
 		return " (the node is at its limit of namespaces: raise the sysctls user.max_{user,net,ipc,uts}_namespaces)"
@@ -183,8 +184,8 @@ func limitHint(err error) string {
 	return ""
 }
 
-// loopbackUp brings up lo in the thread's network namespace, and with it 127.0.0.1 and ::1. It
-// sends one message, where the loopback CNI plugin is a process.
+// loopbackUp brings up lo in the thread's network namespace, and with it 127.0.0.1 and ::1. One
+// netlink message replaces the loopback CNI plugin, which would need a process.
 func loopbackUp() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

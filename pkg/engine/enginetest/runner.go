@@ -10,8 +10,8 @@ import (
 )
 
 // Runner is a pod.Runner that records its calls, except KilledForMemory, and runs nothing. A call
-// fails if Fails has an error for it, and an unexpected call panics. As a Binder it binds itself to
-// every sandbox.
+// fails if Fails has an error for it, and a method that Runner does not define panics. As a Binder
+// it binds itself to every sandbox.
 type Runner struct {
 	pod.Runner
 	// Fails maps the names of methods to the errors that they return.
@@ -47,19 +47,19 @@ func (r *Runner) Bind(*pod.Sandbox) pod.Runner {
 	return pod.Runner{Connection: r, Tasks: r, Logs: r, Meter: r}
 }
 
-// Prepare implements pod.Runner.
+// Prepare implements pod.Connection.
 func (r *Runner) Prepare(context.Context) error { return r.Record("Prepare") }
 
-// Client implements pod.Runner.
+// Client implements pod.Connection.
 func (r *Runner) Client(context.Context) (*shim.Client, error) { return nil, r.Record("Client") }
 
-// Delete implements pod.Runner.
+// Delete implements pod.Tasks.
 func (r *Runner) Delete(context.Context, string) error { return r.Record("Delete") }
 
-// End implements pod.Runner.
+// End implements pod.Tasks.
 func (r *Runner) End(context.Context) error { return r.Record("End") }
 
-// StopOrKill implements pod.Runner.
+// StopOrKill implements pod.Tasks.
 func (r *Runner) StopOrKill(ctx context.Context, end func(context.Context) error) error {
 	if err := r.Record("StopOrKill"); err != nil {
 		return err
@@ -67,11 +67,11 @@ func (r *Runner) StopOrKill(ctx context.Context, end func(context.Context) error
 	return end(ctx)
 }
 
-// FlushLog implements pod.Runner.
+// FlushLog implements pod.Logs.
 func (r *Runner) FlushLog(context.Context, *pod.Container) error { return r.Record("FlushLog") }
 
-// CloseLog implements pod.Runner.
+// CloseLog implements pod.Logs.
 func (r *Runner) CloseLog(context.Context, *pod.Container) error { return r.Record("CloseLog") }
 
-// KilledForMemory implements pod.Runner.
+// KilledForMemory implements pod.Meter.
 func (r *Runner) KilledForMemory(context.Context, string) bool { return false }

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// A process with this name is a child and does nothing else. It serves before most packages are
-// initialised.
+// If os.Args[0] is name, the process is a child, which only unpacks layers. It serves before most
+// packages are initialised.
 func init() {
 	if len(os.Args) == 2 && os.Args[0] == name {
 		if err := serve(os.Args[1]); err != nil {
@@ -35,7 +35,7 @@ func init() {
 // answersFD is the socket to the daemon.
 const answersFD = 3
 
-// keptMemory is the memory from which a child exits after a layer, instead of keeping it.
+// keptMemory is the most memory with which a child waits for another layer; with more it exits.
 const keptMemory = 64 << 20
 
 // serve unpacks layers until the daemon closes the socket.
@@ -131,7 +131,7 @@ const (
 type answer struct {
 	Result
 
-	More bool // the layer continues
+	More bool // another answer for this layer follows
 	Last bool // the child exits
 	// Error is the text of an error. The other fields keep its class.
 	Error                  string

@@ -19,13 +19,13 @@ import (
 // approves and stdout is the reason.
 type Verifiers struct {
 	// BinDir holds the programs and nothing else. If it is empty, missing or without files, every
-	// image is approved. Read at each pull.
+	// image is approved, unless others can change the directory or one above it. Read at each pull.
 	BinDir string
 	// Timeout bounds each program. It must be more than 0 if there is a BinDir.
 	Timeout time.Duration
 }
 
-// verifyError is a pull that the verifiers reject.
+// verifyError means that verifiers rejected a pull or failed.
 type verifyError struct{ error }
 
 func (e *verifyError) Unwrap() error { return e.error }

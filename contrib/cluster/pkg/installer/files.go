@@ -96,7 +96,7 @@ func (i *Installer) writeFiles(st *state, files map[string]string) error {
 const keptSuffix = ".kept"
 
 // writeFile writes a file or, if it is not wanted, removes it. A file that is not ours is removed
-// only if it is signed. An edited file is copied first.
+// only if it begins with signature, even if edited since. An edited file is copied first.
 func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
 	now, err := os.ReadFile(i.root().Resolved(path))
 	switch {

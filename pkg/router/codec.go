@@ -7,12 +7,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// large is the size of an answer from which codec bypasses gRPC's buffer pool, in bytes.
+// large is the size of an answer's known or unknown fields from which codec bypasses gRPC's buffer
+// pool, in bytes.
 const large = 16 << 10
 
-// codec is gRPC's codec, except for large answers. Their unknown fields are sent without a copy,
-// and the known ones are encoded into a buffer of exactly their size: buffers of gRPC's pool are up
-// to a MiB larger, and cleared for each answer.
+// codec is gRPC's codec, except for large answers. Unknown fields of at least large bytes are
+// sent without a copy; the rest is encoded into a buffer of exactly its size: buffers of gRPC's pool
+// are up to a MiB larger, and cleared for each answer.
 type codec struct {
 	encoding.CodecV2
 }

@@ -75,7 +75,7 @@ func confine(memory uint64) error {
 	// containerd's logs contain names in the layer. Standard error is for the reason of a crash.
 	log.L.Logger.SetOutput(io.Discard)
 	for resource, limit := range map[int]uint64{unix.RLIMIT_DATA: memory, unix.RLIMIT_CORE: 0} {
-		// A limit of the daemon's unit may be lower, and cannot be raised.
+		// A limit of the daemon's unit may be lower, and then holds.
 		var own unix.Rlimit
 		if err := unix.Getrlimit(resource, &own); err != nil {
 			return fmt.Errorf("read limit of resource %d: %w", resource, err)
@@ -133,7 +133,7 @@ type answer struct {
 
 	More bool // another answer for this layer follows
 	Last bool // the child exits
-	// Error is the text of an error. The other fields keep its class.
+	// Error is the text of an error. Errno, Below, Beyond and Invalid keep its class.
 	Error                  string
 	Errno                  syscall.Errno
 	Below, Beyond, Invalid bool

@@ -143,6 +143,6 @@ func (a *Checker) canDump(d *handler.Definition) error {
 	return a.images.TellsWritten(a.settings.Current(d).Snapshotter)
 }
 
-// ProbeWait is how long Status waits for runtimes that were not probed yet. The probe continues, so
-// that a later Status has its result.
+// ProbeWait is how long Status and refusals wait for runtimes that do not respond, and Status and
+// Table for the detection of id mapping. The work continues, so that a later call has its result.
 const ProbeWait = 250 * time.Millisecond

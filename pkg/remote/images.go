@@ -25,7 +25,7 @@ type images struct {
 	save      func() error
 	// timeout is how long a client of a list waits for the daemon.
 	timeout time.Duration
-	// conflict is not nil if the daemon's objects are another backend's.
+	// conflict holds why the daemon must not be used, nil if it may be used; see Backend.
 	conflict *atomic.Pointer[string]
 	creating *atomic.Int64
 }

@@ -97,8 +97,8 @@ func (r *Request) join(pid int) error {
 	return nil
 }
 
-// asRoot calls f on this thread as the root of the namespace: only that user may write the limits
-// of IPC objects, not even the host's root.
+// asRoot calls f on this thread as the root of the namespace: the kernel lets only that user write
+// the limits of IPC objects; it refuses even the host's root.
 func (u *User) asRoot(f func() error) error {
 	if err := setEUID(int(u.UIDs.HostID)); err != nil {
 		return fmt.Errorf("become root of the user namespace: %w", err)

@@ -23,7 +23,7 @@ func ReloadCommand() *cobra.Command {
 	wait := false
 	c := &cobra.Command{
 		Use:   "reload",
-		Short: "Apply the configuration files, either all of them or none",
+		Short: "Read, check and apply the configuration files again",
 		Long: `Make the daemon read its configuration again. It reads and checks all files, probes
 new runtimes, and then applies it. A mistake rejects all files; parts of imported files
 may be left out, and some keys wait for a restart. Pods are not affected.

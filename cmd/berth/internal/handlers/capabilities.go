@@ -31,8 +31,9 @@ declared it, it was probed on this node, or a self-check pod exercised it. Witho
 name, the handlers are shown side by side; -o wide adds notes.
 
 With --self-check, a self-check pod first runs under the handler and tries exec,
-in-place-resize and user-namespaces, as far as the runtime allows. The exit status is 3 if that fails or does not finish within --timeout, or if
-nothing is known of the handler.
+in-place-resize and user-namespaces, as far as the runtime allows.
+The exit status is 3 if the self-check pod fails or does not finish within --timeout, or
+if nothing is known of the handler.
 
 JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 		Example: "  berth capabilities\n  berth capabilities gvisor\n  berth capabilities runc --self-check\n  berth capabilities -o yaml > handlers.yaml",
@@ -61,7 +62,7 @@ JSON and YAML output is the format that "kubectl berth --handlers" reads.`,
 	r.Flags(c)
 	r.NoHeadersFlag(c)
 	c.Flags().BoolVar(&selfCheck, "self-check", false, "first run a self-check pod under the handler")
-	probeTimeoutFlag(r, c)
+	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 has no limit (default 30s; 0 with --self-check, see \"berth handler probe\")")
 	return c
 }
 

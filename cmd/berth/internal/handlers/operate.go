@@ -210,12 +210,8 @@ handler cannot run pods, or if that is not known within --timeout.`,
 	}
 	r.Flags(c)
 	c.Flags().BoolVar(&selfCheck, "self-check", false, "also run a self-check pod under the handler")
-	probeTimeoutFlag(r, c)
-	return c
-}
-
-func probeTimeoutFlag(r *cli.Remote, c *cobra.Command) {
 	c.Flags().DurationVar(&r.Timeout, "timeout", 0, "how long to wait; 0 waits until the probe ends (10 s for the runtime, self_check_timeout for each self-check pod)")
+	return c
 }
 
 // probe probes a handler, and shows the elapsed time on a terminal.

@@ -63,8 +63,8 @@ type collector struct {
 }
 
 // inUse finds the programs in use. New pods take only today's tools, so an unused program stays
-// unused. Runtimes are read first: a pod being created that is missing there already has its
-// record, or takes today's.
+// unused. Runtimes are read before the records: a pod's binaries are held until its record names
+// them (copies.ForPod), so they are in one of the two.
 func (c *collector) inUse() (toolUse, error) {
 	u := toolUse{
 		shims:      map[string]bool{filepath.Base(c.tools.Supervisor): true, shimPrefix + c.tools.SupervisorHash[:16]: true},

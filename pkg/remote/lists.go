@@ -123,7 +123,8 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	return nil, status.FromContextError(wait.Err()).Err()
 }
 
-// recordFailure returns err, and records it for a daemon that answers but fails to list.
+// recordFailure returns err, and records it, unless the daemon is unavailable or the call was
+// cancelled.
 func (l *lists) recordFailure(p *lastknown.Page, err error) error {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.Canceled: // the health shows it, or the client left

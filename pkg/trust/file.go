@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a file held by an O_PATH descriptor, with its resolved path. Open opens it through that, so
-// that the checked file is used even if the path was changed since.
+// File is a file held by an O_PATH descriptor, with its resolved path. Open reopens the file through
+// the descriptor, so that the checked file is used even if the path was changed since.
 type File struct {
 	// Hops are the directories from the root to the file, and the file.
 	Hops []Hop

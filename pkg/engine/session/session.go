@@ -26,5 +26,5 @@ func New(pods *pod.Registry, b *binaries.Binaries, t *task.Service, shims *shim.
 	return &Calls{e, streams{pods, server}}, nil
 }
 
-// Close ends all sessions.
+// Close ends the sessions of Exec, Attach and PortForward, and waits a few seconds for them.
 func (c *Calls) Close() error { return c.server.Close() }

@@ -5,9 +5,9 @@
 // the node (Node). They access the machine only through Node's function fields, so that every
 // situation is one golden file in testdata.
 //
-// Each side effect around a spec has its own file: DetectNode (facts of the machine), ResolveUser
-// (the image's user database), CheckMounts (propagation of mount sources), ParseBase
-// (base_runtime_spec), SELinuxLabels and Relabel, ApplyCDI.
+// Functions that access the machine themselves: DetectNode (facts of the machine), ResolveUser (the
+// image's user database), CheckMounts (propagation of mount sources), CheckProc, CheckProcOf and
+// ResolveTargets (mounts over /proc), SELinuxLabels, Relabel, ApplyCDI.
 //
 // The order of a container's creation is: ResolveUser on the mounted root filesystem, CheckMounts,
 // creation of HostPathsToCreate, Build, ApplyCDI, and Fit again after any other change of the spec

@@ -39,8 +39,9 @@ func addCommand() *cobra.Command {
 		Use:   "add NAME",
 		Short: "Add a handler to the running daemon and to its files",
 		Long: `Write a drop-in with the handler, reload, and show the handler's state. When this
-returns, pods can be started under it. If the daemon would reject the configuration,
-nothing is changed. The drop-in is 50-NAME.toml in the daemon's conf.d.
+returns with exit status 0, the handler is probed and applied to new pods. If the
+daemon would reject the configuration, nothing is changed. The drop-in is 50-NAME.toml
+in the daemon's conf.d.
 
 ` + aboutSettings + `
 

@@ -231,7 +231,7 @@ func podRestoreCommand() *cobra.Command {
 		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers.
 Give --name with a name that no pod of the node has, or --replace. --replace removes the
 old pods of that name and their logs in /var/log/pods once the new pod can start. A running
-kubelet also stops the restored pod, because it does not know it.`,
+kubelet stops the restored pod, because it does not know it.`,
 		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {

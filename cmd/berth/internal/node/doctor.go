@@ -55,7 +55,7 @@ is ok. Nothing is changed. The exit status is 3 if a check fails, not for warnin
 	}
 	cli.PlaceFlags(c, &places)
 	output.Flag(c, &form, output.Forms...)
-	c.Flags().StringVar(&root, "root", "", "check the node whose root `directory` is mounted here, as in a container, with its configuration in --config")
+	c.Flags().StringVar(&root, "root", "", "`directory` where the root of the node to check is mounted, such as /host in a container; name its configuration with -c (the daemon is not asked)")
 	return c
 }
 

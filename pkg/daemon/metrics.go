@@ -53,9 +53,9 @@ var (
 	startsQueued = gauge("berth_starts_queued",
 		"Pod sandboxes waiting for max_parallel_starts of their handler.", "handler")
 	startsRefused = counter("berth_starts_refused_total",
-		"Pod sandboxes rejected or given up, by the limit of their handler that was exceeded.", "handler", "limit")
+		"Starts of pod sandboxes that were rejected, or aborted by start_timeout, by the exceeded limit.", "handler", "limit")
 	podsStarted = counter("berth_handler_pod_starts_total",
-		"Starts of pod sandboxes, failed ones included, by handler and by binary: its stable one (stable) or the candidate of a rollout (candidate).", "handler", "binary")
+		"Starts of pod sandboxes, failed ones included, by handler and binary (stable, or candidate of a rollout).", "handler", "binary")
 	startFailures = counter("berth_handler_start_failures_total",
 		"Calls to create a sandbox, or to create or start a container, that failed in the runtime or its shim, by handler and binary.", "handler", "binary")
 	selfChecks = counter("berth_self_check_pods_total",
@@ -139,9 +139,9 @@ var (
 	overheadCPU = gauge("berth_handler_overhead_cpu_cores",
 		"CPU use of pods beyond their containers; quantile 1 is the largest.", "handler", "quantile")
 	overheadDeclaredMemory = gauge("berth_handler_overhead_declared_memory_bytes",
-		"Memory that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", "handler")
+		"Memory that the kubelet reserves for pods beyond their containers: the smallest overhead that a pod declares; absent if no pod declares any.", "handler")
 	overheadDeclaredCPU = gauge("berth_handler_overhead_declared_cpu_cores",
-		"CPU that the kubelet reserves for pods beyond their containers: the smallest overhead declared by one of them; absent if none declares one.", "handler")
+		"CPU that the kubelet reserves for pods beyond their containers: the smallest overhead that a pod declares; absent if no pod declares any.", "handler")
 	overheadExceeded = gauge("berth_handler_overhead_exceeds_declared",
 		"1 if the 95th percentile of the handler's overhead is above what its pods declare, otherwise 0.", "handler")
 )

@@ -25,7 +25,7 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 	m := &rpcMetrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "berth_rpc_duration_seconds",
-			Help:    "Time from the arrival of a CRI call to its response; its count is that of completed calls.",
+			Help:    "Time from the arrival of a CRI call to its response; its count is the number of completed calls.",
 			Buckets: rpcBuckets,
 		}, rpcLabels),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{

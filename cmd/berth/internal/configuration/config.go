@@ -100,9 +100,9 @@ func newConfigDiffCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare the files with the running configuration",
-		Long: `Compare the daemon's running configuration with the files on disk, as the daemon would
-read them, key by key: "-" is only in the running configuration, "+" only in the files,
-"~" has two values. Nothing is changed.
+		Long: `Compare, key by key, the running configuration with the files as the daemon would read
+them. "-" means that a key is only in the running configuration, "+" only in the files,
+"~" that its values differ. Nothing is changed.
 
 The exit status is 0 if they are equal, 3 if they differ, and 2 if the files are not
 valid, with every error on stderr.`,

@@ -29,9 +29,9 @@ func imagePullCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pull IMAGE",
 		Short: "Pull an image and show the progress",
-		Long: `Pull an image as the kubelet does, from the registries and mirrors of this node and for
-the snapshotter of the handler, and print its ID. An interrupt ends the pull unless a pod
-waits for it; the next pull resumes it.`,
+		Long: `Pull an image as the kubelet does and print its ID. It uses this node's registries and
+mirrors, and the handler's snapshotter. An interrupt ends the pull unless a pod waits for
+it; the next pull resumes it.`,
 		Example: "  berth image pull registry.example/app:1\n  berth image pull --handler kata registry.example/app:1\n" +
 			"  echo user:password | berth image pull --creds-file - registry.example/app:1",
 		Args: cobra.ExactArgs(1),

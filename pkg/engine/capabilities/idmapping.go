@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// canMap returns an error if this node cannot give pods of a handler a user namespace, whatever the
-// runtime supports.
+// canMap returns an error if this node cannot give pods of a handler a user namespace. It does not
+// check the runtime.
 func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
 	if err := a.images.CanMap(a.settings.Current(d).Snapshotter); err != nil {
 		return err
@@ -27,8 +27,8 @@ func (a *Checker) canMap(ctx context.Context, d *handler.Definition) error {
 	return nil
 }
 
-// passable returns an error if other users cannot enter dir and its parents. To the kernel, the
-// root user of a pod is one of them.
+// passable returns an error if other users cannot enter dir and its parents. The kernel treats a
+// pod's root as such a user.
 func passable(dir string) error {
 	for d := dir; d != "/"; d = filepath.Dir(d) {
 		st, err := os.Stat(d)

@@ -23,7 +23,7 @@ var (
 
 var containerNames = wire.ImageHandlers(&runtimeapi.ListContainersResponse{})[0]
 
-// lateListTimeout bounds a list that continues after its client got the last known one.
+// lateListTimeout limits a list call that continues after its client got the last known list.
 const lateListTimeout = 30 * time.Second
 
 // lists serves the lists of sandboxes and containers, and the last known ones while the daemon does
@@ -39,7 +39,7 @@ type lists struct {
 	// late has one slot, for a list that continues after its client was answered. Its result is
 	// recorded, so that the last known lists of a slow daemon are still updated.
 	late chan struct{}
-	// conflict holds why the daemon must not be used, nil if it may be used; see Backend.
+	// conflict is not nil if the daemon's objects belong to another backend.
 	conflict *atomic.Pointer[string]
 }
 
@@ -127,7 +127,7 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 // cancelled.
 func (l *lists) recordFailure(p *lastknown.Page, err error) error {
 	switch status.Code(err) {
-	case codes.OK, codes.Unavailable, codes.Canceled: // the health shows it, or the client left
+	case codes.OK, codes.Unavailable, codes.Canceled: // health already shows this failure, or the client left
 	default:
 		l.known.Fail(p, reason(err))
 	}
@@ -175,8 +175,9 @@ func (l *lists) filtered(ctx context.Context, of listing, f wire.Frame) (wire.Fr
 	return l.withSandbox(ctx, f)
 }
 
-// withSandbox returns a list of containers without those of unlisted sandboxes, which no call could
-// use. For a sandbox that another client created a moment ago it first fetches the sandboxes again.
+// withSandbox returns a list of containers without those of sandboxes that are not listed; no call
+// could use them. For a sandbox that another client created a moment ago it first fetches the
+// sandboxes again.
 func (l *lists) withSandbox(ctx context.Context, f wire.Frame) (wire.Frame, error) {
 	if len(l.known.WithSandbox(f)) == len(f) {
 		return f, nil
@@ -212,7 +213,7 @@ func (l *lists) fallback(ctx context.Context, err error) (*lastknown.State, erro
 		return nil, err
 	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // the health shows it
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // health already shows this failure
 	default:
 		log.G(ctx).WithError(err).WithField("backend", l.name).Warn("Backend list failed; serving last known entries")
 	}

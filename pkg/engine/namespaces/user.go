@@ -56,7 +56,7 @@ func (r *Request) startHolder() (*holder, error) {
 	p, err := os.StartProcess("/proc/self/exe", []string{"berth-user-namespace"}, &os.ProcAttr{
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:                 unix.CLONE_NEWUSER,
-			Unshareflags:               uintptr(r.flags()), // created after the ids are mapped, and so owned by its root
+			Unshareflags:               uintptr(r.flags()), // created after the ids are mapped, so owned by the root of the user namespace
 			UidMappings:                idMap(r.User.UIDs),
 			GidMappings:                idMap(r.User.GIDs),
 			GidMappingsEnableSetgroups: true,
@@ -76,7 +76,7 @@ func idMap(m specs.LinuxIDMapping) []syscall.SysProcIDMap {
 
 // end kills and reaps the holder. Until the reaping its pid cannot be reused.
 func (h *holder) end() {
-	_ = h.Kill() // it can have exited before only by a signal
+	_ = h.Kill() // if it is already dead, a signal killed it
 	_, _ = h.Wait()
 }
 
@@ -126,7 +126,7 @@ func setEUID(uid int) error {
 const pingGroups = "net/ipv4/ping_group_range"
 
 // outside converts a sysctl's value for a write from the host. The kernel interprets ids in the
-// writer's user namespace, and the pod means its own.
+// writer's user namespace, but the pod's value has ids of the pod's namespace.
 func (u *User) outside(key, value string) (string, error) {
 	if u == nil || key != pingGroups {
 		return value, nil

@@ -143,8 +143,8 @@ func trustedDevices(cache *cdi.Cache, devices []string) error {
 	return nil
 }
 
-// adjust applies the plugins' changes to the spec of a new container. It adds to u the removal of
-// the container from the plugins, for a roll-back.
+// adjust applies the plugins' changes to the spec of a new container. It adds a step to u: a
+// roll-back removes the container from the plugins.
 func (b *specifier) adjust(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, rt *probe.Runtime) error {
 	if b.Hooks.Plugins == nil {
 		return nil

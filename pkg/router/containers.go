@@ -110,7 +110,7 @@ func (c checkpoints) CheckpointPod(ctx context.Context, req *runtimeapi.Checkpoi
 		if err != nil {
 			return nil, err
 		}
-		if owner != nil { // the backend reports a container that its sandbox lacks
+		if owner != nil { // if nil, the backend returns the error: the sandbox has no such container
 			req.ContainerIds[i] = owner.ID
 		}
 	}

@@ -120,7 +120,7 @@ func (f *files) close() {
 	}
 }
 
-// look reports whether the files differ from the last look.
+// look reads the files and reports whether they have changed since its last call.
 func (f *files) look() (others bool) {
 	before := f.print
 	f.print, f.links = hostfiles.Fingerprint(f.paths())
@@ -158,7 +158,7 @@ func (f *files) add() {
 }
 
 // watched returns the directories to watch for changes of paths: each path that is a directory, and
-// the nearest existing directory above each path. Pure, except for exists.
+// the nearest existing directory above each path. It has no side effects, except those of exists.
 func watched(paths []string, exists func(string) bool) []string {
 	var dirs []string
 	seen := map[string]bool{}
@@ -182,9 +182,9 @@ func watched(paths []string, exists func(string) bool) []string {
 }
 
 // relevant reports whether an event can change the content of paths: it is about one of them, a
-// directory above one, or a file in one of them that berth could read. Names that begin with two
-// dots count, there and beside one of paths: Kubernetes uses them to swap a directory's content.
-// Pure.
+// directory above one, or a file in one of them that berth could read. Events of names that begin
+// with two dots are relevant in one of paths and beside one: Kubernetes uses such names to swap a
+// directory's content. Pure.
 func relevant(e fsnotify.Event, paths []string) bool {
 	if e.Op == fsnotify.Chmod {
 		return false

@@ -63,8 +63,8 @@ func (s *State) classesOf(handler string) []string {
 	return all
 }
 
-// reports reports whether a node lists its handlers. Kubelets before 1.30 list none, nor do those
-// with a CRI daemon that does not list them.
+// reports reports whether a node lists its handlers. Kubelets before 1.30 list none. Newer ones
+// list none if their CRI daemon does not list them.
 func reports(n *corev1.Node) bool { return len(n.Status.RuntimeHandlers) > 0 }
 
 func has(n *corev1.Node, handler string) bool {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// Chroot runs programs of the node with its root directory as theirs. In a container this needs the
-// node's PID namespace: systemctl does nothing if process 1 has another root.
+// Chroot runs the node's programs in the node's root directory (chroot). In a container this needs
+// the node's PID namespace: systemctl does nothing if process 1 has another root.
 type Chroot struct {
 	Root string
 }
@@ -24,7 +24,8 @@ type Chroot struct {
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // limit bounds the run of a program. One that hangs, as systemctl does while a unit never finishes
-// starting, would block the repair of the node. berth's own may take 5 min and 30 s.
+// starting, would block the repair of the node. It is longer than a restart of berth.service may
+// take: 5 min to start and 30 s to stop.
 const limit = 7 * time.Minute
 
 // Run implements Host.

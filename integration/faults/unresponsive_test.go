@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -187,7 +188,8 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	inside, supervisor := inCgroup(t, info.PID), b.supervisors(t)[info.Supervisor]
 	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", supervisor))
 	testbed.Must(t, err)
-	testbed.Must(t, os.Rename(program, program+".away"))
+	away := filepath.Join(t.TempDir(), "shim") // the daemon removes unknown files beside the program
+	testbed.Must(t, os.Rename(program, away))
 	killAs(t, supervisor, syscall.SIGSTOP)
 	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err == nil {
 		t.Error("the stop has nobody who could tell how the container exited, and says nothing")
@@ -195,7 +197,7 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	for _, pid := range inside {
 		awaitEnd(t, pid)
 	}
-	testbed.Must(t, os.Rename(program+".away", program))
+	testbed.Must(t, os.Rename(away, program))
 	testbed.Eventually(t, time.Minute, func() error { // a successor that failed to start is tried again later
 		return pod.TryStop(t, time.Minute)
 	})

@@ -39,7 +39,7 @@ type lists struct {
 	// late has one slot, for a list that continues after its client was answered. Its result is
 	// recorded, so that the last known lists of a slow daemon are still updated.
 	late chan struct{}
-	// conflict is not nil if the daemon's objects belong to another backend.
+	// conflict holds why the daemon must not be used, nil if it may be used; see Backend.
 	conflict *atomic.Pointer[string]
 }
 

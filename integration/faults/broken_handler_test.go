@@ -243,7 +243,8 @@ func TestCgroupThatIsRefused(t *testing.T) {
 	write := func(text string) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Helper()
-			testbed.Must(t, os.WriteFile(quota, []byte(text), 0))
+			// The cgroup of the container before may not be gone yet, and has more.
+			testbed.Eventually(t, 10*time.Second, func() error { return os.WriteFile(quota, []byte(text), 0) })
 		}
 	}
 	b.breaks(t, broken{

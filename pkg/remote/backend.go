@@ -120,7 +120,7 @@ var (
 	_ runtimeapi.ImageServiceServer   = (*Backend)(nil)
 )
 
-// newBackend returns a Backend that knows what its daemon had when the last run of berth ended. It
+// newBackend returns a Backend with the last known lists that the previous run of berth stored. It
 // connects only after Start.
 func newBackend(o backendOptions) (*Backend, error) {
 	switch {

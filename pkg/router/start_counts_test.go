@@ -161,7 +161,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 			{grpcstatus.Error(codes.NotFound, "of another daemon"), false, false},
 			{grpcstatus.Error(codes.Unknown, "of another daemon"), false, true},
 			{handler.AttributeToRuntime(errors.New("it cannot be done")), true, true},
-			{fmt.Errorf("start: %w", handler.AttributeToRuntime(fmt.Errorf("it is no program: %w", errdefs.ErrFailedPrecondition))), true, true},
+			{fmt.Errorf("start: %w", handler.AttributeToRuntime(fmt.Errorf("it is not a program: %w", errdefs.ErrFailedPrecondition))), true, true},
 		} {
 			notStarted := j.notStarted
 			before := len(j.failed) + j.failed["runc/new 5a u1"] + j.failed["runc/new  u1"]

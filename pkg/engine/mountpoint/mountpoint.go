@@ -26,7 +26,7 @@ import (
 )
 
 // Unmount detaches all visible mounts at path. A path without a mount is not an error. It is lazy:
-// a mount in use disappears once it is no longer used.
+// a mount in use disappears after its last use.
 func Unmount(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

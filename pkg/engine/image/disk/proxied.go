@@ -45,7 +45,7 @@ type Proxied struct {
 	// unbounded makes calls even if the program is unresponsive.
 	unbounded     snapshots.Snapshotter
 	name, address string
-	conn          *grpc.ClientConn // nil if it is no longer configured
+	conn          *grpc.ClientConn // nil once it was removed from the configuration
 	// changed receives a value when it becomes unresponsive, or answers again.
 	changed chan<- struct{}
 	doubted chan struct{}

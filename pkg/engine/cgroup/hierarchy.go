@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -110,16 +109,18 @@ func (h hierarchies) paths(inside string) Paths {
 	if inside == "" {
 		return Paths{}
 	}
-	return Paths{Unified: h.unified, V1: h.v1}.child(inside)
+	return Paths{Unified: h.unified, V1: h.v1}.below(inside)
 }
 
-func (p Paths) child(name string) Paths {
+// below returns the directories of a cgroup in p. inside is an absolute, clean path: each list of
+// statistics does this for every container and controller, so nothing is cleaned again.
+func (p Paths) below(inside string) Paths {
 	if p.Unified != "" {
-		return Paths{Unified: filepath.Join(p.Unified, name)}
+		return Paths{Unified: p.Unified + inside}
 	}
 	c := Paths{V1: make(map[string]string, len(p.V1))}
 	for controller, dir := range p.V1 {
-		c.V1[controller] = filepath.Join(dir, name)
+		c.V1[controller] = dir + inside
 	}
 	return c
 }

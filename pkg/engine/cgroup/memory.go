@@ -61,7 +61,7 @@ func (p Paths) Children() (map[string]Paths, error) {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			all[e.Name()] = p.child(e.Name())
+			all[e.Name()] = p.below("/" + e.Name())
 		}
 	}
 	return all, nil

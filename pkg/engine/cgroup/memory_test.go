@@ -39,6 +39,6 @@ func TestContains(t *testing.T) {
 	if (Paths{}).Contains("") || (Paths{}).Contains("/") {
 		t.Error("no cgroup contains something")
 	}
-	test.Equal(t, "the child", p.child("x").MemoryKey(), "/m/pods/a/x")
-	test.Equal(t, "the child", (Paths{Unified: "/u/a"}).child("x").MemoryKey(), "/u/a/x")
+	test.Equal(t, "the child", p.below("/x").MemoryKey(), "/m/pods/a/x")
+	test.Equal(t, "the child", (Paths{Unified: "/u/a"}).below("/x").MemoryKey(), "/u/a/x")
 }

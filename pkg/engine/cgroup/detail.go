@@ -51,12 +51,12 @@ func (d *Detail) parts(p Paths) []part {
 		return []part{{p.Unified, d.readUnified}}
 	}
 	return []part{
-		{p.V1["cpuacct"], d.readV1CPUTime},
-		{p.V1["cpu"], d.readV1Quota},
-		{p.V1["memory"], d.readV1Memory},
-		{p.V1["pids"], func(dir *dir) { d.PidsLimit = dir.number("pids.max") }},
-		{p.V1["hugetlb"], d.readV1Hugetlb},
-		{p.V1["blkio"], func(dir *dir) { d.IO = readV1IO(dir) }},
+		{p.Dir("cpuacct"), d.readV1CPUTime},
+		{p.Dir("cpu"), d.readV1Quota},
+		{p.Dir("memory"), d.readV1Memory},
+		{p.Dir("pids"), d.readPids},
+		{p.Dir("hugetlb"), d.readV1Hugetlb},
+		{p.Dir("blkio"), func(dir *dir) { d.IO = readV1IO(dir) }},
 	}
 }
 
@@ -76,13 +76,18 @@ func (d *Detail) readUnified(dir *dir) {
 	d.PeakMemory = dir.number("memory.peak")
 	d.MemoryReservation = dir.number("memory.low")
 	d.OwnPageFaults, d.OwnMajorPageFaults = d.PageFaults, d.MajorPageFaults
-	d.PidsLimit = dir.number("pids.max")
+	d.readPids(dir)
 	for _, size := range hugepageSizes() {
 		if usage := dir.number("hugetlb." + size + ".current"); usage.Known {
 			d.Hugetlb = append(d.Hugetlb, Hugepages{Size: size, Usage: usage})
 		}
 	}
 	d.IO = readUnifiedIO(dir)
+}
+
+func (d *Detail) readPids(dir *dir) {
+	d.Pids = dir.number("pids.current")
+	d.PidsLimit = dir.number("pids.max")
 }
 
 func (d *Detail) readV1CPUTime(dir *dir) {

@@ -13,7 +13,7 @@ import (
 func TestReadDetailUnified(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, unifiedFiles)
-	write(t, dir, map[string]string{"memory.peak": "20000000\n", "memory.low": "1048576\n", "pids.max": "max\n"})
+	write(t, dir, map[string]string{"memory.peak": "20000000\n", "memory.low": "1048576\n", "pids.current": "7\n", "pids.max": "max\n"})
 	got := test.Value(ReadDetail(Paths{Unified: dir}))(t)
 	if got.WorkingSet != known(8388608) || len(got.IO) != 2 {
 		t.Errorf("got %+v", got)
@@ -46,7 +46,7 @@ func TestReadDetailV1(t *testing.T) {
 		write(t, p.V1[name], files)
 	}
 	got := test.Value(ReadDetail(p))(t)
-	if got.PageFaults != known(8) || got.CPUUsageNano != known(30) {
+	if got.PageFaults != known(8) || got.CPUUsageNano != known(30) || got.Pids != known(1) {
 		t.Errorf("got %+v", got)
 	}
 	got.Stats = Stats{}

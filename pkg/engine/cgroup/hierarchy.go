@@ -79,9 +79,22 @@ func namesOf(m *mountinfo.Info) []string {
 type Paths struct {
 	// Unified is the directory on a host with cgroup v2 alone, else empty.
 	Unified string
-	// V1 are the directories on a cgroup v1 or hybrid host, by controller.
-	// Controllers that are mounted together share one.
-	V1 map[string]string
+	// V1 are the mounts of cgroup v1 or of a hybrid host, by controller, and inside is the
+	// cgroup's path below each of them.
+	V1     map[string]string
+	inside string
+}
+
+// Dir returns the directory of a controller, or "" if the host does not have it.
+func (p Paths) Dir(controller string) string {
+	if p.Unified != "" {
+		return p.Unified
+	}
+	mount, mounted := p.V1[controller]
+	if !mounted {
+		return ""
+	}
+	return mount + p.inside
 }
 
 // HostPaths returns the directories of a cgroupsPath, whether or not they exist. A path that Path
@@ -112,17 +125,12 @@ func (h hierarchies) paths(inside string) Paths {
 	return Paths{Unified: h.unified, V1: h.v1}.below(inside)
 }
 
-// below returns the directories of a cgroup in p. inside is an absolute, clean path: each list of
-// statistics does this for every container and controller, so nothing is cleaned again.
+// below returns a cgroup in p, for an absolute, clean path.
 func (p Paths) below(inside string) Paths {
 	if p.Unified != "" {
 		return Paths{Unified: p.Unified + inside}
 	}
-	c := Paths{V1: make(map[string]string, len(p.V1))}
-	for controller, dir := range p.V1 {
-		c.V1[controller] = dir + inside
-	}
-	return c
+	return Paths{V1: p.V1, inside: p.inside + inside}
 }
 
 // Exists reports whether the cgroup exists in any hierarchy.
@@ -141,9 +149,9 @@ func (p Paths) directories() []string {
 		return []string{p.Unified}
 	}
 	var out []string
-	for _, dir := range p.V1 {
-		if !slices.Contains(out, dir) {
-			out = append(out, path.Clean(dir))
+	for _, mount := range p.V1 {
+		if dir := path.Clean(mount + p.inside); !slices.Contains(out, dir) {
+			out = append(out, dir)
 		}
 	}
 	slices.Sort(out)

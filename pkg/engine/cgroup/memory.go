@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +13,7 @@ import (
 
 // MemoryKey identifies the cgroup by the directory that counts its memory. It is empty without a
 // cgroup, and on a host that does not count memory.
-func (p Paths) MemoryKey() string { return cmp.Or(p.Unified, p.V1["memory"]) }
+func (p Paths) MemoryKey() string { return p.Dir("memory") }
 
 // Contains reports whether a process with the ProcessKey key is in the cgroup or below it.
 func (p Paths) Contains(key string) bool {

@@ -22,7 +22,7 @@ func TestOfPod(t *testing.T) {
 	test.Must(t, os.WriteFile(filepath.Join(top, "memory/pods/a", "file-"+id), nil, 0o600))
 	names := func(all []Paths) (out []string) {
 		for _, p := range all {
-			out = append(out, strings.TrimPrefix(p.V1["memory"]+p.Unified, top))
+			out = append(out, strings.TrimPrefix(p.Dir("memory"), top))
 		}
 		slices.Sort(out)
 		return out

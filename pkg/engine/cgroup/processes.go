@@ -48,7 +48,7 @@ func (p Paths) processDir() string {
 		return p.Unified
 	}
 	for _, name := range processHierarchies {
-		if dir, ok := p.V1[name]; ok && exists(dir) {
+		if dir := p.Dir(name); dir != "" && exists(dir) {
 			return dir
 		}
 	}

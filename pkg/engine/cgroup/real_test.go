@@ -115,10 +115,10 @@ func hold(t testing.TB, mebibytes int) (command []string, tell func()) {
 
 // eventually reads statistics until they are as wanted: the kernel adds up what
 // its processors count only now and then, every two seconds at the latest.
-func eventually(t *testing.T, p Paths, wanted func(Stats) bool) {
+func eventually(t *testing.T, p Paths, wanted func(Detail) bool) {
 	t.Helper()
 	test.Retry(t, func() error {
-		s := test.Value(ReadStats(p))(t)
+		s := test.Value(ReadDetail(p))(t)
 		if !wanted(s) {
 			return fmt.Errorf("%+v", s)
 		}
@@ -141,11 +141,11 @@ func TestRealCgroup(t *testing.T) {
 	if err != nil || !slices.Equal(pids, want) {
 		t.Errorf("processes %v, %v, want %v", pids, err, want)
 	}
-	if dir := p.V1["memory"]; dir != "" {
+	if dir := p.Dir("memory"); dir != "" {
 		test.Must(t, os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("64M"), 0))
 	}
 	tell()
-	eventually(t, p, func(s Stats) bool { // sh, dd and two times sleep
+	eventually(t, p, func(s Detail) bool { // sh, dd and two times sleep
 		const mapped = 16 << 20
 		return s.CPUUsageNano.N > 0 && s.Pids == known(4) && s.MemoryUsage.N >= mapped && s.WorkingSet.N >= mapped &&
 			s.RSS.N >= mapped && s.PageFaults.N > 0 && (host().unified != "" || s.MemoryLimit == known(64<<20))

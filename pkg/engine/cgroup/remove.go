@@ -59,7 +59,7 @@ func (p Paths) killFrozen() error {
 
 // freeze freezes or thaws the cgroup, if the host supports it.
 func (p Paths) freeze(frozen bool) {
-	file, words := filepath.Join(p.V1["freezer"], "freezer.state"), [2]string{"THAWED", "FROZEN"}
+	file, words := filepath.Join(p.Dir("freezer"), "freezer.state"), [2]string{"THAWED", "FROZEN"}
 	if p.Unified != "" {
 		file, words = filepath.Join(p.Unified, "cgroup.freeze"), [2]string{"0", "1"}
 	}

@@ -35,7 +35,8 @@ type Stats struct {
 	// SwapUsage is the swap in use, SwapLimit its limit; unknown means unlimited, or that swap is
 	// not accounted.
 	SwapUsage, SwapLimit Value
-	// Pids is the number of processes and threads.
+	// Pids is the number of processes and threads. ReadStats leaves it unknown: no list has a field
+	// for it.
 	Pids Value
 	// CPUPressure, MemoryPressure and IOPressure are nil if the host has no such files (always on
 	// cgroup v1).
@@ -77,9 +78,8 @@ func (s *Stats) parts(p Paths) []part {
 		return []part{{p.Unified, s.readUnified}}
 	}
 	return []part{
-		{p.V1["cpuacct"], func(d *dir) { s.CPUUsageNano = d.number("cpuacct.usage") }},
-		{p.V1["memory"], s.readV1Memory},
-		{p.V1["pids"], func(d *dir) { s.Pids = d.number("pids.current") }},
+		{p.Dir("cpuacct"), func(d *dir) { s.CPUUsageNano = d.number("cpuacct.usage") }},
+		{p.Dir("memory"), s.readV1Memory},
 	}
 }
 
@@ -92,7 +92,6 @@ func (s *Stats) readUnified(d *dir) {
 	s.CPUUsageNano = d.field("cpu.stat", "usage_usec")
 	s.CPUUsageNano.N *= 1000
 	s.readUnifiedMemory(d)
-	s.Pids = d.number("pids.current")
 	s.CPUPressure = d.pressure("cpu.pressure")
 	s.MemoryPressure = d.pressure("memory.pressure")
 	s.IOPressure = d.pressure("io.pressure")

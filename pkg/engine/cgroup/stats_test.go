@@ -19,7 +19,6 @@ var unifiedFiles = map[string]string{
 	"memory.swap.current": "4096\n",
 	"memory.swap.max":     "max\n",
 	"memory.stat":         "anon 4194304\nfile 6291456\nkernel_stack 16384\ninactive_anon 0\nactive_anon 4194304\nfile_mapped 1048576\nkernel 524288\ninactive_file 2097152\nactive_file 4194304\npgfault 1234\npgmajfault 5\n",
-	"pids.current":        "7\n",
 	"cpu.pressure":        "some avg10=0.12 avg60=1.25 avg300=0.40 total=9000\nfull avg10=0.00 avg60=0.00 avg300=0.01 total=10\n",
 	"memory.pressure":     "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
 	"memory.events":       "low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n",
@@ -57,7 +56,6 @@ func TestReadStatsUnified(t *testing.T) {
 		MajorPageFaults: known(5),
 		MemoryLimit:     known(20971520),
 		SwapUsage:       known(4096),
-		Pids:            known(7),
 		CPUPressure: &Pressure{
 			Some: Stall{Avg10: 0.12, Avg60: 1.25, Avg300: 0.40, TotalNano: 9_000_000},
 			Full: Stall{Avg300: 0.01, TotalNano: 10_000},
@@ -92,7 +90,6 @@ func TestReadStatsV1Files(t *testing.T) {
 			"memory.failcnt":     "4\n",
 			"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
 		},
-		"pids": {"pids.current": "2\n"},
 		"blkio": {
 			"blkio.throttle.io_service_bytes_recursive": "254:0 Read 4096\n254:0 Write 8192\n254:0 Sync 1\n254:0 Total 12288\nTotal 12288\n",
 			"blkio.throttle.io_serviced_recursive":      "254:0 Read 1\n254:0 Write 2\nTotal 3\n",
@@ -114,7 +111,6 @@ func TestReadStatsV1Files(t *testing.T) {
 		MajorPageFaults: known(2),
 		SwapUsage:       known(4096),
 		SwapLimit:       known(10485760),
-		Pids:            known(2),
 	}
 	if got := readStats(t, p); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -206,17 +206,39 @@ func loopbackUp() error {
 func Do(nsPath string, f func() error) error { return enter(nsPath, unix.CLONE_NEWNET, f) }
 
 func enter(nsPath string, kind int, f func() error) error {
+	return thread.Run(func() error {
+		if err := setns(nsPath, kind); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+func setns(nsPath string, kind int) error {
 	fd, err := openNamespace(nsPath)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return thread.Run(func() error {
-		if err := unix.Setns(fd, kind); err != nil {
-			return fmt.Errorf("enter the namespace %s: %w", nsPath, err)
+	if err := unix.Setns(fd, kind); err != nil {
+		return fmt.Errorf("enter the namespace %s: %w", nsPath, err)
+	}
+	return nil
+}
+
+// DoEach runs f once in each network namespace, one after another on one thread, and returns the
+// errors in their order: those of Do.
+func DoEach(nsPaths []string, f func(i int) error) []error {
+	errs := make([]error, len(nsPaths))
+	_ = thread.Run(func() error {
+		for i, nsPath := range nsPaths {
+			if errs[i] = setns(nsPath, unix.CLONE_NEWNET); errs[i] == nil {
+				errs[i] = f(i)
+			}
 		}
-		return f()
+		return nil
 	})
+	return errs
 }
 
 // openNamespace opens a namespace file that Create mounted, or one in /proc.

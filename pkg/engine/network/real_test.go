@@ -40,10 +40,13 @@ func TestPodOnRealPlugins(t *testing.T) {
 		t.Errorf("no rule for host port %d:\n%s", port, rules)
 	}
 
-	stats, err := Stats(pod.NetNS)
-	if err != nil || len(stats) != 1 || stats[0].Name != "eth0" || stats[0].RxBytes == 0 || stats[0].TxPackets == 0 {
-		t.Errorf("statistics %+v, %v", stats, err)
+	traffic := Stats(pod.NetNS, pod.NetNS+"-gone", pod.NetNS)
+	for _, i := range []int{0, 2} {
+		if s := traffic[i]; s.Err != nil || len(s.Interfaces) != 1 || s.Interfaces[0].Name != "eth0" || s.Interfaces[0].RxBytes == 0 || s.Interfaces[0].TxPackets == 0 {
+			t.Errorf("statistics %d: %+v", i, s)
+		}
 	}
+	test.Is(t, traffic[1].Err, errdefs.IsNotFound, "the statistics of a network namespace that is gone")
 
 	mustTeardown(t, p, pod, r)
 	n.checkClean()

@@ -1,12 +1,13 @@
 package network
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
@@ -18,52 +19,67 @@ type InterfaceStats struct {
 	TxBytes, TxPackets, TxErrors, TxDropped uint64
 }
 
-// dumpTries is how often a list is read if it changes during the read.
-const dumpTries = 5
+// Traffic is what Stats read in one network namespace.
+type Traffic struct {
+	// Interfaces are all but lo. The default interface, eth0, is the first if it exists.
+	Interfaces []InterfaceStats
+	// Err is errdefs.ErrNotFound if the namespace is gone.
+	Err error
+}
 
-// Stats reads the counters of all interfaces in a network namespace except lo, by one netlink dump
-// and without a process. The default interface, eth0, is the first if it exists. A namespace that
-// is gone is errdefs.ErrNotFound.
-func Stats(nsPath string) ([]InterfaceStats, error) {
-	var links []netlink.Link
-	err := namespaces.Do(nsPath, func() error {
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+// Stats reads the counters of network namespaces, in their order. One thread enters all of them and
+// reads the kernel's table: a thread or a netlink socket for each would cost several times the read.
+func Stats(nsPaths ...string) []Traffic {
+	all := make([]Traffic, len(nsPaths))
+	var text bytes.Buffer
+	errs := namespaces.DoEach(nsPaths, func(i int) error {
+		text.Reset()
+		table, err := os.Open("/proc/thread-self/net/dev")
 		if err != nil {
 			return err
 		}
-		defer h.Close()
-		// The kernel marks the list as inconsistent if an interface came or went meanwhile.
-		for range dumpTries {
-			if links, err = h.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
+		defer table.Close()
+		if _, err := text.ReadFrom(table); err != nil {
+			return err
 		}
+		all[i].Interfaces, err = parseInterfaces(text.Bytes())
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("network statistics: %w", err)
+	for i, err := range errs {
+		if err != nil {
+			all[i].Err = fmt.Errorf("network statistics: %w", err)
+		}
 	}
-	return interfaceStats(links), nil
+	return all
 }
 
-func interfaceStats(links []netlink.Link) []InterfaceStats {
-	out := make([]InterfaceStats, 0, len(links))
-	for _, link := range links {
-		attrs := link.Attrs()
-		if attrs.RawFlags&unix.IFF_LOOPBACK != 0 || attrs.Statistics == nil {
+// parseInterfaces parses /proc/net/dev: after two lines of headings, each line has a name, eight
+// numbers of received traffic, and eight of sent traffic.
+func parseInterfaces(text []byte) ([]InterfaceStats, error) {
+	var all []InterfaceStats
+	for line := range bytes.Lines(text) {
+		name, numbers, isInterface := bytes.Cut(line, []byte{':'})
+		words := bytes.Fields(numbers)
+		s := InterfaceStats{Name: string(bytes.TrimSpace(name))}
+		if !isInterface || s.Name == "lo" {
 			continue
 		}
-		s := attrs.Statistics
-		counted := InterfaceStats{
-			Name:    attrs.Name,
-			RxBytes: s.RxBytes, RxPackets: s.RxPackets, RxErrors: s.RxErrors, RxDropped: s.RxDropped,
-			TxBytes: s.TxBytes, TxPackets: s.TxPackets, TxErrors: s.TxErrors, TxDropped: s.TxDropped,
+		if len(words) < 12 {
+			return nil, errdefs.ErrInternal.WithMessage(fmt.Sprintf("unknown format of /proc/net/dev: %.200q", line))
 		}
-		if attrs.Name == defaultInterface {
-			out = slices.Insert(out, 0, counted)
+		targets := []*uint64{&s.RxBytes, &s.RxPackets, &s.RxErrors, &s.RxDropped, &s.TxBytes, &s.TxPackets, &s.TxErrors, &s.TxDropped}
+		for i, word := range slices.Concat(words[:4], words[8:12]) {
+			n, err := strconv.ParseUint(string(word), 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("interface %s: %w", s.Name, err)
+			}
+			*targets[i] = n
+		}
+		if s.Name == defaultInterface {
+			all = slices.Insert(all, 0, s)
 		} else {
-			out = append(out, counted)
+			all = append(all, s)
 		}
 	}
-	return out
+	return all, nil
 }

@@ -28,6 +28,7 @@ func (b *Stats) listMetrics(ctx context.Context) []*runtimeapi.PodSandboxMetrics
 	ctx, cancel := answerIn(ctx)
 	defer cancel()
 	pods := b.Measurable(func(*pod.Sandbox) bool { return true })
+	readTraffic(ctx, pods)
 	d := &devices{}
 	disk := d.filesystem(b.images.Root())
 	return collect(pods, Measured.MustAsk, func(p Measured) *runtimeapi.PodSandboxMetrics {
@@ -55,11 +56,7 @@ func (b *Stats) podSample(ctx context.Context, p Measured, d *devices) podmetric
 	meta := p.Config().GetMetadata()
 	s := podmetrics.Sample{
 		Subject: podmetrics.Subject{Pod: meta.GetName(), Namespace: meta.GetNamespace(), ID: p.ID()},
-		Seen:    time.Now(), Started: time.Unix(0, p.Spec().CreatedAt),
-	}
-	var err error
-	if s.Network, err = p.interfaces(); err != nil && !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod network metrics")
+		Seen:    time.Now(), Started: time.Unix(0, p.Spec().CreatedAt), Network: p.interfaces,
 	}
 	detail, processes, err := measurePod(b, p, cgroup.ReadDetail, cgroup.SumDetails)
 	if err == nil {

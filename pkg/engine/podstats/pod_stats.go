@@ -31,6 +31,7 @@ func (b *Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxSta
 	if len(pods) == 0 {
 		return nil, s.Open() // it was stopped meanwhile
 	}
+	readTraffic(ctx, pods)
 	return &runtimeapi.PodSandboxStatsResponse{Stats: b.readPod(ctx, pods[0])}, nil
 }
 
@@ -44,6 +45,7 @@ func (b *Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilte
 	defer cancel()
 	filter := &runtimeapi.PodSandboxFilter{Id: f.GetId(), LabelSelector: f.GetLabelSelector()}
 	pods := b.Measurable(func(s *pod.Sandbox) bool { return s.Matches(filter) })
+	readTraffic(ctx, pods)
 	return collect(pods, Measured.MustAsk, func(p Measured) *runtimeapi.PodSandboxStats { return b.readPod(ctx, p) })
 }
 
@@ -51,6 +53,8 @@ func (b *Stats) listPods(ctx context.Context, f *runtimeapi.PodSandboxStatsFilte
 type Measured struct {
 	*pod.Sandbox
 	running []*pod.Container
+	// interfaces are those that readTraffic found.
+	interfaces []network.InterfaceStats
 	// Parent is the cgroup that the kubelet created for this pod. It is the zero value for a pod
 	// without one: only the cgroups below it count then.
 	Parent cgroup.Paths
@@ -97,18 +101,13 @@ func parentOf(s *pod.Sandbox) string {
 // readPod omits values that cannot be read.
 func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxStats {
 	config := p.Config()
-	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running)}
+	linux := &runtimeapi.LinuxPodSandboxStats{Containers: b.readAll(ctx, p.running), Network: usage.Network(time.Now(), p.interfaces)}
 	if used, processes, err := measurePod(b, p, cgroup.ReadStats, cgroup.Sum); err == nil {
 		linux.Cpu = usage.CPU(used, p.CPU.Next(used.Time, used.CPUUsageNano))
 		linux.Memory, linux.Io = usage.Memory(used), usage.IO(used)
 		linux.Process = &runtimeapi.ProcessUsage{Timestamp: used.Time.UnixNano(), ProcessCount: usage.Wrap(uint64(len(processes)))}
 	} else if !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod statistics")
-	}
-	if interfaces, err := p.interfaces(); err == nil {
-		linux.Network = usage.Network(time.Now(), interfaces)
-	} else if !errdefs.IsNotFound(err) {
-		log.G(ctx).WithError(err).WithField("sandbox", p.ID()).Debug("Failed to read pod network statistics")
 	}
 	return &runtimeapi.PodSandboxStats{
 		Attributes: &runtimeapi.PodSandboxAttributes{
@@ -118,13 +117,22 @@ func (b *Stats) readPod(ctx context.Context, p Measured) *runtimeapi.PodSandboxS
 	}
 }
 
-// interfaces returns those of the pod's own network. The traffic of the host's interfaces is not
-// the pod's.
-func (p Measured) interfaces() ([]network.InterfaceStats, error) {
-	if !p.Spec().Plan.Net {
-		return nil, nil
+// readTraffic reads the interfaces of the pods' own networks. The traffic of the host's interfaces is
+// not a pod's.
+func readTraffic(ctx context.Context, pods []Measured) {
+	var own []*Measured
+	var paths []string
+	for i := range pods {
+		if p := &pods[i]; p.Spec().Plan.Net {
+			own, paths = append(own, p), append(paths, p.Status().Namespaces.Net)
+		}
 	}
-	return network.Stats(p.Status().Namespaces.Net)
+	for i, traffic := range network.Stats(paths...) {
+		own[i].interfaces = traffic.Interfaces
+		if err := traffic.Err; err != nil && !errdefs.IsNotFound(err) {
+			log.G(ctx).WithError(err).WithField("sandbox", own[i].ID()).Debug("Failed to read pod network statistics")
+		}
+	}
 }
 
 // measurePod reads the usage of the pod's cgroup: its containers, the sandbox process, and

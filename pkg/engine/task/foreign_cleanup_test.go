@@ -40,10 +40,7 @@ func TestExitOfACleanedUpTask(t *testing.T) {
 func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 	t.Helper()
 	group := cgroup.HostPaths(cgroupsPath)
-	dir := group.Unified
-	if dir == "" {
-		dir = group.V1["freezer"]
-	}
+	dir := group.Dir("freezer")
 	test.Must(t, os.MkdirAll(dir, 0o755))
 	t.Cleanup(func() { test.Check(t, group.Remove(context.Background())) })
 	cmd := exec.Command("sleep", "3600")

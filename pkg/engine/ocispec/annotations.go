@@ -32,13 +32,13 @@ const (
 )
 
 // annotationGVisorSeccomp makes gVisor's kernel filter the system calls of a container. Without it
-// gVisor does not filter, also if the spec has a seccomp profile. Any pod may request it: with
-// runsc, an annotation can enable the flag, but not disable it.
+// gVisor does not filter them, even if the spec has a seccomp profile. Any pod may request it: an
+// annotation can enable runsc's flag oci-seccomp, but not disable it.
 const annotationGVisorSeccomp = "dev.gvisor.flag.oci-seccomp"
 
-// filtersByAnnotation reports whether gVisor filters a handler's containers only by
-// annotationGVisorSeccomp, and s lacks it. Since May 2026 gVisor filters an exec only if the
-// sandbox has the annotation, so every sandbox has it; other containers get no profile.
+// filtersByAnnotation reports whether gVisor applies a seccomp profile only with
+// annotationGVisorSeccomp, and s does not have it. Such a container gets no profile. Every such
+// sandbox gets the annotation: since May 2026, gVisor filters an exec only if the sandbox has it.
 func filtersByAnnotation(s *specs.Spec, rt *probe.Runtime, d *handler.Definition) bool {
 	if !rt.Kernel().SeccompByAnnotation || s.Annotations[annotationGVisorSeccomp] == "true" {
 		return false
@@ -50,7 +50,7 @@ func filtersByAnnotation(s *specs.Spec, rt *probe.Runtime, d *handler.Definition
 // annotationCRIUConfig is read by runc and crun.
 const annotationCRIUConfig = "org.criu.config"
 
-// passThrough copies the annotations with a matching key to out. A pattern is path.Match's:
+// passThrough copies the annotations with a matching key to out. Patterns are those of path.Match:
 // "*" does not match "/". A malformed pattern matches nothing; the configuration refuses it.
 func passThrough(out, annotations map[string]string, patterns []string) {
 	for k, v := range annotations {
@@ -63,8 +63,9 @@ func passThrough(out, annotations map[string]string, patterns []string) {
 	}
 }
 
-// annotations merges, from weak to strong: the base spec's, the handler's defaults, those of the
-// pod and the container that the handler passes through, and berth's own, which no pod can forge.
+// annotations merges, from weak to strong: annotations of the base spec, the handler's defaults,
+// those of the pod and the container that the handler passes through, and own, which no pod can
+// forge.
 func annotations(base map[string]string, d *handler.Definition, pod *runtimeapi.PodSandboxConfig, container *runtimeapi.ContainerConfig, own map[string]string) map[string]string {
 	out := make(map[string]string, len(base)+len(own))
 	maps.Copy(out, base)
@@ -101,7 +102,7 @@ func containerAnnotations(c Container) map[string]string {
 	return own
 }
 
-// sandboxAnnotations also contains the pod's size, for a VM's shim.
+// sandboxAnnotations returns the pod's identity and its size, which shims of VMs read.
 func sandboxAnnotations(sb Sandbox) map[string]string {
 	own := podIdentity(sb, "sandbox")
 	own[annotationSandboxLogDir] = sb.Config.GetLogDirectory()

@@ -12,7 +12,7 @@ import (
 )
 
 // apparmorFor returns the profile of a container, "" for none. A profile requested by name applies
-// to privileged containers too; the default does not.
+// to privileged containers too; a default profile does not.
 func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n Node) (string, error) {
 	//nolint:staticcheck // The deprecated field is all that old clients send.
 	profile := securityProfile(sc.GetApparmor(), sc.GetApparmorProfile())
@@ -62,7 +62,7 @@ func loadDefaultProfile() error {
 		return err
 	}
 	_, err := os.Stat("/etc/apparmor.d/abi/3.0")
-	own, _ := os.ReadFile("/proc/self/attr/current") // "name (mode)"; a kernel without it confines nothing
+	own, _ := os.ReadFile("/proc/self/attr/current") // this file is missing if the kernel confines nothing
 	c := exec.Command("apparmor_parser", "--replace", "--skip-cache")
 	c.Stdin = strings.NewReader(profileText(err == nil, string(own)))
 	if out, err := c.CombinedOutput(); err != nil {
@@ -71,8 +71,8 @@ func loadDefaultProfile() error {
 	return nil
 }
 
-// profileText returns the default profile for a node with or without the 3.0 ABI. own is the
-// daemon's own profile, which may signal containers.
+// profileText returns the default profile for a node with or without the 3.0 ABI. The profile lets
+// the daemon signal containers; own is the daemon's profile, as "name (mode)".
 func profileText(abi bool, own string) string {
 	text := strings.ReplaceAll(defaultProfile, "{name}", defaultAppArmorProfile)
 	if name, _, _ := strings.Cut(strings.TrimSpace(own), " "); name != "" {

@@ -5,16 +5,16 @@
 // the node (Node). They access the machine only through Node's function fields, so that every
 // situation is one golden file in testdata.
 //
-// Functions that access the machine themselves: DetectNode (facts of the machine), ResolveUser (the
-// image's user database), CheckMounts (propagation of mount sources), CheckProc, CheckProcOf and
-// ResolveTargets (mounts over /proc), SELinuxLabels, Relabel, ApplyCDI.
+// These functions access the machine themselves: DetectNode (facts of the machine), ResolveUser
+// (the image's user database), CheckMounts (propagation of mount sources), CheckProc, CheckProcOf
+// and ResolveTargets (mounts over /proc), SELinuxLabels, Relabel, ApplyCDI.
 //
-// The order of a container's creation is: ResolveUser on the mounted root filesystem, CheckMounts,
-// creation of HostPathsToCreate, Build, ApplyCDI, and Fit again after any other change of the spec
-// (CDI, NRI).
+// A container is created in this order: ResolveUser and ResolveTargets on the mounted root
+// filesystem, CheckMounts, creation of the paths of HostPathsToCreate, Build, ApplyCDI, and Fit
+// again after any other change of the spec (CDI, NRI).
 //
 // Package validate has already checked requests. Errors are FailedPrecondition if this node or
-// runtime cannot fulfil a request, and InvalidArgument if it does not match its image or its pod. A
+// runtime cannot fulfil a request, and InvalidArgument if the request is wrong on every node. A
 // field that affects what the workload may do or see is never omitted silently.
 package ocispec
 
@@ -56,8 +56,8 @@ func Build(c Container, n Node) (*specs.Spec, error) {
 	if s.Linux.Resources, err = UpdateResources(s.Linux.Resources, resources, n); err != nil {
 		return nil, err
 	}
-	// Without a score a container would inherit its parent's low one, and the OOM killer would spare
-	// it.
+	// Without a score a container would inherit its parent's low score, and the OOM killer would
+	// spare the container.
 	if resources != nil || s.Process.OOMScoreAdj == nil {
 		s.Process.OOMScoreAdj = clampOOMScoreAdj(resources.GetOomScoreAdj(), n)
 	}
@@ -75,8 +75,8 @@ func setProcess(s *specs.Spec, c Container, n Node) (err error) {
 	if p.Args, err = commandLine(c.Config, c.Image); err != nil {
 		return err
 	}
-	// A pod in the node's network gets the request's name only here and in /etc/hostname; its UTS
-	// namespace is the node's.
+	// A pod in the node's network gets the requested hostname only here and in /etc/hostname; its
+	// UTS namespace is the node's.
 	hostname := cmp.Or(c.Sandbox.Config.GetHostname(), n.Hostname)
 	if p.Env, err = environment(p.Env, hostname, c.Config, c.Image); err != nil {
 		return err
@@ -112,8 +112,8 @@ func setConfinement(s *specs.Spec, c Container, n Node) (err error) {
 	return nil
 }
 
-// setLabels omits the process label for gVisor, which refuses it: SELinux is not available inside,
-// and gVisor's own processes are confined from outside.
+// setLabels omits the process label for gVisor, which refuses it, because SELinux is not available
+// in its sandboxes.
 func setLabels(s *specs.Spec, process, mount string, privileged bool, rt *probe.Runtime) {
 	s.Process.SelinuxLabel, s.Linux.MountLabel = "", mount
 	if !privileged && !rt.Kernel().RefusesSELinux {

@@ -41,9 +41,9 @@ func available(n Node, rt *probe.Runtime) []string {
 }
 
 // capabilities returns the sets of a container. Names may have any case, with or without CAP_;
-// "ALL" is applied before single names, drops after adds. Inheritable stays empty, as in all
-// runtimes since CVE-2022-24769, except for ambient capabilities, which the kernel only keeps when
-// they are inheritable.
+// "ALL" is applied before single names, drops after adds. Inheritable contains only the ambient
+// capabilities, which the kernel drops if they are not inheritable, as in all runtimes since
+// CVE-2022-24769.
 func capabilities(base *specs.LinuxCapabilities, sc *runtimeapi.LinuxContainerSecurityContext, n Node, rt *probe.Runtime) (*specs.LinuxCapabilities, error) {
 	all := available(n, rt)
 	if sc.GetPrivileged() {

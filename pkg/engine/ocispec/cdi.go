@@ -26,8 +26,9 @@ func CDIDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 	return union(nil, append(names, annotated...)), nil
 }
 
-// ApplyCDI adds the devices' environment, nodes, mounts, hooks and groups in the registry to s. An
-// unknown device is an error, and s is then unchanged. Call Fit afterwards.
+// ApplyCDI adds to s what the registry has for devices: environment, device nodes, mounts, hooks
+// and groups. If a device is unknown, it returns an error and leaves s unchanged. Call Fit
+// afterwards.
 func ApplyCDI(s *specs.Spec, devices []string, registry *cdi.Cache) error {
 	if len(devices) == 0 {
 		return nil
@@ -55,7 +56,7 @@ func unusable(registry *cdi.Cache) string {
 		fmt.Fprintf(&b, "; %s cannot be used: %s", file, reason)
 	}
 	if more := len(files) - most; more > 0 {
-		fmt.Fprintf(&b, "; nor can %d more files", more)
+		fmt.Fprintf(&b, "; %d more cannot be used", more)
 	}
 	return b.String()
 }

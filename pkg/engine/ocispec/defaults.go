@@ -49,8 +49,8 @@ func deepCopy[T any](from *T) (*T, error) {
 	return to, json.Unmarshal(b, to)
 }
 
-// defaultMounts returns the kernel's file systems that every container has. Build adds those of the
-// sandbox (/dev/shm, /etc/hosts, …).
+// defaultMounts returns the kernel's file systems that every container has. Build adds the mounts
+// of the sandbox (/dev/shm, /etc/hosts, …).
 func defaultMounts() []specs.Mount {
 	return []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},

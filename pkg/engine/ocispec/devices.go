@@ -48,7 +48,7 @@ func setDevice(s *specs.Spec, d *runtimeapi.Device, n Node) error {
 	return nil
 }
 
-// addDevices replaces a device at the same path by the later one.
+// addDevices adds devices to s. Each replaces an earlier device at the same path.
 func addDevices(s *specs.Spec, devices []specs.LinuxDevice) {
 	for _, d := range devices {
 		same := func(o specs.LinuxDevice) bool { return o.Path == d.Path }

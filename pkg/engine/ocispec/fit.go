@@ -10,8 +10,9 @@ import (
 )
 
 // Fit adapts s to the runtime: ociVersion, and optional fields. It drops fields that only tune
-// scheduling if the runtime is too old for them. Fields that decide what a workload sees, reaches
-// or may do are an error, because a runtime ignores unknown fields.
+// scheduling if the runtime is too old for them. If the runtime does not support a field that
+// decides what a workload sees, reaches or may do, Fit fails, because the runtime would ignore that
+// field.
 //
 // Build calls it. Call it again after any later change of the spec.
 func Fit(s *specs.Spec, rt *probe.Runtime) error {
@@ -67,10 +68,10 @@ func fitLinux(l *specs.Linux, rt *probe.Runtime) error {
 	}
 	for _, ns := range l.Namespaces {
 		if ns.Type == specs.UserNamespace && !rt.SupportsUserNamespaces() {
-			return unmet("a user namespace: the runtime does not report support for them")
+			return unmet("the runtime does not report support for user namespaces")
 		}
 		if ns.Type == specs.TimeNamespace && !rt.SupportsNamespace(specs.TimeNamespace) {
-			return unmet("a time namespace: the runtime does not report support for them")
+			return unmet("the runtime does not report support for time namespaces")
 		}
 	}
 	if c := l.Seccomp; c != nil {
@@ -107,7 +108,7 @@ func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	f := rt.Features.Linux.Seccomp
 	for _, flag := range c.Flags {
 		if f.SupportedFlags != nil && !slices.Contains(f.SupportedFlags, string(flag)) {
-			return unmet("seccomp flag %s: the runtime does not support it here", flag)
+			return unmet("seccomp flag %s: not supported by the runtime on this node", flag)
 		}
 	}
 	if f.Actions == nil {
@@ -121,8 +122,8 @@ func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	return nil
 }
 
-// FitNode fits s to this node, as Build does, after a plugin has changed it: it clamps
-// oom_score_adj to the value that berth may set, and removes limits without a controller.
+// FitNode fits s to this node after a plugin has changed it, as Build does: it raises oom_score_adj
+// to the lowest value that berth may set, and removes limits of missing cgroup controllers.
 func FitNode(s *specs.Spec, n Node) error {
 	if p := s.Process; p != nil && p.OOMScoreAdj != nil {
 		p.OOMScoreAdj = clampOOMScoreAdj(int64(*p.OOMScoreAdj), n)

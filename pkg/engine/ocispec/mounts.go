@@ -17,7 +17,7 @@ import (
 
 // HostPathsToCreate lists the host paths of a container's mounts, in order and without repetition.
 // The engine creates missing ones as directories, as containerd and CRI-O do; the CRI does not
-// define it.
+// define what happens to them.
 func HostPathsToCreate(cfg *runtimeapi.ContainerConfig) []string {
 	var paths []string
 	for _, m := range cfg.GetMounts() {
@@ -33,9 +33,10 @@ func isImageMount(m *runtimeapi.Mount) bool { return m.GetImage().GetImage() != 
 // containerPath returns a clean absolute path; a relative path is relative to the root.
 func containerPath(p string) string { return path.Join("/", p) }
 
-// setMounts adds the mounts to s: the default file systems, the sandbox's files, the request's, and
-// the volumes of the image. The request overrides all others at the same path, and default file
-// systems below it; a volume is omitted below any other mount. Parents come before children.
+// setMounts adds the mounts to s: the default file systems, the sandbox's files, the requested
+// ones, and the volumes of the image. A requested mount overrides all others at its path, and
+// default file systems below it; a volume is omitted below any other mount. Parents come before
+// children.
 func setMounts(s *specs.Spec, c Container, n Node) error {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	requested := make(map[string]bool, len(c.Config.GetMounts()))
@@ -72,7 +73,7 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 		out = append(out, om)
 	}
 	for _, v := range c.Volumes {
-		// Mounts of the base spec, the pod and the request override it.
+		// Mounts of the base spec, the pod and the request override the volume.
 		if !slices.ContainsFunc(out, func(m specs.Mount) bool { return below(v.Path, m.Destination) }) {
 			volumes = append(volumes, bind(v.Source, v.Path, "rprivate", "rw"))
 		}
@@ -83,8 +84,8 @@ func setMounts(s *specs.Spec, c Container, n Node) error {
 	return nil
 }
 
-// covered reports whether a default file system would hide, or be hidden by, a requested mount at
-// its path or above it.
+// covered reports whether a mount is requested at dst or above it: a default file system at dst
+// would hide that mount, or be hidden by it.
 func covered(requested map[string]bool, dst string) bool {
 	for p := dst; p != "/"; p = path.Dir(p) {
 		if requested[p] {
@@ -104,8 +105,8 @@ func depth(p string) int {
 func cgroupMount(c Container, n Node) specs.Mount {
 	options := []string{"nosuid", "noexec", "nodev", "relatime", "ro"}
 	if n.CgroupUnified && c.Config.GetLinux().GetSecurityContext().GetPrivileged() {
-		// Without a cgroup namespace this mount shares the host's superblock: without these options
-		// it would change them for the whole node.
+		// Without a cgroup namespace this mount shares the host's superblock, and would remove
+		// these options for the whole node.
 		options = append(options, n.CgroupMountOptions...)
 	}
 	return specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: options}
@@ -200,8 +201,8 @@ func mountSource(m *runtimeapi.Mount, dst string, c Container, n Node) (string, 
 	return resolved, nil
 }
 
-// mountPropagation returns the option of a mount, and widens the propagation of the root file
-// system, which it never narrows again.
+// mountPropagation returns the propagation of a mount as an option. It widens the propagation of
+// the root file system if the mount needs it, and never narrows it.
 func mountPropagation(s *specs.Spec, m *runtimeapi.Mount, dst string, rt *probe.Runtime) (string, error) {
 	switch m.GetPropagation() {
 	case runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER:
@@ -237,7 +238,7 @@ func mountAccess(m *runtimeapi.Mount, dst string, rt *probe.Runtime, n Node) (st
 
 // CheckMounts checks, on this machine, that mounts with propagation have a source that propagates:
 // HostToContainer needs a shared or slave mount, Bidirectional a shared one (CRI,
-// MountPropagation). Host paths must exist.
+// MountPropagation). The sources of these mounts must exist.
 func CheckMounts(mounts []*runtimeapi.Mount) error {
 	for _, m := range mounts {
 		if m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_PRIVATE || isImageMount(m) {

@@ -13,10 +13,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/sysctl"
 )
 
-// containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins the sandbox's,
-// CONTAINER is new, NODE is the host's (left out), TARGET joins that of another container. Only pid
-// may be CONTAINER or TARGET. The sandbox's options decide what POD means: the CRI repeats them in
-// every container, but the sandbox is what exists.
+// containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins the sandbox's
+// namespace, CONTAINER creates a new one, NODE uses the host's (not listed), TARGET joins that of
+// another container. Only the pid mode may be CONTAINER or TARGET. The other modes are those of the
+// sandbox, although the CRI repeats them in every container: its namespaces exist already.
 func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	sb := c.Sandbox
@@ -47,8 +47,8 @@ func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 		return nil, err
 	}
 	out = append(out, pid...)
-	// A private cgroup namespace hides the node's hierarchy. On v1 it would
-	// break what reads /proc/self/cgroup; a privileged container manages cgroups.
+	// A private cgroup namespace hides the node's hierarchy. On v1 it would break programs that
+	// read /proc/self/cgroup. Privileged containers get none, because they manage cgroups.
 	if n.CgroupUnified && !sc.GetPrivileged() {
 		out = append(out, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	}
@@ -59,7 +59,7 @@ func namespaceOptions(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOpt
 	return cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 }
 
-// podOptions returns those of containers without options of their own. A pod has no target.
+// podOptions returns the options of containers that set none. A pod has no target to join.
 func podOptions(pod *runtimeapi.NamespaceOption) *runtimeapi.NamespaceOption {
 	if pod.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return pod
@@ -77,7 +77,7 @@ func podNamespace(sb Sandbox, kind specs.LinuxNamespaceType, mode runtimeapi.Nam
 		mounted = procNS(sb.PID, proc)
 	}
 	if mounted == "" {
-		// Without it, the container would be in the host's.
+		// Without a path, the container would be in the host's namespace.
 		return nil, unmet("sandbox %s has no %s namespace to join; remove the pod sandbox", sb.ID, kind)
 	}
 	return []specs.LinuxNamespace{{Type: kind, Path: mounted}}, nil
@@ -108,8 +108,8 @@ func pidNamespace(opts, pod *runtimeapi.NamespaceOption, sb Sandbox, targetPID i
 	return []specs.LinuxNamespace{{Type: specs.PIDNamespace}}, nil
 }
 
-// sandboxNamespaces returns those of the sandbox's own process: the mounted ones, or new ones that
-// containers join through the process.
+// sandboxNamespaces returns the namespaces of the sandbox's own process: the mounted ones, or new
+// ones that containers join through the process.
 func sandboxNamespaces(sb Sandbox) ([]specs.LinuxNamespace, error) {
 	opts := namespaceOptions(sb.Config)
 	hostNetwork := opts.GetNetwork() == runtimeapi.NamespaceMode_NODE
@@ -137,7 +137,8 @@ const (
 )
 
 // Sysctls returns the sysctls to write in a pod's namespaces: the pod's own, with names as sent,
-// and the node's defaults for pods with their own network. Sysctls of the node were refused before.
+// and the node's defaults for pods with their own network. Sysctls of the whole node were refused
+// before.
 func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, cfg.GetLinux().GetSysctls())
@@ -159,8 +160,8 @@ func Sysctls(cfg *runtimeapi.PodSandboxConfig, n Node) map[string]string {
 	return out
 }
 
-// pingGroups returns the range of all groups of the pod that the kernel accepts: only mapped
-// groups, and at most 31 bits on the host.
+// pingGroups returns the range of all groups of the pod that the kernel accepts, or "". The kernel
+// accepts only mapped groups with at most 31 bits on the host.
 func pingGroups(cfg *runtimeapi.PodSandboxConfig) string {
 	last := uint32(math.MaxInt32)
 	if _, gids := UserMappings(cfg); len(gids) == 1 {

@@ -25,9 +25,9 @@ import (
 // defaultAppArmorProfile is the name under which berth loads its default profile.
 const defaultAppArmorProfile = "berth-default"
 
-// DetectNode reads the facts of the machine and of this process. Call it once at start: they do not
-// change while the daemon runs. On a node with AppArmor it loads the default profile and fails if
-// it cannot, because pods would run without it.
+// DetectNode reads the facts of the machine and of this process. Call it once at start: the facts
+// do not change while the daemon runs. On a node with AppArmor it also loads the default profile,
+// and returns an error if this fails, because pods would run without a profile.
 func DetectNode() (Node, error) {
 	n := Node{
 		CgroupUnified:     cgroups.Mode() == cgroups.Unified,
@@ -98,12 +98,12 @@ func privileges() (caps []string, minOOM int, err error) {
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroupMountOptions returns the options of the node's cgroup2 superblock that any new mount of it
-// would reset.
+// cgroupMountOptions returns the options of the node's cgroup2 superblock that any new mount of
+// this file system would reset.
 func cgroupMountOptions() ([]string, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(cgroupRoot))
 	if err != nil {
-		return nil, fmt.Errorf("look at the mount of %s: %w", cgroupRoot, err)
+		return nil, fmt.Errorf("find the mount of %s: %w", cgroupRoot, err)
 	}
 	var out []string
 	for _, m := range mounts {
@@ -116,7 +116,7 @@ func cgroupMountOptions() ([]string, error) {
 	return out, nil
 }
 
-// devicesAt lists a device, or a directory of devices, by containerd's library.
+// devicesAt lists the device at hostPath, or all devices in that directory.
 func devicesAt(hostPath, containerPath string) ([]specs.LinuxDevice, error) {
 	s := &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}} // WithDevices requires both
 	if err := oci.WithDevices(hostPath, containerPath, allAccess)(context.Background(), nil, nil, s); err != nil {

@@ -14,15 +14,15 @@ import (
 )
 
 // procFiles are the files of /proc that may be mounted over, for lxcfs, checkpoints and FIPS. runc
-// allows the same.
+// allows the same files.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/diskstats", "/proc/loadavg", "/proc/meminfo", "/proc/slabinfo", "/proc/stat",
 	"/proc/swaps", "/proc/sys/crypto/fips_enabled", "/proc/sys/kernel/ns_last_pid", "/proc/uptime",
 }
 
 // CheckProc refuses mounts that would hide a container's /proc, or a part of it, because a runtime
-// confines the container through /proc. runc refuses them at the start of a container, crun does
-// not. ResolveTargets checks mounts that reach /proc by a link.
+// confines the container by writing to /proc. runc refuses such mounts when it starts a container,
+// crun does not. ResolveTargets checks mounts that reach /proc by a link.
 func CheckProc(mounts []*runtimeapi.Mount) error {
 	for _, m := range mounts {
 		dst := containerPath(m.GetContainerPath())
@@ -51,7 +51,7 @@ func CheckProcOf(s *specs.Spec) error {
 func overProc(asked, dst, source string) error {
 	what := fmt.Sprintf("mount %.200q", asked)
 	if dst != asked {
-		what += fmt.Sprintf(", which the image leads to %.200q,", dst)
+		what += fmt.Sprintf(", which a link leads to %.200q,", dst)
 	}
 	switch {
 	case !below(dst, "/proc"):
@@ -67,7 +67,7 @@ func overProc(asked, dst, source string) error {
 		return unmet("%s: %w", what, err)
 	}
 	if !isProc {
-		return invalid("%s would hide the container's /proc, but %.200q is not a proc file system; use another path", what, source)
+		return invalid("%s would hide the container's /proc, because its source %.200q is not a proc file system; use another path", what, source)
 	}
 	return nil
 }

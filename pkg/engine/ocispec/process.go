@@ -85,8 +85,8 @@ func environment(base []string, hostname string, cfg *runtimeapi.ContainerConfig
 		e.set(v)
 	}
 	for _, kv := range cfg.GetEnvs() {
-		// The OCI configuration is JSON, which cannot express other bytes: Go's
-		// decoder (runc, runsc) would replace them, crun's would fail.
+		// The OCI configuration is JSON, which is UTF-8. Go's decoder (runc, runsc) would replace
+		// other bytes, and crun's would fail.
 		if !utf8.Valid(kv.GetValue()) {
 			return nil, unmet("environment variable %q: the value is not UTF-8, as OCI runtimes require; mount it as a file", kv.GetKey())
 		}
@@ -116,9 +116,9 @@ func ExecProcess(spec *specs.Spec, cmd []string, tty bool) (*specs.Process, erro
 	return p, nil
 }
 
-// StopSignal returns the signal that asks a container to stop, and its name
-// ("SIGTERM", "SIGRTMIN+3"): the request's stop_signal, else the image's, else
-// SIGTERM. An image's signal that does not exist counts as none.
+// StopSignal returns the signal that asks a container to stop, and its name ("SIGTERM",
+// "SIGRTMIN+3"): the request's stop_signal, else the image's, else SIGTERM. It skips the name of a
+// signal that does not exist.
 func StopSignal(cfg *runtimeapi.ContainerConfig, image string) (syscall.Signal, string) {
 	for _, name := range []string{criSignalName(cfg.GetStopSignal()), image} {
 		if name == "" {
@@ -150,7 +150,7 @@ func criSignalName(s runtimeapi.Signal) string {
 	return strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(name)
 }
 
-// aliases are second names of signals; output uses the first.
+// aliases are second names of signals; signalNames has only the first.
 var aliases = map[string]bool{"CLD": true, "IOT": true, "POLL": true}
 
 var signalNames = func() map[syscall.Signal]string {

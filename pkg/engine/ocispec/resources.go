@@ -129,8 +129,8 @@ func ContainerResources(s *specs.Spec) *runtimeapi.ContainerResources {
 	return &runtimeapi.ContainerResources{Linux: out}
 }
 
-// clampOOMScoreAdj raises a value to what this process may set, because a runtime fails on a lower
-// one.
+// clampOOMScoreAdj raises adj to the lowest value that this process may set, because a runtime
+// fails to set a lower one.
 func clampOOMScoreAdj(adj int64, n Node) *int {
 	return new(min(max(int(adj), n.MinOOMScoreAdj, -1000), 1000))
 }

@@ -11,16 +11,16 @@ import (
 const (
 	// sandboxUID is the user of the sandbox process, which needs no privileges.
 	sandboxUID = 65535
-	// sandboxOOMScoreAdj makes the kernel kill the sandbox process last of its pod, because it
-	// holds namespaces (kubelet and its peers use the same value).
+	// sandboxOOMScoreAdj makes the kernel kill the sandbox process as the last of its pod, because
+	// it holds namespaces. containerd uses the same value.
 	sandboxOOMScoreAdj = -998
 	// sandboxCPUShares is the smallest weight of cgroups.
 	sandboxCPUShares = 2
 )
 
-// BuildSandboxProcess returns the spec of the process that holds a sandbox's PID namespace, or is a
-// runtime's first container. Its root filesystem is "rootfs" in the bundle and contains one static
-// binary, PausePath; the runtime adds mount points to it.
+// BuildSandboxProcess returns the spec of the process that holds a sandbox's PID namespace, or that
+// is a runtime's first container. Its root filesystem is "rootfs" in the bundle and contains one
+// static binary, PausePath; the runtime adds mount points to that directory.
 func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	sc := sp.Config.GetLinux().GetSecurityContext()
 	s, err := sandboxSpec(sp)
@@ -38,7 +38,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 	}
 	hostSysfs(s.Mounts, sp.Config, sp.Runtime, n)
 	if !sp.Runtime.Kernel().HostProcesses {
-		// Mounted namespaces already have them, and runtimes refuse some of the kernel's.
+		// The sysctls of mounted namespaces are already set, and runtimes refuse some of them.
 		s.Linux.Sysctl = Sysctls(sp.Config, n)
 	}
 	//nolint:staticcheck // The deprecated field is all that old clients send.
@@ -55,7 +55,7 @@ func BuildSandboxProcess(sp SandboxProcess, n Node) (*specs.Spec, error) {
 }
 
 // DescribeSandbox returns the spec of a sandbox without a process: its mounted namespaces, hostname
-// and annotations. It is for people and scripts that read them there; no runtime uses it.
+// and annotations. Clients read it in the verbose status; no runtime uses it.
 func DescribeSandbox(sb Sandbox) (*specs.Spec, error) {
 	namespaces, err := sandboxNamespaces(sb)
 	if err != nil {
@@ -122,8 +122,8 @@ func writableSysfs(mounts []specs.Mount) {
 	}
 }
 
-// setSandboxHostname sets the hostname of the UTS namespace that this spec creates. A mounted
-// namespace has its hostname already; a runtime with its own kernel always takes it from here.
+// setSandboxHostname sets the pod's hostname. A pod without one has the node's, which must be set
+// for a runtime with its own kernel.
 func setSandboxHostname(s *specs.Spec, sp SandboxProcess, n Node) {
 	s.Hostname = sp.Hostname
 	if s.Hostname == "" && !sp.Runtime.Kernel().HostProcesses {

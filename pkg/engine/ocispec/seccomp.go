@@ -64,7 +64,7 @@ func seccompOf(p *runtimeapi.SecurityProfile, deprecated string, privileged bool
 	return local.filter(seccompFacts{profileArch(), caps, n.Kernel})
 }
 
-// asksLocalSeccomp reports whether a container's filter is a profile of the node.
+// asksLocalSeccomp reports whether a container requests a profile file of the node (Localhost).
 func asksLocalSeccomp(sc *runtimeapi.LinuxContainerSecurityContext) bool {
 	if sc.GetPrivileged() {
 		return false
@@ -82,7 +82,7 @@ func localSeccomp(file string, n Node) (*SeccompProfile, error) {
 }
 
 // readProfile reads a profile of the node. The file may belong to a user other than root, because
-// operators of profiles write them under their own users. It must not be writable by every user,
+// programs that install profiles run as their own users. It must not be writable by every user,
 // because it confines all pods that name it.
 func readProfile(file string) ([]byte, error) { return trust.ReadFile(file, trust.Installed) }
 

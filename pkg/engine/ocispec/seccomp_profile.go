@@ -19,7 +19,7 @@ type SeccompProfile struct {
 	seccompForm
 }
 
-// seccompForm contains all fields of a file. Those of both forms are OCI's.
+// seccompForm contains the fields of both forms.
 type seccompForm struct {
 	DefaultAction    specs.LinuxSeccompAction `json:"defaultAction"`
 	DefaultErrnoRet  *uint                    `json:"defaultErrnoRet"`
@@ -38,7 +38,7 @@ type seccompArch struct {
 }
 
 type seccompRule struct {
-	Name     string                   `json:"name"` // of an older form
+	Name     string                   `json:"name"` // in Docker's old form
 	Names    []string                 `json:"names"`
 	Action   specs.LinuxSeccompAction `json:"action"`
 	ErrnoRet *uint                    `json:"errnoRet"`
@@ -67,7 +67,7 @@ type seccompFacts struct {
 }
 
 // ParseSeccomp reads the content of a profile; file is for errors. An unknown field is an error,
-// because an ignored rule would be a hole.
+// because ignoring a field could allow system calls that the profile forbids.
 func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	p := &SeccompProfile{file: file}
 	d := json.NewDecoder(strings.NewReader(content))
@@ -78,7 +78,7 @@ func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	if d.More() {
 		return nil, unmet("seccomp profile %s contains more than one JSON value", file)
 	}
-	// A rule that is invalid for some container is an error now.
+	// Errors in rules are found now, not when a container uses the profile.
 	_, err := p.filter(seccompFacts{arch: profileArch(), kernel: "0.0"})
 	if err == nil {
 		err = p.check()
@@ -89,7 +89,7 @@ func ParseSeccomp(file, content string) (*SeccompProfile, error) {
 	return p, nil
 }
 
-// check validates all rules, also those that do not apply here.
+// check validates all rules, including those that do not apply on this node.
 func (p *SeccompProfile) check() error {
 	for i, r := range p.Syscalls {
 		for _, version := range []string{r.Includes.MinKernel, r.Excludes.MinKernel} {
@@ -110,7 +110,7 @@ func (p *SeccompProfile) wrong(format string, args ...any) error {
 
 func (p *SeccompProfile) filter(facts seccompFacts) (*specs.LinuxSeccomp, error) {
 	if !strings.HasPrefix(string(p.DefaultAction), "SCMP_ACT_") {
-		return nil, p.wrong("defaultAction %q is not a SCMP_ACT_ action", p.DefaultAction)
+		return nil, p.wrong("defaultAction %q is not an SCMP_ACT_ action", p.DefaultAction)
 	}
 	if len(p.Architectures) > 0 && len(p.ArchMap) > 0 {
 		return nil, p.wrong("has architectures and archMap; keep one of them")
@@ -167,7 +167,8 @@ func (p *SeccompProfile) rule(i int, r seccompRule) (specs.LinuxSyscall, error) 
 // lastErrno is higher than all error numbers.
 const lastErrno = 4096
 
-// errno returns an error number by its name, as Podman writes it, or else number.
+// errno returns the error number with this name or decimal value, as in Podman's profiles. Without
+// a name it returns number.
 func (p *SeccompProfile) errno(name string, number *uint) (*uint, error) {
 	if name == "" {
 		return number, nil
@@ -183,8 +184,8 @@ func (p *SeccompProfile) errno(name string, number *uint) (*uint, error) {
 	return nil, p.wrong("errno %q is unknown", name)
 }
 
-// applies reports whether a rule applies to a container. It does not if the container has one of
-// the excluded capabilities, or does not have one of the included ones.
+// applies reports whether a rule applies to a container. It does not if the container has any of
+// the excluded capabilities, or lacks any of the included ones.
 func (r seccompRule) applies(f seccompFacts) (bool, error) {
 	has := func(c string) bool { return slices.Contains(f.caps, c) }
 	if slices.Contains(r.Excludes.Arches, f.arch) || slices.ContainsFunc(r.Excludes.Caps, has) {
@@ -224,7 +225,7 @@ func release(s string) (r [2]int, err error) {
 	return r, err
 }
 
-// profileArch is this machine's name in profiles.
+// profileArch is the name of this machine's architecture in profiles.
 func profileArch() string {
 	if runtime.GOARCH == "386" {
 		return "x86"
@@ -232,7 +233,7 @@ func profileArch() string {
 	return runtime.GOARCH
 }
 
-// native maps the machines of rules to the architectures of filters.
+// native maps names of architectures in rules to those of filters.
 var native = map[string]specs.Arch{
 	"x86": specs.ArchX86, "amd64": specs.ArchX86_64, "arm": specs.ArchARM, "arm64": specs.ArchAARCH64,
 	"mips64": specs.ArchMIPS64, "mips64le": specs.ArchMIPSEL64, "ppc64le": specs.ArchPPC64LE, "s390x": specs.ArchS390X,

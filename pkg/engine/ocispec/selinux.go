@@ -17,7 +17,7 @@ import (
 var levelForm = regexp.MustCompile(`^s\d+(-s\d+)?(:c\d+([.,]c\d+)*)?(-s\d+:c\d+([.,]c\d+)*)?$`)
 
 // selinuxUsable reports whether containers of this node get SELinux labels. Debian's policy names a
-// type for containers that it does not define: with that label none would start.
+// type for containers that it does not define: no container could start with that label.
 var selinuxUsable = sync.OnceValue(func() bool {
 	if !selinux.GetEnabled() {
 		return false
@@ -29,16 +29,16 @@ var selinuxUsable = sync.OnceValue(func() bool {
 	}
 	if err != nil {
 		log.L.WithError(err).WithField("label", process).
-			Warn("SELinux policy of this node does not know the container label; containers run without one. Install a container policy, such as container-selinux, and restart berth")
+			Warn("SELinux policy of this node does not define the container label; containers run without labels. Install a container policy, such as container-selinux, and restart berth")
 	}
 	return err == nil
 })
 
 // SELinuxLabels returns the labels for a sandbox (sandboxLabel empty) or a container (its sandbox's
-// process label), and reserves the categories. The caller counts their users and releases them with
-// selinux.ReleaseLabel. Without options a sandbox gets new categories, and a container its
-// sandbox's. On a node without SELinux, or with a policy without containers, both are empty
-// regardless of the request, as with other CRI daemons.
+// process label), and reserves their categories. The caller counts the users of the categories and
+// releases them with selinux.ReleaseLabel. Without options a sandbox gets new categories, and a
+// container its sandbox's. On a node without SELinux, or with a policy without containers, both
+// labels are empty regardless of the request, as with other CRI daemons.
 func SELinuxLabels(o *runtimeapi.SELinuxOption, sandboxLabel string) (process, mount string, err error) {
 	if !selinuxUsable() {
 		return "", "", nil

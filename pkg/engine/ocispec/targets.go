@@ -16,8 +16,8 @@ import (
 // maxLinks limits the links on a path, as in the kernel.
 const maxLinks = 40
 
-// Targets are the resolved destinations of a container's mounts: links of its image, or of earlier
-// mounts, lead elsewhere inside the container.
+// Targets are the resolved destinations of a container's mounts: links in its image, or in earlier
+// mounts, may lead to another path in the container.
 type Targets struct {
 	rootfs string
 	// mounted are in mount order.
@@ -27,8 +27,7 @@ type Targets struct {
 type target struct{ path, source string }
 
 // ResolveTargets resolves the destinations of requested mounts in the root filesystem at rootfs on
-// the host, and refuses those that CheckProc refuses. images has the sources of image volumes, as
-// Container.ImageMounts.
+// the host, and refuses those that CheckProc refuses. images is Container.ImageMounts.
 func ResolveTargets(rootfs string, mounts []*runtimeapi.Mount, images map[string]string) (*Targets, error) {
 	t := &Targets{rootfs: rootfs}
 	ordered := slices.Clone(mounts)
@@ -55,7 +54,7 @@ func ResolveTargets(rootfs string, mounts []*runtimeapi.Mount, images map[string
 	return t, nil
 }
 
-// Cover reports whether a mount is at a resolved path or above it.
+// Cover reports whether a mount is at p, a resolved path, or above it.
 func (t *Targets) Cover(p string) bool {
 	return slices.ContainsFunc(t.mounted, func(m target) bool { return below(p, m.path) })
 }

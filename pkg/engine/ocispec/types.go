@@ -11,9 +11,9 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// Node is the input of a spec besides the request: facts of this machine and of this process.
-// DetectNode fills it once; a test sets it. Build accesses the machine only through the function
-// fields.
+// Node has the facts of this machine and of this process that a spec depends on, besides the
+// request. DetectNode fills it once; a test sets it. Build accesses the machine only through the
+// function fields.
 type Node struct {
 	// CgroupUnified is true on cgroup v2.
 	CgroupUnified bool
@@ -26,23 +26,23 @@ type Node struct {
 	// Capabilities are those that this process may grant, as CAP_NAMEs. Nil means all that the
 	// runtime supports.
 	Capabilities []string
-	// MinOOMScoreAdj is the lowest oom_score_adj that this process may set:
-	// -1000 with CAP_SYS_RESOURCE, else its own.
+	// MinOOMScoreAdj is the lowest oom_score_adj that this process may set: -1000 with
+	// CAP_SYS_RESOURCE, else its current one.
 	MinOOMScoreAdj int
 	// HugetlbController and SwapController report which cgroup controllers exist. Limits without a
 	// controller are ignored.
 	HugetlbController bool
 	SwapController    bool
-	// UnprivilegedPorts and UnprivilegedICMP let pods with a network of their
-	// own bind ports below 1024, and ping, without capabilities.
+	// UnprivilegedPorts and UnprivilegedICMP let pods with their own network bind ports below 1024,
+	// and ping, without capabilities.
 	UnprivilegedPorts bool
 	UnprivilegedICMP  bool
 	// Kernel is the release of the node's kernel.
 	Kernel string
 	// KernelRRO reports that the kernel has recursive read-only mounts (5.12).
 	KernelRRO bool
-	// CgroupMountOptions are those of the host's cgroup2 file system that a mount
-	// without a cgroup namespace must repeat (nsdelegate, memory_recursiveprot).
+	// CgroupMountOptions are the options of the host's cgroup2 file system that a mount without a
+	// cgroup namespace must repeat (nsdelegate, memory_recursiveprot).
 	CgroupMountOptions []string
 	// Hostname is the node's, for pods that share its UTS namespace.
 	Hostname string
@@ -67,11 +67,11 @@ type Sandbox struct {
 	ID         string
 	Config     *runtimeapi.PodSandboxConfig
 	Definition *handler.Definition
-	// ShowsResolver gives the sandbox process the pod's resolv.conf, too. VM shims configure the
-	// guest's resolver by it.
+	// ShowsResolver mounts the pod's resolv.conf in the sandbox process too. VM shims configure the
+	// guest's resolver with it.
 	ShowsResolver bool
 	// NetNS, IPCNS and UTSNS are paths of mounted namespaces; empty if the pod uses the host's, or
-	// if PID holds them.
+	// if the process PID holds them.
 	NetNS, IPCNS, UTSNS string
 	// UserNS is the path of the mounted user namespace of a pod that has one.
 	UserNS string
@@ -79,9 +79,8 @@ type Sandbox struct {
 	PID int
 	// Hostname is the pod's; empty means the node's.
 	Hostname string
-	// HostsPath, HostnamePath, ResolvConfPath and ShmPath are the sandbox's
-	// files on the host. An empty one is not mounted; without ShmPath a
-	// container gets a /dev/shm of its own.
+	// HostsPath, HostnamePath, ResolvConfPath and ShmPath are the sandbox's files on the host. An
+	// empty path is not mounted; without ShmPath a container gets its own /dev/shm.
 	HostsPath, HostnamePath, ResolvConfPath, ShmPath string
 	// ProcessLabel and MountLabel are the sandbox's SELinux labels.
 	ProcessLabel, MountLabel string
@@ -115,7 +114,7 @@ type Container struct {
 	// CRIUConfig is the configuration file for CRIU when the container is checkpointed; if empty,
 	// berth sets none.
 	CRIUConfig string
-	// OwnIPC gives the container its own IPC namespace where it would join the pod's.
+	// OwnIPC gives the container its own IPC namespace instead of the pod's.
 	OwnIPC bool
 }
 

@@ -27,13 +27,13 @@ const maxGroups = 65536
 
 type userRequest struct {
 	user  string // Name or number; empty means root.
-	group string // Name or number; empty means the user's own.
+	group string // Name or number; empty means the user's primary group.
 }
 
 // ResolveUser returns the user of a container, by the root filesystem at rootfs. The user is the
 // request's run_as_user or run_as_username, else the image's. The group is the request's, else the
-// image's if the user is, else the user's primary group in /etc/passwd, else 0. With
-// SupplementalGroupsPolicy Merge, the groups of the user in /etc/group are added.
+// image's if the user is the image's too, else the user's primary group in /etc/passwd, else 0.
+// With SupplementalGroupsPolicy Merge, the user's groups in /etc/group are added.
 //
 // The files belong to the image and are untrusted: symbolic links are followed inside rootfs only,
 // and only regular files are read. A user given by number need not be listed in them; one given by

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// UserMappings returns the ids of a pod's own user namespace; none if the pod uses the host's.
-// Options without mappings are the old way to request that.
+// UserMappings returns the ids of a pod's own user namespace, or none if the pod uses the host's.
+// Old clients request the host's by sending no options.
 func UserMappings(cfg *runtimeapi.PodSandboxConfig) (uids, gids []specs.LinuxIDMapping) {
 	u := namespaceOptions(cfg).GetUsernsOptions()
 	if u.GetMode() != runtimeapi.NamespaceMode_POD {
@@ -27,14 +27,14 @@ func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
 	return out
 }
 
-// setUserNS adds the pod's user namespace to s, after its process and other namespaces.
+// setUserNS adds the pod's user namespace to s, which must already have its process.
 func setUserNS(s *specs.Spec, sb Sandbox) error {
 	uids, gids := UserMappings(sb.Config)
 	if len(uids)+len(gids) == 0 {
 		return nil
 	}
 	if sb.UserNS == "" {
-		// Without it, root of the pod would be the host's.
+		// Without the namespace, root of the pod would be root of the host.
 		return unmet("sandbox %s has no user namespace to join; remove the pod sandbox", sb.ID)
 	}
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: sb.UserNS})
@@ -62,8 +62,8 @@ func inside(id uint32, mappings []specs.LinuxIDMapping) bool {
 	})
 }
 
-// hostSysfs shows the host's /sys to a pod with a user namespace and the host's
-// network: a sysfs can only be mounted by the owner of its network namespace.
+// hostSysfs shows the host's /sys to a pod with a user namespace and the host's network: a sysfs
+// can only be mounted by the owner of its network namespace.
 func hostSysfs(mounts []specs.Mount, cfg *runtimeapi.PodSandboxConfig, rt *probe.Runtime, n Node) {
 	uids, gids := UserMappings(cfg)
 	if len(uids)+len(gids) == 0 || namespaceOptions(cfg).GetNetwork() != runtimeapi.NamespaceMode_NODE {
@@ -80,10 +80,10 @@ func hostSysfs(mounts []specs.Mount, cfg *runtimeapi.PodSandboxConfig, rt *probe
 	}
 }
 
-// MountsToMap returns the mounts of s with ids that the caller must map, because the runtime would
-// fail. crun reads the mapping from the process that it created, by its PID. If that process joined
-// a PID namespace, crun finds another process with the same PID and no mapping (seen with 1.8.1).
-// It applies mappings other than the container's own itself.
+// MountsToMap returns the indexes of mounts in s that the caller must map to the container's ids,
+// because crun would fail. crun reads the mapping from the process that it created, by its PID. If
+// that process joined a PID namespace, crun finds another process with the same PID and no mapping
+// (seen with 1.8.1). crun itself applies mappings other than the container's.
 func MountsToMap(s *specs.Spec, rt *probe.Runtime) ([]int, error) {
 	if rt == nil || rt.Name != probe.Crun || s.Linux == nil || !joinsProcesses(s.Linux) {
 		return nil, nil

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// networks returns the configurations in dir (if empty, the node's directory) to connect a pod to,
-// at least one. It reads them at each use, so that changed files, links, mounts and owners count at
-// once. All errors are errdefs.ErrUnavailable, or the context's.
+// networks returns the configurations to connect a pod to, at least one, from dir or, if dir is
+// empty, from the node's directory. It reads them at each call, so that changed files, links,
+// mounts and owners take effect at once. All errors are errdefs.ErrUnavailable, or the context's.
 func (p *Plugins) networks(ctx context.Context, dir string) ([]*libcni.NetworkConfigList, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func confFiles(path string) (files, plugins []string, err error) {
 	return files, plugins, nil
 }
 
-// load reads the first max configurations. One that is invalid fails them all, because the next one
-// may be a different network than the pods need.
+// load reads the first max configurations. It does not skip an invalid one, but fails, because the
+// next configuration may be a different network than the pods need.
 func load(dir string, max int) ([]*libcni.NetworkConfigList, error) {
 	files, plugins, err := confFiles(dir)
 	if err != nil {
@@ -88,8 +88,8 @@ func load(dir string, max int) ([]*libcni.NetworkConfigList, error) {
 	return lists, nil
 }
 
-// trusted refuses configurations that others can change, because they choose programs that run as
-// root and their input. The library reads the files immediately afterwards.
+// trusted refuses configurations that users other than root can change, because they select
+// programs that run as root, and their input. The library reads the files immediately afterwards.
 func trusted(dir string, files []string) error {
 	err := trust.CheckDir(dir, trust.Configuration)
 	for _, file := range files {
@@ -157,8 +157,8 @@ func (p *Plugins) findPlugins(ctx context.Context, lists []*libcni.NetworkConfig
 	return nil
 }
 
-// find finds a plugin's executable. It refuses one that every user can change, and accepts one of
-// another owner, because archives of plugins are often unpacked with their owners.
+// find finds a plugin's executable. It refuses a file that every user can change, and accepts one
+// that root does not own, because plugins are often unpacked with the owners in their archive.
 func find(plugin string, binDirs []string) (string, error) {
 	path, err := invoke.FindInPath(plugin, binDirs)
 	if err != nil {

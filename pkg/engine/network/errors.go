@@ -38,7 +38,7 @@ func (e *runError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the class and the cause.
+// Unwrap returns the error class and the cause.
 func (e *runError) Unwrap() []error {
 	switch e.Code {
 	case types.ErrTryAgainLater, types.ErrPluginNotAvailable, types.ErrLimitedConnectivity:
@@ -68,7 +68,7 @@ func bound(err error) error {
 	return bounded{err, cut(err.Error(), maxText)}
 }
 
-// cut shortens text to at most n bytes, at a rune.
+// cut shortens text to at most n bytes, and does not split a rune.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text

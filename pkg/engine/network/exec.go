@@ -18,8 +18,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// pluginExec runs plugins for libcni. Unlike libcni's own, it kills the whole process group of a
-// plugin when the context ends: a plugin that is a script, or waits for iptables, would otherwise
+// pluginExec runs plugins for libcni. Unlike libcni's own type, it kills the whole process group of
+// a plugin when the context ends: a plugin that is a script, or waits for iptables, would otherwise
 // leave a child that holds the pipes, and the call would hang as long as that child runs.
 type pluginExec struct {
 	version.PluginDecoder
@@ -31,7 +31,7 @@ func (*pluginExec) FindInPath(plugin string, paths []string) (string, error) {
 	return find(plugin, paths)
 }
 
-// ExecPlugin runs a plugin and returns its stdout. A plugin that fails returns a runError.
+// ExecPlugin runs a plugin and returns its stdout, or a runError if the plugin fails.
 func (e *pluginExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = append(environ, traceEnviron(ctx)...)
 	for wait := busyWait; ; wait *= 2 {
@@ -67,12 +67,12 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = pipeWait
 	// If the daemon is killed, the plugin must not continue: the next daemon's DEL would race with
-	// its ADD.
+	// the plugin's ADD.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// The kernel sends Pdeathsig when the thread that started the plugin exits, not the process,
-	// and threads that were in a pod's namespaces exit. The lock reserves this thread for the
-	// plugin.
+	// The kernel sends Pdeathsig when the thread that started the plugin exits, and threads that
+	// were in a pod's namespaces exit before the process does. The lock reserves this thread for
+	// the plugin.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
@@ -123,7 +123,7 @@ func traceEnviron(ctx context.Context) []string {
 var errTooLong = fmt.Errorf("it wrote more than %d bytes to stdout", maxOutput)
 
 // output keeps a plugin's stdout and kills a plugin that exceeds maxOutput. It does not embed a
-// bytes.Buffer, because os/exec would fill that by its ReadFrom.
+// bytes.Buffer, because os/exec would then call ReadFrom instead of Write.
 type output struct {
 	text    []byte
 	tooLong context.CancelCauseFunc

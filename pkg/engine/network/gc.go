@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Leftovers are pods that earlier runs of the daemon connected to the network, and of which there
-// is no record any more.
+// Leftovers are pods that earlier runs of the daemon connected to the network, and that no longer
+// have a record.
 type Leftovers struct {
 	p *Plugins
 	// ids are the pods to disconnect.
 	ids []string
 	// valid are the pods that stay, in addition to those that this process connects.
 	valid map[string]Pod
-	// unread is the error because of which there may be more leftovers.
+	// unread is an error of the search, because of which there may be more leftovers.
 	unread error
 }
 
 // Leftovers finds the pods for which Setup began and that are not valid. It runs no plugin. Call it
-// at the start of the daemon, before the first Setup, with every pod that has a record: otherwise it
-// may return pods in use.
+// at the start of the daemon, before the first Setup, with every pod that has a record: otherwise
+// it may return pods in use.
 func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
 	l := &Leftovers{p: p, valid: map[string]Pod{}}
 	for _, pod := range valid {
@@ -50,7 +50,7 @@ func (p *Plugins) Leftovers(valid ...Pod) *Leftovers {
 func (l *Leftovers) Has(id string) bool { return slices.Contains(l.ids, id) }
 
 // adopt adds pods that only libcni's cache contains to the journal: a power failure may have lost
-// their files.
+// their journal files.
 func (l *Leftovers) adopt() error {
 	cached, err := l.p.cni.GetCachedAttachments("")
 	if err != nil {
@@ -78,17 +78,17 @@ func (l *Leftovers) adopt() error {
 
 // Collect releases what the leftovers hold:
 //
-//   - each leftover gets a DEL, with the present configuration if that of ADD does not work, and is
-//     given up when DEL has failed for a day;
-//   - if Config.GC is set, configurations of CNI 1.1 and later get the verb GC, with the
-//     attachments that stay, unless they set disableGC.
+//   - each leftover gets a DEL, with the configuration of its ADD or, if that fails, the present
+//     one, and is given up when DEL has failed for a day;
+//   - if Config.GC is set, networks with CNI 1.1 and later get the verb GC, with the attachments
+//     that stay, unless their configuration sets disableGC.
 //
-// Pods can be connected and disconnected meanwhile. They wait only for the verb GC, as CNI
-// requires, and no longer than verbTimeout.
+// Meanwhile, pods can be connected and disconnected. They wait only for the verb GC, as CNI
+// requires, and no longer than verbTimeout for each network.
 //
-// CNI limits what Collect can do. Without the verb GC, plugins keep the address of a pod that is not
-// in CacheDir. With it, they also release the addresses of other daemons' pods, because the verb
-// covers the whole network.
+// CNI limits what Collect can do. Without the verb GC, plugins keep the address of a pod that is
+// not in CacheDir. With it, they also release the addresses of other daemons' pods, because
+// the verb covers the whole network.
 func (l *Leftovers) Collect(ctx context.Context) error {
 	failed := make([]error, len(l.ids))
 	var g errgroup.Group
@@ -109,7 +109,7 @@ func (l *Leftovers) Collect(ctx context.Context) error {
 }
 
 // collectParallel is the number of pods that are disconnected at a time: a plugin that hangs for
-// one of them must not use up the time of all.
+// one pod must not use up the time of the others.
 const collectParallel = 4
 
 func (p *Plugins) collect(ctx context.Context, id string) error {
@@ -145,8 +145,8 @@ func (p *Plugins) delWithin(ctx context.Context, pod Pod, plan []Attachment) err
 	return p.delLocked(ctx, pod, plan)
 }
 
-// presentPlan returns the networks of a pod with their present configurations, because that of ADD
-// may be the cause of the failure. It returns nil if they are the same.
+// presentPlan returns the networks of a pod with their present configurations, because DEL may have
+// failed due to the configuration of ADD. It returns nil if no configuration has changed.
 func (p *Plugins) presentPlan(ctx context.Context, entry *journalEntry) []Attachment {
 	lists, err := p.networks(ctx, entry.CNIConfDir)
 	if err != nil {

@@ -232,7 +232,7 @@ func TestVerbWaitsForPlugins(t *testing.T) {
 	waitFor(t, log, "begin ADD pod-slow")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*verbRetry)
 	defer cancel()
-	checkError(t, left.Collect(ctx), errdefs.IsDeadlineExceeded, "other plugins were busy")
+	checkError(t, left.Collect(ctx), errdefs.IsDeadlineExceeded, "other plugins were running")
 	done := make(chan error, 1)
 	go func() { done <- left.Collect(t.Context()) }()
 	mustTeardown(t, p, quick, mustSetup(t, p, quick))

@@ -27,7 +27,7 @@ type pluginLock struct{ s *semaphore.Weighted }
 
 const exclusiveWeight = 1 << 30
 
-// shared waits while a verb runs, until ctx ends.
+// shared waits until no verb GC runs, or ctx ends.
 func (t pluginLock) shared(ctx context.Context) (end func(), err error) {
 	if err := t.s.Acquire(ctx, 1); err != nil {
 		return nil, fmt.Errorf("wait for the network's garbage collection: %w", err)
@@ -35,8 +35,8 @@ func (t pluginLock) shared(ctx context.Context) (end func(), err error) {
 	return func() { t.s.Release(1) }, nil
 }
 
-// exclusive waits for a moment at which no plugin runs. It polls instead of queueing, because a
-// plugin that hangs would then block all pods.
+// exclusive waits for a moment at which no plugin runs. It polls, because pods would otherwise
+// queue behind it while it waits for a plugin that hangs.
 func (t pluginLock) exclusive(ctx context.Context) (end func(), err error) {
 	tick := time.NewTicker(verbRetry)
 	defer tick.Stop()
@@ -44,7 +44,7 @@ func (t pluginLock) exclusive(ctx context.Context) (end func(), err error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("other plugins were busy; the next start retries: %w", ctx.Err())
+			return nil, fmt.Errorf("other plugins were running; the next start of berth retries: %w", ctx.Err())
 		}
 	}
 	return func() { t.s.Release(exclusiveWeight) }, nil
@@ -85,8 +85,8 @@ func (l *Leftovers) sendTo(ctx context.Context, list *libcni.NetworkConfigList) 
 	return cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: l.attachments()})
 }
 
-// networks returns the networks of the node and of the pods' handlers, by name. It skips a directory
-// that it cannot load, such as one without any configuration.
+// networks returns the networks of the node and of the pods' handlers, by name. It skips a
+// directory that it cannot load, such as one without a configuration.
 func (l *Leftovers) networks(ctx context.Context) (map[string]*libcni.NetworkConfigList, error) {
 	dirs := map[string]bool{"": true}
 	for _, pod := range l.staying() {
@@ -119,7 +119,7 @@ func (l *Leftovers) staying() map[string]Pod {
 
 // attachments returns the attachments of the pods that stay.
 func (l *Leftovers) attachments() []types.GCAttachment {
-	out := []types.GCAttachment{} // not nil: CNI asks for a list
+	out := []types.GCAttachment{} // not nil: CNI requires a list
 	for id := range l.staying() {
 		for _, name := range l.p.interfaces(id) {
 			out = append(out, types.GCAttachment{ContainerID: id, IfName: name})
@@ -129,7 +129,7 @@ func (l *Leftovers) attachments() []types.GCAttachment {
 }
 
 // interfaces returns the interface names in a pod's journal. A pod without a journal has at most
-// eth0, and a name that does not exist does no harm.
+// eth0, and GC ignores a name that does not exist.
 func (p *Plugins) interfaces(id string) []string {
 	entry, err := p.journal.read(id)
 	if err != nil || entry == nil {

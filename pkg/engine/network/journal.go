@@ -14,7 +14,7 @@ import (
 
 // journal is a directory with one file per pod, from before its first ADD until after its last DEL.
 // It is needed if the sandbox's record is incomplete: the daemon was killed during Setup, or before
-// the Result was stored. It is not flushed, so a power failure may leave a file empty; libcni's
+// the Result was stored. Files are not flushed, so a power failure may leave one empty; libcni's
 // cache or the present configuration is used then.
 type journal string
 
@@ -25,9 +25,9 @@ type journalEntry struct {
 	Namespace   string       `json:"namespace"`
 	NetNS       string       `json:"netns"`
 	Attachments []Attachment `json:"attachments"`
-	// CNIConfDir is that of the pod's handler; if empty, the node's.
+	// CNIConfDir is the directory of the pod's handler; if empty, the node's.
 	CNIConfDir string `json:"cniConfDir,omitempty"`
-	// FailedSince is the time of the first failed collection; zero if none failed.
+	// FailedSince is the time of the first failed Collect; zero if none failed.
 	FailedSince time.Time `json:"failedSince,omitzero"`
 }
 

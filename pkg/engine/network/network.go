@@ -6,9 +6,9 @@
 //	result, err := plugins.Setup(ctx, *p)      // CNI ADD; result goes into the sandbox's record
 //	err = plugins.Teardown(ctx, *p, result)    // CNI DEL, then namespaces.Release
 //
-// A pod is always disconnected by the configuration that connected it, whatever the directory
-// contains by then. Setup records that configuration before the first plugin runs, so that an
-// address is released even if the daemon is killed meanwhile.
+// A pod is disconnected with the configuration that connected it, even if the directory has
+// changed. Setup records that configuration before the first plugin runs, so that an address is
+// released even if the daemon is killed meanwhile.
 //
 // Plugins run only where necessary: one netlink message replaces the loopback plugin (package
 // namespaces), and there is no CHECK after ADD.
@@ -32,15 +32,15 @@ type Config struct {
 	ConfDir string
 	// BinDirs are searched for plugins, in order.
 	BinDirs []string
-	// MaxConfNum is how many configurations a pod is connected to: the first is
-	// eth0, the next eth1 and so on. 0 counts as 1, a negative number as all.
+	// MaxConfNum is how many configurations a pod gets: the first for eth0, the next for eth1 and
+	// so on. 0 means 1, a negative number means all.
 	MaxConfNum int
 	// CacheDir keeps what Setup did until Teardown. It must last as long as the plugins' own
-	// records (IPAM), also over reboots. Only this daemon may use it: a pod found here that is not
-	// valid is a leftover.
+	// records (IPAM), even over reboots. Only this daemon may use it: a pod that has files here and
+	// is not valid is a leftover.
 	CacheDir string
-	// GC lets Collect send the verb GC. Plugins then remove all attachments that it does not list,
-	// so the networks must not be used by any other daemon on the node.
+	// GC lets Collect send the verb GC. Plugins then remove all attachments that the verb does not
+	// list, so the networks must not be used by any other daemon on the node.
 	GC bool
 }
 
@@ -51,14 +51,14 @@ type Plugins struct {
 	cni     *libcni.CNIConfig
 	journal journal
 	health  health
-	// undoTimeout limits a DEL after a failed ADD, and one by Collect.
+	// undoTimeout limits a DEL after a failed ADD, and each DEL by Collect.
 	undoTimeout time.Duration
 
 	mu sync.Mutex // guards the fields below
-	// warned are the plugins with checked owners.
+	// warned are the plugins that warn has checked.
 	warned map[string]bool
-	// active are the pods that this process has begun to connect and not yet disconnected.
-	// Leftovers does not contain them: its state is older.
+	// active are the pods that this process has begun to connect and not yet disconnected. A value
+	// of Leftovers does not contain them, because it was read earlier.
 	active map[string]Pod
 
 	pluginLock pluginLock

@@ -10,14 +10,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is a pod sandbox as plugins see it.
+// Pod is a pod sandbox, as the input of plugins.
 type Pod struct {
 	// ID is the sandbox id, CNI's container id.
 	ID string
 	// Name, Namespace and UID are the pod's.
 	Name, Namespace, UID string
-	// NetNS is the path of the network namespace. On Teardown it may be empty
-	// or gone.
+	// NetNS is the path of the network namespace. On Teardown it may be empty or not exist.
 	NetNS string
 	// Annotations go to plugins with the capability io.kubernetes.cri.pod-annotations.
 	Annotations map[string]string
@@ -50,8 +49,8 @@ type DNS struct {
 }
 
 // PodFrom converts a sandbox's configuration. It omits port mappings without a host port, as the
-// CRI demands. Values that plugins could misread are errdefs.ErrInvalidArgument. The caller sets NetNS
-// once the namespace exists.
+// CRI demands. Values that plugins could misread are errdefs.ErrInvalidArgument. The caller sets
+// NetNS once the namespace exists.
 func PodFrom(id string, config *runtimeapi.PodSandboxConfig, cniConfDir string) (*Pod, error) {
 	meta := config.GetMetadata()
 	pod := &Pod{

@@ -14,8 +14,8 @@ import (
 // Result is the outcome of Setup. It is stored as JSON in the sandbox's record; with it, Teardown
 // needs no other file.
 type Result struct {
-	// IPs are the pod's addresses on eth0, without prefix length, in the
-	// plugins' order; the first is the primary one. There is at least one.
+	// IPs are the pod's addresses on eth0, without prefix length, in the plugins' order; the first
+	// is the primary one. There is at least one.
 	IPs []string `json:"ips"`
 	// Raw is CNI's result for eth0, in the version of the configuration.
 	Raw json.RawMessage `json:"raw,omitempty"`
@@ -29,13 +29,13 @@ type Attachment struct {
 	Network string `json:"network"`
 	// Interface is the name inside the pod, eth0 for the first.
 	Interface string `json:"interface"`
-	// NetNS is the path of the namespace at the time.
+	// NetNS is the path of the namespace at the time of ADD.
 	NetNS string `json:"netns"`
 	// Config is the configuration list, with all its plugins in it.
 	Config json.RawMessage `json:"config"`
 	// Args are the CNI_ARGS.
 	Args [][2]string `json:"args,omitempty"`
-	// Capabilities are the capability arguments that the configuration asks for.
+	// Capabilities are the capability arguments that the configuration declares.
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
 	// Result is CNI's result; nil while ADD has not completed.
 	Result json.RawMessage `json:"result,omitempty"`
@@ -67,7 +67,7 @@ func attachmentFrom(cached *libcni.NetworkAttachment) Attachment {
 		Args: cached.CniArgs, Capabilities: map[string]json.RawMessage{},
 	}
 	for name, value := range cached.CapabilityArgs {
-		if b, err := json.Marshal(value); err == nil { // it was read as JSON
+		if b, err := json.Marshal(value); err == nil { // always: libcni read the value as JSON
 			a.Capabilities[name] = b
 		}
 	}
@@ -169,7 +169,7 @@ func addresses(r types.Result, interfaceName string) ([]net.IPNet, error) {
 }
 
 // onInterface reports whether an address with that interface index is on the pod's interface. An
-// address without an index counts as on it, because there is only one interface.
+// address without an index is, because there is only one interface.
 func onInterface(r *types100.Result, index *int, name string) bool {
 	if index == nil {
 		return true

@@ -10,12 +10,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Setup connects a pod to the network: CNI ADD, for each configuration in order. If it fails, it
-// rolls back by DEL, with a timeout of its own. If DEL fails too, Teardown without a Result
+// Setup connects a pod to the network: CNI ADD, for each configuration in order. If ADD fails,
+// Setup rolls back by DEL, with a separate timeout. If DEL fails too, Teardown without a Result
 // retries, and so does Collect at the next start.
 //
-// A node without a network configuration, or without one of its plugins, is errdefs.ErrUnavailable,
-// before anything is changed. A context that ends kills the plugin.
+// On a node without a network configuration, or without one of its plugins, Setup returns
+// errdefs.ErrUnavailable before it changes anything. If ctx ends, Setup kills the plugin.
 func (p *Plugins) Setup(ctx context.Context, pod Pod) (*Result, error) {
 	lists, err := p.networks(ctx, pod.CNIConfDir)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 // Status returns nil if pods can be connected, else errdefs.ErrUnavailable and the reason. It
 // answers from memory. At most once a second it starts a check of the configuration directory in
-// the background and waits up to 100 ms for it, so that a configuration that was just installed
-// counts at once. A disk or plugin that hangs delays a caller by no more than that.
+// the background and waits up to 100 ms for it, so that a configuration that was just installed is
+// used at once. A disk or plugin that hangs delays a caller by no more than that.
 //
 // For configurations of CNI 1.1 and later it also sends the verb STATUS: every 30 seconds while
 // that succeeds, else after each check.
@@ -124,7 +124,7 @@ func (h *health) runCheck(done chan struct{}) {
 	h.checking = nil
 	close(done)
 	if err != nil {
-		h.askErr = nil // it belongs to a configuration that is gone
+		h.askErr = nil // it belongs to an earlier configuration
 		return
 	}
 	if !h.asking && (h.askErr != nil || time.Since(h.asked) >= askInterval) {
@@ -133,7 +133,7 @@ func (h *health) runCheck(done chan struct{}) {
 	}
 }
 
-// runAsk ends after askTimeout. Its result counts from the next Status on.
+// runAsk ends after askTimeout. The next Status returns its result.
 func (h *health) runAsk() {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()

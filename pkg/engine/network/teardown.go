@@ -21,14 +21,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It may be repeated, and
-// must precede the release of the namespace, because plugins look into it. If the namespace no
+// Teardown disconnects a pod: CNI DEL, with the configuration that ADD had. It may be repeated.
+// Call it before the namespace is released, because plugins work in the namespace. If that no
 // longer exists (after a reboot), plugins get a temporary one if there are masquerading rules to
 // remove, else none.
 //
-// r is the result of Setup. Without it (the daemon was killed before it was stored) the journal is
-// used. If ADD had not completed, plugins may fail on objects that do not exist: errors of DEL are
-// then logged, and nil is returned unless ctx ended.
+// r is the result of Setup. Without r (the daemon was killed before it stored r), Teardown uses the
+// journal. If ADD had not completed, plugins may fail on objects that do not exist: errors of DEL
+// are then logged, and Teardown returns nil unless ctx ended.
 func (p *Plugins) Teardown(ctx context.Context, pod Pod, r *Result) error {
 	plan, completed, err := p.plan(ctx, pod, r)
 	if err != nil {
@@ -110,7 +110,7 @@ func (p *Plugins) delLocked(ctx context.Context, pod Pod, plan []Attachment) err
 }
 
 // del runs DEL for every network, the last first, and continues after errors: one broken network
-// must not keep the addresses of the others.
+// must not prevent the release of addresses in the others.
 func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
 	var errs []error
 	for _, a := range slices.Backward(plan) {
@@ -149,7 +149,7 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	}
 	if err != nil && replaced && ctx.Err() == nil {
 		// Plugins fail on rules that an earlier DEL removed or a user flushed. The failed DEL has
-		// deleted the interface; a DEL that finds none succeeds.
+		// deleted the interface; a DEL without an interface succeeds.
 		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Retrying network teardown without the lost interface of pod; rules for its addresses may remain")
 		err = p.cni.DelNetworkList(ctx, list, a.runtimeConf(pod.ID, again))
 	}
@@ -159,8 +159,8 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	return nil
 }
 
-// existingNetNS returns the pod's namespace, or "" if it no longer exists: CNI allows DEL without
-// one.
+// existingNetNS returns the pod's namespace, or "" if it no longer exists: CNI allows DEL without a
+// namespace.
 func existingNetNS(pod Pod, a *Attachment) string {
 	for _, path := range []string{pod.NetNS, a.NetNS} {
 		if path != "" && namespaces.Exists(path) {
@@ -189,11 +189,10 @@ func (a *Attachment) delList() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// restoreAddresses puts the addresses of ADD back on a pod's interface. On DEL,
-// bridge and ptp find their masquerading rules only by these addresses. They can be missing: gVisor
-// takes them off the interface; or the interface itself is missing, after a killed DEL or in a
-// temporary namespace. Then a new interface is created, which the next DEL removes, and replaced is
-// true.
+// restoreAddresses puts the addresses of ADD back on a pod's interface. On DEL, bridge and ptp find
+// their masquerading rules only by these addresses. They are missing if gVisor has taken them off
+// the interface. The interface itself is missing after a killed DEL or in a temporary namespace; a
+// new one is then created, which the next DEL removes, and replaced is true.
 func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (replaced bool, err error) {
 	addresses, err := p.masqueraded(pod, a)
 	if err != nil || len(addresses) == 0 {
@@ -222,8 +221,8 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 }
 
 // temporaryNetNS returns a new namespace for the DEL of a pod that has lost its own: without a
-// namespace, plugins leave their masquerading rules to the next pod with that address. path is ""
-// if there are no such rules.
+// namespace, masquerading rules would remain and apply to the next pod with the same address. path
+// is "" if there are no such rules.
 func (p *Plugins) temporaryNetNS(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
 	release = func() {}
 	if addresses, err := p.masqueraded(pod, a); err != nil || len(addresses) == 0 {
@@ -239,13 +238,13 @@ func (p *Plugins) temporaryNetNS(ctx context.Context, pod Pod, a *Attachment) (p
 	}
 	return ns.Net, func() {
 		if err := namespaces.Release(dir); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release network namespace; the next start will retry")
+			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release temporary network namespace of pod")
 		}
 	}, nil
 }
 
-// ensureInterface returns the interface of that name, or creates it as one end of a veth pair.
-// These plugins create such pairs too, so the kernel supports them. Deleting one end deletes both.
+// ensureInterface returns the interface of that name, or creates it as one end of a veth pair, as
+// bridge and ptp do, so the kernel supports that. Deleting one end deletes both.
 func ensureInterface(h *netlink.Handle, name string) (link netlink.Link, replaced bool, err error) {
 	link, err = h.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -263,9 +262,9 @@ func ensureInterface(h *netlink.Handle, name string) (link netlink.Link, replace
 	return link, replaced, nil
 }
 
-// masqueraded returns the addresses that ADD put on the attachment's interface and for which a
-// plugin of the network made rules; none if ADD had not completed. Networks without such plugins
-// get no interface: host-device would move it to the host.
+// masqueraded returns the addresses of the attachment's interface if a plugin of the network
+// creates masquerading rules for them; none if ADD had not completed. In other networks berth
+// creates no interface, because host-device would move it to the host.
 func (p *Plugins) masqueraded(pod Pod, a *Attachment) ([]net.IPNet, error) {
 	list, err := a.list()
 	if err != nil || !slices.ContainsFunc(list.Plugins, masquerades) {
@@ -308,7 +307,7 @@ func (p *Plugins) result(pod Pod, a *Attachment, list *libcni.NetworkConfigList)
 // forget removes a pod's journal and its entry in active, after its DEL.
 func (p *Plugins) forget(ctx context.Context, pod Pod) {
 	if err := ignoreMissing(os.Remove(p.journal.path(pod.ID))); err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of removed pod")
+		log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to remove network plan of pod")
 	}
 	p.end(pod)
 }

@@ -7,9 +7,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CreateContainer asks plugins for changes to the spec of a new container. The answer is for Adjust
-// and nil if there are none. Updates of other containers are applied before it returns. The caller
-// must then call Shown, or RemoveContainer, also after an error.
+// CreateContainer asks plugins for changes to the spec of a new container, and returns them for
+// Adjust, or nil. It applies the updates of other containers that they request. The caller must
+// then call Shown, or RemoveContainer, even after an error.
 func (p *Plugins) CreateContainer(ctx context.Context, s Subject) (*api.ContainerAdjustment, error) {
 	response, err := ask(ctx, p, "CreateContainer", func() (*api.CreateContainerResponse, error) {
 		p.set(s.ID(), created)
@@ -47,7 +47,7 @@ func (p *Plugins) PostCreateContainer(ctx context.Context, s Subject) {
 	})
 }
 
-// StartContainer asks plugins before a container is started.
+// StartContainer asks plugins, which may reject the call, before a container is started.
 func (p *Plugins) StartContainer(ctx context.Context, s Subject) error {
 	_, err := ask(ctx, p, "StartContainer", func() (any, error) {
 		p.set(s.ID(), running)
@@ -103,15 +103,15 @@ func (p *Plugins) PostUpdateContainer(ctx context.Context, s Subject) {
 }
 
 // StopContainer notifies plugins that a container has exited, for whatever reason. Several callers
-// may report the same exit: the first notifies, and all return after that. Updates of other
-// containers are applied before the first returns, so the caller must not hold the lock of a
-// container.
+// may report the same exit: the first call notifies, and the others return after it. The first call
+// also applies updates of other containers, so the caller must not hold the lock of a container.
 func (p *Plugins) StopContainer(ctx context.Context, s Subject) {
 	p.endContainer(ctx, s, false)
 }
 
-// RemoveContainer notifies plugins that a container is removed, and first of its exit if they have
-// not received that. As with StopContainer, the caller must not hold the lock of another container.
+// RemoveContainer notifies plugins that a container is removed, and before that of its exit, if
+// they were not notified of it. As with StopContainer, the caller must not hold another container's
+// lock.
 func (p *Plugins) RemoveContainer(ctx context.Context, s Subject) {
 	p.endContainer(ctx, s, true)
 }

@@ -9,10 +9,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is a sandbox as plugins see it. An empty field does not exist.
+// Pod is what plugins receive of a sandbox. Values that the sandbox does not have are empty.
 type Pod struct {
 	ID string
-	// Handler is the name as requested.
+	// Handler is the requested name of the handler.
 	Handler string
 	Config  *runtimeapi.PodSandboxConfig
 	// Overhead and Resources are the latest values from the kubelet.
@@ -64,7 +64,7 @@ func (p Pod) namespaces() []*api.LinuxNamespace {
 	return all
 }
 
-// Container is a container as plugins see it.
+// Container is what plugins receive of a container.
 type Container struct {
 	ID, Sandbox string
 	Config      *runtimeapi.ContainerConfig

@@ -12,7 +12,7 @@ import (
 )
 
 // enter waits until the plugins are started and no other hook runs, and blocks the registration of
-// new plugins meanwhile. ok is false without plugins and at shutdown.
+// new plugins until leave is called. ok is false if p is nil or was closed.
 func (p *Plugins) enter() (leave func(), ok bool) {
 	if p == nil {
 		return nil, false
@@ -94,7 +94,7 @@ func (p *Plugins) notify(ctx context.Context, hook string, s Subject, call func(
 	}
 }
 
-// post is notify for an event that has happened, and takes p.mu itself.
+// post is notify for an event that has happened. It locks p.mu.
 func (p *Plugins) post(ctx context.Context, hook string, s Subject, call func() error) {
 	p.runHook(func() { p.notify(ctx, hook, s, call) })
 }
@@ -120,8 +120,8 @@ func (p *Plugins) runHook(hook func()) {
 	}
 }
 
-// advance calls the hook for the end of an object, once and only if plugins know the object. The
-// stage to is stopped, or unknown for a removed object. It needs p.mu.
+// advance calls the hook for the exit or removal of an object, once and only if plugins know the
+// object. to is the object's new stage: stopped, or unknown if it is removed. advance needs p.mu.
 func (p *Plugins) advance(ctx context.Context, s Subject, to stage, hook string, call func() error) {
 	if at := p.stages[s.ID()]; at == unknown || at == to {
 		return
@@ -144,7 +144,7 @@ func (p *Plugins) removePod(ctx context.Context, s Subject) {
 	})
 }
 
-// UpdatePodSandbox asks plugins before the resources of a pod change.
+// UpdatePodSandbox asks plugins, which may reject the call, before the resources of a pod change.
 func (p *Plugins) UpdatePodSandbox(ctx context.Context, s Subject, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	_, err := ask(ctx, p, "UpdatePodSandboxResources", func() (*api.UpdatePodSandboxResponse, error) {
 		if !p.hasPlugins() {

@@ -22,8 +22,8 @@ type installation struct {
 }
 
 // install finds the plugins to start. It skips a plugin that users other than root can change,
-// because it would run as root. An invalid name is an error here, because the adaptation would
-// start none of the others.
+// because it would run as root. An invalid name is an error here, because the adaptation would not
+// start any plugin then.
 func install(c Config) (installation, error) {
 	entries, err := os.ReadDir(c.PluginPath)
 	if errors.Is(err, fs.ErrNotExist) {

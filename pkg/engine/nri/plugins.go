@@ -1,5 +1,5 @@
-// Package nri lets plugins of the Node Resource Interface see the pods of this
-// node and change their containers, by github.com/containerd/nri's adaptation.
+// Package nri lets plugins of the Node Resource Interface see the pods of this node and change
+// their containers, by github.com/containerd/nri's adaptation.
 //
 // A nil *Plugins is valid and does nothing. Every hook is one message to each plugin, and one hook
 // runs at a time on the whole node, as the interface requires. A plugin that does not answer in
@@ -37,7 +37,7 @@ type Config struct {
 	// PluginConfigPath contains the configurations of these plugins.
 	PluginConfigPath string
 	// LinkDir is created, with links to the plugins that may be started, if PluginPath also
-	// contains plugins that must not be. It must belong to this daemon alone.
+	// contains plugins that must not be started. Only this daemon may use it.
 	LinkDir string
 	// RegistrationTimeout and RequestTimeout limit how long a plugin may take.
 	RegistrationTimeout, RequestTimeout time.Duration
@@ -45,17 +45,17 @@ type Config struct {
 	Name, Version string
 }
 
-// Node is the view that plugins receive when they register, and what they may change.
+// Node returns what plugins receive when they register, and makes the changes that they request.
 type Node interface {
 	// Pods and Containers are all that a client of the CRI can list.
 	Pods() []Subject
 	Containers() []Subject
-	// UpdateContainer changes the limits of a container. A container that is gone or has exited is
-	// not an error.
+	// UpdateContainer changes the limits of a container. It returns nil if the container does not
+	// exist or has exited.
 	UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error
 }
 
-// Subject is a pod, or a container in one. Its facts are read only while a plugin is registered.
+// Subject is a pod, or a container in one. Plugins reads its facts only if a plugin is registered.
 type Subject interface {
 	ID() string
 	Pod() Pod
@@ -139,7 +139,7 @@ func (p *Plugins) Start() error {
 	if p == nil {
 		return nil
 	}
-	// A plugin that connects meanwhile is synchronized once hooks no longer wait.
+	// A plugin that connects during Start is synchronized afterwards.
 	block := p.adaptation.BlockPluginSync()
 	defer block.Unblock()
 	if err := p.adaptation.Start(); err != nil {
@@ -171,7 +171,7 @@ func (counter) RecordPluginLatency(string, string, time.Duration) {}
 func (counter) RecordPluginAdjustments(string, string, *adaptation.ContainerAdjustment, int, int) {}
 
 // stage is the last step of an object's life that plugins received. The zero value means that they
-// do not know the object, or no longer.
+// have not received the object, or that it was removed.
 type stage int
 
 const (
@@ -209,8 +209,8 @@ const (
 	problemMessage = "NRI reported a problem"
 )
 
-// Debugf logs at level trace, and Infof at debug: the library's info messages are about its own
-// steps, too.
+// Debugf logs at level trace, and Infof at debug: even the library's info messages are about its
+// internal steps.
 func (logger) Debugf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Trace(debugMessage)
 }
@@ -223,12 +223,12 @@ func (logger) Warnf(ctx context.Context, format string, args ...any) {
 	log.G(ctx).WithField("detail", fmt.Sprintf(format, args...)).Warn(problemMessage)
 }
 
-// Errorf logs a plugin that failed to register as a warning, because the plugin connects again.
-// This happens if it starts before berth serves, or stops at that moment.
+// Errorf logs a plugin that failed to register as a warning, because the plugin connects again. A
+// plugin fails to register if it starts before berth serves, or stops at that moment.
 func (logger) Errorf(ctx context.Context, format string, args ...any) {
 	entry := log.G(ctx).WithField("detail", fmt.Sprintf(format, args...))
 	if strings.HasPrefix(format, "failed to synchronize plugin") || strings.HasPrefix(format, "failed to start external plugin") {
-		entry.Warn("Failed to take in NRI plugin; it can connect again")
+		entry.Warn("Failed to register NRI plugin; it can connect again")
 		return
 	}
 	entry.Error(problemMessage)

@@ -26,8 +26,8 @@ func (p *Plugins) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 	if err != nil {
 		return err
 	}
-	// Hooks wait until this returns, and one of them may hold the lock of a container to update.
-	// Therefore the updates run in the background.
+	// Hooks wait until synchronize returns, and the caller of a hook may hold the lock of a
+	// container to update. Therefore the updates run in the background.
 	before, done := p.settled.next()
 	go func() {
 		defer done()
@@ -66,7 +66,7 @@ func (p *Plugins) everything() (pods []*api.PodSandbox, containers []*api.Contai
 }
 
 // unsolicited serves a plugin that requests updates on its own. It returns no list of failed
-// updates: with an error, which it returns then, the plugin would not get the list.
+// updates, because a plugin that gets an error does not get the list.
 func (p *Plugins) unsolicited(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
 	p.settled.wait(ctx)
 	return nil, p.update(ctx, updates)
@@ -144,7 +144,7 @@ type settled struct {
 	last chan struct{} // closed when the last registration's updates have ended
 }
 
-// next begins the updates of a registration, which wait for those of the one before.
+// next begins the updates of a registration. They wait for before, and then call done.
 func (s *settled) next() (before chan struct{}, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

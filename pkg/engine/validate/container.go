@@ -47,7 +47,7 @@ func process(field string, c *runtimeapi.ContainerConfig) error {
 	)
 }
 
-// env checks one variable. Values are bytes and need not be UTF-8; an error never contains one,
+// env checks one variable. Values are bytes and need not be UTF-8; an error never contains a value,
 // because it may be a secret.
 func env(field string, e *runtimeapi.KeyValue) error {
 	switch {
@@ -56,7 +56,7 @@ func env(field string, e *runtimeapi.KeyValue) error {
 	case strings.Contains(e.GetKey(), "="):
 		return invalid(field+".key", "%s contains '='; put the value into value", quoted(e.GetKey()))
 	case bytes.IndexByte(e.GetValue(), 0) >= 0:
-		return invalid(field+".value", "of %s has a NUL, which ends a string for the kernel; remove it", quoted(e.GetKey()))
+		return invalid(field+".value", "the value of %s has a NUL, which ends a string for the kernel; remove it", quoted(e.GetKey()))
 	}
 	return withoutNUL(field+".key", e.GetKey())
 }

@@ -52,8 +52,8 @@ func CheckpointContainer(req *runtimeapi.CheckpointContainerRequest) error {
 	)
 }
 
-// Compression is the only option of CheckpointPod, with its values: the compression of runsc's
-// files.
+// Compression is the only option of CheckpointPod: the compression of the files that runsc writes.
+// NoCompression and fastCompression are its values.
 const (
 	Compression     = "compression"
 	NoCompression   = "none"
@@ -109,7 +109,7 @@ func checkpointOptions(options map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		switch value := options[key]; {
 		case key != Compression:
-			return invalid("options", "has the key %.300q; berth knows %q", key, Compression)
+			return invalid("options", "has the key %.300q; berth supports only %q", key, Compression)
 		case value != NoCompression && value != fastCompression:
 			return invalid("options", "has %.300q as %s; use %q or %q", value, key, NoCompression, fastCompression)
 		}
@@ -119,12 +119,12 @@ func checkpointOptions(options map[string]string) error {
 
 func noOptions(options map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(options)) {
-		return invalid("options", "has the key %.300q; berth knows none", key)
+		return invalid("options", "has the key %.300q; berth supports no options", key)
 	}
 	return nil
 }
 
-// PortForward checks the ports. An empty list is valid: the newer protocol names them per
+// PortForward checks the ports. An empty list is valid: the newer protocol sends a port with each
 // connection.
 func PortForward(req *runtimeapi.PortForwardRequest) error {
 	return first(

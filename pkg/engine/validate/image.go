@@ -17,8 +17,8 @@ const maxImageRef = 1024
 // also a name is treated as a name.
 var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,64}$`)
 
-// PullImage checks the reference to pull. The registry client checks credentials, and no error here
-// may contain one.
+// PullImage checks the reference to pull. The registry client checks credentials; an error here
+// never contains them.
 func PullImage(req *runtimeapi.PullImageRequest) error {
 	ref := req.GetImage().GetImage()
 	if ref == "" {

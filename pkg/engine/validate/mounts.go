@@ -31,7 +31,7 @@ func mountTarget(field, p string) error {
 	)
 }
 
-// mountSource checks that a mount has a host path or an image, and not both or neither.
+// mountSource checks that a mount has either a host path or an image.
 func mountSource(field string, m *runtimeapi.Mount) error {
 	if m.GetImage() != nil {
 		return imageMount(field, m)
@@ -82,8 +82,8 @@ func idmap(field string, m *runtimeapi.Mount) error {
 }
 
 // ImageMappings refuses mappings of an image's mount that differ from those of the pod's user
-// namespace; pod is nil without one. They may be omitted, because an image always gets the pod's
-// mappings.
+// namespace; pod is nil without one. Mappings may be omitted, because an image always gets the
+// pod's.
 func ImageMappings(m *runtimeapi.Mount, pod *runtimeapi.UserNamespace) error {
 	check := func(field string, ids, of []*runtimeapi.IDMapping) error {
 		switch {
@@ -92,7 +92,7 @@ func ImageMappings(m *runtimeapi.Mount, pod *runtimeapi.UserNamespace) error {
 		case pod == nil:
 			return invalid(field, "are given for an image in a pod without a user namespace; leave them out")
 		}
-		return invalid(field, "differ from those of the pod sandbox, whose users an image belongs to; send the same")
+		return invalid(field, "differ from those of the pod sandbox, which an image always gets; send the same")
 	}
 	return first(
 		check("uidMappings", m.GetUidMappings(), pod.GetUids()),

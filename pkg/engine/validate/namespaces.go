@@ -41,7 +41,7 @@ func containerNamespaces(field string, o, s *runtimeapi.NamespaceOption) error {
 }
 
 // sharedNamespaces checks the modes themselves. Only the PID namespace can belong to one container:
-// the network and IPC namespaces are the sandbox.
+// the network and IPC namespaces belong to the sandbox.
 func sharedNamespaces(field string, o *runtimeapi.NamespaceOption) error {
 	return first(
 		known(field+".network", o.GetNetwork(), runtimeapi.NamespaceMode_name),
@@ -57,7 +57,7 @@ func podOrNode(field string, mode runtimeapi.NamespaceMode) error {
 		"%s is not possible for this namespace; use POD or NODE", mode)
 }
 
-// target checks that target_id is set if, and only if, it is used.
+// target checks target_id if the mode uses it.
 func target(field string, o *runtimeapi.NamespaceOption) error {
 	if o.GetPid() != runtimeapi.NamespaceMode_TARGET {
 		return nil
@@ -65,7 +65,7 @@ func target(field string, o *runtimeapi.NamespaceOption) error {
 	return checkID(field+".target_id", o.GetTargetId())
 }
 
-// userns checks the user namespace of a pod. Absent options are the old form of NODE.
+// userns checks the user namespace of a pod. Old clients omit the options to request NODE.
 func userns(field string, u *runtimeapi.UserNamespace) error {
 	if u == nil {
 		return nil

@@ -23,7 +23,7 @@ func sandboxConfig(field string, c *runtimeapi.PodSandboxConfig) error {
 	)
 }
 
-// sandboxMetadata checks the four fields that together identify a sandbox.
+// sandboxMetadata checks the fields that identify a sandbox, together with attempt.
 func sandboxMetadata(field string, m *runtimeapi.PodSandboxMetadata) error {
 	if m == nil {
 		return invalid(field, "is missing; send the pod's name, namespace and uid")
@@ -100,10 +100,10 @@ func cgroupParent(field, p string) error {
 	)
 }
 
-// sysctls refuses those that would change the node instead of the pod.
+// sysctls refuses sysctls that would change the node instead of the pod.
 func sysctls(field string, values map[string]string, o *runtimeapi.NamespaceOption) error {
 	own := func(ns sysctl.Namespace) bool {
-		shared := o.GetNetwork() // and the UTS namespace with it
+		shared := o.GetNetwork() // the UTS namespace is shared with the network
 		if ns == sysctl.IPC {
 			shared = o.GetIpc()
 		}

@@ -111,7 +111,7 @@ func seccomp(field string, p profiled) error {
 
 const localhost = "localhost/"
 
-// profile checks a SecurityProfile; ref checks the name of a Localhost one, which may have the
+// profile checks a SecurityProfile; ref checks the name of a Localhost profile, which may have the
 // prefix of the older notation.
 func profile(field string, p *runtimeapi.SecurityProfile, ref func(field, s string) error) error {
 	if err := known(field+".profile_type", p.GetProfileType(), runtimeapi.SecurityProfile_ProfileType_name); err != nil {
@@ -124,7 +124,7 @@ func profile(field string, p *runtimeapi.SecurityProfile, ref func(field, s stri
 	return ref(field+".localhost_ref", strings.TrimPrefix(p.GetLocalhostRef(), localhost))
 }
 
-// oldProfile checks the notation before SecurityProfile.
+// oldProfile checks the notation that was used before SecurityProfile.
 func oldProfile(field, s string, ref func(field, s string) error) error {
 	switch s {
 	case "", "runtime/default", "docker/default", "unconfined":

@@ -117,12 +117,12 @@ func invalidIf(wrong bool, field, format string, args ...any) error {
 	return nil
 }
 
-// first returns the first mistake. All checks have run by then, so each must be safe and cheap also
-// for values that an earlier one refuses.
+// first returns the first mistake. All checks have run by then, so each must be safe and cheap,
+// even for values that an earlier check refuses.
 func first(mistakes ...error) error { return cmp.Or(mistakes...) }
 
-// eachValue checks every value of a map, in the order of its keys, so that equal
-// requests get equal errors.
+// eachValue checks every value of a map, in the order of its keys, so that equal requests get equal
+// errors.
 func eachValue(field string, values map[string]string, check func(field, key, value string) error) error {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if err := check(fmt.Sprintf("%s[%s]", field, quoted(key)), key, values[key]); err != nil {

@@ -2,7 +2,7 @@
 //
 // Every function is pure: it reads only the request, so its result is the same on every node.
 // Conditions that depend on the node (does the file exist, does the kernel support it) or on the
-// handler (does the runtime support it) are checked at their use.
+// handler (does the runtime support it) are checked where they are used.
 //
 // Each error is of class errdefs.ErrInvalidArgument and reads "<field>: <what is wrong>; <what to
 // do>", with the CRI's name of the field. Values are quoted and cut, so that no message exceeds 1
@@ -24,9 +24,9 @@ func RunPodSandbox(req *runtimeapi.RunPodSandboxRequest) error {
 	return sandboxConfig("config", req.GetConfig())
 }
 
-// CreateContainer checks the configuration of a new container against itself and against its
-// sandbox: sandbox is the configuration that the sandbox was created with, which is trusted over
-// the copy in req. A nil sandbox stands for one with nothing set.
+// CreateContainer checks the configuration of a new container against itself and against sandbox,
+// the configuration that its sandbox was created with. The copy of that in req is not trusted. A
+// nil sandbox is an empty configuration.
 func CreateContainer(req *runtimeapi.CreateContainerRequest, sandbox *runtimeapi.PodSandboxConfig) error {
 	return first(
 		checkID("pod_sandbox_id", req.GetPodSandboxId()),
@@ -36,8 +36,7 @@ func CreateContainer(req *runtimeapi.CreateContainerRequest, sandbox *runtimeapi
 	)
 }
 
-// UpdateContainerResources checks new limits. Zero values mean "unchanged" and
-// are always allowed.
+// UpdateContainerResources checks new limits. Zero values mean "unchanged" and are always allowed.
 func UpdateContainerResources(req *runtimeapi.UpdateContainerResourcesRequest) error {
 	return first(
 		checkID("container_id", req.GetContainerId()),

@@ -37,7 +37,7 @@ func TestRefusedCheckpoints(t *testing.T) {
 		"one that has ended":   {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, ended.ID}}, codes.FailedPrecondition, "only running containers"},
 		"an option":            {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two}, Options: map[string]string{"x": "y"}}, codes.InvalidArgument, `"x"`},
 		"a relative directory": {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
-		"no directory":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "make it first"},
+		"no directory":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "create it first"},
 		"a full directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
 		"without CRIU":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onCrun.ID, OutputPath: empty, ContainerIds: []string{onCrun.Container.ID}}, codes.Unimplemented, "does not report support for CRIU"},
 	} {

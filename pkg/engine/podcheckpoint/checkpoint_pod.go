@@ -27,7 +27,7 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// CheckpointPod writes a pod, with all its running containers, to a directory. All of them are
+// CheckpointPod writes a pod, with all its running containers, to a directory. The containers are
 // frozen meanwhile, and resumed before it returns. After an error the directory is empty again.
 func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPodRequest) (_ *runtimeapi.CheckpointPodResponse, err error) {
 	defer b.observe("checkpoint", time.Now(), &err)
@@ -66,8 +66,8 @@ func (b *Service) CheckpointPod(ctx context.Context, r *runtimeapi.CheckpointPod
 	return &runtimeapi.CheckpointPodResponse{}, nil
 }
 
-// write writes the pod to a directory. After an error nothing is left, except for a note if the
-// removal failed: the next start of the daemon then retries it.
+// write writes the pod to a directory. After an error it removes the files. If the removal fails, a
+// note stays, and the next start of the daemon retries.
 func (b *Service) write(ctx context.Context, s *pod.Sandbox, ids []string, m *manifest.Manifest, dir string) (err error) {
 	if err := manifest.Empty(dir); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (b *Service) write(ctx context.Context, s *pod.Sandbox, ids []string, m *ma
 			}
 		}
 		if nerr := b.notes.end(of); nerr != nil {
-			// The next start finds the note, and keeps a complete checkpoint.
-			log.G(ctx).WithError(nerr).WithFields(log.Fields{"sandbox": s.ID(), "directory": dir}).Warn("Failed to remove note of checkpoint; the next start tries again")
+			// The daemon's next start finds the note, and keeps a complete checkpoint.
+			log.G(ctx).WithError(nerr).WithFields(log.Fields{"sandbox": s.ID(), "directory": dir}).Warn("Failed to remove note of checkpoint; the next start of berth retries")
 		}
 	}()
 	failpoint.Hit(failpoint.PodCheckpointNoted)
@@ -133,11 +133,11 @@ func (b *Service) dump(ctx context.Context, s *pod.Sandbox, ids []string, m *man
 	case s.Ending.Load() > 0:
 		return errStopped
 	}
-	return fmt.Errorf("a container of the pod started or ended meanwhile; try again: %w", errdefs.ErrUnavailable)
+	return fmt.Errorf("a container of the pod started or exited meanwhile; try again: %w", errdefs.ErrUnavailable)
 }
 
-// untilStopped returns a context that ends when s is stopped, until done is called. It does not end
-// with the caller's.
+// untilStopped returns a context that ends when s is stopped or done is called. The end of ctx does
+// not end it.
 func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done func()) {
 	stopped, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	end := func() { giveUp() }
@@ -153,9 +153,9 @@ func untilStopped(ctx context.Context, s *pod.Sandbox) (_ context.Context, done 
 
 var errStopped = fmt.Errorf("the pod was stopped meanwhile: %w", errdefs.ErrFailedPrecondition)
 
-// writeWhole makes the runtime write the pod. The end of the caller does not interrupt the pod's
-// kernel, which resumes by itself afterwards. A stop of the pod does: the frozen kernel is killed
-// and writes nothing more.
+// writeWhole makes the runtime write the pod. If ctx ends, the pod's kernel completes the
+// checkpoint and then resumes by itself. If the pod is stopped, the frozen kernel is killed and
+// writes nothing more.
 func (b *Service) writeWhole(ctx context.Context, s *pod.Sandbox, _ []*pod.Container, m *manifest.Manifest, dir string) error {
 	client, err := b.Tasks.Worker(ctx, s)
 	if err != nil {
@@ -205,8 +205,8 @@ func (b *Service) started(s *pod.Sandbox) map[string]string {
 	return all
 }
 
-// hold prevents the start and stop of the containers of s until unlock is called, and returns those
-// that the caller named. They must be all running ones.
+// hold prevents the start and stop of the containers of s until unlock is called. It returns the
+// containers with the given ids, and fails unless they are all running ones.
 func (b *Service) hold(ctx context.Context, s *pod.Sandbox, ids []string) (_ []*pod.Container, _ func(), err error) {
 	var held []*pod.Container
 	unlock := func() {
@@ -259,8 +259,8 @@ func (b *Service) named(s *pod.Sandbox, ids []string) ([]*pod.Container, error) 
 	return all, nil
 }
 
-// fit fails unless c can be in a checkpoint, or be left out of it: the runtime writes all
-// containers that it knows, and must have deleted those that have exited.
+// fit fails unless the checkpoint can contain c (if named) or omit it: the runtime writes all
+// containers that it has, so it must have deleted those that have exited.
 func fit(ctx context.Context, c *pod.Container, named bool) error {
 	name := fmt.Sprintf("container %s (%s)", c.ID(), c.Config().GetMetadata().GetName())
 	switch p := c.Status().Phase; {
@@ -277,7 +277,7 @@ func fit(ctx context.Context, c *pod.Container, named bool) error {
 		return ctx.Err()
 	}
 	if !c.Status().Erased {
-		return fmt.Errorf("%s has ended, and its runtime did not clean up after it; remove it: %w", name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s has exited, and its runtime did not clean up after it; remove it: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -286,7 +286,7 @@ func fit(ctx context.Context, c *pod.Container, named bool) error {
 const fullThreshold = 64 << 10
 
 // explainFull replaces the error if the disk of dir is full, because the runtime's own error then
-// refers to its code.
+// refers to its source code.
 func explainFull(err error, dir string) error {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil || int64(st.Bavail)*st.Bsize > fullThreshold { //nolint:gosec // no disk is that large

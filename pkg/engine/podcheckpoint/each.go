@@ -32,7 +32,7 @@ type perContainer struct {
 	dumper *criu.Dumper
 }
 
-// ready returns the version of CRIU for a pod, or an error if CRIU cannot write it.
+// ready returns the version of CRIU, or an error if CRIU cannot write the pod.
 func (e *perContainer) ready(ctx context.Context, s *pod.Sandbox, compression string) (string, error) {
 	if compression != validate.NoCompression {
 		return "", fmt.Errorf("option %q of a pod whose containers CRIU writes must be %q, not %q: %w", validate.Compression, validate.NoCompression, compression, errdefs.ErrInvalidArgument)
@@ -46,18 +46,18 @@ func (e *perContainer) ready(ctx context.Context, s *pod.Sandbox, compression st
 // fitsCRIU refuses pods with namespaces that CRIU does not support. Pure.
 func fitsCRIU(c *runtimeapi.PodSandboxConfig) error {
 	if u := c.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(); u != nil && u.GetMode() == runtimeapi.NamespaceMode_POD {
-		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU does not support joined ones; set hostUsers: true: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("pods with a user namespace cannot be checkpointed under this handler: the runtime's CRIU cannot join one; set hostUsers: true: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
 
-// fitsAlone refuses containers that CRIU cannot write without others. Pure.
+// fitsAlone refuses containers that CRIU cannot write one by one. Pure.
 func fitsAlone(c *pod.Container) error {
 	switch {
 	case c.SharesProcesses():
 		return fmt.Errorf("it shares PIDs with others, and CRIU writes one container at a time; run the pod without hostPID and shareProcessNamespace: %w", errdefs.ErrFailedPrecondition)
 	case c.Spec().Checkpoint != "" && c.Sandbox.Spec().Checkpoint == "":
-		return fmt.Errorf("it went on from an image of a checkpoint; checkpoint it by itself (CheckpointContainer): %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("it was restored from a checkpoint image; checkpoint it separately (CheckpointContainer): %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -78,8 +78,8 @@ func (e *perContainer) write(ctx context.Context, s *pod.Sandbox, containers []*
 			err = errors.Join(err, terr)
 		}
 	}()
-	// The end of the caller does not stop CRIU, which is inside the processes. The caller's
-	// deadline does: a runtime may wait forever after its CRIU was killed.
+	// The end of ctx does not stop CRIU, which runs code in the processes. Only the deadline of ctx
+	// does: a runtime may wait forever after its CRIU was killed.
 	deadline, _ := ctx.Deadline()
 	uncut, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
@@ -89,7 +89,7 @@ func (e *perContainer) write(ctx context.Context, s *pod.Sandbox, containers []*
 		}
 	}
 	for _, c := range containers {
-		frozen = append(frozen, c) // after an error it may be frozen
+		frozen = append(frozen, c) // even after an error it may be frozen
 		if err := e.dumper.Freeze(uncut, c); err != nil {
 			return fmt.Errorf("container %q: %w", c.Config().GetMetadata().GetName(), err)
 		}
@@ -137,7 +137,7 @@ func (e *perContainer) writeOne(ctx context.Context, c *pod.Container, path stri
 		return err
 	}
 	if has && of > 1 {
-		return fmt.Errorf("the pod uses System V shared memory, queues or semaphores, which CRIU cannot give to more than one container again; remove them (ipcrm) first: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the pod uses System V shared memory, queues or semaphores, which CRIU cannot restore for more than one container; remove them (ipcrm) first: %w", errdefs.ErrFailedPrecondition)
 	}
 	spec, err := os.ReadFile(filepath.Join(e.pods.ContainerDir(c.ID()), "config.json"))
 	if err != nil {

@@ -30,7 +30,7 @@ type note struct {
 	Directory string `json:"directory"`
 }
 
-// file returns the path of a note: a pod may be written to two directories in succession.
+// file returns the path of a note. A pod may have several, one for each directory.
 func (n notes) file(one note) string {
 	return filepath.Join(string(n), one.Sandbox+"-"+digest.FromString(one.Directory).Encoded()[:12]+".json")
 }
@@ -44,7 +44,7 @@ func (n notes) begin(one note) error {
 
 func (n notes) end(one note) error { return atomicfile.Remove(n.file(one)) }
 
-// all returns the notes of checkpoints that are not complete.
+// all returns the notes that were not removed.
 func (n notes) all() (found []note, err error) {
 	entries, err := os.ReadDir(string(n))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,8 +98,8 @@ func (b *Service) Recover(ctx context.Context) {
 // retryInterval is the pause between checks of an interrupted checkpoint.
 const retryInterval = 100 * time.Millisecond
 
-// awaitThaw waits until the containers of a pod are thawed by other code. CRIU outlives the daemon
-// and may still be writing a frozen one.
+// awaitThaw waits until package recovery has thawed the containers of a pod. CRIU outlives the
+// daemon and may still be writing a frozen container.
 func (b *Service) awaitThaw(ctx context.Context, sandbox string) error {
 	for _, c := range b.Pods.Index.ContainersOf(sandbox) {
 		for {
@@ -122,13 +122,12 @@ func (b *Service) discard(one note) {
 	entry := log.G(ctx).WithField("sandbox", one.Sandbox).WithField("directory", one.Directory)
 	if s, err := b.Pods.Index.Sandbox(one.Sandbox); err == nil {
 		if client, err := s.Runner.Client(ctx); err == nil {
-			// The response follows the checkpoint. Resume itself is not needed: pods resume by
-			// themselves.
+			// The response follows the end of the checkpoint. Pods resume by themselves.
 			_, _ = client.Task.Resume(ctx, &taskapi.ResumeRequest{ID: one.Sandbox})
 		}
 	}
 	if b.awaitThaw(ctx, one.Sandbox) != nil {
-		return // the next start does it
+		return // the next start of the daemon retries
 	}
 	err := directory.Discard(one.Directory)
 	for ; errors.Is(err, directory.ErrInUse); err = directory.Discard(one.Directory) {
@@ -143,7 +142,7 @@ func (b *Service) discard(one note) {
 		return
 	}
 	if err := b.notes.end(one); err != nil {
-		entry.WithError(err).Warn("Failed to forget interrupted checkpoint; the next start tries again")
+		entry.WithError(err).Warn("Failed to remove note of interrupted checkpoint; the next start of berth retries")
 		return
 	}
 	entry.Info("Interrupted checkpoint of pod removed")

@@ -81,7 +81,7 @@ func NewDurations() *prometheus.HistogramVec {
 	return v
 }
 
-// Outcomes of a call. A refused one is due to the request or the pod.
+// Outcomes of a call. A call is refused because of its request or the pod.
 const ok, refused, failed = "ok", "refused", "failed"
 
 // observe counts a finished call with its error.
@@ -100,8 +100,8 @@ func outcome(err error) string {
 	return failed
 }
 
-// use protects the checkpoint at a path from removal until release is called. The CRI demands
-// deadlines of callers: the disk determines the duration of both calls.
+// use protects the checkpoint at a path from removal until release is called. The CRI demands a
+// deadline from callers, because the disk determines the duration of both calls.
 func use(ctx context.Context, path string) (dir string, release func(), err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		return "", nil, fmt.Errorf("the call has no deadline; set one: %w", errdefs.ErrInvalidArgument)
@@ -146,8 +146,8 @@ func thisNode() (manifest.Node, error) {
 	}, nil
 }
 
-// features returns those of the first processor in /proc/cpuinfo, sorted: the others have the same.
-// Pure.
+// features returns the features of the first processor in /proc/cpuinfo, sorted; other processors
+// have the same. Pure.
 func features(cpuinfo string) []string {
 	for line := range strings.Lines(cpuinfo) {
 		key, value, _ := strings.Cut(line, ":")

@@ -53,8 +53,8 @@ func (b *Service) RestorePod(ctx context.Context, r *runtimeapi.RestorePodReques
 	return b.restore(ctx, r, m, from)
 }
 
-// check returns the checkpoint and the binaries of r's pod, which are held until release is called.
-// It finds every error that is known before the pod is created.
+// check returns the checkpoint and the binaries of r's pod, which stay until release is called. It
+// reports every error that can be found before the pod is created.
 func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeapi.RestorePodRequest, m *manifest.Manifest, dir string) (_ *pod.Origin, release func(), err error) {
 	rt, installed, letGo, err := b.Binaries.Copies.ForPod(ctx, d)
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 	for _, c := range r.GetContainerConfigs() {
 		img, err := b.Images.ToRun(c.GetImage().GetImage(), catalog.PlatformOf(d))
 		if errdefs.IsNotFound(err) {
-			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // the call does not name it
+			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition) // the image is not the object of the call
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("container %q: %w", c.GetMetadata().GetName(), err)
@@ -109,7 +109,7 @@ func (b *Service) check(ctx context.Context, d *handler.Definition, r *runtimeap
 	return from, letGo, nil
 }
 
-// kept returns the binaries with that content on which other pods of the node run.
+// kept returns the kept binaries of pods on this node with the same content as wanted.
 func (b *Service) kept(wanted []manifest.Binary) (found [][]keep.Binary) {
 	for _, o := range b.Pods.Sandboxes.List() {
 		all := o.Spec().Pinned.Binaries
@@ -174,7 +174,7 @@ func originOf(name string, m *manifest.Manifest, from *pod.Origin) *pod.Origin {
 }
 
 // checkImage fails if a container's image differs from the checkpoint's: the requested name may
-// refer to another image meanwhile.
+// have been moved to another image meanwhile.
 func (b *Service) checkImage(id string, m *manifest.Manifest) error {
 	c, err := b.Pods.Index.Container(id)
 	if err != nil {
@@ -197,6 +197,6 @@ func (b *Service) undo(ctx context.Context, id string) {
 		_, err = b.Sandboxes.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("sandbox", id).Error("Failed to remove partially restored pod; listed as it is")
+		log.G(ctx).WithError(err).WithField("sandbox", id).Error("Failed to remove partially restored pod; it stays listed")
 	}
 }

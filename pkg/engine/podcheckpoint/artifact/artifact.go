@@ -53,7 +53,7 @@ type Registry struct {
 	User, Secret string
 	// PlainHTTP disables TLS for the registry unless its hosts.toml sets a scheme.
 	PlainHTTP bool
-	// Progress is called before each blob is sent or read. It must be set.
+	// Progress is called before each blob is sent and each file is read. It must be set.
 	Progress func(name string, size int64)
 }
 
@@ -80,7 +80,7 @@ func named(ref string) (string, error) {
 type blob struct {
 	imagespec.Descriptor
 
-	// Name is the name for output.
+	// Name is shown in progress and errors.
 	Name string
 	Open func() (io.ReadCloser, error)
 }
@@ -138,7 +138,7 @@ func (r Registry) send(ctx context.Context, ref string, blobs []blob) error {
 	return nil
 }
 
-// describe returns the artifact of a checkpoint with the manifest text. Pure.
+// describe returns the artifact of checkpoint m, the manifest with this text. Pure.
 func describe(m *manifest.Manifest, text []byte) *imagespec.Manifest {
 	a := &imagespec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageManifest, ArtifactType: artifactType,
@@ -260,8 +260,8 @@ func check(m *imagespec.Manifest) error {
 	return nil
 }
 
-// fill creates a checkpoint from an artifact. The manifest is last: without it the directory is not
-// a checkpoint.
+// fill creates a checkpoint from an artifact. It writes the manifest last: without it the directory
+// is not a checkpoint.
 func fill(ctx context.Context, from remotes.Fetcher, m *imagespec.Manifest, dir string, registry Registry) error {
 	images := filepath.Join(dir, manifest.ImagesDir)
 	if err := os.Mkdir(images, 0o700); err != nil {
@@ -309,7 +309,7 @@ func fetch(ctx context.Context, from remotes.Fetcher, d imagespec.Descriptor, to
 	verifier := d.Digest.Verifier()
 	n, err := io.Copy(io.MultiWriter(to, verifier), io.LimitReader(in, d.Size+1))
 	if err == nil && (n != d.Size || !verifier.Verified()) {
-		err = fmt.Errorf("the registry sent something else than blob %s of %d bytes: %w", d.Digest, d.Size, errdefs.ErrInvalidArgument)
+		err = fmt.Errorf("the registry sent other content than blob %s of %d bytes: %w", d.Digest, d.Size, errdefs.ErrInvalidArgument)
 	}
 	return err
 }

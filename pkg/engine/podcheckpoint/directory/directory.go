@@ -1,8 +1,8 @@
-// Package directory manages the directories of pod checkpoints: their names, the locks that protect
-// one in use from removal, and removals.
+// Package directory manages the directories of pod checkpoints: their names, their removal, and the
+// locks that protect a checkpoint in use from removal.
 //
-// A removal first renames the directory to a name that begins with a dot, so that no checkpoint is
-// ever partially present. Finish removes the rest of an interrupted removal.
+// A removal first renames the directory to a name that begins with a dot, so that a checkpoint
+// never loses files under its own name. Finish removes the rest of an interrupted removal.
 package directory
 
 import (
@@ -33,7 +33,7 @@ const (
 )
 
 // New creates a directory below parent for a checkpoint of a pod, and parent if it does not exist.
-// Only root can enter either.
+// Only root can enter the directories that it creates.
 func New(parent, namespace, name string, now time.Time) (string, error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return "", err
@@ -101,8 +101,8 @@ func locked(dir string, how int) (*os.File, error) {
 	return d, nil
 }
 
-// isAt reports whether an open directory is the one at a path. stat decides about links there:
-// os.Lstat does not follow them, os.Stat does.
+// isAt reports whether d is the directory at path. os.Lstat as stat does not follow a link at path,
+// os.Stat does.
 func isAt(d *os.File, path string, stat func(string) (os.FileInfo, error)) bool {
 	opened, err := d.Stat()
 	if err != nil {
@@ -114,7 +114,7 @@ func isAt(d *os.File, path string, stat func(string) (os.FileInfo, error)) bool 
 
 // Remove removes a checkpoint with its directory, or fails with ErrInUse. If it is interrupted,
 // Finish removes the rest. A directory with other files is left unchanged. waiting returns the
-// checkpoints that restored pods still read; it is called under the lock, when no use can begin.
+// checkpoints that restored pods still read; Remove calls it under the lock, when no use can begin.
 func Remove(dir string, waiting func() ([]string, error)) error {
 	dir = filepath.Clean(dir)
 	lock, err := locked(dir, unix.LOCK_EX)
@@ -127,7 +127,7 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	if slices.ContainsFunc(all, func(one string) bool { return isAt(lock, one, os.Stat) }) {
-		return fmt.Errorf("remove %s: a pod was restored from it whose containers are not all started; start them, or remove the pod: %w", dir, ErrInUse)
+		return fmt.Errorf("remove %s: a restored pod still reads it; start all containers of that pod, or remove the pod: %w", dir, ErrInUse)
 	}
 	if _, err := manifest.Read(dir); err != nil {
 		return err
@@ -137,7 +137,7 @@ func Remove(dir string, waiting func() ([]string, error)) error {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	if len(others) > 0 {
-		return fmt.Errorf("remove %s: it has something else, %q; move that away: %w", dir, others[0], errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("remove %s: it has %q, which is not part of a checkpoint; move that away: %w", dir, others[0], errdefs.ErrFailedPrecondition)
 	}
 	renamed := filepath.Join(filepath.Dir(dir), removing+filepath.Base(dir))
 	if err := empty(renamed); err != nil { // from an earlier removal of that name
@@ -165,7 +165,7 @@ func empty(renamed string) error {
 }
 
 // Discard removes an interrupted checkpoint from its directory, or fails with ErrInUse, because a
-// new one may be written there already. A complete one stays.
+// new checkpoint may be written there already. A complete checkpoint stays.
 func Discard(dir string) error {
 	lock, err := locked(dir, unix.LOCK_EX)
 	if errors.Is(err, ErrInUse) {
@@ -180,9 +180,9 @@ func Discard(dir string) error {
 	return manifest.Remove(dir)
 }
 
-// Finish removes the rest of interrupted removals directly below parent, and directories that New
-// created and that are still empty, unless they are in use. It fails if users other than root can
-// change parent: they could redirect such names.
+// Finish removes the rest of interrupted removals directly below parent, and empty directories that
+// New created, unless they are in use. It fails if users other than root can change parent: they
+// could replace such a directory by a link.
 func Finish(parent string) error {
 	entries, err := manifest.Entries(parent)
 	if err != nil {

@@ -76,7 +76,7 @@ func TestRemove(t *testing.T) {
 	test.Must(t, os.Symlink(parent, around))
 	for _, path := range []string{used, filepath.Join(around, "used")} {
 		waiting := func() ([]string, error) { return []string{dir("none"), path}, nil }
-		if err := Remove(used, waiting); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "start them") {
+		if err := Remove(used, waiting); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "start all containers") {
 			t.Errorf("one that a pod needs as %s: %v", path, err)
 		}
 	}

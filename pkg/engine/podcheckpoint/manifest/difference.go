@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Target describes the pod to restore and the node for it.
+// Target describes the pod to restore and its node.
 type Target struct {
 	Handler Handler
 	Node    Node
@@ -35,7 +35,7 @@ func (m *Manifest) Fits(to *Target) error {
 	var all []string
 	differ := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if m.Node.Architecture != to.Node.Architecture {
-		differ("it was made on %s, and this node is %s; restore it on a node like that", m.Node.Architecture, to.Node.Architecture)
+		differ("it was made on %[1]s, and this node is %[2]s; restore it on a node with %[1]s", m.Node.Architecture, to.Node.Architecture)
 	}
 	if lacks := missing(m.Node.CPUFeatures, to.Node.CPUFeatures); len(lacks) > 0 {
 		differ("this node's processor lacks %s; restore it on one that has them", shortened(lacks, ", "))
@@ -46,7 +46,7 @@ func (m *Manifest) Fits(to *Target) error {
 		return damaged("its pod cannot be decoded: %v", err)
 	}
 	for _, field := range differing(fixedOfPod(pod), fixedOfPod(to.Pod)) {
-		differ("the pod's %s differs; ask for what it had", field)
+		differ("the pod's %s differs; request the value in the checkpoint", field)
 	}
 	asked := map[string]*runtimeapi.ContainerConfig{}
 	for _, c := range to.Containers {
@@ -66,12 +66,12 @@ func (m *Manifest) Fits(to *Target) error {
 		all = append(all, found...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
-		differ("it has no container %q", name)
+		differ("the checkpoint has no container %q", name)
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the checkpoint cannot be restored so: %s: %w", shortened(all, "; "), errdefs.ErrInvalidArgument)
+	return fmt.Errorf("the checkpoint does not match the request: %s: %w", shortened(all, "; "), errdefs.ErrInvalidArgument)
 }
 
 // runtimeDiffers lists the differences of the runtime. For files of CRIU, any version of the same
@@ -81,24 +81,24 @@ func (m *Manifest) runtimeDiffers(to *Target) (all []string) {
 	was, now := m.Handler, to.Handler
 	switch {
 	case was.Runtime != now.Runtime:
-		differ("it was made by %s, and the handler runs %s; use a handler of that runtime", was.Runtime, now.Runtime)
+		differ("it was made by %[1]s, and the handler runs %[2]s; use a handler of %[1]s", was.Runtime, now.Runtime)
 	case was.CRIU != "":
 		if older(now.CRIU, was.CRIU) {
-			differ("it was made by CRIU %s, and this node has %s; install that version or a newer one", was.CRIU, now.CRIU)
+			differ("it was made by CRIU %[1]s, and this node has %[2]s; install CRIU %[1]s or newer", was.CRIU, now.CRIU)
 		}
 		if older(to.Node.Kernel, m.Node.Kernel) {
-			differ("it was made on Linux %s, and this node has %s; restore it on that version or a newer one", m.Node.Kernel, to.Node.Kernel)
+			differ("it was made on Linux %[1]s, and this node has %[2]s; restore it on Linux %[1]s or newer", m.Node.Kernel, to.Node.Kernel)
 		}
 	case !SameBinaries(was.Binaries, now.Binaries):
 		differ("it was made by %s, and the handler has %s; install that version, or use a handler that has it", describeBinaries(was.Binaries), describeBinaries(now.Binaries))
 	}
 	if was.CRIU == "" && !slices.Equal(was.Flags, now.Flags) {
-		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same", was.Flags, now.Flags)
+		differ("the runtime was called with the flags %q, and the handler has %q; give the handler the same flags", was.Flags, now.Flags)
 	}
 	return all
 }
 
-// older compares the first two numbers of versions; the others may differ. Pure.
+// older reports whether version a is older than b, by the first two numbers. Pure.
 func older(a, b string) bool { return slices.Compare(release(a), release(b)) < 0 }
 
 func release(version string) []int {
@@ -116,14 +116,14 @@ func release(version string) []int {
 func (c *Container) differences(asked *runtimeapi.ContainerConfig, image Image) ([]string, error) {
 	var all []string
 	if c.Image.ID != image.ID {
-		all = append(all, fmt.Sprintf("container %q ran image %s (%s), and is to run %s; ask for that one", c.Name, c.Image.Name, c.Image.ID, image.ID))
+		all = append(all, fmt.Sprintf("container %q ran image %s (%s), and is to run %s; request the image that it ran", c.Name, c.Image.Name, c.Image.ID, image.ID))
 	}
 	config := &runtimeapi.ContainerConfig{}
 	if err := protojson.Unmarshal(c.Config, config); err != nil {
 		return nil, damaged("its container %q cannot be decoded: %v", c.Name, err)
 	}
 	for _, field := range differing(fixedOfContainer(config), fixedOfContainer(asked)) {
-		all = append(all, fmt.Sprintf("container %q: %s differs; ask for what it had", c.Name, field))
+		all = append(all, fmt.Sprintf("container %q: %s differs; request the value in the checkpoint", c.Name, field))
 	}
 	return all, nil
 }
@@ -210,7 +210,7 @@ func compare(a, b protoreflect.Message, at string) (all []string) {
 		}
 	}
 	if !bytes.Equal(a.GetUnknown(), b.GetUnknown()) {
-		all = append(all, at+"(a field that this berth does not know)")
+		all = append(all, at+"(a field that this version of berth does not support)")
 	}
 	return all
 }

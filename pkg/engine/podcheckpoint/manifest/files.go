@@ -98,7 +98,7 @@ func (m *Manifest) Verify(ctx context.Context, dir string, how Thoroughness) err
 		}
 	}
 	for name := range there {
-		return damaged("it has another file, %q", name)
+		return damaged("it has another file, %q, which its manifest does not list", name)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func walk(dir, at string, names *[]string) error {
 		case !e.IsDir():
 			*names = append(*names, name)
 		case !ValidName(name):
-			return damaged("it has a directory %q", name)
+			return damaged("the path of its directory %q is invalid", name)
 		default:
 			if err := walk(dir, name, names); err != nil {
 				return err
@@ -200,7 +200,7 @@ func read(ctx context.Context, to io.Writer, f *os.File) (int64, error) {
 func Empty(path string) error {
 	entries, err := Entries(path)
 	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
-		return fmt.Errorf("the directory of the checkpoint: %w; make it first: %w", err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the directory of the checkpoint: %w; create it first: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if len(entries) > 0 {
 		return fmt.Errorf("the directory %s is not empty; name an empty one: %w", path, errdefs.ErrInvalidArgument)
@@ -258,7 +258,7 @@ func Remove(dir string) error {
 	if err != nil {
 		return err
 	}
-	// The manifest goes first: without it the rest is not a checkpoint.
+	// The manifest is removed first: without it the rest is not a checkpoint.
 	for _, name := range ownNames {
 		err = errors.Join(err, root.RemoveAll(name))
 	}

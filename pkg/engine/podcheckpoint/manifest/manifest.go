@@ -1,6 +1,6 @@
 // Package manifest describes the checkpoint of a pod: its pod, its runtime and node, and its files.
 // It reads directories that others may have written, and reports why a pod cannot be restored from
-// one.
+// a checkpoint.
 //
 // A directory without a manifest is not a checkpoint: the manifest is written last, and atomically.
 package manifest
@@ -29,11 +29,11 @@ import (
 const (
 	// Name is the file of the manifest in a checkpoint.
 	Name = "manifest.json"
-	// ImagesDir is the directory, beside it, that the runtime writes and reads.
+	// ImagesDir is the directory, beside the manifest, that the runtime writes and reads.
 	ImagesDir = "images"
-	// whole is the format of pods that their runtime writes as one, with all files in ImagesDir
-	// itself. byContainer has a directory there for each container, by its index in the manifest.
-	// Fields may be added to both, never renamed.
+	// whole is the format of pods that their runtime writes as one, with all files directly in
+	// ImagesDir. With byContainer, ImagesDir has a directory for each container, by its index in
+	// the manifest. Fields of both formats are never renamed, but may be added.
 	whole, byContainer = 1, 2
 	// maxSize limits the manifest: the CRI's messages have at most 16 MiB.
 	maxSize = 16 << 20
@@ -115,8 +115,8 @@ type File struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-	// CRC32C detects damage as well, in a sixth of the time. Neither protects against a user that
-	// can also write the manifest.
+	// CRC32C also detects damage, in a sixth of the time. Neither checksum protects against a user
+	// that can also write the manifest.
 	CRC32C uint32 `json:"crc32c"`
 }
 
@@ -145,7 +145,7 @@ func (m *Manifest) PodName() (namespace, name string, err error) {
 // Encode encodes a message of the CRI for a manifest.
 func Encode(m proto.Message) (json.RawMessage, error) { return protojson.Marshal(m) }
 
-// Read reads the manifest of the checkpoint in dir, a trusted path. Invalid content is
+// Read reads the manifest of the checkpoint in dir, a trusted path. For invalid content it returns
 // errdefs.ErrInvalidArgument.
 func Read(dir string) (*Manifest, error) {
 	f, err := beneath.Read(dir, Name)
@@ -191,19 +191,19 @@ func (m *Manifest) check() error {
 	case len(m.Containers) == 0:
 		return damaged("its manifest names no containers")
 	case len(m.Files) == 0 || len(m.Files) > maxFiles:
-		return damaged("its manifest names %d files", len(m.Files))
+		return damaged("its manifest names %d files; the limits are 1 and %d", len(m.Files), maxFiles)
 	}
 	names := map[string]bool{}
 	for _, c := range m.Containers {
 		if c.Name == "" || names[c.Name] {
-			return damaged("its manifest names the container %q twice, or not at all", c.Name)
+			return damaged("its manifest names the container %q twice, or leaves a name empty", c.Name)
 		}
 		names[c.Name] = true
 	}
 	files := map[string]bool{}
 	for _, f := range m.Files {
 		if !ValidName(f.Name) || m.Format == whole && f.Name != filepath.Base(f.Name) || files[f.Name] || f.Size < 0 {
-			return damaged("its manifest names the file %q", f.Name)
+			return damaged("its manifest names the file %q, which is invalid or listed twice", f.Name)
 		}
 		files[f.Name] = true
 	}
@@ -226,8 +226,8 @@ func ValidName(name string) bool {
 // ByContainer reports whether the containers were written one by one.
 func (m *Manifest) ByContainer() bool { return m.Format == byContainer }
 
-// ContainerDir is the directory of a container's files in the checkpoint in dir, by its index in
-// the manifest.
+// ContainerDir is the directory of a container's files in the checkpoint in dir. place is the
+// container's index in the manifest.
 func ContainerDir(dir string, place int) string {
 	return filepath.Join(dir, ImagesDir, strconv.Itoa(place))
 }

@@ -92,7 +92,7 @@ func TestFits(t *testing.T) {
 			more := containerConfig()
 			more.Metadata.Name = "more"
 			to.Containers = append(to.Containers, more)
-		}, []string{`it has no container "more"`}},
+		}, []string{`the checkpoint has no container "more"`}},
 		"everything": {func(to *Target) {
 			to.Node.Architecture, to.Handler.Runtime, to.Containers[0].Tty = "aarch64", "crun", true
 		}, []string{"aarch64", "crun", "tty"}},
@@ -131,7 +131,7 @@ func TestFitsByCRIU(t *testing.T) {
 		"newer":            {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "4.2", "6.12.1-cloud" }, nil},
 		"another patch":    {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "3.17", "6.1" }, nil},
 		"another runtime":  {func(to *Target) { to.Handler.Runtime = "crun" }, []string{"made by runsc", "the handler runs crun"}},
-		"an older CRIU":    {func(to *Target) { to.Handler.CRIU = "3.9.3" }, []string{"made by CRIU 3.17.1", "this node has 3.9.3", "install that version"}},
+		"an older CRIU":    {func(to *Target) { to.Handler.CRIU = "3.9.3" }, []string{"made by CRIU 3.17.1", "this node has 3.9.3", "install CRIU 3.17.1 or newer"}},
 		"no CRIU":          {func(to *Target) { to.Handler.CRIU = "" }, []string{"made by CRIU 3.17.1"}},
 		"an older kernel":  {func(to *Target) { to.Node.Kernel = "5.15.0-1" }, []string{"made on Linux 6.1.0-9", "this node has 5.15.0-1"}},
 		"another argument": {func(to *Target) { to.Containers[0].Args[1] = "y" }, []string{"args differs"}},
@@ -306,7 +306,7 @@ func TestEmptyDirectories(t *testing.T) {
 	open := t.TempDir()
 	test.Must(t, os.Chmod(open, 0o777))
 	for path, says := range map[string]string{
-		filepath.Join(dir, "none"): "make it first", link: "directory", filepath.Join(full, "x"): "directory", full: "is not empty", open: "others than root",
+		filepath.Join(dir, "none"): "create it first", link: "directory", filepath.Join(full, "x"): "directory", full: "is not empty", open: "others than root",
 	} {
 		if err := Empty(path); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %q", path, err, says)

@@ -28,13 +28,13 @@ const (
 
 // Apply makes the container's changes in a root filesystem, which must be that of the container's
 // image and must not be changed meanwhile: rootfs-diff.tar has new and changed files, deleted.files
-// the removed ones. After an error it is partly changed.
+// the removed ones. After an error the root filesystem may be partly changed.
 func (u *Unpacked) Apply(ctx context.Context, rootfs string) error {
 	deleted, err := u.deleted()
 	if err != nil {
 		return err
 	}
-	// A file in the archive is not deleted.
+	// A file that is in the archive too is not deleted.
 	if err := applyTar(ctx, u.dir, metadata.RootFsDiffTar, rootfs, func(name string) { delete(deleted, inRoot(name)) }); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (u *Unpacked) deleted() (map[string]bool, error) {
 	return all, nil
 }
 
-// inRoot returns a name relative to the root of a container. Some archives write a leading slash.
+// inRoot returns a name relative to the root of a container. Some archives have a leading slash.
 func inRoot(name string) string { return filepath.Clean(strings.TrimLeft(name, "/")) }
 
 // ApplyTree extracts an untrusted tar file, such as one of PackTree, to a directory. A missing file
@@ -119,7 +119,7 @@ func (b *budget) admit(h *tar.Header) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeDir, tar.TypeLink, tar.TypeSymlink, tar.TypeFifo, tar.TypeXGlobalHeader:
 	case tar.TypeChar, tar.TypeBlock:
-		return errors.New("it is a device, which berth does not make of an archive; checkpoint the container without it")
+		return errors.New("it is a device, which berth does not create from an archive; checkpoint the container without it")
 	default:
 		return fmt.Errorf("entries of type %q are not known", h.Typeflag)
 	}
@@ -146,8 +146,8 @@ func (b *budget) admit(h *tar.Header) error {
 	return nil
 }
 
-// remove removes the file or directory with a name below root. It does not follow links; a missing
-// one is not an error.
+// remove removes the file or directory with a name below root. It does not follow links. A missing
+// file is not an error.
 func remove(root, name string) error {
 	dir, err := os.OpenRoot(root)
 	if err != nil {
@@ -164,7 +164,7 @@ func remove(root, name string) error {
 			return reason(err)
 		}
 		if !info.IsDir() {
-			return nil // its content disappeared with it
+			return nil // a file of the archive has replaced the directory
 		}
 	}
 	if err := dir.RemoveAll(name); err != nil {

@@ -27,8 +27,8 @@ const logFile = "container.log"
 // Dir is the directory from which an archive is made.
 type Dir struct{ Path string }
 
-// Open creates an empty directory that only root can read, because it gets the memory of processes.
-// It removes the files of an earlier call.
+// Open creates an empty directory that only root can read, because it will contain the memory of
+// processes. It removes the files of an earlier call.
 func Open(path string) (*Dir, error) {
 	if err := os.RemoveAll(path); err != nil {
 		return nil, err
@@ -74,8 +74,8 @@ func (d *Dir) Log(dir, path string) error {
 
 // Pack writes the archive to location, readable by root only. The archive is complete or absent.
 func (d *Dir) Pack(ctx context.Context, location string) error {
-	// Checkpoints of several containers may have one location: the last one replaces the others as
-	// a whole.
+	// Checkpoints of several containers may have one location. Each has its own temporary file, and
+	// the last one replaces the others as a whole.
 	fresh := filepath.Join(filepath.Dir(location), "."+filepath.Base(d.Path)+".new")
 	return atomicfile.WriteBy(fresh, location, 0o600, atomicfile.Durable, func(to io.Writer) error {
 		w := archive.NewChangeWriter(to, d.Path)

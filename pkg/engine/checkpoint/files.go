@@ -22,8 +22,8 @@ import (
 
 // Files writes the container's changes in its root filesystem: rootfs-diff.tar has new and changed
 // files, deleted.files the files of the image that it removed. written is the writable layer in
-// overlayfs format, layers the image below it. The container must not run meanwhile, so Files takes
-// no longer than ctx.
+// overlayfs format, layers the image below it. The container must not run meanwhile, so Files stops
+// when ctx ends.
 func (d *Dir) Files(ctx context.Context, written, layers string) error {
 	lower, err := os.OpenRoot(layers)
 	if err != nil {
@@ -61,7 +61,7 @@ func PackTree(ctx context.Context, dir, file string) error {
 	return pack(ctx, dir, file, func(string, fs.DirEntry) bool { return true })
 }
 
-// pack is PackTree for the entries that belong accepts. Paths begin at the directory.
+// pack is PackTree for the entries that belongs accepts. It passes paths such as /etc, for dir/etc.
 func pack(ctx context.Context, dir, file string, belongs func(path string, e fs.DirEntry) bool) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -103,7 +103,7 @@ func (r *room) add(w *archive.ChangeWriter, root, path string, e fs.DirEntry) er
 			return &fs.PathError{Op: "fstatfs", Path: r.to.Name(), Err: err}
 		}
 		if free := int64(st.Bavail) * st.Bsize; info.Size() > free { //nolint:gosec // no disk is that large
-			return fmt.Errorf("no space left for %q, which has %d bytes with its holes, as %d are free; remove it, or use a larger disk: %w",
+			return fmt.Errorf("no space left for %q, which has %d bytes with its holes, while %d bytes are free; remove the file, or use a larger disk: %w",
 				path, info.Size(), free, errdefs.ErrResourceExhausted)
 		}
 	}
@@ -131,7 +131,7 @@ func (r *room) first(info fs.FileInfo) bool {
 func below(dir string, f func(root string) error) error {
 	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			return fmt.Errorf("leave the root directory: %w", err)
+			return fmt.Errorf("unshare the root directory: %w", err)
 		}
 		if err := unix.Chroot(dir); err != nil {
 			return fmt.Errorf("chroot %s: %w", dir, err)

@@ -34,7 +34,7 @@ const (
 )
 
 // Unpacked is an archive extracted to a directory. Its content is untrusted: links are not
-// followed, and everything is limited.
+// followed, and all sizes are limited.
 type Unpacked struct {
 	dir    string
 	Config metadata.ContainerConfig
@@ -59,8 +59,8 @@ type Spec struct {
 	} `json:"linux"`
 }
 
-// Fits returns an error that lists all differences between a container and the one of the archive
-// with which CRIU could not restore it. Pure.
+// Fits returns an error that lists the differences between was and now because of which CRIU could
+// not restore the container. Pure.
 func (was *Spec) Fits(now *specs.Spec) error {
 	var differs []string
 	switch terminal := now.Process != nil && now.Process.Terminal; {
@@ -87,7 +87,7 @@ func (was *Spec) Fits(now *specs.Spec) error {
 		named string
 	}{{specs.NetworkNamespace, "hostNetwork"}, {specs.PIDNamespace, "hostPID and shareProcessNamespace"}} {
 		if namespaceOwnerOf(was.Linux.Namespaces, kind.LinuxNamespaceType) != namespaceOwnerOf(spaces, kind.LinuxNamespaceType) {
-			differs = append(differs, fmt.Sprintf("it had another %s namespace; make %s of the pod the same", kind.LinuxNamespaceType, kind.named))
+			differs = append(differs, fmt.Sprintf("it had another %s namespace; set %s of the pod as it was", kind.LinuxNamespaceType, kind.named))
 		}
 	}
 	if namespaceOwnerOf(was.Linux.Namespaces, specs.UserNamespace) != hostNamespace {
@@ -96,7 +96,7 @@ func (was *Spec) Fits(now *specs.Spec) error {
 	if len(differs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the container of the checkpoint cannot go on in this one: %s: %w", strings.Join(differs, "; "), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("the checkpoint cannot be restored in this container: %s: %w", strings.Join(differs, "; "), errdefs.ErrFailedPrecondition)
 }
 
 func isBind(kind string, options []string) bool {
@@ -125,8 +125,8 @@ func namespaceOwnerOf(all []specs.LinuxNamespace, kind specs.LinuxNamespaceType)
 	return hostNamespace
 }
 
-// Unpack reads an archive's description of its container. errdefs.ErrInvalidArgument for an archive
-// that is not of a checkpoint, or is inconsistent.
+// Unpack reads an archive's description of its container. It returns errdefs.ErrInvalidArgument if
+// the archive is not a checkpoint, or is inconsistent.
 func Unpack(dir string) (*Unpacked, error) {
 	u := &Unpacked{dir: dir, Spec: &Spec{}}
 	var streams []string
@@ -146,7 +146,7 @@ func Unpack(dir string) (*Unpacked, error) {
 			return nil, invalid(part.name, err)
 		}
 	}
-	// The runtime would pass as many of its own files to the container.
+	// For each further stream, the runtime would pass one of its own files to the container.
 	if len(streams) > standardStreams {
 		return nil, invalid(descriptorsFile, fmt.Errorf("%d standard streams", len(streams)))
 	}
@@ -181,8 +181,8 @@ func reason(err error) error {
 // ImagesDir is the directory of CRIU's files, for a caller that trusts it.
 func (u *Unpacked) ImagesDir() string { return filepath.Join(u.dir, metadata.CheckpointDirectory) }
 
-// Images copies CRIU's files to a directory, which it creates for root only. If ctx ends, it
-// returns its error and leaves the copied files.
+// Images copies CRIU's files to a directory, which it creates for root only. If ctx ends, Images
+// returns the error of ctx and leaves the copied files.
 func (u *Unpacked) Images(ctx context.Context, to string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err

@@ -1,9 +1,9 @@
 // Package idmap mounts files so that a pod's user namespace sees them with their owners on disk:
 // user 0 of an image is user 0 of the pod, whatever host ids the pod got. Nothing on disk changes.
 //
-// It uses a mounted user namespace, so that no process is needed to define the mapping. Filesystems
-// need FS_ALLOW_IDMAP: most have it since Linux 5.12 to 6.3, network filesystems mostly not. A
-// mount is either wholly mapped or not at all.
+// It uses a mounted user namespace, so that no process is needed to define the mapping. A
+// filesystem needs FS_ALLOW_IDMAP: most local ones got it in Linux 5.12 to 6.3, most network
+// filesystems do not have it. A mount is either wholly mapped or not at all.
 package idmap
 
 import (
@@ -24,8 +24,8 @@ import (
 
 // Mount mounts ms, one overlay or one bind mount, at target, which must exist, with the id mapping
 // of the user namespace that is mounted at userns. scratch is a directory that must not exist;
-// Mount creates and removes it, and after a crash Forget does. errdefs.ErrFailedPrecondition if the
-// filesystem or the kernel cannot map ids.
+// Mount creates and removes it, and after a crash Forget does. If the filesystem or the kernel
+// cannot map ids, Mount returns errdefs.ErrFailedPrecondition.
 func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	if len(ms) != 1 {
 		return fmt.Errorf("map the IDs of %d mounts at once: %w", len(ms), errdefs.ErrNotImplemented)
@@ -47,8 +47,8 @@ func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 
 // Bind mounts the file or directory source at target, which must be of the same kind, with the id
 // mapping of the user namespace that is mounted at userns. Mounts below source are included without
-// mapping, as with runtimes. Later mounts there propagate to target, but not back.
-// errdefs.ErrFailedPrecondition as for Mount.
+// mapping, as with runtimes. Later mounts below source propagate to target, but not back. Errors
+// are those of Mount.
 func Bind(userns, source, target string) error {
 	ns, err := os.Open(userns)
 	if err != nil {
@@ -59,7 +59,7 @@ func Bind(userns, source, target string) error {
 	if err != nil {
 		return mapError(source, err)
 	}
-	defer func() { _ = unix.Close(tree) }() // an unmoved clone is unmounted with it
+	defer func() { _ = unix.Close(tree) }() // this unmounts the clone unless it was moved
 	following := unix.MountAttr{Propagation: unix.MS_SLAVE}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &following); err != nil {
 		return mapError(source, err)

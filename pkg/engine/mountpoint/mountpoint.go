@@ -1,9 +1,9 @@
 // Package mountpoint unmounts and removes files and directories that are, or were, mount points.
 //
-// One file can have several mounts that no path shows: a process that binds a directory onto itself
-// with all mounts in it (iproute2 and containerd do so with /run/netns) duplicates each of those
-// mounts, and an unmount only reaches the upper one. While the lower one exists, the kernel refuses
-// to remove the file or directory with EBUSY.
+// One file can have mounts that no path shows: if a process binds a directory onto itself with all
+// mounts in it (iproute2 and containerd do so with /run/netns), it duplicates each of those mounts,
+// and an unmount only reaches the upper one. While the lower one exists, the kernel refuses to
+// remove the file or directory with EBUSY.
 //
 // The kernel only checks the mount namespace of the caller. A file can be removed from a mount
 // namespace in which it is not a mount point, which also removes its mounts in all others.
@@ -25,13 +25,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/thread"
 )
 
-// Unmount detaches all visible mounts at path. A path without a mount is not an error. It is lazy:
-// a mount in use disappears after its last use.
+// Unmount detaches all visible mounts at path. A path without a mount is not an error. The unmount
+// is lazy: a mount in use disappears after its last use.
 func Unmount(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		switch {
-		case err == nil, errors.Is(err, unix.EINTR): // another mount may be below
+		case err == nil, errors.Is(err, unix.EINTR): // there may be another mount under it
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil
 		default:
@@ -40,7 +40,7 @@ func Unmount(path string) error {
 	}
 }
 
-// Of returns the mount of path: the deepest, and among several the last, which covers the others.
+// Of returns the mount of path: the deepest, and of several in one place the last, uppermost one.
 func Of(path string) (*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
 	if err != nil {
@@ -55,8 +55,8 @@ func Of(path string) (*mountinfo.Info, error) {
 
 // UnmountBelow detaches all mounts in the directory at path, at any depth, but not a mount at path
 // itself. A missing directory is not an error, and a symbolic link contains no mounts. Use it for
-// directories in which a killed program may have left mounts: the content of a mount must not be removed
-// with the directory.
+// directories in which a killed program may have left mounts: the content of a mount must not be
+// removed with the directory.
 func UnmountBelow(path string) error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -79,8 +79,8 @@ func UnmountBelow(path string) error {
 	return err
 }
 
-// Remove unmounts and removes a file or an empty directory, also if it is a mount point in another
-// mount namespace. A missing one is not an error. unix.EBUSY means that a retry may succeed.
+// Remove unmounts and removes a file or an empty directory, even if it is a mount point in another
+// mount namespace. A missing file is not an error. After unix.EBUSY, a retry may succeed.
 func Remove(path string) error {
 	if err := Unmount(path); err != nil {
 		return err
@@ -95,7 +95,7 @@ func Remove(path string) error {
 // content would be removed too.
 func RemoveAll(path string) error { return removed(path, os.RemoveAll) }
 
-// removed returns EBUSY also if it could not try another mount namespace.
+// removed returns EBUSY even if the reason is that it could not use another mount namespace.
 func removed(path string, remove func(string) error) error {
 	busy := remove(path)
 	if !errors.Is(busy, unix.EBUSY) {
@@ -108,7 +108,7 @@ func removed(path string, remove func(string) error) error {
 }
 
 // leaveAndRemove calls remove in a mount namespace without mounts on path or below it. The name is
-// relative to the working directory of the thread, which must exit after the call.
+// relative to the working directory of the thread. The thread must exit afterwards.
 func leaveAndRemove(path string, remove func(name string) error) error {
 	dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -127,12 +127,12 @@ func leaveAndRemove(path string, remove func(name string) error) error {
 	return nil
 }
 
-// RemoveCovered removes a file that is hidden by a mount over its directory, or over one above. It
-// removes only the first one that it finds below; a missing one is not an error.
+// RemoveCovered removes a file that is hidden by a mount over its directory, or over a directory
+// above. Of several hidden files it removes only the uppermost. A missing file is not an error.
 func RemoveCovered(path string) error {
 	return thread.Run(func() error {
 		if err := copyMounts(); err != nil {
-			return fmt.Errorf("look below the mount over %s: %w", filepath.Dir(path), err)
+			return fmt.Errorf("search below the mount over %s: %w", filepath.Dir(path), err)
 		}
 		for !exists(path) {
 			if !uncoverOne(filepath.Dir(path)) {
@@ -149,7 +149,7 @@ func exists(path string) bool {
 }
 
 // uncoverOne unmounts the uppermost mount at dir, or else at the next directory above. It returns
-// false if the only one left is at the root.
+// false if only the mount at the root is left.
 func uncoverOne(dir string) bool {
 	for ; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
 		if unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {

@@ -11,12 +11,11 @@ import (
 )
 
 // Share makes dir, which it creates if necessary, a shared mount of itself. Containers that mount
-// dir then see later mounts in it, and another process that mounts dir onto itself once more hides
-// none of them. iproute2, CRI-O and CNI plugins do the same with /run/netns, all under iproute2's
-// lock.
+// dir then see later mounts in it, even if another process mounts dir onto itself again. iproute2,
+// CRI-O and CNI plugins do the same with /run/netns, all under iproute2's lock.
 //
-// Existing mounts in dir stay, and only once: a second, invisible mount would prevent their owner
-// from removing them.
+// Existing mounts in dir stay, without a hidden second copy, which would prevent their owner from
+// removing them.
 func Share(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -96,7 +95,7 @@ func openMounts(dir string) ([]int, error) {
 }
 
 // uncover unmounts the covered mounts of which dir has copies. If dir propagates to the mount that
-// it covers, nothing is needed: an unmount of one is one of the other.
+// it covers, an unmount in dir also unmounts the covered mount, so nothing is needed.
 func uncover(dir string, covered []int) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	if err != nil {

@@ -62,8 +62,8 @@ func (r *Request) createTarget(file string) (string, error) {
 	return path, createFile(path)
 }
 
-// createLinked creates the link before the file: after a crash in between, Release understands the
-// link, but would not find a file without a link.
+// createLinked creates the link before the file, because after a crash in between Release finds a
+// link without a file, but not a file without a link.
 func createLinked(link, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -100,9 +100,9 @@ func bind(namespace, path string) error {
 }
 
 // Release unmounts and removes the namespaces that Create made in dir, and dir itself if it is then
-// empty. Missing files are no error, so it may be repeated, also after a reboot, when the files
+// empty. Missing files are not an error, so it may be repeated, even after a reboot, when the files
 // exist without mounts. A namespace that a process still uses lives on without a name. After
-// unix.EBUSY the rest may be released later.
+// unix.EBUSY, another call may release the rest.
 func Release(dir string) error {
 	var errs []error
 	for _, file := range []string{netFile, ipcFile, utsFile, userFile} {
@@ -117,8 +117,8 @@ func Release(dir string) error {
 	return nil
 }
 
-// release reverses createTarget and bind of one file, and first of a link's target. It unmounts
-// lazily, because a CNI plugin or a runtime may have the namespace open.
+// release reverses createTarget and bind of one file, and before that of the target of a link. It
+// unmounts lazily, because a CNI plugin or a runtime may have the namespace open.
 func release(path string) error {
 	target, err := os.Readlink(path)
 	if err == nil {
@@ -129,8 +129,8 @@ func release(path string) error {
 	return mountpoint.Remove(path)
 }
 
-// releaseLinked releases a file in a shared directory, over which other programs may have mounted:
-// the link is then its only trace.
+// releaseLinked releases a file in a shared directory. The file is hidden if another program has
+// mounted over that directory.
 func releaseLinked(path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return mountpoint.Remove(path)

@@ -43,8 +43,8 @@ type Request struct {
 	User *User
 	// Hostname is set in the UTS namespace; empty leaves the host's name.
 	Hostname string
-	// Sysctls are written inside, by dotted or slashed name. Each must belong to one of the created
-	// namespaces (sysctl.NamespaceOf). Ids in values are those of the user namespace.
+	// Sysctls are written in the namespaces, by dotted or slashed name. Each must belong to one of
+	// the created namespaces (sysctl.NamespaceOf). Ids in values are those of the user namespace.
 	Sysctls map[string]string
 }
 
@@ -62,8 +62,8 @@ const (
 	userFile = "user"
 )
 
-// Create creates the namespaces that r requests. On error no namespace is left, and no r.Dir
-// that Create made. Errors of the request itself are errdefs.ErrInvalidArgument, existing files
+// Create creates the namespaces that r requests. After an error it leaves no namespace, and no
+// r.Dir that it made. Errors of the request itself are errdefs.ErrInvalidArgument, existing files
 // errdefs.ErrAlreadyExists. Concurrent calls need different directories.
 func Create(ctx context.Context, r Request) (*Paths, error) {
 	writes, err := r.sysctls()
@@ -71,11 +71,11 @@ func Create(ctx context.Context, r Request) (*Paths, error) {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("hold namespaces: %w", err)
+		return nil, fmt.Errorf("create namespaces: %w", err)
 	}
 	made, err := makeDir(r.Dir)
 	if err != nil {
-		return nil, fmt.Errorf("hold namespaces: %w", err)
+		return nil, fmt.Errorf("create namespaces: %w", err)
 	}
 	ns, err := r.create(writes)
 	if err != nil {
@@ -83,15 +83,15 @@ func Create(ctx context.Context, r Request) (*Paths, error) {
 			err = errors.Join(err, os.Remove(r.Dir))
 		}
 		if errdefs.IsInvalidArgument(err) {
-			return nil, err // the pod's error needs no context of the engine
+			return nil, err // an error in the pod's request needs no context of the engine
 		}
-		return nil, fmt.Errorf("hold namespaces: %w", err)
+		return nil, fmt.Errorf("create namespaces: %w", err)
 	}
 	return ns, nil
 }
 
-// makeDir creates dir with its parents, and reports whether dir is new: then Create removes it on
-// error. The parents stay.
+// makeDir creates dir with its parents, and reports whether dir is new: if so, Create removes it
+// after an error. The parents stay.
 func makeDir(dir string) (bool, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
 		return false, err
@@ -281,7 +281,7 @@ func (r *Request) sysctls() ([]write, error) {
 }
 
 // do sets the value in the namespaces of the calling thread, because the kernel uses those of the
-// opener.
+// thread that opens the file.
 func (w write) do() error {
 	f, err := os.OpenFile("/proc/sys/"+w.key, os.O_WRONLY, 0)
 	switch {

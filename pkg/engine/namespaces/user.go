@@ -50,8 +50,8 @@ func (r *Request) createInUser(writes []write) (*Paths, error) {
 // never runs a program.
 type holder struct{ *os.Process }
 
-// startHolder requires a thread that lives as long as the holder: when the thread ends, the kernel
-// kills its traced child, and sends the child its Pdeathsig.
+// startHolder requires a thread that lives as long as the holder: when the thread exits, the kernel
+// sends the holder its Pdeathsig, SIGKILL.
 func (r *Request) startHolder() (*holder, error) {
 	p, err := os.StartProcess("/proc/self/exe", []string{"berth-user-namespace"}, &os.ProcAttr{
 		Sys: &syscall.SysProcAttr{
@@ -74,7 +74,7 @@ func idMap(m specs.LinuxIDMapping) []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)}}
 }
 
-// end kills and reaps the holder. Until the reaping its pid cannot be reused.
+// end kills and reaps the holder. Its pid is not reused before that.
 func (h *holder) end() {
 	_ = h.Kill() // if it is already dead, a signal killed it
 	_, _ = h.Wait()
@@ -141,10 +141,10 @@ func (u *User) outside(key, value string) (string, error) {
 		ids = append(ids, id)
 	}
 	if len(ids) != 2 || ids[0] > ids[1] {
-		return value, nil // "1 0" disables it for all groups
+		return value, nil // "1 0" disables ping for all groups
 	}
 	if ids[1] >= uint64(u.GIDs.Size) {
-		return "", fmt.Errorf("group %d is beyond the %d of the pod's user namespace", ids[1], u.GIDs.Size)
+		return "", fmt.Errorf("group %d is beyond the %d groups of the pod's user namespace", ids[1], u.GIDs.Size)
 	}
 	host := uint64(u.GIDs.HostID)
 	return fmt.Sprintf("%d %d", host+ids[0], host+ids[1]), nil

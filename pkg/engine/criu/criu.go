@@ -1,6 +1,6 @@
 // Package criu writes the processes of containers to files, by the CRIU that their runtimes call,
 // while the containers are frozen. A frozen container has a record until it is thawed, so that the
-// daemon thaws it after a kill.
+// next daemon can thaw it if this one is killed.
 package criu
 
 import (
@@ -33,7 +33,7 @@ const (
 	freezeAttempts = 5
 	freezeInterval = 100 * time.Millisecond
 	thawTimeout    = 30 * time.Second
-	// thawInterval is the pause between attempts while the container's supervisor is being
+	// thawInterval is the pause between attempts to thaw while the container's supervisor is being
 	// replaced.
 	thawInterval = 200 * time.Millisecond
 	// laterInterval is the pause between attempts in the background: CRIU may still be running.
@@ -72,7 +72,7 @@ func Version(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s does not report its version; reinstall the package criu: %w", program, errdefs.ErrFailedPrecondition)
 }
 
-// Dumper writes containers. All methods require the Op of the container.
+// Dumper writes containers. The caller of each method must hold the container's Op.
 type Dumper struct {
 	pods  *pod.Registry
 	tasks *task.Service
@@ -84,7 +84,7 @@ func New(pods *pod.Registry, tasks *task.Service, files *image.Store) *Dumper {
 	return &Dumper{pods: pods, tasks: tasks, files: files}
 }
 
-// Freeze freezes a container. After an error it may be frozen nevertheless: Thaw undoes both.
+// Freeze freezes a container. After an error it may be frozen nevertheless, so call Thaw.
 func (d *Dumper) Freeze(ctx context.Context, c *pod.Container) error {
 	if err := os.MkdirAll(d.pods.FrozenDir(c.ID()), 0o700); err != nil {
 		return err
@@ -114,8 +114,8 @@ func freeze(ctx context.Context, client *shim.Client, id string) error {
 	}
 }
 
-// Thaw thaws a container, also if its supervisor was replaced, and removes its record. It ignores
-// the end of its caller's context. After an error ThawLater continues.
+// Thaw thaws a container, even if its supervisor was replaced, and removes its record. It ignores
+// the end of ctx. After an error ThawLater continues in the background.
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
@@ -125,15 +125,15 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 		if err == nil {
 			return forget()
 		}
-		if !shim.Lost(err) || !pause(ctx, thawInterval) { // otherwise its supervisor was killed, and is replaced soon
+		if !shim.Lost(err) || !pause(ctx, thawInterval) { // a supervisor that is lost is replaced soon
 			go ThawLater(d.pods, c, forget)
-			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it goes on or is stopped: %w", err)
+			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it runs or is stopped: %w", err)
 		}
 	}
 }
 
-// ThawLater retries until a container is thawed or has exited, and then calls done with its Op, or
-// until the daemon stops.
+// ThawLater retries until a container is thawed or has exited, and then calls done while it holds
+// the container's Op. It gives up when the daemon stops.
 func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	ctx := pods.Background
 	entry := log.G(ctx).WithField("container", c.ID())
@@ -151,16 +151,16 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 			continue
 		}
 		if err != nil {
-			entry.WithError(err).Warn("Failed to remove what is left of a checkpoint; the next start tries again")
+			entry.WithError(err).Warn("Failed to remove files of a checkpoint; the next start of berth retries")
 		}
 		if runs {
-			entry.Info("Container goes on after an interrupted checkpoint")
+			entry.Info("Resumed container frozen by an interrupted checkpoint")
 		}
 		return
 	}
 }
 
-// pause waits for that time; it returns false if ctx ends first.
+// pause waits for that time. It returns false if ctx ends first.
 func pause(ctx context.Context, long time.Duration) bool {
 	select {
 	case <-time.After(long):
@@ -192,7 +192,7 @@ func resume(ctx context.Context, c *pod.Container) error {
 	return task.FromShim(err)
 }
 
-// isThawed reports whether a container runs, or is gone, although the thaw failed.
+// isThawed reports whether a container is not frozen, or no longer exists, although Resume failed.
 func isThawed(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 	state, err := client.Task.State(ctx, &taskapi.StateRequest{ID: c.ID()})
 	if err != nil {
@@ -205,9 +205,9 @@ func isThawed(ctx context.Context, client *shim.Client, c *pod.Container) bool {
 type Connections bool
 
 const (
-	// Kept are written. The pod's network is blocked meanwhile.
+	// Kept connections are written. The pod's network is blocked meanwhile.
 	Kept Connections = true
-	// Closed are closed in the restored container, which has another address elsewhere.
+	// Closed connections are closed in a restored container, which may have another address.
 	Closed Connections = false
 )
 
@@ -230,7 +230,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// A dump stops no process, so it may include sockets and locks that others hold.
+		// The dumped container runs on, so sockets and locks that others hold may be included.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {

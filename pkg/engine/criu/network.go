@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// CRIU blocks the network of a pod while it writes one of the pod's containers. If it is
-// killed before, for example at its deadline, the pod stays without a network.
+// CRIU blocks the network of a pod while it writes one of the pod's containers. If CRIU is killed
+// meanwhile, for example at its deadline, the pod stays without a network.
 const (
 	// chain is CRIU's chain in the tables of iptables, and the prefix of its own tables of
 	// nftables.
@@ -50,8 +50,8 @@ func unlock(ctx context.Context, l pod.Layout, c *pod.Container) error {
 	return nil
 }
 
-// unlockHere unblocks the network of this thread. A missing program needs no cleanup: CRIU calls
-// the same ones.
+// unlockHere unblocks the network of this thread. If a program is missing, CRIU has not used it
+// either.
 func unlockHere(ctx context.Context) error {
 	var all error
 	for program, list := range map[string][]string{"iptables": {"-w", "-S"}, "ip6tables": {"-w", "-S"}, "nft": {"list", "tables"}} {

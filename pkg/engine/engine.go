@@ -65,24 +65,25 @@ type Config struct {
 	Root, State string
 	// Supervisor and Pause are the berth-shim and berth-pause binaries.
 	Supervisor, Pause string
-	// Version is the daemon's, for the Version call and for supervisors, Revision its source's.
+	// Version is the daemon's version, for the Version call, the containerd API and NRI plugins.
+	// Revision is the commit that the daemon was built from.
 	Version, Revision string
 	// RuntimeName is the runtime's name in the Version call; empty is "berth". It becomes the
 	// scheme of container ids in the Kubernetes API.
 	RuntimeName string
-	// Settings are kept by each new sandbox.
+	// Settings apply to new sandboxes. A sandbox keeps the settings that it was created with.
 	Settings    settings.Config
 	CDISpecDirs []string
 	Network     network.Config
-	// Plugins selects the NRI plugins; its name and version are set here.
+	// Plugins selects the NRI plugins; New sets its Name, Version and LinkDir.
 	Plugins nri.Config
 	Images  image.Config
 	// Streaming configures the server of exec, attach and port-forward.
 	Streaming streaming.Config
 	// Definitions returns the handlers that Status reports.
 	Definitions func() []*handler.Definition
-	// Accepting returns handlers for new pods. They are recommended to pods that request a
-	// capability which their handler lacks. nil is Definitions.
+	// Accepting returns the handlers that accept new pods. An error about a capability that a pod's
+	// handler lacks recommends handlers among them. nil is Definitions.
 	Accepting func() []*handler.Definition
 	// Configured returns all handlers that new pods may run under, including candidates and those
 	// that are not ready. nil is Definitions.
@@ -122,7 +123,7 @@ type (
 )
 
 // fallback serves calls that no other part implements. It is two levels deeper than the other
-// parts, so that theirs have precedence.
+// parts, so that the methods of those have precedence.
 type fallback struct{ unimplemented }
 
 type unimplemented struct{ unanswered }
@@ -186,8 +187,8 @@ func (e *Engine) open(background context.Context, c Config) (err error) {
 	return err
 }
 
-// serve creates the services of the CRI's calls. The one that listens is created last, because
-// nothing can fail after it.
+// serve creates the services of the CRI's calls. The service of sessions listens, so it is created
+// last: no later failure has to close it.
 func (e *Engine) serve(c Config, kept *settings.Settings) (err error) {
 	p := &e.parts
 	p.Tasks = task.New(p.Pods, p.Binaries, p.Shims)
@@ -299,7 +300,7 @@ func (c *Config) complete() error {
 
 // Close stops the engine's background work; the pods keep running.
 func (e *Engine) Close(ctx context.Context) error {
-	// First, while the commands of sessions can still be killed.
+	// Sessions end first, while their commands can still be killed.
 	err := e.parts.Sessions.Close()
 	e.stop()
 	e.parts.SelfChecks.Close(ctx)
@@ -307,7 +308,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	return errors.Join(err, e.close())
 }
 
-// close closes what was opened so far.
 func (e *Engine) close() (err error) {
 	if e.parts.Shims != nil {
 		e.parts.Shims.Close()
@@ -339,9 +339,9 @@ func (e *Engine) CheckpointDurations() prometheus.Collector {
 	return e.parts.PodCheckpoints.Durations
 }
 
-// LastFailure is the runtime's output of a handler's last failed container start, without failures
-// of the pod itself and aborts. It is empty if none was recorded since the boot, and for shims; a
-// later success does not clear it.
+// LastFailure returns what a handler's runtime printed when it last failed to start a container.
+// Aborted starts, and failures that the pod caused, are not recorded. It is empty after a boot, and
+// always for shims; a later success does not clear it.
 func (e *Engine) LastFailure(handler string) string {
 	text, err := os.ReadFile(e.parts.Pods.Layout.FailureLog(handler))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -374,13 +374,13 @@ func (e *Engine) Inventory() []handler.Owned {
 }
 
 // Installed returns the binaries that a new pod of a handler would keep. It calls stat a few times,
-// and reads a binary only if that has changed since the last call.
+// and reads a binary only if the file has changed since the last call.
 func (e *Engine) Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
 	return e.parts.Binaries.Runtimes.Installed(ctx, d)
 }
 
-// Live reports whether a sandbox may still use the resources of pods. After a failed stop it is
-// live; after a reboot none is.
+// Live reports whether a sandbox may still use the resources of pods. A sandbox is live after a
+// failed stop, but not after a reboot.
 func (e *Engine) Live(sandbox string) bool {
 	s, err := e.parts.Pods.Index.Sandbox(sandbox)
 	return err == nil && s.Status().Phase == pod.PhaseReady
@@ -400,8 +400,8 @@ func (e *Engine) Capabilities(ctx context.Context, d *handler.Definition, rt *pr
 
 const runtimeName = "berth"
 
-// ownTemporaryMounts sets the process-wide directory in which images are mounted temporarily to one
-// of berth's own, and removes mounts left by a killed daemon.
+// ownTemporaryMounts makes containerd's libraries mount images temporarily in a directory of berth,
+// and removes mounts left there by a killed daemon.
 func ownTemporaryMounts(state string, entry *log.Entry) {
 	dir := filepath.Join(state, "mounts")
 	err := os.MkdirAll(dir, 0o700)

@@ -16,8 +16,8 @@ import (
 // sandboxInfo is the verbose part of PodSandboxStatus. pid, runtimeSpec and cniResult have the
 // names that scripts for containerd or CRI-O read.
 type sandboxInfo struct {
-	// PID is the sandbox process. Without one it is the process of container PIDOf, which is in the
-	// same namespaces except for mounts and processes; 0 if none runs.
+	// PID is the sandbox process or, without one, the process of container PIDOf, which is in the
+	// same namespaces except for mounts and processes; 0 if no container runs.
 	PID        int                        `json:"pid"`
 	PIDOf      string                     `json:"pidOfContainer,omitempty"`
 	Handler    string                     `json:"handler"`
@@ -30,7 +30,7 @@ type sandboxInfo struct {
 	Supervisor string                     `json:"supervisor"`
 	NetNS      string                     `json:"networkNamespace,omitempty"`
 	CNIResult  map[string]json.RawMessage `json:"cniResult,omitempty"`
-	// RuntimeSpec is the sandbox process's, or ocispec.DescribeSandbox.
+	// RuntimeSpec is the sandbox process's or, without one, that of ocispec.DescribeSandbox.
 	RuntimeSpec json.RawMessage `json:"runtimeSpec,omitempty"`
 	Config      json.RawMessage `json:"config"`
 }
@@ -78,8 +78,8 @@ func (b *views) runtimeSpec(s *pod.Sandbox) json.RawMessage {
 	return text
 }
 
-// cniResult is CNI's own result for eth0 and, under keys that differ in their first letters,
-// containerd's form of the results of all networks.
+// cniResult is CNI's own result for eth0 and, under keys with a capital first letter, the results
+// of all networks in containerd's form.
 func cniResult(n *network.Result) map[string]json.RawMessage {
 	if n == nil {
 		return nil

@@ -62,14 +62,14 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 		return fmt.Errorf("create sandbox process: %w", err)
 	}
 	if !s.CreatesEarly() {
-		// A hanging runtime is killed at the caller's deadline, when its sandbox is rolled back.
+		// A hanging runtime is killed when the caller's context ends, so that roll-back can begin.
 		defer context.AfterFunc(caller, func() {
 			_, _ = client.Task.Kill(ctx, &taskapi.KillRequest{ID: s.ID(), Signal: uint32(syscall.SIGKILL)})
 		})()
 	}
 	started, err := client.Task.Start(ctx, &taskapi.StartRequest{ID: s.ID()})
 	if err != nil && errors.Is(caller.Err(), context.DeadlineExceeded) {
-		err = fmt.Errorf("the runtime has not started it before the time of the request was over, and was killed: %w", context.DeadlineExceeded)
+		err = fmt.Errorf("the runtime did not start it before the deadline of the request, and was killed: %w", context.DeadlineExceeded)
 	}
 	if err != nil {
 		return fmt.Errorf("start sandbox process: %w", s.Runner.Attribute(memory.Explain(task.ExplainTimeout(limit, task.FromShim(err)))))
@@ -78,7 +78,7 @@ func (b *processes) Start(ctx context.Context, s *pod.Sandbox) error {
 	return s.Update(func(st *pod.SandboxStatus) error { st.PID = int(started.Pid); return nil })
 }
 
-// processRootfs is the sandbox process's root for a Runner that mounts it itself.
+// processRootfs is the root filesystem of the sandbox process, for a Runner that mounts it itself.
 func (b *processes) processRootfs(s *pod.Sandbox) []*types.Mount {
 	if !s.MountsRootfs() {
 		return nil
@@ -125,8 +125,8 @@ func (b *processes) writeProcessBundle(ctx context.Context, s *pod.Sandbox) erro
 	return pod.WriteSpec(bundle, spec)
 }
 
-// memoryOf is the kubelet's memory limit of a pod with its own kernel: the kubelet limits the pod's
-// cgroup before it runs the sandbox.
+// memoryOf is the pod's memory limit if the pod has its own kernel, and otherwise 0. The kubelet
+// sets the limit in the pod's cgroup before it runs the sandbox.
 func (b *processes) memoryOf(ctx context.Context, s *pod.Sandbox) uint64 {
 	if !s.MemoryLimit {
 		return 0

@@ -39,8 +39,9 @@ func (b *runs) RunPodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxReq
 	return b.run(ctx, r, &pod.Origin{})
 }
 
-// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint: when
-// the last of its containers is started, or each with its own container (from.ByContainer).
+// RestorePodSandbox is RunPodSandbox for a pod with processes that continue from a checkpoint. They
+// continue when the last container is started; with from.ByContainer, those of each container when
+// that container is started.
 func (b *runs) RestorePodSandbox(ctx context.Context, r *runtimeapi.RunPodSandboxRequest, from *pod.Origin) (*runtimeapi.RunPodSandboxResponse, error) {
 	return b.run(ctx, r, from)
 }
@@ -223,7 +224,7 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 		return nil // all shared with the host
 	}
 	if spec.Plan.Net {
-		ShareNetns(ctx) // it may have been unmounted
+		ShareNetns(ctx) // netnsDir may have been unmounted
 	}
 	netPath := filepath.Join(netnsDir, "berth-"+s.ID()[:32]) // CNI daemons that run in pods look for network namespaces there
 	ns, err := namespaces.Create(ctx, spec.Plan.NamespaceRequest(b.Pods.NsDir(s.ID()), netPath, ocispec.Sysctls(spec.Config.Msg, b.Settings.Node)))
@@ -254,17 +255,17 @@ func (b *runs) makeNetwork(ctx context.Context, s *pod.Sandbox, connected *netwo
 // netnsDir is the node's common directory of named network namespaces.
 const netnsDir = "/run/netns"
 
-// ShareNetns makes netnsDir a shared mount, as other tools do: if it is one from the start, no tool
-// has to change it while pods run.
+// ShareNetns makes netnsDir a shared mount, as other tools do: if it is shared from the start, no
+// tool has to change it while pods run.
 func ShareNetns(ctx context.Context) {
 	if err := mountpoint.Share(netnsDir); err != nil {
 		log.G(ctx).WithError(err).WithField("path", netnsDir).Warn("Failed to share directory; containers may not see network namespaces there")
 	}
 }
 
-// PreflightPodSandbox rejects a pod if the handler of the Definition in ctx cannot run it.
-// RunPodSandbox checks again, with the state of that time, and reports a runtime that does not
-// answer.
+// PreflightPodSandbox rejects a pod if the handler of the Definition in ctx cannot run it. It
+// accepts a pod if the runtime does not answer: RunPodSandbox checks again, and reports the
+// runtime.
 func (b *runs) PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error {
 	d := handler.DefinitionFrom(ctx)
 	rt, err := b.Binaries.Prober.Probe(ctx, d)

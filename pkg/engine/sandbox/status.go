@@ -12,8 +12,8 @@ import (
 type views struct{ Deps }
 
 // PodSandboxStatus returns the status of a sandbox, without containers and without a timestamp: a
-// kubelet with EventedPLEG (1.37) that finds a timestamp takes the containers from here, and then
-// treats none of them as active. Without one it lists them.
+// kubelet with EventedPLEG (1.37) that finds a timestamp uses the containers of this response, and
+// then treats none of them as active. Without a timestamp the kubelet lists the containers.
 func (b *views) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
@@ -39,7 +39,7 @@ func (b *views) List(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
 type resizing struct{ Deps }
 
 // UpdatePodSandboxResources records the kubelet's values. Runtimes that share the host's kernel
-// need no more: the pod's cgroup is the kubelet's.
+// need no more: the kubelet itself resizes the pod's cgroup.
 func (b *resizing) UpdatePodSandboxResources(ctx context.Context, r *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	s, err := b.Pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {

@@ -31,15 +31,15 @@ type stops struct {
 }
 
 // StopPodSandbox stops every process of the pod and releases its network. Missing and stopped
-// sandboxes are no error. CRI: containers become EXITED.
+// sandboxes are no error. The containers become EXITED (CRI).
 func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.stop(ctx, s) })
 	return &runtimeapi.StopPodSandboxResponse{}, err
 }
 
 // end calls f, which stops or removes a sandbox, while it holds the sandbox's lock. A missing
-// sandbox is no error. A checkpoint under way is aborted, and none begins: a large one takes
-// minutes, and must not delay the pod's stop.
+// sandbox is no error. It aborts a checkpoint of the pod and prevents new ones: a large checkpoint
+// takes minutes, and must not delay the pod's stop.
 func (b *stops) end(ctx context.Context, id string, f func(s *pod.Sandbox) error) error {
 	s, err := b.Pods.Index.Sandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -60,7 +60,7 @@ func (b *stops) end(ctx context.Context, id string, f func(s *pod.Sandbox) error
 	return f(s)
 }
 
-// stop needs s.Op.
+// stop is called with s.Op held.
 func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	wasReady := s.Status().Phase == pod.PhaseReady
 	if s.Status().Stopped {
@@ -112,8 +112,8 @@ func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// makingGrace is how long a stop waits for calls that create containers. They were aborted, and the
-// shim's create call bounds their roll-back.
+// makingGrace is how long a stop waits for calls that create containers. They were aborted before,
+// so only their roll-back is left, which may wait for the shim's create call.
 const makingGrace = pod.CreatePatience + 5*time.Second
 
 // endMaking prevents further creation of containers in s.
@@ -127,8 +127,8 @@ func (b *stops) endMaking(ctx context.Context, s *pod.Sandbox) error {
 	return err
 }
 
-// TearDown undoes bringUp, however far that came. It is idempotent, and works after a reboot, when
-// namespaces, mounts and processes are gone.
+// TearDown undoes bringUp, which may have failed at any step. It is idempotent, and works after a
+// reboot, when namespaces, mounts and processes are gone.
 func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.processes.stop(ctx, s); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (b *stops) disconnect(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// AttachedPod has the fields that disconnecting needs besides the result of connecting.
+// AttachedPod returns what is needed to disconnect s, besides the result of connecting it.
 func AttachedPod(s *pod.Sandbox) network.Pod {
 	m := s.Config().GetMetadata()
 	return network.Pod{
@@ -175,7 +175,7 @@ func AttachedPod(s *pod.Sandbox) network.Pod {
 	}
 }
 
-// removeCgroup removes the sandbox process's own cgroup. The pod's is the kubelet's.
+// removeCgroup removes the sandbox process's own cgroup. The kubelet removes the pod's.
 func (b *stops) removeCgroup(ctx context.Context, s *pod.Sandbox) {
 	path, err := s.Spec().CgroupsPath(s.ID())
 	if err == nil {
@@ -193,7 +193,7 @@ func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSan
 	return &runtimeapi.RemovePodSandboxResponse{}, err
 }
 
-// remove needs s.Op.
+// remove is called with s.Op held.
 func (b *stops) remove(ctx context.Context, s *pod.Sandbox) error {
 	if _, err := b.Pods.Index.Sandbox(s.ID()); errdefs.IsNotFound(err) {
 		return nil // another call removed it

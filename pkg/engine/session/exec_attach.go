@@ -76,7 +76,6 @@ func (b streams) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest
 	return b.server.GetPortForward(r)
 }
 
-// sessions runs the clients' sessions.
 type sessions struct {
 	binaries *binaries.Binaries
 	execs
@@ -105,13 +104,13 @@ func (b sessions) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 		return err
 	}
 	e := &Execution{Client: client, Container: c.ID(), ID: NewExecID(), KillsTree: c.Sandbox.KillsTree(), Dir: filepath.Join(b.execs.pods.ContainerDir(c.ID()), "io")}
-	// Always with both outputs: containerd's runc shim requires them.
+	// Outputs have pipes even if the client reads none: containerd's runc shim requires them.
 	pipes, err := newPipes(filepath.Join(e.Dir, e.ID), in != nil, true, !tty)
 	if err != nil {
 		return err
 	}
 	defer pipes.close()
-	defer e.Clean() // before its pipes are removed: their names identify its descendants
+	defer e.Clean() // runs before pipes.close: the names of pipes identify the command's descendants
 	var copied <-chan struct{}
 	code, err := e.run(ctx, &taskapi.ExecProcessRequest{
 		Terminal: tty, Stdin: pipes.in.path(), Stdout: pipes.out.path(), Stderr: pipes.err.path(), Spec: process,
@@ -215,7 +214,6 @@ func (b sessions) attached(ctx context.Context, c *pod.Container, p *pipes, copi
 	return nil
 }
 
-// awaitFor waits with a limit.
 func awaitFor(happened <-chan struct{}, bound time.Duration) {
 	select {
 	case <-happened:

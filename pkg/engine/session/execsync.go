@@ -43,7 +43,7 @@ type execs struct {
 const (
 	// maxExecSyncs is the limit of concurrent commands of ExecSync.
 	maxExecSyncs = 512
-	// drainTimeout bounds the wait for a descendant that holds the output of an exited command.
+	// drainTimeout bounds the wait for a descendant that keeps output of an exited command open.
 	drainTimeout = 10 * time.Second
 )
 
@@ -136,13 +136,13 @@ type Execution struct {
 	Client         *shim.Client
 	Container, ID  string
 	Dir            string
-	KillsTree      bool // a property of its sandbox
+	KillsTree      bool // of its sandbox
 	Drain          time.Duration
 	Memory         *semaphore.Weighted // for large outputs; nil is unlimited
 	stdout, stderr *output
 	// started is set while the command may run.
 	started bool
-	// registering is closed when the Exec call has returned; nil if this daemon made none.
+	// registering is closed when the Exec call has returned; nil if this daemon made no such call.
 	registering <-chan struct{}
 	stopAsking  context.CancelFunc
 }
@@ -176,7 +176,7 @@ func (e *Execution) Run(ctx context.Context, process *anypb.Any) (exitCode int32
 		return 0, err
 	}
 	exitCode, err = e.run(ctx, &taskapi.ExecProcessRequest{Stdout: e.stdout.path(), Stderr: e.stderr.path(), Spec: process}, func() {
-		// Only now: a FIFO without a writer reads as at its end.
+		// Not earlier: a read from a FIFO without a writer returns EOF.
 		e.stdout.collect()
 		e.stderr.collect()
 	})
@@ -210,7 +210,7 @@ func (e *Execution) run(ctx context.Context, r *taskapi.ExecProcessRequest, begu
 // killed, or fails before it can write its log.
 func (e *Execution) explain(err error) error {
 	if e.stderr == nil {
-		return err // the client gets it
+		return err // the client reads stderr itself
 	}
 	text := runtimecall.FailureMessage(e.stderr.file)
 	if text == "" || strings.Contains(err.Error(), text) {
@@ -237,7 +237,7 @@ func (e *Execution) drainOutput(ctx context.Context) error {
 
 // execError returns DeadlineExceeded for a timeout; the kubelet recognizes it by the code.
 func execError(ctx context.Context, err error) error {
-	// The process that runs the command gets the deadline, and may report its end first.
+	// The supervisor or shim gets the same deadline, and may report it slightly before ctx ends.
 	end, bounded := ctx.Deadline()
 	first := bounded && errdefs.IsDeadlineExceeded(err) && time.Until(end) < time.Second
 	if first || errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -249,7 +249,7 @@ func execError(ctx context.Context, err error) error {
 const execCleanTimeout = 20 * time.Second
 
 // execCleanPatience is how long the response to a failed command waits for its clean-up. It
-// suffices to detect an unresponsive process.
+// suffices to detect an unresponsive supervisor or shim.
 const execCleanPatience = 8 * time.Second
 
 // Clean kills and deletes the command and removes its pipes.
@@ -305,9 +305,9 @@ func (e *Execution) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// KillAbandoned kills the commands that an earlier daemon ran in a container, because their output
-// and exit have no reader left. The names of their pipes, and of pipes of attached clients, still
-// exist. It must be called before new commands start, and kills in the background.
+// KillAbandoned kills the commands that an earlier daemon ran in a container, because nothing reads
+// their output and exit code any more. It finds them by their pipes, which it removes with those of
+// attached clients. It must be called before new commands start, and kills in the background.
 func (b execs) KillAbandoned(c *pod.Container) {
 	dir := filepath.Join(b.pods.ContainerDir(c.ID()), "io")
 	if left := leftPipes(dir); len(left) > 0 {
@@ -325,7 +325,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 	}
 	for id, pipes := range left {
 		if id != "" {
-			// Before its pipes are removed: their names identify its descendants.
+			// Its pipes are removed later: their names identify its descendants.
 			(&Execution{Client: client, Container: c.ID(), ID: id, KillsTree: c.Sandbox.KillsTree(), Dir: dir, started: true}).Clean()
 		}
 		for _, p := range pipes {
@@ -337,7 +337,7 @@ func (b execs) killAbandoned(c *pod.Container, dir string, left map[string][]str
 // leftPipes returns the pipes of sessions in a container's directory by the command's id, which is
 // "" for attached clients.
 func leftPipes(dir string) map[string][]string {
-	entries, _ := os.ReadDir(dir) // an unreadable one is removed with the container
+	entries, _ := os.ReadDir(dir) // an unreadable directory is removed with the container
 	left := map[string][]string{}
 	for _, e := range entries {
 		if id, ok := sessionOf(e.Name()); ok {
@@ -347,8 +347,8 @@ func leftPipes(dir string) map[string][]string {
 	return left
 }
 
-// sessionOf returns the command of a session's pipe by its name, "" for that of an attached client.
-// It is not ok for the container's own pipes.
+// sessionOf returns the id of the command that a pipe belongs to, by the pipe's name; "" for an
+// attached client. ok is false for the container's own pipes.
 func sessionOf(pipe string) (command string, ok bool) {
 	end := strings.LastIndexByte(pipe, '-')
 	switch {
@@ -365,7 +365,7 @@ func sessionOf(pipe string) (command string, ok bool) {
 const stateTimeout = 2 * time.Second
 
 // classified replaces the error of a command that failed because its container exited, by the error
-// of a command that came later.
+// that a later command would get.
 func classified(ctx context.Context, c *pod.Container, client *shim.Client, err error) error {
 	if err == nil || ctx.Err() != nil || shim.Lost(err) || !hasExited(ctx, c, client, err) {
 		return err
@@ -392,13 +392,12 @@ func hasExited(ctx context.Context, c *pod.Container, client *shim.Client, err e
 	if st.PID == 0 {
 		return false
 	}
-	// The kernel may know of the exit before the shim or supervisor.
+	// The shim or supervisor may observe an exit later than the kernel.
 	dying, err := process.Dying(st.PID)
 	return dying && err == nil
 }
 
-// exitedWords are in runtimes' errors for a container that does not run: of runc, crun, gVisor and
-// Kata.
+// exitedWords occur in the errors of runc, crun, gVisor and Kata for a container that does not run.
 var exitedWords = []string{"container not running", "is not running", "in a stopped container", "in state stopped", "state invalid: stopped"}
 
 // meansExited recognizes a runtime's error for a command in an exited container. Pure.

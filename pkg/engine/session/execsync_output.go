@@ -24,8 +24,8 @@ const (
 	outputMemory = 64 << 20
 )
 
-// fitAnswer limits both streams to the size of a response. Each has half of it, and what the other
-// leaves free. Pure.
+// fitAnswer limits both streams to the size of a response. Each gets half of that size, and what
+// the other leaves free. Pure.
 func fitAnswer(stdout, stderr int) (out, errOut int) {
 	errOut = min(stderr, max(execAnswer/2, execAnswer-stdout))
 	return min(stdout, execAnswer-errOut), errOut
@@ -46,7 +46,7 @@ type output struct {
 
 	mu   sync.Mutex // guards the fields below
 	text []byte
-	held int64 // of memory
+	held int64 // acquired from memory
 	// full is set once a chunk was cut, so that no later chunk is kept after the gap.
 	full bool
 }
@@ -59,7 +59,7 @@ func newOutput(path string, memory *semaphore.Weighted) (*output, error) {
 	return &output{pipe: p, memory: memory, done: make(chan struct{})}, nil
 }
 
-// collect starts the reader. It discards what does not fit: the command never blocks.
+// collect starts the reader, which discards output beyond the limits: the command never blocks.
 func (o *output) collect() { go o.read() }
 
 func (o *output) read() {
@@ -89,7 +89,7 @@ func (o *output) keep(chunk []byte) {
 	case large <= 0 || o.memory == nil:
 	case !o.memory.TryAcquire(large):
 		o.full = true
-		log.L.WithField("pipe", o.path()).Warn("Output of a command is cut: outputs of other commands use all memory for them; run fewer of them at a time")
+		log.L.WithField("pipe", o.path()).Warn("Output of a command is truncated: outputs of other commands use all memory reserved for them; run fewer commands at a time")
 		chunk = chunk[:max(0, smallOutput-len(o.text))]
 	default:
 		o.held += large
@@ -103,7 +103,7 @@ func (o *output) kept() []byte {
 	return o.text
 }
 
-// release returns the memory and stops taking more.
+// release returns the acquired memory. Later output is discarded.
 func (o *output) release() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -22,8 +22,8 @@ func (p *pipe) path() string {
 	return p.file.Name()
 }
 
-// openPipe creates a FIFO. Opened for both ways it never blocks and never reads as at its end; a
-// reader that must see the end opens it for reading only.
+// openPipe creates and opens a FIFO. Opened for reading and writing, it never blocks and never
+// returns EOF; a reader that needs EOF opens it for reading only.
 func openPipe(path string, flag int) (*pipe, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("create pipe %s: %w", path, err)
@@ -82,8 +82,8 @@ func (p *pipes) close() {
 	p.err.close()
 }
 
-// copy copies until both outputs have ended, and then closes the channel. The caller passes on the
-// end of the input in inputEnded.
+// copy copies until both outputs have ended, and then closes the channel. It calls inputEnded when
+// the client's input has ended.
 func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-chan struct{} {
 	var wg sync.WaitGroup
 	for _, o := range []struct {
@@ -114,12 +114,12 @@ func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-c
 const stdinOpenTimeout = 2 * time.Second
 
 // endInput closes an input once the other side has opened it: containerd's shim opens it some time
-// after it reported the process as running, and an unopened FIFO's bytes are lost.
+// after it reported the process as running, and bytes in a FIFO that no process has open are lost.
 func (p *pipe) endInput() {
 	writer, err := os.OpenFile(p.file.Name(), os.O_WRONLY|unix.O_NONBLOCK, 0)
-	_ = p.file.Close() // it reads, too
+	_ = p.file.Close() // it is a reader, too
 	if err != nil {
-		return // the session has ended and removed it
+		return // the session has ended and removed the pipe
 	}
 	defer writer.Close()
 	conn, err := writer.SyscallConn()

@@ -23,7 +23,7 @@ import (
 const dialTimeout = 10 * time.Second
 
 // PortForward copies between the client's stream and a port inside the pod's network, over IPv4, or
-// over IPv6 if nothing listens there; see waysTo.
+// over IPv6 if nothing listens on IPv4; see waysTo.
 func (b sessions) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	s, err := b.execs.pods.Index.Sandbox(id)
@@ -32,7 +32,7 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 	}
 	conn, err := b.dial(ctx, s, int(port))
 	refused, is := errors.AsType[*refusedError](err)
-	if is || errors.Is(err, unix.ECONNREFUSED) { // the latter is gVisor's
+	if is || errors.Is(err, unix.ECONNREFUSED) { // the latter is from gVisor
 		return fmt.Errorf("connection refused: no process listens on port %d of the pod's %s: %w", port, refused.where(), errdefs.ErrUnavailable)
 	}
 	if err != nil {
@@ -41,12 +41,12 @@ func (b sessions) PortForward(ctx context.Context, id string, port int32, stream
 	return splice(ctx, conn, stream)
 }
 
-// podGrace is how long a pod may send nothing after the client closed its direction. After this
-// time Linux's connection tracking forgets a half-closed connection.
+// podGrace is how long a pod may send nothing after the client closed its direction. Linux's
+// connection tracking also drops a half-closed connection after this time.
 const podGrace = 2 * time.Minute
 
-// podConn is a connection to a pod. After the client closed its direction, it ends when the pod
-// sends nothing for a while: the pod may never close its direction.
+// podConn is a connection to a pod. Once the client has closed its direction, the connection ends
+// when the pod sends nothing for a while: the pod may never close the other direction.
 type podConn struct {
 	halfCloser
 	grace        time.Duration
@@ -66,7 +66,7 @@ func (c *podConn) Read(b []byte) (int, error) {
 	n, err := c.halfCloser.Read(b)
 	if c.clientClosed.Load() && errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNRESET) {
 		// A reset ends only this connection. As an error it would end the whole session: clients
-		// close one on the first error of a stream.
+		// close a session on the first error of a stream.
 		err = io.EOF
 	}
 	return n, err
@@ -121,10 +121,11 @@ func (b sessions) dial(ctx context.Context, s *pod.Sandbox, port int) (*podConn,
 // node's.
 type way struct{ netns, ip string }
 
-// waysTo returns the ways to a port of a pod, in the order of attempts. A virtual machine listens
-// at the pod's addresses at the other end of the cable in its network namespace. They are dialled
-// from the node, as the kubelet's probes do, because the shim may have left them at this end, too.
-// A shim of unknown kind may run no machine, so loopback in the namespace comes first. Pure.
+// waysTo returns the ways to a port of a pod, in the order of attempts. A process in a virtual
+// machine listens at the pod's addresses. They are dialled from the node, as the kubelet's probes
+// do: the shim may have left them in the pod's network namespace, too, where a connection would not
+// reach the machine. A shim of unknown kind may run no machine, so loopback in the namespace comes
+// first. Pure.
 func waysTo(machine bool, netns string, ips []string) []way {
 	all := []way{{netns, "127.0.0.1"}, {netns, "::1"}}
 	if !machine {
@@ -136,13 +137,13 @@ func waysTo(machine bool, netns string, ips []string) []way {
 	return all
 }
 
-// refusedError means that no process listens on any way.
+// refusedError means that no process listens at any of the addresses.
 type refusedError struct {
 	error
 	ways []way
 }
 
-// where lists the addresses for the user; nil means only loopback.
+// where lists the addresses for the user; a nil error means only loopback.
 func (e *refusedError) where() string {
 	if e == nil || len(e.ways) == 2 {
 		return "127.0.0.1 or ::1"

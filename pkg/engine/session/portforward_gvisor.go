@@ -50,7 +50,7 @@ type innerConn struct {
 	*net.UnixConn
 	cmd *exec.Cmd
 	// problems reads the stderr of the runtime and the process. The process exits when this end is
-	// closed: with Close, or with the daemon.
+	// closed, by Close or by the daemon's exit.
 	problems *os.File
 }
 
@@ -82,7 +82,7 @@ func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 	theirs = os.NewFile(uintptr(fds[1]), "theirs")
 	mine := os.NewFile(uintptr(fds[0]), "ours")
 	defer mine.Close()
-	conn, err := net.FileConn(mine) // of a duplicate
+	conn, err := net.FileConn(mine) // duplicates the descriptor
 	if err != nil {
 		return nil, nil, errors.Join(err, theirs.Close())
 	}
@@ -103,7 +103,7 @@ func (c *innerConn) connected() error {
 		go c.attend()
 		return c.SetReadDeadline(time.Time{})
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = fmt.Errorf("it did not connect in time: %w", err)
+		err = fmt.Errorf("berth-pause did not connect in time: %w", err)
 	}
 	_ = c.UnixConn.Close()
 	_ = unix.Kill(-c.cmd.Process.Pid, unix.SIGKILL)

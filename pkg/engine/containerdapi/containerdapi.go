@@ -2,10 +2,10 @@
 // agents of the node (cAdvisor, ctr, mirrors, scanners, Wasm shims) find them where they look for
 // containerd's.
 //
-// It stores nothing: images, content, leases and snapshots are those of package image, containers
+// It stores nothing: images, content, leases and snapshots are those of package image; containers
 // and tasks are read from the index of pods at each call. Images, content and leases are writable.
-// Containers, tasks and snapshots are read-only, because pods belong to the CRI. Parts of the API
-// that berth lacks return Unimplemented, as in containerd.
+// Containers, tasks and snapshots are read-only, because pods belong to the CRI. Calls that berth
+// does not implement return Unimplemented.
 //
 // There is one namespace, [Namespace]. All others are empty.
 package containerdapi
@@ -62,13 +62,13 @@ func New(d Deps) *Server { return &Server{deps: d} }
 const (
 	// maxMessage is containerd's own limit of messages, in bytes.
 	maxMessage = 16 << 20
-	// maxConnections limits connected clients; more wait.
+	// maxConnections limits connected clients; further ones wait.
 	maxConnections = 256
 	// maxStreams limits the open calls of one connection.
 	maxStreams = 64
 )
 
-// Serve serves l until ctx ends, and closes l. The options are applied first.
+// Serve serves l until ctx ends, and closes l. The interceptors of options run first.
 func (s *Server) Serve(ctx context.Context, l net.Listener, to Audience, options ...grpc.ServerOption) error {
 	server, err := s.server(ctx, to, options)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) server(ctx context.Context, to Audience, options []grpc.ServerO
 		grpc.ChainUnaryInterceptor(gate.unary), grpc.ChainStreamInterceptor(gate.stream),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 	)...)
-	opened := newStreams() // audiences must not use each other's
+	opened := newStreams() // audiences must not use each other's streams
 	services, err := containerdServices(ctx, s.deps, opened)
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (s *Server) server(ctx context.Context, to Audience, options []grpc.ServerO
 	return server, nil
 }
 
-// version serves the API version, which clients compare, and berth's own.
+// version serves the API version, which clients compare, and berth's version and revision.
 type version struct {
 	versionapi.UnimplementedVersionServer
 	version, revision string

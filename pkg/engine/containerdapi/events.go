@@ -28,8 +28,8 @@ import (
 type Broker struct {
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
-	// tasks are those started since the daemon started, by container, until its removal: the
-	// removal's events need them, when neither process nor container exist any more.
+	// tasks are the tasks with an event since the daemon started, by container. The events of a
+	// removal need them, when process and container no longer exist.
 	tasks map[string]task
 }
 
@@ -49,8 +49,7 @@ type subscriber struct {
 
 var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list, and subscribe again: %w", subscriberBuffer, errdefs.ErrUnavailable)
 
-// Publish implements events.Publisher of containerd. It ignores the namespace of ctx: all
-// publishers act for the store.
+// Publish implements events.Publisher of containerd. Events are of Namespace, whatever ctx names.
 func (b *Broker) Publish(_ context.Context, topic string, event core.Event) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +145,7 @@ func (s *eventService) Forward(_ context.Context, r *eventsapi.ForwardRequest) (
 	return &emptypb.Empty{}, s.handleEvent(r.GetEnvelope().GetEvent())
 }
 
-// handleEvent uses only OOM events, which have no other source. All other facts come from the Task
+// handleEvent uses only OOM events, which the Task API does not have. All else comes from the Task
 // API, which misses nothing while the daemon is down.
 func (s *eventService) handleEvent(event *anypb.Any) error {
 	if event == nil || !typeurl.Is(event, &events.TaskOOM{}) {
@@ -167,8 +166,8 @@ type task struct {
 	oom  bool
 }
 
-// next applies an event, and returns the task, on a removal the task before it. It returns false
-// for a container without a task.
+// next applies an event to a container's task, and returns the task; after a removal, the last one.
+// It returns false for a container without a task.
 func (b *Broker) next(id string, t runtimeapi.ContainerEventType, now task, has bool) (task, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,7 +225,7 @@ type topical struct {
 	event core.Event
 }
 
-// lifeEvents are containerd's events for one of the CRI, in their order. c is nil for an event of
+// lifeEvents are containerd's events for one event of the CRI, in order. c is nil for an event of
 // the sandbox, or of a removed container. Pure.
 func lifeEvents(s *pod.Sandbox, c *pod.Container, id string, t runtimeapi.ContainerEventType, known task, has bool) []topical {
 	var all []topical

@@ -28,14 +28,14 @@ type gate struct {
 	to Audience
 	// working limits the calls being served: the node's processors are for pods.
 	working *semaphore.Weighted
-	// open limits streams and waits.
+	// open limits open streams and waiting calls.
 	open *semaphore.Weighted
 }
 
 const (
 	// maxWorking is the limit of concurrently served calls.
 	maxWorking = 4
-	// maxOpen is the limit of open streams and waits.
+	// maxOpen is the limit of open streams and waiting calls.
 	maxOpen = 512
 )
 
@@ -78,7 +78,7 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	if kinds[shortName(info.FullMethod)] != reads || idle[info.FullMethod] {
 		return serve(srv, named)
 	}
-	// A list works between its messages, and waits for its client while sending.
+	// A list works between its messages; while it sends one, it waits for its client.
 	if err := g.working.Acquire(ctx, 1); err != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -86,7 +86,7 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	return serve(srv, working{named, g.working})
 }
 
-var errOpen = status.Errorf(codes.ResourceExhausted, "%d streams and waits are open; close some", maxOpen)
+var errOpen = status.Errorf(codes.ResourceExhausted, "%d streams and waiting calls are open; close some", maxOpen)
 
 // working is a stream that releases its slot while it sends.
 type working struct {
@@ -97,7 +97,7 @@ type working struct {
 func (s working) SendMsg(m any) error {
 	s.slots.Release(1)
 	err := s.inNamespace.SendMsg(m)
-	// The handler releases a slot when it returns, so it must hold one.
+	// gate.stream releases a slot when the handler returns, so one must be held.
 	if again := s.slots.Acquire(context.WithoutCancel(s.ctx), 1); again != nil {
 		return again
 	}
@@ -157,7 +157,7 @@ func (g *gate) admit(ctx context.Context, full string) (context.Context, error) 
 	case own:
 		ctx = namespaces.WithNamespace(ctx, disk.Namespace)
 	case asked == disk.Namespace:
-		// A name that the store does not use, so that it is empty, too.
+		// The store has nothing in Namespace, so the client finds an empty namespace.
 		ctx = namespaces.WithNamespace(ctx, Namespace)
 	case asked != "":
 		ctx = namespaces.WithNamespace(ctx, asked)
@@ -184,7 +184,7 @@ const (
 	ofNames   // these would create another namespace
 )
 
-// kinds of the served methods, by "service/Method".
+// kinds has the kind of each served method, by "service/Method".
 var kinds = map[string]kind{
 	"version.Version/Version": reads,
 
@@ -224,7 +224,7 @@ var kinds = map[string]kind{
 	"health.Health/Check": reads, "health.Health/List": reads, "health.Health/Watch": reads,
 }
 
-// waits are calls that block without using a processor.
+// waits are calls that may take long. They count as open, not as working.
 var waits = map[string]bool{
 	"/containerd.services.tasks.v1.Tasks/Wait":           true,
 	"/containerd.services.transfer.v1.Transfer/Transfer": true,
@@ -260,16 +260,16 @@ func allowed(full, namespace string, own bool, to Audience) error {
 	switch kinds[shortName(full)] {
 	case writes:
 		if namespace != "" && !own {
-			return status.Errorf(codes.PermissionDenied, "namespace %.100q is always empty: berth keeps the images of pods, in %s", namespace, Namespace)
+			return status.Errorf(codes.PermissionDenied, "namespace %.100q is always empty: berth keeps images in %s", namespace, Namespace)
 		}
 	case publishes:
 		if to != Shims {
-			return status.Errorf(codes.PermissionDenied, "events of berth are published by berth")
+			return status.Errorf(codes.PermissionDenied, "only berth and its shims publish events")
 		}
 	case ofPods:
 		return status.Errorf(codes.PermissionDenied, "%s is not allowed: pods belong to the CRI; use kubectl or crictl", shortName(full))
 	case ofLayers:
-		return status.Errorf(codes.PermissionDenied, "%s is not allowed: snapshots belong to pods and the CRI; run images with kubectl or crictl, and read files with Snapshots/Mounts of a container or in the content of an image", shortName(full))
+		return status.Errorf(codes.PermissionDenied, "%s is not allowed: snapshots belong to pods and the CRI; run images with kubectl or crictl, and read the files of a container with Snapshots/Mounts, those of an image in its content", shortName(full))
 	case ofNames:
 		return status.Errorf(codes.PermissionDenied, "%s is not allowed: berth has one namespace, %s", shortName(full), Namespace)
 	case unknown:
@@ -289,7 +289,7 @@ func shortName(full string) string {
 	return parts[len(parts)-3] + "." + parts[len(parts)-1] + "/" + method
 }
 
-// Namespace is where Kubernetes' agents look for pods and images.
+// Namespace is the namespace where Kubernetes' agents look for pods and images.
 const Namespace = "k8s.io"
 
 // Audience is the kind of a server's clients.
@@ -299,7 +299,7 @@ type Audience int
 const (
 	// Agents are programs of the node.
 	Agents Audience = iota
-	// Shims are those that berth has started. They may also use their own namespace, find
+	// Shims are the shims that berth has started. They may also use their own namespace, find
 	// self-check pods, and publish events.
 	Shims
 )

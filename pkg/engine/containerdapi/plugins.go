@@ -70,7 +70,7 @@ func containerdServices(ctx context.Context, d Deps, opened *streams) ([]registe
 	return served, nil
 }
 
-// provided are berth's implementations of what those services depend on.
+// provided are berth's implementations of what the borrowed services depend on.
 func provided(d Deps, opened *streams) []plugin.Registration {
 	clients := d.Images.Clients()
 	snapshotters := clients.Snapshotters()
@@ -90,8 +90,8 @@ func provided(d Deps, opened *streams) []plugin.Registration {
 	)
 }
 
-// named are further plugins that clients look for, under containerd's names. Package containerdapi
-// serves them itself.
+// named are further plugins that clients look for, under containerd's names. They are empty: other
+// code of berth does their work.
 func named() []plugin.Registration {
 	var all []plugin.Registration
 	for _, p := range []struct {
@@ -120,7 +120,7 @@ func part(kind plugin.Type, id string, instance any, root string) plugin.Registr
 	}}
 }
 
-// noWarnings is the service of deprecations; berth has none.
+// noWarnings is the service of deprecation warnings; berth has none.
 type noWarnings struct{}
 
 func (noWarnings) Emit(context.Context, deprecation.Warning) {}

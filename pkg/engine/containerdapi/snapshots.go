@@ -15,7 +15,7 @@ import (
 )
 
 // layers is a snapshotter that adds the root filesystems of containers. berth has no snapshots for
-// them, so layers presents each as a snapshot with the container's id. It is read-only.
+// them, so layers presents each as a read-only snapshot with the container's id.
 type layers struct {
 	snapshots.Snapshotter
 	name   string

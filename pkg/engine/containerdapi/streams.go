@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// streams are opened by clients beside a Transfer: they carry archives, progress and credentials.
-// It is the manager of containerd's own service.
+// streams is the manager of containerd's streaming service. Clients open streams for a Transfer:
+// they carry archives, progress and credentials.
 type streams struct {
 	mu   sync.Mutex
 	open map[string]*clientStream
@@ -42,7 +42,8 @@ func (s *streams) Register(ctx context.Context, id string, stream streaming.Stre
 	return nil
 }
 
-// dropEnded frees slots at once: AfterFunc runs some time later. Call with mu held.
+// dropEnded drops the streams that have ended. Register and Get call it, too, because AfterFunc
+// runs some time later. s.mu is held.
 func (s *streams) dropEnded() {
 	maps.DeleteFunc(s.open, func(_ string, stream *clientStream) bool { return stream.ended() != nil })
 }
@@ -63,7 +64,7 @@ func (s *streams) Get(ctx context.Context, id string) (streaming.Stream, error) 
 	return stream, nil
 }
 
-// clientStream allows concurrent calls of Close, unlike containerd's.
+// clientStream allows concurrent calls of Close, unlike containerd's stream.
 type clientStream struct {
 	streaming.Stream
 	ended func() error

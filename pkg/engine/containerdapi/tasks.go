@@ -34,7 +34,7 @@ type taskService struct {
 func (s *taskService) Get(ctx context.Context, r *tasksapi.GetRequest) (*tasksapi.GetResponse, error) {
 	found, err := s.find(ctx, r.GetContainerID(), r.GetExecID())
 	if errdefs.IsNotFound(err) && r.GetExecID() == "" {
-		// Agents that see a sandbox's cgroup look its task up before its network is set up.
+		// Agents look up a sandbox's task when they see its cgroup, which is before it is READY.
 		if own, _ := ours(ctx); own {
 			if made, ok := s.view.unfinished(r.GetContainerID()); ok && made.Status().PID != 0 {
 				return &tasksapi.GetResponse{Process: sandboxProcess(made.ID(), made.Status())}, nil
@@ -180,7 +180,8 @@ func (s *taskService) cgroup(of subject) string {
 	return spec.Linux.CgroupsPath
 }
 
-// Metrics implements tasksapi.TasksServer. It omits tasks that exit meanwhile.
+// Metrics implements tasksapi.TasksServer. It omits tasks that cannot be measured, as after an
+// exit.
 func (s *taskService) Metrics(ctx context.Context, r *tasksapi.MetricsRequest) (*tasksapi.MetricsResponse, error) {
 	wants, err := filters.ParseAll(r.GetFilters()...)
 	if err != nil {
@@ -211,7 +212,7 @@ type Stats interface {
 	ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error)
 }
 
-// measure reads a task's usage, as the message of the node's cgroup version.
+// measure returns a task's usage in containerd's message for cgroup v1 or v2.
 func (s *taskService) measure(ctx context.Context, of subject) (*anypb.Any, error) {
 	m, err := s.read(ctx, of)
 	if err != nil {

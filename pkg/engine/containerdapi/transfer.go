@@ -111,8 +111,8 @@ func (s *transferService) pull(ctx context.Context, from *transfer.OCIRegistry, 
 	return s.nameAs(ctx, named.String(), to)
 }
 
-// checkResolver rejects options that reach a registry in another way than the node. The node itself
-// uses plain HTTP for registries on localhost.
+// checkResolver rejects options that reach a registry in another way than the node does. The node
+// itself uses plain HTTP for registries on localhost.
 func checkResolver(r *transfer.RegistryResolver, named reference.Named) error {
 	local, err := docker.MatchLocalhost(reference.Domain(named))
 	plain := r.GetDefaultScheme() == "http" && local && err == nil
@@ -133,7 +133,7 @@ func snapshotterOf(to *transfer.ImageStore) string {
 }
 
 // platformOf is the platform that the client requests. It rejects platforms that no pod of this
-// node can run. Without a request it is any that pods can run.
+// node can run. Without a request it is any platform that pods can run.
 func platformOf(asked []*types.Platform) (catalog.Platform, error) {
 	if len(asked) == 0 {
 		return catalog.AnyPlatform, nil
@@ -199,7 +199,7 @@ func (s *transferService) credentials(ctx context.Context, id string, named refe
 	return nil, nil
 }
 
-// importStream imports an archive. It gives up a stalled one, because other imports wait.
+// importStream imports an archive. It aborts a stalled import, because other imports wait for it.
 func (s *transferService) importStream(ctx context.Context, from *transfer.ImageImportStream, to *transfer.ImageStore, tell progressFunc) error {
 	platform, err := platformOf(to.GetPlatforms())
 	if err != nil {
@@ -236,7 +236,7 @@ func (s *transferService) export(ctx context.Context, from *transfer.ImageStore,
 		names = append(names, r.GetName())
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("no image is named; name those to export: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("no image is named; name the images to export: %w", errdefs.ErrInvalidArgument)
 	}
 	stream, err := s.streams.Get(ctx, to.GetStream())
 	if err != nil {
@@ -299,7 +299,7 @@ func (s *transferService) progress(ctx context.Context, id string) (progressFunc
 			err = stream.Send(packed)
 		}
 		if err != nil {
-			log.G(ctx).WithError(err).Debug("Failed to tell a client of progress")
+			log.G(ctx).WithError(err).Debug("Failed to report progress to a client")
 		}
 	}
 	return tell, func() { _ = stream.Close() }, nil
@@ -336,8 +336,8 @@ var progressEvents = map[progress.LayerStage]string{
 	progress.LayerUnpacking: "extracting", progress.LayerUnpacked: "extracted",
 }
 
-// pace gives up a client that keeps an archive waiting: less than paceBytes within paceTimeout.
-// berth's own time does not count.
+// pace aborts the transfer of a client that moves less than paceBytes within paceTimeout. Only the
+// time in which berth waits for the client counts.
 type pace struct {
 	giveUp func()
 	waited time.Duration

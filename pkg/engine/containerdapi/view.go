@@ -22,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// view presents sandboxes and containers as containers of containerd's API. Both are, as under
-// containerd's CRI, and a label distinguishes them.
+// view presents sandboxes and containers as containers of containerd's API. As under containerd's
+// CRI, a label distinguishes them.
 type view struct {
 	pods   *pod.Registry
 	images *image.Store
@@ -37,8 +37,8 @@ const kindLabel = "io.cri-containerd.kind"
 // The values of kindLabel.
 const kindContainer, kindSandbox = "container", "sandbox"
 
-// sandboxImage stands for the binary of sandbox processes, which has no image: agents omit
-// containers without one.
+// sandboxImage is the image name of sandboxes. They have no image, but agents omit containers
+// without an image name.
 const sandboxImage = "berth.dev/pause"
 
 const specType = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
@@ -49,8 +49,7 @@ type subject struct {
 	container *pod.Container
 }
 
-// find returns the subject with that full id. errdefs.ErrNotFound has no details, because agents
-// try many ids.
+// find returns the subject with that full id, or errdefs.ErrNotFound.
 func (v *view) find(id string) (subject, error) {
 	if c, err := v.pods.Index.Container(id); err == nil && c.ID() == id {
 		return subject{container: c}, nil
@@ -73,8 +72,8 @@ func (v *view) all() []subject {
 	return all
 }
 
-// message returns a container of containerd's API. It finds a container in creation, too: its shim
-// looks it up then, and agents that saw its cgroup do not repeat their look-up.
+// message returns a container of containerd's API. It also finds a container that is being created:
+// its shim looks it up then, and agents that have seen its cgroup look it up only once.
 func (v *view) message(id string) (*containersapi.Container, error) {
 	found, err := v.find(id)
 	if err == nil {

@@ -25,8 +25,8 @@ type Parts struct {
 	Collector *disk.Worker
 }
 
-// Clients are the stores for clients. They may add and remove images, content and leases. Content
-// of images and pulls stays, whatever clients do; unreferenced content is garbage-collected. The
+// Clients are the stores that clients use. Clients may add and remove images, content and leases,
+// but cannot remove content of images and pulls. Unreferenced content is garbage-collected. The
 // context's namespace selects the owner: disk.Namespace is the store's, every other is empty.
 //
 // All methods are safe for concurrent use.
@@ -48,8 +48,7 @@ func (c *Clients) Content() content.Store { return &clientContent{c.store.Files.
 // Leases returns the clients' leases, without those of pulls.
 func (c *Clients) Leases() leases.Manager { return &clientLeases{c.store.Files.Leases, c} }
 
-// Snapshotters returns the working snapshotters of this node, by their names. They must not be
-// changed.
+// Snapshotters returns the working snapshotters of this node, by name. Callers only read from them.
 func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
 	all := map[string]snapshots.Snapshotter{}
 	for name, l := range c.store.Files.Layers {
@@ -71,8 +70,8 @@ func (c *Clients) SnapshotterRoot(name string) string {
 	return c.store.Files.Path(disk.SnapshotsDir, name)
 }
 
-// collectDelay delays the collection of content that clients release, because many release content
-// often.
+// collectDelay delays the collection of content that clients release, because clients release
+// content often.
 const collectDelay = 5 * time.Second
 
 // collectSoon schedules a collection.

@@ -36,7 +36,7 @@ func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (
 		}
 	}
 	if o.Ref == "" {
-		return nil, fmt.Errorf("ref is empty; name what is written: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("ref is empty; choose a name for what is written: %w", errdefs.ErrInvalidArgument)
 	}
 	w, err := c.Store.Writer(ctx, content.WithRef(disk.ClientRefs+o.Ref), content.WithDescriptor(o.Desc))
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *clientContent) Writer(ctx context.Context, opts ...content.WriterOpt) (
 	return &clientWriter{w, c.of.collectSoon}, nil
 }
 
-// clientWriter shows the client its own ref.
+// clientWriter reports the ref that the client chose.
 type clientWriter struct {
 	content.Writer
 	soon func()
@@ -66,7 +66,7 @@ func (w *clientWriter) Commit(ctx context.Context, size int64, expected digest.D
 	if err := checkContentLabels(info.Labels); err != nil {
 		return err
 	}
-	defer w.soon() // it may have no lease
+	defer w.soon() // the content may have no lease
 	return w.Writer.Commit(ctx, size, expected, opts...)
 }
 
@@ -111,14 +111,14 @@ func (c *clientContent) Abort(ctx context.Context, ref string) error {
 	err := c.Store.Abort(ctx, disk.ClientRefs+ref)
 	if errdefs.IsNotFound(err) {
 		if _, pulled := c.Store.Status(ctx, ref); pulled == nil {
-			return fmt.Errorf("%.300q is written by a pull of berth's: %w", ref, errdefs.ErrPermissionDenied)
+			return fmt.Errorf("%.300q is being written by a pull: %w", ref, errdefs.ErrPermissionDenied)
 		}
 	}
 	return err
 }
 
-// Delete implements content.Store. It removes the content from clients' leases. Only the collector
-// knows whether other references are left, so it removes the content itself.
+// Delete implements content.Store. It removes the content from clients' leases. The collector then
+// removes the content itself, unless other references are left.
 func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
 	if _, err := c.Store.Info(ctx, d); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (c *clientContent) Delete(ctx context.Context, d digest.Digest) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("content %s belongs to %s, and goes with it: %w", d, cmp.Or(user, "something that refers to it"), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("content %s belongs to %s, and is removed with it: %w", d, cmp.Or(user, "something that refers to it"), errdefs.ErrFailedPrecondition)
 }
 
 // user names what uses content, directly or through other content with a label that refers to it.
@@ -174,7 +174,7 @@ func (c *clientContent) user(ctx context.Context, d digest.Digest) (string, erro
 	return "", nil
 }
 
-// image names an image that contains one of the blobs; empty is none.
+// image names an image that contains one of the blobs; empty if there is none.
 func (c *clientContent) image(ctx context.Context, blobs []digest.Digest) (string, error) {
 	records, err := c.of.store.Files.Images.List(ctx)
 	if err != nil {
@@ -236,8 +236,8 @@ func (c *clientContent) Update(ctx context.Context, info content.Info, fieldpath
 	return c.Store.Update(ctx, content.Info{Digest: info.Digest, Labels: labels}, paths...)
 }
 
-// referencesOfClients renames new references of clients to names that berth does not use. If berth
-// wrote one of the same name meanwhile, content that it references would be collected. Pure.
+// referencesOfClients renames new references of clients to names that berth does not use. Otherwise
+// a client could replace a reference of berth, and the content would be collected. Pure.
 func referencesOfClients(now, asked map[string]string, fieldpaths []string) (map[string]string, []string) {
 	rename := func(name string) string {
 		if _, is := now[name]; is || !strings.HasPrefix(name, collectorLabels+"ref.") {

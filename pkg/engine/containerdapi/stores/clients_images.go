@@ -23,8 +23,8 @@ type clientImages struct {
 	of *Clients
 }
 
-// Create makes content an image that pods can run: it is unpacked when this returns. It records
-// only the name that the client gives.
+// Create makes an image of content, and unpacks it so that pods can run it. It records only the
+// name that the client gives.
 func (c *clientImages) Create(ctx context.Context, img images.Image) (images.Image, error) {
 	if _, err := c.Get(ctx, img.Name); err == nil {
 		return images.Image{}, fmt.Errorf("image %.300q: %w", img.Name, errdefs.ErrAlreadyExists)
@@ -64,8 +64,8 @@ func (c *clientImages) Update(ctx context.Context, img images.Image, fieldpaths 
 	return c.Store.Update(ctx, images.Image{Name: img.Name, Labels: changed}, paths...)
 }
 
-// Delete removes one name. The last one removes the image; pods keep what they use of it. Its space
-// is freed in the background.
+// Delete removes one name, and with the last name the image; pods keep what they use of it. The
+// space is freed in the background, unless opts request a wait.
 func (c *clientImages) Delete(ctx context.Context, name string, opts ...images.DeleteOpt) error {
 	var o images.DeleteOptions
 	for _, opt := range opts {
@@ -96,7 +96,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 		return err
 	}
 	if name.String() != img.Name {
-		return fmt.Errorf("image name %.300q is not complete; call it %s, as pods do: %w", img.Name, name, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("image name %.300q is not complete; use %s, as pods do: %w", img.Name, name, errdefs.ErrInvalidArgument)
 	}
 	if err := catalog.CheckDigest("the image", img.Target); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err != nil {
 		return err
 	}
-	// A client that adds a name to an image copies its labels.
+	// A client that adds a name to an image copies the image's labels.
 	others := maps.Clone(img.Labels)
 	maps.DeleteFunc(others, func(name, _ string) bool { return strings.HasPrefix(name, ownLabels) })
 	n := catalog.Naming{
@@ -137,9 +137,9 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 // collectorLabels is the prefix of labels with which content, images and leases refer to content.
 const collectorLabels = "containerd.io/gc."
 
-// labelChanges returns the single labels that a client's update changes, and their field paths; an
-// empty value removes a label. Labels may change concurrently, so that others are not listed: the
-// collector's existing labels, and berth's own. Pure.
+// labelChanges returns the labels that a client's update changes, and their field paths; an empty
+// value removes a label. It omits labels that stay, because they may change concurrently, and those
+// that clients cannot change: the collector's existing labels, and berth's own. Pure.
 func labelChanges(now, asked map[string]string, fieldpaths []string) (labels map[string]string, paths []string, err error) {
 	labels = map[string]string{}
 	change := func(name, value string) {
@@ -207,7 +207,7 @@ func checkLabelSizes(labels map[string]string) error {
 	return nil
 }
 
-// checkClientLabels rejects labels by which the collector would remove images without the catalog.
+// checkClientLabels rejects labels that make the collector remove images that the catalog lists.
 func checkClientLabels(labels map[string]string) error {
 	if err := checkLabelSizes(labels); err != nil {
 		return err

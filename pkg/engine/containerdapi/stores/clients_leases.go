@@ -29,8 +29,8 @@ type clientLeases struct {
 	of     *Clients
 }
 
-// Create implements leases.Manager. Every lease expires after at most maxClientLease: leases of
-// clients that died would fill the disk.
+// Create implements leases.Manager. Every lease expires after at most maxClientLease: otherwise
+// leases of dead clients would fill the disk.
 func (c *clientLeases) Create(ctx context.Context, opts ...leases.Opt) (leases.Lease, error) {
 	var l leases.Lease
 	for _, opt := range opts {

@@ -61,7 +61,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	defer cancel()
 	if err := b.checkpoint(ctx, c, r.GetLocation()); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			// An aborted call's error wraps a status without a class.
+			// The error of an aborted call has no class of its own.
 			err = fmt.Errorf("it took longer than %v and was aborted: %v: %w", timeout, err, context.DeadlineExceeded)
 		}
 		return nil, fmt.Errorf("checkpoint container: %w", err)
@@ -70,7 +70,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	return &runtimeapi.CheckpointContainerResponse{}, nil
 }
 
-// checkpoint needs c.Op and a container that runs.
+// checkpoint is called with c.Op held and c running.
 func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location string) (err error) {
 	dir, err := checkpoint.Open(b.Pods.CheckpointsDir(c.ID()))
 	if err != nil {
@@ -96,7 +96,6 @@ func (b *checkpoints) checkpoint(ctx context.Context, c *pod.Container, location
 	return dir.Pack(ctx, location)
 }
 
-// whileFrozen freezes c, writes it and resumes it.
 func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *checkpoint.Dir) (err error) {
 	defer func() { err = errors.Join(err, b.dumper.Thaw(ctx, c)) }()
 	if err := b.dumper.Freeze(ctx, c); err != nil {
@@ -109,7 +108,7 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *ch
 	return b.dumper.Write(ctx, c, dir, tcp)
 }
 
-// ArchiveConfig is an archive's metadata of a container that was written at some time.
+// ArchiveConfig is the metadata for an archive of c that was written at the time at.
 func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	spec := c.Spec()
 	return metadata.ContainerConfig{

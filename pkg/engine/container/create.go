@@ -110,9 +110,9 @@ func (b *creation) create(ctx context.Context, r *runtimeapi.CreateContainerRequ
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
 }
 
-// needNamespaces fails if a namespace of s was unmounted, as by `umount -R /run/netns`. It cannot
-// be restored, so s becomes NOTREADY and the kubelet runs a new sandbox for the pod. It must not be
-// called while s is being stopped.
+// needNamespaces fails if a namespace of s was unmounted, as by `umount -R /run/netns`. The
+// namespace cannot be restored, so s becomes NOTREADY and the kubelet runs a new sandbox for the
+// pod. needNamespaces must not be called while s is being stopped.
 func (b *Deps) needNamespaces(ctx context.Context, s *pod.Sandbox) error {
 	lost := s.Status().Namespaces.Lost()
 	if lost == "" {
@@ -142,7 +142,7 @@ type createRequest struct {
 	request *runtimeapi.CreateContainerRequest
 	image   *catalog.Image
 	from    *pod.Origin
-	// checkpoint is what the container alone continues from; nil for a new one.
+	// checkpoint is the container's own; nil if it is new, or restored with its whole pod.
 	checkpoint *checkpoint.Unpacked
 }
 
@@ -247,8 +247,8 @@ func (b *creation) makeParts(ctx context.Context, u *pod.Undo, c *pod.Container,
 	})
 }
 
-// createTask creates the container's task. It is aborted with the sandbox, not with the caller's
-// context.
+// createTask creates the task of c. A stop of the sandbox aborts it, a cancellation by the caller
+// does not.
 func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container, rootfs []mount.Mount) error {
 	s := c.Sandbox
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), task.CallTimeout(s.Spec().Definition))
@@ -291,9 +291,10 @@ func (b *creation) createTask(ctx context.Context, u *pod.Undo, c *pod.Container
 	return c.Update(func(st *pod.ContainerStatus) error { st.Unstartable = err.Error(); return nil })
 }
 
-// CallCreate gives up when ctx ends. The task may still be created after that: the caller waits for
-// the returned call before it removes the task. The call ends with the shim at the latest. The shim
-// gets no deadline, because Kata answers at the deadline with an error but continues the creation.
+// CallCreate creates a task and gives up when ctx ends. The task may still be created after that:
+// the caller waits for the returned call before it removes the task. The call ends with the shim at
+// the latest. The shim gets no deadline, because Kata answers at the deadline with an error but
+// continues the creation.
 func CallCreate(ctx context.Context, client *shim.Client, request *taskapi.CreateTaskRequest) (*pod.PendingCall, error) {
 	answer, ended := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -389,8 +390,8 @@ func (b *creation) writeBundle(c *pod.Container, spec *specs.Spec) error {
 	return nil
 }
 
-// makeLogDirectory creates the directory of the container's log beneath the pod's own, without
-// following links: a pod that mounts its log directory may write there.
+// makeLogDirectory creates the directory of the container's log beneath the pod's log directory,
+// without following links: a pod that mounts its log directory may write there.
 func makeLogDirectory(spec *pod.ContainerSpec) error {
 	if spec.LogPath == "" {
 		return nil

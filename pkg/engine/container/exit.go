@@ -35,20 +35,20 @@ func (b *ends) Watch(c *pod.Container) {
 
 // exited records and announces the exit of c, and deletes its task.
 func (b *ends) exited(c *pod.Container, exit pod.Exit) {
-	// Clients may read the last lines once they see the exit.
+	// The log must be complete when clients see the exit.
 	if err := c.Sandbox.Runner.FlushLog(b.Pods.Background, c); err != nil {
 		log.G(b.Pods.Background).WithError(err).WithField("container", c.ID()).Debug("Failed to wait for the log of exited container")
 	}
 	b.RecordExit(c, exit)
 	if b.Hooks.Plugins != nil {
-		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // the removal waits for it
+		go b.Hooks.Plugins.StopContainer(b.Pods.Background, b.Hooks.Container(c)) // Remove waits for it
 	}
 	b.EraseExited(c)
 }
 
 // RecordExit makes c EXITED.
 func (b *ends) RecordExit(c *pod.Container, exit pod.Exit) {
-	// A foreign shim may report the kill too late or not at all.
+	// A foreign shim may report an OOM kill too late or not at all.
 	killed := exit.OOM || c.OOM.Load() || c.Sandbox.Runner.KilledForMemory(b.Pods.Background, c.Spec().CgroupsPath)
 	err := c.Force(func(st *pod.ContainerStatus) {
 		oom := killed || c.OOM.Load()
@@ -70,8 +70,8 @@ func (b *ends) RecordExit(c *pod.Container, exit pod.Exit) {
 	close(c.Exited) // last: it permits removal, which is announced after the exit
 }
 
-// endRestore kills the sandbox of a pod checkpoint's restore if c cannot be restored in it: the
-// other containers would wait for c for ever.
+// endRestore kills the sandbox of a pod that is restored as a whole, after c failed or was
+// cancelled: the other containers would wait for c for ever.
 func (b *ends) endRestore(c *pod.Container) {
 	if c.Sandbox.Spec().WholeCheckpoint() == "" {
 		return // it is restored alone
@@ -109,7 +109,7 @@ func (b *ends) erase(ctx context.Context, c *pod.Container) {
 
 // clean is one attempt of erase.
 func (b *ends) clean(ctx context.Context, c *pod.Container) error {
-	// Persist first: the state of runtime and supervisor may be all that survives the daemon.
+	// Persist first: the next step deletes what runtime and supervisor still have of the exit.
 	if err := c.Persist(); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 // RemoveParts removes all parts of a container without a task. Missing parts are no error.
 func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	group := cgroup.HostPaths(c.Spec().CgroupsPath)
-	// The task's owner may have lost it: remaining processes have none.
+	// A supervisor or shim that has lost the task leaves its processes running.
 	if pids, err := group.Processes(); err == nil && len(pids) > 0 {
 		if err := group.Kill(ctx); err != nil {
 			return err
@@ -173,7 +173,7 @@ func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 }
 
 // removeRuntimeState removes files about c that a runtime may have left because its delete was
-// never called. A state directory named by the handler is not ours.
+// never called. A state directory that the handler configures is not berth's.
 func removeRuntimeState(l pod.Layout, c *pod.Container) error {
 	if c.Sandbox == nil || c.Sandbox.Spec().Definition.Root != "" {
 		return nil

@@ -29,7 +29,7 @@ type Resources struct {
 }
 
 // changeResources changes the limits of c, and its process limit unless pids is nil; the CRI has no
-// field for that.
+// field for the latter.
 func (b *Resources) changeResources(ctx context.Context, c *pod.Container, change *runtimeapi.LinuxContainerResources, pids *int64) error {
 	if err := c.Op.Lock(ctx); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 	if err := b.setResources(ctx, u, c, spec, after); err != nil {
 		if failed := u.Run(); failed != nil {
 			log.G(ctx).WithError(failed).WithField("container", c.ID()).Error("Failed to restore resources of container after a failed update")
-			return fmt.Errorf("%w; the limits from before could not be restored", err)
+			return fmt.Errorf("%w; the previous limits could not be restored", err)
 		}
 		return err
 	}
@@ -69,7 +69,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	}
 	told := false
 	u.Add("the limits", func(ctx context.Context) error {
-		// The next start uses the spec, also if the runtime refuses again.
+		// The next start uses the spec, even if the runtime refuses the old limits.
 		err := put(before)
 		if told {
 			err = errors.Join(err, b.applyResources(ctx, c, before))
@@ -81,7 +81,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	}
 	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.CreatesEarly() {
 		err := b.applyResources(context.WithoutCancel(ctx), c, after)
-		// A runtime may have applied a part of what it refused, unless it has no update.
+		// A runtime may have applied part of what it refused, unless it does not implement updates.
 		if told = !errdefs.IsNotImplemented(err); err != nil {
 			return err
 		}
@@ -132,8 +132,8 @@ func (n pluginNode) Containers() []nri.Subject {
 	return containers
 }
 
-// UpdateContainer applies a plugin's change. A container that exits meanwhile needs none. Its lock
-// is not awaited, because the holder may be waiting for plugins.
+// UpdateContainer applies a plugin's change. A container that exits meanwhile needs no change. ctx
+// limits the wait for the container's lock, because the holder may be waiting for plugins.
 func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
 	c, err := n.resources.Pods.Index.Container(id)
 	if errdefs.IsNotFound(err) || err == nil && c.Status().Phase == pod.PhaseExited {

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// makeOrRestore is make, also for an image that holds a checkpoint. Such a container gets its
-// original image, with its own changes applied.
+// makeOrRestore is make, also for an image that contains a checkpoint. Then the container gets the
+// image that it ran before, with its own changes to the files.
 func (b *creation) makeOrRestore(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *createRequest) (c *pod.Container, err error) {
 	if a.from != nil && a.from.ByContainer {
 		if a.checkpoint, err = checkpoint.Unpack(a.from.Images); err != nil {
@@ -113,13 +113,13 @@ func (r restoredStart) begin(ctx context.Context, client *shim.Client) (int, err
 	}
 	pid, err := r.newStart.begin(ctx, client)
 	if derr := done(); derr != nil {
-		log.G(ctx).WithError(derr).WithField("container", r.c.ID()).Warn("Failed to remove what CRIU needed")
+		log.G(ctx).WithError(derr).WithField("container", r.c.ID()).Warn("Failed to remove the configuration of CRIU")
 	}
 	return pid, criu.ExplainRestore(err, bundle)
 }
 
-// started sets the pod's hostname again, because CRIU has joined the pod's UTS namespace and
-// restored the checkpoint's, and removes the memory that was read.
+// started sets the pod's hostname again, because CRIU has set that of the checkpoint in the pod's
+// UTS namespace, and removes the memory that was read.
 func (r restoredStart) started(ctx context.Context) {
 	s := r.c.Sandbox
 	if !s.HostProcesses {
@@ -127,15 +127,15 @@ func (r restoredStart) started(ctx context.Context) {
 	}
 	if plan, at := s.Spec().Plan, s.Status().Namespaces.UTS; plan.Hostname != "" && at != "" {
 		if err := namespaces.SetHostname(at, plan.Hostname); err != nil {
-			log.G(ctx).WithError(err).WithField("container", r.c.ID()).Warn("Failed to name pod of restored container; it has the hostname that it had")
+			log.G(ctx).WithError(err).WithField("container", r.c.ID()).Warn("Failed to set hostname of pod; it has the hostname of the checkpoint")
 		}
 	}
 	if err := os.RemoveAll(r.Pods.RestoreDir(r.c.ID())); err != nil {
-		log.G(ctx).WithError(err).WithField("container", r.c.ID()).Warn("Failed to remove the memory that a container went on from; it goes with the container")
+		log.G(ctx).WithError(err).WithField("container", r.c.ID()).Warn("Failed to remove the memory image of a restored container; it is removed with the container")
 	}
 }
 
-// SweepRestores removes restored memory that no created container needs.
+// SweepRestores removes memory of checkpoints that no created container needs.
 func (b *ends) SweepRestores() error {
 	dir := b.Pods.RestoreDir("")
 	entries, err := os.ReadDir(dir)

@@ -70,8 +70,8 @@ func (b *starts) startCreated(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// start needs c.Op. The caller's cancellation does not interrupt the runtime: a partial start is
-// worse than an unwatched container.
+// start is called with c.Op held. A cancellation by the caller does not interrupt the runtime: that
+// could leave a partially started container.
 func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), how.limit()+pod.UndoTimeout)
 	defer cancel()
@@ -98,7 +98,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 	pid, err := how.begin(starting, client)
 	end(err)
 	if shim.Lost(err) && b.Pods.Background.Err() != nil {
-		return err // the start continues without this daemon: the next one asks for the result
+		return err // the start continues; the next daemon asks for the result
 	}
 	if err != nil {
 		return b.startFailed(ctx, c, c.Sandbox.Runner.Attribute(memory.Explain(err)))
@@ -111,7 +111,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 		return nil
 	})
 	if err != nil {
-		// A container without a record must not run.
+		// A container that runs must be on record.
 		return b.startFailed(ctx, c, err)
 	}
 	return nil
@@ -160,9 +160,9 @@ func (newStart) started(context.Context) {}
 // startAttempts bounds the start requests for a start that no supervisor has begun.
 const startAttempts = 3
 
-// startTask returns the pid. A supervisor continues a start when its connection is lost; the next
-// request returns the result. If it died before the start began, its successor is asked to start:
-// supervisors record that they begin, and none begins a second time.
+// startTask starts c and returns its pid. A supervisor continues a start when the connection is
+// lost; its state then has the result. If it died before the start began, its successor is asked to
+// start c: supervisors record a start before they begin it, so no start is begun twice.
 func (b *starts) startTask(ctx context.Context, client *shim.Client, c *pod.Container) (int, error) {
 	var lost error
 	for range startAttempts {
@@ -202,18 +202,18 @@ func (b *starts) startFailed(ctx context.Context, c *pod.Container, cause error)
 	close(c.Exited) // last: it permits removal, which is announced after the exit
 	b.ends.endRestore(c)
 	if ctx.Err() != nil {
-		go b.ends.EraseExited(c) // the start used up all the time
+		go b.ends.EraseExited(c) // ctx expired during the start
 	} else {
 		b.ends.erase(ctx, c)
 	}
 	return fmt.Errorf("start container: %w", cause)
 }
 
-// errLostStart is the cause of a failed start with a result that no daemon received.
+// errLostStart is the recorded cause of a failed start if no daemon received the error.
 var errLostStart = errors.New("the container failed to start after the daemon had exited; see the log of its supervisor")
 
 // FinishStart completes a start that an earlier daemon began. The caller has locked c.Op;
-// FinishStart unlocks it when the start has ended, like the call itself.
+// FinishStart unlocks it when the start has ended, like StartContainer.
 func (b *starts) FinishStart(c *pod.Container) {
 	log.G(b.Pods.Background).WithField("container", c.ID()).Info("Waiting for a container start that an earlier daemon began")
 	state, pid, err := b.Tasks.AwaitStart(b.Pods.Background, c, 0)
@@ -224,8 +224,8 @@ func (b *starts) FinishStart(c *pod.Container) {
 	b.tellPlugins(c)
 }
 
-// NoticeStart detects a start of a foreign shim that was under way: the shim does not report it, so
-// its state is polled for as long as a start may take.
+// NoticeStart detects a start that a foreign shim may have under way for an earlier daemon. The
+// shim does not report that, so the state is polled for as long as a start may take.
 func (b *starts) NoticeStart(c *pod.Container) {
 	ctx, cancel := context.WithTimeout(b.Pods.Background, task.CallTimeout(c.Sandbox.Spec().Definition))
 	defer cancel()
@@ -241,7 +241,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 		if err != nil || state == task.Unstarted {
 			continue
 		}
-		// If a call starts it now, that does the rest.
+		// If a call has started c meanwhile, that call records the start.
 		if c.Op.Lock(ctx) != nil {
 			return
 		}
@@ -260,7 +260,7 @@ func (b *starts) NoticeStart(c *pod.Container) {
 // noticeInterval is the polling interval of NoticeStart.
 const noticeInterval = time.Second
 
-// settle records the result of a start without a call. It needs c.Op.
+// settle records the result of a start that an earlier daemon began. c.Op is held.
 func (b *starts) settle(c *pod.Container, state task.State, pid int) {
 	switch state {
 	case task.Failed:

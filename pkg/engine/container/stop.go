@@ -25,7 +25,7 @@ type stops struct {
 	ends *ends
 }
 
-// StopContainer stops a container: its stop signal, and after timeout seconds SIGKILL. It returns
+// StopContainer sends a container its stop signal, and after timeout seconds SIGKILL. It returns
 // when the container is EXITED. Overlapping calls do not wait for each other. Missing and exited
 // containers are no error.
 func (b *stops) StopContainer(ctx context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
@@ -96,8 +96,8 @@ func (b *stops) stop(ctx context.Context, c *pod.Container, grace time.Duration)
 	return b.End(ctx, c)
 }
 
-// withdraw cancels a container that was not started. If a start is under way, it waits up to d for
-// its end.
+// withdraw cancels a container that was not started. It waits up to d for the end of a start under
+// way.
 func (b *stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -109,7 +109,7 @@ func (b *stops) withdraw(ctx context.Context, c *pod.Container, d time.Duration)
 	return nil
 }
 
-// End makes c EXITED now, without a process if it never ran.
+// End makes c EXITED: it kills the processes, or cancels a container that was not started.
 func (b *stops) End(ctx context.Context, c *pod.Container) error {
 	for {
 		switch c.Status().Phase {
@@ -132,15 +132,15 @@ func (b *stops) End(ctx context.Context, c *pod.Container) error {
 	}
 }
 
-// abort cancels a container that does not run yet. It makes a start under way fail instead of
-// waiting, unless it is too late for that.
+// abort cancels a container that does not run yet. Instead of waiting for a start under way, it
+// makes the start fail, unless it is too late for that.
 func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	bounded, cancel := context.WithTimeout(ctx, pod.KillGrace)
 	defer cancel()
 	again := time.NewTicker(task.AbortInterval)
 	defer again.Stop()
 	for !c.Op.TryLock() {
-		// The supervisor takes this signal as the request to abort the start.
+		// A supervisor treats this signal as a request to abort the start.
 		err := b.signal(bounded, c, unix.SIGKILL, true)
 		if err != nil && bounded.Err() == nil {
 			return err
@@ -158,7 +158,7 @@ func (b *stops) abort(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// cancel makes c EXITED if it was never started. It needs c.Op.
+// cancel makes c EXITED if it was never started. c.Op is held.
 func (b *stops) cancel(ctx context.Context, c *pod.Container) {
 	if c.Status().Phase != pod.PhaseCreated {
 		return
@@ -193,7 +193,7 @@ func (b *stops) signal(ctx context.Context, c *pod.Container, sig syscall.Signal
 	case err == nil, errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
 		return nil // it has exited; the watcher is about to record it
 	case shim.Lost(err):
-		return nil // AwaitEnd detects an exit with the shim
+		return nil // the watcher records the exit if the shim is dead
 	}
 	return fmt.Errorf("signal container %s: %w", c.ID(), err)
 }

@@ -144,13 +144,13 @@ func (c *Container) Ended() error {
 	return fmt.Errorf("container %s has exited, so its resources cannot be changed: %w", c.ID(), ErrEnded)
 }
 
-// SharesProcesses reports whether processes of c may outlive its first one, until the runtime
-// deletes it.
+// SharesProcesses reports whether processes of c may outlive its first, until the runtime deletes
+// c.
 func (c *Container) SharesProcesses() bool {
 	return c.Config().GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
 }
 
-// AwaitErased waits for the clean-up after the exit, with a limit: the removal retries the rest.
+// AwaitErased waits at most KillGrace for the clean-up after the exit; the removal retries it.
 func (c *Container) AwaitErased(ctx context.Context) error {
 	_, err := await(ctx, c.Erased, KillGrace)
 	return err
@@ -203,17 +203,17 @@ func containerUser(st *ContainerStatus) *runtimeapi.ContainerUser {
 
 // PendingCall is a call that was given up and may still run.
 type PendingCall struct {
-	Ended <-chan struct{} // closed
+	Ended <-chan struct{} // closed when the call ends
 }
 
-// Await returns when the call has ended; nil has ended.
+// Await waits at most CreatePatience for the end of the call; a nil call has ended.
 func (p *PendingCall) Await(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
 	ended, err := await(ctx, p.Ended, CreatePatience)
 	if err == nil && !ended {
-		err = fmt.Errorf("its shim is still creating it; try again: %w", errdefs.ErrUnavailable)
+		err = fmt.Errorf("the create call of the shim has not returned yet; try again: %w", errdefs.ErrUnavailable)
 	}
 	return err
 }
@@ -221,7 +221,7 @@ func (p *PendingCall) Await(ctx context.Context) error {
 // CreatePatience is how long roll-back of a task waits for its Create call.
 const CreatePatience = 10 * time.Second
 
-// ErrEnded is the class of calls on an exited container.
+// ErrEnded is the class of errors of calls that change an exited container.
 var ErrEnded = fmt.Errorf("%w", errdefs.ErrFailedPrecondition)
 
 // KillGrace is how long a killed process may take until its exit is reported.
@@ -246,9 +246,8 @@ func (o *Index) RecordOOM(task string) {
 	if err != nil || c.OOM.Swap(true) {
 		return
 	}
-	// The event may arrive after the exit, because events have their own connection. The phase is
-	// checked under the same lock under which the exit's record reads OOM, so that one of both sees
-	// the other.
+	// The event may arrive after the exit, by its own connection. The exit is recorded under the
+	// same lock, so that either the exit has OOM set, or this change finds the exit.
 	c.Record(context.Background(), func(st *ContainerStatus) {
 		if st.Phase == PhaseExited && st.ExitCode != 0 && st.Reason == ExitReason(st.ExitCode, false, false) {
 			st.Reason = ExitReason(st.ExitCode, true, false)

@@ -9,7 +9,7 @@ import (
 )
 
 // gate admits calls that create something in a sandbox, until it is shut for good. Objects become
-// visible inside the gate or not at all, so that after Shut no new ones appear.
+// visible by Show, which fails after Shut.
 type gate struct {
 	Ctx  context.Context // ends when the gate is shut, with mu held
 	end  context.CancelFunc
@@ -61,7 +61,7 @@ func (g *gate) Show(f func()) error {
 	return nil
 }
 
-// Shut rejects new calls, cancels the contexts of those inside, and waits until they have left. It
+// Shut rejects new calls, cancels the contexts of calls inside, and waits until they have left. It
 // is idempotent.
 func (g *gate) Shut(ctx context.Context) error {
 	g.mu.Lock()
@@ -83,8 +83,7 @@ func (g *gate) Shut(ctx context.Context) error {
 // UndoTimeout bounds a complete roll-back.
 const UndoTimeout = 2 * time.Minute
 
-// Undo is a stack of completed steps that roll back if the whole call fails. Steps may be added
-// concurrently.
+// Undo is a stack of steps that are rolled back if a call fails. Steps may be added concurrently.
 type Undo struct {
 	mu    sync.Mutex
 	Steps []undoStep
@@ -104,8 +103,8 @@ func (u *Undo) Add(name string, back func(context.Context) error) {
 }
 
 // Run rolls back, last step first, with its own context, because the caller's may be cancelled. It
-// stops at the first failure: retrying the failed step needs the earlier ones. The partially
-// created object is then listed for removal.
+// stops at the first failure: a retry of the failed step needs the results of earlier steps. The
+// partially created object is then listed for removal.
 func (u *Undo) Run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), UndoTimeout)
 	defer cancel()

@@ -62,14 +62,14 @@ func (o *Index) DropContainer(id string) {
 	delete(o.containers, id)
 }
 
-// Sandbox finds by full id or unique prefix.
+// Sandbox finds a sandbox by its full id or a unique prefix.
 func (o *Index) Sandbox(id string) (*Sandbox, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return find(o.sandboxes, "sandbox", id)
 }
 
-// Container finds by full id or unique prefix.
+// Container finds a container by its full id or a unique prefix.
 func (o *Index) Container(id string) (*Container, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -159,15 +159,14 @@ func (o *Index) ContainersOf(sandbox string) []*Container {
 	return of
 }
 
-// Waits reports whether a restored sandbox waits for containers that are restored with it: the
-// started ones get processes only when all are started. That never happens if one exited before it
-// was started.
+// Waits reports whether a restored sandbox waits for containers that are restored with it: they get
+// processes only when all are started. That never happens if one exits before its start.
 func (o *Index) Waits(s *Sandbox) bool {
 	return s.Spec().WholeCheckpoint() != "" && o.restored(s, func(st *ContainerStatus) bool { return st.StartedAt == 0 })
 }
 
 // NeedsCheckpoint reports whether a restored sandbox still needs its checkpoint for a container
-// that was not started. Containers that failed to start need it no more.
+// that was not started. A container that failed to start no longer needs it.
 func (o *Index) NeedsCheckpoint(s *Sandbox) bool {
 	return s.Spec().Checkpoint != "" && o.restored(s, func(st *ContainerStatus) bool { return st.Phase == PhaseCreated })
 }
@@ -212,7 +211,8 @@ func (c *Clock) Seen(t int64) {
 	}
 }
 
-// TargetPID is the process with the PID namespace that a container with mode TARGET joins.
+// TargetPID is the process with the PID namespace that a container joins; 0 unless its mode is
+// TARGET.
 func (o *Index) TargetPID(s *Sandbox, c *runtimeapi.ContainerConfig) (int, error) {
 	asked := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if asked.GetPid() != runtimeapi.NamespaceMode_TARGET {
@@ -240,7 +240,7 @@ type encodedState struct {
 // itemsField is the field number of items in all lists of the CRI.
 var itemsField = (&runtimeapi.ListPodSandboxResponse{}).ProtoReflect().Descriptor().Fields().ByName("items").Number()
 
-// encoded returns the last encoding if the state is the same, and else encodes the item of id.
+// encoded returns the last encoding if the state is the same, and otherwise encodes the item of id.
 func (e *encodedItem) encoded(id string, state int32, item func() proto.Message) ([]byte, error) {
 	if last := e.last.Load(); last != nil && last.state == state {
 		return last.bytes, nil
@@ -268,7 +268,8 @@ func Items[O, I any](all []O, item func(O) *I) []*I {
 	return items
 }
 
-// EncodedItems returns the encoded items of a list. Those outside the list are encoded as nothing.
+// EncodedItems returns the encoded items of a list. encoded returns nil for an item outside the
+// list.
 func EncodedItems[O any](all []O, encoded func(O) ([]byte, error)) ([]byte, error) {
 	items := make([][]byte, 0, len(all))
 	for _, o := range all {

@@ -76,8 +76,8 @@ func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDi
 // FrozenDir has a directory for each container that a checkpoint may have frozen.
 func (l Layout) FrozenDir(id string) string { return filepath.Join(l.Root, "frozen", id) }
 
-// CheckpointsDir has the files of checkpoint archives in creation. In versions before FrozenDir it
-// also marks a frozen container.
+// CheckpointsDir has the files of checkpoint archives that are being created. In versions before
+// FrozenDir it also marks a frozen container.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
 // RestoreDir has the memory that a restored container continues from, until it is started.
@@ -112,7 +112,7 @@ func (l Layout) SpecSandbox(s *Sandbox) ocispec.Sandbox {
 	return facts
 }
 
-// Stdio are the FIFOs of a process; missing ones are empty.
+// Stdio are the paths of a process's FIFOs; empty for those that do not exist.
 type Stdio struct{ Stdin, Stdout, Stderr string }
 
 // Paths are the existing FIFOs.

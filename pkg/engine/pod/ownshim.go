@@ -1,14 +1,14 @@
 package pod
 
-// OwnShim reports whether a foreign shim runs s alone. It exits after its last task is deleted.
-// Other sandboxes are run by supervisors.
+// OwnShim reports whether a foreign shim runs s alone. Such a shim exits after its last task is
+// deleted. Supervisors run all other sandboxes.
 func (s *Sandbox) OwnShim() bool { return s.Spec().Definition.OwnShim() }
 
 // MountsRootfs reports whether the mounts of a root filesystem are passed with the task, so that a
 // virtual machine may use them directly.
 func (s *Sandbox) MountsRootfs() bool { return s.OwnShim() }
 
-// CreatesEarly reports whether Create of the Task API calls the runtime. A supervisor calls it at
+// CreatesEarly reports whether Create of the Task API calls the runtime. A supervisor does so at
 // Start.
 func (s *Sandbox) CreatesEarly() bool { return s.OwnShim() }
 

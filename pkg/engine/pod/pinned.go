@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/trust"
 )
 
-// Pinned is a sandbox's configuration beside its Definition. It applies to the sandbox and its
-// containers for their whole life, even if the configuration and its files change.
+// Pinned is a sandbox's configuration in addition to its Definition. It applies to the sandbox and
+// its containers for their whole life, even if the configuration and its files change.
 type Pinned struct {
 	CgroupDriver   cgroup.Driver `json:"cgroupDriver"`
 	CgroupPrefix   string        `json:"cgroupPrefix,omitempty"`
@@ -23,11 +23,11 @@ type Pinned struct {
 	// PauseRoot is the name of the sandbox process's root filesystem among the tools; empty without
 	// a sandbox process.
 	PauseRoot string `json:"pauseRoot,omitempty"`
-	// Binaries are the handler's, then the one that its shim runs.
+	// Binaries are the handler's binary and then, if that is a shim, the runtime that it runs.
 	Binaries []keep.Binary `json:"binaries,omitempty"`
-	// Generation is the generation of the table by which the sandbox was routed.
+	// Generation is the generation of the routing table that the sandbox was run with.
 	Generation uint64 `json:"generation,omitempty"`
-	// BaseSpec and DefaultSeccomp are the content of the files; empty is no file.
+	// BaseSpec and DefaultSeccomp are the contents of the configured files; empty without a file.
 	BaseSpec       Text `json:"baseSpec,omitzero"`
 	DefaultSeccomp Text `json:"defaultSeccomp,omitzero"`
 }
@@ -42,7 +42,7 @@ func (s *Sandbox) Parent() cgroup.Paths {
 	return cgroup.ParentPaths(s.Config().GetLinux().GetCgroupParent(), s.Spec().Pinned.CgroupDriver)
 }
 
-// Text is the content of a file. Equal ones share memory: most pods of a node have the same.
+// Text is the content of a file. Equal texts share memory: most pods of a node have the same files.
 type Text struct{ handle unique.Handle[string] }
 
 func newText(s string) Text {

@@ -33,8 +33,8 @@ type Plan struct {
 	Version string `json:"version,omitempty"`
 }
 
-// NewPlan decides the parts of a sandbox. Rules: CRI proto (NamespaceOption); a container's UTS
-// namespace follows the network's.
+// NewPlan decides the parts of a sandbox. The rules are in the CRI's NamespaceOption; the pod has a
+// UTS namespace if it has its own network.
 func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Runtime) Plan {
 	opts := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	p := Plan{
@@ -49,7 +49,7 @@ func NewPlan(c *runtimeapi.PodSandboxConfig, d *handler.Definition, rt *probe.Ru
 		p.Hostname = c.GetHostname()
 	}
 	p.Process = d.SandboxProcess == handler.SandboxProcessAlways || opts.GetPid() == runtimeapi.NamespaceMode_POD ||
-		d.OwnShim() || !p.Kernel.Facts().HostProcesses // these need a first container
+		d.OwnShim() || !p.Kernel.Facts().HostProcesses // these need a sandbox process
 	p.User = podUser(c)
 	return p
 }

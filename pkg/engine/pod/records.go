@@ -64,7 +64,7 @@ type SandboxRecords = store.Store[SandboxSpec, SandboxStatus]
 // ContainerRecords are the records of containers on disk.
 type ContainerRecords = store.Store[ContainerSpec, ContainerStatus]
 
-// SandboxSpec is the constant part of a sandbox's record: the pin.
+// SandboxSpec is the constant part of a sandbox's record.
 type SandboxSpec struct {
 	// Handler is the name as requested; "" stays "".
 	Handler    string                                `json:"handler"`
@@ -81,7 +81,7 @@ type SandboxSpec struct {
 	// SelfCheck marks berth's own sandbox that checks whether the handler works. It has no network
 	// and is not visible to clients.
 	SelfCheck bool `json:"selfCheck,omitempty"`
-	// Pinned is the configuration beside Definition.
+	// Pinned is the configuration in addition to Definition.
 	Pinned Pinned `json:"pinned"`
 	// Checkpoint is the directory that it was restored from; empty for a new sandbox.
 	Checkpoint string `json:"checkpoint,omitempty"`
@@ -102,11 +102,10 @@ func (s *SandboxSpec) WholeCheckpoint() string {
 type Origin struct {
 	// Images is the directory that the runtime wrote.
 	Images string
-	// ByContainer is set if Images has a directory for each container; that is then the container's
+	// ByContainer is set if Images has a directory for each container. That is then the container's
 	// Images.
 	ByContainer bool
-	// Binaries are kept binaries of another pod that the checkpoint needs; nil are the installed
-	// ones.
+	// Binaries are kept binaries that the checkpoint needs; nil selects the installed binaries.
 	Binaries []keep.Binary
 }
 
@@ -182,13 +181,13 @@ const UnknownExitCode = 255
 // startFailedCode is the exit code of a container that failed to start.
 const startFailedCode = 128
 
-// Failed is the status of a container that could not be created or started.
+// Failed makes s the status of a container that could not be created or started.
 func (s *ContainerStatus) Failed(reason string, cause error, now int64) {
 	s.Phase, s.ExitCode, s.Reason = PhaseExited, startFailedCode, reason
 	s.Message, s.FinishedAt = printable.Line(printable.Error(cause)), now
 }
 
-// LostExit is the status of a container with an exit that was not observed.
+// LostExit makes s the status of a container that exited unobserved.
 func (s *ContainerStatus) LostExit(now time.Time, oom bool) {
 	s.Phase, s.PID = PhaseExited, 0
 	s.ExitCode, s.Reason = UnknownExitCode, ExitReason(UnknownExitCode, oom, true)

@@ -13,7 +13,7 @@ import (
 
 // Runner runs the tasks of one sandbox: the supervisor of an OCI runtime, or a foreign shim. A
 // Sandbox gets its own when it is created or recovered. No other code distinguishes the two:
-// behaviour that differs is behind these methods, a property of only one of them is a method of
+// behaviour that differs is behind these methods, and properties that differ are methods of
 // Sandbox. Package task implements both. All methods are safe for concurrent use.
 type Runner struct {
 	Connection
@@ -69,8 +69,8 @@ type Connection interface {
 	Launch(ctx context.Context) (*shim.Client, error)
 	// Client returns the client of a launched Runner.
 	Client(ctx context.Context) (*shim.Client, error)
-	// Keep holds the descriptors that task t would lose with its Runner. A failure is logged: it
-	// only matters after a later crash.
+	// Keep copies the descriptors that task t would lose with its Runner. A failure is only logged,
+	// because it matters only if the Runner crashes.
 	Keep(ctx context.Context, t shim.Kept)
 	// ReadLog continues to read the Runner's log after a restart of the daemon.
 	ReadLog(ctx context.Context) error
@@ -82,22 +82,22 @@ type Tasks interface {
 	Options(o TaskOptions) (*anypb.Any, error)
 	// LaunchTimeout bounds the start of the sandbox process.
 	LaunchTimeout() time.Duration
-	// Attribute attributes an error of a task call to the runtime if it is its fault
+	// Attribute attributes an error of a task call to the runtime if the runtime caused it
 	// (handler.AttributeToRuntime).
 	Attribute(err error) error
 	// Exit waits for the exit of a task.
 	Exit(ctx context.Context, task string) (Exit, error)
-	// Gone reports whether err is final: the Runner will never know the task again.
+	// Gone reports whether err is final: the Runner will never find the task again.
 	Gone(err error) bool
 	// ExitRecord returns what is recorded of a task's exit after the final error err. It cleans up
 	// after a shim that died.
 	ExitRecord(ctx context.Context, task string, err error) (Exit, error)
 	// Delete kills a container's task if it runs, and deletes it.
 	Delete(ctx context.Context, task string) error
-	// End stops the sandbox process, and everything in which the Runner runs this sandbox.
+	// End stops the sandbox process, and the shim and virtual machine that run only this sandbox.
 	End(ctx context.Context) error
-	// StopOrKill calls end, which stops what runs inside the sandbox. It kills a foreign shim that
-	// does not do so in time.
+	// StopOrKill calls end, which stops what runs inside the sandbox. If end fails, it kills the
+	// processes of the sandbox or, after some time, the foreign shim.
 	StopOrKill(ctx context.Context, end func(context.Context) error) error
 }
 

@@ -28,16 +28,16 @@ type Sandbox struct {
 	Op     keyedlock.Mutex // held by calls that change it as a whole: stop, remove
 	Making *gate           // entered by calls that create containers in it
 	CPU    usage.CPURate
-	Lost   sync.Once // its changed binary was reported
+	Lost   sync.Once // reports once that its binary was replaced
 	// Creating is the Create call of its process, if that was given up.
 	Creating atomic.Pointer[PendingCall]
-	// EndAsked is when its shim was first asked to stop what runs in it.
+	// EndAsked is the time of the first request to its shim to stop the tasks in it.
 	EndAsked atomic.Pointer[time.Time]
 	// Writing aborts the checkpoint that is being written; nil if there is none.
 	Writing atomic.Pointer[func()]
 	// Ending counts the calls that stop or remove it, which abort a checkpoint.
 	Ending atomic.Int32
-	// Killed is set if it ran when its shim was found dead.
+	// Killed is set when its processes are killed because its shim is dead.
 	Killed atomic.Bool
 	listed encodedItem
 }
@@ -69,7 +69,7 @@ func (s *Sandbox) NotReady() error {
 }
 
 // Record records a step of a stop or removal. It succeeds even on a full disk, because removals
-// free space. Each step is idempotent, so a restarted daemon repeats one that is not on record.
+// free space. Each step is idempotent, so a restarted daemon can repeat unrecorded ones.
 func (s *Sandbox) Record(ctx context.Context, change func(*SandboxStatus)) {
 	if err := s.Force(change); err != nil && !errdefs.IsNotFound(err) {
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).Error("Failed to record sandbox state")
@@ -123,7 +123,7 @@ func (s *Sandbox) itemIn(state runtimeapi.PodSandboxState) *runtimeapi.PodSandbo
 // Matches reports whether a filter selects s.
 func (s *Sandbox) Matches(f *runtimeapi.PodSandboxFilter) bool { return s.matchesIn(s.State(), f) }
 
-// matchesIn is like that of containers.
+// matchesIn is like Container.matchesIn.
 func (s *Sandbox) matchesIn(state runtimeapi.PodSandboxState, f *runtimeapi.PodSandboxFilter) bool {
 	return strings.HasPrefix(s.ID(), f.GetId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == state) &&

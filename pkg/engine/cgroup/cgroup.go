@@ -1,9 +1,9 @@
 // Package cgroup finds a container's cgroup, reads its usage, and cleans up after it.
 //
-// The runtime creates cgroups and writes limits; the kubelet owns those of pods. This package
-// reads, and removes leaves. It reads only the files for which the CRI has fields: the general
-// libraries read some thirty per container, which with forty pods costs ten times the budget of a
-// list of statistics.
+// Runtimes create the cgroups of containers and set their limits; the kubelet owns those of pods.
+// This package reads cgroups, and kills and removes those of containers. It reads only the files
+// for which the CRI has fields: the general libraries read some thirty per container, which with
+// forty pods costs ten times the budget of a list of statistics.
 //
 // The mount points of the hierarchies are read once per process.
 package cgroup
@@ -31,10 +31,10 @@ const (
 // systemdTimeout limits the check whether systemd answers.
 const systemdTimeout = 2 * time.Second
 
-// Detect returns the driver for want: "cgroupfs", "systemd", or "auto" (also ""), which is systemd
-// if that is pid 1 and answers on D-Bus, as the kubelet's documentation advises, else cgroupfs.
-// Requiring systemd where it does not answer is errdefs.ErrFailedPrecondition, and any other value
-// errdefs.ErrInvalidArgument.
+// Detect returns the driver for want: "cgroupfs", "systemd" or "auto" (also ""). With auto it is
+// systemd if that is pid 1 and answers on D-Bus, as the kubelet's documentation advises, and
+// otherwise cgroupfs. The error is errdefs.ErrFailedPrecondition if want is systemd and that does
+// not answer, and errdefs.ErrInvalidArgument for other values.
 func Detect(want string) (Driver, error) {
 	switch want {
 	case "auto", "":

@@ -8,8 +8,8 @@ type Detail struct {
 	Stats
 	// CPUUserNano and CPUSystemNano are parts of the CPU time.
 	CPUUserNano, CPUSystemNano Value
-	// Periods counts those in which a CPU quota applied, and ThrottledPeriods those in which it was
-	// used up; ThrottledNano is how long processes then waited.
+	// Periods counts the periods in which a CPU quota applied, ThrottledPeriods those in which it
+	// was used up, and ThrottledNano the time for which processes then waited.
 	Periods, ThrottledPeriods, ThrottledNano Value
 	// KernelMemory is memory of the kernel, PeakMemory the highest usage, MemoryFailures how often
 	// the limit was hit, and OOMKills how many processes were killed at it. MemoryReservation is

@@ -54,7 +54,7 @@ func anyExists(root, file string) bool {
 	return err == nil && len(children) > 0
 }
 
-// hugepageSizes returns the host's sizes as its cgroups name them.
+// hugepageSizes returns the host's sizes of huge pages, in the form of cgroup file names.
 var hugepageSizes = sync.OnceValue(func() []string {
 	return readHugepageSizes("/sys/kernel/mm/hugepages")
 })

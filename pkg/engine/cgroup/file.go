@@ -52,7 +52,7 @@ type part struct {
 	read func(*dir)
 }
 
-// readParts reports whether any of the directories exists.
+// readParts reads the directories that exist, and reports whether any does.
 func readParts(parts ...part) (found bool, err error) {
 	for _, p := range parts {
 		is, partErr := readDir(p.path, p.read)
@@ -101,7 +101,7 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// number reads a file with one number. "max" is unknown.
+// number reads a file with one number. It is unknown for "max".
 func (d *dir) number(name string) Value {
 	n, ok := parseUint(bytes.TrimSpace(d.read(name)))
 	return Value{n, ok}

@@ -17,8 +17,8 @@ import (
 type hierarchies struct {
 	// unified is the mount of cgroup v2 if it has all controllers.
 	unified string
-	// v1 are the mounts of cgroup v1 by controller; named ones as name=systemd,
-	// and the controller-less v2 of a hybrid host as unifiedName.
+	// v1 are the mounts of cgroup v1 by controller. Named hierarchies have keys such as
+	// name=systemd; the v2 mount of a hybrid host, without controllers, has the key unifiedName.
 	v1 map[string]string
 }
 
@@ -35,8 +35,8 @@ var host = sync.OnceValue(func() hierarchies {
 	return parseMounts(f)
 })
 
-// parseMounts reads mountinfo. If a hierarchy is mounted twice, the first mount counts. A mount of
-// only a part (a bind mount) does not count.
+// parseMounts reads mountinfo. Of several mounts of a hierarchy it uses the first. It ignores
+// mounts of only a part (bind mounts).
 func parseMounts(r io.Reader) hierarchies {
 	h := hierarchies{v1: map[string]string{}}
 	// An error means a line that no kernel writes.
@@ -77,7 +77,7 @@ func namesOf(m *mountinfo.Info) []string {
 // Paths are the directories of one cgroup. The zero value is no cgroup, which every method treats
 // as one that is gone.
 type Paths struct {
-	// Unified is the directory on a host with cgroup v2 alone, else empty.
+	// Unified is the directory on a host with cgroup v2 alone, and otherwise empty.
 	Unified string
 	// V1 are the mounts of cgroup v1 or of a hybrid host, by controller, and inside is the
 	// cgroup's path below each of them.

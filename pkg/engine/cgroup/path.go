@@ -16,16 +16,15 @@ import (
 // DefaultPrefix is the prefix if none is configured.
 const DefaultPrefix = "berth"
 
-// defaultSlice is the parent of pods without one, as crictl may create.
+// defaultSlice is the slice of pods without a cgroup_parent, as crictl may create.
 const defaultSlice = "system.slice"
 
 // Path returns a container's spec.linux.cgroupsPath below the cgroup_parent of its pod:
 // "<parent>/<id>" for cgroupfs, "<slice>:<prefix>:<id>" for systemd, where the slice is the last
-// element of the parent. Both are containerd's forms: agents that look for
-// cri-containerd-<id>.scope look for the bare id under cgroupfs, where the prefix is only the
+// element of the parent. Both are containerd's forms, by which agents find containers:
+// cri-containerd-<id>.scope with systemd, the bare id with cgroupfs, where the prefix is only the
 // parent of pods without one. A parent in the form of the other driver is
-// errdefs.ErrInvalidArgument, because the runtime would put the container outside of the pod's
-// limits.
+// errdefs.ErrInvalidArgument, because the container would not be in the pod's cgroup.
 func Path(d Driver, prefix, parent, id string) (string, error) {
 	if err := checkParent(parent); err != nil {
 		return "", err
@@ -148,11 +147,12 @@ func unitName(prefix, name string) string {
 }
 
 // kataOverhead is the cgroup for what Kata does not charge to the pod, unless its
-// sandbox_cgroup_only is set. Its Go runtime adds the pod's id, its Rust runtime the pod's path.
+// sandbox_cgroup_only is set. Kata's Go runtime appends the pod's id to it, its Rust runtime the
+// pod's path.
 const kataOverhead = "/kata_overhead"
 
-// OfPod returns the cgroups that contain a whole pod, whatever names shims give them: those beside
-// a cgroupsPath with the pod's id in their name, and Kata's elsewhere.
+// OfPod returns the cgroups that contain a whole pod, whatever names shims give them: those with
+// the pod's id in their name, next to a cgroupsPath or below kataOverhead.
 func OfPod(specPath, id string) ([]Paths, error) { return host().ofPod(Inside(specPath), id) }
 
 func (h hierarchies) ofPod(inside, id string) ([]Paths, error) {

@@ -14,7 +14,7 @@ import (
 
 // processHierarchies are the v1 hierarchies to look for processes in, best first. A container moves
 // its processes in one or two hierarchies at most, and only below its own cgroup, so any hierarchy
-// of the runtime will do.
+// of the runtime suffices.
 var processHierarchies = []string{"freezer", "pids", "memory", "devices", "cpu", "name=systemd"}
 
 // Processes returns the ids of the processes in a cgroup and its children, each once, sorted. It is

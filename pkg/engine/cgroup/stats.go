@@ -139,8 +139,8 @@ func (s *Stats) readV1Memory(d *dir) {
 	}
 }
 
-// unlimitedV1 is the smallest value that v1 shows for an unlimited one: the largest number of pages
-// that fits, in bytes, which depends on the page size.
+// unlimitedV1 is below every value that v1 shows for no limit: the largest multiple of the page
+// size that fits into 63 bits.
 const unlimitedV1 = 1 << 62
 
 func limited(v Value) Value {

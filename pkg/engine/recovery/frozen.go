@@ -55,6 +55,6 @@ func (r *recovery) frozen() (ids []string) {
 
 func (r *recovery) removeCheckpoint(id string) error {
 	data := r.Pods.CheckpointsDir(id)
-	// A killed CRIU may have left a mount in it.
+	// A killed CRIU may have left a mount in data.
 	return errors.Join(mountpoint.UnmountBelow(data), os.RemoveAll(data), os.RemoveAll(r.Pods.FrozenDir(id)))
 }

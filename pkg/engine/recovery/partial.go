@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/shim"
 )
 
-// undoPatience is how long recovery waits for roll-back of partially created sandboxes. Slower ones
-// are listed as NOTREADY and rolled back while calls are served.
+// undoPatience is how long recovery waits for roll-back of partially created sandboxes. Slower
+// roll-backs continue while calls are served, and their sandboxes are listed as NOTREADY.
 const undoPatience = 5 * time.Second
 
 // dropUnfinished rolls back partially created objects, and containers without a sandbox.
@@ -74,12 +74,12 @@ func (r *recovery) show(h *unfinished) {
 }
 
 // rollBack removes h. If roll-back fails, h is listed with what is left; if h was listed meanwhile,
-// it stays listed with nothing in it. The kubelet removes both.
+// it stays listed with nothing in it. In both cases the kubelet removes it.
 func (r *recovery) rollBack(h *unfinished) {
 	defer h.Op.Unlock()
 	ctx, cancel := context.WithTimeout(r.Pods.Background, pod.UndoTimeout)
 	defer cancel()
-	// The shim may block on its log before it answers.
+	// The shim may block, and not answer, until its log is read.
 	if err := h.Runner.ReadLog(ctx); err != nil && !errors.Is(err, shim.ErrGone) {
 		log.G(ctx).WithError(err).WithField("sandbox", h.ID()).Warn("Failed to read the log of shim")
 	}

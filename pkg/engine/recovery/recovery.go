@@ -55,7 +55,7 @@ type recovery struct {
 	unresponsive unresponsive
 }
 
-// takeSandboxes returns the sandboxes that were listed before to the index.
+// takeSandboxes adds the sandboxes that earlier daemons listed to the index.
 func (r *recovery) takeSandboxes(ctx context.Context) {
 	var shown []*pod.Sandbox
 	for _, o := range r.Pods.Sandboxes.List() {
@@ -123,15 +123,15 @@ func (r *recovery) sandbox(ctx context.Context, s *pod.Sandbox) {
 	}
 }
 
-// keepAgain holds the task's descriptors again.
+// keepAgain copies the task's descriptors again: see pod.Connection.Keep.
 func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 	if r.unresponsive.has(s.Runner.Name()) {
-		t.Terminal = false // only the terminal needs an answer
+		t.Terminal = false // only a copy of the terminal needs an answer
 	}
 	s.Runner.Keep(ctx, t)
 }
 
-// takeContainers returns the containers that were listed before to the index.
+// takeContainers adds the containers that earlier daemons listed to the index.
 func (r *recovery) takeContainers(ctx context.Context) {
 	var shown []*pod.Container
 	for _, o := range r.Pods.Containers.List() {
@@ -159,7 +159,7 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) {
 			close(c.Erased)
 			return
 		}
-		// It may run: an abandoned start can have succeeded.
+		// Its process may run: an abandoned start can have succeeded.
 		go r.Containers.EraseExited(c)
 		return
 	case pod.PhaseCreated:
@@ -187,8 +187,8 @@ func (r *recovery) container(ctx context.Context, c *pod.Container) {
 	r.Sessions.KillAbandoned(c)
 }
 
-// created recovers a container that is recorded as created. It runs if the daemon was killed
-// between the start and its record.
+// created recovers a container that is recorded as created. Its process runs if the daemon was
+// killed between the start and its record.
 func (r *recovery) created(ctx context.Context, c *pod.Container) {
 	var state task.State
 	var pid int
@@ -230,10 +230,10 @@ func (r *recovery) created(ctx context.Context, c *pod.Container) {
 //   - An object without a phase on record was never visible. It is rolled back.
 //   - A ready sandbox can have lost a namespace by a reboot or by another program's unmount. Then
 //     it is NOTREADY until the kubelet removes it.
-//   - The supervisor knows the state of a container that is recorded as running: it outlives the
-//     daemon, or its successor reads its journal. Objects of an unresponsive one keep their state.
-//   - A start continues without the daemon that requested it. Its container is created until the
-//     start has ended, and calls that change the container wait for that.
+//   - A supervisor has the state of its containers: it outlives the daemon, or its successor reads
+//     its journal. Objects of an unresponsive supervisor keep their recorded state.
+//   - A start continues without the daemon that requested it. Until it has ended, its container
+//     stays recorded as created, and calls that change the container wait.
 //   - A sandbox with an unreadable record is listed as NOTREADY, so that the kubelet removes it.
 //   - A directory, mount, or supervisor without a record has no owner.
 func Run(ctx context.Context, d Deps) error {

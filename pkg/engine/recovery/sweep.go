@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// sweep removes what has no record. A failure costs space, not pods.
+// sweep removes leftovers without a record. A failure wastes space, but harms no pod.
 func (r *recovery) sweep(ctx context.Context) {
 	warn := func(err error) {
 		if err != nil {

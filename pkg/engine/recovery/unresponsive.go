@@ -17,7 +17,7 @@ import (
 // at once, so unresponsive ones delay a start by this time, however many they are.
 const unresponsiveAfter = 5 * time.Second
 
-var errUnresponsive = errors.New("it did not respond before")
+var errUnresponsive = errors.New("the supervisor or shim did not respond to an earlier call")
 
 // unresponsive has the supervisors and shims that do not answer, because they are stopped or stuck.
 // They are not asked again during recovery.

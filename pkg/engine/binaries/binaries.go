@@ -63,8 +63,8 @@ func Open(pods *pod.Registry, c Config) (*Binaries, error) {
 	return b, nil
 }
 
-// Inspect keeps the binaries of today's handlers ahead of the first pod, then verifies the copies
-// that pods run on. It returns when that is done, or when the engine ends.
+// Inspect keeps the binaries of current handlers before the first pod needs them, then verifies the
+// copies that pods run on. It returns when that is done, or when the engine ends.
 func (b *Binaries) Inspect() {
 	ready := map[string]bool{}
 	for _, d := range b.awaitHandlers() {

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// copies keeps the exact programs that pods are created with. New pods get the installed ones.
+// copies keeps the exact programs that pods are created with. New pods get the installed programs.
 // Binaries are cached by the prober's answer, so an unchanged runtime costs a pod a few stat calls.
 type copies struct {
 	store  *keep.Store
@@ -36,7 +36,7 @@ type copies struct {
 	warmedUp atomic.Bool
 	// making is held for reading while copies are created, and for writing while some are removed.
 	// It is taken before mu. A removal that cannot get it sets collectPending, and the next
-	// creation starts it.
+	// creation repeats the removal.
 	making         sync.RWMutex
 	collectPending atomic.Bool
 
@@ -109,8 +109,8 @@ func (b *copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Ru
 	}
 }
 
-// Reuse is ForPod with the binaries of an existing or former pod. It is errdefs.ErrNotFound if they
-// are gone.
+// Reuse is ForPod with the binaries of an existing or former pod. errdefs.ErrNotFound if they are
+// gone.
 func (b *copies) Reuse(ctx context.Context, d *handler.Definition, all []keep.Binary) (_ *probe.Runtime, _ []keep.Binary, release func(), err error) {
 	g := &generation{binaries: all}
 	b.making.RLock() // no copy is removed before it is held
@@ -316,9 +316,9 @@ func dirs(all []keep.Binary) map[string]bool {
 	return names
 }
 
-// needed returns the copies in use that no record may name: those of pods being created, and those
-// for new pods of these handlers. It forgets the generations of other handlers. A caller that then
-// removes copies holds b.making for writing.
+// needed returns the copies that are in use, perhaps without a record that names them: those of
+// pods being created, and those for new pods of these handlers. It forgets the generations of other
+// handlers. A caller that then removes copies must hold b.making for writing.
 func (b *copies) needed(handlers []*handler.Definition) map[string]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,12 +15,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keep"
 )
 
-// tools are the engine's own programs, copied below the state directory under their content hash: a
-// package upgrade that replaces the installed ones leaves live pods the programs to restart a
-// supervisor. The collector removes unused copies.
+// tools are the engine's own programs, copied below the root directory under their content hash:
+// live pods keep the programs that restart a supervisor when a package upgrade replaces the
+// installed ones. The collector removes unused copies.
 type tools struct {
 	dir string
-	// NoExec is set if programs in dir cannot be executed. The installed ones are run then.
+	// NoExec is set if programs in dir cannot be executed. Then the installed programs run.
 	NoExec         bool
 	Supervisor     string
 	SupervisorHash string

@@ -22,7 +22,7 @@ const (
 	shimPrefix      = "berth-shim-"
 	pausePrefix     = "berth-pause-"
 	pauseRootPrefix = "pause-"
-	// newPrefix is of unfinished copies, oldPrefix of removals under way.
+	// newPrefix is for unfinished copies, oldPrefix for entries that are being removed.
 	newPrefix = keep.HalfPrefix
 	oldPrefix = ".old-"
 )
@@ -62,7 +62,7 @@ type collector struct {
 	mu         sync.Mutex // held during a collection
 }
 
-// inUse finds the programs in use. New pods take only today's tools, so an unused program stays
+// inUse finds the programs in use. New pods use only the current tools, so an unused program stays
 // unused. Runtimes are read before the records: a pod's binaries are held until its record names
 // them (copies.ForPod), so they are in one of the two.
 func (c *collector) inUse() (toolUse, error) {
@@ -94,8 +94,8 @@ func (c *collector) inUse() (toolUse, error) {
 }
 
 // Collect removes unused kept programs. A directory is renamed first, so a daemon that is killed
-// meanwhile leaves none that looks complete. It does nothing once the engine is closed: its
-// successor in the same process may keep other programs.
+// meanwhile leaves no directory that looks complete. Collect does nothing once the engine is
+// closed: another engine in this process may keep other programs.
 func (c *collector) Collect() {
 	if c.pods.Background.Err() != nil {
 		return

@@ -109,7 +109,6 @@ func fill(to, from *os.File) error {
 	return to.Sync()
 }
 
-// copyXattr copies an extended attribute, if from has it.
 func copyXattr(to, from *os.File, name string) error {
 	value := make([]byte, 4096)
 	n, err := unix.Fgetxattr(int(from.Fd()), name, value)

@@ -2,13 +2,13 @@
 // companions, by content hash. A change of an installed binary therefore affects new pods only.
 //
 // A copy is at <dir>/runtime-<hash>/<name>, under the name of the installed binary, because
-// programs may depend on their own name. Its companions are beside it, as they are beside the
-// installed one, and the hash covers all of them. Copies are not hard links, which would change
+// programs may depend on their own name. Its companions are in the same directory, as with the
+// installed binary, and the hash covers all of them. Copies are not hard links, which would change
 // with a binary that is overwritten. The interpreter of a script and the libraries of a dynamically
 // linked program are not kept.
 //
-// The Store removes nothing, since it does not record which copies are in use. The caller that
-// removes copies must not do so while Copy or Verify may be creating one.
+// The Store removes only damaged copies, since it does not record which copies are in use. The
+// caller that removes copies must not do so while Copy or Verify may be creating one.
 package keep
 
 import (
@@ -169,8 +169,7 @@ func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	return b, nil
 }
 
-// Copy keeps the installed binary with that identity. ErrChanged if another one is installed by
-// now.
+// Copy keeps the installed binary with that identity. ErrChanged if another is installed by now.
 func (s *Store) Copy(id probe.Identity) (Binary, error) {
 	b, err := s.Hash(id)
 	if err != nil {
@@ -252,7 +251,7 @@ func (s *Store) Verify(b Binary) error {
 	if err := s.restore(b); err != nil {
 		// A damaged copy must not run. Callers handle a missing one.
 		_ = os.Remove(s.Abs(b))
-		// Without the classes of the causes: this error does not pass by itself.
+		// The error does not have the classes of its causes, because it does not pass by itself.
 		return fmt.Errorf("the pod's kept binary is damaged or missing (%v) and cannot be restored (%v): reinstall %s with sha256 %s, or recreate the pod: %w",
 			bad, err, b.Path, b.SHA256, errdefs.ErrFailedPrecondition)
 	}

@@ -30,9 +30,9 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// checks are what a self-check pod tries in addition to running. Nil means nothing.
+// checks are what a self-check pod tries in addition to running. Nil checks try nothing.
 type checks struct {
-	// users runs it in a user namespace, and disables all other checks.
+	// users runs the pod in a user namespace, and disables all other checks.
 	users bool
 	// proof is the result; it is set when the self-check pod has finished.
 	proof probe.Proof
@@ -74,7 +74,8 @@ func (t *checks) namespaces() *runtimeapi.NamespaceOption {
 	return &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}}
 }
 
-// try runs the checks in a running self-check pod. Only a missing user namespace is an error.
+// try runs the checks in a running self-check pod. Only the failed check of a user namespace is an
+// error; t.proof has the other results.
 func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *checks) error {
 	switch {
 	case t == nil, s.Machine && t.users: // its process on the host is not the pod's
@@ -120,7 +121,7 @@ func mapped(pid int) error {
 	return nil
 }
 
-// machineExecTimeout limits an exec in a container that may be a different one.
+// machineExecTimeout limits an exec in a virtual machine, which may run a container of its own.
 const machineExecTimeout = 20 * time.Second
 
 func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, command ...string) (*runtimeapi.ExecSyncResponse, error) {
@@ -154,20 +155,19 @@ func (b *Pods) exec(ctx context.Context, client *shim.Client, s *pod.Sandbox, co
 	return e.Answer(exit), nil
 }
 
-// tryExec runs a second program and checks its output: an errno, because it gets no port to connect
-// to.
+// tryExec runs a second program and checks its output: EINVAL, because it gets no port number.
 func (b *Pods) tryExec(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	got, err := b.exec(ctx, client, s, "/"+binaries.ConnectName, "no-port")
 	if err != nil {
 		return err
 	}
 	if got.GetExitCode() != 1 || !bytes.Equal(got.GetStdout(), []byte{byte(unix.EINVAL)}) {
-		return fmt.Errorf("an exec in it exited with status %d and wrote %q: %s", got.GetExitCode(), got.GetStdout(), bytes.TrimSpace(got.GetStderr()))
+		return fmt.Errorf("an exec exited with status %d and wrote %q: %s", got.GetExitCode(), got.GetStdout(), bytes.TrimSpace(got.GetStderr()))
 	}
 	return nil
 }
 
-// tryResize sets another limit and checks it in the cgroup of a self-check pod.
+// tryResize sets a memory limit and checks it in the cgroup of a self-check pod.
 func tryResize(ctx context.Context, client *shim.Client, s *pod.Sandbox, group cgroup.Paths) error {
 	limit := int64(memoryLimit)
 	a, err := typeurl.MarshalAnyToProto(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}})

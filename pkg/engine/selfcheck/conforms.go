@@ -29,8 +29,8 @@ func seccompOf(d *handler.Definition) *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 }
 
-// conforms fails if a running self-check pod does not match its handler's promises. If nothing in
-// the pod can check them, that is a failure, too.
+// conforms fails if a running self-check pod does not match its handler's promises. It also fails
+// if nothing in the pod can check them.
 func (b *Pods) conforms(ctx context.Context, client *shim.Client, s *pod.Sandbox) error {
 	d := s.Spec().Definition
 	if len(d.Conforms) == 0 {
@@ -93,7 +93,7 @@ func (b *Pods) inspect(ctx context.Context, client *shim.Client, s *pod.Sandbox)
 	case err != nil:
 		return nil, err
 	case got.GetExitCode() != 0:
-		return nil, fmt.Errorf("the program that looks exited with status %d: %s", got.GetExitCode(), strings.TrimSpace(string(got.GetStderr())))
+		return nil, fmt.Errorf("the program that inspects the pod exited with status %d: %s", got.GetExitCode(), strings.TrimSpace(string(got.GetStderr())))
 	}
 	return conform.Parse(string(got.GetStdout()))
 }

@@ -27,7 +27,7 @@ func TestUnseen(t *testing.T) {
 		"too slow":            {fmt.Errorf("command timed out: %w", context.DeadlineExceeded), true},
 		"no time left":        {context.Canceled, true},
 		"a shim that is gone": {task.FromShim(errdefs.ErrUnavailable), true},
-		"killed":              {errors.New("the program that looks exited with status 137: "), true},
+		"killed":              {errors.New("the program that inspects the pod exited with status 137: "), true},
 		"no exec":             {fmt.Errorf("run command: %w", errdefs.ErrNotImplemented), false},
 	} {
 		err := failedAt("its checks", uncheckable([]string{"sandboxed/v1", "vm/v1"}, c.err))

@@ -32,7 +32,7 @@ import (
 const (
 	// defaultSelfCheckTimeout is the lifetime of a self-check pod if its handler sets none.
 	defaultSelfCheckTimeout = 2 * time.Minute
-	// retryInterval is the longest time between two attempts to roll one back.
+	// retryInterval is the longest time between two attempts to roll back a self-check pod.
 	retryInterval = time.Minute
 	// closeGrace is how long the shutdown of the daemon waits for a self-check pod, and an exec for
 	// its output after its exit.
@@ -68,8 +68,8 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, t *task
 	}
 }
 
-// Run runs a self-check pod. It returns when its timeout or ctx ends; the pod is rolled back in any
-// case, if necessary by the next daemon.
+// Run runs a self-check pod. It returns when the pod is rolled back, or its timeout or ctx ends.
+// The pod is rolled back in any case, if necessary by the next daemon.
 func (b *Pods) Run(ctx context.Context, d *handler.Definition, t *checks) error {
 	if err := b.reserve(d); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 	spec.Pinned.Binaries = kept
 	spec.Supervisor = task.SupervisorKey(d, kept, b.binaries.Tools.SupervisorHash, id)
 	b.pods.Labels.Hold(spec.ProcessLabel)
-	// A power failure also removes everything that the record describes.
+	// Relaxed: a power failure also removes everything that the record describes.
 	o, err := b.pods.Sandboxes.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
 	if err != nil {
 		b.pods.Labels.Release(spec.ProcessLabel)
@@ -159,8 +159,7 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 	return pod.NewSandbox(o, b.tasks), nil
 }
 
-// reserve prevents a second self-check pod of the same Definition. A reserved one counts as
-// running.
+// reserve prevents a second self-check pod of the same Definition. It counts the pod as running.
 func (b *Pods) reserve(d *handler.Definition) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -275,7 +274,8 @@ func (b *Pods) rollBack(s *pod.Sandbox) error {
 	return b.sandboxes.Forget(s)
 }
 
-// RollBackLater retries until it succeeds, or the engine closes; the next engine continues then.
+// RollBackLater retries the roll-back until it succeeds and then calls done, or until the engine
+// closes; the next engine continues.
 func (b *Pods) RollBackLater(s *pod.Sandbox, done func()) {
 	wait := time.Second
 	for {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// batch collects the lines of one read for a single write. It exists only while the log is locked,
-// so times within a file never decrease unless the clock does.
+// batch collects the lines of one Write of a stream, to write them at once. It exists only while
+// the log is locked, so times within a file never decrease unless the clock does.
 type batch struct {
 	log   *Log
 	buf   []byte
@@ -81,8 +81,8 @@ func (b *batch) flush() {
 	l.failing = false
 }
 
-// repair removes the start of a line from the end of the file, after only written could be written.
-// Unlike repairEnd, it knows that the line is its own.
+// repair removes an incomplete line from the end of the file after a write failed; written are the
+// bytes that it wrote. Unlike repairEnd, it removes only bytes of this log.
 func (l *Log) repair(written []byte) {
 	excess := int64(len(written) - bytes.LastIndexByte(written, '\n') - 1)
 	if excess == 0 {

@@ -4,8 +4,8 @@
 //
 // All streams of a container share one file, which is only ever appended to and only by whole
 // lines: a reader, a rotation or a kill between two writes never sees half a line. A line longer
-// than the limit is split into parts tagged P, the last of which is tagged F; the concatenated
-// parts are the line.
+// than the limit is split into parts: the last is tagged F, the others P; the concatenated parts
+// are the line.
 //
 // Output must flow even if the file cannot be written: a failed write (disk full) is reported once,
 // its lines are dropped, and Write continues to return success.
@@ -96,8 +96,9 @@ func (l *Log) open() (*os.File, error) {
 	return beneath.Append(root, name, mode) // readable, because repairEnd reads its end
 }
 
-// repairEnd removes a partial line from the end of a file: the kernel interrupts a write between two
-// pages if the writer is killed. torn reports whether the file still ends within a line.
+// repairEnd removes a partial line from the end of a file, because the kernel interrupts a write
+// between two pages if the writer is killed. torn reports whether the file still ends within a
+// line.
 func repairEnd(file *os.File) (torn bool) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {

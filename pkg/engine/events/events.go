@@ -23,8 +23,8 @@ type Calls struct {
 const subscriberBuffer = 1024
 
 // errMissed ends the subscription of a reader that is more than subscriberBuffer events behind.
-// Life-cycle calls never wait for readers. A reader that does not know that it missed an event
-// would keep an outdated state; after the error it lists again.
+// Life-cycle calls never wait for readers. A reader that missed an event without an error would
+// keep an outdated state; after the error it lists again.
 var errMissed = fmt.Errorf("the subscriber is more than %d events behind and missed some; list sandboxes and containers, and subscribe again: %w",
 	subscriberBuffer, errdefs.ErrUnavailable)
 

@@ -58,8 +58,8 @@ func (c caller) isHere(host string) bool {
 	return err == nil && ip.Unmap().WithZone("") == c.at.WithZone("")
 }
 
-// ownOrigin reports whether the origin is this host. Clients other than browsers that must send an
-// origin send that.
+// ownOrigin reports whether the origin is this host. Clients other than browsers send this origin,
+// if they must send one.
 func (c caller) ownOrigin() bool {
 	u, err := url.Parse(c.origin)
 	return err == nil && u.Scheme == "http" && c.isHere(u.Host)

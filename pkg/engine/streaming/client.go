@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clients is a listener that detects a client's disconnect even if no goroutine reads from it: a
-// session stops reading when its process takes no input, or when it is closing.
+// clients is a listener that detects a client's disconnect even if no goroutine reads from the
+// connection: a session stops reading when its process takes no input, or when it is closing.
 //
 // All connections are in one epoll set that one goroutine reads through Go's own poller. It waits
-// only for the peer's close, so that data causes no wake-ups. That is a disconnect: SPDY and
+// only for the peer's close, so that data causes no wake-ups. The close is a disconnect: SPDY and
 // WebSocket clients never close only their own direction.
 type clients struct {
 	net.Listener
@@ -50,7 +50,7 @@ func newClients(l net.Listener) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
 	}
-	// Otherwise os.NewFile would not give it to Go's poller.
+	// Otherwise os.NewFile would not register it with Go's poller.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
@@ -187,9 +187,9 @@ const (
 // reset. Close may be called repeatedly.
 //
 // Close leaves the disconnect to a session's client, which first reads the end of the session. Most
-// clients come through a kubelet. It closes both its connections as soon as either ends, and would
-// drop data that its client has not read yet. A client that waits for the server is disconnected
-// after lingering.
+// clients come through a kubelet. The kubelet closes both its connections as soon as either ends,
+// and would drop data that its client has not read yet. A client that waits for the server is
+// disconnected after lingering.
 func (n *client) Close() error {
 	if n.closed.Swap(true) {
 		return nil

@@ -10,7 +10,7 @@ import (
 
 // target is a container and the streams that a request names. It is encoded as the container's id,
 // which cri-streaming only passes on. Over WebSocket cri-streaming passes all three streams: those
-// that were not requested are at their end, and an input at its end differs from none.
+// that were not requested are at EOF, and an input at EOF differs from no input.
 type target struct {
 	id           string
 	in, out, err bool

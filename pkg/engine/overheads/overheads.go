@@ -24,9 +24,8 @@ import (
 	"github.com/berth-cri/berth/pkg/overhead"
 )
 
-// Readings measures the usage of pods beyond their containers: cgroups by their charged memory, and
-// processes outside those by their share of the host's memory. It measures on demand, in this
-// process.
+// Readings measures the usage of pods beyond their containers on demand: cgroups by their working
+// set, and processes outside of them by their share of the host's memory.
 type Readings struct {
 	pods  *pod.Registry
 	shims *shim.Manager
@@ -99,7 +98,7 @@ type snapshot struct {
 	supervised map[string][]*measured
 }
 
-// look lists the ready pods.
+// look lists the ready pods with their cgroups, and the host's processes.
 func (b *Readings) look() (*snapshot, error) {
 	processes, err := process.Look()
 	if err != nil {
@@ -181,7 +180,7 @@ func (v *snapshot) add(m *measured, group cgroup.Paths) error {
 	return nil
 }
 
-// read adds the processes outside of those cgroups.
+// read returns the usage of a pod's counted cgroups and of its processes outside of them.
 func (v *snapshot) read(m *measured) (overhead.Reading, error) {
 	if m.err != nil {
 		return overhead.Reading{}, m.err
@@ -224,7 +223,7 @@ func (v *snapshot) shimOf(m *measured) (int, error) {
 	return ep.PID, nil
 }
 
-// own adds a process of the pod alone, and its descendants.
+// own adds a process that belongs to one pod alone, and its descendants.
 func (v *snapshot) own(found map[int]overhead.Part, pid int) error {
 	for _, p := range v.processes.Below(pid, v.elsewhere) {
 		if err := note(found, p, 1); err != nil {

@@ -48,8 +48,8 @@ func (b *Stats) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStats
 	return &runtimeapi.ContainerStatsResponse{Stats: s}, nil
 }
 
-// ListContainerStats returns the usage of all matching containers. Exited ones have only their
-// attributes and their writable layer.
+// ListContainerStats returns the usage of all matching containers. Exited containers have only
+// their attributes and their writable layer.
 func (b *Stats) ListContainerStats(ctx context.Context, r *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	return &runtimeapi.ListContainerStatsResponse{Stats: b.list(ctx, r.GetFilter())}, nil
 }

@@ -27,8 +27,8 @@ func (d *devices) filesystem(path string) podmetrics.Filesystem {
 	return fs
 }
 
-// at returns the device of the filesystem at path. A filesystem without a block device of its own
-// (btrfs, overlayfs) has its name in the mount table.
+// at returns the device of the filesystem at path. For a filesystem without its own block device
+// (btrfs, overlayfs) it is the source in the mount table.
 func (d *devices) at(path string) string {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

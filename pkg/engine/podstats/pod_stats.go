@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/usage"
 )
 
-// PodSandboxStats returns the usage of one pod. A sandbox that is not ready has none.
+// PodSandboxStats returns the usage of one pod. A sandbox that is not ready has no statistics.
 func (b *Stats) PodSandboxStats(ctx context.Context, r *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	s, err := b.pods.Index.Sandbox(r.GetPodSandboxId())
 	if err != nil {
@@ -56,7 +56,7 @@ type Measured struct {
 	// interfaces are those that readTraffic found.
 	interfaces []network.InterfaceStats
 	// Parent is the cgroup that the kubelet created for this pod. It is the zero value for a pod
-	// without one: only the cgroups below it count then.
+	// without its own; then only the cgroups that berth created count.
 	Parent cgroup.Paths
 }
 
@@ -137,7 +137,7 @@ func readTraffic(ctx context.Context, pods []Measured) {
 
 // measurePod reads the usage of the pod's cgroup: its containers, the sandbox process, and
 // everything else that runs for the pod. The usage of a pod without its own cgroup is the sum of
-// the cgroups below it.
+// the cgroups that berth created for it.
 func measurePod[T any](b *Stats, p Measured, read func(cgroup.Paths) (T, error), sum func(...T) T) (used T, processes []int, err error) {
 	used, processes, err = measureCgroup(p.Parent, read)
 	if !errdefs.IsNotFound(err) {

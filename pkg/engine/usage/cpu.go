@@ -36,8 +36,8 @@ type sample struct {
 	nano uint64
 }
 
-// Next takes a sample and returns the rate. It is unknown at the first sample, and after a pause of
-// maxRateWindow.
+// Next takes a sample and returns the rate. It is unknown at the first sample, and after a pause
+// longer than maxRateWindow.
 func (r *CPURate) Next(at time.Time, used cgroup.Value) cgroup.Value {
 	if !used.Known {
 		return cgroup.Value{}

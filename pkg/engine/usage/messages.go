@@ -28,7 +28,7 @@ func FromMetrics(m any) (cgroup.Stats, error) {
 	return cgroup.Stats{}, fmt.Errorf("unknown type of statistics %T: %w", m, errdefs.ErrNotImplemented)
 }
 
-// limit converts the largest numbers, which mean unlimited, to unknown.
+// limit returns an unknown value for 0, and for numbers that mean unlimited.
 func limit(v uint64) cgroup.Value { return cgroup.Value{Known: v > 0 && v < 1<<62, N: v} }
 
 func fromV1(m *cgroup1.Metrics) cgroup.Stats {
@@ -44,7 +44,7 @@ func fromV1(m *cgroup1.Metrics) cgroup.Stats {
 	s.PageFaults, s.MajorPageFaults = cgroup.Known(memory.GetTotalPgFault()), cgroup.Known(memory.GetTotalPgMajFault())
 	s.MemoryLimit = limit(memory.GetUsage().GetLimit())
 	if swap := memory.GetSwap(); swap != nil {
-		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // its counter includes both
+		s.SwapUsage = cgroup.Known(swap.GetUsage() - min(swap.GetUsage(), usage)) // the counter of swap includes memory
 		if l := limit(swap.GetLimit()); l.Known && s.MemoryLimit.Known {
 			s.SwapLimit = cgroup.Known(l.N - min(l.N, s.MemoryLimit.N))
 		}
@@ -87,7 +87,7 @@ func value(v cgroup.Value) *runtimeapi.UInt64Value {
 	return Wrap(v.N)
 }
 
-// Memory converts the memory usage and the rest of the limit.
+// Memory converts the memory usage and the available part of the limit.
 func Memory(u cgroup.Stats) *runtimeapi.MemoryUsage {
 	m := &runtimeapi.MemoryUsage{
 		Timestamp: u.Time.UnixNano(), WorkingSetBytes: value(u.WorkingSet), UsageBytes: value(u.MemoryUsage), RssBytes: value(u.RSS),

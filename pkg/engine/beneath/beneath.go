@@ -1,6 +1,6 @@
 // Package beneath opens files in directories that pods or their authors can write to, such as a
 // pod's log directory. The directory itself is trusted, and its path may contain symbolic links;
-// below it none is followed, and only regular files with one name are opened.
+// below it no link is followed, and only regular files with one name are opened.
 //
 // Each step starts from the handle of the step before, so that a concurrent rename or replacement
 // cannot redirect it.
@@ -140,7 +140,7 @@ func parent(root, name string, enter func(at int, step string) error) (*os.File,
 			fd, err = unix.Openat(int(dir.Fd()), step, flags|unix.O_NOFOLLOW, 0)
 		}
 		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			err = fmt.Errorf("it is not a directory, or a symbolic link, which berth does not follow here; remove it: %w: %w", err, errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("it is not a directory, or it is a symbolic link, which berth does not follow here; remove it: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
 		dir.Close()
 		if err != nil {

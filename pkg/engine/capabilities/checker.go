@@ -55,7 +55,7 @@ func (a *Checker) CheckSandbox(ctx context.Context, c *runtimeapi.PodSandboxConf
 
 // memoryLimit returns the limit of the pod's cgroup, which the kubelet creates before it calls
 // RunPodSandbox. The configuration is not used: it contains the sum of the containers' limits even
-// if the pod has none.
+// if the pod has no limit.
 func (a *Checker) memoryLimit(c *runtimeapi.PodSandboxConfig, d *handler.Definition) uint64 {
 	stats, err := cgroup.ReadStats(cgroup.ParentPaths(c.GetLinux().GetCgroupParent(), a.settings.Current(d).CgroupDriver))
 	if err != nil {

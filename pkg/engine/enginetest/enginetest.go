@@ -41,7 +41,7 @@ func Sandbox(t *testing.T, dir string, spec pod.SandboxSpec, b pod.Binder) *pod.
 	return pod.NewSandbox(o, b)
 }
 
-// Container returns a container that is running by its record.
+// Container returns a container that is recorded as running.
 func Container(t *testing.T, s *pod.Sandbox) *pod.Container {
 	t.Helper()
 	records, _, err := store.Open[pod.ContainerSpec, pod.ContainerStatus](t.TempDir())
@@ -82,7 +82,7 @@ func NewUnresponsive(t *testing.T) *Unresponsive {
 	return d
 }
 
-// Container returns a container of a pod of the supervisor, with a directory.
+// Container returns a container, with a directory, of a pod that the supervisor runs.
 func (d *Unresponsive) Container(t *testing.T, of handler.Definition) *pod.Container {
 	t.Helper()
 	of.Type = handler.OCI

@@ -1,12 +1,12 @@
 // Package failpoint names the places where a test build kills the daemon.
 //
-// A daemon built with the tag berth_failpoints sends itself SIGKILL at the place
-// that BERTH_FAILPOINT names; in every other build Hit is empty and is compiled
-// away. Each name stands between two writes of one life-cycle path, so that the
-// tests can prove what a crash there leaves behind.
+// A daemon built with the tag berth_failpoints sends itself SIGKILL at the place that
+// BERTH_FAILPOINT names; in every other build Hit is empty and is compiled away. Each place is
+// between two writes of one life-cycle path, so that tests prove what a crash there leaves behind.
 //
 // BERTH_HOLD=DIRECTORY:PLACE,PLACE... blocks the first caller at each of these places instead, and
-// creates a file of its name in the directory: a power failure then interrupts all of them at once.
+// creates a file of the place's name in the directory. A power failure can then interrupt callers
+// at all places at once.
 package failpoint
 
 // Places of a pod, in the order of its life.
@@ -26,16 +26,15 @@ const (
 	SandboxErased      = "sandbox.erased"       // resources gone, the record is not
 )
 
-// ContainerFrozen is passed by checkpoints only: one has begun, and the container's processes are
-// frozen.
+// ContainerFrozen is passed by checkpoints only: the container's processes have been frozen.
 const ContainerFrozen = "container.frozen"
 
-// ContainerRestoring is passed by containers that are restored from a checkpoint image: the root
+// ContainerRestoring is passed by containers that are restored from their own checkpoint: the root
 // filesystem is restored, the memory is not.
 const ContainerRestoring = "container.restoring"
 
-// ContainerVolumes is passed by containers of images that define volumes: one is created, and no
-// record names it.
+// ContainerVolumes is passed by containers of images that define volumes: a volume is created, and
+// no record names it.
 const ContainerVolumes = "container.volumes"
 
 // Places of pulls and imports, in this order.
@@ -56,11 +55,11 @@ const ImageFlush = "image.flush"
 // SelfCheckRunning is passed by probes: a self-check pod runs.
 const SelfCheckRunning = "selfcheck.running"
 
-// Places at a new binary of a runtime, at the start of the daemon or after the runtime was
+// Places of the copying of a runtime's new binary, when the daemon starts or the runtime is
 // replaced.
 const (
 	BinaryCopied = "binary.copied" // the copy is complete, and not in its place
-	BinaryKept   = "binary.kept"   // it is in its place, and no record names it
+	BinaryKept   = "binary.kept"   // the copy is in its place, and no record names it
 )
 
 // Places of pod checkpoints.
@@ -74,6 +73,6 @@ const (
 
 // Places of the removal of pod checkpoints.
 const (
-	PodCheckpointRenamed = "pod-checkpoint.renamed" // it is complete, under the name of a removal
+	PodCheckpointRenamed = "pod-checkpoint.renamed" // the checkpoint is complete, under the name of a removal
 	PodCheckpointEmptied = "pod-checkpoint.emptied" // its files are gone, the directory is not
 )

@@ -20,7 +20,7 @@ type Subjects struct {
 	pods *pod.Registry
 }
 
-// NewSubjects presents those of pods.
+// NewSubjects presents the sandboxes and containers of pods.
 func NewSubjects(pods *pod.Registry) *Subjects { return &Subjects{pods} }
 
 // Hooks reports events of subjects to plugins.
@@ -49,7 +49,7 @@ func (h *Subjects) Container(c *pod.Container) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c}
 }
 
-// Planned is a container without a bundle yet.
+// Planned returns the subject of a container that has no bundle yet.
 func (h *Subjects) Planned(c *pod.Container, spec *specs.Spec) nri.Subject {
 	return subject{Subjects: h, sandbox: c.Sandbox, of: c, spec: spec}
 }
@@ -106,7 +106,7 @@ func (t subject) Container() nri.Container {
 	if facts.Spec == nil {
 		s, err := pod.ReadSpec(t.pods.ContainerDir(c.ID()))
 		if err != nil {
-			log.G(t.pods.Background).WithError(err).WithField("container", c.ID()).Warn("Failed to read container spec; NRI plugins are told of the container without it")
+			log.G(t.pods.Background).WithError(err).WithField("container", c.ID()).Warn("Failed to read container spec; NRI plugins see the container without it")
 		}
 		facts.Spec = s
 	}

@@ -45,7 +45,7 @@ type Locks struct {
 
 type key struct {
 	slots Mutex
-	// users hold a slot or wait for one; guarded by Locks.mu.
+	// users counts callers that hold a slot or wait for one; guarded by Locks.mu.
 	users int
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// Settings are the daemon's start configuration. They apply to new sandboxes, and to old ones where
-// their records have no value. Apart from functions they never change.
+// Settings are the daemon's start configuration. They apply to new sandboxes, and to old sandboxes
+// where their records have no value. Only the results of their functions change.
 type Settings struct {
 	Config
 	Node   ocispec.Node
@@ -54,7 +54,7 @@ func (t *Settings) Pin(d *handler.Definition) (pod.Pinned, error) {
 	return p, err
 }
 
-// Current is the part that is read from no file.
+// Current returns the part of Pin that needs no file.
 func (t *Settings) Current(d *handler.Definition) pod.Pinned {
 	p := pod.Pinned{
 		CgroupDriver: t.Driver, CgroupPrefix: cgroup.DefaultPrefix, Snapshotter: cmp.Or(d.Snapshotter, t.Snapshotter),

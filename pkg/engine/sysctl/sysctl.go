@@ -42,8 +42,8 @@ func Key(name string) string {
 	return key
 }
 
-// NamespaceOf returns the namespace of a sysctl, by the kernel's rule: all of net, the limits of
-// System V and POSIX queues, and the names of the node.
+// NamespaceOf returns the namespace of a sysctl, by the kernel's rule. It is Network for all of
+// net, IPC for limits of System V IPC and POSIX queues, and UTS for names of the node.
 func NamespaceOf(name string) Namespace {
 	key := Key(name)
 	switch {
@@ -57,7 +57,7 @@ func NamespaceOf(name string) Namespace {
 	return None
 }
 
-// ipcKeys are in ipc_namespaces(7) and in ipc/ipc_sysctl.c of the kernel.
+// ipcKeys are listed in ipc_namespaces(7) and in ipc/ipc_sysctl.c of the kernel.
 var ipcKeys = []string{
 	"kernel/auto_msgmni",
 	"kernel/msg_next_id",

@@ -1,14 +1,13 @@
-// Package remote is a backend that is another CRI daemon behind its unix socket: containerd, CRI-O,
-// or another berth.
+// Package remote implements a backend that passes calls on to another CRI daemon at its unix
+// socket: containerd, CRI-O, or another berth.
 //
 // The daemon's answers are passed on undecoded where berth does not need their content, so that
-// fields and codes that are newer than our CRI survive. The daemon's sandboxes and containers are
-// known from its lists. These are also kept on disk, and are listed while the daemon does not
-// answer.
+// fields and codes that are newer than berth's CRI survive. The last lists of the daemon's
+// sandboxes and containers are kept, also on disk, and are served while the daemon does not answer.
 //
 // One Backend is one connection, shared by all its handlers. A loop checks the daemon's health.
-// While the daemon is down, calls fail at once with the reason and calls in progress are ended;
-// calls to other backends are not affected.
+// When the daemon goes down, calls in progress fail with the reason, and so do new calls, except
+// lists, until it is back. Calls to other backends are not affected.
 package remote
 
 import (
@@ -42,8 +41,7 @@ type backendOptions struct {
 	Endpoint string
 	// Dir is the directory of the last known lists.
 	Dir string
-	// Instance identifies this run of berth, so that it recognizes its own calls if they come back
-	// to it.
+	// Instance identifies this run of berth, so that it recognizes its calls if they come back.
 	Instance string
 	// Handlers are the handlers that use the daemon.
 	Handlers []lastknown.Handler
@@ -57,8 +55,7 @@ type backendOptions struct {
 	Changed func()
 }
 
-// Backend is one CRI daemon behind its socket. All methods may be called at any time from any
-// goroutine.
+// Backend is one CRI daemon behind its socket. All methods may be called from any goroutine.
 type Backend struct {
 	runtimeService
 	imageService
@@ -74,10 +71,10 @@ type Backend struct {
 	changed func()
 
 	mu sync.Mutex
-	// handlers are the recorded ones.
+	// handlers are the handlers in the state file.
 	handlers []lastknown.Handler
 
-	// creating counts calls that may create objects that the daemon does not have yet.
+	// creating counts the calls in progress that may create objects.
 	creating atomic.Int64
 
 	// conflict is why the daemon must not be used although it answers, nil if it may be used.
@@ -146,8 +143,7 @@ func newBackend(o backendOptions) (*Backend, error) {
 		state: state, endpoint: o.Endpoint, writes: make(chan struct{}, 1), stop: func() {}, handlers: slices.Clone(o.Handlers),
 	}
 	if damage != nil {
-		// The daemon lists everything again; without this file its pods are missing only while it
-		// is away.
+		// The daemon lists everything again: its pods are missing only until it answers.
 		log.L.WithError(damage).WithField("backend", b.id).Error("Failed to read last known entries of backend; its pods and images are listed once it answers")
 	}
 	b.compose(o, d)
@@ -237,7 +233,7 @@ func (b *Backend) recorded() []lastknown.Handler {
 	return b.handlers
 }
 
-// Asked is closed after the first check of the daemon.
+// Asked returns a channel that is closed after the first check of the daemon.
 func (b *Backend) Asked() <-chan struct{} { return b.node.monitor.asked }
 
 // Health returns the daemon's health.
@@ -247,8 +243,8 @@ func (b *Backend) Health() Health { return b.node.monitor.current() }
 // there are none.
 func (b *Backend) Age() (time.Duration, bool) { return b.known.Age(time.Now()) }
 
-// SetConflict disables the daemon as a backend, because it has objects of another backend. The next
-// connection ends that: another daemon may have replaced it.
+// SetConflict disables the daemon as a backend, because another backend has the same objects. The
+// next connection enables it again, because a different daemon may listen by then.
 func (b *Backend) SetConflict(why error) {
 	text := why.Error()
 	b.conflict.Store(&text)
@@ -270,7 +266,7 @@ func (b *Backend) record(ctx context.Context, c lastknown.Change) {
 		b.save()
 		return
 	}
-	// No list contains the handler of this pod, so it is written before the call returns.
+	// No list contains the handler of this pod, so the handler is written before the call returns.
 	if err := b.state.Write(); err != nil {
 		log.G(ctx).WithError(err).WithField("backend", b.id).Warn("Failed to save the handler of a pod of backend; it is lost if berth is killed now")
 	}

@@ -19,7 +19,7 @@ type journal interface {
 	record(ctx context.Context, c lastknown.Change)
 }
 
-// sandboxes passes on the lifecycle of sandboxes.
+// sandboxes passes on the lifecycle calls of sandboxes.
 type sandboxes struct {
 	*caller
 	naming
@@ -46,7 +46,7 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 	return resp, nil
 }
 
-// listedSandbox returns a new sandbox as a list contains it.
+// listedSandbox returns a new sandbox in the form of a list's item.
 func listedSandbox(id, remoteHandler string, c *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandbox {
 	return &runtimeapi.PodSandbox{
 		Id: id, Metadata: c.GetMetadata(), State: runtimeapi.PodSandboxState_SANDBOX_READY,
@@ -83,13 +83,13 @@ func (s sandboxes) UpdatePodSandboxResources(ctx context.Context, req *runtimeap
 	return passChange[runtimeapi.UpdatePodSandboxResourcesResponse](ctx, s.caller, runtimeapi.RuntimeService_UpdatePodSandboxResources_FullMethodName, req)
 }
 
-// passRenamed is pass for an answer with names of handlers.
+// passRenamed is pass, with the names of handlers at paths in the answer translated.
 func passRenamed[R any, P message[R]](ctx context.Context, c *caller, n *names, paths [][]protowire.Number, method string, req proto.Message) (P, error) {
 	f, err := c.unary(ctx, method, req)
 	return carried[R, P](n.rename(f, paths...), err)
 }
 
-// containers passes on the lifecycle of containers.
+// containers passes on the lifecycle calls of containers.
 type containers struct {
 	*caller
 	names   *names
@@ -110,7 +110,7 @@ func (c containers) CreateContainer(ctx context.Context, req *runtimeapi.CreateC
 	return resp, nil
 }
 
-// listedContainer returns a new container as a list contains it.
+// listedContainer returns a new container in the form of a list's item.
 func listedContainer(id, sandbox string, config *runtimeapi.ContainerConfig) *runtimeapi.Container {
 	return &runtimeapi.Container{
 		Id: id, PodSandboxId: sandbox, Metadata: config.GetMetadata(), Image: config.GetImage(),
@@ -157,7 +157,7 @@ func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.Reop
 	return pass[runtimeapi.ReopenContainerLogResponse](ctx, c.caller, runtimeapi.RuntimeService_ReopenContainerLog_FullMethodName, req)
 }
 
-// checkpoints passes on checkpoint and restore.
+// checkpoints passes on calls that checkpoint or restore pods and containers.
 type checkpoints struct {
 	*caller
 	naming

@@ -27,8 +27,7 @@ type caller struct {
 	conn    grpc.ClientConnInterface
 	monitor *monitor
 	support atomic.Pointer[methodSupport]
-	// via is the Instance, which marks calls of this berth so that it recognizes them if they come
-	// back.
+	// via is the Instance of this berth; it marks this berth's calls, see viaKey.
 	via string
 }
 
@@ -104,7 +103,7 @@ func (c *caller) invoke(ctx context.Context, method string, req proto.Message) (
 	return a
 }
 
-// result returns an answer in the form for the client of the CRI; ctx is that of the client.
+// result returns an answer for the client of the CRI, and relays its metadata; ctx is the client's.
 func (c *caller) result(ctx, era context.Context, method string, a answer) (wire.Frame, error) {
 	relay(ctx, a.header, a.trailer)
 	if a.err != nil {
@@ -116,13 +115,14 @@ func (c *caller) result(ctx, era context.Context, method string, a answer) (wire
 	return a.Frame, nil
 }
 
-// stream forwards a call with a stream of answers. It ends with the first error of each.
+// stream forwards a call with a stream of answers. It ends with the first error that each returns.
 func (c *caller) stream(ctx context.Context, method string, req proto.Message, each func(wire.Frame) error) error {
 	return c.exchange(ctx, method, req, func() (proto.Message, error) { return nil, io.EOF }, each)
 }
 
-// exchange forwards a call of unknown form: requests from more, answers from the daemon, headers
-// and trailers. It ends when the daemon ends the call, or with the first error of each.
+// exchange forwards a call of unknown form: first and the requests from more, and the daemon's
+// answers, headers and trailers. It ends when the daemon ends the call, or with the first error
+// that each returns.
 func (c *caller) exchange(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), each func(wire.Frame) error) error {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
@@ -171,15 +171,15 @@ func (c *caller) exchange(ctx context.Context, method string, first proto.Messag
 	}
 }
 
-// within returns ctx, cancelled also with the era.
+// within returns a copy of ctx that also ends with the era.
 func within(ctx, era context.Context) (context.Context, func()) {
 	call, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(era, func() { cancel(context.Cause(era)) })
 	return call, func() { stop(); cancel(nil) }
 }
 
-// failed returns the error of a call. If the daemon went down meanwhile it is the cause of that;
-// Unavailable triggers a check.
+// failed returns a failed call's error for the client: the daemon's, or the reason of an outage
+// that began during the call. The code Unavailable triggers a check.
 func (c *caller) failed(era context.Context, err error) error {
 	if cause := context.Cause(era); cause != nil {
 		return cause
@@ -272,10 +272,10 @@ func own(md metadata.MD) metadata.MD {
 // error.
 const lateCallTimeout = 2 * time.Minute
 
-// unaryChange is unary for a call that changes something. If the daemon goes down meanwhile the
-// client gets the error, but the call stays open: cancelling it would leave the change half done if
-// the daemon resumes. For example, after a cancelled start containerd can neither start nor remove
-// the container. The next list shows the outcome.
+// unaryChange is unary for a call that changes something. If the daemon goes down during the call,
+// the client gets an error, but the call stays open: cancelling it would leave the change half done
+// if the daemon resumes. For example, after a cancelled start containerd can neither start nor
+// remove the container. The next list shows the outcome.
 func (c *caller) unaryChange(ctx context.Context, method string, req proto.Message) (wire.Frame, error) {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {
@@ -308,9 +308,9 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(alone)
 }
 
-// behindKey is the metadata key with the instances of berth that a daemon's answers may come from:
-// its own, and those that its handlers use.
+// behindKey is the metadata key with the instances of berth behind a socket: the daemon's own, and
+// those that its handlers lead to.
 const behindKey = "berth-behind"
 
-// leadsBack is the reason against a daemon that has handlers which lead to this berth.
+// leadsBack is the reason if a daemon is this berth, or has a handler that leads to this berth.
 const leadsBack = "it leads back to this berth, directly or through a handler of its own; change the handler's endpoint"

@@ -18,7 +18,7 @@ const infoKey = "handlers"
 // byStatus is the note of a capability that the daemon declares in the CRI.
 const byStatus = "reported by its daemon"
 
-// handlersInfo is the part of that info with the capabilities.
+// handlersInfo is the part of the value of infoKey that has the capabilities.
 type handlersInfo struct {
 	Default  string `json:"default"`
 	Handlers []struct {
@@ -27,9 +27,9 @@ type handlersInfo struct {
 	} `json:"handlers"`
 }
 
-// Capabilities returns what the daemon reports of its handler: the whole table of another berth,
-// the features of any other daemon. The table is empty if the daemon does not answer before ctx
-// ends.
+// Capabilities returns the capabilities that the daemon reports for its handler: the whole table of
+// another berth, or the features in the CRI of any other daemon. The table is empty if the daemon
+// does not answer before ctx ends.
 func (p *Pool) Capabilities(ctx context.Context, d *handler.Definition) capability.Table {
 	b, done, err := p.check(d)
 	if err != nil {
@@ -43,8 +43,8 @@ func (p *Pool) Capabilities(ctx context.Context, d *handler.Definition) capabili
 	return capabilitiesOf(status, d.RemoteHandler)
 }
 
-// capabilitiesOf returns the capabilities of a daemon's handler; an empty name is its default.
-// Entries of a newer berth are passed on if the table is valid for this one. Pure.
+// capabilitiesOf returns the capabilities of a daemon's handler; an empty name is its default
+// handler. The table of a newer berth is passed on if this berth finds it valid. Pure.
 func capabilitiesOf(status *runtimeapi.StatusResponse, name string) capability.Table {
 	var t capability.Table
 	var all handlersInfo

@@ -17,11 +17,11 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// maxMessage bounds an answer, in bytes: lists of a full node, and the output of ExecSync.
+// maxMessage bounds a message, in bytes. A full node's lists and ExecSync's output must fit.
 const maxMessage = 80 << 20
 
-// window is the flow-control window for answers, in bytes. On a local socket it is never exhausted,
-// and it allocates nothing in advance.
+// window is the flow-control window for answers, in bytes. Almost all answers are smaller, and it
+// allocates nothing in advance.
 const window = 16 << 20
 
 // dialTimeout bounds one attempt to connect. A unix socket connects at once unless its daemon does

@@ -12,8 +12,9 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// events passes on the daemon's events. A subscription ends with the daemon's. One that began while
-// the daemon was away ends when the daemon is back: a kubelet then lists and subscribes again.
+// events passes on the daemon's events. A client's subscription ends when the daemon ends its own.
+// A subscription that began while the daemon was away ends when the daemon is back, so that a
+// kubelet lists and subscribes again.
 type events struct {
 	*caller
 	names *names
@@ -28,7 +29,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 		if err := e.monitor.await(ctx); err != nil {
 			return err
 		}
-		return status.Error(codes.Unavailable, e.name+" was away, and its events meanwhile are lost; list, and subscribe again")
+		return status.Error(codes.Unavailable, e.name+" was away, and its events of that time are lost; list, and subscribe again")
 	}
 	err := e.stream(ctx, runtimeapi.RuntimeService_GetContainerEvents_FullMethodName, req, func(f wire.Frame) error { return e.pass(f, to) })
 	switch {
@@ -42,7 +43,7 @@ func (e *events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventSt
 	return err
 }
 
-// eventNames are the paths to names of handlers in an event, except the sandbox's.
+// eventNames are the paths to the names of handlers in the images of an event.
 var eventNames = wire.ImageHandlers(&runtimeapi.ContainerEventResponse{})
 
 // pass sends an event of the daemon with this berth's names of handlers.

@@ -15,7 +15,7 @@ import (
 )
 
 // execs passes on calls that run a process in a container or connect to a pod. Streams do not pass
-// through this berth: the URLs are the daemon's own, and only those on this node are passed on.
+// through this berth: clients get the daemon's URLs, if streamHosts permits them.
 type execs struct {
 	*caller
 	hosts streamHosts
@@ -40,7 +40,7 @@ func (e execs) PortForward(ctx context.Context, req *runtimeapi.PortForwardReque
 	return permitted(e, resp, err)
 }
 
-// permitted returns an answer if a client may connect to its URL.
+// permitted returns resp, or an error if clients must not connect to its URL.
 func permitted[R interface{ GetUrl() string }](e execs, resp R, err error) (R, error) {
 	if err == nil {
 		if why := e.hosts.check(resp.GetUrl()); why != nil {
@@ -51,8 +51,8 @@ func permitted[R interface{ GetUrl() string }](e execs, resp R, err error) (R, e
 	return resp, err
 }
 
-// streamHosts are the hosts that URLs of exec, attach and port-forward may name. The kubelet
-// connects to any URL, and sends its client's headers there.
+// streamHosts are the hosts that URLs of exec, attach and port-forward may name. The kubelet would
+// connect to any URL, and send its client's headers there.
 type streamHosts struct {
 	// permitted are the additional hosts of the configuration.
 	permitted []string
@@ -60,7 +60,7 @@ type streamHosts struct {
 	own func() ([]net.Addr, error)
 }
 
-// check returns what is wrong with a URL from a daemon.
+// check returns why clients must not connect to a URL from a daemon, or nil.
 func (s streamHosts) check(address string) error {
 	u, err := url.Parse(address)
 	switch {

@@ -10,9 +10,9 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// A pod keeps the handler that it was created under, or adopted for, even if other handlers come to
-// use its daemon with the same remote name, or its own handler is moved to another daemon. The
-// daemon does not report our handler, so it is stored here.
+// A pod keeps the handler that it was created under, or adopted for, even if other handlers later
+// use its daemon with the same remote name, or the pod's handler moves to another daemon. The
+// daemon does not report this berth's handlers, so they are stored here.
 
 // naming maps a sandbox to the name of its handler in this berth.
 type naming struct {
@@ -20,9 +20,9 @@ type naming struct {
 	known *lastknown.Pods
 }
 
-// sandbox returns the handler of a sandbox: the stored one, else ours for theirs. theirs is empty
-// for the daemon's default handler, or if the daemon omits it as CRI-O does; the sandbox then
-// counts for the owner of the default.
+// sandbox returns the handler of a sandbox: the stored one, or else this berth's name for theirs,
+// the daemon's name. If theirs is empty (the default handler, or a daemon such as CRI-O that omits
+// the name), sandbox returns the handler that uses the daemon's default.
 func (n naming) sandbox(id, theirs string) string {
 	if name := n.known.Assigned(id); name != "" {
 		return name
@@ -39,14 +39,14 @@ func (n naming) list(f wire.Frame) wire.Frame {
 	})
 }
 
-// status puts our name into the answer about one sandbox.
+// status puts this berth's name of the handler into the answer about one sandbox.
 func (n naming) status(f wire.Frame, id string) wire.Frame {
 	return wire.Replaced(f, wire.StatusField, func(s []byte) []byte {
 		return wire.WithText(s, wire.StatusHandlerField, n.sandbox(id, wire.Text(s, wire.StatusHandlerField)))
 	})
 }
 
-// inventory returns the daemon's sandboxes and containers, by our names.
+// inventory returns the daemon's sandboxes and containers, with this berth's names of handlers.
 func (n naming) inventory() []handler.Owned {
 	s, containers := n.known.State(), map[string][]string{}
 	for id, c := range s.Containers {
@@ -60,9 +60,9 @@ func (n naming) inventory() []handler.Owned {
 	return all
 }
 
-// assignedFor returns the handler to store for a sandbox that is created under a remote handler,
-// empty if both the remote handler and the daemon's default already map to it: the daemon may omit
-// the handler in its answers, as CRI-O does.
+// assignedFor returns the handler to store for a sandbox that is created under the remote handler
+// theirs. It is empty if theirs and the daemon's default both map to the sandbox's handler. The
+// default matters because a daemon such as CRI-O omits the handler in its answers.
 func (n naming) assignedFor(ctx context.Context, theirs string) string {
 	if d := handler.DefinitionFrom(ctx); d != nil && (n.names.owner(theirs) != d.Name || n.names.owner("") != d.Name) {
 		return d.Name
@@ -70,8 +70,7 @@ func (n naming) assignedFor(ctx context.Context, theirs string) string {
 	return ""
 }
 
-// renamed returns the current handlers of the sandboxes that the next handlers would map to another
-// name.
+// renamed returns, by ID, the current handler of each sandbox that next maps to another handler.
 func (n naming) renamed(next []lastknown.Handler) map[string]string {
 	now, then := n.names.current.Load(), translationOf(next)
 	if slices.Equal(now.handlers, then.handlers) {

@@ -15,7 +15,7 @@ const (
 	Connected Phase = "connected"
 	// Lagging daemons are connected and did not answer the last check in time.
 	Lagging Phase = "lagging"
-	// Down daemons cannot be reached, or have not answered for long.
+	// Down daemons cannot be reached or used, or have not answered for long.
 	Down Phase = "down"
 )
 
@@ -35,17 +35,17 @@ const maxMisses = 3
 
 // observation is the result of one check.
 type observation struct {
-	// lost is why the connection is lost and no answer is expected; empty if there is a connection.
+	// lost is why the daemon cannot be used, such as a lost connection; empty if it can.
 	lost string
-	// late is why there was no answer in time.
+	// late is why there was no answer in time; empty if there was one.
 	late string
-	// unready is what the runtime lacks according to the daemon.
+	// unready is why an answering daemon is not ready; empty if it is.
 	unready string
 	// reconnected is set while the session is not initialized on the current connection.
 	reconnected bool
 }
 
-// failed reports whether there was no answer.
+// failed reports whether the daemon cannot be used or did not answer in time.
 func (o observation) failed() bool { return o.lost != "" || o.late != "" }
 
 const notAsked = "not checked yet"

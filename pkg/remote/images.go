@@ -39,8 +39,8 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 	return carried[runtimeapi.ListImagesResponse](i.names.rename(f, imageNames), err)
 }
 
-// all returns the daemon's list. A whole list is replaced by the last known one while the daemon
-// does not answer.
+// all returns the daemon's list, or the last known one if whole is set and the daemon fails to
+// list.
 func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whole bool) (wire.Frame, error) {
 	if !whole {
 		return i.whole(ctx, imageLists, req)
@@ -107,7 +107,7 @@ func (i images) RemoveImage(ctx context.Context, req *runtimeapi.RemoveImageRequ
 }
 
 // ImageFsInfo returns the daemon's filesystems, or the last known ones while it does not answer:
-// they still exist, and a kubelet measures their usage itself.
+// they still exist, and a kubelet measures their free space itself.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	last := i.lastKnown.LastFilesystems()
 	if last != nil && i.monitor.current().Phase == Lagging {

@@ -26,8 +26,8 @@ var containerNames = wire.ImageHandlers(&runtimeapi.ListContainersResponse{})[0]
 // lateListTimeout limits a list call that continues after its client got the last known list.
 const lateListTimeout = 30 * time.Second
 
-// lists serves the lists of sandboxes and containers, and the last known ones while the daemon does
-// not answer.
+// lists serves lists of sandboxes and containers: the last known ones if the daemon does not
+// answer.
 type lists struct {
 	*caller
 	names *names
@@ -36,8 +36,8 @@ type lists struct {
 	timeout time.Duration
 	// updated is called when a list differs from the last known one.
 	updated func()
-	// late has one slot, for a list that continues after its client was answered. Its result is
-	// recorded, so that the last known lists of a slow daemon are still updated.
+	// late has one slot, for a list that continues after its client was answered. The result of
+	// that list is recorded, so that the last known lists of a slow daemon are still updated.
 	late chan struct{}
 	// conflict holds why the daemon must not be used, nil if it may be used; see Backend.
 	conflict *atomic.Pointer[string]
@@ -74,7 +74,7 @@ func wantsAll(req, filter proto.Message) bool {
 	return len(req.ProtoReflect().GetUnknown()) == 0 && proto.Size(filter) == 0
 }
 
-// fresh fetches a list from the daemon, and records it if it is a whole one.
+// fresh fetches a list from the daemon, and records it if whole is set.
 func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole bool, p *lastknown.Page) (wire.Frame, error) {
 	if l.conflict.Load() != nil {
 		return nil, nil
@@ -134,8 +134,8 @@ func (l *lists) recordFailure(p *lastknown.Page, err error) error {
 	return err
 }
 
-// timeoutWithin returns how long a call may wait for the daemon: it leaves a quarter of the
-// deadline for an answer without the daemon.
+// timeoutWithin returns how long a call may wait for the daemon: most, but at most three quarters
+// of the time until the deadline. The rest is for an answer without the daemon.
 func timeoutWithin(ctx context.Context, most time.Duration) time.Duration {
 	if deadline, there := ctx.Deadline(); there {
 		return min(most, time.Until(deadline)*3/4)
@@ -175,9 +175,8 @@ func (l *lists) filtered(ctx context.Context, of listing, f wire.Frame) (wire.Fr
 	return l.withSandbox(ctx, f)
 }
 
-// withSandbox returns a list of containers without those of sandboxes that are not listed; no call
-// could use them. For a sandbox that another client created a moment ago it first fetches the
-// sandboxes again.
+// withSandbox returns a list of containers without those of unlisted sandboxes, which no call could
+// use. Before it drops any, it lists the sandboxes again: another client may just have created one.
 func (l *lists) withSandbox(ctx context.Context, f wire.Frame) (wire.Frame, error) {
 	if len(l.known.WithSandbox(f)) == len(f) {
 		return f, nil

@@ -15,9 +15,9 @@ import (
 const maxBehind = 64
 
 // LoopGuard returns options of a server that refuses calls made by this run of berth itself: a
-// daemon that is its own backend, directly or through others, would call itself endlessly. In
-// answers to other berths it lists the instances behind this one, so that each berth in a loop
-// detects it.
+// berth that is its own backend, directly or through others, would call itself endlessly. In Status
+// answers to other berths the server lists the instances behind it, so that each berth in a loop
+// detects the loop.
 func LoopGuard(instance string, behind func() []string) []grpc.ServerOption {
 	check := func(ctx context.Context) error {
 		if slices.Contains(metadata.ValueFromIncomingContext(ctx, viaKey), instance) {
@@ -47,8 +47,7 @@ func LoopGuard(instance string, behind func() []string) []grpc.ServerOption {
 	}
 }
 
-// Behind returns the instances of berth that handlers lead to, as far as their daemons reported
-// them.
+// Behind returns the instances of berth that handlers lead to, as reported by their daemons.
 func (p *Pool) Behind() []string {
 	var all []string
 	for _, b := range p.All() {

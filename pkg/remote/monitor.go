@@ -29,8 +29,8 @@ type monitor struct {
 	name string
 	// check checks the daemon once.
 	check func(context.Context) observation
-	// back must succeed before the daemon counts as answering again, after it was down or was
-	// reconnected.
+	// back initializes the daemon after an outage or a new connection. If it fails, the daemon is
+	// down.
 	back func(context.Context) error
 	// changed is called after every change of phase or reason.
 	changed func(Health)
@@ -42,7 +42,7 @@ type monitor struct {
 
 	mu     sync.Mutex
 	health Health
-	// era lasts while the daemon answers; it is ended while the daemon is down.
+	// era ends when the daemon goes down; a new one begins when it answers again.
 	era    context.Context
 	endEra context.CancelCauseFunc
 	// observed is closed at the next observation.
@@ -122,7 +122,7 @@ func (m *monitor) suspect() {
 	}
 }
 
-// listFailed begins the reason of a daemon that fails to list.
+// listFailed begins the Reason for a daemon that fails to list.
 const listFailed = "it responds, but cannot list its pods: "
 
 func (m *monitor) run(ctx context.Context) {

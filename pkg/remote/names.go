@@ -22,8 +22,8 @@ type translation struct {
 	// handlers are sorted by name.
 	handlers     []lastknown.Handler
 	ours, theirs map[string]string
-	// first is the handler that pods with an unknown remote handler count for: the one that uses the
-	// daemon's default handler, else the first by name.
+	// first is the handler that pods with an unknown remote handler count for: the one that uses
+	// the daemon's default handler, or else the first by name.
 	first string
 	// same is set if there is nothing to translate.
 	same bool
@@ -58,8 +58,7 @@ func translationOf(handlers []lastknown.Handler) *translation {
 	return t
 }
 
-// ours returns this berth's name for a daemon's handler, or the daemon's name if no handler uses
-// it.
+// ours returns this berth's name for a daemon's handler, or name if no handler uses it.
 func (n *names) ours(name string) string {
 	if our, there := n.current.Load().ours[name]; there {
 		return our
@@ -67,7 +66,7 @@ func (n *names) ours(name string) string {
 	return name
 }
 
-// rename replaces the daemon's names at the ends of paths by ours.
+// rename replaces the daemon's names at the ends of paths by this berth's.
 func (n *names) rename(f wire.Frame, paths ...[]protowire.Number) wire.Frame {
 	if n.current.Load().same {
 		return f
@@ -99,7 +98,7 @@ func (n *names) translate(c *runtimeapi.ContainerConfig) {
 	}
 }
 
-// remote returns the daemon's name for one of our handlers.
+// remote returns the daemon's name for a handler of this berth.
 func (n *names) remote(name string) string {
 	if theirs, there := n.current.Load().theirs[name]; there {
 		return theirs
@@ -107,7 +106,7 @@ func (n *names) remote(name string) string {
 	return name
 }
 
-// owner returns the handler of ours that a pod of the daemon counts for.
+// owner returns this berth's handler for pods under a daemon's handler, see translation.first.
 func (n *names) owner(name string) string {
 	t := n.current.Load()
 	if our, there := t.ours[name]; there {

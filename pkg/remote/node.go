@@ -19,7 +19,7 @@ import (
 type node struct {
 	*caller
 	names *names
-	// redial tries to connect now instead of later.
+	// redial connects at once, instead of after gRPC's backoff.
 	redial func()
 
 	mu sync.Mutex
@@ -89,7 +89,7 @@ func (n *node) initialize(ctx context.Context) error {
 }
 
 // Status returns the daemon's status, with this berth's names of its handlers. If the daemon does
-// not answer in time it is the last one, because a node's features must not come and go.
+// not answer in time, it returns the last status, because features must not come and go.
 func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, checkTimeout))
 	defer cancel()
@@ -110,7 +110,7 @@ func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runt
 	return resp, nil
 }
 
-// handlers returns our handlers with the daemon's features for them.
+// handlers returns this berth's handlers with the daemon's features for them.
 func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.RuntimeHandler {
 	var all []*runtimeapi.RuntimeHandler
 	for _, our := range n.names.current.Load().handlers {
@@ -125,8 +125,8 @@ func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.Runti
 	return all
 }
 
-// ask is the check of the monitor, and bypasses its admission. It returns whether the daemon
-// answers, and whether its runtime is ready.
+// ask is the monitor's check of the daemon and its runtime. It works while the daemon counts as
+// down.
 func (n *node) ask(ctx context.Context) observation {
 	if !n.monitor.current().Answers() {
 		n.redial()
@@ -162,8 +162,8 @@ func observationOf(err error, late bool) observation {
 	return observation{unready: "it responds with an error: " + reason(err)}
 }
 
-// lostReason returns why there is no connection, in gRPC's words except for a socket that accepts
-// connections and sends nothing, or another protocol. Pure.
+// lostReason returns why there is no connection. It replaces gRPC's text if the socket accepts
+// connections but sends nothing, or another protocol. Pure.
 func lostReason(why string) string {
 	if strings.HasPrefix(why, "connection error:") && strings.Contains(why, "preface") {
 		return "the process that accepts connections does not speak gRPC: it is not a CRI daemon, or is stopped"

@@ -59,8 +59,8 @@ type member struct {
 // grace is how long a Backend stays after a check for a handler that was not put in force.
 const grace = time.Minute
 
-// NewPool returns a Pool with the daemons that have pods of an earlier run. ctx provides the
-// logger.
+// NewPool returns a Pool with the daemons that an earlier run recorded, because they may have its
+// pods. ctx provides the logger.
 func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	if o.CgroupDriver == nil || o.Changed == nil {
 		return nil, errors.New("remote: CgroupDriver or Changed is missing")
@@ -113,7 +113,7 @@ func (p *Pool) get(endpoint string, handlers []lastknown.Handler) (*member, erro
 }
 
 // For returns the Backend of a handler's daemon. TakeUnused must not be called before the handler
-// is in force or was given up.
+// is in force or is given up.
 func (p *Pool) For(d *handler.Definition) (*Backend, error) {
 	m, err := p.get(d.Endpoint, nil)
 	if err != nil {
@@ -141,8 +141,8 @@ func (p *Pool) All() []*Backend {
 	return all
 }
 
-// Record stores which handlers use which daemon, before a pod can be created under one, so that the
-// next run of berth finds the pods. If it fails for one daemon nothing is changed for any.
+// Record stores which handlers use which daemon, so that the next run of berth finds their pods.
+// Call it before the handlers accept pods. If it fails for one daemon, it restores the others.
 func (p *Pool) Record(definitions []*handler.Definition) error {
 	handlers := byEndpoint(definitions)
 	p.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
-// session is the monitor's view of one daemon: it checks the daemon, and after a connection or an
-// outage repeats the settings and lists the objects. Only the monitor's loop calls it.
+// session is the monitor's view of one daemon: it checks the daemon, and after a new connection or
+// an outage repeats the settings and lists the objects. Only the monitor's loop calls it.
 type session struct {
 	caller   *caller
 	dialer   *dialer
@@ -34,7 +34,7 @@ func (s *session) check(ctx context.Context) observation {
 	if seen.lost == "" && s.asked != s.initialized && s.conflict.Swap(nil) != nil {
 		s.compare = true // another daemon may have replaced it
 	}
-	if err := s.dialer.failure(); err != nil && seen != (observation{}) { // not for a healthy daemon
+	if err := s.dialer.failure(); err != nil && seen != (observation{}) { // ignored for a healthy daemon
 		seen = observation{lost: err.Error()}
 	}
 	if why := s.conflict.Load(); why != nil && seen.lost == "" {

@@ -48,8 +48,8 @@ func (s stats) ListPodSandboxMetrics(ctx context.Context, req *runtimeapi.ListPo
 }
 
 // ListMetricDescriptors decodes the answer, because descriptors of several backends are merged by
-// name. The daemon is asked once per connection: its descriptors do not change while it runs. One
-// that lacks the method has none.
+// name. The daemon is asked once per connection: its descriptors do not change while it runs. A
+// daemon that lacks the method has no descriptors.
 func (s stats) ListMetricDescriptors(ctx context.Context, req *runtimeapi.ListMetricDescriptorsRequest) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 	plain := len(req.ProtoReflect().GetUnknown()) == 0
 	able := s.support.Load()
@@ -93,7 +93,7 @@ func (s stats) omitted(ctx context.Context, err error) bool {
 		return false
 	}
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // the health shows it, or the method is missing
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unimplemented: // health already shows this failure, or the method is missing
 	default:
 		log.G(ctx).WithError(err).WithField("backend", s.name).Warn("Backend stats failed; omitting its pods")
 	}

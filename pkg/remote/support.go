@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// methodSupport records which methods a daemon lacks, or cannot answer because its list is too
-// large for one message, and its metric descriptors. A new connection starts without records,
+// methodSupport records a daemon's metric descriptors, and the methods that it lacks, or cannot
+// answer because the list is too large for one message. A new connection starts without records,
 // because a newer daemon may have replaced the old one.
 type methodSupport struct {
 	missing sync.Map // method → true
@@ -30,8 +30,8 @@ func (a *methodSupport) has(method string) bool {
 
 func (a *methodSupport) markMissing(method string) { a.missing.Store(method, true) }
 
-// listing is a list that the CRI has in a unary and a streaming form, of which a daemon may lack
-// one. Both encode requests and items alike.
+// listing is a list that the CRI has in a unary and a streaming form, one of which a daemon may
+// lack. Both forms encode requests and items alike.
 type listing struct {
 	unary, stream string
 	shape         protoreflect.MessageDescriptor
@@ -41,8 +41,7 @@ func listingOf(unary, stream string, answer proto.Message) listing {
 	return listing{unary, stream, answer.ProtoReflect().Descriptor()}
 }
 
-// whole fetches a list, in one message if possible, else as a stream. It tries each form at most
-// once.
+// whole fetches a list, in one message if possible, or else as a stream. It tries each form once.
 func (c *caller) whole(ctx context.Context, l listing, req proto.Message) (wire.Frame, error) {
 	f, err := c.anyForm(ctx, l, req)
 	if err == nil && !wire.WellFormed(f, l.shape) {

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// Images contains the last known images of a daemon, and its filesystems: they stay on the node's
-// disk while the daemon does not answer. Methods that change it return whether the state file must
-// be written. All methods may be called at any time from any goroutine.
+// Images contains the last known images and image filesystems of a daemon: both stay on the node's
+// disk while the daemon does not answer. Methods that change Images return whether the state file
+// must be written. All methods may be called at any time from any goroutine.
 type Images struct {
 	mu sync.Mutex
 	// images is an encoded list, valid if known is set.
@@ -22,11 +22,11 @@ type Images struct {
 	known  bool
 	// filesystems is nil before the first answer.
 	filesystems *runtimeapi.ImageFsInfoResponse
-	// request is the number of the last requested list, accepted that of the current one.
+	// request is the number of the last list or removal, accepted that of the stored state.
 	request, accepted uint64
 }
 
-// Mark must be called before a list is requested.
+// Mark returns the number of a list; it must be called before the list is requested.
 func (s *Images) Mark() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +34,7 @@ func (s *Images) Mark() uint64 {
 	return s.request
 }
 
-// Take stores a whole list.
+// Take stores a whole list; turn is its number from Mark.
 func (s *Images) Take(f wire.Frame, turn uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +46,7 @@ func (s *Images) Take(f wire.Frame, turn uint64) bool {
 	return differs
 }
 
-// items returns the items of a list, sorted, because daemons list in no order.
+// items returns the items of a list, sorted, because daemons list in no fixed order.
 func items(f wire.Frame) [][]byte { return slices.SortedFunc(wire.Items(f), bytes.Compare) }
 
 // TakeFilesystems stores the filesystems of images.
@@ -58,7 +58,7 @@ func (s *Images) TakeFilesystems(fs *runtimeapi.ImageFsInfoResponse) bool {
 	return first // later only their usage changes
 }
 
-// Removed records that an image was removed, by any of its names.
+// Removed removes the image with that ID, tag or digest.
 func (s *Images) Removed(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package lastknown keeps the last known pods and images of another daemon, also on disk, for when
-// the daemon does not answer.
+// Package lastknown keeps the last known pods and images of another daemon, also on disk, for the
+// times when the daemon does not answer.
 package lastknown
 
 import (
@@ -22,17 +22,17 @@ import (
 // goroutine.
 type Pods struct {
 	Mu sync.Mutex
-	// listed has the content of the last lists; Sandboxes and Containers have their times.
+	// listed has the content of the last lists, which Sandboxes and Containers describe.
 	listed                State
 	Sandboxes, Containers Page
-	// changes are those that the last lists may not contain yet.
+	// changes are the changes that the last lists may not contain yet.
 	changes []Change
-	// number is that of the last change, request that of the last requested list.
+	// number is the number of the last change, request that of the last requested list.
 	number, request uint64
 	// now is the merged state, nil until it is computed again.
 	now *State
-	// HandlerOf has, by ID, the handlers of sandboxes that the daemon's answers would map to
-	// another handler.
+	// HandlerOf has, by ID, the handlers of sandboxes that the daemon's answers may map to another
+	// handler.
 	HandlerOf map[string]string
 }
 
@@ -40,7 +40,7 @@ type Pods struct {
 type Page struct {
 	At time.Time
 	Mark
-	// failed is why a newer list failed, empty if none did.
+	// failed is why a newer list failed, empty if no newer list failed.
 	failed string
 }
 
@@ -54,7 +54,7 @@ type Mark struct {
 // Change is a change of one sandbox or container by a call.
 type Change struct {
 	number uint64
-	// Sandbox or Container is set for a created object; otherwise ID is the changed one.
+	// Sandbox or Container is set for a created object; otherwise ID is that of the changed object.
 	Sandbox   *runtimeapi.PodSandbox
 	Container *runtimeapi.Container
 	ID        string
@@ -84,7 +84,7 @@ func (k *Pods) Mark() Mark {
 	return Mark{k.number, k.request}
 }
 
-// Take stores a list that was requested at m. It reports whether the known state has changed.
+// Take stores in p a list that was requested at m, and reports whether the known state has changed.
 func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -95,14 +95,14 @@ func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool)
 	p.At, p.Mark, p.failed = now, m, ""
 	oldest, changes := min(k.Sandboxes.upTo, k.Containers.upTo), len(k.changes)
 	k.changes = slices.DeleteFunc(k.changes, func(c Change) bool { return c.number <= oldest })
-	if differs || changes > 0 { // some of them may be in the list now
+	if differs || changes > 0 { // some of the changes may be in the list now
 		k.now = nil
 	}
 	return differs || len(k.changes) < changes
 }
 
-// replace stores the items of a list. It reports whether they differ from the former ones in any
-// order, since daemons keep them, and their labels, in maps. mu is held.
+// replace stores the items of a list. It reports whether they differ from the former items. Their
+// order does not count, because daemons list from maps. Mu is held.
 func (k *Pods) replace(p *Page, f wire.Frame) bool {
 	next := k.listed
 	var err error
@@ -152,8 +152,8 @@ func (k *Pods) Fail(p *Page, why string) {
 // Tolerated is how long a daemon may fail to list, so that a single failure has no effect.
 const Tolerated = 10 * time.Second
 
-// ListFailure returns why a daemon has failed to list for long, empty if it has not. Meanwhile the
-// last known lists do not show containers that exit by themselves.
+// ListFailure returns why a daemon has failed to list for longer than Tolerated, empty if it has
+// not. While lists fail, the last known lists may show exited containers as running.
 func (k *Pods) ListFailure(now time.Time) string {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -205,7 +205,7 @@ func (k *Pods) State() *State {
 	return k.all()
 }
 
-// all is State; mu is held.
+// all is State; Mu is held.
 func (k *Pods) all() *State {
 	if k.now != nil {
 		return k.now
@@ -221,7 +221,8 @@ func (k *Pods) all() *State {
 	return s
 }
 
-// apply applies a change, as far as the lists cannot contain it.
+// apply applies a change to the sandboxes if toSandboxes is set, and to the containers if
+// toContainers is set.
 func (s *State) apply(c Change, toSandboxes, toContainers bool) {
 	if toSandboxes {
 		switch c.Kind {
@@ -277,7 +278,7 @@ func (k *Pods) Live(id string) bool {
 	return p != nil && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 }
 
-// save copies the lists, with later changes, into a state file.
+// save copies the lists, with later changes, into the content of a state file.
 func (k *Pods) save(to *saved) error {
 	k.Mu.Lock()
 	s := k.all()
@@ -353,7 +354,7 @@ func (k *Pods) WithSandbox(f wire.Frame) wire.Frame {
 	return wire.Without(f, func(item []byte) bool { return there[wire.Text(item, wire.ContainerSandboxField)] == nil })
 }
 
-// Assign stores the handler of a sandbox. It needs Mu, unless k is not shared yet.
+// Assign stores the handler of a sandbox. Mu must be held, unless k is not shared yet.
 func (k *Pods) Assign(id, name string) {
 	if k.HandlerOf == nil {
 		k.HandlerOf = map[string]string{}

@@ -31,7 +31,7 @@ type saved struct {
 	Filesystems []byte `json:"filesystems"`
 	Sandboxes   []byte `json:"sandboxes"`
 	Containers  []byte `json:"containers"`
-	// Listed is the time of the older of the last two lists.
+	// Listed is the time of the older list: that of the sandboxes or that of the containers.
 	Listed    time.Time         `json:"listed"`
 	HandlerOf map[string]string `json:"handlerOf,omitempty"`
 }
@@ -58,9 +58,9 @@ type File struct {
 	closed bool
 }
 
-// Open reads the last known entries. Of a damaged file it returns the parts that are intact, and
-// the damage separately. A file that cannot be read may be intact and must not be replaced, so that
-// is an error.
+// Open reads the last known entries. If the file is damaged, it returns the intact parts, and the
+// damage as the second value. If the file cannot be read, it returns an error: the file may be
+// intact, and must not be replaced.
 func Open(path string) (s *File, damage, err error) {
 	s = &File{Path: path, Known: &Pods{}, Images: &Images{}}
 	c, damage := readState(path)
@@ -130,8 +130,7 @@ func (s *File) replace() error {
 	return record.Write(s.Path, stateFormat, c, atomicfile.Relaxed)
 }
 
-// Close stops all writes. forget removes the file, for a daemon that is no longer a backend of this
-// berth.
+// Close stops all writes. forget removes the file, for a daemon that is no longer a backend.
 func (s *File) Close(forget bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,13 +6,13 @@
 // so a crash leaves no second source of truth to repair.
 //
 // Lists ask all backends at once and merge the answers; a single backend's answer is passed on
-// unchanged. Calls about images go by the handler that they name. A pull without a handler goes by
-// its pod, and every other call without one covers all stores. Calls about the node go to the
-// default handler's backend, and the answer is completed from the other backends; the list of
-// handlers comes from the table, and Version from NodeReport.
+// unchanged. A call about images goes to the store of the handler that it names. A pull without a
+// handler goes to the store of its pod, and any other call without a handler covers all stores.
+// Calls about the node go to the default handler's backend, and the answer is completed from the
+// other backends; the list of handlers comes from the table, and Version from NodeReport.
 //
-// Finding an owner takes no lock and allocates nothing. The package starts no background work and
-// stores nothing on disk.
+// Finding an owner by its full ID takes no lock and allocates nothing. The package starts no
+// background work and stores nothing on disk.
 package router
 
 import (
@@ -25,19 +25,19 @@ import (
 // embedding the generated servers) for methods that it lacks.
 //
 // All methods may be called at any time from any goroutine. The context of RunPodSandbox,
-// RestorePod and calls about images carries the Definition that they are routed by
-// (handler.DefinitionFrom), that of the first two also the generation (handler.GenerationFrom). The
-// context of a call by ID carries none, because the backend stored it with the sandbox. IDs are
-// complete. A request may be shared with other backends during a list call and must not be changed.
-// The router calls the unary form of lists, also for clients of the streaming form.
+// RestorePod and calls about images carries the Definition of their handler
+// (handler.DefinitionFrom); for RunPodSandbox and RestorePod it also carries the generation
+// (handler.GenerationFrom). The context of a call by ID carries neither, because the backend stored
+// both with the sandbox. IDs in requests are full IDs. A request may be shared with other backends
+// during a list call and must not be changed. The router calls the unary form of lists, also for
+// clients of the streaming form.
 //
 // Errors are of a containerd/errdefs class, or gRPC status errors.
 type Backend interface {
 	runtimeapi.RuntimeServiceServer
 	runtimeapi.ImageServiceServer
 
-	// ID identifies the backend among all backends of this daemon in logs and errors. It never
-	// changes.
+	// ID identifies the backend in this daemon, also in logs and errors. It never changes.
 	ID() string
 	// Inventory returns all sandboxes of the backend, including partially created ones that wait
 	// for removal: everything that a list shows or a call by ID can refer to. It answers from

@@ -58,7 +58,7 @@ func complete(m proto.Message, field protoreflect.Name, id string) {
 	r.Set(r.Descriptor().Fields().ByName(field), protoreflect.ValueOfString(id))
 }
 
-// completeFilter does the same in the filter of a list call. An unknown ID stays and matches
+// completeFilter replaces a short ID in the filter of a list call. An unknown ID stays; it matches
 // nothing.
 func completeFilter(m proto.Message, field protoreflect.Name, id string, x *index) error {
 	if id == "" {

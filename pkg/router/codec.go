@@ -7,13 +7,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// large is the size of an answer's known or unknown fields from which codec bypasses gRPC's buffer
-// pool, in bytes.
+// large is the least size, in bytes, of the known or the unknown fields of an answer for which
+// codec bypasses gRPC's buffer pool.
 const large = 16 << 10
 
-// codec is gRPC's codec, except for large answers. Unknown fields of at least large bytes are
-// sent without a copy; the rest is encoded into a buffer of exactly its size: buffers of gRPC's pool
-// are up to a MiB larger, and cleared for each answer.
+// codec is gRPC's codec, except for large answers. Unknown fields of at least large bytes are sent
+// without a copy; everything else is encoded into a buffer of exactly its size: buffers of gRPC's
+// pool are up to a MiB larger, and cleared for each answer.
 type codec struct {
 	encoding.CodecV2
 }

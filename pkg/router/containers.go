@@ -6,7 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containers routes the lifecycle of containers.
+// containers routes the lifecycle calls of containers.
 type containers struct {
 	owners  *owners
 	counter *startCounter
@@ -73,7 +73,7 @@ func (c containers) ReopenContainerLog(ctx context.Context, req *runtimeapi.Reop
 	return byContainer(ctx, c.owners, req, Backend.ReopenContainerLog)
 }
 
-// execs routes calls that run a process in a container, or connect to one.
+// execs routes calls that run a process in a container, or connect to a container or pod.
 type execs struct {
 	owners *owners
 }
@@ -94,7 +94,7 @@ func (e execs) PortForward(ctx context.Context, req *runtimeapi.PortForwardReque
 	return bySandbox(ctx, e.owners, req, Backend.PortForward)
 }
 
-// checkpoints routes checkpoint and restore.
+// checkpoints routes calls that checkpoint or restore pods and containers.
 type checkpoints struct {
 	starts *starts
 	owners *owners

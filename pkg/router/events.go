@@ -17,14 +17,14 @@ type eventStream = grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
 // events routes subscriptions to container events.
 type events struct {
 	owners *owners
-	// life ends the subscriptions, so that a server can stop.
+	// life ends all subscriptions when it is cancelled, so that a server can stop.
 	life context.Context
 }
 
 // GetContainerEvents subscribes at every backend and passes events on as they arrive. A pod has one
-// backend, so its events keep their order. The subscription ends as soon as one backend's ends,
-// because the kubelet falls back to lists then; it would otherwise miss that backend's events
-// without noticing. It also ends when the set of backends changes.
+// backend, so its events keep their order. The client's subscription ends as soon as that of one
+// backend ends. The kubelet then falls back to lists; otherwise it would miss that backend's events
+// without noticing. The subscription also ends when the set of backends changes.
 func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStream) error {
 	backends, backendsCtx := e.owners.snapshot()
 	if len(backends) == 0 {
@@ -44,13 +44,13 @@ func (e events) GetContainerEvents(req *runtimeapi.GetEventsRequest, to eventStr
 	return err
 }
 
-// errBackendsChanged ends a subscription that does not include a new backend.
+// errBackendsChanged ends a subscription after the set of backends has changed.
 var errBackendsChanged = status.Error(codes.Unavailable, "the set of backends has changed; subscribe again")
 
-// errEnded is the error of a subscription that its backend closed regularly; it ends all others.
+// errEnded is returned if a backend ends its subscription without an error; it ends all others.
 var errEnded = status.Error(codes.Unavailable, "the backend closed the subscription; subscribe again")
 
-// subscribe ends with the first subscription that ends.
+// subscribe subscribes at all backends, and returns when the first subscription ends.
 func subscribe(ctx context.Context, backends []Backend, req *runtimeapi.GetEventsRequest, to eventStream) error {
 	var sending sync.Mutex
 	if len(backends) == 1 {

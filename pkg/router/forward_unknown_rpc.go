@@ -14,22 +14,22 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// Forwarder is a Backend that can pass on a call that this CRI does not have.
+// Forwarder is a Backend that can pass on a call that berth's CRI does not have.
 type Forwarder interface {
-	// Forward makes the call with first, and then with each request from more until its error,
-	// which is io.EOF at the end. It passes each answer to send undecoded. more may still be
-	// waiting when Forward returns, and must then end with its call.
+	// Forward makes the call. It sends first, and then the requests from more until more returns an
+	// error, which is io.EOF after the last request. It passes each answer to send undecoded. more
+	// may still be waiting when Forward returns, and must then return when the client's call ends.
 	Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error
 }
 
-// unknownRPCs routes calls that this CRI does not have.
+// unknownRPCs routes calls that berth's CRI does not have.
 type unknownRPCs struct {
 	routes routes
 	owners *owners
 }
 
-// serve passes on methods and services of the CRI that are newer than this one. A call with the ID
-// of a sandbox or container in its first request goes to the owner, any other to the default
+// serve passes on methods and services of newer versions of the CRI. A call with the ID of a
+// sandbox or container in its first request goes to the owner, any other call to the default
 // handler's backend. If that backend cannot pass it on, the answer is Unimplemented.
 func (n unknownRPCs) serve(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
@@ -61,8 +61,8 @@ func (n unknownRPCs) serve(_ any, stream grpc.ServerStream) error {
 	return named(name, f.Forward(stream.Context(), method, first, receive, func(m proto.Message) error { return stream.SendMsg(m) }))
 }
 
-// mentioned returns the owner of the first ID in a message: a full ID anywhere, else a unique
-// prefix in the field where requests of the CRI have their ID.
+// mentioned returns the owner of the first ID in a message: a full ID anywhere, or else a unique
+// prefix in field 1, where requests of the CRI have their ID.
 func (o *owners) mentioned(m proto.Message) (*Owner, error) {
 	message := []byte(m.ProtoReflect().GetUnknown())
 	owner, missed := o.withFullID(message, idDepth)

@@ -19,7 +19,7 @@ var errNoBackend = fmt.Errorf("no backends configured; see \"berth check\": %w",
 
 // gather asks all backends at once and merges their answers in the backends' order. A single
 // backend's answer is passed on without a copy. A backend that fails fails the call, because the
-// kubelet would take pods that are left out for dead.
+// kubelet would regard omitted pods as dead.
 func gather[Q, R any](ctx context.Context, backends []Backend, req Q,
 	call func(Backend, context.Context, Q) (R, error), merge func(all []R) R,
 ) (R, error) {
@@ -64,10 +64,9 @@ func concatenated[R any, P message[R]](all []P) P {
 	return merged
 }
 
-// addUnknown appends the unknown fields of another message. They can be a whole list: a backend may
-// pass on another daemon's answer undecoded, with all fields among the unknown ones, and an encoded
-// list that follows another continues it. In a decoded message they are the fields that are newer
-// than this CRI.
+// addUnknown appends the unknown fields of another message. In a decoded message these are the
+// fields that are newer than berth's CRI. In an answer that a backend passes on undecoded, they are
+// all fields; two encoded lists, one after the other, are one list.
 func addUnknown(to, from proto.Message) {
 	more, m := from.ProtoReflect().GetUnknown(), to.ProtoReflect()
 	switch {
@@ -81,7 +80,7 @@ func addUnknown(to, from proto.Message) {
 
 // askAll runs a call on each backend. The first failure cancels the others, and is returned with
 // the name of its backend. A panic is raised again in the caller's goroutine, where it fails only
-// this call; here it would crash the daemon.
+// this call; in the goroutine of the backend it would crash the daemon.
 func askAll[R any](ctx context.Context, backends []Backend, call func(context.Context, Backend) (R, error)) ([]R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -121,7 +120,7 @@ func askAll[R any](ctx context.Context, backends []Backend, call func(context.Co
 const messageSize = 1 << 20
 
 // stream sends a list in several messages. The whole list is fetched first, so that the client
-// never gets half of it. Both forms have their items in the same field.
+// never gets half of it. The unary and the streaming form have their items in the same field.
 func stream[M any, P message[M]](list proto.Message, err error, to grpc.ServerStreamingServer[M]) error {
 	if err != nil {
 		return err

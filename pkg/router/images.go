@@ -114,8 +114,8 @@ func (i images) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	return resp, named(owner.Handler, err)
 }
 
-// ImageFsInfo returns the filesystems of all stores, the default handler's first: a kubelet takes
-// the first for the node's.
+// ImageFsInfo returns the filesystems of all stores, the default handler's first: a kubelet uses
+// the first as the node's.
 func (i images) ImageFsInfo(ctx context.Context, req *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	others := i.others(nil)
 	if len(others) == 0 {

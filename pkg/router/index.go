@@ -44,7 +44,7 @@ func (x *index) each(visit func(*Owner)) {
 }
 
 // resolve returns the owner of an ID or unique prefix, or nil. An ambiguous prefix is an
-// InvalidArgument error that lists the candidates. A full ID is looked up, never searched.
+// InvalidArgument error that lists the candidates. A full ID is never taken for a prefix.
 func (x *index) resolve(id string) (*Owner, error) {
 	if o := x.get(id); o != nil || len(id) >= fullID || id == "" {
 		return o, nil
@@ -74,6 +74,6 @@ func ambiguous(prefix string, found []*Owner) error {
 	if n := len(ids) - maxCandidates; n > 0 {
 		ids, more = ids[:maxCandidates], fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("ID %q is ambiguous, it is a prefix of %s%s; use more of it: %w",
+	return fmt.Errorf("ID %q is ambiguous, it is a prefix of %s%s; use a longer prefix: %w",
 		prefix, strings.Join(ids, ", "), more, errdefs.ErrInvalidArgument)
 }

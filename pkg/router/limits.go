@@ -37,7 +37,7 @@ func newStartQueue() *startQueue {
 	return &startQueue{refused: map[string]uint64{maxPods: 0, maxParallelStarts: 0, startTimeout: 0}}
 }
 
-// slot is the place of one start in its queue, until release.
+// slot is an admitted start of a queue, until release.
 type slot struct {
 	queue *startQueue
 	// waited is set if the start was not admitted at once.
@@ -63,7 +63,7 @@ func (l *startQueue) acquire(ctx context.Context, d *handler.Definition, pods fu
 		return &slot{queue: l, waited: true}, nil
 	case <-ctx.Done():
 		l.giveUp(turn, d.Limits)
-		return nil, fmt.Errorf("the call was cancelled while it waited for its turn (%s = %d): %w", maxParallelStarts, d.Limits.MaxParallelStarts, ctx.Err())
+		return nil, fmt.Errorf("the call ended while its start was queued (%s = %d): %w", maxParallelStarts, d.Limits.MaxParallelStarts, ctx.Err())
 	}
 }
 
@@ -117,8 +117,8 @@ func (l *startQueue) giveUp(turn chan struct{}, limits handler.Limits) {
 	l.admit(limits.MaxParallelStarts)
 }
 
-// fill records the created sandbox, which is counted as a pod from then on. Both happen under mu,
-// so that no count contains the start twice or not at all.
+// fill records the created sandbox and frees the slot, both under mu: each count contains the start
+// exactly once, as a start or as a pod.
 func (p *slot) fill(record func()) {
 	p.queue.mu.Lock()
 	defer p.queue.mu.Unlock()
@@ -172,8 +172,8 @@ type Starts struct {
 	Handler string
 	// Running starts are in progress, Queued ones wait.
 	Running, Queued int
-	// Refused counts refused starts since the daemon started, by the key of the limit. It has all
-	// keys.
+	// Refused counts refused starts since the daemon started, by the key of the limit. It has an
+	// entry for every key.
 	Refused map[string]uint64
 }
 

@@ -24,7 +24,7 @@ func labelsOf(r *runtimeapi.ListMetricDescriptorsResponse) labels {
 }
 
 // mergeDescriptors merges by name: a metric has one meaning on a node. Its labels are those of the
-// first backend that has it, followed by further ones of the others. Pure.
+// first backend that has the metric, then additional ones of the other backends. Pure.
 func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimeapi.ListMetricDescriptorsResponse {
 	merged := &runtimeapi.ListMetricDescriptorsResponse{}
 	place := map[string]int{}
@@ -47,14 +47,15 @@ func mergeDescriptors(all []*runtimeapi.ListMetricDescriptorsResponse) *runtimea
 	return merged
 }
 
-// dialects are the labels of the node's metrics, and those of each backend that differ, by the
-// backend's ID.
+// dialects has the labels of the node's metrics and, by the ID of each backend, the metrics to
+// which the backend gives other labels.
 type dialects struct {
 	node labels
 	of   map[string]labels
 }
 
-// dialects asks the backends for their descriptors. A backend that fails has the node's labels.
+// dialects asks the backends for their descriptors. A backend that fails counts as having the
+// node's labels.
 func (s stats) dialects(ctx context.Context, backends []Backend) (dialects, error) {
 	all, err := askAll(ctx, backends, func(ctx context.Context, b Backend) (*runtimeapi.ListMetricDescriptorsResponse, error) {
 		resp, err := b.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{})
@@ -79,7 +80,7 @@ func (s stats) dialects(ctx context.Context, backends []Backend) (dialects, erro
 	return d, nil
 }
 
-// cpuLabel is the label with the value "total" in metrics of a backend that lacks it.
+// cpuLabel gets the value "total" in metrics of a backend that lacks the label.
 const cpuLabel = "cpu"
 
 // translated returns a backend's metrics with the node's labels, or m itself if nothing changes.

@@ -22,14 +22,14 @@ import (
 // NodeReport contains what the node reports in addition to its backends and the table.
 type NodeReport interface {
 	// Version answers the Version RPC. The kubelet prefixes the IDs of containers in the API with
-	// its runtime_name, so the answer must not depend on the default handler's backend.
+	// the answer's runtime_name, so the answer must not depend on the default handler's backend.
 	Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error)
 	// Stranded returns one line for each daemon that has unreachable pods and that no handler uses
 	// any more.
 	Stranded() []string
 	// AdvertiseNotReady reports whether handlers that are not ready are listed.
 	AdvertiseNotReady() bool
-	// Info is added to the verbose part.
+	// Info returns entries for the info of a verbose Status.
 	Info() map[string]string
 }
 
@@ -73,15 +73,15 @@ func refused(err error) bool {
 	return code == codes.Unimplemented || code == codes.InvalidArgument || errdefs.IsNotImplemented(err) || errdefs.IsInvalidArgument(err)
 }
 
-// UpdateRuntimeConfig updates every backend: pods of each need the addresses.
+// UpdateRuntimeConfig updates every backend: all need the pod CIDR for their pods.
 func (n node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	n.settings.Store(proto.CloneOf(req)) // first, so that ApplySettings reaches a backend that is adopted meanwhile
 	return gather(ctx, n.owners.all(), req, Backend.UpdateRuntimeConfig, concatenated)
 }
 
-// Status returns the status of the default handler's backend, with conditions that only others have
-// and with the table's handlers. The runtime is ready if any backend's is; the condition
-// HandlersReady lists the handlers that are not.
+// Status returns the status of the default handler's backend, with additional conditions of other
+// backends and with the table's handlers. The runtime is ready if that of any backend is ready; the
+// condition HandlersReady lists the handlers that are not ready.
 func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	table := n.routes.registry.Current()
 	standard, _ := table.Lookup("")
@@ -112,9 +112,9 @@ func (n node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	return resp, nil
 }
 
-// conditions returns main's conditions and the others' of further types. A RuntimeReady that is
-// true replaces one that is false. HandlersReady is dropped: another berth's describes its own
-// handlers. Pure.
+// conditions returns the conditions of main, and those of others with types that main lacks. A true
+// RuntimeReady replaces a false one. HandlersReady is dropped: that of another berth describes the
+// other berth's handlers. Pure.
 func conditions(main *runtimeapi.StatusResponse, others []*runtimeapi.StatusResponse) []*runtimeapi.RuntimeCondition {
 	var merged []*runtimeapi.RuntimeCondition
 	place := map[string]int{}
@@ -149,9 +149,9 @@ func featuresOf(all []reply[*runtimeapi.StatusResponse]) features {
 	return f
 }
 
-// of returns a handler's features as reported by the backend of its new pods. Another backend,
-// which may know the handler from earlier pods, is used only if that one has no entry, for example
-// of a removed handler.
+// of returns a handler's features as reported by the backend of its new pods. If that backend has
+// no entry, for example for a removed handler, the entry of another backend is used, which may have
+// earlier pods of the handler.
 func (f features) of(r *route) *runtimeapi.RuntimeHandler {
 	name := r.Definition.Name
 	if known := f[r.Backend.ID()][name]; known != nil {
@@ -165,8 +165,8 @@ func (f features) of(r *route) *runtimeapi.RuntimeHandler {
 	return nil
 }
 
-// info returns the verbose part: the first backend's, overwritten by NodeReport.Info, and with
-// several backends all their replies.
+// info returns the info of a verbose Status: that of the first backend, overwritten by
+// NodeReport.Info, and the replies of all backends if there are several.
 func (n node) info(req *runtimeapi.StatusRequest, all []reply[*runtimeapi.StatusResponse]) map[string]string {
 	main := all[0].answer.GetInfo()
 	if !req.GetVerbose() {

@@ -21,7 +21,7 @@ type Owner struct {
 	Sandbox string
 	// Handler is the name of the Definition that the sandbox was created with.
 	Handler string
-	// Attempt is the sandbox's, for startCounter.
+	// Attempt is the Attempt of the sandbox, for startCounter.
 	Attempt handler.Attempt
 	Backend Backend
 }
@@ -45,7 +45,7 @@ type owners struct {
 	// unsettled are the sandboxes that an inventory contained while calls were creating objects. A
 	// live one counts as a start that has not returned yet.
 	unsettled map[string]bool
-	// backends are the adopted ones.
+	// backends are the adopted backends.
 	backends atomic.Pointer[[]Backend]
 	// backendsCtx ends, by cancelBackends, when the set of backends changes.
 	backendsCtx    context.Context
@@ -154,8 +154,7 @@ func (o *owners) live(name string) (settled, unsettled int) {
 	return settled, unsettled
 }
 
-// ofPod returns the owner of a sandbox of the pod uid, preferably of a live one; nil if none is
-// known.
+// ofPod returns the owner of a sandbox of the pod uid, preferably of a live one, or nil.
 func (o *owners) ofPod(uid string) *Owner {
 	var of *Owner
 	look := func() {
@@ -307,8 +306,7 @@ func (o *owners) find(x *index, kind, id string) (*Owner, error) {
 	return owner, err
 }
 
-// byPrefix returns the owner of a sandbox or container by its ID or a unique prefix, nil if none is
-// known.
+// byPrefix returns the owner of a sandbox or container by its ID or a unique prefix, or nil.
 func (o *owners) byPrefix(id string) (*Owner, error) {
 	sandbox, err := o.sandboxes.resolve(id)
 	if err != nil {
@@ -344,7 +342,7 @@ type coalescedRefresh struct {
 	asked atomic.Uint64
 
 	mu sync.Mutex
-	// answered is the last call that arrived before the last refresh began.
+	// answered is the number of the last call that arrived before the last refresh began.
 	answered uint64
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Pods contains the owners of a node's pods, and the counts of starts. It exists
-// before anything is served, for components that count pods or change backends. All methods may be
-// called at any time from any goroutine.
+// Pods contains the owners of a node's pods, and the counts of starts. It exists before anything is
+// served, for components that count pods or change backends. All methods may be called at any time
+// from any goroutine.
 type Pods struct {
 	registry *handler.Registry[Backend]
 	owners   *owners
@@ -25,16 +25,16 @@ type Pods struct {
 	settings atomic.Pointer[runtimeapi.UpdateRuntimeConfigRequest]
 }
 
-// NewPods returns Pods without pods. The registry is the one of the routers that serve them.
+// NewPods returns Pods without pods. A Router of these Pods routes by the registry.
 func NewPods(registry *handler.Registry[Backend]) *Pods {
 	return &Pods{registry: registry, owners: newOwners()}
 }
 
 // Adopt adds a backend with all its sandboxes and containers. Call it after the backend has
-// recovered and before SetReady. Adopting a backend again adds new objects.
+// recovered and before SetReady. Adopting a backend again adds its new objects.
 func (p *Pods) Adopt(b Backend) { p.owners.adopt(b) }
 
-// Backends returns every adopted backend. The slice is the caller's.
+// Backends returns every adopted backend. The caller may change the slice.
 func (p *Pods) Backends() []Backend { return slices.Clone(p.owners.all()) }
 
 // Find returns the owner of a sandbox or container by its ID or a unique prefix. The class of its
@@ -61,7 +61,7 @@ func (p *Pods) Starts() []Starts { return p.queues.report(p.registry.Current().N
 func (p *Pods) BinaryStarts() []BinaryStarts { return p.counts.report(p.registry.Current().Names()) }
 
 // ApplySettings sends the last request of UpdateRuntimeConfig to a backend that was adopted while
-// the node is in use. It repeats that if a newer request arrives meanwhile.
+// the node is in use. A newer request that arrives meanwhile is sent, too.
 func (p *Pods) ApplySettings(ctx context.Context, b Backend) error {
 	for {
 		last := p.settings.Load()

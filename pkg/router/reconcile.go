@@ -2,8 +2,8 @@ package router
 
 import "slices"
 
-// Reconcile makes the owners match a backend's inventory, for a backend in which others create and
-// remove pods too. An object that another backend also has is an error of the class
+// Reconcile makes the owners match a backend's inventory, for a backend in which other clients
+// create and remove pods, too. An object that another backend also has is an error of the class
 // ErrAlreadyExists, and its owner stays.
 func (p *Pods) Reconcile(b Backend) error { return p.owners.reconcile(b) }
 

@@ -73,9 +73,9 @@ func stillListed(ctx context.Context, b Backend, name string) error {
 	defer cancel()
 	last, err := b.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil || len(imagestores.WithName(imagestores.Decoded(last).GetImages(), name)) == 0 {
-		return nil // it is not listed either
+		return nil // the image is not listed, either
 	}
-	return fmt.Errorf("it does not respond and still has the image; remove it after its daemon is back: %w", errdefs.ErrUnavailable)
+	return fmt.Errorf("it does not respond and still has the image; remove the image after its daemon is back: %w", errdefs.ErrUnavailable)
 }
 
 // absent returns err, or nil if it is a NotFound.

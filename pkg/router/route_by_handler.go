@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/observe"
 )
 
-// routes selects the backend of new objects. Calls about existing ones go by owner.
+// routes selects the backend of new objects. Calls about existing objects go to their owner.
 type routes struct {
 	registry *handler.Registry[Backend]
 }
@@ -37,7 +37,7 @@ func (r routes) forPod(ctx context.Context, name, uid string) (context.Context, 
 	return handler.WithGeneration(handler.WithDefinition(ctx, d), table.Generation()), to, nil
 }
 
-// chosen returns the Definition of a pod. The same pod always gets the same one while the
+// chosen returns the Definition of a pod. The same pod always gets the same Definition while the
 // percentage stays. Pure.
 func chosen(to *route, uid string) *handler.Definition {
 	if to.Candidate != nil && to.Definition.Candidate != nil && int(bucket(uid)) < to.Definition.Candidate.Percent {
@@ -53,8 +53,8 @@ func bucket(uid string) uint64 {
 	return mix(h.Sum64()) % 100
 }
 
-// mix spreads all bits over the lower ones (the finalizer of MurmurHash3). It must not change: pods
-// keep their buckets over upgrades.
+// mix spreads all bits over the lower ones (the first half of MurmurHash3's finalizer). It must not
+// change: pods keep their buckets across upgrades.
 func mix(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd

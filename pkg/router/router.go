@@ -61,7 +61,7 @@ func (r *Router) Sandboxes(ctx context.Context) ([]*runtimeapi.PodSandbox, error
 func (r *Router) EndStreams() { r.end() }
 
 // ServerOptions returns the options of the router's gRPC server. Interceptors that must see refused
-// calls go before them.
+// calls belong before them.
 func (r *Router) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),

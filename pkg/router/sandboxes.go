@@ -6,7 +6,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandboxes routes the lifecycle of sandboxes.
+// sandboxes routes the lifecycle calls of sandboxes.
 type sandboxes struct {
 	starts *starts
 	owners *owners
@@ -24,8 +24,8 @@ func (s sandboxes) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSand
 }
 
 // Preflighter is a Backend that can check, before anything is created, whether a handler can run a
-// pod. The context carries the Definition. RunPodSandbox returns the same error; this method spares
-// the pod the wait in a queue.
+// pod. The context carries the Definition. RunPodSandbox returns the same error; this method
+// returns it before the pod waits in a queue.
 type Preflighter interface {
 	PreflightPodSandbox(ctx context.Context, c *runtimeapi.PodSandboxConfig) error
 }

@@ -17,16 +17,16 @@ import (
 
 // Outcomes receives the results of starts of pods and containers. Its methods must not wait.
 type Outcomes interface {
-	// Began is called for each pod of a handler with a rollout that was started or failed in its
-	// runtime or shim.
+	// Began is called for each pod that was started, or failed in its runtime or shim, under a
+	// handler with a rollout.
 	Began(name string, a handler.Attempt)
 	// Failed is called when the pod's runtime or shim failed.
 	Failed(name string, a handler.Attempt, err error)
 	// Started is called after each successful start of a container, which proves that the handler
 	// runs pods.
 	Started(name string, a handler.Attempt)
-	// NotStarted is called for each sandbox or container that was not created or started, and the
-	// request was not the cause.
+	// NotStarted is called for each sandbox or container that was not created or started, unless
+	// the request was the cause.
 	NotStarted(name string, a handler.Attempt, err error)
 }
 
@@ -69,8 +69,8 @@ func attemptOf(o handler.Owned) handler.Attempt {
 	return a
 }
 
-// identified adds the known facts of the created sandbox to a. It asks the backend only for pods on
-// a candidate, which are few.
+// identified adds the digest of a candidate's binary to a, and the sandbox's ID if the pod has no
+// UID. It takes the inventory only for pods on a candidate, which are few.
 func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	if binaryOf(a) == handler.BinaryCandidate {
 		for _, o := range b.Inventory() {
@@ -83,8 +83,8 @@ func identified(a handler.Attempt, b Backend, sandbox string) handler.Attempt {
 	return a
 }
 
-// started counts a start that reached its backend. rollingOut is set if the handler has a rollout,
-// reported if watch has reported the start.
+// started counts a start that reached its backend. rollingOut is set if the handler has a rollout;
+// reported is set if watch has reported the start.
 func (t *startCounter) started(name string, a handler.Attempt, rollingOut bool, err error, reported bool) {
 	c := t.counts.of(name, binaryOf(a))
 	c.pods.Add(1)
@@ -127,8 +127,8 @@ func (t *startCounter) ended(o *Owner, start bool, err error, reported bool) {
 // errOverdue is the error of a start that is still running at its caller's deadline.
 var errOverdue = errors.New("the start has not finished, and its caller's time is over: a network plugin below berth or a runtime below berth-shim hangs (\"ps axf\" shows it); start_timeout ends it")
 
-// watch reports a start as failed if it is still running at its caller's deadline. ended stops
-// that, and returns whether it was reported.
+// watch reports a start as failed if it is still running at its caller's deadline. ended stops the
+// watch, and returns whether the start was reported.
 func (t *startCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
 	var overdue atomic.Bool
 	stop := context.AfterFunc(ctx, func() {
@@ -146,8 +146,8 @@ func (t *startCounter) notStarted(name string, a handler.Attempt, err error) {
 	}
 }
 
-// nodeFailed reports whether a start failed and the request was not the cause, but the runtime or a
-// resource of the node, such as networks and disks.
+// nodeFailed reports whether a start failed because of the runtime or a resource of the node, such
+// as a network or disk, and not because of the request.
 func nodeFailed(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errdefs.IsCanceled(err), handler.IsPodFault(err):

@@ -22,9 +22,9 @@ type starts struct {
 var errStartTimeout = errors.New("start_timeout exceeded")
 
 // run creates a sandbox under the handler with that name. A start that had to wait is routed again,
-// because its handler may have been changed or cordoned meanwhile. start calls made with the new
-// sandbox's ID; its context ends with the handler's start_timeout. check, which may be nil, refuses
-// a pod before it waits.
+// because its handler may have been changed or cordoned meanwhile. start must call made with the
+// new sandbox's ID; the context of start ends with the handler's start_timeout. check, which may be
+// nil, refuses a pod before it waits.
 func (s *starts) run(ctx context.Context, name, uid string, check func(context.Context, Backend) error,
 	start func(ctx context.Context, to *route, made func(id string)) error,
 ) error {
@@ -71,7 +71,7 @@ func (s *starts) run(ctx context.Context, name, uid string, check func(context.C
 	return named(d.Name, err)
 }
 
-// limits returns the limits in the current table, none for a handler that is not in it.
+// limits returns the limits of a handler in the current table, none if the table lacks it.
 func (s *starts) limits(name string) handler.Limits {
 	if to, ok := s.routes.registry.Current().Lookup(name); ok {
 		return to.Definition.Limits
@@ -96,7 +96,7 @@ func (s *starts) inTime(ctx context.Context, d *handler.Definition, err error) e
 		d.Limits.StartTimeout, d.Name, err))
 }
 
-// overTime is a text of the class DeadlineExceeded.
+// overTime is an error text that matches context.DeadlineExceeded.
 type overTime string
 
 func (e overTime) Error() string { return string(e) }

@@ -15,7 +15,7 @@ import (
 // optionalTimeout is how long a call waits for backends that it can do without.
 const optionalTimeout = 2 * time.Second
 
-// others returns the stores beside the default handler's, or none if the image names a handler.
+// others returns all stores but the default handler's, or none if the image names a handler.
 func (i images) others(image *runtimeapi.ImageSpec) []Backend {
 	if image.GetRuntimeHandler() != "" {
 		return nil
@@ -36,8 +36,8 @@ type reply[P any] struct {
 	err     error
 }
 
-// askEach asks several backends at once. It waits at most optionalTimeout for each but first, which
-// is the one that the call requires; first may be nil.
+// askEach asks several backends at once. It waits at most optionalTimeout for all except first,
+// which the call requires; first may be nil.
 func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) []reply[P] {
@@ -58,7 +58,7 @@ func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, ot
 }
 
 // askResponsive asks the responsive stores. A store that fails or times out is left out, because
-// its images are of no use meanwhile.
+// its images cannot be used meanwhile.
 func askResponsive[Q, R any, P interface{ *R }](ctx context.Context, stores []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) []reply[P] {
@@ -71,7 +71,7 @@ func responsiveOf(stores []Backend) []Backend {
 }
 
 // askStores asks the default handler's store and others. Stores that fail are left out. The call
-// fails if all fail, or if the default store fails for another reason than being away.
+// fails if all fail, or if the default handler's store fails for another reason than away reports.
 func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) ([]P, error) {
@@ -97,7 +97,7 @@ func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, other
 	return all, nil
 }
 
-// away reports whether err is the failure of a store to answer, and not the end of the caller.
+// away reports whether err means that a store does not answer; false if the client ended the call.
 func away(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false

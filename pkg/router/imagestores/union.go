@@ -12,9 +12,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Union returns the images of several stores, each ID once, in the order of the first store. An
-// image that is in several stores has the names of all and the size of the largest, and is pinned
-// if one store pins it. The two ways to write an ID stay two images, as they are to a kubelet: it
+// Union returns the images of several stores, each ID once, in the order of the stores. An image
+// that is in several stores has the names of all and the size of the largest, and is pinned if one
+// store pins it. An ID with "sha256:" and the same ID without it stay two images, because a kubelet
 // looks for exactly the ID that containers report. Pure.
 func Union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	if len(stores) == 1 {
@@ -41,7 +41,7 @@ func Union(stores []*runtimeapi.ListImagesResponse) []*runtimeapi.Image {
 	return all
 }
 
-// WithName returns the images that a name can stand for; an empty name stands for all. Pure.
+// WithName returns the images that a name or ID prefix selects; an empty name selects all. Pure.
 func WithName(images []*runtimeapi.Image, name string) []*runtimeapi.Image {
 	if name == "" {
 		return images
@@ -105,8 +105,9 @@ func Decoded[M any, P interface {
 	return read
 }
 
-// Status merges the answers of several stores. With anyOf it is the first that has the image;
-// otherwise the first answer, if all stores have the same image. Pure.
+// Status merges the answers of several stores. With anyOf it returns the first answer with an
+// image. Otherwise it returns the first answer if all stores have the same image, and an answer
+// without an image if they do not. Pure.
 func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.ImageStatusResponse {
 	if anyOf {
 		if at := slices.IndexFunc(all, present); at >= 0 {
@@ -128,7 +129,7 @@ func Status(all []*runtimeapi.ImageStatusResponse, anyOf bool) *runtimeapi.Image
 // imageField is the number of the image in a status.
 var imageField = (&runtimeapi.ImageStatusResponse{}).ProtoReflect().Descriptor().Fields().ByName("image").Number()
 
-// present reports whether the store has the image. An undecoded image counts even if it cannot be
+// present reports whether the store has the image. An encoded image counts even if it cannot be
 // decoded.
 func present(r *runtimeapi.ImageStatusResponse) bool {
 	for b := r.ProtoReflect().GetUnknown(); len(b) > 0; {
@@ -155,10 +156,9 @@ func AppendFilesystems(to, more []*runtimeapi.FilesystemUsage) []*runtimeapi.Fil
 	return to
 }
 
-// Removals returns the names and IDs to remove from one store. found are the IDs that the name
-// stands for in each store that has it. A kubelet takes the two ways to write an ID for two images,
-// one of which may be in use: if the name is a full ID, a store that writes it differently is
-// skipped. Pure.
+// Removals returns the names and IDs to remove from one store. found has, by store, the ID of the
+// image with the name. A kubelet regards an ID with and without "sha256:" as two images, one of
+// which may be in use. So if name is an ID, a store that writes it differently is skipped. Pure.
 func Removals(name, store string, found map[string]string) []string {
 	for _, id := range found {
 		if id == name {

@@ -1,5 +1,5 @@
 // Package routertest has an in-memory backend for tests of the code in front of backends. It
-// behaves as the CRI specifies, as far as it goes, and runs nothing.
+// implements a part of the CRI as specified, and runs nothing.
 package routertest
 
 import (
@@ -96,7 +96,7 @@ func (b *Backend) Die(sandboxID string) {
 	}
 }
 
-// Definition returns what a sandbox was created with, or nil.
+// Definition returns the Definition that a sandbox was created with, or nil.
 func (b *Backend) Definition(sandboxID string) *handler.Definition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +113,7 @@ func (b *Backend) fail(ctx context.Context, rpc string) error {
 	return b.Fail(ctx, rpc)
 }
 
-// answer calls of with mu held, unless Fail returns an error.
+// answer returns the result of the function of, called with mu held, or the error of Fail.
 func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, error)) (R, error) {
 	if err := b.fail(ctx, rpc); err != nil {
 		return *new(R), err
@@ -123,8 +123,7 @@ func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, er
 	return of()
 }
 
-// newID returns an ID of 64 hexadecimal digits that begins with the number of the object. It needs
-// b.mu.
+// newID returns an ID of 64 hexadecimal digits that begins with the object's number. b.mu is held.
 func newID(b *Backend) string {
 	b.made++
 	return fmt.Sprintf("%04x%s", b.made, strings.Repeat(fmt.Sprintf("%02x", b.id[0]), 30))
@@ -198,7 +197,7 @@ func (b *Backend) sandbox(id string) (*sandbox, error) {
 	return nil, fmt.Errorf("backend %s has no sandbox %s: %w", b.id, id, errdefs.ErrNotFound)
 }
 
-// StartContainer only fails if Fail does.
+// StartContainer returns the error of Fail, and does nothing else.
 func (b *Backend) StartContainer(ctx context.Context, _ *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
 	return &runtimeapi.StartContainerResponse{}, b.fail(ctx, "StartContainer")
 }
@@ -262,7 +261,7 @@ func (b *Backend) ExecSync(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (
 	return &runtimeapi.ExecSyncResponse{Stdout: []byte(b.id)}, b.fail(ctx, "ExecSync")
 }
 
-// ListPodSandbox lists sandboxes; of the filter it applies the ID only.
+// ListPodSandbox lists sandboxes. It applies only the ID of the filter.
 func (b *Backend) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return answer(ctx, b, "ListPodSandbox", func() (*runtimeapi.ListPodSandboxResponse, error) {
 		resp := &runtimeapi.ListPodSandboxResponse{}
@@ -277,7 +276,7 @@ func (b *Backend) ListPodSandbox(ctx context.Context, req *runtimeapi.ListPodSan
 	})
 }
 
-// ListContainers lists containers; of the filter it applies the IDs only.
+// ListContainers lists containers. It applies only the IDs of the filter.
 func (b *Backend) ListContainers(ctx context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
 	return answer(ctx, b, "ListContainers", func() (*runtimeapi.ListContainersResponse, error) {
 		resp := &runtimeapi.ListContainersResponse{}

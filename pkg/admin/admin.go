@@ -1,7 +1,6 @@
 // Package admin serves the management API (proto/berth/admin/v1), by which an operator inspects and
 // controls a running daemon. It holds no state of its own: handlers and reloads belong to the
-// lifecycle, pods to the router, and keys to the configuration. It owns only the drop-ins that it
-// writes.
+// lifecycle, pods to the router, and keys to the configuration. It owns only its drop-ins.
 package admin
 
 import (
@@ -59,22 +58,21 @@ type Rollouts interface {
 
 // Pods reads the sandboxes of all backends.
 type Pods interface {
-	// List returns all pods, unordered. The error is of the class ErrUnavailable before they are
-	// recovered.
+	// List returns all pods, unordered. Before they are recovered, the error is an ErrUnavailable.
 	List(ctx context.Context) ([]Pod, error)
 	// Find returns the place of the sandbox or container with that id or unique id prefix. The
 	// error is of the class ErrNotFound, or ErrInvalidArgument for an ambiguous prefix.
 	Find(id string) (Place, error)
 	// Installed returns the programs that a new pod of a Definition would keep: the handler's, then
-	// the one that its shim runs. Empty if the backend does not report them.
+	// the one that its shim runs. The result is empty if the backend does not report them.
 	Installed(ctx context.Context, d *handler.Definition) ([]handler.OwnedBinary, error)
 }
 
 // Files reads the configuration on disk, strictly, without applying it.
 type Files interface {
 	Read(ctx context.Context) (*config.Config, error)
-	// Check returns why the files would be rejected with this text in the drop-in file, an absolute
-	// path, or without the file if text is nil.
+	// Check returns an error if the files would be rejected with text as the content of the drop-in
+	// file, an absolute path, or without that file if text is nil.
 	Check(ctx context.Context, file string, text []byte) error
 }
 
@@ -123,9 +121,9 @@ type Options struct {
 	CRISocket, AdminSocket string
 	// Recovering reports whether pods of an earlier daemon are still being recovered.
 	Recovering func() bool
-	// Faults returns problems outside handlers and files for an operator to fix, a line each.
+	// Faults returns problems outside handlers and files for an operator to fix, one line each.
 	Faults func() []string
-	// Unresponsive returns the unresponsive supervisors and shims, a line each.
+	// Unresponsive returns the unresponsive supervisors and shims, one line each.
 	Unresponsive func(ctx context.Context) []string
 	// Overheads measures the resources of pods outside their containers.
 	Overheads *overhead.Meter
@@ -135,8 +133,7 @@ type Options struct {
 	Starts *observe.Starts
 	// Images are those of the embedded backend; may be nil.
 	Images Images
-	// CheckpointsDir is the parent directory for pod checkpoints that are requested without a
-	// directory.
+	// CheckpointsDir is the parent directory of pod checkpoints requested without a directory.
 	CheckpointsDir string
 	// CheckpointsInUse returns the checkpoint directories that restored pods still read.
 	CheckpointsInUse func() []string

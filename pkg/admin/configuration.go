@@ -27,7 +27,8 @@ func (s *service) Reload(ctx context.Context, req *adminv1.ReloadRequest) (*admi
 		Generation: o.Generation, Digest: o.Digest, Accepted: o.Error == nil, Took: durationpb.New(o.Took),
 		Changes: changes(o), NeedsRestart: each(o.Diff.Pending, config.Change.String),
 	}
-	// These are the handlers now: the file watcher may have applied the change first.
+	// The handlers are read again, not taken from o: the file watcher may have applied the change
+	// first.
 	for _, h := range s.o.Lifecycle.Handlers() {
 		if h.Configured && h.State.Phase == handler.NotReady {
 			resp.NotReady = append(resp.NotReady, h.Definition.Name)

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config/dropin"
 )
 
-// mark begins each file written by this package. The package changes and removes only those.
+// mark begins each file written by this package. The package changes and removes only such files.
 const mark = "Written by berth's management API"
 
 // dropIns are the files of registered handlers, one for each.
@@ -27,8 +27,7 @@ func (d dropIns) file(name string) string { return filepath.Join(d.dir, base(nam
 
 func base(name string) string { return "50-" + name + ".toml" }
 
-// owns reports whether this package wrote the file of the handler, which comes from origin
-// (file:line).
+// owns reports whether this package wrote the file of a handler. origin is the handler's file:line.
 func (d dropIns) owns(name, origin string) bool {
 	file := d.file(name)
 	if !strings.HasPrefix(origin, file+":") {
@@ -67,8 +66,7 @@ func (d dropIns) settings(name string) ([]dropin.Setting, error) {
 	return settings, nil
 }
 
-// checkFree returns an error if the new file, or one of the same name that it would replace,
-// exists.
+// checkFree returns an error if the new file, or a vendor's file of the same name, exists.
 func (d dropIns) checkFree(name string) error {
 	for _, dir := range []string{d.dir, d.vendor} {
 		if dir == "" {
@@ -86,15 +84,15 @@ func (d dropIns) checkFree(name string) error {
 	return nil
 }
 
-// text returns the content of a drop-in that a user writes now.
+// text returns the content of a drop-in, with the user and the current time in its header.
 func (d dropIns) text(name string, uid uint32, settings []dropin.Setting) ([]byte, error) {
 	header := fmt.Sprintf("%s for user %d, %s.\nChange it by \"berth handler edit %s\", remove it by \"berth handler rm %s\".",
 		mark, uid, time.Now().UTC().Format(time.RFC3339), name, name)
 	return dropin.Write(header, name, settings)
 }
 
-// write creates or replaces a file atomically; nil text removes it durably. The loader ignores
-// names that begin with a dot.
+// write creates or replaces a file atomically; nil text removes it durably. The loader ignores the
+// temporary file, because its name begins with a dot.
 func (d dropIns) write(name string, text []byte) error {
 	if text == nil {
 		return errors.Join(atomicfile.Remove(d.file(name)), atomicfile.SyncDir(d.dir))

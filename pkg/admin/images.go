@@ -92,7 +92,7 @@ func (s *service) ImportImages(from adminv1.Admin_ImportImagesServer) error {
 	}
 	first, err := from.Recv()
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("nothing was sent; the first message says how the archive is read: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("nothing was sent; send the archive, with the handler in the first message: %w", errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *service) ImportImages(from adminv1.Admin_ImportImagesServer) error {
 	names, err := images.ImportFor(from.Context(), &archiveReceiver{from: from, rest: first.GetData()}, first.GetName(), h.Definition)
 	if err != nil {
 		if len(names) > 0 {
-			err = fmt.Errorf("after %q, which were imported: %w", names, err)
+			err = fmt.Errorf("failed after the import of %q: %w", names, err)
 		}
 		return err
 	}

@@ -101,7 +101,7 @@ func TestArchives(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"half an archive": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{}); return err }, codes.InvalidArgument, `after ["a:1" "b:1"], which were imported`},
+		"half an archive": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{}); return err }, codes.InvalidArgument, `failed after the import of ["a:1" "b:1"]`},
 		"no message":      {func() error { _, err := send(t, b); return err }, codes.InvalidArgument, "nothing was sent"},
 		"unknown handler": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{Handler: "rnuc"}); return err }, codes.NotFound, "rnuc"},
 		"export of nothing": {func() error {

@@ -21,8 +21,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// ServerOptions make a server identify callers, reject all users but root and its own, and answer
-// with gRPC codes.
+// ServerOptions make a server identify callers, reject all users except root and the server's own
+// user, and answer with gRPC codes.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(unixCredentials{}),
@@ -43,7 +43,7 @@ func stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc
 	return guarded(s.Context(), info.FullMethod, nil, func() error { return next(srv, s) })
 }
 
-// reading reports whether a call only reads. It is logged only if it fails.
+// reading reports whether a call only reads. Such a call is logged only if it fails.
 func reading(rpc string) bool {
 	return slices.ContainsFunc([]string{"Get", "List", "Watch", "Where"}, func(verb string) bool { return strings.HasPrefix(rpc, verb) })
 }
@@ -77,7 +77,7 @@ func guarded(ctx context.Context, method string, req any, call func() error) (er
 	return err
 }
 
-// toStatus sets an error's gRPC code. Mistakes of the configuration are attached as details.
+// toStatus sets an error's gRPC code. Problems of the configuration are attached as details.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -100,7 +100,7 @@ func toStatus(ctx context.Context, err error) error {
 	return grpcstatus.New(code, printable.Error(err)).Err()
 }
 
-// readable makes an error's text printable, with one line for each mistake of a configuration.
+// readable makes an error's text printable, with one line for each problem of a configuration.
 func readable(err error) error {
 	if err == nil {
 		return nil
@@ -117,5 +117,5 @@ func problemMessage(p config.Problem) *adminv1.Problem {
 	}
 }
 
-// plainProblem returns a problem that is only known as a line.
+// plainProblem returns a problem of which only the message is known.
 func plainProblem(line string) *adminv1.Problem { return &adminv1.Problem{Message: line} }

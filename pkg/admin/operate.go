@@ -43,8 +43,7 @@ func (s *service) Probe(ctx context.Context, req *adminv1.ProbeRequest) (*adminv
 	return &adminv1.ProbeResponse{Handler: s.message(h)}, nil
 }
 
-// drainLook is the time between counts of the remaining pods. The cluster takes seconds to evict
-// them.
+// drainLook is the time between counts of the remaining pods. Their eviction takes seconds.
 const drainLook = 200 * time.Millisecond
 
 func (s *service) Drain(req *adminv1.DrainRequest, to adminv1.Admin_DrainServer) error {
@@ -88,8 +87,8 @@ func (s *service) remainingPods(name string) (int, error) {
 // maxNames bounds the pod names in a report.
 const maxNames = 10
 
-// names returns up to maxNames pods of a handler, oldest first. If they cannot be listed, the
-// report continues without them.
+// names returns up to maxNames pods of a handler, oldest first. If the pods cannot be listed, the
+// drain continues without names.
 func (s *service) names(ctx context.Context, handler string, left int) []string {
 	if left == 0 {
 		return nil

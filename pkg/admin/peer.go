@@ -68,7 +68,7 @@ func peerOf(conn net.Conn) (caller, error) {
 	return caller{uid: cred.Uid, pid: cred.Pid}, nil
 }
 
-// ClientHandshake implements credentials.TransportCredentials; clients need none.
+// ClientHandshake implements credentials.TransportCredentials; no client uses these credentials.
 func (unixCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("these credentials are for servers only")
 }

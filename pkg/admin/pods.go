@@ -79,24 +79,24 @@ func pinMessage(p Pin, current offers) *adminv1.Pin {
 	return m
 }
 
-// installedPatience bounds the check of installed programs. It is fast unless a program is new or
-// unreadable.
+// installedPatience bounds the check of installed programs. The check is fast unless a program is
+// new or unreadable.
 const installedPatience = 3 * time.Second
 
-// offer is what a new pod of a handler may get: a Definition and its installed programs, empty if
-// unknown.
+// offer is what a new pod of a handler may get: a Definition and its programs, empty if unknown.
 type offer struct {
 	definition *handler.Definition
 	digest     string
 	programs   []handler.OwnedBinary
 }
 
-// offers are keyed by handler name. A handler has two during a rollout.
+// offers are keyed by handler name. A handler has two offers during a rollout.
 type offers map[string][]*offer
 
-// offers returns what new pods of these pods' handlers would get.
+// offers returns the offers of all configured handlers. Programs are determined only for the
+// Definitions of these pods.
 func (s *service) offers(ctx context.Context, of []Pod) offers {
-	// Only pods with the same Definition can differ by their programs.
+	// Programs are compared only between pods with the same Definition.
 	wanted := map[string]bool{}
 	for _, one := range of {
 		if len(one.Pin.Binaries) > 0 && one.Pin.Definition != nil {
@@ -123,8 +123,8 @@ func (s *service) offers(ctx context.Context, of []Pod) offers {
 		for _, o := range all[name] {
 			if wanted[o.digest] {
 				asked.Go(func() {
-					// After an error the programs stay unknown: the handler's next probe reports a
-					// lasting cause.
+					// After an error the programs stay unknown; the next probe reports a lasting
+					// cause.
 					if programs, err := s.o.Pods.Installed(ctx, o.definition); err == nil {
 						o.programs = programs
 					}

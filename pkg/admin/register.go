@@ -20,7 +20,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// reloadTimeout bounds the reload after a drop-in was written. It continues if the caller
+// reloadTimeout bounds the reload after a drop-in was written. The reload continues if the caller
 // disconnects: a change must be completed or rolled back.
 const reloadTimeout = 2 * time.Minute
 
@@ -54,8 +54,8 @@ func (s *service) register(ctx context.Context, name string, settings []dropin.S
 	return s.put(ctx, name, text, nil)
 }
 
-// waitProbed waits until a new handler's probe has finished: on a busy node it takes longer than a
-// reload waits. mu is not held meanwhile: a hanging runtime delays no other registration.
+// waitProbed waits until a new handler's probe has finished: on a busy node the probe takes longer
+// than a reload waits. mu is not held, so that a hanging runtime delays no other registration.
 func (s *service) waitProbed(ctx context.Context, name string) (*adminv1.Handler, error) {
 	if h, err := s.o.Lifecycle.Handler(name); err == nil && h.State.Reason == rollout.NotProbedYet {
 		_, _ = s.o.Lifecycle.Probe(ctx, name, probe.Ask) // the result is in the handler's state
@@ -63,7 +63,8 @@ func (s *service) waitProbed(ctx context.Context, name string) (*adminv1.Handler
 	return s.changed(name, nil)
 }
 
-// discovered reports whether the handler is in no file. A file with the handler replaces it.
+// discovered reports whether the handler is in no file, but was found on the node. A file with a
+// handler of that name replaces it.
 func discovered(h lifecycle.Handler) bool {
 	return strings.HasPrefix(h.Definition.Origin, "discovered ")
 }
@@ -147,7 +148,7 @@ func elsewhere(name, origin string) error {
 
 // put writes a file, or removes it if text is nil, and reloads. It first checks that the
 // configuration would be accepted. If the reload still rejects it, because something else changed,
-// the text before is restored (nil means no file).
+// put restores before (nil means no file).
 func (s *service) put(ctx context.Context, name string, text, before []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reloadTimeout)
 	defer cancel()
@@ -165,8 +166,7 @@ func (s *service) put(ctx context.Context, name string, text, before []byte) err
 		log.G(ctx).WithError(undo).WithField("file", s.dropIns.file(name)).Error("Failed to roll back rejected drop-in")
 		return errors.Join(err, fmt.Errorf("and the rollback failed, do it by hand: %w", undo))
 	}
-	// The rejected change is rolled back; another reload makes the log and the status describe the
-	// files again.
+	// After the rollback, another reload makes the log and the status describe the files again.
 	if _, again := s.o.Lifecycle.Reload(ctx, lifecycle.TriggerAdmin); again != nil {
 		log.G(ctx).WithError(again).Warn("Configuration is still rejected after the rollback of a drop-in")
 	}

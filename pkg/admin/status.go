@@ -63,8 +63,8 @@ func degraded(c lifecycle.Current, all []lifecycle.Handler, recovering bool, fau
 		if h.State.Phase == handler.NotReady {
 			lines = append(lines, fmt.Sprintf("handler %s is not ready: %s", h.Definition.Name, h.State.Reason))
 		}
-		// Such starts fail for a reason that a self-check pod does not cover: an image, a network
-		// or volumes.
+		// Starts under a ready handler can fail for reasons that a self-check pod does not cover:
+		// an image, a network or volumes.
 		if last := h.Starts; h.State.Phase == handler.Ready && last.InARow >= lifecycle.FailuresInARow {
 			lines = append(lines, fmt.Sprintf("handler %s: %d starts in a row failed, the last at %s: %s",
 				h.Definition.Name, last.InARow, last.At.UTC().Format(time.RFC3339), last.Error))

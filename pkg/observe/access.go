@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// changes are the calls that change state. All others are repeated, most of them every second.
+// changes are the calls that change state or connect to a pod. Most others are repeated often.
 var changes = map[string]bool{
 	"RunPodSandbox": true, "StopPodSandbox": true, "RemovePodSandbox": true,
 	"CreateContainer": true, "StartContainer": true, "StopContainer": true, "RemoveContainer": true,
@@ -22,8 +22,8 @@ var changes = map[string]bool{
 }
 
 // level returns the log level of a call: warning for failures, info for changes, debug for reads,
-// and trace for lists and the node's status, several per second. Errors that a kubelet gets in
-// normal operation are not failures.
+// and trace for lists, statuses and versions, of which there are several per second. Errors that a
+// kubelet gets in normal operation are not failures.
 func level(rpc string, code codes.Code) log.Level {
 	switch {
 	case code == codes.OK && changes[rpc]:
@@ -42,7 +42,7 @@ func constant(rpc string) bool {
 }
 
 // expectedError reports whether an error is normal: objects disappear between a list and a status,
-// newer calls are tried once, probes time out, watchers disconnect.
+// calls newer than berth are tried once, probes time out, watchers disconnect.
 func expectedError(rpc string, code codes.Code) bool {
 	switch code {
 	case codes.NotFound:
@@ -78,8 +78,7 @@ func (a api) logCall(ctx context.Context, rpc, handler string, req, resp any, to
 
 type line log.Fields
 
-// add adds a text unless it is empty. Its length is bounded as that of errors: requests may be
-// large.
+// add adds a text unless it is empty, shortened as errors are, because requests may be large.
 func (l line) add(field, text string) {
 	if text != "" {
 		l[field] = shown(text)

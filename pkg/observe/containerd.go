@@ -12,7 +12,7 @@ import (
 type api struct {
 	// name returns the name of a call in logs and metrics, from its full name.
 	name func(full string) string
-	// level returns the log level of a call, by its name; write logs it.
+	// level returns the log level of a call, by its name; write logs the call.
 	level func(rpc string, code codes.Code) log.Level
 	write func(entry *log.Entry, level log.Level)
 }
@@ -22,8 +22,8 @@ var cri = api{name: method, level: level, write: func(e *log.Entry, at log.Level
 // containerd is the API that serves berth's images and pods to the node's agents.
 var containerd = api{name: serviceMethod, level: containerdLevel, write: func(e *log.Entry, at log.Level) { e.Log(at, "Call of the containerd API") }}
 
-// NewContainerd returns an Observer for calls of containerd's API, with its own metric. With nil it
-// counts nothing.
+// NewContainerd returns an Observer for calls of containerd's API, with its own metric. If metrics
+// is nil, it counts nothing.
 func NewContainerd(metrics prometheus.Registerer) *Observer {
 	o := &Observer{api: containerd}
 	if metrics != nil {
@@ -43,8 +43,7 @@ func serviceMethod(full string) string {
 	return service[strings.LastIndexByte(service, '.')+1:] + "." + m
 }
 
-// containerdLevel is low for clients' mistakes: a client that repeats one must not fill the
-// journal.
+// containerdLevel is debug for a client's mistake, which would fill the journal if repeated.
 func containerdLevel(_ string, code codes.Code) log.Level {
 	switch code {
 	case codes.Internal, codes.Unknown, codes.DataLoss:

@@ -14,13 +14,12 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// maxMessage bounds an error's text, in bytes. The cluster stores it in events and in the status of
-// pods.
+// maxMessage bounds an error's text, in bytes. The cluster stores it in events and pods' statuses.
 const maxMessage = 1024
 
 // toStatus turns any error into a gRPC status with a text that does not repeat the code. A gRPC
 // status keeps code, text and details; classes of containerd/errdefs and context errors get their
-// code; other errors are Unknown, or the end of ctx if it has ended. Nil stays nil.
+// code; others get the code of ctx's error if ctx has ended, or else Unknown. Nil stays nil.
 func toStatus(ctx context.Context, rpc string, err error) error {
 	if err == nil {
 		return nil
@@ -48,9 +47,9 @@ func classify(ctx context.Context, err error) *status.Status {
 	return status.New(codes.Unknown, "")
 }
 
-// aboutObject are the calls with a NotFound that means that the named sandbox, container or image
-// does not exist. The kubelet takes NotFound from any other call for "nothing left to do", so an
-// inner one (a missing file, an exited process) must not be returned.
+// aboutObject are the calls for which NotFound means that the named sandbox, container or image
+// does not exist. The kubelet understands NotFound from any other call as "nothing left to do", so
+// other calls must not return the NotFound of a missing file or an exited process.
 var aboutObject = []string{
 	"PodSandboxStatus", "CreateContainer", "StartContainer", "ContainerStatus",
 	"UpdateContainerResources", "ReopenContainerLog", "ExecSync", "Exec", "Attach", "PortForward",
@@ -58,7 +57,7 @@ var aboutObject = []string{
 	"UpdatePodSandboxResources", "PullImage",
 }
 
-// codeFor adjusts a code to its callers' reaction.
+// codeFor adjusts a code to how the kubelet reacts to it.
 func codeFor(rpc string, code codes.Code, text string) codes.Code {
 	switch {
 	case code == codes.NotFound && known[rpc] && !slices.Contains(aboutObject, rpc):
@@ -81,7 +80,7 @@ func pullReason(text string) bool {
 // plugins and other daemons have written parts of it.
 func shown(text string) string { return shorten(printable.Line(text)) }
 
-// shorten cuts a long text in its middle: it begins with the action and ends with the cause.
+// shorten cuts a long text in its middle: an error begins with the action and ends with the cause.
 func shorten(text string) string {
 	if len(text) <= maxMessage {
 		return text

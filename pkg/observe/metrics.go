@@ -7,12 +7,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rpcLabels have bounded values: RPCs by the CRI ("other" for calls outside of it), handlers
-// by the configuration, codes by gRPC, and the binary of the pod by BinaryStable and
-// BinaryCandidate of package handler.
+// rpcLabels have few values: the RPCs of the CRI and "other", the names of Definitions,
+// BinaryStable and BinaryCandidate of package handler, and the codes of gRPC.
 var rpcLabels = []string{"rpc", "handler", "binary", "code"}
 
-// rpcBuckets, in seconds, are narrow between answers from memory and starts of pods, and end at
+// rpcBuckets, in seconds, are narrow from answers out of memory to starts of pods, and end at
 // clients' timeouts.
 var rpcBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30, 120}
 
@@ -38,7 +37,7 @@ func newRPCMetrics(r prometheus.Registerer) *rpcMetrics {
 	return m
 }
 
-// stepLabels are bounded: package step defines the steps.
+// stepLabels have few values: package step defines the steps.
 var stepLabels = []string{"rpc", "handler", "step"}
 
 func (m *rpcMetrics) observe(rpc, handler, binary string, err error, took time.Duration) {

@@ -1,6 +1,5 @@
-// Package observe handles every RPC once, in one interceptor pair, and does there what all calls
-// share: count and time it, log it, turn a panic into an answer, and turn any error into a gRPC
-// status for its caller.
+// Package observe intercepts every RPC once and does what all calls share: it counts, times and
+// logs the call, and turns a panic or an error into a gRPC status for the caller.
 //
 // The router sets the handler of a call (SetHandler). Traces and the /metrics endpoint are
 // separate, and cost nothing when they are not configured.
@@ -155,8 +154,8 @@ func (o *Observer) finish(c *call, rpc string, req, resp any, took time.Duration
 // method returns the last part of "/runtime.v1.RuntimeService/Version".
 func method(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
 
-// recoverPanic turns a panic into an error of its one call: the daemon serves every pod of the
-// node. The stack goes to the log, not to the caller.
+// recoverPanic turns a panic into an error of its call, because the daemon must go on to serve the
+// node's pods. The stack goes to the log, not to the caller.
 func recoverPanic(ctx context.Context, rpc string, err *error) {
 	p := recover()
 	if p == nil {

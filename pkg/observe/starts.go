@@ -15,12 +15,12 @@ import (
 // PodStart is the start of a pod: the calls that its kubelet made for it.
 type PodStart struct {
 	Namespace, Name, UID string
-	// Sandbox is empty until one is created.
+	// Sandbox is empty if the sandbox was not created.
 	Sandbox string
 	Handler string
 	Began   time.Time
-	// Calls are ordered by their ends: RunPodSandbox, then those of each container. They exclude
-	// restarts of containers.
+	// Calls are ordered by when they ended: RunPodSandbox, then those of each container. They
+	// exclude restarts of containers.
 	Calls []StartCall
 }
 
@@ -49,7 +49,7 @@ type Starts struct {
 	pods []*podStart // oldest first
 }
 
-// podStart also holds the names of created containers that have not been started.
+// podStart also holds the names of created containers, by ID, until they are started.
 type podStart struct {
 	PodStart
 	created map[string]string

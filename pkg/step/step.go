@@ -26,12 +26,11 @@ const (
 	Rootfs = "rootfs"
 	// Runtime is the handler's runtime or shim.
 	Runtime = "runtime"
-	// Resolve is the request for an image's digest and manifest to its registry.
+	// Resolve is the request to a registry for an image's digest and manifest.
 	Resolve = "resolve"
-	// Fetch is from the first byte of an image's layers to the last.
+	// Fetch is the time from the first byte of an image's layers to the last.
 	Fetch = "fetch"
-	// Unpack is from the first file of an image's layers to the last. It begins while
-	// others are fetched.
+	// Unpack is the time from the first file of an image's layers to the last. It overlaps Fetch.
 	Unpack = "unpack"
 	// Shared is the wait for a pull that another call began.
 	Shared = "shared"
@@ -40,7 +39,7 @@ const (
 // Step is a part of a call.
 type Step struct {
 	Name string
-	// Took is the sum of all parts with this name.
+	// Took is the sum of the durations of all parts with this name.
 	Took time.Duration
 }
 

@@ -18,7 +18,7 @@ func NewCodec() Codec { return Codec{encoding.GetCodecV2(proto.Name)} }
 
 // Name implements encoding.CodecV2. gRPC appends a name to the content type of each call. Without
 // one the type is "application/grpc", which means protobuf to every server. CRI-O's socket accepts
-// no other type: it also serves other protocols, and recognizes gRPC by exactly this one.
+// no other type: it also serves other protocols, and recognizes gRPC by exactly this type.
 func (Codec) Name() string { return "" }
 
 // Marshal implements encoding.CodecV2.
@@ -47,9 +47,9 @@ func (f Frame) Valid() bool {
 	return end == len(f)
 }
 
-// Carry puts f into the unknown fields of m, so that m is encoded as f; the getters of m do not see
-// it. Appending the unknown fields of messages merges their lists, because protobuf merges messages
-// by concatenation.
+// Carry puts f into the unknown fields of m, so that m is encoded as f; the getters of m do not
+// return its content. Appending the unknown fields of messages merges their lists, because protobuf
+// merges messages by concatenation.
 func (f Frame) Carry(m protoreflect.ProtoMessage) {
 	m.ProtoReflect().SetUnknown(protoreflect.RawFields(f))
 }

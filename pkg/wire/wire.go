@@ -15,7 +15,7 @@ import (
 )
 
 // Numbers of fields in the CRI's messages, from their descriptors. All lists have their items in
-// the same field, and all items their IDs.
+// ItemsField; sandboxes, containers and images have their IDs in IDField.
 var (
 	ItemsField            = numberOf(&runtimeapi.ListPodSandboxResponse{}, "items")
 	IDField               = numberOf(&runtimeapi.PodSandbox{}, "id")
@@ -94,8 +94,8 @@ func Fields(message []byte) iter.Seq[Field] {
 // is reports whether f is a length-delimited field of that number.
 func (f Field) is(n protowire.Number) bool { return f.Number == n && f.Type == protowire.BytesType }
 
-// WellFormed reports whether a message can be decoded as its type. A malformed one would make the
-// whole merged list undecodable.
+// WellFormed reports whether a message can be decoded as its type. A malformed message would make
+// the whole merged list undecodable.
 func WellFormed(b []byte, shape protoreflect.MessageDescriptor) bool {
 	end := 0
 	for f := range Fields(b) {
@@ -141,7 +141,7 @@ func Text(message []byte, field protowire.Number) string {
 }
 
 // Chunks splits a list into lists of at most limit bytes, unless a single item is larger. An empty
-// message has none.
+// list has no chunks.
 func (f Frame) Chunks(limit int) []Frame {
 	if len(f) == 0 {
 		return nil
@@ -156,7 +156,7 @@ func (f Frame) Chunks(limit int) []Frame {
 	return append(all, f[begin:])
 }
 
-// Renamed returns message with the strings at the end of path replaced by name. It returns message
+// Renamed returns message with name applied to the strings at the end of path. It returns message
 // itself if nothing changes.
 func Renamed(message []byte, path []protowire.Number, name func(string) string) []byte {
 	return Replaced(message, path[0], func(content []byte) []byte {
@@ -167,7 +167,7 @@ func Renamed(message []byte, path []protowire.Number, name func(string) string) 
 	})
 }
 
-// Replaced returns message with each occurrence of a length-delimited field replaced by change. It
+// Replaced returns message with change applied to each occurrence of a length-delimited field. It
 // returns message itself if nothing changes.
 func Replaced(message []byte, field protowire.Number, change func([]byte) []byte) []byte {
 	var out []byte
@@ -195,7 +195,7 @@ func Replaced(message []byte, field protowire.Number, change func([]byte) []byte
 }
 
 // WithText returns message with a string field appended: of several values the last counts. It
-// returns message itself if the field has the value.
+// returns message itself if the field already has the value.
 func WithText(message []byte, field protowire.Number, value string) []byte {
 	if Text(message, field) == value {
 		return message
@@ -204,7 +204,8 @@ func WithText(message []byte, field protowire.Number, value string) []byte {
 	return protowire.AppendString(out, value)
 }
 
-// Without returns a list without the items that drop selects, or the list itself if there are none.
+// Without returns a list without the items that drop selects, or the list itself if drop selects
+// none.
 func Without(list Frame, drop func(item []byte) bool) Frame {
 	var kept Frame
 	done := 0

@@ -35,7 +35,7 @@ type Page struct {
 	Handler http.HandlerFunc
 }
 
-// maxConnections bounds the connected clients; more wait.
+// maxConnections bounds the connected clients; further clients wait.
 const maxConnections = 64
 
 // Endpoint serves /metrics, and pages beside it.

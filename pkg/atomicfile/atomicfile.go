@@ -71,7 +71,7 @@ func WriteBy(fresh, path string, mode fs.FileMode, d Durability, write func(io.W
 	}
 	err = write(f)
 	if err == nil && mode&0o077 != 0 {
-		err = f.Chmod(mode) // the umask may have removed some
+		err = f.Chmod(mode) // the umask may have removed permissions
 	}
 	if err == nil && d == Durable {
 		err = f.Sync()

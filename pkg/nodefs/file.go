@@ -55,8 +55,9 @@ func (r Root) Link(path, target string) error {
 }
 
 // Copy copies a file or a directory tree to a path of the node. Existing files stay, so an
-// interrupted copy can be resumed. Everything becomes root's, and only root can write it. Link
-// targets, and the text of .toml files, go through edit if it is not nil.
+// interrupted copy can be resumed. The copies belong to root, and only root can write them. Link
+// targets, and the text of .toml files, go through edit if it is not nil. each is called after each
+// copied file.
 func (r Root) Copy(source, to string, edit func(string) string, each func()) error {
 	return filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

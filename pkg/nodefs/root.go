@@ -1,4 +1,4 @@
-// Package nodefs accesses the files of a node below a mounted root directory, by their paths on the
+// Package nodefs accesses a node's files below a mounted root directory, by their paths on the
 // node.
 package nodefs
 
@@ -14,8 +14,8 @@ import (
 // Root is the path at which the root directory of a node is mounted.
 type Root string
 
-// Path returns where a path of the node is. Links above it, such as /var/run, lead where they lead
-// on the node; the last element may itself be a link.
+// Path returns the path in this process of a path of the node. Links in its directories, such as
+// /var/run, are followed as on the node; a link at its end is not.
 func (r Root) Path(path string) string {
 	return filepath.Join(r.Resolved(filepath.Dir(path)), filepath.Base(path))
 }
@@ -24,13 +24,12 @@ func (r Root) Path(path string) string {
 func (r Root) Resolved(path string) string {
 	there, err := securejoin.SecureJoin(string(r), path)
 	if err != nil {
-		return filepath.Join(string(r), path) // its use fails with the same error
+		return filepath.Join(string(r), path) // the use of this path fails with the same error
 	}
 	return there
 }
 
-// Seen resolves the links of a path below the root as on the node. Other paths are returned as they
-// are.
+// Seen resolves the links of a path below the root as on the node, and returns others unchanged.
 func (r Root) Seen(path string) string {
 	if rest, ok := strings.CutPrefix(path, strings.TrimSuffix(string(r), "/")+"/"); ok {
 		return r.Resolved(rest)

@@ -113,7 +113,8 @@ func isClass(err error) bool {
 }
 
 // without removes a class from a text once: an earlier occurrence may be a library's only
-// description of the cause. On a line of its own it repeats the one that a shim has added.
+// description of the cause. A class on a last line of its own repeats the class that a shim added
+// to the line above: both are removed.
 func without(text, class string) string {
 	if cut, ok := strings.CutSuffix(text, "\n"+class); ok {
 		return strings.TrimSuffix(cut, ": "+class)

@@ -47,8 +47,8 @@ func Find(name string) *File {
 	return w
 }
 
-// hops returns the hops of an open file. Its own hop is read from the descriptor. Those above it
-// are read by path: Check examines which users can replace entries there.
+// hops returns the hops of an open file. Its own hop is read from the descriptor. The hops above it
+// are read by path, because Check examines which users can replace entries there.
 func hops(f *os.File) ([]Hop, error) {
 	target, err := os.Readlink(fdPath(int(f.Fd()))) //nolint:gosec // a descriptor
 	if err != nil {
@@ -162,7 +162,7 @@ func Warnings(name string, p Purpose) []string {
 // maxSize is the limit of ReadFile, in bytes.
 const maxSize = 16 << 20
 
-// ReadFile reads a regular file that may be used for the purpose.
+// ReadFile reads a regular file, if Check permits it for the purpose.
 func ReadFile(name string, p Purpose) ([]byte, error) {
 	w := Find(name)
 	defer w.Close()

@@ -1,9 +1,8 @@
-// Package trust checks whether a user other than root can change or replace a file that berth acts
-// on.
+// Package trust checks whether a user other than root can change or replace a file that berth uses.
 //
 // As with StrictModes of sshd, the file and each directory above it, with symbolic links resolved,
-// must belong to root or the daemon's user, and no group and no other may write it. The decision is
-// made by checkHops, which is pure.
+// must belong to root or the daemon's user, and must not be writable for a group or for others. The
+// decision is made by checkHops, which is pure.
 package trust
 
 import (
@@ -21,7 +20,7 @@ const (
 	Configuration Purpose = iota
 	// Program is a file that berth runs as root. Directories above it may be writable for a group:
 	// Debian gives those of /usr/local to the group staff. A directory of which all files are run
-	// must not be.
+	// must not be writable for a group.
 	Program
 	// Installed is a file that others install under an owner of their own: CNI plugins keep the
 	// owner of their archive, profiles that of the operator. Such an owner or group causes only a
@@ -80,8 +79,9 @@ func (p Purpose) checkHop(owners map[uint32]bool, h Hop) (r *Refused, fatal bool
 	return nil, false
 }
 
-// writable reports whether the write permission of others matters. It does not for special files,
-// and not in a sticky directory, where only an entry's owner can replace it.
+// writable reports whether the write permission of others matters. It does not for special files.
+// In a sticky directory only an entry's owner can replace the entry, so it matters only if Listed
+// is set.
 func (h Hop) writable() bool {
 	if h.Mode.IsDir() {
 		return h.Mode&fs.ModeSticky == 0 || h.Listed

@@ -123,8 +123,8 @@ func SyncDir(dir string) error {
 }
 
 // Explain adds the class, the free space and the remedy to the error of a full disk. An error that
-// has the class or names no path stays unchanged: the kernel uses the same code for limits that are
-// unrelated to disks.
+// already has the class, or names no path, stays unchanged: the kernel uses the same code for
+// limits that are unrelated to disks.
 func Explain(err error) error {
 	var at *fs.PathError
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)

@@ -14,8 +14,8 @@ import (
 // Root is the path at which the root directory of a node is mounted.
 type Root string
 
-// Path returns the path in this process of a path of the node. Links in its directories, such as
-// /var/run, are followed as on the node; a link at its end is not.
+// Path returns the path at which this process finds a path of the node. Links in its directories,
+// such as /var/run, are followed as on the node; a link at its end is not.
 func (r Root) Path(path string) string {
 	return filepath.Join(r.Resolved(filepath.Dir(path)), filepath.Base(path))
 }

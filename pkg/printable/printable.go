@@ -65,7 +65,7 @@ func writeEscaped(b *strings.Builder, r rune, first byte, invalid bool) {
 	}
 }
 
-// Clip cuts s to its first most bytes and marks the cut. Pure.
+// Clip cuts s after most bytes and marks the cut. Pure.
 func Clip(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -107,7 +107,8 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// isClass reports whether err is a sentinel of errdefs. Context errors are causes, and stay.
+// isClass reports whether err is a sentinel of errdefs. Context errors do not count: they are
+// causes, and stay in the text.
 func isClass(err error) bool {
 	return errdefs.Resolve(err) == err && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) //nolint:errorlint // the sentinel alone
 }

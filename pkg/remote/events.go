@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// events passes on the daemon's events. A client's subscription ends when the daemon ends its own.
-// A subscription that began while the daemon was away ends when the daemon is back, so that a
+// events passes on the daemon's events. A client's subscription ends when the one at the daemon
+// ends. A subscription that began while the daemon was away ends when the daemon is back, so that a
 // kubelet lists and subscribes again.
 type events struct {
 	*caller

@@ -35,11 +35,11 @@ const maxMisses = 3
 
 // observation is the result of one check.
 type observation struct {
-	// lost is why the daemon cannot be used, such as a lost connection; empty if it can.
+	// lost is why the daemon cannot be used, such as a lost connection; empty if it can be used.
 	lost string
 	// late is why there was no answer in time; empty if there was one.
 	late string
-	// unready is why an answering daemon is not ready; empty if it is.
+	// unready is why an answering daemon is not ready; empty if it is ready.
 	unready string
 	// reconnected is set while the session is not initialized on the current connection.
 	reconnected bool

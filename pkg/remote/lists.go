@@ -115,7 +115,7 @@ func (l *lists) fresh(ctx context.Context, of listing, req proto.Message, whole 
 	case l.late <- struct{}{}:
 		go func() {
 			defer func() { <-l.late }()
-			_ = (<-answered).error // already recorded, or failed
+			_ = (<-answered).error // the goroutine above records the result
 		}()
 	default:
 		stop()

@@ -21,7 +21,7 @@ import (
 
 // PoolOptions configure a Pool.
 type PoolOptions struct {
-	// Dir, Instance, ListTimeout and StreamHosts are those of every Backend.
+	// Dir, Instance, ListTimeout and StreamHosts apply to every Backend.
 	Dir, Instance string
 	ListTimeout   time.Duration
 	StreamHosts   []string
@@ -176,7 +176,7 @@ func (p *Pool) SetInForce(definitions []*handler.Definition) {
 	}
 }
 
-// TakeUnused removes the Backends from the Pool that no handler uses and that have no pods. The
+// TakeUnused removes from the Pool the Backends that no handler uses and that have no pods. The
 // caller must pass each to Discard.
 func (p *Pool) TakeUnused() []*Backend {
 	p.mu.Lock()

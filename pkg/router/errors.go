@@ -27,8 +27,8 @@ func named(handler string, err error) error {
 	return prefixed(fmt.Sprintf("handler %q", handler), err)
 }
 
-// prefixed puts the owner of an error before its text unless the text names it. A nil error stays
-// nil.
+// prefixed puts the owner of an error before its text, unless the text names the owner or begins
+// with one of kubeletPrefixes. A nil error stays nil.
 func prefixed(owner string, err error) error {
 	if err == nil {
 		return nil

@@ -139,8 +139,8 @@ func stream[M any, P message[M]](list proto.Message, err error, to grpc.ServerSt
 	return nil
 }
 
-// alike copies fields that are newer than this CRI from the request for one form of a list to the
-// request for the other.
+// alike copies fields that are newer than berth's CRI from the request for one form of a list to
+// the request for the other.
 func alike[Q proto.Message](to Q, from proto.Message) Q {
 	addUnknown(to, from)
 	return to

@@ -227,7 +227,7 @@ func runtimeHandlers(
 }
 
 // runtimeHandler copies a handler's features from its backend's reply, including fields that are
-// newer than this CRI.
+// newer than berth's CRI.
 func runtimeHandler(name string, known *runtimeapi.RuntimeHandler) *runtimeapi.RuntimeHandler {
 	h := &runtimeapi.RuntimeHandler{Name: name, Features: known.GetFeatures()}
 	if h.GetFeatures() == nil {

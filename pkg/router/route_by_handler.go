@@ -84,7 +84,7 @@ func (r routes) forImage(ctx context.Context, name string) (context.Context, *ro
 }
 
 // asImage returns the context of a call about an image for a handler's pods. If the table no longer
-// has the handler it uses the default handler's Definition, because the pods keep their backend.
+// has the handler, it uses the default handler's Definition: the pods still have their backend.
 func (r routes) asImage(ctx context.Context, name string) (context.Context, error) {
 	if to, ok := r.registry.Current().Lookup(name); ok {
 		return handler.WithDefinition(ctx, to.Definition), nil

@@ -132,7 +132,7 @@ var errOverdue = errors.New("the start has not finished, and its caller's time i
 func (t *startCounter) watch(ctx context.Context, name string, a handler.Attempt) (ended func() bool) {
 	var overdue atomic.Bool
 	stop := context.AfterFunc(ctx, func() {
-		if end, bounded := ctx.Deadline(); bounded && time.Until(end) < time.Second/10 { // the caller may leave a little earlier
+		if end, bounded := ctx.Deadline(); bounded && time.Until(end) < time.Second/10 { // callers may cancel a little earlier
 			overdue.Store(true)
 			t.notStarted(name, a, errOverdue)
 		}

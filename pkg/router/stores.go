@@ -71,7 +71,7 @@ func responsiveOf(stores []Backend) []Backend {
 }
 
 // askStores asks the default handler's store and others. Stores that fail are left out. The call
-// fails if all fail, or if the default handler's store fails for another reason than away reports.
+// fails if all fail, or if the default handler's store answers with an error.
 func askStores[Q, R any, P interface{ *R }](ctx context.Context, i images, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) ([]P, error) {

@@ -49,7 +49,7 @@ type Recorder struct {
 	steps []Step
 }
 
-// Steps returns the finished steps, in the order of their first ends.
+// Steps returns the finished steps, in the order in which they first ended.
 func (r *Recorder) Steps() []Step {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -122,8 +122,8 @@ func owners() map[uint32]bool {
 	return map[uint32]bool{0: true, uint32(os.Geteuid()): true} //nolint:gosec // a uid has 32 bits
 }
 
-// Check returns a *Refused if the file or directory, or one above it, must not be used, and
-// otherwise fs.ErrNotExist if it does not exist. It is for files that a library opens itself.
+// Check returns a *Refused if the file or directory, or a directory above it, must not be used, and
+// otherwise fs.ErrNotExist if it does not exist. Use Check for files that a library opens itself.
 func Check(name string, p Purpose) error {
 	w := Find(name)
 	defer w.Close()

@@ -87,7 +87,7 @@ func (s *Images) LastFilesystems() *runtimeapi.ImageFsInfoResponse {
 	return proto.CloneOf(s.filesystems)
 }
 
-// save copies the known images into a state file.
+// save copies the known images into the content of a state file.
 func (s *Images) save(to *saved) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

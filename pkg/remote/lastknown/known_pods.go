@@ -76,7 +76,7 @@ const (
 	RemovedSandbox
 )
 
-// Mark must be called before a list is requested.
+// Mark returns the Mark of a list; it must be called before the list is requested.
 func (k *Pods) Mark() Mark {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

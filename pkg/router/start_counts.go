@@ -125,7 +125,7 @@ func (t *startCounter) ended(o *Owner, start bool, err error, reported bool) {
 }
 
 // errOverdue is the error of a start that is still running at its caller's deadline.
-var errOverdue = errors.New("the start has not finished, and its caller's time is over: a network plugin below berth or a runtime below berth-shim hangs (\"ps axf\" shows it); start_timeout ends it")
+var errOverdue = errors.New("the start did not finish before its caller's deadline: a network plugin of berth or a runtime of berth-shim hangs (see \"ps axf\"); start_timeout aborts such a start")
 
 // watch reports a start as failed if it is still running at its caller's deadline. ended stops the
 // watch, and returns whether the start was reported.

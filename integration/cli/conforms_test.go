@@ -66,7 +66,7 @@ func TestConforms(t *testing.T) {
 	}
 	for sets, mistake := range map[string]string{
 		`["sandboxed"]`:                        `did you mean "sandboxed/v1"?`,
-		`["sandboxed/v1", "sandboxed/v1"]`:     `"sandboxed/v1" is there twice`,
+		`["sandboxed/v1", "sandboxed/v1"]`:     `"sandboxed/v1" is listed twice`,
 		`["shared-kernel/v1", "sandboxed/v1"]`: `no handler can do both: "shared-kernel/v1" promises the node's kernel and "sandboxed/v1" another one`,
 	} {
 		_, stderr := n.berth(t, 2, "handler", "add", "wrong", "--path", runc, "--set", "conforms="+sets)

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// acceptedFormat is the format version of the file.
+	// acceptedFormat is the format version of the stored file.
 	acceptedFormat = 1
-	// maxAccepted bounds the file, in bytes.
+	// maxAccepted bounds the stored file, in bytes.
 	maxAccepted = 16 << 20
 )
 
@@ -57,8 +57,8 @@ func (o Options) AcceptedFile() string {
 	return filepath.Join(root, "accepted-config", fmt.Sprintf("%x.json", places[:8]))
 }
 
-// KeepAccepted stores c, the current configuration, as the last accepted one. After an error none
-// is stored: an older one may isolate less. The file may hold credentials of registries.
+// KeepAccepted stores c, the current configuration, as the last accepted one. It first removes the
+// stored one, which may isolate pods less and must not stay after an error.
 func (c *Config) KeepAccepted(o Options) error {
 	if kept, err := readAccepted(o); err == nil && slices.Equal(kept.Documents, c.documents) {
 		return nil // keep the stored file even if the disk is full
@@ -87,8 +87,8 @@ func readAccepted(o Options) (s storedConfig, err error) {
 	return s, err
 }
 
-// gone returns the mistake for a missing main file or directory that the last accepted
-// configuration was read from; "" if it was not, or if that is unknown.
+// gone returns the mistake if the last accepted configuration was read from a missing main file or
+// directory, else "".
 func gone(kind, place string, o Options) string {
 	before, _ := readAccepted(o)
 	if o.Running != nil {

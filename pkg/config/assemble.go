@@ -15,12 +15,12 @@ import (
 type assembly struct {
 	validator
 	options Options
-	// defs are the handlers by name; byMain names those that are not from a drop-in.
+	// defs are the handlers by name; byMain are the names in the main file and the discovered ones.
 	defs   map[string]*handler.Definition
 	byMain []string
 }
 
-// assemble is pure except for checks of the paths named in the documents.
+// assemble reads no files of berth's own, but checks paths, imports files and discovers runtimes.
 func assemble(docs []*document, o Options) (*Config, Problems) {
 	a := &assembly{validator: validator{cfg: Default()}, options: o, defs: map[string]*handler.Definition{}}
 	a.cfg.SearchPath = o.SearchPath
@@ -48,7 +48,7 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 	return a.cfg, a.problems
 }
 
-// sections merges one document's keys over the earlier ones.
+// sections merges one document's keys over those of earlier documents.
 func (a *assembly) sections(doc *document) {
 	d := newDecoder(doc, a.options.SearchPath, nil)
 	d.Table(sectionTop, "", doc.Values, reflect.ValueOf(a.cfg).Elem(), "runtimes")
@@ -105,8 +105,8 @@ func handlersInMain(docs []*document) bool {
 	})
 }
 
-// discover adds the runtimes of this machine. A handler of a drop-in or an import replaces a
-// discovered one, even if broken: a pod must not silently get another runtime than the configured
+// discover adds the runtimes of this machine. A handler of a drop-in or an import, even a broken
+// one, replaces the discovered one: a pod must not silently get another runtime than the configured
 // one.
 func (a *assembly) discover() {
 	a.cfg.Discovered = true
@@ -147,7 +147,7 @@ func (a *assembly) known(docs []*document) []string {
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }
 
-// helpers sets the paths of berth's own binaries that no file sets.
+// helpers finds those of berth's own binaries whose paths no file sets.
 func (a *assembly) helpers() {
 	e := &a.cfg.Engine
 	for path, name := range map[*string]string{&e.ShimPath: "berth-shim", &e.PausePath: "berth-pause"} {

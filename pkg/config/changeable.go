@@ -20,8 +20,8 @@ type changeable struct {
 }
 
 // Changeable checks the directories that are read while pods run. Files in them that users other
-// than root can change will be rejected then, and are Problems here; other risks are warnings. Load
-// leaves this check to its callers: the daemon starts in any case.
+// than root can change are Problems, since berth will reject them then; other risks are warnings.
+// Load leaves this check to its callers: the daemon starts in any case.
 func (c *Config) Changeable() (refused Problems, warnings []string) {
 	v := &changeable{validator: validator{cfg: c}}
 	v.directory("cni.conf_dir", c.CNI.ConfDir, trust.Configuration, ".conflist", ".conf", ".json")
@@ -52,7 +52,7 @@ type found struct {
 	warnings []string
 }
 
-// directory reports each file or directory to fix once.
+// directory reports the files and directories to fix, each once.
 func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...string) {
 	if dir == "" {
 		return
@@ -65,7 +65,7 @@ func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...stri
 			f.warnings = append(f.warnings, trust.Warnings(file, p)...)
 		}
 		if key == hostsDir {
-			for _, file := range filesBelow(dir, ".toml") { // separately: a list of files is limited
+			for _, file := range filesBelow(dir, ".toml") { // a separate list, since its length is limited
 				f.named(file)
 			}
 		}
@@ -80,7 +80,7 @@ func (v *changeable) directory(key, dir string, p trust.Purpose, endings ...stri
 
 const hostsDir = "registry.hosts_dir"
 
-// named adds the certificates and keys named in a registry's file.
+// named checks the certificates and keys named in a hosts.toml.
 func (f *found) named(file string) {
 	text, err := trust.ReadFile(file, trust.Configuration)
 	if err != nil {
@@ -112,7 +112,7 @@ func (v *changeable) report(key string, f found) {
 	f.warnings = slices.Compact(f.warnings)
 	for i, text := range f.warnings {
 		if i == maxReported {
-			v.warnings = append(v.warnings, fmt.Sprintf("%s: the same of %d more files", key, len(f.warnings)-maxReported))
+			v.warnings = append(v.warnings, fmt.Sprintf("%s: %d more warnings of this kind", key, len(f.warnings)-maxReported))
 			break
 		}
 		v.warnings = append(v.warnings, fmt.Sprintf("%s: %s", key, text))
@@ -130,7 +130,7 @@ func filesBelow(dir string, endings ...string) []string {
 	_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return nil // its reader reports the error
+			return nil // reported when the directory is read
 		case len(files) == hostfiles.MaxFiles:
 			return fs.SkipAll
 		case e.IsDir() || len(endings) > 0 && !slices.Contains(endings, filepath.Ext(path)):

@@ -44,8 +44,8 @@ const formatVersion = 1
 // berth-pause.
 //
 // TestKeysPage copies the comments of keys to docs/configuration.md. The tag effect is when a new
-// value counts; without it, from the next start on. "each pull" is about the content of the
-// directory; the key itself counts from the next start.
+// value takes effect; without the tag, at the next start. "each pull" is about the content of the
+// directory; a new path takes effect at the next start.
 type Config struct {
 	// Version is the version of the file format. Other versions are refused.
 	Version int `toml:"version" effect:"reload"`
@@ -78,22 +78,22 @@ type Config struct {
 
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
-	// Broken are the configured handlers that cannot be served, sorted by name: imported ones with
-	// mistakes, those that a key names and that no file or discovery has yet, and aliases of either.
+	// Broken are the configured handlers that cannot be served: imported ones with mistakes, those
+	// that a key names and that no file or discovery has yet, and aliases of either.
 	Broken []Broken `toml:"-"`
 	// Problems are the mistakes behind Broken, and those of imported files.
 	Problems Problems `toml:"-"`
 	// ImportNotes are settings in imported files that berth ignores.
 	ImportNotes []ImportNote `toml:"-"`
-	// Sources are the files that were read and used, in their order.
+	// Sources are the files that were read and used, in the order of reading.
 	Sources []string `toml:"-"`
 	// Discovered is set if the main file names no handler, so that Runtimes includes the discovered
 	// ones of this machine.
 	Discovered bool `toml:"-"`
-	// Rejected are the files' mistakes if this is the last accepted configuration instead. See
-	// Start.
+	// Rejected are the mistakes in the files if Start returned the last accepted configuration
+	// instead.
 	Rejected Problems `toml:"-"`
-	// SearchPath is that of Options.
+	// SearchPath is Options.SearchPath.
 	SearchPath []string `toml:"-"`
 	// ReadAt is when the files were read.
 	ReadAt time.Time `toml:"-"`
@@ -109,7 +109,7 @@ type Config struct {
 	defaultChosen bool
 }
 
-// Broken is a handler with only a name. Its route is not ready.
+// Broken is a handler without a Definition. It is never ready.
 type Broken struct {
 	// Name is the handler's name.
 	Name string
@@ -144,11 +144,11 @@ func (s Server) Admin() string {
 // Handlers configures the probing and reloading of handlers.
 type Handlers struct {
 	// ProbeInterval is the time between checks of each handler's binary, configuration file and
-	// devices. With "0s", ready handlers are checked only every AskInterval, at starts, reloads and
-	// failed starts of pods, and by `berth handler probe`.
+	// devices. With "0s", ready handlers are checked only every AskInterval, when berth starts or
+	// reloads, after failed starts of pods, and by `berth handler probe`.
 	ProbeInterval time.Duration `toml:"probe_interval" effect:"reload"`
-	// AskInterval is the time between probes that run unchanged runtimes too. With "0s", only a new
-	// binary, a failed probe, a failed start of a pod or `berth handler probe` leads to one.
+	// AskInterval is the time between probes that rerun an unchanged runtime. With "0s", only a new
+	// binary, a failed probe or start of a pod, or `berth handler probe` reruns it.
 	AskInterval time.Duration `toml:"ask_interval" effect:"reload"`
 	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and therefore on the
 	// Node. Cordoned and draining ones are always listed.
@@ -158,7 +158,7 @@ type Handlers struct {
 	Watch bool `toml:"watch"`
 }
 
-// Snapshotter is a proxy snapshotter, called by containerd's protocol.
+// Snapshotter is a proxy snapshotter, which berth calls with containerd's protocol.
 type Snapshotter struct {
 	// Address is the unix socket of the snapshotter. Required.
 	Address string `toml:"address"`
@@ -199,7 +199,7 @@ type Engine struct {
 	// Snapshotter is the default of handlers: "overlayfs", "erofs", "native"
 	// (docs/images.md#root-filesystems), or a name in Config.Snapshotters.
 	Snapshotter string `toml:"snapshotter" effect:"new pods"`
-	// OverlayMountOptions are more options of overlay root filesystems, such as "metacopy=on".
+	// OverlayMountOptions are extra options of overlay root filesystems, such as "metacopy=on".
 	OverlayMountOptions []string `toml:"overlay_mount_options"`
 	// SyncRootfs lets fsync in containers reach the disk (docs/images.md#root-filesystems), and
 	// flushes root filesystems when they are unmounted, which is slower.
@@ -271,16 +271,16 @@ type Registry struct {
 	// characters. "busybox" means "docker.io/library/busybox:latest".
 	PinnedImages []string `toml:"pinned_images"`
 	// CheckpointImages are names, as in PinnedImages, of checkpoint images that pods may restore.
-	// Their processes keep their privileges (docs/security.md#images-of-checkpoints).
+	// Restored processes keep their privileges (docs/security.md#images-of-checkpoints).
 	CheckpointImages []string `toml:"checkpoint_images"`
 }
 
 // ImageVerifier configures the verifiers that permit or reject a pull.
 type ImageVerifier struct {
-	// BinDir is the directory of the programs and nothing else, read at each pull. Without files,
-	// all images pass. Empty means no verification.
+	// BinDir is the directory of verifiers and nothing else, read at each pull. Without files, all
+	// images pass. Empty means no verification.
 	BinDir string `toml:"bin_dir"`
-	// PerVerifierTimeout limits the time of each program. If one takes longer, the image is
+	// PerVerifierTimeout limits the time of each verifier. If one takes longer, the image is
 	// refused.
 	PerVerifierTimeout time.Duration `toml:"per_verifier_timeout"`
 }
@@ -309,8 +309,8 @@ type Metrics struct {
 type Tracing struct {
 	// Endpoint is the address of an OTLP/gRPC collector, host:port. Empty means off.
 	Endpoint string `toml:"endpoint"`
-	// SampleRatio is the recorded share of traces begun by berth, 0 to 1. A caller's decision is
-	// kept.
+	// SampleRatio is the recorded share of traces begun by berth, 0 to 1. A caller's sampling
+	// decision is kept.
 	SampleRatio float64 `toml:"sample_ratio"`
 	// Insecure connects to the collector without TLS.
 	Insecure bool `toml:"insecure"`
@@ -324,7 +324,7 @@ type Log struct {
 	Format string `toml:"format" effect:"reload"`
 }
 
-// Import lists files of other daemons, or directories of them, for berth to serve their handlers.
+// Import lists files of other daemons, or directories of such files. berth serves their handlers.
 type Import struct {
 	// CRIO are files or directories of CRI-O.
 	CRIO []string `toml:"crio" effect:"new pods"`
@@ -352,7 +352,7 @@ type NRI struct {
 // NodeLabels is the file from which Node Feature Discovery labels the node.
 type NodeLabels struct {
 	// File is the file of labels; a second one has the suffix `-present`. Both are written if the
-	// directory exists. Each berth daemon on a node needs its own. Empty means never.
+	// directory exists. Each berth daemon needs a separate file. Empty means none.
 	File string `toml:"file"`
 	// Lifetime is how long a cluster keeps the labels after the last update, at least "10s".
 	Lifetime time.Duration `toml:"lifetime"`
@@ -361,8 +361,8 @@ type NodeLabels struct {
 // ContainerdAPI configures the containerd API for agents of the node.
 type ContainerdAPI struct {
 	// Socket is the unix socket of the API, such as "/run/containerd/containerd.sock", with mode
-	// 0600. A missing directory is created with mode 0711. A lock (`.lock`) stays beside it. Empty
-	// means off.
+	// 0600. A missing directory is created with mode 0711. A lock file (`.lock`) stays beside it.
+	// Empty means off.
 	Socket string `toml:"socket"`
 }
 
@@ -385,8 +385,8 @@ type configKey struct {
 
 func (k configKey) String() string { return strings.TrimPrefix(k.section+"."+k.name, ".") }
 
-// reloadable reports whether a running daemon applies the key. A key of default handler settings
-// reaches pods by new Definitions.
+// reloadable reports whether a running daemon applies a new value. Default settings of handlers
+// reach new pods in new Definitions.
 func (k configKey) reloadable() bool {
 	effect := reflect.TypeFor[Config]().FieldByIndex(k.field).Tag.Get("effect")
 	return effect == "reload" || effect == "new pods"

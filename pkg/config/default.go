@@ -22,7 +22,7 @@ func (a *assembly) wantedDefault() string {
 }
 
 // vanished returns the default handler of a running daemon if it was discovered and is no longer
-// found: it stays configured, but not ready.
+// found: it stays configured, but is not ready.
 func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	r := a.options.Running
 	if r == nil || !r.Discovered {
@@ -41,8 +41,8 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	return []*handler.Definition{&kept}
 }
 
-// awaitDefault adds a missing default handler from outside berth's own files as a broken one, so
-// that the others are served.
+// awaitDefault adds a missing default handler that may come later as a broken one, so that the
+// others are served.
 func (a *assembly) awaitDefault(docs []*document) {
 	name := a.wantedDefault()
 	if name != "" && !slices.Contains(a.known(docs), name) {
@@ -70,9 +70,9 @@ func (a *assembly) await(name, key string) bool {
 
 func (a *assembly) imports() bool { return len(a.cfg.Import.CRIO)+len(a.cfg.Import.Containerd) > 0 }
 
-// mayCome reports whether a missing handler may come from outside berth's own files. At a start
-// their earlier handlers are unknown; a running daemon has them, and takes any other name for a
-// mistake.
+// mayCome reports whether a missing handler may come from outside berth's own files. At a start,
+// any name may come from an import, and a name in ociHandlers from discovery; at a reload, only
+// names that came from there before.
 func (a *assembly) mayCome(name string) bool {
 	if r := a.options.Running; r != nil {
 		return r.elsewhere[name] && (a.imports() || a.cfg.Discovered)
@@ -109,8 +109,8 @@ func (a *assembly) defaultRuntime(docs []*document) {
 	}
 }
 
-// chooseDefault returns the default handler of a configuration that sets none, or "". Drop-ins
-// count only without other handlers, so that a new drop-in never moves pods. Pure.
+// chooseDefault returns the default handler of a configuration that sets none, or "". Drop-ins and
+// imports count only without other handlers, so that a new one replaces no default. Pure.
 func chooseDefault(byMain, known []string) string {
 	among := byMain
 	if len(among) == 0 {
@@ -143,7 +143,7 @@ func (a *assembly) resolveAliases() {
 		switch {
 		case aliases[of] != "":
 			meant := aliases[of]
-			if aliases[meant] != "" { // a circle has no target
+			if aliases[meant] != "" { // also an alias
 				meant = ""
 			}
 			a.wrong(key, fmt.Sprintf("%q is itself an alias; use the handler that it points to", of), meant)

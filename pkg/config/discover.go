@@ -29,7 +29,7 @@ const discoveredIn = "discovered in "
 // is named by the middle of its file name (containerd-shim-kata-v2 is kata), with the suffix
 // "-shim" if that is one of the names above (containerd-shim-runc-v2 is runc-shim, even without
 // runc). If a name is found twice, the earlier directory wins, and in one directory -v2 over -v1.
-// Binaries that cannot be executed, or that any user can change, are ignored.
+// Binaries that cannot be executed, or that users other than root can change, are ignored.
 func Discover(dirs []string) []*handler.Definition {
 	found := map[string]*handler.Definition{}
 	for _, dir := range dirs {
@@ -101,8 +101,8 @@ func sortedByName(byName map[string]*handler.Definition) []*handler.Definition {
 	return slices.SortedFunc(maps.Values(byName), func(a, b *handler.Definition) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// helperPath returns the path of one of berth's own binaries: beside the running one, else in dirs,
-// or "".
+// helperPath returns the path of one of berth's own binaries: beside the running binary, else in
+// dirs, or "".
 func helperPath(name string, dirs []string) string {
 	path, _ := hostfiles.Look("find in "+strings.Join(dirs, ":"), name, func() string {
 		if self, err := os.Executable(); err == nil {

@@ -97,12 +97,12 @@ func TestDriverMistake(t *testing.T) {
 	}{
 		{true, CgroupDriverAuto, true, ""},
 		{false, CgroupDriverAuto, false, ""},
-		{true, CgroupDriverAuto, false, `conflicts with engine.cgroup_driver, which is "auto" and stands for "cgroupfs" on this machine; remove it`},
-		{false, CgroupDriverAuto, true, `conflicts with engine.cgroup_driver, which is "auto" and stands for "systemd" on this machine; remove it`},
+		{true, CgroupDriverAuto, false, `conflicts with engine.cgroup_driver, which is "auto" and stands for "cgroupfs" on this machine; remove SystemdCgroup`},
+		{false, CgroupDriverAuto, true, `conflicts with engine.cgroup_driver, which is "auto" and stands for "systemd" on this machine; remove SystemdCgroup`},
 		{true, CgroupDriverSystemd, false, ""},
 		{false, CgroupDriverCgroupfs, true, ""},
-		{true, CgroupDriverCgroupfs, true, `conflicts with engine.cgroup_driver, which is "cgroupfs"; remove it`},
-		{false, CgroupDriverSystemd, false, `conflicts with engine.cgroup_driver, which is "systemd"; remove it`},
+		{true, CgroupDriverCgroupfs, true, `conflicts with engine.cgroup_driver, which is "cgroupfs"; remove SystemdCgroup`},
+		{false, CgroupDriverSystemd, false, `conflicts with engine.cgroup_driver, which is "systemd"; remove SystemdCgroup`},
 	} {
 		test.Equal(t, fmt.Sprintf("%+v", c), driverMistake(c.asked, c.driver, c.running), c.want)
 	}

@@ -34,7 +34,7 @@ type decoder struct {
 	unfound string
 	// search is Options.SearchPath.
 	search []string
-	// snapshotters are the valid names for handlers.
+	// snapshotters are the names that a handler may use.
 	snapshotters []string
 }
 
@@ -125,7 +125,7 @@ func readEach(files []string, overlay map[string][]byte, parse func(file string,
 	return docs
 }
 
-// orDangling returns nil for a file that does not exist, unless it is a dangling link.
+// orDangling returns d, or nil if its file is missing, or a problem if that is a dangling link.
 func orDangling(d *document) *document {
 	if !d.absent {
 		return d
@@ -138,8 +138,8 @@ func orDangling(d *document) *document {
 }
 
 // dropInFiles lists *.toml of the directories in lexical order of their names. The administrator's
-// file replaces the vendor's of the same name. Names that begin with a dot are leftovers of editors
-// and package managers.
+// file replaces the vendor's of the same name. Files whose names begin with a dot are left out:
+// editors and package managers create them.
 func dropInFiles(o Options) (files []string, unreadable []*document) {
 	byName := map[string]string{}
 	for _, dir := range []string{o.vendorDir(), o.dropInDir()} {
@@ -176,15 +176,15 @@ func unread(file, message string) *document {
 	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{Origin: Origin{File: file}, Message: message}}}}
 }
 
-// content reads one file of up to most bytes. /dev/null is an empty file, so that a link to it
-// disables a vendor's drop-in.
+// content reads one file of up to most bytes. /dev/null counts as an empty file, so that a link to
+// it disables a vendor's drop-in.
 func content(l *hostfiles.Looker, file string, most int64) ([]byte, *document) {
 	got, late := hostfiles.Ask(l, "content", file, func() hostfiles.Fetched { return hostfiles.Fetch(file) })
 	switch {
 	case late:
 		got.Mistake = "cannot be read: " + hostfiles.Hangs
 	case int64(len(got.Data)) > most:
-		got.Mistake = fmt.Sprintf("is skipped: the files of its directory have more than %d bytes in total", hostfiles.MaxTotalSize)
+		got.Mistake = fmt.Sprintf("is skipped: the files up to this one have more than %d bytes in total", hostfiles.MaxTotalSize)
 	}
 	if got.Mistake == "" {
 		return got.Data, nil

@@ -17,7 +17,7 @@ const (
 	sectionRunc    = "runtimes.*.options (runc shim)"
 )
 
-// elsewhere is the counterpart of a key of CRI-O or containerd: the equivalent key here, or the
+// elsewhere is the counterpart of a key of CRI-O or containerd: berth's equivalent key, or the
 // reason why there is none.
 type elsewhere struct{ key, text string }
 

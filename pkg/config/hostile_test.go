@@ -42,13 +42,13 @@ func TestHostileDropIns(t *testing.T) {
 		{"bad UTF-8", func(n *node, path string) { n.fill(path, "[log]\nlevel = \"\xff\"\n") }, "2:"},
 		{"UTF-16", func(n *node, path string) { n.fill(path, "\xff\xfe[\x00l\x00o\x00g\x00]\x00") }, "1:1: "},
 		{"deep lists", func(n *node, path string) { n.fill(path, "x = "+strings.Repeat("[", 1<<14)) }, "1:"},
-		{"deep key", func(n *node, path string) { n.fill(path, strings.Repeat("a.", 1<<13)+"a = 1") }, "1:1: a.a.a: is nested more than 32 levels deep, more than any key"},
-		{"deep table", func(n *node, path string) { n.fill(path, "["+strings.Repeat("a.", 1<<13)+"a]") }, "1:2: a.a.a: is nested more than 32 levels deep, more than any key"},
+		{"deep key", func(n *node, path string) { n.fill(path, strings.Repeat("a.", 1<<13)+"a = 1") }, "1:1: a.a.a: is nested more than 32 levels deep; no valid key is"},
+		{"deep table", func(n *node, path string) { n.fill(path, "["+strings.Repeat("a.", 1<<13)+"a]") }, "1:2: a.a.a: is nested more than 32 levels deep; no valid key is"},
 		{"deep options", func(n *node, path string) {
 			n.fill(path, "[runtimes.a]\nruntime_path = \""+n.path("bin/containerd-shim-kata-v2")+"\"\noptions."+strings.Repeat("a.", 1<<13)+"a = 1")
-		}, "3:1: options.a.a: is nested more than 32 levels deep, more than any key"},
+		}, "3:1: options.a.a: is nested more than 32 levels deep; no valid key is"},
 		{"deep inline tables", func(n *node, path string) { n.fill(path, "x = "+strings.Repeat("{a=", 40)+"1"+strings.Repeat("}", 40)) },
-			"1:1: x: is nested more than 32 levels deep, more than any key"},
+			"1:1: x: is nested more than 32 levels deep; no valid key is"},
 		{"many tables", func(n *node, path string) { n.fill(path, strings.Repeat("[[a]]\n[a.b]\n", 1<<10)) }, "1:3: a: unknown key"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestDirectoriesHaveATotalSize(t *testing.T) {
 		n.fill(files[i], strings.Repeat("#", hostfiles.MaxFileSize))
 	}
 	for i, d := range readEach(files, nil, parse) {
-		refused := len(d.Problems) == 1 && strings.Contains(d.Problems.Error(), "is skipped: the files of its directory have more than 8388608 bytes in total")
+		refused := len(d.Problems) == 1 && strings.Contains(d.Problems.Error(), "is skipped: the files up to this one have more than 8388608 bytes in total")
 		if refused != (i > 7) {
 			t.Errorf("file %d: %v", i, d.Problems)
 		}

@@ -28,7 +28,7 @@ func (a *assembly) imported(docs []*document) {
 	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
 }
 
-// ownHandlers returns the origins of berth's own handlers, including those that cannot be served.
+// ownHandlers returns the origins of handlers in berth's own files, even if they cannot be served.
 func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	own := map[string]string{}
 	for _, d := range docs {
@@ -39,8 +39,8 @@ func (a *assembly) ownHandlers(docs []*document) map[string]string {
 	return own
 }
 
-// foreignHandlers translates and checks files of one kind. A name already in use is reported and
-// skipped.
+// foreignHandlers translates and checks files of one kind. A handler with a name in use is reported
+// and skipped.
 func (a *assembly) foreignHandlers(kind imports.Kind, paths []string, own map[string]string) {
 	files := readForeign(kind, paths)
 	for _, d := range files.parsed() {
@@ -67,8 +67,8 @@ func (a *assembly) foreignHandler(h imports.Handler) {
 	a.cfg.Broken = append(a.cfg.Broken, Broken{Name: h.Name, Origin: h.At.String(), Reason: clip(problems[0].Error())})
 }
 
-// foreignMistakes reports files that could not be read. Their handlers are known from the headers
-// of their tables.
+// foreignMistakes reports a file with mistakes, and adds its handlers, found by the headers of its
+// tables, as broken.
 func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 	if len(d.Problems) == 0 {
 		return
@@ -88,7 +88,7 @@ func (a *assembly) foreignMistakes(d *document, own map[string]string) {
 type Translation struct {
 	// DropIn is a drop-in with the handlers that could be translated.
 	DropIn []byte
-	// Notes are the settings that the drop-in leaves out.
+	// Notes are the settings that the drop-in omits or changes.
 	Notes []ImportNote
 	// Problems are mistakes in the files, and missing dependencies on this machine.
 	Problems Problems

@@ -22,7 +22,7 @@ type foreignFiles struct {
 // foreignHeader finds handlers in unparsable files, as handlerHeader does in berth's own.
 var foreignHeader = regexp.MustCompile(`(?m)^[ \t]*\[[^\]\n]*\.[ \t]*runtimes[ \t]*\.[ \t]*["']?([A-Za-z0-9_-]+)["']?[ \t]*[\].]`)
 
-// readForeign reads files and directories in this order. Missing ones count as empty.
+// readForeign reads the files and directories in the order of paths. Missing ones count as empty.
 func readForeign(kind imports.Kind, paths []string) *foreignFiles {
 	f := &foreignFiles{}
 	var files []string
@@ -129,8 +129,8 @@ func unservable(name string, own map[string]string) string {
 	return ""
 }
 
-// foreignDocument presents a translated handler as a file of berth's, with the origins in the
-// source files.
+// foreignDocument returns a document for a translated handler, with the origins in the source
+// files.
 func foreignDocument(h imports.Handler) *document {
 	prefix := tomlfile.Under("runtimes", h.Name)
 	origins := map[string]Origin{prefix: h.At}

@@ -13,13 +13,13 @@ import (
 // Options select the files of a configuration and how to read them. The zero value reads the
 // default places.
 type Options struct {
-	// File is the main file. Empty means DefaultFile, which may be absent; a named file must exist.
-	// An absent file must not have existed before: see gone.
+	// File is the main file. Empty means DefaultFile, which may be absent unless it was read before
+	// (see gone); a named file must exist.
 	File string
 	// DropInDir holds drop-ins (*.toml, lexical order). Empty means conf.d beside the main file. It
 	// may be absent.
 	DropInDir string
-	// VendorDir holds drop-ins of packages; a file of the same name in DropInDir replaces one.
+	// VendorDir holds drop-ins of packages; a file in DropInDir replaces the one of the same name.
 	// Empty means DefaultVendorDir. It may be absent.
 	VendorDir string
 	// Flags are values from the command line by their full TOML key, such as "server.socket". They
@@ -28,8 +28,8 @@ type Options struct {
 	// SearchPath lists the directories in which runtimes are discovered, in falling precedence.
 	// Empty means SearchDirs().
 	SearchPath []string
-	// Running is the current configuration during a reload; nil at a start. A default handler that
-	// no file defines then stays, even if it is missing.
+	// Running is the current configuration during a reload; nil at a start. With it, a default
+	// handler that no file defines stays, even if it is missing.
 	Running *Config
 	// accepted is set for a configuration that was in force before. A seccomp profile removed since
 	// then fails only the pods that need it, not the node.

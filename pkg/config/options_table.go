@@ -16,7 +16,7 @@ import (
 )
 
 // runcOptions are containerd.runc.v1.Options, with the names of containerd's configuration. A test
-// compares it with the message.
+// compares them with the message.
 type runcOptions struct {
 	// NoPivotRoot is the same as no_pivot_root.
 	NoPivotRoot bool `toml:"NoPivotRoot"`
@@ -120,9 +120,8 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	}
 }
 
-// driverMistake returns why a shim cannot have its own cgroup driver: all pods of a node are below
-// the same cgroups, with one manager. running is set if systemd is process 1, which resolves
-// "auto".
+// driverMistake returns why SystemdCgroup cannot be asked, or "": all pods of a node are below the
+// same cgroups, with one manager. running is set if systemd is process 1, which resolves "auto".
 func driverMistake(asked bool, driver CgroupDriver, running bool) string {
 	stands := fmt.Sprintf("%q", driver)
 	if driver == CgroupDriverAuto {
@@ -133,16 +132,16 @@ func driverMistake(asked bool, driver CgroupDriver, running bool) string {
 		stands += fmt.Sprintf(" and stands for %q on this machine", driver)
 	}
 	if driver == CgroupDriverCgroupfs && asked || driver == CgroupDriverSystemd && !asked {
-		return fmt.Sprintf("conflicts with engine.cgroup_driver, which is %s; remove it", stands)
+		return fmt.Sprintf("conflicts with engine.cgroup_driver, which is %s; remove SystemdCgroup", stands)
 	}
 	return ""
 }
 
-// typeURL is the option of shims with the type of the others.
+// typeURL is the option with the type URL of a shim's other options.
 const typeURL = "TypeUrl"
 
-// shimOptions keeps a shim's options as text, since berth does not know their keys. It knows only
-// two fields of their message: TypeUrl, and ConfigPath, which has its own key.
+// shimOptions keeps a shim's options as text, since only the shim defines their keys. Two keys are
+// common to shims: TypeUrl, and ConfigPath, which runtime_config_path replaces.
 func (d *decoder) shimOptions(key string, t *runtimeTable, def *handler.Definition) {
 	if _, there := t.Options["ConfigPath"]; there {
 		d.Report(tomlfile.Under(key, "ConfigPath"), "unknown key; use runtime_config_path", "runtime_config_path")

@@ -66,8 +66,8 @@ func (t *runtimeTable) isRunsc() bool {
 	return base == "runsc" || strings.HasPrefix(base, "runsc-")
 }
 
-// definition returns the table's Definition, without options. Its defaults come from the engine's
-// section, so that a pod also keeps them.
+// definition returns the table's Definition, without options. Defaults of the engine's section are
+// filled in, so that a pod keeps them too.
 func (t *runtimeTable) definition(name string, e Engine) *handler.Definition {
 	d := t.Definition
 	d.Name, d.Type = name, t.handlerType()
@@ -146,8 +146,8 @@ func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable
 	return nil
 }
 
-// remoteKeys are the keys of handlers in another CRI daemon. That daemon's configuration selects
-// the runtime.
+// remoteKeys are the keys that apply to a handler of another CRI daemon, whose own configuration
+// selects the runtime.
 var remoteKeys = []string{
 	"runtime_type", "endpoint", "remote_handler",
 	"max_pods", "max_parallel_starts", "max_queued_starts", "start_timeout",
@@ -168,8 +168,8 @@ func (d *decoder) remote(name, key string, values map[string]any, t *runtimeTabl
 		Name: name, Type: handler.CRI, Endpoint: c.endpoint(t), RemoteHandler: name, Origin: d.Doc.Origins[key].String(),
 		Limits: t.Limits,
 	}
-	// The daemon's own default might run a pod under another runtime than requested; a key set to
-	// "" selects it explicitly.
+	// The other daemon's default handler might be another runtime than requested; only a key set to
+	// "" selects it.
 	if c.has("remote_handler") {
 		def.RemoteHandler = t.RemoteHandler
 	}

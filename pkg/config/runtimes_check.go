@@ -37,7 +37,7 @@ func (c check) has(name string) bool {
 	return ok
 }
 
-// meant reports whether an unknown key was probably this one, and is already reported.
+// meant reports whether a Problem of an unknown key already suggests this one.
 func (c check) meant(name string) bool {
 	return slices.ContainsFunc(c.Problems, func(p Problem) bool {
 		return strings.HasPrefix(p.Key, c.key+".") && p.Suggestion == name
@@ -96,8 +96,8 @@ func (c check) word(name, value string, allowed ...string) {
 	}
 }
 
-// platform checks the platform of a handler's images. Without the key it is the node's; an explicit
-// value for that would make two Definitions of one.
+// platform checks the platform of a handler's images. Without the key it is the node's. No value
+// means the same, so that equal handlers have equal Definitions.
 func (c check) platform(value string) {
 	if value == "" || value == handler.PlatformWasm {
 		return
@@ -137,7 +137,7 @@ func (c check) paths(t *runtimeTable) {
 func (c check) companions(t *runtimeTable) {
 	for _, name := range t.Companions {
 		if name == "." || !filepath.IsLocal(name) || filepath.Clean(name) != name {
-			c.wrong("companions", fmt.Sprintf("%q must be the path of a file or directory below that of runtime_path, such as \"gvisor-bin\"", name), "")
+			c.wrong("companions", fmt.Sprintf("%q must be a relative path below the directory of runtime_path, such as \"gvisor-bin\"", name), "")
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (c check) conforms(t *runtimeTable) {
 		}
 		for _, other := range t.Conforms[:i] {
 			if other == name {
-				c.wrong("conforms", fmt.Sprintf("%q is there twice", name), "")
+				c.wrong("conforms", fmt.Sprintf("%q is listed twice", name), "")
 			} else if why := conform.Conflict(conform.Set(other), conform.Set(name)); why != "" {
 				c.wrong("conforms", "no handler can do both: "+why, "")
 			}
@@ -191,7 +191,7 @@ func (c check) limits(t *runtimeTable) {
 	} {
 		zero := "unlimited"
 		if name == "max_queued_starts" {
-			zero = "none may wait"
+			zero = "that no start may wait"
 		}
 		if n < 0 {
 			c.wrong(name, "must not be negative; 0 means "+zero, "")
@@ -229,8 +229,8 @@ func (c check) compatible(t *runtimeTable) {
 	}
 }
 
-// candidate checks the table of a rollout. The binary itself is checked by a probe, and affects
-// only the rollout.
+// candidate checks the table of a rollout. A probe checks the binary itself, and affects only the
+// rollout.
 func (c check) candidate(t *runtimeTable) {
 	values, ok := c.set["candidate"].(map[string]any)
 	if !ok {

@@ -52,7 +52,7 @@ func (c *Config) Settings() ([]dropin.Setting, error) {
 }
 
 // HandlerSettings returns the keys of one handler, relative to its table; none for a handler that
-// is not configured or unreadable.
+// is not in Runtimes.
 func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
 	all, err := c.Settings()
 	var its []dropin.Setting
@@ -67,7 +67,7 @@ func (c *Config) HandlerSettings(name string) ([]dropin.Setting, error) {
 
 type shownTable struct {
 	name, remark string
-	// unset is the origin of values in no file.
+	// unset is the origin of values that no file sets.
 	unset string
 	// settings have full keys.
 	settings []dropin.Setting
@@ -111,8 +111,8 @@ func (c *Config) tables() ([]shownTable, error) {
 	return all, nil
 }
 
-// show adds the fields of v, the keys below prefix, to t; if onlySet, only set ones. Sections and
-// other tables of tables are shown separately.
+// show adds the fields of v to t, as keys below prefix; with onlySet, only those that are not zero.
+// Sections and tables of tables are shown separately.
 func (c *Config) show(t *shownTable, prefix string, v reflect.Value, onlySet bool) {
 	fields := tomlfile.FieldsOf(v.Type())
 	for _, name := range fields.Names {

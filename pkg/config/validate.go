@@ -29,7 +29,7 @@ var (
 var runtimeName = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,62}$`)
 
 // cgroupPrefix matches names that systemd uses unescaped in a unit's name, and that are one
-// directory. Without a dot it cannot be a file of a version 2 cgroup.
+// directory. Without a dot, a name cannot equal a file of a version 2 cgroup.
 var cgroupPrefix = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?$`)
 
 // maxSocketPath is the capacity of sockaddr_un.sun_path without its final zero byte; see unix(7).
@@ -192,7 +192,7 @@ func groupExists(name string) bool {
 
 func (v *validator) engine(e *Engine) {
 	if filepath.Clean(e.Root) == filepath.Clean(e.State) {
-		v.wrong("engine.state", "must not be engine.root: it is emptied by a reboot, engine.root must persist", "")
+		v.wrong("engine.state", "must differ from engine.root: a reboot empties engine.state, while engine.root must persist", "")
 	}
 	v.word("engine.cgroup_driver", string(e.CgroupDriver), drivers)
 	if !cgroupPrefix.MatchString(e.CgroupPrefix) {
@@ -311,7 +311,7 @@ func (v *validator) snapshotters(all map[string]Snapshotter) {
 		key := tomlfile.Under("snapshotters", name)
 		switch address := all[name].Address; {
 		case slices.Contains(builtin, name):
-			v.wrong(key, fmt.Sprintf("%q is berth's own; give this one another name", name), "")
+			v.wrong(key, fmt.Sprintf("%q is built into berth; give this snapshotter another name", name), "")
 		case !snapshotterName.MatchString(name):
 			v.wrong(key, "a snapshotter's name must have lower case letters, digits, '.', '_' and '-' only, at most 63", "")
 		case address == "":
@@ -319,7 +319,7 @@ func (v *validator) snapshotters(all map[string]Snapshotter) {
 		case !filepath.IsAbs(strings.TrimPrefix(address, "unix://")):
 			v.wrong(tomlfile.Under(key, "address"), fmt.Sprintf("%q must be the absolute path of a unix socket", address), "")
 		case len(strings.TrimPrefix(address, "unix://")) > maxSocketPath:
-			v.wrong(tomlfile.Under(key, "address"), fmt.Sprintf("must be at most %d bytes long, as paths of sockets are", maxSocketPath), "")
+			v.wrong(tomlfile.Under(key, "address"), fmt.Sprintf("must have at most %d bytes, the limit for unix socket paths", maxSocketPath), "")
 		}
 	}
 }
@@ -360,7 +360,7 @@ func metricsMistake(address string) string {
 
 func endpointMistake(endpoint string) (message, suggestion string) {
 	if _, rest, url := strings.Cut(endpoint, "://"); url {
-		return fmt.Sprintf("%q must be host:port without a scheme; tracing.insecure says whether TLS is used", endpoint), strings.TrimRight(rest, "/")
+		return fmt.Sprintf("%q must be host:port without a scheme; tracing.insecure selects whether TLS is used", endpoint), strings.TrimRight(rest, "/")
 	}
 	if endpoint != "" && !hostPort(endpoint) {
 		return fmt.Sprintf("%q must be host:port, such as \"127.0.0.1:4317\"; leave it empty to disable tracing", endpoint), ""

@@ -61,10 +61,10 @@ func checkValue(text string) error {
 	return nil
 }
 
-// dottedKey matches keys that cannot end their line.
+// dottedKey matches keys without line breaks, which could add other settings.
 var dottedKey = regexp.MustCompile(`^([A-Za-z0-9_-]+|"[^"\\\x00-\x1f\x7f]+")(\.([A-Za-z0-9_-]+|"[^"\\\x00-\x1f\x7f]+"))*$`)
 
-// Write writes a drop-in with one handler. The header is a comment of any number of lines. It
+// Write writes a drop-in with one handler. The header is a comment of any number of lines. Write
 // checks only the syntax of settings; config.Load checks their meaning.
 func Write(header, name string, settings []Setting) ([]byte, error) {
 	var b bytes.Buffer
@@ -87,8 +87,8 @@ func Write(header, name string, settings []Setting) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Read reads a file of Write, and returns the keys of one handler's table, sorted. For other
-// content the error is of the class ErrFailedPrecondition.
+// Read reads a file written by Write, and returns the keys of one handler's table, sorted. For
+// other content the error is of the class ErrFailedPrecondition.
 func Read(data []byte, name string) ([]Setting, error) {
 	var values map[string]any
 	if err := toml.Unmarshal(data, &values); err != nil {

@@ -13,8 +13,8 @@ import (
 
 // Fingerprint returns a hash that changes when one of these files, or one in these directories,
 // changes; it follows links. links is set if one of the files or directory entries is a symbolic
-// link: the kernel reports no changes behind one. A file that does not answer has a constant mark,
-// and sets links.
+// link: the kernel reports no changes of its target. A file that cannot be checked in time has a
+// constant mark, and sets links.
 func Fingerprint(paths []string) (print string, links bool) {
 	sum, l := sha256.New(), &Looker{}
 	for _, path := range paths {
@@ -58,7 +58,7 @@ func marksOf(path string) marks {
 		return marks{err.Error(), m.link}
 	}
 	if info.IsDir() {
-		// The times of a directory also change with names that do not count.
+		// The times of a directory also change with entries that do not count.
 		m.text = "directory"
 	} else {
 		m.text = fmt.Sprint(info.Mode(), info.Size(), info.ModTime().UnixNano())

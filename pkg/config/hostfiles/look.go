@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// patience bounds a look at one file.
+// patience bounds the wait for a check of one file.
 const patience = 3 * time.Second
 
-// looks are the unanswered questions about files. On an unreachable network file system they stay
-// unanswered, and all callers wait for one goroutine. Unlike with singleflight.Group, a caller that
-// gives up leaves nothing behind.
+// looks are the running checks of files. On an unreachable network file system a check never ends,
+// and all its callers wait for one goroutine. Unlike with singleflight.Group, a caller that gives
+// up leaves nothing behind.
 var looks sync.Map // of *look, by question and file
 
 type look struct {
@@ -25,8 +25,8 @@ type look struct {
 	done chan struct{}
 }
 
-// Look answers a question about a file, within patience. Callers with the same question and file
-// share the answer.
+// Look returns the result of f, a check of a file; late is set if f takes longer than patience.
+// Callers with the same question and file share one call of f.
 func Look[T any](question, file string, f func() T) (answer T, late bool) {
 	return wait(patience, question, file, f)
 }
@@ -34,7 +34,7 @@ func Look[T any](question, file string, f func() T) (answer T, late bool) {
 // Hangs is the mistake of a file that does not answer in time.
 const Hangs = "stat timed out: is it on an unreachable network file system, or a link into one? Remount it, or remove the entry"
 
-// Looker looks at many files with one bound for all.
+// Looker checks many files with one bound for all.
 type Looker struct{ spent time.Duration }
 
 const (
@@ -85,7 +85,7 @@ func wait[T any](patience time.Duration, question, file string, f func() T) (ans
 	}
 }
 
-// Mistake is Look for a question with a mistake, or "", as the answer.
+// Mistake is Look for a check f that returns a mistake, or "".
 func Mistake(question, file string, f func(string) string) string {
 	m, late := Look(question, file, func() string { return f(file) })
 	if late {
@@ -94,7 +94,7 @@ func Mistake(question, file string, f func(string) string) string {
 	return m
 }
 
-// IsDir reports whether path is a directory, as far as its file system answers.
+// IsDir reports whether path is a directory; false if its file system does not answer in time.
 func IsDir(path string) bool {
 	is, _ := Look("directory", path, func() bool {
 		info, err := os.Stat(path)

@@ -59,7 +59,7 @@ func Lacks(d *handler.Definition) []Lack {
 	return all
 }
 
-// noSocket returns why a path cannot be a socket, or "". A missing socket appears with its daemon.
+// noSocket returns why a path is not a socket, or ""; a missing one is created by its daemon.
 func noSocket(path string) string {
 	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 		return fmt.Sprintf("%s is %s, not a socket", path, kindOf(info.Mode()))

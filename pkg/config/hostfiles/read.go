@@ -17,7 +17,7 @@ const (
 	MaxFileSize = 1 << 20
 	// MaxFiles bounds the files read from one directory.
 	MaxFiles = 1000
-	// MaxTotalSize bounds the total size of files read from one directory, in bytes.
+	// MaxTotalSize bounds the total size of drop-ins, or of imported files of one kind, in bytes.
 	MaxTotalSize = 8 << 20
 )
 
@@ -64,7 +64,7 @@ type Fetched struct {
 	Absent  bool
 }
 
-// Fetch reads a file. It waits as long as the file's file system does.
+// Fetch reads a file. On an unreachable network file system it may never return.
 func Fetch(file string) Fetched {
 	// Opening a device can have effects; stat has none.
 	w := trust.Find(file)

@@ -33,11 +33,10 @@ var containerdKeys = map[string]meaning{
 	"cgroup_writable": {why: "berth mounts cgroups read-only into containers that are not privileged"},
 	"cni_max_conf_num": {why: "berth has one number for all handlers",
 		do: "set cni.max_conf_num"},
-	"sandboxer": {why: "what runs a pod follows from runtime_type", same: "podsandbox"},
+	"sandboxer": {why: "runtime_type determines what runs a pod", same: "podsandbox"},
 	"io_type":   {why: "berth's containers always use FIFOs", same: "fifo"},
 	"disable_pause_image_pull": {
 		why: "berth never pulls a pause image"},
-	// These keys are known, and translated in code.
 	"runtime_type": {}, "runtime_path": {}, "runtime_engine": {}, "options": {},
 }
 
@@ -102,7 +101,7 @@ func (t *translation) containerdVersion(f *tomlfile.Document) {
 	v, _ := f.Values["version"].(int64)
 	if v > newestContainerd {
 		t.note(place{f, []string{"version"}}, "",
-			fmt.Sprintf("is %d; this berth knows versions up to %d, and reads what it knows", v, newestContainerd), "")
+			fmt.Sprintf("is %d; this berth supports versions up to %d, and may miss newer keys", v, newestContainerd), "")
 	}
 	if v < 3 {
 		return
@@ -111,7 +110,7 @@ func (t *translation) containerdVersion(f *tomlfile.Document) {
 	for _, id := range criPlugins[:2] {
 		if runtimes := asTable(asTable(asTable(asTable(f.Values["plugins"])[id])["containerd"])["runtimes"]); len(runtimes) > 0 {
 			t.note(place{f, []string{"plugins", id, "containerd", "runtimes"}}, "",
-				fmt.Sprintf("containerd does not look here in a file of version %d; berth does", v), "")
+				fmt.Sprintf("containerd does not read this table in a file of version %d; berth does", v), "")
 		}
 	}
 }
@@ -124,7 +123,8 @@ func (t *translation) containerdSetting(f *tomlfile.Document, key ...string) {
 	t.note(place{f, key}, "", "is about containerd itself; only handlers are imported", containerdSettings[key[len(key)-1]])
 }
 
-// registry notes each mirror, credential and certificate by its key. Values can be secrets.
+// registry notes each mirror, credential and certificate by its key, without its value, which can
+// be secret.
 func (t *translation) registry(p place, values map[string]any, of string) {
 	for _, key := range sortedKeys(values) {
 		below := asTable(values[key])
@@ -135,7 +135,7 @@ func (t *translation) registry(p place, values map[string]any, of string) {
 		case of == "configs":
 			t.registry(p.below(key), below, "configs.<registry>")
 		default:
-			t.note(p.below(key), "", "is not imported, and pulls go without it", cmp.Or(registryAdvice[of], registryAdvice[key]))
+			t.note(p.below(key), "", "is not imported: pulls do not use it", cmp.Or(registryAdvice[of], registryAdvice[key]))
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (t *translation) imagePlatforms(files []*tomlfile.Document, tables map[stri
 				case key != "snapshotter" && key != "platform":
 					t.note(at.below(key), name, "is a key that containerd does not have either", "")
 				case to == nil:
-					t.note(at.below(key), "", "is for a handler that is nowhere", "")
+					t.note(at.below(key), "", "is for a handler that no file has", "")
 				case key == "platform":
 					t.imagePlatform(at.below(key), to, platform[key])
 				case unset(to.values[key]):
@@ -207,7 +207,7 @@ func (t *translation) imagePlatform(at place, to *table, value any) {
 	case "", runtime.GOOS + "/" + runtime.GOARCH:
 		to.wasm = place{}
 	default:
-		t.note(at, to.name, "berth runs images of the node's platform, and of "+wasmPlatform+" where a handler says so", "")
+		t.note(at, to.name, "berth runs images of the node's platform, and of "+wasmPlatform+" for handlers with that platform", "")
 	}
 }
 
@@ -280,7 +280,7 @@ func (h *translating) shimOptions() {
 		switch {
 		case key == "ConfigPath":
 		case named && key != "TypeUrl":
-			h.note("options."+key, "containerd does not hand it to the shim beside a ConfigPath, nor does berth", "")
+			h.note("options."+key, "neither containerd nor berth passes it to a shim with a ConfigPath", "")
 		default:
 			h.option(key, options[key], "options."+key)
 		}

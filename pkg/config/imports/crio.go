@@ -25,13 +25,12 @@ var crioKeys = map[string]meaning{
 		do: "make a handler for each of these runtimes, and choose by RuntimeClass"},
 	"runtime_pull_image": {why: "berth pulls images on the node and hands the runtime a root file system",
 		do: "pods that need their image pulled inside of the guest must stay on CRI-O"},
-	"container_min_memory": {why: "the runtime itself says what is too little"},
+	"container_min_memory": {why: "the runtime determines the least memory"},
 	"no_sync_log":          {why: "berth does not flush logs to the disk at each rotation"},
 	"stream_websockets":    {why: "berth streams by WebSocket and SPDY, as the client asks"},
-	"exec_cpu_affinity":    {why: "berth leaves it to the runtime on which CPU an exec begins"},
+	"exec_cpu_affinity":    {why: "the runtime chooses the CPU on which an exec begins"},
 	"seccomp_profile": {why: "berth has one RuntimeDefault profile for the node",
 		do: "set engine.default_seccomp_profile"},
-	// These keys are known, and translated in code.
 	"runtime_path": {}, "runtime_type": {}, "allowed_annotations": {},
 	"container_create_timeout": {}, "inherit_default_runtime": {},
 }
@@ -93,7 +92,7 @@ func (t *translation) crioTables(f *tomlfile.Document) map[string]any {
 	allBut("crio", f.Values, func(key string) { t.foreignTable(f, key, "CRI-O", "import.crio") })
 	crio := asTable(f.Values["crio"])
 	allBut("runtime", crio, func(key string) { t.crioSetting(f, "crio", key) })
-	// For the other values berth also creates the volumes.
+	// For other values, CRI-O and berth both create the volumes.
 	if asTable(crio["image"])["image_volumes"] == "ignore" {
 		t.crioSetting(f, "crio", "image", "image_volumes")
 	}
@@ -136,7 +135,7 @@ func (t *translation) crioHandler(from, standard *table, standardName string) {
 	h.end()
 }
 
-// inherited returns the table with the keys that CRI-O copies from the default handler's.
+// inherited returns the table with the keys that CRI-O copies from the default handler's table.
 func inherited(from, standard *table) *table {
 	t := newTable(from.name, from.at, from.values)
 	for _, key := range []string{"runtime_path", "runtime_type", "runtime_config_path", "runtime_root"} {
@@ -152,7 +151,7 @@ func inherited(from, standard *table) *table {
 	return t
 }
 
-// path sets runtime_path to the table's path, else to a program.
+// path sets runtime_path to the table's path, else to that of a program.
 func (h *translating) path(program, from string) {
 	if v := h.from.values["runtime_path"]; v != nil && v != "" {
 		h.set("runtime_path", v, "runtime_path")
@@ -197,8 +196,8 @@ func (h *translating) kataAnnotations(base string) {
 		return
 	}
 	h.set("pod_annotations", []any{kataAnnotations}, "runtime_type")
-	h.note("runtime_type", "berth hands on the annotations "+kataAnnotations+
-		", as Kata's installer asks of containerd; CRI-O hands on all", "make it a handler of berth's own with more pod_annotations if pods need them")
+	h.note("runtime_type", "berth passes on only the annotations "+kataAnnotations+
+		", as Kata's installer configures containerd; CRI-O passes on all", "if pods need others, configure the handler in a drop-in of berth with more pod_annotations")
 }
 
 // crioActs are prefixes of annotations that CRI-O itself handles; they have no effect in a runtime.
@@ -244,7 +243,7 @@ func (h *translating) crioTimeout() {
 		h.set(key, v, key)
 	case n < floor:
 		h.set(key, fmt.Sprintf("%ds", floor), key)
-		h.note(key, fmt.Sprintf("is %d seconds; CRI-O takes no less than %d, and so does berth for an imported handler", n, floor), "")
+		h.note(key, fmt.Sprintf("is %d seconds; CRI-O uses at least %d, and so does berth for an imported handler", n, floor), "")
 	default:
 		h.set(key, fmt.Sprintf("%ds", n), key)
 	}

@@ -131,7 +131,7 @@ func TestImagePlatforms(t *testing.T) {
 		}
 	}
 	_, nobody := Translate(Containerd, []*tomlfile.Document{{File: "1", Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"b": tables{"platform": "wasi/wasm"}}}}}}}, inBin)
-	if len(nobody) != 1 || !strings.Contains(nobody[0].Why, "nowhere") {
+	if len(nobody) != 1 || !strings.Contains(nobody[0].Why, "no file has") {
 		t.Errorf("of a handler that is not there: %+v", nobody)
 	}
 }

@@ -8,19 +8,20 @@ import (
 
 const runcShim = "containerd-shim-runc-v2"
 
-// runcOptions are the options of containerd's runc shim, translated for berth's supervisor.
+// runcOptions are the options of containerd's runc shim, translated for berth's supervisor or in
+// code.
 var runcOptions = map[string]meaning{
 	"NoPivotRoot":  {to: "no_pivot_root"},
 	"NoNewKeyring": {to: "no_new_keyring"},
 	"SystemdCgroup": {why: "the cgroup driver is one setting for all handlers",
-		do: "see that engine.cgroup_driver is what the kubelet has"},
+		do: "check that engine.cgroup_driver is the same as in the kubelet"},
 	"ShimCgroup":    {why: "berth's supervisor is not put into a cgroup of pods"},
 	"CriuImagePath": {why: "checkpoints are written where the kubelet wants them"},
 	"CriuWorkPath":  {why: "checkpoints are written where the kubelet wants them"},
 	"CriuPath":      {why: "criu is looked for in PATH"},
 	"ConfigPath":    {why: "runc's shim reads no configuration file"},
 	"TypeUrl":       {why: "the type follows from the runtime"},
-	// These options are known, and translated in code.
+
 	"BinaryName": {}, "Runtime": {}, "Root": {}, "RuntimeRoot": {}, "IoUid": {}, "IoGid": {}, "TaskApiAddress": {}, "TaskApiVersion": {},
 }
 
@@ -35,7 +36,7 @@ func (h *translating) runc() {
 	insists := !unset(h.from.values["runtime_path"]) ||
 		slices.ContainsFunc(onlyShim, func(key string) bool { return !unset(options[key]) })
 	if kind := h.from.text("runtime_type"); kind != "io.containerd.runc.v2" {
-		h.note("runtime_type", "is taken for io.containerd.runc.v2", "")
+		h.note("runtime_type", "is read as io.containerd.runc.v2", "")
 	}
 	if insists {
 		h.runcByShim(options)
@@ -56,7 +57,7 @@ func (h *translating) runc() {
 	}
 }
 
-// ociRuntime sets the binary and its root, which older files have under other keys.
+// ociRuntime sets the binary and its state directory, which older files have under other keys.
 func (h *translating) ociRuntime(options map[string]any) {
 	binary, from := h.runcBinary(options)
 	if name, isText := binary.(string); isText && !strings.Contains(name, "/") {
@@ -70,7 +71,7 @@ func (h *translating) ociRuntime(options map[string]any) {
 		}
 	}
 	if _, set := h.to.Values["runtime_root"]; set && !unset(h.from.values["runtime_root"]) {
-		h.note("runtime_root", "options.Root is for the same and counts", "")
+		h.note("runtime_root", "options.Root sets the same, and takes precedence", "")
 		delete(h.from.values, "runtime_root")
 	}
 }
@@ -81,7 +82,7 @@ func (h *translating) runcBinary(options map[string]any) (binary any, from strin
 	switch {
 	case !unset(binary):
 		if !unset(older) && older != binary {
-			h.note("options.Runtime", "BinaryName is for the same and counts", "")
+			h.note("options.Runtime", "BinaryName sets the same, and takes precedence", "")
 		}
 		return binary, "options.BinaryName"
 	case !unset(older):
@@ -96,7 +97,7 @@ func (h *translating) runcBinary(options map[string]any) (binary any, from strin
 func (h *translating) runcByShim(options map[string]any) {
 	h.set("runtime_type", "shim", "runtime_type")
 	h.path(runcShim, "runtime_type")
-	h.unsetEngine("the shim's options.BinaryName is for this")
+	h.unsetEngine("the shim uses options.BinaryName instead")
 	for _, key := range sortedKeys(options) {
 		_, known := runcOptions[key]
 		v := options[key]

@@ -1,4 +1,4 @@
-// Package registryhosts reads the files and hosts named in a hosts.toml. The other keys are for
+// Package registryhosts lists the files and hosts named in a hosts.toml. The other keys are for
 // containerd's library. Pure.
 package registryhosts
 
@@ -37,7 +37,7 @@ func Files(dir string, text []byte) []string {
 	return files
 }
 
-// Addresses returns the hosts of a hosts.toml as host:port, except those that are not URLs.
+// Addresses returns the hosts of a hosts.toml as host:port, except those that cannot be parsed.
 func Addresses(text []byte) []string {
 	var f struct {
 		Server string         `toml:"server"`

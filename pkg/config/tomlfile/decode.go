@@ -169,7 +169,7 @@ func (d *Decoder) list(key string, v any, dst reflect.Value) {
 	for i, e := range values {
 		s, ok := e.(string)
 		if !ok {
-			d.Report(key, fmt.Sprintf("must be a list of strings; number %d is %s", i+1, TypeName(e)), "")
+			d.Report(key, fmt.Sprintf("must be a list of strings; element %d is %s", i+1, TypeName(e)), "")
 			return
 		}
 		list = append(list, s)
@@ -182,8 +182,8 @@ func IsTables(t reflect.Type) bool {
 	return t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct
 }
 
-// mapping decodes a table with named values, or keeps a free table as it is. Tables in several
-// documents are merged.
+// mapping decodes a table with named values, or keeps a table of any values as it is. Tables in
+// several documents are merged.
 func (d *Decoder) mapping(key string, v any, dst reflect.Value) {
 	values, ok := v.(map[string]any)
 	if !ok {

@@ -21,8 +21,8 @@ type Document struct {
 	Problems Problems
 }
 
-// Parse parses a file. It never fails as a whole: unreadable parts become problems. A syntax error
-// ends a file, since the rest cannot be trusted. Of two definitions of one key the first is kept.
+// Parse parses a file. Its mistakes become problems: a syntax error drops all values, and of two
+// definitions of one key the first is kept.
 func Parse(file string, data []byte) *Document {
 	doc := &Document{File: file, Values: map[string]any{}, Origins: map[string]Origin{}}
 	s := &scan{doc: doc, data: data, lines: lineStarts(data), seen: map[string]Origin{}, arrays: map[string]int{}}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Origin is the origin of a value. The zero Origin is the built-in default.
+// Origin is the place where a value is set. The zero Origin is the built-in default.
 type Origin struct {
 	// File is a path, or the name of a flag or of the environment.
 	File string

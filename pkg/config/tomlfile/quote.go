@@ -36,7 +36,7 @@ func Quote(s string) string {
 	return b.String()
 }
 
-// Inline returns a value of a file on one line.
+// Inline returns a value as TOML on one line.
 func Inline(v any) string {
 	var parts []string
 	r := reflect.ValueOf(v)
@@ -66,7 +66,7 @@ func Inline(v any) string {
 		return "{}"
 	}
 	text, err := toml.Marshal(map[string]any{"v": v})
-	if err != nil { // numbers, booleans and times always can
+	if err != nil { // never for numbers, booleans and times
 		return Quote(fmt.Sprint(v))
 	}
 	return strings.TrimSpace(strings.TrimPrefix(string(text), "v = "))

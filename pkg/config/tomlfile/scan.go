@@ -16,7 +16,7 @@ type scan struct {
 	lines []int
 	// table is the path of the current header.
 	table []string
-	// duplicate is set if this header exists twice; from is its line's offset.
+	// duplicate is set if an earlier header is the same; from is the offset of the header's line.
 	duplicate bool
 	from      int
 	// end is the offset after the last expression.
@@ -94,14 +94,14 @@ func (s *scan) deep(path []string, offset, below int) bool {
 	if !s.tooDeep {
 		s.doc.Problems = append(s.doc.Problems, Problem{
 			Origin: s.origin(offset), Key: JoinKey(path[:min(len(path), 3)]...),
-			Message: "is nested more than " + strconv.Itoa(MaxDepth) + " levels deep, more than any key",
+			Message: "is nested more than " + strconv.Itoa(MaxDepth) + " levels deep; no valid key is",
 		})
 	}
 	s.tooDeep = true
 	return true
 }
 
-// nested returns the depth of a value, or a depth above most.
+// nested returns the depth of a value; for depths above most, some depth above most.
 func nested(v *unstable.Node, most int) int {
 	if most < 0 || v.Kind != unstable.InlineTable && v.Kind != unstable.Array {
 		return 0
@@ -134,8 +134,8 @@ func (s *scan) resolve(parts []string) []string {
 	return path
 }
 
-// element returns the path part for one table of an array. An array has no other parts below it, so
-// that it equals no key.
+// element returns the path part for one table of an array. It equals no key, since an array of
+// tables has no other parts directly below it.
 func element(n int) string { return "#" + strconv.Itoa(n) }
 
 func (s *scan) keyValue(e *unstable.Node) {

@@ -8,8 +8,7 @@ type Attempt struct {
 	Definition *Definition
 	// SHA256 is that of the handler's binary, in hex; empty if unknown.
 	SHA256 string
-	// Pod is the pod's UID, else the sandbox's ID, so that it is the same for all sandboxes of a
-	// pod.
+	// Pod is the pod's UID, which all its sandboxes share; without a UID, the sandbox's ID.
 	Pod string
 }
 
@@ -19,8 +18,8 @@ type runtimeFault struct{ error }
 // Unwrap keeps the class.
 func (f runtimeFault) Unwrap() error { return f.error }
 
-// AttributeToRuntime attributes an error to the pod's runtime or shim, which failed to create or
-// start an object that it should be able to. nil stays nil.
+// AttributeToRuntime attributes a failure to create or start a sandbox or container to the pod's
+// runtime or shim. nil stays nil.
 func AttributeToRuntime(err error) error {
 	if err == nil {
 		return nil

@@ -44,7 +44,7 @@ const (
 type Supervision string
 
 const (
-	// SupervisionHandler is one supervisor per handler's settings and binaries.
+	// SupervisionHandler is one supervisor for the pods with the same settings and binaries.
 	SupervisionHandler Supervision = "handler"
 	// SupervisionPod is one supervisor per pod sandbox.
 	SupervisionPod Supervision = "pod"
@@ -105,7 +105,7 @@ type Definition struct {
 	// Snapshotter replaces engine.snapshotter unless it is empty.
 	Snapshotter string `json:"snapshotter,omitempty" toml:"snapshotter"`
 	// Platform is the platform of images: "wasi/wasm" (docs/images.md#webassembly-images). Empty
-	// means the node's; for a shim that is known to run modules, both.
+	// means the node's platform; for shims that run WebAssembly, both.
 	Platform string `json:"platform,omitempty" toml:"platform"`
 	// BaseRuntimeSpec is the OCI runtime spec (JSON) that replaces the built-in one, read when a
 	// pod is created.
@@ -122,7 +122,7 @@ type Definition struct {
 	// AliasOf is the handler behind this alias (docs/operations-reference.md#aliases). No other key
 	// may be set with it.
 	AliasOf string `json:"aliasOf,omitempty" toml:"alias_of"`
-	// Candidate is the binary of a rollout, which a share of new pods gets; nil is none.
+	// Candidate is the binary of a rollout, which a share of new pods gets; nil means none.
 	Candidate *Candidate `json:"candidate,omitempty" toml:"candidate"`
 	// Binary is BinaryCandidate in the Definition of pods that run on the candidate.
 	Binary string `json:"binary,omitempty"`
@@ -160,7 +160,7 @@ type OCIOptions struct {
 	GlobalFlags []string `json:"globalFlags,omitempty" toml:"global_flags"`
 }
 
-// Limits are those of a handler's pods and their starts. They do not affect how a pod runs.
+// Limits bound a handler's pods and their starts. They do not affect how a pod runs.
 type Limits struct {
 	// MaxPods limits the sandboxes that run or are being created
 	// (docs/operations-reference.md#limits). 0 means no limit.
@@ -195,7 +195,7 @@ func IsRuncShim(path string) bool {
 	return strings.HasPrefix(filepath.Base(path), "containerd-shim-runc-")
 }
 
-// OwnShim reports whether each pod has a containerd shim, which runs no other.
+// OwnShim reports whether each pod has a containerd shim of its own.
 func (d *Definition) OwnShim() bool { return d.Type == Shim }
 
 // WithCandidate returns the Definition of pods that run on the candidate. d must have one.
@@ -208,7 +208,7 @@ func (d *Definition) WithCandidate() *Definition {
 // BinaryName returns BinaryStable or BinaryCandidate.
 func (d *Definition) BinaryName() string { return cmp.Or(d.Binary, BinaryStable) }
 
-// Digest returns equal values for Definitions that run pods alike.
+// Digest returns equal values for Definitions that differ at most in their Origin.
 func (d *Definition) Digest() string {
 	c := *d
 	c.Origin = ""
@@ -225,7 +225,7 @@ type (
 	generationKey struct{}
 )
 
-// WithGeneration puts the generation of the table that a new sandbox is routed by into ctx.
+// WithGeneration puts the generation of the table that routes a new sandbox into ctx.
 func WithGeneration(ctx context.Context, generation uint64) context.Context {
 	return context.WithValue(ctx, generationKey{}, generation)
 }
@@ -236,8 +236,7 @@ func GenerationFrom(ctx context.Context) uint64 {
 	return generation
 }
 
-// WithDefinition puts the Definition that a new sandbox, or a call about images, is routed by into
-// ctx.
+// WithDefinition puts into ctx the Definition that routes a new sandbox or a call about images.
 func WithDefinition(ctx context.Context, d *Definition) context.Context {
 	return context.WithValue(ctx, definitionKey{}, d)
 }
@@ -258,8 +257,8 @@ const (
 	NotReady Phase = "not-ready"
 	// Cordoned handlers accept no new pods because an operator cordoned them.
 	Cordoned Phase = "cordoned"
-	// Draining handlers are cordoned, and were removed from the configuration or wait until their
-	// pods are gone.
+	// Draining handlers accept no new pods, because they were removed from the configuration or an
+	// operator drains them.
 	Draining Phase = "draining"
 )
 
@@ -284,7 +283,7 @@ type OwnedBinary struct {
 	// Path is where the binary was installed. Runs is the file that is executed: a copy, or Path.
 	Path string `json:"path"`
 	Runs string `json:"runs"`
-	// SHA256 is the digest of its content then, in hex.
+	// SHA256 is the digest of its content when the sandbox was created, in hex.
 	SHA256 string `json:"sha256"`
 	// Version is the version that the binary reported, or empty.
 	Version string `json:"version,omitempty"`

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// maxNameLength is the length of a DNS-1123 label, in bytes.
+// maxNameLength is the greatest length of a DNS-1123 label, in bytes.
 const maxNameLength = 63
 
 // ValidName returns nil if name is a DNS-1123 label. The Kubernetes API requires that of
@@ -38,8 +38,8 @@ func invalidName(text string) error {
 var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 // Nearest returns the candidate that name was probably meant to be, and false if there is no near
-// miss. Case and the kind of separator are ignored; beyond that one edit per three characters, and
-// at most three, may differ. The first of equally near candidates wins.
+// miss. Case and separators are ignored; beyond that one edit per three characters is allowed, and
+// at most three. The first of equally near candidates wins.
 func Nearest(name string, candidates []string) (string, bool) {
 	folded := fold(name)
 	if folded == "" || len(folded) > 4*maxNameLength {

@@ -18,8 +18,8 @@ type Route[B any] struct {
 	Backend B
 	// Definition is the handler's configuration; its Name is the route's name.
 	Definition *Definition
-	// Candidate is the Definition that Definition.Candidate.Percent of new pods get instead; nil if
-	// there is no rollout.
+	// Candidate is the Definition for Definition.Candidate.Percent percent of new pods; nil without
+	// a running rollout.
 	Candidate *Definition
 	// State decides whether new pods are accepted.
 	State State

@@ -58,7 +58,7 @@ func mount(m *runtimeapi.Mount, h Handler) *Refusal {
 	case m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL && !h.hostProcesses():
 		return &Refusal{
 			Feature: fmt.Sprintf("mount propagation Bidirectional (%s)", printable.Clip(m.GetContainerPath(), 128)),
-			Why:     "mounts on the kernel that " + h.runtime() + " brings along are not visible on the host",
+			Why:     "mounts on the kernel that " + h.runtime() + " provides are not visible on the host",
 			Instead: "use HostToContainer or None",
 		}
 	}
@@ -104,8 +104,8 @@ func asks(p *runtimeapi.SecurityProfile, deprecated string) bool {
 	return deprecated != "" && deprecated != "unconfined"
 }
 
-// enforced refuses a request that the node's kernel enforces, if the runtime was built without it.
-// On a separate kernel the request has no effect.
+// enforced refuses a request that the node's kernel enforces, if the runtime was built without
+// support for it. On a separate kernel the request has no effect.
 func enforced(h Handler, asked bool, by string, can capability.Answer, feature, instead string) *Refusal {
 	if !asked || !h.hostProcesses() || can != capability.No {
 		return nil
@@ -128,7 +128,7 @@ func appArmor(sc *runtimeapi.LinuxContainerSecurityContext, h Handler) *Refusal 
 }
 
 // Memory refuses a memory limit of the whole pod that is too low to start the runtime, which the
-// kernel would kill during the start. A limit of 0 is none.
+// kernel would kill during the start. 0 means no limit.
 func Memory(limit uint64, h Handler) *Refusal {
 	kernel := h.Runtime.Kernel()
 	if limit == 0 || limit > kernel.TooLittleMemory {
@@ -136,14 +136,14 @@ func Memory(limit uint64, h Handler) *Refusal {
 	}
 	return &Refusal{
 		Feature: fmt.Sprintf("a memory limit of %.4gMi for the whole pod", float64(limit)/(1<<20)),
-		Why:     fmt.Sprintf("%s itself needs %dMi to start one, and more for what it runs", h.runtime(), kernel.LeastMemory>>20),
+		Why:     fmt.Sprintf("%s itself needs %dMi to start a pod, and more for its containers", h.runtime(), kernel.LeastMemory>>20),
 		Instead: "raise the memory limits of the containers, or overhead.podFixed.memory of the RuntimeClass",
 	}
 }
 
 // Checkpoints returns why the handler's containers cannot be checkpointed, or nil. The runtime must
-// report that it can: most do not report that they cannot, and a runtime that was built without
-// CRIU would leave the container paused.
+// report support: few report the lack of it, and a runtime that was built without CRIU would leave
+// the container paused.
 func Checkpoints(h Handler) *Refusal {
 	lacks := func(why string) *Refusal {
 		return &Refusal{Feature: "a checkpoint", Why: why, Instead: "let the application save its own state"}

@@ -7,8 +7,8 @@
 // Two rules avoid guesses:
 //
 //   - A request that the runtime would refuse by itself, or that only protects the pod better, is
-//     refused if the runtime reports that it lacks it (seccomp, AppArmor, SELinux), or if its kind
-//     is known to lack it (host namespaces on a kernel of its own).
+//     refused if the runtime reports no support for it (seccomp, AppArmor, SELinux), or if runtimes
+//     of its kind have none (host namespaces with a separate kernel).
 //   - A request that a runtime without support would silently ignore, so that a pod could see or do
 //     more than it should (user namespaces, mapped ids, recursive read-only mounts), is accepted
 //     only if the runtime reports support. The handler's features in the CRI's Status follow the
@@ -94,9 +94,9 @@ type Handler struct {
 	// host's network.
 	HostNetwork bool
 	Node        Node
-	// UserNamespaces and Checkpoints return what else prevents the capability: the handler's
-	// snapshotter, its shim or this node. They are called only if the runtime supports it. Nil
-	// prevents nothing.
+	// UserNamespaces and Checkpoints return what else prevents that capability: the handler's
+	// snapshotter, its shim or this node. They are called only if the runtime supports it. A nil
+	// function prevents nothing.
 	UserNamespaces, Checkpoints func() error
 }
 

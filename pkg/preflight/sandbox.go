@@ -26,8 +26,9 @@ func Sandbox(c *runtimeapi.PodSandboxConfig, h Handler) *Refusal {
 	return selinux(sc.GetSelinuxOptions(), h)
 }
 
-// hostNamespaces refuses host namespaces on a kernel of its own. Without this check the pod would
-// start without a network, or would not see the host's processes, and no error would be reported.
+// hostNamespaces refuses host namespaces for pods on a separate kernel. Without this check the pod
+// would start without a network, or would not see the host's processes, and no error would be
+// reported.
 func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 	if h.hostProcesses() {
 		return nil
@@ -42,7 +43,7 @@ func hostNamespaces(o *runtimeapi.NamespaceOption, h Handler) *Refusal {
 	} {
 		if ns.wanted {
 			return &Refusal{
-				Feature: ns.field, Why: "its containers run on a kernel that " + h.runtime() + " brings along",
+				Feature: ns.field, Why: "its containers run on a kernel that " + h.runtime() + " provides",
 				Instead: "drop " + ns.field,
 			}
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxAge is the age from which a request starts a new reading. The old one is reported if that
-	// fails or takes longer than readPatience.
+	// maxAge is the age from which a request starts a new reading. The old one is reported if the
+	// new one fails or takes longer than readPatience.
 	maxAge = time.Minute
 	// readPatience is how long a caller waits for a reading. A reading that takes longer is used
 	// once it ends.
@@ -33,7 +33,7 @@ type Pods struct {
 	// Unread counts pods that could not be read; Why is the reason for one of them.
 	Unread int
 	Why    string
-	// Declared has the reservation of each pod, including those of Inside.
+	// Declared has the reservation of each pod, including the pods counted by Inside.
 	Declared []Declared
 }
 
@@ -161,7 +161,8 @@ func next(last *snapshot, at time.Time, pods map[string]Pods) *snapshot {
 	return l
 }
 
-// report returns the known overhead. It logs a warning when that begins to hold.
+// report returns the known overhead. It logs a warning when the overhead begins to exceed the
+// declared one.
 func (m *Meter) report(d *handler.Definition) Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()

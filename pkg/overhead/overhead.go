@@ -2,7 +2,7 @@
 // their sandbox processes, shims, supervisors, monitors and VMMs.
 //
 // Readings come from Options.Pods; pure functions here turn them into estimates. Without pods there
-// is no estimate. Pods are read on demand, at most once a minute.
+// is no estimate. Pods are read on demand, at most once a minute after the second reading.
 //
 // docs/runtimeclass-reference.md lists what is counted.
 package overhead
@@ -140,7 +140,7 @@ type Report struct {
 	Live *Estimate
 	// NoLive is the reason why Live is nil, in a few words.
 	NoLive string
-	// Declared is the kubelet's reservation for a pod: the least, if they differ.
+	// Declared is the kubelet's reservation for a pod: the least, if pods differ.
 	Declared Declared
 }
 

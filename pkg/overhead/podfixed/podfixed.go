@@ -14,8 +14,8 @@ func RoundedUp(p95, step uint64) uint64 { return (p95 + step - 1) / step * step 
 
 // Exceeds reports whether p95 is above the declared value by more than noise. Noise is a step, and
 // for CPU time also a tenth of the declared value: CPU time varies between measurements, so a value
-// from one would be too small for the next. Memory that is not declared is missing in a pod's
-// limit.
+// from one would be too small for the next. For memory a step is enough: a pod's limit lacks all
+// memory that is not declared.
 func Exceeds(p95, declared, step uint64) bool {
 	noise := step
 	if step == CPUStep {

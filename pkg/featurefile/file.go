@@ -16,7 +16,7 @@ import (
 // errNoDirectory means that no worker of Node Feature Discovery reads files on this node.
 var errNoDirectory = errors.New("the directory of the file does not exist")
 
-// file is replaced as a whole: readers never see a part of it.
+// file is replaced as a whole, so that readers never see a part of it, except by overwrite.
 type file struct{ path string }
 
 // read returns the file's text; "" if the file does not exist or is not a regular one.
@@ -66,8 +66,8 @@ func (f file) replace(temporary, text string) error {
 	})
 }
 
-// overwrite writes a text over one of that size, for a disk without room for a new file. The
-// remainder becomes a comment.
+// overwrite replaces the text, of size bytes, in place, since the disk may have no room for a new
+// file. The remainder becomes a comment.
 func (f file) overwrite(text string, size int) error {
 	if len(text) > size {
 		return errors.New("the text does not fit")

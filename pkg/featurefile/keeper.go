@@ -178,8 +178,8 @@ func (k *Keeper) check(ctx context.Context) time.Duration {
 }
 
 // withEarlier returns the content with an earlier Keeper's facts about unprobed handlers: a
-// self-check pod may outlast the start of a daemon, which must not change labels. Their expiry time
-// is never extended, not even by the next Keeper.
+// self-check pod may outlast the start of a daemon, which must not change labels. The expiry time
+// of these facts is never extended, not even by the next Keeper.
 func (k *Keeper) withEarlier(now Content, at time.Time) Content {
 	if !k.begun {
 		k.begun = true
@@ -191,7 +191,7 @@ func (k *Keeper) withEarlier(now Content, at time.Time) Content {
 	}
 	// Once a handler is probed, its earlier facts are dropped for good.
 	k.earlier = k.earlier.only(now.Unprobed)
-	// Dropping them before they expire keeps the file itself valid.
+	// The facts are dropped before they expire, because the whole file expires with them.
 	if len(k.earlier.Labels)+len(k.earlier.Features) == 0 || !at.Before(k.earlierUntil.Add(-2*k.interval())) {
 		return now
 	}

@@ -27,7 +27,7 @@ type Content struct {
 	// Lasting are labels without an expiry time.
 	Lasting []nodelabel.Fact
 	// Unprobed are handlers that were not probed yet. The facts that an earlier Keeper wrote about
-	// them stay until then, but not beyond their expiry time.
+	// them stay until the probe, but not beyond their expiry time.
 	Unprobed []string
 
 	// end limits the expiry time because the content includes facts of an earlier Keeper; zero

@@ -83,7 +83,7 @@ func read(root nodefs.Root, paths ...string) ([]file, error) {
 }
 
 // flag returns the value of a flag: from the command line if the kubelet runs, else from the files
-// of its start. A value with variables is unknown.
+// of its start. There only absolute paths count, since other values may contain variables.
 func (k *Kubelet) flag(name string) string {
 	value := ""
 	for _, v := range flagsOf(k.arguments, name) {
@@ -123,8 +123,8 @@ func dropIns(root nodefs.Root, dir string) ([]string, error) {
 // skips processes in other PID namespaces: a pod's program may have any name and could name any
 // file.
 func processArguments(root nodefs.Root, names []string) []string {
-	entries, _ := os.ReadDir(root.Path("/proc"))             // without processes, files remain
-	namespace, _ := os.Readlink(root.Path("/proc/1/ns/pid")) // if it cannot be read, nothing is compared
+	entries, _ := os.ReadDir(root.Path("/proc"))             // without processes, only files count
+	namespace, _ := os.Readlink(root.Path("/proc/1/ns/pid")) // if unreadable, no namespaces are compared
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue

@@ -121,7 +121,7 @@ func (k Kubelet) Configured() bool {
 	return len(k.arguments) > 0 || len(k.configs) > 0 || k.setting(0) != ""
 }
 
-// WithoutDropIn returns the kubelet as it will be after the drop-in is removed and it is restarted.
+// WithoutDropIn returns the kubelet as it will be when restarted without the drop-in.
 func (k Kubelet) WithoutDropIn() Kubelet {
 	ours := func(f file) bool { return f.path == k.DropIn() }
 	k.configs = slices.DeleteFunc(slices.Clone(k.configs), ours)
@@ -142,7 +142,7 @@ func AsURL(endpoint string) string {
 }
 
 // setsBerth reports whether a file or a command line sets berth's endpoint. It tries both formats,
-// because --config may have any file name.
+// because --config may name any file.
 func setsBerth(text string) bool {
 	return slices.ContainsFunc(slices.Concat(endpointKeys, endpointFlags), func(key string) bool {
 		return IsBerth(yamlValue(text, key)) || IsBerth(flagValue(text, key))
@@ -150,7 +150,7 @@ func setsBerth(text string) bool {
 }
 
 // filesWithBerth returns the files with berth's socket, including those that other files override.
-// k3s also reads its unit's flags and environment, and hides its command line.
+// For k3s, which hides its command line, all files that contain the socket in any form count.
 func (k Kubelet) filesWithBerth() []string {
 	var paths []string
 	for _, f := range slices.Concat(k.configs, k.flags) {
@@ -164,7 +164,7 @@ func (k Kubelet) filesWithBerth() []string {
 // CheckReleased returns an error if a file or the command line still sets berth's endpoint.
 func (k Kubelet) CheckReleased() error {
 	if named := k.filesWithBerth(); len(named) > 0 {
-		return fmt.Errorf("the kubelet is led to %s by %s: set the endpoint of the other CRI daemon there, restart the kubelet, and try again", Berth, strings.Join(named, ", "))
+		return fmt.Errorf("the kubelet's endpoint is set to %s in %s: set it to that of the other CRI daemon, restart the kubelet, and try again", Berth, strings.Join(named, ", "))
 	}
 	if setsBerth(strings.Join(k.arguments, " ")) {
 		return fmt.Errorf("the kubelet runs with %s on its command line: restart it with the endpoint of the other CRI daemon, and try again", Berth)
@@ -179,7 +179,7 @@ func (k Kubelet) CheckMovable() error {
 	}
 	now, images := k.Endpoint(), k.setting(1)
 	if k.K3s && now == "" {
-		return errors.New("k3s runs a containerd of its own, which ends when k3s is given another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
+		return errors.New("k3s runs a containerd of its own, which exits when k3s gets another endpoint: its pods cannot be kept. Drain the node, install berth as a package, and follow docs/install.md#k3s")
 	}
 	inUnit := func(f file) bool { return flagValue(f.text, endpointFlags[0]) != "" }
 	if k.K3s && (len(flagsOf(k.arguments, endpointFlags[0])) > 0 || slices.ContainsFunc(k.flags, inUnit)) {
@@ -190,13 +190,13 @@ func (k Kubelet) CheckMovable() error {
 	}
 	// New pods would lose the images of an image service that is not the runtime's.
 	if images != "" && !IsBerth(images) && !IsBerth(now) && plain(images) != plain(now) {
-		return fmt.Errorf("the kubelet pulls images by %s, which is not its runtime: remove that, or move the kubelet by hand (docs/migration.md)", images)
+		return fmt.Errorf("the kubelet pulls images by %s, which is not its runtime: remove that endpoint, or move the kubelet by hand (docs/migration.md)", images)
 	}
 	return nil
 }
 
 // header is the first line of a drop-in.
-const header = "# Written by berth-installer: leads the kubelet to berth. Without this file it uses what it used before.\n"
+const header = "# Written by berth-installer: sets the kubelet's endpoint to berth. Without this file the previous endpoint applies.\n"
 
 // DropInText returns the text of the drop-in. unit is the output of "systemctl cat" for the
 // kubelet.
@@ -214,7 +214,7 @@ func (k Kubelet) DropInText(unit string) (string, error) {
 	}
 	command := execStart(unit, k.DropIn())
 	if command == "" {
-		return "", fmt.Errorf("%s.service has no ExecStart: lead the kubelet to %s by hand (docs/migration.md)", k.Unit, Berth)
+		return "", fmt.Errorf("%s.service has no ExecStart: set the kubelet's endpoint to %s by hand (docs/migration.md)", k.Unit, Berth)
 	}
 	for _, name := range names {
 		command += " --" + name + "=" + Berth // the last one wins

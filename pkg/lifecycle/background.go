@@ -63,7 +63,7 @@ func (b *background) close() error {
 	case <-ended:
 		return nil
 	case <-time.After(closePatience):
-		return errors.New("a read of configuration files or a probe of a runtime did not finish in time; shutting down without it")
+		return errors.New("a read of configuration files or a probe of a runtime did not finish in time; not waiting for it any longer")
 	}
 }
 

@@ -31,7 +31,7 @@ type Handler struct {
 	// Capabilities are the handler's on this node; empty if not checked.
 	Capabilities capability.Table
 	// Probed is when the last probe ended, ProbeError its error or "". The handler can be ready
-	// beside an error (see probe.Transient).
+	// despite an error (see probe.Transient).
 	Probed     time.Time
 	ProbeError string
 	// Intent is the operator's intent, or nil.
@@ -43,7 +43,7 @@ type Handler struct {
 }
 
 // Starts summarizes the last starts of a handler's sandboxes and containers since the daemon
-// started. Starts that failed because of their own request are not counted.
+// started. Starts that failed because of the pod itself are not counted.
 type Starts struct {
 	// Recent counts the remembered starts, Failed the failed ones among them. InARow counts the
 	// failures since the last success; it is 0 ten minutes after the last failure.
@@ -102,7 +102,7 @@ type Outcome struct {
 	Changed bool
 	// Diff holds the changes of handlers and of other keys.
 	Diff config.Diff
-	// NotReady are the handlers of the new configuration that cannot run pods, with the reasons.
+	// NotReady are the handlers of the new configuration that accept no pods, with the reasons.
 	NotReady map[string]string
 	// Error is why nothing was changed, or nil. Problems are its lines.
 	Error    error

@@ -40,7 +40,7 @@ type Change struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// byBerth is the By of changes caused by probes and starts.
+// byBerth is the By of changes that berth makes by itself.
 const byBerth = "berth"
 
 // history keeps the last changes in memory, and writes them to a file in the background: the log
@@ -115,7 +115,7 @@ func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map
 	}
 	c.To = fmt.Sprintf("generation %d", o.Generation)
 	if o.Diff.DefaultFrom != o.Diff.DefaultTo {
-		c.Reason = fmt.Sprintf("default handler %s is now %s", o.Diff.DefaultFrom, o.Diff.DefaultTo)
+		c.Reason = fmt.Sprintf("the default handler changed from %s to %s", o.Diff.DefaultFrom, o.Diff.DefaultTo)
 	}
 	h.add(c)
 	for _, kind := range []struct {

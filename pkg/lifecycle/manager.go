@@ -129,8 +129,8 @@ func (m *Manager) Close() error {
 }
 
 // Reload reads the configuration again and applies it: all or nothing. The outcome is from a read
-// that began after the call; its Error is also returned. If ctx ends, or on Close, only the waiting
-// ends.
+// that began after the call; its Error is also returned. If ctx or the Manager ends, it returns an
+// error, but the reload may still run.
 func (m *Manager) Reload(ctx context.Context, t Trigger) (Outcome, error) {
 	done := make(chan Outcome, 1)
 	if !m.reloads.request(request{trigger: t, by: userOf(ctx), done: []chan Outcome{done}}) {

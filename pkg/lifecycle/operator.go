@@ -72,10 +72,9 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	return nil
 }
 
-// Probe probes one handler now, always with its runtime, and returns its new state. It waits for
-// the answer, and for the self-check pod if depth includes one, until ctx ends: then it returns an
-// error and the probe continues. A handler that cannot run pods is not an error: see the Handler's
-// State.
+// Probe probes one handler now, at least with probe.Ask, and returns its new state. It waits for
+// the probe, including a self-check pod, until ctx ends: then it returns an error and the probe
+// continues. A handler that cannot run pods is not an error: see the Handler's State.
 func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Handler, error) {
 	if err := m.checkExists(name); err != nil {
 		return Handler{}, err
@@ -103,7 +102,8 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 	return m.Handler(name)
 }
 
-// sameAs returns the handler's aliases and their candidates: a probe of one holds for all. Pure.
+// sameAs returns the handler's other names, with their candidates: they have the same runtime.
+// Pure.
 func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definition {
 	var same []*handler.Definition
 	for _, o := range all {

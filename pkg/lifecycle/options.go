@@ -31,7 +31,7 @@ type Prober interface {
 }
 
 // CapabilitySource returns a handler's capabilities, once its Prober has returned rt, which may be
-// nil. It may take as long as a probe, and returns before ctx ends.
+// nil. It must return when ctx ends.
 type CapabilitySource interface {
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table
 }

@@ -44,8 +44,8 @@ type request struct {
 	trigger Trigger
 	// by is the user behind the request, or empty.
 	by string
-	// patient requests are retried once, when the files are quiet, before a failure is reported: an
-	// editor may still be writing.
+	// patient requests are retried once, after settle, before a failure is reported: an editor may
+	// still be writing.
 	patient bool
 	// silent requests are reported only if something changed, or an error is new or gone.
 	silent bool
@@ -142,7 +142,7 @@ func (r *reloader) reload(ctx context.Context, q request) Outcome {
 }
 
 // put applies a loaded configuration. A silent reload without changes is not recorded, unless the
-// previous reload failed: mistakes in the files are reported until they are fixed.
+// previous reload failed: its mistakes must no longer be reported.
 func (r *reloader) put(next *config.Config, o *Outcome, q request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func lines(err error) []string {
 	return []string{err.Error()}
 }
 
-// settle is the time without changes before a failed read is repeated.
+// settle is the delay before a failed read is repeated.
 const settle = 500 * time.Millisecond
 
 func (r *reloader) later(q request) {

@@ -36,12 +36,12 @@ type startLog struct {
 	inARow int
 	err    string
 	at     time.Time
-	// next is the earliest time for another self-check pod, wait after the last one.
+	// next is the earliest time for another self-check pod; wait is its delay after the last one.
 	next time.Time
 	wait time.Duration
 }
 
-// add records a start. Pure.
+// add records a start.
 func (l *startLog) add(err string, now time.Time) {
 	l.failed = append(l.failed, err != "")
 	l.failed = l.failed[max(0, len(l.failed)-startsKept):]
@@ -54,7 +54,7 @@ func (l *startLog) add(err string, now time.Time) {
 }
 
 // depth returns how closely to probe the handler after a failed start: its binary at once, and with
-// a self-check pod after more failures in a row. Pure.
+// a self-check pod after more failures in a row. It records when it asked for one.
 func (l *startLog) depth(now time.Time) probe.Depth {
 	if l.inARow < FailuresInARow || now.Before(l.next) {
 		return probe.Ask
@@ -110,7 +110,7 @@ func (s *starts) Starts(name string) Starts {
 	return Starts{}
 }
 
-// onCandidate reports whether a pod runs on a candidate, so that its rollout counts the start.
+// onCandidate reports whether a pod runs on the candidate of a rollout, which counts the start.
 func (s *starts) onCandidate(name string, a handler.Attempt) bool {
 	if a.Definition == nil || a.Definition.Binary == "" {
 		return false
@@ -119,6 +119,7 @@ func (s *starts) onCandidate(name string, a handler.Attempt) bool {
 	return main == nil || main.Binary == ""
 }
 
+// Started implements router.Outcomes.
 func (s *starts) Started(name string, a handler.Attempt) {
 	if s.onCandidate(name, a) {
 		return
@@ -128,7 +129,7 @@ func (s *starts) Started(name string, a handler.Attempt) {
 	s.of(name).add("", time.Now())
 }
 
-// NotStarted implements router.Outcomes. It probes the handler.
+// NotStarted implements router.Outcomes. It records the failure and probes the handler.
 func (s *starts) NotStarted(name string, a handler.Attempt, err error) {
 	if a.Definition == nil {
 		return

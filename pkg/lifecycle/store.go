@@ -119,7 +119,7 @@ func (s *store) addCapabilityChanges(changed []string) []string {
 	return slices.Compact(changed)
 }
 
-// open publishes the last plan of the first generation.
+// open publishes the last plan of the first generation, and begins to route pods.
 func (s *store) open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,7 @@ func (t *truth) verdictOf(d *handler.Definition) (verdict, bool) {
 	return v, known
 }
 
-// rollout returns the View of a configured Definition's rollout; it is empty for nil.
+// rollout returns the View of a configured Definition's rollout; an empty one for nil.
 func (t *truth) rollout(d *handler.Definition) rollout.View {
 	if d == nil {
 		return rollout.View{}

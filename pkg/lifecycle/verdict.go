@@ -48,8 +48,8 @@ type verdict struct {
 	learned bool
 }
 
-// after returns the verdict after one more probe; known is set if there was one before. It applies
-// the rule for inconclusive probes (see probe.Transient). Pure.
+// after returns the verdict after one more probe; known is set if there was a verdict before. It
+// applies the rule for inconclusive probes (see probe.Transient). Pure.
 func (v verdict) after(r result, known bool) verdict {
 	if r.err == nil {
 		next := verdict{at: r.at, runtime: r.runtime, table: v.table, learned: v.learned}
@@ -72,7 +72,7 @@ func (v verdict) after(r result, known bool) verdict {
 		return next
 	}
 	next.failure = printable.Line(printable.Error(r.err))
-	// The table is from the last successful probe. Its pod checks do not hold for a later one.
+	// The table is from the last successful probe. After a failure its pod checks no longer hold.
 	next.table.Conforms = nil
 	return next
 }

@@ -1,8 +1,8 @@
 // Package rollout controls candidate binaries: which pods get a handler's candidate, when too many
 // of them fail, and what promote and abort do.
 //
-// The pure methods of a View make the decisions. The Host holds the state and applies Decisions. It
-// imports this package, never the other way round.
+// The pure methods of a View make the decisions. The Host, which package lifecycle implements,
+// holds the state and applies Decisions.
 package rollout
 
 import (
@@ -102,8 +102,8 @@ func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally,
 }
 
 // Promote makes the candidate the binary of all the handler's new pods, until candidate is changed
-// in or removed from the configuration, or its program changes; the configuration should by then
-// name it as runtime_path. Promote survives restarts. Existing pods keep their binary.
+// in or removed from the configuration, or its program changes. Its path should become the
+// handler's runtime_path before that. Promote survives restarts. Existing pods keep their binary.
 func (c *Controller) Promote(ctx context.Context, name string) error {
 	return c.operate(ctx, name, Promoted, "promoted by an operator")
 }

@@ -11,7 +11,8 @@ const (
 	window = 10 * time.Minute
 	// abortAfter is the number of failed candidate pods before an abort.
 	abortAfter = 3
-	// threshold is by how many percentage points the candidate's share of failures must be higher.
+	// threshold is the difference of the shares of failed pods before an abort, in percentage
+	// points.
 	threshold = 20
 )
 
@@ -73,8 +74,8 @@ func first(pods map[string]time.Time, pod string, now time.Time) {
 }
 
 // exceeds reports whether to abort a rollout: at least abortAfter candidate pods failed, and their
-// share of failures is threshold percentage points above the handler's own binary. The latter
-// counts as 0 with fewer than abortAfter pods. Pure.
+// share of failures is at least threshold above that of the stable pods, counted as 0 for fewer
+// than abortAfter pods. Pure.
 func (t *tally) exceeds() bool {
 	begun, failed := len(t.candidate.begun), len(t.candidate.failed)
 	usual, bad := len(t.stable.begun), len(t.stable.failed)

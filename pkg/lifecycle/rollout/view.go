@@ -19,11 +19,11 @@ type State string
 const (
 	// Running gives the candidate to its share of new pods.
 	Running State = "running"
-	// NotReady gives it to no pods, because a probe of it failed.
+	// NotReady gives the candidate to no pods: its probe failed or is not done.
 	NotReady State = "not-ready"
-	// Aborted gives it to no pods, for good.
+	// Aborted gives the candidate to no pods until the candidate is changed.
 	Aborted State = "aborted"
-	// Promoted gives it to all new pods.
+	// Promoted gives the candidate to all new pods.
 	Promoted State = "promoted"
 )
 
@@ -69,8 +69,8 @@ func (s *Status) Label() string {
 	return string(s.State)
 }
 
-// Decision is the end of a rollout. It holds while the configuration has exactly this candidate,
-// share and limits, and the program is the same: the files take precedence.
+// Decision is the end of a rollout. It holds while the configuration has exactly this candidate and
+// share, and the program is the same: the files take precedence.
 type Decision struct {
 	State  State             `json:"state"`
 	Reason string            `json:"reason,omitempty"`
@@ -95,8 +95,7 @@ func File(dir string) statefile.ByHandler[*Decision] {
 
 // Probed is the result of a candidate's probes.
 type Probed struct {
-	// Known is false until a probe has finished. Failure is the reason of the last failed one, or
-	// empty.
+	// Known is false until a probe has finished. Failure is the error of the last probe, or empty.
 	Known   bool
 	Failure string
 	// SHA256 is the checksum of the program in the last successful probe, FailedSHA256 in the last
@@ -189,7 +188,7 @@ func (v View) Status() *Status {
 	return s
 }
 
-// decidable returns an error if an operator cannot promote or abort.
+// decidable returns an error if the handler has no rollout that an operator can promote or abort.
 func (v View) decidable(name string) error {
 	if d := v.Definition; d != nil && d.Type == handler.CRI {
 		return fmt.Errorf("handler %q belongs to another daemon, so berth cannot roll out its binary; configure a second handler for the new one: %w", name, errdefs.ErrFailedPrecondition)

@@ -147,7 +147,7 @@ func (a *assembly) known(docs []*document) []string {
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
 }
 
-// helpers finds those of berth's own binaries whose paths no file sets.
+// helpers finds those of berth's own binaries that no file gives a path for.
 func (a *assembly) helpers() {
 	e := &a.cfg.Engine
 	for path, name := range map[*string]string{&e.ShimPath: "berth-shim", &e.PausePath: "berth-pause"} {

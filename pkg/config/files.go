@@ -138,8 +138,8 @@ func orDangling(d *document) *document {
 }
 
 // dropInFiles lists *.toml of the directories in lexical order of their names. The administrator's
-// file replaces the vendor's of the same name. Files whose names begin with a dot are left out:
-// editors and package managers create them.
+// file replaces the vendor's of the same name. Names that begin with a dot are left out: editors
+// and package managers create such files.
 func dropInFiles(o Options) (files []string, unreadable []*document) {
 	byName := map[string]string{}
 	for _, dir := range []string{o.vendorDir(), o.dropInDir()} {

@@ -146,8 +146,8 @@ func (d *decoder) alias(name, key string, values map[string]any, t *runtimeTable
 	return nil
 }
 
-// remoteKeys are the keys that apply to a handler of another CRI daemon, whose own configuration
-// selects the runtime.
+// remoteKeys are the keys that apply to a handler of another CRI daemon. That daemon's
+// configuration selects the runtime.
 var remoteKeys = []string{
 	"runtime_type", "endpoint", "remote_handler",
 	"max_pods", "max_parallel_starts", "max_queued_starts", "start_timeout",

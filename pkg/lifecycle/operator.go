@@ -72,8 +72,8 @@ func (m *Manager) intend(ctx context.Context, name string, i *Intent) error {
 	return nil
 }
 
-// Probe probes one handler now, at least with probe.Ask, and returns its new state. It waits for
-// the probe, including a self-check pod, until ctx ends: then it returns an error and the probe
+// Probe probes one handler now, at depth probe.Ask or deeper, and returns its new state. It waits
+// for the probe, including a self-check pod, until ctx ends: then it returns an error and the probe
 // continues. A handler that cannot run pods is not an error: see the Handler's State.
 func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Handler, error) {
 	if err := m.checkExists(name); err != nil {

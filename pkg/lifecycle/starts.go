@@ -54,7 +54,7 @@ func (l *startLog) add(err string, now time.Time) {
 }
 
 // depth returns how closely to probe the handler after a failed start: its binary at once, and with
-// a self-check pod after more failures in a row. It records when it asked for one.
+// a self-check pod after more failures in a row. It records when the next one may run.
 func (l *startLog) depth(now time.Time) probe.Depth {
 	if l.inARow < FailuresInARow || now.Before(l.next) {
 		return probe.Ask

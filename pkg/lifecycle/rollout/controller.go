@@ -102,8 +102,9 @@ func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally,
 }
 
 // Promote makes the candidate the binary of all the handler's new pods, until candidate is changed
-// in or removed from the configuration, or its program changes. Its path should become the
-// handler's runtime_path before that. Promote survives restarts. Existing pods keep their binary.
+// in or removed from the configuration, or its program changes. The candidate's path should become
+// the handler's runtime_path before that. Promote survives restarts. Existing pods keep their
+// binary.
 func (c *Controller) Promote(ctx context.Context, name string) error {
 	return c.operate(ctx, name, Promoted, "promoted by an operator")
 }

@@ -83,7 +83,7 @@ type Config struct {
 	Broken []Broken `toml:"-"`
 	// Problems are the mistakes behind Broken, and those of imported files.
 	Problems Problems `toml:"-"`
-	// ImportNotes are settings in imported files that berth ignores.
+	// ImportNotes are settings in imported files that berth ignores or interprets differently.
 	ImportNotes []ImportNote `toml:"-"`
 	// Sources are the files that were read and used, in the order of reading.
 	Sources []string `toml:"-"`
@@ -148,7 +148,7 @@ type Handlers struct {
 	// reloads, after failed starts of pods, and by `berth handler probe`.
 	ProbeInterval time.Duration `toml:"probe_interval" effect:"reload"`
 	// AskInterval is the time between probes that rerun an unchanged runtime. With "0s", only a new
-	// binary, a failed probe or start of a pod, or `berth handler probe` reruns it.
+	// binary, a failed probe, a failed start of a pod or `berth handler probe` reruns it.
 	AskInterval time.Duration `toml:"ask_interval" effect:"reload"`
 	// AdvertiseNotReady keeps handlers that are not ready in the CRI's Status, and therefore on the
 	// Node. Cordoned and draining ones are always listed.

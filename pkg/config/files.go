@@ -34,7 +34,7 @@ type decoder struct {
 	unfound string
 	// search is Options.SearchPath.
 	search []string
-	// snapshotters are the names that a handler may use.
+	// snapshotters are the names of snapshotters that a handler may use.
 	snapshotters []string
 }
 

@@ -125,7 +125,7 @@ func expected(known []string) string {
 }
 
 // homeOf finds a key of exactly that name in another section: the place in words, and the full key
-// if there is one.
+// to suggest, or "".
 func homeOf(kind string, name string) (where, full string) {
 	if _, ok := tomlfile.FieldsOf(reflect.TypeFor[handler.OCIOptions]()).Index[name]; ok && kind == sectionHandler {
 		return "into [runtimes.<handler>.options]", "options." + name

@@ -101,7 +101,7 @@ func (f *foreignFiles) parsed() []*tomlfile.Document {
 }
 
 // translate returns the handlers that can be served, and adds them to own, the origins of handlers.
-// Notes cover everything else. Programs are searched in dirs, instead of the PATH of containerd and
+// Notes cover everything else. Programs are looked up in dirs, not in the PATH of containerd or
 // CRI-O.
 func (f *foreignFiles) translate(kind imports.Kind, dirs []string, own map[string]string) ([]imports.Handler, []ImportNote) {
 	find := func(program string) string { return hostfiles.FindIn(dirs, program) }

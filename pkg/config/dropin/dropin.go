@@ -41,7 +41,7 @@ func Flatten(key string, v any) []Setting {
 	return all
 }
 
-// Value converts typed text into a TOML value: valid TOML is kept, other text becomes a string.
+// Value converts an argument into a TOML value: valid TOML is kept, other text becomes a string.
 func Value(text string) string {
 	if checkValue(text) == nil {
 		return text

@@ -35,8 +35,8 @@ func Lacking(d *handler.Definition) error {
 	return errors.New(printable.Clip(text, MaxReason))
 }
 
-// Lacks returns the missing dependencies of a handler. It ignores empty and relative paths: they
-// are mistakes in the file.
+// Lacks returns the missing dependencies of a handler. It ignores empty paths, and relative ones,
+// which are mistakes in the file.
 func Lacks(d *handler.Definition) []Lack {
 	var all []Lack
 	find := func(key, question, path string, check func(string) string) {

@@ -36,7 +36,7 @@ type Handler struct {
 	Values map[string]any
 	// From holds the origin of each of these keys, such as "options.Root".
 	From map[string]tomlfile.Origin
-	// Unfound is the runtime that was not found, if no runtime_path is known; else it is empty.
+	// Unfound is the program that was not found for runtime_path, or empty.
 	Unfound string
 }
 
@@ -108,7 +108,7 @@ func KindOf(values map[string]any) (Kind, bool) {
 }
 
 // Translate translates files of one kind in this order; a later file overrides an earlier one as in
-// their daemon. Handlers are sorted by name. Pure except for find.
+// that daemon. Handlers are sorted by name. Pure except for find.
 func Translate(kind Kind, files []*tomlfile.Document, find Find) ([]Handler, []Note) {
 	t := &translation{find: find}
 	switch kind {

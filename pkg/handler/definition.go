@@ -33,10 +33,10 @@ const (
 type SandboxProcess string
 
 const (
-	// SandboxProcessAuto starts one only for a shared PID namespace, or when
-	// the runtime needs a first container (runsc, shims).
+	// SandboxProcessAuto starts a process only for a shared PID namespace, or when the runtime
+	// needs a first container (runsc, shims).
 	SandboxProcessAuto SandboxProcess = "auto"
-	// SandboxProcessAlways starts one in every sandbox.
+	// SandboxProcessAlways starts a process in every sandbox.
 	SandboxProcessAlways SandboxProcess = "always"
 )
 
@@ -56,7 +56,7 @@ const PlatformWasm = "wasi/wasm"
 // Definition is the resolved configuration of a handler. It is immutable once it is in a Table, and
 // is stored with every sandbox that is created under it, so that the sandbox keeps it for life. The
 // JSON form is the stored form: from v0.1.0 on, fields may be added, never renamed. The TOML names
-// are the keys of a handler's table. There the endpoint begins with unix://; Endpoint is the
+// are the keys of a handler's table. In a table the endpoint begins with unix://; Endpoint is the
 // absolute path alone.
 type Definition struct {
 	// Name is the handler name, a DNS-1123 label.
@@ -75,8 +75,8 @@ type Definition struct {
 	// "unix:///run/containerd/containerd.sock". Only Type, RemoteHandler and the limits may be set
 	// with it.
 	Endpoint string `json:"endpoint,omitempty" toml:"endpoint"`
-	// RemoteHandler is the handler's name in that daemon. Not set: the same name. "": the default
-	// handler of that daemon.
+	// RemoteHandler is the handler's name in that daemon. Not set means the same name, "" the
+	// default handler of that daemon.
 	RemoteHandler string `json:"remoteHandler,omitempty" toml:"remote_handler"`
 	// Root is the state directory of the runtime. Empty means one per handler below engine.state.
 	Root string `json:"root,omitempty" toml:"runtime_root"`
@@ -134,7 +134,7 @@ type Definition struct {
 	// SelfCheckTimeout limits the life of a self-check pod, including its removal, in addition
 	// to ContainerCreateTimeout.
 	//
-	// Zero is the default.
+	// Zero means the default.
 	SelfCheckTimeout time.Duration `json:"selfCheckTimeout,omitempty" toml:"self_check_timeout"`
 	// Conforms are sets of properties that the handler promises
 	// (docs/capabilities.md#conformant-names): "shared-kernel/v1", "sandboxed/v1", "vm/v1",
@@ -184,7 +184,7 @@ const (
 type Candidate struct {
 	// Path is the binary of the candidate. Required.
 	Path string `json:"path" toml:"runtime_path"`
-	// Percent is the share of new pods that run on it, 0 to 100, by the pod's UID. Required.
+	// Percent is the share of new pods that run on it, 0 to 100, chosen by their UIDs. Required.
 	Percent int `json:"percent" toml:"percent"`
 }
 
@@ -267,7 +267,7 @@ const (
 type State struct {
 	Phase  Phase
 	Reason string
-	// Since is when Phase or Reason changed.
+	// Since is when Phase changed.
 	Since time.Time
 }
 

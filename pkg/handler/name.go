@@ -37,9 +37,9 @@ func invalidName(text string) error {
 
 var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
-// Nearest returns the candidate that name was probably meant to be, and false if there is no near
-// miss. Case and separators are ignored; beyond that one edit per three characters is allowed, and
-// at most three. The first of equally near candidates wins.
+// Nearest returns the candidate that name was probably meant to be, and false if none is near. Case
+// and separators are ignored; beyond that one edit per three characters is allowed, and at most
+// three. The first of equally near candidates wins.
 func Nearest(name string, candidates []string) (string, bool) {
 	folded := fold(name)
 	if folded == "" || len(folded) > 4*maxNameLength {

@@ -22,7 +22,7 @@ type Handler struct {
 	Default bool
 	// Configured is false for a handler that was removed from the configuration and still has pods.
 	Configured bool
-	// Since is the generation that the Definition came with.
+	// Since is the generation that first had the Definition.
 	Since uint64
 	// LivePods counts the handler's sandboxes, including those being created.
 	LivePods int

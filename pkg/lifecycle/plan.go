@@ -35,7 +35,7 @@ type Entry struct {
 	State      handler.State
 	// Next is the Definition for a share of new pods; nil without a rollout.
 	Next *handler.Definition
-	// Since is the generation that the Definition came with.
+	// Since is the generation that first had the Definition.
 	Since uint64
 	// Configured is false for a handler that is in the plan only because it has pods.
 	Configured bool

@@ -22,17 +22,16 @@ const (
 	// FailuresInARow is the number of failed starts in a row after which a self-check pod decides
 	// whether the handler is ready.
 	FailuresInARow = 2
-	// selfCheckPatience is how long an unfinished self-check pod may run before it counts as
-	// failed.
+	// selfCheckPatience is how long a self-check pod may run before it counts as failed.
 	selfCheckPatience = 5 * time.Second
-	// checkInterval is the shortest time between two of these self-check pods while the handler's
-	// state stays the same; it doubles up to longestCheckInterval.
+	// checkInterval is the shortest time between two of these self-check pods; it doubles up to
+	// longestCheckInterval until a start succeeds.
 	checkInterval        = 5 * time.Second
 	longestCheckInterval = 5 * time.Minute
 )
 
 type startLog struct {
-	failed []bool // the last ones, the oldest first
+	failed []bool // of the last starts, the oldest first
 	inARow int
 	err    string
 	at     time.Time

@@ -19,7 +19,7 @@ import (
 )
 
 // store holds the truth and its plan. Every change goes through change or apply, which publish the
-// plan before either becomes visible.
+// new plan before the change becomes visible.
 type store struct {
 	*background
 	live      LivePods
@@ -140,7 +140,7 @@ func (s *store) generation() uint64 {
 }
 
 // auditStates audits the handlers with a new state in the next plan, and the one named in wish. A
-// first probe that finds a handler ready, or as an operator set it, is not a change.
+// first probe is audited only if the handler cannot run pods.
 func (s *store) auditStates(p *Plan, wish Change) {
 	for _, e := range p.Entries {
 		before, there := s.plan.entry(e.Definition.Name)

@@ -29,14 +29,14 @@ const (
 	repeatDelay = 1500 * time.Millisecond
 )
 
-// Options configure a Keeper. All are required.
+// Options configure a Keeper. All fields are required.
 type Options struct {
 	// Path is the file; its name must not begin with a dot. Lasting labels are in a second file
 	// beside it, with the suffix "-present".
 	Path string
 	// Lifetime is the time from a write to its expiry. The file is rewritten after half of it.
 	Lifetime time.Duration
-	// Content returns the current content. One goroutine calls it often.
+	// Content returns the current content. The Keeper calls it often, in one goroutine.
 	Content func() Content
 }
 
@@ -51,8 +51,8 @@ type Keeper struct {
 
 	// files and the fields below belong to the keeping goroutine.
 	files []*kept
-	wrote time.Time // last write; zero is unknown: an earlier Keeper may have written
-	again time.Time // time of a repeated write; zero is never
+	wrote time.Time // last write; zero means unknown: an earlier Keeper may have written
+	again time.Time // time of a repeated write; zero means never
 	// earlier holds the facts of an earlier Keeper about unprobed handlers, until earlierUntil.
 	earlier      Content
 	earlierUntil time.Time

@@ -38,7 +38,7 @@ type Content struct {
 // lasting returns the content of the second file.
 func (c Content) lasting() Content { return Content{Labels: c.Lasting} }
 
-// text returns the file with as many labels and features as fit, and the number of facts left out.
+// text returns a file with as many labels and features as fit, and the number of facts left out.
 // The zero time means no expiry. Pure.
 func (c Content) text(expires time.Time) (text string, left int) {
 	var b strings.Builder

@@ -37,7 +37,7 @@ type Pods struct {
 	Declared []Declared
 }
 
-// Options configure a Meter. All are required.
+// Options configure a Meter. All fields are required.
 type Options struct {
 	Pods func(ctx context.Context) (map[string]Pods, error)
 	// Ready reports whether the pods of the node are known.
@@ -76,7 +76,7 @@ func New(ctx context.Context, o Options) *Meter {
 }
 
 // Of returns the overhead of a handler. It reads the live pods unless a reading is at most a minute
-// old; the second reading follows the first after a second.
+// old; the second reading may follow the first after one second.
 func (m *Meter) Of(ctx context.Context, d *handler.Definition) Report {
 	if !m.o.Ready() {
 		return Report{Handler: d.Name, NoLive: "the pods of this node are not recovered yet"}

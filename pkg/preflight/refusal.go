@@ -34,7 +34,7 @@ import (
 type Refusal struct {
 	// Feature is the user's name for the request: hostNetwork, a user namespace.
 	Feature string
-	// Why is the reason, about the handler.
+	// Why is the reason, as a fact about the handler.
 	Why string
 	// Instead is the user's alternative to another handler.
 	Instead string

@@ -71,7 +71,7 @@ func (c *Config) KeepAccepted(o Options) error {
 		return err
 	}
 	if len(text) > maxAccepted {
-		return fmt.Errorf("it has %d bytes; the limit is %d", len(text), maxAccepted)
+		return fmt.Errorf("the stored configuration would have %d bytes; the limit is %d", len(text), maxAccepted)
 	}
 	if err := os.MkdirAll(filepath.Dir(o.AcceptedFile()), 0o711); err != nil {
 		return err

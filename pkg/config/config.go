@@ -29,7 +29,7 @@ type (
 	Origin = tomlfile.Origin
 	// Problem is one mistake in a configuration.
 	Problem = tomlfile.Problem
-	// Problems are all mistakes of a configuration.
+	// Problems are mistakes of a configuration.
 	Problems = tomlfile.Problems
 	// ImportNote is a setting in another daemon's file that berth ignores or interprets
 	// differently.

@@ -68,7 +68,7 @@ var foreign = map[string]map[string]elsewhere{
 		"config_path": {key: "registry.hosts_dir"},
 		"mirrors":     {text: "mirrors are hosts.toml files under registry.hosts_dir"},
 		"configs":     {text: "credentials and certificates are hosts.toml files under registry.hosts_dir"},
-		"auths":       {text: "credentials come with the pull request or from hosts.toml files under registry.hosts_dir"},
+		"auths":       {text: "credentials come with the request to pull or from hosts.toml files under registry.hosts_dir"},
 	},
 	sectionHandler: {
 		"BinaryName":              {key: "runtime_path"},

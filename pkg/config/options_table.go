@@ -16,7 +16,7 @@ import (
 )
 
 // runcOptions are containerd.runc.v1.Options, with the names of containerd's configuration. A test
-// compares them with the message.
+// compares them with the protobuf message.
 type runcOptions struct {
 	// NoPivotRoot is the same as no_pivot_root.
 	NoPivotRoot bool `toml:"NoPivotRoot"`
@@ -120,8 +120,8 @@ func (d *decoder) runcShimOptions(key string, t *runtimeTable, def *handler.Defi
 	}
 }
 
-// driverMistake returns why SystemdCgroup cannot be asked, or "": all pods of a node are below the
-// same cgroups, with one manager. running is set if systemd is process 1, which resolves "auto".
+// driverMistake returns why SystemdCgroup cannot equal asked: all pods of a node are below the same
+// cgroups, with one manager. running is set if systemd is process 1, which resolves "auto".
 func driverMistake(asked bool, driver CgroupDriver, running bool) string {
 	stands := fmt.Sprintf("%q", driver)
 	if driver == CgroupDriverAuto {

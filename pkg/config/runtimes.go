@@ -21,7 +21,7 @@ const shimPrefix = "containerd-shim-"
 // runtimeTable is a handler's table as written in a file.
 type runtimeTable struct {
 	handler.Definition
-	// Options are the keys of the runtime, or of its shim.
+	// Options is the table of options for the runtime or its shim.
 	Options map[string]any `toml:"options"`
 }
 
@@ -33,7 +33,7 @@ func defaultTable() runtimeTable {
 	}}
 }
 
-// handlerType returns the type in the table, else the one implied by the binary's name.
+// handlerType returns the type in the table, else the one that the endpoint or the binary implies.
 func (t *runtimeTable) handlerType() handler.Type {
 	switch {
 	case t.Type != "":
@@ -60,7 +60,7 @@ func (t *runtimeTable) isRuncShim() bool {
 	return t.handlerType() == handler.Shim && handler.IsRuncShim(t.Path)
 }
 
-// isRunsc reports whether an OCI runtime is gVisor's, which berth gives a configuration file.
+// isRunsc reports whether an OCI runtime is gVisor's, which can have a configuration file.
 func (t *runtimeTable) isRunsc() bool {
 	base := filepath.Base(t.Path)
 	return base == "runsc" || strings.HasPrefix(base, "runsc-")

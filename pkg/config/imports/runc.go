@@ -8,8 +8,8 @@ import (
 
 const runcShim = "containerd-shim-runc-v2"
 
-// runcOptions are the options of containerd's runc shim, translated for berth's supervisor or in
-// code.
+// runcOptions are the options of containerd's runc shim. Those with an empty meaning are translated
+// in code.
 var runcOptions = map[string]meaning{
 	"NoPivotRoot":  {to: "no_pivot_root"},
 	"NoNewKeyring": {to: "no_new_keyring"},

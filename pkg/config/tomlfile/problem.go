@@ -9,7 +9,7 @@ import (
 
 // Origin is the place where a value is set. The zero Origin is the built-in default.
 type Origin struct {
-	// File is a path, or the name of a flag or of the environment.
+	// File is a path, or "command line".
 	File string
 	// Line and Column begin at 1, and are 0 if unknown.
 	Line, Column int
@@ -71,7 +71,7 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Problems are all the mistakes of a configuration, sorted by place.
+// Problems are mistakes of a configuration.
 type Problems []Problem
 
 // Error returns one problem per line.

@@ -101,7 +101,7 @@ func (s *scan) deep(path []string, offset, below int) bool {
 	return true
 }
 
-// nested returns the depth of a value; for depths above most, some depth above most.
+// nested returns the depth of a value, or any number above most for a greater depth.
 func nested(v *unstable.Node, most int) int {
 	if most < 0 || v.Kind != unstable.InlineTable && v.Kind != unstable.Array {
 		return 0

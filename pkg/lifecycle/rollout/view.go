@@ -221,7 +221,7 @@ func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
 			return nil, fmt.Errorf("cannot promote the candidate of handler %q: its rollout was aborted: %s; install a corrected binary or change candidate, and a new rollout begins: %w", name, r.Reason, errdefs.ErrFailedPrecondition)
 		}
 		if e.reason != "" {
-			return nil, fmt.Errorf("the rollout of handler %q was already aborted: %s; that reason stays, so abort without one: %w", name, r.Reason, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("the rollout of handler %q was already aborted: %s; this reason is kept, so abort without a new one: %w", name, r.Reason, errdefs.ErrFailedPrecondition)
 		}
 		return r, nil
 	}

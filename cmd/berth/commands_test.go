@@ -36,7 +36,7 @@ func TestDoctorCommand(t *testing.T) {
 	if code != commandline.Degraded || !strings.Contains(stdout, `"worst": "fail"`) || !strings.Contains(stdout, "c.toml:1:1: x: unknown key") || stderr == "" {
 		t.Errorf("exit status %d: %s\n%s", code, stdout, stderr)
 	}
-	if code, stdout, _ := ran(t, "doctor", "--root", root, "-c", root+"/c.toml"); code != commandline.Degraded || !strings.Contains(stdout, "→ correct it, then \"berth check\"") {
+	if code, stdout, _ := ran(t, "doctor", "--root", root, "-c", root+"/c.toml"); code != commandline.Degraded || !strings.Contains(stdout, "→ correct it, then run \"berth check\"") {
 		t.Errorf("exit status %d: %s", code, stdout)
 	}
 }

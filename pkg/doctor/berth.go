@@ -16,7 +16,7 @@ func configuration(n Node) []Finding {
 	var found []Finding
 	if n.ConfigError != nil {
 		for _, p := range problems(n.ConfigError) {
-			found = append(found, fail(p, `correct it, then "berth check" and "berth reload --wait"`))
+			found = append(found, fail(p, `correct it, then run "berth check" and "berth reload --wait"`))
 		}
 		return found
 	}
@@ -24,7 +24,7 @@ func configuration(n Node) []Finding {
 		if n.breaks(p) {
 			continue
 		}
-		found = append(found, fail(p.Error(), `correct it, then "berth check" and "berth reload --wait"`))
+		found = append(found, fail(p.Error(), `correct it, then run "berth check" and "berth reload --wait"`))
 	}
 	for _, p := range n.Config.Helpers() {
 		found = append(found, fail(p.Error(), "reinstall the berth package"))
@@ -32,11 +32,11 @@ func configuration(n Node) []Finding {
 	if n.Config.Discovered {
 		return or(found, fmt.Sprintf("no handlers configured; discovered: %d", len(n.Config.Runtimes)))
 	}
-	return or(found, fmt.Sprintf("no mistakes beside those of handlers; configuration files read: %d", len(n.Config.Sources)))
+	return or(found, fmt.Sprintf("no mistakes outside the handlers; configuration files read: %d", len(n.Config.Sources)))
 }
 
-// breaks reports whether a problem keeps a handler from running pods. The check of handlers reports
-// it then.
+// breaks reports whether a problem keeps a handler from running pods. The check "handlers" reports
+// such problems.
 func (n Node) breaks(p config.Problem) bool {
 	return slices.ContainsFunc(n.Config.Broken, func(b config.Broken) bool {
 		return strings.HasPrefix(p.Error(), strings.TrimSuffix(b.Reason, "..."))
@@ -92,7 +92,7 @@ func daemon(n Node) []Finding {
 	return []Finding{fine(fmt.Sprintf("%s is listening on %s", p, socket))}
 }
 
-// capability is a bit of a process's effective capabilities; see capabilities(7).
+// capability is a Linux capability that berth needs, by its bit in CapEff; see capabilities(7).
 type capability struct {
 	bit     int
 	name    string
@@ -114,8 +114,8 @@ var capabilities = []capability{
 	{19, "CAP_SYS_PTRACE", Warn, "port-forward and statistics of processes of other users may fail"},
 }
 
-// privileges checks the capabilities of the daemon or, if it does not run, of this process: the
-// operator's shell may have other privileges.
+// privileges checks the capabilities of the daemon, because the operator's shell may have others.
+// If no daemon runs, those of this process are checked.
 func privileges(n Node) []Finding {
 	who, status := "this shell", "/proc/self/status"
 	if p, found := n.listener(n.Config.Server.Socket); found && p.name == "berth" {

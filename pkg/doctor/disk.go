@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// disk checks the space for images, records and containers. Its limits are those below which a
-// kubelet evicts pods.
+// disk checks the space for images, records and containers. It warns below a kubelet's default
+// eviction limits for the node's root filesystem.
 func disk(n Node) []Finding {
 	var found []Finding
 	places := []string{n.Config.Engine.Root}
@@ -30,7 +30,7 @@ func disk(n Node) []Finding {
 			continue
 		}
 		found = append(found, Finding{Level: level, Text: place + " is almost full: " + atomicfile.FreeSpace(n.at(place)),
-			Next: "berth image prune, remove what else fills it, or enlarge the filesystem"})
+			Next: "run \"berth image prune\", remove other files, or enlarge the filesystem"})
 	}
 	return or(found, fmt.Sprintf("%s has room: %s", places[0], atomicfile.FreeSpace(n.at(places[0]))))
 }
@@ -69,7 +69,7 @@ func inotify(n Node) []Finding {
 			continue
 		}
 		found = append(found, warn(
-			fmt.Sprintf("root uses all of its %d inotify %s: berth polls its files every few seconds instead, and other programs may fail", most, limit.what),
+			fmt.Sprintf("root uses all of its %d inotify %s: berth polls its files every few seconds instead of watching them, and other programs may fail", most, limit.what),
 			fmt.Sprintf("sysctl -w fs.inotify.%s=%d, and persist it in /etc/sysctl.d; then systemctl restart berth", limit.name, max(2*most, 8192))))
 	}
 	return or(found, fmt.Sprintf("root uses %d inotify instances and %d watches, below its limits", instances, watches))

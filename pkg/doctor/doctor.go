@@ -17,7 +17,7 @@ type Level string
 const (
 	// OK needs no action.
 	OK Level = "ok"
-	// Warn works now, but may not be intended.
+	// Warn needs attention, but may be intended.
 	Warn Level = "warn"
 	// Fail keeps all or some pods from running.
 	Fail Level = "fail"
@@ -38,8 +38,7 @@ type Finding struct {
 type Node struct {
 	// Root is prepended to every path that is read; empty means this machine.
 	Root string
-	// Config is the configuration as the daemon reads it, or the default one if
-	// it cannot be read.
+	// Config is the configuration as the daemon reads it, or the default one if it cannot be read.
 	Config *config.Config
 	// ConfigError is the error of reading the configuration, or nil.
 	ConfigError error
@@ -50,7 +49,7 @@ type check struct {
 	run  func(Node) []Finding
 }
 
-// checks returns all checks in display order: a failed check may explain those after it.
+// checks returns all checks in display order: a failure may explain failures of later checks.
 func checks() []check {
 	return []check{
 		{"config", configuration},
@@ -76,7 +75,7 @@ func checks() []check {
 	}
 }
 
-// Examine runs every check. Each has at least one finding.
+// Examine runs every check. Each check has at least one finding.
 func Examine(n Node) []Finding {
 	if n.Config == nil {
 		n.Config = config.Default()

@@ -162,7 +162,7 @@ func TestBrokenNodes(t *testing.T) {
 		}, "handlers", Fail, `"x" cannot run pods: /d.toml:2:1: runtimes.x.runtime_path: /none does not exist`, "correct /d.toml:1"},
 		"full disk":              {func(r *root) { r.full(r.Config.Engine.Root, "size=1m") }, "disk", Fail, "is almost full: 0 of 1 MiB", "berth image prune"},
 		"no inodes":              {func(r *root) { r.full(r.Config.Engine.Root, "size=64m,nr_inodes=2") }, "disk", Fail, "and 0 of 2 inodes are free", "berth image prune"},
-		"no nameserver":          {func(r *root) { r.write("/etc/resolv.conf", "search example\n") }, "registries", Warn, "names no nameserver", "name one"},
+		"no nameserver":          {func(r *root) { r.write("/etc/resolv.conf", "search example\n") }, "registries", Warn, "names no nameserver", "add one"},
 		"runtime gone":           {func(r *root) { r.Config.Runtimes[0].Path = "/gone" }, "handlers", Fail, "/gone does not exist", "/etc/berth/config.toml:3"},
 		"runtime not executable": {func(r *root) { r.write("/opt/x", ""); r.Config.Runtimes[0].Path = "/opt/x" }, "handlers", Fail, "is not executable", "runtime_path"},
 		"driven runtime gone":    {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"BinaryName": "/none"} }, "handlers", Fail, "options.BinaryName /none does not exist", "correct"},
@@ -368,7 +368,7 @@ func TestWhatIsNoFault(t *testing.T) {
 			r := newRoot(t)
 			change(r)
 			for _, f := range Examine(r.Node) {
-				if f.Level == Fail || f.Check == "other-runtimes" && (f.Level != OK || !strings.Contains(f.Text, "other CRI daemon") && !strings.Contains(f.Text, "handlers lead to it: theirs")) {
+				if f.Level == Fail || f.Check == "other-runtimes" && (f.Level != OK || !strings.Contains(f.Text, "other CRI daemon") && !strings.Contains(f.Text, "handlers forward to it: theirs")) {
 					t.Errorf("%+v", f)
 				}
 			}

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// maxFile is the largest file that is read, in bytes.
+// maxFile is the size of the largest file that is read, in bytes.
 const maxFile = 4 << 20
 
 func (n Node) at(path string) string { return filepath.Join(n.Root, path) }
 
-// read returns a file's text; a missing one is ErrNotExist.
+// read returns a file's text; the error is ErrNotExist if the file is missing.
 func (n Node) read(path string) (string, error) {
 	info, err := os.Stat(n.at(path))
 	switch {
@@ -24,7 +24,7 @@ func (n Node) read(path string) (string, error) {
 	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("%s is not a regular file", path)
 	case info.Size() > maxFile:
-		return "", fmt.Errorf("%s has %d bytes", path, info.Size())
+		return "", fmt.Errorf("%s is too large: %d bytes, at most %d can be read", path, info.Size(), maxFile)
 	}
 	data, err := os.ReadFile(n.at(path))
 	return string(data), err
@@ -65,7 +65,7 @@ func (n Node) executable(path string) string {
 	return ""
 }
 
-// list returns the names in a directory, sorted; none if it cannot be read.
+// list returns the names in a directory, sorted; nil if it cannot be read.
 func (n Node) list(dir string) []string {
 	entries, err := os.ReadDir(n.at(dir))
 	if err != nil {
@@ -85,7 +85,7 @@ type process struct {
 
 func (p process) String() string { return p.name + " (pid " + strconv.Itoa(p.pid) + ")" }
 
-// processes lists the node's processes by /proc.
+// processes lists the node's processes from /proc.
 func (n Node) processes() []process {
 	var all []process
 	for _, name := range n.list("/proc") {
@@ -114,7 +114,7 @@ func (n Node) listener(path string) (process, bool) {
 	return process{}, false
 }
 
-// same compares paths of sockets; /var/run is /run.
+// same reports whether two paths or URLs of sockets are equal; /var/run is /run.
 func same(a, b string) bool { return plain(a) == plain(b) }
 
 func plain(path string) string {

@@ -37,7 +37,7 @@ func older(release, than string) bool {
 	return err == nil && v.LessThan(version.MustParseGeneric(than))
 }
 
-// controllers checks the cgroup controllers for limits of pods.
+// controllers checks that the cgroup controllers for pods' limits are available.
 func controllers(n Node) []Finding {
 	var there []string
 	if text := n.value("/sys/fs/cgroup/cgroup.controllers"); text != "" {
@@ -86,8 +86,8 @@ func cgroupDriver(n Node) []Finding {
 	return or(found, fmt.Sprintf("all use %s (%s)", ours, from))
 }
 
-// noexec checks the file systems of berth's programs. Mounts below engine.state are separate, so
-// that engine.state itself may be noexec, as /run is.
+// noexec checks that berth can write and execute its kept binaries in engine.root. engine.state may
+// be noexec, as /run is: file systems that are mounted below it have their own options.
 func noexec(n Node) []Finding {
 	table := n.value("/proc/self/mountinfo")
 	if table == "" {
@@ -106,18 +106,18 @@ func noexec(n Node) []Finding {
 }
 
 func mountOf(table, path string) (point string, options []string) {
-	// A kernel writes no line that causes an error.
+	// The error is ignored: a kernel writes only valid lines.
 	mounts, _ := mountinfo.GetMountsFromReader(strings.NewReader(table), mountinfo.ParentsFilter(path))
 	for _, m := range mounts {
-		if len(m.Mountpoint) >= len(point) { // a later mount at the same place covers the earlier
+		if len(m.Mountpoint) >= len(point) { // a later mount at the same place covers the earlier one
 			point, options = m.Mountpoint, strings.Split(m.Options, ",")
 		}
 	}
 	return point, options
 }
 
-// sysctls checks the settings for pod networks and the kubelet. They belong to the node: berth sets
-// none.
+// sysctls checks the kernel's settings for pods. berth does not change them: they belong to the
+// node.
 func sysctls(n Node) []Finding {
 	var found []Finding
 	if n.value("/proc/sys/net/ipv4/ip_forward") == "0" {

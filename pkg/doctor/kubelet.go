@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// kubeletConf finds the node's kubelet. It ignores the error: a kubelet does not start with files
-// that it cannot read.
+// kubeletConf finds the node's kubelet and its configuration. It ignores the error: a kubelet does
+// not start with files that it cannot read.
 func (n Node) kubeletConf() kubeletconf.Kubelet {
 	k, _ := kubeletconf.Find(nodefs.Root(cmp.Or(n.Root, "/")))
 	return k
@@ -25,7 +25,7 @@ func kubelet(n Node) []Finding {
 	k := n.kubeletConf()
 	ours := "unix://" + n.Config.Server.Socket
 	if !k.Configured() {
-		return []Finding{fine("no kubelet found; it needs containerRuntimeEndpoint: " + ours)}
+		return []Finding{fine("no kubelet found; to use berth, a kubelet needs containerRuntimeEndpoint: " + ours)}
 	}
 	endpoint, from := k.Setting("containerRuntimeEndpoint", "container-runtime-endpoint")
 	images, imagesFrom := k.Setting("imageServiceEndpoint", "image-service-endpoint")
@@ -60,9 +60,9 @@ func kubeadm(n Node) []Finding {
 				"write "+ours+" there, set the node's annotation kubeadm.alpha.kubernetes.io/cri-socket to it, and restart the kubelet"))
 		}
 	}
-	made := n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm") // made by kubeadm, or may be later
+	made := n.exists(kubeletconf.KubeadmFlags) || n.exists("/etc/kubernetes") || n.exists("/usr/bin/kubeadm") // kubeadm made the node, or may do so later
 	if others := n.otherSockets(); made && len(others) > 0 {
-		found = append(found, warn("kubeadm takes for the runtime what it finds at "+strings.Join(others, ", "),
+		found = append(found, warn("kubeadm may select the runtime at "+strings.Join(others, ", "),
 			"set criSocket: "+ours+" under nodeRegistration, or --cri-socket "+ours))
 	}
 	return or(found, "kubeadm finds no other runtime")
@@ -104,7 +104,7 @@ func otherRuntimes(n Node) []Finding {
 			continue
 		}
 		if names := n.handlersAt(s.path); len(names) > 0 {
-			used = append(used, fmt.Sprintf("%s runs, and handlers lead to it: %s", s.name, strings.Join(names, ", ")))
+			used = append(used, fmt.Sprintf("%s is running, and handlers forward to it: %s", s.name, strings.Join(names, ", ")))
 		} else {
 			found = append(found, warn(fmt.Sprintf("%s is also running (%s): crictl and kubeadm may use it as the node's runtime", s.name, s.path),
 				"configure berth's socket in crictl and kubeadm, and stop "+s.name+" once it has no pods"))
@@ -151,8 +151,8 @@ func crictl(n Node) []Finding {
 	return []Finding{fine("crictl uses berth")}
 }
 
-// kubeletRestart checks the labels by which a restarted kubelet keeps its pods. Only the cluster
-// knows the pods' requests and the node's capacity.
+// kubeletRestart checks the labels that a restarted kubelet needs to keep its pods. The pods'
+// requests and the node's capacity are only in the cluster.
 func kubeletRestart(n Node) []Finding {
 	text, err := n.read(n.Config.NodeLabels.File)
 	if n.Config.NodeLabels.File == "" || err != nil {
@@ -167,7 +167,7 @@ func kubeletRestart(n Node) []Finding {
 	}
 	if len(gone) > 0 {
 		return []Finding{warn("a restart of the kubelet now ends pods of handlers that accept no pods, if their class selects the label ready: "+strings.Join(gone, ", "),
-			"do not restart it before \"berth status\" shows them ready, or \"kubectl berth audit\" finds nothing of kubelet-restart-ends-pods")}
+			"do not restart it before \"berth status\" shows these handlers ready, or \"kubectl berth audit\" no longer reports kubelet-restart-ends-pods")}
 	}
-	return []Finding{fine("all handlers have the labels that a restarted kubelet looks at; \"kubectl berth audit\" looks at capacity")}
+	return []Finding{fine("all handlers have the labels that a restarted kubelet checks; \"kubectl berth audit\" checks capacity")}
 }

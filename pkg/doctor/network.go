@@ -108,10 +108,10 @@ func (n Node) cniDir(dir, otherwise string) []Finding {
 	return found
 }
 
-// nriDefault is the customary socket of NRI plugins.
+// nriDefault is the default socket of containerd and CRI-O for NRI plugins.
 const nriDefault = "/var/run/nri/nri.sock"
 
-// nriSocket checks that no other process serves the socket of NRI plugins: a node has one.
+// nriSocket checks that no other process serves the configured socket for NRI plugins.
 func nriSocket(n Node) []Finding {
 	c := n.Config.NRI
 	if c.Disable || c.SocketPath == "" {
@@ -133,7 +133,7 @@ func agentsSocket(n Node) []Finding {
 		return []Finding{fine("containerd's API is not served; containerd_api.socket is empty")}
 	}
 	if p, found := n.listener(path); found && p.name != "berth" {
-		return []Finding{fail(fmt.Sprintf("containerd_api.socket %s is served by %s; berth does not start beside it", path, p), "stop that, or choose another containerd_api.socket")}
+		return []Finding{fail(fmt.Sprintf("containerd_api.socket %s is served by %s; berth does not start beside it", path, p), "stop that process, or choose another containerd_api.socket")}
 	}
 	return []Finding{fine(path + " is not used by another process")}
 }
@@ -194,12 +194,12 @@ const (
 	maxRegistries = 32
 )
 
-// registries connects only to registries that the configuration names. For a node that is mounted
-// elsewhere it only reads files, because this machine's network is another one.
+// registries connects only to registries that the configuration names. If the node's root is
+// mounted elsewhere, it only reads files: that machine's network differs from the node's.
 func registries(n Node) []Finding {
 	var found []Finding
 	if !strings.Contains(n.value("/etc/resolv.conf"), "nameserver") {
-		found = append(found, warn("/etc/resolv.conf names no nameserver: registries are not found by name", "name one there, or let the node's network service do it"))
+		found = append(found, warn("/etc/resolv.conf names no nameserver: registries are not found by name", "add one, or let the node's network service add one"))
 	}
 	dir := n.Config.Registry.HostsDir
 	var addresses []string
@@ -223,10 +223,10 @@ func registries(n Node) []Finding {
 	for i, err := range failed {
 		if err != nil {
 			found = append(found, warn(fmt.Sprintf("cannot connect to the registry at %s, which %s names: %v", addresses[i], dir, err),
-				"check the node's DNS, routes and firewall; a daemon that uses a proxy may reach it all the same"))
+				"check the node's DNS, routes and firewall; a daemon that uses a proxy may still reach it"))
 		}
 	}
-	return or(found, fmt.Sprintf("a nameserver is configured; registries that %s names and that accept connections: %d", dir, len(addresses)))
+	return or(found, fmt.Sprintf("a nameserver is configured; registries in %s that accept connections: %d", dir, len(addresses)))
 }
 
 // dial opens and closes a connection. Its error has only the cause, without the address.

@@ -15,13 +15,13 @@ type Fact struct {
 	Value string `json:"value"`
 }
 
-// Known is what is known of one handler.
+// Known holds the facts about one handler.
 type Known struct {
 	Name  string
 	Phase handler.Phase
 	// Default means that pods without a class get the handler.
 	Default bool
-	// MaxPods is the number of pods it takes; zero means no limit.
+	// MaxPods is the largest number of its pods; zero means no limit.
 	MaxPods int
 	Can     capability.Table
 }
@@ -71,7 +71,7 @@ func Presence(handlers []Known) []Fact {
 	return all
 }
 
-// States returns features for rules about handlers that take no pods. They are not labels. Pure.
+// States returns the phase of each handler as a feature for rules. Features are not labels. Pure.
 func States(handlers []Known) []Fact {
 	var all []Fact
 	for _, h := range sorted(handlers) {

@@ -1,6 +1,6 @@
 // Package nodelabel defines the labels that show a node's handlers to the cluster. Node Feature
-// Discovery sets them from a file with their full names. RuntimeClasses select nodes by them and
-// count pods by a resource. All names are defined here.
+// Discovery reads them from a file and sets them. RuntimeClasses select nodes by the labels and
+// count pods by a resource.
 package nodelabel
 
 import (
@@ -17,7 +17,7 @@ const Ready = "ready"
 
 const (
 	handlerPrefix = "handler."
-	// longest is the limit of Kubernetes for a label's name behind the slash.
+	// longest is the limit of Kubernetes for a label's name after the slash.
 	longest = 63
 	// hashed is the length of the hash that distinguishes shortened names.
 	hashed = 8
@@ -26,24 +26,24 @@ const (
 // True is the value of labels that are either set or absent.
 const True = "true"
 
-// Present is the label of a handler that a node has, or has pods of. It stays while the handler
+// Present is the label of a handler that is configured or has pods. It stays while the handler
 // takes no pods, because a restarted kubelet ends pods if their selector no longer matches.
 func Present(name string) string { return About(name, "present") }
 
-// MaxPods is the label with the number of pods that a handler takes, if that is limited.
+// MaxPods is the label with the largest number of pods that a handler takes, if that is limited.
 func MaxPods(name string) string { return About(name, "max-pods") }
 
-// Default is the label of the handler of pods without a class, while it takes pods.
+// Default is the label of the default handler, for pods without a class, while it takes pods.
 func Default(name string) string { return About(name, "default") }
 
-// Pods is the resource of which each pod of a handler requests one. It has Prefix: a kubelet that
-// takes its node for new sets resources outside kubernetes.io to zero, and then the node's pods do
-// not fit.
+// Pods is the resource of which each pod of a handler requests one. It has Prefix: if its node
+// seems new, a kubelet sets resources outside kubernetes.io to zero, and the node's pods do not
+// fit.
 func Pods(name string) string { return About(name, pods) }
 
 const pods = "pods"
 
-// IsPods reports whether a resource is the Pods of some handler.
+// IsPods reports whether a resource is Pods of some handler.
 func IsPods(resource string) bool {
 	name, ours := strings.CutPrefix(resource, Prefix+handlerPrefix)
 	return ours && strings.HasSuffix(name, "."+pods)
@@ -61,8 +61,8 @@ func IsOfHandler(key string) bool { return strings.HasPrefix(key, Prefix+handler
 // than 55 characters, is cut and gets a hash as its suffix.
 func Handler(name string) string { return of(name, "") }
 
-// About is the label of one property of a handler; what is a DNS label. The handler's name is cut
-// as in Handler, to a length that leaves room for the property's name.
+// About is the label of a handler's property, named by the DNS label what. The handler's name is
+// cut as in Handler, to a length that leaves room for the property's name.
 func About(name, what string) string { return of(name, "."+what) }
 
 func of(name, suffix string) string {

@@ -8,7 +8,7 @@ import (
 )
 
 // Forbid disables core dumps of this process, to files and to core_pattern programs alike. Programs
-// that it starts are not affected: exec resets the flag, and limits stay. A change of this
+// that it starts are not affected: exec resets the flag, and limits are unchanged. A change of this
 // process's user or group resets it, too.
 func Forbid() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {

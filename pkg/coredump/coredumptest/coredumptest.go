@@ -34,7 +34,7 @@ func Need(t T) {
 	if Crashed(t, control) {
 		return
 	}
-	const reason = "no cores are written here: /proc/sys/kernel/core_pattern, or the hard RLIMIT_CORE"
+	const reason = "this system writes no core dumps; see /proc/sys/kernel/core_pattern and the hard RLIMIT_CORE"
 	if os.Getenv("BERTH_TEST_REQUIRE") != "" {
 		t.Fatal(reason)
 	}
@@ -61,7 +61,7 @@ func Crashed(t T, c *exec.Cmd) bool {
 	_ = c.Wait()
 	status, ok := c.ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || !status.Signaled() || status.Signal() == syscall.SIGKILL {
-		t.Fatalf("it did not crash: %v", c.ProcessState)
+		t.Fatalf("the process did not crash: %v", c.ProcessState)
 	}
 	return status.CoreDump()
 }

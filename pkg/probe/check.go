@@ -37,8 +37,8 @@ func NewChecker(p *Prober) *Checker {
 
 // Check verifies all files that the handler needs on this machine, and queries its runtime if that
 // is new or if depth requires it. A handler without changes costs a few stats. The error is the
-// reason why it cannot run pods. For a rollout's candidate the Runtime has the SHA256, also beside
-// an error unless that is inconclusive (see Transient).
+// reason why the handler cannot run pods. A candidate's Runtime has the SHA256, and is also
+// returned with the error of a failed query unless the error is inconclusive (see Transient).
 func (c *Checker) Check(ctx context.Context, d *handler.Definition, depth Depth) (*Runtime, error) {
 	ask := c.prober.Probe
 	if depth > Look {
@@ -102,8 +102,8 @@ func (c *Checker) sha256Of(id Identity) (string, error) {
 	return hex, nil
 }
 
-// missing inspects files in a goroutine, at most one for each Definition: on a dead network mount
-// the inspection takes longer than lookTimeout.
+// missing returns an error if a file that the handler needs is missing. A goroutine inspects the
+// files, at most one for each Definition: on a dead network mount that may never end.
 func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	look := c.looks.DoChan(d.Digest(), func() (any, error) { return nil, hostfiles.Lacking(d) })
 	patience := time.NewTimer(lookTimeout)

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// Files that newer releases of gVisor install beside their executable. Handlers name the companions
-// of other runtimes by the key companions.
+// Newer releases of gVisor install these files beside their executable. Handlers name the
+// companions of other runtimes by the key companions.
 const (
 	// sidecarFlag is accepted only by releases that have companions.
 	sidecarFlag = "--sidecar-usage-policy=STRICT"
@@ -38,8 +38,8 @@ func needs(ctx context.Context, path string, rt *Runtime) ([]string, error) {
 	return []string{sidecarDir}, nil
 }
 
-// isScript reports whether a program is a wrapper script: the companions are beside the program
-// that it calls.
+// isScript reports whether a program is a wrapper script: the companions may then be beside the
+// program that the script calls.
 func isScript(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -51,8 +51,8 @@ func isScript(path string) bool {
 	return err == nil && string(start) == "#!"
 }
 
-// identify records the identities of the runtime, given those before the query, and fails unless
-// all of its files are usable.
+// identify sets the identities of the runtime, given those before the query, and fails unless all
+// companions are usable.
 func (r *Runtime) identify(ctx context.Context, path string, before []Identity) error {
 	last := len(before) - 1
 	id, err := before[last].with(r.Needs)
@@ -68,8 +68,8 @@ func (r *Runtime) identify(ctx context.Context, path string, before []Identity) 
 	return checkCompanions(ctx, r, id)
 }
 
-// checkCompanions fails unless all required companions exist, can be executed and are of the
-// runtime's release. Only root may be able to change a companion.
+// checkCompanions fails if a required program is missing or not executable, if the sentry is of
+// another release than the runtime, or if users other than root can change a companion.
 func checkCompanions(ctx context.Context, rt *Runtime, id Identity) error {
 	for _, c := range id.Companions {
 		if who := hostfiles.Untrusted(c.Identity.Path); who != "" {

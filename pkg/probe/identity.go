@@ -91,7 +91,7 @@ func beside(path string, companions []string) ([]Companion, error) {
 	return slices.CompactFunc(all, func(a, b Companion) bool { return a.Name == b.Name }), nil
 }
 
-// Again identifies the same path and companions anew.
+// Again reads the identity at the same paths once more.
 func (i Identity) Again() (Identity, error) { return Identify(i.Path, i.Beside...) }
 
 // Same compares identities. Times are compared as instants, regardless of location.

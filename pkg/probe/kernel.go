@@ -12,12 +12,12 @@ import (
 // and the capabilities that follow from the kind.
 
 // Kernel describes the kernel that the containers of a pod run on. Other packages use these
-// properties instead of runtime names. A new kind that a shim brings along changes only this file;
-// one of an OCI runtime also needs the runtime's name in oci.go and its commands in package
+// properties instead of runtime names. To add a kernel that a shim brings along, change only this
+// file. That of an OCI runtime also needs the runtime's name in oci.go and its commands in package
 // supervisor (kernels).
 type Kernel struct {
 	// HostProcesses is set if processes of containers are processes of the node, so that the node's
-	// pids and cgroups show them. If it is not, a pod needs a first container, and paths such as
+	// pids and cgroups show them. Otherwise a sandbox needs a first container, and paths such as
 	// /proc/<pid>/ns do not lead to namespaces.
 	HostProcesses bool
 	// Machine is set if the kernel runs in a virtual machine, which may be neither a child of the
@@ -26,25 +26,24 @@ type Kernel struct {
 	// NetworkInside is set if the network stack of a pod with its own network is inside the kernel.
 	// Only a command of the runtime reaches the pod's ports then.
 	NetworkInside bool
-	// MemoryLimit is set if the runtime shows its pods a memory of the size of their limit.
+	// MemoryLimit is set if pods see their memory limit as the size of the memory.
 	MemoryLimit bool
 	// WholePods is set if the runtime checkpoints and restores a pod as a whole, for which
 	// containerd's shims have no call.
 	WholePods bool
 	// RefusesSELinux is set if the runtime refuses SELinux labels of processes.
 	RefusesSELinux bool
-	// SeccompByAnnotation is set if the runtime filters system calls only if an annotation requests
-	// it.
+	// SeccompByAnnotation is set if the runtime filters system calls only with an annotation.
 	SeccompByAnnotation bool
 	// LeastMemory is a memory limit that is sufficient to start a pod with an idle container, and
-	// TooLittleMemory one that never is. 0 is unknown.
+	// TooLittleMemory one that is never sufficient. 0 is unknown.
 	LeastMemory, TooLittleMemory uint64
 }
 
 // KernelKind identifies a kind of kernel in records of pods.
 type KernelKind string
 
-// A kernel that a shim brings along is treated as a virtual machine, also gVisor's.
+// A kernel that a shim brings along is treated as a virtual machine, even gVisor's.
 const (
 	nodeKernel          KernelKind = ""
 	gVisorKernel        KernelKind = "gvisor"
@@ -52,12 +51,12 @@ const (
 	gVisorOwnShimKernel KernelKind = "gvisor-own-shim" // containerd-shim-runsc-v1
 	kataKernel          KernelKind = "kata"
 	machineKernel       KernelKind = "machine" // of an unknown shim
-	// krunKernel is crun's virtual machine. Records of pods do not have it, because its processes
-	// are processes of the node.
+	// krunKernel is for crun's virtual machines. Records of pods do not have it, because these
+	// machines are processes of the node.
 	krunKernel KernelKind = "krun"
 )
 
-// shims are those with a known kernel and without an OCI runtime, by prefixes of their reported
+// shims are the shims with a known kernel and without an OCI runtime, by prefixes of their reported
 // names and of their file names.
 var shims = []struct {
 	reported, file string
@@ -67,8 +66,8 @@ var shims = []struct {
 	{"io.containerd.runsc", "containerd-shim-runsc", gVisorOwnShimKernel},
 }
 
-// kernel holds all that depends on the kind. table has the isolation, and the answers that are the
-// same for all runtimes with this kernel, without sources; an absent answer is unknown.
+// kernel holds what depends on the kind. table has the isolation, and the answers that are the same
+// for all runtimes with this kernel, without sources; an absent answer is unknown.
 type kernel struct {
 	facts Kernel
 	table capability.Table
@@ -132,8 +131,8 @@ var gVisorTable = capability.Table{
 	},
 }
 
-// Facts returns the properties of a kind. A kind unknown to this build is treated as a virtual
-// machine, for which the least is assumed.
+// Facts returns the properties of a kind. A kind that this build does not define is treated as a
+// virtual machine of an unknown shim.
 func (k KernelKind) Facts() Kernel {
 	if known, ok := kernels[k]; ok {
 		return known.facts
@@ -141,7 +140,7 @@ func (k KernelKind) Facts() Kernel {
 	return kernels[machineKernel].facts
 }
 
-// KernelKind returns the kind by what r reported. A nil r, an unknown runtime, has the node's
+// KernelKind derives the kind from what r reported. A nil r, an unknown runtime, has the node's
 // kernel.
 func (r *Runtime) KernelKind() KernelKind {
 	kind, _ := r.kernel()
@@ -151,16 +150,16 @@ func (r *Runtime) KernelKind() KernelKind {
 // Kernel returns the properties of the kernel that r runs containers on.
 func (r *Runtime) Kernel() Kernel { return r.KernelKind().Facts() }
 
-// KernelTable returns what follows for a handler's capabilities from its kernel alone.
-// IsolationSource is the source of all answers; the table is empty if the kernel is not known. krun
-// is set if the handler's annotations select crun's virtual machines, which r does not report.
+// KernelTable returns the capabilities that follow from the handler's kernel alone. IsolationSource
+// is the source of all answers; the table is empty if the kernel is not known. krun is set if the
+// handler's annotations select crun's virtual machines, which r does not report.
 func (r *Runtime) KernelTable(krun bool) capability.Table {
 	kind, source := r.kernel()
 	switch {
 	case r.Name != Crun:
 	case krun:
 		kind = krunKernel
-	case filepath.Base(cmp.Or(r.Driven, &Identity{Path: r.Path}).Path) == "krun": // crun goes by its file name
+	case filepath.Base(cmp.Or(r.Driven, &Identity{Path: r.Path}).Path) == "krun": // crun runs virtual machines under this name
 		kind, source = krunKernel, capability.Probed
 	}
 	if source == "" {
@@ -171,7 +170,7 @@ func (r *Runtime) KernelTable(krun bool) capability.Table {
 	return t
 }
 
-// kernel returns the kind, and how it is known; the source is empty if it is only presumed.
+// kernel returns the kind and how it is known; the source is empty if the kind is only presumed.
 func (r *Runtime) kernel() (KernelKind, capability.Source) {
 	switch {
 	case r == nil:
@@ -190,8 +189,8 @@ func (r *Runtime) kernel() (KernelKind, capability.Source) {
 	return nodeKernel, ""
 }
 
-// shimKernel is kernel for a shim without an OCI runtime that does not run WebAssembly. Its file
-// name counts if it reports no name.
+// shimKernel is kernel for a shim without an OCI runtime that does not run WebAssembly. The shim's
+// file name decides if it reports no name.
 func shimKernel(path, name string) (KernelKind, capability.Source) {
 	for _, s := range shims {
 		switch {

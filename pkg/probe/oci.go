@@ -24,7 +24,7 @@ func askRuntime(ctx context.Context, path string) (*Runtime, error) {
 	rt := parseVersion(version)
 	out, err = run(ctx, path, "features")
 	if err == nil {
-		// A runtime that prints something else has no such command.
+		// A runtime that prints something else does not have the command.
 		rt.Features = parseFeatures(out)
 	} else if err := unlessExit(ctx, err); err != nil {
 		return nil, err

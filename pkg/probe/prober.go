@@ -1,8 +1,8 @@
 // Package probe queries a runtime binary for its name, its version, its OCI version and its
 // features.
 //
-// A binary is queried once for each Identity, so that a probe in front of every pod costs one stat.
-// A feature that a runtime does not report counts as absent: the Supports methods are conservative.
+// A binary is queried once for each Identity, so that a probe before every pod costs a few stats. A
+// feature that a runtime does not report counts as absent: the Supports methods are conservative.
 // Failures are not cached.
 package probe
 
@@ -24,14 +24,14 @@ import (
 )
 
 // probeTimeout bounds one whole probe. Runtimes answer in a few milliseconds; the bound is for hung
-// runtimes and for network file systems.
+// runtimes and for slow network file systems.
 const probeTimeout = 10 * time.Second
 
 // Prober queries runtimes and caches the answers. It is safe for concurrent use; callers that query
 // the same binary share one probe.
 type Prober struct {
 	timeout time.Duration
-	shims   ShimReader // nil asks shims for their version only
+	shims   ShimReader // nil queries shims for their version only
 	dirs    []string   // searched for the runtimes of shims
 
 	flights singleflight.Group // by question
@@ -68,13 +68,13 @@ func (p *Prober) await(ctx context.Context, def *handler.Definition, anew bool) 
 		return rt, err
 	}
 	// The shared probe may have read a binary that was replaced before this call. The second probe
-	// reads it now; it uses the cache if the binary is unchanged.
+	// reads the new one, or uses the cache if the binary is unchanged.
 	rt, _, err = p.ask(ctx, def, false)
 	return rt, err
 }
 
-// ask shares one probe among the callers of a question. The stat is part of it: on a dead network
-// mount stat never returns, and must block only one goroutine however many callers ask.
+// ask shares one probe among the callers of a question. The stat is part of the probe: on a dead
+// network mount stat never returns, and must block only one goroutine however many callers ask.
 func (p *Prober) ask(ctx context.Context, def *handler.Definition, anew bool) (_ *Runtime, shared bool, _ error) {
 	question := strings.Join(append([]string{string(def.Type), def.Path, binaryName(def), def.Platform, strconv.FormatBool(anew)}, def.Companions...), "\x00")
 	answer := p.flights.DoChan(question, func() (any, error) {
@@ -94,8 +94,8 @@ func (p *Prober) ask(ctx context.Context, def *handler.Definition, anew bool) (_
 	}
 }
 
-// OnAnswer registers f for every new answer, which is cached by then. f must not block. A second
-// call replaces f.
+// OnAnswer registers f for every new answer, after it was cached. f must not block. A second call
+// replaces f.
 func (p *Prober) OnAnswer(f func(*handler.Definition, *Runtime)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *Prober) run(ctx context.Context, def *handler.Definition, anew bool) (*
 }
 
 // learn runs the binary and caches the answer under its identity, if that is the same before and
-// after the run. A binary that was replaced meanwhile is queried again next time.
+// after the run. A binary that was replaced during the run is queried again next time.
 func (p *Prober) learn(ctx context.Context, s subject, anew bool) (_ *Runtime, fresh bool, _ error) {
 	old := p.cached(s)
 	if old != nil && !anew {
@@ -180,7 +180,7 @@ func equal(a, b []Identity) bool { return slices.EqualFunc(a, b, Identity.Same) 
 type subject struct {
 	kind handler.Type
 	path string
-	// runtime is the OCI runtime that a containerd runc shim drives, else empty.
+	// runtime is the OCI runtime that a containerd runc shim drives, otherwise empty.
 	runtime string
 	// companions are those that the handler names.
 	companions []string

@@ -38,7 +38,7 @@ func run(ctx context.Context, path string, args ...string) ([]byte, error) {
 	cmd.WaitDelay = pipeGrace
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
-		// It exited successfully and left a child behind that holds its pipes.
+		// The binary exited successfully and left a child behind that holds its pipes.
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		err = nil
 	}
@@ -51,7 +51,7 @@ func run(ctx context.Context, path string, args ...string) ([]byte, error) {
 func failure(ctx context.Context, err error, path string, args []string, stderr string) error {
 	line := path + " " + strings.Join(args, " ")
 	if ctx.Err() != nil {
-		return transient{fmt.Errorf("%s timed out and was killed; see whether it hangs in a shell too, or what it waits for, as a disk or a network file system (dmesg): %w", line, errdefs.ErrUnavailable)}
+		return transient{fmt.Errorf("%s timed out and was killed; check whether it also hangs in a shell, and in dmesg whether a disk or network file system hangs: %w", line, errdefs.ErrUnavailable)}
 	}
 	err = passing(err, stderr)
 	quote := ""
@@ -83,16 +83,16 @@ func Passing(err error) error { return transient{err} }
 // written.
 var errnos = []error{syscall.EAGAIN, syscall.ETXTBSY, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR}
 
-// shortage lists messages of programs that exit because of such a shortage.
+// shortage lists messages of programs that exit because of a temporary shortage.
 var shortage = []string{"resource temporarily unavailable", "cannot allocate memory", "out of memory", "too many open files", "failed to create new os thread"}
 
 // Transient reports whether a probe is inconclusive because its cause may pass within seconds: a
 // shortage of resources, a program that is being written, or a runtime that was too slow or was
 // killed.
 //
-// An inconclusive probe leaves the cached answer as it is, and is repeated. A handler that was ready
-// stays ready while such probes fail for less than 15 seconds. Any other handler is not ready until
-// a probe succeeds. A self-check pod after failed starts counts at once.
+// An inconclusive probe leaves the cached answer as it is, and is repeated. A handler that was
+// ready stays ready while such probes fail for less than 15 seconds. Any other handler is not ready
+// until a probe succeeds. A self-check pod that follows failed starts always counts.
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {

@@ -49,8 +49,8 @@ type Companion struct {
 	Identity Identity `json:"identity"`
 }
 
-// Runtime is what a runtime binary reported about itself. All callers of the Prober share it: it
-// and everything it points to are read-only.
+// Runtime is what a runtime binary reported about itself. All callers of the Prober share it, with
+// everything that it points to: do not change it.
 type Runtime struct {
 	Path     string   `json:"path"`
 	Identity Identity `json:"identity"`
@@ -64,9 +64,9 @@ type Runtime struct {
 	Name string `json:"name,omitempty"`
 	// Version is the runtime's own version, as printed.
 	Version string `json:"version,omitempty"`
-	// ShimVersion is the version of a shim that drives this runtime, else empty.
+	// ShimVersion is the version of a shim that drives this runtime, otherwise empty.
 	ShimVersion string `json:"shimVersion,omitempty"`
-	// ShimName is the name that a shim reports ("io.containerd.kata.v2"), else empty.
+	// ShimName is the name that a shim reports ("io.containerd.kata.v2"), otherwise empty.
 	ShimName string `json:"shimName,omitempty"`
 	// SpecVersion is the OCI version that `--version` printed, if any.
 	SpecVersion string `json:"specVersion,omitempty"`
@@ -78,7 +78,7 @@ type Runtime struct {
 	ShimAlone bool `json:"shimAlone,omitempty"`
 	// Wasm is set for a shim that runs WebAssembly modules in processes of the host.
 	Wasm bool `json:"wasm,omitempty"`
-	// WasmDeclared is set if the name that the shim reports shows this.
+	// WasmDeclared is set if Wasm follows from the name that the shim reports.
 	WasmDeclared bool `json:"wasmDeclared,omitempty"`
 }
 
@@ -118,37 +118,37 @@ func (r *Runtime) testedCrun() bool {
 	return err == nil && v.AtLeast(version.MustParseGeneric(testedCrun))
 }
 
-// SupportsMountOption reports whether the runtime supports a mount option; false if it does not
-// report it.
+// SupportsMountOption reports whether the runtime supports a mount option; false if the runtime
+// does not report the option.
 func (r *Runtime) SupportsMountOption(option string) bool {
 	return r != nil && r.Features != nil && slices.Contains(r.Features.MountOptions, option) || option == "rro" && r.testedCrun()
 }
 
 // SupportsRecursiveReadOnly reports whether the runtime supports the mount option "rro"; false if
-// it does not report it. The kernel must support it too (5.12).
+// the option is not reported. The kernel must support it too (5.12).
 func (r *Runtime) SupportsRecursiveReadOnly() bool { return r.SupportsMountOption("rro") }
 
 // SupportsNamespace reports whether the runtime supports a kind of namespace, by its OCI name;
-// false if it does not report it.
+// false if the kind is not reported.
 func (r *Runtime) SupportsNamespace(kind specs.LinuxNamespaceType) bool {
 	return slices.Contains(r.linux().Namespaces, string(kind))
 }
 
-// SupportsUserNamespaces reports whether the runtime supports user namespaces; false if it does not
-// report them.
+// SupportsUserNamespaces reports whether the runtime supports user namespaces; false if they are
+// not reported.
 func (r *Runtime) SupportsUserNamespaces() bool {
 	return r.SupportsNamespace(specs.UserNamespace) || r.testedCrun()
 }
 
-// SupportsIDMap reports whether the runtime can map the ids of single mounts; false if it does not
-// report it.
+// SupportsIDMap reports whether the runtime can map the ids of single mounts; false if that is not
+// reported.
 func (r *Runtime) SupportsIDMap() bool {
 	m := r.linux().MountExtensions
 	return m != nil && m.IDMap != nil && isTrue(m.IDMap.Enabled) || r.testedCrun()
 }
 
 // SupportsNetDevices reports whether the runtime moves network devices into containers (OCI 1.3);
-// false if it does not report it.
+// false if that is not reported.
 func (r *Runtime) SupportsNetDevices() bool {
 	d := r.linux().NetDevices
 	return d != nil && isTrue(d.Enabled)
@@ -192,7 +192,7 @@ func (r *Runtime) answer(feature *bool, tag string) capability.Answer {
 	return capability.Unknown
 }
 
-// MakesCheckpoints reports whether the runtime reports support for CRIU; CRIU itself may be
+// MakesCheckpoints reports whether the runtime declares support for CRIU; CRIU itself may be
 // missing.
 func (r *Runtime) MakesCheckpoints() bool {
 	if r == nil || r.Features == nil {
@@ -213,7 +213,7 @@ func (r *Runtime) LacksRestore() string {
 		return ""
 	}
 	if r.Driven != nil {
-		return "crun refuses a flag by which shims restore; use it without one (runtime_type = \"oci\")"
+		return "crun refuses a flag that shims need for restores; use crun without a shim (runtime_type = \"oci\")"
 	}
 	if v, err := version.ParseGeneric(r.Version); err == nil && v.LessThan(version.MustParseGeneric(crunTCPClose)) {
 		return "crun before " + crunTCPClose + " cannot restore containers without their connections; install a newer one"

@@ -148,7 +148,7 @@ func TestLacksRestore(t *testing.T) {
 		"runc of a shim":     {&Runtime{Name: Runc, Version: "1.1.5", Driven: &Identity{}}, ""},
 		"crun":               {&Runtime{Name: Crun, Version: "1.23"}, ""},
 		"old crun":           {&Runtime{Name: Crun, Version: "1.22"}, "crun before 1.23 cannot"},
-		"crun of a shim":     {&Runtime{Name: Crun, Version: "1.27", Driven: &Identity{}}, "without one"},
+		"crun of a shim":     {&Runtime{Name: Crun, Version: "1.27", Driven: &Identity{}}, "without a shim"},
 		"crun of no release": {&Runtime{Name: Crun, Version: "UNKNOWN"}, ""},
 	} {
 		if got := c.rt.LacksRestore(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {

@@ -20,7 +20,7 @@ const (
 	Look Depth = iota
 	// Ask always queries the runtime.
 	Ask
-	// RunPod also runs a self-check pod, even if the handler's configuration does not ask for one.
+	// RunPod also runs a self-check pod, even if the handler's configuration does not request one.
 	RunPod
 	// WithSelfCheck lets the self-check pod try all optional capabilities.
 	WithSelfCheck
@@ -53,12 +53,12 @@ type SelfCheckRuns struct {
 }
 
 // SelfChecks is a Checker that also runs self-check pods. A pod runs for handlers that configure it
-// or that promise a conformance set, if the runtime is new or was asked, and for every handler at
+// or that promise a conformance set, if the runtime is new or was queried, and for every handler at
 // depth RunPod or above.
 type SelfChecks struct {
 	*Checker
 	by    SelfChecker
-	ready <-chan struct{} // closed when by may run pods
+	ready <-chan struct{} // closed once pods may run
 
 	flights singleflight.Group // by the digest of a Definition
 
@@ -73,8 +73,7 @@ type proven struct {
 	proof Proof
 }
 
-// NewSelfChecks returns SelfChecks that run their pods by the given SelfChecker. Pods wait until
-// ready is closed.
+// NewSelfChecks returns SelfChecks that run their pods through by. Pods wait until ready is closed.
 func NewSelfChecks(c *Checker, by SelfChecker, ready <-chan struct{}) *SelfChecks {
 	return &SelfChecks{Checker: c, by: by, ready: ready, good: map[string]proven{}, runs: map[string]SelfCheckRuns{}}
 }

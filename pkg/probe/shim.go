@@ -50,7 +50,7 @@ func runsWasm(path, name string, wasmImages bool) (runs, declared bool) {
 	return name == "" && RunsWasm(path) || wasmImages && known == "", false
 }
 
-// drivenRuntime finds the OCI runtime of a runc shim like the shim does, by its option BinaryName,
+// drivenRuntime finds the OCI runtime of a runc shim as the shim does, by its option BinaryName,
 // "runc" by default, but in dirs instead of this process's PATH.
 func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
 	binaryName = cmp.Or(binaryName, Runc)
@@ -66,7 +66,7 @@ func drivenRuntime(shim, binaryName string, dirs []string) (string, error) {
 
 // ShimReader decodes the output of a shim's -info: its name and version, and the features of the
 // runtime that it drives, as JSON, if included. The caller implements it, because this package does
-// not know the shims' protocol.
+// not contain the shims' protocol.
 type ShimReader interface {
 	ReadInfo(answer []byte) (name, version string, features []byte, err error)
 }
@@ -115,7 +115,7 @@ func askShimInfo(ctx context.Context, path string, reader ShimReader) (*Runtime,
 	}
 	name, version, features, err := reader.ReadInfo(out)
 	if err != nil {
-		return rt, nil //nolint:nilerr // it answers something else: -v is next
+		return rt, nil //nolint:nilerr // not an answer to -info: -v is next
 	}
 	rt.ShimName, rt.Version = name, version
 	if json.Valid(features) {
@@ -145,8 +145,8 @@ func askShimVersion(ctx context.Context, path, flag string) (name, version strin
 	return name, string(m[1]), nil
 }
 
-// unlessExit drops the error of a program that ran and failed: it does not support the flag, which
-// is a result. A program that cannot run, or hangs, gave no result.
+// unlessExit drops the error of a program that ran and failed: the program does not support the
+// flag, which is a result. A program that cannot run, or hangs, gave no result.
 func unlessExit(ctx context.Context, err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && ctx.Err() == nil && !Transient(err) {

@@ -1,4 +1,4 @@
-// Package capability defines names for what a handler can do for a pod, and for how that is known.
+// Package capability names what a handler can do for a pod, and how that is known.
 //
 // It holds data only: packages that match pods to handlers outside a node do not depend on the code
 // that probes runtimes.
@@ -116,7 +116,7 @@ type Known struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Table holds the capabilities of one handler. The zero value knows nothing. Tables are shared
+// Table holds the capabilities of one handler. In the zero value all are unknown. Tables are shared
 // between callers and must not be changed after they are published.
 type Table struct {
 	Isolation Isolation `json:"isolation,omitempty"`

@@ -75,11 +75,11 @@ func Breaches(set Set, f Facts) []string {
 	case Wasm:
 		return modules(f)
 	}
-	return []string{"this berth does not know that set"}
+	return []string{"this release of berth does not have that set"}
 }
 
-// sharedKernel also accepts an equal build: a node that is a container itself may show another boot
-// ID than its pods.
+// sharedKernel also accepts a kernel of the same build if the runtime is known to share the node's:
+// a node that is a container itself may show another boot ID than its pods.
 func sharedKernel(f Facts) []string {
 	seen := f.Seen.Kernel
 	if seen.BootID == f.Node.BootID || f.Isolation == capability.SharedKernel && seen.build() == f.Node.build() {
@@ -90,19 +90,19 @@ func sharedKernel(f Facts) []string {
 
 // ownKernel requires a kernel other than the node's. Each boot of a kernel has one ID, but a
 // container manager may have mounted another ID over that of the node or of the pod. A kernel of
-// the same build is therefore taken for the node's unless the runtime is known to bring its own
-// kernel. A runtime that shares the kernel always fails.
+// the same build is therefore only accepted if it shows another boot ID and the runtime is known to
+// bring its own kernel. A runtime that shares the kernel always fails.
 func ownKernel(f Facts) []string {
 	seen := f.Seen.Kernel
 	switch {
 	case seen.BootID == f.Node.BootID && seen.BootID != "":
 		return []string{"its pods run on the node's kernel"}
 	case f.Isolation == capability.SharedKernel:
-		return []string{"its runtime has pods share the node's kernel"}
+		return []string{"its runtime lets pods share the node's kernel"}
 	case seen.BootID == "" && seen.build() == f.Node.build():
-		return []string{"its pods run on a kernel that says it is the node's, and shows no boot ID"}
+		return []string{"its pods run on a kernel of the same build as the node's that shows no boot ID"}
 	case !f.Isolation.OwnKernel() && seen.build() == f.Node.build():
-		return []string{"its pods run on a kernel that says it is the node's, and its runtime is not known to bring another one"}
+		return []string{"its pods run on a kernel of the same build as the node's, and its runtime is not known to bring another one"}
 	}
 	return nil
 }
@@ -118,8 +118,8 @@ func machine(f Facts) []string {
 	return []string{"its runtime does not report that it makes virtual machines: isolation is " + is}
 }
 
-// confined returns breaches of the common promise of all sets: pods have no privileges beyond those
-// that they requested. Devices of the pod's own kernel are allowed if kernel is set.
+// confined checks the promise of all sets but Wasm: pods have no privileges beyond those that they
+// requested. If kernel is set, pods have a kernel of their own and may have its virtual devices.
 func confined(f Facts, kernel bool) (breaches []string) {
 	s := f.Seen
 	if len(s.Unreadable) > 0 {
@@ -146,13 +146,13 @@ func confined(f Facts, kernel bool) (breaches []string) {
 	return breaches
 }
 
-// own is the number of processes in a self-check pod: its own and the inspecting one.
+// own is the number of processes in a self-check pod: berth-pause and the inspecting program.
 const own = 2
 
 // hardened checks the protection of a kernel that the pod shares with others.
 func hardened(f Facts) (breaches []string) {
 	if !f.Seen.Filtered {
-		breaches = append(breaches, "no seccomp filter is in effect in its pods that requested the default one")
+		breaches = append(breaches, "no seccomp filter is in effect in its pods that requested the default profile")
 	}
 	if f.Seen.KernelLog {
 		breaches = append(breaches, "its pods can read the kernel log of the node")
@@ -164,5 +164,5 @@ func modules(f Facts) []string {
 	if f.Modules {
 		return nil
 	}
-	return []string{`it is not for WebAssembly modules only: that takes a shim that runs them, and platform = "wasi/wasm"`}
+	return []string{`it is not for WebAssembly modules only: configure a shim that runs them, and platform = "wasi/wasm"`}
 }

@@ -27,7 +27,7 @@ type Seen struct {
 // Device is a device file.
 type Device struct {
 	Path string
-	// Block devices have numbers of their own.
+	// Block is set for block devices, which are numbered separately.
 	Block        bool
 	Major, Minor uint32
 }
@@ -41,7 +41,7 @@ func (d Device) String() string {
 }
 
 // usual reports whether every container has the device: null, zero, full, random, urandom, tty,
-// console and ptmx. A terminal belongs to the node: a self-check pod has none.
+// console and ptmx. Terminals such as /dev/pts/0 are the node's: a self-check pod has none.
 func (d Device) usual() bool {
 	switch {
 	case d.Block:
@@ -54,8 +54,8 @@ func (d Device) usual() bool {
 	return false
 }
 
-// virtual reports whether the device has no hardware behind it: fuse, tun, which gVisor shows to
-// all containers, and terminals.
+// virtual reports whether the device has no hardware behind it. These are fuse and tun, which
+// gVisor shows to all containers, and terminals.
 func (d Device) virtual() bool {
 	return !d.Block && (d.Major == 10 && (d.Minor == 229 || d.Minor == 200) || d.Major >= 136 && d.Major <= 143)
 }
@@ -67,12 +67,12 @@ func Parse(text string) (*Seen, error) {
 		key, value, _ := strings.Cut(strings.TrimRight(line, "\n"), " ")
 		keys[key] = true
 		if err := s.set(key, value); err != nil {
-			return nil, fmt.Errorf("what the self-check pod wrote: %q: %w", line, err)
+			return nil, fmt.Errorf("parse the self-check pod's output: %q: %w", line, err)
 		}
 	}
 	for _, key := range []string{"release", "version", "effective", "bounding", "no-new-privileges", "seccomp", "kernel-log", "processes", "end"} {
 		if !keys[key] {
-			return nil, fmt.Errorf("what the self-check pod wrote has no %q", key)
+			return nil, fmt.Errorf("the self-check pod's output has no %q", key)
 		}
 	}
 	return s, nil

@@ -3,9 +3,9 @@
 // It is pure: it turns the runtime's answers, the inspection of this node and the results of
 // self-check pods into a capability.Table.
 //
-// Every "no" of preflight is "no" here, because preflight is asked, and preflight never refuses a
-// "yes". The reverse need not hold: where a runtime reports nothing, preflight refuses nothing, and
-// the answer is "unknown".
+// Every "no" of preflight is "no" here, because the rules call preflight, and preflight never
+// refuses a "yes". The reverse need not hold: where a runtime reports nothing, preflight refuses
+// nothing, and the answer is "unknown".
 package rules
 
 import (
@@ -31,7 +31,7 @@ var modules = map[capability.Name]capability.Known{
 	capability.PortForward: {Answer: capability.Yes},
 }
 
-// request checks a pod or container that asks for one capability. It returns preflight's refusal.
+// request checks a pod or container that requests one capability. It returns preflight's refusal.
 type request func(preflight.Handler) *preflight.Refusal
 
 // asks has a request for each capability that preflight can refuse.
@@ -69,7 +69,7 @@ type Facts struct {
 	// Handler is the input of preflight.
 	Handler preflight.Handler
 	// HostNetwork means that a runtime with its own kernel is configured to use the host's network.
-	// Handler.HostNetwork is also true if that is only possible.
+	// Handler.HostNetwork is also true if such a configuration is only possible.
 	HostNetwork bool
 	// Krun means that the handler's annotations select crun's virtual machines.
 	Krun bool

@@ -24,7 +24,7 @@ func Of(f Facts) capability.Table {
 	}
 	b.table.Isolation, b.table.IsolationSource = b.kernel.Isolation, b.kernel.IsolationSource
 	b.table.SeccompActions = b.seccompActions()
-	if f.Proof != nil { // a pod with fewer results is no proof
+	if f.Proof != nil { // a self-check pod that breaks a promise has no Proof
 		b.table.Conforms = f.Conforms
 	}
 	b.preflighted()
@@ -55,8 +55,8 @@ func (b *builder) unknown(n capability.Name, note string) {
 	b.table.Set(n, capability.Unknown, "", note)
 }
 
-// refused sets "no" if preflight refuses the capability. If preflight would refuse it on every
-// node, the runtime lacks it, otherwise this node does.
+// refused sets "no" if preflight refuses the capability, and reports whether it did. If preflight
+// would refuse it on every node, the source is Declared, otherwise Probed.
 func (b *builder) refused(n capability.Name) bool {
 	ask := asks[n]
 	if ask == nil {
@@ -134,8 +134,8 @@ func (b *builder) security() {
 	b.enforced(capability.SELinux, b.Handler.Node.SELinux, "this node does not have SELinux", rt.SELinux())
 }
 
-// enforced sets "no" if the node lacks the capability. On a kernel of their own, containers accept
-// the request, but it has no effect.
+// enforced sets "no" if the node lacks the capability. On a kernel of their own, containers may
+// request it, but the request has no effect.
 func (b *builder) enforced(n capability.Name, node bool, without string, reported capability.Answer) {
 	switch {
 	case !node:

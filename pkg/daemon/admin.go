@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router"
 )
 
-// serveAdmin serves the management API. It answers during the recovery of pods, with that in its
-// status.
+// serveAdmin serves the management API. The API also answers while pods are recovered; its status
+// then has the field Recovering set.
 func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 	if d.options.DropIns == "" {
 		return nil
@@ -37,7 +37,7 @@ func (d *Daemon) serveAdmin(ctx context.Context, n *node) error {
 		CheckpointsDir:   filepath.Join(d.options.Config.Engine.Root, "pod-checkpoints"),
 		CheckpointsInUse: n.engine.CheckpointsInUse,
 	}
-	// A client that connects before the mode is set is rejected by its user id.
+	// A client that connects before the mode is set is rejected because of its user id.
 	l, err := d.listenFor(ctx, "management socket", server.Admin(), ownerOnly, "")
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (d *Daemon) answerAdmin(l net.Listener, options admin.Options) {
 	server := grpc.NewServer(append(admin.ServerOptions(), grpc.MaxSendMsgSize(maxMessage))...)
 	admin.Register(server, options)
 	d.teardown.add("management server", func(context.Context) error {
-		server.Stop() // no pod depends on these calls, and watch calls never end
+		server.Stop() // no pod depends on these calls, and watch calls may never end
 		return nil
 	})
 	go d.answer(l, server, "the management API")

@@ -13,7 +13,7 @@ import (
 
 // listenForAgents listens on the socket of the containerd API, if configured. It detects another
 // daemon on the socket before anything on disk is opened. A client that imports images controls the
-// node, so only the owner may connect.
+// node, so only the socket's owner may connect.
 func (d *Daemon) listenForAgents(ctx context.Context) (net.Listener, error) {
 	path := d.options.Config.ContainerdAPI.Socket
 	if path == "" {
@@ -26,8 +26,7 @@ func (d *Daemon) listenForAgents(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// serveAgents serves the containerd API on l, once pods are recovered. Running calls end with the
-// daemon.
+// serveAgents serves the containerd API on l. Running calls end with the daemon.
 func (d *Daemon) serveAgents(ctx context.Context, e Engine, l net.Listener, metrics prometheus.Registerer) {
 	if l == nil {
 		return

@@ -96,7 +96,7 @@ func able(ctx context.Context, checker *probe.Checker, cfg *config.Config, d *ha
 	}
 	conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), 3*time.Second)
 	if err != nil {
-		return fmt.Errorf("no program serves it: %w", err)
+		return fmt.Errorf("cannot connect to its daemon: %w", err)
 	}
 	return conn.Close()
 }

@@ -1,5 +1,5 @@
-// Package daemon assembles the parts and runs them: it is the program, without command line and
-// signals, so that a test can start all of it on a temporary socket.
+// Package daemon assembles berth's parts and runs them. The command line and signals are handled by
+// the caller, so that a test can start a whole daemon on a temporary socket.
 //
 // New only checks the options. Start serves, and returns when pods are recovered and calls are
 // served; until then calls are rejected. Stop ends everything in the reverse order. Pods keep
@@ -24,8 +24,8 @@ func New(o Options) (*Daemon, error) {
 	return &Daemon{options: o, notify: notifier{o.NotifySocket}, failed: make(chan error, 1), life: life, end: end, requested: make(chan lifecycle.Trigger, maxRequested)}, nil
 }
 
-// Run starts the daemon, waits for ctx to end or for a fatal error, and stops it. The end of ctx is
-// not an error, also during Start.
+// Run starts the daemon, waits for the end of ctx or a fatal error, and stops it. The end of ctx is
+// not an error, not even during Start.
 func (d *Daemon) Run(ctx context.Context) error {
 	err := d.Start(ctx)
 	switch {

@@ -24,7 +24,7 @@ const maxSessions = 512
 
 var _ router.Preflighter = (*engine.Engine)(nil)
 
-// engineAsking returns the function that opens the real engine, which probes runtimes through one
+// engineAsking returns the function that opens the real engine, which probes runtimes through
 // prober.
 func engineAsking(
 	prober *probe.Prober,
@@ -37,7 +37,7 @@ func engineAsking(
 	}
 }
 
-// engineConfig is the only place that translates the configuration into the engine's. Pure.
+// engineConfig is the only place that derives the engine's configuration from the daemon's. Pure.
 func engineConfig(cfg *config.Config, b Build) engine.Config {
 	e := cfg.Engine
 	return engine.Config{
@@ -65,13 +65,13 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 	}
 }
 
-// networkConfig returns the network configuration of the berth with records below root.
+// networkConfig returns the network configuration of a daemon with records below root.
 func networkConfig(c config.CNI, root string) network.Config {
 	n := network.Config{
 		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum, GC: c.GC,
 		// All CNI users of a node share the usual directory, and berth disconnects unknown entries
-		// in its own. Pods of other daemons, and of a second berth with its own records, must stay
-		// connected.
+		// in its own directory. Pods of other daemons, and of a second berth with its own records,
+		// must stay connected.
 		CacheDir: filepath.Join(c.CacheDir, "berth", digest.FromString(root).Encoded()[:12]),
 	}
 	if n.MaxConfNum == 0 { // "all" in the configuration

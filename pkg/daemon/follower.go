@@ -47,8 +47,8 @@ func (r *remotes) inPool(b *remote.Backend) bool {
 	return false
 }
 
-// takeOver reconciles the owners with the daemon's objects, and probes its handlers if its health
-// has changed since their last probe. It returns the health at the last probe.
+// takeOver reconciles the router's owners with the backend's objects, and probes its handlers if
+// its health has changed since their last probe. It returns the health at the last probe.
 func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remote.Health) *remote.Health {
 	r.reconcile(ctx, b)
 	now := b.Health()
@@ -65,7 +65,7 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remot
 	return &now
 }
 
-// same reports whether a daemon's health is unchanged, with the same start: a daemon that was away
+// same reports whether a backend's health is unchanged since the same time: a backend that was away
 // in between may have been probed then. Pure.
 func same(before, now remote.Health) bool {
 	return before.Phase == now.Phase && before.Reason == now.Reason && before.Since.Equal(now.Since)

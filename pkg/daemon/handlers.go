@@ -34,12 +34,12 @@ func (k *Handlers) CgroupPrefix() string {
 	return k.cgroupPrefix
 }
 
-// Usable returns the handlers in any phase but NotReady.
+// Usable returns the engine's handlers in any phase but NotReady.
 func (k *Handlers) Usable() []*handler.Definition {
 	return k.those(func(s handler.State) bool { return s.Phase != handler.NotReady })
 }
 
-// Accepting returns the handlers that accept new pods.
+// Accepting returns the engine's handlers that accept new pods.
 func (k *Handlers) Accepting() []*handler.Definition { return k.those(handler.State.AcceptsPods) }
 
 func (k *Handlers) those(wanted func(handler.State) bool) []*handler.Definition {

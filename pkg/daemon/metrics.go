@@ -44,7 +44,7 @@ func oneIf(yes bool) float64 {
 	return 0
 }
 
-// These metrics are labeled with names of Definitions.
+// These metrics are labeled with names of handlers.
 var (
 	sandboxes = gauge("berth_sandboxes",
 		"Pod sandboxes in any state, by handler.", "handler")

@@ -25,7 +25,7 @@ func newNodeLabels(labels config.NodeLabels, handlers *lifecycle.Manager) *featu
 }
 
 // keepNodeLabels starts to write the feature file, once handlers accept pods. Until then the file
-// of an earlier daemon counts.
+// of an earlier daemon stays in effect.
 func (d *Daemon) keepNodeLabels(ctx context.Context, n *node, metrics prometheus.Registerer) {
 	if n.labels == nil {
 		return

@@ -33,8 +33,8 @@ type Engine interface {
 	router.Backend
 	// SelfCheck is not called before Recover has returned.
 	probe.SelfChecker
-	// Recover takes over the pods of an earlier daemon. Before it returns, only Capabilities,
-	// CheckpointsInUse, Close, Images, LastFailure and Unresponsive of the other methods are called.
+	// Recover takes over the pods of an earlier daemon. Until it returns, only these are called:
+	// Capabilities, CheckpointsInUse, Close, Images, LastFailure and Unresponsive.
 	Recover(ctx context.Context) error
 	// Capabilities returns the capabilities of a handler.
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime, proof probe.Proof) capability.Table
@@ -98,7 +98,7 @@ type Prober interface {
 type Loader interface {
 	lifecycle.Loader
 	admin.Files
-	Faults() []string // for an operator to fix, a line each
+	Faults() []string // problems that an operator must correct, one line each
 }
 
 // DefaultStopTimeout is well below the timeout after which systemd kills the daemon.
@@ -154,7 +154,7 @@ type Daemon struct {
 	requested chan lifecycle.Trigger
 }
 
-// maxRequested bounds the waiting reload requests. One more would add nothing.
+// maxRequested bounds the waiting reload requests. More requests would have no further effect.
 const maxRequested = 16
 
 // fail ends Run.

@@ -23,8 +23,8 @@ import (
 // listPatience is how long lists wait for a CRI daemon before they use its last known entries.
 const listPatience = 2 * time.Second
 
-// unusedInterval is the time between checks for unused CRI daemons. The plan may stay the same when
-// the last pod of a daemon is removed after its handler was routed elsewhere.
+// unusedInterval is the time between checks for unused CRI daemons. A plan removes them, too, but
+// the last pod of a daemon may be removed without a new plan.
 const unusedInterval = time.Second
 
 var (
@@ -50,7 +50,7 @@ type remotes struct {
 	mu sync.Mutex
 	// ended is set at the teardown: no more goroutines are started.
 	ended bool
-	// wakes wake the goroutine that follows each backend.
+	// wakes has the channels that wake the goroutines of the backends (followBackend).
 	wakes map[*remote.Backend]chan struct{}
 
 	// handlers is set before following is closed.
@@ -101,7 +101,7 @@ func (r *remotes) driver(ctx context.Context, engine Engine) (runtimeapi.CgroupD
 	return c.GetLinux().GetCgroupDriver(), err
 }
 
-// changed implements remote.PoolOptions.
+// changed implements remote.PoolOptions.Changed.
 func (r *remotes) changed(b *remote.Backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +120,7 @@ func (r *remotes) changed(b *remote.Backend) {
 	}
 }
 
-// reconcile updates the owners with the daemon's objects.
+// reconcile updates the router's owners with the backend's objects.
 func (r *remotes) reconcile(ctx context.Context, b *remote.Backend) {
 	r.members.Lock()
 	defer r.members.Unlock()
@@ -152,7 +152,7 @@ func (r *remotes) watchUnused() {
 }
 
 // removeUnused removes unused backends from the router; members is held. A handler that later leads
-// to the same socket must find no state of them.
+// to the same socket must find no state of the removed backend.
 func (r *remotes) removeUnused() {
 	for _, b := range r.pool.TakeUnused() {
 		r.pods.Abandon(b)
@@ -169,8 +169,7 @@ func (r *remotes) adopted(b *remote.Backend) bool {
 
 // adopt adds all backends of the pool to the router, once each has listed its objects or exceeded
 // listPatience. A backend that was never listed has no last known entries, and the kubelet would
-// create its unlisted pods again: adopt waits for its first answer, which comes soon, if only as a
-// failure.
+// create its unlisted pods again: adopt waits for its first check, which soon succeeds or fails.
 func (r *remotes) adopt(ctx context.Context) {
 	patience := time.After(listPatience)
 	for _, b := range r.pool.All() {
@@ -200,8 +199,8 @@ func (r *remotes) add(b *remote.Backend) {
 	r.changed(b)
 }
 
-// backend returns the backend that runs the pods of a Definition, known to the router; members is
-// held.
+// backend returns the backend that runs the pods of a Definition, and adds it to the router once
+// pods are recovered; members is held.
 func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.Backend, error) {
 	if d.Type != handler.CRI {
 		return engine, nil

@@ -109,7 +109,7 @@ func (d *Daemon) setUp(ctx context.Context) error {
 }
 
 // observe starts metrics and traces if they are configured. It returns the server options that feed
-// them and starts, and the registry for further metrics, or nil.
+// metrics, traces and starts, and the registry for further metrics, or nil.
 func (d *Daemon) observe(ctx context.Context, starts *observe.Starts) ([]grpc.ServerOption, prometheus.Registerer, error) {
 	var options []grpc.ServerOption
 	if t := d.options.Config.Tracing; t.Endpoint != "" {
@@ -157,7 +157,7 @@ func (d *Daemon) openEngine(ctx context.Context, known *Handlers) (Engine, error
 func (d *Daemon) serve(l net.Listener, face *router.Router, options []grpc.ServerOption) {
 	server := grpc.NewServer(slices.Concat(options, face.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
-		// Fixed windows are not measured: measuring costs a ping for each request.
+		// Fixed windows need no measurement, which would cost a ping for each request.
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
 		// A new goroutine for each call would grow its stack each time.
 		grpc.NumStreamWorkers(callWorkers),
@@ -202,7 +202,7 @@ func stopServer(ctx context.Context, server *grpc.Server, r *router.Router) erro
 	}
 }
 
-// announce logs once what is served.
+// announce logs what is served, and the ignored settings of imported files.
 func (d *Daemon) announce(ctx context.Context, registry *handler.Registry[router.Backend], took time.Duration) {
 	cfg := d.options.Config
 	for _, n := range cfg.ImportNotes {

@@ -61,9 +61,9 @@ func ownSocket(l net.Listener, path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// passCredentials attaches this process's id to everything it sends. Installers connect, set
-// SO_PASSCRED, and send a SIGHUP to the received id. Bytes sent before they set it would carry id
-// 0, which kill(2) takes for their own process group. Accepted sockets inherit the option.
+// passCredentials attaches this process's id to everything sent on the socket. Installers connect,
+// set SO_PASSCRED, and send a SIGHUP to the received id. Bytes sent before they set it would carry
+// id 0, which kill(2) takes for their own process group. Accepted sockets inherit the option.
 func passCredentials(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
@@ -89,7 +89,7 @@ func (l *lockedListener) Close() error {
 	return errors.Join(l.Listener.Close(), ignoreClosed(l.lock.Close()))
 }
 
-// ignoreClosed ignores a second close: a server also closes its listener.
+// ignoreClosed drops the error of a second close: a server also closes its listener.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
 		return nil
@@ -97,7 +97,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// lockFile takes a lock that ends with this process. The file stays: after a removal two processes
+// lockFile locks a file until this process ends. The file stays: after a removal two processes
 // could hold locks on two files of the same name.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -115,7 +115,7 @@ func lockFile(path string) (*os.File, error) {
 }
 
 // lockPatience is how long a lock or socket may be held by a process other than a daemon: a child
-// of a killed one, between fork and exec.
+// of a killed daemon, between fork and exec.
 const lockPatience = 2 * time.Second
 
 func flock(f *os.File) error {

@@ -19,11 +19,10 @@ import (
 
 const alive = daemon.SdNotifyWatchdog
 
-// absentID is the id of no object: the query runs through all layers, and its answer is short.
+// absentID is the id of no object: a query for it runs through all layers, and its answer is short.
 const absentID = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// attempts is how often a daemon that does not answer is asked before the watchdog is no longer
-// fed.
+// attempts is the number of self-checks without an answer after which a keep-alive is withheld.
 const attempts = 4
 
 // feedWatchdog notifies the service manager twice per interval, while the daemon answers a client's
@@ -145,12 +144,12 @@ const (
 
 // notifier reports the daemon's state to systemd (sd_notify(3)). It gets the socket's path by
 // value, unlike go-systemd, because NOTIFY_SOCKET must be removed from the environment before any
-// child starts: OCI runtimes take the variable for the container's socket.
+// child starts: an OCI runtime would use it for the container.
 type notifier struct {
 	socket string
 }
 
-// send only logs an error: a manager that does not listen is no reason to stop.
+// send only logs an error: the daemon also works without a service manager.
 func (n notifier) send(ctx context.Context, state string) {
 	if n.socket == "" {
 		return

@@ -75,7 +75,7 @@ func TestCheck(t *testing.T) {
 		{"nothing there", good + "[runtimes.legacy]\nendpoint = \"unix://$DIR/other.sock\"\n[runtimes.gone]\nruntime_path = \"$DIR/gone\"\n", 3, "read $DIR/config.toml\n" +
 			"gone    oci   $DIR/gone  $DIR/config.toml:5\nlegacy  cri   $DIR/other.sock  $DIR/config.toml:3\nrunc    oci   $DIR/runc  $DIR/config.toml:1 (default)\n",
 			"handler \"gone\": $DIR/config.toml:5: runtime_path: $DIR/gone does not exist; install it, or correct the path\n" +
-				"handler \"legacy\": no program serves it: dial unix $DIR/other.sock: connect: no such file or directory\nconfig: 2 problems on this machine\n"},
+				"handler \"legacy\": cannot connect to its daemon: dial unix $DIR/other.sock: connect: no such file or directory\nconfig: 2 problems on this machine\n"},
 		{"no runtime", "[runtimes.runc]\nruntime_path = \"/bin/false\"\n", 3, "read $DIR/config.toml\nrunc  oci   /bin/false  $DIR/config.toml:1 (default)\n",
 			"handler \"runc\": /bin/false --version: exit status 1; reinstall the runtime or correct the handler's runtime_path\nconfig: 1 problem on this machine\n"},
 		{"a candidate", good + "candidate = { runtime_path = \"$DIR/next\", percent = 1 }\n", 3, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\n",

@@ -1,4 +1,4 @@
-// Package checkpoints has the commands that checkpoint pods, carry and remove checkpoints, and
+// Package checkpoints has the commands that checkpoint pods, transfer and remove checkpoints, and
 // restore pods.
 package checkpoints
 
@@ -32,8 +32,8 @@ func Command() *cobra.Command {
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
 		Short:   "Manage checkpoints of pods",
-		Long: `Manage checkpoints that "berth pod checkpoint" or a client of the CRI has written. The
-daemon does not need to run; if it runs, "rm" and "prune" ask it which ones are in use.`,
+		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. Only "list" and
+"prune" without DIR need a running daemon. A running daemon protects checkpoints in use.`,
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
 		checkpointPruneCommand())
@@ -92,8 +92,8 @@ the newest first.`,
 	return c
 }
 
-// checkpointsAt lists the given directory, or else the running daemon's, which exists from the
-// first checkpoint on.
+// checkpointsAt lists the checkpoints in the given directory, or else in the running daemon's,
+// which exists from the first checkpoint on.
 func checkpointsAt(r *cli.Remote, c *cobra.Command, args []string) (dir string, all []listedCheckpoint, err error) {
 	if len(args) > 0 {
 		all, err = checkpointsIn(args[0])
@@ -157,8 +157,8 @@ func checkpointInspectCommand() *cobra.Command {
 		Use:   "inspect DIR",
 		Short: "Show a checkpoint's pod, runtime and files",
 		Long: `Show a checkpoint's pod, runtime and files. With --verify, also read all files; the exit
-status is 3 if one is damaged. -o json prints the whole manifest, which has the environment
-of the containers.`,
+status is 3 if one is damaged. -o json prints the whole manifest, including the
+environment variables of the containers.`,
 		Example: "  berth checkpoint inspect /var/lib/checkpoints/notebook --verify",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -247,8 +247,8 @@ has containers that have not started yet. Running pods do not need their checkpo
 	return c
 }
 
-// inUse returns the checkpoints that restored pods still read, from the daemon. Without a running
-// daemon it returns none, so that any checkpoint can be removed.
+// inUse returns a function that gets from the daemon the checkpoints that restored pods still read;
+// none if no daemon runs.
 func inUse(r *cli.Remote, c *cobra.Command) func() ([]string, error) {
 	return func() ([]string, error) {
 		daemon, err := r.Connect()
@@ -265,7 +265,7 @@ func inUse(r *cli.Remote, c *cobra.Command) func() ([]string, error) {
 		case err != nil:
 			return nil, daemon.Explain(err)
 		case status.GetRecovering():
-			return nil, errors.New("the daemon does not know all of its pods yet; try again")
+			return nil, errors.New("the daemon is still recovering its pods; try again later")
 		}
 		return status.GetPodCheckpoints().GetInUse(), nil
 	}
@@ -325,7 +325,7 @@ checkpoint in use stays. berth-checkpoint-prune.timer runs this every hour.`,
 }
 
 // expired returns the checkpoints to remove, oldest first: all but the newest keep of each pod, and
-// those of age olderThan. 0 means no bound. Pure.
+// those that are at least olderThan old. 0 means no bound. Pure.
 func expired(all []listedCheckpoint, keep int, olderThan time.Duration, now time.Time) (removed []listedCheckpoint) {
 	newestFirst := slices.SortedFunc(slices.Values(all), func(a, b listedCheckpoint) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Directory, a.Directory))

@@ -49,9 +49,10 @@ func podCheckpointCommand() *cobra.Command {
 		Use:   "checkpoint POD",
 		Short: "Checkpoint a running pod into a directory or a registry",
 		Long: `Checkpoint a pod with all its running containers into a new or empty directory, or into a
-registry. The default is a new directory in pod-checkpoints below the directory engine.root;
-"berth checkpoint prune" removes old ones. POD is the ID of its sandbox, a prefix of it, or NAMESPACE/NAME. The
-pod is paused meanwhile. The checkpoint contains every secret that the pod has in memory.`,
+registry. The default is a new directory in pod-checkpoints below engine.root; "berth
+checkpoint prune" removes old checkpoints. POD is the ID of the pod's sandbox, a prefix of
+the ID, or NAMESPACE/NAME. The pod is paused during the checkpoint, which contains every
+secret that the pod has in memory.`,
 		Example: "  berth pod checkpoint default/notebook\n  berth pod checkpoint default/notebook --to /var/lib/checkpoints/notebook\n  berth pod checkpoint default/notebook --to registry.example/team/notebook:warm",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
@@ -69,13 +70,13 @@ pod is paused meanwhile. The checkpoint contains every secret that the pod has i
 	k.registryFlags(c)
 	r.Flags(c)
 	c.Flags().BoolVar(&compress, "compress", false, "compress the checkpoint, which makes it slower to write and to restore")
-	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints below the directory engine.root)")
+	c.Flags().StringVar(&to, "to", "", "`directory` to write into, or a name in a registry (default: a new directory in pod-checkpoints below engine.root)")
 	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
 	return c
 }
 
 // makeDirectory creates the named directory for a checkpoint, if missing. Without a name it creates
-// a new one in the daemon's directory.
+// a new directory in the daemon's directory for checkpoints.
 func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *runtimeapi.PodSandbox) (dir string, made bool, err error) {
 	if name != "" {
 		dir, err = filepath.Abs(name)
@@ -92,8 +93,8 @@ func makeDirectory(ctx context.Context, daemon *client.Client, name string, p *r
 	return dir, err == nil, err
 }
 
-// isInRegistry reports whether a target is an image name, which begins with a registry's host,
-// rather than a directory with an existing parent.
+// isInRegistry reports whether a target is an image name rather than a path: it begins with a
+// registry's host, and no file has the host's name.
 func isInRegistry(to string) bool {
 	host, rest, ok := strings.Cut(to, "/")
 	if !ok || rest == "" || !strings.ContainsAny(host, ".:") && host != "localhost" || host == "." || host == ".." {
@@ -106,8 +107,8 @@ func isInRegistry(to string) bool {
 	return err == nil
 }
 
-// checkpointToRegistry writes a pod below the daemon's directory, pushes the checkpoint, and
-// removes it. After a failed push it stays.
+// checkpointToRegistry writes a pod's checkpoint below the daemon's directory, pushes it, and
+// removes it. After a failed push the checkpoint stays.
 func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, k *carrier, cri cli.CRI, pod, name string, compress bool) error {
 	// Read the credentials first: without them nothing is written.
 	return k.carry(c, func(_ context.Context, registry artifact.Registry) error {
@@ -126,7 +127,7 @@ func checkpointToRegistry(ctx context.Context, r *cli.Remote, c *cobra.Command, 
 	})
 }
 
-// checkpointPod writes a pod into a directory, and returns the checkpoint and the duration.
+// checkpointPod writes a pod's checkpoint into a directory, and returns it and the duration.
 func checkpointPod(ctx context.Context, c *cobra.Command, cri cli.CRI, name, to string, compress bool) (l listedCheckpoint, took time.Duration, err error) {
 	p, err := findPod(ctx, cri, name)
 	if err != nil {
@@ -184,7 +185,7 @@ const sizeInterval = 500 * time.Millisecond
 func sizeOf(dir string) (total int64) {
 	_ = filepath.WalkDir(filepath.Join(dir, manifest.ImagesDir), func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil //nolint:nilerr // files appear and disappear meanwhile
+			return nil //nolint:nilerr // files may appear and disappear
 		}
 		if info, err := e.Info(); err == nil {
 			total += info.Size()
@@ -194,7 +195,7 @@ func sizeOf(dir string) (total int64) {
 	return total
 }
 
-// findPod returns the sandbox with an ID or name: of several with one name, the ready one.
+// findPod returns the sandbox with an ID, or a prefix of it, or the ready sandbox with a name.
 func findPod(ctx context.Context, cri cli.CRI, name string) (*runtimeapi.PodSandbox, error) {
 	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -210,11 +211,11 @@ func findPod(ctx context.Context, cri cli.CRI, name string) (*runtimeapi.PodSand
 	}
 	switch len(found) {
 	case 0:
-		return nil, fmt.Errorf("no pod %q is ready on this node; \"berth pods\" lists them", name)
+		return nil, fmt.Errorf("no pod %q is ready on this node; \"berth pods\" lists the pods", name)
 	case 1:
 		return found[0], nil
 	}
-	return nil, fmt.Errorf("%q is more than one pod: %s; give more of the ID", name, strings.Join(ids, ", "))
+	return nil, fmt.Errorf("%q matches more than one pod: %s; give more of the ID", name, strings.Join(ids, ", "))
 }
 
 type restored struct {
@@ -229,9 +230,9 @@ func podRestoreCommand() *cobra.Command {
 		Use:   "restore DIR",
 		Short: "Restore a pod from a checkpoint",
 		Long: `Restore a pod from a checkpoint, with a new ID and address, and resume its containers.
-Give --name with a name that no pod of the node has, or --replace. --replace removes the
-old pods of that name and their logs in /var/log/pods once the new pod can start. A running
-kubelet stops the restored pod, because it does not know it.`,
+Give --name with a name that no pod on the node has, or --replace: it removes the old
+pods of that name, and their logs in /var/log/pods, once the new pod can start. A running
+kubelet stops the restored pod, because the cluster does not have it.`,
 		Example: "  berth pod restore /var/lib/checkpoints/notebook --name notebook-2\n  berth pod restore /var/lib/checkpoints/notebook --replace",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.CallCRI(func(ctx context.Context, c *cobra.Command, cri cli.CRI, args []string) error {
@@ -239,16 +240,16 @@ kubelet stops the restored pod, because it does not know it.`,
 		}),
 	}
 	r.Flags(c)
-	c.Flags().StringVar(&as.name, "name", "", "name of the pod (with --replace by default the one it had)")
+	c.Flags().StringVar(&as.name, "name", "", "name of the pod (default with --replace: as in the checkpoint)")
 	c.Flags().BoolVar(&as.replace, "replace", false, "remove the pods of that name from the node")
 	c.MarkFlagsOneRequired("name", "replace")
-	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: the one it had)")
+	c.Flags().StringVar(&as.namespace, "namespace", "", "namespace of the pod (default: as in the checkpoint)")
 	c.Flags().StringVar(&as.uid, "uid", "", "UID of the pod (default: a new one)")
-	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, created if missing (default: one below berth's, without limits for the pod)")
+	c.Flags().StringVar(&as.cgroup, "cgroup-parent", "", "`cgroup` of the pod, created if missing (default: a cgroup below berth's, without limits for the pod)")
 	c.Flags().StringVar(&as.logs, "log-directory", "", "`directory` for the containers' logs (default: /var/log/pods/NAMESPACE_NAME_UID)")
 	c.Flags().BoolVar(&as.created, "no-start", false, "create the containers without starting them")
 	c.Flags().DurationVar(&r.Timeout, "timeout", r.Timeout, "time limit of the command")
-	r.HandlerFlag(c, &as.handler, "handler to run it under (default: the one it had)")
+	r.HandlerFlag(c, &as.handler, "handler to run the pod under (default: as in the checkpoint)")
 	return c
 }
 
@@ -288,7 +289,7 @@ func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CR
 		return err
 	}
 	if len(old) > 0 && !as.replace {
-		return fmt.Errorf("pod %s/%s exists on this node; give another --name, or --replace it", metadata.GetNamespace(), metadata.GetName())
+		return fmt.Errorf("pod %s/%s exists on this node; give another --name, or use --replace", metadata.GetNamespace(), metadata.GetName())
 	}
 	begin := time.Now()
 	resp, err := cri.RestorePod(ctx, request)
@@ -373,8 +374,8 @@ func restoredLines(p restoredPod, took time.Duration) []string {
 	return lines
 }
 
-// requestOf returns the request for a pod like the one in the checkpoint, under another name. Pure
-// except for a new UID.
+// requestOf returns the request to restore the checkpoint's pod with the changes that the flags
+// request. Pure except for a new UID.
 func requestOf(m *manifest.Manifest, as *restored) (*runtimeapi.RestorePodRequest, error) {
 	config := &runtimeapi.PodSandboxConfig{}
 	if err := protojson.Unmarshal(m.Pod, config); err != nil {

@@ -17,7 +17,7 @@ import (
 // defaultHostsDir is the hosts directory of the default configuration.
 const defaultHostsDir = "/etc/berth/hosts.d"
 
-// carrier holds the flags of the commands that carry checkpoints.
+// carrier holds the flags of the commands that push and pull checkpoints.
 type carrier struct {
 	artifact.Registry
 
@@ -35,7 +35,7 @@ func (k *carrier) registryFlags(c *cobra.Command) {
 	c.Flags().StringVar(&k.credentials, "creds-file", "", "`path` of a file with user:password for the registry; - is standard input")
 }
 
-// carry calls f, which an interrupt cancels, and shows its progress.
+// carry calls f and shows the progress. An interrupt cancels f.
 func (k *carrier) carry(c *cobra.Command, f func(ctx context.Context, registry artifact.Registry) error) error {
 	auth, err := cli.ReadCredentials(k.credentials, c.InOrStdin())
 	if err != nil {

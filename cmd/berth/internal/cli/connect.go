@@ -30,7 +30,7 @@ import (
 const (
 	// adminSocket is the management socket of the default configuration.
 	adminSocket = "/run/berth/admin.sock"
-	// socketEnv is the variable that replaces it.
+	// socketEnv is the environment variable that replaces adminSocket.
 	socketEnv = "BERTH_ADMIN_SOCKET"
 )
 
@@ -175,7 +175,7 @@ func handlerNames(ctx context.Context, daemon *client.Client) (names []string) {
 func (r *Remote) HandlerFlag(c *cobra.Command, handler *string, usage string) {
 	c.Flags().StringVar(handler, "handler", "", usage)
 	if err := c.RegisterFlagCompletionFunc("handler", r.Complete(handlerNames)); err != nil {
-		panic("berth: " + err.Error()) // the flag exists, without a completion
+		panic("berth: " + err.Error()) // cannot happen: the flag exists and had no completion
 	}
 }
 
@@ -191,7 +191,7 @@ func (r *Remote) Print(w io.Writer, m proto.Message, table func(io.Writer) error
 	if err != nil {
 		return err
 	}
-	// protojson varies its white space on purpose; the output for scripts must not.
+	// protojson varies its white space on purpose; the output for scripts must not vary.
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
 		return err

@@ -58,7 +58,7 @@ func Size(n int64) string {
 	return fmt.Sprintf("%.0f %ciB", v, "KMGT"[i])
 }
 
-// Took formats a duration with three digits.
+// Took formats a duration in seconds, milliseconds or microseconds.
 func Took(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:
@@ -71,7 +71,7 @@ func Took(d time.Duration) string {
 	return fmt.Sprintf("%dµs", d.Microseconds())
 }
 
-// PrunedLines returns the lines of a command that removed things of that size, or would remove them.
+// PrunedLines returns the output of a prune command: the removed names, and their total size.
 func PrunedLines(names []string, size string, dryRun bool) (lines []string) {
 	if len(names) == 0 {
 		return []string{"nothing to remove"}

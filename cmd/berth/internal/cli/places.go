@@ -22,8 +22,8 @@ func PlaceFlags(cmd *cobra.Command, o *config.Options) {
 	SearchFlag(cmd, o, "directories to discover runtimes in if none is configured")
 }
 
-// SearchFlag adds the flag for directories of runtimes. It makes all paths absolute, as the readers
-// of files require.
+// SearchFlag adds the flag for directories of runtimes. It also makes all paths in o absolute, as
+// the readers of files require.
 func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
 	cmd.Flags().StringSliceVar(&o.SearchPath, "search-path", nil, usage)
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
@@ -40,10 +40,10 @@ func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
 	}
 }
 
-// maxCredentials bounds the read size of a file, in bytes.
+// maxCredentials is the number of bytes that are read of a file with credentials.
 const maxCredentials = 64 << 10
 
-// ReadCredentials reads user:password. Nil means anonymous.
+// ReadCredentials reads user:password from a file, or from in for -. It returns nil without a path.
 func ReadCredentials(path string, in io.Reader) (*runtimeapi.AuthConfig, error) {
 	if path == "" {
 		return nil, nil

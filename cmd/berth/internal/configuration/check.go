@@ -30,7 +30,7 @@ func CheckCommand() *cobra.Command {
 the daemon does, but without self-check pods. Nothing is changed, and the daemon is not
 asked. The last line is the verdict.
 
-The exit status is 2 if a file has a mistake, which is on stderr as file:line:column,
+The exit status is 2 if a file has a mistake, which is printed as file:line:column,
 and 3 if all files are valid but this machine lacks something, such as a handler's
 binary. The daemon serves the other handlers then, but does not start without berth-shim
 and berth-pause.`,
@@ -48,7 +48,7 @@ and berth-pause.`,
 	return cmd
 }
 
-// noFileArgument suggests the flag if a file is given as an argument, as most checkers take it.
+// noFileArgument suggests -c if a file is given as an argument, as for most other checkers.
 func noFileArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

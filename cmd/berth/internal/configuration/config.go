@@ -87,7 +87,7 @@ func showLive(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Cl
 	if err != nil {
 		return err
 	}
-	// Dotted keys are TOML, so that berth could read this output, too.
+	// Dotted keys are TOML: berth could read this output as a file.
 	var lines []string
 	for _, s := range resp.GetSettings() {
 		lines = append(lines, fmt.Sprintf("%s = %s # %s", s.GetKey(), s.GetValue(), s.GetOrigin()))
@@ -104,7 +104,7 @@ func newConfigDiffCommand() *cobra.Command {
 them. "-" means that a key is only in the running configuration, "+" only in the files,
 "~" that its values differ. Nothing is changed.
 
-The exit status is 0 if they are equal, 3 if they differ, and 2 if the files are not
+The exit status is 0 if no key differs, 3 if keys differ, and 2 if the files are not
 valid, with every error on stderr.`,
 		Example: "  berth config diff",
 		Args:    cobra.NoArgs,
@@ -126,7 +126,7 @@ valid, with every error on stderr.`,
 				return err
 			}
 			if n := len(differences); n > 0 {
-				return commandline.Found("%s; apply the files by \"berth reload --wait\", which names keys that need a restart", output.Count(n, "key differs", "keys differ"))
+				return commandline.Found("%s; apply the files with \"berth reload --wait\", which names keys that need a restart", output.Count(n, "key differs", "keys differ"))
 			}
 			return nil
 		}),

@@ -31,7 +31,7 @@ may be left out, and some keys wait for a restart. Pods are not affected.
 With --wait, the exit status is 0 if the configuration is applied, 2 if it is rejected,
 with every error on stderr as file:line:column, and 3 if it is applied but a handler
 cannot run pods or a part of an imported file is left out. If the daemon has already
-reloaded by itself, its result is shown. Without --wait, the command returns at once.`,
+reloaded by itself, that result is shown. Without --wait, the command returns at once.`,
 		Example: "  berth reload --wait",
 		Args:    cobra.NoArgs,
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, _ []string) error {
@@ -70,8 +70,8 @@ func reload(ctx context.Context, c *cobra.Command, r *cli.Remote, daemon *client
 	return reloadEnd(resp)
 }
 
-// reloadEnd returns the end of a reload with --wait. It depends on the state after the reload, not
-// on the reload's changes. Pure.
+// reloadEnd returns the error that ends a reload with --wait. It depends on the state after the
+// reload, not on the reload's changes. Pure.
 func reloadEnd(resp *adminv1.ReloadResponse) error {
 	if !resp.GetAccepted() {
 		return commandline.Wrong(fmt.Errorf("the configuration was rejected, generation %d stays in use; correct it and reload again", resp.GetGeneration()))

@@ -114,8 +114,8 @@ func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
 	return all
 }
 
-// Rows in addition to the capabilities: the isolation class, and the sets of properties found by
-// self-check pods. The latter is shown only if a handler promises one.
+// Rows before the capabilities: the isolation class, and the conformance sets that self-check pods
+// confirmed. The latter is shown only if a handler has a set.
 const isolationRow, conformsRow = "isolation", "conforms"
 
 func rowsOf(handlers ...handlerCapabilities) []string {
@@ -147,7 +147,7 @@ func (h handlerCapabilities) known(row string) capability.Known {
 	k := h.Of(capability.Name(row))
 	if row == string(capability.Seccomp) && len(h.SeccompActions) > 0 {
 		actions := strings.ToLower(strings.ReplaceAll(strings.Join(h.SeccompActions, ", "), "SCMP_ACT_", ""))
-		k.Note = strings.TrimPrefix(k.Note+"; it can "+actions, "; ")
+		k.Note = strings.TrimPrefix(k.Note+"; actions: "+actions, "; ")
 	}
 	return k
 }

@@ -27,9 +27,9 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-const aboutSettings = `A setting is a key of [runtimes.<handler>] as docs/configuration.md has them, with its
-value. A value that is not valid TOML is taken as a string. Write a key of a table
-with a dot: options.no_new_keyring.`
+const aboutSettings = `A setting is a key of [runtimes.<handler>], from docs/configuration.md, and its value. A
+value that is not valid TOML is used as a string. Write a key of a table with a dot:
+options.no_new_keyring.`
 
 func addCommand() *cobra.Command {
 	r := &cli.Remote{}
@@ -38,10 +38,10 @@ func addCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Add a handler to the running daemon and to its files",
-		Long: `Write a drop-in with the handler, reload, and show the handler's state. When this
-returns with exit status 0, the handler is probed and applied to new pods. If the
-daemon would reject the configuration, nothing is changed. The drop-in is 50-NAME.toml
-in the daemon's conf.d.
+		Long: `Write a drop-in with the handler, reload, and show the handler's state. Exit
+status 0 means that the handler was probed and applies to new pods. If the daemon would
+reject the configuration, nothing is changed. The drop-in is 50-NAME.toml in the daemon's
+conf.d.
 
 ` + aboutSettings + `
 
@@ -83,9 +83,9 @@ func removeCommand() *cobra.Command {
 		Use:     "rm NAME",
 		Aliases: []string{"remove"},
 		Short:   "Remove a handler that was added by \"berth handler add\"",
-		Long: `Remove the drop-in of a handler and reload. Pods of the handler keep running: it is
-listed as draining until the last one is gone. A handler from another file is not
-removed; the error names that file.`,
+		Long: `Remove the drop-in of a handler and reload. Pods of the handler keep running; the
+handler is listed as draining until its last pod is gone. A handler from another file is
+not removed; the error names that file.`,
 		Example: "  berth handler rm kata",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -113,8 +113,8 @@ func editCommand() *cobra.Command {
 		Use:   "edit NAME",
 		Short: "Change a handler that was added by \"berth handler add\"",
 		Long: `Change keys of a handler and reload. Without --set, --unset and --from, its keys are
-opened in $VISUAL, else $EDITOR, else vi. Existing pods keep what they were created
-with; new ones get the new settings. If the daemon would reject the configuration,
+opened in $VISUAL, else $EDITOR, else vi. Existing pods keep the settings that they were
+created with; new pods get the new ones. If the daemon would reject the configuration,
 nothing is changed, and the edited text is kept in a file that the last line names.
 The exit status is 3 if the handler or its candidate cannot run pods now.
 
@@ -161,10 +161,10 @@ func printChanged(r *cli.Remote, w io.Writer, resp proto.Message, h *adminv1.Han
 		return err
 	}
 	if h.GetState() == adminv1.State_STATE_NOT_READY {
-		return commandline.Found("the handler cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetReason(), h.GetName())
+		return commandline.Found("the handler cannot run pods: %s; correct that, then run \"berth handler probe %s\"", h.GetReason(), h.GetName())
 	}
 	if c := h.GetRollout(); c.GetState() == string(rollout.NotReady) {
-		return commandline.Found("the candidate %s cannot run pods: %s; correct that, then \"berth handler probe %s\"", c.GetPath(), c.GetReason(), h.GetName())
+		return commandline.Found("the candidate %s cannot run pods: %s; correct that, then run \"berth handler probe %s\"", c.GetPath(), c.GetReason(), h.GetName())
 	}
 	return nil
 }
@@ -199,7 +199,6 @@ func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	if err := file.Close(); err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
 	}
-	// No context: the user quits the editor.
 	err = runEditor(c, file.Name())
 	text, unreadable := os.ReadFile(file.Name())
 	switch {
@@ -214,7 +213,7 @@ func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 		err = sendKeys(r, c, name, had, text)
 	}
 	if err != nil && commandline.Status(err) != commandline.Degraded {
-		return fmt.Errorf("%w\nyour text is saved in %s; correct it there, then \"berth handler edit %s --from %s\"", err, file.Name(), name, file.Name())
+		return fmt.Errorf("%w\nyour text is saved in %s; correct it there, then run \"berth handler edit %s --from %s\"", err, file.Name(), name, file.Name())
 	}
 	return errors.Join(err, os.Remove(file.Name()))
 }
@@ -237,7 +236,7 @@ func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Set
 	err = r.With(c, func(ctx context.Context, daemon *client.Client) error {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
 		if err == nil && !resp.GetHandler().GetManaged() {
-			// The daemon's error has the reason; nothing is changed.
+			// This call changes nothing, and its error has the reason.
 			_, err = daemon.UpdateHandler(ctx, &adminv1.UpdateHandlerRequest{Name: name})
 		}
 		keys = resp.GetWritten()
@@ -248,7 +247,7 @@ func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Set
 
 func asLines(name string, settings []*adminv1.Setting) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Keys of [runtimes.%s]. Save to apply them; save an empty file to change nothing.\n", name)
+	fmt.Fprintf(&b, "# Keys of [runtimes.%s]. Save to apply them; quit without saving to change nothing.\n", name)
 	for _, s := range settings {
 		fmt.Fprintf(&b, "%s = %s\n", s.GetKey(), s.GetValue())
 	}
@@ -266,14 +265,14 @@ func sendKeys(r *cli.Remote, c *cobra.Command, name string, had []*adminv1.Setti
 	return r.With(c, func(ctx context.Context, daemon *client.Client) error { return updateHandler(ctx, r, c, daemon, req) })
 }
 
-// runEditor runs the editor by a shell, which splits the variable: EDITOR="code --wait". An
+// runEditor runs the editor through a shell, which splits the variable: EDITOR="code --wait". An
 // interrupt at the terminal is for the editor: the terminal sends it to all processes, and berth
 // and the shell keep waiting.
 func runEditor(c *cobra.Command, file string) error {
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi")
 	cmd := exec.Command("/bin/sh", "-c", `trap : INT QUIT; `+editor+` "$1"`, "sh", file) //nolint:noctx // the user quits it
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), output.Raw(c.OutOrStdout()), output.Raw(c.ErrOrStderr())
-	// Signals are caught: ignored ones would be inherited by the editor.
+	// Signals are caught, not ignored: the editor would inherit ignored ones.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)

@@ -29,8 +29,8 @@ func ListCommand() *cobra.Command {
 		Use:   "handlers",
 		Short: "List the handlers that pods can request, and their state",
 		Long: `List the handlers of the running daemon, as RunPodSandbox uses them now. The default
-handler is marked (default). GEN is the generation in which the handler took its
-current form.
+handler is marked (default). GEN is the configuration generation that the handler's
+current definition came with.
 
 With --print-labels, print the node's labels for its handlers as key=value, for nodes
 without Node Feature Discovery. -o json and -o yaml print a Node with only these labels,
@@ -65,7 +65,7 @@ for "kubectl apply --server-side".`,
 	r.ListFlags(c, "the names of handlers")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "keep running, and list them again after each change")
 	c.Flags().BoolVar(&labels, "print-labels", false, "print the node's labels for its handlers")
-	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default the host name)")
+	c.Flags().StringVar(&node, "node", "", "with --print-labels -o json or yaml: the node's name (default: the host name)")
 	c.MarkFlagsMutuallyExclusive("watch", "print-labels", "quiet")
 	return c
 }
@@ -163,8 +163,8 @@ func knownOf(handlers []*adminv1.Handler) []nodelabel.Known {
 	return all
 }
 
-// nodeOf returns a Node with only labels: applying it owns these labels, and removes owned ones that
-// a later version lacks.
+// nodeOf returns a Node with only labels. A server-side apply of it owns these labels, and removes
+// those that only the previous apply had.
 func nodeOf(name string, labels []nodelabel.Fact) map[string]any {
 	values := map[string]string{}
 	for _, l := range labels {

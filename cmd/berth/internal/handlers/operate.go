@@ -22,7 +22,7 @@ import (
 // change is a command that changes the use of a handler by one call.
 type change struct {
 	use, short, long, example string
-	// reason is the help of --reason; empty for a command without one.
+	// reason is the help of --reason; empty for a command without that flag.
 	reason string
 	call   func(ctx context.Context, daemon *client.Client, name, reason string) (changed, error)
 	// line returns the output for the changed handler.
@@ -129,7 +129,7 @@ func drainCommand() *cobra.Command {
 		Use:   "drain NAME",
 		Short: "Cordon a handler, and wait until its last pod is gone",
 		Long: `Cordon a handler and wait until it has no pods. berth does not stop any pods: evict
-them, by "kubectl drain" or a rollout of the workload. An interrupt or --timeout ends
+them, with "kubectl drain" or a rollout of the workload. An interrupt or --timeout ends
 only the wait; the handler accepts no new pods until "berth handler uncordon".`,
 		Example: "  berth handler drain kata --timeout 10m",
 		Args:    cobra.ExactArgs(1),
@@ -156,7 +156,7 @@ func drain(ctx context.Context, r *cli.Remote, c *cobra.Command, daemon *client.
 		if err != nil {
 			p.End()
 			if left > 0 && gaveUp(ctx, err) {
-				return commandline.Found("handler %q is still draining: %s left; wait again by \"berth handler drain %s\", or undo it by \"berth handler uncordon %s\"",
+				return commandline.Found("handler %q is still draining: %s left; wait again with \"berth handler drain %s\", or undo it with \"berth handler uncordon %s\"",
 					req.GetName(), output.Pods(left), req.GetName(), req.GetName())
 			}
 			return err
@@ -186,9 +186,9 @@ func probeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "probe NAME",
 		Short: "Probe a handler's runtime again and update the handler's state",
-		Long: `Probe a handler's runtime again, wait for the result, and set the handler's state by
-it. With --self-check, also run a self-check pod under the handler and wait for it. No
-other call lists this pod, and it is removed completely. The exit status is 3 if the
+		Long: `Probe a handler's runtime again, wait for the result, and update the handler's state.
+With --self-check, also run a self-check pod under the handler and wait for it. No other
+call lists this pod, and it is removed completely. The exit status is 3 if the
 handler cannot run pods, or if that is not known within --timeout.`,
 		Example: "  berth handler probe kata --self-check",
 		Args:    cobra.ExactArgs(1),
@@ -202,7 +202,7 @@ handler cannot run pods, or if that is not known within --timeout.`,
 				return err
 			}
 			if why := cmp.Or(h.GetProbeError(), h.GetReason()); h.GetProbeError() != "" || h.GetState() == adminv1.State_STATE_NOT_READY {
-				return commandline.Found("handler %q cannot run pods: %s; correct that, then \"berth handler probe %s\"", h.GetName(), why, h.GetName())
+				return commandline.Found("handler %q cannot run pods: %s; correct that, then run \"berth handler probe %s\"", h.GetName(), why, h.GetName())
 			}
 			return nil
 		}),

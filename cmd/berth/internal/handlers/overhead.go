@@ -29,9 +29,9 @@ func overheadCommand() *cobra.Command {
 		Short: "Show what a handler's pods use beyond their containers",
 		Long: `Show what a handler's live pods use beyond their containers: memory and CPU of their
 sandbox processes, shims and supervisors. Pods on a kernel of their own are not measured.
-Without a name, all handlers are shown; with -o yaml they are a file for
+Without a name, all handlers are shown; -o yaml then prints a file for
 --measurements of "kubectl berth". If p95 is above the value that the kubelet reserves,
-it is marked as exceeded and the exit status is 3. --pod-fixed prints the values to
+that value is marked as exceeded and the exit status is 3. --pod-fixed prints the values to
 reserve, and exits with 0.`,
 		Example: "  berth handler overhead runc\n  berth handler overhead runc --pod-fixed",
 		Args:    cobra.MaximumNArgs(1),
@@ -46,7 +46,7 @@ reserve, and exits with 0.`,
 			if err != nil {
 				return err
 			}
-			if fixed { // its output corrects a p95 above the declared overhead
+			if fixed { // no exit status 3: the output is the remedy for a p95 above the declared overhead
 				return podFixed(c.OutOrStdout(), args[0], o)
 			}
 			if err := r.Print(c.OutOrStdout(), o, func(w io.Writer) error { return showOverhead(w, r, args[0], o) }); err != nil {
@@ -69,7 +69,7 @@ reserve, and exits with 0.`,
 // cpuWindow is the time after which the daemon samples pods again, for their CPU use.
 const cpuWindow = 2 * time.Second
 
-// overheadOf calls again if the daemon has sampled the pods only once, which gives no CPU use.
+// overheadOf calls the daemon again if it has sampled the pods only once, which gives no CPU use.
 func overheadOf(ctx context.Context, daemon *client.Client, name string) (*adminv1.Overhead, error) {
 	for again := true; ; again = false {
 		h, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: name})
@@ -141,7 +141,7 @@ func showOverheads(ctx context.Context, r *cli.Remote, w io.Writer, daemon *clie
 	for _, h := range list.GetHandlers() {
 		resp, err := daemon.GetHandler(ctx, &adminv1.GetHandlerRequest{Name: h.GetName()})
 		if status.Code(err) == codes.NotFound {
-			continue // removed meanwhile
+			continue // removed since the list
 		}
 		if err != nil {
 			return err

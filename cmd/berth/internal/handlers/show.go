@@ -115,7 +115,7 @@ func originLine(h *adminv1.Handler) string {
 	return h.GetOrigin()
 }
 
-// after returns a text behind a separator, or "" without a text.
+// after returns a text after a separator, or "" without a text.
 func after(separator, text string) string {
 	if text == "" {
 		return ""

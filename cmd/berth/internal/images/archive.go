@@ -27,8 +27,8 @@ func imageExportCommand() *cobra.Command {
 		Use:   "export IMAGE... --file FILE",
 		Short: "Export images to an archive",
 		Long: `Export images, by name or ID, to a tar archive in the OCI format, which "berth image
-import", containerd and Docker read. It has the layers of this node's platform. On failure
-no file is left; output to - may be incomplete.`,
+import", containerd and Docker read. The archive has only the layers of this node's
+platform. On failure no file is left; output to - may be incomplete.`,
 		Example: "  berth image export registry.example/app:1 registry.example/db:2 --file images.tar\n  berth image export app:1 --file - | gzip > app.tar.gz",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -86,7 +86,7 @@ func imageImportCommand() *cobra.Command {
 		Short: "Import images from an archive",
 		Long: `Import images from a tar archive of "berth image export", "docker save", "ctr image
 export", or of an OCI layout, also if it is compressed with gzip or zstd. No registry or
-image verifier is asked. FILE - is standard input.`,
+image verifier is contacted. FILE - is standard input.`,
 		Example: "  berth image import images.tar\n  berth image import --name registry.example/app:1 layout.tar",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
@@ -131,7 +131,7 @@ func sendArchive(ctx context.Context, daemon *client.Client, in io.Reader, first
 			}
 		}
 	}
-	// Also after io.EOF of Send: the answer has the reason.
+	// io.EOF may also be from Send: the answer then has the reason.
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, err
 	}

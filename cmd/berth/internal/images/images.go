@@ -1,4 +1,4 @@
-// Package images has the commands for images, which call the CRI as a kubelet does.
+// Package images has the commands for images. Most call the CRI, as a kubelet does.
 package images
 
 import (
@@ -247,7 +247,7 @@ func removeImage(ctx context.Context, cri cli.CRI, name string, force bool) (rem
 	for _, i := range found {
 		removed = append(append(removed, i.RepoTags...), i.RepoDigests...)
 		if i.Containers > 0 && !force {
-			return nil, status.Errorf(codes.FailedPrecondition, "%s with this image (%s); remove the pods first, or use --force", output.Count(i.Containers, "container", "containers"), strings.Join(i.names(), ", "))
+			return nil, status.Errorf(codes.FailedPrecondition, "image %s has %s; remove the pods first, or use --force", strings.Join(i.names(), ", "), output.Count(i.Containers, "container", "containers"))
 		}
 	}
 	if _, err := cri.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec(name, "")}); err != nil {

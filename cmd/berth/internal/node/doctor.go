@@ -29,8 +29,8 @@ func DoctorCommand() *cobra.Command {
 		Long: `Check this node: the configuration, runtimes, privileges, the kernel, cgroup drivers,
 free space, CNI, registries in hosts.toml, NRI, sysctls, ports, the kubelet, kubeadm,
 crictl, other CRI daemons and, if the daemon runs, the last pod starts and unresponsive
-supervisors and shims. Findings are printed with the next step; -o wide also prints what
-is ok. Nothing is changed. The exit status is 3 if a check fails, not for warnings.`,
+supervisors and shims. Warnings and failures are printed with the next step; -o wide also
+prints checks that are ok. Nothing is changed. The exit status is 3 only for failures.`,
 		Example: "  berth doctor\n  berth doctor -o wide\n  berth doctor --root /host -c /host/etc/berth/config.toml",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -59,8 +59,8 @@ is ok. Nothing is changed. The exit status is 3 if a check fails, not for warnin
 	return c
 }
 
-// running returns findings from the daemon, if it runs: the last starts of each handler, and
-// unresponsive processes of pods.
+// running returns findings from the daemon, if it runs: handlers that are not ready, the last
+// starts of each handler, and unresponsive processes of pods.
 func running(ctx context.Context, already []doctor.Finding) []doctor.Finding {
 	daemon, err := (&cli.Remote{}).Connect()
 	if err != nil {

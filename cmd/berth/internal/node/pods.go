@@ -127,8 +127,8 @@ func startTable(starts []*adminv1.PodStart, wide bool) *output.Table {
 // verbs are the short names of a pod's calls.
 var verbs = map[string]string{"RunPodSandbox": "sandbox", "PullImage": "pull", "CreateContainer": "create", "StartContainer": "start"}
 
-// spentIn lists the calls with at least a tenth of the total time, longest first; or all calls in
-// their order.
+// spentIn lists the calls with at least a tenth of the total time, longest first. If all is set, it
+// lists all calls in their order.
 func spentIn(s *adminv1.PodStart, all bool) string {
 	calls, least := slices.Clone(s.GetCalls()), s.GetTook().AsDuration()/10
 	if all {

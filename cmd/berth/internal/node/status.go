@@ -31,7 +31,7 @@ has cordoned does not count as degraded.
 
 With --watch, show handlers, pods, starts per minute and the p95 of their steps on the
 whole terminal until q is pressed. If berth stops responding, the last data stays on
-screen. A pipe or file gets text.`,
+screen. Output to a pipe or file is text.`,
 		Example: "  berth status\n  berth status --watch\n  berth status --watch --every 10s >> status.log",
 		Args:    cobra.NoArgs,
 	}
@@ -99,8 +99,8 @@ func showStatus(w io.Writer, s *adminv1.GetStatusResponse) error {
 	return nil
 }
 
-// notAccepting returns the line of a handler that accepts no pods. The degraded lines have the
-// reason of one that is not ready. Pure except for the time.
+// notAccepting returns the line of a handler that accepts no pods. The reason of a handler that is
+// not ready is in the degraded lines. Pure except for the time.
 func notAccepting(h *adminv1.Handler) string {
 	line := fmt.Sprintf("  %s is %s for %s", h.GetName(), cli.StateWord(h.GetState()), cli.Age(time.Since(h.GetStateSince().AsTime())))
 	if h.GetStateBy() != "" {

@@ -128,7 +128,7 @@ func watchedHandlers(handlers []*adminv1.Handler, recent []*adminv1.PodStart, no
 }
 
 // phases are the parts of a pod's start, in their order: the durations of its calls, without the
-// wait for max_parallel_starts, and below them the steps of these calls.
+// wait for max_parallel_starts, and then the steps of these calls.
 var phases = []struct {
 	name string
 	of   func(*adminv1.PodStart) (time.Duration, bool)
@@ -208,7 +208,7 @@ func since(starts []*adminv1.PodStart, from time.Time) []*adminv1.PodStart {
 	return slices.DeleteFunc(slices.Clone(starts), func(s *adminv1.PodStart) bool { return s.GetBeganAt().AsTime().Before(from) })
 }
 
-// failedStart reports whether a call for the pod failed. Later ones may have succeeded.
+// failedStart reports whether a call for the pod failed. Later calls may have succeeded.
 func failedStart(s *adminv1.PodStart) bool {
 	return slices.ContainsFunc(s.GetCalls(), func(c *adminv1.StartCall) bool { return c.GetCode() != "OK" })
 }
@@ -227,8 +227,8 @@ func covered(starts []*adminv1.PodStart, now time.Time) string {
 }
 
 // perMinute returns the number of a handler's pods that began in the last minute; of all handlers
-// if handler is empty. If the daemon's data covers less than a minute, the rate is computed from
-// that. Pure.
+// if handler is empty. If the daemon's data covers less than a minute, the number is extrapolated.
+// Pure.
 func perMinute(starts []*adminv1.PodStart, handler string, now time.Time) int {
 	last := since(starts, now.Add(-time.Minute))
 	n := 0

@@ -26,7 +26,7 @@ of an ID is enough.`,
 		Example: "  berth whereis default/web-0\n  berth whereis 3f2a9c41b7de",
 		Args:    cobra.ExactArgs(1),
 		RunE: r.Call(func(ctx context.Context, c *cobra.Command, daemon *client.Client, args []string) error {
-			// The ID may have the form of crictl, or that of the cluster: berth://<id>.
+			// The ID may have the form of crictl or that of the cluster, berth://<id>.
 			id := args[0]
 			if _, rest, ok := strings.Cut(id, "://"); ok {
 				id = rest
@@ -48,7 +48,7 @@ of an ID is enough.`,
 	return c
 }
 
-// podNamed returns the ID of a pod: of several with one name, the ready one or the newest.
+// podNamed returns the ID of a pod: of several with one name, a ready one, otherwise the newest.
 func podNamed(ctx context.Context, daemon *client.Client, name string) (string, error) {
 	all, err := daemon.ListPods(ctx, &adminv1.ListPodsRequest{})
 	if err != nil {
@@ -61,7 +61,7 @@ func podNamed(ctx context.Context, daemon *client.Client, name string) (string, 
 		}
 	}
 	if found == nil {
-		return "", fmt.Errorf("no pod %q is on this node; \"berth pods\" lists them", name)
+		return "", fmt.Errorf("no pod %q is on this node; \"berth pods\" lists the pods", name)
 	}
 	return found.GetId(), nil
 }

@@ -27,7 +27,7 @@ func newLoader(o config.Options, start *config.Config) *loader {
 	return l
 }
 
-// Check implements daemon.Loader. The directory of drop-ins in Options is the management API's.
+// Check implements daemon.Loader. The file is a drop-in of the management API, in DropInDir.
 func (l *loader) Check(_ context.Context, file string, text []byte) error {
 	_, err := l.read(map[string][]byte{file: text})
 	return err

@@ -37,8 +37,8 @@ func serveCommand(f *serveFlags) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGTERM or SIGINT. Pods keep running when it\n" +
-			"exits, and are recovered when it starts again. If the files have mistakes, it goes on\n" +
-			"with the last accepted configuration and is degraded; without one it does not start.",
+			"exits, and are recovered when it starts again. If the files have mistakes, it uses the\n" +
+			"last accepted configuration and is degraded; without one it does not start.",
 		Example: "  berth serve\n  berth serve -c ./config.toml --set engine.root=/var/tmp/berth",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return serve(c, *f) },
@@ -76,7 +76,7 @@ func serve(c *cobra.Command, f serveFlags) error {
 	if err := setLog(cfg.Log); err != nil {
 		return commandline.Wrong(err)
 	}
-	// Users of pods read files of the daemon, and containers inherit the umask through its
+	// Users of pods read files of the daemon, and containers inherit the daemon's umask through its
 	// children: an inherited umask must not restrict either.
 	unix.Umask(0o022)
 
@@ -134,10 +134,10 @@ func takeEnv(name string) string {
 	return value
 }
 
-// untilSignal returns a context that ends with SIGTERM or SIGINT, and a channel of SIGHUPs. It
-// buffers one: a reload that has not begun yet reads the latest files. Signals are caught, never
-// ignored, because children would inherit that. They stay caught while the daemon stops: stopping
-// has its own bound, and a second signal does not speed it up.
+// untilSignal returns a context that ends with SIGTERM or SIGINT, and a channel of SIGHUPs. The
+// channel buffers one: a reload that has not begun yet reads the latest files. Signals are caught,
+// never ignored, because children would inherit ignored ones. They stay caught while the daemon
+// stops: stopping has its own bound, and a second signal does not speed it up.
 func untilSignal(ctx context.Context) (_ context.Context, hangups <-chan os.Signal, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ends, reloads, pipes := make(chan os.Signal, 1), make(chan os.Signal, 1), make(chan os.Signal, 1)

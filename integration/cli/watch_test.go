@@ -42,7 +42,7 @@ func TestWatch(t *testing.T) {
 	s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned .* disk is being replaced`, `the last starts`))
 
 	n.Stop(t)
-	s.Shows(t, testbed.Showing(`berth is away since \d\d:\d\d:\d\d \(\d+s\), trying again every 200ms: berth is not running`, `(?m)^gvisor +cordoned`))
+	s.Shows(t, testbed.Showing(`no data from berth since \d\d:\d\d:\d\d \(\d+s\), trying again every 200ms: berth is not running`, `(?m)^gvisor +cordoned`))
 	n.Start(t)
 	s.Shows(t, testbed.Hiding("away"))
 	s.Shows(t, testbed.Showing(`1 of 2 handlers accept pods, 3 pods`))

@@ -29,7 +29,7 @@ type Line struct {
 // Page is the content of a screen. Top stays in place when Body is scrolled.
 type Page struct{ Top, Body []Line }
 
-// Rows returns the lines of a table in a width, 0 for any, each row with its kind.
+// Rows returns the lines of a table, cut to width unless that is 0. Each row has a kind in kinds.
 func Rows(t *output.Table, width int, kinds []Kind) []Line {
 	var lines []Line
 	row := -1 // the header comes first, in each part of a table that is wider than the screen
@@ -49,7 +49,7 @@ func Rows(t *output.Table, width int, kinds []Kind) []Line {
 	return lines
 }
 
-// keys is the last line of a screen.
+// keys is the text of the last line of a screen.
 const keys = "q quits, arrows scroll"
 
 // fit returns the visible lines of a page: the top, the body from line scroll on, and the keys. It

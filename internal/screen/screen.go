@@ -62,7 +62,7 @@ func (s Source) page(known seen, now time.Time, width int) Page {
 	}
 	if known.err != nil {
 		since := now.Sub(known.away).Truncate(time.Second)
-		p.Top = append(p.Top, Line{fmt.Sprintf("%s is away since %s (%s), trying again every %s: %v",
+		p.Top = append(p.Top, Line{fmt.Sprintf("no data from %s since %s (%s), trying again every %s: %v",
 			s.Name, known.away.Format(time.TimeOnly), since, s.Every, known.err), Bad})
 	}
 	return p
@@ -95,7 +95,7 @@ func (s Source) Show(ctx context.Context, in io.Reader, out io.Writer) error {
 	// SIGHUP, too, must restore the terminal.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
-	// Other signals are handled by ctx only: those of the terminal arrive as keys.
+	// Other signals end ctx, or arrive as keys from the terminal.
 	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(output.Raw(out)), tea.WithoutSignalHandler()}
 	if os.Getenv("NO_COLOR") != "" { // any value counts; bubbletea expects a boolean
 		options = append(options, tea.WithEnvironment(append(os.Environ(), "NO_COLOR=1")))
@@ -105,7 +105,7 @@ func (s Source) Show(ctx context.Context, in io.Reader, out io.Writer) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("draw on the terminal: %w; use it without a terminal: \"... | cat\"", err)
+		return fmt.Errorf("draw on the terminal: %w; append \"| cat\" to the command to print text", err)
 	}
 	if m, ok := last.(*model); ok && m.ended() {
 		return m.known.err

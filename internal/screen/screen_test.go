@@ -115,7 +115,7 @@ func TestPrint(t *testing.T) {
 		var out strings.Builder
 		test.Must(t, counter(second).Print(ctx, &out))
 		since := time.Now().Add(-2 * time.Second).Format(time.TimeOnly)
-		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nit is away since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
+		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nno data from it since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
 		test.Equal(t, "the result", out.String(), want)
 	})
 	var out strings.Builder

@@ -1,4 +1,4 @@
-// Package commandline gives all programs the same errors for a wrong command line.
+// Package commandline has the exit statuses of all programs, and errors for wrong command lines.
 package commandline
 
 import (
@@ -44,7 +44,7 @@ func Found(format string, args ...any) error {
 	return statusError{Degraded, fmt.Errorf(format, args...)}
 }
 
-// Shown ends a command with its own status that has already printed the reason.
+// Shown ends a command that has already printed the reason, with the given exit status.
 func Shown(status int) error { return statusError{status, errors.New("")} }
 
 // Status returns the exit status of a program that ends with err.
@@ -58,7 +58,7 @@ func Status(err error) int {
 	return 0
 }
 
-// Report prints an error behind the program's prefix, and returns the exit status.
+// Report prints an error after the program's prefix, and returns the exit status.
 func Report(stderr io.Writer, prefix string, err error) int {
 	if err != nil && err.Error() != "" {
 		fmt.Fprintln(stderr, prefix, printable.Error(err))
@@ -88,7 +88,7 @@ func check(c *cobra.Command) {
 	allowed := c.Args
 	if !c.Runnable() {
 		allowed = noSubcommand
-		c.SuggestionsMinimumDistance = 2 // which is cobra's default elsewhere
+		c.SuggestionsMinimumDistance = 2 // cobra's default for other commands
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	c.Args = func(c *cobra.Command, args []string) error {
@@ -148,7 +148,7 @@ func usageError(c *cobra.Command, args []string, err error) error {
 	return err
 }
 
-// noSubcommand gets arguments only if no subcommand has their name.
+// noSubcommand refuses arguments: it gets them only if no subcommand has their name.
 func noSubcommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

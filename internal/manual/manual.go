@@ -24,7 +24,7 @@ func Command(section, source string) *cobra.Command {
 	}
 }
 
-// noTags omits the date of generation.
+// noTags omits the date of generation from the pages.
 func noTags(c *cobra.Command) {
 	c.DisableAutoGenTag = true
 	for _, below := range c.Commands() {

@@ -16,12 +16,12 @@ import (
 // Forms are the output formats of a result; the first is the default.
 var Forms = []string{"table", "wide", "json", "yaml"}
 
-// Flag adds -o with the values in forms, and stores its value in form before the command runs.
+// Flag adds -o with the values in forms, the first by default, and stores its value in form.
 func Flag(c *cobra.Command, form *string, forms ...string) {
 	last := len(forms) - 1
 	c.Flags().StringVarP(form, "output", "o", forms[0], strings.Join(forms[:last], ", ")+" or "+forms[last])
 	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic("berth: " + err.Error()) // the flag exists, without a completion
+		panic("berth: " + err.Error()) // cannot happen: the flag exists and had no completion
 	}
 	before := c.PreRunE
 	c.PreRunE = func(c *cobra.Command, args []string) error {
@@ -43,14 +43,14 @@ func (f *TableFlags) NoHeadersFlag(c *cobra.Command) {
 	c.Flags().BoolVar(&f.noHeaders, "no-headers", false, "omit the header of the table")
 }
 
-// ListFlags adds --no-headers, and -q for a table with names. The command has -o already.
+// ListFlags adds --no-headers, and -q for a table with names. Call it after Flag, which adds -o.
 func (f *TableFlags) ListFlags(c *cobra.Command, names string) {
 	f.NoHeadersFlag(c)
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only "+names+", one per line")
 	c.MarkFlagsMutuallyExclusive("quiet", "output")
 }
 
-// Table returns the function for Encode that writes a table as the flags ask.
+// Table returns the function for Encode that writes a table as the flags require.
 func (f *TableFlags) Table(t *Table) func(io.Writer) error {
 	if f.quiet {
 		return Lines(t.Names)

@@ -34,8 +34,8 @@ type Table struct {
 // Add adds a row.
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// Write fits the table to w if that is a terminal. Otherwise it cuts nothing: scripts and files
-// have no width.
+// Write writes the table, cut to the width of w if that is a terminal. Scripts and files have no
+// width, so for them it cuts nothing.
 func (t *Table) Write(w io.Writer) error {
 	width := 0
 	if !t.Whole {
@@ -45,8 +45,8 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Text returns the table in at most width columns; 0 means no limit. A table with too many cells in
-// a row is split into several, each with the first column. Pure.
+// Text returns the table in at most width columns; 0 means no limit. A table that does not fit is
+// split into several, each with the first column. Pure.
 func (t *Table) Text(width int) string {
 	var parts []string
 	for _, part := range t.printable().parts(width) {
@@ -137,7 +137,7 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit narrows the widest column repeatedly, until all fit or none can be narrowed.
+// fit narrows the widest column repeatedly, until all columns fit or none can be narrowed further.
 func fit(widths []int, width int) {
 	if width <= 0 {
 		return
@@ -160,7 +160,7 @@ func fit(widths []int, width int) {
 	}
 }
 
-// Cut shortens a cell, with an ellipsis. A cell is one line.
+// Cut shortens a cell, with an ellipsis, and reduces its white space to single spaces.
 func Cut(cell string, width int) string {
 	cell = strings.Join(strings.Fields(cell), " ")
 	if utf8.RuneCountInString(cell) <= width {

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// Terminal writes the output of commands and escapes control sequences: registries, runtimes and
-// other daemons have written parts of it. Code that controls the terminal writes to Raw.
+// Terminal writes the output of commands and escapes control sequences: parts of it come from
+// registries, runtimes and other daemons. Code that controls the terminal writes to Raw.
 type Terminal struct {
 	raw io.Writer
 	// rest is an incomplete character at the end of the last write.

@@ -47,7 +47,7 @@ func File(t testing.TB, path string) string {
 // Err returns the error of a step and drops its result.
 func Err[T any](_ T, err error) error { return err }
 
-// Check fails the test if a step failed, and continues it.
+// Check fails the test if a step failed; the test continues.
 func Check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -63,7 +63,7 @@ func Checkf(t testing.TB, err error, format string, args ...any) {
 	}
 }
 
-// Fails fails the test if a step did not fail; the message describes the outcome instead.
+// Fails fails the test if a step did not fail; the message describes what happened instead.
 func Fails(t testing.TB, err error, format string, args ...any) {
 	t.Helper()
 	if err == nil {
@@ -91,7 +91,7 @@ func ErrorIs(t testing.TB, err, want error, format string, args ...any) {
 // Refused fails the test unless a step failed with an error of a class that contains all the texts.
 func Refused(t testing.TB, err error, class func(error) bool, texts ...string) {
 	t.Helper()
-	Is(t, err, class, "what was refused")
+	Is(t, err, class, "the refusal")
 	Says(t, err, texts...)
 }
 
@@ -125,7 +125,7 @@ func EqualLists[T comparable](t testing.TB, what string, got, want []T) {
 	}
 }
 
-// verb returns %q for text and lists of text, else %v.
+// verb returns %q for text and lists of text, otherwise %v.
 func verb(v any) string {
 	of := reflect.TypeOf(v)
 	if of == nil { // an interface without a value
@@ -140,7 +140,7 @@ func verb(v any) string {
 	return "%v"
 }
 
-// Eventually waits up to a minute until is returns true.
+// Eventually waits up to a minute for the function is to return true.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	Retry(t, func() error {

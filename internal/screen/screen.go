@@ -35,7 +35,7 @@ type View func(now time.Time, width int) Page
 
 // seen is the result of the samples so far.
 type seen struct {
-	// view is the last successful sample's; nil before the first.
+	// view is that of the last successful sample; nil before the first.
 	view View
 	// away is the time of the first failure since the last success.
 	away time.Time

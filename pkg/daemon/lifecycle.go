@@ -58,7 +58,7 @@ func (d *Daemon) followSnapshotters(m *lifecycle.Manager, images *image.Store) {
 	}
 }
 
-// Reload requests a reload without waiting for it. During Start, the reload runs after it.
+// Reload requests a reload without waiting for it. A request during Start runs after Start.
 func (d *Daemon) Reload(t lifecycle.Trigger) {
 	select {
 	case d.requested <- t:
@@ -139,7 +139,7 @@ type nodeReport struct {
 
 func (t nodeReport) Stranded() []string { return t.remotes.pool.Stranded() }
 
-// Version implements router.NodeReport. The engine exists whatever handlers are configured.
+// Version implements router.NodeReport. The engine exists even if no handler uses it.
 func (t nodeReport) Version(ctx context.Context, req *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return t.engine.Version(ctx, req)
 }
@@ -148,7 +148,7 @@ func (t nodeReport) AdvertiseNotReady() bool {
 	return t.Current().Config.Handlers.AdvertiseNotReady
 }
 
-// handlersInfo is the verbose part of Status.
+// handlersInfo is the part of a verbose Status about handlers.
 type handlersInfo struct {
 	Generation uint64        `json:"generation"`
 	Digest     string        `json:"digest"`

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/remote"
 )
 
-// metric is read at each scrape.
+// metric describes a value that is read at each scrape.
 type metric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -146,7 +146,7 @@ var (
 		"1 if the 95th percentile of the handler's overhead is above what its pods declare, otherwise 0.", "handler")
 )
 
-// overheadMetrics are read at each scrape, at most as often as the meter samples.
+// overheadMetrics are read at each scrape; the meter limits how often it samples pods.
 func (n *node) overheadMetrics(to chan<- prometheus.Metric) {
 	for _, h := range n.handlers.Handlers() {
 		putOverhead(to, n.meter.Of(context.Background(), h.Definition))

@@ -58,7 +58,7 @@ type remotes struct {
 	following chan struct{}
 }
 
-// newRemotes starts with the CRI daemons that had pods before.
+// newRemotes starts with the CRI daemons that have pods of an earlier run.
 func (d *Daemon) newRemotes(ctx context.Context, n *node) (*remotes, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &remotes{
@@ -251,8 +251,8 @@ func definitionsOf(p *lifecycle.Plan) []*handler.Definition {
 	return all
 }
 
-// checker checks the health of CRI daemons, and the snapshotters of other handlers after their
-// Prober.
+// checker checks the health of CRI daemons. For other handlers it runs the Prober, and then checks
+// the snapshotter.
 type checker struct {
 	Prober
 	pool   *remote.Pool

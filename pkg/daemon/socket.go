@@ -29,8 +29,8 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 // listenUnix listens on a unix socket. It replaces the socket of a killed daemon, but not one that
-// a process still listens on. The lock file keeps two daemons that start at once from replacing
-// each other's socket.
+// a process still listens on. The lock file keeps two daemons that start at the same time from
+// replacing each other's socket.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)

@@ -25,9 +25,9 @@ const absentID = "00000000000000000000000000000000000000000000000000000000000000
 // attempts is the number of self-checks without an answer after which a keep-alive is withheld.
 const attempts = 4
 
-// feedWatchdog notifies the service manager twice per interval, while the daemon answers a client's
-// calls. Otherwise the service manager kills the daemon, with the stacks of its goroutines in the
-// journal, and restarts it; pods keep running.
+// feedWatchdog notifies the service manager twice per interval, while the daemon answers the calls
+// of a self-check. Otherwise the service manager kills the daemon, with the stacks of its
+// goroutines in the journal, and restarts it; pods keep running.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	interval := d.options.Watchdog
 	if interval <= 0 {

@@ -51,7 +51,7 @@ func problems(err error) []string {
 	return all.Lines()
 }
 
-// handlers checks the binaries of all handlers.
+// handlers reports the handlers that cannot run pods because of their configuration or files.
 func handlers(n Node) []Finding {
 	var found []Finding
 	for _, b := range n.Config.Broken {

@@ -35,8 +35,8 @@ const (
 // contains all of its labels.
 var labelled = []capability.Name{capability.UserNamespaces, capability.RecursiveReadOnlyMounts, capability.Checkpoint}
 
-// Labels returns the labels of a node with these handlers. Those of ready handlers come first, so
-// that they are kept if not all labels fit. Pure.
+// Labels returns the labels of the ready handlers. One label of each handler comes first, so that
+// these are kept if not all labels fit. Pure.
 func Labels(handlers []Known) []Fact {
 	var ready, rest []Fact
 	for _, h := range sorted(handlers) {

@@ -33,7 +33,7 @@ func Present(name string) string { return About(name, "present") }
 // MaxPods is the label with the largest number of pods that a handler takes, if that is limited.
 func MaxPods(name string) string { return About(name, "max-pods") }
 
-// Default is the label of the default handler, for pods without a class, while it takes pods.
+// Default is the label of the handler that pods without a class get, while it takes pods.
 func Default(name string) string { return About(name, "default") }
 
 // Pods is the resource of which each pod of a handler requests one. It has Prefix: if its node

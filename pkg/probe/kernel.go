@@ -12,9 +12,9 @@ import (
 // and the capabilities that follow from the kind.
 
 // Kernel describes the kernel that the containers of a pod run on. Other packages use these
-// properties instead of runtime names. To add a kernel that a shim brings along, change only this
-// file. That of an OCI runtime also needs the runtime's name in oci.go and its commands in package
-// supervisor (kernels).
+// properties instead of runtime names. A new kernel that a shim brings along changes only this
+// file. A kernel of an OCI runtime also needs the runtime's name in oci.go and its commands in
+// package supervisor (kernels).
 type Kernel struct {
 	// HostProcesses is set if processes of containers are processes of the node, so that the node's
 	// pids and cgroups show them. Otherwise a sandbox needs a first container, and paths such as

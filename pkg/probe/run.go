@@ -62,7 +62,7 @@ func failure(ctx context.Context, err error, path string, args []string, stderr 
 }
 
 // limited keeps the first maxOutput bytes and discards the rest, so that the writer never blocks.
-// It does not embed a bytes.Buffer: os/exec would fill that by its ReadFrom, without a bound.
+// It does not embed a bytes.Buffer: os/exec would fill that with its ReadFrom, without a bound.
 type limited struct{ text []byte }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -92,7 +92,7 @@ var shortage = []string{"resource temporarily unavailable", "cannot allocate mem
 //
 // An inconclusive probe leaves the cached answer as it is, and is repeated. A handler that was
 // ready stays ready while such probes fail for less than 15 seconds. Any other handler is not ready
-// until a probe succeeds. A self-check pod that follows failed starts always counts.
+// until a probe succeeds. The result of a self-check pod after failed starts always counts.
 func Transient(err error) bool {
 	var t transient
 	if errors.As(err, &t) || errors.Is(err, context.DeadlineExceeded) {

@@ -90,11 +90,11 @@ const (
 	Declared Source = "declared"
 	// Probed: it follows from an inspection of the node or of the runtime's files.
 	Probed Source = "probed"
-	// Ran: a pod did it.
+	// Ran: a self-check pod tried it.
 	Ran Source = "ran"
 )
 
-// Isolation separates a container from the host.
+// Isolation is how a container is separated from the host.
 type Isolation string
 
 // Classes of isolation, from the weakest to the strongest. The empty one means unknown.

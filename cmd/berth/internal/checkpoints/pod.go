@@ -38,7 +38,7 @@ func PodCommand() *cobra.Command {
 	return c
 }
 
-// checkpointTimeout bounds a checkpoint or restore, which depends on the speed of the disk.
+// checkpointTimeout bounds a checkpoint or restore. Its duration depends on the disk.
 const checkpointTimeout = 10 * time.Minute
 
 func podCheckpointCommand() *cobra.Command {
@@ -313,7 +313,7 @@ func restorePod(ctx context.Context, r *cli.Remote, c *cobra.Command, cri cli.CR
 	return output.Encode(c.OutOrStdout(), r.Output, made, output.Lines(restoredLines(made, time.Since(begin))))
 }
 
-// namesakes returns the node's sandboxes of pods with the same namespace and name.
+// namesakes returns the node's sandboxes with the namespace and name in of.
 func namesakes(ctx context.Context, cri cli.CRI, of *runtimeapi.PodSandboxMetadata) ([]*runtimeapi.PodSandbox, error) {
 	all, err := cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	return slices.DeleteFunc(all.GetItems(), func(p *runtimeapi.PodSandbox) bool {

@@ -40,7 +40,7 @@ func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
 	}
 }
 
-// maxCredentials is the number of bytes that are read of a file with credentials.
+// maxCredentials is the largest number of bytes that are read from a credentials file.
 const maxCredentials = 64 << 10
 
 // ReadCredentials reads user:password from a file, or from in for -. It returns nil without a path.

@@ -66,7 +66,7 @@ reserve, and exits with 0.`,
 	return c
 }
 
-// cpuWindow is the time after which the daemon samples pods again, for their CPU use.
+// cpuWindow is the wait for a second sample of the pods, which gives their CPU use.
 const cpuWindow = 2 * time.Second
 
 // overheadOf calls the daemon again if it has sampled the pods only once, which gives no CPU use.
@@ -193,7 +193,7 @@ func cells(d *adminv1.OverheadDistribution, text func(uint64) string) []string {
 	return []string{text(d.GetP50()), text(d.GetP95()), text(d.GetMax())}
 }
 
-// podsCell returns the number of measured pods, and that for CPU use if it differs.
+// podsCell returns the number of measured pods, and the number for CPU use if it differs.
 func podsCell(e *adminv1.OverheadEstimate) string {
 	if n := e.GetCpuPods(); n > 0 && n != e.GetPods() {
 		return fmt.Sprintf("%d, CPU %d", e.GetPods(), n)

@@ -98,7 +98,7 @@ func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []do
 	return found
 }
 
-// failedStarts returns findings for handlers with failed starts. Pure.
+// failedStarts returns a finding on the last starts of each handler that had any. Pure.
 func failedStarts(handlers []*adminv1.Handler) (found []doctor.Finding) {
 	for _, h := range handlers {
 		s := h.GetStarts()

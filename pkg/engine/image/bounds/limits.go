@@ -1,6 +1,6 @@
 // Package bounds limits what an image and its registry may cost the node during a pull.
 //
-// Images in the store are not limited. Everything is safe for concurrent use.
+// MaxStored limits stored images. Everything is safe for concurrent use.
 package bounds
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Limits apply to every pull. The zero value of each field is its default.
+// Limits apply to every pull. A field that is 0 has its default.
 type Limits struct {
 	// MaxManifestSize bounds, in bytes, an index, a manifest, a configuration and every other
 	// answer of a registry except layers. 0 is 4 MiB, the maximum is 64 MiB.
@@ -43,8 +43,8 @@ const (
 	defaultMaxImageEntries = 5_000_000
 )
 
-// MaxStored bounds what is read into memory of a stored image. It is the maximum of
-// MaxManifestSize, so that a lower one hides no image.
+// MaxStored bounds, in bytes, a document of a stored image. It is the maximum of MaxManifestSize: a
+// lower MaxManifestSize does not hide stored images.
 const MaxStored = 64 << 20
 
 // Complete fills in the defaults.

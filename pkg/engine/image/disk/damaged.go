@@ -38,7 +38,7 @@ func (f *Files) DropDamaged(ctx context.Context, desc imagespec.Descriptor, read
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	if err := f.Content.Delete(ctx, desc.Digest); !errdefs.IsNotFound(err) { // it may have been collected
+	if err := f.Content.Delete(ctx, desc.Digest); !errdefs.IsNotFound(err) { // a collection may have removed it
 		return true, err
 	}
 	return true, nil
@@ -61,8 +61,8 @@ func isWhole(path string, of digest.Digest, size int64, read bool) bool {
 	return err == nil && sum.Verified()
 }
 
-// DropForgotten removes the snapshots that the metadata has and the snapshotter lacks: its
-// directory was lost, or restored from another backup.
+// DropForgotten removes from the metadata the snapshots that the snapshotter lacks, because its
+// directory was lost or restored from another backup.
 func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
 	names, err := f.namedInMetadata(l.Name)
 	forgotten := slices.DeleteFunc(names, func(name string) bool {
@@ -80,7 +80,7 @@ func (f *Files) DropForgotten(ctx context.Context, l *Layers) error {
 	return err
 }
 
-// DropPartial removes partially unpacked layers.
+// DropPartial removes partially unpacked layers and the temporary views of StackOf.
 func (l *Layers) DropPartial(ctx context.Context) error {
 	var half []string
 	err := l.Walk(ctx, func(_ context.Context, info snapshots.Info) error {

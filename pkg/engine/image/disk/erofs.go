@@ -21,11 +21,11 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// erofsLayers mounts each layer of containerd's erofs snapshotter once. So layers are directories,
-// as those of overlayfs are.
+// erofsLayers mounts each layer of containerd's erofs snapshotter once. A mounted layer is a
+// directory, like a layer of overlayfs.
 type erofsLayers struct {
 	snapshots.Snapshotter
-	// mounts has a directory for each layer, with the name of the directory of the layer's file.
+	// mounts is the directory of the layers' mount points, which mountpointOf names.
 	mounts string
 
 	mu      sync.Mutex
@@ -37,14 +37,14 @@ func openErofs(root string) (snapshots.Snapshotter, error) {
 		return nil, fmt.Errorf("mkfs.erofs is not installed; install erofs-utils: %w", err)
 	}
 	if !erofs.FindErofs() {
-		// A mount attempt loads the kernel module, if there is one.
+		// A mount attempt loads the kernel module, if it exists.
 		_ = unix.Mount("none", os.TempDir(), "erofs", unix.MS_RDONLY, "")
 	}
 	mounts := filepath.Join(root, "mounts")
 	if err := unmountLayers(mounts); err != nil {
 		return nil, err
 	}
-	// The kernel checks each read of a layer where its filesystem has fs-verity.
+	// With fs-verity, which some filesystems lack, the kernel checks each read of a layer.
 	s, err := erofs.NewSnapshotter(root, erofs.WithFsverity())
 	if err != nil {
 		s, err = erofs.NewSnapshotter(root)
@@ -55,7 +55,7 @@ func openErofs(root string) (snapshots.Snapshotter, error) {
 	return &erofsLayers{Snapshotter: s, mounts: mounts, mounted: map[string]bool{}}, nil
 }
 
-// unmountLayers unmounts the layers of an earlier daemon: some may belong to removed snapshots.
+// unmountLayers unmounts all layers. Those of an earlier daemon may belong to removed snapshots.
 // Containers keep their own mounts.
 func unmountLayers(mounts string) error {
 	dirs, err := os.ReadDir(mounts)
@@ -77,8 +77,8 @@ func unmountLayer(dir string) error {
 	return os.Remove(dir)
 }
 
-// sealErofs makes the file of an unpacked layer where the snapshotter's Commit expects it, with the
-// snapshotter's options, and empties the directory.
+// sealErofs creates the file of an unpacked layer at the path that Commit expects, with the options
+// that the snapshotter uses, and empties the directory.
 func sealErofs(ctx context.Context, dir string) error {
 	file := filepath.Join(filepath.Dir(dir), "layer.erofs")
 	unfinished := file + ".new"
@@ -104,7 +104,7 @@ func (e *erofsLayers) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	return e.directories(e.Snapshotter.Mounts(ctx, key))
 }
 
-// Remove implements snapshots.Snapshotter. It unmounts layers that are gone, to free their space.
+// Remove implements snapshots.Snapshotter. It unmounts the removed layers, which frees their space.
 func (e *erofsLayers) Remove(ctx context.Context, key string) error {
 	if err := e.Snapshotter.Remove(ctx, key); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (e *erofsLayers) directories(mounts []mount.Mount, err error) ([]mount.Moun
 			lower = append(lower, dir)
 		case strings.HasSuffix(m.Type, "/overlay"):
 			for _, o := range m.Options {
-				// Templates for other mounts are resolved here.
+				// Options with a template refer to other mounts; lowerdir below replaces them.
 				if !strings.Contains(o, "{{") {
 					options = append(options, o)
 				}

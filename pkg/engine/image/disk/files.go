@@ -84,27 +84,27 @@ func Open(ctx context.Context, c Config) (_ *Files, retErr error) {
 	return f, nil
 }
 
-// Layers is one snapshotter as the Store uses it.
+// Layers is one snapshotter, with its state in this daemon.
 type Layers struct {
 	snapshots.Snapshotter
 	Name string
 	Kind snapshotterKind
-	// raw is the snapshotter without the metadata around it.
+	// raw is the snapshotter itself; Snapshotter is the metadata's, which calls raw.
 	raw     snapshots.Snapshotter
 	Rebases *rebases
-	// Broken is why this snapshotter cannot be used here.
+	// Broken is why this snapshotter cannot be used on this node, or nil.
 	Broken error
 	// Proxied is set for a proxy snapshotter.
 	Proxied *Proxied
 }
 
-// TolerateProxied returns err, but only logs it for a proxy snapshotter, which must not block other
-// work.
+// TolerateProxied returns err. An error of a proxy snapshotter is logged instead: it must not block
+// other work.
 func (l *Layers) TolerateProxied(ctx context.Context, err error) error {
 	if err == nil || l.Proxied == nil {
 		return err
 	}
-	log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to look at snapshots")
+	log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to access snapshots; continuing without them")
 	return nil
 }
 
@@ -118,8 +118,8 @@ func (l *Layers) WalkQuickly(ctx context.Context, f snapshots.WalkFunc) error {
 	return l.Walk(ctx, f)
 }
 
-// MarkForCollection makes the next collection visit a snapshotter: the metadata collects only those
-// with removals since the last one.
+// MarkForCollection makes the next collection visit a snapshotter: a collection visits only
+// snapshotters with removals since the last one.
 func (l *Layers) MarkForCollection(ctx context.Context) error {
 	key := "berth-collect-" + rand.Text()
 	if _, err := l.Prepare(ctx, key, ""); err != nil {
@@ -131,7 +131,7 @@ func (l *Layers) MarkForCollection(ctx context.Context) error {
 	return nil
 }
 
-// Unusable is why the snapshotter cannot be called now.
+// Unusable returns an error if the snapshotter cannot be called now.
 func (l *Layers) Unusable() error {
 	if l.Broken == nil && l.Proxied != nil {
 		return l.Proxied.ready()
@@ -154,8 +154,8 @@ func (f *Files) WritablePath(elem ...string) string {
 	return filepath.Join(append([]string{f.Writable}, elem...)...)
 }
 
-// ownPart returns the part of a directory for writable layers that belongs to one store: each store
-// deletes there what belongs to none of its containers.
+// ownPart returns the directory of one store's writable layers. Stores must not share it: each
+// deletes everything there that does not belong to its own containers.
 func ownPart(writable, root string) string {
 	if writable == root {
 		return root
@@ -210,7 +210,7 @@ func (f *Files) open(ctx context.Context, c Config) error {
 	return nil
 }
 
-// openLayers opens a snapshotter. One that does not work here fails only when it is used.
+// openLayers opens a snapshotter. A snapshotter that does not work here fails only when it is used.
 func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKind) *Layers {
 	l := &Layers{Name: name, Kind: kind, Rebases: newRebases()}
 	if kind.Layered {
@@ -229,9 +229,9 @@ func (f *Files) openLayers(ctx context.Context, name string, kind snapshotterKin
 	return l
 }
 
-// openProxied opens the proxy snapshotters, which are contacted later. It includes those with
-// snapshots in the metadata that are no longer configured: containers may have snapshots there that
-// must be removed.
+// openProxied creates the clients of proxy snapshotters, without contacting them. It includes
+// snapshotters that are not configured any more but have snapshots in the metadata: containers may
+// have snapshots there that must be removed.
 func (f *Files) openProxied(others map[string]string) error {
 	addresses := map[string]string{}
 	maps.Copy(addresses, others)
@@ -254,7 +254,7 @@ func (f *Files) openProxied(others map[string]string) error {
 	return nil
 }
 
-// namedInMetadata returns the snapshotters with snapshots in the metadata, or the snapshots of one.
+// namedInMetadata returns the snapshotters in the metadata, or the snapshots of the given one.
 func (f *Files) namedInMetadata(of ...string) (names []string, err error) {
 	err = f.bolt.View(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte("v1"))
@@ -326,7 +326,7 @@ func (f *Files) LayersOf(name string) (*Layers, error) {
 	return l, nil
 }
 
-// Names below the store's root; RootfsDir and TrashDir are below Config.WritableRoot.
+// Names below the store's root; RootfsDir and TrashDir are below Files.Writable.
 const (
 	SnapshotsDir = "snapshots"
 	// RootfsDir has <snapshotter>/<container id>/{fs,work,volumes} for each container.
@@ -341,8 +341,8 @@ const (
 	EmptyDir = "empty"
 )
 
-// RootfsPrefix begins the snapshot name of a container's root filesystem, in snapshotters that need
-// one; the container id follows.
+// RootfsPrefix begins the name of the snapshot that is a container's root filesystem; the container
+// id follows. Layered snapshotters need no such snapshot.
 const RootfsPrefix = "berth-rootfs-"
 
 // LayersFor checks a container id and returns its snapshotter.
@@ -368,7 +368,7 @@ func (f *Files) BlobPath(d digest.Digest) string {
 	return f.Path("content", "blobs", d.Algorithm().String(), d.Encoded())
 }
 
-// UnpackTarget needs no mount: whiteouts are written as an overlay mount would create them.
+// UnpackTarget returns where to unpack. It needs no mount: whiteouts are written as overlayfs does.
 func UnpackTarget(mounts []mount.Mount) (layerproc.Layer, error) {
 	to := layerproc.Layer{}
 	if len(mounts) == 1 && mounts[0].Type == "bind" {

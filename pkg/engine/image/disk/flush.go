@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// unpackLabel is on layers; its value is the id of their unpacking.
+// unpackLabel labels each layer with the id of its unpacking.
 const unpackLabel = "berth.dev/unpacking"
 
 // Flusher flushes layers to disk after they were unpacked, so that no pod waits for the disk and
@@ -31,7 +31,7 @@ const unpackLabel = "berth.dev/unpacking"
 // until the flush after its last. The mark contains the boot ID: layers with a mark of an earlier
 // boot are unpacked again. Compressed layers are on disk before their image has a record.
 type Flusher struct {
-	// root is a directory of the filesystem that each flush writes to disk.
+	// root is on the filesystem that each flush writes; marks is the directory of the marks.
 	root, marks, Boot string
 	Work              *Worker
 	// Flushing is held during a flush.
@@ -39,11 +39,11 @@ type Flusher struct {
 
 	mu    sync.Mutex
 	ended []string
-	// others are open directories on further filesystems, as of proxy snapshotters, that an
-	// unpacking wrote to, by unpacking and device.
+	// others are the other filesystems that an unpacking wrote to, such as a proxy snapshotter's:
+	// open directories, by unpacking and device.
 	others map[string]map[uint64]*os.File
-	// lost are the unpackings of earlier boots. unseen are the snapshotters from which their layers
-	// were not removed yet.
+	// lost are the unpackings that were not flushed in an earlier boot. unseen are the snapshotters
+	// that may still have layers of them.
 	lost, unseen map[string]bool
 }
 
@@ -52,7 +52,7 @@ func newFlusher(root, marks string) (*Flusher, error) {
 	return &Flusher{root: root, marks: marks, Boot: boot, Work: NewWorker(), others: map[string]map[uint64]*os.File{}}, err
 }
 
-// Begin marks an unpacking. Its layers get the options.
+// Begin marks a new unpacking. Its layers must be created with opts.
 func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 	id = rand.Text()
 	if err := f.mark(id, ""); err != nil {
@@ -63,13 +63,13 @@ func (f *Flusher) Begin() (id string, opts []snapshots.Opt, err error) {
 
 func (f *Flusher) mark(id, state string) error {
 	if err := atomicfile.Write(filepath.Join(f.marks, id), []byte(f.Boot+state), 0o600, atomicfile.Durable); err != nil {
-		return fmt.Errorf("mark what is unpacked: %w", err)
+		return fmt.Errorf("write the mark of unpacked layers: %w", err)
 	}
 	return nil
 }
 
-// End reports that an unpacking adds no more layers. It applies to a failed one, too: others may
-// use its layers by now.
+// End reports that an unpacking adds no more layers. A failed unpacking needs it too: other
+// unpackings may use its layers by now.
 func (f *Flusher) End(id string) {
 	f.mu.Lock()
 	f.ended = append(f.ended, id)
@@ -102,19 +102,19 @@ func (f *Flusher) Wrote(id, dir string) error {
 	return err
 }
 
-// unflushed is behind the boot ID in the marks of unpackings with a failed flush.
+// unflushed follows the boot ID in the mark of an unpacking with a failed flush.
 const unflushed = " unflushed"
 
-// Flush writes the layers of all unpackings that have ended, and removes their marks.
+// Flush writes the layers of all ended unpackings to disk, and removes their marks.
 func (f *Flusher) Flush(ctx context.Context) {
 	if err := f.Flushed(ctx); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; they will be unpacked again after the next boot")
 	}
 }
 
-// Flushed is Flush that returns the error. After one the marks stay until the next boot: the kernel
-// reports a write error only once, so a later flush proves nothing. Flushed also waits for a flush
-// that is running.
+// Flushed is Flush, but returns the error. After an error the marks stay until the next boot: the
+// kernel reports a write error only once, so a later flush proves nothing. Flushed also waits for a
+// running flush.
 func (f *Flusher) Flushed(ctx context.Context) error {
 	f.Flushing.Lock()
 	defer f.Flushing.Unlock()
@@ -152,8 +152,8 @@ func (f *Flusher) Flushed(ctx context.Context) error {
 	return nil
 }
 
-// Recover finds the unpackings of earlier boots, which may have left incomplete layers in any
-// snapshotter. Layers of this boot are complete: the page cache outlives a daemon.
+// Recover finds the unflushed unpackings of earlier boots, which may have left incomplete layers in
+// any snapshotter. Layers of this boot are complete: the page cache outlives a daemon.
 func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 	entries, err := os.ReadDir(f.marks)
 	if err != nil {
@@ -182,7 +182,7 @@ func (f *Flusher) Recover(snapshotters iter.Seq[string]) error {
 	return nil
 }
 
-// lostIn returns the unpackings of earlier boots that a snapshotter may have layers of.
+// lostIn returns the unflushed unpackings of earlier boots, if a snapshotter may have their layers.
 func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,8 +192,8 @@ func (f *Flusher) lostIn(snapshotter string) map[string]bool {
 	return f.lost
 }
 
-// markClean reports that a snapshotter has no more layers of earlier boots that may be incomplete.
-// After the last snapshotter the marks are removed.
+// markClean records that a snapshotter has no more layers of earlier boots that may be incomplete.
+// After the last snapshotter it removes the marks.
 func (f *Flusher) markClean(snapshotter string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,7 +221,7 @@ func (f *Files) DropLost(ctx context.Context, l *Layers) error {
 		return fmt.Errorf("remove layers that were not flushed: %w", err)
 	}
 	if len(removed) > 0 {
-		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": l.Name}).Warn("Removed unpacked layers that were not on disk at the last power cut; they will be unpacked again when they are needed")
+		log.G(ctx).WithFields(log.Fields{"layers": len(removed), "snapshotter": l.Name}).Warn("Removed unpacked layers that were not flushed in an earlier boot; they will be unpacked again when they are needed")
 		if _, err := f.DB.GarbageCollect(ctx); err != nil {
 			return fmt.Errorf("remove layers that were not flushed: %w", err)
 		}
@@ -229,7 +229,7 @@ func (f *Files) DropLost(ctx context.Context, l *Layers) error {
 	return f.Flusher.markClean(l.Name)
 }
 
-// DropBuiltOn removes lost snapshots, with everything built on them, and returns the names.
+// DropBuiltOn removes the snapshots that lost selects and all built on them, and returns the names.
 func (l *Layers) DropBuiltOn(ctx context.Context, lost func(snapshots.Info) bool) (gone map[string]bool, err error) {
 	children := map[string][]string{}
 	var first []string

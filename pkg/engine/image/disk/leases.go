@@ -15,20 +15,20 @@ import (
 	"github.com/containerd/log"
 )
 
-// Labels of the leases of containerd API clients, and the collector's label for their expiry.
+// ClientLabel is on the leases of containerd API clients; ExpireLabel is containerd's own.
 const (
 	ClientLabel = "berth.dev/client"
 	ExpireLabel = "containerd.io/gc.expire"
-	// ClientRefs begins the names of clients' writes. Those of pulls differ, so no client can block
-	// a pull.
+	// ClientRefs begins the refs of clients' writes. Refs of pulls begin differently, so that a
+	// client cannot block a pull.
 	ClientRefs = "client/"
-	// ClientLeaseGrace is the age from which a client's lease is dropped when the disk is nearly
-	// full. Below ClientLeaseMargin percent of free space, all are.
+	// ClientLeaseGrace is the age from which a client's lease is deleted when the disk is nearly
+	// full. If less than ClientLeaseMargin percent is free, all are deleted.
 	ClientLeaseGrace  = time.Hour
 	ClientLeaseMargin = 10
 )
 
-// Lease keeps what is written under the returned context from being collected.
+// Lease creates a lease: a collection keeps what is written with the returned context.
 func (f *Files) Lease(ctx context.Context, labels map[string]string) (context.Context, leases.Lease, error) {
 	l, err := f.Leases.Create(ctx, leases.WithRandomID(), leases.WithLabels(labels))
 	if err != nil {
@@ -37,7 +37,7 @@ func (f *Files) Lease(ctx context.Context, labels map[string]string) (context.Co
 	return leases.WithLease(ctx, l.ID), l, nil
 }
 
-// EndLease deletes a lease, so that what only it held is collected. It works after ctx ended.
+// EndLease deletes a lease, even after ctx ended. A collection then frees what only it held.
 func (f *Files) EndLease(ctx context.Context, l leases.Lease) {
 	ctx = context.WithoutCancel(ctx)
 	if err := f.Leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
@@ -45,9 +45,9 @@ func (f *Files) EndLease(ctx context.Context, l leases.Lease) {
 	}
 }
 
-// DropDownloads removes the partial downloads of pulls, none of which is running. A download that
-// began on a full disk is not in the metadata, and no collection would find it. Resumable ones stay
-// if goOn is set.
+// DropDownloads removes partial downloads. The caller ensures that no pull is running. A collection
+// would not find a download that began on a full disk: the metadata does not list it. Resumable
+// downloads stay if goOn is set.
 func (f *Files) DropDownloads(goOn bool) error {
 	ingest := f.Path("content", "ingest")
 	entries, err := os.ReadDir(ingest)
@@ -82,7 +82,7 @@ func IsClientLease(l leases.Lease) bool {
 	return ok
 }
 
-// IsExpired reports whether the collector takes what a lease holds.
+// IsExpired reports whether a lease has expired, so that a collection removes it.
 func IsExpired(l leases.Lease, now time.Time) bool {
 	end, err := time.Parse(time.RFC3339, l.Labels[ExpireLabel])
 	return err == nil && now.After(end)
@@ -92,7 +92,7 @@ func IsExpired(l leases.Lease, now time.Time) bool {
 func (f *Files) DropClientWrites(ctx context.Context) {
 	all, err := f.Content.ListStatuses(ctx)
 	if err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to list what is being written")
+		log.G(ctx).WithError(err).Warn("Failed to list unfinished writes")
 		return
 	}
 	for _, st := range all {
@@ -100,12 +100,12 @@ func (f *Files) DropClientWrites(ctx context.Context) {
 			continue
 		}
 		if err := f.Content.Abort(ctx, st.Ref); err != nil && !errdefs.IsNotFound(err) {
-			log.G(ctx).WithError(err).WithField("ref", st.Ref).Warn("Failed to give up what a client began to write")
+			log.G(ctx).WithError(err).WithField("ref", st.Ref).Warn("Failed to abort a client's unfinished write")
 		}
 	}
 }
 
-// DropClientLeases deletes the leases of clients that are older than before.
+// DropClientLeases deletes the leases of clients that were created earlier than before.
 func (f *Files) DropClientLeases(ctx context.Context, before time.Time) (dropped int) {
 	all, err := f.Leases.List(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (f *Files) DropClientLeases(ctx context.Context, before time.Time) (dropped
 		}
 	}
 	if dropped > 0 {
-		log.G(ctx).WithField("leases", dropped).Warn("Gave up leases of clients because the disk is nearly full")
+		log.G(ctx).WithField("leases", dropped).Warn("Deleted leases of clients because the disk is nearly full")
 	}
 	return dropped
 }

@@ -20,8 +20,8 @@ type overlayProof struct {
 	err      error
 }
 
-// Get probes the first time. A full filesystem proves nothing about overlayfs: it is taken to work,
-// and probed again at the next use.
+// Get calls probeOverlay the first time. A full filesystem proves nothing about overlayfs: Get then
+// assumes that overlayfs works, and the next Get probes again.
 func (p *overlayProof) Get(root, writable string) (volatile []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,7 @@ const (
 	probeTarget = "merged"
 )
 
-// removeProbes unmounts first: a removal would delete the files below a mount.
+// removeProbes unmounts all probes first: RemoveAll would delete files through a mount.
 func removeProbes(parents ...string) error {
 	var dirs []string
 	for _, parent := range parents {
@@ -104,7 +104,7 @@ func removeProbes(parents ...string) error {
 type Stack struct {
 	// Lower are the lower directories, topmost first.
 	Lower []string
-	// Options are the snapshotter's own ("index=off").
+	// Options are the other options of the snapshotter's mounts ("index=off").
 	Options []string
 }
 
@@ -146,9 +146,9 @@ func (st Stack) Mounts(upper, work string, options ...string) []mount.Mount {
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
 }
 
-// Readonly returns an overlay without a writable layer. A single layer gets an empty one below it:
-// a container with CAP_SYS_ADMIN could make a bind mount of it writable, and other containers share
-// the layer.
+// Readonly returns an overlay without a writable layer. A single layer gets an empty one below it.
+// A bind mount would not do: a container with CAP_SYS_ADMIN could make it writable, and other
+// containers share the layer.
 func (st Stack) Readonly(empty string) []mount.Mount {
 	lower := st.Lower
 	if len(lower) == 1 {

@@ -29,47 +29,47 @@ const (
 	proxiedCall, proxiedWork, proxiedCommit = 10 * time.Second, 5 * time.Minute, 30 * time.Second
 	// ProxiedStart bounds how long a start of berth waits for a proxy snapshotter.
 	ProxiedStart = 5 * time.Second
-	// proxiedCheck bounds a health check, and proxiedInterval is the time between two.
+	// proxiedCheck bounds a health check, and proxiedInterval is the time between two checks.
 	proxiedCheck, proxiedInterval = 3 * time.Second, 2 * time.Second
-	// proxiedDoubt is how many failed checks in a row make it unresponsive.
+	// proxiedDoubt is how many failed checks in a row make a snapshotter unresponsive.
 	proxiedDoubt = 2
 	// missingSnapshot is a name that no snapshot has, for health checks.
 	missingSnapshot = "berth-is-it-there"
 )
 
-// Proxied is a proxy snapshotter, a program that is reached by containerd's protocol. Once it is
-// unresponsive, its calls fail at once, pending ones too, until it answers again. This affects only
-// its handlers.
+// Proxied is a proxy snapshotter, a program that is reached by containerd's protocol. While it is
+// unresponsive, new and pending calls fail at once. This affects only the handlers that use it.
 type Proxied struct {
 	snapshots.Snapshotter
 	// unbounded makes calls even if the program is unresponsive.
 	unbounded     snapshots.Snapshotter
 	name, address string
-	conn          *grpc.ClientConn // nil once it was removed from the configuration
-	// changed receives a value when it becomes unresponsive, or answers again.
+	conn          *grpc.ClientConn // nil if the snapshotter is not configured any more
+	// changed receives a value when the snapshotter becomes unresponsive, or answers again.
 	changed chan<- struct{}
 	doubted chan struct{}
 	closed  sync.Once
-	// CatchUp does what was impossible while it was unresponsive. It is set before Check.
+	// CatchUp does what was impossible while the snapshotter was unresponsive. It is set before
+	// Check.
 	CatchUp func(ctx context.Context) error
 
 	mu      sync.Mutex
 	failure error
-	// known is set once a check has had an outcome.
+	// known is set once checks have shown whether the snapshotter answers.
 	known bool
-	// behind counts the reasons to catch up, and caught those that are done.
+	// behind counts the reasons to catch up, and caught the reasons that CatchUp has covered.
 	behind, caught int
 	misses         int
-	calls          context.Context // ends when it becomes unresponsive
+	calls          context.Context // ends when the snapshotter becomes unresponsive
 	end            context.CancelFunc
 }
 
-// newProxied returns the snapshotter at a socket, whether it answers or not. Without an address it
-// never does. Check must run before it is used.
+// newProxied returns the snapshotter at a socket, without contacting it. Without an address its
+// calls always fail. Check must run before other calls.
 func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error) {
 	p := &Proxied{name: name, address: strings.TrimPrefix(address, "unix://"), changed: changed, doubted: make(chan struct{}, 1), behind: 1}
 	p.Snapshotter = proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(boundedCalls{of: p}), name)
-	p.failure = fmt.Errorf("snapshotter %s was not asked yet: %w", name, errdefs.ErrUnavailable)
+	p.failure = fmt.Errorf("snapshotter %s was not checked yet: %w", name, errdefs.ErrUnavailable)
 	p.calls, p.end = context.WithCancel(context.Background())
 	if address == "" {
 		p.failure = fmt.Errorf("snapshotter %s is not configured any more; add [snapshotters.%s] and restart berth: %w", name, name, errdefs.ErrUnavailable)
@@ -88,14 +88,14 @@ func newProxied(name, address string, changed chan<- struct{}) (*Proxied, error)
 	return p, nil
 }
 
-// ready returns an error if no call would be answered.
+// ready returns an error while the snapshotter is unresponsive.
 func (p *Proxied) ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failure
 }
 
-// Watch checks it in intervals until ctx ends.
+// Watch checks the snapshotter at intervals, and after failed calls, until ctx ends.
 func (p *Proxied) Watch(ctx context.Context) {
 	if p.conn == nil {
 		return
@@ -113,8 +113,8 @@ func (p *Proxied) Watch(ctx context.Context) {
 	}
 }
 
-// Check tests whether it answers. It becomes unresponsive after doubt failures in a row. Bound
-// limits the time to catch up.
+// Check tests whether the snapshotter answers. After doubt failures in a row the snapshotter is
+// unresponsive. bound limits the time to catch up.
 func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	if p.conn == nil {
 		return
@@ -134,10 +134,10 @@ func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	}
 }
 
-// catchingUp is in the context of calls that are made before all others.
+// catchingUp is the context key of CatchUp's calls, which come before all other calls.
 type catchingUp struct{}
 
-// follow catches up, if there is a reason.
+// follow calls CatchUp if there is a reason to.
 func (p *Proxied) follow(ctx context.Context, bound time.Duration) error {
 	p.mu.Lock()
 	behind, caught := p.behind, p.caught
@@ -159,7 +159,7 @@ func (p *Proxied) follow(ctx context.Context, bound time.Duration) error {
 	return nil
 }
 
-// FellBehind makes it catch up before its next call, and returns false if it is ready.
+// FellBehind returns false if the snapshotter is ready. Otherwise it adds a reason to catch up.
 func (p *Proxied) FellBehind() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,14 +170,14 @@ func (p *Proxied) FellBehind() bool {
 	return true
 }
 
-// HasAnswered reports whether it has caught up at least once.
+// HasAnswered reports whether CatchUp has succeeded at least once.
 func (p *Proxied) HasAnswered() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.caught > 0
 }
 
-// explain returns nil for an error that is an answer of the snapshotter.
+// explain returns why the snapshotter did not answer, or nil if err is its answer.
 func (p *Proxied) explain(err error) error {
 	var what string
 	switch {
@@ -186,11 +186,11 @@ func (p *Proxied) explain(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errdefs.IsDeadlineExceeded(err):
 		what = "does not answer"
 	case errdefs.IsNotImplemented(err):
-		what = "is another program's"
+		what = "belongs to another program"
 	default:
 		return nil
 	}
-	return fmt.Errorf("snapshotter %s: %s %s; start it, or correct snapshotters.%s.address: %s: %w",
+	return fmt.Errorf("snapshotter %s: %s %s; start the snapshotter, or correct snapshotters.%s.address: %s: %w",
 		p.name, p.address, what, p.name, printable.Line(err.Error()), errdefs.ErrUnavailable)
 }
 
@@ -200,7 +200,7 @@ func (p *Proxied) note(failure error, doubt int) (news bool) {
 	defer p.mu.Unlock()
 	if failure == nil {
 		if p.misses = 0; p.behind != p.caught {
-			return false // a new reason came meanwhile; the next check handles it
+			return false // a reason to catch up was added during the check; the next check handles it
 		}
 		again := p.known
 		news, p.failure, p.known = p.failure != nil, nil, true
@@ -224,7 +224,7 @@ func (p *Proxied) note(failure error, doubt int) (news bool) {
 	return news
 }
 
-// call makes a call, unless the snapshotter is unresponsive.
+// call calls f within a time limit, unless the snapshotter is unresponsive.
 func (p *Proxied) call(ctx context.Context, bound time.Duration, f func(ctx context.Context) error) error {
 	p.mu.Lock()
 	failure, calls := p.failure, p.calls
@@ -255,7 +255,7 @@ func (p *Proxied) call(ctx context.Context, bound time.Duration, f func(ctx cont
 
 // boundedCalls is the connection to the program, for calls that Proxied bounds.
 type boundedCalls struct {
-	grpc.ClientConnInterface // nil: only Walk has a stream, and it uses unbounded
+	grpc.ClientConnInterface // nil: only Walk streams, through Proxied.unbounded
 	of                       *Proxied
 }
 

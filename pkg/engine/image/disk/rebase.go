@@ -17,7 +17,7 @@ import (
 // ParentLabel is the label by which containerd's unpacker passes the layer below to a snapshotter.
 const ParentLabel = "containerd.io/snapshot/parent-chain-id"
 
-// rebases tracks the layers that are unpacked before those below them exist: they get their parent
+// rebases tracks layers that are unpacked before the layers below them exist. They get their parent
 // at the commit.
 type rebases struct {
 	mu sync.Mutex
@@ -27,8 +27,8 @@ type rebases struct {
 	changed chan struct{}
 }
 
-// rebase is a layer being unpacked: its future chain, its directory until then, and its future
-// parent.
+// rebase is a layer being unpacked: its chain and its parent after the commit, and its directory
+// until the commit.
 type rebase struct{ chain, dir, parent string }
 
 func newRebases() *rebases {
@@ -57,7 +57,7 @@ func (r *rebases) end(key string) {
 	r.changed = make(chan struct{})
 }
 
-// ParentOf returns the future parent of the layer in a directory, or "" if that is set already.
+// ParentOf returns the future parent of a directory's layer, or "" if the layer has its parent.
 func (r *rebases) ParentOf(dir string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *rebases) ParentOf(dir string) string {
 	return ""
 }
 
-// coming reports whether a layer is being unpacked. Changed is closed at the next change.
+// coming reports whether a layer is being unpacked; changed is closed when r changes next.
 func (r *rebases) coming(chain string) (is bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,14 +113,14 @@ func (l *Layers) Remove(ctx context.Context, key string) error {
 	return l.Snapshotter.Remove(ctx, key)
 }
 
-// Wait returns once a layer exists that was being unpacked.
+// Wait waits until a layer is not being unpacked any more, and fails if it does not exist then.
 func (l *Layers) Wait(ctx context.Context, chain string) error {
 	for {
 		coming, changed := l.Rebases.coming(chain)
 		if !coming {
 			_, err := l.Stat(ctx, chain)
 			if errdefs.IsNotFound(err) {
-				return errors.New("the layer below was not unpacked") // without a class: that layer's error has one
+				return errors.New("the layer below was not unpacked") // without a class: the error of that layer has one
 			}
 			return err
 		}

@@ -20,7 +20,7 @@ const (
 	// Erofs keeps each layer in a file with a read-only filesystem, which the kernel verifies on
 	// reads where it can, and stacks them by overlay mounts.
 	Erofs = "erofs"
-	// Native copies every layer; for filesystems that overlayfs cannot use.
+	// Native copies every layer. It is for filesystems on which overlayfs does not work.
 	Native = "native"
 )
 
@@ -33,7 +33,7 @@ type snapshotterKind struct {
 	Remote bool
 	// Rebase is set if a layer can be unpacked before those below it.
 	Rebase bool
-	// Seal converts the directory of an unpacked layer to its stored form, if that is another. It
+	// Seal converts the directory of an unpacked layer to its stored form, if that form differs. It
 	// runs before the commit, which locks the metadata.
 	Seal func(ctx context.Context, dir string) error
 }

@@ -15,8 +15,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Worker runs one job in the background on request. Requests during a run are served by one more
-// run: singleflight would return the outcome of the run that began before.
+// Worker runs one job in the background on request. Requests during a run share one more run after
+// it. With singleflight they would share the run that began before them.
 type Worker struct {
 	wake chan struct{}
 
@@ -25,7 +25,7 @@ type Worker struct {
 	next chan struct{}
 }
 
-// NewWorker returns a worker, which Run serves.
+// NewWorker returns a worker. Requests wait until Run is called.
 func NewWorker() *Worker { return &Worker{wake: make(chan struct{}, 1), next: make(chan struct{})} }
 
 // Kick requests a run.
@@ -72,8 +72,8 @@ func runSafely(ctx context.Context, job func(context.Context)) (err error) {
 	return nil
 }
 
-// Third-party code handles third-party data here, in goroutines of berth and of containerd. None of
-// them may end the daemon.
+// Third-party code handles third-party data here, in goroutines of berth and of containerd. A panic
+// there must not end the daemon.
 
 // Caught turns a panic into an error. It must be deferred.
 func Caught(ctx context.Context, err *error) {
@@ -91,7 +91,7 @@ func Safely(h images.HandlerFunc) images.HandlerFunc {
 	}
 }
 
-// IsNoSpace also matches the text: some callers in between drop the error's value.
+// IsNoSpace reports a full disk or quota. It also matches the text: some code drops err's type.
 func IsNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) ||
 		strings.Contains(err.Error(), syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.EDQUOT.Error())

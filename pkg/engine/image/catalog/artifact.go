@@ -18,24 +18,24 @@ import (
 
 // An artifact is anything that a manifest describes other than a container image: a model, a chart,
 // files that ORAS packed. It can be the source of an image volume. Its blobs are the files of the
-// volume, with the names in these annotations.
+// volume; fileName names them.
 const (
 	modelPath, formerModelPath = "org.cncf.model.filepath", "org.cnai.model.filepath"
 	// PackedDirectory is ORAS's annotation of a directory that it packed.
 	PackedDirectory = "io.deis.oras.content.unpack"
 )
 
-// artifactChain begins the chain of an artifact, to distinguish it from chains of layers.
+// artifactChain begins the chain ID of an artifact; chain IDs of layers begin differently.
 const artifactChain = "artifact-"
 
 // maxFileName is the longest file name of Linux filesystems, maxFilePath the longest path of Linux
 // system calls.
 const maxFileName, maxFilePath = 255, 4095
 
-// maxFileDepth bounds the directories above a file, since each call walks all of them.
+// maxFileDepth bounds the directories above a file, since system calls walk all of them.
 const maxFileDepth = 64
 
-// ArtifactFile is a file in the volume of an artifact.
+// ArtifactFile is a file, or an archive of files, in the volume of an artifact.
 type ArtifactFile struct {
 	Blob imagespec.Descriptor
 	// Path is below the root of the volume. It is empty for an archive, which is unpacked there;
@@ -69,8 +69,8 @@ func checkArtifact(m imagespec.Manifest) error {
 	return err
 }
 
-// artifactFiles returns the files of an artifact's volume. All paths are local to it, and no two
-// conflict.
+// artifactFiles returns the files of an artifact's volume. All paths are inside the volume, and no
+// two conflict.
 func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
 	var files []ArtifactFile
 	names := 0
@@ -83,7 +83,7 @@ func artifactFiles(m imagespec.Manifest) ([]ArtifactFile, error) {
 			continue // a placeholder, not a file
 		}
 		if strings.HasSuffix(blob.MediaType, EncryptedSuffix) {
-			return nil, fmt.Errorf("blob %s of the artifact is encrypted, which berth can open for container images only: %w", blob.Digest, errdefs.ErrInvalidArgument)
+			return nil, fmt.Errorf("blob %s of the artifact is encrypted; berth decrypts only layers of container images: %w", blob.Digest, errdefs.ErrInvalidArgument)
 		}
 		if t := archiveType(blob); t != "" {
 			files = append(files, ArtifactFile{Blob: imagespec.Descriptor{MediaType: t, Digest: blob.Digest, Size: blob.Size}})

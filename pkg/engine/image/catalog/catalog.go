@@ -24,14 +24,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// Catalog owns the list of images: their records on disk, and the index of them in memory.
+// Catalog owns the list of images: their records on disk, and their index in memory.
 type Catalog struct {
 	*Index
 	files  *disk.Files
 	Reader *Reader
 	events events.Publisher // may be nil
-	// changing is held while records and then the index change, so that both change in the same
-	// order. It is never held during a download.
+	// changing is held during a change of the records and then of the index, so that both change in
+	// the same order. It is never held during a download.
 	changing sync.Mutex
 }
 
@@ -76,8 +76,8 @@ func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	}
 	img, err := load(p)
 	if errdefs.IsNotFound(err) {
-		// The image was selected by the platform in the index, and recorded by its own, which may
-		// differ.
+		// The pull selected the image by its platform in the index, and recorded the platform in
+		// its configuration, which may differ.
 		other, otherwise := load(AnyPlatform)
 		// The platform of an image that takes too much memory is unknown.
 		if otherwise == nil && (other.unusable != nil || KindOf(other.Platform) == p) {
@@ -105,23 +105,23 @@ type Naming struct {
 	Platform Platform
 }
 
-// Record makes img known under names: first on disk, together with the end of its lease, in one
-// transaction; then in memory.
+// Record records img under n.Names: first on disk, where the same transaction deletes the lease,
+// then in memory.
 func (c *Catalog) Record(ctx context.Context, img *Image, n Naming, lease leases.Lease) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	return c.recordNow(ctx, img, n, lease)
 }
 
-// NameAgain adds a name to the image of a target. errdefs.ErrNotFound if no usable image has that
-// target, ErrInvalidArgument if the target is described differently.
+// NameAgain adds names to a stored image. It returns errdefs.ErrNotFound if no usable image has
+// that target, and ErrInvalidArgument if the record describes the target differently.
 func (c *Catalog) NameAgain(ctx context.Context, n Naming) error {
-	// Until the name is recorded, no other name may be removed: those keep the image.
+	// Until the names are recorded, no other name may be removed: the other names keep the image.
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	img, as := c.Index.byTarget(n.Target.Digest)
 	if img == nil || img.Usable() != nil {
-		return fmt.Errorf("no image of %s is here: %w", n.Target.Digest, errdefs.ErrNotFound)
+		return fmt.Errorf("no usable image with digest %s is on this node: %w", n.Target.Digest, errdefs.ErrNotFound)
 	}
 	if err := c.sameTarget(ctx, n.Target); err != nil {
 		return err
@@ -131,14 +131,14 @@ func (c *Catalog) NameAgain(ctx context.Context, n Naming) error {
 	return err
 }
 
-// sameTarget refuses a descriptor that differs from the recorded one of its digest.
+// sameTarget refuses a descriptor that differs from the recorded descriptor of the same digest.
 func (c *Catalog) sameTarget(ctx context.Context, target imagespec.Descriptor) error {
 	same, err := c.files.Images.List(ctx, "target.digest=="+target.Digest.String())
 	if err != nil || len(same) == 0 {
 		return err
 	}
 	if known := same[0].Target; known.Size != target.Size || known.MediaType != target.MediaType {
-		return fmt.Errorf("%s is %s of %d bytes, not %.100q of %d: %w", target.Digest, known.MediaType, known.Size, target.MediaType, target.Size, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s is recorded as %s of %d bytes, not as %.100q of %d bytes: %w", target.Digest, known.MediaType, known.Size, target.MediaType, target.Size, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (c *Catalog) recordName(ctx context.Context, name string, n Naming) (create
 	return false, err
 }
 
-// publish sends the events of transactions, in which the metadata sends none.
+// publish sends an event of a change in a transaction, for which the metadata sends none.
 func (c *Catalog) publish(ctx context.Context, topic string, event events.Event) {
 	if c.events == nil {
 		return
@@ -203,7 +203,7 @@ func (c *Catalog) publish(ctx context.Context, topic string, event events.Event)
 	}
 }
 
-// Forget removes the image that ref finds, with all its names. It returns nil if there is none.
+// Forget removes the image that ref finds, with all its names. It returns nil if ref finds none.
 func (c *Catalog) Forget(ctx context.Context, ref string) (*Image, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -220,8 +220,8 @@ func (c *Catalog) Forget(ctx context.Context, ref string) (*Image, error) {
 	return img, nil
 }
 
-// ForgetName removes one record. errdefs.ErrNotFound if it does not exist, or has another target
-// than the given one (empty: any).
+// ForgetName removes one record. It returns errdefs.ErrNotFound if the record does not exist or has
+// another target. An empty target matches any.
 func (c *Catalog) ForgetName(ctx context.Context, name string, target digest.Digest) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()

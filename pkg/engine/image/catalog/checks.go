@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// Real images stay below a tenth of these limits.
+// Real images stay far below these limits.
 const (
 	// maxIndexDepth bounds the indexes above a manifest.
 	maxIndexDepth = 4
@@ -20,9 +20,9 @@ const (
 	MaxName = 1024
 	// MaxMediaType bounds the name of a layer's type.
 	MaxMediaType = 255
-	// MaxURLs and maxURLLength bound the further locations of a layer.
+	// MaxURLs and maxURLLength bound the URLs that a manifest gives for a layer.
 	MaxURLs, maxURLLength = 4, 2048
-	// maxAttached bounds the urls and wrapped keys of all layers.
+	// maxAttached bounds, in bytes, the URLs and kept annotations of all layers, or all file names.
 	maxAttached = 1 << 20
 )
 
@@ -94,7 +94,7 @@ func elements(text []byte) error {
 	return err
 }
 
-// ElementCount is elements for a text in several writes.
+// ElementCount checks the same as elements, for a text in several writes.
 type ElementCount struct {
 	n               int
 	quoted, escaped bool

@@ -11,9 +11,9 @@ import (
 
 // Image is a complete image in the store. It is immutable: a pull or a removal replaces it.
 type Image struct {
-	// ID is the digest of the image's configuration, "sha256:<hex>"; that of the manifest for an
-	// artifact, a checkpoint, or an image with layers outside the root filesystem. All CRI calls
-	// identify an image by it.
+	// ID is the digest of the image's configuration, "sha256:<hex>". For an artifact, a checkpoint,
+	// or an image with layers outside the root filesystem it is the digest of the manifest. All CRI
+	// calls use it.
 	ID string
 	// RepoTags and RepoDigests are the names the image was pulled by, normalised
 	// ("docker.io/library/busybox:1"), sorted. RepoTags is empty for an image that was pulled by
@@ -23,7 +23,7 @@ type Image struct {
 	ChainID digest.Digest
 	// Size is the bytes of manifest, configuration and compressed layers.
 	Size uint64
-	// Config is the image's configuration for running it; Store.Whole returns all of it.
+	// Config is the configuration for running the image; Store.Whole completes a large one.
 	Config imagespec.ImageConfig
 	// Platform is the platform the image was built for.
 	Platform imagespec.Platform
@@ -44,7 +44,7 @@ type Image struct {
 }
 
 // Tag returns asked in normalised form if it is a tag of the image, else the first tag. It is empty
-// if there is none.
+// without tags.
 func (i *Image) Tag(asked string) string {
 	if tag := oneOf(i.RepoTags, asked); tag != "" {
 		return tag
@@ -55,8 +55,8 @@ func (i *Image) Tag(asked string) string {
 	return i.RepoTags[0]
 }
 
-// Name returns asked in normalised form if it is a name by digest, else Tag: a tag may stand for an
-// index that contains asked.
+// Name returns asked in normalised form if it is a name by digest, else Tag: a tag may name an
+// index with more images than the digest in asked.
 func (i *Image) Name(asked string) string {
 	if name := oneOf(i.RepoDigests, asked); name != "" {
 		return name
@@ -72,8 +72,8 @@ func oneOf(names []string, asked string) string {
 	return ""
 }
 
-// The annotations of a manifest that mark its image as a checkpoint. The first is CRI-O's, from
-// before the common one.
+// The annotations of a manifest that mark its image as a checkpoint. CRI-O used CheckpointOfCRIO
+// before CheckpointOfCRIU existed.
 const (
 	CheckpointOfCRIO = "io.kubernetes.cri-o.annotations.checkpoint.name"
 	CheckpointOfCRIU = metadata.CheckpointAnnotationName

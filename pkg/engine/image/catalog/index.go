@@ -11,11 +11,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Index lists the images and their names, in memory. It is filled from the records on disk at Open,
-// and changed after them.
+// Index lists the images and their names, in memory. Open fills it from the records on disk. Later
+// changes follow those of the records.
 type Index struct {
 	pins namePatterns
-	// checkpoints are names of images that containers may be restored from.
+	// checkpoints match the names of images that containers may be restored from.
 	checkpoints namePatterns
 
 	mu sync.RWMutex
@@ -28,9 +28,9 @@ type Index struct {
 // named is what a recorded name stands for.
 type named struct {
 	target digest.Digest
-	// id is the image of the target that was pulled last.
+	// id is the image that was pulled last by the name.
 	id string
-	// as is the platform that it was pulled for: NodePlatform or WasmPlatform.
+	// as is the platform that the image was pulled for: NodePlatform or WasmPlatform.
 	as Platform
 }
 
@@ -105,7 +105,7 @@ func (x *Index) namesOf(id string) []string {
 	return names
 }
 
-// Current returns the image that name stands for, if it is of that target and a wanted platform.
+// Current returns the image of a name if the name has that target and a wanted platform, else nil.
 func (x *Index) Current(name string, target digest.Digest, wanted Platform) *Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -122,8 +122,8 @@ func (x *Index) NameCount() int {
 	return len(x.names)
 }
 
-// byTarget returns an image with a name for that target, preferably of the node's platform, and the
-// platform it was pulled for. It returns nil if there is none.
+// byTarget returns an image of a target, preferably for the node's platform, and the platform that
+// it was pulled for. It returns nil if no name has the target.
 func (x *Index) byTarget(target digest.Digest) (img *Image, as Platform) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -142,11 +142,11 @@ func (x *Index) pulledFor(img *Image, wanted Platform) bool {
 }
 
 // Get finds an image by tag, short name, digest, tag and digest, id with or without "sha256:", or a
-// unique prefix (six digits or more) of an id. errdefs.ErrNotFound if there is none,
+// unique prefix (six digits or more) of an id. It returns errdefs.ErrNotFound if it finds none, and
 // ErrInvalidArgument if a prefix matches several. It reads memory only.
 func (x *Index) Get(ref string) (*Image, error) { return x.Find(ref, AnyPlatform) }
 
-// Find is Get for the image of a platform. An id finds its image for any platform.
+// Find is Get for a wanted platform. An id finds its image whatever that platform is.
 func (x *Index) Find(ref string, wanted Platform) (*Image, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -161,7 +161,7 @@ func (x *Index) Find(ref string, wanted Platform) (*Image, error) {
 			if wanted.takes(n.as) {
 				return x.images[n.id], nil
 			}
-			return nil, fmt.Errorf("image %.300q is not on this node for %s; pull it for that: %w", ref, wanted, errdefs.ErrNotFound)
+			return nil, fmt.Errorf("image %.300q is not on this node for platform %s; pull it for that platform: %w", ref, wanted, errdefs.ErrNotFound)
 		}
 	}
 	return x.byPrefix(ref)
@@ -198,7 +198,7 @@ func (x *Index) List() []*Image {
 	return slices.SortedFunc(maps.Values(x.images), func(a, b *Image) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// HasChain reports whether an image consists of these layers.
+// HasChain reports whether an image has this chain ID.
 func (x *Index) HasChain(chain digest.Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -211,7 +211,7 @@ func (x *Index) HasChain(chain digest.Digest) bool {
 }
 
 // MayRestore refuses a checkpoint image without an allowed name. Restored processes keep the
-// privileges that they had, whatever their new pod has.
+// privileges that they had before, even in a pod with fewer.
 func (x *Index) MayRestore(img *Image) error {
 	if x.checkpoints.match(img.RepoTags...) || x.checkpoints.match(img.RepoDigests...) {
 		return nil
@@ -220,13 +220,13 @@ func (x *Index) MayRestore(img *Image) error {
 	if names := append(append([]string{}, img.RepoTags...), img.RepoDigests...); len(names) > 0 {
 		name = names[0]
 	}
-	return fmt.Errorf("image %s is made of a checkpoint, and registry.checkpoint_images does not allow it; "+
+	return fmt.Errorf("image %s was made from a checkpoint, and registry.checkpoint_images does not allow it; "+
 		"if you trust its processes with the privileges that they had, add its name there and restart berth: %w", name, errdefs.ErrPermissionDenied)
 }
 
 // ByContent finds a runnable image by its id, or by the digest in a name: both identify the
-// content, whatever the image is called here. errdefs.ErrInvalidArgument for a name without a
-// digest, ErrNotFound if there is no such image.
+// content, whatever names are recorded. It returns errdefs.ErrInvalidArgument for a name without a
+// digest, and ErrNotFound if no image has this content.
 func (x *Index) ByContent(ref string, wanted Platform) (*Image, error) {
 	d, err := contentDigest(ref)
 	if err != nil {
@@ -254,13 +254,13 @@ func contentDigest(ref string) (digest.Digest, error) {
 	}
 	d, err := digest.Parse(text)
 	if err != nil {
-		return "", fmt.Errorf("%.300q names no image by its digest: %w", ref, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("%.300q is neither an image ID nor a name with a digest: %w", ref, errdefs.ErrInvalidArgument)
 	}
 	return d, nil
 }
 
-// ToRun finds the image for a container of a handler with that platform.
-// errdefs.ErrFailedPrecondition if it was pulled for another platform.
+// ToRun finds the image for a container of a handler with the wanted platform. It returns
+// errdefs.ErrFailedPrecondition if the image was pulled for another platform or cannot be run.
 func (x *Index) ToRun(ref string, wanted Platform) (*Image, error) {
 	img, err := x.Get(ref)
 	if err != nil {
@@ -271,7 +271,7 @@ func (x *Index) ToRun(ref string, wanted Platform) (*Image, error) {
 		if img.Platform.OS != "" {
 			has.has = []string{img.Platform.OS + "/" + img.Platform.Architecture}
 		}
-		return nil, fmt.Errorf("image %s: %s; if its name also stands for such an image, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.Advice(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("image %s: %s; if the registry has it for that platform too, pull it for this handler, with imagePullPolicy: Always: %w", img.ID, has.Advice(), errdefs.ErrFailedPrecondition)
 	}
 	if img.ArtifactType != "" && (!IsWasm(img.Platform) || wanted == NodePlatform) {
 		return nil, img.notRunnable()

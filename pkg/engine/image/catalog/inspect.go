@@ -55,7 +55,7 @@ func (r *Reader) Inspect(ctx context.Context, target imagespec.Descriptor, wante
 	return d, err
 }
 
-// findManifest fetches indexes, from target on, down to the manifest of a wanted platform.
+// findManifest fetches target and the indexes below it, down to a wanted platform's manifest.
 func (r *Reader) findManifest(ctx context.Context, target imagespec.Descriptor, wanted Platform, fetch images.HandlerFunc) (imagespec.Descriptor, error) {
 	pick := PickOf(r.Children, wanted)
 	desc := target
@@ -77,7 +77,7 @@ func (r *Reader) findManifest(ctx context.Context, target imagespec.Descriptor, 
 			return desc, nil
 		}
 		children, err := pick(ctx, desc)
-		if errdefs.IsNotFound(err) || err == nil && len(children) == 0 { // the index itself was read
+		if errdefs.IsNotFound(err) || err == nil && len(children) == 0 { // not found: no child matches
 			return desc, r.unmatched(ctx, desc, wanted)
 		}
 		if err != nil {
@@ -121,7 +121,7 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	return nil
 }
 
-// ReadManifest reads a manifest, and drops the fields that no code reads after check.
+// ReadManifest reads a manifest, passes it to check, and then drops the fields that nothing uses.
 func (r *Reader) ReadManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
 	err = r.ReadJSON(ctx, desc, &m, func() error {
 		if err := check(m); err != nil {
@@ -163,13 +163,13 @@ func (r *Reader) checkDocument(ctx context.Context, desc imagespec.Descriptor) e
 }
 
 // readDocument reads a manifest or a configuration from the store, unless it would take too much
-// memory. The limits of pulls were checked before.
+// memory. It does not check the limits of pulls.
 func (r *Reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
 	info, err := r.content.Info(ctx, desc.Digest)
 	if err != nil {
 		return nil, err
 	}
-	// Content that was in the store before was not fetched, so its size was not compared.
+	// Nothing has compared the size of content that was in the store before the pull.
 	if info.Size != desc.Size {
 		return nil, fmt.Errorf("%s has %d bytes, but its descriptor says %d: %w", desc.Digest, info.Size, desc.Size, errdefs.ErrInvalidArgument)
 	}

@@ -77,10 +77,9 @@ func sizeOf(desc imagespec.Descriptor, m imagespec.Manifest) uint64 {
 	return uint64(size)
 }
 
-// imageID returns the digest of the configuration. It is that of the manifest for an image with
-// layers outside the root filesystem, since images of other modules may share the configuration,
-// and for a checkpoint: such an image must not turn another one with the same configuration into a
-// checkpoint.
+// imageID returns the digest of the configuration, but the manifest's digest in two cases. An image
+// with layers outside the root filesystem may share its configuration with images of other modules.
+// A checkpoint may share its configuration with an image that is not a checkpoint.
 func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
 	if root != len(m.Layers) || isCheckpoint(m) {
 		return desc.Digest.String()
@@ -88,7 +87,7 @@ func imageID(desc imagespec.Descriptor, m imagespec.Manifest, root int) string {
 	return m.Config.Digest.String()
 }
 
-// maxKept bounds the configuration that an image keeps in memory.
+// maxKept bounds, in bytes, the configuration that an image keeps in memory.
 const maxKept = 16 << 10
 
 // weight estimates the memory of a configuration.
@@ -139,7 +138,7 @@ func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descript
 		if !images.IsIndexType(desc.MediaType) {
 			return nil, fmt.Errorf("unexpected media type %q: %w", desc.MediaType, errdefs.ErrInvalidArgument)
 		}
-		// The next reader has no limit of its own.
+		// PickOf reads the index again, without a limit.
 		return nil, r.checkDocument(ctx, desc)
 	})
 	children := PickOf(r.Children, wanted)
@@ -173,8 +172,8 @@ func (r *Reader) Config(ctx context.Context, img *Image) (*imagespec.Image, erro
 	return &config, nil
 }
 
-// unusable describes a stored image that would take too much memory to use, as far as it is known
-// without reading it. If its manifest cannot be read either, its ID is the digest of target.
+// unusable describes a stored image that would take too much memory to use. Its ID is the digest of
+// target if its manifest takes too much memory, too.
 func (r *Reader) unusable(ctx context.Context, target imagespec.Descriptor, wanted Platform, cause error) (*Image, error) {
 	img := &Image{ID: target.Digest.String(), unusable: cause}
 	if desc, err := r.platformManifest(ctx, target, wanted); err == nil {
@@ -196,7 +195,7 @@ func (r *Reader) held(ctx context.Context, d digest.Digest, seen map[digest.Dige
 	seen[d] = true
 	info, err := r.content.Info(ctx, d)
 	if errdefs.IsNotFound(err) {
-		return 0, nil // an unpacked layer may have been discarded
+		return 0, nil // layers may have been discarded after they were unpacked
 	}
 	if err != nil {
 		return 0, err

@@ -24,7 +24,7 @@ const (
 	NodePlatform Platform = ""
 	// WasmPlatform selects images of WebAssembly modules.
 	WasmPlatform Platform = handler.PlatformWasm
-	// AnyPlatform selects images of the node, or else those of modules.
+	// AnyPlatform selects images of the node and of modules, and prefers those of the node.
 	AnyPlatform Platform = "any"
 )
 
@@ -86,14 +86,14 @@ func (p Platform) Matcher() platforms.MatchComparer {
 	return platforms.Default()
 }
 
-// wasmSystems are the interfaces that modules are built for, the preferred first. All of them are
-// called modules for wasi: engines detect the interface from the module.
+// wasmSystems are the interfaces that modules are built for, the preferred first. Any of them may
+// be called "wasi": engines detect the interface from the module.
 var wasmSystems = []string{"wasi", "wasip1", "wasip2"}
 
 // IsWasm reports whether an image has WebAssembly modules. Shims decide by the architecture alone.
 func IsWasm(p imagespec.Platform) bool { return p.Architecture == "wasm" }
 
-// wasmMatcher takes any variant, unlike the matchers of package platforms.
+// wasmMatcher accepts any variant, unlike the matchers of package platforms.
 type wasmMatcher struct{}
 
 func (wasmMatcher) Match(p imagespec.Platform) bool {
@@ -126,7 +126,7 @@ type PlatformError struct {
 }
 
 func (e *PlatformError) Error() string {
-	has := "no platform that it names"
+	has := "an unnamed platform"
 	if len(e.has) > 0 {
 		has = strings.Join(e.has, ", ")
 	}
@@ -142,7 +142,7 @@ func (e *PlatformError) Advice() string {
 	case e.wanted == NodePlatform && hasWasm:
 		return fmt.Sprintf("the image is built for WebAssembly, not for %s; a handler with platform = %q runs it", e.wanted, handler.PlatformWasm)
 	case e.wanted == WasmPlatform && len(e.has) > 0:
-		return fmt.Sprintf("the image is not built for WebAssembly, and the handler has platform = %q; use a handler without it, or an image of a module", handler.PlatformWasm)
+		return fmt.Sprintf("the image is not built for WebAssembly, and the handler has platform = %q; use a handler without that setting, or an image of a WebAssembly module", handler.PlatformWasm)
 	}
 	return fmt.Sprintf("the image is not built for %s", e.wanted)
 }
@@ -169,7 +169,7 @@ func platformsOf(manifests []imagespec.Descriptor) (named []string) {
 }
 
 // checkPlatform refuses an image that is known to be of the wrong kind. It accepts any architecture
-// of Linux: emulators run others.
+// of Linux: an emulator may run it.
 func checkPlatform(wanted Platform, built imagespec.Platform) error {
 	if wanted.takes(KindOf(built)) {
 		return nil
@@ -187,12 +187,12 @@ func recordedPlatform(labels map[string]string) Platform {
 	return NodePlatform
 }
 
-// An image of WebAssembly has its module as a layer of a type of its own, which shims read from the
-// content store, or as a file in an ordinary layer. Only ordinary layers are part of a root
-// filesystem. Both stay in the content store as long as the image.
+// An image of WebAssembly has its module as a layer with a special media type, which shims read
+// from the content store, or as a file in an ordinary layer. Only ordinary layers are part of a
+// root filesystem. Layers of both kinds stay in the content store as long as the image.
 
-// wasmConfig is the type of configurations that describe modules and not how to run them. Such an
-// image is an artifact, except for handlers that run modules.
+// wasmConfig is the media type of configurations that describe a module but not how to run it.
+// Images with it are artifacts, except for handlers that run modules.
 const wasmConfig = "application/vnd.wasm.config.v0+json"
 
 // rootLayers returns the layers that the root filesystem consists of.
@@ -205,8 +205,8 @@ func rootLayers(m imagespec.Manifest) (layers []imagespec.Descriptor) {
 	return layers
 }
 
-// RootDiffIDs returns the diff IDs of the root filesystem's layers. Configurations of images of
-// modules may list the other layers too: builders differ.
+// RootDiffIDs returns the diff IDs of the root filesystem's layers. Some builders also list the
+// other layers in an image of modules.
 func RootDiffIDs(m imagespec.Manifest, built imagespec.Platform, diffIDs []digest.Digest) ([]digest.Digest, error) {
 	root := m.Layers
 	if IsWasm(built) {

@@ -135,13 +135,13 @@ type InMemory struct{ *bytes.Reader }
 // Close implements content.ReaderAt.
 func (InMemory) Close() error { return nil }
 
-// boundedDocuments is a content store with the size limit of registries for documents.
+// boundedDocuments is a content store that applies the limits of pulls to documents.
 type boundedDocuments struct {
 	content.Store
 	limits bounds.Limits
 }
 
-// Bounded is the content of the store, except documents that are too large.
+// Bounded returns the content store without the documents that are too large.
 func (r *Reader) Bounded() content.Store { return boundedDocuments{r.content, r.Limits} }
 
 func (b boundedDocuments) ReaderAt(ctx context.Context, desc imagespec.Descriptor) (content.ReaderAt, error) {

@@ -60,7 +60,7 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 		err = images.Dispatch(ctx, handler, semaphore.NewWeighted(int64(s.unpacker.Downloads)), target)
 	} else {
 		err = s.unpacker.Unpack(ctx, p.Layers, described, limit, handler, target)
-		limit = math.MaxInt64 // the second unpacking of a layer was counted
+		limit = math.MaxInt64 // Unpack has applied the limit
 	}
 	if err != nil {
 		return nil, err
@@ -69,8 +69,8 @@ func (s *Puller) BringIn(ctx context.Context, p Planned, from Source, lease leas
 	if err != nil {
 		return nil, err
 	}
-	// Layers that were in the store before are complete too. This also finds a manifest with types
-	// of layers that cannot be unpacked.
+	// UnpackStored fails if layers are still not unpacked, for example because no unpacker knows
+	// their media type.
 	k := s.views.KeyOf(p.Layers.Name, img.ChainID)
 	l := s.Files.Layers[k.Snapshotter]
 	return img, s.views.WithRepair(ctx, k, img, func() error {
@@ -105,7 +105,7 @@ func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n
 	if err == nil {
 		s.Interrupted.done(ctx, p.image())
 		if s.unpacker.DiscardLayers {
-			s.Work.Collector.Kick() // which also counts
+			s.Work.Collector.Kick() // the collector also counts
 		} else {
 			s.Work.Counter.Kick()
 		}
@@ -113,9 +113,9 @@ func (s *Puller) PublishAs(ctx context.Context, p Planned, img *catalog.Image, n
 	return img, err
 }
 
-// abandon drops what a failed pull wrote, and interrupted pulls. On a full disk, and after an image
-// that exceeded a limit, it waits until the space is free: the next attempt needs it, and attempts
-// must not add up.
+// abandon drops what a failed pull wrote, and interrupted pulls. If the disk is full or the image
+// exceeded a limit, it waits until the space is free: the next attempt needs the space, and the
+// leftovers of attempts must not add up.
 func (s *Puller) abandon(ctx context.Context, lease leases.Lease, cause error) {
 	s.Interrupted.Drop(context.WithoutCancel(ctx))
 	s.Files.EndLease(ctx, lease)

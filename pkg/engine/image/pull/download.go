@@ -54,7 +54,7 @@ func (s *Puller) pullOnce(ctx context.Context, p Planned) (*catalog.Image, error
 }
 
 func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Progress) (*catalog.Image, error) {
-	// The minimum rate also applies to a pull that may stall for ever.
+	// The minimum rate also applies if stalls are not limited.
 	window := cmp.Or(max(s.cfg.ProgressTimeout, 0), DefaultProgressTimeout)
 	from := registry.New(ctx, registry.Options{
 		HostsDir: s.cfg.HostsDir, Credentials: p.creds, Limits: s.Reader.Limits, Window: window, Progress: watched,
@@ -87,9 +87,9 @@ func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Prog
 	return img, err
 }
 
-// attempt fetches what is missing of an image, and records it. After an error, again reports that
-// the reason may be leftovers of an interrupted pull, or damaged content: any registry can have
-// sent the beginning of a layer.
+// attempt fetches the missing parts of an image, and records the image. After an error, again
+// reports that the cause may be damaged content, or leftovers of an interrupted pull: another
+// registry may have sent them.
 func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descriptor, f *registry.Fetcher) (_ *catalog.Image, again bool, err error) {
 	names, err := catalog.RecordNames(p.Name, target.Digest)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descri
 }
 
 // dropDamagedOf removes the damaged content of an image that could not be unpacked, and reports
-// whether there was any.
+// whether it found any.
 func (s *Puller) dropDamagedOf(ctx context.Context, p Planned, target imagespec.Descriptor) bool {
 	img, err := s.Reader.Load(ctx, target, p.platform)
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descri
 		return nil
 	}
 	if p.platform == catalog.AnyPlatform && img.Manifest.Digest != target.Digest {
-		return nil // an index may have a preferred one
+		return nil // the index may have an image that is preferred
 	}
 	if !s.ContentWhole(ctx, img, false, target) {
 		return nil
@@ -159,8 +159,8 @@ func (s *Puller) already(ctx context.Context, p Planned, target imagespec.Descri
 	return img
 }
 
-// ContentWhole removes the damaged content of an image, and reports whether there was none. Layers,
-// which may be missing, are compared by their digest if the check is thorough.
+// ContentWhole removes the damaged content of an image, and reports whether it found none. Layers
+// may be missing. Their digests are checked only if thorough is set.
 func (s *Puller) ContentWhole(ctx context.Context, img *catalog.Image, thorough bool, also ...imagespec.Descriptor) bool {
 	all := true
 	check := func(descs ...imagespec.Descriptor) {

@@ -9,11 +9,11 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// errAbandoned is the cause of a shared pull's end after its last caller has left.
+// errAbandoned cancels a shared pull after its last caller has left.
 var errAbandoned = errors.New("all callers have gone")
 
-// coalescer lets callers of the same pull share one attempt. A caller that leaves does not end it
-// for the others; the last one does, which singleflight does not support.
+// coalescer lets callers of the same pull share one attempt. The attempt is cancelled when the last
+// caller leaves, which singleflight does not support.
 type coalescer struct {
 	mu      sync.Mutex
 	running map[string]*sharedPull

@@ -17,20 +17,20 @@ import (
 
 const (
 	// keptFor is how long the parts of an interrupted pull are kept for the next attempt: the
-	// kubelet's longest pause between two is five minutes.
+	// kubelet's longest pause between two attempts is five minutes.
 	keptFor = time.Hour
-	// keptPulls is how many pulls are kept; the oldest are dropped.
+	// keptPulls is how many interrupted pulls are kept; the oldest are dropped.
 	keptPulls = 16
 
 	// PullLabel on a lease is the key of its pull.
 	PullLabel = "berth.dev/pull"
-	// BootLabel on a lease is its boot.
+	// BootLabel on a lease is the ID of the boot that created it.
 	BootLabel = "berth.dev/boot"
 )
 
-// interrupted keeps the content of interrupted pulls, by a lease each, for the next pull of the
-// same image. It is dropped if the space is needed. The expiry of containerd's leases does not fit:
-// it is fixed when the pull begins.
+// interrupted keeps the content of each interrupted pull by a lease, for the next pull of the same
+// image, unless the space is needed. The expiry of containerd's leases does not fit: it is fixed
+// when the pull begins.
 type interrupted struct {
 	files     *disk.Files
 	collector *disk.Worker
@@ -45,8 +45,8 @@ type keptPull struct {
 	since time.Time
 }
 
-// lease returns the lease of a pull: that of an interrupted pull of the same image, or a new one.
-// keepsParts is true for the former.
+// lease returns the kept lease of an interrupted pull of the same image, or a new lease. keepsParts
+// is true for a kept lease.
 func (i *interrupted) lease(ctx context.Context, key string) (_ context.Context, l leases.Lease, keepsParts bool, err error) {
 	if kept, ok := i.take(key); ok {
 		log.G(ctx).Info("Resuming interrupted pull")
@@ -75,7 +75,7 @@ func (i *interrupted) Keep(ctx context.Context, key string, l leases.Lease) {
 	i.dropOld(ctx, time.Now())
 }
 
-// dropOld drops what no later pull has resumed.
+// dropOld drops pulls that were kept for keptFor, and the oldest beyond keptPulls.
 func (i *interrupted) dropOld(ctx context.Context, now time.Time) {
 	i.drop(ctx, func() int {
 		n := max(0, len(i.kept)-keptPulls)
@@ -96,7 +96,7 @@ func (i *interrupted) done(ctx context.Context, key string) {
 // Drop drops everything that is kept.
 func (i *interrupted) Drop(ctx context.Context) { i.drop(ctx, func() int { return len(i.kept) }) }
 
-// drop drops the oldest, as many as count returns while mu is held.
+// drop drops the oldest pulls, as many as count returns. mu is held during count.
 func (i *interrupted) drop(ctx context.Context, count func() int) {
 	i.mu.Lock()
 	n := count()
@@ -143,7 +143,7 @@ func (i *interrupted) Recover(ctx context.Context) error {
 			continue
 		}
 		if err := l.DropPartial(ctx); err != nil {
-			return fmt.Errorf("snapshotter %s: remove half unpacked layers: %w", name, err)
+			return fmt.Errorf("snapshotter %s: remove partially unpacked layers: %w", name, err)
 		}
 	}
 	if _, err := i.files.DB.GarbageCollect(ctx); err != nil {

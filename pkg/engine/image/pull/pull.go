@@ -33,15 +33,15 @@ type Request struct {
 	Snapshotter string
 	// Platform selects one of the images that the name may stand for.
 	Platform catalog.Platform
-	// PlainHTTP contacts the registry without TLS, unless its hosts.toml has another way.
+	// PlainHTTP contacts the registry without TLS, unless a hosts.toml configures the registry.
 	PlainHTTP bool
 }
 
-// Config has fields of image.Config.
+// Config has the fields of image.Config that a Puller needs.
 type Config struct {
 	HostsDir  string
 	Verifiers Verifiers
-	// ProgressTimeout is PullProgressTimeout.
+	// ProgressTimeout is PullProgressTimeout of image.Config.
 	ProgressTimeout time.Duration
 }
 
@@ -62,23 +62,23 @@ type Puller struct {
 
 	Interrupted *interrupted
 	Underway    progress.Pulls
-	// Incomplete has the IDs of images that lacked content for a container which could not be
-	// fetched: ImageStatus hides them until a pull succeeds.
+	// Incomplete has the IDs of images with missing content that could not be fetched for a
+	// container: ImageStatus hides these images until a pull succeeds.
 	Incomplete sync.Map
-	// Ahead bounds the parts of layers that are fetched into memory ahead.
+	// Ahead bounds the parts of layers that are fetched into memory before they are needed.
 	Ahead *semaphore.Weighted
 
-	// open ends with Close. closing serialises that with additions to running.
+	// open is the context that Close ends. closing serialises Close with additions to running.
 	open    context.Context
 	end     context.CancelFunc
 	closing sync.Mutex
 	running sync.WaitGroup
 }
 
-// maxAhead is the number of those parts: 16 MiB in total.
+// maxAhead is the number of parts that Ahead admits: 16 MiB in total.
 const maxAhead = (16 << 20) / registry.PartSize
 
-// New returns a puller. errdefs.ErrInvalidArgument for verifiers without a timeout.
+// New returns a puller. It returns errdefs.ErrInvalidArgument for verifiers without a timeout.
 func New(c Config, k *catalog.Catalog, v *containerfs.Views) (*Puller, error) {
 	verifier, err := c.Verifiers.verifier()
 	if err != nil {
@@ -126,9 +126,9 @@ func (s *Puller) Close() {
 // time, with the given credentials; content in the store is not downloaded again.
 //
 // Callers with equal requests share one download. A caller gets ctx's error as soon as its ctx
-// ends; the download ends with its last caller. Errors carry an errdefs class and advice, and no
-// secret. Those of class ErrUnknown begin with "RegistryUnavailable" or, if a verifier rejected the
-// image, with "SignatureValidationFailed", for the kubelet.
+// ends; the download ends with its last caller. Errors carry an errdefs class and no secret. For
+// the kubelet, the error begins with "RegistryUnavailable" if the registry cannot be reached or
+// fails, and with "SignatureValidationFailed" if a verifier rejected the image.
 func (s *Puller) Pull(ctx context.Context, r Request) (*catalog.Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("pull %s: %w", r.Ref, err)

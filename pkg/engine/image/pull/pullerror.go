@@ -27,17 +27,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// The kubelet turns errors of class Unknown with these prefixes into a reason of that name.
+// The kubelet turns errors of class Unknown with these prefixes into a waiting reason of that name.
 const (
 	registryUnavailable       = "RegistryUnavailable"
 	signatureValidationFailed = "SignatureValidationFailed"
 )
 
-// maxCause bounds the foreign part of an error's text.
+// maxCause bounds, in bytes, the text of the cause in an error.
 const maxCause = 500
 
 // pullError is what a caller gets for a failed pull: a text with advice and without secrets, and a
-// class. The cause's own text and type stay inside.
+// class. It does not wrap the cause, which may contain secrets.
 type pullError struct {
 	text  string
 	class error
@@ -75,7 +75,7 @@ func explainPull(f pullFailure) error {
 	if errdefs.IsResourceExhausted(class) { // the text is complete
 		return &pullError{class: class, text: f.clean.Text(text)}
 	}
-	// The outer text would leave no room for the command of the remedy.
+	// The text around the refusal would leave no room for the command that corrects it.
 	if refused, is := errors.AsType[*trusted.Error](f.err); is {
 		f.err = refused
 	}
@@ -92,9 +92,9 @@ func (f pullFailure) classify() (text string, class error) {
 	case errors.Is(f.cause, registry.ErrStalled):
 		return fmt.Sprintf("%s: pull %s: registry %s sent no data for too long (pull_progress_timeout); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case errors.Is(f.err, registry.ErrSlowDownload):
-		return fmt.Sprintf("%s: pull %s: registry %s sends a layer too slowly (1 KiB per second is the least); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s sends a layer too slowly (the minimum is 1 KiB per second); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case errors.Is(f.err, registry.ErrSlowAnswers):
-		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes too long to respond (5 minutes over a pull are the most); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
+		return fmt.Sprintf("%s: pull %s: registry %s, or its token server, takes too long to respond (the limit is 5 minutes for the whole pull); check the registry and the network", registryUnavailable, f.ref, f.host), errdefs.ErrUnknown
 	case bounds.IsBeyond(f.err):
 		return fmt.Sprintf("pull %s: the image, or an answer of registry %s, exceeds a limit", f.ref, f.host), errdefs.ErrInvalidArgument
 	case errors.Is(f.cause, ErrClosing):
@@ -138,8 +138,8 @@ func (f pullFailure) hostsAdvice() string {
 	return fmt.Sprintf("write %s/%s/hosts.toml", cmp.Or(f.hostsDir, "<registry hosts directory>"), f.host)
 }
 
-// wasInterrupted reports whether a pull ended before it was complete, for cause if that is not nil,
-// and not because of its content.
+// wasInterrupted reports whether a pull ended early for another reason than its content: its
+// context was cancelled with cause, or the network or the registry failed with err.
 func wasInterrupted(cause, err error) bool {
 	if disk.IsNoSpace(err) || bounds.IsBeyond(err) {
 		return false

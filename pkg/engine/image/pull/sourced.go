@@ -20,11 +20,11 @@ type sourced struct {
 func newSourced(to content.Ingester, name reference.Named) content.Ingester {
 	host, repository := reference.Domain(name), reference.Path(name)
 	if bare, _, err := net.SplitHostPort(host); err == nil {
-		host = bare // which is what containerd writes
+		host = bare // as containerd writes it
 	}
 	key := labels.LabelDistributionSource + "." + host
 	if labels.Validate(key, repository) != nil {
-		return to // too long
+		return to // the label would be too long
 	}
 	return sourced{to, map[string]string{key: repository}}
 }

@@ -18,10 +18,10 @@ import (
 // protocol: the name and the digest are arguments, the descriptor is on stdin, exit status 0
 // approves and stdout is the reason.
 type Verifiers struct {
-	// BinDir holds the programs and nothing else. If it is empty, missing or without files, every
-	// image is approved, unless others can change the directory or one above it. Read at each pull.
+	// BinDir holds the programs and nothing else. It is read at each pull. Every image is approved
+	// if BinDir is empty or missing. A pull fails if others can change BinDir or a parent.
 	BinDir string
-	// Timeout bounds each program. It must be more than 0 if there is a BinDir.
+	// Timeout bounds each program. It must be more than 0 if BinDir is set.
 	Timeout time.Duration
 }
 

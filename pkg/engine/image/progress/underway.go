@@ -20,7 +20,7 @@ import (
 
 // Underway describes a running pull.
 type Underway struct {
-	// Name is the image's, normalised.
+	// Name is the normalised name of the image.
 	Name        string
 	Snapshotter string
 	Began       time.Time
@@ -31,7 +31,7 @@ type Underway struct {
 // LayerProgress is the progress of a layer.
 type LayerProgress struct {
 	Digest digest.Digest
-	// Size and Fetched are in bytes, as the registry sends the layer.
+	// Size and Fetched are in bytes of the layer as the registry sends it.
 	Size, Fetched int64
 	Stage         LayerStage
 }
@@ -57,7 +57,7 @@ type Pulls struct {
 	pulls map[*Pull]bool
 }
 
-// Pull tracks one running pull. A nil one ignores all calls.
+// Pull tracks one running pull. A nil Pull ignores all calls.
 type Pull struct {
 	name, snapshotter string
 	began             time.Time
@@ -67,7 +67,7 @@ type Pull struct {
 	stages map[digest.Digest]LayerStage
 }
 
-// Begin adds a pull, until end is called.
+// Begin adds a pull, and end removes it.
 func (u *Pulls) Begin(name, snapshotter string) (w *Pull, end func()) {
 	w = &Pull{name: name, snapshotter: snapshotter, began: time.Now(), stages: map[digest.Digest]LayerStage{}}
 	u.mu.Lock()
@@ -110,7 +110,7 @@ func (w *Pull) describe(ctx context.Context, store content.Store) Underway {
 	u := Underway{Name: w.name, Snapshotter: w.snapshotter, Began: w.began}
 	for _, desc := range layers {
 		l := LayerProgress{Digest: desc.Digest, Size: desc.Size, Fetched: desc.Size, Stage: stages[desc.Digest]}
-		if l.Stage == "" { // it is not being unpacked, and was not unpacked
+		if l.Stage == "" { // neither being unpacked nor unpacked
 			l.Fetched, l.Stage = fetched(ctx, store, desc)
 		}
 		u.Layers = append(u.Layers, l)

@@ -43,7 +43,7 @@ func New(p *pull.Puller) *Archives { return &Archives{Puller: p, importing: keye
 
 // Request describes how an archive is read.
 type Request struct {
-	// Name replaces the name of the archive's image. An archive with several images cannot have it.
+	// Name replaces the name of the archive's image. Several images cannot have one name.
 	Name string
 	// Snapshotter is the snapshotter to unpack into; empty is the default.
 	Snapshotter string
@@ -63,7 +63,7 @@ func (a *Archives) Import(ctx context.Context, from io.Reader, r Request) (names
 }
 
 // ImportFor is Import for a handler. The user chose the archive, so a handler of the node's
-// platform accepts any.
+// platform accepts WebAssembly modules too.
 func (a *Archives) ImportFor(ctx context.Context, from io.Reader, name string, d *handler.Definition) ([]string, error) {
 	wanted := catalog.PlatformOf(d)
 	if wanted == catalog.NodePlatform {
@@ -180,7 +180,7 @@ func (a *Archives) importOne(ctx context.Context, desc imagespec.Descriptor, r R
 	})
 }
 
-// Adopt makes an image from the content store. Lacks returns the error for missing content.
+// Adopt makes an image from content in the store. lacks returns the error for missing content.
 func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, lacks func(digest.Digest) error) (*catalog.Image, error) {
 	s := a.Puller
 	known, end := s.Underway.Begin(p.Name.String(), p.Layers.Name)
@@ -201,7 +201,7 @@ func (a *Archives) Adopt(ctx context.Context, p pull.Planned, n catalog.Naming, 
 	return img, err
 }
 
-// hold adds content to a lease, which keeps it from being collected. Lacks returns the error for
+// hold adds content to a lease, which keeps it from being collected. lacks returns the error for
 // missing content.
 func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) images.HandlerFunc {
 	f := a.Puller.Files
@@ -220,8 +220,8 @@ func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) ima
 	}
 }
 
-// Export writes images to one archive, which docker, containerd and Import read. Each has its name
-// in refs, or its first tag if refs has its id.
+// Export writes images to one archive, which docker, containerd and Import can read. Each image
+// gets its name in refs, or its first tag if refs has its id.
 func (a *Archives) Export(ctx context.Context, to io.Writer, refs []string) error {
 	return a.Puller.During(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
 }

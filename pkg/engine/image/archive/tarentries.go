@@ -23,7 +23,7 @@ const (
 	archiveChunk = 32 << 10
 )
 
-// tarEntries passes an archive on. It fails if the archive has too many entries, or a document that
+// tarEntries reads an archive. It fails if the archive has too many entries, or a document that
 // takes too much memory to decode.
 type tarEntries struct {
 	from io.Reader
@@ -51,7 +51,7 @@ func countEntries(ctx context.Context, r io.Reader, l bounds.Limits) (err error)
 		if names += len(h.Name) + len(h.Linkname); names > maxArchiveNames {
 			return bounds.Beyond("the archive has names of more than %d bytes", maxArchiveNames)
 		}
-		// These are decoded during the import, other documents later.
+		// These documents are decoded while the archive is read, others later.
 		switch name := path.Clean(h.Name); name {
 		case "manifest.json", imagespec.ImageLayoutFile:
 			if h.Size > l.MaxManifestSize {

@@ -21,8 +21,8 @@ type Error struct{ error }
 // Unwrap returns the cause, a *trust.Refused.
 func (e *Error) Unwrap() error { return e.error }
 
-// check returns only errors about files that others can change. The reader of a file reports
-// others, such as a missing file.
+// check returns only errors about files that others can change. The reader of a file reports other
+// errors, such as a missing file.
 func check(what, dir string, as trust.Purpose, files []string) error {
 	errs := []error{trust.CheckDir(dir, as)}
 	for _, file := range files {
@@ -36,9 +36,9 @@ func check(what, dir string, as trust.Purpose, files []string) error {
 	return nil
 }
 
-// Hosts refuses the configuration of a registry that others can change, with the certificates and
-// keys that it names: it selects the registry for an image, and gets the node's credentials. The
-// library reads it right after that.
+// Hosts refuses a registry's configuration, and certificates and keys that it names, if others can
+// change them: they select the server for an image, which gets the node's credentials. containerd's
+// library reads the files right after this check.
 func Hosts(dir string) error {
 	var files []string
 	entries, _ := os.ReadDir(dir) // the reader reports why it cannot

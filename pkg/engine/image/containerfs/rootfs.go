@@ -35,22 +35,22 @@ type Rootfs struct {
 	// Upper is the directory of what the container wrote; empty if the snapshotter keeps that
 	// elsewhere.
 	Upper string
-	// Snapshotter is the resolved name, also if the default was requested: store it in the
-	// container's record.
+	// Snapshotter is the resolved name. The container's record keeps it, since the default may
+	// change.
 	Snapshotter string
 }
 
 // Use is an owner's use of the layers of a chain in a snapshotter.
 type Use struct {
-	// Owner is a container id. It may use several chains.
+	// Owner is a container id. A container may use several chains.
 	Owner   string
 	ChainID digest.Digest
 	// Snapshotter is Rootfs.Snapshotter; empty is the default.
 	Snapshotter string
 }
 
-// Owner is the root user of a user namespace, by its IDs on the host: what a container writes
-// belongs to host IDs. The image's layers do not: Rootfs.Mounts must be mounted by package idmap.
+// Owner is the root user of a user namespace, by its IDs on the host, which own what the container
+// writes. The image's layers belong to other IDs: package idmap must mount Rootfs.Mounts.
 type Owner struct{ UID, GID int }
 
 // Roots makes the root filesystems of containers, and removes them.
@@ -90,11 +90,11 @@ func (m *Roots) layered(snapshotter, otherwise string) error {
 
 // PrepareRootfs makes the root filesystem of a container. It unpacks the image into the snapshotter
 // (empty: the default) if necessary. A second call with the same id returns the same. It writes to
-// no database if the snapshotter is an overlay and the image is unpacked. Without an owner the root
-// filesystem is root's.
+// no database if the snapshotter is layered and the image is unpacked. Without an owner the root
+// filesystem belongs to root.
 //
-// errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition for one that does
-// not work here, ErrNotFound if the image is gone.
+// It returns errdefs.ErrInvalidArgument for an unknown snapshotter, ErrFailedPrecondition for a
+// snapshotter that does not work here, and ErrNotFound if the image is gone.
 func (m *Roots) PrepareRootfs(ctx context.Context, containerID string, img *catalog.Image, snapshotter string, owner *Owner) (*Rootfs, error) {
 	ctx = disk.InNamespace(ctx)
 	if err := img.Runnable(); err != nil {
@@ -173,8 +173,8 @@ func (m *Roots) TellsWritten(snapshotter string) error {
 
 // WrittenOf returns the directory of what a container wrote, as overlayfs keeps it, and the
 // read-only mounts of the image's layers below. It writes nothing: the root filesystem may be in
-// use. errdefs.ErrFailedPrecondition if the snapshotter keeps it in another form, ErrNotFound if
-// there is none.
+// use. It returns errdefs.ErrFailedPrecondition if TellsWritten fails, and ErrNotFound without a
+// root filesystem.
 func (m *Roots) WrittenOf(u Use) (upper string, layers []mount.Mount, err error) {
 	upper, below, err := m.written(u)
 	if err != nil {
@@ -211,14 +211,14 @@ func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
 	return upper, v.Stack, nil
 }
 
-// RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a container. It
-// must be unmounted. The files are deleted in the background. A missing one is not an error.
+// RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a container. The
+// caller has unmounted it. Files are deleted in the background. A missing part is not an error.
 func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
 	ctx = disk.InNamespace(ctx)
 	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
 		// Directories can be removed where overlayfs cannot be mounted, and the metadata of a proxy
-		// snapshotter can be removed while that does not answer.
+		// snapshotter can be removed while the snapshotter does not answer.
 		l = m.files.Layers[cmp.Or(snapshotter, m.files.Snapshotter)]
 		if l == nil || l.Proxied == nil && (!errdefs.IsFailedPrecondition(err) || !l.Kind.Layered) {
 			return err
@@ -244,8 +244,8 @@ func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 }
 
 // Retain passes, once after Open, what containers use. It removes root filesystems without a
-// container in inUse and, in the background, unreferenced layers. No layer is removed before this
-// call.
+// container in inUse and, in the background, unreferenced layers. No unused view is removed before
+// this call.
 func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 	ctx = disk.InNamespace(ctx)
 	owners := map[string]bool{}
@@ -265,7 +265,7 @@ func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 	return errors.Join(errs...)
 }
 
-// dropsLate leaves a proxy snapshotter that does not answer to DropOrphansLate.
+// dropsLate leaves dropOrphans to DropOrphansLate while a proxy snapshotter does not answer.
 func (m *Roots) dropsLate(l *disk.Layers, owners map[string]bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -316,8 +316,8 @@ func (m *Roots) dropOrphans(ctx context.Context, l *disk.Layers, owners map[stri
 	return errors.Join(errs...)
 }
 
-// makeWritable makes the directories of a writable layer. Existing ones stay; a failure removes new
-// ones.
+// makeWritable makes the directories of a writable layer. Existing directories stay; after a
+// failure new ones are removed.
 func makeWritable(dir string, o *Owner) (err error) {
 	// Open makes the parent too, unless the disk is full.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
@@ -332,7 +332,7 @@ func makeWritable(dir string, o *Owner) (err error) {
 		}()
 	case errors.Is(made, fs.ErrExist):
 		// Because of this mark the kernel refuses to mount a volatile layer again: a crash of the
-		// machine may have torn it. No container survives such a crash, so none can see it.
+		// machine may have damaged the layer. No container survives such a crash.
 		_ = os.RemoveAll(filepath.Join(dir, "work", "work", "incompat", "volatile"))
 	default:
 		return made
@@ -354,7 +354,7 @@ func explainWritable(containerID, root string, err error) error {
 	return fmt.Errorf("create root filesystem of %s: %w", containerID, err)
 }
 
-// prepareSnapshot makes a root filesystem from a snapshot of its own.
+// prepareSnapshot makes a root filesystem that is a snapshot in the snapshotter.
 func (m *Roots) prepareSnapshot(ctx context.Context, k ViewKey, containerID string, img *catalog.Image, owner *Owner) (*Rootfs, error) {
 	if owner != nil {
 		return nil, m.CanMap(k.Snapshotter)

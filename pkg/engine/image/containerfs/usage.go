@@ -34,8 +34,8 @@ func (u Usage) Add(v Usage) Usage {
 }
 
 type written struct {
-	// below is in directories for writable layers, withLayers in a snapshotter that keeps it with
-	// the layers of images.
+	// below is the usage in Files.Writable. withLayers is the usage in a snapshotter that keeps
+	// writable layers beside the layers of images.
 	below, withLayers Usage
 }
 
@@ -59,9 +59,9 @@ func NewMeter(f *disk.Files) *Meter {
 // Run counts writable layers until ctx ends.
 func (m *Meter) Run(ctx context.Context) { m.worker.Run(ctx, m.countWanted) }
 
-// Usage returns the usage of images and of writable layers, from figures in memory: those of images
-// are exact, that of a writable layer is as old as the last request for it. What a snapshotter
-// keeps with the layers of images counts as theirs.
+// Usage returns the usage of images and of writable layers, from figures in memory. MeasureStored
+// updates the figures of images, and WritableUsage the figure of a writable layer. Layers that a
+// snapshotter keeps with those of images count as images.
 func (m *Meter) Usage() (images, writable Usage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +101,7 @@ func (m *Meter) MeasureStored(ctx context.Context) error {
 			if errdefs.IsNotFound(err) {
 				return nil
 			}
-			if named[name+"/"+info.Name] { // otherwise only a volume in use has the files
+			if named[name+"/"+info.Name] { // otherwise only a volume keeps the files on disk
 				linked, _ := strconv.ParseInt(info.Labels[unpack.LinkedLabel], 10, 64) // counted as content
 				u.Size = max(0, u.Size-linked)
 			}
@@ -120,8 +120,8 @@ func (m *Meter) MeasureStored(ctx context.Context) error {
 
 // WritableUsage returns what a container wrote to its root filesystem and its own volumes, and a
 // path on the filesystem that holds it. The figures may be some ten seconds old (more if counting
-// takes long), since trees are walked in the background. errdefs.ErrUnavailable before the first
-// figure, ErrNotFound without a root filesystem.
+// takes long), since trees are walked in the background. It returns errdefs.ErrUnavailable before
+// the first figure, ErrNotFound without a root filesystem.
 func (m *Meter) WritableUsage(ctx context.Context, containerID, snapshotter string) (bytes, inodes uint64, path string, err error) {
 	l, err := m.files.LayersFor(containerID, snapshotter)
 	if err != nil {
@@ -238,7 +238,7 @@ func (m *Meter) countWanted(ctx context.Context) {
 		start := time.Now()
 		w, err := m.usageOf(ctx, k)
 		if err != nil {
-			// Usually the container was removed meanwhile.
+			// Usually the container was removed during the measurement.
 			log.G(ctx).WithError(err).WithField("container", k.container).Debug("Failed to measure writable layer")
 		}
 		m.keep(k, measured{written: w, at: time.Now(), cost: time.Since(start)}, err)

@@ -78,7 +78,8 @@ type Views struct {
 	known map[ViewKey]*View
 	// uses are the views that each container uses.
 	uses map[string]map[ViewKey]struct{}
-	// retained is set once the engine has passed the uses of containers. No view is removed before.
+	// retained is set once the engine has passed the uses of containers. No unused view is removed
+	// before that.
 	retained bool
 }
 
@@ -106,8 +107,8 @@ func (vs *Views) Get(k ViewKey) *View {
 	return vs.known[k]
 }
 
-// use records that owner uses a view, and returns the view if it exists. Added is false if that was
-// recorded before.
+// use records that owner uses a view, and returns the view if it exists. added is false if the use
+// was recorded before.
 func (vs *Views) use(owner string, k ViewKey) (known *View, added bool) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -242,8 +243,8 @@ func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image
 	return nil
 }
 
-// ErrUnpack is in the chain if a stored image could not be unpacked.
-var ErrUnpack = errors.New("unpack what is stored")
+// ErrUnpack is wrapped by the error of a stored image that could not be unpacked.
+var ErrUnpack = errors.New("unpack stored image")
 
 func (vs *Views) explainUnpack(k ViewKey, img *catalog.Image, err error) error {
 	if disk.IsNoSpace(err) {
@@ -315,8 +316,8 @@ func (vs *Views) drop(ctx context.Context, k ViewKey) error {
 	return nil
 }
 
-// Load registers the existing views of a snapshotter. It reads the mounts of layered ones; other
-// snapshotters may have to work for mounts, so these are read on demand.
+// Load registers the existing views of a snapshotter. It reads the mounts of a layered snapshotter.
+// Others may need long for their mounts, which are read on demand.
 func (vs *Views) Load(ctx context.Context, l *disk.Layers) error {
 	return l.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
 		if info.Kind != snapshots.KindView || !strings.HasPrefix(info.Name, viewPrefix) {
@@ -343,7 +344,7 @@ func (vs *Views) KeyOf(snapshotter string, chain digest.Digest) ViewKey {
 	return ViewKey{Snapshotter: snapshotter, Chain: chain}
 }
 
-// Whole reports whether the layers of a view are on disk.
+// Whole returns false if a layer of a view is missing on disk.
 func (vs *Views) Whole(k ViewKey) bool {
 	v := vs.Get(k)
 	return v == nil || allThere(v.Stack.Lower)
@@ -356,7 +357,7 @@ func allThere(dirs []string) bool {
 	})
 }
 
-// WithRepair calls f, which unpacks, and once more if f relied on lost layers.
+// WithRepair calls f, which unpacks, and calls f once more if f relied on lost layers.
 func (vs *Views) WithRepair(ctx context.Context, k ViewKey, img *catalog.Image, f func() error) error {
 	err := f()
 	if err == nil && vs.Whole(k) || err != nil && !errors.Is(err, fs.ErrNotExist) || !vs.DropLost(ctx, k, img) {
@@ -366,7 +367,7 @@ func (vs *Views) WithRepair(ctx context.Context, k ViewKey, img *catalog.Image, 
 }
 
 // DropLost removes the layers of an image that are missing on disk, with everything built on them,
-// and reports whether there were any. Proxy snapshotters check their own layers.
+// and reports whether it removed any. Proxy snapshotters check their own layers.
 func (vs *Views) DropLost(ctx context.Context, k ViewKey, img *catalog.Image) bool {
 	l := vs.Files.Layers[k.Snapshotter]
 	if l.Proxied != nil {

@@ -28,8 +28,8 @@ import (
 const (
 	// largeFile is the size from which free space is checked before a file is written.
 	largeFile = 64 << 20
-	// windowShare is the part of the memory that a window of zstd may take, since its decoder needs
-	// twice as much.
+	// windowShare limits a window of zstd to 1/windowShare of the memory limit: the decoder needs
+	// twice the window.
 	windowShare = 4
 	// countEach is the number of entries between two reports to the daemon.
 	countEach = 4096
@@ -92,7 +92,7 @@ type ahead struct {
 	blocks chan []byte
 	stop   func()
 	err    error // why there are no more blocks
-	failed bool  // Read has returned err, and it is not EOF; until then it concerns no file
+	failed bool  // Read has returned err, which is not EOF
 	block  []byte
 	rest   []byte // of block
 }
@@ -153,7 +153,7 @@ func (u *unpacker) decompress(packed io.Reader) (io.ReadCloser, error) {
 	case compression.Gzip:
 		return gzip.NewReader(in)
 	case compression.Zstd:
-		// Layers are unpacked in parallel: more decoders for one cost more than they gain.
+		// Layers are unpacked in parallel: more decoders for one layer cost more than they gain.
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(u.maxWindow))
 		if err != nil {
 			return nil, err

@@ -2,7 +2,7 @@
 // not the daemon.
 //
 // A child is this program, executed again. It has a memory limit, no network, and only those of
-// root's capabilities that write files.
+// root's capabilities that the writing of files needs.
 package layerproc
 
 import (
@@ -42,8 +42,8 @@ type Layer struct {
 	Below []string
 	// BelowPending is set while Below is unknown.
 	BelowPending bool
-	// Count receives the number of entries since its last call. Its error ends the layer. If the
-	// layer must be unpacked again, Count receives the previous total as a negative number.
+	// Count receives the number of entries since its last call. Its error ends the unpacking. If
+	// the layer must be unpacked again, Count receives the previous total as a negative number.
 	Count func(entries int64) error `json:"-"`
 }
 
@@ -55,8 +55,8 @@ type Result struct {
 	Entries int64
 }
 
-// ErrBelow ends a layer with BelowPending that needs the layers below. Its directory is empty
-// again.
+// ErrBelow ends the unpacking of a layer with BelowPending that needs the layers below. The layer's
+// directory is empty then.
 var ErrBelow = errors.New("the layers below are needed")
 
 // Process is a child. It unpacks one layer after the other.
@@ -68,7 +68,7 @@ type Process struct {
 	cmd     *exec.Cmd
 	stderr  firstBytes
 	exited  chan struct{}
-	// ended is set if the child exits, or has exited.
+	// ended is set if the child has exited or will exit.
 	ended bool
 }
 
@@ -82,7 +82,7 @@ func startProgram(memory int64, path string, args ...string) (*Process, error) {
 	if err != nil {
 		return nil, startError(err)
 	}
-	// Not package net: a child would initialise more packages before it serves.
+	// Package net is not used: with it, a child would initialise more packages before it serves.
 	conn, theirs := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
 	defer theirs.Close()
 	p := &Process{memory: memory, conn: conn, bound: &io.LimitedReader{R: conn}, exited: make(chan struct{})}
@@ -103,7 +103,7 @@ func startProgram(memory int64, path string, args ...string) (*Process, error) {
 }
 
 // startError returns why no child could be started. Its class is ErrUnavailable if the node lacks
-// something other than files.
+// namespaces, processes or threads.
 func startError(err error) error {
 	const start = "start a process that unpacks layers"
 	switch {
@@ -135,7 +135,7 @@ func (p *Process) run(started chan<- error) {
 }
 
 // needed are the capabilities to write the files of a layer. Whiteouts of overlayfs are devices and
-// trusted attributes, which belong to CAP_SYS_ADMIN.
+// trusted attributes; the latter need CAP_SYS_ADMIN.
 const needed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_MKNOD | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SYS_ADMIN
 
@@ -158,7 +158,7 @@ func dropCapabilities() error {
 
 // Unpack unpacks a layer of any compression. The child is killed when ctx ends. Errors are
 // ErrBelow, the error of Count, errdefs.ErrInvalidArgument if the layer is the reason,
-// errdefs.ErrUnavailable if the node is, and errors of the kernel.
+// errdefs.ErrUnavailable if the node is the reason, and errors of the kernel.
 func (p *Process) Unpack(ctx context.Context, l Layer, blob *os.File) (Result, error) {
 	plain, end := gunzip(ctx, blob)
 	unpacked, err := p.unpack(ctx, l, plain)
@@ -246,7 +246,7 @@ func (p *Process) reason() string {
 	return reason
 }
 
-// Usable reports whether the child accepts another layer. The node may have killed it meanwhile.
+// Usable reports whether the child accepts another layer. The node may have killed an idle child.
 func (p *Process) Usable() bool {
 	select {
 	case <-p.exited:

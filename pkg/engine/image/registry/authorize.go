@@ -29,15 +29,15 @@ func originOf(u *url.URL) origin {
 	return o
 }
 
-// covers reports whether to may receive o's credentials: it is the same server, or o's host (a name
-// or an address) over TLS on any port. Only o itself refers there, and the server there has a
-// certificate for the same host.
+// covers reports whether the server to may receive o's credentials: it is o, or the same host (a
+// name or an address) over TLS on another port. Only o itself can redirect to that port, and the
+// server there needs a certificate for the host.
 func (o origin) covers(to origin) bool {
 	return o == to || to.scheme == "https" && o.host == to.host
 }
 
-// authorizer authorizes requests to a configured host of a registry. A host that it redirects to
-// gets no credentials of it, unless it is itself.
+// authorizer authorizes requests to a configured host of a registry. Hosts that it redirects to do
+// not get its credentials, unless self covers them.
 type authorizer struct {
 	self origin
 	// known are the origins of all hosts that are configured for the registry.
@@ -49,9 +49,9 @@ type authorizer struct {
 // hostAuth authorizes requests to one configured host.
 type hostAuth struct {
 	docker.Authorizer
-	// secret is set if there are credentials or headers for it.
+	// secret is set if credentials or headers are configured for the host.
 	secret bool
-	// plain is set if it is configured to be reached without TLS.
+	// plain is set if the host may be contacted without TLS.
 	plain bool
 }
 
@@ -69,7 +69,7 @@ func bindCredentials(creds *Credentials, w *wire, hosts []docker.RegistryHost) {
 			a.plain = true
 			known[origin{"http", o.host, o.port}] = a
 		}
-		// Applies also if the host redirects to itself, on another port.
+		// These credentials also apply if the host redirects to itself on another port.
 		own := func(string) (user, secret string, err error) { return creds.forHost(h.Host) }
 		client := &http.Client{Transport: w.tokens(h.Client.Transport), CheckRedirect: a.checkRedirect}
 		a.Authorizer = docker.NewDockerAuthorizer(docker.WithAuthClient(client), docker.WithAuthHeader(h.Header), docker.WithAuthCreds(own))
@@ -95,8 +95,8 @@ func (a *authorizer) host(o origin) *hostAuth {
 	return nil
 }
 
-// Authorize implements docker.Authorizer. It is called for each request, also for those that follow
-// a redirect and carry the headers of the first.
+// Authorize implements docker.Authorizer. It is called for each request, also for requests that
+// follow a redirect and carry the headers of the first request.
 func (a *authorizer) Authorize(ctx context.Context, r *http.Request) error {
 	o := originOf(r.URL)
 	host := a.host(o)
@@ -125,8 +125,8 @@ func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Respons
 	return host.AddResponses(ctx, responses)
 }
 
-// checkRealm refuses a token server that would get secrets in the clear. A registry that is
-// configured without TLS does not permit that for other hosts.
+// checkRealm refuses a token server that would get secrets in the clear. Only hosts that may be
+// contacted without TLS are excepted.
 func (a *authorizer) checkRealm(host *hostAuth, resp *http.Response) error {
 	if !host.secret {
 		return nil
@@ -154,7 +154,7 @@ func (a *authorizer) plain(realm *url.URL) bool {
 	return false
 }
 
-// checkRedirect keeps a token server from forwarding what it received.
+// checkRedirect refuses a redirect by which a token server would pass on credentials.
 func (a *hostAuth) checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) >= maxRedirects {
 		return errors.New("too many redirects")

@@ -84,9 +84,9 @@ func (c *Credentials) isFor(host string) bool {
 	return err == nil && secret != ""
 }
 
-// overrideHeaders removes the Authorization header that hosts.toml has for the registry itself if c
-// is for it: a pod with wrong credentials must not get an image by the node's. Mirrors keep theirs,
-// because c is not meant for them. The last host of a registry is the registry itself.
+// overrideHeaders removes the Authorization header in hosts.toml of the registry itself, if c is
+// for it: a pod with wrong credentials must not get an image by the node's credentials. Mirrors
+// keep their headers, because c is not meant for them. The last of hosts is the registry itself.
 func (c *Credentials) overrideHeaders(registry string, hosts []docker.RegistryHost) {
 	for i, h := range hosts {
 		if i < len(hosts)-1 && h.Host != registry {
@@ -98,8 +98,8 @@ func (c *Credentials) overrideHeaders(registry string, hosts []docker.RegistryHo
 	}
 }
 
-// secrets returns what must not appear in any text. A secret of one or two letters may: its removal
-// would reveal more.
+// secrets returns what must not appear in any text. A secret of one or two letters may appear: its
+// removal would reveal it.
 func (c *Credentials) secrets() []string {
 	if c == nil || len(c.secret) < 3 {
 		return nil
@@ -108,7 +108,7 @@ func (c *Credentials) secrets() []string {
 }
 
 // registryHost returns the host (and port) of a server address, which may be a bare host or a URL.
-// The names of Docker's own registry are one.
+// All names of Docker's own registry become docker.io.
 func registryHost(address string) string {
 	host := address
 	if _, rest, ok := strings.Cut(host, "://"); ok {

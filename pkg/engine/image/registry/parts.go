@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// PartSize is how much of a layer one request asks for, if several requests fetch it.
+	// PartSize is the number of bytes of a request, if several requests fetch a layer.
 	PartSize = 2 << 20
 	// inPartsFrom is the size of the smallest layer that is fetched in parts.
 	inPartsFrom = 8 << 20
@@ -28,13 +28,13 @@ const (
 
 // part marks the context of a request for a part of a layer.
 type part struct {
-	// size is the number of bytes wanted from the start of the request.
+	// size is the number of bytes to request.
 	size int64
 	// whole is set if the answer goes to the end of the layer: the server does not support parts.
 	whole atomic.Bool
 }
 
-// partKey is the key of a *part in a request's context; without one, the rest of a layer is wanted.
+// partKey is the key of a *part in a request's context. Without it, all of the rest is requested.
 type partKey struct{}
 
 // ask limits the range of a request. The registry client has set its start.
@@ -59,27 +59,27 @@ func (p *part) answered(resp *http.Response) {
 // buffers are for parts that are fetched ahead.
 var buffers = sync.Pool{New: func() any { return new([PartSize]byte) }}
 
-// parts reads a large layer in parts, some of which are fetched concurrently: a registry that
-// limits the rate of a connection limits less then. Parts ahead of the reader are in memory, within
-// bounds. containerd's own parallel fetches request every blob by a range, and a pull fails if a
-// registry answers 416 to that.
+// parts reads a large layer in parts, some of which are fetched concurrently: a registry may limit
+// the rate of each connection. Parts ahead of the reader are in memory, within bounds. containerd's
+// own parallel fetches request every blob by a range, and a pull fails if a registry answers 416 to
+// that.
 type parts struct {
 	ctx  context.Context
 	end  context.CancelFunc
 	open func(ctx context.Context, offset int64) (io.ReadCloser, error)
 	size int64
-	// connections bounds those of a pull, memory the parts that all pulls have ahead.
+	// connections bounds the connections of a pull, memory the parts that all pulls have ahead.
 	connections, memory *semaphore.Weighted
 	// begin waits for the slot, which releaseSlot frees: one layer of a pull is fetched after the
-	// other, so that each is unpacked while the next one comes.
+	// other, so that each is unpacked while the next one is fetched.
 	begin       func() error
 	releaseSlot func()
 
 	offset  int64 // of the next byte
 	current io.ReadCloser
-	stop    int64 // where current ends, or should have
+	stop    int64 // the offset at which current should end
 	asked   *part // request of current; nil if it is in memory, or for the rest of the layer
-	// noParts is set once the registry was seen to ignore a range.
+	// noParts is set once the registry has ignored a range.
 	noParts atomic.Bool
 	came    int64 // bytes received of current
 	ahead   []*fetched
@@ -130,7 +130,7 @@ func (p *parts) Read(b []byte) (int, error) {
 	case ended && p.came == 0:
 		err = io.ErrUnexpectedEOF
 	case ended, err == nil && p.offset == p.stop:
-		// After a short answer the next request continues from there.
+		// After a short answer the next request continues from offset.
 		err = p.closeCurrent()
 	}
 	return n, err

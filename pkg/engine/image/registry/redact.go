@@ -10,8 +10,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Redactor removes secrets from texts: those of the pull's credentials, and what a URL has after
-// '?' (signed download links) or before '@'.
+// Redactor removes secrets from texts: the pull's credentials, and the parts of a URL after '?'
+// (signed download links) and before '@'.
 type Redactor struct{ secrets *strings.Replacer }
 
 const redacted = "<redacted>"
@@ -37,8 +37,8 @@ func (r Redactor) Text(s string) string {
 	return r.secrets.Replace(s)
 }
 
-// Logger returns ctx with a logger that writes where the one in ctx does, without the secrets. The
-// registry client itself logs URLs, errors and headers.
+// Logger returns ctx with a logger that removes the secrets and writes to the output of ctx's
+// logger. The registry client itself logs URLs, errors and headers.
 func (r Redactor) Logger(ctx context.Context) context.Context {
 	return withLogger(ctx, func(l *logrus.Logger) {
 		outer := l.Hooks

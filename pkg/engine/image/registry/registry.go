@@ -1,5 +1,5 @@
-// Package registry fetches from registries: by hosts.toml, with credentials only for the hosts that
-// they are meant for, within limits of size and time.
+// Package registry fetches from registries as hosts.toml configures them, with credentials only for
+// the hosts that they are meant for, within limits of size and time.
 //
 // A Client belongs to one pull. Everything is safe for concurrent use.
 package registry
@@ -79,9 +79,9 @@ func New(ctx context.Context, o Options) *Client {
 	return r
 }
 
-// configured returns the hosts of a registry from its hosts.toml, or containerd's guess without
-// one. Advice on a configuration is logged only if there is one: a registry on localhost is tried
-// over TLS and then without, which is not an error of the node's.
+// configured returns the hosts of a registry from its hosts.toml, or containerd's defaults without
+// that file. Then only warnings and errors are logged: containerd tries a registry on localhost
+// with TLS and then without, which is not an error of the node.
 func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts {
 	advised, plain := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
 	return func(host string) ([]docker.RegistryHost, error) {
@@ -158,7 +158,7 @@ func (r *Client) external() *http.Client {
 	return c
 }
 
-// Close closes the idle connections; without it each would hold memory for minutes.
+// Close closes the idle connections; otherwise each would hold memory for minutes.
 func (r *Client) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

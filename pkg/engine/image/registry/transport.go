@@ -47,11 +47,11 @@ type layerKey struct{}
 type layer struct {
 	size int64 // in bytes
 	pace pace
-	// came is set after an answer with bytes of it.
+	// came is set after an answer with bytes of the layer.
 	came atomic.Bool
 }
 
-// tokens returns rt for requests of tokens.
+// tokens returns rt with the limits for requests of tokens.
 func (w *wire) tokens(rt http.RoundTripper) http.RoundTripper {
 	if t, ok := rt.(wireTransport); ok {
 		rt = t.rt // else their time would count twice
@@ -62,7 +62,7 @@ func (w *wire) tokens(rt http.RoundTripper) http.RoundTripper {
 type wireTransport struct {
 	rt   http.RoundTripper
 	wire *wire
-	// layers is set if layers are fetched this way.
+	// layers is set if the transport may fetch layers.
 	layers bool
 	// limit bounds answers that are not layers.
 	limit int64
@@ -90,7 +90,7 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	t.wire.progress.open.Add(1)
-	// A server that breaks off and delays its next answer must not gain time by it.
+	// A server must not gain time by closing a connection and delaying its next answer.
 	again := layer != nil && layer.came.Load()
 	if again {
 		layer.pace.wait(time.Now())
@@ -123,10 +123,10 @@ func (t wireTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// bound cuts an answer at limit, and refuses one with a greater length in its header.
+// bound makes an answer fail after limit bytes, or at once if its header has a greater length.
 func (t wireTransport) bound(resp *http.Response, limit int64) error {
 	host := resp.Request.URL.Host
-	// The length of an answer to HEAD is that of a body that it does not send.
+	// An answer to HEAD has the length of a body that it does not send.
 	if resp.ContentLength > limit && resp.Request.Method != http.MethodHead {
 		return bounds.Beyond("response of %s has %d bytes; the limit is %d", host, resp.ContentLength, limit)
 	}
@@ -166,8 +166,8 @@ func (w *wire) withAnswerTimeout(ctx context.Context) (_ context.Context, done f
 	})
 }
 
-// overdue returns ErrSlowAnswers if err is due to that time being used up. It must not look like a
-// network timeout, after which the registry client would retry.
+// overdue returns ErrSlowAnswers if err follows from the end of that time, else err. The registry
+// client would retry after a network timeout.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(ctx), ErrSlowAnswers) {
 		return ErrSlowAnswers
@@ -197,7 +197,7 @@ func (b *wireBody) Read(buf []byte) (int, error) {
 	return n, overdue(b.ctx, err)
 }
 
-// tooSlow counts n received bytes of a layer, and reports whether it is too slow.
+// tooSlow counts n received bytes of a layer, and reports whether its download is too slow.
 func (w *wire) tooSlow(l *layer, n int) bool {
 	return l.pace.tooSlow(n, time.Now(), w.window, w.limits.MinDownloadRate)
 }
@@ -214,13 +214,13 @@ func (b *wireBody) Close() error {
 type pace struct {
 	mu      sync.Mutex
 	waiting int       // number of waiting readers
-	since   time.Time // until then their time is counted
+	since   time.Time // the waiting time is counted up to here
 	spent   time.Duration
 	bytes   int64
 	slow    bool // a window was too slow
 }
 
-// wait begins to count the time for bytes that are due, and tooSlow ends it.
+// wait begins the wait of a reader for bytes, and tooSlow ends it.
 func (p *pace) wait(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,7 +300,7 @@ func (p *Progress) count(n int) {
 func (p *Progress) Bytes() int64 { return p.bytes.Load() }
 
 // Watch cancels with ErrStalled once a request has been open for timeout without a byte. It returns
-// when ctx ends. A timeout below 0 never fires.
+// when ctx ends. With a timeout below 0 it does nothing.
 func (p *Progress) Watch(ctx context.Context, timeout time.Duration, cancel context.CancelCauseFunc) {
 	if timeout < 0 {
 		return

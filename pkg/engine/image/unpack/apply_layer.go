@@ -35,8 +35,8 @@ type applier struct {
 	underway *progress.Pull
 }
 
-// worthAhead is the size of the smallest layer that is tried before those below exist: for a
-// smaller one a failed attempt takes as long as the layer.
+// worthAhead is the size of the smallest layer that is tried before the layers below exist. A
+// failed attempt with a smaller layer takes as long as its unpacking.
 const worthAhead = 1 << 20
 
 var _ diff.Applier = (*applier)(nil)

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// LinkedLabel is on the snapshot of an artifact; its value is the bytes of its files that are links
-// to content.
+// LinkedLabel is on the snapshot of an artifact; its value is the size in bytes of the files that
+// are links to content.
 const LinkedLabel = "berth.dev/linked-bytes"
 
 // SnapshotRef begins the label by which content keeps a snapshot; the snapshotter's name follows.
@@ -158,8 +158,8 @@ func (d dirMaker) make(dir string) error {
 	return errors.Join(d.root.Chmod(dir, 0o755), d.entries.count(1))
 }
 
-// linkFile links a blob to a name below root, and returns its bytes on disk. It copies the blob if
-// the filesystem allows no link.
+// linkFile links a blob to a name below root, and returns its bytes on disk. If the filesystem
+// allows no link, it copies the blob, and shares is false.
 func linkFile(root *os.Root, blob, name string) (shares bool, bytes int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(blob, &st); err != nil {

@@ -11,13 +11,13 @@ const (
 	// keepIdle is how long a child waits for another layer. Layers and pulls often follow each
 	// other, and a start takes longer than unpacking a small layer.
 	keepIdle = 10 * time.Second
-	// maxIdle is the number of waiting children.
+	// maxIdle is the maximum number of waiting children.
 	maxIdle = 2
 )
 
 // children are the processes that unpack the layers of one store.
 type children struct {
-	// memory is the limit of each, in bytes.
+	// memory is the limit of each child, in bytes.
 	memory int64
 
 	mu     sync.Mutex

@@ -89,7 +89,7 @@ func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, 
 	if err := checkEncryption(desc); err != nil {
 		return nil, err
 	}
-	// The library uses the unwrapped data unchecked, and it is not trusted either.
+	// The library does not check the unwrapped data, which is not trusted either.
 	defer disk.Caught(ctx, &err)
 	opened, _, err = ocicrypt.DecryptLayer(keys, stream, desc, false)
 	return opened, err

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// Config has fields of image.Config.
+// Config has the fields of image.Config that an Unpacker needs.
 type Config struct {
 	// Downloads is MaxConcurrentDownloads.
 	Downloads     int
@@ -42,14 +42,14 @@ type Unpacker struct {
 	Reader *catalog.Reader
 	// slots bounds the layers that are unpacked at the same time.
 	slots *semaphore.Weighted
-	// children unpack one layer at a time each.
+	// children are processes that each unpack one layer at a time.
 	children *children
 	// Locks has a lock for each blob or layer while it is fetched or unpacked, and for each view
 	// while it is made or removed.
 	Locks *keyedlock.Locks
 }
 
-// New returns an unpacker, which Close ends.
+// New returns an unpacker. The caller closes it.
 func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 	return &Unpacker{
 		Config: c, files: f, Reader: r,
@@ -62,7 +62,7 @@ func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 func (u *Unpacker) Close() { u.children.close() }
 
 // Unpack dispatches target by h, which fetches, and unpacks the fetched layers into a snapshotter.
-// Limit bounds the entries of all layers.
+// limit bounds the entries of all layers.
 func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Described, limit int64, h images.Handler, target imagespec.Descriptor) error {
 	id, labels, err := u.files.Flusher.Begin()
 	if err != nil {
@@ -83,14 +83,14 @@ func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Descri
 			SnapshotOpts:            labels,
 			Applier:                 u.applier(ctx, l, id, limit),
 		}),
-		// A layer counts from before its download. The applier's slots bound those that are being
-		// unpacked.
+		// This limiter would count layers from before their download. The applier's slots bound
+		// those that are being unpacked.
 		unpack.WithUnpackLimiter(semaphore.NewWeighted(math.MaxInt64)),
 		unpack.WithLimiter(semaphore.NewWeighted(int64(u.Downloads))),
 		unpack.WithDuplicationSuppressor(u.Locks),
 	}
 	if !l.Kind.Remote && !u.DiscardLayers || of.Wasm {
-		// A chain may outlive its image under a running container: its layers are unpacked then,
+		// A running container may keep the chain of a removed image: the layers are unpacked then,
 		// but their content is gone.
 		options = append(options, unpack.WithFetchAllContent())
 	}
@@ -172,7 +172,7 @@ func IsUnpacked(ctx context.Context, l *disk.Layers, chain digest.Digest) (bool,
 type unpackedContent struct {
 	content.Store
 	reader *catalog.Reader
-	// of is the manifest with that configuration.
+	// of is the manifest of that configuration.
 	of imagespec.Manifest
 }
 

@@ -38,7 +38,7 @@ func (s *Store) collect(ctx context.Context) {
 		// Without their compressed content, the unpacked layers are the only copy: they must be on
 		// disk.
 		if err := s.files.Flusher.Flushed(ctx); err != nil {
-			log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; what is not needed is kept until the next collection")
+			log.G(ctx).WithError(err).Error("Failed to flush unpacked layers; unreferenced data is kept until the next collection")
 			return
 		}
 	}
@@ -55,7 +55,7 @@ func (s *Store) count(ctx context.Context) {
 	}
 }
 
-// endClients starts a collection once a client's lease has expired, until ctx ends.
+// endClients starts a collection whenever a client's lease has expired, until ctx ends.
 func (s *Store) endClients(ctx context.Context) {
 	_ = wait.PollUntilContextCancel(ctx, 10*time.Minute, false, func(ctx context.Context) (bool, error) {
 		all, err := s.files.Leases.List(ctx)
@@ -70,10 +70,10 @@ func (s *Store) endClients(ctx context.Context) {
 }
 
 // Remove removes the image that ref finds, with all its names. It frees what only this image used,
-// and the leftovers of interrupted pulls; layers that a container runs on stay as long as it. A
-// missing image is not an error. On return the image is in no list. Its space is freed in the
-// background, except on a nearly full filesystem: there a kubelet checks right after a removal
-// whether that was enough, or evicts pods. Remove waits then until the space is free or ctx ends.
+// and the leftovers of interrupted pulls; layers that a container runs on stay as long as the
+// container. A missing image is not an error. On return the image is in no list. Its space is freed
+// in the background. On a nearly full filesystem, Remove waits until the space is free or ctx ends:
+// a kubelet checks the space right after a removal, and may evict pods.
 func (s *Store) Remove(ctx context.Context, ref string) error {
 	ctx = disk.InNamespace(ctx)
 	s.puller.Interrupted.Drop(ctx)
@@ -100,8 +100,8 @@ const kubeletMargin, evictionMargin = 15, 20
 // nearlyFull reports whether a kubelet may be about to evict pods.
 func nearlyFull(root string) bool { return lessFree(root, evictionMargin) }
 
-// makeRoom drops the leftovers of interrupted pulls, and what clients have held for long, if a
-// kubelet would by default evict pods.
+// makeRoom drops the leftovers of interrupted pulls, and unfinished writes and old leases of
+// clients, if a kubelet would by default evict pods.
 func (s *Store) makeRoom(ctx context.Context) {
 	if lessFree(s.files.Root, kubeletMargin) {
 		ctx = disk.InNamespace(ctx)

@@ -72,9 +72,9 @@ func (s *Store) fetchAgain(ctx context.Context, img *catalog.Image, snapshotter 
 	if err != nil {
 		return err
 	}
-	err = fmt.Errorf("no registry is known for it: %w", errdefs.ErrNotFound)
+	err = fmt.Errorf("no registry is known for the image: %w", errdefs.ErrNotFound)
 	for _, name := range known.RepoDigests {
-		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name, "snapshotter": snapshotter}).Info("Fetching layers that another snapshotter did without")
+		log.G(ctx).WithFields(log.Fields{"image": img.ID, "name": name, "snapshotter": snapshotter}).Info("Fetching layers missing for this snapshotter")
 		if _, err = s.Pull(ctx, pull.Request{Ref: name, Snapshotter: snapshotter, Platform: catalog.KindOf(img.Platform)}); err == nil {
 			return nil
 		}
@@ -82,8 +82,8 @@ func (s *Store) fetchAgain(ctx context.Context, img *catalog.Image, snapshotter 
 	return err
 }
 
-// Look calls f with a directory in which the files of an image can be read while f runs. Owner is a
-// name for that use which no container has.
+// Look calls f with a directory in which the files of an image can be read while f runs. owner
+// names this use; no container may have that id.
 func (s *Store) Look(ctx context.Context, owner string, img *catalog.Image, snapshotter string, f func(dir string)) error {
 	mounts, err := s.PrepareVolume(ctx, owner, img, snapshotter)
 	if err != nil {

@@ -25,7 +25,7 @@ type Config struct {
 	// Root. Several stores may share it.
 	WritableRoot string
 	// HostsDir holds <registry>/hosts.toml files in containerd's format. Empty means that every
-	// registry is contacted directly. Read at each pull.
+	// registry is contacted directly. They are read at each pull.
 	HostsDir string
 	// DefaultSnapshotter is used by handlers that name none; empty is "overlayfs".
 	DefaultSnapshotter string
@@ -43,12 +43,12 @@ type Config struct {
 	DiscardLayers bool
 	// MountOptions are added to the overlay mounts of root filesystems.
 	MountOptions []string
-	// SyncRootfs lets fsync in a container's root filesystem, and its unmount, reach the disk. Off,
-	// writable layers are mounted volatile, so that unmounting one does not flush the whole disk:
-	// after a power cut a restarted container gets a new root filesystem anyway.
+	// SyncRootfs makes fsync in a container's root filesystem, and the unmount of that, write to
+	// disk. Otherwise writable layers are mounted volatile, so that an unmount does not flush the
+	// whole disk: after a power cut a restarted container gets a new root filesystem anyway.
 	SyncRootfs bool
-	// DecryptionKeysDir holds the private keys of encrypted layers. Empty or missing means none.
-	// Read at each layer.
+	// DecryptionKeysDir holds the private keys of encrypted layers. Empty or missing means none. It
+	// is read for each layer.
 	DecryptionKeysDir string
 	// PreloadDir holds image archives, which are imported in the background after Open. Empty or
 	// missing means none.
@@ -74,7 +74,7 @@ func (c Config) complete() (Config, error) {
 	}
 	c.WritableRoot = cmp.Or(c.WritableRoot, c.Root)
 	if !filepath.IsAbs(c.WritableRoot) || strings.ContainsAny(c.WritableRoot, ":,") {
-		return c, fmt.Errorf("directory %q of what containers write must be an absolute path without ':' and ',': %w", c.WritableRoot, errdefs.ErrInvalidArgument)
+		return c, fmt.Errorf("directory %q of writable layers must be an absolute path without ':' and ',': %w", c.WritableRoot, errdefs.ErrInvalidArgument)
 	}
 	c.DefaultSnapshotter = cmp.Or(c.DefaultSnapshotter, disk.Overlayfs)
 	if known := disk.SnapshotterNames(c.Snapshotters); !slices.Contains(known, c.DefaultSnapshotter) {

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// recover brings the store from what is on disk to a usable state: leftovers of killed pulls are
-// kept or collected first, then memory is filled.
+// recover makes the opened store usable: leftovers of killed pulls are kept or collected first,
+// then the indexes in memory are filled.
 func (s *Store) recover(ctx context.Context) error {
 	if err := s.puller.Interrupted.Recover(ctx); err != nil {
 		return err
@@ -46,12 +46,12 @@ func (s *Store) recover(ctx context.Context) error {
 	return s.Meter.MeasureStored(ctx)
 }
 
-// catchUp does the pending recovery of a proxy snapshotter that answers again. No other call
-// reaches the snapshotter meanwhile.
+// catchUp does the pending recovery of a proxy snapshotter that answers again. Other calls to the
+// snapshotter fail until catchUp has ended.
 func (s *Store) catchUp(ctx context.Context, l *disk.Layers) error {
 	if !l.Proxied.HasAnswered() {
 		if err := l.DropPartial(ctx); err != nil {
-			return fmt.Errorf("remove half unpacked layers: %w", err)
+			return fmt.Errorf("remove partially unpacked layers: %w", err)
 		}
 	}
 	if err := s.files.DropLost(ctx, l); err != nil {
@@ -64,7 +64,7 @@ func (s *Store) catchUp(ctx context.Context, l *disk.Layers) error {
 		log.G(ctx).WithError(err).WithField("snapshotter", l.Name).Warn("Failed to remove root filesystems that belong to no container; the next start will retry")
 	}
 	if err := l.MarkForCollection(ctx); err != nil {
-		return fmt.Errorf("collect what was removed meanwhile: %w", err)
+		return fmt.Errorf("collect removed snapshots: %w", err)
 	}
 	s.views.Work.Collector.Kick()
 	return nil

@@ -24,9 +24,9 @@ import (
 )
 
 // Service is the CRI's image service over a Store. The handler of a call is the Definition in its
-// context (handler.WithDefinition); without one the store's default snapshotter is used. Errors
-// carry errdefs classes. The text of a PullImage error must reach the kubelet with its beginning
-// unchanged.
+// context (handler.WithDefinition); without a Definition the store's default snapshotter is used.
+// Errors carry errdefs classes. The text of a PullImage error must reach the kubelet with its
+// beginning unchanged.
 type Service struct {
 	runtimeapi.UnimplementedImageServiceServer
 	store *Store
@@ -35,7 +35,7 @@ type Service struct {
 // NewService returns the image service of a store.
 func NewService(s *Store) *Service { return &Service{store: s} }
 
-// ListImages lists every image once; with a filter, the one that it names.
+// ListImages lists every image once; with a filter, only the image that the filter names.
 func (s *Service) ListImages(ctx context.Context, r *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	images, err := s.list(ctx, r.GetFilter())
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Service) list(ctx context.Context, f *runtimeapi.ImageFilter) ([]*runti
 	return images, nil
 }
 
-// ImageStatus describes an image; for a missing one the response is empty.
+// ImageStatus describes an image. For a missing or incomplete image the response is empty.
 func (s *Service) ImageStatus(ctx context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	if _, err := imageOf(r.GetImage()); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (s *Service) PullImage(ctx context.Context, r *runtimeapi.PullImageRequest)
 		return nil, err
 	}
 	req := pull.Request{Ref: r.GetImage().GetImage(), Auth: r.GetAuth()}
-	// Kubelets do not send it: the values of a pod are in the request.
+	// Pods cannot set this header: kubelets pass the values of a pod in the request.
 	req.PlainHTTP = len(metadata.ValueFromIncomingContext(ctx, PlainHTTP)) > 0
 	if d := handler.DefinitionFrom(ctx); d != nil {
 		req.Snapshotter, req.Platform = d.Snapshotter, catalog.PlatformOf(d)
@@ -168,7 +168,7 @@ func (s *Service) RemoveImage(ctx context.Context, r *runtimeapi.RemoveImageRequ
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo reports where images and writable layers are and their disk usage: of two
+// ImageFsInfo reports the directories and the disk usage of images and of writable layers: of two
 // filesystems, if they do not share one (KEP-4191).
 func (s *Service) ImageFsInfo(ctx context.Context, _ *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.store.makeRoom(ctx)
@@ -209,7 +209,7 @@ func sameFilesystem(a, b string) (bool, error) {
 
 func imageOf(spec *runtimeapi.ImageSpec) (string, error) {
 	if spec.GetImage() == "" {
-		return "", fmt.Errorf("image.image is empty; set it to an image: %w", errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("image.image is empty; set it to an image name: %w", errdefs.ErrInvalidArgument)
 	}
 	return spec.GetImage(), nil
 }

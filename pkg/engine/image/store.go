@@ -6,16 +6,15 @@
 //
 // # Order of writes
 //
-// An image's record is written after its last layer is on disk, and the memory index changes after
-// the record: a reader never sees an unusable image. Until then a lease holds everything that a
-// pull writes. A lease that Open finds, unless it is a client's, belongs to a killed pull: it is
-// kept for the next attempt or deleted. Partially unpacked layers are removed before anything is
-// served, so none is taken for complete.
+// An image's record is written after its last layer is fetched and unpacked, and the memory index
+// changes after the record: a reader never sees an unusable image. Until then a lease holds
+// everything that a pull writes. A lease that Open finds, unless it is a client's, belongs to a
+// killed pull: it is kept for the next attempt or deleted. Partially unpacked layers are removed
+// before anything is served, so none is taken for complete.
 //
-// A container costs no database write. Each (chain of layers, snapshotter) has one read-only view
-// with the directories of the layers; a root filesystem is an overlay of these with two directories
-// of the container. Only a snapshotter that is not an overlay of directories (native) gets a
-// snapshot for each container.
+// A container costs no database write. In overlayfs and erofs each chain of layers has one
+// read-only view, with the directories of the layers; a root filesystem is an overlay of these with
+// two directories of the container. Other snapshotters get a snapshot for each container.
 //
 // # Concurrency
 //
@@ -111,7 +110,7 @@ func (s *Store) Close() error {
 	return s.files.Close()
 }
 
-// Root is the directory of the store, on the filesystem that Usage measures.
+// Root is the directory of the store, on the filesystem of images that ImageFsInfo reports.
 func (s *Store) Root() string { return s.cfg.Root }
 
 // Pull pulls an image; see [pull.Puller.Pull].
@@ -119,8 +118,8 @@ func (s *Store) Pull(ctx context.Context, r pull.Request) (*catalog.Image, error
 	return s.puller.Pull(ctx, r)
 }
 
-// Whole returns an image with its complete Config: of a large one only the user is in memory.
-// errdefs.ErrFailedPrecondition if it would take too much memory.
+// Whole returns an image with its complete Config: of a large one only the user is in memory. It
+// returns errdefs.ErrFailedPrecondition for an image that cannot run.
 func (s *Store) Whole(ctx context.Context, img *catalog.Image) (*catalog.Image, error) {
 	whole, err := s.catalog.Reader.Whole(ctx, img)
 	if err != nil && !s.puller.ContentWhole(disk.InNamespace(ctx), img, false) {

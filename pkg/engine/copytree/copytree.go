@@ -1,7 +1,7 @@
 // Package copytree copies directories with owners, modes, times, extended attributes, links and
 // devices.
 //
-// Symbolic links are copied and never followed. Neither directory may be changed meanwhile.
+// Symbolic links are copied and never followed. Neither directory may change during the copy.
 package copytree
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/wanted"
 )
 
-// labelName is the only attribute that depends on the file's location.
+// labelName is not copied, since it depends on the file's location.
 const labelName = "security.selinux"
 
 // Copy copies the content and the attributes of the directory source to the directory target, which

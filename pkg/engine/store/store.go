@@ -3,8 +3,8 @@
 //
 // An object is a directory with two JSON files. Its spec is written once, at the creation, and
 // never changes. Its status is small and each transition replaces it as a whole. Both are written
-// to a temporary file and renamed, so a killed daemon finds the old or the new one, never a part.
-// Only a Durable spec is also flushed, so that it survives a power cut.
+// to a temporary file and renamed, so after a kill the daemon finds the old or the new file, never
+// a part. Only a Durable spec is also flushed, so that it survives a power cut.
 //
 // All methods are safe for concurrent use. Reads use neither the disk nor a lock that a write holds
 // while it waits for the disk.
@@ -35,7 +35,7 @@ const (
 // Durability is what a created object must survive.
 type Durability = atomicfile.Durability
 
-// Relaxed survives the end of the daemon, Durable also a power cut.
+// A Relaxed object survives the end of the daemon, a Durable object also a power cut.
 const (
 	Relaxed = atomicfile.Relaxed
 	Durable = atomicfile.Durable
@@ -129,7 +129,7 @@ type Broken struct {
 	ID  string
 	Err error
 	// StatusOnly is set if the object is still in the store, with its spec and an empty status,
-	// like one with an incomplete creation.
+	// like an object with an incomplete creation.
 	StatusOnly bool
 }
 
@@ -152,7 +152,7 @@ func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	for _, e := range entries {
 		o, err := load[S, T](filepath.Join(dir, e.Name()), e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			// Without a spec its creation or removal was interrupted.
+			// An interrupted creation or removal leaves no spec.
 			if err := s.Discard(e.Name()); err != nil {
 				return nil, nil, err
 			}
@@ -174,7 +174,7 @@ func load[S, T any](dir, id string) (*Object[S, T], error) {
 		return nil, err
 	}
 	status := new(T)
-	// Without a status its creation was interrupted.
+	// A power cut can lose the status of a durable spec.
 	err := record.Read(filepath.Join(dir, statusFile), recordFormat, status)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -254,7 +254,7 @@ func (s *Store[S, T]) Delete(id string) error {
 
 // Discard removes the files of an object that Open returned as Broken.
 func (s *Store[S, T]) Discard(id string) error {
-	// The spec is removed first: without one the object is never loaded again.
+	// The spec is removed first: without a spec the object is never loaded again.
 	dir := filepath.Join(s.dir, id)
 	err := atomicfile.Remove(filepath.Join(dir, specFile))
 	if err == nil {
@@ -268,11 +268,11 @@ func (s *Store[S, T]) Discard(id string) error {
 
 // recordFormat is the number of the record format, written as "format" in each file. New fields
 // that older daemons may ignore do not change it. A change that they would misread increments it,
-// and then older daemons refuse to start. A record of a lower format, or of none, is broken.
+// and then older daemons refuse to start. A record of a lower format or without one is broken.
 const recordFormat = 2
 
-// refuseNewer fails if there are records of a newer daemon, before any is treated as broken or left
-// over: their pods may be running.
+// refuseNewer fails if a newer daemon wrote records, before a record is treated as broken or left
+// over: the pods of such records may be running.
 func refuseNewer(dir string, entries []fs.DirEntry) error {
 	newest, count, example := recordFormat, 0, ""
 	for _, e := range entries {

@@ -24,8 +24,8 @@ import (
 )
 
 // PlanVolumes finds the images among the mounts of c. The returned configuration names them by
-// their ids: in the status of containers, the kubelet finds by these ids which images it must not
-// collect. The public conformance suite requires the id in image_ref as well.
+// their ids: the kubelet does not collect images with ids that are in the status of containers. The
+// public conformance suite requires the id in image_ref as well.
 func (m *Mounts) PlanVolumes(s *pod.Sandbox, c *runtimeapi.ContainerConfig) (*runtimeapi.ContainerConfig, []pod.ImageVolume, error) {
 	var volumes []pod.ImageVolume
 	for i, given := range c.GetMounts() {

@@ -54,7 +54,7 @@ func (r *residue) Erase(dir string, remove func() error) error {
 	return nil
 }
 
-// again retries once, and reports whether nothing is left.
+// again retries each removal once, and reports whether nothing is left.
 func (r *residue) again() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,7 +31,7 @@ import (
 type Mounts struct {
 	pods   *pod.Registry
 	images *image.Store
-	// Residue are removed files that are still busy.
+	// Residue retries the removal of busy files.
 	Residue *residue
 }
 
@@ -41,7 +41,7 @@ func New(pods *pod.Registry, images *image.Store) *Mounts {
 }
 
 // PrepareRootfs creates the root filesystem and mounts it in the bundle. A foreign shim mounts it
-// itself, so that a VM may use the mounts directly.
+// itself from the returned mounts, so that a VM may use them directly.
 func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catalog.Image) ([]mount.Mount, error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if err := c.Sandbox.Spec().Plan.MakePodDir(m.pods.ContainerDir(c.ID())); err != nil {
@@ -63,7 +63,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 	mounts := fs.Mounts
 	switch {
 	case plan.User != nil:
-		// A shim would need a process to get the mapping.
+		// berth mounts it, since a shim would need a process to get the mapping.
 		mounts, err = nil, idmap.Mount(c.Sandbox.Status().Namespaces.User, fs.Mounts, rootfs, m.pods.ScratchDir(c.ID()))
 	case !c.Sandbox.MountsRootfs():
 		err = mount.All(fs.Mounts, rootfs)
@@ -75,7 +75,7 @@ func (m *Mounts) PrepareRootfs(ctx context.Context, c *pod.Container, img *catal
 }
 
 // WithRootfs calls f with the directory of the root filesystem. If the shim mounts it later, mounts
-// are mounted meanwhile in the same place, where they are found after a crash.
+// are mounted there while f runs; after a crash, clean-up unmounts that directory.
 func (m *Mounts) WithRootfs(c *pod.Container, mounts []mount.Mount, f func(dir string) error) (err error) {
 	rootfs := filepath.Join(m.pods.ContainerDir(c.ID()), "rootfs")
 	if len(mounts) == 0 || !c.Sandbox.MountsRootfs() {
@@ -108,7 +108,7 @@ func (m *Mounts) UnmountParts(id string) error {
 	if err := mountpoint.Unmount(filepath.Join(m.pods.ContainerDir(id), "rootfs")); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
 	}
-	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // removed with its directory
+	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // a busy one is removed with its directory
 		return fmt.Errorf("unmount layers: %w", err)
 	}
 	for _, dir := range []string{m.pods.VolumesDir(id), m.pods.MappedDir(id)} {
@@ -126,7 +126,7 @@ const (
 )
 
 // removeDir removes a directory of a runtime or a shim, which may still write there: containerd's
-// shim runs `runc kill` beside its response to Delete, and that creates its log file again.
+// shim runs `runc kill` beside its response to Delete, and runc creates its log file again.
 func removeDir(path string) error {
 	for begin := time.Now(); ; time.Sleep(stragglersPause) {
 		err := mountpoint.RemoveAll(path)
@@ -136,8 +136,8 @@ func removeDir(path string) error {
 	}
 }
 
-// MapFor creates id-mapped mounts that the runtime does not support, and binds them in the spec.
-// They are unmounted with the root filesystem.
+// MapFor creates the id-mapped mounts that the runtime does not support, and puts them into the
+// spec as bind mounts. They are unmounted with the root filesystem.
 func (m *Mounts) MapFor(c *pod.Container, spec *specs.Spec, runtime *probe.Runtime) error {
 	which, err := ocispec.MountsToMap(spec, runtime)
 	if err != nil {
@@ -171,7 +171,7 @@ func makeLike(source, target string) error {
 	return os.WriteFile(target, nil, 0o600)
 }
 
-// unmountBelow reads the directory and not a record, which may be lost.
+// unmountBelow finds the mounts by the entries of dir: a record of them may be lost.
 func unmountBelow(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

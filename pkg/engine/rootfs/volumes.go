@@ -20,7 +20,7 @@ import (
 )
 
 // MakeVolumes creates the volumes that the image of c defines, with the image's files in them.
-// Rootfs is where the container's root filesystem can be read. Volumes covered by a mount of the
+// rootfs is where the container's root filesystem can be read. Volumes covered by a mount of the
 // container are omitted. They are removed with the root filesystem.
 func (m *Mounts) MakeVolumes(ctx context.Context, c *pod.Container, rootfs string, targets *ocispec.Targets) ([]ocispec.DefinedVolume, error) {
 	var made []ocispec.DefinedVolume
@@ -58,7 +58,7 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 	}
 	switch info, err := os.Lstat(content); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		// Like a runtime creates a missing path, whatever the umask.
+		// As a runtime would create a missing path, whatever the umask is.
 		if err := errors.Join(os.Chmod(dir, 0o755), c.Sandbox.Spec().Plan.Chown(dir)); err != nil {
 			return "", err
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/log"
 )
 
-// ClientLabel is on the leases of containerd API clients; ExpireLabel is containerd's own.
+// ClientLabel is on the leases of containerd API clients; ExpireLabel is containerd's for expiry.
 const (
 	ClientLabel = "berth.dev/client"
 	ExpireLabel = "containerd.io/gc.expire"
@@ -37,7 +37,7 @@ func (f *Files) Lease(ctx context.Context, labels map[string]string) (context.Co
 	return leases.WithLease(ctx, l.ID), l, nil
 }
 
-// EndLease deletes a lease, even after ctx ended. A collection then frees what only it held.
+// EndLease deletes l, even after ctx ended. A collection then frees what only l held.
 func (f *Files) EndLease(ctx context.Context, l leases.Lease) {
 	ctx = context.WithoutCancel(ctx)
 	if err := f.Leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {

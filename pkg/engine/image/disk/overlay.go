@@ -146,9 +146,9 @@ func (st Stack) Mounts(upper, work string, options ...string) []mount.Mount {
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: all}}
 }
 
-// Readonly returns an overlay without a writable layer. A single layer gets an empty one below it.
-// A bind mount would not do: a container with CAP_SYS_ADMIN could make it writable, and other
-// containers share the layer.
+// Readonly returns an overlay without a writable layer. A single layer gets an empty one below it,
+// because a bind mount is not safe: a container with CAP_SYS_ADMIN could make it writable, and
+// other containers share the layer.
 func (st Stack) Readonly(empty string) []mount.Mount {
 	lower := st.Lower
 	if len(lower) == 1 {

@@ -50,7 +50,7 @@ type Proxied struct {
 	doubted chan struct{}
 	closed  sync.Once
 	// CatchUp does what was impossible while the snapshotter was unresponsive. It is set before
-	// Check.
+	// Check is called.
 	CatchUp func(ctx context.Context) error
 
 	mu      sync.Mutex
@@ -134,7 +134,7 @@ func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	}
 }
 
-// catchingUp is the context key of CatchUp's calls, which come before all other calls.
+// catchingUp is the context key of CatchUp's calls, which are made while other calls fail.
 type catchingUp struct{}
 
 // follow calls CatchUp if there is a reason to.

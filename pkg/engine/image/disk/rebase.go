@@ -113,7 +113,7 @@ func (l *Layers) Remove(ctx context.Context, key string) error {
 	return l.Snapshotter.Remove(ctx, key)
 }
 
-// Wait waits until a layer is not being unpacked any more, and fails if it does not exist then.
+// Wait waits until a layer is not being unpacked, and fails if the layer does not exist then.
 func (l *Layers) Wait(ctx context.Context, chain string) error {
 	for {
 		coming, changed := l.Rebases.coming(chain)

@@ -55,8 +55,8 @@ func (i *Image) Tag(asked string) string {
 	return i.RepoTags[0]
 }
 
-// Name returns asked in normalised form if it is a name by digest, else Tag: a tag may name an
-// index with more images than the digest in asked.
+// Name returns asked in normalised form if it is a name by digest, else Tag. The digest is exact,
+// but a tag may name an index of several images.
 func (i *Image) Name(asked string) string {
 	if name := oneOf(i.RepoDigests, asked); name != "" {
 		return name

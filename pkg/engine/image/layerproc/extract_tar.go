@@ -72,11 +72,11 @@ func (u *unpacker) unpack(l Layer, blob *os.File) (r Result, err error) {
 		return r, ErrBelow
 	}
 	if err == nil {
-		// Data after the archive belongs to the digest.
+		// The digest covers data after the archive, too.
 		_, err = io.Copy(io.Discard, in)
 	}
 	if err == nil {
-		// Data after the compressed archive may authenticate the rest.
+		// All data must be read: an encrypted layer is authenticated at its end.
 		_, err = io.Copy(io.Discard, packed)
 	}
 	in.stop() // the reading goroutine has ended, so its results may be read

@@ -2,7 +2,7 @@
 // not the daemon.
 //
 // A child is this program, executed again. It has a memory limit, no network, and only those of
-// root's capabilities that the writing of files needs.
+// root's capabilities that are needed to write files.
 package layerproc
 
 import (
@@ -127,7 +127,7 @@ func (p *Process) run(started chan<- error) {
 		}
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait() // see lost
+			_ = p.cmd.Wait() // lost reads the exit state
 			close(p.exited)
 		}
 		return nil

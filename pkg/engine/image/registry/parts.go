@@ -237,7 +237,7 @@ func (p *parts) fetch(f *fetched, offset int64) error {
 			p.noParts.Store(true)
 		}
 		if n > 0 && errors.Is(err, io.ErrUnexpectedEOF) {
-			err = nil // the next request continues from there
+			err = nil // the next request continues after this answer
 		} else if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}

@@ -61,8 +61,8 @@ func New(f *disk.Files, r *catalog.Reader, c Config) *Unpacker {
 // Close ends the processes that unpack.
 func (u *Unpacker) Close() { u.children.close() }
 
-// Unpack dispatches target by h, which fetches, and unpacks the fetched layers into a snapshotter.
-// limit bounds the entries of all layers.
+// Unpack calls h, which fetches, for target and all content below it, and unpacks the layers into a
+// snapshotter. limit bounds the entries of all layers.
 func (u *Unpacker) Unpack(ctx context.Context, l *disk.Layers, of catalog.Described, limit int64, h images.Handler, target imagespec.Descriptor) error {
 	id, labels, err := u.files.Flusher.Begin()
 	if err != nil {

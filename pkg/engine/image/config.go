@@ -25,7 +25,7 @@ type Config struct {
 	// Root. Several stores may share it.
 	WritableRoot string
 	// HostsDir holds <registry>/hosts.toml files in containerd's format. Empty means that every
-	// registry is contacted directly. They are read at each pull.
+	// registry is contacted directly. The files are read at each pull.
 	HostsDir string
 	// DefaultSnapshotter is used by handlers that name none; empty is "overlayfs".
 	DefaultSnapshotter string
@@ -43,9 +43,9 @@ type Config struct {
 	DiscardLayers bool
 	// MountOptions are added to the overlay mounts of root filesystems.
 	MountOptions []string
-	// SyncRootfs makes fsync in a container's root filesystem, and the unmount of that, write to
-	// disk. Otherwise writable layers are mounted volatile, so that an unmount does not flush the
-	// whole disk: after a power cut a restarted container gets a new root filesystem anyway.
+	// SyncRootfs makes fsync in a container's root filesystem write to disk, as does its unmount.
+	// Otherwise writable layers are mounted volatile, so that an unmount does not flush the whole
+	// disk: after a power cut a restarted container gets a new root filesystem anyway.
 	SyncRootfs bool
 	// DecryptionKeysDir holds the private keys of encrypted layers. Empty or missing means none. It
 	// is read for each layer.

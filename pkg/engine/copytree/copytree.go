@@ -119,7 +119,7 @@ func (c *copying) file(target, source string) error {
 }
 
 // attributes copies the attributes of source to target. The order matters: a change of the owner
-// clears capabilities and the set-id bits, and any change sets the time.
+// clears capabilities and the set-id bits.
 func attributes(target, source string, info *unix.Stat_t) error {
 	if err := os.Lchown(target, int(info.Uid), int(info.Gid)); err != nil {
 		return err

@@ -58,7 +58,7 @@ func (m *Mounts) makeVolume(ctx context.Context, c *pod.Container, number int, c
 	}
 	switch info, err := os.Lstat(content); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		// As a runtime would create a missing path, whatever the umask is.
+		// A runtime would create a missing path with this mode and owner.
 		if err := errors.Join(os.Chmod(dir, 0o755), c.Sandbox.Spec().Plan.Chown(dir)); err != nil {
 			return "", err
 		}

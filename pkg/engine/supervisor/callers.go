@@ -57,7 +57,7 @@ func (c *callers) gone() {
 	}
 }
 
-// idle is called once no client was connected for patience. A client that connects now gets an
+// idle is called when no client has been connected for patience. A client that connects now gets an
 // error from its first call, because the process exits.
 func (c *callers) idle() {
 	c.mu.Lock()

@@ -19,8 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// checkpoint lets CRIU write the state of the container's processes into a directory. Only the
-// deadline of ctx bounds it.
+// checkpoint makes CRIU write the state of the container's processes into a directory.
 func (k *hostKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
 	o := &runcapi.CheckpointOptions{}
 	if err := checkpointOptions(options, o); err != nil {
@@ -32,8 +31,8 @@ func (k *hostKernel) checkpoint(ctx context.Context, images string, options *any
 	if !filepath.IsAbs(images) {
 		return fmt.Errorf("the checkpoint directory must be an absolute path, not %q: %w", images, errdefs.ErrInvalidArgument)
 	}
-	// Killing the runtime while CRIU works in the processes may damage them: only the deadline ends
-	// the call, not a cancelled caller.
+	// Killing the runtime while CRIU works in the processes may damage them: the deadline of ctx
+	// ends the call, but its cancellation does not.
 	deadline, bounded := ctx.Deadline()
 	t := k.task
 	return t.whenRunning(ctx, func(ctx context.Context) error {
@@ -59,8 +58,8 @@ func (k *hostKernel) checkpoint(ctx context.Context, images string, options *any
 }
 
 const (
-	// criuSettles is how long CRIU may still work on the container after its call has ended: killed
-	// earlier, it damages the processes.
+	// criuSettles is how long CRIU may still work on the container after the runtime has exited:
+	// killing CRIU may damage the processes.
 	criuSettles = 10 * time.Second
 	// criuSettlePoll is the interval of checks whether CRIU has ended.
 	criuSettlePoll = 20 * time.Millisecond
@@ -69,8 +68,8 @@ const (
 // criuWrite checkpoints a container that keeps running afterwards.
 type criuWrite struct{ task *task }
 
-// run calls the runtime. When it returns, no CRIU works on the container any more: a CRIU that
-// began on a frozen container freezes it again when it ends.
+// run calls the runtime and returns only after CRIU has ended: a CRIU that began on a frozen
+// container freezes that container again when it ends.
 func (w criuWrite) run(ctx context.Context, args []string, environment ...string) error {
 	_, err := (&runtimecall.Call{
 		Options:     &w.task.journal.Options,
@@ -109,7 +108,7 @@ func (w criuWrite) settle() {
 	}
 	for end := time.Now().Add(criuSettles); len(runtimecall.CRIUGroup(runtime)) > 0; time.Sleep(criuSettlePoll) {
 		if time.Now().After(end) {
-			log.G(w.task.context()).Warn("Killing CRIU, whose runtime or supervisor was killed, in the middle of its work on a container")
+			log.G(w.task.context()).Warn("Killing CRIU during its work on a container, because its runtime or supervisor was killed")
 			_ = unix.Kill(-runtime.PID, unix.SIGKILL)
 			return
 		}
@@ -120,6 +119,6 @@ func (w criuWrite) settle() {
 func (w criuWrite) inherited() {
 	w.settle()
 	if err := w.record(processes.Process{}); err != nil {
-		log.G(w.task.context()).WithError(err).Warn("Failed to remove a checkpoint that was cut off from the journal")
+		log.G(w.task.context()).WithError(err).Warn("Failed to remove interrupted checkpoint from the journal")
 	}
 }

@@ -19,8 +19,8 @@ func (r criuRestore) files() criufiles.Restore {
 	return criufiles.Restore{Task: &r.task.journal, Work: filepath.Join(r.task.dir, "criu")}
 }
 
-// prepare captures no stderr: CRIU's images name the files of the processes, and CRIU could not
-// open a captured one again. done undoes it.
+// prepare does not capture stderr: CRIU's images name the files of the processes, and CRIU could
+// not open a captured file again. done removes the files that prepare writes.
 func (r criuRestore) prepare(l *firstLaunch) (err error) {
 	l.call.Args, l.call.Environment, err = r.files().Prepare()
 	l.call.ByCRIU = true
@@ -29,13 +29,13 @@ func (r criuRestore) prepare(l *firstLaunch) (err error) {
 
 func (r criuRestore) done() {
 	if err := r.files().Remove(); err != nil {
-		log.G(r.task.context()).WithError(err).Warn("Failed to remove what CRIU needed")
+		log.G(r.task.context()).WithError(err).Warn("Failed to remove the files for CRIU")
 	}
 }
 
-// clean kills what a failed or interrupted restore left: before the runtime has recorded the
-// container, its delete removes neither the processes nor CRIU. After any restore it removes the
-// restore's mounts.
+// clean removes the mounts of a restore. After a failed or interrupted restore it first kills the
+// processes: the runtime's delete kills neither them nor CRIU unless the runtime has recorded the
+// container.
 func (r criuRestore) clean(unstarted bool) error {
 	if !unstarted {
 		return r.unmount()
@@ -53,9 +53,9 @@ func (r criuRestore) clean(unstarted bool) error {
 // explain adds CRIU's logged error to the runtime's.
 func (r criuRestore) explain(err error) error { return criufiles.ExplainRestore(err, r.files().Work) }
 
-// unmount removes mounts that a killed runtime or CRIU left in directories that are removed
-// recursively: a removal through them would delete the container's own files, its volumes and all
-// cgroups.
+// unmount removes mounts that a killed runtime or CRIU left in directories that are later removed
+// recursively: that removal would delete the container's files, its volumes and all cgroups through
+// a mount.
 func (r criuRestore) unmount() error {
 	j := &r.task.journal
 	return errors.Join(

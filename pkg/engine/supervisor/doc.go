@@ -1,17 +1,17 @@
-// Package supervisor is what cmd/berth-shim runs: it starts the containers of all pods with one
-// supervisor key by an OCI runtime, keeps their stdio, writes their CRI logs and reports their
-// exits, over ttrpc and without the daemon.
+// Package supervisor is the program of cmd/berth-shim. It starts the containers of all pods with
+// one supervisor key by an OCI runtime, keeps their stdio, writes their CRI logs and reports their
+// exits. The daemon calls it over ttrpc, but the containers do not need the daemon.
 //
-// It serves containerd.task.v3.Task and berth.supervisor.v1.Supervisor (proto/).
-// A task is journaled in <dir>/tasks/<id>/ before the call is answered, so that a successor on the
-// same directory takes over the tasks of a dead supervisor: processes are watched by pidfd, which
-// works for processes that are not children; output goes through FIFOs, which can be opened again;
-// an exit is on disk before it is announced.
+// It serves containerd.task.v3.Task and berth.supervisor.v1.Supervisor (proto/). Create and Start
+// journal a task in <dir>/tasks/<id>/ before they return, so that a successor in the same directory
+// takes over the tasks of a dead supervisor. The successor watches processes by pidfds, even if
+// they are not its children, and opens the output FIFOs again. An exit is on disk before it is
+// reported.
 //
-// Create only journals. Start is one `<runtime> run --detach` with the FIFOs as the runtime's own
-// stdio, which the container inherits: no other process copies the output. The container's ends are
-// open for reading and writing, so that a dead reader blocks the container for a while instead of
-// killing it by SIGPIPE.
+// Create does not call the runtime. Start is one `<runtime> run --detach` with the FIFOs as the
+// runtime's own stdio, which the container inherits. The container's ends of its output FIFOs are
+// open for reading too: while no supervisor reads them, the container blocks, and SIGPIPE does not
+// kill it.
 //
 // No thread waits for a process: one goroutine reads the epoll set of all pidfds (package
 // processes).

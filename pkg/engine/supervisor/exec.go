@@ -51,8 +51,8 @@ func (x *execs) add(execID string, terminal bool, paths stdio.Paths, spec []byte
 	return nil
 }
 
-// execSpec sets the terminal of an OCI process and keeps all other fields, also unknown ones. It
-// returns the oom_score_adj too; nil if there is none.
+// execSpec sets the terminal of an OCI process and keeps all other fields, including unknown ones.
+// It also returns the oom_score_adj, or nil.
 func execSpec(spec []byte, terminal bool) (changed []byte, score *int, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(spec, &fields); err != nil {
@@ -62,7 +62,7 @@ func execSpec(spec []byte, terminal bool) (changed []byte, score *int, err error
 		return nil, nil, fmt.Errorf("the exec spec has no args: %w", errdefs.ErrInvalidArgument)
 	}
 	fields["terminal"] = json.RawMessage(strconv.FormatBool(terminal))
-	_ = json.Unmarshal(fields["oomScoreAdj"], &score) // an invalid one is refused by the runtime
+	_ = json.Unmarshal(fields["oomScoreAdj"], &score) // the runtime refuses an invalid score
 	changed, err = json.Marshal(fields)
 	return changed, score, err
 }
@@ -112,7 +112,7 @@ func (x *execs) prepare(p *process) (_ *execLaunch, retErr error) {
 	}()
 	specFile, logFile := name+".json", name+".log"
 	e.files = []string{e.pidFile, specFile, logFile}
-	os.Remove(e.pidFile) // a killed predecessor's; the pid may belong to another process now
+	os.Remove(e.pidFile) // left by a killed predecessor: the pid in it may belong to another process now
 	if err := os.WriteFile(specFile, p.spec, 0o600); err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside i
 	return got.identity.PID, nil
 }
 
-// copyScreen copies a terminal's output to its reader, or drops it without one. It closes both.
+// copyScreen copies a terminal's output to screen, or drops it if screen is nil, and closes both.
 func copyScreen(master, screen *os.File) {
 	if screen != nil {
 		defer screen.Close()
@@ -224,8 +224,9 @@ func (x *execs) delete(execID string) (journal.Exit, error) {
 	return p.exit, nil
 }
 
-// signal sends a signal to an exec. SIGKILL also kills the processes that the exec left behind: its
-// session, its descendants and the holders of its output, even after the exec itself has exited.
+// signal sends a signal to an exec. SIGKILL also kills the processes that the exec left behind,
+// even after it has exited: its session, its descendants and the processes that have its output
+// open.
 func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) error {
 	x.task.mu.Lock()
 	p, err := x.task.process(execID)
@@ -262,9 +263,9 @@ func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) erro
 	return nil
 }
 
-// execSession returns the session that a runtime created for an exec; its leader need not be the
-// exec's first process (crun). It is 0 if the exec is in the session of this process or of the
-// container's first process.
+// execSession returns the session that a runtime created for an exec; the session's leader may be a
+// process other than the exec's first one (crun). It returns 0 if the exec is in the session of the
+// supervisor or of the container's first process.
 func execSession(exec, first int) int {
 	stat, err := procfs.StatOf(exec)
 	if err != nil {

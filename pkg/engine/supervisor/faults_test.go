@@ -95,12 +95,12 @@ func TestStartsThatFail(t *testing.T) {
 		{name: "it hangs with children", script: `[ $verb = run ] && { sleep 1000 & sleep 1000; }`, timeout: 300, class: isTimeout},
 		{name: "it starts the container and hangs", script: `[ $verb = run ] && { $real "$@"; exec sleep 1000; }`, timeout: 700, class: isTimeout},
 		{name: "it starts the container and fails", script: `[ $verb = run ] && { $real "$@"; exit 5; }`, want: "exited with status 5"},
-		{name: "no pid file", script: `[ $verb = run ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "its PID cannot be read"},
+		{name: "no pid file", script: `[ $verb = run ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
 		{name: "no number in the pid file", script: `[ $verb = run ] && { $real "$@"; echo pid > $pidfile; exit 0; }`, want: "is not the PID of a container"},
 		{name: "the pid of nobody", script: `[ $verb = run ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
 		{name: "the pid of the supervisor", script: `[ $verb = run ] && { $real "$@"; echo $PPID > $pidfile; exit 0; }`, want: "is not its child"},
 		{name: "the pid of pid 1", script: `[ $verb = run ] && { $real "$@"; echo 1 > $pidfile; exit 0; }`, want: "is not the PID of a container"},
-		{name: "nothing was started", script: `[ $verb = run ] && exit 0`, want: "its PID cannot be read"},
+		{name: "nothing was started", script: `[ $verb = run ] && exit 0`, want: "the process's PID cannot be read"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, scripted(t, findRuntime(t, "runc"), tt.script))
@@ -358,7 +358,7 @@ func TestExecFaults(t *testing.T) {
 		{name: "it hangs", script: `[ $verb = exec ] && exec sleep 1000`, class: isTimeout},
 		{name: "it starts the process and hangs", script: `[ $verb = exec ] && { $real "$@"; exec sleep 1000; }`, class: isTimeout},
 		{name: "it fails", script: `[ $verb = exec ] && { echo "no exec for you" >&2; exit 3; }`, want: "exited with status 3", stderr: "no exec for you\n"},
-		{name: "no pid file", script: `[ $verb = exec ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "its PID cannot be read"},
+		{name: "no pid file", script: `[ $verb = exec ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
 		{name: "the pid of nobody", script: `[ $verb = exec ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

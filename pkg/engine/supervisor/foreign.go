@@ -14,7 +14,7 @@ import (
 )
 
 // foreign is the stdio of a task that a foreign shim runs. supervisor.mu guards it; output is nil
-// until it is open.
+// until open has succeeded.
 type foreign struct {
 	journal journal.Task
 	output  *output.Output
@@ -108,7 +108,7 @@ func (f *foreign) read(out *output.Output) (retErr error) {
 	return nil
 }
 
-// release closes the supervisor's ends; the streams end when the shim closes its own.
+// release closes the supervisor's write ends; the streams end when the shim closes its own ends.
 func (f *foreign) release() {
 	f.releaseOutput()
 	f.closeStdin()
@@ -175,8 +175,8 @@ func (s *supervisor) takeOverForeign(j journal.Task) {
 	}
 }
 
-// takeForeignStdin journals whether the attached client's end of input closes stdin, and returns
-// the journaled value before.
+// takeForeignStdin journals whether stdin is closed when the input of the attached client ends. It
+// returns the previous value.
 func (s *supervisor) takeForeignStdin(id string, taken bool) (before bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// This file supports runtimes that run containers on the node's kernel (runc, crun): their
-// processes have pidfds and are in a cgroup of the container.
+// This file supports runtimes that run containers on the node's kernel (runc, crun): the processes
+// of a container have pidfds and are in the container's cgroup.
 
 // hostKernel is the node's kernel. CRIU checkpoints and restores its containers.
 type hostKernel struct {
@@ -50,7 +50,7 @@ func (k *hostKernel) exited(ctx context.Context) {
 func (k *hostKernel) release(ctx context.Context, unstarted bool) error {
 	j := &k.task.journal
 	if !j.OwnPIDs && j.Cgroup.Main() != "" {
-		// Without a PID namespace, the other processes survive the first one.
+		// Without its own PID namespace, a container's other processes survive its first one.
 		if err := j.Cgroup.Kill(); err != nil {
 			log.G(ctx).WithError(err).Warn("Failed to kill remaining processes of exited container")
 		}
@@ -63,13 +63,13 @@ func (k *hostKernel) release(ctx context.Context, unstarted bool) error {
 	return k.task.erase(ctx, unstarted, runtimecall.RemoveState)
 }
 
-// killedWritingTimeout is how long CRIU may take to notice that its container was killed.
+// killedWritingTimeout is how long CRIU may take to notice that the container was killed.
 const killedWritingTimeout = 2 * time.Second
 
 func (k *hostKernel) signal(_ context.Context, sig unix.Signal, all bool) error {
 	j := &k.task.journal // the cgroup of a running container never changes
 	if giveUp := k.giveUpCRIU.Load(); giveUp != nil && sig == unix.SIGKILL {
-		time.AfterFunc(killedWritingTimeout, *giveUp) // CRIU may wait for its processes forever
+		time.AfterFunc(killedWritingTimeout, *giveUp) // CRIU may wait for the killed processes forever
 	}
 	wide := (all || sig == unix.SIGKILL && !j.OwnPIDs) && j.Cgroup.Main() != ""
 	if !wide {
@@ -128,8 +128,8 @@ func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (
 }
 
 // killStarted kills the process of an exec after the runtime failed, timed out or reported no valid
-// pid. It finds the process by its pid file, if the pid is in the container's cgroup, or by the
-// exec's output that it holds open.
+// pid. It finds the process by the pid file, if that pid is in the container's cgroup, or by the
+// exec's output, which the process has open.
 func (k *hostKernel) killStarted(p *process, e *execLaunch) {
 	cgroup, first := k.task.journal.Cgroup, k.task.journal.Process.PID // set before any exec
 	leader, session := 0, 0

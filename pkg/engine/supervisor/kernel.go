@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// This file selects for a task, when it is created or taken over, the kernel that runs its
-// processes and the starter of the first one.
+// When a task is created or taken over, this file selects the kernel that runs its processes, and
+// the starter of its first process.
 
 // kernel is the part of a task that depends on the kernel of its processes: the node's (hostKernel)
 // or a separate one (ownKernel).
@@ -28,7 +28,7 @@ type kernel interface {
 	watch() error
 	// exited cleans up, before the removal, what an exited container no longer needs.
 	exited(ctx context.Context)
-	// release lets the runtime delete an exited container; unstarted is set after a failed start.
+	// release makes the runtime delete an exited container; unstarted is set after a failed start.
 	release(ctx context.Context, unstarted bool) error
 
 	// startExec calls the runtime and takes over the started process, or kills it after an error.
@@ -45,8 +45,8 @@ type kernel interface {
 	checkpoint(ctx context.Context, images string, options *anypb.Any) error
 }
 
-// kernels has, by the kind of kernel in TaskOptions, what a task is bound to: its kernel, and the
-// starter that restores it. The kinds are those of probe.KernelKind for OCI runtimes.
+// kernels maps the kind of kernel in TaskOptions to the kernel of a task and to the starter that
+// restores the task. The kinds are those of probe.KernelKind for OCI runtimes.
 var kernels = map[string]func(t *task) (kernel, starter){
 	"":       func(t *task) (kernel, starter) { return &hostKernel{task: t}, criuRestore{t} },
 	"gvisor": func(t *task) (kernel, starter) { return &ownKernel{task: t}, sandboxRestore{newStart{t}} },
@@ -59,7 +59,7 @@ func checkKernel(kind string) error {
 	return nil
 }
 
-// bind is the only function that asks which kernel runs the processes of a task.
+// bind selects the kernel and the starter of a task. No other code depends on the kind of kernel.
 func bind(t *task) {
 	var restore starter
 	t.kernel, restore = kernels[t.journal.Options.Kernel](t)
@@ -73,12 +73,12 @@ func bind(t *task) {
 type starter interface {
 	// prepare sets the arguments and the environment of the call.
 	prepare(l *firstLaunch) error
-	// explain adds to the error of the call what else is known, such as CRIU's log.
+	// explain adds details to the error of the call, such as an error from CRIU's log.
 	explain(err error) error
 	// done removes what only the call needed.
 	done()
-	// clean removes what the start left and the runtime cannot find; unstarted is set after a start
-	// that failed or was interrupted.
+	// clean removes what the start left behind and the runtime's delete does not find; unstarted is
+	// set after a start that failed or was interrupted.
 	clean(unstarted bool) error
 }
 
@@ -90,7 +90,8 @@ func (n newStart) prepare(l *firstLaunch) error {
 	return n.captureStderr(l)
 }
 
-// captureStderr opens a file in place of the stderr that the process does not have.
+// captureStderr opens a file for the runtime's errors if the process has neither stderr nor a
+// terminal.
 func (n newStart) captureStderr(l *firstLaunch) (err error) {
 	if j := &n.task.journal; !j.Terminal && j.Stderr == "" {
 		l.stderr, err = runtimecall.Capture("stderr")
@@ -98,8 +99,8 @@ func (n newStart) captureStderr(l *firstLaunch) (err error) {
 	return err
 }
 
-// flagsOf returns the flags of run and of runsc's restore. A restore by CRIU gets none: CRIU pivots
-// and makes no keyring, and crun's restore refuses --no-pivot.
+// flagsOf returns the flags of run and of runsc's restore. A restore by CRIU gets none of them:
+// CRIU pivots and creates no keyring, and crun's restore refuses --no-pivot.
 func flagsOf(o *journal.Options) []string {
 	var flags []string
 	if o.NoPivotRoot {

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// launch is a call of the runtime that starts a process: a container's first, or an exec. It owns
-// the files that it opened for the process until the process is taken over.
+// launch is a call of the runtime that starts a container's first process or an exec. It owns the
+// files that it opened for the process until the process is taken over.
 type launch struct {
 	call    *runtimecall.Call
 	pidFile string
@@ -26,8 +26,8 @@ type launch struct {
 	stdin   *os.File             // the supervisor's end
 	stdio   *stdio.Ends          // the process's ends, without a terminal
 	console *stdio.ConsoleSocket // with a terminal
-	drop    func()               // closes the other files of this kind of process
-	taken   bool                 // stdin, and the files that drop closes, have another owner
+	drop    func()               // closes the files that only this kind of launch has
+	taken   bool                 // stdin and the files that drop closes have another owner
 }
 
 // openIO opens the stdio of a process and passes it to the call.
@@ -51,7 +51,7 @@ func (l *launch) openIO(p *process, mode stdio.OutputMode, o *journal.Options) (
 	return nil
 }
 
-// terminal returns the terminal that the runtime created; nil for a process without one.
+// terminal returns the terminal that the runtime created; nil for a process without a terminal.
 func (l *launch) terminal() (*os.File, error) {
 	if l.console == nil {
 		return nil, nil
@@ -72,7 +72,7 @@ func (l *launch) close() {
 	l.discard()
 }
 
-// discard closes the files if nothing took them over.
+// discard closes stdin and the files of drop unless they have another owner.
 func (l *launch) discard() {
 	if l.taken {
 		return
@@ -91,8 +91,8 @@ type firstLaunch struct {
 	launch
 	output  *output.Output
 	sources []output.Source
-	// stderr stands in for a process that has none, so that the error of a failed runtime is known;
-	// nil if the process has one, or if CRIU restores it.
+	// stderr receives the errors of the runtime if the container has neither a stderr nor a
+	// terminal. It is nil otherwise, and if CRIU restores the container.
 	stderr *os.File
 }
 
@@ -103,7 +103,7 @@ func (l *firstLaunch) close() {
 	l.launch.close()
 }
 
-// stderrOf returns what the runtime wrote to the stderr that it had for the container.
+// stderrOf returns what the runtime wrote to the container's stderr, or to the file in its place.
 func (l *firstLaunch) stderrOf() []byte {
 	for _, s := range l.sources {
 		if s.Name == crilog.Stderr {
@@ -149,8 +149,8 @@ func (e *execLaunch) closeTerminal() {
 type launched struct {
 	identity processes.Process
 	pidfd    int
-	child    bool // this process is the parent
-	member   bool // it is the sandbox of another container
+	child    bool // the supervisor is its parent
+	member   bool // the process is the sandbox of another container
 	master   *os.File
 }
 
@@ -158,7 +158,7 @@ type launched struct {
 func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, pid, pidfd int) error) (*launched, error) {
 	pid, err := readPIDFile(l.pidFile)
 	if err != nil {
-		return nil, fmt.Errorf("its PID cannot be read: %w", err)
+		return nil, fmt.Errorf("the process's PID cannot be read: %w", err)
 	}
 	pidfd, identity, err := processes.Identify(pid)
 	if err != nil {
@@ -167,13 +167,13 @@ func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, p
 	return &launched{identity: identity, pidfd: pidfd, child: adopt(ctx, pid, pidfd) == nil}, nil
 }
 
-// takeOverChild is takeOver for a process that must be a child of this one. Any other process may
-// be unrelated, and must be neither watched nor killed.
+// takeOverChild is takeOver for a process that must be a child of the supervisor. A process that is
+// not a child may be unrelated to the container, and must be neither watched nor killed.
 func (l *launch) takeOverChild(ctx context.Context, p *processes.Set) (*launched, error) {
 	got, err := l.takeOver(ctx, p.AdoptSoon)
 	if err == nil && !got.child {
 		got.release(p)
-		return nil, fmt.Errorf("the process %d that it reported is not its child", got.identity.PID)
+		return nil, fmt.Errorf("the reported process %d is not a child of this supervisor", got.identity.PID)
 	}
 	return got, err
 }

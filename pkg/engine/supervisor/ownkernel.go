@@ -27,10 +27,10 @@ import (
 )
 
 // This file supports runtimes that run containers on a separate kernel (gVisor's runsc): their
-// processes are not processes of this host. The process that runsc reports is the sandbox. It
-// exits, with the right status, when the first container of the sandbox exits, so the supervisor
-// watches it like any other. The other containers are members of the sandbox; only `runsc wait`
-// reports their exits, so one such process runs for each of them.
+// processes are not processes of this host. The process that runsc reports is the sandbox. The
+// sandbox exits with the status of its first container, when that container exits, so the
+// supervisor watches it like any other process. The other containers are members of the sandbox;
+// only `runsc wait` reports their exits, so one `runsc wait` runs for each member.
 
 // ownKernel is the kernel of a sandbox. Only the runtime can see and reach its processes.
 type ownKernel struct {
@@ -48,13 +48,13 @@ func (k *ownKernel) locks() runsc.Locks {
 	return runsc.LocksOf(k.task.journal.Options.Root, k.task.id, k.task.journal.Bundle)
 }
 
-// adopt accepts a process that is not a child of this one, such as a member's sandbox after a
+// adopt accepts a process that is not a child of the supervisor, such as a member's sandbox after a
 // take-over.
 func (k *ownKernel) adopt(ctx context.Context, l *launch, facts bundle.Facts) (*launched, error) {
 	if !facts.IsMember() {
 		return l.takeOver(ctx, k.task.processes.AdoptSoon)
 	}
-	// The process is the sandbox's; its first container is responsible for it.
+	// The process is the sandbox, which the task of the first container has adopted: do not wait.
 	got, err := l.takeOver(ctx, func(_ context.Context, pid, pidfd int) error { return k.task.processes.Adopt(pid, pidfd) })
 	if err == nil {
 		got.member = true
@@ -70,11 +70,11 @@ func (k *ownKernel) watch() error {
 	return k.task.processes.Ended(k.task.first.pidfd, k.task.ended)
 }
 
-// exited does nothing: release does the work.
+// exited does nothing: the removal calls release.
 func (k *ownKernel) exited(context.Context) {}
 
-// release always uses force: runsc considers a sandbox running until its process is reaped, which
-// after a take-over is up to pid 1; with force it waits for that.
+// release always forces the delete: runsc considers a sandbox running until its process is reaped,
+// which pid 1 does after a take-over. A forced delete waits for that.
 func (k *ownKernel) release(ctx context.Context, unstarted bool) error {
 	defer k.locks().Sweep() // also after a failure: the sandbox may have exited
 	err := k.task.erase(ctx, true, runsc.RemoveState)
@@ -109,7 +109,7 @@ func withSandbox(sandbox journal.Exit) journal.Exit {
 	return e
 }
 
-// sandboxGrace is how long the exit of an unresponsive sandbox is waited for.
+// sandboxGrace is how long sandboxExit waits for the exit of the sandbox.
 const sandboxGrace = 5 * time.Second
 
 func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
@@ -123,7 +123,7 @@ func (k *ownKernel) sandboxExit() (journal.Exit, bool) {
 	return journal.Exit{}, false
 }
 
-// owner returns the task that has the sandbox as its first process; nil if it was removed.
+// owner returns the task of the sandbox's first container; nil if that task was removed.
 func (k *ownKernel) owner() *task {
 	for _, t := range append(k.sharers(), k.task) {
 		if !t.isMember() {
@@ -135,7 +135,7 @@ func (k *ownKernel) owner() *task {
 
 // sharers returns the other tasks that run in the same sandbox.
 func (k *ownKernel) sharers() []*task {
-	sandbox := k.task.journal.Process // of a running container: it never changes
+	sandbox := k.task.journal.Process // it never changes while the container runs
 	return slices.DeleteFunc(k.task.supervisor.all(), func(other *task) bool {
 		other.mu.Lock()
 		defer other.mu.Unlock()
@@ -143,9 +143,10 @@ func (k *ownKernel) sharers() []*task {
 	})
 }
 
-// claimOOM reports whether a killed member may have run out of memory: the kernel killed a process
-// of the sandbox's cgroup since the member started. The other members then ignore that kill. gVisor
-// survives the kill of a process that backs one of its own, and kills only that one.
+// claimOOM reports whether a killed member may have run out of memory: the kernel has killed a
+// process in the sandbox's cgroup since the member started. The other containers then ignore that
+// kill. If the kernel kills a host process that backs a container's process, gVisor kills only that
+// container's process.
 func (k *ownKernel) claimOOM() bool {
 	if !k.task.oom.Killed() {
 		return false
@@ -153,11 +154,11 @@ func (k *ownKernel) claimOOM() bool {
 	kills := k.task.oom.Count()
 	for _, other := range k.sharers() {
 		other.mu.Lock()
-		// A member that started after the kill ignores it already.
+		// A member that started after the kill already ignores it.
 		other.journal.IgnoredOOM = min(other.journal.IgnoredOOM+1, kills)
 		other.oom.SetIgnored(other.journal.IgnoredOOM)
 		if err := other.save(); err != nil {
-			log.G(other.context()).WithError(err).Warn("Failed to record out-of-memory kill of another container; it counts for this one after a restart")
+			log.G(other.context()).WithError(err).Warn("Failed to record that an out-of-memory kill hit another container; after a restart it counts for this container")
 		}
 		other.mu.Unlock()
 	}
@@ -173,7 +174,7 @@ func (k *ownKernel) waitStatus(ctx context.Context) (status uint32, known bool) 
 		out, err := (&runtimecall.Call{
 			Options:     &k.task.journal.Options,
 			Args:        []string{"wait", k.task.id},
-			DeathSignal: unix.SIGKILL, // its successor starts one of its own
+			DeathSignal: unix.SIGKILL, // a successor of the supervisor starts its own wait
 		}).InvokeForever(ctx, k.task.processes)
 		if err == nil {
 			var result struct {
@@ -199,7 +200,7 @@ func (k *ownKernel) signal(ctx context.Context, sig unix.Signal, all bool) error
 	}
 	// During a restore or a checkpoint the sandbox may have no process that can receive a signal.
 	if sig == unix.SIGKILL && !k.task.isMember() && (k.task.journal.Checkpoint != "" || k.writing.Load()) {
-		return k.signalWaiting(sig) // the kill ends the sandbox in any case
+		return k.signalWaiting(sig) // killing the first container ends the sandbox in any case
 	}
 	err := k.killCall(ctx, append(args, k.task.id, strconv.Itoa(int(sig))))
 	var failed *runtimecall.Error
@@ -255,8 +256,8 @@ func (k *ownKernel) update(context.Context, []byte) error {
 	return fmt.Errorf("this runtime cannot change the limits of a running container: %w", errdefs.ErrNotImplemented)
 }
 
-// finishedWithin reports whether a signal failed because its process is gone; runsc reports that
-// only in its message.
+// finishedWithin reports whether a signal failed because the process is gone; only runsc's message
+// shows that.
 func finishedWithin(err error) bool {
 	if runtimecall.IsUnknown(err) {
 		return true
@@ -265,7 +266,7 @@ func finishedWithin(err error) bool {
 	if !errors.As(err, &e) {
 		return false
 	}
-	for _, words := range []string{"no such process", "is not running", "no such container", "connection refused"} { // the last is of a sandbox that has ended
+	for _, words := range []string{"no such process", "is not running", "no such container", "connection refused"} { // the last one means that the sandbox has exited
 		if strings.Contains(strings.ToLower(e.Message), words) {
 			return true
 		}
@@ -279,9 +280,9 @@ func (t *task) isMember() bool {
 	return t.journal.Member
 }
 
-// signalWaiting signals a container while its sandbox waits for a restore. The sandbox would wait
-// for this container forever, so SIGKILL kills the sandbox with all its containers. Other signals
-// are dropped, because no process could act on them.
+// signalWaiting signals a container while its sandbox waits for a restore or writes a checkpoint. A
+// restore would wait for a killed container forever, so SIGKILL kills the sandbox with all its
+// containers. Other signals are dropped, because no process could act on them.
 func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	if sig != unix.SIGKILL {
 		return nil
@@ -295,8 +296,8 @@ func (k *ownKernel) signalWaiting(sig unix.Signal) error {
 	return owner.first.signal(sig)
 }
 
-// execGrace is how much longer the runtime may take after an exec was given up. Only the runtime
-// knows the process that it started: killed earlier, it would leave that process running.
+// execGrace is how much longer the runtime may take after an exec was given up: if the runtime is
+// killed before it reports the pid of the started process, that process keeps running.
 const execGrace = 10 * time.Second
 
 func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (pid int, err error) {
@@ -305,7 +306,7 @@ func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (p
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(execGrace, cancel) })()
 	innerFile := e.pidFile + ".inner"
 	e.files = append(e.files, innerFile)
-	os.Remove(innerFile) // of a killed predecessor
+	os.Remove(innerFile) // left by a killed predecessor
 	e.call.Args = slices.Insert(e.call.Args, 1, "--internal-pid-file", innerFile)
 	_, err = k.task.call(calling, e.call)
 	err = k.awaitExec(calling, e, err)
@@ -322,7 +323,7 @@ func (k *ownKernel) startExec(ctx context.Context, p *process, e *execLaunch) (p
 	return pid, err
 }
 
-// killGivenUp kills a process of the container's own kernel.
+// killGivenUp kills an exec in the container's own kernel.
 func (k *ownKernel) killGivenUp(inside innerProcess) {
 	ctx, cancel := context.WithTimeout(k.task.context(), cleanupTimeout)
 	defer cancel()
@@ -331,7 +332,8 @@ func (k *ownKernel) killGivenUp(inside innerProcess) {
 	}
 }
 
-// killLeftovers kills the exec itself: the caller killed only the runtime call that waited for it.
+// killLeftovers kills the exec itself: the caller has killed only the runtime call that waited for
+// the exec.
 func (k *ownKernel) killLeftovers(exec journal.Exec, _ int) {
 	if exec.Inside != 0 {
 		go k.killGivenUp(k.innerProcess(exec.Inside))
@@ -342,9 +344,8 @@ func (k *ownKernel) killLeftovers(exec journal.Exec, _ int) {
 const startPoll = 10 * time.Millisecond
 
 // awaitExec handles the result of an exec's call and waits longer than the runtime did. runsc
-// starts a child that starts the exec and waits ten seconds for it, which is too short on a busy
-// node. It then fails without a message and leaves the child running, so that the exec would run
-// unnoticed.
+// starts a child, which starts the exec, and waits ten seconds for the child, which is too short on
+// a busy node. runsc then fails without a message, and the child may still start the exec.
 func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) error {
 	var without *runtimecall.Error
 	if !errors.As(failed, &without) || without.Message != "" {
@@ -371,8 +372,8 @@ func (k *ownKernel) awaitExec(ctx context.Context, e *execLaunch, failed error) 
 	}
 }
 
-// childWith returns the child of this process that has the argument, and its pidfd; 0 if there is
-// none.
+// childWith returns the child of this process that has the argument, and its pidfd; pid is 0 if
+// there is none.
 func childWith(argument string) (pid, pidfd int) {
 	for _, pid := range procfs.Children(os.Getpid()) {
 		pidfd, err := unix.PidfdOpen(pid, 0)
@@ -402,8 +403,8 @@ func (r sandboxRestore) prepare(l *firstLaunch) error {
 		l.call.Args = append(l.call.Args, "--background")
 	}
 	if r.knows("-restore-spec-validation", "flags") {
-		// The fields that must be equal were compared before. What the runtime compares beyond
-		// that, such as the OOM score, may differ on this node.
+		// The daemon has compared the fields that must be equal. Other fields that the runtime
+		// compares, such as the OOM score, may differ on this node.
 		l.call.Flags = []string{"--restore-spec-validation=warning"}
 	}
 	return r.captureStderr(l)

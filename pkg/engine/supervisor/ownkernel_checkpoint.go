@@ -37,7 +37,7 @@ func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anyp
 		_, err := (&runtimecall.Call{
 			Options: &k.task.journal.Options,
 			Args:    []string{"checkpoint", "--leave-running", "--compression", compression, "--image-path", images, k.task.id},
-			// A call must not outlive its supervisor unnoticed. The sandbox resumes in any case.
+			// The call must not outlive its supervisor. The sandbox resumes in any case.
 			DeathSignal: unix.SIGKILL,
 		}).InvokeForever(ctx, k.task.processes)
 		return err

@@ -28,22 +28,22 @@ const (
 	stopped
 )
 
-// process is the first process of a container, or one of an exec.
+// process is the first process of a container, or the process of an exec.
 type process struct {
-	execID   string // empty for the first one
+	execID   string // empty for the first process
 	terminal bool
 	paths    stdio.Paths
 	spec     []byte // OCI process of an exec
 	score    *int   // its oom_score_adj, or nil
-	serial   uint64 // names an exec's files
+	serial   uint64 // number in the names of an exec's files
 
 	// state and the fields below are guarded by task.mu. done is closed once, with exit set.
 	state    processState
 	identity processes.Process
 	pidfd    int  // -1 unless it is running
-	child    bool // we are its parent
+	child    bool // the supervisor is its parent
 	inside   signaller
-	session  int // created by the runtime for an exec, 0 if none
+	session  int // the session that the runtime created for an exec, or 0
 	stdin    *os.File
 	master   *os.File
 	abort    context.CancelFunc // while it is starting
@@ -100,7 +100,7 @@ func readPIDFile(path string) (int, error) {
 	return pid, nil
 }
 
-// exitOf returns the exit of a process with a readable pidfd.
+// exitOf returns the exit of a process that has exited.
 func exitOf(p *processes.Set, identity processes.Process, pidfd int, child bool) journal.Exit {
 	exit := journal.Exit{PID: identity.PID, ExitedAt: time.Now().UnixNano()}
 	status, known := p.Collect(identity, pidfd, child)

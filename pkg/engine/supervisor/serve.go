@@ -33,8 +33,7 @@ type Config struct {
 	// Inherited are the descriptors that the daemon kept from a predecessor,
 	// by task id. Serve owns them.
 	Inherited map[string]journal.Inherited
-	// Patience is how long to wait for a daemon without a task; zero is
-	// DefaultPatience.
+	// Patience is how long a supervisor without tasks waits for a daemon; zero is DefaultPatience.
 	Patience time.Duration
 }
 
@@ -43,8 +42,8 @@ type Config struct {
 // and no client was connected for Patience. If another process serves the directory, it fails with
 // errdefs.ErrAlreadyExists and changes nothing.
 //
-// It makes the process a subreaper and reaps every child that is not known to it (started or
-// adopted, see processes.Set): nothing else in the process may start processes.
+// Serve makes the process a subreaper and reaps every child that processes.Set has neither started
+// nor adopted: no other code of the process may start processes.
 func Serve(ctx context.Context, c Config) error {
 	locked, err := journal.Lock(c.Dir)
 	if err != nil {
@@ -104,8 +103,8 @@ func serve(ctx context.Context, server *ttrpc.Server, l net.Listener) error {
 	return nil
 }
 
-// answer converts errors to gRPC statuses. A panic becomes an error of that one call, because all
-// pods of a handler may depend on this process.
+// answer converts errors to gRPC statuses. A panic becomes an error of its call and does not end
+// this process, on which all pods of a handler may depend.
 func answer(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (_ any, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -26,8 +26,8 @@ const startFailed = 128
 // maxFailureLog bounds the kept output of a failed runtime.
 const maxFailureLog = 64 << 10
 
-// start starts the container, once. It ignores the end of the caller's context after it got the
-// lock: when it returns, the container is running or cleaned up.
+// start starts the container, once. After it has the lock, it ignores the end of the caller's
+// context: when it returns, the container is running or cleaned up.
 func (t *task) start(ctx context.Context) (int, error) {
 	if err := hold(ctx, t.ops); err != nil {
 		return 0, err
@@ -65,7 +65,7 @@ func (t *task) beginStart(abort context.CancelFunc) error {
 	return nil
 }
 
-// launch runs `<runtime> run` or `restore`. A failed launch leaves nothing behind.
+// launch runs `<runtime> run` or `restore`, and cleans up after a failure.
 func (t *task) launch(ctx context.Context) (int, error) {
 	read := make(chan bundle.Facts, 1)
 	go func() { read <- bundle.Read(t.journal.Bundle) }()
@@ -87,7 +87,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		t.keepFailure(err, append(runtimecall.ReadTail(l.call.LogFile), printed...))
 		err = t.starter.explain(err)
 		l.discard()
-		ended() // runsc's delete waits until the rest of the sandbox is reaped
+		ended() // runsc's delete waits for the sandbox's processes, and these are reaped after the launch
 		t.discard()
 		return 0, err
 	}
@@ -102,7 +102,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 }
 
 // keepFailure writes the runtime's output to FailureLog, unless the pod itself or an abort is the
-// cause.
+// cause of failure.
 func (t *task) keepFailure(failure error, printed []byte) {
 	path := t.journal.Options.FailureLog
 	if path == "" || errors.Is(failure, context.Canceled) || runtimecall.IsOfPod(failure.Error()) {
@@ -133,7 +133,7 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	}
 	l.call.Args = append(l.call.Args, "--detach", "--bundle", j.Bundle, "--pid-file", l.pidFile)
 	if !j.Terminal {
-		// The supervisor's ends first, so that the container always has a reader.
+		// Open the supervisor's ends first, so that the container always has a reader.
 		if l.sources, err = l.output.OpenSources(j.Stdout, j.Stderr); err != nil {
 			return nil, err
 		}
@@ -191,7 +191,7 @@ func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, 
 	l.taken = true
 	l.output.Start(l.sources...)
 	if err := t.kernel.watch(); err != nil {
-		// Out of memory or of watches; waiting would not help.
+		// The node is out of memory or of epoll watches; a retry would not help.
 		log.G(ctx).WithError(err).Error("Failed to watch container; its exit will go unnoticed")
 	}
 	t.carryTerminalInput()
@@ -205,14 +205,14 @@ func (t *task) carryTerminalInput() {
 	}
 	from, err := stdio.OpenReader(t.journal.Stdin)
 	if err != nil {
-		log.G(t.context()).WithError(err).Warn("Failed to open terminal input; the terminal gets none")
+		log.G(t.context()).WithError(err).Warn("Failed to open terminal input; the terminal gets no input")
 		return
 	}
 	go t.output.Feed(t.context(), from, t.first.master)
 }
 
 // loggedOOM returns a function that counts the out-of-memory kills of a cgroup in the kernel's log;
-// nil where the cgroup's own counter stays readable.
+// nil if the cgroup's own counter stays readable.
 func (s *supervisor) loggedOOM(ctx context.Context, c cgroups.Cgroup, asked string) func() uint64 {
 	at := cgroups.LoggedAt(s.hierarchies, c, asked)
 	if at == "" {

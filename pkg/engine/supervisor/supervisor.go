@@ -27,7 +27,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
 )
 
-// supervisor holds the tasks of one process.
+// supervisor is the state of this process: its tasks, and what they share.
 type supervisor struct {
 	ctx         context.Context // carries the logger; never ends
 	dir         string
@@ -102,8 +102,8 @@ func (s *supervisor) create(j journal.Task, rootfs []mount.Mount) (retErr error)
 	return t.save()
 }
 
-// enter registers a new id and creates its directory; it fails once Shutdown was accepted. leave
-// undoes both.
+// enter registers a new id and creates its directory; leave removes both. enter fails once Shutdown
+// was accepted.
 func (s *supervisor) enter(id string, add func()) (leave func(), err error) {
 	if err := s.register(id, add); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (s *supervisor) task(id string) (*task, error) {
 	return t, nil
 }
 
-// outputOf returns the output and the stdin of a task, also of one that a foreign shim runs.
+// outputOf returns the output and the stdin of a task, including the tasks of foreign shims.
 func (s *supervisor) outputOf(id string) (*output.Output, *os.File, error) {
 	noOutput := fmt.Errorf("container %q has no output: %w", id, errdefs.ErrFailedPrecondition)
 	s.mu.Lock()
@@ -186,12 +186,12 @@ func (s *supervisor) all() []*task {
 	return slices.SortedFunc(maps.Values(s.tasks), func(a, b *task) int { return strings.Compare(a.id, b.id) })
 }
 
-// close prepares the exit of this process. It refuses while there are tasks, unless now is set.
+// close prepares the exit of this process. It fails while tasks are left, unless now is set.
 func (s *supervisor) close(now bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.tasks) + len(s.foreign); n > 0 && !now {
-		return fmt.Errorf("%d tasks are left: %w", n, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("the number of tasks left is %d: %w", n, errdefs.ErrFailedPrecondition)
 	}
 	s.closing = true
 	return nil
@@ -212,7 +212,7 @@ func decode(what string, a *anypb.Any, into proto.Message) error {
 	return nil
 }
 
-// executableDigest returns the SHA-256 of the running program, also after its file was replaced.
+// executableDigest returns the SHA-256 of the running program, even after its file was replaced.
 func executableDigest() (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {

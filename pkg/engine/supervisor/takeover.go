@@ -17,11 +17,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// takeOver resumes the tasks that a predecessor journaled. No task is stopped, and all are known
-// when it returns.
+// takeOver resumes the tasks that a predecessor journaled. No task is stopped, and all tasks are
+// known when it returns.
 func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	for _, i := range inherited {
-		i.Each(unix.CloseOnExec) // keeps them from runtimes and containers
+		i.Each(unix.CloseOnExec) // runtimes and containers must not inherit them
 	}
 	entries, err := os.ReadDir(filepath.Join(s.dir, journal.TasksDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -47,7 +47,7 @@ func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	return nil
 }
 
-// skip removes the directory of an interrupted Create and reports an unreadable journal.
+// skip removes the directory of an interrupted Create, and reports any other unreadable journal.
 func (s *supervisor) skip(id string, err error) {
 	if errdefs.IsNotFound(err) {
 		os.RemoveAll(journal.TaskDir(s.dir, id))
@@ -64,7 +64,7 @@ func (s *supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 	}
 	t := newTask(s, j)
 	was := takeover{t}
-	s.mu.Lock() // goroutines of tasks that were taken over run already
+	s.mu.Lock() // goroutines of tasks taken over earlier are already running
 	s.tasks[j.ID] = t
 	s.mu.Unlock()
 	exit, exitErr := journal.ReadExit(s.dir, j.ID)
@@ -92,8 +92,8 @@ func (s *supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 // takeover resumes a task of a predecessor.
 type takeover struct{ task *task }
 
-// checkpoint waits for an interrupted checkpoint to end, and kills CRIU after criuSettles, before
-// any other call may resume the container.
+// checkpoint locks the task while an interrupted checkpoint may still be written (at most for
+// criuSettles): no other call may resume the container earlier.
 func (o takeover) checkpoint() {
 	if o.task.journal.Writer.PID == 0 {
 		return
@@ -129,8 +129,8 @@ func (o takeover) io(i journal.Inherited) {
 
 func (o takeover) reopenIO(i journal.Inherited) error {
 	j := &o.task.journal
-	// Best effort: without a supervisor nothing held stdin open, so the process may have read its
-	// end already.
+	// Ignore errors: while there was no supervisor, stdin was not held open, and the process may
+	// already have read the end of its input.
 	o.task.first.stdin, _ = j.HoldStdin()
 	out := output.Reopen(o.task.context(), &j.Options)
 	sources, err := o.reopenSources(out, i)
@@ -163,7 +163,7 @@ func (o takeover) reopenSources(to *output.Output, i journal.Inherited) ([]outpu
 	return []output.Source{to.TerminalSource(master)}, nil
 }
 
-// process watches the first process, by the daemon's pidfd or a new one.
+// process watches the first process, by the pidfd that the daemon kept or by a new one.
 func (o takeover) process(pidfd int) {
 	ctx := o.task.context()
 	p, j := o.task.first, &o.task.journal
@@ -172,7 +172,7 @@ func (o takeover) process(pidfd int) {
 	o.task.oom = cgroups.CountOOM(ctx, o.task.processes, j.Cgroup, o.task.supervisor.loggedOOM(ctx, j.Cgroup, ""))
 	o.task.oom.SetIgnored(j.IgnoredOOM)
 	if pidfd > 0 && processes.IsAnother(pidfd, j.Process) {
-		log.G(ctx).Warn("Ignoring descriptor of another process that has the PID of the container's")
+		log.G(ctx).Warn("Ignoring pidfd of another process that reuses the PID of the container")
 		unix.Close(pidfd)
 		pidfd = -1
 	}

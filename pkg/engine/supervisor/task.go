@@ -100,7 +100,7 @@ func (t *task) save() error {
 	return nil
 }
 
-// process returns the first process, or an exec's. t.mu is held.
+// process returns the process of an exec, or the first process for an empty execID. t.mu is held.
 func (t *task) process(execID string) (*process, error) {
 	if execID == "" {
 		return t.first, nil
@@ -184,8 +184,8 @@ func (t *task) afterwards() {
 	t.kernel.exited(ctx)
 }
 
-// release lets the runtime delete an exited container. Calling it again retries after a failure,
-// and does nothing after a success.
+// release makes the runtime delete an exited container. Another call retries after a failure, and
+// does nothing after a success.
 func (t *task) release(ctx context.Context) error {
 	t.releasing.Lock()
 	defer t.releasing.Unlock()
@@ -202,8 +202,8 @@ func (t *task) release(ctx context.Context) error {
 	return err
 }
 
-// erase lets the runtime delete the container, or removes the runtime's state if the runtime
-// cannot.
+// erase makes the runtime delete the container. If the runtime is missing, or has failed twice to
+// delete a container that did not start, erase removes the runtime's state.
 func (t *task) erase(ctx context.Context, force bool, removeState func(root, id string) error) error {
 	args := []string{"delete"}
 	if force {
@@ -211,7 +211,7 @@ func (t *task) erase(ctx context.Context, force bool, removeState func(root, id 
 	}
 	_, err := t.call(ctx, &runtimecall.Call{Args: append(args, t.id)})
 	t.mu.Lock()
-	again := t.unstarted // discard has tried to delete it before
+	again := t.unstarted // discard has already tried to delete the container
 	t.mu.Unlock()
 	switch {
 	case errors.Is(err, runtimecall.ErrNoRuntime):
@@ -229,16 +229,15 @@ func (t *task) erase(ctx context.Context, force bool, removeState func(root, id 
 	return nil
 }
 
-// discard deletes from the runtime a container that did not start. A call that was killed before
-// the runtime recorded the container may have left processes that the runtime's delete does not
-// find.
+// discard makes the runtime delete a container that did not start. If the start was killed before
+// the runtime recorded the container, the delete does not find the processes that are left.
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
 	t.killOrphanedRun()
 	err := t.kernel.release(ctx, true)
 	if err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to delete container that did not start from its runtime; will retry at its removal")
+		log.G(ctx).WithError(err).Warn("Failed to delete a container that did not start; will retry at its removal")
 	}
 	t.discarded(err)
 }
@@ -334,9 +333,9 @@ func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) e
 // that is being forked.
 const orphanedRuns = 10
 
-// killOrphanedRun kills the runtime call of a start that failed or was interrupted. It could start
-// the container after the container was given up. The pid file and the bundle in its arguments
-// identify it; runtimes pass these on to the processes that they fork.
+// killOrphanedRun kills the runtime call of a start that failed or was interrupted, because the
+// call could still start the container. The call and the processes that it forked are found by the
+// pid file or the bundle in their arguments.
 func (t *task) killOrphanedRun() {
 	pidFile := filepath.Join(t.dir, "pid")
 	for range orphanedRuns {
@@ -354,8 +353,8 @@ func (t *task) killOrphanedRun() {
 func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
 	return t.whenRunning(ctx, func(ctx context.Context) error {
 		if paused {
-			// Journal first: a failed call may have paused the container, and a crash would hide
-			// that.
+			// Write the journal first: a failed call may have paused the container, and after a
+			// crash only the journal shows that.
 			if err := t.setPaused(true); err != nil {
 				return err
 			}

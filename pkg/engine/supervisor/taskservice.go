@@ -165,8 +165,8 @@ func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskA
 	return state, nil
 }
 
-// statusOf returns the state of a process in the terms of the Task API; paused is its container's.
-// Pure.
+// statusOf returns the state of a process as a status of the Task API. paused is the state of the
+// container. Pure.
 func statusOf(p *process, paused bool) tasktypes.Status {
 	switch {
 	case p.state == stopped:
@@ -277,8 +277,8 @@ func checkpointOptions(a *anypb.Any, into proto.Message) error {
 	return decode("checkpoint options", a, into)
 }
 
-// Shutdown ends this process once it has no tasks. With Now it exits at once and leaves its tasks
-// to a successor.
+// Shutdown ends this process. It fails while there are tasks, unless Now is set, which leaves the
+// tasks to a successor.
 func (s taskService) Shutdown(ctx context.Context, r *taskAPI.ShutdownRequest) (*emptypb.Empty, error) {
 	if err := s.close(r.Now); err != nil {
 		return nil, err
@@ -304,8 +304,8 @@ func (t *task) closeInput(execID string) error {
 	return t.save()
 }
 
-// takeInput journals whether the attached client's end of input closes stdin, and returns the
-// journaled value before.
+// takeInput journals whether stdin is closed when the input of the attached client ends. It returns
+// the previous value.
 func (t *task) takeInput(taken bool) (before bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,15 +32,15 @@ func Read(bundle string) Facts {
 	return f
 }
 
-// IsMember reports whether the container joins the sandbox of another one, by the
-// annotations of containerd and CRI-O that runsc follows.
+// IsMember reports whether the container joins the sandbox of another container, by the annotations
+// of containerd and CRI-O that runsc follows.
 func (f Facts) IsMember() bool {
 	return f.Annotations["io.kubernetes.cri.container-type"] == "container" ||
 		f.Annotations["io.kubernetes.cri-o.ContainerType"] == "container"
 }
 
-// Sandbox returns the id of the first container of the sandbox that the container id runs in: id
-// itself unless it is a member.
+// Sandbox returns the id of the first container in the sandbox of container id: id itself, unless
+// the container is a member of another's sandbox.
 func (f Facts) Sandbox(id string) string {
 	if f.IsMember() {
 		for _, key := range []string{"io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"} {

@@ -71,7 +71,7 @@ func hierarchiesOf(mounts []*mountinfo.Info) []Hierarchy {
 	return found
 }
 
-// At returns the existing cgroups of a path.
+// At returns the existing cgroups with a path, one for each hierarchy.
 func At(all []Hierarchy, where string) Cgroup {
 	if where == "" || where == "/" {
 		return Cgroup{}
@@ -83,8 +83,8 @@ func At(all []Hierarchy, where string) Cgroup {
 	return locateCgroup(all, nil, at, where)
 }
 
-// locateCgroup returns the cgroups of a container's processes. Only a cgroup that differs from this
-// process's is the container's own. An exited process is in no cgroup of version 1 any more; its
+// locateCgroup returns the cgroups of a container's processes. Only a cgroup that differs from the
+// supervisor's is the container's own. An exited process is in no cgroup of version 1 any more; its
 // cgroups are those of the spec, if they exist.
 func locateCgroup(all []Hierarchy, own, container map[string]string, asked string) Cgroup {
 	var c Cgroup
@@ -172,7 +172,7 @@ func (c Cgroup) oomFile() string {
 	return ""
 }
 
-// parseCounter reads a line "<key> <number>".
+// parseCounter returns the number in the line "<key> <number>", or 0.
 func parseCounter(b []byte, key string) uint64 {
 	for line := range bytes.Lines(b) {
 		name, value, ok := bytes.Cut(bytes.TrimSpace(line), []byte{' '})

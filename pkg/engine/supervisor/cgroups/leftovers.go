@@ -11,12 +11,12 @@ import (
 )
 
 // leftoverRounds bounds the scans of the container's processes: each scan finds processes that were
-// forked during the one before.
+// forked during the previous one.
 const leftoverRounds = 20
 
 // KillLeftovers kills the processes that an exec left in the container's cgroup and returns their
-// number. It finds them by the exec's first process, the session that the runtime created for it (0
-// if none) and its outputs.
+// number. It finds them by leader, which was the exec's first process, by the session that the
+// runtime created for the exec (0 if none), and by the exec's outputs.
 func (c Cgroup) KillLeftovers(leader, session int, outputs ...string) int {
 	held := map[string]bool{}
 	for _, path := range outputs {

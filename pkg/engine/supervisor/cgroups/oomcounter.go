@@ -16,13 +16,13 @@ import (
 )
 
 // OOMCounter counts the out-of-memory kills in a container's cgroup. It reads the counter when the
-// container exits, and on the kernel's change events (cgroup version 2), because systemd may have
-// removed the cgroup by then. If systemd removed it before the last read, the kernel's log is read.
+// container exits, and before that on the kernel's change events (cgroup version 2), because
+// systemd may remove the cgroup at the exit. If the last read fails, it reads the kernel's log.
 // Containers that share a cgroup ignore each other's kills.
 type OOMCounter struct {
 	processes *processes.Set
-	// logged counts the kills in the kernel's log; nil where the counter outlives the container's
-	// processes, as it does without systemd.
+	// logged counts the kills in the kernel's log; nil with cgroup version 1, where the counter
+	// outlives the container's processes.
 	logged func() uint64
 
 	mu      sync.Mutex
@@ -46,9 +46,8 @@ func CountOOM(ctx context.Context, p *processes.Set, c Cgroup, logged func() uin
 	return o
 }
 
-// LoggedAt returns the kernel log's path of a cgroup if its counter may be removed before it is
-// read; "" if the counter stays. asked is the cgroup's path in the spec, used if the cgroup is not
-// known.
+// LoggedAt returns the path that a cgroup has in the kernel's log; "" with cgroup version 1, where
+// the counter stays readable. asked is the cgroup's path in the spec, used if c is not known.
 func LoggedAt(all []Hierarchy, c Cgroup, asked string) string {
 	unified := slices.IndexFunc(all, func(h Hierarchy) bool { return h.Controller == "" })
 	if unified < 0 || slices.ContainsFunc(all, func(h Hierarchy) bool { return h.Controller == "memory" }) {
@@ -68,9 +67,9 @@ func (o *OOMCounter) open(path string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	// Not in Go's poller: the file is always readable.
+	// The file is not in Go's poller: it is always readable.
 	o.file = os.NewFile(uintptr(fd), path)
-	// Where files cannot be watched (version 1: EPERM), the counter is read at the end.
+	// Where files cannot be watched (version 1: EPERM), the counter is read only at the exit.
 	o.serial, _ = o.processes.Watch(fd, unix.EPOLLPRI|unix.EPOLLET, o.read)
 	return nil
 }

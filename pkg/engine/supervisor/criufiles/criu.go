@@ -26,16 +26,16 @@ import (
 )
 
 const (
-	// criuConfigDir has a file <runtime>.conf for CRIU, which berth's configuration replaces and
-	// includes.
+	// criuConfigDir has the administrator's file <runtime>.conf for CRIU. berth's configuration is
+	// used in its place, and includes it.
 	criuConfigDir = "/etc/criu"
-	// ConfigEnv names a file that CRIU reads when it starts.
+	// ConfigEnv is the variable with the path of a file that CRIU reads when it starts.
 	ConfigEnv = "CRIU_CONFIG_FILE"
-	// stdioFile is beside CRIU's images. It contains the images' names of the container's pipes,
-	// which a restore replaces by new ones.
+	// stdioFile is beside CRIU's images. It contains the names that the container's pipes have in
+	// the images; a restore replaces these pipes by new ones.
 	stdioFile = "stdio.json"
 	// configAnnotation names, in a container's configuration, a file that the runtime passes on to
-	// CRIU. crun ignores it: see supervised.CRIUConfig.
+	// CRIU. crun gets no such file: see supervised.CRIUConfig.
 	configAnnotation = "org.criu.config"
 	// maxStdioFile bounds stdioFile, which any author of a checkpoint may have written.
 	maxStdioFile = 4096
@@ -43,8 +43,8 @@ const (
 	emptyImage = 8
 )
 
-// Config returns CRIU's configuration for a container in a bundle, if another shim owns the
-// container's pipes. It is for a restore from images, or for a checkpoint if images is empty.
+// Config returns CRIU's configuration for a container of a foreign shim, which owns the container's
+// pipes. It is for a restore from images, or for a checkpoint if images is empty.
 func Config(runtime, bundleDir, images string, openTCP bool) ([]byte, error) {
 	system, err := systemConfig(runtime)
 	if err != nil {
@@ -76,7 +76,7 @@ func joinedNamespaces(bundle bundle.Facts) map[string]string {
 func systemConfig(runtime string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(criuConfigDir, filepath.Base(runtime)+".conf"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("write CRIU configuration: %w", err)
+		return nil, fmt.Errorf("read CRIU configuration: %w", err)
 	}
 	return text, nil
 }
@@ -119,15 +119,15 @@ func pipesOf(j *journal.Task) (map[int]string, error) {
 	return found, nil
 }
 
-// onceConfig returns the configuration that CRIU reads once, by its environment, in addition to the
-// file from the runtime. CRIU before 4.2 reads that other file twice, and then searches each pipe a
-// second time. An administrator's own ConfigEnv file is included.
+// onceConfig returns the text for the file in ConfigEnv, which CRIU reads once: that of an
+// administrator's own file, and ours. CRIU before 4.2 reads the file from the runtime twice, and
+// would then search each pipe a second time.
 func onceConfig(ours []byte) ([]byte, error) {
 	var theirs []byte
 	if file := os.Getenv(ConfigEnv); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read what %s names: %w", ConfigEnv, err)
+			return nil, fmt.Errorf("read the file in %s: %w", ConfigEnv, err)
 		}
 		theirs = slices.Concat(text, []byte{'\n'})
 	}
@@ -176,7 +176,7 @@ func WritePipes(images string, pipes map[int]string) error {
 	return os.WriteFile(filepath.Join(images, stdioFile), text, 0o600)
 }
 
-// criuFile matches the names that pipesOf creates: no other text of a file may become a line of
+// criuFile matches the names that pipesOf creates: no other text of stdioFile may become a line of
 // configuration.
 var criuFile = regexp.MustCompile(`^file\[[0-9a-f]{1,16}:[0-9a-f]{1,16}\]$`)
 
@@ -234,16 +234,16 @@ func HasSysVIPC(images string) (bool, error) {
 	return false, nil
 }
 
-// isSysVIPC reports whether a file is an image of System V objects: CRIU writes one of each kind,
-// even if it is empty.
+// isSysVIPC reports whether a file is an image of System V objects: CRIU writes an image of each
+// kind, even without objects.
 func isSysVIPC(file string) bool {
 	return slices.ContainsFunc([]string{"shm", "msg", "sem"}, func(kind string) bool {
 		return strings.HasPrefix(file, "ipcns-"+kind+"-") && strings.HasSuffix(file, ".img")
 	})
 }
 
-// restoreArgs returns the runtime's arguments for a restore. A runtime that does not get the
-// configuration file is crun: it joins the pod's namespaces itself, but needs a flag that runc does
+// restoreArgs returns the runtime's arguments for a restore. If configured is not set, the runtime
+// is crun: it joins the pod's namespaces itself, but needs the flag --tcp-close, which runc does
 // not have.
 func restoreArgs(images, work string, terminal, configured bool) []string {
 	args := []string{"restore", "--image-path", images, "--work-path", work, "--ext-unix-sk", "--file-locks"}
@@ -263,14 +263,14 @@ type Restore struct {
 	Work string
 }
 
-// config is the CRIU configuration that the container's annotation names.
+// config is the path of the CRIU configuration that the container's annotation names.
 func (r Restore) config() string { return filepath.Join(r.Task.Bundle, ConfigFile) }
 
-// once is the configuration that CRIU may read only once.
+// once is the path of the configuration that CRIU may read only once.
 func (r Restore) once() string { return filepath.Join(r.Work, "once.conf") }
 
 // Prepare writes the files, and returns the arguments and the environment of the runtime. Remove
-// undoes it.
+// removes the files.
 func (r Restore) Prepare() (args, environment []string, err error) {
 	j := r.Task
 	pipes, err := readPipes(j.Checkpoint)
@@ -281,7 +281,7 @@ func (r Restore) Prepare() (args, environment []string, err error) {
 		return nil, nil, fmt.Errorf("the checkpoint is of a container without a terminal: %w", errdefs.ErrInvalidArgument)
 	}
 	if pipes[0] != "" && j.Stdin == "" {
-		return nil, nil, fmt.Errorf("the checkpoint is of a container with stdin; ask for it, too: %w", errdefs.ErrInvalidArgument)
+		return nil, nil, fmt.Errorf("the checkpoint is of a container with stdin; set stdin in the container's configuration, too: %w", errdefs.ErrInvalidArgument)
 	}
 	system, err := systemConfig(j.Options.Runtime)
 	if err != nil {
@@ -361,7 +361,7 @@ func explainCRIU(err error, logFile string) error {
 	return err
 }
 
-// errorsOf returns the first error of CRIU's log that ended its work. The last one only reports the
+// errorsOf returns the first error in CRIU's log that stopped CRIU. The last error only reports the
 // failure.
 func errorsOf(log []byte) string {
 	var last string
@@ -381,8 +381,8 @@ func errorsOf(log []byte) string {
 	return runtimecall.Shorten(last)
 }
 
-// isPassing reports whether CRIU continues after an error, or whether the error only reports that
-// another CRIU process is gone.
+// isPassing reports whether CRIU continues after an error, or the error only reports that another
+// CRIU process is gone.
 func isPassing(message string) bool {
 	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(message, words) })
 }

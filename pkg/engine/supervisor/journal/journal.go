@@ -1,7 +1,7 @@
-// Package journal stores on disk what a supervisor knows of its tasks. A successor takes the tasks
-// over from it, and the daemon reads it without a supervisor.
+// Package journal stores the state of a supervisor's tasks on disk. A successor takes the tasks
+// over from the journal, and the daemon reads the journal even while no supervisor runs.
 //
-// The directory belongs to one supervisor at a time (Lock); any process may read it meanwhile.
+// The directory belongs to one supervisor at a time (Lock); any process may read it.
 package journal
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// TaskState is the state of a task by its journal. It does not show the exit of a process; ReadExit
+// TaskState is the state of a task in its journal. It does not show the exit of a process; ReadExit
 // returns that.
 type TaskState string
 
@@ -34,13 +34,13 @@ const (
 	TaskStarting TaskState = "starting"
 	// TaskRunning tasks have a process, which may have exited.
 	TaskRunning TaskState = "running"
-	// TaskStdio is not a task of this supervisor: a foreign shim runs it, and only its output is
-	// read.
+	// TaskStdio is not a task of this supervisor: a foreign shim runs it, and the supervisor reads
+	// its output.
 	TaskStdio TaskState = "stdio"
 )
 
-// Task is the journal of one task, from which a successor takes it over. Fields may be added, but
-// never renamed: a successor may be newer.
+// Task is the journal of one task, from which a successor takes the task over. Fields may be added,
+// but never renamed: a successor may be newer.
 type Task struct {
 	ID       string    `json:"id"`
 	State    TaskState `json:"state"`
@@ -53,7 +53,7 @@ type Task struct {
 	// StdinClosed is set by CloseIO: stdin is never opened again.
 	StdinClosed bool `json:"stdinClosed,omitempty"`
 	// StdinTaken is set while a client is attached and the end of its input closes stdin. A
-	// successor has lost that client, and closes stdin.
+	// successor cannot reach that client, and does not hold stdin open.
 	StdinTaken bool `json:"stdinTaken,omitempty"`
 	// Checkpoint is the directory that the task is restored from when it starts; empty for a new
 	// container.
@@ -64,13 +64,13 @@ type Task struct {
 	Execs map[string]Exec `json:"execs,omitempty"`
 	// Cgroup is where the container's processes are.
 	Cgroup cgroups.Cgroup `json:"cgroup,omitzero"`
-	// OwnPIDs is set if the first process is pid 1 of a namespace of its own.
+	// OwnPIDs is set if the first process is pid 1 of its own PID namespace.
 	OwnPIDs bool `json:"ownPIDs,omitempty"`
 	// Member is set if the task runs in the sandbox of another container on a separate kernel:
 	// Process is then the sandbox's.
 	Member bool `json:"member,omitempty"`
-	// IgnoredOOM counts the out-of-memory kills in a member's cgroup, which is the sandbox's, that
-	// did not kill a process of this member.
+	// IgnoredOOM counts the out-of-memory kills in the sandbox's cgroup that did not kill a process
+	// of this task.
 	IgnoredOOM uint64 `json:"excusedOOM,omitempty"`
 	// Paused is set while the task may be paused.
 	Paused bool `json:"paused,omitempty"`
@@ -92,7 +92,8 @@ func (t *Task) HoldStdin() (*os.File, error) {
 // Exec is a process of a container beside the first one.
 type Exec struct {
 	processes.Process
-	// Inside is its pid in the container's own kernel; Process is then the runtime call's.
+	// Inside is the exec's pid in the container's own kernel; Process is then that of the runtime's
+	// call.
 	Inside int `json:"inside,omitempty"`
 }
 
@@ -133,16 +134,16 @@ type Exit struct {
 // Time returns ExitedAt.
 func (e Exit) Time() time.Time { return time.Unix(0, e.ExitedAt) }
 
-// ReadTask reads the journal of a task from a supervisor's directory, also while no supervisor
-// runs. errdefs.ErrNotFound if there is no such task.
+// ReadTask reads the journal of a task from a supervisor's directory, even while no supervisor
+// runs. It fails with errdefs.ErrNotFound if the task does not exist.
 func ReadTask(dir, id string) (Task, error) {
 	var t Task
 	err := readJSON(filepath.Join(TaskDir(dir, id), TaskFile), &t)
 	return t, err
 }
 
-// ReadExit reads a task's exit from a supervisor's directory; it is written before Wait returns.
-// errdefs.ErrNotFound until the task has exited.
+// ReadExit reads a task's exit from a supervisor's directory; the exit is written before Wait
+// returns. ReadExit fails with errdefs.ErrNotFound until the task has exited.
 func ReadExit(dir, id string) (Exit, error) {
 	var e Exit
 	err := readJSON(filepath.Join(TaskDir(dir, id), ExitFile), &e)
@@ -171,13 +172,13 @@ func readJSON(path string, v any) error {
 // journalFormat is the format version of journals.
 const journalFormat = 1
 
-// Write does not sync the file: the directory does not outlive a boot.
+// Write does not sync the file: no task outlives a reboot.
 func Write(path string, v any) error {
 	return record.Write(path, journalFormat, v, atomicfile.Relaxed)
 }
 
-// validID allows ids that are file names and cannot be taken for an option of a runtime. The length
-// is checked apart: 200 repetitions in the expression would cost every supervisor 200 KB.
+// validID allows ids that are file names and cannot be mistaken for an option of a runtime. CheckID
+// checks the length itself: 200 repetitions in the expression would cost every supervisor 200 KB.
 var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
 // CheckID refuses an id that cannot be a file name, or would be an option of a runtime.
@@ -203,7 +204,7 @@ func (t *Task) Check() error {
 	return CheckPaths(t.Stdin, t.Stdout, t.Stderr, t.Options.LogDirectory, t.Options.LogPath)
 }
 
-// CheckPaths refuses paths that are neither empty nor absolute.
+// CheckPaths refuses relative paths. Empty paths are valid.
 func CheckPaths(paths ...string) error {
 	for _, path := range paths {
 		if path != "" && !filepath.IsAbs(path) {
@@ -217,12 +218,12 @@ func CheckPaths(paths ...string) error {
 // supervisor from its predecessor: map[string]Inherited as JSON, by task id.
 const InheritEnv = "BERTH_SHIM_INHERIT"
 
-// Inherited holds descriptor numbers (4 and up) that a successor starts with; 0 is none.
+// Inherited holds the numbers of descriptors (4 and up) that a successor starts with; 0 means none.
 type Inherited struct {
-	// Pidfd is of the task's first process. A pidfd that was opened while the process lived returns
-	// its exit code even after it was reaped.
+	// Pidfd is of the task's first process. Since Linux 6.15, a pidfd that was opened before the
+	// process was reaped still returns its exit code afterwards.
 	Pidfd int `json:"pidfd,omitempty"`
-	// TTY is the master of its terminal.
+	// TTY is the master of the task's terminal.
 	TTY int `json:"tty,omitempty"`
 }
 

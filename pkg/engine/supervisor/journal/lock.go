@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is in a supervisor's directory. The serving process holds a lock on it for its whole
-// life, and has written its pid into it.
+// lockFile is in a supervisor's directory. The serving process holds a lock on the file for its
+// whole life, and has written its pid into the file.
 const lockFile = "lock"
 
-// A killed supervisor's lock outlives it in a child that is just being forked, until the child
-// executes its program.
+// A child that was being forked when its supervisor was killed keeps the lock until it executes its
+// program: Lock retries until then.
 const (
 	lockPatience = time.Second
 	lockRetry    = 5 * time.Millisecond
 )
 
-// Lock makes this process the only supervisor of dir until the file is closed.
-// errdefs.ErrAlreadyExists if there is another one.
+// Lock makes this process the only supervisor of dir until the file is closed. It fails with
+// errdefs.ErrAlreadyExists if there is another supervisor.
 func Lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -77,7 +77,8 @@ func Holder(dir string) (pid int, known bool) {
 }
 
 // Served reports whether a process serves dir, and its pid ("unknown" for a moment during its
-// start). It takes the lock, so it must not be called while a supervisor is being started there.
+// start). It takes the lock for a moment, so it must not be called while a supervisor is being
+// started in dir.
 func Served(dir string) (pid string, yes bool, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {

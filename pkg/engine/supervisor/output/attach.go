@@ -53,7 +53,7 @@ type attachment struct {
 	arming sync.Mutex
 }
 
-// InputEnd selects what follows once all of an attachment's input was written.
+// InputEnd selects what happens once all input of an attachment was written.
 type InputEnd struct {
 	Detach     bool   // detach even if more output follows
 	CloseStdin func() // or nil
@@ -94,7 +94,7 @@ func (s *attachedStream) writeNow(chunk []byte) int {
 	return max(n, 0)
 }
 
-// end lets the reader read the rest.
+// end ends the stream once the reader has read the rest.
 func (s *attachedStream) end() {
 	s.backlog.end()
 	_ = s.file.SetWriteDeadline(time.Now().Add(lastWrite))
@@ -162,14 +162,14 @@ func (a *attachments) remove(at *attachment) {
 	at.gone = true
 }
 
-// Attach copies all output from now on to the caller's FIFOs, and the caller's input to stdin if it
-// is not nil.
+// Attach copies all output from now on to the caller's FIFOs, and the caller's input to stdin if
+// stdin is not nil.
 func (o *Output) Attach(w Watcher, paths stdio.Paths, stdin *os.File, end InputEnd) error {
 	at := &attachment{output: o, watcher: w, streams: map[string]*attachedStream{}, inputEnd: end}
 	at.left, at.quit = context.WithCancel(context.Background())
 	err := at.open(paths, stdin != nil)
 	if err == nil {
-		// Counted before the output can end, which waits for them.
+		// Count the goroutines of carry before the output can end: close waits for them.
 		at.carrying.Add(len(at.streams))
 		err = at.join()
 	}
@@ -287,8 +287,8 @@ func (at *attachment) cutOff() {
 	at.detach()
 }
 
-// detach ends the attachment and closes its output FIFOs. Input that was read before is still
-// written to stdin. It can be called repeatedly.
+// detach ends the attachment and closes its output FIFOs. Its input is copied for at most lastWrite
+// longer. detach can be called repeatedly.
 func (at *attachment) detach() {
 	at.once.Do(func() {
 		at.arming.Lock()
@@ -306,8 +306,8 @@ func (at *attachment) detach() {
 	})
 }
 
-// write writes input to stdin, one client at a time. It stops when ctx ends: a process that does
-// not read must not hold the input of clients that have disconnected.
+// write writes input to stdin, one client at a time. It stops when ctx ends: the input of
+// disconnected clients must not wait forever for a process that does not read.
 func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) error {
 	a.mu.Lock()
 	if a.inputLock == nil {
@@ -326,7 +326,7 @@ func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) erro
 	_, err := to.Write(chunk)
 	if !stop() {
 		<-ended
-		_ = to.SetWriteDeadline(time.Time{}) // the next client sets its own
+		_ = to.SetWriteDeadline(time.Time{}) // the next client sets its own deadline
 	}
 	return err
 }

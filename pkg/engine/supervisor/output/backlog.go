@@ -39,7 +39,8 @@ func (b *backlog) add(chunk []byte) bool {
 	return true
 }
 
-// isEmpty reports whether all added data was written. It stays true until add, end or forget.
+// isEmpty reports whether all added data was written and more may be added. It stays true until
+// add, end or forget.
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,8 +63,8 @@ func (b *backlog) forget() {
 	b.changed.Signal()
 }
 
-// take waits for data to write; nil is the end. Calling it means that the previous block is
-// written.
+// take waits for data and returns a block to write, or nil at the end. The caller has written the
+// previous block.
 func (b *backlog) take() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package output copies the output of a container into its CRI log and to attached clients, and
-// their input to its stdin.
+// Package output copies the output of a container into its CRI log and to attached clients, and the
+// clients' input to the container's stdin.
 package output
 
 import (
@@ -57,7 +57,7 @@ type Output struct {
 	logged, ended chan struct{}
 }
 
-// Open opens the log of the options, if there is one. Start begins to read the streams.
+// Open opens the log that the options name, if any. Start begins to read the streams.
 func Open(ctx context.Context, options *journal.Options) (*Output, error) {
 	l, err := crilog.Open(options.LogPath, logOptions(ctx, options))
 	if err != nil {
@@ -132,8 +132,8 @@ func (o *Output) copy(s Source) {
 }
 
 // chunkReader returns a function that waits for data and only then takes a buffer, which the caller
-// returns. It returns 0 at the end; the end of a terminal is an error (EIO). With writerComes, a
-// FIFO that had no writer yet is not considered ended.
+// puts back. The function returns 0 at the end of the file, or after an error: a terminal ends with
+// EIO. With writerComes, a FIFO that had no writer yet is not considered ended.
 func chunkReader(f *os.File, writerComes bool) func() ([]byte, int) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -176,7 +176,7 @@ func hadWriter(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		_, err := unix.Poll(p, 0)
-		if errors.Is(err, unix.EINTR) { // by a signal of Go's scheduler
+		if errors.Is(err, unix.EINTR) { // interrupted by a signal of Go's scheduler
 			continue
 		}
 		return err != nil || p[0].Revents&unix.POLLHUP != 0
@@ -197,12 +197,11 @@ func (o *Output) Drain(limit time.Duration) {
 	<-o.ended
 }
 
-// flushTimeout is how long Wait delays an exit until the log is complete, because clients read the
-// last lines of an exited container. A process that outlives the container may hold the streams
-// open.
+// flushTimeout is how long Flush waits: clients read the last lines of an exited container, but a
+// process that outlives the container may hold the streams open.
 const flushTimeout = time.Second
 
-// Flush waits until all output is in the log.
+// Flush waits until all output is in the log, for at most flushTimeout.
 func (o *Output) Flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
@@ -249,13 +248,13 @@ func (o *Output) TerminalSource(master *os.File) Source {
 }
 
 // Feed copies a FIFO to a process's stdin until ctx ends or either end is closed. Attached clients
-// write in between. It closes from.
+// may write to stdin in between. Feed closes from.
 func (o *Output) Feed(ctx context.Context, from, to *os.File) {
 	Copy(from, func(chunk []byte) error { return o.attached.write(ctx, to, chunk) })
 }
 
-// Copy passes on the data of a FIFO or terminal until either end is closed, or pass fails. It
-// closes from.
+// Copy calls pass with the data of a FIFO or terminal until from ends or pass fails. It closes
+// from.
 func Copy(from *os.File, pass func(chunk []byte) error) {
 	defer from.Close()
 	read := chunkReader(from, true)

@@ -10,11 +10,11 @@ import (
 )
 
 // assumeScore sets this process's oom_score_adj for the moment of a fork, and returns a function
-// that restores it: a child inherits its parent's score, and a supervisor's score protects it from
-// the kernel. runc sets the score of the spec for containers, but crun's execs keep the score that
-// crun was started with, and before 1.9 also containers with score 0. While a runtime creates a
-// container it is in the container's cgroup, where the kernel must find a process to kill. Nothing
-// else may fork meanwhile.
+// that restores it: a child inherits its parent's score, and a supervisor's own score would protect
+// the child from the OOM killer. runc sets the spec's score in containers, but crun's execs keep
+// the score that crun was started with, as do containers with score 0 before crun 1.9. A runtime
+// that creates a container is in the container's cgroup, where the kernel must find a process to
+// kill. No other code may fork before the score is restored.
 func assumeScore(score *int) (restore func(), err error) {
 	if score == nil {
 		return func() {}, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// Open returns a pidfd of the process with that start time; 0 stands for any. It returns unix.ESRCH
-// if the process does not exist.
+// Open returns a pidfd of p; a start time of 0 matches any process with the pid. It fails with
+// unix.ESRCH if the process does not exist.
 func Open(p Process) (int, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
@@ -21,7 +21,7 @@ func Open(p Process) (int, error) {
 	if p.StartTime == 0 {
 		return fd, nil
 	}
-	// Read after the open: the pidfd keeps referring to the same process.
+	// Read the start time after the open: the pidfd keeps referring to the same process.
 	stat, err := procfs.StatOf(p.PID)
 	if err != nil || stat.Started != p.StartTime {
 		unix.Close(fd)
@@ -30,8 +30,8 @@ func Open(p Process) (int, error) {
 	return fd, nil
 }
 
-// IsAnother reports whether a pidfd refers to a running process other than p: it was opened by pid
-// alone, after the pid was reused.
+// IsAnother reports whether a pidfd refers to a running process other than p, because it was opened
+// by pid alone after the pid was reused.
 func IsAnother(pidfd int, p Process) bool {
 	if p.StartTime == 0 {
 		return false
@@ -107,8 +107,8 @@ func decodeStatus(raw int32) uint32 {
 // errNoExit is returned while the exit of a process is unknown.
 var errNoExit = errors.New("the exit code is unknown")
 
-// foreignExit returns the exit of a process that is not a child of this one: from /proc while it is
-// a zombie, later from what the kernel (since 6.15) keeps for open pidfds.
+// foreignExit returns the exit of a process that is not a child of this process: from /proc while
+// it is a zombie, later from what Linux keeps for open pidfds since version 6.15.
 func foreignExit(fd int, p Process) (uint32, error) {
 	if stat, err := procfs.StatOf(p.PID); err == nil && stat.State == 'Z' && stat.Started == p.StartTime {
 		return decodeStatus(stat.ExitCode), nil

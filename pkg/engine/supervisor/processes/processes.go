@@ -31,11 +31,11 @@ import (
 //
 //   - known are the children that a call waits for; a sweep never reaps them.
 //   - A launch is a runtime call that may leave a child behind (the container). An unknown zombie
-//     may be such a child that exited before its launch reported its pid. It is reaped after the
-//     launches that were in progress when it was first seen and had begun before it started: no
-//     other launch can have left it.
-//   - settled are children of ended launches, by their command lines (a zombie has none): they need
-//     not wait for a launch of another container, which may hang.
+//     may be such a child that exited before the runtime reported its pid. It is reaped after all
+//     launches have ended that had begun before the zombie started and were in progress when it
+//     was first seen: no other launch can have left it.
+//   - settled are running children of ended launches, found by their command lines (a zombie has
+//     none). A sweep reaps them while launches of other containers, which may hang, go on.
 type Set struct {
 	epoll *os.File
 
@@ -45,7 +45,7 @@ type Set struct {
 	known    map[int]struct{}
 	settled  map[int]struct{}
 	launches map[uint64]launchOf
-	launched uint64         // the newest launch
+	launched uint64         // number of the newest launch
 	orphans  map[int]uint64 // zombie -> the newest launch when it was first seen
 	sweeping bool           // a later sweep is scheduled
 }
@@ -67,7 +67,7 @@ func New() (*Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create: %w", err)
 	}
-	// Required by os.NewFile for Go's poller.
+	// os.NewFile adds only non-blocking descriptors to Go's poller.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -171,10 +171,10 @@ func (p *Set) Ended(pidfd int, end func()) error {
 type Command struct {
 	Argv, Environment []string // argv[0] is the path of the program
 	Files             []uintptr
-	// DeathSignal is sent to the process when this one dies.
+	// DeathSignal is sent to the process when its parent dies.
 	DeathSignal syscall.Signal
-	// Score is the oom_score_adj of the process, which its children inherit; nil keeps that of this
-	// process.
+	// Score is the oom_score_adj of the process, which its children inherit; nil keeps the parent's
+	// score.
 	Score *int
 }
 
@@ -205,8 +205,8 @@ func (p *Set) Fork(c Command) (pid, pidfd int, err error) {
 	return pid, pidfd, nil
 }
 
-// Adopt makes a child known that a launch left behind. unix.ECHILD if the process is not a child of
-// this one.
+// Adopt makes known a child that a launch left behind. It fails with unix.ECHILD if the process is
+// not a child of this process.
 func (p *Set) Adopt(pid, pidfd int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,14 +219,14 @@ func (p *Set) Adopt(pid, pidfd int) error {
 	return nil
 }
 
-// How long a process may take to become a child of this one, and how often to check.
+// AdoptSoon waits adoptionTimeout for a process to become a child, and checks every adoptionPoll.
 const (
 	adoptionTimeout = 2 * time.Second
 	adoptionPoll    = 200 * time.Microsecond
 )
 
-// AdoptSoon is Adopt for a process that may still be a child of the runtime: `crun run --detach`
-// returns before its intermediate fork, the container's parent, has exited.
+// AdoptSoon is Adopt for a process that may not be a child yet: `crun run --detach` returns before
+// its intermediate process, until then the container's parent, has exited.
 func (p *Set) AdoptSoon(ctx context.Context, pid, pidfd int) error {
 	deadline := time.Now().Add(adoptionTimeout)
 	for {
@@ -253,7 +253,7 @@ func (p *Set) Reap(pid, pidfd int) (uint32, error) {
 	return info.exitStatus(), nil
 }
 
-// Launch begins a call that may leave a container's child behind; the returned function ends it.
+// Launch begins a call of the runtime that may leave a child behind; the returned function ends it.
 func (p *Set) Launch(container string) func() {
 	p.mu.Lock()
 	p.launched++
@@ -272,8 +272,8 @@ func (p *Set) Launch(container string) func() {
 	}
 }
 
-// settle records the children of a container once all launches of it have ended, if they would have
-// to wait for launches of other containers.
+// settle makes the unknown children of a container settled once all launches of that container have
+// ended. It does nothing unless launches of other containers are in progress.
 func (p *Set) settle(container string) {
 	if len(p.launches) == 0 {
 		return
@@ -305,8 +305,8 @@ func mentions(line, container string) bool {
 	return slices.Contains(words, container)
 }
 
-// sweepAgain is the delay before another sweep after one found a zombie that it must not reap: a
-// call is about to reap that zombie, or a launch is about to end.
+// sweepAgain is the delay before the next sweep after a sweep found a zombie that it must not reap
+// yet: a call is about to reap that zombie, or a launch is about to end.
 const sweepAgain = 5 * time.Millisecond
 
 // sweep reaps the orphans that have exited. It runs on SIGCHLD. It must be fast, because runtimes
@@ -323,7 +323,7 @@ func (p *Set) sweep() {
 			break
 		}
 	}
-	// The kernel returns this zombie again until it is reaped, so check all children.
+	// waitid returns the same zombie again until that is reaped, so check each child by its pid.
 	for _, pid := range procfs.Children(os.Getpid()) {
 		if info, err := waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOWAIT); err == nil && info.pid != 0 {
 			p.reapOrphan(pid)
@@ -352,7 +352,7 @@ func bootTicks() uint64 {
 	return uint64(now.Sec)*perSecond + uint64(now.Nsec)*perSecond/uint64(time.Second)
 }
 
-// isOrphan reports whether no call can be waiting for a zombie.
+// isOrphan reports whether a zombie may be reaped, because no call can be waiting for it.
 func (p *Set) isOrphan(pid int) bool {
 	if _, ok := p.known[pid]; ok {
 		return false
@@ -399,7 +399,7 @@ func (p *Set) Forget(pid int) {
 	delete(p.known, pid)
 }
 
-// ReapWhenDead reaps a killed child that cannot be watched.
+// ReapWhenDead leaves a killed child that cannot be watched to later sweeps.
 func (p *Set) ReapWhenDead(pid, pidfd int) {
 	p.Forget(pid)
 	unix.Close(pidfd)
@@ -438,13 +438,13 @@ type Process struct {
 const UnknownStatus = 255
 
 const (
-	// exitTries bounds the reads of a foreign process's exit: between its exit and its reaping by
-	// its parent the kernel may not report it yet.
+	// exitTries bounds the reads of a foreign process's exit code: the kernel may not report the
+	// code before the parent has reaped the process.
 	exitTries = 20
 	exitPause = 5 * time.Millisecond
 )
 
-// Collect returns the exit of a process with a readable pidfd, if it is known.
+// Collect returns the status of a process that has exited, if that is known.
 func (p *Set) Collect(identity Process, pidfd int, child bool) (status uint32, known bool) {
 	if child {
 		if status, err := p.Reap(identity.PID, pidfd); err == nil {

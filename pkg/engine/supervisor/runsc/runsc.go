@@ -45,8 +45,8 @@ func (l Locks) Sweep() {
 	}
 }
 
-// SweepEnded is Sweep for commands that delete nothing. It does nothing while the sandbox exists,
-// because a lock without a state may belong to a container that is being created.
+// SweepEnded is Sweep for commands that do not delete a container. It does nothing while the
+// sandbox exists, because a lock without a state may belong to a container that is being created.
 func (l Locks) SweepEnded() {
 	if l.sandbox == "" {
 		return
@@ -82,7 +82,7 @@ func Stats(out []byte) (*cgroupstats.Metrics, error) {
 	return &cgroupstats.Metrics{CPU: d.CPU, Memory: d.Memory, Pids: d.Pids}, nil
 }
 
-// RemoveState removes the files that runsc keeps of a container.
+// RemoveState removes the files that runsc keeps for a container.
 func RemoveState(root, id string) error {
 	files, err := filepath.Glob(filepath.Join(root, id+"_sandbox:*"))
 	for _, file := range append(files, filepath.Join(root, "runsc-"+id+".sock")) {

@@ -18,14 +18,14 @@ var errLostCRIU = errors.New("CRIU was killed while the runtime waited for it")
 const (
 	// criuPoll is the interval of checks of a runtime's CRIU.
 	criuPoll = 500 * time.Millisecond
-	// criuLost is the number of consecutive checks that find an exited CRIU which the runtime has
-	// not reaped. Usually the runtime reaps it at once.
+	// criuLost is the number of consecutive checks after which an exited CRIU that the runtime has
+	// not reaped is lost. Usually the runtime reaps CRIU at once.
 	criuLost = 6
 )
 
-// lostCRIU returns a channel that is closed when the runtime's CRIU has exited and the runtime does
-// not notice it. The runtime reads from a socket that other CRIU processes hold open too; after
-// CRIU was killed, these may be stopped forever.
+// lostCRIU returns a channel that is closed when the runtime's CRIU has exited and the runtime has
+// not noticed. The runtime reads from a socket that other CRIU processes hold open too; after CRIU
+// was killed, these processes may be stopped forever.
 func (r *invocation) lostCRIU() <-chan struct{} {
 	lost := make(chan struct{})
 	go func() {
@@ -64,7 +64,7 @@ func isCRIU(pid int) bool {
 	return err == nil && strings.TrimSpace(string(name)) == "criu"
 }
 
-// CRIUGroup returns the running processes of a runtime's process group: the runtime and CRIU's.
+// CRIUGroup returns the running processes of a runtime's process group: the runtime and CRIU.
 func CRIUGroup(runtime processes.Process) []int {
 	pids, err := procfs.Processes()
 	if err != nil {

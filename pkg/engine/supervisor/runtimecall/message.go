@@ -38,7 +38,7 @@ func IsOfPod(output string) bool {
 }
 
 // FailureMessage returns the message of a failed runtime from a FIFO that was opened without
-// blocking and has no other reader; "" without one.
+// blocking and has no other reader; "" if there is no message.
 func FailureMessage(f *os.File) string { return Message(ReadWaiting(f)) }
 
 // ReadWaiting returns the current content of a FIFO.
@@ -79,11 +79,11 @@ func ReadTail(path string) []byte {
 // textMessage matches an error in the text format of logrus.
 var textMessage = regexp.MustCompile(`level=(?:error|fatal)\b.*? msg=("(?:[^"\\]|\\.)*"|\S+)`)
 
-// usage matches the first line of the help that follows an error in the command line (runsc, crun).
+// usage matches the first line of the help that runsc and crun print after a wrong argument.
 var usage = regexp.MustCompile("^(Usage:|Try `)")
 
-// Message returns a runtime's error from its log or stderr: the last error of a JSON log, else of a
-// text log, else the last line before a usage text.
+// Message returns a runtime's error from its log or stderr. It is the last error of a JSON log;
+// without one, the last error of a text log; and without both, the last line before a usage text.
 func Message(output []byte) string {
 	var fromJSON, fromText, last string
 	for line := range bytes.Lines(output) {
@@ -132,7 +132,7 @@ func Shorten(s string) string {
 // and runsc have no exit code for that, only these messages.
 func IsUnknown(err error) bool {
 	var e *Error
-	if !errors.As(err, &e) || strings.Contains(e.Message, "shared libraries") { // the loader's words
+	if !errors.As(err, &e) || strings.Contains(e.Message, "shared libraries") { // a message of the dynamic loader
 		return false
 	}
 	return slices.ContainsFunc([]string{"does not exist", "No such file or directory", "file does not exist", "not found"}, func(words string) bool {

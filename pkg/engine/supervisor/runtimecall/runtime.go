@@ -43,14 +43,14 @@ type Call struct {
 	Flags []string
 	// DeathSignal is sent to the runtime when this process dies.
 	DeathSignal syscall.Signal
-	// Score is the oom_score_adj of the runtime, which its children inherit; nil keeps that of this
-	// process.
+	// Score is the oom_score_adj of the runtime, which its children inherit; nil keeps the score of
+	// this process.
 	Score *int
 	// Environment is added to the environment of all runtimes.
 	Environment []string
 	// ByCRIU is set if the runtime waits for CRIU, which may die unnoticed.
 	ByCRIU bool
-	// Begun receives the runtime's process; the call is killed if it returns an error.
+	// Begun receives the runtime's process; the call is killed if Begun returns an error.
 	Begun func(runtime processes.Process) error
 }
 
@@ -77,7 +77,7 @@ type Error struct {
 	versionCommand string
 }
 
-// Error returns the runtime's message, or its exit status and where to look.
+// Error returns the runtime's message, or without one its exit status and advice.
 func (e *Error) Error() string {
 	if e.Message != "" {
 		return e.Message
@@ -93,8 +93,8 @@ func (e *Error) End() string {
 	return fmt.Sprintf("the runtime's %s exited with status %d", e.verb, e.status)
 }
 
-// Invoke runs a call to its end and returns the runtime's output. It kills the call's process group
-// when ctx ends or after Limit, which is context.DeadlineExceeded.
+// Invoke runs a call to its end and returns the runtime's output. When ctx ends or after Limit, it
+// kills the call's process group and returns the error of Aborted.
 func (c *Call) Invoke(ctx context.Context, p *processes.Set) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, Limit(c.Options))
 	defer cancel()
@@ -162,7 +162,7 @@ type invocation struct {
 	ended      chan struct{}
 }
 
-// begin starts the call. The caller kills it with end, or waits for ended and reaps it.
+// begin starts the call. The caller kills it with end, or waits for ended and calls result.
 func (c *Call) begin(p *processes.Set) (_ *invocation, retErr error) {
 	r := &invocation{processes: p, call: c, ended: make(chan struct{})}
 	defer func() {
@@ -241,7 +241,7 @@ func (r *invocation) process() processes.Process {
 	return p
 }
 
-// end kills the call.
+// end kills the call and reaps it.
 func (r *invocation) end() {
 	r.kill()
 	select {
@@ -267,9 +267,9 @@ func (c *Call) Aborted(ctx context.Context, output []byte) error {
 	}
 	longer := ""
 	if verb == "run" || verb == "create" || verb == "restore" {
-		longer = "; if it only needs longer, raise the handler's container_create_timeout, and start_timeout if that is set"
+		longer = "; if the runtime only needs more time, raise the handler's container_create_timeout, and start_timeout if that is set"
 	}
-	return fmt.Errorf("the runtime's %s timed out and was killed (%s); see whether %q hangs too, or what it waits for, as a disk or a cgroup (dmesg)%s; %s: %w",
+	return fmt.Errorf("the runtime's %s timed out and was killed (%s); see whether %q hangs too, and what the runtime waits for, such as a disk or a cgroup (dmesg)%s; %s: %w",
 		verb, strings.Join(c.argv(), " "), c.versionCommand(), longer, wrote, context.DeadlineExceeded)
 }
 
@@ -322,8 +322,7 @@ func (r *invocation) closeFiles() {
 }
 
 // environment returns the environment of a runtime: that of this process without the variables for
-// the supervisor itself, plus what one call adds. runc would take NOTIFY_SOCKET for the
-// container's.
+// the supervisor itself, plus the added ones. runc would pass NOTIFY_SOCKET on to the container.
 func environment(added ...string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -341,7 +340,7 @@ func environment(added ...string) []string {
 // helpTimeout bounds a call of the runtime's help.
 const helpTimeout = 10 * time.Second
 
-// Knows reports whether the runtime's help contains a flag. Some runtimes print it to stderr.
+// Knows reports whether the runtime's help, on stdout or stderr, contains a flag.
 func Knows(ctx context.Context, p *processes.Set, o *journal.Options, flag string, help ...string) bool {
 	ctx, cancel := context.WithTimeout(ctx, helpTimeout)
 	defer cancel()

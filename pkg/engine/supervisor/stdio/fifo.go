@@ -28,10 +28,10 @@ func openFIFO(path string, flags int) (int, error) {
 	return fd, nil
 }
 
-// OpenReader opens the supervisor's end of an output FIFO. It does not wait for a writer.
+// OpenReader opens a FIFO for reading. It does not wait for a writer.
 func OpenReader(path string) (*os.File, error) { return openEnd(path, unix.O_RDONLY) }
 
-// OpenWriter opens the supervisor's end of a FIFO that has a reader; unix.ENXIO if it has none.
+// OpenWriter opens a FIFO for writing. It fails with unix.ENXIO if the FIFO has no reader.
 func OpenWriter(path string) (*os.File, error) { return openEnd(path, unix.O_WRONLY) }
 
 func openEnd(path string, mode int) (*os.File, error) {
@@ -53,7 +53,7 @@ func HoldOpen(path string) (*os.File, error) {
 	return OpenWriter(path)
 }
 
-// Paths are the FIFOs of a process; an empty one is /dev/null.
+// Paths are the FIFOs of a process; an empty path stands for /dev/null.
 type Paths struct {
 	Stdin, Stdout, Stderr string
 }
@@ -69,7 +69,7 @@ type OutputMode int
 
 const (
 	// OutlivesReader ends are open for reading too: without a reader the process blocks until there
-	// is one again, instead of being killed by SIGPIPE.
+	// is a reader again, and SIGPIPE does not kill it.
 	OutlivesReader OutputMode = iota
 	// DiesWithReader ends are for writing only.
 	DiesWithReader
@@ -112,7 +112,7 @@ func (s *Ends) open(i int, path string, mode OutputMode) (int, error) {
 	case mode == OutlivesReader:
 		return openFIFO(path, unix.O_RDWR)
 	}
-	// The other end may be opened only after the start: until then this reader protects the process
+	// The client may open its end only after the start: until then this reader protects the process
 	// from SIGPIPE.
 	reader, err := openFIFO(path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *ConsoleSocket) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// Receive returns the master. The runtime has sent it before it exited, so this does not wait.
+// Receive returns the master, which the runtime sent before it exited.
 func (s *ConsoleSocket) Receive() (*os.File, error) {
 	deadline := time.Now().Add(5 * time.Second)
 	_ = s.listener.SetDeadline(deadline)
@@ -51,7 +51,7 @@ func (s *ConsoleSocket) Receive() (*os.File, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(deadline)
-	// Room for the name, which is not used, and one descriptor.
+	// Make room for the terminal's name, which is not used, and for one descriptor.
 	name, control := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(name, control)
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 // as soon as it is written, even if the daemon is killed while the action runs.
 const answerName = "shim-start"
 
-// answerSize is allocated before the start: an action that cannot write its answer fails after its
-// shim was started.
+// answerSize is allocated before the start: on a full disk an action would fail only after it has
+// started its shim.
 const answerSize = 4096
 
 // answerPatience is how long to wait for a start action that outlived its daemon.
 const answerPatience = 10 * time.Second
 
-// newAnswer creates the file and locks it. The action inherits the lock, so it is held until both
-// have closed the file.
+// newAnswer creates the file and locks it. The action inherits the lock, which is held until the
+// daemon and the action have closed the file.
 func newAnswer(bundle string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(bundle, answerName), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -45,7 +45,7 @@ func newAnswer(bundle string) (*os.File, error) {
 }
 
 // Started reads what the start action of a bundle answered, and waits for an action that still
-// runs. It returns ErrGone if the answer leads to no shim.
+// runs. It returns ErrGone if there is no valid answer.
 func (m *ForeignShims) Started(ctx context.Context, bundle string) (Endpoint, error) {
 	f, err := os.Open(filepath.Join(bundle, answerName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (m *ForeignShims) Started(ctx context.Context, bundle string) (Endpoint, er
 	return ep, nil
 }
 
-// awaitUnlock has a limit: a shim may keep its action's stdout open.
+// awaitUnlock waits for the action to close its stdout, with a limit: a shim may keep that open.
 func awaitUnlock(ctx context.Context, f *os.File) {
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
@@ -96,7 +96,7 @@ func printed(f *os.File) string {
 }
 
 // ReadLog reads a running shim's log until its process exits: without a reader the shim's writes
-// fail or block. The process may outlive a connection to it.
+// fail or block. The end of a connection to the shim does not end the reading.
 func (m *ForeignShims) ReadLog(s Start, ep Endpoint) error {
 	closeLog, err := m.drainLog(s)
 	if err == nil {
@@ -118,7 +118,7 @@ func (m *ForeignShims) closeAfter(ep Endpoint, closeLog func()) {
 // traceInterval is how often closeAfter checks a shim that did not report its process id.
 const traceInterval = 10 * time.Second
 
-// shimExited also covers shims that did not report their process id.
+// shimExited reports whether a shim has exited, even if its process id is unknown, or m is closed.
 func (m *ForeignShims) shimExited(ep Endpoint) bool {
 	m.mu.Lock()
 	closed := m.closed
@@ -142,7 +142,7 @@ func (ep *Endpoint) awaitEnd() bool {
 	}
 	pidfd := os.NewFile(uintptr(fd), "pidfd") // without blocking: no thread waits
 	defer pidfd.Close()
-	// Checked after the open: the pidfd can no longer refer to another process.
+	// Check after the open: if the process has not exited, the pidfd refers to it.
 	if ep.ended() {
 		return true
 	}

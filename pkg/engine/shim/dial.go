@@ -17,9 +17,9 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// socketOf parses a shim's address like containerd: a path after unix:// is a file, a bare one is
-// an abstract socket. Shims built on containerd before 1.3.9 return abstract ones with the prefix,
-// so isFile decides. Pure but for isFile.
+// socketOf parses a shim's address like containerd. A path after unix:// is a file. A bare path, or
+// one below unix:///containerd-shim/ (of shims built on containerd before 1.3.9), is an abstract
+// socket unless isFile returns true. Pure but for isFile.
 func socketOf(address string, isFile func(path string) bool) (path string, abstract bool) {
 	path, named := strings.CutPrefix(address, "unix://")
 	const abstractDir = "/containerd-shim/"
@@ -46,7 +46,7 @@ func dialForeign(address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Abstract sockets have no owner: any process of the host's network may have the name.
+	// Abstract sockets have no owner: any process in the host's network namespace may listen.
 	if err := sameUser(conn.(*net.UnixConn)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -87,7 +87,7 @@ func (c promptConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
 		_ = c.Close()
-		return n, fmt.Errorf("%w: %w", net.ErrClosed, err) // makes it Lost
+		return n, fmt.Errorf("%w: %w", net.ErrClosed, err) // so that Lost is true
 	}
 	return n, nil
 }

@@ -36,8 +36,8 @@ import (
 // Namespace is the containerd namespace that foreign shims work in.
 const Namespace = "berth"
 
-// ErrGone means that a foreign shim has exited, was never started, or its start left no valid
-// response. Unlike after its class, errdefs.ErrUnavailable, a caller may clean up the shim's tasks.
+// ErrGone means that a foreign shim has exited or never started, or that its start left no valid
+// response. The caller may clean up the shim's tasks, unlike after other errdefs.ErrUnavailable.
 var ErrGone = fmt.Errorf("the shim is gone: %w", errdefs.ErrUnavailable)
 
 // Endpoint is where a foreign shim listens. It is stored with the pod.
@@ -45,8 +45,8 @@ type Endpoint struct {
 	Address  string `json:"address"`
 	Protocol string `json:"protocol"`
 	Version  int    `json:"version"`
-	// PID and StartTime (in clock ticks since boot) identify the shim's process; 0 if the shim does
-	// not report it.
+	// PID and StartTime (in clock ticks since boot) identify the shim's process; both are 0 if the
+	// shim does not report its process id.
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"startTime,omitempty"`
 }
@@ -183,8 +183,8 @@ func (m *ForeignShims) action(ctx context.Context, s Start, stdin []byte, out io
 	return nil
 }
 
-// drainLog reads the FIFO of a shim's own log, as containerd does; without a reader the shim's
-// start hangs.
+// drainLog reads the FIFO of a shim's own log, as containerd does, until the returned function is
+// called. Without a reader the shim's start hangs.
 func (m *ForeignShims) drainLog(s Start) (func(), error) {
 	path := filepath.Join(s.Bundle, "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil && !os.IsExist(err) {
@@ -214,7 +214,7 @@ func (m *ForeignShims) Foreign(_ context.Context, ep Endpoint) (*Client, error) 
 	if c, ok := m.clients[ep.Address]; ok && !c.gone() {
 		return c, nil
 	}
-	// Children of the shim may hold its socket open and accept connections for ever.
+	// Children of the shim may hold its socket open, so that a dial succeeds after the shim's exit.
 	if ep.ended() {
 		return nil, fmt.Errorf("process %d of the shim at %s has exited: %w", ep.PID, ep.Address, ErrGone)
 	}
@@ -271,7 +271,7 @@ func tail(s string) string {
 }
 
 // ServeEvents listens for the events of foreign shims until ctx ends, and calls oom with the task
-// id of each OOM event. Exits come from Wait, which misses none while the daemon is down.
+// id of each OOM event. Exits are read from Wait, which misses none while the daemon is down.
 func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) error {
 	link := m.config.API + ".ttrpc"
 	if err := errors.Join(atomicfile.Remove(m.config.Events), atomicfile.Remove(link)); err != nil {
@@ -297,7 +297,7 @@ func (m *ForeignShims) ServeEvents(ctx context.Context, oom func(task string)) e
 type sink struct{ oom func(string) }
 
 func (s *sink) Forward(ctx context.Context, r *eventsapi.ForwardRequest) (_ *emptypb.Empty, err error) {
-	// Any shim may call this with any event type that is linked in.
+	// A shim may send any event, and its decoding must not end the daemon.
 	defer func() {
 		if p := recover(); p != nil {
 			log.G(ctx).WithFields(log.Fields{"panic": fmt.Sprint(p), "stack": string(debug.Stack())}).Error("Shim event caused a panic; please report this with the stack")

@@ -47,8 +47,8 @@ func (m *ForeignShims) CleanUpForeign(ctx context.Context, s Start) (TaskExit, e
 	return TaskExit{Status: r.ExitStatus, At: r.ExitedAt.AsTime()}, nil
 }
 
-// DismissForeign asks a shim without tasks to exit. A goroutine kills it if it does not: callers do
-// not wait for that. c is nil if the shim cannot be reached.
+// DismissForeign asks a shim without tasks to exit. If it does not exit in time, a goroutine kills
+// it: callers do not wait for that. If c is nil, DismissForeign kills the shim at once.
 func (m *ForeignShims) DismissForeign(ctx context.Context, ep Endpoint, c *Client, id string) error {
 	if c == nil {
 		return m.kill(ep)
@@ -60,8 +60,8 @@ func (m *ForeignShims) DismissForeign(ctx context.Context, ep Endpoint, c *Clien
 	return nil
 }
 
-// AwaitGone returns when the process has exited or its connection is closed, which follows soon
-// after DismissForeign.
+// AwaitGone returns when the connection to the process is closed, which happens soon after
+// DismissForeign.
 func (c *Client) AwaitGone(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -128,7 +128,7 @@ func killIf(pid int, meant func() bool) error {
 		return nil //nolint:nilerr // no such process
 	}
 	defer unix.Close(fd)
-	// Checked after the open: the pidfd can no longer refer to another process.
+	// Check after the open: if meant returns true, the pidfd refers to the same process.
 	if !meant() {
 		return nil
 	}
@@ -138,7 +138,7 @@ func killIf(pid int, meant func() bool) error {
 	return nil
 }
 
-// ended reports whether the shim's process is known to have exited; a zombie counts.
+// ended reports whether the shim's process is known to have exited; a zombie has exited.
 func (ep *Endpoint) ended() bool {
 	if ep.PID <= 0 {
 		return false
@@ -181,7 +181,7 @@ func isShimOf(s Start, pid int) bool {
 	if err != nil {
 		return false
 	}
-	// Not by name: the bundle's path may contain links.
+	// Do not compare the names: the bundle's path may contain links.
 	if bundle, err := os.Stat(s.Bundle); err != nil || !os.SameFile(where, bundle) {
 		return false
 	}
@@ -189,8 +189,8 @@ func isShimOf(s Start, pid int) bool {
 	return err == nil && runsShimOf(s.ID, line)
 }
 
-// runsShimOf reports whether a command line is that of a task's shim. The delete action, which
-// cleans up after it, is not. Pure.
+// runsShimOf reports whether a command line is that of a task's shim, and not that of its delete
+// action. Pure.
 func runsShimOf(id string, line []byte) bool {
 	return bytes.Contains(line, []byte("\x00-id\x00"+id+"\x00")) && !bytes.HasSuffix(line, []byte("\x00delete\x00"))
 }

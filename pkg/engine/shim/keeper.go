@@ -27,7 +27,7 @@ type keptFiles struct {
 
 func newKeeper() *keeper { return &keeper{kept: map[keptTask]*keptFiles{}} }
 
-// close accepts nil.
+// close closes the descriptors; b may be nil.
 func (b *keptFiles) close() {
 	if b == nil {
 		return
@@ -74,7 +74,7 @@ func (k *keeper) lend(key string, base int) (files []*os.File, which map[string]
 		}
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 		if err != nil {
-			return 0 // the successor then opens its own pidfd
+			return 0 // without it, the successor opens a pidfd itself
 		}
 		files = append(files, os.NewFile(uintptr(fd), f.Name()))
 		return base + len(files) - 1

@@ -25,7 +25,7 @@ func (m *Supervisors) program(s *supervisor) (string, error) {
 		return "", err
 	}
 	if _, err := os.Stat(first); errors.Is(err, os.ErrNotExist) {
-		// Pods without a supervisor are worse off than pods with another build's.
+		// A supervisor of another build is better for the pods than no supervisor.
 		m.config.Log.WithField("supervisor", s.key).WithField("program", first).WithField("instead", m.config.Supervisor).
 			Error("Kept binary of supervisor is missing; starting the installed one as its successor")
 		if err := os.Remove(filepath.Join(s.dir, programLink)); err != nil {
@@ -49,9 +49,9 @@ func recordProgram(dir, program string) (string, error) {
 	return program, nil
 }
 
-// Programs are the binaries of the supervisors below a state directory, and of their successors. It
-// fails with errdefs.ErrFailedPrecondition while a directory has none yet, because its supervisor
-// is being created.
+// Programs returns the binaries of the supervisors below a state directory, and of their
+// successors. It fails with errdefs.ErrFailedPrecondition if a supervisor is still being created,
+// so that its directory names no binary yet.
 func Programs(state string) ([]string, error) {
 	keys, err := keysOf(state)
 	if err != nil {
@@ -74,10 +74,10 @@ func Programs(state string) ([]string, error) {
 	return all, nil
 }
 
-// inheritedEnv are the daemon's variables that programs of pods may need. Others may hold secrets,
-// such as a proxy's password, and supervisors and shims run beside pods. NOTIFY_SOCKET must not be
-// here: runc would pass it to its container. Nor Go's tuning, which is meant for the daemon and
-// would also affect supervisors and runtimes, which are Go.
+// inheritedEnv are the daemon's variables that supervisors, shims and runtimes may need. Other
+// variables may hold secrets, such as a proxy's password. NOTIFY_SOCKET must not be here: runc
+// would pass it to its container. Variables that tune Go programs must not be here either: they are
+// meant for the daemon, and most runtimes are Go programs, too.
 var inheritedEnv = []string{"PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SYSTEM_BUS_ADDRESS"}
 
 // kataConfig names a configuration file. Kata's shim gets one only by this variable or by options,
@@ -87,7 +87,7 @@ const kataConfig = "KATA_CONF_FILE"
 // Environment is the part of this process's environment that supervisors and runtimes get.
 func Environment() []string { return environment(os.Environ()) }
 
-// environment selects the variables for a program of pods: inheritedEnv, LC_*, and those in more.
+// environment selects variables for programs that run pods: inheritedEnv, LC_*, and those in more.
 func environment(environ []string, more ...string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -98,7 +98,7 @@ func environment(environ []string, more ...string) []string {
 const maxOOMScore = 1000
 
 // preferOOMKill makes the OOM killer prefer a process to the daemon, by one point: the daemon can
-// replace a supervisor without losing its pods' exit codes and output. Both die after all pods.
+// replace a supervisor without losing its pods' exit codes and output. Pods are killed first.
 func preferOOMKill(pid int) error {
 	own, err := procfs.OOMScore()
 	if err != nil {

@@ -1,14 +1,15 @@
 // Package shim starts, reconnects to and cleans up after the processes that run an engine's tasks,
 // and provides clients of their Task API (containerd.task.v3).
 //
-// There are two kinds. A supervisor is berth-shim: one process for all pods with the same handler
-// settings and binaries (or for one pod), named by a key. The Manager starts it on first use and
-// replaces it, by the same binary, when it dies. A foreign shim is any containerd shim-v2 binary,
-// started as containerd starts it, one per pod; it cannot be replaced, only cleaned up after.
+// There are two kinds of processes. A supervisor is berth-shim: one process for all pods with the
+// same handler settings and binaries (or for one pod), named by a key. The Manager starts it on
+// first use and replaces it, by the same binary, when it dies. A foreign shim is any containerd
+// shim-v2 binary, started as containerd starts it, one per pod; the Manager cannot replace it, but
+// cleans up.
 //
 // The Manager keeps descriptors of each running task that its supervisor would lose by dying: a
-// pidfd, a read end of each output FIFO, a terminal's master. A successor inherits the pidfd and the
-// terminal, and opens the FIFOs anew; the kept read ends preserve their content.
+// pidfd, a read end of each output FIFO, a terminal's master. A successor inherits the pidfd and
+// the terminal, and opens the FIFOs anew; the kept read ends preserve the content of the FIFOs.
 package shim
 
 import (
@@ -35,17 +36,17 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
-// limits bound how long a process may stay unresponsive.
+// limits are the time limits of supervisors and of calls.
 type limits struct {
-	// idle is how long a supervisor without pods is kept for the next one, and when a supervisor
-	// that did not exit is asked again.
+	// idle is how long a supervisor without pods is kept for the next pod, and the delay before a
+	// supervisor that did not exit is asked again.
 	idle time.Duration
-	// leave is how long it may take to exit.
+	// leave is how long an idle supervisor may take to exit.
 	leave time.Duration
 	// write is how long a process may leave a call unread.
 	write time.Duration
-	// quiet is how long a call takes before its process is pinged, silence how long the response to
-	// the ping may take, and making the same for calls that create something.
+	// quiet is how long a call takes before its process is pinged, silence is how long the response
+	// to the ping may take, and making is that limit for calls that create something.
 	quiet, silence, making time.Duration
 }
 
@@ -68,7 +69,7 @@ type Config struct {
 	API string
 	// Left, if set, is called after an idle supervisor has exited and its directory is removed.
 	Left func()
-	// Log takes errors that have no caller to return to.
+	// Log receives errors that cannot be returned to a caller.
 	Log *log.Entry
 }
 
@@ -87,10 +88,10 @@ type Client struct {
 	pid    atomic.Int64 // of a shim
 	limits limits
 	asked  atomic.Pointer[time.Time] // when the ping under way was sent
-	silent atomic.Int64              // how long it has been unanswered, a time.Duration
+	silent atomic.Int64              // how long that ping has been unanswered, a time.Duration
 }
 
-// Lost reports whether the process failed, not the call.
+// Lost reports whether err is a failure of the process or its connection, and not of the call.
 func Lost(err error) bool {
 	return !IsUnresponsive(err) && (errors.Is(err, ttrpc.ErrClosed) || errors.Is(err, net.ErrClosed) || errdefs.IsUnavailable(err))
 }
@@ -180,8 +181,8 @@ func (m *Supervisors) close() {
 	}
 }
 
-// connected returns the clients of all processes, except those being started or stopped until ctx
-// ends.
+// connected returns the clients of all processes, without supervisors that are still being started
+// or stopped when ctx ends.
 func (m *Manager) connected(ctx context.Context) []*Client {
 	m.ForeignShims.mu.Lock()
 	clients := slices.Collect(maps.Values(m.clients))
@@ -208,8 +209,8 @@ func (m *Supervisors) SupervisorDir(key string) string {
 
 func supervisorDir(state, key string) string { return filepath.Join(state, "supervisors", key) }
 
-// Hold counts one pod on the supervisor with that key, which then lives until the last Release. It
-// does not start the supervisor.
+// Hold counts one pod on the supervisor with that key, which is then kept until the last Release.
+// It does not start the supervisor.
 func (m *Supervisors) Hold(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,7 +244,7 @@ func (m *Supervisors) lookup(key string) *supervisor {
 	return s
 }
 
-// take returns the supervisor with that key and locks its busy.
+// take returns the supervisor with that key, and locks busy.
 func (m *Supervisors) take(ctx context.Context, key string) (*supervisor, error) {
 	m.mu.Lock()
 	s, closed := m.lookup(key), m.closed

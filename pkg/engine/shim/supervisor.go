@@ -42,7 +42,7 @@ func (m *Supervisors) dialSupervisor(s *supervisor) (*Client, error) {
 	return c, nil
 }
 
-// Live returns a client of the supervisor with that key if its process runs. It starts none.
+// Live is Supervisor, but fails instead of starting the process.
 func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	s, err := m.take(ctx, key)
 	if err != nil {
@@ -52,14 +52,14 @@ func (m *Supervisors) Live(ctx context.Context, key string) (*Client, error) {
 	return m.live(s)
 }
 
-// noListener reports whether a dial failed because no process listens. Other failures may be this
-// process's own, and a second supervisor must never start beside a live one.
+// noListener reports whether a dial failed because no process listens. Other failures may have
+// their cause in this process, and a second supervisor must never start beside a live one.
 func noListener(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // replace starts the successor of a dead supervisor at once, because the pipes of its pods fill up
-// while they are not read. It tries until the successor is up or is no longer needed.
+// while they are not read. It retries until the successor is up or no longer needed.
 func (m *Supervisors) replace(s *supervisor) {
 	m.config.Log.WithField("supervisor", s.key).Warn("Supervisor died; starting its successor")
 	for m.needed(s) {
@@ -81,7 +81,7 @@ func (m *Supervisors) needed(s *supervisor) bool {
 	return !m.closed && s.pods > 0
 }
 
-// restartSupervisor starts a process unless the last one died too soon. s.busy is taken.
+// restartSupervisor starts a process, or fails if the last one died too soon. s.busy is taken.
 func (m *Supervisors) restartSupervisor(ctx context.Context, s *supervisor) (*Client, error) {
 	if wait := s.pause(time.Now()); wait > 0 {
 		return nil, fmt.Errorf("it died right after its start, see %s; next attempt in %s: %w",
@@ -136,7 +136,7 @@ func (m *Supervisors) startSupervisor(ctx context.Context, s *supervisor) (*Clie
 const endPatience = 3 * time.Second
 
 // awaitUnserved returns when no process serves the directory of s, or enough returns true. A broken
-// connection is no evidence: this side closes one that is not read.
+// connection does not prove that: this process closes a connection on which a write times out.
 func awaitUnserved(ctx context.Context, s *supervisor, patience time.Duration, enough func() bool) error {
 	for end := time.Now().Add(patience); ; {
 		pid, served, err := journal.Served(s.dir)
@@ -266,7 +266,7 @@ func shutdown(ctx context.Context, s *supervisor) error {
 const sweepParallel = 16
 
 // Sweep stops supervisors that have a directory but no pod, left by a killed daemon. It skips those
-// known to be unresponsive.
+// for which silent returns true.
 func (m *Supervisors) Sweep(ctx context.Context, silent func(key string) bool) error {
 	keys, err := m.Keys()
 	if err != nil {
@@ -309,7 +309,7 @@ func (m *Supervisors) Process(key string) (pid int, known bool) {
 	return journal.Holder(m.SupervisorDir(key))
 }
 
-// Kept lists the descriptors to keep of a task.
+// Kept describes the descriptors of a task that Keep copies.
 type Kept struct {
 	ID  string
 	PID int
@@ -319,8 +319,7 @@ type Kept struct {
 	Terminal bool
 }
 
-// Keep copies a running task's descriptors. It succeeds for a process that has exited, which has
-// none left.
+// Keep copies a running task's descriptors. A process that has exited has no pidfd to copy.
 func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) error {
 	b := &keptFiles{}
 	if t.PID > 0 {
@@ -350,7 +349,7 @@ func (m *Supervisors) Keep(ctx context.Context, key string, c *Client, t Kept) e
 	return nil
 }
 
-// Drop ends a Keep. It may be called for a task without one.
+// Drop closes the descriptors that Keep copied of a task, if any.
 func (m *Supervisors) Drop(key, id string) { m.keep.drop(key, id) }
 
 // takeTerminal copies the descriptor of a task's terminal out of the supervisor.

@@ -33,9 +33,9 @@ func IsUnresponsive(err error) bool {
 	return is
 }
 
-// patience is how long a process may be unresponsive during a call of that method; 0 is for ever.
-// Calls that create something get more time, because giving up leaves it partially created. A
-// foreign shim, which keeps no record of its starts, gets all the time of its caller. Pure.
+// patience is how long a process may be unresponsive during a call of that method; 0 is no limit.
+// Calls that create an object get more time: an abandoned call leaves it partially created. A
+// foreign shim, which does not record its starts, gets all the time of its caller. Pure.
 func (l limits) patience(method string, foreign bool) time.Duration {
 	switch method {
 	case "Wait", pingMethod:
@@ -61,8 +61,8 @@ func (c *Client) ping() {
 	}
 }
 
-// count measures by its own ticks how long the process is unresponsive: while this process is
-// stopped, it cannot read a response.
+// count measures how long the process is unresponsive. It counts ticks, because there are none
+// while this process is stopped and cannot read a response.
 func (c *Client) count(answered <-chan struct{}) {
 	step := c.limits.quiet / 20
 	tick := time.NewTicker(step)
@@ -79,8 +79,8 @@ func (c *Client) count(answered <-chan struct{}) {
 	}
 }
 
-// Answers reports whether the process answers a ping before ctx ends. It is true for one that has
-// exited, which needs no wait either.
+// Answers reports whether the process answers a ping before ctx ends. It is also true for a process
+// that has exited, because calls to it fail at once.
 func (c *Client) Answers(ctx context.Context) bool {
 	for c.ping(); c.asked.Load() != nil; time.Sleep(time.Millisecond) {
 		if ctx.Err() != nil {
@@ -105,7 +105,7 @@ func (c *Client) silentFor(limit time.Duration) error {
 	return unresponsiveError(fmt.Sprintf("%s (process %d) is unresponsive since %s; stop the pod, or kill that process", c.who, pid, asked.UTC().Format(time.RFC3339)))
 }
 
-// intercept gives up a call once its process is unresponsive, and refuses calls while it stays so.
+// intercept abandons calls once their process is unresponsive, and refuses calls until it responds.
 func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.Response, _ *ttrpc.UnaryClientInfo, call ttrpc.Invoker) error {
 	// Shims require the namespace of their clients.
 	req.Metadata = append(req.Metadata, &ttrpc.KeyValue{Key: "containerd-namespace-ttrpc", Value: Namespace})
@@ -138,14 +138,14 @@ func (c *Client) intercept(ctx context.Context, req *ttrpc.Request, resp *ttrpc.
 			return cause
 		}
 		if e := c.Unresponsive(); e != nil {
-			return e // the caller's own time is over
+			return e // the caller's context ended first
 		}
 	}
 	return err
 }
 
-// Replace kills the supervisor with that key if it is unresponsive. The next user starts its
-// successor.
+// Replace kills the supervisor with that key if it is unresponsive. The next call of Supervisor
+// starts its successor.
 func (m *Supervisors) Replace(ctx context.Context, key string) error {
 	s, err := m.take(ctx, key)
 	if err != nil {

@@ -41,7 +41,7 @@ func (r *Service) Await(s *pod.Sandbox, task string) (pod.Exit, error) {
 	}
 }
 
-// awaitExit waits once, by the Task API.
+// awaitExit waits by one call of the Task API, without retries.
 func awaitExit(ctx context.Context, by pod.Connection, task string) (pod.Exit, error) {
 	client, err := by.Client(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ const (
 	Gone
 )
 
-// State also returns the pid of the task's first process, 0 if it has none.
+// State returns the state of a task, and the pid of its first process (0 if it has none).
 func (r *Service) State(ctx context.Context, s *pod.Sandbox, task string) (State, int, error) {
 	client, state, err := ask(ctx, s, task)
 	if err == nil {
@@ -112,8 +112,8 @@ func (r *Service) State(ctx context.Context, s *pod.Sandbox, task string) (State
 }
 
 // stateOf combines a task's state with its journal. A supervisor with directory dir reports CREATED
-// until a start has ended; its journal records how far that came. A foreign shim has no journal, so
-// a start under way cannot be detected.
+// until a start has ended; its journal records whether the start has begun. A foreign shim has no
+// journal, so a start under way cannot be detected.
 func stateOf(dir string, answer *taskapi.StateResponse) State {
 	state := journal.TaskCreated
 	if dir != "" {
@@ -132,7 +132,7 @@ func stateOf(dir string, answer *taskapi.StateResponse) State {
 	return Started
 }
 
-// JournaledStart is the recorded progress of a container's start, for an unresponsive supervisor.
+// JournaledStart returns Starting or Unstarted by the journal, for an unresponsive supervisor.
 func (r *Service) JournaledStart(c *pod.Container) State {
 	j, err := journal.ReadTask(r.shims.SupervisorDir(c.Sandbox.Spec().Supervisor), c.ID())
 	if err == nil && j.State != journal.TaskCreated && j.State != journal.TaskStdio {
@@ -142,7 +142,7 @@ func (r *Service) JournaledStart(c *pod.Container) State {
 }
 
 // AwaitStart returns the result of a start under way. It gives up after patience without an answer;
-// 0 is for ever.
+// 0 means never.
 func (r *Service) AwaitStart(ctx context.Context, c *pod.Container, patience time.Duration) (State, int, error) {
 	for answered := time.Now(); ; {
 		bounded, cancel := context.WithTimeout(ctx, RecoveryAnswer)
@@ -166,6 +166,6 @@ func (r *Service) AwaitStart(ctx context.Context, c *pod.Container, patience tim
 	}
 }
 
-// RecoveryAnswer is how long recovery waits for the process that runs an object. If it does not
-// answer, its objects keep the state of their records until their watchers reach it.
+// RecoveryAnswer is how long recovery waits for the process that runs an object. If the process
+// does not answer, its objects keep their recorded states until their watchers reach the process.
 const RecoveryAnswer = 10 * time.Second

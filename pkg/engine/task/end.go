@@ -30,7 +30,7 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	if err != nil {
 		return FromShim(err)
 	}
-	// A supervisor's task also has no process while it is being started.
+	// Without a process, a supervisor's task (Dir is set) may be starting.
 	if started := state.Pid > 0; state.Status != tasktypes.Status_STOPPED && (started || client.Dir != "") {
 		if err := killTask(ctx, client, id, started); err != nil {
 			return err
@@ -38,7 +38,7 @@ func EndTask(ctx context.Context, client *shim.Client, id string) error {
 	}
 	err = deleteTask(ctx, client, id)
 	if errdefs.IsFailedPrecondition(err) && state.Pid == 0 {
-		// A start abandoned by its caller came after the State call, or was too far to abort.
+		// An abandoned start began after the State call, or could not be aborted.
 		if err = killTask(ctx, client, id, true); err == nil {
 			err = deleteTask(ctx, client, id)
 		}
@@ -63,9 +63,9 @@ func deleteTask(ctx context.Context, client *shim.Client, id string) error {
 	return nil
 }
 
-// killTask kills every process of a task and returns when the first is dead. An unstarted task has
-// none. A start under way is asked to abort repeatedly, because one request may come too late for
-// it.
+// killTask kills every process of a task and returns when the first process is dead. An unstarted
+// task has no processes. If a start is under way, killTask repeats the kill: the first one may come
+// too late to abort the start, and too early to kill the process.
 func killTask(ctx context.Context, client *shim.Client, id string, started bool) error {
 	kill := func() error {
 		_, err := client.Task.Kill(ctx, &taskapi.KillRequest{ID: id, Signal: uint32(unix.SIGKILL), All: true})
@@ -105,8 +105,8 @@ var errGone = errors.New("the engine is shutting down")
 // AbortInterval is how often a start under way is asked to abort.
 const AbortInterval = 200 * time.Millisecond
 
-// FromShim restores the class of a shim call's error. Errors of the connection (shim.Lost) and the
-// end of the caller's own context have no class of the call and are kept.
+// FromShim restores the class of a shim call's error. Connection errors (shim.Lost) get
+// errdefs.ErrUnavailable; those of unresponsive processes and of the caller's context are kept.
 func FromShim(err error) error {
 	if shim.Lost(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
@@ -141,7 +141,7 @@ func attributed(err error) error {
 }
 
 // refusals are kernel errors, by words in the runtime's message, with the administrator's remedy.
-// The first match counts.
+// advised uses the first match.
 var refusals = []struct {
 	words  []string
 	advice string

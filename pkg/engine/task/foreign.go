@@ -40,7 +40,7 @@ type foreign struct {
 	living map[string]bool
 }
 
-// Name is the shim's address, or the sandbox's id until it is known.
+// Name is the shim's address, or the sandbox's id until the address is known.
 func (r *foreign) Name() string {
 	if ep := r.sandbox.Status().Shim; ep != nil {
 		return ep.Address
@@ -48,7 +48,7 @@ func (r *foreign) Name() string {
 	return r.sandbox.ID()
 }
 
-// Prepare does nothing: the shim needs the sandbox's files first.
+// Prepare does nothing: the shim cannot start without the sandbox's files.
 func (*foreign) Prepare(context.Context) error { return nil }
 
 func (r *foreign) Launch(ctx context.Context) (*shim.Client, error) {
@@ -74,7 +74,7 @@ func (r *foreign) Client(ctx context.Context) (*shim.Client, error) {
 }
 
 // endpoint returns the recorded address of the shim. If the daemon was killed before it recorded
-// one, the shim's own answer has it.
+// the address, the answer of the shim's start has it.
 func (r *foreign) endpoint(ctx context.Context) (shim.Endpoint, error) {
 	if ep := r.sandbox.Status().Shim; ep != nil {
 		return *ep, nil
@@ -100,9 +100,9 @@ func (r *foreign) Options(pod.TaskOptions) (*anypb.Any, error) {
 	return shimOptions(r.binaries.Runtimes.Of(s), s.Plan, s.Pinned.CgroupDriver == cgroup.Systemd)
 }
 
-// shimOptions are containerd's runc options for its runc shim, a configuration path and body for
-// other foreign shims. Their type has no prefix of protobuf's Any, as in containerd: shims with
-// typeurl before version 2 do not know it.
+// shimOptions are containerd's runc options for its runc shim, and a configuration path and body
+// for other foreign shims. As in containerd, their type URL has no prefix: shims with typeurl
+// before version 2 do not accept a prefix.
 func shimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any, error) {
 	if !handler.IsRuncShim(d.Path) {
 		if d.ConfigPath == "" && d.ShimOptionsTOML == "" {
@@ -113,7 +113,7 @@ func shimOptions(d *handler.Definition, plan pod.Plan, systemd bool) (*anypb.Any
 	o := &runcoptions.Options{SystemdCgroup: systemd, Root: d.Root}
 	given := make(map[string]any, len(d.ShimOptions))
 	for key, v := range d.ShimOptions {
-		// Keys are spelled as in containerd's configuration: BinaryName.
+		// Keys begin with a capital, as in containerd's configuration: BinaryName.
 		given[strings.ToLower(key[:1])+key[1:]] = v
 	}
 	text, err := json.Marshal(given)
@@ -164,7 +164,7 @@ func (r *foreign) Usage(ctx context.Context, container string) (cgroup.Stats, er
 }
 
 // KilledForMemory reads the cgroup's OOM count, which exists until the task is deleted. If systemd
-// has removed the cgroup with its last process, the kernel's log has it.
+// has removed the cgroup with its last process, it counts the kills in the kernel's log.
 func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool {
 	if !r.sandbox.HostProcesses {
 		return false
@@ -177,7 +177,7 @@ func (r *foreign) KilledForMemory(ctx context.Context, cgroupsPath string) bool 
 	return logged != "" && !group.Exists() && r.kernelLog.Kills(ctx, logged) > 0
 }
 
-// CRIUConfig is only for the shim that calls runc.
+// CRIUConfig is empty for all shims but containerd's runc shim.
 func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	if !handler.IsRuncShim(r.sandbox.Spec().Definition.Path) {
 		return ""
@@ -185,8 +185,8 @@ func (r *foreign) CRIUConfig(bundle string, _ *probe.Runtime) string {
 	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
-// ConfigureCRIU omits the pipes of a checkpoint: the shim creates them and the runtime restores
-// them. A restore maps those that the checkpoint's stdio.json names.
+// ConfigureCRIU configures no pipes for a checkpoint: the shim creates them and the runtime
+// restores them. For a restore it maps the pipes that the checkpoint's stdio.json names.
 func (r *foreign) ConfigureCRIU(call pod.CRIUCall) (func() error, error) {
 	file := r.CRIUConfig(call.Bundle, nil)
 	if file == "" {
@@ -231,7 +231,7 @@ func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 		Id: c.ID(), Stdin: io.Stdin, Stdout: io.Stdout, Stderr: io.Stderr, Terminal: c.Config().GetTty(),
 		LogDirectory: c.Spec().LogDirectory, LogPath: c.Spec().LogPath, MaxLogLine: int32(r.sandbox.Spec().Pinned.MaxLogLineSize),
 	}
-	// CloseLog must not overtake it, so it ignores the caller's cancellation.
+	// CloseLog must not overtake this call, which therefore ignores the caller's cancellation.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openLogTimeout)
 	defer cancel()
 	if _, err = writer.Supervisor.OpenStdio(ctx, request); err != nil {
@@ -240,8 +240,8 @@ func (r *foreign) OpenLog(ctx context.Context, c *pod.Container) error {
 	return nil
 }
 
-// FlushLog waits for at most a second, which the supervisor enforces: after an exit is reported,
-// its last lines should be readable, but they must not delay the report for long.
+// FlushLog waits for at most a second, which the supervisor enforces: when an exit is reported, the
+// container's last lines should be readable, but they must not delay the report for long.
 func (r *foreign) FlushLog(ctx context.Context, c *pod.Container) error {
 	writer, err := r.shims.Supervisor(ctx, r.sandbox.Spec().Supervisor)
 	if err != nil {

@@ -65,9 +65,9 @@ func (r *foreign) countLiving() {
 	}
 }
 
-// cleanUp kills and cleans up a task after its shim was lost because of cause, and returns its exit
-// as far as it is known. It is idempotent. If the shim has exited, everything that the shim ran the
-// pod in is killed: a virtual machine may hold every container.
+// cleanUp kills and cleans up a task after its shim was lost because of cause, and returns the
+// task's exit as far as it is known. It is idempotent. If the shim is gone or the task is the
+// sandbox's, it also kills all that the shim ran the pod in, such as a virtual machine.
 func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Exit, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 	if gone {
 		r.found.Do(r.countLiving)
 	}
-	// The count is removed with the cgroup.
+	// Read the count before the kill: it is removed with the cgroup.
 	kills, _ := cgroup.OOMKills(left.group)
 	alive, err := killGroup(ctx, left.group)
 	if err != nil {
@@ -94,10 +94,10 @@ func (r *foreign) cleanUp(ctx context.Context, task string, cause error) (pod.Ex
 	death, err := r.shims.CleanUpForeign(ctx, shim.Start{Binary: r.binaries.Runtimes.Of(s.Spec()).Path, ID: task, Bundle: left.bundle})
 	if err != nil {
 		if ctx.Err() != nil {
-			return pod.Exit{}, err // the delete action may be half done
+			return pod.Exit{}, err // the delete action may be incomplete
 		}
-		// The binary may be gone with the handler. The delete action would then only have removed
-		// files.
+		// The binary may have been removed with the handler. Continue, because the delete action
+		// would only have removed files.
 		log.G(ctx).WithError(err).WithField("sandbox", s.ID()).WithField("task", task).Warn("Failed to clean up after dead shim")
 	}
 	return left.exit(death, wasAlive, kills > 0, now), nil
@@ -112,7 +112,7 @@ func killGroup(ctx context.Context, group cgroup.Paths) ([]int, error) {
 }
 
 // exit returns SIGKILL if clean-up killed the first process, and otherwise the shim's exit record.
-// Without a record the delete action reports SIGKILL, which containerd reports, too.
+// Without a record the delete action reports SIGKILL, as with containerd.
 func (r leftovers) exit(d shim.TaskExit, wasAlive, oom bool, now time.Time) pod.Exit {
 	const killed = 128 + uint32(unix.SIGKILL)
 	switch {

@@ -15,7 +15,7 @@ import (
 )
 
 // shimPatience is how long a foreign shim may take, from the first request, to stop what runs in a
-// sandbox. Then it is killed, whatever it answers: only its death ends what it runs the pod in. An
+// sandbox. After that the shim is killed, whatever it answers, with all that it runs the pod in. An
 // unresponsive shim is killed at once.
 const shimPatience = time.Minute
 
@@ -41,8 +41,8 @@ func (r *foreign) StopOrKill(ctx context.Context, end func(context.Context) erro
 	return end(ctx)
 }
 
-// retryStop retries end until it succeeds, final accepts the error or the shim's time is up, and
-// returns the last error.
+// retryStop retries end until it succeeds, final returns true for its error, or shimPatience is
+// over. It returns the last error.
 func retryStop(ctx context.Context, s *pod.Sandbox, end func(context.Context) error, final func(error) bool) error {
 	now := time.Now()
 	s.EndAsked.CompareAndSwap(nil, &now)
@@ -81,7 +81,7 @@ func (r *foreign) End(ctx context.Context) error {
 		return err
 	}
 	if client != nil && r.sandbox.Status().PID == 0 {
-		// A sandbox that was never started may still be in creation.
+		// The shim may still be creating a sandbox that was never started.
 		if err := client.AwaitGone(ctx); err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (r *foreign) End(ctx context.Context) error {
 	return r.endPod(ctx)
 }
 
-// endByShim asks the shim to stop the process, within its time.
+// endByShim asks the shim to stop the process, within shimPatience.
 func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error) {
 	err = retryStop(ctx, r.sandbox, func(ctx context.Context) error {
 		if err := r.sandbox.Creating.Load().Await(ctx); err != nil {
@@ -105,9 +105,9 @@ func (r *foreign) endByShim(ctx context.Context) (client *shim.Client, err error
 	return client, err
 }
 
-// kill kills the shim, and cleans up as after a shim lost because of cause.
+// kill kills the shim, and cleans up as if the shim had been lost because of cause.
 func (r *foreign) kill(ctx context.Context, cause error) error {
-	// First, so that it creates nothing more.
+	// Kill the shim first, so that it creates nothing more.
 	if err := r.dismiss(ctx, nil); err != nil {
 		return err
 	}
@@ -115,11 +115,11 @@ func (r *foreign) kill(ctx context.Context, cause error) error {
 	return err
 }
 
-// dismiss stops the shim, which has no tasks left.
+// dismiss asks the shim to exit, or kills it if client is nil.
 func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
 	ep, err := r.endpoint(ctx)
 	if err != nil {
-		return nil //nolint:nilerr // none was started
+		return nil //nolint:nilerr // no shim was started
 	}
 	return r.shims.DismissForeign(ctx, ep, client, r.sandbox.ID())
 }
@@ -127,8 +127,8 @@ func (r *foreign) dismiss(ctx context.Context, client *shim.Client) error {
 // A foreign shim may run a pod in a process that is not a task: a virtual machine, which may
 // outlive the shim. It is found by its cgroup.
 
-// killPod kills all that a dead shim ran a pod in. The pod is not ready from then on, however long
-// the rest takes.
+// killPod kills all that a dead shim ran a pod in. The pod is recorded as not ready first, because
+// the rest may take long.
 func (r *foreign) killPod(ctx context.Context) error {
 	s := r.sandbox
 	if s.Status().Phase == pod.PhaseReady {
@@ -138,7 +138,7 @@ func (r *foreign) killPod(ctx context.Context) error {
 	for _, group := range groups {
 		alive, kerr := group.Processes()
 		if len(alive) > 0 {
-			s.Killed.Store(true) // before their death can be observed
+			s.Killed.Store(true) // before the death of the processes can be observed
 			kerr = errors.Join(kerr, group.Kill(ctx))
 		}
 		err = errors.Join(err, kerr)
@@ -151,17 +151,16 @@ func (r *foreign) podGroups() ([]cgroup.Paths, error) {
 	s := r.sandbox
 	path, err := s.Spec().CgroupsPath(s.ID())
 	if err != nil {
-		return nil, nil //nolint:nilerr // it never had any
+		return nil, nil //nolint:nilerr // the pod never had a cgroup
 	}
 	return cgroup.OfPod(path, s.ID())
 }
 
-// leaving is how long the pod's processes may take to exit after the shim was asked to.
+// leaving is how long the pod's processes may take to exit after the shim was asked to exit.
 const leaving = 5 * time.Second
 
-// endPod returns when no process of the pod is left, after its task has exited and its shim was
-// asked to exit. It kills a machine that the shim left behind; the delete action cleans up after
-// it.
+// endPod returns when no process of the pod is left. The pod's task has exited and its shim was
+// asked to exit. If the shim left a virtual machine behind, endPod kills the machine and cleans up.
 func (r *foreign) endPod(ctx context.Context) error {
 	s := r.sandbox
 	if gone, err := r.awaitPodGone(ctx); err != nil {

@@ -15,11 +15,11 @@ import (
 type PodMemory struct {
 	paths cgroup.Paths
 	hits  uint64
-	least uint64 // of which a pod needs, without what it runs
+	least uint64 // the part that gVisor itself needs, in bytes
 }
 
-// MemoryOf counts how often the pod reached its limit before a start. It is zero if the runtime's
-// own errors name memory.
+// MemoryOf counts how often the pod reached its limit before a start. It is zero unless the runtime
+// is gVisor.
 func MemoryOf(s *pod.Sandbox) PodMemory {
 	if !s.MemoryLimit {
 		return PodMemory{}

@@ -25,13 +25,13 @@ type Service struct {
 	kernelLog *oomlog.Log
 }
 
-// New returns the Service for the tasks of pods, which shims run.
+// New returns the Service for the tasks of pods. shims connects to their processes.
 func New(pods *pod.Registry, b *binaries.Binaries, shims *shim.Manager) *Service {
 	return &Service{pods: pods, binaries: b, shims: shims, kernelLog: oomlog.New()}
 }
 
-// processes run tasks: a supervisor those of OCI runtimes, a foreign shim those of one sandbox,
-// with a supervisor for its logs.
+// processes are the methods of shim.Manager for the two kinds of processes that run tasks:
+// supervisors, which also write the logs of all tasks, and foreign shims.
 type processes interface {
 	Supervisor(ctx context.Context, key string) (*shim.Client, error)
 	SupervisorDir(key string) string
@@ -72,8 +72,8 @@ func (r *Service) Worker(ctx context.Context, s *pod.Sandbox) (*shim.Client, err
 	return s.Runner.Client(ctx)
 }
 
-// Replaced reports whether a call that failed with err is worth repeating: it kills the supervisor
-// of s if that is unresponsive, and the successor answers.
+// Replaced kills the supervisor of s if err means that it is unresponsive. It reports whether the
+// failed call should be repeated, because a successor will answer.
 func (r *Service) Replaced(ctx context.Context, s *pod.Sandbox, err error) bool {
 	return shim.IsUnresponsive(err) && r.shims.Replace(ctx, s.Spec().Supervisor) == nil
 }

@@ -42,7 +42,7 @@ func SupervisorKey(d *handler.Definition, runtime []keep.Binary, shimHash, sandb
 		return "pod-" + sandbox[:16]
 	}
 	runs := *d
-	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout, runs.Conforms = handler.Limits{}, nil, false, 0, nil // none changes how a pod runs
+	runs.Limits, runs.Candidate, runs.ProbeSelfCheck, runs.SelfCheckTimeout, runs.Conforms = handler.Limits{}, nil, false, 0, nil // these do not change how a pod runs
 	generation := []string{runs.Digest(), shimHash}
 	for _, one := range runtime {
 		generation = append(generation, one.SHA256)
@@ -66,7 +66,7 @@ func (r *supervised) Client(ctx context.Context) (*shim.Client, error) {
 
 func (r *supervised) Keep(ctx context.Context, t shim.Kept) {
 	if !r.sandbox.HostProcesses {
-		t.PID = 0 // the pid is the kernel's, not the container's
+		t.PID = 0 // the pid is that of the sandbox, not of the container
 	}
 	client, err := r.Client(ctx)
 	if err == nil {
@@ -111,8 +111,8 @@ func GlobalFlags(d *handler.Definition) []string {
 	return flags
 }
 
-// LaunchTimeout exceeds that of one call, because the supervisor ends the runtime's call at its
-// limit, and reports why.
+// LaunchTimeout exceeds the limit of one call: the supervisor kills the runtime's call at that
+// limit, and then reports why.
 func (r *supervised) LaunchTimeout() time.Duration {
 	return CallTimeout(r.sandbox.Spec().Definition) + pod.CreatePatience
 }
@@ -124,7 +124,7 @@ func (r *supervised) Attribute(err error) error {
 	return attributed(err)
 }
 
-// Exit adds what the Task API has no fields for.
+// Exit also returns the fields of the exit record that the Task API does not have.
 func (r *supervised) Exit(ctx context.Context, task string) (pod.Exit, error) {
 	exit, err := awaitExit(ctx, r, task)
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *supervised) journaled(task string) (journal.Exit, error) {
 	return journal.ReadExit(r.shims.SupervisorDir(r.sandbox.Spec().Supervisor), task)
 }
 
-// Gone excludes a broken connection: the successor is asked again.
+// Gone returns false for a broken connection: the successor is asked again.
 func (*supervised) Gone(err error) bool { return errdefs.IsNotFound(err) }
 
 // ExitRecord reads the supervisor's exit record.
@@ -164,7 +164,7 @@ func (r *supervised) Delete(ctx context.Context, task string) error {
 func (r *supervised) End(ctx context.Context) error { return r.Delete(ctx, r.sandbox.ID()) }
 
 // StopOrKill kills the pod by its cgroups if end fails: its supervisor may be unresponsive and have
-// no successor. The killed containers become EXITED once a later call reaches one.
+// no successor. The killed containers become EXITED once a later call reaches a successor.
 func (r *supervised) StopOrKill(ctx context.Context, end func(context.Context) error) error {
 	err := end(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -191,11 +191,11 @@ func (r *supervised) Usage(ctx context.Context, container string) (cgroup.Stats,
 	return usage.GVisorOnly(used), err
 }
 
-// KilledForMemory returns false: the journal has OOM kills.
+// KilledForMemory returns false: the exit records contain OOM kills.
 func (*supervised) KilledForMemory(context.Context, string) bool { return false }
 
-// CRIUConfig is empty for crun, which passes the file on to its libcriu: versions before 4.2 reject
-// it, and every checkpoint fails. The supervisor configures crun by flags and the environment.
+// CRIUConfig is empty for crun: its libcriu rejects the file before version 4.2, and then every
+// checkpoint fails. The supervisor configures crun by flags and the environment.
 func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 	if !r.sandbox.HostProcesses || rt != nil && rt.Name == probe.Crun {
 		return ""
@@ -203,7 +203,7 @@ func (r *supervised) CRIUConfig(bundle string, rt *probe.Runtime) string {
 	return filepath.Join(bundle, criufiles.ConfigFile)
 }
 
-// taskUsage measures a task by the Task API.
+// taskUsage measures a task by a call of the Task API.
 func taskUsage(ctx context.Context, by pod.Connection, task string) (cgroup.Stats, error) {
 	client, err := by.Client(ctx)
 	if err != nil {

@@ -44,7 +44,7 @@ func New(pods *pod.Registry, s *settings.Settings, b *binaries.Binaries, c *capa
 	return &Node{pods: pods, settings: s, binaries: b, capabilities: c, cni: cni, config: config}
 }
 
-// Constants of Version's response. The first is fixed by the CRI.
+// Constants of Version's response. The CRI fixes kubeletAPIVersion.
 const (
 	kubeletAPIVersion = "0.1.0"
 	runtimeAPIVersion = "v1"
@@ -57,8 +57,8 @@ func (b *Node) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi
 	}, nil
 }
 
-// Status returns the node's conditions, from memory: it never waits for a plugin, and for runtimes
-// at most capabilities.ProbeWait in all. It has an entry for each of the engine's handlers.
+// Status returns the node's conditions and the features of all its handlers. It never waits for a
+// network plugin, and at most capabilities.ProbeWait for the probes of all runtimes.
 func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	network := &runtimeapi.RuntimeCondition{Type: runtimeapi.NetworkReady, Status: true}
 	if err := b.cni.Status(); err != nil {
@@ -77,9 +77,9 @@ func (b *Node) Status(ctx context.Context, r *runtimeapi.StatusRequest) (*runtim
 	return resp, nil
 }
 
-// handlers probes all handlers concurrently: an unreadable one, as on a dead network mount, loses
-// only its own features. Features that are not known in time are the last known: a busy node must
-// not seem to lose features.
+// handlers probes all handlers concurrently: a handler with an unreadable binary, as on a dead
+// network mount, loses only its own features. A feature that is not probed in time keeps its last
+// known value: a busy node must not seem to lose features.
 func (b *Node) handlers(ctx context.Context) []*runtimeapi.RuntimeHandler {
 	ctx, cancel := context.WithTimeout(ctx, capabilities.ProbeWait)
 	defer cancel()
@@ -101,7 +101,7 @@ type featureMemory struct{ last sync.Map }
 
 type knownFeatures struct{ recursiveReadOnly, userNamespaces bool }
 
-// after returns the features found, with last known values for the unknown ones.
+// after returns the found features, and the last known values of features that k does not mark.
 func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k knownFeatures) *runtimeapi.RuntimeHandlerFeatures {
 	now := &runtimeapi.RuntimeHandlerFeatures{
 		RecursiveReadOnlyMounts: found.GetRecursiveReadOnlyMounts(), UserNamespaces: found.GetUserNamespaces(),
@@ -119,7 +119,7 @@ func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFea
 	return now
 }
 
-// ask combines the features of runtime and node. Both must support one.
+// ask returns the features that both the runtime and the node support, and which are known.
 func (b *Node) ask(ctx context.Context, d *handler.Definition) (*runtimeapi.RuntimeHandlerFeatures, knownFeatures) {
 	found := &runtimeapi.RuntimeHandlerFeatures{}
 	rt, err := b.binaries.Prober.Probe(ctx, d)

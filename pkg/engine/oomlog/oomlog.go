@@ -35,7 +35,7 @@ type Log struct {
 // readRecord reads one record, and fails with unix.EAGAIN if there is none yet.
 type readRecord func(into []byte) (int, error)
 
-// maxVictims limits the remembered kills; calls follow within milliseconds of a kill.
+// maxVictims limits the remembered kills; Kills is called within milliseconds of a kill.
 const maxVictims = 1024
 
 // New returns a log that is opened at the first call.

@@ -1,6 +1,6 @@
 // Package openfiles counts the open files of processes, by /proc.
 //
-// A process that exits meanwhile has no open files, and is not an error.
+// A process that exits during a call counts as one without open files, and is not an error.
 package openfiles
 
 import (
@@ -57,7 +57,8 @@ func (c *Counted) add(dir string) error {
 	return nil
 }
 
-// SoftLimit is the limit of a process's open descriptors; known is false if it is unlimited.
+// SoftLimit is the limit of a process's open descriptors; known is false if there is no limit, or
+// if the process has exited.
 func SoftLimit(pid int) (limit uint64, known bool, err error) {
 	limits, err := os.ReadFile(procfs.Path(pid, "limits"))
 	if err != nil && !gone(err) {

@@ -1,6 +1,6 @@
 // Package process measures processes of this host and finds their descendants, by /proc.
 //
-// A process that has exited is errdefs.ErrNotFound, even if its id was reused.
+// The error for a process that has exited is errdefs.ErrNotFound, even if its id was reused.
 package process
 
 import (
@@ -27,7 +27,7 @@ type Process struct {
 	Started uint64
 }
 
-// ticks is the number per second in /proc.
+// ticks is the number of kernel ticks per second in /proc.
 const ticks = 100
 
 // All is a snapshot of the host's processes.
@@ -73,8 +73,8 @@ func (a *All) Age(p Process) time.Duration {
 	return time.Duration(a.now-min(p.Started, a.now)) * (time.Second / ticks) //nolint:gosec // far from the end of time
 }
 
-// Below returns the process with that id and its descendants, without those for which stop is true,
-// and their descendants.
+// Below returns the process with that id and its descendants. It omits processes for which stop
+// returns true, with their descendants.
 func (a *All) Below(pid int, stop func(Process) bool) []Process {
 	var all []Process
 	seen := map[int]bool{} // ids may be reused during the listing
@@ -105,7 +105,7 @@ func read(pid int) (Process, error) {
 	return Process{PID: pid, Parent: stat.Parent, Started: stat.Started}, nil
 }
 
-// same returns nil if p still has its id.
+// same returns nil if p's id still belongs to p.
 func (p Process) same() error {
 	now, err := read(p.PID)
 	if err == nil && now.Started != p.Started {
@@ -151,7 +151,7 @@ func parseRollup(text []byte) (sum uint64, ok bool) {
 	return sum, ok
 }
 
-// CPU is the CPU time of p and its exited threads, without the processes that it started.
+// CPU is the CPU time of p, including its exited threads, without the processes that it started.
 func (p Process) CPU() (time.Duration, error) {
 	// The kernel's id of another process's clock, see clock_getcpuclockid(3).
 	const sched = 2

@@ -1,7 +1,7 @@
 // Package procfs reads the kernel's information about processes, in /proc and in cgroups.
 //
-// It has no state, so everything may be called concurrently. Errors are the kernel's: a process
-// that has exited is fs.ErrNotExist or ESRCH. See proc(5) and cgroups(7).
+// It has no state, so everything may be called concurrently. Errors are the kernel's: for a process
+// that has exited, fs.ErrNotExist or ESRCH. See proc(5) and cgroups(7).
 package procfs
 
 import (
@@ -42,7 +42,7 @@ func Processes() ([]int, error) {
 	return pids, nil
 }
 
-// Children returns those of all threads of a process; none if the kernel does not list them.
+// Children returns the ids of a process's children; none if the kernel does not list them.
 func Children(pid int) []int {
 	lists, _ := filepath.Glob(Path(pid, "task/*/children"))
 	var all []int
@@ -93,8 +93,8 @@ func StatOf(pid int) (Stat, error) {
 	return s, nil
 }
 
-// parseStat reads the numbered fields of proc_pid_stat(5). The second one is a name of any
-// characters, so its end is searched from behind.
+// parseStat reads the numbered fields of proc_pid_stat(5). The second field is a name of any
+// characters in parentheses; the last parenthesis of the text ends it.
 func parseStat(text []byte) (Stat, error) {
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	const first, last = 3, 52 // numbers of the fields that are read
@@ -145,7 +145,7 @@ func ParseCgroups(text []byte) map[string]string {
 	return all
 }
 
-// Members returns the ids of the processes in the cgroup of a directory itself, in its order.
+// Members returns the ids of the processes in a cgroup, without those in its child cgroups.
 func Members(dir string) ([]int, error) {
 	file := filepath.Join(dir, "cgroup.procs")
 	text, err := os.ReadFile(file)

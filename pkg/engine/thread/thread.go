@@ -10,9 +10,9 @@ import (
 // Run runs f on an operating system thread that exits afterwards, so that no other goroutine ever
 // runs in namespaces that f entered.
 //
-// The Go runtime cannot end the main thread: it would park it in the namespace forever, and
-// /proc/self/ns would show that. A goroutine that gets the main thread therefore keeps it while
-// another goroutine, on another thread, does the work.
+// The Go runtime cannot end the main thread: it would park the thread forever in the namespaces
+// that f entered, and /proc/self/ns would show them. A goroutine that gets the main thread
+// therefore keeps it while another goroutine, on another thread, does the work.
 func Run(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

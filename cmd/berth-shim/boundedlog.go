@@ -43,7 +43,7 @@ func (l *boundedLog) open() error {
 	return nil
 }
 
-// Write appends an entry. If a rotation fails, it continues with the old file.
+// Write appends an entry. If the file cannot be renamed, Write continues with it.
 func (l *boundedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,14 +3,14 @@
 //
 //	berth-shim serve --dir <state>/supervisors/<key>
 //
-// with a listening unix socket as descriptor 3, and from 4 on the descriptors listed in
-// BERTH_SHIM_INHERIT, if it replaces one that died. It outlives the daemon and exits on request, or
-// when it has no tasks and no daemon returns. Foreign shims that publish events through a program
-// get this one:
+// It inherits a listening unix socket as descriptor 3 and, if it replaces a supervisor that died,
+// the descriptors in BERTH_SHIM_INHERIT. It outlives the daemon and exits on request, or when it
+// has no tasks and no daemon returns. Foreign shims that publish events by running a program run
+// this one:
 //
 //	berth-shim --address <socket> publish --topic <topic> --namespace <namespace>
 //
-// The Makefile builds it with the tag no_grpc: it serves only ttrpc, and has a budget.
+// The Makefile builds it with the tag no_grpc, which makes it smaller: it serves only ttrpc.
 package main
 
 import (
@@ -107,7 +107,7 @@ func serve(dir, level string, patience time.Duration) error {
 // detach isolates this process from the exit of its parent.
 func detach() {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
-	// This fails if it already leads a session.
+	// Setsid fails if this process already leads a session.
 	_, _ = unix.Setsid()
 	_ = os.Chdir("/")
 }
@@ -150,8 +150,8 @@ func logTo(path, level string) error {
 	if err != nil {
 		return err
 	}
-	// A crash trace goes into the log file: the runtime duplicates the file's descriptor. So does
-	// stderr, for code that prints to it.
+	// After a rotation, crash traces of the Go runtime and stderr must go into the new log file.
+	// SetCrashOutput duplicates the file's descriptor.
 	w.begun = func(f *os.File) {
 		_ = debug.SetCrashOutput(f, debug.CrashOptions{})
 		_ = unix.Dup3(int(f.Fd()), unix.Stderr, 0) //nolint:gosec // a descriptor

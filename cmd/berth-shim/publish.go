@@ -27,13 +27,13 @@ const (
 
 const publishUsage = "berth-shim --address <socket> publish --topic <topic> --namespace <namespace>"
 
-// publishes reports whether a shim has called this program in the way of containerd's.
+// publishes reports whether a shim has called this program as it would call containerd.
 func publishes(args []string) bool {
 	return len(args) > 0 && args[0] != "serve" && slices.Contains(args[:min(len(args), 3)], "publish")
 }
 
 // publish forwards one event of a shim to the daemon: shims without ttrpc run the program in
-// -publish-binary, as with containerd's, with the event on stdin.
+// -publish-binary, with the event on stdin.
 func publish(args []string, stdin io.Reader) error {
 	flags := flag.NewFlagSet("berth-shim publish", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -68,7 +68,7 @@ func publish(args []string, stdin io.Reader) error {
 func forward(address string, e *types.Envelope) error {
 	ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address+".ttrpc") // the ttrpc socket, named as containerd's
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", address+".ttrpc") // the ttrpc socket, named as in containerd
 	if err != nil {
 		return fmt.Errorf("publish event: %w", err)
 	}

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connect forwards one connection to a port of the pod's loopback, over IPv4, or over IPv6 if no
-// process listens on that. The other end is a socket on its standard input and output. connect
-// first writes one byte to it: 0, or the errno of the failed connect. Each direction ends
-// separately; the program ends when the reader of its standard error closes it.
+// connect forwards one connection to a port of the pod's loopback, over IPv4, or over IPv6 if IPv4
+// fails. The other end is a socket on standard input and output. connect first writes one byte to
+// the socket: 0, or the errno of the failed connect. Each direction ends separately. The program
+// exits when both have ended, or when the reader of its standard error closes that.
 func connect(port string) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -21,7 +21,7 @@ func connect(port string) {
 	fd, err := dial(int(number))
 	answer(err)
 	go func() {
-		// On a socket, a close and a half-close look the same; standard error reveals the close.
+		// Standard error reveals a close: on a socket it looks the same as a half-close.
 		await(unix.Stderr, unix.POLLERR)
 		os.Exit(1)
 	}()

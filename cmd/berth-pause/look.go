@@ -43,8 +43,8 @@ func look() {
 	_, _ = os.Stdout.WriteString(out.String())
 }
 
-// devices writes the device files below a directory, and unreadable directories: an absent device
-// is a promised property.
+// devices writes the device files below a directory, and unreadable paths: to prove that a device
+// is absent, the list must be complete.
 func devices(dir string, line func(key, value string)) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -97,7 +97,7 @@ func bounding() (all uint64) {
 	return all
 }
 
-// seccomp returns the mode, 2 with a filter. A filter may reject the query, which proves it.
+// seccomp returns the mode, 2 with a filter. A rejected query proves that there is a filter.
 func seccomp() int {
 	n, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_GET_SECCOMP, 0, 0, 0, 0, 0)
 	if errno != 0 {

@@ -1,11 +1,10 @@
-// Command berth-pause is the sandbox process, where one is needed: the first process of a PID
+// Command berth-pause is the sandbox process of pods that need one: the first process of a PID
 // namespace that the pod's containers share, or the first container of a runtime with its own
 // kernel. It reaps orphaned processes and waits for SIGTERM or SIGINT. It is linked statically and
 // is the only file of its root filesystem.
 //
-// Called as connect, by an exec, it forwards a connection to a port of a pod with its network
-// inside the runtime. Called as look, it prints the view of a self-check pod on its kernel and
-// node.
+// Called as connect, by an exec, it forwards a connection to a port of a pod that has its network
+// inside the runtime. Called as look, it prints what a self-check pod sees of its kernel and node.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 )
 
 func main() {
-	// No garbage arises: all allocations are made at the start.
+	// The program runs without garbage collection: it allocates little after its start.
 	debug.SetGCPercent(-1)
 	if path.Base(os.Args[0]) == "look" {
 		look()

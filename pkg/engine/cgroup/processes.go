@@ -1,9 +1,11 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -20,39 +22,38 @@ var processHierarchies = []string{"freezer", "pids", "memory", "devices", "cpu",
 // Processes returns the ids of the processes in a cgroup and its children, each once, sorted. It is
 // empty if the cgroup is gone.
 func (p Paths) Processes() ([]int, error) {
-	root := p.processDir()
-	if root == "" {
-		return nil, nil
-	}
-	var pids []int
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	for _, name := range processHierarchies {
+		pids, err := processesIn(p.Dir(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
-			return ignoreGone(err)
+			return nil, fmt.Errorf("cgroup processes: %w", err)
 		}
-		if !entry.IsDir() {
-			return nil
-		}
-		more, err := members(path)
-		pids = append(pids, more...)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("cgroup processes: %w", err)
+		slices.Sort(pids)
+		return slices.Compact(pids), nil
 	}
-	slices.Sort(pids)
-	return slices.Compact(pids), nil
+	return nil, nil
 }
 
-func (p Paths) processDir() string {
-	if p.Unified != "" {
-		return p.Unified
+func processesIn(dir string) ([]int, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return nil, err
 	}
-	for _, name := range processHierarchies {
-		if dir := p.Dir(name); dir != "" && exists(dir) {
-			return dir
+	pids, err := members(dir)
+	// A directory with two links has no children. It still has some fifty files to list.
+	if err != nil || st.Nlink == 2 {
+		return pids, err
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			more, childErr := processesIn(filepath.Join(dir, e.Name()))
+			pids, err = append(pids, more...), cmp.Or(err, ignoreGone(childErr))
 		}
 	}
-	return ""
+	return pids, ignoreGone(err)
 }
 
 // members returns the processes in one cgroup; none if it is gone.

@@ -1,5 +1,5 @@
-// The agent in a guest: it runs the commands that a test on the host sends over a
-// serial port, and sends back what they write. Static, and without parts of berth.
+// Guest is the agent in a virtual machine. It runs the commands that a test on the host sends over
+// a serial port, and sends their output back. It is static and has no code of berth itself.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	log.Fatalf("Failed to serve the host: %v", serve())
 }
 
-// serve ends with the port.
+// serve handles frames until a read from the port fails.
 func serve() error {
 	fd, err := unix.Open(port, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,13 +36,13 @@ func serve() error {
 	for {
 		f, err := wire.Read(a.line)
 		if err != nil {
-			return err // the unit starts it again
+			return err // systemd restarts the agent
 		}
 		a.take(f)
 	}
 }
 
-// line is the port. Without a host on its other end reads return nothing.
+// line is the port. If the host is not connected, reads return no data and no error.
 type line int
 
 const retry = 20 * time.Millisecond
@@ -118,7 +118,7 @@ func (a *agent) take(f wire.Frame) {
 		}
 	case wire.Signal:
 		if r := a.of(f.ID); r != nil && len(f.Payload) == 1 {
-			_ = unix.Kill(-r.command.Process.Pid, syscall.Signal(f.Payload[0])) // it may have ended
+			_ = unix.Kill(-r.command.Process.Pid, syscall.Signal(f.Payload[0])) // the command may have exited
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (a *agent) of(id uint32) *running {
 	return a.running[id]
 }
 
-// endAll kills what a host that is gone has started.
+// endAll kills the commands of the previous conversation.
 func (a *agent) endAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,13 +147,13 @@ func (a *agent) start(f wire.Frame) error {
 		return err
 	}
 	if len(c.Args) == 0 {
-		return errors.New("there is no command")
+		return errors.New("the command is empty")
 	}
 	command := exec.Command(c.Args[0], c.Args[1:]...)
 	command.Env = append(os.Environ(), c.Env...)
 	command.Dir = c.Dir
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// What a command leaves behind may hold its output; that ends nobody's wait.
+	// Wait returns even if a child process of the command still has its output open.
 	command.WaitDelay = 2 * time.Second
 	command.Stdout = &output{a, f.ID, wire.Stdout}
 	command.Stderr = &output{a, f.ID, wire.Stderr}
@@ -218,12 +218,12 @@ func how(command *exec.Cmd, err error) wire.Ended {
 func (a *agent) ended(id uint32, e wire.Ended) {
 	payload, err := json.Marshal(e)
 	if err != nil {
-		log.Fatalf("Failed to say how a command ended: %v", err)
+		log.Fatalf("Failed to encode the exit of a command: %v", err)
 	}
 	a.send(wire.Frame{Kind: wire.Exit, ID: id, Payload: payload})
 }
 
-// output sends what a command writes.
+// output sends the output of a command.
 type output struct {
 	agent *agent
 	id    uint32

@@ -17,11 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// bootedVersion goes up with changes below that make another machine.
+// bootedVersion must rise if code below makes a different machine.
 const bootedVersion = 3
 
-// booted returns the directory of a machine of this kind that has booted and was then
-// put away: its memory in "state", its disk in "disk.qcow2". The first that asks makes it.
+// booted returns the directory of a saved machine of this kind that has booted: its memory in
+// "state", its disk in "disk.qcow2". The first call creates the directory.
 func (i image) booted(ctx context.Context, agent string, o Options) (string, error) {
 	key, err := i.key(agent, o)
 	if err != nil {
@@ -57,13 +57,13 @@ func (i image) booted(ctx context.Context, agent string, o Options) (string, err
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	// Whatever a boot still does would be done by every machine that begins here.
+	// Otherwise every machine that begins here would repeat the rest of the boot.
 	if out, err := m.Command("sh", "-c", `systemctl is-system-running --wait >/dev/null; sync; echo 3 >/proc/sys/vm/drop_caches`).Output(ctx); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	m.line.end(errors.New("the machine is put away"))
+	m.line.end(errors.New("the machine is being saved"))
 	if err := m.putAway(filepath.Join(fresh, "state")); err != nil {
-		return "", fmt.Errorf("put a booted machine away: %w", err)
+		return "", fmt.Errorf("save a booted machine: %w", err)
 	}
 	if err := os.Rename(filepath.Join(m.dir, "disk.qcow2"), filepath.Join(fresh, "disk.qcow2")); err != nil {
 		return "", errors.Join(err, tool("cp", "--sparse=always", filepath.Join(m.dir, "disk.qcow2"), fresh+"/"))
@@ -74,11 +74,10 @@ func (i image) booted(ctx context.Context, agent string, o Options) (string, err
 	return dir, os.Rename(fresh, dir)
 }
 
-// forgotten is after how long a booted machine is of no use to anyone: no test takes
-// a part of that, and programs change.
+// forgotten is how long a booted machine stays after its last use: much longer than a test takes.
 const forgotten = 24 * time.Hour
 
-// forget removes the machines that nobody begins with any more.
+// forget removes the booted machines that no test has used for long.
 func (i image) forget() error {
 	all, err := filepath.Glob(i.path("booted-*"))
 	if err != nil {
@@ -94,8 +93,8 @@ func (i image) forget() error {
 	return nil
 }
 
-// putAway writes the machine's memory to a file and ends it. The machine stands still
-// meanwhile: of one that runs, QEMU's emulation can miss a page that is written to.
+// putAway writes the machine's memory to a file and ends it. The machine is stopped first: while it
+// runs, QEMU's emulation can miss a page that is written to.
 func (m *Machine) putAway(state string) error {
 	conn, err := m.dial("qmp", time.Now().Add(time.Minute))
 	if err != nil {
@@ -128,7 +127,7 @@ func (m *Machine) putAway(state string) error {
 	return err
 }
 
-// monitor is a machine's QMP.
+// monitor is a connection to QEMU's QMP socket.
 type monitor struct {
 	conn  net.Conn
 	lines *bufio.Scanner

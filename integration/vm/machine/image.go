@@ -18,17 +18,17 @@ import (
 // Kind is a node as scripts/vm-image builds it.
 type Kind string
 
-// The nodes that there are.
+// The kinds of nodes.
 const (
 	// Node is a Debian with AppArmor.
 	Node Kind = "node"
-	// SELinux is one with a policy.
+	// SELinux is a node with an SELinux policy.
 	SELinux Kind = "selinux"
-	// ARM64 is one of another processor.
+	// ARM64 is a node with an ARM processor.
 	ARM64 Kind = "arm64"
 )
 
-// architecture is what the agent of a node is built for.
+// architecture is the GOARCH of the node's agent.
 func (k Kind) architecture() string {
 	if k == ARM64 {
 		return "arm64"
@@ -46,7 +46,7 @@ func (k Kind) emulator() string {
 // image is a built node.
 type image struct {
 	kind Kind
-	dir  string // of this recipe
+	dir  string // of the newest build
 }
 
 // directory is BERTH_TEST_VM, or where the Makefile has images built.
@@ -58,7 +58,7 @@ func directory() (string, error) {
 	return filepath.Join(root, "bin", "vm"), err
 }
 
-// find returns the node of a kind, or skips the test where there is none.
+// find returns the image of a kind; if QEMU or the image is missing, the test is skipped.
 func find(t testbed.T, kind Kind) image {
 	t.Helper()
 	testbed.NeedRoot(t)
@@ -78,10 +78,10 @@ func find(t testbed.T, kind Kind) image {
 
 func (i image) path(name string) string { return filepath.Join(i.dir, name) }
 
-// builds are made once for each architecture.
+// builds has each program by name and architecture, and builds it once.
 var builds sync.Map
 
-// Built builds a static program beside berth's own, for an architecture or the host's.
+// Built builds a static program into bin/vm-tests; the empty architecture is the host's.
 func Built(name, pkg, architecture string) (string, error) {
 	once, _ := builds.LoadOrStore(name+architecture, sync.OnceValues(func() (string, error) {
 		root, err := testbed.Repository()
@@ -93,7 +93,7 @@ func Built(name, pkg, architecture string) (string, error) {
 			return "", err
 		}
 		path := filepath.Join(dir, name)
-		// Built aside: another run may be at it.
+		// A name of its own, because another test run may build the same program.
 		fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
 		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", fresh, pkg)
 		command.Dir = root
@@ -109,7 +109,8 @@ func Built(name, pkg, architecture string) (string, error) {
 	return once.(func() (string, error))()
 }
 
-// key is what a booted machine depends on: what runs in it, and what it runs in.
+// key is a hash of the agent and of QEMU's version and arguments: a booted machine depends on
+// these.
 func (i image) key(agent string, o Options) (string, error) {
 	program, err := os.ReadFile(agent)
 	if err != nil {
@@ -126,7 +127,7 @@ func (i image) key(agent string, o Options) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:12], nil
 }
 
-// arguments are those of QEMU, for a machine whose files are in dir.
+// arguments returns QEMU's arguments for a machine whose files are in dir.
 func arguments(i image, o Options, dir string) []string {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	machine, console, fs, serial, disk := []string{"-M", "q35"}, "ttyS0", "virtio-9p-pci", "virtio-serial-pci", "virtio-blk-pci"
@@ -134,12 +135,12 @@ func arguments(i image, o Options, dir string) []string {
 		machine, console = []string{"-M", "virt"}, "ttyAMA0"
 		fs, serial, disk = "virtio-9p-device", "virtio-serial-device", "virtio-blk-device"
 	}
-	// On a busy host the emulated timer is too late for the kernel's check of it.
+	// On a busy host the emulated timer would fail the kernel's timer check.
 	kernel := "root=/dev/vda rw console=" + console + " quiet systemd.show_status=0 mitigations=off random.trust_cpu=on no_timer_check panic=-1 " +
 		cmp.Or(o.Kernel, "apparmor=1 security=apparmor")
 	return append(machine,
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", fmt.Sprint(cmp.Or(o.Memory, 4096)),
-		"-global", "migration.store-global-state=off", // one that was put away runs at once
+		"-global", "migration.store-global-state=off", // a restored machine runs at once
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
 		"-serial", "file:"+at("console"),
 		"-qmp", "unix:"+at("qmp")+",server=on,wait=off",

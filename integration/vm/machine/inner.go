@@ -18,19 +18,19 @@ import (
 
 // Tests is a test binary that runs in the machine.
 type Tests struct {
-	// Binary is its path there.
+	// Binary is its path in the machine.
 	Binary string
 	// Run and Skip are patterns of names.
 	Run, Skip string
-	// Timeout bounds all of them, as on a host; in the machine it is longer by its slowness.
+	// Timeout is for all tests on a host; Test multiplies it by the machine's slowness.
 	Timeout time.Duration
-	// Parallel is how many run at once; zero leaves it to them.
+	// Parallel is -test.parallel; zero leaves the default.
 	Parallel int
 	Env      []string
 }
 
-// Test runs tests in the machine, and makes every one of them a test below t: with
-// its name, its verdict, and what it said if it failed or was skipped.
+// Test runs tests in the machine. Each of them becomes a subtest of t with the same name and
+// result, and with its output if it failed or was skipped.
 func (m *Machine) Test(t *testing.T, tests Tests) {
 	t.Helper()
 	args := []string{
@@ -68,7 +68,7 @@ func (m *Machine) Test(t *testing.T, tests Tests) {
 	}
 	var exit *ExitError
 	switch {
-	case errors.As(err, &exit) && exit.Code == 1 && outcome.failed > 0: // as was told below
+	case errors.As(err, &exit) && exit.Code == 1 && outcome.failed > 0: // the subtests of t have failed too
 	case err != nil:
 		t.Errorf("%s: %v\n%s", tests.Binary, err, outcome.rest)
 	case outcome.tests == 0:
@@ -76,12 +76,12 @@ func (m *Machine) Test(t *testing.T, tests Tests) {
 	}
 }
 
-// Environment is what tests in the machine are told of it.
+// Environment returns environment variables for tests in the machine.
 func (m *Machine) Environment() []string {
 	return []string{fmt.Sprintf("BERTH_TEST_SLOWNESS=%.1f", m.Slowness), "BERTH_TEST_REQUIRE=1"}
 }
 
-// Scaled is how long what takes that long on a host may take here.
+// Scaled converts a time limit on the host into one in the machine.
 func (m *Machine) Scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * m.Slowness).Round(time.Second)
 }
@@ -91,13 +91,13 @@ type event struct {
 	Action, Test, Output string
 }
 
-// outcome is what is not told by a test of its own.
+// outcome counts the tests, and has the output that belongs to no test.
 type outcome struct {
 	tests, failed int
 	rest          string
 }
 
-// report makes a test below t of every one that the events tell of, while they do.
+// report starts a subtest of t for each test in the events, as they arrive.
 func report(t *testing.T, events io.Reader) outcome {
 	var o outcome
 	var rest strings.Builder
@@ -131,7 +131,7 @@ func report(t *testing.T, events io.Reader) outcome {
 				break
 			}
 			group.Go(func() {
-				defer close(i.t) // nothing is sent if the test is not among those asked for
+				defer close(i.t) // nothing is sent if -test.run of the host excludes the subtest
 				above.Run(i.leaf, i.run)
 			})
 		case "output":
@@ -148,11 +148,11 @@ func report(t *testing.T, events io.Reader) outcome {
 			}
 		}
 	}
-	// What has not ended when the output has is what a crash or a hang took along.
+	// A test that has not ended when the output ends was stopped by a crash or a timeout.
 	for _, i := range all {
 		if i.verdict == "" {
 			i.verdict = "fail"
-			i.said.WriteString("it did not end\n")
+			i.said.WriteString("the test did not end\n")
 			o.failed++
 			close(i.end)
 		}
@@ -162,7 +162,8 @@ func report(t *testing.T, events io.Reader) outcome {
 	return o
 }
 
-// parentOf is the longest name of a test that one is below: names have slashes of their own.
+// parentOf returns the longest name in all that is a parent of name: a test's own name may have
+// slashes.
 func parentOf(name string, all map[string]*inner) string {
 	for i := len(name) - 1; i > 0; i-- {
 		if name[i] == '/' && all[name[:i]] != nil {
@@ -172,7 +173,7 @@ func parentOf(name string, all map[string]*inner) string {
 	return ""
 }
 
-// inner is a test in the machine. One goroutine writes what it said before end is closed.
+// inner is a test in the machine. Only report writes said and verdict, before it closes end.
 type inner struct {
 	name, leaf string
 	t          chan *testing.T
@@ -183,7 +184,7 @@ type inner struct {
 	end        chan struct{}
 }
 
-// test returns the test that stands for it here, when that has begun; nil if it does not.
+// test waits for the subtest of this test and returns it; nil if it was excluded.
 func (i *inner) test() *testing.T {
 	if i.once == nil {
 		i.once = <-i.t
@@ -203,7 +204,7 @@ func (i *inner) run(t *testing.T) {
 	}
 }
 
-// reason is what a skipped test said, without what frames it.
+// reason is the output of a skipped test without the lines of the testing package.
 func reason(said string) string {
 	var kept []string
 	for line := range strings.Lines(said) {

@@ -52,7 +52,7 @@ func TestReport(t *testing.T) {
 		"    --- SKIP: TestReport/TestB (",
 		"b_test.go:7: no such part",
 		"        --- FAIL: TestReport/TestC/hangs (",
-		"it did not end",
+		"the test did not end",
 		`6 tests, 4 failed, and "panic: test timed out\n"`,
 	} {
 		if !strings.Contains(string(out), want) {

@@ -15,7 +15,7 @@ import (
 
 const (
 	pingEvery = 5 * time.Second
-	// silence is what a guest may be still for: one that computes answers, if late.
+	// silence is how long a guest may send nothing: a busy guest answers pings late.
 	silence = 3 * time.Minute
 )
 
@@ -30,7 +30,7 @@ type line struct {
 	open  map[uint32]*process // guarded by mu
 	heard time.Time           // guarded by mu
 	hello chan struct{}
-	err   error // guarded by mu; why there is no line any more
+	err   error // guarded by mu; why the connection ended
 	down  chan struct{}
 }
 
@@ -42,7 +42,7 @@ type process struct {
 	err            error
 }
 
-// converse begins a conversation over a port.
+// converse begins a conversation over a connection to the agent's port.
 func converse(conn net.Conn) *line {
 	l := &line{
 		conn: conn, next: uint32(time.Now().UnixNano()),
@@ -52,10 +52,10 @@ func converse(conn net.Conn) *line {
 	return l
 }
 
-// askAgain is rare: what an agent that is yet to come does not read stays in the line.
+// askAgain is long, because Hello frames stay in the port until the agent starts and reads them.
 const askAgain = 20 * time.Second
 
-// greet waits for the agent, which says so when it comes up, and when it is asked.
+// greet waits for Hello from the agent, which sends it when it starts and as an answer to Hello.
 func (l *line) greet(ctx context.Context, until time.Time) error {
 	for time.Now().Before(until) {
 		if err := l.send(wire.Frame{Kind: wire.Hello}); err != nil {
@@ -85,7 +85,7 @@ func (l *line) listen() {
 	for {
 		f, err := wire.Read(l.conn)
 		if err != nil {
-			l.end(fmt.Errorf("the guest has gone: %w", err))
+			l.end(fmt.Errorf("the connection to the guest ended: %w", err))
 			return
 		}
 		l.mu.Lock()
@@ -105,7 +105,7 @@ func (l *line) take(f wire.Frame, e *process) {
 		}
 	case e == nil:
 	case f.Kind == wire.Stdout:
-		_, _ = e.stdout.Write(f.Payload) // those of ours do not fail
+		_, _ = e.stdout.Write(f.Payload) // the writers of these tests do not fail
 	case f.Kind == wire.Stderr:
 		_, _ = e.stderr.Write(f.Payload)
 	case f.Kind == wire.Exit:
@@ -117,7 +117,7 @@ func (l *line) take(f wire.Frame, e *process) {
 	}
 }
 
-// watch ends the conversation with a guest that is silent.
+// watch sends pings, and ends the conversation if nothing arrives for too long.
 func (l *line) watch() {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -131,14 +131,14 @@ func (l *line) watch() {
 		quiet := time.Since(l.heard)
 		l.mu.Unlock()
 		if quiet > silence {
-			l.end(fmt.Errorf("the guest hangs: nothing was heard of it for %v", quiet.Round(time.Second)))
+			l.end(fmt.Errorf("the guest hangs: it has sent nothing for %v", quiet.Round(time.Second)))
 			return
 		}
-		go l.send(wire.Frame{Kind: wire.Ping}) //nolint:errcheck // a line that is down ends listen
+		go l.send(wire.Frame{Kind: wire.Ping}) //nolint:errcheck // listen ends too if the connection is down
 	}
 }
 
-// end gives all commands that run the reason.
+// end closes the connection; all running commands fail with why.
 func (l *line) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

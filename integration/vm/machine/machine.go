@@ -1,6 +1,5 @@
-// Package machine runs whole nodes: a Debian with its own kernel, systemd as process
-// 1 and cgroup v2, emulated by QEMU, so that it can be rebooted, and have its power
-// cut, on any host.
+// Package machine runs whole nodes: a Debian with its own kernel, systemd as process 1 and cgroup
+// v2. QEMU emulates it, so that a test can reboot it or cut its power on any host.
 //
 //	m := machine.Start(t, machine.Options{})
 //	m.Put(t, "/some/program", "/usr/bin/program")
@@ -30,22 +29,22 @@ import (
 	"github.com/berth-cri/berth/integration/vm/wire"
 )
 
-// bootBound is above what a boot takes on a machine that is busy with other things.
+// bootBound is longer than a boot takes on a busy host.
 const bootBound = 10 * time.Minute
 
-// Options say which machine.
+// Options select the machine.
 type Options struct {
 	// Kind is the node; empty is Node.
 	Kind Kind
-	// Kernel replaces what the kernel is told of security modules.
+	// Kernel replaces the kernel arguments for security modules.
 	Kernel string
 	// Memory is in MiB; zero is 4096.
 	Memory int
-	// Cold boots the machine even if there is one that has booted.
+	// Cold boots the machine instead of restoring one that has booted.
 	Cold bool
 }
 
-// Machine is a node. Its disk is its own; what it changes there goes with it.
+// Machine is a node. Its changes to the disk are kept until the test ends.
 type Machine struct {
 	// Slowness is how many times longer a process takes here than on a host.
 	Slowness float64
@@ -60,7 +59,8 @@ type Machine struct {
 	line    *line
 }
 
-// Start gives a machine that has booted. A cleanup ends it, and shows its console if the test has failed.
+// Start returns a machine that has booted. A cleanup ends it, and logs its console if the test has
+// failed.
 func Start(t testbed.T, o Options) *Machine {
 	t.Helper()
 	if o.Kind == "" {
@@ -74,7 +74,7 @@ func Start(t testbed.T, o Options) *Machine {
 	booted := ""
 	if !o.Cold {
 		if booted, err = m.image.booted(t.Context(), m.agent, o); err != nil {
-			t.Fatalf("boot a machine to begin with: %v", err)
+			t.Fatalf("boot the machine that is to be saved: %v", err)
 		}
 	}
 	testbed.Mustf(t, m.make(booted), "make a machine")
@@ -90,11 +90,11 @@ func Start(t testbed.T, o Options) *Machine {
 	return m
 }
 
-// make lays out the machine's files. Its disk is a layer above the image's, or above
-// that of a machine that has booted.
+// make creates the machine's files. Its disk is a layer above the disk of the image or of a machine
+// that has booted.
 func (m *Machine) make(booted string) error {
 	var err error
-	// Short, because the paths of sockets must be.
+	// A short name, because the length of a socket's path is limited.
 	if m.dir, err = os.MkdirTemp("", "bvm-"); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func tool(name string, args ...string) error {
 	return nil
 }
 
-// start runs QEMU, from the state of a booted machine if there is one, and waits for the agent.
+// start runs QEMU and waits for the agent. booted is the directory of a saved machine, or empty.
 func (m *Machine) start(ctx context.Context, booted string) error {
 	args := arguments(m.image, m.options, m.dir)
 	if booted != "" {
@@ -139,7 +139,7 @@ func (m *Machine) start(ctx context.Context, booted string) error {
 	ended := make(chan struct{})
 	m.ended = ended
 	go func() {
-		m.qemu.Wait() //nolint:errcheck // however it ends
+		m.qemu.Wait() //nolint:errcheck // the exit status does not matter
 		close(ended)
 	}()
 	until := time.Now().Add(bootBound)
@@ -152,10 +152,10 @@ func (m *Machine) start(ctx context.Context, booted string) error {
 		return ctx.Err()
 	}
 	m.kill()
-	return fmt.Errorf("%w: QEMU said %q; the console:\n%s", err, said.String(), m.Console())
+	return fmt.Errorf("%w: QEMU printed %q; the console:\n%s", err, said.String(), m.Console())
 }
 
-// dial connects with a socket of QEMU's.
+// dial connects to a socket of QEMU, and retries until the given time.
 func (m *Machine) dial(socket string, until time.Time) (net.Conn, error) {
 	for {
 		conn, err := net.Dial("unix", filepath.Join(m.dir, socket))
@@ -173,7 +173,7 @@ func (m *Machine) dial(socket string, until time.Time) (net.Conn, error) {
 	}
 }
 
-// kill ends QEMU on the spot, which is a power cut.
+// kill kills QEMU, which is a power cut for the machine.
 func (m *Machine) kill() {
 	if m.qemu == nil || m.qemu.Process == nil {
 		return
@@ -185,7 +185,7 @@ func (m *Machine) kill() {
 	<-m.ended
 }
 
-// Cut takes the power away: what the guest has not written to its disk is gone.
+// Cut cuts the power: what the guest has not written to its disk is lost.
 func (m *Machine) Cut(t testbed.T) {
 	t.Helper()
 	m.kill()
@@ -202,7 +202,7 @@ func (m *Machine) Boot(t testbed.T) {
 // Reboot shuts the machine down as an operator does, and boots it.
 func (m *Machine) Reboot(t testbed.T) {
 	t.Helper()
-	m.Try(t, "systemctl", "reboot") //nolint:errcheck // the answer may not make it
+	m.Try(t, "systemctl", "reboot") //nolint:errcheck // the answer may be lost in the shutdown
 	select {
 	case <-m.ended:
 	case <-time.After(bootBound):
@@ -214,7 +214,7 @@ func (m *Machine) Reboot(t testbed.T) {
 // Architecture is that of the machine's processor.
 func (m *Machine) Architecture() string { return m.image.kind.architecture() }
 
-// Console is what the machine wrote there.
+// Console returns the end of the machine's console.
 func (m *Machine) Console() string {
 	const most = 16 << 10
 	body, err := os.ReadFile(filepath.Join(m.dir, "console"))
@@ -224,7 +224,8 @@ func (m *Machine) Console() string {
 	return string(body[max(0, len(body)-most):])
 }
 
-// settle is run in a machine that has come up. Its clock stood while it was put away.
+// settle prepares a machine that has started. It sets the clock, which stood still in a saved
+// machine.
 const settle = `
 date -u -s "@$1" >/dev/null
 modprobe -a overlay br_netfilter 9p 9pnet_virtio 2>/dev/null || true
@@ -240,8 +241,8 @@ func (m *Machine) ready(t testbed.T) {
 	m.Slowness = min(max(1, time.Since(begin).Seconds()/probeTakes.Seconds()), patience.Most)
 }
 
-// probe is what a guest is measured by: processes that start and end, which is most
-// of what tests wait for. On a machine that is not emulated they take probeTakes.
+// probe measures a guest's slowness by short processes, because tests mostly wait for processes to
+// start and exit. On a machine that is not emulated they take probeTakes.
 const (
 	probe      = `for i in $(seq %d); do /bin/true; done`
 	probes     = 50
@@ -260,7 +261,7 @@ func (m *Machine) Put(t testbed.T, from, to string) {
 	}
 }
 
-// Write makes a file in the machine.
+// Write writes a file in the machine.
 func (m *Machine) Write(t testbed.T, path, text string) {
 	t.Helper()
 	c := m.Command("sh", "-ec", `mkdir -p "$(dirname "$1")" && cat >"$1"`, "sh", path)
@@ -270,7 +271,7 @@ func (m *Machine) Write(t testbed.T, path, text string) {
 	}
 }
 
-// place gives a file another name, or copies it where that cannot be.
+// place makes a hard link to a file, or copies it if that is not possible.
 func place(from, to string) error {
 	from, err := filepath.EvalSymlinks(from)
 	if err != nil {
@@ -296,7 +297,7 @@ func place(from, to string) error {
 	return errors.Join(err, target.Close())
 }
 
-// Command is one that runs in the machine.
+// Command is a command for the machine.
 type Command struct {
 	Args, Env      []string
 	Dir            string
@@ -306,12 +307,12 @@ type Command struct {
 	machine *Machine
 }
 
-// Command returns one that is yet to run.
+// Command returns a command that was not run yet.
 func (m *Machine) Command(args ...string) *Command {
 	return &Command{Args: args, machine: m}
 }
 
-// ExitError is the end of a command that was not 0.
+// ExitError is a command's exit code other than 0, or the reason why it did not start.
 type ExitError struct {
 	Code   int
 	Reason string // why it did not start
@@ -324,7 +325,7 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit status %d", e.Code)
 }
 
-// Run runs it. If the context ends the command is killed.
+// Run runs the command. If the context ends, the command is killed.
 func (c *Command) Run(ctx context.Context) error {
 	l := c.machine.line
 	stdout, stderr := c.Stdout, c.Stderr
@@ -348,7 +349,7 @@ func (c *Command) Run(ctx context.Context) error {
 	select {
 	case <-e.done:
 	case <-ctx.Done():
-		_ = l.send(wire.Frame{Kind: wire.Signal, ID: id, Payload: []byte{byte(syscall.SIGKILL)}}) // a line that is down has ended it
+		_ = l.send(wire.Frame{Kind: wire.Signal, ID: id, Payload: []byte{byte(syscall.SIGKILL)}}) // if the connection is down, the command has ended
 		<-e.done
 	}
 	switch {
@@ -363,7 +364,7 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 }
 
-// Output runs it, and returns what it wrote to both.
+// Output runs the command and returns its stdout and stderr together.
 func (c *Command) Output(ctx context.Context) (string, error) {
 	var both bytes.Buffer // one goroutine writes
 	c.Stdout, c.Stderr = &both, &both
@@ -374,7 +375,7 @@ func (c *Command) Output(ctx context.Context) (string, error) {
 	return both.String(), err
 }
 
-// Run runs a command that must succeed, and returns what it wrote, trimmed.
+// Run runs a command that must succeed, and returns its output, trimmed.
 func (m *Machine) Run(t testbed.T, args ...string) string {
 	t.Helper()
 	out, err := m.Command(args...).Output(t.Context())
@@ -384,7 +385,7 @@ func (m *Machine) Run(t testbed.T, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// Try is Run for those who expect that it may fail.
+// Try is Run for a command that may fail.
 func (m *Machine) Try(t testbed.T, args ...string) (string, error) {
 	t.Helper()
 	out, err := m.Command(args...).Output(t.Context())

@@ -1,6 +1,6 @@
-// Says what its pod may do that the unit of a daemon could have taken from it: what a
-// unit filters stays filtered in all that the daemon ever starts. Built for a 32-bit
-// processor it also says that such programs run.
+// Program reports what a pod may do that the systemd unit of its daemon could forbid: all processes
+// that a daemon starts inherit the restrictions of its unit. Built for a 32-bit processor, it also
+// shows that such programs run.
 package main
 
 import (

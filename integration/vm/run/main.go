@@ -1,4 +1,4 @@
-// Runs a command in a virtual machine of its own, which ends with it.
+// Run runs a command in a new virtual machine, which then ends.
 //
 //	go run ./integration/vm/run [-put FILE=/IN/THE/MACHINE]... [-memory MiB] [-cold] -- COMMAND...
 package main

@@ -1,6 +1,5 @@
-// Package wire is how a test on the host and the agent in a guest speak over one
-// serial port: frames, each of one command that runs in the guest, or of the line
-// itself.
+// Package wire is the protocol between a test on the host and the agent in a guest, over one serial
+// port. It consists of frames, which belong to one command in the guest or to the connection.
 package wire
 
 import (
@@ -9,40 +8,40 @@ import (
 	"io"
 )
 
-// Kind says what a frame is.
+// Kind is the kind of a frame.
 type Kind byte
 
 // The kinds of frames.
 const (
-	// Hello begins a conversation: the agent ends what still runs of the one
-	// before and sends the payload back.
+	// Hello begins a conversation: the agent kills the commands of the previous one and sends Hello
+	// back.
 	Hello Kind = 'H'
-	// Ping is answered with the same.
+	// Ping is answered with Ping.
 	Ping Kind = 'P'
 	// Start starts a command: a Command as JSON.
 	Start Kind = 'S'
-	// Input is what a command reads; nothing is the end of it.
+	// Input is a part of a command's input; an empty part is its end.
 	Input Kind = 'I'
-	// Signal is one byte, for all processes of a command.
+	// Signal is a signal, as one byte, for the process group of a command.
 	Signal Kind = 'K'
-	// Stdout and Stderr are what a command wrote.
+	// Stdout and Stderr are parts of a command's output.
 	Stdout Kind = 'O'
 	Stderr Kind = 'E'
-	// Exit is the end of a command: an Ended as JSON.
+	// Exit is the exit of a command: an Ended as JSON.
 	Exit Kind = 'X'
 )
 
-// Command is what runs in a guest.
+// Command is a command to run in a guest.
 type Command struct {
 	Args []string
 	Env  []string
 	Dir  string
-	// Own leaves the command alone when the conversation ends.
+	// Own lets the command run on when the next conversation begins.
 	Own bool
 }
 
-// Ended is how it ended: with a code, which is 128 and the signal if it was killed,
-// or not at all because it could not be started.
+// Ended is the exit of a command. Code is 128 plus the signal if it was killed; Error is set if it
+// could not be started.
 type Ended struct {
 	Code  int
 	Error string
@@ -57,7 +56,7 @@ type Frame struct {
 
 const (
 	header = 9
-	// Most is the longest payload: a port's buffers are small.
+	// Most is the limit of a payload, because a port's buffers are small.
 	Most = 32 << 10
 )
 
@@ -74,7 +73,7 @@ func Write(w io.Writer, f Frame) error {
 	return err
 }
 
-// Read receives one.
+// Read receives a frame.
 func Read(r io.Reader) (Frame, error) {
 	var b [header]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
@@ -82,7 +81,7 @@ func Read(r io.Reader) (Frame, error) {
 	}
 	length := binary.BigEndian.Uint32(b[5:])
 	if length > Most {
-		return Frame{}, fmt.Errorf("a frame of %d bytes: the line is out of step", length)
+		return Frame{}, fmt.Errorf("a frame of %d bytes: the connection is out of sync", length)
 	}
 	f := Frame{Kind: Kind(b[0]), ID: binary.BigEndian.Uint32(b[1:]), Payload: make([]byte, length)}
 	_, err := io.ReadFull(r, f.Payload)

@@ -1,4 +1,4 @@
-// Package conformance proves that a CRI endpoint runs pods as the CRI says.
+// Package conformance proves that a CRI endpoint runs pods as the CRI demands.
 //
 // A backend's test fills in a Target and calls Run:
 //
@@ -10,11 +10,10 @@
 //		Ran:     conformance.RanByOCIRuntime("/usr/sbin/runc", "/run/x/runc"),
 //	})
 //
-// Everything is asked over gRPC and looked at from inside the pod or from the
-// host; nothing is known about the daemon's code. The same checks therefore hold
-// for every backend and for the daemons of others. Where a target cannot do
-// something its Lacks set says so, and the skip names it. Checks of promises
-// that only berth makes are run when Berth is set.
+// The checks use only gRPC calls and what they see inside the pod and on the host, and nothing of
+// the daemon's code. So the same checks hold for every backend and for other daemons. Lacks lists
+// what a target cannot do; the checks that need it are skipped with that reason. Checks of promises
+// that only berth makes run if Berth is set.
 package conformance
 
 import (
@@ -33,37 +32,35 @@ type Target struct {
 	// Handler is sent as runtime_handler with every sandbox; "" is the
 	// endpoint's default.
 	Handler string
-	// Image holds the references the checks pull. Required.
+	// Image has the references that the checks pull. Required.
 	Image Images
-	// Ran fails the test unless the container really runs under the runtime
-	// of Handler. Required: a suite that cannot tell the runtimes apart proves
-	// nothing about routing.
+	// Ran fails the test unless the container really runs under the runtime of Handler. Required:
+	// otherwise the suite would not notice that another runtime runs the pods.
 	Ran func(t *testing.T, c Running)
 	// Lacks names what the runtime cannot do, with the reason.
 	Lacks map[Ability]string
 	// Differs names checks, as Group/name, that the target is known to fail,
 	// with the reason. They are not run.
 	Differs map[string]string
-	// Groups are the only ones that are run; none is all.
+	// Groups are the groups of checks to run; empty means all.
 	Groups []string
-	// Again says that another handler of the same daemon is a target too: what the
-	// daemon does by itself is not checked again.
+	// Again is set if another handler of the same daemon was checked too: checks that are marked
+	// daemon are not repeated.
 	Again bool
-	// Berth also runs the checks of what berth promises beyond the CRI.
+	// Berth adds the checks of what berth promises beyond the CRI.
 	Berth bool
-	// Restart kills the daemon with SIGKILL, starts it again and returns when
-	// it answers. The clients must keep working. nil leaves the restart out.
+	// Restart kills the daemon with SIGKILL, starts it again and returns when it answers. The
+	// clients must keep working. If nil, the checks do not restart the daemon.
 	Restart func(t *testing.T)
-	// CgroupParent is what the pods' cgroups are made below; "" leaves it to the
-	// runtime.
+	// CgroupParent is the cgroup that has the pods' cgroups; "" leaves the choice to the daemon.
 	CgroupParent string
-	// Wait is how long to wait for something that happens by itself; zero is a
-	// minute: a machine that is busy may be late.
+	// Wait is how long checks wait for an effect to appear; zero is a minute, because a busy
+	// machine is slow.
 	Wait time.Duration
 }
 
-// Images are references at a registry that the endpoint can reach. All of them
-// contain a busybox with /bin/sh, /etc/passwd and /etc/group.
+// Images are references at a registry that the endpoint can reach. Unless stated otherwise, an
+// image contains a busybox with /bin/sh, /etc/passwd and /etc/group.
 type Images struct {
 	// Busybox has no USER, and at least one alias: another tag of the same image.
 	Busybox, BusyboxAlias string
@@ -78,29 +75,28 @@ type Images struct {
 	// Process has ENTRYPOINT ["/bin/echo","entry"], CMD ["cmd"], WORKDIR
 	// /work, ENV FROM_IMAGE=yes and STOPSIGNAL SIGUSR1.
 	Process string
-	// Volume has no programs, and at least two layers: base and gone hold their
-	// names, owned is 1000:1001's, dir/sub/deep, and in the upper layer dir/upper;
-	// gone is removed there. absolute, climbing and dangling are links to /usr, to
-	// ../../../usr and to nowhere; usr has a directory in-the-image and nothing
-	// else; within is a directory.
+	// Volume has no programs, and at least two layers. The lower layer has the files base, gone,
+	// dir/sub/deep, and owned, which belongs to 1000:1001; the upper layer has dir/upper and
+	// removes gone. A file contains its base name. absolute, climbing and dangling are links to
+	// /usr, to ../../../usr and to nothing; usr only has a directory in-the-image; within is a
+	// directory.
 	Volume string
-	// Defined has VOLUMEs: /data, which has files, links and owners in the image, and
-	// /fresh/place, which is not there.
+	// Defined has VOLUMEs: /data, which has files, links and owners in the image, and /fresh/place,
+	// which the image does not have.
 	Defined string
-	// DefinedOdd has VOLUMEs that are written in odd ways, lead over links, or are in
-	// file systems of the kernel.
+	// DefinedOdd has VOLUMEs with unusual paths, with links in their paths, and in file systems of
+	// the kernel.
 	DefinedOdd string
-	// DefinedRoot, DefinedRootLink, DefinedFile and DefinedMany have VOLUMEs that
-	// cannot be.
+	// DefinedRoot, DefinedRootLink, DefinedFile and DefinedMany have VOLUMEs that must be refused.
 	DefinedRoot, DefinedRootLink, DefinedFile, DefinedMany string
-	// Artifact is no container image: its blobs are called README.md, which says "read
-	// me", and weights/model.bin. Empty for an endpoint that mounts none.
+	// Artifact is not a container image: its blobs are README.md, which contains "read me", and
+	// weights/model.bin. Empty if the endpoint cannot mount artifacts.
 	Artifact string
 	// Absent is a reference that the registry answers 404 to.
 	Absent string
 }
 
-// Running is a container that runs, for Target.Ran to look at.
+// Running is a running container, for Target.Ran.
 type Running struct {
 	SandboxID, ContainerID string
 	// Exec runs a command in the container and returns its standard output.
@@ -145,19 +141,18 @@ type check struct {
 	needs []Ability
 	// berth marks a promise that only berth makes.
 	berth bool
-	// daemon marks what the daemon does by itself, whichever runtime the pod has.
+	// daemon marks what does not depend on the pod's runtime.
 	daemon bool
-	// alone is for what others would feel or disturb: it restarts the daemon,
-	// removes images that others use, counts all that there is, asks for more than
-	// the machine has, or has its answer only while it is not too busy, as statistics
-	// have: gVisor starts a process for them.
+	// alone is set if the check and others would disturb each other: it restarts the daemon,
+	// removes images that others use, counts everything on the node, needs most of the machine, or
+	// fails on a busy machine, as statistics do: gVisor starts a process for them.
 	alone bool
 	run   func(t *testing.T, n *node)
 }
 
-// Run checks the target, one sub-test for each behaviour, grouped by noun. The
-// checks that need the target to themselves come first, and then all others beside
-// each other, as many at once as the test's -parallel says: most of them wait.
+// Run checks the target, one subtest for each behaviour, in groups. The checks that need the target
+// to themselves come first. The others then run in parallel, because most of them wait: as many at
+// once as -parallel allows.
 func Run(t *testing.T, target Target) {
 	n := newNode(t, target)
 	n.checks = map[string]check{}
@@ -168,12 +163,12 @@ func Run(t *testing.T, target Target) {
 	}
 	for name := range n.Differs {
 		if _, known := n.checks[name]; !known {
-			t.Errorf("the target differs in %q, which is no check", name)
+			t.Errorf("the target differs in %q, which is not a check", name)
 		}
 	}
 	for _, name := range n.Groups {
 		if !slices.ContainsFunc(groups(), func(g group) bool { return g.name == name }) {
-			t.Errorf("the target has a group %q, which there is not", name)
+			t.Errorf("the target has a group %q, which does not exist", name)
 		}
 	}
 	for _, g := range groups() {
@@ -192,7 +187,7 @@ func Run(t *testing.T, target Target) {
 					t.Run(c.name, func(t *testing.T) { n.runCheck(t, g.name, c) })
 				}
 			}
-			t.Parallel() // goes on when all groups have come here
+			t.Parallel() // waits until all groups are at this point
 			for _, c := range g.checks {
 				if !c.alone {
 					t.Run(c.name, func(t *testing.T) {
@@ -205,7 +200,7 @@ func Run(t *testing.T, target Target) {
 	}
 }
 
-// Names are those of all checks, as Group/name.
+// Names returns the names of all checks, as Group/name.
 func Names() []string {
 	var names []string
 	for _, g := range groups() {
@@ -255,7 +250,7 @@ func groups() []group {
 	}
 }
 
-// allAlone marks the checks of a whole group.
+// allAlone marks all checks of a group as alone.
 func allAlone(checks []check) []check {
 	all := slices.Clone(checks)
 	for i := range all {
@@ -264,7 +259,7 @@ func allAlone(checks []check) []check {
 	return all
 }
 
-// ofDaemon marks the checks of a whole group.
+// ofDaemon marks all checks of a group as daemon.
 func ofDaemon(checks []check) []check {
 	all := slices.Clone(checks)
 	for i := range all {
@@ -273,13 +268,13 @@ func ofDaemon(checks []check) []check {
 	return all
 }
 
-// runCheck skips what the target says it cannot do, and runs the rest.
+// runCheck runs a check, unless the target lacks something that it needs.
 func (n *node) runCheck(t *testing.T, group string, c check) {
 	if why, differs := n.Differs[group+"/"+c.name]; differs {
 		t.Skip("the target differs: " + why)
 	}
 	if c.berth && !n.Berth {
-		t.Skip("not a promise of the CRI: only berth is held to it")
+		t.Skip("not a promise of the CRI: only berth must keep it")
 	}
 	for _, a := range c.needs {
 		if why, lacks := n.Lacks[a]; lacks {

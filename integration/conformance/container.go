@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// container is a container that the check made, with what it asked for.
+// container is a container that a check created, with the config that was sent.
 type container struct {
 	*pod
 	ID     string
@@ -20,8 +20,8 @@ type container struct {
 
 type containerOption func(*runtimeapi.ContainerConfig)
 
-// forever is a command that runs until it is killed and that ends at once on
-// SIGTERM (a shell as process 1 would ignore it without the trap).
+// forever is a command that runs until it is killed. It exits at once on SIGTERM, which a shell as
+// process 1 would ignore without the trap.
 func forever() []string { return sh("trap 'exit 143' TERM; while :; do sleep 3600 & wait $!; done") }
 
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
@@ -48,7 +48,7 @@ func (p *pod) containerConfig(cmd []string, opts ...containerOption) *runtimeapi
 	return c
 }
 
-// create makes a container that has not started.
+// create creates a container and does not start it.
 func (p *pod) create(t *testing.T, cmd []string, opts ...containerOption) *container {
 	t.Helper()
 	c, err := p.tryCreate(t, p.containerConfig(cmd, opts...))
@@ -71,7 +71,7 @@ func (p *pod) tryCreate(t *testing.T, cfg *runtimeapi.ContainerConfig) (*contain
 	return &container{pod: p, ID: r.GetContainerId(), Config: cfg}, nil
 }
 
-// start makes a container and starts it.
+// start creates a container and starts it.
 func (p *pod) start(t *testing.T, cmd []string, opts ...containerOption) *container {
 	t.Helper()
 	c := p.create(t, cmd, opts...)
@@ -79,8 +79,8 @@ func (p *pod) start(t *testing.T, cmd []string, opts ...containerOption) *contai
 	return c
 }
 
-// output runs cmd as a container of its own until it ends and returns what it
-// wrote to stdout. The container must exit 0.
+// output runs cmd in a new container until it exits, and returns its stdout. The exit code must be
+// 0.
 func (p *pod) output(t *testing.T, cmd []string, opts ...containerOption) string {
 	t.Helper()
 	c := p.start(t, cmd, opts...)
@@ -119,7 +119,7 @@ func (c *container) waitExit(t *testing.T) *runtimeapi.ContainerStatus {
 func (c *container) stop(t *testing.T, grace time.Duration) {
 	t.Helper()
 	must(t, c.tryStop(t, grace), "StopContainer")
-	if !c.Berth { // containerd may answer a moment before its status says so
+	if !c.Berth { // containerd may answer a moment before its status shows the exit
 		c.eventually(t, "container "+c.ID+" does not run", func() bool {
 			r, err := c.Runtime.ContainerStatus(call(t), &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
 			return err != nil || r.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING
@@ -141,8 +141,8 @@ func (c *container) remove(t *testing.T) {
 	must(t, err, "RemoveContainer")
 }
 
-// execBound is the timeout of commands that end by themselves: long, because gVisor
-// takes its time on a busy machine.
+// execBound is the timeout of commands that exit by themselves: long, because gVisor is slow on a
+// busy machine.
 const execBound = time.Minute
 
 // execSync runs a command in the container and returns the whole answer.

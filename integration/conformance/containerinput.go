@@ -45,7 +45,7 @@ func createInMissingSandbox(t *testing.T, n *node) {
 	n.rejects(t, err, "CreateContainer in a missing sandbox", codes.NotFound)
 }
 
-// refused makes a container that must be turned down at create.
+// refused tries to create a container that must be refused.
 func (p *pod) refused(t *testing.T, what string, opts ...containerOption) {
 	t.Helper()
 	_, err := p.tryCreate(t, p.containerConfig(forever(), opts...))

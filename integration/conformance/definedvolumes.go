@@ -21,7 +21,7 @@ var definedVolumeChecks = []check{
 	{name: "volumes that cannot be", berth: true, run: definedRefused},
 }
 
-// of runs a container of another image than most.
+// of sets the container's image.
 func (n *node) of(t *testing.T, ref string) containerOption {
 	t.Helper()
 	id := n.pull(t, ref)
@@ -30,7 +30,7 @@ func (n *node) of(t *testing.T, ref string) containerOption {
 	}
 }
 
-// listing says of a file what its kind, mode, owner and content are.
+// listing prints the mode, owner, link count and content of the files of /data.
 const listing = `cd /data && stat -c '%n %a %u:%g %h' . plain dir/program && readlink link && cat link dir/program && ls -A . dir`
 
 const listed = `. 2770 1000:1001 3
@@ -61,13 +61,13 @@ func definedContent(t *testing.T, n *node) {
 			t.Errorf("written, the volumes have %q", got)
 		}
 	}
-	testbed.Same(t, len(first.status(t).GetMounts()), 0, "mounts that nobody asked for: status has")
+	testbed.Same(t, len(first.status(t).GetMounts()), 0, "mounts that the config does not have: status has")
 	first.remove(t)
 	third := p.start(t, forever(), defined)
 	testbed.Same(t, third.exec(t, "sh", "-c", listing), listed, "after others, the volume has")
 }
 
-// mounted looks that something is mounted at each of the paths.
+// mounted checks that something is mounted at each of the paths.
 func mounted(t *testing.T, c *container, paths ...string) {
 	t.Helper()
 	table := c.exec(t, "cat", "/proc/self/mounts")
@@ -93,7 +93,7 @@ func definedUnderMount(t *testing.T, n *node) {
 	testbed.Same(t, c.exec(t, "ls", "/data"), "of-the-pod\n", "the pod's mount has")
 }
 
-// definedBelowMount: what an image asks for must not hide what is in a pod's volume.
+// definedBelowMount checks that an image's VOLUME does not hide the content of a pod's mount.
 func definedBelowMount(t *testing.T, n *node) {
 	dir := t.TempDir()
 	c := n.pod(t).start(t, forever(), n.of(t, n.Image.DefinedOdd), mount(
@@ -122,7 +122,7 @@ func definedOdd(t *testing.T, n *node) {
 	if got := c.exec(t, "cat", "/etc/passwd"); !strings.HasPrefix(got, "root:x:0:0:root:/root:/bin/sh") {
 		t.Errorf("/etc, which is a volume by way of a link, has %q", got)
 	}
-	// The kernel's file systems are none of an image's.
+	// A VOLUME must not hide the kernel's file systems.
 	c.exec(t, "sh", "-c", "test -e /proc/self/status && test -e /dev/zero && test -n \"$(ls /sys)\" && echo x > /dev/null")
 	for _, dir := range []string{"/dev/volume", "/sys/volume"} {
 		if strings.Contains(c.exec(t, "cat", "/proc/self/mounts"), " "+dir+" ") {

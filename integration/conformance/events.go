@@ -20,17 +20,16 @@ import (
 var eventChecks = []check{
 	{name: "a pod's life in order", needs: []Ability{Events}, run: eventsOfLife},
 	{name: "events carry the pod's whole status", needs: []Ability{Events}, run: eventsCarryStatus},
-	// Alone: with the events of other checks, too, it stalls containerd as a whole.
+	// Alone: together with the events of other checks the reader would stall all of containerd.
 	{name: "a reader that stalls holds up nobody", needs: []Ability{Events}, alone: true, run: eventsStalledReader},
 }
 
-// eventLog receives events until the check ends. It reads on whether or not
-// somebody asks: an endpoint may first send all that nobody was there to read,
-// and a reader that stops would stall it.
+// eventLog receives events until the check ends. It always reads, because an endpoint may first
+// send old events that it has kept, and a client that stops reading would stall the endpoint.
 type eventLog struct {
 	mu       sync.Mutex
 	received []*runtimeapi.ContainerEventResponse
-	// more has a token when received grew since somebody looked.
+	// more has a token if received has grown since the last read from more.
 	more   chan struct{}
 	failed chan error
 }
@@ -45,7 +44,7 @@ func (l *eventLog) add(e *runtimeapi.ContainerEventResponse) {
 	}
 }
 
-// take returns the oldest event of the sandbox, nil if there is none yet.
+// take returns the oldest event of the sandbox, or nil, and drops the events before it.
 func (l *eventLog) take(sandbox string) *runtimeapi.ContainerEventResponse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +80,8 @@ func (n *node) subscribe(t *testing.T) *eventLog {
 	return l
 }
 
-// heard returns when a subscription tells of pods, of which it makes some: no endpoint
-// says when it has begun to tell, and through other daemons that takes longer.
+// heard creates pods until the subscription reports one, because no endpoint reports when a
+// subscription takes effect, and behind a proxy that takes longer.
 func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) bool) {
 	t.Helper()
 	for end := time.Now().Add(n.Wait); ; {
@@ -104,7 +103,7 @@ func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) 
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("a subscription told nothing of pods within %v", n.Wait)
+			t.Fatalf("a subscription reported no pod within %v", n.Wait)
 		}
 	}
 }
@@ -191,15 +190,15 @@ func eventsCarryStatus(t *testing.T, n *node) {
 	}
 }
 
-// eventsStalledReader subscribes and never reads. What pods do, and what others
-// hear of it, must not wait for that reader.
+// eventsStalledReader subscribes and stops reading after the first event. Neither pods nor other
+// subscribers may wait for that reader.
 func eventsStalledReader(t *testing.T, n *node) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	stalled, err := n.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	must(t, err, "GetContainerEvents")
 	first, failed := make(chan struct{}), make(chan error, 1)
-	go func() { // it has begun, and is read no more
+	go func() { // one event shows that the subscription works
 		defer close(first)
 		if _, err := stalled.Recv(); err != nil {
 			failed <- err
@@ -215,7 +214,7 @@ func eventsStalledReader(t *testing.T, n *node) {
 	})
 	l := n.subscribe(t)
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) {
-		// What a stream holds before it waits for its reader is soon full.
+		// Big events soon fill what a stream buffers before it waits for its reader.
 		c.Annotations = map[string]string{"filling": strings.Repeat("x", 64<<10)}
 	})
 	for range 8 {

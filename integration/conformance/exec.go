@@ -23,7 +23,7 @@ var execChecks = []check{
 	{name: "timeout is DeadlineExceeded and leaves no process", run: execTimeout},
 	{name: "a timeout takes the command's children along", needs: []Ability{ExecDescendants}, berth: true, run: execTimeoutDescendants},
 	{name: "a program that beats its timeout", run: execWithinTimeout},
-	// containerd's server cannot send the answer: it has no room beside 16 MiB.
+	// containerd's server cannot send the answer: with 16 MiB of output it is above gRPC's limit.
 	{name: "20 MiB of output become 16", berth: true, run: execBigOutput},
 	{name: "20 MiB of output on stderr become 16", berth: true, run: execBigStderr},
 	{name: "a background child that holds stdout", berth: true, run: execBackgroundChild},
@@ -55,7 +55,7 @@ func execOutput(t *testing.T, n *node) {
 	testbed.Same(t, string(r.GetStdout()), "a\x00b\xff", "bytes changed")
 }
 
-// execMissingProgram accepts both conventions: an error, or the shell's code.
+// execMissingProgram accepts both conventions: an error, or an exit code other than 0.
 func execMissingProgram(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	r, err := c.execSync(t, execBound, "/no/such/program")
@@ -112,16 +112,13 @@ func execWithinTimeout(t *testing.T, n *node) {
 	testbed.Same(t, string(r.GetStdout()), "done\n", "stdout is")
 }
 
-// execLimit is the most that either stream may return; gRPC's own overhead and
-// the other stream have to fit into the client's limit beside it.
+// execLimit is the kubelet's limit for the whole answer: both streams and gRPC's own overhead.
 const execLimit = 16 << 20
 
-// execRoom is what may be missing of that, for the whole answer to fit into what a
-// kubelet takes.
+// execRoom is how much less than execLimit a stream may return, so that the answer stays below it.
 const execRoom = 128
 
-// execBigOutput reads the answer with a larger limit than the kubelet's, so
-// that what arrives can be counted.
+// execBigOutput has a larger limit than the kubelet, so that it can count what arrives.
 func execBigOutput(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	r, err := c.bigExec(t, "head -c 20971520 /dev/zero; exit 4")

@@ -51,8 +51,8 @@ func exitBySignal(t *testing.T, n *node) {
 		name string
 		code int32
 	}{{"KILL", 137}, {"TERM", 143}, {"USR1", 138}} {
-		// Not process 1, which ignores what it does not handle: a shell that
-		// passes on how its child ended.
+		// The signal goes to a child of the shell, because process 1 ignores signals that it does
+		// not handle.
 		c := p.start(t, sh("sh -c 'kill -"+s.name+" $$'; exit $?"))
 		testbed.Same(t, c.waitExit(t).GetExitCode(), s.code, "SIG%s: exit code", s.name)
 	}
@@ -78,7 +78,7 @@ func missingProgram(t *testing.T, n *node) {
 	}
 	c.stop(t, time.Second)
 	c.remove(t)
-	p.output(t, sh("true")) // the pod is not harmed
+	p.output(t, sh("true")) // the pod still works
 }
 
 func unusablePrograms(t *testing.T, n *node) {
@@ -92,8 +92,8 @@ func unusablePrograms(t *testing.T, n *node) {
 	}
 }
 
-// missingProgramEnds is for runtimes, gVisor among them, that answer the start
-// before they look for the program.
+// missingProgramEnds is for runtimes, such as gVisor, that answer the start before they look for
+// the program.
 func missingProgramEnds(t *testing.T, n *node) {
 	c := n.pod(t).create(t, []string{"/no/such/program"})
 	_ = c.tryStart(t)
@@ -112,7 +112,7 @@ func exitSeenByItself(t *testing.T, n *node) {
 	testbed.Same(t, c.status(t).GetExitCode(), 9, "exit code")
 }
 
-// eat fills memory until something stops it.
+// eat uses ever more memory.
 const eat = "tail /dev/zero"
 
 func oomKilled(t *testing.T, n *node) {
@@ -125,8 +125,8 @@ func oomKilled(t *testing.T, n *node) {
 	}
 }
 
-// oomKilledChild lets the program survive its child for a moment: the reason
-// must not depend on which process the kernel chose.
+// oomKilledChild has the kernel kill a child of the container's program: the reason must not depend
+// on which process the kernel kills.
 func oomKilledChild(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh(eat+"; exit 5"), resources(&runtimeapi.LinuxContainerResources{
 		MemoryLimitInBytes: 20 << 20, MemorySwapLimitInBytes: 20 << 20,

@@ -44,7 +44,7 @@ func (n *node) removeImage(t *testing.T, ref string) {
 	must(t, err, "RemoveImage "+ref)
 }
 
-// restoreBusybox puts back what other checks need.
+// restoreBusybox pulls the image that other checks need again when the check ends.
 func (n *node) restoreBusybox(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() { n.pull(t, n.Image.Busybox) })
@@ -220,7 +220,7 @@ func removeMissing(t *testing.T, n *node) {
 	}
 }
 
-// inParallel runs f so often at once and fails on the first error.
+// inParallel runs f as often as times, all at once. Every error fails the check.
 func inParallel(t *testing.T, times int, f func() error) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -296,11 +296,11 @@ func (n *node) refusedPull(t *testing.T, ref string, want ...codes.Code) error {
 }
 
 func pullAbsent(t *testing.T, n *node) {
-	_ = n.refusedPull(t, n.Image.Absent, codes.NotFound) // its text is the registry's
+	_ = n.refusedPull(t, n.Image.Absent, codes.NotFound) // the registry chooses the text
 }
 
-// pullUnreachable asks a port of loopback where nobody listens. The kubelet
-// looks for the prefix, which it only sees with code Unknown.
+// pullUnreachable pulls from a loopback port without a listener. The kubelet looks for the prefix
+// of the message, which it only sees with code Unknown.
 func pullUnreachable(t *testing.T, n *node) {
 	err := n.refusedPull(t, "127.0.0.1:1/nobody/home:1", codes.Unknown, codes.Unavailable)
 	if n.Berth && !strings.Contains(err.Error(), "desc = RegistryUnavailable") {
@@ -340,8 +340,8 @@ var identityChecks = []check{
 	{name: "containers by id, by tag and by digest", run: createByEveryReference},
 }
 
-// oneImageID is the rule of the CRI since 0.36: what PullImage answers is what
-// every other call calls the image. Image collection breaks without it.
+// oneImageID is the rule of the CRI since 0.36: PullImage returns the same image id as every other
+// call. Without it, the kubelet's image garbage collection fails.
 func oneImageID(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	seen := map[string]string{

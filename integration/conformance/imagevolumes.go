@@ -23,7 +23,7 @@ var imageVolumeChecks = []check{
 	{name: "nothing is mounted after the pod", needs: []Ability{HostProcesses}, run: imageVolumeGone},
 }
 
-// imageMount is a mount as the kubelet sends it.
+// imageMount is an image volume as the kubelet sends it.
 func (n *node) imageMount(id, path, sub string) *runtimeapi.Mount {
 	return &runtimeapi.Mount{
 		ContainerPath: path, Readonly: true, ImageSubPath: sub,

@@ -75,8 +75,7 @@ func createDoesNotRun(t *testing.T, n *node) {
 	}
 }
 
-// statusWhole looks at what the kubelet's client library refuses or uses in
-// every state of a container.
+// statusWhole checks, in every state of a container, the fields that the kubelet needs.
 func statusWhole(t *testing.T, n *node) {
 	p, dir := n.pod(t), t.TempDir()
 	c := p.create(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}), func(c *runtimeapi.ContainerConfig) {
@@ -139,10 +138,10 @@ func containerEcho(t *testing.T, n *node) {
 	if got := st.GetImage().GetImage(); n.Berth && got != n.Image.Busybox {
 		t.Errorf("image.image is %q, the pod's author wrote %q", got, n.Image.Busybox)
 	}
-	// Whatever the pod's author wrote, a tag is told that others know.
+	// If the author's text is not a name of the image, status has a tag of the image.
 	other := c.pod.create(t, forever(), func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = "written/by-the:author" })
 	if got := other.status(t).GetImage().GetImage(); got != n.Image.Busybox && got != n.Image.BusyboxAlias {
-		t.Errorf("image.image is %q, and no tag of the image", got)
+		t.Errorf("image.image is %q, which is not a tag of the image", got)
 	}
 	item := n.listContainers(t, &runtimeapi.ContainerFilter{Id: c.ID})[0]
 	sameMap(t, "listed labels", item.GetLabels(), c.Config.GetLabels())
@@ -309,9 +308,9 @@ func containerFilters(t *testing.T, n *node) {
 	}
 }
 
-// listsAgree lists while pods come and go. The containers are asked for first:
-// a sandbox is made before and removed after its containers, so its list, taken
-// later, may only lack those that were removed in between.
+// listsAgree lists while pods are created and removed. It lists the sandboxes before and after the
+// containers: a sandbox is created before its containers and removed after them, so one of the two
+// lists has it.
 func listsAgree(t *testing.T, n *node) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -334,7 +333,7 @@ func listsAgree(t *testing.T, n *node) {
 		case <-stop:
 			wg.Wait()
 			return
-		case <-time.After(time.Millisecond): // pods too need the processors
+		case <-time.After(time.Millisecond): // leaves processor time to the pods
 		}
 		before := n.listSandboxes(t, nil)
 		containers := n.listContainers(t, nil)

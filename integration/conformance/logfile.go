@@ -14,19 +14,18 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// logged is the content of a CRI log, put together again.
+// logged is the content of a CRI log, with its partial lines joined.
 type logged struct {
 	stdout, stderr string
 	entries        []testbed.LogLine
 }
 
-// lines are those of stdout: one that was cut by a rotation is two entries.
+// lines counts the lines of stdout, not the entries: a line that a rotation splits has two entries.
 func (l logged) lines() int { return strings.Count(l.stdout, "\n") }
 
-// logged waits for the log of an ended container to be complete: the writer may
-// still hold the last bytes at the moment in which the exit becomes visible. It is
-// taken for complete when it has not grown for a while, for a longer one when
-// nothing is there yet. Logs that do not parse fail the check.
+// logged waits for the log of an exited container to be complete, because the last bytes may be
+// written after the exit is visible. The log is complete if it did not grow for 150 ms, or for a
+// second if it is empty. Logs that do not parse fail the check.
 func (c *container) logged(t *testing.T) logged {
 	t.Helper()
 	path := c.logFile()

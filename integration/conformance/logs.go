@@ -86,7 +86,7 @@ func noLog(t *testing.T, n *node) {
 	}
 }
 
-// longLine looks at the concatenation only: the limit is the runtime's.
+// longLine does not check where the line is split: the runtime chooses the limit.
 func longLine(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("head -c 100000 /dev/zero | tr '\\0' x; echo; echo after"))
 	c.waitExit(t)
@@ -124,7 +124,7 @@ func bigOutput(t *testing.T, n *node) {
 	wantNumbers(t, c.logged(t), lines)
 }
 
-// wantNumbers fails unless the log is the numbers from 1 to last, each once.
+// wantNumbers fails unless the log has the numbers from 1 to last in order.
 func wantNumbers(t *testing.T, l logged, last int) {
 	t.Helper()
 	if want := numbers(last); l.stdout != string(want) {
@@ -194,7 +194,7 @@ func reopenUnderLoad(t *testing.T, n *node) {
 	}
 	touch(t, dir+"/enough")
 	c.waitExit(t)
-	c.logged(t) // complete
+	c.logged(t) // waits until the log is complete
 	l := readLog(t, append(files, c.logFile())...)
 	wantNumbers(t, l, l.lines())
 }
@@ -229,7 +229,7 @@ func reopenRemoved(t *testing.T, n *node) {
 func ttyLog(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("echo to stdout; echo to stderr >&2; test -t 0 && test -t 1 && test -t 2"), func(c *runtimeapi.ContainerConfig) { c.Tty = true })
 	if st := c.waitExit(t); st.GetExitCode() != 0 {
-		t.Errorf("exit code %d: stdin, stdout or stderr is no terminal", st.GetExitCode())
+		t.Errorf("exit code %d: stdin, stdout or stderr is not a terminal", st.GetExitCode())
 	}
 	l := c.logged(t)
 	testbed.Same(t, l.stderr, "", "a terminal has one stream, stderr is")
@@ -238,8 +238,8 @@ func ttyLog(t *testing.T, n *node) {
 	}
 }
 
-// fullLogDisk logs to a file system that is full soon: the stream must be drained
-// all the same.
+// fullLogDisk logs to a small file system. When that is full, the container's output must still be
+// read, so that its program does not block.
 func fullLogDisk(t *testing.T, n *node) {
 	p := n.pod(t)
 	cfg := p.containerConfig(sh("head -c 3000000 /dev/zero | tr '\\0' '\\n'; exit 7"))

@@ -62,8 +62,8 @@ func (p *pod) metricsOf(t *testing.T, c *container) (ofPod, ofContainer []*runti
 	return nil, nil
 }
 
-// metric returns the value of the first metric of that name and those labels
-// after the subject's.
+// metric returns the value of the first metric with that name. labels are the values after those of
+// subjectLabels.
 func metric(all []*runtimeapi.Metric, name string, labels ...string) (uint64, bool) {
 	for _, m := range all {
 		if m.GetName() == name && slices.Equal(m.GetLabelValues()[min(len(subjectLabels), len(m.GetLabelValues())):], labels) {
@@ -89,13 +89,13 @@ func descriptorsStay(t *testing.T, n *node) {
 	}
 	for name := range first {
 		if second[name] == nil {
-			t.Errorf("%s is declared no more", name)
+			t.Errorf("%s is not declared any more", name)
 		}
 	}
 }
 
-// metricsDeclared: the kubelet drops what is not declared, and crashes on a
-// metric without a value.
+// metricsDeclared checks what the kubelet needs: it drops a metric that is not declared, and
+// crashes on one without a value.
 func metricsDeclared(t *testing.T, n *node) {
 	declared := n.descriptors(t)
 	p := n.pod(t)
@@ -118,7 +118,7 @@ func metricsDeclared(t *testing.T, n *node) {
 	}
 }
 
-// dashboards are the metrics that common dashboards and alerts are made of.
+// dashboards are the metrics that common dashboards and alerts use.
 var dashboards = []string{
 	"container_cpu_usage_seconds_total", "container_cpu_user_seconds_total", "container_cpu_system_seconds_total",
 	"container_cpu_cfs_periods_total", "container_cpu_cfs_throttled_periods_total", "container_cpu_cfs_throttled_seconds_total",
@@ -131,7 +131,7 @@ var dashboards = []string{
 	"container_last_seen", "container_start_time_seconds",
 }
 
-// limited gives the container limits of every kind that has a metric.
+// limited sets every kind of limit that has a metric.
 func limited(c *runtimeapi.ContainerConfig) {
 	c.Linux.Resources = &runtimeapi.LinuxContainerResources{
 		CpuPeriod: 50000, CpuQuota: 20000, CpuShares: 512, MemoryLimitInBytes: 64 << 20, MemorySwapLimitInBytes: 64 << 20,
@@ -209,15 +209,15 @@ func metricsNotReady(t *testing.T, n *node) {
 	}
 }
 
-// metricsOfPod: cAdvisor has metrics of a pod's cgroup, without a container's name:
-// what a runtime uses beside the containers shows only there.
+// metricsOfPod checks the metrics of a pod's cgroup, which have no container name, as in cAdvisor:
+// only these include what a runtime uses outside of the containers.
 func metricsOfPod(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever())
 	wholePod(t, p, c)
 }
 
-// metricsOfParentlessPod: the parent that crictl's pods have is that of all of them.
+// metricsOfParentlessPod is for pods like those of crictl, which all have the same parent cgroup.
 func metricsOfParentlessPod(t *testing.T, n *node) {
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = "" })
 	wholePod(t, p, p.start(t, forever()))

@@ -92,7 +92,7 @@ func mountEcho(t *testing.T, n *node) {
 	}
 	look("RUNNING")
 	c.stop(t, time.Second)
-	look("EXITED") // the kubelet finds the termination message through it
+	look("EXITED") // the kubelet finds the termination message by this mount
 }
 
 func mountSymlink(t *testing.T, n *node) {
@@ -104,8 +104,7 @@ func mountSymlink(t *testing.T, n *node) {
 	testbed.Same(t, c.exec(t, "cat", "/data/file"), "real\n", "read")
 }
 
-// mountInsideRoot mounts below a path that is a link to the host's root when it
-// is resolved outside of the container.
+// mountInsideRoot mounts at a path with "..", which must be resolved inside the container.
 func mountInsideRoot(t *testing.T, n *node) {
 	dir := t.TempDir()
 	outside := filepath.Join(dir, "outside")
@@ -140,13 +139,12 @@ func mountNested(t *testing.T, n *node) {
 	testbed.Same(t, c.exec(t, "cat", "/data/sub/file"), "inner\n", "read")
 }
 
-// mountOverProc tries all ways to put something else in the place of what a runtime
-// confines containers by.
+// mountOverProc tries to hide /proc or a part of it, which runtimes need to confine containers.
 func mountOverProc(t *testing.T, n *node) {
 	dir := t.TempDir()
 	must(t, os.Symlink("/proc", dir+"/proc"), "symlink")
 	must(t, os.Symlink("../proc/self/attr", dir+"/attr"), "symlink")
-	p, odd := n.pod(t), n.of(t, n.Image.DefinedOdd) // in which /kernel leads to /proc
+	p, odd := n.pod(t), n.of(t, n.Image.DefinedOdd) // its /kernel is a link to /proc
 	for _, path := range []string{
 		"/proc", "/proc/", "//proc", "/data/../proc/.", "/proc/sys", "/proc/self", "/proc/self/attr", "/proc/1/cmdline", "/proc/cpuinfo/x",
 		"/proc/new\nline", "/kernel", "/kernel/sys",
@@ -165,7 +163,7 @@ func mountOverProc(t *testing.T, n *node) {
 	if got := n.listContainers(t, &runtimeapi.ContainerFilter{PodSandboxId: p.ID}); len(got) != 0 {
 		t.Errorf("%d refused containers are listed", len(got))
 	}
-	// What only sounds like it.
+	// A path that only begins like /proc is allowed.
 	p.start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/process/proc", HostPath: dir}))
 }
 
@@ -176,7 +174,7 @@ func mountProcFile(t *testing.T, n *node) {
 	testbed.Same(t, c.exec(t, "cat", "/proc/uptime"), "1.00 2.00\n", "/proc/uptime has")
 }
 
-// tmpfs mounts one at a path until the check ends.
+// tmpfs mounts a tmpfs at a path until the check ends.
 func tmpfs(t *testing.T, path string) {
 	t.Helper()
 	must(t, os.MkdirAll(path, 0o755), "mkdir")
@@ -269,12 +267,12 @@ func propagationRefused(t *testing.T, n *node) {
 		p.refusedMount(t, mode.String(), &runtimeapi.Mount{ContainerPath: "/m", HostPath: dir, Propagation: mode}, codes.FailedPrecondition)
 	}
 	shared := sharedDir(t)
-	must(t, unix.Mount("", shared, "", unix.MS_SLAVE, ""), "make slave") // of nobody: private
+	must(t, unix.Mount("", shared, "", unix.MS_SLAVE, ""), "make slave") // without peers it becomes private
 	p.refusedMount(t, "a mount whose master is gone", &runtimeapi.Mount{ContainerPath: "/m", HostPath: shared,
 		Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL}, codes.FailedPrecondition)
 }
 
-// sharedDir is a directory whose mounts propagate.
+// sharedDir returns a directory whose mounts propagate.
 func sharedDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "shared")
@@ -320,8 +318,8 @@ func hostDevice(t *testing.T, n *node) {
 	testbed.Same(t, c.line(t, "sh", "-c", "head -c 4 /dev/mine | od -An -tx1 | tr -d ' '"), "00000000", "from the device: read")
 }
 
-// devicePermissions takes a device that no container has by default, and that may
-// be opened for nothing.
+// devicePermissions uses a device that no container has by default, and that can be opened without
+// an effect.
 func devicePermissions(t *testing.T, n *node) {
 	const device, read, write = "/dev/fuse", ": < /dev/mine", ": > /dev/mine"
 	p := n.pod(t)
@@ -371,11 +369,10 @@ func rootsDiffer(t *testing.T, n *node) {
 	}
 }
 
-// cdiDirectory is where vendors put what they make while the node runs. Every
-// daemon looks there.
+// cdiDirectory has the CDI specs that vendors generate while the node runs. Every daemon reads it.
 const cdiDirectory = "/var/run/cdi"
 
-// cdiDevice describes a device, and looks for all that belongs to it.
+// cdiDevice writes a CDI spec and checks that a container gets every part of the device.
 func cdiDevice(t *testing.T, n *node) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "library"), []byte("the vendor's\n"), 0o644), "what the vendor mounts")

@@ -46,8 +46,8 @@ func cmdline(t *testing.T, c *container, pid string) string {
 	return strings.TrimSpace(strings.ReplaceAll(c.exec(t, "cat", "/proc/"+pid+"/cmdline"), "\x00", " "))
 }
 
-// runsAs waits until process 1 that the container sees is that: a shell takes a
-// moment to become its command.
+// runsAs waits until process 1 in the container is want: a shell takes a moment to exec its
+// command.
 func (c *container) runsAs(t *testing.T, want string) {
 	t.Helper()
 	c.eventually(t, "process 1 is "+want, func() bool { return cmdline(t, c, "1") == want })
@@ -132,8 +132,7 @@ func ipcNode(t *testing.T, n *node) {
 	testbed.Same(t, c.line(t, "readlink", "/proc/self/ns/ipc"), host, "ipc namespace is")
 }
 
-// pidTargetOfPod: a pod has no target, and whoever sends its options to both means its
-// containers.
+// pidTargetOfPod sends TARGET for the pod, which has no target: only containers have one.
 func pidTargetOfPod(t *testing.T, n *node) {
 	p := n.pod(t, pidMode(runtimeapi.NamespaceMode_TARGET))
 	own := security(func(s *runtimeapi.LinuxContainerSecurityContext) {
@@ -146,7 +145,7 @@ func pidTargetOfPod(t *testing.T, n *node) {
 	testbed.Same(t, strings.TrimSpace(p.output(t, sh("echo $$"), own)), "1", "the container's shell is process")
 }
 
-// hostRefused: a pod must not be told that it has what it does not have.
+// hostRefused checks that a pod is refused if its runtime cannot give it a host namespace.
 func hostRefused(t *testing.T, n *node) {
 	for ability, ask := range map[Ability]func(*runtimeapi.NamespaceOption){
 		HostNetwork: func(o *runtimeapi.NamespaceOption) { o.Network = runtimeapi.NamespaceMode_NODE },
@@ -159,7 +158,7 @@ func hostRefused(t *testing.T, n *node) {
 		c := n.podConfig(t, func(c *runtimeapi.PodSandboxConfig) {
 			ask(c.Linux.SecurityContext.NamespaceOptions)
 			if ability == HostNetwork {
-				c.Hostname = "" // such a pod has the node's
+				c.Hostname = "" // a pod on the host's network has the node's hostname
 			}
 		})
 		_, err := n.tryPod(t, c)
@@ -196,7 +195,7 @@ func podNamespacesDiffer(t *testing.T, n *node) {
 	}
 }
 
-// sandboxStaysReady ends every container: that must not end the sandbox.
+// sandboxStaysReady checks that the sandbox stays READY after its containers exit.
 func sandboxStaysReady(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, sh("exit 0")).waitExit(t)

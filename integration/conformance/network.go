@@ -94,7 +94,7 @@ func podHostname(t *testing.T, n *node) {
 func hostsFile(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	testbed.Contains(t, c.exec(t, "cat", "/etc/hosts"), "localhost", "/etc/hosts without a mount of the kubelet's lacks localhost")
-	// A mount of the kubelet's beats the runtime's own file.
+	// A mount from the kubelet replaces the runtime's own file.
 	file := t.TempDir() + "/hosts"
 	must(t, os.WriteFile(file, []byte("192.0.2.9 from-the-kubelet\n"), 0o644), "hosts file")
 	c = n.pod(t).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/etc/hosts", HostPath: file}))
@@ -147,7 +147,7 @@ func hostPort(t *testing.T, n *node) {
 	}
 }
 
-// httpGet asks for /index.html and returns whatever came.
+// httpGet requests /index.html and returns the answer as far as it arrives.
 func httpGet(addr string) string {
 	conn, err := net.DialTimeout("tcp", addr, patience.Of(time.Second))
 	if err != nil {
@@ -165,8 +165,8 @@ func httpGet(addr string) string {
 	return all.String()
 }
 
-// freePort is one that the kernel gives to nobody who does not ask for it: below
-// the range that other checks' connections get theirs from.
+// freePort returns a free port below the range from which the kernel gives ports to connections of
+// other checks.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -180,8 +180,8 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// hostAddress is an address of the host that is not loopback: connections to
-// loopback need a sysctl that is not the business of this suite.
+// hostAddress returns an address of the host other than loopback: host ports on loopback need a
+// sysctl that this suite does not set.
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -217,8 +217,7 @@ func podSysctls(t *testing.T, n *node) {
 	}
 }
 
-// addressFreed makes more pods than a leak of addresses would allow to pass
-// unseen: each must get a working address, none that is in use.
+// addressFreed creates pods one after another: none may get the address of a pod that still runs.
 func addressFreed(t *testing.T, n *node) {
 	inUse := map[string]bool{n.pod(t).status(t).GetNetwork().GetIp(): true}
 	for range 4 {

@@ -18,12 +18,12 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// node is a target with the images the checks need, already pulled.
+// node is a target whose Busybox image was pulled.
 type node struct {
 	Target
 	// imageID is what PullImage answered for Image.Busybox.
 	imageID string
-	// checks are all of them, by Group/name.
+	// checks has all checks by Group/name.
 	checks map[string]check
 }
 
@@ -85,14 +85,13 @@ func (n *node) listContainers(t *testing.T, f *runtimeapi.ContainerFilter) []*ru
 	return r.GetContainers()
 }
 
-// must ends the check when a step that has to work did not.
+// must ends the check if a step has failed.
 func must(t *testing.T, err error, step string) {
 	t.Helper()
 	testbed.Mustf(t, err, "%s", step)
 }
 
-// mustFail ends the check unless err has one of the codes; with no codes any
-// error will do.
+// mustFail ends the check unless err has one of the codes; without codes any error passes.
 func mustFail(t *testing.T, err error, step string, want ...codes.Code) {
 	t.Helper()
 	if err == nil {
@@ -109,8 +108,7 @@ func mustFail(t *testing.T, err error, step string, want ...codes.Code) {
 	}
 }
 
-// rejects is mustFail for what berth answers with a precise code and others
-// with any.
+// rejects is mustFail, but other daemons than berth may return any code.
 func (n *node) rejects(t *testing.T, err error, step string, want ...codes.Code) {
 	t.Helper()
 	if !n.Berth {
@@ -118,11 +116,11 @@ func (n *node) rejects(t *testing.T, err error, step string, want ...codes.Code)
 	}
 	mustFail(t, err, step, want...)
 	if clause := saidTwice(status.Convert(err).Message()); n.Berth && clause != "" {
-		t.Errorf("%s: the message says %q twice: %v", step, clause, err)
+		t.Errorf("%s: the message has %q twice: %v", step, clause, err)
 	}
 }
 
-// saidTwice returns what an error repeats of the one that it wraps.
+// saidTwice returns a part of an error that the wrapped error repeats, or "".
 func saidTwice(message string) string {
 	clauses := strings.Split(message, ": ")
 	for i, c := range clauses {
@@ -133,13 +131,13 @@ func saidTwice(message string) string {
 	return ""
 }
 
-// eventually polls until ok answers true. what says what was waited for.
+// eventually polls until ok returns true. what describes it if it does not.
 func (n *node) eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	within(t, n.Wait, what, ok)
 }
 
-// within is eventually with a bound of its own.
+// within is eventually with another time limit.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	testbed.Eventually(t, bound, func() error {
@@ -153,7 +151,7 @@ func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 // maxReceive lets one call receive more than gRPC's 4 MiB.
 func maxReceive(bytes int) grpc.CallOption { return grpc.MaxCallRecvMsgSize(bytes) }
 
-// touch makes an empty file, the sign that containers wait for.
+// touch creates an empty file, which containers wait for.
 func touch(t *testing.T, path string) {
 	t.Helper()
 	must(t, os.WriteFile(path, nil, 0o644), "touch")

@@ -20,7 +20,7 @@ import (
 // unique on the node.
 var serial atomic.Int64
 
-// pod is a sandbox that the check made, with what it asked for.
+// pod is a sandbox that a check created, with the config that was sent.
 type pod struct {
 	*node
 	ID     string

@@ -24,7 +24,7 @@ func (p *pod) stats(t *testing.T) *runtimeapi.PodSandboxStats {
 	return r.GetStats()
 }
 
-// wholePodStats checks what a kubelet takes for granted, or shows as it is.
+// wholePodStats checks the fields that a kubelet needs or shows unchanged.
 func wholePodStats(t *testing.T, p *pod, s *runtimeapi.PodSandboxStats) {
 	t.Helper()
 	a := s.GetAttributes()
@@ -170,7 +170,7 @@ func podStatsList(t *testing.T, n *node) {
 	}
 }
 
-// podStatsNotReady: such pods are left out, or use nothing.
+// podStatsNotReady checks that a stopped pod is not listed, or is listed with no memory.
 func podStatsNotReady(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, forever())
@@ -185,7 +185,8 @@ func podStatsNotReady(t *testing.T, n *node) {
 	mustFail(t, err, "PodSandboxStats of a removed pod")
 }
 
-// podStatsOfHostNetwork: what the host's interfaces carry is not the pod's.
+// podStatsOfHostNetwork checks that the traffic of the host's interfaces is not counted for the
+// pod.
 func podStatsOfHostNetwork(t *testing.T, n *node) {
 	p := n.pod(t, hostNetwork)
 	p.start(t, forever())
@@ -198,8 +199,8 @@ func podStatsOfHostNetwork(t *testing.T, n *node) {
 	}
 }
 
-// podStatsOfSharedParent: the cgroup above two pods is neither's own. That of the
-// busy one must not show in the idle one's.
+// podStatsOfSharedParent has two pods with one parent cgroup. The busy pod's CPU time must not be
+// counted for the idle pod.
 func podStatsOfSharedParent(t *testing.T, n *node) {
 	busy := n.pod(t)
 	same := func(c *runtimeapi.PodSandboxConfig) { c.Linux.CgroupParent = busy.Config.GetLinux().GetCgroupParent() }

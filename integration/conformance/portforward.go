@@ -24,7 +24,7 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// forwardURL asks for the URL of a port-forward.
+// forwardURL requests the URL of a port-forward.
 func (p *pod) forwardURL(t *testing.T, ports ...int32) string {
 	t.Helper()
 	r, err := p.Runtime.PortForward(call(t), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: ports})
@@ -59,8 +59,7 @@ func (p *pod) forward(t *testing.T) *forwarder {
 	return &forwarder{t: t, conn: conn, wire: w}
 }
 
-// dial opens a pair of streams to a port of the pod, as kubectl does for every
-// connection that it takes.
+// dial opens a pair of streams to a port of the pod, as kubectl does for every connection.
 func (f *forwarder) dial(port int) (data, failure httpstream.Stream, err error) {
 	f.mu.Lock()
 	f.pairs++
@@ -79,8 +78,8 @@ func (f *forwarder) dial(port int) (data, failure httpstream.Stream, err error) 
 	return data, failure, err
 }
 
-// exchange sends a text to a port, says that this is all, and returns the answer
-// and what went wrong.
+// exchange sends a text to a port, closes its side, and returns the answer and the text of the
+// error stream.
 func (f *forwarder) exchange(port int, text string) (answer, failure string, err error) {
 	data, failed, err := f.dial(port)
 	if err != nil {
@@ -110,10 +109,10 @@ func (p *pod) serving(t *testing.T, address, text string) *container {
 	return c
 }
 
-// listens waits until somebody in the pod listens on the port.
+// listens waits until a process in the pod listens on the port.
 func (c *container) listens(t *testing.T, port string) {
 	t.Helper()
-	c.eventually(t, "somebody listens on "+port, func() bool {
+	c.eventually(t, "a process listens on "+port, func() bool {
 		for _, l := range strings.Split(c.exec(t, "netstat", "-tln"), "\n") {
 			if f := strings.Fields(l); len(f) > 3 && strings.HasSuffix(f[3], ":"+port) {
 				return true
@@ -145,7 +144,7 @@ func forwardServed(t *testing.T, n *node, address string) {
 func forwardIPv4(t *testing.T, n *node) { forwardServed(t, n, "127.0.0.1:8080") }
 func forwardIPv6(t *testing.T, n *node) { forwardServed(t, n, "[::1]:8081") }
 
-// kubectl forwards a port of the pod as kubectl does, and returns the local one.
+// kubectl forwards a port of the pod as kubectl does, and returns the local port.
 func (p *pod) kubectl(t *testing.T, port int32, errOut io.Writer) uint16 {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -180,8 +179,8 @@ func forwardKubectl(t *testing.T, n *node) {
 	}
 }
 
-// forwardResets has every third client of a forwarded port send what the server does not
-// read: the server ends that connection with a reset. Clients that come later are served.
+// forwardResets has every third client of a forwarded port send a byte that the server does not
+// read, so that the connection ends with a reset. Later clients must be served.
 func forwardResets(t *testing.T, n *node) {
 	const connections, atOnce, later = 90, 8, 10
 	p := n.pod(t)
@@ -214,7 +213,7 @@ func forwardResets(t *testing.T, n *node) {
 	}
 	all.Wait()
 	for i := range later {
-		// This server resets a few others as well, also without a port-forward.
+		// This server also resets a few other connections, even without a port-forward.
 		p.eventually(t, fmt.Sprintf("connection %d is served: %s", i, errOut.String()), func() bool { return connect("") == "hi\n" })
 	}
 }
@@ -297,8 +296,8 @@ func forwardHalfClose(t *testing.T, n *node) {
 	}
 }
 
-// forwardMany opens its connections one after the other, because the pod's server
-// has room for few that it has not accepted, and uses them all at once.
+// forwardMany opens its connections one after the other, because the server's backlog is short, and
+// then uses all of them at once.
 func forwardMany(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.listening(t, "9000", "exec cat")
@@ -350,7 +349,7 @@ func forwardBulk(t *testing.T, n *node) {
 	}
 }
 
-// forwardClientGone has a server that never looks at its connection.
+// forwardClientGone has a server that never reads from its connection.
 func forwardClientGone(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.listening(t, "9001", "exec sleep 4340")

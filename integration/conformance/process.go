@@ -71,8 +71,8 @@ func environmentBytes(t *testing.T, n *node) {
 
 func printRaw() []string { return sh(`printf %s "$RAW" | od -An -tx1 | tr -d ' \n'`) }
 
-// environmentNotUTF8 allows both that the value arrives and that it is refused:
-// OCI's configuration is JSON, which cannot hold it. It must not arrive changed.
+// environmentNotUTF8 allows a refusal, because OCI's configuration is JSON, which cannot represent
+// the value. If the value is accepted, it must arrive unchanged.
 func environmentNotUTF8(t *testing.T, n *node) {
 	p := n.pod(t)
 	raw := env("RAW", "\xff\xfe")
@@ -106,7 +106,7 @@ func asUser(uid, gid int64) containerOption {
 func userByNumber(t *testing.T, n *node) {
 	p := n.pod(t)
 	testbed.Same(t, p.output(t, sh("id -u; id -g"), asUser(1000, 3000)), "1000\n3000\n", "uid and gid")
-	// The group of /etc/passwd, when none is asked for.
+	// Without a group in the config, the program gets the group of /etc/passwd.
 	testbed.Same(t, p.output(t, sh("id -u; id -g"), asUser(1000, -1)), "1000\n1000\n", "uid alone")
 	c := p.start(t, forever(), asUser(1000, 3000))
 	u := c.status(t).GetUser().GetLinux()

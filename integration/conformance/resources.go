@@ -35,8 +35,8 @@ func someLimits() *runtimeapi.LinuxContainerResources {
 	}
 }
 
-// cgroupValue reads what the container's own cgroup says. It goes through the
-// host: v1 and v2 have the values under different names.
+// cgroupValue reads a file of the container's own cgroup on the host. Its name depends on the
+// cgroup version.
 func cgroupValue(t *testing.T, c *container, v1, v2 string) string {
 	t.Helper()
 	pid := hostPID(t, c)
@@ -65,8 +65,8 @@ func firstFile(t *testing.T, path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// hostPID finds the container's program on the host by a name that only it has:
-// an exec'd marker in its own pid namespace.
+// hostPID finds the container's program on the host: the process 1 of the container's pid
+// namespace.
 func hostPID(t *testing.T, c *container) string {
 	t.Helper()
 	ns := c.line(t, "readlink", "/proc/1/ns/pid")
@@ -115,7 +115,7 @@ func limitsEchoed(t *testing.T, n *node) {
 	wantLimits(t, c, someLimits())
 }
 
-// wantLimits compares what the kubelet compares to see that a resize is done.
+// wantLimits compares the fields by which the kubelet sees that a resize is done.
 func wantLimits(t *testing.T, c *container, want *runtimeapi.LinuxContainerResources) {
 	t.Helper()
 	got := c.status(t).GetResources().GetLinux()
@@ -150,7 +150,7 @@ func updateZeroFields(t *testing.T, n *node) {
 	want := someLimits()
 	want.CpuShares = 2048
 	wantLimits(t, c, want)
-	// What the kubelet's CPU manager sends.
+	// The kubelet's CPU manager sends an update with only this field.
 	must(t, c.tryUpdate(t, &runtimeapi.LinuxContainerResources{CpusetCpus: "0"}), "UpdateContainerResources")
 	want.CpusetCpus = "0"
 	wantLimits(t, c, want)
@@ -181,8 +181,8 @@ func updateRefused(t *testing.T, n *node) {
 	}
 }
 
-// updateImpossible asks for what there is no way to do. What was not changed need
-// not be put back, nor be told of.
+// updateImpossible requests an update that the runtime does not have. Nothing was changed, so the
+// error must not mention restoring.
 func updateImpossible(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), resources(someLimits()))
 	mustFail(t, c.tryUpdate(t, nil), "UpdateContainerResources without linux", codes.InvalidArgument)
@@ -193,13 +193,13 @@ func updateImpossible(t *testing.T, n *node) {
 	}
 	mustFail(t, err, "UpdateContainerResources under a runtime without it", codes.Unimplemented)
 	if text := status.Convert(err).Message(); strings.Contains(text, "put back") {
-		t.Errorf("the error tells of more than the update: %s", text)
+		t.Errorf("the error mentions more than the update: %s", text)
 	}
 	wantLimits(t, c, someLimits())
 }
 
-// swapLimits: the CRI's limit is of memory and swap together, and without one a
-// container with a limit of memory does not swap.
+// swapLimits checks memory_swap_limit_in_bytes, which limits memory and swap together. If only
+// memory is limited, the container must not swap.
 func swapLimits(t *testing.T, n *node) {
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
 		if _, err := os.Stat("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"); err != nil {
@@ -287,8 +287,7 @@ func removeCgroups(t *testing.T, name string) {
 	}
 }
 
-// oomScoreAdj raises the value only: lowering it needs a privilege that a test
-// may lack.
+// oomScoreAdj only raises the value: a lower value needs a privilege that a test may not have.
 func oomScoreAdj(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), resources(&runtimeapi.LinuxContainerResources{OomScoreAdj: 987}))
 	testbed.Same(t, c.line(t, "cat", "/proc/1/oom_score_adj"), "987", "oom_score_adj is")

@@ -15,8 +15,8 @@ var restartChecks = []check{
 	{name: "everything is as before a kill -9 of the daemon", run: restartKeepsAll},
 }
 
-// restartKeepsAll compares all that was said before with all that is said after,
-// and lets things happen in between.
+// restartKeepsAll compares the status of pods and containers before and after a restart. Then it
+// checks that the containers still run, log, stop and start as before.
 func restartKeepsAll(t *testing.T, n *node) {
 	if n.Restart == nil {
 		t.Skip("the target gives no way to restart its daemon")
@@ -145,8 +145,8 @@ func containersAtOnce(t *testing.T, n *node) {
 	}
 }
 
-// stopRemoveAtOnce is a kubelet in a hurry: every call must succeed or say that
-// another one is at it, and in the end nothing is left.
+// stopRemoveAtOnce stops and removes a pod in parallel. A call may fail because of the others, but
+// in the end nothing is left.
 func stopRemoveAtOnce(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever())

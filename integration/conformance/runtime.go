@@ -109,7 +109,7 @@ func statusHandlers(t *testing.T, n *node) {
 	}
 }
 
-// featureChecks are what a feature, by its name in the CRI, is held to.
+// featureChecks maps each feature's name in the CRI to the check that proves it.
 var featureChecks = map[string]string{
 	"supplemental_groups_policy":   "Process/supplemental groups, strict",
 	"mount_options":                "Mounts/options of mounts",
@@ -118,8 +118,7 @@ var featureChecks = map[string]string{
 	"user_namespaces":              "UserNamespaces/a mapped volume belongs to root on both sides",
 }
 
-// statusFeatures reads the flags from the message itself, so that one of a later
-// CRI cannot be announced unseen.
+// statusFeatures uses reflection, so that it also finds flags that a later CRI adds.
 func statusFeatures(t *testing.T, n *node) {
 	node, handler := n.features(t)
 	for _, announced := range []struct {
@@ -176,10 +175,9 @@ func rightRuntime(t *testing.T, n *node) {
 	testbed.Same(t, p.status(t).GetRuntimeHandler(), n.Handler, "PodSandboxStatus.runtime_handler is")
 }
 
-// RanByOCIRuntime asks the runtime itself, with its own state directory, whether
-// it runs the container, and looks at the process that it names: its mount
-// namespace must be the container's. Only the runtime that made the container
-// can answer.
+// RanByOCIRuntime checks that the runtime, with its own state directory, runs the container, and
+// that the process that the runtime reports has the container's mount namespace. Only the runtime
+// that created the container can report it.
 func RanByOCIRuntime(binary, root string) func(*testing.T, Running) {
 	return func(t *testing.T, c Running) {
 		t.Helper()
@@ -206,8 +204,8 @@ func RanByOCIRuntime(binary, root string) func(*testing.T, Running) {
 	}
 }
 
-// RanByGVisor asks the kernel that the container sees: gVisor's says 4.4.0, or
-// 4.19.0-gvisor since 2026, and tells in its log what it is, which no Linux does. The runtime must know the
+// RanByGVisor checks the kernel that the container sees: gVisor's version is 4.4.0, or
+// 4.19.0-gvisor since 2026, and its kernel log has the word gVisor. The runtime must know the
 // container too.
 func RanByGVisor(binary, root string) func(*testing.T, Running) {
 	return func(t *testing.T, c Running) {
@@ -223,9 +221,8 @@ func RanByGVisor(binary, root string) func(*testing.T, Running) {
 	}
 }
 
-// RanByShim looks for the container's processes on the host, by the mount
-// namespace that they see inside, and at what started them: a shim with that
-// name, and with the sandbox's id as its own.
+// RanByShim finds the container's process on the host by its mount namespace, and checks that its
+// parent is a shim with that name and the sandbox's id among its arguments.
 func RanByShim(name string) func(*testing.T, Running) {
 	return func(t *testing.T, c Running) {
 		t.Helper()
@@ -234,7 +231,7 @@ func RanByShim(name string) func(*testing.T, Running) {
 		testbed.Must(t, err)
 		for _, namespace := range namespaces {
 			if host, err := os.Readlink(namespace); err != nil || host != inside {
-				continue // another's, or it ended meanwhile
+				continue // not in the container, or it has exited
 			}
 			process := filepath.Dir(filepath.Dir(namespace))
 			parent := parentOf(t, process)

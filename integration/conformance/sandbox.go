@@ -62,8 +62,8 @@ func sandboxLife(t *testing.T, n *node) {
 	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{Id: p.ID}), "still listed after RemovePodSandbox")
 }
 
-// oddLabels holds keys and values that a careless store would change. containerd
-// takes no more than 4096 bytes for one.
+// oddLabels returns keys and values that a careless store would change. containerd allows at most
+// 4096 bytes for a label.
 func oddLabels() map[string]string {
 	return map[string]string{
 		"plain": "value", "empty": "", "dots.and/slash": "ünïcode ☃", "space": " lead and trail ",
@@ -121,8 +121,8 @@ func sandboxVerbose(t *testing.T, n *node) {
 	}
 }
 
-// sandboxScripts looks for a pod's network where scripts do: by the namespace's path, by
-// a process, and by the plugins' answer.
+// sandboxScripts finds a pod's network as scripts do: by the namespace's path, by a process, and by
+// the result of the CNI plugins.
 func sandboxScripts(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, sh("sleep 1000"))
@@ -269,8 +269,8 @@ func sandboxDuplicates(t *testing.T, n *node) {
 	}
 }
 
-// sandboxCancelled cuts the call off at many moments. Whatever was left behind
-// must be listed, so that a kubelet can remove it, or be gone.
+// sandboxCancelled cancels RunPodSandbox after various times. A sandbox that is left behind must be
+// listed, so that a kubelet can remove it.
 func sandboxCancelled(t *testing.T, n *node) {
 	for _, after := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 40 * time.Millisecond, 90 * time.Millisecond} {
 		cfg := n.podConfig(t)

@@ -81,7 +81,7 @@ func privilegedInPlainSandbox(t *testing.T, n *node) {
 	_, err := p.tryCreate(t, p.containerConfig(forever(), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 		s.Privileged = true
 	})))
-	n.rejects(t, err, "a privileged container in a sandbox that is not", codes.InvalidArgument, codes.FailedPrecondition)
+	n.rejects(t, err, "a privileged container in a sandbox that is not privileged", codes.InvalidArgument, codes.FailedPrecondition)
 }
 
 func emptyIDs(t *testing.T, n *node) {

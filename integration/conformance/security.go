@@ -78,7 +78,7 @@ func defaultCapabilities(t *testing.T, n *node) {
 }
 
 func addCapabilities(t *testing.T, n *node) {
-	// Without the prefix, in any case.
+	// Names have no CAP_ prefix, and may be in lower case.
 	set := effective(t, n.pod(t).start(t, forever(), capabilities([]string{"NET_ADMIN", "sys_time"}, nil)))
 	if !has(set, capNetAdmin) || !has(set, capSysTime) || !has(set, capChown) {
 		t.Errorf("the set is %x, want the default with NET_ADMIN and SYS_TIME", set)
@@ -121,7 +121,7 @@ func seccompDefault(t *testing.T, n *node) {
 	wantSeccomp(t, n, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, "2")
 }
 
-// noMkdir is a profile of the host that forbids to make directories.
+// noMkdir is a profile in a file of the host, which forbids mkdir.
 func noMkdir(t *testing.T) containerOption {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.json")
@@ -129,16 +129,16 @@ func noMkdir(t *testing.T) containerOption {
 	return seccomp(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: file})
 }
 
-// seccompLocalhost forbids what the check before it shows to be allowed.
+// seccompLocalhost runs mkdir in containers without and with a profile.
 func seccompLocalhost(t *testing.T, n *node) {
 	p := n.pod(t)
 	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600")).waitLog(t, "0\n")
 	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600"), noMkdir(t)).waitLog(t, "1\n")
-	// Others of the pod are none the wiser.
+	// The profile does not affect other containers of the pod.
 	p.start(t, sh("mkdir /tmp/own; echo $?; exec sleep 3600")).waitLog(t, "0\n")
 }
 
-// seccompDockerForm has rules that are for containers with a capability, or without.
+// seccompDockerForm has a rule that is only for containers without SYS_ADMIN.
 func seccompDockerForm(t *testing.T, n *node) {
 	file := filepath.Join(t.TempDir(), "docker.json")
 	must(t, os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ALLOW",
@@ -206,8 +206,8 @@ func readonlyPaths(t *testing.T, n *node) {
 	}
 }
 
-// unmasked is procMount: Unmasked: empty lists are no lists, and not the
-// runtime's own.
+// unmasked is a pod's procMount: Unmasked. With empty lists nothing may be masked, not even the
+// runtime's default paths.
 func unmasked(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	testbed.Same(t, c.exec(t, "sh", "-c", "grep -E ' /proc/[^ ]+ ' /proc/self/mounts || true"), "", "mounts below /proc though nothing was to be masked")
@@ -243,7 +243,7 @@ func cannotMount(t *testing.T, n *node) {
 	}
 }
 
-// hostAppArmor and hostSELinux say what this host's kernel enforces.
+// hostAppArmor and hostSELinux report which of them this host's kernel has.
 func hostAppArmor() bool {
 	return strings.HasPrefix(readFile("/sys/module/apparmor/parameters/enabled"), "Y")
 }
@@ -254,8 +254,8 @@ func apparmor(p *runtimeapi.SecurityProfile) containerOption {
 	return security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.Apparmor = p })
 }
 
-// apparmorProfiles: a pod must not run unconfined that asked for a profile which
-// this node cannot give. Where there is no AppArmor nothing else is refused.
+// apparmorProfiles checks that a container with a profile that is not loaded is refused. Other
+// containers must also run on a node without AppArmor.
 func apparmorProfiles(t *testing.T, n *node) {
 	p := n.pod(t)
 	standard := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
@@ -276,7 +276,7 @@ func apparmorProfiles(t *testing.T, n *node) {
 	if _, lacks := n.Lacks[Labels]; lacks || !hostAppArmor() {
 		return
 	}
-	// Nothing but the profile confines this container: it has no masked paths, and capabilities.
+	// Only the profile confines this container: it has all capabilities and no masked paths.
 	c := p.start(t, forever(), apparmor(standard), security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 		s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}
 		s.MaskedPaths, s.ReadonlyPaths = nil, nil
@@ -305,9 +305,8 @@ func selinuxOptions(o *runtimeapi.SELinuxOption) containerOption {
 	return security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.SelinuxOptions = o })
 }
 
-// selinuxLabels: the containers of a pod share a level that no other pod has, and
-// one that was asked for is taken. Where there is no SELinux, options are no
-// reason not to run, as Kubernetes has it.
+// selinuxLabels checks that the containers of a pod share a level that no other pod has, unless the
+// config has one. Without SELinux, the options are ignored, as Kubernetes demands.
 func selinuxLabels(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever(), selinuxOptions(&runtimeapi.SELinuxOption{Level: "s0:c7,c9"}))
@@ -318,11 +317,11 @@ func selinuxLabels(t *testing.T, n *node) {
 		parts := strings.SplitN(strings.TrimRight(c.line(t, "cat", "/proc/1/attr/current"), "\x00"), ":", 4)
 		return parts[len(parts)-1]
 	}
-	testbed.Same(t, level(c), "s0:c7,c9", "asked for s0:c7,c9: the level is")
+	testbed.Same(t, level(c), "s0:c7,c9", "requested s0:c7,c9: the level is")
 	one, two, other := level(p.start(t, forever())), level(p.start(t, forever())), level(n.pod(t).start(t, forever()))
 	if one != two || one == other || !strings.Contains(one, ":c") {
 		t.Errorf("the levels of a pod are %q and %q, another pod's is %q", one, two, other)
 	}
 	_, err := p.tryCreate(t, p.containerConfig(forever(), selinuxOptions(&runtimeapi.SELinuxOption{Level: "s0,c7,c9"})))
-	n.rejects(t, err, "a level that is none", codes.InvalidArgument)
+	n.rejects(t, err, "an invalid level", codes.InvalidArgument)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// protocol is how a client speaks with the streaming server.
+// protocol is the protocol between a client and the streaming server.
 type protocol string
 
 const (
@@ -29,8 +29,8 @@ const (
 
 var protocols = []protocol{spdy, websocket}
 
-// executor is the client of kubectl and the kubelet for a session's URL. The
-// server's WebSocket speaks v4; v5 ends at the kubelet.
+// executor is the client for a session's URL that kubectl and the kubelet use. The server's
+// WebSocket protocol is v4: only the kubelet has v5.
 func (p protocol) executor(address string) (remotecommand.Executor, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -42,7 +42,7 @@ func (p protocol) executor(address string) (remotecommand.Executor, error) {
 	return remotecommand.NewSPDYExecutor(&rest.Config{}, "POST", u)
 }
 
-// streams are those of a session.
+// streams are the streams of a session.
 type streams struct {
 	stdin, tty         bool
 	noStdout, noStderr bool
@@ -50,7 +50,7 @@ type streams struct {
 	columns, rows uint16
 }
 
-// session is an exec or attach that a client has open.
+// session is an open exec or attach of a client.
 type session struct {
 	t              *testing.T
 	n              *node
@@ -63,10 +63,10 @@ type session struct {
 	err            error // set when done is closed
 }
 
-// sessionBound ends what a check's own bounds did not.
+// sessionBound ends a session if the check itself did not.
 var sessionBound = patience.Of(3 * time.Minute)
 
-// execURL asks for the URL of an exec.
+// execURL requests the URL of an exec.
 func (c *container) execURL(t *testing.T, s streams, cmd ...string) string {
 	t.Helper()
 	r, err := c.Runtime.Exec(call(t), &runtimeapi.ExecRequest{
@@ -78,7 +78,7 @@ func (c *container) execURL(t *testing.T, s streams, cmd ...string) string {
 
 func (s streams) hasStderr() bool { return !s.noStderr && !s.tty }
 
-// attachURL asks for the URL of an attach.
+// attachURL requests the URL of an attach.
 func (c *container) attachURL(t *testing.T, s streams) string {
 	t.Helper()
 	r, err := c.Runtime.Attach(call(t), &runtimeapi.AttachRequest{
@@ -145,7 +145,7 @@ func (n *node) session(t *testing.T, p protocol, s streams, address string) *ses
 	return o
 }
 
-// wait returns how the session ended.
+// wait waits for the end of the session and returns its error.
 func (s *session) wait() error {
 	s.t.Helper()
 	return s.waitFor(time.Minute)
@@ -163,7 +163,8 @@ func (s *session) waitFor(d time.Duration) error {
 	}
 }
 
-// exitCode is that of a session's command; anything else fails the check.
+// exitCode waits for the session's command and returns its exit code; another error fails the
+// check.
 func (s *session) exitCode() int {
 	s.t.Helper()
 	err := s.wait()
@@ -213,10 +214,10 @@ func (o *transcript) bytes() []byte {
 
 func (o *transcript) String() string { return string(o.bytes()) }
 
-// sizes are those of a client's terminal, one after the other.
+// sizes are the sizes of a client's terminal, one after the other.
 type sizes chan remotecommand.TerminalSize
 
-// Next is what a client asks for its terminal's size.
+// Next waits for the next size of the terminal, for the client library.
 func (s sizes) Next() *remotecommand.TerminalSize {
 	size, ok := <-s
 	if !ok {

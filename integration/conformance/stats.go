@@ -22,7 +22,7 @@ func (c *container) stats(t *testing.T) *runtimeapi.ContainerStats {
 	return r.GetStats()
 }
 
-// wholeStats checks the fields whose absence makes a kubelet panic or guess.
+// wholeStats checks the fields that a kubelet needs.
 func wholeStats(t *testing.T, c *container, s *runtimeapi.ContainerStats) {
 	t.Helper()
 	a := s.GetAttributes()
@@ -61,8 +61,8 @@ func statsGrow(t *testing.T, n *node) {
 	})
 }
 
-// statsRate: a kubelet takes two samples itself where the rate is missing, ten
-// seconds later.
+// statsRate checks the rate of CPU time. Without it, a kubelet needs ten seconds to compute the
+// rate itself.
 func statsRate(t *testing.T, n *node) {
 	c := n.pod(t).start(t, sh("while :; do :; done"))
 	n.eventually(t, "a loop without end uses a CPU", func() bool {
@@ -114,8 +114,8 @@ func statsList(t *testing.T, n *node) {
 	}
 }
 
-// statsNotRunning: such containers are left out, or listed without use of cpu
-// and memory; an error would fail the whole list.
+// statsNotRunning checks that such containers are not listed, or are listed with no memory; an
+// error would fail the whole list.
 func statsNotRunning(t *testing.T, n *node) {
 	p := n.pod(t)
 	created := p.create(t, forever())

@@ -29,7 +29,7 @@ var stopChecks = []check{
 	{name: "status is final when stop returns", run: stopIsFinal},
 }
 
-// longGrace is for a program whose own end is waited for.
+// longGrace is for a program that must exit by itself.
 const longGrace = time.Minute
 
 // startStubborn starts a program that ignores SIGTERM.
@@ -40,7 +40,7 @@ func (p *pod) startStubborn(t *testing.T) *container {
 	return c
 }
 
-// onSignal logs the signal and exits with a code that tells which it was.
+// onSignal logs the signal and exits with a code for that signal.
 func onSignal() []string {
 	return sh("trap 'echo got TERM; exit 21' TERM; trap 'echo got USR1; exit 22' USR1; trap 'echo got USR2; exit 23' USR2; echo ready; while :; do sleep 3600 & wait $!; done")
 }

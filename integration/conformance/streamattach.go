@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// interactive gives the container a stdin, and perhaps more.
+// interactive gives the container a stdin; change may change its config further.
 func interactive(change func(*runtimeapi.ContainerConfig)) containerOption {
 	return func(c *runtimeapi.ContainerConfig) {
 		c.Stdin = true
@@ -27,8 +27,7 @@ func (p *pod) echoing(t *testing.T, change func(*runtimeapi.ContainerConfig)) *c
 	return p.start(t, sh(`trap 'exit 143' TERM; echo early; while read x; do echo "got:$x"; echo "err:$x" >&2; done; echo ended; exit 14`), interactive(change))
 }
 
-// untilEchoed types lines until one is answered: only then the session is known
-// to be attached.
+// untilEchoed sends lines until one is answered: this proves that the session is attached.
 func (s *session) untilEchoed() {
 	s.t.Helper()
 	tries := 0
@@ -47,7 +46,7 @@ func attachLive(t *testing.T, n *node) {
 		sign := "/in/" + string(proto)
 		c := p.start(t, sh("echo early; echo early >&2; while [ ! -e "+sign+" ]; do echo tick; echo tock >&2; sleep 0.1; done; echo late; echo late >&2; sleep 1"),
 			mount(&runtimeapi.Mount{ContainerPath: "/in", HostPath: dir}))
-		// Each stream is read by itself: what one was read of says nothing of the other.
+		// The streams are read independently, so both must be in the log.
 		n.eventually(t, "both streams have been read", func() bool {
 			l := readLog(t, c.logFile())
 			return strings.Contains(l.stdout, "tick\n") && strings.Contains(l.stderr, "tock\n")
@@ -130,7 +129,7 @@ func attachStdinOnce(t *testing.T, n *node) {
 	once := func(c *runtimeapi.ContainerConfig) { c.StdinOnce = true }
 	overEach(t, func(t *testing.T, proto protocol) {
 		c := p.echoing(t, once)
-		watcher := c.attach(t, proto, streams{}) // without stdin it does not count
+		watcher := c.attach(t, proto, streams{}) // stdin_once ignores a session without stdin
 		s := c.attach(t, proto, streams{stdin: true})
 		s.untilEchoed()
 		s.wire.cut()
@@ -140,7 +139,7 @@ func attachStdinOnce(t *testing.T, n *node) {
 			t.Errorf("the watcher saw %q", got)
 		}
 	})
-	// Over SPDY the input may end before the session does.
+	// Over SPDY the client can end its input before the session ends.
 	c := p.echoing(t, once)
 	s := c.attach(t, spdy, streams{stdin: true})
 	s.untilEchoed()
@@ -170,8 +169,8 @@ func attachToTheEnd(t *testing.T, n *node) {
 	})
 }
 
-// attachSlow has a client that does not read, and one that does, while a
-// container writes more than may wait for the slow one.
+// attachSlow has one client that does not read and one that does, while a container writes more
+// than all buffers for the slow client hold.
 func attachSlow(t *testing.T, n *node) {
 	p := n.pod(t)
 	dir := t.TempDir()
@@ -199,7 +198,7 @@ func attachSlow(t *testing.T, n *node) {
 		}
 		slow.wire.resume()
 		if err := slow.wait(); err == nil && strings.Count(slow.stdout.String(), round) != rounds {
-			t.Error("the slow client lost output and was not told")
+			t.Error("the slow client lost output without an error")
 		}
 	})
 }
@@ -212,10 +211,10 @@ func attachDetach(t *testing.T, n *node) {
 			s := c.attach(t, proto, streams{})
 			s.shows("\n")
 			leave(s)
-			_ = s.wait() // whatever the client makes of its own end
+			_ = s.wait() // the client may report any error
 		}
 		had := len(readFile(c.logFile()))
-		n.eventually(t, "the container writes on without a client", func() bool { return len(readFile(c.logFile())) > had })
+		n.eventually(t, "the container still writes without a client", func() bool { return len(readFile(c.logFile())) > had })
 		c.stop(t, longGrace)
 		testbed.Same(t, c.waitExit(t).GetExitCode(), 21, "exit code")
 		l := c.logged(t)

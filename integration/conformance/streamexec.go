@@ -60,7 +60,7 @@ func streamedTerminal(t *testing.T, n *node) {
 		s.send("test -t 0 && test -t 1 && test -t 2 && echo is:$((1+1)):$TERM\n")
 		s.shows("is:2:xterm")
 		s.untilSize("33 77")
-		s.resize(0, 0) // is none
+		s.resize(0, 0) // ignored
 		s.resize(101, 44)
 		s.untilSize("44 101")
 		s.send("echo lost:$((2+3)) >&2\n")
@@ -70,8 +70,8 @@ func streamedTerminal(t *testing.T, n *node) {
 	})
 }
 
-// streamedFirstSize has a program ask for the size of its terminal first of all. A
-// busy machine may deliver what a client says at once too late for that.
+// streamedFirstSize has a program read the size of its terminal at once. On a busy machine the
+// client's first size may arrive too late for that.
 func streamedFirstSize(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	overEach(t, func(t *testing.T, p protocol) {
@@ -82,7 +82,7 @@ func streamedFirstSize(t *testing.T, n *node) {
 	})
 }
 
-// untilSize asks for the terminal's size until it is that.
+// untilSize reads the terminal's size until it is want.
 func (s *session) untilSize(want string) {
 	s.t.Helper()
 	s.n.eventually(s.t, "the terminal has "+want+" rows and columns", func() bool {
@@ -91,8 +91,7 @@ func (s *session) untilSize(want string) {
 	})
 }
 
-// streamedStdin sends more than all buffers between hold. That the input has
-// ended can be said over SPDY only.
+// streamedStdin sends more than all buffers on the way hold. Only SPDY can end the input.
 func streamedStdin(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	text := numbers(2_000_000)
@@ -141,7 +140,7 @@ func numbers(last int) []byte {
 
 func streamedOutput(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	// More than the buffers between hold, even a socket's at its largest.
+	// More than all buffers on the way hold, even the largest sockets.
 	stdout, stderr := string(numbers(1_500_000)), string(numbers(500_000))
 	overEach(t, func(t *testing.T, p protocol) {
 		s := c.open(t, p, streams{}, "sh", "-c", "seq 1 500000 >&2 & seq 1 1500000; wait; exit 7")
@@ -152,14 +151,14 @@ func streamedOutput(t *testing.T, n *node) {
 	})
 }
 
-// slowClient is how long a client reads nothing: longer than any grace for what
-// an ended command leaves in its streams.
+// slowClient is how long a client reads nothing: longer than a daemon may wait for the rest of an
+// exited command's output.
 const slowClient = 12 * time.Second
 
-// streamedSlowClient lets the command end long before its output is read.
+// streamedSlowClient has a command that exits long before its output is read.
 func streamedSlowClient(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
-	// More than sockets buffer by themselves, and less than they may.
+	// More than sockets buffer at first, and less than at most.
 	want := string(numbers(700_000))
 	overEach(t, func(t *testing.T, p protocol) {
 		t.Parallel()
@@ -179,7 +178,7 @@ func streamedSlowClient(t *testing.T, n *node) {
 func streamedBackgroundChild(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	overEach(t, func(t *testing.T, p protocol) {
-		t.Parallel() // what its child may hold up the session is a wait
+		t.Parallel() // the child may delay the end of the session
 		s := c.open(t, p, streams{stdin: true}, "sh", "-c", "sleep 4331 & echo parent; exit 8")
 		if code := s.exitCode(); code != 8 || s.stdout.String() != "parent\n" {
 			t.Errorf("exit code %d, stdout %q", code, s.stdout.String())
@@ -187,7 +186,7 @@ func streamedBackgroundChild(t *testing.T, n *node) {
 	})
 }
 
-// leaving are the ways in which a client goes.
+// leaving are the ways in which a client disconnects.
 var leaving = map[string]func(*session){
 	"it closes":    func(s *session) { s.cancel() },
 	"it is killed": func(s *session) { s.wire.cut() },
@@ -217,16 +216,15 @@ func (c *container) lacks(t *testing.T, process string) {
 	})
 }
 
-// streamedFloodingClientGone has a client that sends what its command never reads:
-// more than the way there takes at once, less than would keep the client's own
-// end from being sent.
+// streamedFloodingClientGone has a client that sends what its command never reads: more than the
+// buffers on the way hold, but not so much that the client's end is not sent.
 func streamedFloodingClientGone(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	overEach(t, func(t *testing.T, p protocol) {
 		s := c.open(t, p, streams{stdin: true}, "sh", "-c", "echo begun; exec sleep 4333")
 		s.shows("begun")
 		s.send(strings.Repeat("flood\n", 24_000))
-		time.Sleep(300 * time.Millisecond) // for it to be on its way
+		time.Sleep(300 * time.Millisecond) // gives the data time to be sent
 		s.wire.cut()
 		c.lacks(t, "sleep 4333")
 	})
@@ -253,7 +251,7 @@ func streamedContainerEnds(t *testing.T, n *node) {
 		s := c.open(t, proto, streams{stdin: true}, "sh", "-c", "echo begun; sleep 600")
 		s.shows("begun")
 		c.stop(t, time.Second)
-		testbed.Fails(t, s.wait(), "the session ended well though its command was killed with its container")
+		testbed.Fails(t, s.wait(), "the session ended without an error though its command was killed with its container")
 	})
 }
 

@@ -113,7 +113,7 @@ func execRefuses(t *testing.T, n *node) {
 		_, err := n.Runtime.Exec(call(t), test.r)
 		n.rejects(t, err, "Exec with "+test.name, test.want...)
 	}
-	if n.Berth { // containerd finds out when the session begins
+	if n.Berth { // containerd checks this when the session begins
 		_, err := n.Runtime.Exec(call(t), &runtimeapi.ExecRequest{ContainerId: c.ID, Stdout: true})
 		n.rejects(t, err, "Exec without a command", codes.InvalidArgument)
 	}
@@ -137,7 +137,7 @@ func attachRefuses(t *testing.T, n *node) {
 		_, err := n.Runtime.Attach(call(t), test.r)
 		n.rejects(t, err, "Attach with "+test.name, test.want...)
 	}
-	if n.Berth { // the CRI says that it must match, containerd does not mind
+	if n.Berth { // the CRI demands that tty matches the container's; containerd does not check it
 		_, err := n.Runtime.Attach(call(t), &runtimeapi.AttachRequest{ContainerId: c.ID, Tty: true, Stdout: true})
 		n.rejects(t, err, "Attach with a terminal to a container without", codes.InvalidArgument)
 	}
@@ -157,7 +157,7 @@ func portForwardRefuses(t *testing.T, n *node) {
 		_, err := n.Runtime.PortForward(call(t), test.r)
 		n.rejects(t, err, "PortForward with "+test.name, test.want...)
 	}
-	if n.Berth { // containerd finds out when the session begins
+	if n.Berth { // containerd checks this when the session begins
 		for _, port := range []int32{-1, 0, 65536} {
 			_, err := n.Runtime.PortForward(call(t), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{port}})
 			n.rejects(t, err, "PortForward with port "+itoa(port), codes.InvalidArgument)
@@ -165,8 +165,8 @@ func portForwardRefuses(t *testing.T, n *node) {
 	}
 }
 
-// streamingAfterRestart opens sessions with containers that the daemon before
-// has started, and looks for what the sessions with that one have left.
+// streamingAfterRestart restarts the daemon during sessions. The old sessions must not leave
+// processes behind, and new sessions with the old containers must work.
 func streamingAfterRestart(t *testing.T, n *node) {
 	if n.Restart == nil {
 		t.Skip("the target gives no way to restart its daemon")
@@ -184,7 +184,7 @@ func streamingAfterRestart(t *testing.T, n *node) {
 	}
 	n.Restart(t)
 	for _, s := range before {
-		_ = s.wait() // a client over SPDY takes a lost connection for a good end
+		_ = s.wait() // an SPDY client does not report a lost connection as an error
 	}
 	if n.Berth {
 		c.lacks(t, "sleep 4350")

@@ -19,9 +19,9 @@ var streamListChecks = []check{
 	{name: "images by name", run: streamImagesByName},
 }
 
-// received is what a stream brought.
+// received is the content of a stream.
 type received struct {
-	// ids are of all items, sorted.
+	// ids are the sorted ids of all items.
 	ids      []string
 	messages int
 	empty    int // messages without an item
@@ -49,7 +49,7 @@ func receive[M any](items func(M) []string, stream interface{ Recv() (M, error) 
 	return r, err
 }
 
-// idsOf are the ids of all items.
+// idsOf returns the ids of all items.
 func idsOf[T any](items []T, id func(T) string) []string {
 	ids := make([]string, 0, len(items))
 	for _, item := range items {
@@ -58,8 +58,8 @@ func idsOf[T any](items []T, id func(T) string) []string {
 	return ids
 }
 
-// streams are the six, each by its name. A filter by the ids of a sandbox and of
-// an image is for those that can be filtered; empty ones are none.
+// streams has a function for each of the six streams, by name. If a stream can be filtered, it only
+// has what belongs to the sandbox or the image; an empty id or name does not filter.
 func (n *node) streams(t *testing.T, sandbox, image string) map[string]func() (received, error) {
 	t.Helper()
 	ctx := call(t)
@@ -107,7 +107,7 @@ func (n *node) streams(t *testing.T, sandbox, image string) map[string]func() (r
 	}
 }
 
-// read reads one of the streams, and skips the check where the endpoint has none.
+// read reads one of the streams; if the endpoint does not have it, the check is skipped.
 func (n *node) read(t *testing.T, name string, read func() (received, error)) received {
 	t.Helper()
 	r, err := read()
@@ -119,13 +119,13 @@ func (n *node) read(t *testing.T, name string, read func() (received, error)) re
 		t.Errorf("%s: %d messages without an item", name, r.empty)
 	}
 	if len(slices.Compact(slices.Clone(r.ids))) != len(r.ids) {
-		t.Errorf("%s: an item came twice: %v", name, r.ids)
+		t.Errorf("%s: an item was sent twice: %v", name, r.ids)
 	}
 	return r
 }
 
-// streamAllOrNone: a kubelet that meets Unimplemented in the first stops asking
-// any of them.
+// streamAllOrNone checks that an endpoint has all streams or none: after one Unimplemented, a
+// kubelet no longer calls any of them.
 func streamAllOrNone(t *testing.T, n *node) {
 	n.pod(t).start(t, forever())
 	answers := map[codes.Code][]string{}

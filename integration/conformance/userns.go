@@ -39,8 +39,8 @@ var usernsChecks = []check{
 	{name: "a handler says whether it has them, and refuses if not", run: usernsAnnounced},
 }
 
-// What the checks map. The group ids differ, so that nothing passes by mixing
-// them up.
+// The ids that the checks map. User and group ids differ, so that a check fails if a daemon
+// confuses them.
 const (
 	podUID, podGID = 200_000, 400_000
 	podIDs         = 65_536
@@ -59,13 +59,13 @@ func withUserNS(c *runtimeapi.PodSandboxConfig) {
 	c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = podMappings()
 }
 
-// idmapped is a mount as the kubelet sends it for such a pod.
+// idmapped is a mount as the kubelet sends it for a pod with a user namespace.
 func idmapped(m *runtimeapi.Mount) *runtimeapi.Mount {
 	m.UidMappings, m.GidMappings = podMappings().GetUids(), podMappings().GetGids()
 	return m
 }
 
-// hostProcess is the /proc directory of a process of the container.
+// hostProcess returns the host's /proc directory of a process of the container.
 func hostProcess(t *testing.T, c *container) string {
 	t.Helper()
 	inside := c.line(t, "readlink", "/proc/1/ns/mnt")
@@ -111,7 +111,7 @@ func usernsRootfs(t *testing.T, n *node) {
 	} {
 		testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", file), want, "%s is owned by", file)
 	}
-	// From the host the same file belongs to somebody else.
+	// On the host the same file belongs to the mapped ids.
 	if st, err := os.Stat(hostProcess(t, c) + "/root/home/app/his"); err != nil || owner(st) != [2]uint32{podUID + 1000, podGID + 1000} {
 		t.Errorf("on the host it is owned by %v (%v)", owner(st), err)
 	}
@@ -128,15 +128,15 @@ func usernsFiles(t *testing.T, n *node) {
 	testbed.Same(t, b.line(t, "cat", "/dev/shm/note"), "shared", "the other container reads")
 }
 
-// usernsCapabilities needs namespaces that belong to the user namespace: in the
-// host's, or one that the host's root made, the pod's capabilities are void.
+// usernsCapabilities checks that the pod's user namespace owns its other namespaces: in any other
+// namespace its capabilities have no effect.
 func usernsCapabilities(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS)
 	capable := security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 		s.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"NET_ADMIN", "SYS_ADMIN"}}
 	})
-	// The default profile of AppArmor, which is the one of other daemons, forbids mounts to
-	// whoever has it: what a user namespace allows is seen without.
+	// Unconfined, because the default profile of AppArmor forbids mounts, which the user namespace
+	// allows.
 	c := p.start(t, forever(), capable, apparmor(&runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}))
 	c.exec(t, "ip", "link", "set", "lo", "mtu", "1400")
 	testbed.Same(t, c.line(t, "cat", "/sys/class/net/lo/mtu"), "1400", "the mtu is")
@@ -164,8 +164,8 @@ func usernsFileSystems(t *testing.T, n *node) {
 
 func usernsVolume(t *testing.T, n *node) { mappedVolume(t, n.pod(t, withUserNS)) }
 
-// usernsVolumeSharedPID has the containers join a PID namespace, in which a
-// runtime may go by the wrong process when it looks for the mapping.
+// usernsVolumeSharedPID has the containers join a PID namespace, in which a runtime could read the
+// mapping of the wrong process.
 func usernsVolumeSharedPID(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS, pidMode(runtimeapi.NamespaceMode_POD))
 	mappedVolume(t, p)
@@ -179,7 +179,7 @@ func usernsVolumeSharedPID(t *testing.T, n *node) {
 
 func mappedVolume(t *testing.T, p *pod) {
 	t.Helper()
-	// Closed to everybody but the host's root, as the kubelet's directories are.
+	// Only the host's root has access to it, as to the kubelet's directories.
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o700), "chmod")
 	must(t, os.WriteFile(dir+"/in", []byte("from the host\n"), 0o600), "write")
@@ -203,7 +203,7 @@ func usernsUnmappedVolume(t *testing.T, n *node) {
 	c := n.pod(t, withUserNS).start(t, forever(), mount(&runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}))
 	testbed.Same(t, c.line(t, "stat", "-c", "%u:%g", "/data"), "65534:65534", "inside it is owned by")
 	if r, err := c.execSync(t, execBound, "touch", "/data/x"); err != nil || r.GetExitCode() == 0 {
-		t.Errorf("root of the pod writes to what is the host's root's: %v, %v", r, err)
+		t.Errorf("root of the pod writes to a directory of the host's root: %v, %v", r, err)
 	}
 }
 
@@ -220,7 +220,7 @@ func usernsVolumeRefused(t *testing.T, n *node) {
 func usernsExec(t *testing.T, n *node) {
 	p := n.pod(t, withUserNS)
 	asApp := security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.RunAsUser = &runtimeapi.Int64Value{Value: 1000} })
-	// Opening /dev/stdout anew needs the pipe to be the user's.
+	// The user can open /dev/stdout only if the pipe belongs to the user.
 	const script = "echo out > /dev/stdout; echo err > /dev/stderr; "
 	c := p.start(t, sh(script+"exit 0"), asApp)
 	if st := c.waitExit(t); st.GetExitCode() != 0 {
@@ -378,7 +378,7 @@ func usernsRestart(t *testing.T, n *node) {
 
 func usernsAnnounced(t *testing.T, n *node) {
 	why, lacks := n.Lacks[UserNamespaces]
-	// Just started, on a busy machine, a daemon may not have found out yet.
+	// A daemon that has just started may not have probed its runtime yet.
 	n.eventually(t, fmt.Sprintf("user_namespaces is %v (%s)", !lacks, why), func() bool {
 		_, f := n.features(t)
 		return f.GetUserNamespaces() != lacks
@@ -395,7 +395,7 @@ func usernsAnnounced(t *testing.T, n *node) {
 		text := status.Convert(err).Message()
 		weaker := strings.Contains(text, "no ready handler of this node with a kernel for each pod supports it")
 		if h.GetFeatures().GetUserNamespaces() && !weaker && !strings.Contains(text, h.GetName()) {
-			t.Errorf("the error does not name handler %q, which can: %v", h.GetName(), err)
+			t.Errorf("the error does not name handler %q, which has user namespaces: %v", h.GetName(), err)
 		}
 	}
 	testbed.Empty(t, n.listSandboxes(t, &runtimeapi.PodSandboxFilter{LabelSelector: cfg.GetLabels()}), "a refused sandbox is listed")

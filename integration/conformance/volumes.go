@@ -24,7 +24,8 @@ var volumeChecks = []check{
 	{name: "volumes that cannot be", run: badVolumes},
 }
 
-// volume is an image as the kubelet sends it: by its id, with the pod's name for it.
+// volume is an image volume as the kubelet sends it: by the image's id, with the name that the pod
+// has for it.
 func volume(id, path, sub string) *runtimeapi.Mount {
 	return &runtimeapi.Mount{
 		ContainerPath: path, Readonly: true, ImageSubPath: sub,
@@ -42,7 +43,7 @@ func volumeOfImage(t *testing.T, n *node) {
 	if r, err := c.execSync(t, execBound, "touch", "/vol/deep/etc/new"); err != nil || r.GetExitCode() == 0 {
 		t.Errorf("the volume is writable: %v, %v", r, err)
 	}
-	c.exec(t, "touch", "/etc/new") // the image's files as a root are another matter
+	c.exec(t, "touch", "/etc/new") // the root is still writable
 }
 
 func volumeOfDirectory(t *testing.T, n *node) {
@@ -65,7 +66,7 @@ func volumesTogether(t *testing.T, n *node) {
 	}
 }
 
-// volumeEcho: the kubelet's collection of images goes by what status says.
+// volumeEcho checks the images in the status, by which the kubelet knows the images in use.
 func volumeEcho(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever(), mount(volume(n.imageID, "/vol", "etc")))
 	look := func(when string) {
@@ -101,7 +102,8 @@ func volumeOutlivesImage(t *testing.T, n *node) {
 	c.remove(t)
 }
 
-// volumeRestart removes the image too: only records know of it afterwards.
+// volumeRestart also removes the image, so that only the daemon's records have it after the
+// restart.
 func volumeRestart(t *testing.T, n *node) {
 	if n.Restart == nil {
 		t.Skip("the target gives no way to restart its daemon")
@@ -118,7 +120,8 @@ func volumeRestart(t *testing.T, n *node) {
 	testbed.Same(t, running.status(t).GetMounts()[0].GetImage().GetImage(), other, "after the restart the volume is of")
 }
 
-// volumeStaysReadonly: what is in an image is in every other container of it too.
+// volumeStaysReadonly checks that not even a privileged container can write to an image, because
+// other containers share its files.
 func volumeStaysReadonly(t *testing.T, n *node) {
 	p := n.pod(t, func(c *runtimeapi.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
 	c := p.start(t, forever(), mount(volume(n.imageID, "/vol", "")),

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// wire is the way between a client and the streaming server. Like a kubelet's
-// proxy it passes everything on; unlike one it can stall, and break.
+// wire is a proxy between a client and the streaming server. It passes everything on, as a kubelet
+// does, but it can also stall or break the connection.
 type wire struct {
 	target   string
 	listener net.Listener
@@ -61,7 +61,7 @@ func (w *wire) accept() {
 	}
 }
 
-// pass carries one direction. The end of either is the end of both.
+// pass copies one direction. If one connection ends, it closes both.
 func (w *wire) pass(to, from net.Conn, gate func()) {
 	defer w.open.Done()
 	defer func() { _, _ = to.Close(), from.Close() }()
@@ -75,7 +75,7 @@ func (w *wire) pass(to, from net.Conn, gate func()) {
 	}
 }
 
-// await holds back what the server sends while the wire is stalled.
+// await blocks while the wire is stalled.
 func (w *wire) await() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,10 +84,10 @@ func (w *wire) await() {
 	}
 }
 
-// stall makes the client one that does not read.
+// stall stops passing on what the server sends, as if the client did not read.
 func (w *wire) stall() { w.set(true) }
 
-// resume makes it read again.
+// resume ends a stall.
 func (w *wire) resume() { w.set(false) }
 
 func (w *wire) set(still bool) {
@@ -97,7 +97,7 @@ func (w *wire) set(still bool) {
 	w.flow.Broadcast()
 }
 
-// cut ends the connection without a word, as a client does that is killed.
+// cut resets the connections.
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package patience is how long tests wait for what happens by itself. On a machine
-// where everything takes longer, because it is emulated, that is longer by as much:
-// BERTH_TEST_SLOWNESS says how many times, and whoever sets it has measured it.
+// Package patience scales the time limits of tests. An emulated machine is slower than others, by
+// the factor in BERTH_TEST_SLOWNESS, which the program that starts the tests measures.
 package patience
 
 import (
@@ -12,21 +11,21 @@ import (
 
 const variable = "BERTH_TEST_SLOWNESS"
 
-// Most keeps a measurement that went wrong from waiting for hours.
+// Most limits the factor, so that a wrong measurement does not make tests wait for hours.
 const Most = 20
 
-// Slowness is how many times longer than elsewhere things take here; 1 if nobody says.
+// Slowness is how many times slower this machine is than others; 1 if the variable is not set.
 var Slowness = sync.OnceValue(func() float64 { return parse(os.Getenv(variable)) })
 
 func parse(text string) float64 {
 	slowness, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(slowness > 1) { // nor is what is no number
+	if err != nil || !(slowness > 1) { // also if it is NaN
 		return 1
 	}
 	return min(slowness, Most)
 }
 
-// Of is how long to wait here for what elsewhere takes no longer than that.
+// Of is the time limit on this machine for a limit on other machines.
 func Of(elsewhere time.Duration) time.Duration {
 	return time.Duration(float64(elsewhere) * Slowness())
 }

@@ -21,7 +21,7 @@ func Mustf(t T, err error, format string, args ...any) {
 	}
 }
 
-// Check is Must for a step after which the test goes on.
+// Check is Must, but the test continues.
 func Check(t T, err error) {
 	t.Helper()
 	if err != nil {
@@ -37,7 +37,7 @@ func Checkf(t T, err error, format string, args ...any) {
 	}
 }
 
-// Fails fails the test if something that must not work did. The format says what did.
+// Fails fails the test unless err is an error. The format describes what has succeeded.
 func Fails(t T, err error, format string, args ...any) {
 	t.Helper()
 	if err == nil {
@@ -45,7 +45,7 @@ func Fails(t T, err error, format string, args ...any) {
 	}
 }
 
-// Empty fails if something is in a list. The format is of what it has, as "pods are left".
+// Empty fails unless a list is empty. The format describes its items, as in "pods are left".
 func Empty[E any](t T, list []E, format string, args ...any) {
 	t.Helper()
 	if len(list) > 0 {
@@ -53,7 +53,7 @@ func Empty[E any](t T, list []E, format string, args ...any) {
 	}
 }
 
-// Same fails unless got is want. The format is of what got is, as "the handler is".
+// Same fails unless got is want. The format goes before got, as in "the handler is".
 func Same[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()
 	if got != want {
@@ -61,7 +61,7 @@ func Same[V comparable](t T, got, want V, format string, args ...any) {
 	}
 }
 
-// MustBe is Same that ends the test.
+// MustBe is Same, but a failure ends the test.
 func MustBe[V comparable](t T, got, want V, format string, args ...any) {
 	t.Helper()
 	if got != want {
@@ -69,8 +69,7 @@ func MustBe[V comparable](t T, got, want V, format string, args ...any) {
 	}
 }
 
-// Contains fails unless a text has a part. The format is of what the text is, or of what is
-// wrong without the part.
+// Contains fails unless a text has a part. The format describes the text or the failure.
 func Contains(t T, text, part, format string, args ...any) {
 	t.Helper()
 	if !strings.Contains(text, part) {

@@ -14,18 +14,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bed is a berth with a network, a registry, and an image in that.
+// Bed is a berth with a network, and with a registry that has an image.
 type Bed struct {
 	*Berth
 	CNI      *CNI
 	Registry *Registry
-	// Image is the reference of busybox in the registry. Nothing has pulled it.
+	// Image is the reference of busybox in the registry. It is not pulled yet.
 	Image string
 }
 
-// StartBed starts a berth that has a registry of its own beside what the options say. The
-// name is that of the image. Without handlers there is one, runc; without a network there
-// is one that pods reach this host by, and nothing else.
+// StartBed starts a berth with these options and a registry. name is the name of its image. The
+// default for Runtimes is runc, and for CNI a Plain network.
 func StartBed(t T, name string, options Options) *Bed {
 	t.Helper()
 	if options.Runtimes == nil && !strings.Contains(options.Config, "[runtimes.") {
@@ -41,9 +40,9 @@ func StartBed(t T, name string, options Options) *Bed {
 	return b
 }
 
-// Rest pulls the image, lets a pod come and go for what stays for good (the layers of
-// the image, the pods' cgroup), and restarts the daemon, so that no supervisor idles.
-// It returns what is on the host then.
+// Rest pulls the image, runs and removes a pod, because some things stay (the layers of the image,
+// the pods' cgroup), and restarts the daemon, so that no supervisor idles. It returns a snapshot of
+// the host after that.
 func (b *Bed) Rest(t T) Snapshot {
 	t.Helper()
 	b.Client.RunPod(t, PodSpec{Image: b.Image, Command: []string{"true"}}).Remove(t)
@@ -51,21 +50,21 @@ func (b *Bed) Rest(t T) Snapshot {
 	return b.Snapshot(t)
 }
 
-// NothingLeft removes all pods and fails if more is there than at rest.
+// NothingLeft removes all pods and fails if the host has more than at rest.
 func (b *Bed) NothingLeft(t T, atRest Snapshot) {
 	t.Helper()
 	Checkf(t, b.Client.RemoveAllPods(context.Background()), "remove what is listed")
-	// Idle supervisors wait a minute for the next pod; a restart sends them away.
+	// Idle supervisors wait a minute for the next pod; a restart ends them.
 	b.Restart(t)
 	b.NoLeaks(t, atRest)
 }
 
-// DropInPath is where a drop-in of that name is.
+// DropInPath is the path of the drop-in with that name.
 func (b *Berth) DropInPath(name string) string {
 	return filepath.Join(b.Dir, "conf.d", name+".toml")
 }
 
-// DropIn writes a drop-in as a careful installer does: whole, under its name.
+// DropIn writes a drop-in as a careful installer does: to a temporary name, and then renames it.
 func (b *Berth) DropIn(t T, name, text string) {
 	t.Helper()
 	temporary := filepath.Join(b.Dir, "conf.d", "."+name)
@@ -73,7 +72,7 @@ func (b *Berth) DropIn(t T, name, text string) {
 	Mustf(t, os.Rename(temporary, b.DropInPath(name)), "write a drop-in")
 }
 
-// Within bounds one call.
+// Within returns a context with a time limit for one call.
 func Within(t T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -81,14 +80,14 @@ func Within(t T, d time.Duration) context.Context {
 	return ctx
 }
 
-// maxText is how long an error may be: it ends up in events.
+// maxText limits the length of errors, because they become events.
 const maxText = 1024
 
-// Refused fails unless err has one code and every text given.
+// Refused fails unless err has the code and all texts.
 func Refused(t T, err error, code codes.Code, texts ...string) {
 	t.Helper()
 	if err == nil {
-		t.Errorf("it was accepted; want %s", code)
+		t.Errorf("the call succeeded; want %s", code)
 		return
 	}
 	st := status.Convert(err)
@@ -103,8 +102,8 @@ func Refused(t T, err error, code codes.Code, texts ...string) {
 	}
 }
 
-// RunBeside runs tests of which more run at once than the machine has processors, unless
-// -parallel says how many: most of the time they wait.
+// RunBeside runs tests with -parallel at twice the number of processors, unless the flag is set:
+// most of the time the tests wait.
 func RunBeside(m interface{ Run() int }) (status int) {
 	flag.Parse()
 	chosen := false

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Options say how a berth is started. The zero value is a berth without
-// handlers, network or registries.
+// Options configure a berth. The zero value is a berth without handlers, network or registries.
 type Options struct {
 	// Runtimes are handlers: name → path of the runtime or shim.
 	Runtimes map[string]string
@@ -20,15 +19,14 @@ type Options struct {
 	CNI *CNI
 	// Registries get their entry in the hosts directory.
 	Registries []*Registry
-	// Config is more TOML, a drop-in that wins over what the testbed writes.
+	// Config is the TOML of a drop-in, which overrides what the testbed writes.
 	Config string
-	// Environment is added to that of the process: KEY=value.
+	// Environment is added to the environment of this process: KEY=value.
 	Environment []string
-	// Tags are build tags of a berth of its own, berth_failpoints for one.
+	// Tags are build tags for the berth binary, such as berth_failpoints.
 	Tags []string
-	// NoConfig starts berth without any configuration file, as on a machine
-	// that never had one: places are given by flags, Runtimes and Config must
-	// be empty, and the runtimes found are served.
+	// NoConfig starts berth without a configuration file: flags set its paths, and it serves the
+	// runtimes that it finds. Runtimes and Config must be empty.
 	NoConfig bool
 }
 
@@ -37,16 +35,16 @@ type Options struct {
 type Berth struct {
 	*Daemon
 
-	// HostsDir holds the hosts.toml files.
+	// HostsDir has the hosts.toml files.
 	HostsDir string
-	// Bin holds berth, berth-shim and berth-pause.
+	// Bin has berth, berth-shim and berth-pause.
 	Bin string
 
 	options Options
 }
 
-// StartBerth starts berth and waits until it answers. A cleanup removes its pods,
-// stops it, and takes away whatever it left.
+// StartBerth starts berth and waits until it answers. A cleanup removes its pods, stops it, and
+// removes what it left.
 func StartBerth(t T, options Options) *Berth {
 	t.Helper()
 	bin := Built(t, options.Tags...)
@@ -64,12 +62,13 @@ func StartBerth(t T, options Options) *Berth {
 }
 
 func (b *Berth) serveArguments() []string {
-	// Drop-ins of this host are none of a testbed's business.
+	// The drop-ins of this host must not be read.
 	arguments := []string{
 		"serve",
 		"--drop-in-dir", filepath.Join(b.Dir, "conf.d"),
 		"--vendor-dir", filepath.Join(b.Dir, "vendor.d"),
-		// On the command line, because the last accepted configuration is kept there.
+		// On the command line, because berth keeps its last accepted configuration in this
+		// directory.
 		"--set", "engine.root=" + b.Root,
 	}
 	if !b.options.NoConfig {
@@ -130,7 +129,7 @@ func (b *Berth) mainConfig() string {
 	for _, name := range names {
 		fmt.Fprintf(&c, "\n[runtimes.%s]\nruntime_path = %q\n", name, b.options.Runtimes[name])
 		if filepath.Base(b.options.Runtimes[name]) == Runsc {
-			// What it lacks beside itself is an error then, as it is by default in later releases.
+			// A missing sidecar program is then an error, as it is by default in later releases.
 			c.WriteString("options.global_flags = [\"--sidecar-usage-policy=STRICT\"]\n")
 		}
 	}

@@ -14,18 +14,16 @@ const (
 	systemdDriver  = "systemd"
 )
 
-// cgroupDriver is BERTH_TEST_CGROUP_DRIVER. The default is what every host has.
-// With systemd pods are in its own slice, and what they leave there is not looked
-// for.
+// cgroupDriver is BERTH_TEST_CGROUP_DRIVER. The default works on every host. With systemd, the pods
+// are in a slice of systemd, and leaks there are not found.
 func cgroupDriver() string {
 	return cmp.Or(os.Getenv("BERTH_TEST_CGROUP_DRIVER"), cgroupfsDriver)
 }
 
-// SystemdCgroups says whether systemd makes the cgroups of pods.
+// SystemdCgroups reports whether systemd creates the cgroups of pods.
 func SystemdCgroups() bool { return cgroupDriver() == systemdDriver }
 
-// LimitMemory makes a pod's cgroup with a limit, as a kubelet does before it asks
-// for the pod.
+// LimitMemory creates a pod's cgroup with a limit, as a kubelet does before it runs the pod.
 func LimitMemory(t T, parent string, bytes int64) {
 	t.Helper()
 	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
@@ -45,9 +43,9 @@ func LimitMemory(t T, parent string, bytes int64) {
 	Mustf(t, os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(bytes, 10)), 0), "limit the memory of %s", parent)
 }
 
-// PowerCut leaves of the daemon what a power cut of its host leaves: what is on
-// disk. Processes, mounts, namespaces, cgroups, links, firewall rules and the state
-// directory are gone. Start starts it again.
+// PowerCut leaves only the daemon's files on disk, as a power cut of its host does. It removes
+// processes, mounts, namespaces, cgroups, links, firewall rules and the state directory. Start
+// starts the daemon again.
 func (d *Daemon) PowerCut(t T) {
 	t.Helper()
 	d.Kill9(t)

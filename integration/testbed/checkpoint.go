@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TryCheckpoint writes the pod with these containers into a directory.
+// TryCheckpoint writes a checkpoint of the pod and these containers to a directory.
 func (p *Pod) TryCheckpoint(t T, dir string, containers ...*Container) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -29,8 +29,8 @@ func (p *Pod) TryCheckpoint(t T, dir string, containers ...*Container) error {
 	return err
 }
 
-// TryRestore makes a pod of a checkpoint. Its containers are CREATED, in the order of the
-// request's. A cleanup removes it.
+// TryRestore restores a pod from a checkpoint. Its containers are CREATED, in the order of the
+// request. A cleanup removes the pod.
 func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, []*Container, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -42,7 +42,7 @@ func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, [
 	pod := &Pod{ID: response.GetPodSandboxId(), Handler: request.GetRuntimeHandler(), Config: request.GetConfig(), client: c}
 	t.Cleanup(func() {
 		err := c.removePod(context.Background(), pod.ID)
-		// A test may have killed the daemon; the testbed's own cleanup sweeps then.
+		// A test may have killed the daemon; then the testbed's own cleanup removes the pod.
 		if err != nil && status.Code(err) != codes.Unavailable {
 			t.Errorf("remove pod %s: %v", request.GetConfig().GetMetadata().GetName(), err)
 		}
@@ -61,12 +61,12 @@ func (c *Client) TryRestore(t T, request *runtimeapi.RestorePodRequest) (*Pod, [
 		containers = append(containers, &Container{ID: id, LogPath: filepath.Join(request.GetConfig().GetLogDirectory(), config.GetLogPath()), client: c})
 	}
 	if len(ids) != 0 {
-		t.Errorf("the answer has more containers: %v", ids)
+		t.Errorf("the answer has containers that the request does not have: %v", ids)
 	}
 	return pod, containers, nil
 }
 
-// CheckpointImage makes an image of the archive of a container's checkpoint, as checkpointctl
+// CheckpointImage makes an image with the archive of a container's checkpoint, as checkpointctl
 // does.
 func CheckpointImage(t T, archive string) v1.Image {
 	t.Helper()
@@ -77,8 +77,8 @@ func CheckpointImage(t T, archive string) v1.Image {
 	return mutate.Annotations(image, map[string]string{"org.criu.checkpoint.container.name": "main"}).(v1.Image)
 }
 
-// FittingCRIU is the criu of the machine. It skips the test, with the reason, where that
-// does not know the kernel, which may be newer.
+// FittingCRIU returns the criu of the machine. If that does not work with the kernel, which may be
+// newer, the test is skipped.
 func FittingCRIU(t T) string {
 	t.Helper()
 	criu := Part(t, CRIU)
@@ -88,7 +88,7 @@ func FittingCRIU(t T) string {
 	return criu
 }
 
-// CRIUUnfit is what keeps a criu from working with this kernel; "" is nothing.
+// CRIUUnfit is the reason why a criu does not work with this kernel, or "" if it does.
 func CRIUUnfit(t T, criu string) string {
 	t.Helper()
 	out, err := exec.Command(criu, "check").CombinedOutput()
@@ -105,7 +105,7 @@ func CRIUUnfit(t T, criu string) string {
 	return ""
 }
 
-// CrunHasCRIU tells whether the crun of the tests was built with CRIU; Debian's was not.
+// CrunHasCRIU reports whether the crun of the tests was built with CRIU; Debian's was not.
 func CrunHasCRIU(t T) bool {
 	t.Helper()
 	crun := Part(t, Crun)

@@ -12,19 +12,17 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// callTimeout bounds a call of the helpers here. It is long because a cold
-// gVisor on a busy machine is slow, not because anything may take that long.
+// callTimeout is the time limit of one call. It is long because gVisor is slow on a busy machine.
 var callTimeout = patience.Of(2 * time.Minute)
 
-// Client speaks CRI with a daemon: the plain generated clients, and helpers for
-// pods.
+// Client is a CRI client of a daemon: the generated clients, and helpers for pods.
 type Client struct {
 	runtimeapi.RuntimeServiceClient
 	runtimeapi.ImageServiceClient
 
-	// LogRoot is where pods get their log directories.
+	// LogRoot has the pods' log directories.
 	LogRoot string
-	// CgroupParent is what pods' cgroups are made below; "" leaves it to the daemon.
+	// CgroupParent is the cgroup that has the pods' cgroups; "" leaves the choice to the daemon.
 	CgroupParent string
 }
 
@@ -83,7 +81,7 @@ func (c *Client) removePod(ctx context.Context, id string) error {
 	return err
 }
 
-// logDirectory is where a pod's logs go, named as the kubelet names it.
+// logDirectory is a pod's log directory, named as by the kubelet.
 func (c *Client) logDirectory(metadata *runtimeapi.PodSandboxMetadata) string {
 	return filepath.Join(c.LogRoot, metadata.GetNamespace()+"_"+metadata.GetName()+"_"+metadata.GetUid())
 }

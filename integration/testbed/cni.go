@@ -22,13 +22,13 @@ import (
 // CNI is a network of one testbed: a bridge with masquerading, host-local
 // addresses and port mappings.
 type CNI struct {
-	// ConfDir holds the configuration list, and nothing else.
+	// ConfDir has the configuration list, and nothing else.
 	ConfDir string
-	// BinDir holds the plugins.
+	// BinDir has the plugins.
 	BinDir string
-	// Name is that of the network, and of its bridge.
+	// Name is the name of the network and of its bridge.
 	Name string
-	// Subnet is what its addresses come from.
+	// Subnet is the range of its addresses.
 	Subnet string
 
 	leases string
@@ -38,13 +38,12 @@ type CNI struct {
 // CNIOption changes a network.
 type CNIOption func(*CNI)
 
-// Plain leaves out masquerading and ports of the host, for tests whose pods need neither:
-// their iptables rules, and their plugin, take half of the time of a network.
+// Plain is a network without masquerading and host ports, for tests that need neither: the iptables
+// rules and the portmap plugin take half of the time to set up a network.
 func Plain(c *CNI) { c.plain = true }
 
-// NewCNI writes a network's configuration to a directory of its own. The bridge
-// appears with the first pod; a cleanup removes it, and the iptables rules of
-// pods that were never torn down.
+// NewCNI writes the configuration of a new network. The first pod creates the bridge. A cleanup
+// removes the bridge, and the iptables rules of pods that were not removed.
 func NewCNI(t T, options ...CNIOption) *CNI {
 	t.Helper()
 	NeedNetwork(t)
@@ -82,7 +81,7 @@ var networks atomic.Int64
 // Path is the file of the configuration list.
 func (c *CNI) Path() string { return filepath.Join(c.ConfDir, "10-"+c.Name+".conflist") }
 
-// Write writes the configuration list, as at first or after a test removed it.
+// Write writes the configuration list; a test that removed it can call Write again.
 func (c *CNI) Write() error {
 	type object = map[string]any
 	plugins := []object{{
@@ -107,7 +106,7 @@ func (c *CNI) Write() error {
 	return nil
 }
 
-// Leases returns the addresses that are given out.
+// Leases returns the addresses that pods have.
 func (c *CNI) Leases() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(c.leases, c.Name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -122,7 +121,8 @@ func (c *CNI) Leases() ([]string, error) {
 	return addresses, nil
 }
 
-// Left returns what the network has on the host, which is nothing without pods.
+// Left returns the network's leases, links and iptables rules on the host; without pods it must be
+// empty.
 func (c *CNI) Left() ([]string, error) {
 	leases, err := c.Leases()
 	ports, portsErr := c.ports()
@@ -130,7 +130,7 @@ func (c *CNI) Left() ([]string, error) {
 	return slices.Concat(leases, ports, rules), errors.Join(err, portsErr, rulesErr)
 }
 
-// ports returns the names of the links that are plugged into the bridge.
+// ports returns the names of the links that are attached to the bridge.
 func (c *CNI) ports() ([]string, error) {
 	bridge, err := netlink.LinkByName(c.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -180,8 +180,8 @@ func (c *CNI) rules() ([]string, error) {
 	return rules, nil
 }
 
-// removeRules removes the rules that lead to the chains of this network's pods,
-// and then those chains.
+// removeRules removes the rules that jump to the chains of this network's pods, and then those
+// chains.
 func (c *CNI) removeRules() error {
 	rules, err := c.rules()
 	if err != nil {
@@ -216,8 +216,8 @@ func (c *CNI) removeRules() error {
 	return nil
 }
 
-// whole lists again what was changed while it was listed: other tests make and
-// remove links all the time.
+// whole repeats a list that was interrupted by a change: other tests create and remove links all
+// the time.
 func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	_ = wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
 		all, err = list()
@@ -226,13 +226,11 @@ func whole[T any](list func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// given are the subnets that this process was given: a network has no route before
-// its first pod.
+// given are the subnets that this process uses: a network has no route before its first pod.
 var given sync.Map
 
-// freeSubnet returns a /24 that nothing on this host routes, and never the same
-// twice. Processes start their search at different places, so that two at once do
-// not choose the same.
+// freeSubnet returns a /24 that has no route on this host, and never the same twice. Processes
+// start their search at different subnets, so that two processes do not choose the same one.
 func freeSubnet() (string, error) {
 	routes, err := whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_V4) })
 	if err != nil {
@@ -259,7 +257,7 @@ func routed(routes []netlink.Route, candidate *net.IPNet) bool {
 			continue
 		}
 		if ones, _ := route.Dst.Mask.Size(); ones == 0 {
-			continue // the default route is in nobody's way
+			continue // the default route uses no subnet
 		}
 		if route.Dst.Contains(candidate.IP) || candidate.Contains(route.Dst.IP) {
 			return true
@@ -268,8 +266,8 @@ func routed(routes []netlink.Route, candidate *net.IPNet) bool {
 	return false
 }
 
-// NewAddress gives this host one more address, on a link of its own, for what
-// refuses to serve on loopback. Pods reach it too. A cleanup takes it away.
+// NewAddress gives this host one more address, on a new link, for a server that cannot use
+// loopback. Pods reach it too. A cleanup removes it.
 func NewAddress(t T) net.IP {
 	t.Helper()
 	NeedRoot(t)
@@ -280,7 +278,7 @@ func NewAddress(t T) net.IP {
 	address, err := netlink.ParseAddr(subnet)
 	Mustf(t, err, "parse %s", subnet)
 	address.IP[len(address.IP)-1] = 1
-	// A bridge, for every host with a CNI network has those.
+	// A bridge, because every host with a CNI network supports bridges.
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name = fmt.Sprintf("bh%d-%d", os.Getpid(), networks.Add(1))
 	link := &netlink.Bridge{LinkAttrs: attributes}

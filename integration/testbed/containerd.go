@@ -8,7 +8,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// ContainerdOptions say how a containerd is started.
+// ContainerdOptions configure a containerd.
 type ContainerdOptions struct {
 	// Runtimes are handlers of its runc shim: name → path of the OCI runtime.
 	Runtimes map[string]string
@@ -18,22 +18,21 @@ type ContainerdOptions struct {
 	CNI *CNI
 	// Registry serves the sandbox image, which is pushed to it.
 	Registry *Registry
-	// SystemdCgroup has its pods' cgroups be made by systemd, or so it says: a pod
-	// can only run where there is one.
+	// SystemdCgroup has systemd create the pods' cgroups. Without systemd, containerd starts but
+	// cannot run a pod.
 	SystemdCgroup bool
-	// Pause is what the sandbox process runs; empty is the smallest that stays.
+	// Pause is the command of the sandbox process; the default is a long sleep.
 	Pause []string
 }
 
-// ContainerdRuntimeRoot is where the OCI runtime of a handler of a containerd
-// that was started here keeps its containers.
+// ContainerdRuntimeRoot is the state directory of a handler's OCI runtime, if the daemon is a
+// containerd.
 func (d *Daemon) ContainerdRuntimeRoot(handler string) string {
 	return filepath.Join(d.State, "runtimes", handler, "k8s.io")
 }
 
-// StartContainerd starts containerd, the peer that berth is compared with, with
-// what it needs to run where berth runs, and its defaults for the rest. Part says
-// where the daemon and its shim come from.
+// StartContainerd starts containerd, which berth is compared with. Its configuration has what it
+// needs on a test machine, and defaults otherwise. Part finds the daemon and its shim.
 func StartContainerd(t T, options ContainerdOptions) *Daemon {
 	t.Helper()
 	binary, shim := Part(t, Containerd), Part(t, RuncShim)

@@ -8,7 +8,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// CRIOOptions say how a CRI-O is started.
+// CRIOOptions configure a CRI-O.
 type CRIOOptions struct {
 	// Runtimes are its handlers: name → path of the OCI runtime.
 	Runtimes map[string]string
@@ -16,18 +16,18 @@ type CRIOOptions struct {
 	DefaultRuntime string
 	// CNI is the pods' network.
 	CNI *CNI
-	// Registry serves the pods' images, and that of the sandbox process, which is pushed to it.
+	// Registry serves the pods' images and the sandbox image, which is pushed to it.
 	Registry *Registry
 }
 
-// StartCRIO starts a CRI-O with what it needs to run where berth runs, and its defaults for
-// the rest. Part says where its programs come from.
+// StartCRIO starts a CRI-O. Its configuration has what it needs on a test machine, and defaults
+// otherwise. Part finds its programs.
 func StartCRIO(t T, options CRIOOptions) *Daemon {
 	t.Helper()
 	binary := Part(t, CRIO)
 	d := newDaemon(t, options.CNI)
 	d.binary = binary
-	// No file of this machine's CRI-O, if it has one, is read.
+	// Configuration of a CRI-O of this machine must not be read.
 	empty := filepath.Join(d.Dir, "empty")
 	Mustf(t, os.Mkdir(empty, 0o700), "make CRI-O's directories")
 	d.arguments = []string{"--config", d.ConfigFile, "--config-dir", empty}

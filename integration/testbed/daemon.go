@@ -18,12 +18,12 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// Daemon is a real CRI daemon with directories of its own: a berth, or a peer to
-// compare it with.
+// Daemon is a real CRI daemon with its own directories: a berth, or another daemon to compare it
+// with.
 type Daemon struct {
-	// Client speaks CRI with it, also after a restart.
+	// Client is a CRI client of the daemon, which also works after a restart.
 	Client *Client
-	// Dir holds everything of this daemon but Root.
+	// Dir has all files of the daemon except Root.
 	Dir string
 	// Root and State are the daemon's directories.
 	Root, State string
@@ -31,10 +31,9 @@ type Daemon struct {
 	Socket string
 	// ConfigFile is the main configuration.
 	ConfigFile string
-	// LogFile has what the daemon wrote to stderr and stdout since the start of
-	// the testbed.
+	// LogFile has the daemon's stdout and stderr since its first start.
 	LogFile string
-	// Cgroup is what the pods' cgroups are made below.
+	// Cgroup is the parent of the pods' cgroups.
 	Cgroup string
 
 	cni         *CNI // or nil
@@ -50,19 +49,19 @@ type process struct {
 	err     error
 }
 
-// startTimeout bounds the wait for the first answer. A daemon that recovers
-// hundreds of pods takes a second or two.
+// startTimeout limits the wait for the first answer. A daemon that recovers hundreds of pods takes
+// a second or two.
 var startTimeout = patience.Of(time.Minute)
 
-// newDaemon makes the directories of a daemon that is yet to start. A cleanup
-// removes its pods, stops it, and takes away whatever it left.
+// newDaemon creates the directories of a daemon. A cleanup removes its pods, stops it, and removes
+// what it left.
 func newDaemon(t T, cni *CNI) *Daemon {
 	t.Helper()
 	NeedRoot(t)
-	// Short, because the paths of sockets must be.
+	// A short name, because the length of a socket's path is limited.
 	dir, err := os.MkdirTemp("/run", "bt-")
 	Mustf(t, err, "make the daemon's directory")
-	// Users of pods pass through to their own files, as below /run.
+	// Users in pods must reach their files below it, as in /run.
 	Mustf(t, os.Chmod(dir, 0o711), "open the daemon's directory")
 	d := &Daemon{
 		Dir:        dir,
@@ -90,7 +89,7 @@ func (d *Daemon) Start(t T) {
 	Mustf(t, d.TryStart(t.Context()), "start %s", filepath.Base(d.binary))
 }
 
-// TryStart is Start for those who expect that it may fail.
+// TryStart is Start for a daemon that may fail to start.
 func (d *Daemon) TryStart(ctx context.Context) error {
 	if d.Running() {
 		return errors.New("it is already running")
@@ -103,8 +102,7 @@ func (d *Daemon) TryStart(ctx context.Context) error {
 	command := exec.Command(d.binary, d.arguments...)
 	command.Env = append(os.Environ(), d.environment...)
 	command.Stdout, command.Stderr = log, log
-	// A process group of its own: Ctrl-C at a terminal is for the testbed,
-	// which then ends the daemon in good order.
+	// Its own process group, so that Ctrl-C at a terminal does not reach the daemon.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := command.Start(); err != nil {
 		return err
@@ -118,9 +116,8 @@ func (d *Daemon) TryStart(ctx context.Context) error {
 	return d.waitReady(ctx)
 }
 
-// waitReady asks for the version until the daemon answers or ends. It uses a
-// connection of its own: one that saw the old socket go would wait before it
-// tries again.
+// waitReady requests the version until the daemon answers or exits. Each attempt has a new
+// connection, because an old one would wait before it tries again.
 func (d *Daemon) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -131,7 +128,7 @@ func (d *Daemon) waitReady(ctx context.Context) error {
 		}
 		select {
 		case <-d.process.ended:
-			return fmt.Errorf("it ended: %w\n%s", errors.Join(errors.New("no answer"), d.process.err), d.logTail())
+			return fmt.Errorf("it exited: %w\n%s", errors.Join(errors.New("no answer"), d.process.err), d.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("no answer: %w\n%s", err, d.logTail())
 		case <-time.After(5 * time.Millisecond):
@@ -149,7 +146,7 @@ func answers(ctx context.Context, socket string) error {
 	return err
 }
 
-// Running says whether the daemon's process is there.
+// Running reports whether the daemon's process runs.
 func (d *Daemon) Running() bool {
 	if d.process == nil {
 		return false
@@ -162,7 +159,7 @@ func (d *Daemon) Running() bool {
 	}
 }
 
-// PID is that of the daemon's process; 0 before the first start.
+// PID is the process id of the daemon; 0 before the first start.
 func (d *Daemon) PID() int {
 	if d.process == nil {
 		return 0
@@ -170,7 +167,7 @@ func (d *Daemon) PID() int {
 	return d.process.command.Process.Pid
 }
 
-// Wait waits until the daemon has ended by itself, as at a failpoint.
+// Wait waits until the daemon has exited by itself, as at a failpoint.
 func (d *Daemon) Wait(t T, timeout time.Duration) {
 	t.Helper()
 	select {
@@ -180,14 +177,14 @@ func (d *Daemon) Wait(t T, timeout time.Duration) {
 	}
 }
 
-// Kill9 kills the daemon, and nothing else, on the spot.
+// Kill9 kills the daemon with SIGKILL, and nothing else.
 func (d *Daemon) Kill9(t T) {
 	t.Helper()
 	Mustf(t, d.process.command.Process.Kill(), "kill %s", filepath.Base(d.binary))
 	<-d.process.ended
 }
 
-// Stop ends the daemon with SIGTERM. Its pods go on.
+// Stop ends the daemon with SIGTERM. Its pods continue to run.
 func (d *Daemon) Stop(t T) {
 	t.Helper()
 	Mustf(t, d.stop(), "stop %s", filepath.Base(d.binary))
@@ -203,7 +200,7 @@ func (d *Daemon) stop() error {
 	case <-time.After(startTimeout):
 		err := d.process.command.Process.Kill()
 		<-d.process.ended
-		return errors.Join(fmt.Errorf("it did not end %v after SIGTERM, and was killed", startTimeout), err)
+		return errors.Join(fmt.Errorf("it was killed, because it still ran %v after SIGTERM", startTimeout), err)
 	}
 }
 
@@ -214,8 +211,8 @@ func (d *Daemon) Restart(t T) {
 	d.Start(t)
 }
 
-// SetEnvironment replaces what is added to the daemon's environment, KEY=value,
-// from the next start on.
+// SetEnvironment replaces the variables, KEY=value, that are added to the daemon's environment at
+// the next start.
 func (d *Daemon) SetEnvironment(environment ...string) { d.environment = environment }
 
 // Log returns what the daemon wrote so far.
@@ -237,8 +234,8 @@ func (d *Daemon) logTail() string {
 	return string(body)
 }
 
-// end removes the pods and stops the daemon, if it still runs, and shows its log
-// if the test failed.
+// end removes the pods and stops the daemon, if it still runs, and logs the end of its log if the
+// test failed.
 func (d *Daemon) end(t T) {
 	t.Helper()
 	if d.Running() {

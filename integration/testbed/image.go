@@ -25,12 +25,11 @@ import (
 type File struct {
 	// Path inside the image, without a leading slash.
 	Path string
-	// Mode holds the type (directory, symbolic link, regular) and permissions.
+	// Mode has the type (directory, symbolic link, regular) and permissions.
 	Mode fs.FileMode
-	// Body is what a regular file holds.
+	// Body is the content of a regular file.
 	Body []byte
-	// Link is where a symbolic link points, or, if Mode is regular, the path of
-	// the file that this one is a hard link to.
+	// Link is the target of a symbolic link or, if Mode is regular, of a hard link.
 	Link     string
 	UID, GID int
 }
@@ -53,14 +52,14 @@ func WithUser(user string) ImageOption {
 	return WithConfig(func(c *v1.Config) { c.User = user })
 }
 
-// WithLayer adds a layer with the files given.
+// WithLayer adds a layer with these files.
 func WithLayer(files ...File) ImageOption {
 	return func(p *imagePlan) { p.layers = append(p.layers, files) }
 }
 
-// Busybox makes an image of this host's static busybox, every applet a hard link
-// in /bin. It has the users root, app (1000, groups app and extra) and nobody. The
-// same busybox and options always give the same digest.
+// Busybox makes an image of this host's static busybox, with a hard link in /bin for every applet.
+// It has the users root, app (1000, groups app and extra) and nobody. The same busybox and options
+// always result in the same digest.
 func Busybox(t T, options ...ImageOption) v1.Image {
 	t.Helper()
 	binary := staticBusybox(t)
@@ -99,7 +98,7 @@ func busyboxFiles(body []byte, applets []string) []File {
 	return files
 }
 
-// Image makes an image of the options alone; without any it has no layer.
+// Image makes an image from the options; without options it has no layer.
 func Image(t T, options ...ImageOption) v1.Image {
 	t.Helper()
 	var plan imagePlan
@@ -126,8 +125,7 @@ func Image(t T, options ...ImageOption) v1.Image {
 	return image
 }
 
-// Artifact makes a manifest that is no container image, whose blobs are the regular
-// files given.
+// Artifact makes a manifest that is not a container image and whose blobs are these regular files.
 func Artifact(t T, files ...File) v1.Image {
 	t.Helper()
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), "application/vnd.cncf.model.config.v1+json")
@@ -143,7 +141,7 @@ func Artifact(t T, files ...File) v1.Image {
 	return image
 }
 
-// imageTime is fixed, so that digests are.
+// imageTime is fixed, so that digests do not change.
 var imageTime = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func opener(t T, files []File) tarball.Opener {
@@ -172,7 +170,7 @@ func header(file File) *tar.Header {
 		Typeflag: tar.TypeReg,
 		Linkname: file.Link,
 	}
-	// A tar header has the sticky and set-id bits where Unix has them.
+	// A tar header has the sticky and set-id bits at their Unix positions.
 	for bit, unix := range map[fs.FileMode]int64{fs.ModeSticky: 0o1000, fs.ModeSetgid: 0o2000, fs.ModeSetuid: 0o4000} {
 		if file.Mode&bit != 0 {
 			h.Mode |= unix

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// LogLine is an entry of a CRI log. A line that was too long for one entry is
-// several, all but the last with Partial.
+// LogLine is an entry of a CRI log. A line that is too long for one entry has several, all but the
+// last with Partial.
 type LogLine struct {
 	Time    time.Time
 	Stream  string
@@ -17,8 +17,8 @@ type LogLine struct {
 	Text    string
 }
 
-// ParseLog reads a CRI log. It takes nothing on trust: an entry that is not as
-// the format says is an error, and so is a last one without its newline.
+// ParseLog parses a CRI log strictly: a malformed entry is an error, and so is a last entry without
+// a newline.
 func ParseLog(body []byte) ([]LogLine, error) {
 	var lines []LogLine
 	for entry := range bytes.Lines(body) {
@@ -45,10 +45,10 @@ func parseEntry(entry string) (LogLine, error) {
 		return LogLine{}, err
 	}
 	if fields[1] != "stdout" && fields[1] != "stderr" {
-		return LogLine{}, fmt.Errorf("%q is no stream", fields[1])
+		return LogLine{}, fmt.Errorf("%q is not a stream", fields[1])
 	}
 	if fields[2] != "P" && fields[2] != "F" {
-		return LogLine{}, fmt.Errorf("%q is no tag", fields[2])
+		return LogLine{}, fmt.Errorf("%q is not a tag", fields[2])
 	}
 	return LogLine{Time: at, Stream: fields[1], Partial: fields[2] == "P", Text: fields[3]}, nil
 }

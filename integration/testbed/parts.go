@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parts from elsewhere that tests run against. Each can be named by an
-// environment variable; without it, it is looked for where the Makefile puts it
-// and then in the PATH.
+// Parts are programs of other projects that the tests need. An environment variable sets the path
+// of each; without it, Part searches the Makefile's directory and then the PATH.
 const (
 	// Runc is BERTH_TEST_RUNC.
 	Runc = "runc"
@@ -24,8 +23,8 @@ const (
 	RuncOld = "runc-old"
 	// Crun is BERTH_TEST_CRUN.
 	Crun = "crun"
-	// Runsc is BERTH_TEST_RUNSC, and RunscOther BERTH_TEST_RUNSC_OTHER, the same as of
-	// another release.
+	// Runsc is BERTH_TEST_RUNSC, and RunscOther is BERTH_TEST_RUNSC_OTHER, another release of
+	// runsc.
 	Runsc      = "runsc"
 	RunscOther = "runsc-other"
 	// RuncShim is BERTH_TEST_SHIM.
@@ -36,7 +35,7 @@ const (
 	Ctr = "ctr"
 	// Stargz is BERTH_TEST_STARGZ, the snapshotter of integration/runtimes/stargz.
 	Stargz = "stargz"
-	// CRIO is BERTH_TEST_CRIO, and Pinns, which it calls, BERTH_TEST_PINNS.
+	// CRIO is BERTH_TEST_CRIO, and Pinns, which CRI-O runs, is BERTH_TEST_PINNS.
 	CRIO  = "crio"
 	Pinns = "pinns"
 	// CoreDNS is BERTH_TEST_COREDNS.
@@ -49,8 +48,8 @@ const (
 	BusyboxBinary = "busybox"
 )
 
-// Parts of a Kubernetes cluster. One variable names the directory of them all,
-// BERTH_TEST_KUBERNETES: they are built together.
+// Parts of a Kubernetes cluster. They are built together, so one variable, BERTH_TEST_KUBERNETES,
+// is the directory of all of them.
 const (
 	Etcd                  = "etcd"
 	KubeAPIServer         = "kube-apiserver"
@@ -84,8 +83,8 @@ var partVariables = map[string]string{
 	BusyboxBinary: "BERTH_TEST_BUSYBOX",
 }
 
-// Part returns the absolute path of a part. Without it the test is skipped, or
-// fails if BERTH_TEST_REQUIRE is set.
+// Part returns the absolute path of a part. If the part is missing, the test is skipped, or fails
+// if BERTH_TEST_REQUIRE is set.
 func Part(t T, name string) string {
 	t.Helper()
 	path, err := FindPart(name)
@@ -95,7 +94,7 @@ func Part(t T, name string) string {
 	return path
 }
 
-// FindPart is Part for those who can do without.
+// FindPart is Part, but returns an error if the part is missing.
 func FindPart(name string) (string, error) {
 	variable, how := partVariables[name], "make deps runtimes peers"
 	path := os.Getenv(variable)
@@ -110,7 +109,7 @@ func FindPart(name string) (string, error) {
 	}
 	if path != "" {
 		if _, err := exec.LookPath(path); err != nil {
-			return "", fmt.Errorf("%s names no executable: %w", variable, err)
+			return "", fmt.Errorf("%s is not an executable: %w", variable, err)
 		}
 		return path, nil
 	}
@@ -132,7 +131,7 @@ func FindPart(name string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// awaitBuild waits while scripts/kubernetes is at work on a directory.
+// awaitBuild waits while scripts/kubernetes builds in a directory.
 func awaitBuild(dir string) error {
 	lock, err := os.Open(filepath.Join(dir, ".kubernetes.lock"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -149,8 +148,7 @@ func awaitBuild(dir string) error {
 	}
 }
 
-// Missing skips the test, saying what it lacks; it fails it where nothing may be
-// missing, which is where BERTH_TEST_REQUIRE is set.
+// Missing skips the test with this message, or fails it if BERTH_TEST_REQUIRE is set.
 func Missing(t T, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("BERTH_TEST_REQUIRE") != "" {
@@ -163,7 +161,7 @@ func Missing(t T, format string, args ...any) {
 func NeedRoot(t T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		Missing(t, "needs root: namespaces, mounts and networks are made for real")
+		Missing(t, "needs root: it creates real namespaces, mounts and networks")
 	}
 }
 
@@ -192,7 +190,7 @@ func CNIBinDir() (string, error) {
 	return "", fmt.Errorf("the CNI plugins are missing: run `make deps`")
 }
 
-// staticBusybox returns a busybox that needs no library.
+// staticBusybox returns the path of a statically linked busybox.
 func staticBusybox(t T) string {
 	t.Helper()
 	path := Part(t, BusyboxBinary)
@@ -207,9 +205,9 @@ func staticBusybox(t T) string {
 	return path
 }
 
-// Built returns the directory of berth's binaries: BERTH_TEST_BIN, which the
-// Makefile sets after building them, else what is built now, once per process.
-// With tags they are always built, into a directory of those tags.
+// Built returns the directory of berth's binaries: BERTH_TEST_BIN, which the Makefile sets after it
+// has built them. Without that variable, or with tags, Built builds them, once per process, into a
+// directory for these tags.
 func Built(t T, tags ...string) string {
 	t.Helper()
 	if dir := os.Getenv("BERTH_TEST_BIN"); dir != "" && len(tags) == 0 {
@@ -237,8 +235,8 @@ func build(tags string) (string, error) {
 	return buildInto(dir, tags+",no_grpc", "./cmd/berth-shim")
 }
 
-// buildInto builds packages of the repository into a directory of it, which it
-// returns, as the Makefile builds them.
+// buildInto builds packages as the Makefile does, into a directory of the repository, and returns
+// the directory.
 func buildInto(below, tags string, packages ...string) (string, error) {
 	root, err := Repository()
 	if err != nil {
@@ -248,7 +246,7 @@ func buildInto(below, tags string, packages ...string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	// Built aside: another package's tests may be running the old ones.
+	// In a new directory, because the tests of another package may run the old binaries.
 	fresh, err := os.MkdirTemp(dir, ".build-")
 	if err != nil {
 		return "", err
@@ -272,7 +270,7 @@ func buildInto(below, tags string, packages ...string) (string, error) {
 	return dir, nil
 }
 
-// Repository returns the top of the source tree that the process runs in.
+// Repository returns the root of the source tree that the process runs in.
 var Repository = sync.OnceValues(func() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -287,7 +285,7 @@ var Repository = sync.OnceValues(func() (string, error) {
 	return "", fmt.Errorf("not inside the source tree of berth: set BERTH_TEST_BIN and the other BERTH_TEST variables")
 })
 
-// CompanionsOfRunsc are the files that a release of gVisor has beside runsc, below dir.
+// CompanionsOfRunsc returns the files in dir that a release of gVisor needs besides runsc.
 func CompanionsOfRunsc(t T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "gvisor-bin", "*"))
@@ -297,8 +295,8 @@ func CompanionsOfRunsc(t T, dir string) []string {
 	return files
 }
 
-// InstallRunsc puts a release, the part Runsc or RunscOther, into a directory, and returns
-// the path of runsc there. Files are replaced as a package manager does.
+// InstallRunsc copies a release, the part Runsc or RunscOther, to a directory, and returns the path
+// of runsc there. It replaces files by a rename, as a package manager does.
 func InstallRunsc(t T, part, dir string) string {
 	t.Helper()
 	from := filepath.Dir(Part(t, part))

@@ -16,41 +16,40 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// PodSpec is a pod of one container, as short as it can be said.
+// PodSpec is the short form of a pod with one container.
 type PodSpec struct {
 	// Handler is the runtime handler; empty is the default.
 	Handler string
 	// Image is pulled if the daemon does not have it.
 	Image string
-	// Command and Args are the container's; empty are the image's.
+	// Command and Args are those of the container; if empty, those of the image.
 	Command, Args []string
-	// Name is the pod's; empty gives a new one.
+	// Name is the pod's name; if empty, it is a new one.
 	Name string
-	// Sandbox and Container, if set, change what is sent.
+	// Sandbox and Container, if set, change the configs that are sent.
 	Sandbox   func(*runtimeapi.PodSandboxConfig)
 	Container func(*runtimeapi.ContainerConfig)
 }
 
-// Pod is a sandbox that was made here.
+// Pod is a sandbox that a helper of Client has created.
 type Pod struct {
-	// ID is the sandbox's.
+	// ID is the sandbox's id.
 	ID string
-	// Handler is what it was asked to run under.
+	// Handler is the runtime handler that was requested.
 	Handler string
-	// Config is what was sent.
+	// Config is the config that was sent.
 	Config *runtimeapi.PodSandboxConfig
-	// Container is the one that RunPod started; nil after RunSandbox.
+	// Container is the container that RunPod started; nil after RunSandbox.
 	Container *Container
-	// Ready is how long it took from RunPodSandbox to the answer of
-	// StartContainer, the image being there.
+	// Ready is the time from RunPodSandbox to the answer of StartContainer, without the pull.
 	Ready time.Duration
 
 	client *Client
 }
 
-// Container is one that was made here.
+// Container is a container that a helper has created.
 type Container struct {
-	// ID is the container's.
+	// ID is the container's id.
 	ID string
 	// LogPath is the absolute path of its log.
 	LogPath string
@@ -60,9 +59,8 @@ type Container struct {
 
 var pods atomic.Int64
 
-// SandboxConfig is a sandbox's configuration as a kubelet would send it for a
-// small pod: new namespaces but the host's user namespace, a network of its
-// own, a log directory.
+// SandboxConfig returns a config as a kubelet would send it for a small pod: with a log directory
+// and new namespaces, except for the user namespace.
 func (c *Client) SandboxConfig(name string) *runtimeapi.PodSandboxConfig {
 	if name == "" {
 		name = fmt.Sprintf("pod-%d-%d", os.Getpid(), pods.Add(1))
@@ -83,7 +81,7 @@ func (c *Client) SandboxConfig(name string) *runtimeapi.PodSandboxConfig {
 	return config
 }
 
-// ContainerConfig is a container's configuration as a kubelet would send it.
+// ContainerConfig returns a container's config as a kubelet would send it.
 func (c *Client) ContainerConfig(name, image string, command ...string) *runtimeapi.ContainerConfig {
 	return &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: name},
@@ -114,7 +112,7 @@ func (c *Client) RunSandbox(t T, spec PodSpec) *Pod {
 	pod := &Pod{ID: response.GetPodSandboxId(), Handler: spec.Handler, Config: config, Ready: time.Since(begin), client: c}
 	t.Cleanup(func() {
 		err := c.removePod(context.Background(), pod.ID)
-		// A test may have killed the daemon; the testbed's own cleanup sweeps then.
+		// A test may have killed the daemon; then the testbed's own cleanup removes the pod.
 		if err != nil && status.Code(err) != codes.Unavailable {
 			t.Errorf("remove pod %s: %v", config.GetMetadata().GetName(), err)
 		}
@@ -122,8 +120,8 @@ func (c *Client) RunSandbox(t T, spec PodSpec) *Pod {
 	return pod
 }
 
-// RunPod pulls the image if it is not there, runs a sandbox and starts a
-// container in it. A cleanup removes both.
+// RunPod pulls the image if it is missing, runs a sandbox and starts a container in it. A cleanup
+// removes both.
 func (c *Client) RunPod(t T, spec PodSpec) *Pod {
 	t.Helper()
 	c.needImage(t, spec.Handler, spec.Image)
@@ -156,7 +154,7 @@ func (p *Pod) CreateContainer(t T, name string, spec PodSpec) *Container {
 	if spec.Container != nil {
 		spec.Container(config)
 	}
-	// CRI-O leaves the directory to the kubelet.
+	// With CRI-O, the kubelet must create the directory.
 	if log := config.GetLogPath(); p.Config.GetLogDirectory() != "" && filepath.IsLocal(log) {
 		Mustf(t, os.MkdirAll(filepath.Dir(filepath.Join(p.Config.GetLogDirectory(), log)), 0o755), "make the log's directory")
 	}
@@ -173,7 +171,7 @@ func (p *Pod) CreateContainer(t T, name string, spec PodSpec) *Container {
 	}
 }
 
-// TryCreate asks for a container that may be refused.
+// TryCreate creates a container that may be refused.
 func (p *Pod) TryCreate(t T, config *runtimeapi.ContainerConfig) (id string, err error) {
 	t.Helper()
 	r, err := p.client.RuntimeServiceClient.CreateContainer(Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
@@ -190,13 +188,13 @@ func (p *Pod) RunContainer(t T, name string, spec PodSpec) *Container {
 	return container
 }
 
-// IP is the pod's address; empty in the host's network.
+// IP returns the pod's address; empty in the host's network.
 func (p *Pod) IP(t T) string {
 	t.Helper()
 	return p.Status(t).GetNetwork().GetIp()
 }
 
-// Status is what the daemon says about the sandbox.
+// Status returns the sandbox's status.
 func (p *Pod) Status(t T) *runtimeapi.PodSandboxStatus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -216,7 +214,7 @@ func (p *Pod) Stop(t T) {
 	}
 }
 
-// TryStop is Stop for a sandbox that may not be stopped within a time.
+// TryStop is Stop with a time limit, and returns the error.
 func (p *Pod) TryStop(t T, within time.Duration) error {
 	t.Helper()
 	_, err := p.client.StopPodSandbox(Within(t, within), &runtimeapi.StopPodSandboxRequest{PodSandboxId: p.ID})
@@ -250,7 +248,7 @@ func (c *Container) Start(t T) {
 	}
 }
 
-// Stop stops the container, killing it after the grace period.
+// Stop stops the container; the daemon kills it after the grace period.
 func (c *Container) Stop(t T, grace time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -269,7 +267,7 @@ func (c *Container) Remove(t T) {
 	}
 }
 
-// Status is what the daemon says about the container.
+// Status returns the container's status.
 func (c *Container) Status(t T) *runtimeapi.ContainerStatus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -279,7 +277,7 @@ func (c *Container) Status(t T) *runtimeapi.ContainerStatus {
 	return response.GetStatus()
 }
 
-// ExecResult is what a command in a container did.
+// ExecResult is the result of a command in a container.
 type ExecResult struct {
 	Stdout, Stderr string
 	ExitCode       int32
@@ -326,24 +324,24 @@ func (c *Container) WaitState(t T, state runtimeapi.ContainerState) *runtimeapi.
 	return last
 }
 
-// WaitExit waits until the container has ended, and returns its status.
+// WaitExit waits until the container has exited, and returns its status.
 func (c *Container) WaitExit(t T) *runtimeapi.ContainerStatus {
 	t.Helper()
 	return c.WaitState(t, runtimeapi.ContainerState_CONTAINER_EXITED)
 }
 
-// stateTimeout bounds the wait for a container's state.
+// stateTimeout limits the wait for a state of a container or sandbox.
 const stateTimeout = 2 * time.Minute
 
-// Eventually calls check until it returns nil, and fails with its last error
-// after the timeout, which is longer on a machine that is slower.
+// Eventually calls check until it returns nil, and fails with its last error after the timeout,
+// which is longer on a slow machine.
 func Eventually(t T, timeout time.Duration, check func() error) {
 	t.Helper()
 	Poll(t, timeout, 100*time.Millisecond, check)
 }
 
-// Poll is Eventually with a bound on the time between two checks, which begins with a
-// millisecond and doubles.
+// Poll is Eventually with another longest time between two checks. That time is a millisecond at
+// first and doubles.
 func Poll(t T, timeout, longest time.Duration, check func() error) {
 	t.Helper()
 	timeout = patience.Of(timeout)
@@ -364,7 +362,7 @@ func Poll(t T, timeout, longest time.Duration, check func() error) {
 	}
 }
 
-// Container is one that was made otherwise than by a Pod.
+// Container returns a container that was not created by a Pod.
 func (c *Client) Container(id, logPath string) *Container {
 	return &Container{ID: id, LogPath: logPath, client: c}
 }

@@ -30,21 +30,20 @@ import (
 
 const architecture = runtime.GOARCH
 
-// RegistryOptions say how a registry is reached.
+// RegistryOptions configure a registry.
 type RegistryOptions struct {
-	// TLS serves over TLS, with a certificate of a new authority that no client
-	// trusts unless it is told to (see Registry.WriteHosts).
+	// TLS serves over TLS, with a certificate of a new authority. Clients trust it only with the
+	// file of Registry.WriteHosts.
 	TLS bool
-	// Username and Password, if set, are asked of everybody (basic auth).
+	// Username and Password, if set, are required of all clients (basic auth).
 	Username, Password string
-	// Wrap, if set, stands between the clients and the registry: to count,
-	// to slow down, to break.
+	// Wrap, if set, wraps the registry's handler, to count, slow down or break requests.
 	Wrap func(http.Handler) http.Handler
 }
 
-// Registry is a real registry on loopback that forgets all when its T ends.
+// Registry is a real registry on loopback. It has its content in memory until its T ends.
 type Registry struct {
-	// Host is its address, host:port, as it stands in image references.
+	// Host is its address, host:port, as in image references.
 	Host string
 	// CA is the PEM of the certificate authority; empty without TLS.
 	CA []byte
@@ -72,7 +71,7 @@ func NewRegistry(t T, options RegistryOptions) *Registry {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 30 * time.Second,
-		ErrorLog:          log.New(io.Discard, "", 0), // clients that do not trust the CA are part of tests
+		ErrorLog:          log.New(io.Discard, "", 0), // some tests have clients that do not trust the CA
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -85,7 +84,7 @@ func NewRegistry(t T, options RegistryOptions) *Registry {
 	return r
 }
 
-// URL is where the registry is, with its scheme.
+// URL is the registry's URL.
 func (r *Registry) URL() string {
 	if r.options.TLS {
 		return "https://" + r.Host
@@ -93,7 +92,7 @@ func (r *Registry) URL() string {
 	return "http://" + r.Host
 }
 
-// Push puts an image under a name like "team/app:1" and returns its reference.
+// Push pushes an image with a name like "team/app:1" and returns its reference.
 func (r *Registry) Push(t T, repository string, image v1.Image) string {
 	t.Helper()
 	reference, err := name.ParseReference(r.Host+"/"+repository, name.Insecure)
@@ -106,7 +105,7 @@ func (r *Registry) Push(t T, repository string, image v1.Image) string {
 	return r.Host + "/" + repository
 }
 
-// PushIndex puts an index with its images under such a name.
+// PushIndex pushes an index and its images with a name like "team/app:1".
 func (r *Registry) PushIndex(t T, repository string, index v1.ImageIndex) string {
 	t.Helper()
 	reference, err := name.ParseReference(r.Host+"/"+repository, name.Insecure)
@@ -117,15 +116,15 @@ func (r *Registry) PushIndex(t T, repository string, index v1.ImageIndex) string
 	return r.Host + "/" + repository
 }
 
-// WriteHosts writes to a hosts directory what a client must know to reach the
-// registry: its scheme and its authority.
+// WriteHosts writes the registry's hosts.toml, with its scheme and its authority, to a hosts
+// directory.
 func (r *Registry) WriteHosts(t T, dir string) {
 	t.Helper()
 	r.WriteMirror(t, dir, r.Host)
 }
 
-// WriteMirror writes the hosts.toml by which images of another registry, of which there
-// need not be one, are pulled from this.
+// WriteMirror writes the hosts.toml by which images of the registry named of are pulled from r. The
+// other registry need not exist.
 func (r *Registry) WriteMirror(t T, dir, of string) {
 	t.Helper()
 	dir = filepath.Join(dir, of)
@@ -152,8 +151,8 @@ func (r *Registry) secure(t T, listener net.Listener) net.Listener {
 	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
 }
 
-// issue makes a certificate for an address, and returns it with the PEM of the
-// authority that signed it.
+// issue makes a certificate for an address, and returns it with the PEM of a new authority, which
+// has signed it.
 func issue(address net.IP) (tls.Certificate, []byte, error) {
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -205,14 +204,13 @@ func basicAuth(next http.Handler, username, password string) http.Handler {
 	})
 }
 
-// Certificate names the PEM files of a server's certificate.
+// Certificate has the paths of the PEM files of a server's certificate.
 type Certificate struct {
-	// Cert and Key are the server's, CA is the authority that signed it.
+	// Cert and Key belong to the server; CA is the authority that has signed Cert.
 	Cert, Key, CA string
 }
 
-// NewCertificate writes a certificate for an address, of a new authority, to
-// files in dir.
+// NewCertificate writes a certificate of a new authority for an address to files in dir.
 func NewCertificate(t T, dir string, address net.IP) Certificate {
 	t.Helper()
 	issued, authority, err := issue(address)

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/integration/shims"
 )
 
-// Kata is a handler of the shim that imitates Kata's.
+// Kata is a handler of the shim that imitates Kata's shim.
 type Kata struct {
 	// Path is the shim's, and Config that of its settings.
 	Path, Config string
@@ -18,12 +18,12 @@ type Kata struct {
 	settings shims.Kata
 }
 
-// NewKata makes such a handler. Without a runtime in the settings it is runc. The
-// program is BERTH_TEST_KATA_SHIM; without it, it is built now, once per process.
+// NewKata makes a Kata handler. The default runtime in the settings is runc. The shim is
+// BERTH_TEST_KATA_SHIM; without that variable it is built, once per process.
 func NewKata(t T, settings shims.Kata) *Kata {
 	t.Helper()
 	if cgroupDriver() == systemdDriver {
-		Missing(t, "the imitation of Kata's shim knows only cgroupfs")
+		Missing(t, "the imitation of Kata's shim only supports cgroupfs")
 	}
 	program := os.Getenv("BERTH_TEST_KATA_SHIM")
 	if program == "" {
@@ -49,7 +49,7 @@ func NewKata(t T, settings shims.Kata) *Kata {
 
 var kataBuild = sync.OnceValues(func() (string, error) { return buildInto("bin/shims", "", "./integration/shims/kata") })
 
-// Set changes how shims behave that are started from now on.
+// Set changes the settings of shims that start later.
 func (k *Kata) Set(t T, change func(*shims.Kata)) {
 	t.Helper()
 	change(&k.settings)
@@ -60,15 +60,15 @@ func (k *Kata) Set(t T, change func(*shims.Kata)) {
 	Mustf(t, err, "write the settings of the shim")
 }
 
-// Wasm is a handler of the shim that imitates those of runwasi.
+// Wasm is a handler of the shim that imitates the shims of runwasi.
 type Wasm struct {
 	// Path is the shim's, and Config that of its settings.
 	Path, Config string
 }
 
-// NewWasm makes such a handler. Without a runtime in the settings it is runc. The
-// program is BERTH_TEST_WASM_SHIM; without it, it is built now, once per process. It gets
-// the name of one that is known to run modules, or another one.
+// NewWasm makes a Wasm handler. The default runtime in the settings is runc. The shim is
+// BERTH_TEST_WASM_SHIM; without that variable it is built, once per process. name is the shim's
+// file name, by which berth may know that it runs modules.
 func NewWasm(t T, name string, settings shims.Wasm) *Wasm {
 	t.Helper()
 	program := os.Getenv("BERTH_TEST_WASM_SHIM")

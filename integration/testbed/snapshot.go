@@ -17,27 +17,27 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// Snapshot is what a daemon has on the host at one moment, by kind. Things that
-// stay for good reasons (images, logs, the daemon itself) are not in it.
+// Snapshot is what a daemon has on the host at one moment, by kind. What may stay (images, logs,
+// the daemon itself) is not in it.
 type Snapshot map[Kind][]string
 
-// Kind is a kind of thing that a pod may leave behind.
+// Kind is a kind of leak of a pod.
 type Kind string
 
 // The kinds of a Snapshot.
 const (
-	Mounts    Kind = "mount"    // below the daemon's directories, namespaces of pods too
-	Cgroups   Kind = "cgroup"   // below those of pods, in every hierarchy
+	Mounts    Kind = "mount"    // below the daemon's directories, and network namespaces of pods
+	Cgroups   Kind = "cgroup"   // below the pods' cgroups, in every hierarchy
 	Processes Kind = "process"  // supervisors, shims, runtimes, sandbox processes, workloads
-	Ports     Kind = "link"     // host ends of veth pairs, by their bridge
-	Leases    Kind = "lease"    // addresses that IPAM has given out
-	Rules     Kind = "iptables" // rules that name the network
+	Ports     Kind = "link"     // host ends of veth pairs at the bridge
+	Leases    Kind = "lease"    // addresses that IPAM has assigned
+	Rules     Kind = "iptables" // rules with the network's name
 	States    Kind = "state"    // entries of the state directory: bundles, FIFOs, sockets…
 	Records   Kind = "record"   // durable records of sandboxes and containers
 	Layers    Kind = "snapshot" // snapshots and unfinished downloads
 )
 
-// Snapshot takes a picture of all that this daemon has on the host.
+// Snapshot lists what this daemon has on the host now.
 func (d *Daemon) Snapshot(t T) Snapshot {
 	t.Helper()
 	s, err := d.snapshot()
@@ -48,7 +48,7 @@ func (d *Daemon) Snapshot(t T) Snapshot {
 func (d *Daemon) snapshot() (Snapshot, error) {
 	s := Snapshot{}
 	for _, dir := range d.cgroups() {
-		// The pods' own cgroups are the client's, as they are a kubelet's.
+		// The client, like a kubelet, removes the pods' own cgroups.
 		if _, below, _ := strings.Cut(dir, d.Cgroup+"/"); strings.Contains(below, "/") {
 			s[Cgroups] = append(s[Cgroups], dir)
 		}
@@ -72,9 +72,8 @@ func (d *Daemon) snapshot() (Snapshot, error) {
 	return s, errors.Join(failures[:]...)
 }
 
-// ofPods says whether an entry of the state directory comes and goes with pods.
-// The places that are made with the first pod of a daemon or of a handler, and
-// are kept for the next, do not; what is in them does.
+// ofPods reports whether an entry of the state directory belongs to a pod. Directories that the
+// first pod of a daemon or handler creates stay for later pods, so only their content is listed.
 func (d *Daemon) ofPods(path string) (listed, enter bool) {
 	switch relative := strings.TrimPrefix(path, d.State+"/"); relative {
 	case "s", "runtimes", "supervisors":
@@ -84,22 +83,22 @@ func (d *Daemon) ofPods(path string) (listed, enter bool) {
 	}
 }
 
-// ofRuntime says whether gVisor keeps a path for its next pod: the network namespace of
-// its gofers.
+// ofRuntime reports whether a path may stay: the network namespace that gVisor keeps for its next
+// pod, and the files with each runtime's last failure.
 func ofRuntime(path string) bool {
-	const failures = "failures" // what each runtime wrote when it last failed, a file for each handler
+	const failures = "failures" // has a file for each handler
 	return filepath.Base(path) == "null-netns" || filepath.Base(path) == failures || filepath.Base(filepath.Dir(path)) == failures
 }
 
 func everything(string) (listed, enter bool) { return true, true }
 
-// entries returns the paths below dir that pick wants listed. It does not look
-// into mounts: what is in there is the container's.
+// entries returns the paths below dir for which pick returns listed. It does not enter mounts,
+// because their content belongs to the container.
 func entries(dir string, pick func(path string) (listed, enter bool)) ([]string, error) {
 	var paths []string
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone meanwhile
+			return nil // removed during the walk
 		}
 		if err != nil {
 			return err
@@ -124,8 +123,8 @@ func entries(dir string, pick func(path string) (listed, enter bool)) ([]string,
 	return paths, err
 }
 
-// layer lists the snapshots of snapshotters, and downloads that are under way, of
-// containerd's stores. Their content is an image's.
+// layer lists the snapshots and unfinished downloads of containerd's stores. It does not enter
+// them, because their content belongs to an image.
 func layer(path string) (listed, enter bool) {
 	switch parent := filepath.Base(filepath.Dir(path)); parent {
 	case "snapshots", "ingest":
@@ -137,8 +136,8 @@ func layer(path string) (listed, enter bool) {
 	}
 }
 
-// identity is the part of a name by which a thing is the same as before. A process is
-// by its pid: what runs a container has another command line a moment later.
+// identity is the part of a name by which Leaks compares. For a process it is the pid, because a
+// container's process changes its command line after its start.
 func (k Kind) identity(name string) string {
 	if k == Processes {
 		name, _, _ = strings.Cut(name, " ")
@@ -146,7 +145,7 @@ func (k Kind) identity(name string) string {
 	return name
 }
 
-// Leaks returns what is in after and not in s, as "kind name", sorted.
+// Leaks returns what is in after but not in s, as sorted "kind name" strings.
 func (s Snapshot) Leaks(after Snapshot) []string {
 	var leaks []string
 	for kind, names := range after {
@@ -164,11 +163,11 @@ func (s Snapshot) Leaks(after Snapshot) []string {
 	return leaks
 }
 
-// leakPatience is how long supervisors and kernel may take to be done with a pod
-// after its removal was answered.
+// leakPatience is how long supervisors and the kernel may need to clean up after RemovePodSandbox
+// has returned.
 var leakPatience = patience.Of(30 * time.Second)
 
-// NoLeaks fails unless all that came since before goes within leakPatience.
+// NoLeaks fails if, after leakPatience, the host still has what is not in before.
 func (d *Daemon) NoLeaks(t T, before Snapshot) {
 	t.Helper()
 	var leaks []string

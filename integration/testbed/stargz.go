@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StargzSnapshotter is the stargz snapshotter as a program of its own.
+// StargzSnapshotter is the stargz snapshotter as a separate process.
 type StargzSnapshotter struct {
-	// Socket is where it serves, Root its directory.
+	// Socket is the path of its socket, and Root is its directory.
 	Socket, Root string
 
 	log     string
@@ -33,7 +33,7 @@ func StartStargz(t T) *StargzSnapshotter {
 	t.Cleanup(func() {
 		p.Kill(t)
 		if text, err := os.ReadFile(p.log); err == nil && t.Failed() {
-			t.Logf("stargz said:\n%s", text)
+			t.Logf("the log of stargz:\n%s", text)
 		}
 		mounts, err := os.ReadFile("/proc/self/mounts")
 		Check(t, err)
@@ -48,7 +48,7 @@ func StartStargz(t T) *StargzSnapshotter {
 	return p
 }
 
-// Start starts it again and waits until it listens.
+// Start starts the snapshotter and waits until it listens.
 func (p *StargzSnapshotter) Start(t T) {
 	t.Helper()
 	if err := os.MkdirAll(p.Root, 0o700); err != nil {
@@ -71,19 +71,19 @@ func (p *StargzSnapshotter) Start(t T) {
 	})
 }
 
-// Kill kills it, if it runs.
+// Kill kills the snapshotter, if it runs.
 func (p *StargzSnapshotter) Kill(t T) {
 	t.Helper()
 	if p.running == nil {
 		return
 	}
 	p.Signal(t, unix.SIGKILL)
-	_ = p.running.Wait() // killed, as it shall be
+	_ = p.running.Wait() // always an error, because it was killed
 	p.running = nil
 	_ = os.Remove(p.Socket)
 }
 
-// Signal sends it a signal.
+// Signal sends a signal to the snapshotter.
 func (p *StargzSnapshotter) Signal(t T, s unix.Signal) {
 	t.Helper()
 	if err := unix.Kill(p.running.Process.Pid, s); err != nil {
@@ -91,7 +91,7 @@ func (p *StargzSnapshotter) Signal(t T, s unix.Signal) {
 	}
 }
 
-// EStargz is an image with the layers of another in a form of which parts can be read.
+// EStargz converts the layers of an image to eStargz, of which parts can be read.
 func EStargz(t T, of v1.Image) v1.Image {
 	t.Helper()
 	layers, err := of.Layers()

@@ -19,16 +19,16 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// sweep takes away what a daemon that was killed, or that failed, left on the
-// host. It works on what the kernel says, and asks it nothing.
+// sweep removes what a daemon that was killed or has failed left on the host. It finds that by the
+// kernel, and does not need the daemon.
 func (d *Daemon) sweep(t T) {
 	t.Helper()
 	err := errors.Join(d.killProcesses(), d.unmount(), d.removeCgroups(), os.RemoveAll(d.Dir), os.RemoveAll(d.Root))
 	Checkf(t, err, "clean up after the daemon")
 }
 
-// killProcesses kills what runs in the pods' cgroups, and every process that was
-// started with a path of this daemon: supervisors, shims, runtimes.
+// killProcesses kills the processes in the pods' cgroups, and all with a path of this daemon in
+// their command line: supervisors, shims, runtimes.
 func (d *Daemon) killProcesses() error {
 	var processes []hostProcess
 	err := wait.PollUntilContextTimeout(context.Background(), 10*time.Millisecond, patience.Of(30*time.Second), true, func(context.Context) (bool, error) {
@@ -41,7 +41,7 @@ func (d *Daemon) killProcesses() error {
 		return len(processes) == 0, nil
 	})
 	if wait.Interrupted(err) {
-		return fmt.Errorf("processes that do not die: %v", processes)
+		return fmt.Errorf("processes that are still alive after SIGKILL: %v", processes)
 	}
 	return err
 }
@@ -54,14 +54,14 @@ type hostProcess struct {
 
 func (p hostProcess) String() string { return fmt.Sprintf("%d (%s)", p.pid, p.command) }
 
-// processes returns the living processes that are this daemon's, without itself
-// and this one.
+// processes returns the living processes of this daemon, except for the daemon itself and this
+// process.
 func (d *Daemon) processes() []hostProcess {
 	inside := map[int]bool{}
 	for _, dir := range d.cgroups() {
 		procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if err != nil {
-			continue // removed meanwhile, or a threaded cgroup
+			continue // a removed or a threaded cgroup
 		}
 		for _, field := range strings.Fields(string(procs)) {
 			if pid, err := strconv.Atoi(field); err == nil {
@@ -84,7 +84,7 @@ func (d *Daemon) processes() []hostProcess {
 			continue
 		}
 		if zombie(pid) {
-			continue // dead; whoever its parent is will notice or has died too
+			continue // dead; its parent, or init, will reap it
 		}
 		command := strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " "))
 		found = append(found, hostProcess{pid: pid, command: command})
@@ -101,7 +101,7 @@ func zombie(pid int) bool {
 	if err != nil {
 		return true
 	}
-	// The state follows the name, which is in parentheses and may hold any.
+	// The state follows the name, which is in parentheses and may itself have some.
 	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
 	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
@@ -111,7 +111,7 @@ func zombie(pid int) bool {
 func (d *Daemon) mounts() ([]string, error) {
 	namespaces := map[string]bool{}
 	for _, dir := range []string{filepath.Join(d.Root, "records", "sandboxes"), filepath.Join(d.State, "sandboxes")} {
-		sandboxes, _ := os.ReadDir(dir) // without it there are none
+		sandboxes, _ := os.ReadDir(dir) // without the directory there are no sandboxes
 		for _, sandbox := range sandboxes {
 			if id := sandbox.Name(); len(id) >= 32 {
 				namespaces["/run/netns/berth-"+id[:32]] = true
@@ -153,8 +153,8 @@ func (d *Daemon) unmount() error {
 // parents first.
 func (d *Daemon) cgroups() []string { return cgroups(d.Cgroup) }
 
-// RemoveCgroup removes the cgroup of a pod that is gone, as a kubelet does. One that
-// another pod is in stays.
+// RemoveCgroup removes the cgroup of a removed pod, as a kubelet does. A cgroup that another pod
+// uses stays.
 func RemoveCgroup(path string) {
 	for _, dir := range slices.Backward(cgroups(path)) {
 		_ = unix.Rmdir(dir)
@@ -169,7 +169,7 @@ func cgroups(path string) []string {
 	}
 	var dirs []string
 	for _, hierarchy := range append(hierarchies, top+path) {
-		// A cgroup may go while the walk is on its way to it.
+		// A cgroup may be removed during the walk.
 		_ = filepath.WalkDir(hierarchy, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.IsDir() {
 				dirs = append(dirs, path)
@@ -190,7 +190,7 @@ func (d *Daemon) removeCgroups() error {
 	return errors.Join(failures...)
 }
 
-// removeCgroup waits for the kernel to let go of processes that are dead already.
+// removeCgroup waits until the kernel has removed dead processes from the cgroup.
 func removeCgroup(dir string) error {
 	err := wait.PollUntilContextTimeout(context.Background(), 5*time.Millisecond, patience.Of(20*time.Second), true, func(context.Context) (bool, error) {
 		switch err := unix.Rmdir(dir); {

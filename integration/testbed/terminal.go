@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is a terminal with a program at it, and what is to be seen on its screen.
+// Terminal is a terminal with a program, and with an emulated screen.
 type Terminal struct {
 	master console.Console
 	tty    *os.File
@@ -28,8 +28,8 @@ type Terminal struct {
 	written strings.Builder
 }
 
-// StartOnTerminal starts a command at a terminal of that size, with a screen that
-// answers what programs ask terminals.
+// StartOnTerminal starts a command at a terminal of that size. The screen answers the queries that
+// programs send to terminals.
 func StartOnTerminal(t T, command *exec.Cmd, columns, lines int) *Terminal {
 	t.Helper()
 	master, path, err := console.NewPty()
@@ -82,7 +82,7 @@ func (s *Terminal) Resize(t T, columns, lines int) {
 	}
 }
 
-// Type is what somebody types.
+// Type types keys at the terminal.
 func (s *Terminal) Type(t T, keys string) {
 	t.Helper()
 	if _, err := io.WriteString(s.master, keys); err != nil {
@@ -90,8 +90,7 @@ func (s *Terminal) Type(t T, keys string) {
 	}
 }
 
-// Screen is the text that is on the screen now, and Written all bytes that were
-// written to it.
+// Screen returns the text that is on the screen now.
 func (s *Terminal) Screen() string {
 	var b strings.Builder
 	for y := range s.screen.Height() {
@@ -106,14 +105,14 @@ func (s *Terminal) Screen() string {
 	return b.String()
 }
 
-// Written are all bytes that were written to the screen.
+// Written returns all bytes that were written to the screen.
 func (s *Terminal) Written() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.written.String()
 }
 
-// Shows waits until check is content with the screen.
+// Shows waits until check returns nil for the screen.
 func (s *Terminal) Shows(t T, check func(screen string) error) {
 	t.Helper()
 	Eventually(t, time.Minute, func() error {
@@ -130,7 +129,7 @@ func Showing(patterns ...string) func(screen string) error {
 	return func(screen string) error {
 		for _, p := range patterns {
 			if !regexp.MustCompile(p).MatchString(screen) {
-				return fmt.Errorf("%s is not there", p)
+				return fmt.Errorf("%s is not shown", p)
 			}
 		}
 		return nil
@@ -141,21 +140,21 @@ func Showing(patterns ...string) func(screen string) error {
 func Hiding(text string) func(screen string) error {
 	return func(screen string) error {
 		if strings.Contains(screen, text) {
-			return fmt.Errorf("%q is there", text)
+			return fmt.Errorf("%q is shown", text)
 		}
 		return nil
 	}
 }
 
-// Quits types q, and fails unless the command ends well by that.
+// Quits types q, and fails unless the command then exits with status 0.
 func (s *Terminal) Quits(t T) {
 	t.Helper()
 	s.Type(t, "q")
 	Checkf(t, s.Ends(t), "after q")
 }
 
-// Ends waits for the command's end and fails unless its terminal is as it was before:
-// its modes, the first screen and a cursor that can be seen.
+// Ends waits until the command exits, and fails unless the terminal is as before: its modes, the
+// main screen and a visible cursor.
 func (s *Terminal) Ends(t T) error {
 	t.Helper()
 	var err error

@@ -1,7 +1,6 @@
-// Package testbed is the ground that the integration tests, the demo and the
-// benchmark stand on: a registry on loopback with images made here, a CNI
-// network of its own, the real berth process, a CRI client, and a picture of
-// everything on the host that a pod may leave behind.
+// Package testbed is the base of the integration tests, the demo and the benchmark. It has a
+// registry on loopback, images, a CNI network, a real berth process, a CRI client, and snapshots of
+// everything that a pod may leave behind on the host.
 //
 //	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
 //	image := reg.Push(t, "busybox:1", testbed.Busybox(t))
@@ -12,9 +11,8 @@
 //	pod.Remove(t)
 //	berth.NoLeaks(t, before)
 //
-// Whatever is made here is taken away by a cleanup of the T it was made for.
-// Nothing is shared between two testbeds on one host, save iptables' base
-// chains, so tests of several packages may run at the same time.
+// Cleanups of the T remove everything that was created for it. Two testbeds on one host share only
+// the base chains of iptables, so tests of several packages can run at the same time.
 package testbed
 
 import (
@@ -28,8 +26,8 @@ import (
 	"sync"
 )
 
-// T is what the testbed needs of a test. *testing.T and *testing.B are one, and
-// Run makes one for programs. Fatalf and Skipf end the calling goroutine.
+// T is what the testbed needs of a test. *testing.T and *testing.B implement it, and Run has a T
+// for programs. Fatalf and Skipf end the calling goroutine.
 type T interface {
 	Helper()
 	Name() string
@@ -43,9 +41,8 @@ type T interface {
 	Failed() bool
 }
 
-// Run calls body with a T that ends with it, runs what body gave to Cleanup, last
-// first, and returns what body failed with. Log lines go to out. A body should
-// stop when its Context is done, which is when ctx is.
+// Run calls body with a T, then runs its cleanups, the last first, and returns all failures. Log
+// lines go to out. The T's Context is ctx; body should return when it is done.
 func Run(ctx context.Context, name string, out io.Writer, body func(T)) error {
 	run := &programRun{ctx: ctx, name: name, out: out}
 	run.goexit(func() { body(run) })
@@ -69,7 +66,7 @@ type programRun struct {
 	cleanups []func()
 }
 
-// goexit calls f where it may end its goroutine, and waits.
+// goexit calls f in a new goroutine, which f may end, and waits.
 func (r *programRun) goexit(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -135,7 +132,7 @@ func (r *programRun) TempDir() string {
 func (r *programRun) Logf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// A log line that cannot be written has nowhere else to go.
+	// There is no other place for a log line that cannot be written.
 	_, _ = fmt.Fprintf(r.out, format+"\n", args...)
 }
 

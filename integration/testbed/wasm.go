@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// WasmModule is the module of integration/wasm/guest, built now.
+// WasmModule builds the module of integration/wasm/guest.
 func WasmModule(t T) []byte {
 	t.Helper()
 	root, err := Repository()
@@ -33,10 +33,10 @@ func WasmModule(t T) []byte {
 	return module
 }
 
-// wasmPlatform is what images of modules are built for.
+// wasmPlatform is the platform of images of modules.
 var wasmPlatform = v1.Platform{OS: "wasi", Architecture: "wasm"}
 
-// WasmOption changes an image of a module from the usual.
+// WasmOption changes an image of a module.
 type WasmOption func(*wasmPlan)
 
 type wasmPlan struct {
@@ -47,7 +47,7 @@ type wasmPlan struct {
 	change     func(*v1.Config)
 }
 
-// WasmFor has the image be built for another platform.
+// WasmFor sets another platform of the image.
 func WasmFor(p v1.Platform) WasmOption { return func(w *wasmPlan) { w.platform = p } }
 
 // WasmConfigured changes the configuration of the image.
@@ -55,16 +55,16 @@ func WasmConfigured(change func(*v1.Config)) WasmOption {
 	return func(w *wasmPlan) { w.change = change }
 }
 
-// WasmTypes gives the configuration and the module other types.
+// WasmTypes sets other media types of the configuration and the module.
 func WasmTypes(config, layer types.MediaType) WasmOption {
 	return func(w *wasmPlan) { w.configType, w.layerType = config, layer }
 }
 
-// WasmDiffIDs has the configuration count the module among the layers of the root.
+// WasmDiffIDs lists the module among the root's layers in the configuration.
 func WasmDiffIDs() WasmOption { return func(w *wasmPlan) { w.diffIDs = true } }
 
-// WasmLayer makes an image whose one layer is a module, as runwasi and Spin make them:
-// there is no root filesystem.
+// WasmLayer makes an image whose only layer is a module, as runwasi and Spin do. It has no root
+// filesystem.
 func WasmLayer(t T, module []byte, options ...WasmOption) v1.Image {
 	t.Helper()
 	plan := wasmPlan{platform: wasmPlatform, configType: types.OCIConfigJSON, layerType: "application/wasm", change: func(*v1.Config) {}}
@@ -85,8 +85,8 @@ func WasmLayer(t T, module []byte, options ...WasmOption) v1.Image {
 	return retyped{image, manifest}
 }
 
-// retyped is an image with another manifest: the library makes none whose configuration
-// is of a type that it does not know.
+// retyped is an image with another manifest, because the library cannot make one with an unknown
+// type of configuration.
 type retyped struct {
 	v1.Image
 	manifest *v1.Manifest
@@ -97,7 +97,7 @@ func (r retyped) RawManifest() ([]byte, error)    { return json.Marshal(r.manife
 func (r retyped) Digest() (v1.Hash, error)        { return partial.Digest(r) }
 func (r retyped) Size() (int64, error)            { return partial.Size(r) }
 
-// WasmFile makes an image whose root filesystem has a module as a file, /app.wasm.
+// WasmFile makes an image whose root filesystem has a module as the file /app.wasm.
 func WasmFile(t T, module []byte, options ...WasmOption) v1.Image {
 	t.Helper()
 	plan := wasmPlan{platform: wasmPlatform, diffIDs: true, change: func(*v1.Config) {}}
@@ -112,7 +112,7 @@ func WasmFile(t T, module []byte, options ...WasmOption) v1.Image {
 	return built(t, Image(t, WithLayer(File{Path: "app.wasm", Mode: 0o644, Body: module})), plan)
 }
 
-// built says what an image was built for.
+// built changes the image's configuration according to plan.
 func built(t T, image v1.Image, plan wasmPlan) v1.Image {
 	t.Helper()
 	config, err := image.ConfigFile()
@@ -129,7 +129,7 @@ func built(t T, image v1.Image, plan wasmPlan) v1.Image {
 	return image
 }
 
-// Index makes an index of images, each for the platform that its configuration names.
+// Index makes an index of images. The platform of each is that of its configuration.
 func Index(t T, images ...v1.Image) v1.ImageIndex {
 	t.Helper()
 	var index v1.ImageIndex = empty.Index

@@ -16,10 +16,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// get asks the API server, and reads the answer into a variable unless it is nil.
-// That and send are all the client that the tests need; kubectl does the rest.
+// get sends a GET to the API server, and decodes the answer into a variable unless that is nil. The
+// tests need only get and send; kubectl does the rest.
 func (c *Cluster) get(path string, into any) error {
-	// Not the context of the test: cleanups use it too.
+	// Not the test's context, because cleanups use this function too.
 	status, body, err := c.send(context.Background(), http.MethodGet, path, "", nil)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (c *Cluster) send(ctx context.Context, method, path, contentType string, bo
 	return status, answer, err
 }
 
-// exchange is send with the headers of the answer, too.
+// exchange is send, but also returns the headers of the answer.
 func (c *Cluster) exchange(ctx context.Context, method, path, contentType string, body []byte) (status int, headers http.Header, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *Cluster) exchange(ctx context.Context, method, path, contentType string
 	return response.StatusCode, response.Header, answer, err
 }
 
-// statusError is an answer of the API server that is not the one asked for.
+// statusError is an answer of the API server other than 200.
 type statusError struct {
 	path string
 	code int
@@ -69,8 +69,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("GET %s: %d: %s", e.path, e.code, e.body) }
 
-// Kubectl runs kubectl as the cluster's administrator, which must succeed, and
-// returns what it wrote to stdout. Berth's own plugin of kubectl is there.
+// Kubectl runs kubectl as the cluster's administrator, with berth's plugin in the PATH. It must
+// succeed; Kubectl returns its stdout.
 func (c *Cluster) Kubectl(t testbed.T, stdin string, arguments ...string) string {
 	t.Helper()
 	stdout, stderr, err := c.kubectl(t, strings.NewReader(stdin), arguments...)
@@ -80,13 +80,13 @@ func (c *Cluster) Kubectl(t testbed.T, stdin string, arguments ...string) string
 	return stdout
 }
 
-// commandTimeout bounds a kubectl that is not meant to stay.
+// commandTimeout limits a kubectl that should exit by itself.
 const commandTimeout = 3 * time.Minute
 
 // kubectl runs kubectl as the cluster's administrator.
 func (c *Cluster) kubectl(t testbed.T, stdin io.Reader, arguments ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	// Not the context of the test: cleanups use it too.
+	// Not the test's context, because cleanups use this function too.
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	command := c.kubectlCommand(ctx, t, arguments...)
@@ -96,15 +96,15 @@ func (c *Cluster) kubectl(t testbed.T, stdin io.Reader, arguments ...string) (st
 	return out.String(), problems.String(), err
 }
 
-// Kubeconfig is the file by which the administrator reaches the cluster.
+// Kubeconfig is the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "admin.kubeconfig") }
 
-// kubectlCommand is a kubectl that is yet to be started.
+// kubectlCommand returns a kubectl command that is not started yet.
 func (c *Cluster) kubectlCommand(ctx context.Context, t testbed.T, arguments ...string) *exec.Cmd {
 	t.Helper()
 	command := exec.CommandContext(ctx, testbed.Part(t, testbed.Kubectl), arguments...)
 	command.Env = append(os.Environ(), "PATH="+testbed.Built(t)+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig(), "HOME="+c.dir)
-	// What it started for itself may hold its pipes open.
+	// Its child processes may hold its pipes open.
 	command.WaitDelay = 5 * time.Second
 	return command
 }

@@ -17,7 +17,7 @@ func (c *Cluster) PodCgroup(pod *corev1.Pod) string {
 	if !testbed.SystemdCgroups() {
 		return filepath.Join(c.machine.Cgroup, "kubepods", class, "pod"+string(pod.UID))
 	}
-	// A slice is named after those that it is in, and a dash begins the next.
+	// The name of a slice begins with the name of its parent and a dash.
 	slice := "kubepods"
 	path := "/" + slice + ".slice"
 	for _, part := range []string{class, "pod" + strings.ReplaceAll(string(pod.UID), "-", "_")} {
@@ -29,7 +29,7 @@ func (c *Cluster) PodCgroup(pod *corev1.Pod) string {
 	return path
 }
 
-// ContainerCgroup is the path of a container's cgroup below that of its pod.
+// ContainerCgroup is the path of a container's cgroup in every hierarchy.
 func (c *Cluster) ContainerCgroup(pod *corev1.Pod, status corev1.ContainerStatus) string {
 	name := containerID(status)
 	if testbed.SystemdCgroups() {
@@ -38,8 +38,8 @@ func (c *Cluster) ContainerCgroup(pod *corev1.Pod, status corev1.ContainerStatus
 	return filepath.Join(c.PodCgroup(pod), name)
 }
 
-// within is the cgroup that crun makes below the scope of a container, where there is
-// one: what is changed later is changed there.
+// within is the cgroup that crun makes below the scope of a container, if it exists: later updates
+// change this cgroup.
 func within(cgroup string) string {
 	if inner := filepath.Join(cgroup, "container"); exists(filepath.Join("/sys/fs/cgroup", inner)) {
 		return inner
@@ -47,13 +47,13 @@ func within(cgroup string) string {
 	return cgroup
 }
 
-// MemoryLimit is how many bytes a cgroup may use.
+// MemoryLimit is a cgroup's memory limit in bytes.
 func MemoryLimit(t testbed.T, cgroup string) int {
 	t.Helper()
 	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", within(cgroup), "memory.max"))[0]
 }
 
-// CPULimit is how long a cgroup may run in each period, in µs.
+// CPULimit is the CPU time that a cgroup may use in each period; both are in µs.
 func CPULimit(t testbed.T, cgroup string) (quota, period int) {
 	t.Helper()
 	if v2 := filepath.Join("/sys/fs/cgroup", within(cgroup), "cpu.max"); exists(v2) {
@@ -64,8 +64,8 @@ func CPULimit(t testbed.T, cgroup string) (quota, period int) {
 	return numbers(t, filepath.Join(dir, "cpu.cfs_quota_us"))[0], numbers(t, filepath.Join(dir, "cpu.cfs_period_us"))[0]
 }
 
-// CPUShares are a cgroup's part of the CPU time, 1024 for each CPU that is asked for.
-// On cgroup v2 there are none but a weight, of which there are several formulas.
+// CPUShares are the cgroup's CPU shares, 1024 for each requested CPU. Cgroup v2 has a weight
+// instead, which runtimes compute by different formulas.
 func CPUShares(t testbed.T, cgroup string) (shares int, there bool) {
 	t.Helper()
 	file := filepath.Join("/sys/fs/cgroup/cpu", cgroup, "cpu.shares")
@@ -80,7 +80,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// numbers reads the first of the files that is there.
+// numbers reads the numbers in the first of the files that exists.
 func numbers(t testbed.T, paths ...string) []int {
 	t.Helper()
 	for _, path := range paths {
@@ -99,7 +99,7 @@ func numbers(t testbed.T, paths ...string) []int {
 		}
 		return values
 	}
-	t.Fatalf("there is none of %v", paths)
+	t.Fatalf("none of %v exists", paths)
 	return nil
 }
 

@@ -1,12 +1,10 @@
-// Package kubelet runs berth where it is meant to be: under a kubelet that is told
-// by a control plane what to run. Everything is real: etcd, kube-apiserver,
-// kube-scheduler, kube-controller-manager, kubelet and kubectl, of the version
-// that integration/runtimes/kubernetes/go.mod pins.
+// Package kubelet runs berth under a kubelet with a control plane. Everything is real: etcd,
+// kube-apiserver, kube-scheduler, kube-controller-manager, kubelet and kubectl, of the version that
+// integration/runtimes/kubernetes/go.mod pins.
 //
-// All of it serves on an address that the test made, keeps its files in
-// directories of the test, and has its pods' cgroups below one of the test's. What
-// a kubelet changes of the host all the same (sysctls, /var/log/containers) is put
-// back.
+// All of them serve on an address that the test creates, and their files and the pods' cgroups are
+// in directories of the test. The kubelet's other changes to the host (sysctls,
+// /var/log/containers) are undone.
 package kubelet
 
 import (
@@ -25,30 +23,29 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// Options say how a cluster is started.
+// Options configure a cluster.
 type Options struct {
-	// Berth runs the node's pods. Required unless there is a Machine, and must have a
-	// network.
+	// Berth runs the node's pods, and must have a network. Required unless Machine is set.
 	Berth *testbed.Berth
-	// Runtime is the CRI daemon that the kubelet is told of at first; nil is Berth.
+	// Runtime is the CRI daemon that the kubelet uses at first; nil is Berth.
 	Runtime *testbed.Daemon
-	// Machine is the node, if it is more than a daemon on the test's.
+	// Machine is the node, if that is not this host.
 	Machine *Machine
-	// FeatureGates are the kubelet's.
+	// FeatureGates are the kubelet's feature gates.
 	FeatureGates map[string]bool
-	// Kubelet is more of the kubelet's configuration, which wins.
+	// Kubelet overrides fields of the kubelet's configuration.
 	Kubelet map[string]any
 	// NodeLabels are put on the node, key=value.
 	NodeLabels string
 }
 
-// Machine is a node that has directories of its own.
+// Machine is a node with its own directories.
 type Machine struct {
-	// Enter are the words before a command that have it run there.
+	// Enter is the command prefix that runs a command on the node.
 	Enter []string
-	// Socket is the CRI daemon's, by the name that it has there.
+	// Socket is the path of the CRI daemon's socket on the node.
 	Socket string
-	// Cgroup is what the pods' cgroups are made below. Who made the machine removes it.
+	// Cgroup is the parent of the pods' cgroups. The creator of the machine removes it.
 	Cgroup string
 }
 
@@ -56,7 +53,7 @@ type Machine struct {
 type Cluster struct {
 	// Berth runs the pods; nil if the node is a Machine.
 	Berth *testbed.Berth
-	// Address is the node's, which pods and the host reach.
+	// Address is the node's address, which pods and the host reach.
 	Address net.IP
 	// Logs is the directory of the pods' logs.
 	Logs string
@@ -65,7 +62,7 @@ type Cluster struct {
 	dir         string
 	token       string // of system:masters
 	nodeToken   string // of the kubelet
-	guestToken  string // of Guest, who may do nothing
+	guestToken  string // of Guest, which has no rights
 	server      string // URL of the API server
 	certificate testbed.Certificate
 	client      *http.Client
@@ -76,11 +73,11 @@ type Cluster struct {
 // NodeName is the name of the one node.
 const NodeName = "node-1"
 
-// startTimeout bounds the wait for a part that starts.
+// startTimeout limits the wait for the start of a program.
 const startTimeout = 2 * time.Minute
 
-// Start starts a cluster and waits until its node is ready. A cleanup ends it, and
-// puts back what it changed of the host. Only one runs on a host: another waits.
+// Start starts a cluster and waits until its node is ready. A cleanup stops it and undoes its
+// changes to the host. If another cluster runs on the host, Start waits for its end.
 func Start(t testbed.T, options Options) *Cluster {
 	t.Helper()
 	testbed.NeedRoot(t)
@@ -119,8 +116,8 @@ func machine(options Options) Machine {
 	}
 }
 
-// haveHost waits until no other cluster runs on this host: there is one set of
-// sysctls, and each puts back what it found.
+// haveHost waits until no other cluster runs on this host, because each cluster changes the host's
+// sysctls and restores them.
 func haveHost(t testbed.T) {
 	t.Helper()
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "berth-kubelet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -129,7 +126,7 @@ func haveHost(t testbed.T) {
 	testbed.Mustf(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX), "lock the host")
 }
 
-// trusting is a client for the API server of an authority.
+// trusting returns a client that trusts an authority.
 func trusting(t testbed.T, ca string) *http.Client {
 	t.Helper()
 	authority, err := os.ReadFile(ca)
@@ -142,7 +139,7 @@ func trusting(t testbed.T, ca string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// freePort returns a port that nobody serves on.
+// freePort returns a port of an address that is free now.
 func freePort(t testbed.T, at net.IP) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(at.String(), "0"))
@@ -159,8 +156,8 @@ func (c *Cluster) write(t testbed.T, name string, body []byte) string {
 	return path
 }
 
-// empty deletes all that makes pods, and waits until the node has none, so that
-// what ends after it leaves nothing behind.
+// empty deletes all deployments and pods and waits until they are gone, so that the cleanups after
+// it find nothing left on the node.
 func (c *Cluster) empty(t testbed.T) {
 	t.Helper()
 	if !c.node.kubelet.running() {

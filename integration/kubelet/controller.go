@@ -17,12 +17,12 @@ import (
 // Controller is a berth-controller of a cluster.
 type Controller struct {
 	process *process
-	// URL is where it tells of itself.
+	// URL is the base of its status pages.
 	URL string
 }
 
-// StartController starts berth-controller as a service account that has the rights
-// which the project's manifest gives it, and no others. A cleanup ends it.
+// StartController starts berth-controller with only the rights of its service account in the
+// project's manifest. A cleanup stops it.
 func (c *Cluster) StartController(t testbed.T) *Controller {
 	t.Helper()
 	root, err := testbed.Repository()
@@ -34,7 +34,7 @@ func (c *Cluster) StartController(t testbed.T) *Controller {
 		t.Fatalf("%v", err)
 	}
 	const name, namespace = "berth-controller", "berth-system"
-	// No image of it is anywhere.
+	// No replicas, because no registry has an image of berth-controller.
 	c.Kubectl(t, strings.ReplaceAll(string(manifest), "replicas: 2", "replicas: 0"), "apply", "--validate=strict", "--filename=-")
 	token := strings.TrimSpace(c.Kubectl(t, "", "create", "token", name, "--namespace="+namespace))
 	return c.controller(t, c.kubeconfig(t, name+"-"+uuid.NewString()+".kubeconfig", token), namespace)
@@ -57,31 +57,31 @@ func (c *Cluster) controller(t testbed.T, kubeconfig, namespace string) *Control
 	return &Controller{p, "http://" + address}
 }
 
-// StartController is that of a Cluster.
+// StartController is Cluster.StartController.
 func (s *Server) StartController(t testbed.T) *Controller {
 	t.Helper()
 	return s.cluster.StartController(t)
 }
 
-// StartControllerAs starts berth-controller with the rights of who a kubeconfig is of.
+// StartControllerAs starts berth-controller with the rights of a kubeconfig's user.
 func (s *Server) StartControllerAs(t testbed.T, kubeconfig, namespace string) *Controller {
 	t.Helper()
 	return s.cluster.controller(t, kubeconfig, namespace)
 }
 
-// Kill kills it on the spot.
+// Kill kills the controller with SIGKILL.
 func (c *Controller) Kill(t testbed.T) {
 	t.Helper()
 	testbed.Mustf(t, c.process.end(syscall.SIGKILL), "kill %s", c.process.part)
 }
 
-// Stop ends it in good order.
+// Stop stops the controller with SIGTERM.
 func (c *Controller) Stop(t testbed.T) {
 	t.Helper()
 	testbed.Mustf(t, c.process.end(syscall.SIGTERM), "end %s", c.process.part)
 }
 
-// Sleep stops it for so long, as a machine that is suspended does. What waits for it waits.
+// Sleep suspends the controller for a time, as on a suspended machine.
 func (c *Controller) Sleep(t testbed.T, d time.Duration) {
 	t.Helper()
 	testbed.Mustf(t, c.process.command.Process.Signal(syscall.SIGSTOP), "stop %s", c.process.part)
@@ -89,19 +89,19 @@ func (c *Controller) Sleep(t testbed.T, d time.Duration) {
 	testbed.Mustf(t, c.process.command.Process.Signal(syscall.SIGCONT), "continue %s", c.process.part)
 }
 
-// Wait waits until it has ended by itself, and returns its exit status.
+// Wait waits until the controller exits by itself, and returns its exit status.
 func (c *Controller) Wait() int {
 	<-c.process.ended
 	return c.process.command.ProcessState.ExitCode()
 }
 
-// Log is what it has written.
+// Log returns the end of the controller's log.
 func (c *Controller) Log() string { return c.process.logTail() }
 
-// featureFiles is where Node Feature Discovery reads features from, on each node.
+// featureFiles is the directory from which Node Feature Discovery reads a node's features.
 const featureFiles = "/etc/kubernetes/node-feature-discovery/features.d"
 
-// withFeatures runs a command with a directory of the host as that of features.
+// withFeatures runs a command with a directory of the host mounted at featureFiles.
 const withFeatures = `
 mount -t tmpfs layer "$1"
 mkdir "$1/etc" "$1/work"
@@ -112,8 +112,8 @@ shift 2
 exec "$@"
 `
 
-// StartNFD starts Node Feature Discovery, which from then on labels the node by the
-// files of a directory. Without a name it is the one that the node's machine has.
+// StartNFD starts Node Feature Discovery, which labels the node by the files in features; if that
+// is empty, in the node's own directory.
 func (c *Cluster) StartNFD(t testbed.T, features string) {
 	t.Helper()
 	const namespace = "node-feature-discovery"
@@ -139,7 +139,7 @@ func (c *Cluster) StartNFD(t testbed.T, features string) {
 		t, slices.Concat(enter, environment), testbed.NFDWorker,
 		"-kubeconfig="+c.Kubeconfig(), "-port="+freePort(t, c.Address), "-owner-refs=node",
 		"-feature-sources=local", "-label-sources=local",
-		// It looks when files change, but not twice in one second.
+		// It also reads changed files at once, but not twice in one second.
 		`-options={"core":{"sleepInterval":"5s"}}`,
 	)
 }

@@ -40,8 +40,8 @@ func (c *Cluster) startControllers(t testbed.T, config string) {
 	)
 }
 
-// startServer starts etcd and an API server with more arguments, and waits until it
-// is ready.
+// startServer starts etcd and an API server with additional arguments, and waits until the API
+// server is ready.
 func (c *Cluster) startServer(t testbed.T, arguments ...string) {
 	t.Helper()
 	store := c.startEtcd(t)
@@ -56,7 +56,7 @@ func (c *Cluster) startServer(t testbed.T, arguments ...string) {
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction,RuntimeClass",
 		"--allow-privileged=true",
-		// Any key will do; this one is there.
+		// Any key would work.
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.certificate.Key, "--service-account-signing-key-file=" + c.certificate.Key,
 		"--service-cluster-ip-range=10.0.0.0/24",
@@ -67,7 +67,8 @@ func (c *Cluster) startServer(t testbed.T, arguments ...string) {
 	server.await(t, startTimeout, func() error { return c.get("/readyz", nil) })
 }
 
-// startEtcd starts etcd and returns its URL. It need not be safe, but quick.
+// startEtcd starts etcd and returns its URL. Without fsync it is faster, and its data need not
+// survive a crash.
 func (c *Cluster) startEtcd(t testbed.T) string {
 	t.Helper()
 	clients := "http://" + net.JoinHostPort(c.Address.String(), freePort(t, c.Address))
@@ -81,7 +82,7 @@ func (c *Cluster) startEtcd(t testbed.T) string {
 	return clients
 }
 
-// kubeconfig writes how the API server is reached with a token.
+// kubeconfig writes a kubeconfig with a token and returns its path.
 func (c *Cluster) kubeconfig(t testbed.T, name, token string) string {
 	t.Helper()
 	type object = map[string]any

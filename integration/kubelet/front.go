@@ -15,14 +15,14 @@ import (
 
 // Users of the server.
 const (
-	// Admin may do everything.
+	// Admin has all rights.
 	Admin = "admin"
-	// Guest may do nothing but what a test allows by RBAC.
+	// Guest only has the rights that a test gives it by RBAC.
 	Guest = "guest"
 )
 
-// Kubeconfig writes how the server is reached by a user, and returns its path. A URL
-// is that of a Front; empty is the server's own.
+// Kubeconfig writes a kubeconfig of a user and returns its path. url is the URL of a Front; if
+// empty, of the server itself.
 func (s *Server) Kubeconfig(t testbed.T, user, url string) string {
 	t.Helper()
 	token := s.cluster.token
@@ -36,8 +36,8 @@ func (s *Server) Kubeconfig(t testbed.T, user, url string) string {
 	return c.kubeconfig(t, user+"-"+uuid.NewString()+".kubeconfig", token)
 }
 
-// Front serves as a server would that stands before this one, and returns its URL.
-// serve gets a handler that passes requests on.
+// Front starts a proxy in front of the server and returns its URL. serve makes its handler; pass
+// passes requests on to the server.
 func (s *Server) Front(t testbed.T, serve func(pass http.Handler) http.Handler) string {
 	t.Helper()
 	target, err := url.Parse(s.cluster.server)

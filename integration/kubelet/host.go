@@ -15,12 +15,12 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// sysctls are those that a kubelet sets.
+// sysctls are the sysctls that a kubelet sets.
 var sysctls = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// keepSysctls puts back, at the end, what sysctls are now.
+// keepSysctls restores the present values of the sysctls in a cleanup.
 func keepSysctls(t testbed.T) {
 	t.Helper()
 	for _, name := range sysctls {
@@ -28,7 +28,7 @@ func keepSysctls(t testbed.T) {
 		before, err := os.ReadFile(path)
 		testbed.Mustf(t, err, "read a sysctl that the kubelet will change")
 		t.Cleanup(func() {
-			// Not written without need: a host may refuse to have it written.
+			// An unchanged value is not written, because a host may refuse the write.
 			if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, before) {
 				return
 			}
@@ -37,8 +37,8 @@ func keepSysctls(t testbed.T) {
 	}
 }
 
-// makeCgroup makes a cgroup in every hierarchy, which the kubelet asks of the root
-// of its pods' cgroups. The testbed removes it.
+// makeCgroup creates a cgroup in every hierarchy. The kubelet requires this of cgroupRoot. The
+// testbed removes the cgroup.
 func makeCgroup(t testbed.T, name string) {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
@@ -53,13 +53,13 @@ func makeCgroup(t testbed.T, name string) {
 	}
 }
 
-// legacyLogs is where a kubelet links the logs of containers, wherever they are.
+// legacyLogs is where a kubelet creates links to the logs of containers, whatever podLogsDir is.
 const legacyLogs = "/var/log/containers"
 
-// devicePlugins is where a kubelet makes a socket, whatever its root directory is.
+// devicePlugins is where a kubelet creates a socket, whatever its root directory is.
 const devicePlugins = "/var/lib/kubelet/device-plugins"
 
-// keepDevicePlugins takes that directory away at the end, unless it was there.
+// keepDevicePlugins removes devicePlugins in a cleanup, unless it exists now.
 func keepDevicePlugins(t testbed.T) {
 	t.Helper()
 	if _, err := os.Lstat(devicePlugins); err == nil {
@@ -67,12 +67,12 @@ func keepDevicePlugins(t testbed.T) {
 	}
 	t.Cleanup(func() {
 		testbed.Checkf(t, os.RemoveAll(devicePlugins), "clean up after the kubelet")
-		// It stays if somebody else's files are in it.
+		// It stays if it has other files.
 		_ = os.Remove(filepath.Dir(devicePlugins))
 	})
 }
 
-// sweepNode takes away what a kubelet leaves when it ends.
+// sweepNode removes the mounts and log links that a kubelet leaves.
 func (c *Cluster) sweepNode(t testbed.T) {
 	t.Helper()
 	testbed.Checkf(t, errors.Join(unmountBelow(c.node.root), removeLegacyLogs(c.Logs)), "clean up after the kubelet")
@@ -92,8 +92,7 @@ func unmountBelow(dir string) error {
 	return errors.Join(failures...)
 }
 
-// removeLegacyLogs removes the links that lead to a cluster's logs, and their
-// directory if nothing else is in it.
+// removeLegacyLogs removes the links to a cluster's logs, and their directory if it is then empty.
 func removeLegacyLogs(logs string) error {
 	entries, err := os.ReadDir(legacyLogs)
 	if errors.Is(err, os.ErrNotExist) {
@@ -110,7 +109,7 @@ func removeLegacyLogs(logs string) error {
 			}
 		}
 	}
-	// It stays if somebody else's links are in it.
+	// It stays if it has other links.
 	if err := os.Remove(legacyLogs); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		return err
 	}

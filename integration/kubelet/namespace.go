@@ -12,21 +12,21 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// Namespace is one test's part of a cluster.
+// Namespace is the namespace of one test.
 type Namespace struct {
-	// Name is the namespace's.
+	// Name is the namespace's name.
 	Name string
 
 	cluster *Cluster
 	image   string
 }
 
-// patience is how long a test waits for what a cluster does by itself. It is long
-// because many tests share two cores, not because anything may take that long.
+// patience is how long a test waits for a change in a cluster. It is long because many tests share
+// two cores.
 const patience = 2 * time.Minute
 
-// NewNamespace makes a namespace for a test. Its cleanup deletes what is in there,
-// after showing it if the test failed. In manifests, IMAGE stands for the image.
+// NewNamespace creates a namespace for a test. A cleanup deletes its content; if the test failed,
+// the cleanup logs its pods and events first. In manifests, IMAGE stands for the image.
 func (c *Cluster) NewNamespace(t testbed.T, image string) *Namespace {
 	t.Helper()
 	name := strings.ToLower(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])
@@ -56,13 +56,14 @@ func (n *Namespace) Create(t testbed.T, manifest string) {
 	}
 }
 
-// CreatePod creates a pod of a name and a spec, which is YAML below "spec:".
+// CreatePod creates a pod with a name and a spec, which is the YAML below "spec:".
 func (n *Namespace) CreatePod(t testbed.T, name, spec string) {
 	t.Helper()
 	n.Create(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:"+spec)
 }
 
-// CreateOf is CreatePod of a class, for a pod with its name. CLASS in the spec is that name.
+// CreateOf creates a pod of a runtime class, with the class's name as its own name. CLASS in the
+// spec stands for that name.
 func (n *Namespace) CreateOf(t testbed.T, class, spec string) {
 	t.Helper()
 	n.CreatePod(t, class, strings.ReplaceAll("\n  runtimeClassName: CLASS"+spec, "CLASS", class))
@@ -74,8 +75,7 @@ func (n *Namespace) TryKubectl(t testbed.T, stdin string, arguments ...string) (
 	return n.cluster.kubectl(t, strings.NewReader(stdin), append([]string{"--namespace=" + n.Name}, arguments...)...)
 }
 
-// Kubectl runs kubectl in the namespace, which must succeed, and returns what it
-// wrote to stdout.
+// Kubectl runs kubectl in the namespace, which must succeed, and returns its stdout.
 func (n *Namespace) Kubectl(t testbed.T, arguments ...string) string {
 	t.Helper()
 	stdout, stderr, err := n.TryKubectl(t, "", arguments...)
@@ -85,14 +85,13 @@ func (n *Namespace) Kubectl(t testbed.T, arguments ...string) string {
 	return stdout
 }
 
-// Exec runs a command in a pod, which must succeed, and returns what it wrote to
-// stdout.
+// Exec runs a command in a pod, which must succeed, and returns its stdout.
 func (n *Namespace) Exec(t testbed.T, pod string, command ...string) string {
 	t.Helper()
 	return n.Kubectl(t, append([]string{"exec", "--quiet", pod, "--"}, command...)...)
 }
 
-// Pod returns a pod as the API server knows it.
+// Pod reads a pod from the API server.
 func (n *Namespace) Pod(t testbed.T, name string) *corev1.Pod {
 	t.Helper()
 	pod, err := n.TryPod(name)
@@ -102,13 +101,13 @@ func (n *Namespace) Pod(t testbed.T, name string) *corev1.Pod {
 	return pod
 }
 
-// TryPod is Pod for those who expect that it may fail.
+// TryPod is Pod, but returns an error.
 func (n *Namespace) TryPod(name string) (*corev1.Pod, error) {
 	pod := new(corev1.Pod)
 	return pod, n.cluster.get("/api/v1/namespaces/"+n.Name+"/pods/"+name, pod)
 }
 
-// WaitPod waits until check finds nothing wrong with a pod, and returns the pod.
+// WaitPod waits until check returns nil for a pod, and returns the pod.
 func (n *Namespace) WaitPod(t testbed.T, name string, check func(*corev1.Pod) error) *corev1.Pod {
 	t.Helper()
 	var last *corev1.Pod
@@ -129,7 +128,7 @@ func (n *Namespace) WaitReady(t testbed.T, name string) *corev1.Pod {
 	return n.WaitPod(t, name, Ready)
 }
 
-// Ready says what a pod lacks to be ready.
+// Ready returns an error unless a pod is ready.
 func Ready(pod *corev1.Pod) error {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
@@ -150,8 +149,8 @@ func (n *Namespace) WaitPhase(t testbed.T, name string, phase corev1.PodPhase) *
 	})
 }
 
-// Delete deletes a pod and waits until the API server has forgotten it, which is
-// after the kubelet is done with it.
+// Delete deletes a pod and waits until the API server no longer has it, which is after the kubelet
+// has removed it.
 func (n *Namespace) Delete(t testbed.T, name string) {
 	t.Helper()
 	n.Kubectl(t, "delete", "pod", name, "--timeout=2m")
@@ -162,7 +161,7 @@ func (n *Namespace) Delete(t testbed.T, name string) {
 	}
 }
 
-// Events returns what happened to a pod, as "Reason: message".
+// Events returns the events of a pod, as "Reason: message".
 func (n *Namespace) Events(t testbed.T, pod string) []string {
 	t.Helper()
 	var list corev1.EventList
@@ -176,8 +175,7 @@ func (n *Namespace) Events(t testbed.T, pod string) []string {
 	return events
 }
 
-// WaitEvent waits until a pod has an event that begins with a reason and holds a
-// text, and returns it.
+// WaitEvent waits until a pod has an event with a reason and a text, and returns it.
 func (n *Namespace) WaitEvent(t testbed.T, pod, reason, text string) string {
 	t.Helper()
 	var found string

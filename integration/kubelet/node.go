@@ -18,8 +18,8 @@ import (
 // node is the kubelet and its directories.
 type node struct {
 	kubelet *process
-	config  map[string]any // the kubelet's
-	root    string         // volumes, and whatever else a kubelet keeps
+	config  map[string]any // of the kubelet
+	root    string         // the kubelet's --root-dir, with volumes
 	static  string         // manifests of static pods
 }
 
@@ -53,8 +53,8 @@ func (c *Cluster) writeKubeletConfig(t testbed.T) string {
 	return c.write(t, "kubelet.json", config)
 }
 
-// kubeletConfig is a kubelet's default configuration but for what a test must not
-// do to its host, and what this host may not have.
+// kubeletConfig differs from a kubelet's defaults where a test must not change its host, and where
+// the host may lack something.
 func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	t.Helper()
 	type object = map[string]any
@@ -62,7 +62,7 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	// However full the host's disk is, pods are not evicted.
+	// Pods are not evicted, even if the host's disk is full.
 	never := object{}
 	for _, signal := range []string{
 		"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available",
@@ -85,8 +85,8 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 		"containerLogMaxSize": "300Ki", "containerLogMaxFiles": 10, "containerLogMonitorInterval": "3s",
 		"allowedUnsafeSysctls": []string{"net.core.somaxconn"},
 	}
-	// Where systemd makes the cgroups they are where a kubelet has them by default, and
-	// the CRI says who makes them.
+	// If systemd creates the cgroups, the kubelet's defaults apply, and it gets the cgroup driver
+	// from the CRI.
 	if testbed.SystemdCgroups() {
 		for _, key := range []string{"cgroupDriver", "cgroupRoot", "failCgroupV1"} {
 			delete(config, key)
@@ -96,10 +96,10 @@ func (c *Cluster) kubeletConfig(t testbed.T, options Options) map[string]any {
 	return config
 }
 
-// ClusterDNS is the name server that pods are told. Nobody serves there.
+// ClusterDNS is the name server of the pods. No server has this address.
 const ClusterDNS = "10.0.0.10"
 
-// awaitNode waits until the kubelet has said that its node is ready.
+// awaitNode waits until the kubelet has reported that its node is ready.
 func (c *Cluster) awaitNode(t testbed.T) {
 	t.Helper()
 	c.node.kubelet.await(t, startTimeout, func() error {
@@ -116,17 +116,17 @@ func (c *Cluster) awaitNode(t testbed.T) {
 			}
 			return fmt.Errorf("the node is not ready: %s", condition.Message)
 		}
-		return errors.New("the node does not say whether it is ready")
+		return errors.New("the node has no condition Ready")
 	})
 }
 
-// Node is a node as the API server knows it.
+// Node reads a node from the API server.
 func (c *Cluster) Node(name string) (*corev1.Node, error) {
 	node := new(corev1.Node)
 	return node, c.get("/api/v1/nodes/"+name, node)
 }
 
-// KillKubelet kills the kubelet, and nothing else, on the spot.
+// KillKubelet kills the kubelet with SIGKILL, and nothing else.
 func (c *Cluster) KillKubelet(t testbed.T) {
 	t.Helper()
 	testbed.Mustf(t, c.node.kubelet.end(syscall.SIGKILL), "kill the kubelet")
@@ -141,8 +141,7 @@ func (c *Cluster) StartKubelet(t testbed.T) {
 	})
 }
 
-// RestartKubelet ends the kubelet in good order, and starts it with a socket of a
-// CRI daemon.
+// RestartKubelet stops the kubelet with SIGTERM, and starts it with the socket of a CRI daemon.
 func (c *Cluster) RestartKubelet(t testbed.T, socket string) {
 	t.Helper()
 	testbed.Mustf(t, c.node.kubelet.end(syscall.SIGTERM), "end the kubelet")
@@ -151,7 +150,7 @@ func (c *Cluster) RestartKubelet(t testbed.T, socket string) {
 	c.StartKubelet(t)
 }
 
-// PowerCut does to the node what a power cut does, and starts it again.
+// PowerCut simulates a power cut of the node, and starts the node again.
 func (c *Cluster) PowerCut(t testbed.T) {
 	t.Helper()
 	c.KillKubelet(t)

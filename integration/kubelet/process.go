@@ -14,11 +14,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// process is a program that runs beside the test and never longer than it, also
-// when the test is killed.
+// process is a program that runs during the test. It is killed even if the test is killed.
 type process struct {
 	part      string
-	arguments []string // what runs, and with what
+	arguments []string // with the program as the first
 	log       string
 
 	command *exec.Cmd
@@ -26,14 +25,13 @@ type process struct {
 	err     error
 }
 
-// run starts a part. A cleanup ends it, and shows the end of its log if the test
-// failed.
+// run starts a part. A cleanup stops it, and logs the end of its log if the test failed.
 func (c *Cluster) run(t testbed.T, part string, arguments ...string) *process {
 	t.Helper()
 	return c.runOn(t, nil, part, arguments...)
 }
 
-// runOn is run on a machine, whose words stand before the command.
+// runOn is run on a machine; enter is the prefix of the command, as in Machine.Enter.
 func (c *Cluster) runOn(t testbed.T, enter []string, part string, arguments ...string) *process {
 	t.Helper()
 	p := &process{
@@ -60,12 +58,12 @@ func (p *process) start(t testbed.T) {
 	defer log.Close()
 	command := exec.Command(p.arguments[0], p.arguments[1:]...)
 	command.Stdout, command.Stderr = log, log
-	// Ctrl-C at a terminal is for the test, which then ends it in good order.
+	// Its own process group, so that Ctrl-C at a terminal does not reach it.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started, ended := make(chan error, 1), make(chan struct{})
 	go func() {
-		// The signal is sent when the thread that started the process ends, so
-		// that one stays here.
+		// Pdeathsig is sent when the thread that has started the process ends, so this goroutine
+		// keeps its thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(ended)
@@ -91,10 +89,10 @@ func (p *process) running() bool {
 	}
 }
 
-// endTimeout is how long a part may take after it was asked to end.
+// endTimeout is how long a part may run after the signal of end.
 const endTimeout = 20 * time.Second
 
-// end sends a signal and waits. It does nothing when the process is not there.
+// end sends a signal and waits for the exit. It does nothing if the process does not run.
 func (p *process) end(signal syscall.Signal) error {
 	if !p.running() {
 		return nil
@@ -108,16 +106,16 @@ func (p *process) end(signal syscall.Signal) error {
 	case <-time.After(endTimeout):
 		err := p.command.Process.Kill()
 		<-p.ended
-		return errors.Join(fmt.Errorf("it did not end %v after %v, and was killed", endTimeout, signal), err)
+		return errors.Join(fmt.Errorf("it was killed, because it still ran %v after %v", endTimeout, signal), err)
 	}
 }
 
-// await polls until check succeeds, and fails at once when the process ends.
+// await polls until check succeeds, and fails at once if the process exits.
 func (p *process) await(t testbed.T, timeout time.Duration, check func() error) {
 	t.Helper()
 	testbed.Eventually(t, timeout, func() error {
 		if !p.running() {
-			t.Fatalf("%s ended: %v\n%s", p.part, p.err, p.logTail())
+			t.Fatalf("%s exited: %v\n%s", p.part, p.err, p.logTail())
 		}
 		return check()
 	})

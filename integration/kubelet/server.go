@@ -10,11 +10,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// Server is an API server, with the admission that a Cluster's has, and nothing that
-// would act on what is created there.
+// Server is an API server with the same admission as that of a Cluster, and without controllers,
+// scheduler and nodes.
 type Server struct{ cluster *Cluster }
 
-// StartServer starts one with more arguments. A cleanup ends it.
+// StartServer starts a Server with additional arguments. A cleanup stops it.
 func StartServer(t testbed.T, arguments ...string) *Server {
 	t.Helper()
 	testbed.Part(t, testbed.Etcd)
@@ -27,44 +27,44 @@ func StartServer(t testbed.T, arguments ...string) *Server {
 	return &Server{c}
 }
 
-// StartControllers starts what makes pods of workloads.
+// StartControllers starts kube-controller-manager.
 func (s *Server) StartControllers(t testbed.T) {
 	t.Helper()
 	s.cluster.startControllers(t, s.cluster.Kubeconfig())
 }
 
-// StartScheduler starts what gives pods a node.
+// StartScheduler starts kube-scheduler.
 func (s *Server) StartScheduler(t testbed.T) {
 	t.Helper()
 	s.cluster.startScheduler(t, s.cluster.Kubeconfig())
 }
 
-// Kubectl is that of a Cluster.
+// Kubectl is Cluster.Kubectl.
 func (s *Server) Kubectl(t testbed.T, stdin string, arguments ...string) string {
 	t.Helper()
 	return s.cluster.Kubectl(t, stdin, arguments...)
 }
 
-// StartNFD is that of a Cluster. The node, NodeName, must be there; nothing of it has to
-// run.
+// StartNFD is Cluster.StartNFD. The API object of the node NodeName must exist; a kubelet is not
+// needed.
 func (s *Server) StartNFD(t testbed.T, features string) {
 	t.Helper()
 	s.cluster.StartNFD(t, features)
 }
 
-// Node is a node as it is known now.
+// Node is Cluster.Node.
 func (s *Server) Node(name string) (*corev1.Node, error) { return s.cluster.Node(name) }
 
-// Send sends a request as the administrator, and returns the status and the body of
-// the answer; cleanups may use it. A body to send is YAML or JSON.
+// Send sends a request as the administrator, and returns the status and the body of the answer. The
+// body of the request is YAML or JSON. Cleanups may call Send.
 func (s *Server) Send(t testbed.T, method, path string, body []byte) (status int, answer []byte) {
 	t.Helper()
-	status, answer, err := s.cluster.send(context.WithoutCancel(t.Context()), method, path, "application/yaml", body) // which JSON is, too
+	status, answer, err := s.cluster.send(context.WithoutCancel(t.Context()), method, path, "application/yaml", body) // JSON is also YAML
 	testbed.Mustf(t, err, "%s %s", method, path)
 	return status, answer
 }
 
-// SendWarned is Send, and returns the warnings of the answer, too.
+// SendWarned is Send, but also returns the warnings of the answer.
 func (s *Server) SendWarned(t testbed.T, method, path string, body []byte) (status int, answer []byte, warnings []string) {
 	t.Helper()
 	status, header, answer, err := s.cluster.exchange(context.WithoutCancel(t.Context()), method, path, "application/yaml", body)

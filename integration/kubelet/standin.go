@@ -16,16 +16,15 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// leases is where nodes say that they live.
+// leases is the API path of the nodes' leases, which kubelets renew.
 const leases = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 
-// standInPeriod is how often a node without a kubelet is looked after. A node is
-// taken for lost after 50 s.
+// standInPeriod is the time between two renewals of a lease. After 50 s without one, a node counts
+// as lost.
 const standInPeriod = time.Second
 
-// Register registers a node behind which there is no kubelet: the scheduler may put
-// pods on it, and nobody runs them. It is ready until the test ends, and pods that are
-// deleted go.
+// Register registers a node without a kubelet. The scheduler may put pods on it, but they do not
+// run. Until the test ends, the node stays ready, and deleted pods are removed from the API.
 func (c *Cluster) Register(t testbed.T, name string, capacity corev1.ResourceList) {
 	t.Helper()
 	now := metav1.Now()
@@ -72,17 +71,17 @@ func (c *Cluster) create(t testbed.T, path string, object any) {
 	}
 }
 
-// standIn is what stands in for the kubelet of a node.
+// standIn replaces the kubelet of a node.
 type standIn struct {
 	cluster *Cluster
 	node    string
 }
 
-// run does what a kubelet has to do all the time.
+// run renews the lease and removes deleted pods, as a kubelet must.
 func (s standIn) run(ctx context.Context, t testbed.T) {
 	for {
 		if err := errors.Join(s.renew(ctx), s.finish(ctx)); err != nil && ctx.Err() == nil {
-			t.Logf("stand in for the kubelet of node %s: %v", s.node, err) // and try again
+			t.Logf("stand in for the kubelet of node %s: %v", s.node, err) // and retry
 		}
 		select {
 		case <-ctx.Done():
@@ -97,7 +96,7 @@ func (s standIn) renew(ctx context.Context) error {
 	return s.must(ctx, http.MethodPatch, leases+"/"+s.node, "application/merge-patch+json", []byte(body))
 }
 
-// finish takes away the pods that are deleted, of which nothing ran.
+// finish removes deleted pods from the API at once, because nothing of them runs.
 func (s standIn) finish(ctx context.Context) error {
 	var list corev1.PodList
 	if err := s.cluster.get("/api/v1/pods?fieldSelector=spec.nodeName="+s.node, &list); err != nil {

@@ -1,7 +1,6 @@
-// Command kubelet is as much of a kubelet as an installer deals with: it takes the runtime's
-// endpoint from its configuration and flags in the order in which a kubelet does, asks it
-// for its version, and says by /healthz whether that answers. A real one does not start
-// where a machine in namespaces has no controllers of cgroups.
+// Command kubelet is the part of a kubelet that an installer needs: like a kubelet, it reads the
+// runtime's endpoint from its configuration, which a flag overrides, and /healthz reports whether
+// the runtime answers. A real kubelet does not start in a container without cgroup controllers.
 package main
 
 import (
@@ -55,7 +54,7 @@ func run() error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		w.Write([]byte(v.GetRuntimeName() + "\n")) //nolint:errcheck // who asked is gone
+		w.Write([]byte(v.GetRuntimeName() + "\n")) //nolint:errcheck // the client has disconnected
 	})
 	server := &http.Server{Addr: "127.0.0.1:10248", ReadHeaderTimeout: time.Second}
 	return server.ListenAndServe()

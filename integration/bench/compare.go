@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// compare starts the peers and measures them in turns.
+// compare starts the peers and measures them alternately.
 func compare(t testbed.T, o options) report {
 	testbed.NeedNetwork(t)
 	keepForwarding(t)
@@ -41,7 +41,7 @@ func compare(t testbed.T, o options) report {
 	return r
 }
 
-// contest is the comparison under one handler.
+// contest is the comparison with one handler.
 type contest struct {
 	options
 
@@ -53,7 +53,7 @@ type contest struct {
 	samples samples
 }
 
-// measures are the steps of a round. Those of a fleet have fewer rounds.
+// measures are the measurements of a contest, each with its number of rounds.
 var measures = []struct {
 	groups []string
 	rounds func(options) int
@@ -64,13 +64,13 @@ var measures = []struct {
 	{[]string{groupExit}, func(o options) int { return o.runs }, (*trial).exit},
 	{[]string{groupParallel, groupMemory, groupLists, groupIdle, groupRecovery}, options.fleetRounds, (*trial).fleet},
 	{[]string{groupPull}, options.fleetRounds, (*trial).pull},
-	// Last: nothing is timed while strace is around.
+	// Last, because strace distorts times.
 	{[]string{groupFlushes}, func(options) int { return 1 }, (*trial).flushes},
 }
 
 func (c *contest) run(t testbed.T) {
-	// What only the first pod of a daemon costs is no part of any number.
-	// Who cannot run a pod at all is told once, and left out.
+	// The extra costs of a daemon's first pod are not measured. A peer that cannot run a pod is
+	// reported once, and left out.
 	c.peers = c.round(t, 0, (*trial).warm)
 	for _, m := range measures {
 		if !c.wantsAny(m.groups...) {
@@ -84,9 +84,8 @@ func (c *contest) run(t testbed.T) {
 	}
 }
 
-// round gives every peer its turn; who is first changes with each round. What
-// fails is told, and does not keep the others from being measured: it returns
-// those that did not fail.
+// round measures every peer once; the order changes with each round. It reports failures, goes on
+// with the other peers, and returns the peers that did not fail.
 func (c *contest) round(t testbed.T, n int, take func(*trial)) (good []*peer) {
 	order := slices.Clone(c.peers)
 	if n%2 == 1 {
@@ -108,7 +107,7 @@ func (c *contest) round(t testbed.T, n int, take func(*trial)) (good []*peer) {
 	return good
 }
 
-// trial is one peer's turn. Its T ends with it.
+// trial is the measurement of one peer in one round. Its T ends with it.
 type trial struct {
 	testbed.T
 	*contest
@@ -128,18 +127,17 @@ type peer struct {
 	runtimeRoot func(handler string) string
 }
 
-// names of the peers.
+// The names of the peers.
 const (
 	berth      = "berth"
 	containerd = "containerd"
 )
 
-// startPeers starts both daemons, each with a bridge of its own, on the same
-// runtimes.
+// startPeers starts both daemons with the same runtimes, each with its own bridge.
 func startPeers(t testbed.T, registry *testbed.Registry, runtimes map[string]string, first string) []*peer {
 	ours := testbed.StartBerth(t, testbed.Options{
 		Runtimes: runtimes, DefaultRuntime: first, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry},
-		// As shipped: the testbed's is for those who look for mistakes.
+		// The default of berth; the testbed's level is debug.
 		Config: "[log]\nlevel = \"info\"\n",
 	})
 	theirs := testbed.StartContainerd(t, testbed.ContainerdOptions{
@@ -157,7 +155,7 @@ func startPeers(t testbed.T, registry *testbed.Registry, runtimes map[string]str
 	}
 }
 
-// keepForwarding undoes what the bridge plugin does to the whole host.
+// keepForwarding restores the host's ip_forward at the end, because the bridge plugin sets it.
 func keepForwarding(t testbed.T) {
 	const path = "/proc/sys/net/ipv4/ip_forward"
 	was, err := os.ReadFile(path)

@@ -11,14 +11,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// exit kills a container's process and waits for the event that says so.
+// exit kills a container's process and waits for its event.
 func (tr *trial) exit() {
 	ctx, cancel := context.WithTimeout(tr.Context(), callTimeout)
 	defer cancel()
 	stream, err := tr.peer.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	testbed.Mustf(tr, err, "subscribe to events")
 	p, _ := tr.newPod()
-	// Once it has brought an event, the stream is known to be listened to.
+	// The first event proves that the subscription works.
 	tr.await(stream, p, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 	tr.killed(stream, p)
 }
@@ -26,12 +26,12 @@ func (tr *trial) exit() {
 // events is the client's side of GetContainerEvents.
 type events = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
-// killed kills the pod's process, sees it die by itself, and records when the
-// event came.
+// killed kills the pod's process, and records the time between its exit, which it sees itself, and
+// the event.
 func (tr *trial) killed(stream events, p *pod) {
 	tr.Helper()
 	var pid int
-	// A container counts as started a moment before its process is the command.
+	// A container counts as started a moment before its process has exec'd the command.
 	testbed.Eventually(tr, time.Second, func() (err error) {
 		pid, err = p.workloadPID()
 		return err
@@ -55,7 +55,7 @@ func (tr *trial) killed(stream events, p *pod) {
 	tr.record("exit", max(0, milliseconds(came.Sub(<-died))))
 }
 
-// await waits for an event of the pod's container, and says when it came.
+// await waits for an event of the pod's container, and returns the time of its arrival.
 func (tr *trial) await(stream events, p *pod, kind runtimeapi.ContainerEventType) time.Time {
 	tr.Helper()
 	for {

@@ -12,14 +12,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// widths are how many pods are made at the same time. The last fleet stays for
-// what is measured on a full node.
+// widths are how many pods of a fleet are started in parallel. The last fleet stays for the
+// measurements on a full node.
 var widths = []int{1, 4, 8}
 
-// settle is how long a node is left alone before its memory is read.
+// settle is how long a node is idle before its memory or CPU time is read.
 const settle = 2 * time.Second
 
-// fleet measures what needs all pods of a node.
+// fleet does the measurements that need a full node.
 func (tr *trial) fleet() {
 	if tr.wants(groupParallel) {
 		for _, width := range widths[:len(widths)-1] {
@@ -42,7 +42,7 @@ func (tr *trial) fleet() {
 	tr.removeFleet(fleet)
 }
 
-// newFleet makes all pods, so many at a time.
+// newFleet starts all pods, as many in parallel as width.
 func (tr *trial) newFleet(width int) []*pod {
 	tr.Helper()
 	fleet := make([]*pod, tr.pods)
@@ -65,8 +65,8 @@ func (tr *trial) removeFleet(fleet []*pod) {
 	})
 }
 
-// each does something for every pod, so many at a time, and fails with the first
-// error, having waited for all.
+// each calls do for every pod, as many in parallel as width, and waits for all. It fails with the
+// first error.
 func (tr *trial) each(width int, do func(ctx context.Context, i int) error) {
 	tr.Helper()
 	next := make(chan int)
@@ -93,7 +93,7 @@ func (tr *trial) each(width int, do func(ctx context.Context, i int) error) {
 	}
 }
 
-// memory reads that of the helpers and of the daemon.
+// memory records the memory of the helpers and of the daemon.
 func (tr *trial) memory() {
 	time.Sleep(settle)
 	helpers, err := tr.peer.helpers()
@@ -102,7 +102,7 @@ func (tr *trial) memory() {
 	for _, pid := range helpers {
 		pss, err := memory(pid, "Pss")
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has exited
 		}
 		kilobytes += pss
 	}
@@ -112,7 +112,7 @@ func (tr *trial) memory() {
 	tr.record("daemon", anonymous/1024)
 }
 
-// lists times what a kubelet asks all the time.
+// lists measures the calls that a kubelet repeats all the time.
 func (tr *trial) lists() {
 	client := tr.peer.Client
 	calls := []struct {
@@ -151,7 +151,7 @@ func (tr *trial) lists() {
 	}
 }
 
-// measured counts the containers whose statistics have something in them.
+// measured counts the containers that have statistics.
 func measured(stats []*runtimeapi.ContainerStats) int {
 	n := 0
 	for _, s := range stats {
@@ -162,7 +162,7 @@ func measured(stats []*runtimeapi.ContainerStats) int {
 	return n
 }
 
-// measuredPods does the same for pods, with their containers and their network.
+// measuredPods counts the pods that have statistics, also of their containers and their network.
 func measuredPods(stats []*runtimeapi.PodSandboxStats) int {
 	n := 0
 	for _, s := range stats {
@@ -174,7 +174,7 @@ func measuredPods(stats []*runtimeapi.PodSandboxStats) int {
 	return n
 }
 
-// idle polls as a kubelet does, and says what the daemon and its helpers use.
+// idle polls as a kubelet does, and records the CPU time of the daemon and its helpers.
 func (tr *trial) idle() {
 	helpers, err := tr.peer.helpers()
 	testbed.Mustf(tr, err, "look for helpers")
@@ -184,7 +184,7 @@ func (tr *trial) idle() {
 		testbed.Mustf(tr, err, "read CPU times")
 		return seconds
 	}
-	time.Sleep(settle) // what the last calls left to be collected
+	time.Sleep(settle) // for the garbage collection after the last calls
 	before, begin := used(), time.Now()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -199,7 +199,7 @@ func (tr *trial) idle() {
 	tr.record("idle", 100*(used()-before)/time.Since(begin).Seconds())
 }
 
-// poll is the n-th second of a kubelet with nothing to do.
+// poll makes the calls of an idle kubelet in its n-th second.
 func (tr *trial) poll(n int) error {
 	client, ctx := tr.peer.Client, tr.Context()
 	if _, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}); err != nil {

@@ -18,8 +18,8 @@ import (
 // flushCalls are the system calls that wait for a disk.
 var flushCalls = []string{"fsync", "fdatasync", "sync", "syncfs", "sync_file_range"}
 
-// flushes counts them in three pod lives. strace slows everything down: this is
-// the only thing that is measured under it.
+// flushes counts flushCalls in three pod lives. strace slows everything down, so nothing else is
+// measured with it.
 func (tr *trial) flushes() {
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -33,7 +33,7 @@ func (tr *trial) flushes() {
 	}
 	stop()
 	body, err := os.ReadFile(trace)
-	testbed.Mustf(tr, err, "read what strace saw")
+	testbed.Mustf(tr, err, "read the output of strace")
 	tr.record("flushes", float64(countFlushes(string(body)))/lives)
 }
 
@@ -57,7 +57,7 @@ func (tr *trial) attach(strace, trace string) (stop func()) {
 			return
 		}
 		stopped = true
-		// strace lets go of everything, and ends by the signal.
+		// strace detaches from all processes, and exits by the signal.
 		_ = command.Process.Signal(syscall.SIGINT)
 		_ = command.Wait()
 	}
@@ -83,8 +83,8 @@ func traced(pid int) error {
 	return nil
 }
 
-// flushCall is the beginning of a call; where one was interrupted by another
-// thread's line, the rest of it has no opening parenthesis behind the name.
+// flushCall matches the beginning of a call. If another thread's line interrupts a call, the line
+// with its rest has no opening parenthesis after the name.
 var flushCall = regexp.MustCompile(`(?m)^\d+ +(` + strings.Join(flushCalls, "|") + `)\(`)
 
 func countFlushes(trace string) int { return len(flushCall.FindAllStringIndex(trace, -1)) }

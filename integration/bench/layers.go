@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// blob is a finished layer.
+// blob is a layer that is already compressed.
 type blob struct {
 	kind         types.MediaType
 	digest, diff v1.Hash
@@ -36,13 +36,15 @@ func (b *blob) MediaType() (types.MediaType, error) { return b.kind, nil }
 func (b *blob) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(b.compressed)), nil
 }
-func (b *blob) Uncompressed() (io.ReadCloser, error) { return nil, fmt.Errorf("nobody asks for it") }
+func (b *blob) Uncompressed() (io.ReadCloser, error) {
+	return nil, fmt.Errorf("the layer is only available compressed")
+}
 
-// shares is how the bytes of an image are spread over its layers: a distribution, a
-// language, its packages, an application, what it changes often.
+// shares are the layers' shares of an image's size: a distribution, a language, its packages, an
+// application, and its configuration.
 var shares = []float64{0.16, 0.34, 0.28, 0.18, 0.04}
 
-// largeImage makes an image of so many bytes unpacked, in five layers on busybox's.
+// largeImage makes an image with five layers above busybox, which have size bytes unpacked.
 func largeImage(t testbed.T, kind types.MediaType, size int, seed uint64) v1.Image {
 	t.Helper()
 	image := testbed.Busybox(t)
@@ -52,7 +54,7 @@ func largeImage(t testbed.T, kind types.MediaType, size int, seed uint64) v1.Ima
 	return image
 }
 
-// manyLayers makes an image of so many small layers on busybox's.
+// manyLayers makes an image with many small layers above busybox.
 func manyLayers(t testbed.T, layers, size int, seed uint64) v1.Image {
 	t.Helper()
 	image := testbed.Busybox(t)
@@ -72,8 +74,7 @@ func withLayer(t testbed.T, image v1.Image, kind types.MediaType, size int, seed
 	return image
 }
 
-// makeLayer makes a layer of files of which most are small and few are large, as
-// those of real images are.
+// makeLayer makes a layer of files. As in real images, most of them are small and a few are large.
 func makeLayer(kind types.MediaType, size int, seed uint64) (*blob, error) {
 	var out bytes.Buffer
 	compressed, plain := sha256.New(), sha256.New()
@@ -104,7 +105,7 @@ func sumOf(h hash.Hash) v1.Hash {
 
 const (
 	medianFile, maxFile = 8 << 10, 32 << 20
-	spread              = 2 // of the logarithm of sizes: their mean is 7 times the median
+	spread              = 2 // deviation of the sizes' logarithm: the mean is 7 times the median
 	filesPerDir         = 40
 )
 
@@ -132,8 +133,8 @@ func writeFiles(archive *tar.Writer, size int, seed uint64) error {
 	return nil
 }
 
-// content is what files hold: words of a vocabulary, the frequent ones more often,
-// and what cannot be compressed between them. gzip makes 2/5 of it.
+// content generates files: words with different frequencies, and some incompressible blocks. gzip
+// compresses it to 2/5.
 type content struct {
 	random *rand.Rand
 	zipf   *rand.Zipf

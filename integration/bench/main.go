@@ -1,12 +1,12 @@
-// Command bench compares berth with containerd: the same client asks the same of
-// both, in turns, with the same runtime binary, the same kind of network and the
-// same image, and prints medians and ratios as a Markdown table.
+// Command bench compares berth with containerd. The same client sends both the same calls,
+// alternately, with the same runtime binary, kind of network and image. It prints medians and
+// ratios as a Markdown table.
 //
 //	make build runtimes bin/containerd
 //	go run ./integration/bench [--runs N] [--pods N] [--quick] [--handlers runc,crun] [--only pod,memory] [--json]
 //
-// What every number is, and what it is not, is in docs/benchmarks.md. It needs
-// root, and leaves nothing behind, Ctrl-C or not.
+// docs/benchmarks.md explains every number. The command needs root, and leaves nothing behind, even
+// after Ctrl-C.
 package main
 
 import (
@@ -34,8 +34,8 @@ type options struct {
 	json     bool
 }
 
-// comparableRuntimes are those that containerd's runc shim can run. runsc is
-// none: it wants a shim of its own there, and the comparison would be one of shims.
+// comparableRuntimes are the runtimes that containerd's runc shim can run. With containerd, runsc
+// needs its own shim, so the comparison would be of shims.
 var comparableRuntimes = []string{testbed.Runc, testbed.Crun}
 
 func main() {
@@ -110,7 +110,7 @@ func (o options) check(rest []string) error {
 		return fmt.Errorf("--image-mb must be from 1 to 10000: the image is kept in memory")
 	}
 	if len(o.handlers) == 0 {
-		return fmt.Errorf("--handlers names none")
+		return fmt.Errorf("--handlers must name a runtime")
 	}
 	for _, handler := range o.handlers {
 		if !slices.Contains(comparableRuntimes, handler) {
@@ -125,13 +125,13 @@ func (o options) check(rest []string) error {
 	return nil
 }
 
-// wants says whether a group was asked for.
+// wants reports whether a group is selected.
 func (o options) wants(group string) bool {
 	return len(o.only) == 0 || slices.Contains(o.only, group)
 }
 
-// wantsAny says whether any of the groups was asked for.
+// wantsAny reports whether any of the groups is selected.
 func (o options) wantsAny(groups ...string) bool { return slices.ContainsFunc(groups, o.wants) }
 
-// fleetRounds is how often that which needs all pods is measured.
+// fleetRounds is the number of rounds of the measurements that need all pods.
 func (o options) fleetRounds() int { return max(1, o.runs/5) }

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// The groups of numbers, as --only names them.
+// The groups of metrics, which are the values of --only.
 const (
 	groupPod      = "pod"
 	groupExec     = "exec"
@@ -26,15 +26,15 @@ var groups = []string{
 
 // metric is a number that is compared.
 type metric struct {
-	key  string // in JSON, and of samples
+	key  string // in JSON and in samples
 	name string // in the table
 	unit string
-	// least takes the least sample instead of the median: of counts of the whole
-	// machine, to which others can only add.
+	// least takes the least sample instead of the median. It is for counts of the whole machine, to
+	// which other processes can only add.
 	least bool
 }
 
-// metrics are all of them, in the order of the table.
+// metrics has all metrics in the order of the table.
 var metrics = []metric{
 	{key: "ready", name: "pod ready (run + create + start)", unit: "ms"},
 	{key: "run", name: "– RunPodSandbox", unit: "ms"},
@@ -72,7 +72,7 @@ var metrics = []metric{
 	{key: "recovery", name: "kill -9 → all pods listed RUNNING", unit: "ms"},
 }
 
-// samples are what was measured: metric → peer → values.
+// samples has the measured values: metric → peer → values.
 type samples map[string]map[string][]float64
 
 func (s samples) add(key, peer string, value float64) {
@@ -82,7 +82,7 @@ func (s samples) add(key, peer string, value float64) {
 	s[key][peer] = append(s[key][peer], value)
 }
 
-// median returns the middle of the values, 0 of none.
+// median returns the median of the values, or 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -95,7 +95,7 @@ func median(values []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// value is what stands for all the samples of a metric.
+// value is the number that the report shows for all samples of a metric.
 func (m metric) value(values []float64) float64 {
 	if m.least && len(values) > 0 {
 		return slices.Min(values)

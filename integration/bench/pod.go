@@ -13,14 +13,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// callTimeout bounds one call: far more than any takes.
+// callTimeout limits one call. It is far more than any call takes.
 const callTimeout = 2 * time.Minute
 
 // pod is a pod of one container that sleeps.
 type pod struct {
 	sandbox, container string
 	config             *runtimeapi.PodSandboxConfig
-	// seconds is how long it sleeps, by which its process is found.
+	// seconds is how long it sleeps; this number identifies its process.
 	seconds string
 
 	peer    *peer
@@ -34,10 +34,10 @@ func (p phases) ready() time.Duration { return p.run + p.create + p.start }
 
 func (p phases) end() time.Duration { return p.stop + p.remove }
 
-// sleeps gives each workload a command line of its own.
+// sleeps makes the command line of each workload unique.
 var sleeps atomic.Int64
 
-// newPod makes a pod ready. A cleanup removes it.
+// newPod starts a pod. A cleanup removes it.
 func (tr *trial) newPod() (*pod, phases) {
 	tr.Helper()
 	p, times, err := tr.tryPod(tr.Context())
@@ -47,18 +47,19 @@ func (tr *trial) newPod() (*pod, phases) {
 	return p, times
 }
 
-// tryPod is newPod for those who are not the trial's goroutine.
+// tryPod is newPod for other goroutines than the trial's.
 func (tr *trial) tryPod(ctx context.Context) (*pod, phases, error) {
 	return tr.tryPodOf(ctx, tr.image, false)
 }
 
-// tryPodOf is tryPod for an image, which is pulled where a kubelet does it.
+// tryPodOf is tryPod for an image. If pull is set, it pulls the image after RunPodSandbox, as a
+// kubelet does.
 func (tr *trial) tryPodOf(ctx context.Context, image string, pull bool) (*pod, phases, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	client := tr.peer.Client
 	p := &pod{config: client.SandboxConfig(""), seconds: sleepFor(sleeps.Add(1)), peer: tr.peer}
-	// The kubelet does this too, before it asks for a sandbox.
+	// The kubelet does this too, before RunPodSandbox.
 	if err := os.MkdirAll(p.config.GetLogDirectory(), 0o755); err != nil {
 		return nil, phases{}, err
 	}
@@ -96,7 +97,7 @@ func (tr *trial) tryPodOf(ctx context.Context, image string, pull bool) (*pod, p
 	return p, times, err
 }
 
-// remove stops and removes the pod, and says how long both took.
+// remove stops and removes the pod, and returns how long each took.
 func (p *pod) remove(ctx context.Context) (times phases, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -116,7 +117,7 @@ func (p *pod) remove(ctx context.Context) (times phases, err error) {
 	return times, p.removeCgroups()
 }
 
-// clear removes the pod if it is still there.
+// clear removes the pod if it still exists.
 func (p *pod) clear() error {
 	if p.removed || p.sandbox == "" {
 		return nil
@@ -125,7 +126,7 @@ func (p *pod) clear() error {
 	return err
 }
 
-// removeCgroups removes the pod's own cgroups: the kubelet's business.
+// removeCgroups removes the pod's own cgroups, as the kubelet does.
 func (p *pod) removeCgroups() error {
 	parent := p.config.GetLinux().GetCgroupParent()
 	dirs, err := filepath.Glob("/sys/fs/cgroup/*" + parent)
@@ -133,13 +134,13 @@ func (p *pod) removeCgroups() error {
 		return err
 	}
 	for _, dir := range append(dirs, "/sys/fs/cgroup"+parent) {
-		// What is busy for a moment longer goes with the testbed.
+		// The testbed removes cgroups that are still busy now.
 		_ = os.Remove(dir)
 	}
 	return nil
 }
 
-// warm lets a pod come and go.
+// warm runs and removes a pod.
 func (tr *trial) warm() { tr.life() }
 
 // pod measures one pod's life, alone.
@@ -155,11 +156,11 @@ func (tr *trial) pod() {
 	}
 }
 
-// life is a whole one: ready, a moment, gone.
+// life starts a pod, waits a moment, and removes it.
 func (tr *trial) life() phases {
 	tr.Helper()
 	p, times := tr.newPod()
-	time.Sleep(20 * time.Millisecond) // what a start left to be done is not the stop's
+	time.Sleep(20 * time.Millisecond) // background work of the start must not slow down the stop
 	ends, err := p.remove(tr.Context())
 	testbed.Mustf(tr, err, "stop and remove a pod")
 	times.stop, times.remove = ends.stop, ends.remove
@@ -168,7 +169,7 @@ func (tr *trial) life() phases {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// exec runs `true` in a container by CRI, and by the runtime alone, in turns.
+// exec runs `true` in a container by CRI and by the runtime alone, alternately.
 func (tr *trial) exec() {
 	p, _ := tr.newPod()
 	const times = 10
@@ -176,7 +177,7 @@ func (tr *trial) exec() {
 	for n := range times + 1 {
 		byCRI, byRuntime := tr.execSync(p), tr.bareExec(p)
 		if n == 0 {
-			continue // what only the first exec in a container costs
+			continue // the first exec in a container has extra costs
 		}
 		tr.record("exec", byCRI)
 		tr.record("bare", byRuntime)

@@ -15,13 +15,12 @@ import (
 // userHz is the unit of times in /proc/<pid>/stat: 100 on every Linux that Go runs on.
 const userHz = 100
 
-// sleepBase makes workloads' command lines unlike any other.
+// sleepBase distinguishes the command lines of workloads from all others.
 const sleepBase = 86_400_000
 
 func sleepFor(n int64) string { return strconv.FormatInt(sleepBase+n, 10) }
 
-// workload says whether a command line is that of a pod's container, and how
-// long that sleeps.
+// workload reports whether a command line is that of a pod's container, and for how long it sleeps.
 func workload(cmdline string) (seconds string, ok bool) {
 	seconds, ok = strings.CutPrefix(strings.TrimSuffix(cmdline, "\x00"), "sleep\x00")
 	if !ok {
@@ -44,15 +43,15 @@ func eachProcess(f func(pid int, cmdline string)) error {
 		}
 		cmdline, err := os.ReadFile(dir + "/cmdline")
 		if err != nil || len(cmdline) == 0 {
-			continue // gone meanwhile, or a zombie
+			continue // exited, or a zombie
 		}
 		f(pid, string(cmdline))
 	}
 	return nil
 }
 
-// helpers returns the processes that are there for the peer's pods and are
-// neither the daemon nor a pod's workload: supervisors, shims, sandbox processes.
+// helpers returns the other processes of the peer than the daemon and the pods' workloads:
+// supervisors, shims, sandbox processes.
 func (p *peer) helpers() ([]int, error) {
 	var pids []int
 	err := eachProcess(func(pid int, cmdline string) {
@@ -69,13 +68,13 @@ func (p *peer) helpers() ([]int, error) {
 	return pids, err
 }
 
-// inPod says whether a process is in the cgroup of one of the peer's pods.
+// inPod reports whether a process is in the cgroup of one of the peer's pods.
 func (p *peer) inPod(pid int) bool {
 	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	return err == nil && bytes.Contains(cgroups, []byte(":"+p.Cgroup+"/"))
 }
 
-// workloadPID finds the process of a pod's container, in the host's numbers.
+// workloadPID returns the host's pid of the process of a pod's container.
 func (p *pod) workloadPID() (int, error) {
 	found := 0
 	err := eachProcess(func(pid int, cmdline string) {
@@ -84,7 +83,7 @@ func (p *pod) workloadPID() (int, error) {
 		}
 	})
 	if err == nil && found == 0 {
-		err = errors.New("the container's process is not to be seen on the host")
+		err = errors.New("the container's process is not visible on the host")
 	}
 	return found, err
 }
@@ -107,7 +106,7 @@ func parseRollup(rollup, field string) (float64, error) {
 	return 0, fmt.Errorf("smaps_rollup has no %s", field)
 }
 
-// cpuSeconds is what processes used, with those of their children that ended.
+// cpuSeconds is the CPU time of processes and of their exited children.
 func cpuSeconds(pids []int) (float64, error) {
 	var sum float64
 	for _, pid := range pids {
@@ -127,8 +126,8 @@ func cpuSeconds(pids []int) (float64, error) {
 	return sum, nil
 }
 
-// parseCPU adds utime, stime, cutime and cstime: fields 14 to 17 of proc(5), of
-// which the second is in parentheses and may hold any character.
+// parseCPU adds utime, stime, cutime and cstime: fields 14 to 17 in proc(5). Field 2 is in
+// parentheses and may contain any character.
 func parseCPU(stat string) (float64, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	const utime, cstime = 14 - 3, 17 - 3
@@ -146,11 +145,11 @@ func parseCPU(stat string) (float64, error) {
 	return float64(ticks) / userHz, nil
 }
 
-// forks is how many processes and threads this machine started since its boot.
+// forks is how many processes and threads this machine has started since its boot.
 func (tr *trial) forks() float64 {
 	tr.Helper()
 	stat, err := os.ReadFile("/proc/stat")
-	testbed.Mustf(tr, err, "read what the kernel counts")
+	testbed.Mustf(tr, err, "read the kernel's counters")
 	n, err := parseForks(string(stat))
 	if err != nil {
 		tr.Fatalf("%v", err)

@@ -22,9 +22,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// cold is a start of pods on a node that has not their images.
+// cold is a start of pods on a node that does not have their images.
 type cold struct {
-	key    string // of its time
+	key    string // of the metric
 	images []string
 	pods   int
 	detail bool // CPU, memory and removal are measured too
@@ -32,7 +32,7 @@ type cold struct {
 
 const (
 	smallLayers, smallLayer = 60, 200 << 10
-	// throttle is what the slow registry sends in a second, 200 Mbit, to all together.
+	// throttle is the rate of the slow registry for all clients together, 200 Mbit/s, in bytes.
 	throttle = 200_000_000 / 8
 )
 
@@ -41,7 +41,8 @@ func colds(t testbed.T, fast *testbed.Registry, size int) []cold {
 	t.Helper()
 	t.Logf("pull: making images")
 	slow := testbed.NewRegistry(t, testbed.RegistryOptions{Wrap: throttled})
-	// No two have a layer in common: what one start unpacked would serve the next.
+	// No two images share a layer, because a start would reuse the unpacked layers of an earlier
+	// one.
 	all := []cold{
 		{key: "coldGzip", images: []string{push(t, fast, "gzip", largeImage(t, types.OCILayer, size, 1))}, pods: 1, detail: true},
 		{key: "coldZstd", images: []string{push(t, fast, "zstd", largeImage(t, types.OCILayerZStd, size, 2))}, pods: 1},
@@ -62,7 +63,7 @@ func push(t testbed.T, to *testbed.Registry, name string, image v1.Image) string
 	return to.Push(t, "bench/"+name+":1", image)
 }
 
-// throttled makes all answers together take the time that a slow line would.
+// throttled limits the rate of all answers together to throttle.
 func throttled(next http.Handler) http.Handler {
 	const burst = 64 << 10
 	line := rate.NewLimiter(throttle, burst)
@@ -94,9 +95,8 @@ func (w slowWriter) Write(p []byte) (written int, err error) {
 	return written, nil
 }
 
-// pull measures every cold start once. All images stay until the last one's: ext4 looks
-// for a minute at each inode that was freed before it takes another, and the starts
-// after a removal would be those of a slower disk.
+// pull measures every cold start once. It removes the images only after the last start, because
+// ext4 does not reuse inodes for a minute after a removal, and would be slower in the next start.
 func (tr *trial) pull() {
 	if tr.contest.options.image >= manyInodes {
 		tr.Cleanup(func() { time.Sleep(inodesRest) })
@@ -115,7 +115,7 @@ func (tr *trial) pull() {
 			tr.removeImages(c)
 		}
 	}
-	testbed.Eventually(tr, callTimeout, func() error { // what is removed in the background, too
+	testbed.Eventually(tr, callTimeout, func() error { // daemons remove some files in the background
 		if now := tr.diskUse(); now > before+spare {
 			return fmt.Errorf("%d bytes are left of the images", now-before)
 		}
@@ -123,14 +123,14 @@ func (tr *trial) pull() {
 	})
 }
 
-// inodesRest is a little more than what ext4 calls recently.
+// inodesRest is a little longer than ext4 keeps freed inodes unused.
 const inodesRest = 65 * time.Second
 
-// manyInodes is the size of an image from where on that can be seen.
+// manyInodes is the size of an image above which this slowdown is measurable.
 const manyInodes = 200e6
 
-// settle waits until all is on disk: what others have written is not this one's to wait
-// for. A small image is no measurement, and others may be writing all the time.
+// settle writes all caches to disk, so that a measurement does not wait for earlier writes. With a
+// small image, times do not matter, and a sync could wait for other programs.
 func (tr *trial) settle() {
 	if tr.contest.options.image >= manyInodes {
 		unix.Sync()
@@ -157,7 +157,7 @@ func (tr *trial) cold(c cold) {
 	}
 }
 
-// removeImages removes the images of a start, and waits until their space is free.
+// removeImages removes the images of a cold start, and waits until their space is free.
 func (tr *trial) removeImages(c cold) {
 	tr.Helper()
 	tr.settle()
@@ -174,7 +174,8 @@ func (tr *trial) removeImages(c cold) {
 		testbed.Mustf(tr, err, "remove %s", image)
 	}
 	answered := time.Since(begin)
-	// Unpacked it is larger than compressed, as which the CRI gives its size.
+	// The CRI's size is the compressed size; with the unpacked layers, more than twice as much is
+	// freed.
 	testbed.Eventually(tr, callTimeout, func() error {
 		if freed := before - tr.diskUse(); freed < 2*size {
 			return fmt.Errorf("only %d bytes of %v were freed", freed, c.images)
@@ -187,7 +188,7 @@ func (tr *trial) removeImages(c cold) {
 	}
 }
 
-// spare is what a daemon's own files may grow by.
+// spare is by how much a daemon's own files may grow.
 const spare = 16 << 20
 
 // coldPods starts the pods at the same time, each as a kubelet does.
@@ -207,7 +208,7 @@ func (tr *trial) coldPods(c cold) []*pod {
 	return pods
 }
 
-// daemonCPU is what the daemon used, with the processes that unpack layers.
+// daemonCPU is the CPU time of the daemon and of its processes that unpack layers.
 func (tr *trial) daemonCPU() float64 {
 	tr.Helper()
 	used := slices.DeleteFunc(procfs.Children(tr.peer.PID()), func(pid int) bool {
@@ -219,12 +220,12 @@ func (tr *trial) daemonCPU() float64 {
 	return seconds
 }
 
-// diskUse is what the files below the daemon's root take.
+// diskUse is the size of the files below the daemon's root.
 func (tr *trial) diskUse() (bytes int64) {
-	// What goes meanwhile is no error.
+	// A file that is removed during the walk is not an error.
 	_ = filepath.WalkDir(tr.peer.Root, func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
-			return nil //nolint:nilerr // as said
+			return nil //nolint:nilerr // see above
 		}
 		if info, err := entry.Info(); err == nil {
 			bytes += info.Size()
@@ -234,12 +235,12 @@ func (tr *trial) diskUse() (bytes int64) {
 	return bytes
 }
 
-// resetPeak makes the kernel forget how much memory a process had at most.
+// resetPeak resets the kernel's record of a process's peak memory.
 func resetPeak(pid int) error {
 	return os.WriteFile("/proc/"+strconv.Itoa(pid)+"/clear_refs", []byte("5"), 0)
 }
 
-// peakMemory is how much memory a process had at most, in MB.
+// peakMemory is a process's peak memory in MB.
 func peakMemory(pid int) (float64, error) {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {

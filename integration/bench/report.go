@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// report is what the benchmark found, and where.
+// report is the result of the benchmark.
 type report struct {
 	Machine  machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
@@ -23,11 +23,11 @@ type report struct {
 	Fleets   int               `json:"fleet_rounds"`
 	Pods     int               `json:"pods"`
 	Handlers []handlerReport   `json:"handlers"`
-	// Restored is about berth alone.
+	// Restored is only for berth.
 	Restored []restoreEntry `json:"restored,omitempty"`
 }
 
-// machine is where it was measured. The load says how far times can be believed.
+// machine is the machine of the measurement. With a high load, times are less reliable.
 type machine struct {
 	Kernel     string `json:"kernel"`
 	CPUs       int    `json:"cpus"`
@@ -40,7 +40,7 @@ type handlerReport struct {
 	Numbers []entry `json:"numbers"`
 }
 
-// entry is one number of both.
+// entry is one metric of both peers.
 type entry struct {
 	Key        string               `json:"key"`
 	Name       string               `json:"name"`
@@ -58,7 +58,7 @@ func newReport(t testbed.T, o options, peers []*peer) report {
 	}
 	for _, p := range peers {
 		version, err := p.Client.RuntimeServiceClient.Version(t.Context(), &runtimeapi.VersionRequest{})
-		testbed.Mustf(t, err, "ask %s for its version", p.name)
+		testbed.Mustf(t, err, "get the version of %s", p.name)
 		r.Versions[p.name] = version.GetRuntimeVersion()
 	}
 	for _, handler := range o.handlers {
@@ -85,7 +85,7 @@ func kernel() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// load is the average of the last minute.
+// load is the load average of the last minute.
 func load() string {
 	body, _ := os.ReadFile("/proc/loadavg")
 	last, _, _ := strings.Cut(string(body), " ")
@@ -94,7 +94,7 @@ func load() string {
 
 func (r *report) finish() { r.Machine.LoadAfter = load() }
 
-// add turns samples into numbers; what has none is left out.
+// add adds a handler's numbers; metrics without samples are left out.
 func (r *report) add(handler string, all samples) {
 	h := handlerReport{Handler: handler}
 	for _, m := range metrics {
@@ -155,7 +155,7 @@ func (r report) table(out io.Writer, h handlerReport) error {
 	return err
 }
 
-// short prints a number with three digits or so; "–" is one that is not there.
+// short prints a number with about three digits, or "–" for nil.
 func short(v *float64) string {
 	switch {
 	case v == nil:

@@ -20,10 +20,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// stateMB is what the server that is restored has in memory.
+// stateMB is the size of the server's state in memory.
 const stateMB = 200
 
-// The metrics of restored pods, which no other daemon has: they are compared with the cold
+// The metrics of restored pods. No other daemon restores pods, so they are compared with the cold
 // start of the same pod.
 var restoreMetrics = []metric{
 	{key: "cold", name: "cold start → served", unit: "ms"},
@@ -36,7 +36,8 @@ var restoreMetrics = []metric{
 	{key: "diskCompressed", name: "– compressed", unit: "MB"},
 }
 
-// restoreEntry is one number, and what it is of a cold start, if it is a time to serve.
+// restoreEntry is one metric. A time until a restored pod serves also has its ratio to a cold
+// start.
 type restoreEntry struct {
 	Key     string    `json:"key"`
 	Name    string    `json:"name"`
@@ -46,7 +47,7 @@ type restoreEntry struct {
 	Samples []float64 `json:"samples"`
 }
 
-// warmth measures restored pods under gVisor.
+// warmth measures restored pods with gVisor.
 type warmth struct {
 	testbed.T
 	berth   *testbed.Berth
@@ -54,7 +55,7 @@ type warmth struct {
 	samples samples
 }
 
-// restores compares restored pods with such that start cold, in turns.
+// restores compares restored pods with pods that start cold, alternately.
 func restores(t testbed.T, o options) []restoreEntry {
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	binary := filepath.Join(t.TempDir(), "server")
@@ -77,7 +78,7 @@ func restores(t testbed.T, o options) []restoreEntry {
 	}
 	w.berth.Client.Pull(t, testbed.Runsc, w.image)
 	for n := range o.fleetRounds() + 1 {
-		w.round(n > 0) // what only the first pod of a daemon costs is no part of any number
+		w.round(n > 0) // the extra costs of a daemon's first pod are not measured
 	}
 	return w.entries()
 }
@@ -162,7 +163,7 @@ func (w *warmth) round(counts bool) {
 	}
 }
 
-// served returns when the server at that address has answered.
+// served waits until the server at that address answers.
 func (w *warmth) served(address string) {
 	client := &http.Client{Timeout: 200 * time.Millisecond}
 	testbed.Poll(w, callTimeout, 2*time.Millisecond, func() error {
@@ -178,7 +179,7 @@ func (w *warmth) served(address string) {
 	})
 }
 
-// onDisk is the size of what is below a directory, in MB.
+// onDisk is the size of the files below a directory in MB.
 func onDisk(t testbed.T, dir string) float64 {
 	total := int64(0)
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

@@ -1,6 +1,6 @@
-// Command server is what the benchmark's group "restore" starts and restores: like an
-// interpreter that imports modules and loads its data, it takes its time and memory to come
-// up, and only then answers.
+// Command server is the program that the benchmark's group "restore" starts and restores. Its start
+// needs time and memory, like that of an interpreter that imports modules and loads its data. Then
+// it answers HTTP requests.
 //
 //	server MEGABYTES
 package main
@@ -39,7 +39,7 @@ func serve() error {
 	return http.ListenAndServe(":8080", nil)
 }
 
-// load decodes documents until they take so many bytes.
+// load decodes documents until the heap has size bytes.
 func load(size uint64) (state []map[string]any, err error) {
 	for n := 0; ; n++ {
 		text := fmt.Sprintf(`{"name": "document %d", "tags": ["a%d", "b%d"], "body": {"title": "title %d", "words": [%d, %d, %d]}}`, n, n, n, n, n, n+1, n+2)

@@ -1,56 +1,56 @@
-// Package shims has shims that stand in for those that cannot run where tests do.
-// Each is a program of its own, built by the tests, and behaves in named points as
-// the shim that it is named after.
+// Package shims has the settings of shims that imitate others, which cannot run on test machines.
+// Each imitation is a program that the tests build. It behaves like the real shim in certain
+// points.
 package shims
 
-// KataState is where the imitation of Kata's shim writes down what pods it has.
+// KataState is the directory in which the imitation of Kata's shim records its pods.
 const KataState = "/run/berth-test-kata"
 
-// Kata says how the imitation of Kata's shim behaves where that can be chosen. It is
-// a JSON file, which the handler's runtime_config_path names.
+// Kata has the settings of the imitation of Kata's shim. They are in a JSON file, which the
+// handler's runtime_config_path names.
 type Kata struct {
-	// Runtime is the path of runc, which runs what Kata runs in its machine.
+	// Runtime is the path of runc, which runs the containers that Kata would run in its machine.
 	Runtime string
-	// Memory is what the machine holds, in MiB.
+	// Memory is the machine's memory in MiB.
 	Memory int
-	// HoldCreate is a file: the Create of a pod, whose machine runs, does not answer
-	// as long as it is there.
+	// HoldCreate is a file. While it exists, the Create of a pod does not return, though its
+	// machine runs.
 	HoldCreate string `json:",omitempty"`
-	// HoldDelete is a file: the delete action does not go on as long as it is there.
+	// HoldDelete is a file. While it exists, the delete action waits.
 	HoldDelete string `json:",omitempty"`
-	// DropKill is a file: as long as it is there Kill answers, and kills nothing.
+	// DropKill is a file. While it exists, Kill succeeds but kills nothing.
 	DropKill string `json:",omitempty"`
-	// FailKill is a file: as long as it is there Kill answers an error, as when nobody
-	// in the machine answers any more.
+	// FailKill is a file. While it exists, Kill returns an error, as if the agent in the machine no
+	// longer answered.
 	FailKill string `json:",omitempty"`
-	// AbstractSocket has the shim listen where there is no file, as shims did that
-	// were built on containerd before 1.4.
+	// AbstractSocket has the shim listen on an abstract socket, as shims do that were built on
+	// containerd before 1.4.
 	AbstractSocket bool `json:",omitempty"`
-	// AnswersElsewhere has the start action name an address where nobody listens.
+	// AnswersElsewhere has the start action return an address without a listener.
 	AnswersElsewhere bool `json:",omitempty"`
-	// PublishBinary has the shim publish events by the program that it is given.
+	// PublishBinary has the shim publish events by the program of -publish-binary.
 	PublishBinary bool `json:",omitempty"`
-	// ForgetsNothing has the shim keep containers that were deleted in what it writes
-	// down: its delete action then takes them to be there, and leaves the machine.
+	// ForgetsNothing has the shim keep deleted containers in its records. Its delete action then
+	// does not stop the machine.
 	ForgetsNothing bool `json:",omitempty"`
-	// Network gives the machine a network of its own, with the addresses of the pod.
-	// Nothing of the pod listens in the network namespace that the shim was given then.
+	// Network gives the machine its own network namespace, with the addresses of the pod. Then the
+	// pod does not listen in the network namespace that the shim was given.
 	Network bool `json:",omitempty"`
-	// FirstProgram is a static busybox, which sleeps in place of the first container's
-	// program, as the pause of the guest's image does where the guest pulls images.
+	// FirstProgram is a static busybox, which sleeps in place of the first container's program, as
+	// the pause of the guest's image does if the guest pulls images.
 	FirstProgram string `json:",omitempty"`
 }
 
-// Wasm says how the imitation of runwasi's shims behaves where that can be chosen. It is
-// a JSON file, which the handler's runtime_config_path names.
+// Wasm has the settings of the imitation of runwasi's shims. They are in a JSON file, which the
+// handler's runtime_config_path names.
 type Wasm struct {
-	// Runtime is the path of runc, which makes the containers. What runs in those of
-	// modules is the shim itself.
+	// Runtime is the path of runc, which runs the containers. In a container with a module, runc
+	// runs the shim itself.
 	Runtime string
-	// PublishBinary has the shim publish events by the program that it is given.
+	// PublishBinary has the shim publish events by the program of -publish-binary.
 	PublishBinary bool `json:",omitempty"`
 }
 
-// PrecompiledLabel is on the layer of a module that the imitation has compiled, with the
-// digest of the result; and on the image, with "true". runwasi's begin alike.
+// PrecompiledLabel is the label of a module's layer that the imitation has compiled, with the
+// digest of the result, and of its image, with "true". The labels of runwasi have the same prefix.
 const PrecompiledLabel = "runwasi.io/precompiled/wazero/1"

@@ -20,25 +20,25 @@ import (
 	"github.com/berth-cri/berth/integration/shims"
 )
 
-// cgroupPrefix begins the name of the cgroup that holds a pod, beside the one that
-// its spec asks for: pkg/resourcecontrol/utils_linux.go, RenameCgroupPath. Its
-// containers have none on the host, so those that stand in for them are below it.
+// cgroupPrefix is the prefix of a pod's cgroup, which is next to the one of its spec:
+// pkg/resourcecontrol/utils_linux.go, RenameCgroupPath. Kata's containers have no cgroups on the
+// host; those of the imitation are below the pod's.
 const cgroupPrefix = "kata_"
 
 func machineCgroup(specPath string) (string, error) {
 	if !strings.HasPrefix(specPath, "/") {
-		return "", fmt.Errorf("cgroup %q: the imitation knows only those of cgroupfs", specPath)
+		return "", fmt.Errorf("cgroup %q: the imitation only supports cgroupfs", specPath)
 	}
 	return filepath.Join(filepath.Dir(specPath), cgroupPrefix+filepath.Base(specPath)), nil
 }
 
-// unified says whether the host has one hierarchy.
+// unified reports whether the host has cgroup v2.
 func unified() bool {
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	return err == nil
 }
 
-// cgroupDirs are the directories of a cgroup in every hierarchy.
+// cgroupDirs returns the directories of a cgroup in every hierarchy.
 func cgroupDirs(path string) ([]string, error) {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		return m.FSType != "cgroup" && m.FSType != "cgroup2", false
@@ -58,7 +58,7 @@ func cgroupDirs(path string) ([]string, error) {
 
 func enterCgroup(path string) error {
 	if unified() {
-		path += "/machine" // beside those of the containers, which a cgroup with processes cannot have
+		path += "/machine" // a cgroup of its own, because the pod's cgroup, which has the containers' cgroups, cannot have processes
 	}
 	dirs, err := cgroupDirs(path)
 	if err != nil {
@@ -69,7 +69,7 @@ func enterCgroup(path string) error {
 			return err
 		}
 		if cpus, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus")); err == nil && len(bytes.TrimSpace(cpus)) == 0 && !unified() {
-			continue // takes no process until it is told its processors
+			continue // has no CPUs yet, so it cannot have processes
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
 			return err
@@ -78,7 +78,7 @@ func enterCgroup(path string) error {
 	return nil
 }
 
-// removeCgroup takes away what is empty.
+// removeCgroup removes a cgroup that is empty.
 func removeCgroup(path string) {
 	dirs, _ := cgroupDirs(path)
 	for _, dir := range dirs {
@@ -87,8 +87,8 @@ func removeCgroup(path string) {
 	}
 }
 
-// leaveCgroup lets the cgroup be removed: sandbox.go, resourceControllerDelete. With
-// one hierarchy the parent takes no processes.
+// leaveCgroup moves this process to the parent, so that the cgroup can be removed: sandbox.go,
+// resourceControllerDelete. With cgroup v2 this fails, because the parent cannot have processes.
 func leaveCgroup(path string) {
 	dirs, _ := cgroupDirs(filepath.Dir(path))
 	for _, dir := range dirs {
@@ -96,14 +96,14 @@ func leaveCgroup(path string) {
 	}
 }
 
-// startMachine starts what stands for the virtual machine: a process that holds
-// memory, in the cgroup of the pod, and is no child of the shim: QEMU makes itself
-// a daemon (virtcontainers/qemu.go), and Kata's shim adopts no orphans
+// startMachine starts the imitation of the virtual machine: a process with memory in the cgroup of
+// the pod. It is not a child of the shim, because QEMU makes itself a daemon
+// (virtcontainers/qemu.go), and Kata's shim is not a subreaper
 // (cmd/containerd-shim-kata-v2/main.go, NoSubreaper).
 //
-// It has the shim's listening socket, as every program has that a shim starts: the
-// library leaves descriptor 3 open for them (containerd, pkg/shim/shim_unix.go,
-// serveListener). Whoever connects when the shim is dead is not refused.
+// It has the shim's listening socket, as every program that a shim starts: the library leaves
+// descriptor 3 open (containerd, pkg/shim/shim_unix.go, serveListener). So connections are not
+// refused even after the shim is dead.
 func startMachine(sandbox, bundle string, settings shims.Kata, listening *os.File) (int, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -130,7 +130,7 @@ func startMachine(sandbox, bundle string, settings shims.Kata, listening *os.Fil
 	return pid, nil
 }
 
-// boot starts the machine, says its pid, and leaves it an orphan.
+// boot starts the machine, prints its pid, and exits, so that the machine is an orphan.
 func boot(args []string) error {
 	flags := flag.NewFlagSet("boot", flag.ContinueOnError)
 	sandbox, bundle := flags.String("sandbox", "", ""), flags.String("bundle", "", "")
@@ -161,13 +161,13 @@ func boot(args []string) error {
 		return err
 	}
 	if n, err := ready.Read(make([]byte, 1)); n != 1 {
-		return fmt.Errorf("the machine has ended: %w", err)
+		return fmt.Errorf("the machine has exited: %w", err)
 	}
 	_, err = fmt.Fprintln(os.Stdout, command.Process.Pid)
 	return err
 }
 
-// machine holds memory until it is killed.
+// machine uses memory until it is killed.
 func machine(args []string) error {
 	flags := flag.NewFlagSet("machine", flag.ContinueOnError)
 	flags.String("name", "", "")
@@ -188,18 +188,18 @@ func machine(args []string) error {
 	}
 	for {
 		time.Sleep(time.Hour)
-		memory[0]++ // still needed
+		memory[0]++ // keeps the memory in use
 	}
 }
 
-// socketDescriptor is where a shim finds the socket that it listens on.
+// socketDescriptor is the descriptor of a shim's listening socket.
 const socketDescriptor = 3
 
-// awaitEnd returns when a process that is nobody's child here has ended.
+// awaitEnd waits until a process, which need not be a child, has exited.
 func awaitEnd(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // it has
+		return // it has exited
 	}
 	defer unix.Close(fd)
 	for {

@@ -3,9 +3,9 @@
 // that run tests do not have; the rest of this program is containerd's own
 // (pkg/shim, and the task service of its runc shim), and the containers are runc's.
 //
-// Each point has the source of the behaviour beside it. Paths are those of
-// github.com/kata-containers/kata-containers, below src/runtime, unless they say
-// otherwise. What can be switched is in settings.
+// A comment at each of these points names the source of the behaviour: a path below src/runtime of
+// github.com/kata-containers/kata-containers, unless stated otherwise. Kata of package shims has
+// the settings.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 		case "machine":
 			exit(machine(os.Args[2:]))
 		case "-info":
-			// Kata's flags are those of containerd 1.x, which knows no -info.
+			// Kata's flags are those of containerd 1.x, which does not have -info.
 			exit(fmt.Errorf("flag provided but not defined: -info"))
 		case "-v", "--version":
 			// cmd/containerd-shim-kata-v2/main.go

@@ -26,7 +26,7 @@ import (
 
 const name = "io.containerd.kata.v2"
 
-// manager answers the actions of the binary.
+// manager implements the actions of the binary.
 type manager struct{}
 
 func (manager) Name() string { return name }
@@ -35,9 +35,8 @@ func (manager) Info(context.Context, io.Reader) (*types.RuntimeInfo, error) {
 	return nil, errors.New("not known")
 }
 
-// Start starts the server, one for each pod. It answers with the bare address, as
-// every shim does that was built on containerd 1.x: pkg/containerd-shim-v2/service.go,
-// StartShim.
+// Start starts the server, one for each pod. Its answer is only the address, as with every shim
+// that was built on containerd 1.x: pkg/containerd-shim-v2/service.go, StartShim.
 func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
 	var path string
 	for _, e := range params.GetExtensions() {
@@ -80,8 +79,8 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 	return nil, standin.Answer(address)
 }
 
-// Stop is the delete action. The machine goes with the last container that is
-// written down: virtcontainers/api.go, CleanupContainer.
+// Stop is the delete action. It stops the machine with the last recorded container:
+// virtcontainers/api.go, CleanupContainer.
 func (manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	bundle, err := os.Getwd()
 	if err != nil {
@@ -109,7 +108,7 @@ func (manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	return status, kept.end()
 }
 
-// hold waits as long as a file is there.
+// hold waits while a file exists.
 func hold(ctx context.Context, path string) error {
 	for {
 		if path == "" {
@@ -126,13 +125,12 @@ func hold(ctx context.Context, path string) error {
 	}
 }
 
-// settingsVariable is where Kata looks for its configuration if no options name
-// one: pkg/containerd-shim-v2/create.go, loadRuntimeConfig.
+// settingsVariable has the path of Kata's configuration if no options have it:
+// pkg/containerd-shim-v2/create.go, loadRuntimeConfig.
 const settingsVariable = "KATA_CONF_FILE"
 
-// decode reads options as typeurl did before version 2, with which Kata was built
-// until 3.2: a URL is the name of a type and nothing else
-// (github.com/containerd/typeurl v1.0.2, types.go, getTypeByUrl).
+// decode reads options as typeurl before version 2, with which Kata was built until 3.2: a URL is
+// only the name of a type (github.com/containerd/typeurl v1.0.2, types.go, getTypeByUrl).
 func decode(a *anypb.Any) (proto.Message, error) {
 	var m proto.Message
 	switch a.GetTypeUrl() {
@@ -146,7 +144,7 @@ func decode(a *anypb.Any) (proto.Message, error) {
 	return m, proto.Unmarshal(a.GetValue(), m)
 }
 
-// configPath is what options say; options of runc are passed over.
+// configPath returns the path in options; options of runc have none.
 func configPath(a *anypb.Any) (string, error) {
 	if a == nil {
 		return "", nil

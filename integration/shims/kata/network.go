@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tapName is the machine's end in the pod's network namespace.
+// tapName is the machine's interface in the pod's network namespace.
 const tapName = "tap0_kata"
 
-// networkOf is where a spec says that the pod's network is.
+// networkOf returns the path of the network namespace in a spec, or nil.
 func networkOf(spec *specs.Spec) (path *string) {
 	i := slices.IndexFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	if i < 0 {
@@ -23,10 +23,9 @@ func networkOf(spec *specs.Spec) (path *string) {
 	return &spec.Linux.Namespaces[i].Path
 }
 
-// connect gives the machine the interface and the addresses of the pod. What comes for
-// those in the pod's network namespace goes to the machine, and back, before anything
-// there sees it: virtcontainers/network_linux.go, setupTCFiltering. The addresses stay at
-// this end, too, as there.
+// connect gives the machine an interface with the addresses of the pod. Traffic control redirects
+// all packets between eth0 in the pod's network namespace and the machine:
+// virtcontainers/network_linux.go, setupTCFiltering. As with Kata, eth0 keeps the addresses.
 func connect(path string, machine int) error {
 	if path == "" {
 		return errors.New("the pod has no network")
@@ -67,7 +66,7 @@ func connect(path string, machine int) error {
 	return nil
 }
 
-// redirect has what arrives at one interface leave by another.
+// redirect sends the packets that arrive at one interface to another.
 func redirect(from, to netlink.Link) error {
 	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: from.Attrs().Index, Parent: netlink.HANDLE_INGRESS}}
 	filter := &netlink.U32{
@@ -79,7 +78,7 @@ func redirect(from, to netlink.Link) error {
 	return errors.Join(netlink.QdiscAdd(ingress), netlink.FilterAdd(filter))
 }
 
-// address gives this network namespace what was the pod's.
+// address adds the pod's addresses and routes to this network namespace.
 func address(addresses []netlink.Addr, routes []netlink.Route) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -103,7 +102,7 @@ func address(addresses []netlink.Addr, routes []netlink.Route) error {
 	}
 	for _, r := range routes {
 		if r.Gw == nil {
-			continue // comes with the addresses
+			continue // the kernel adds it with the addresses
 		}
 		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: eth.Attrs().Index, Dst: r.Dst, Gw: r.Gw}); err != nil {
 			return err
@@ -112,11 +111,11 @@ func address(addresses []netlink.Addr, routes []netlink.Route) error {
 	return nil
 }
 
-// inNetwork calls f in a network namespace, on a thread that ends with it.
+// inNetwork calls f in a network namespace, on a thread that then ends.
 func inNetwork(path string, f func() error) error {
 	ended := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good
+		runtime.LockOSThread() // without an unlock, so the thread ends with the goroutine
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
 			err = unix.Setns(fd, unix.CLONE_NEWNET)

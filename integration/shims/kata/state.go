@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/integration/shims/standin"
 )
 
-// state is what the delete action knows of a pod: Kata's is in /run/vc/sbs
+// state is the record of a pod for the delete action. Kata's records are in /run/vc/sbs
 // (virtcontainers/persist/fs).
 type state struct {
 	Sandbox    string
@@ -48,7 +48,7 @@ func (s *state) save() error {
 	return err
 }
 
-// end stops the machine and forgets the pod.
+// end stops the machine and removes the pod's record.
 func (s *state) end() error {
 	if s.Machine > 0 {
 		if err := unix.Kill(s.Machine, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -63,7 +63,7 @@ func (s *state) end() error {
 	return nil
 }
 
-// sandboxOf is the pod of a task by its bundle, which may have no spec yet.
+// sandboxOf returns the pod of a task by its bundle, which may not have a spec yet.
 func sandboxOf(bundle, id string) (string, error) {
 	spec, err := standin.ReadSpec(bundle)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -29,22 +29,22 @@ import (
 
 func init() { standin.Register(newService) }
 
-// service is the shim of one pod: pkg/containerd-shim-v2/service.go. Its lock is
-// held for the whole of every call but Wait, as there.
+// service is the shim of one pod: pkg/containerd-shim-v2/service.go. As in Kata, every call except
+// Wait holds its lock until it returns.
 type service struct {
 	context  context.Context
 	settings shims.Kata
 	runc     task.TTRPCTaskService
 	sandbox  string
-	// listening is the socket, also after the library has closed its own.
+	// listening is a duplicate of the socket, for after the library has closed the original.
 	listening *os.File
 
 	mu         sync.Mutex
-	containers map[string]bool // guarded by mu: those whose Create has answered
+	containers map[string]bool // guarded by mu: those whose Create has succeeded
 
-	made sync.Mutex // guards what follows, which a Create that was given up still changes
+	made sync.Mutex // guards the fields below, which a Create whose caller gave up still changes
 	kept *state
-	pid  int // the machine's, once its Create is through
+	pid  int // of the machine, after its Create
 }
 
 func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Service) (*service, error) {
@@ -71,7 +71,7 @@ func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Ser
 	}, nil
 }
 
-// Create goes on when its caller gives up, and says that nothing came of it:
+// Create still creates the container after its caller gave up, though it returns an error:
 // service.go, Create.
 func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
 	s.mu.Lock()
@@ -133,7 +133,7 @@ func (s *service) create(ctx context.Context, r *task.CreateTaskRequest) error {
 	return err
 }
 
-// replaceFirst has the first container be the guest's: agent's
+// replaceFirst replaces the first container by one of the guest: agent's
 // confidential_data_hub/image.rs, unpack_pause_image.
 func (s *service) replaceFirst(r *task.CreateTaskRequest, spec *specs.Spec) error {
 	body, err := os.ReadFile(s.settings.FirstProgram)
@@ -152,15 +152,15 @@ func (s *service) replaceFirst(r *task.CreateTaskRequest, spec *specs.Spec) erro
 	return nil
 }
 
-// boot starts the machine. That it runs is known only when its agent answers, which
-// is what HoldCreate delays: virtcontainers/sandbox.go, startVM.
+// boot starts the machine. It counts as running only after its agent answers, which HoldCreate
+// delays: virtcontainers/sandbox.go, startVM.
 func (s *service) boot(ctx context.Context, bundle string, spec *specs.Spec) error {
 	cgroup, err := machineCgroup(spec.Linux.CgroupsPath)
 	if err != nil {
 		return err
 	}
-	// All that is started from here is in the machine's cgroup, as the shim is itself:
-	// sandbox.go, setupResourceController.
+	// The shim and all its later child processes are in the machine's cgroup: sandbox.go,
+	// setupResourceController.
 	if err := enterCgroup(cgroup); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *service) boot(ctx context.Context, bundle string, spec *specs.Spec) err
 	return nil
 }
 
-// outlive ends what runs in the machine when that ends.
+// outlive kills the containers in the machine when the machine exits.
 func (s *service) outlive(pid int) {
 	awaitEnd(pid)
 	s.made.Lock()
@@ -200,7 +200,7 @@ func (s *service) outlive(pid int) {
 	}
 }
 
-// machine is what every call answers for a pid: service.go, hpid.
+// machine is the pid that every call returns: service.go, hpid.
 func (s *service) machine() uint32 {
 	s.made.Lock()
 	defer s.made.Unlock()
@@ -215,7 +215,7 @@ func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartR
 	}
 	if r.ID == s.sandbox && r.ExecID == "" {
 		go func() {
-			// The machine goes with the pod's first container: wait.go, wait.
+			// The machine stops when the pod's first container exits: wait.go, wait.
 			if _, err := s.runc.Wait(s.context, &task.WaitRequest{ID: r.ID}); err == nil {
 				s.stopMachine()
 			}
@@ -233,14 +233,14 @@ func (s *service) stopMachine() {
 	}
 }
 
-// isThere says whether a file is that need not be named.
+// isThere reports whether a file exists; an empty name does not.
 func isThere(file string) bool {
 	_, err := os.Stat(file)
 	return file != "" && err == nil
 }
 
-// Kill forgets of which process it is asked if it is asked for all:
-// virtcontainers/kata_agent.go, signalProcess; service.go, Kill.
+// Kill ignores the exec id if all processes are to be killed: virtcontainers/kata_agent.go,
+// signalProcess; service.go, Kill.
 func (s *service) Kill(ctx context.Context, r *task.KillRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,8 +286,8 @@ func (s *service) Delete(ctx context.Context, r *task.DeleteRequest) (*task.Dele
 	return answer, s.kept.save()
 }
 
-// Shutdown ends the process at once, and the machine only if its Create is through:
-// service.go, Shutdown.
+// Shutdown ends the shim at once, but the machine only if its Create has succeeded: service.go,
+// Shutdown.
 func (s *service) Shutdown(ctx context.Context, r *task.ShutdownRequest) (*emptypb.Empty, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -337,7 +337,7 @@ func (s *service) Checkpoint(ctx context.Context, r *task.CheckpointTaskRequest)
 }
 
 func (s *service) Exec(ctx context.Context, r *task.ExecProcessRequest) (*emptypb.Empty, error) {
-	log.G(s.context).WithField("exec", r.ExecID).Warn("Exec() start") // as service.go, Exec does, to its log
+	log.G(s.context).WithField("exec", r.ExecID).Warn("Exec() start") // as in service.go, Exec
 	return locked(ctx, s, r, s.runc.Exec)
 }
 
@@ -363,10 +363,10 @@ func locked[Request, Response any](ctx context.Context, s *service, r *Request, 
 	return call(ctx, r)
 }
 
-// RegisterTTRPC serves version 2 of the Task API, which is Kata's. Its messages are
-// on the wire what those of version 3 are.
+// RegisterTTRPC serves version 2 of the Task API, as Kata does. On the wire its messages are the
+// same as those of version 3.
 //
-//nolint:unparam // it is how the library asks for it
+//nolint:unparam // an interface of the library
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
 		"State": standin.Method(s.State), "Create": standin.Method(s.Create), "Start": standin.Method(s.Start), "Delete": standin.Method(s.Delete),

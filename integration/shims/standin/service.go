@@ -1,4 +1,5 @@
-// Package standin serves a task service that stands in for a shim, and reads what it is started with.
+// Package standin has what the imitations of shims share: it serves their task service, and reads
+// their settings and specs.
 package standin
 
 import (
@@ -26,7 +27,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// SandboxAnnotation names the pod of a container.
+// SandboxAnnotation has the id of a container's pod.
 const SandboxAnnotation = "io.kubernetes.cri.sandbox-id"
 
 // Register has the library serve a task service.
@@ -49,7 +50,7 @@ func Register[Service any](make func(context.Context, shim.Publisher, shutdown.S
 	})
 }
 
-// Method is a call of a ttrpc service.
+// Method makes a method of a ttrpc service from a call.
 func Method[Request, Response any](call func(context.Context, *Request) (*Response, error)) ttrpc.Method {
 	return func(ctx context.Context, unmarshal func(any) error) (any, error) {
 		r := new(Request)
@@ -60,7 +61,7 @@ func Method[Request, Response any](call func(context.Context, *Request) (*Respon
 	}
 }
 
-// Settings reads the file that says how a stand-in behaves.
+// Settings reads the settings of a shim from a JSON file.
 func Settings[S any](path string) (s S, err error) {
 	if err := readJSON(path, &s); err != nil {
 		return s, fmt.Errorf("configuration of the shim: %w", err)
@@ -85,10 +86,11 @@ func readJSON(path string, to any) error {
 	return err
 }
 
-// Option is the value of a flag of the library's.
+// Option is the value of a flag of the library.
 func Option(name string) string { return flag.Lookup(name).Value.String() }
 
-// Serve starts the server of a pod, which listens on a socket and has more in its environment.
+// Serve starts the server of a pod, with its listening socket and an additional environment
+// variable.
 func Serve(ns, id, daemon string, socket *os.File, environment string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -101,8 +103,8 @@ func Serve(ns, id, daemon string, socket *os.File, environment string) error {
 	return server.Start()
 }
 
-// Answer ends the start action with the bare address, before the library writes an answer of
-// its own.
+// Answer prints only the address and ends the start action, before the library prints its own
+// answer.
 func Answer(address string) error {
 	if _, err := os.Stdout.WriteString(address); err != nil {
 		return err
@@ -111,9 +113,8 @@ func Answer(address string) error {
 	return nil
 }
 
-// ByBinary publishes events as shims did that were built on containerd before 1.3:
-// they run the program that -publish-binary names (containerd 1.2,
-// runtime/v2/shim/shim.go, remoteEventsPublisher).
+// ByBinary publishes events as shims that were built on containerd before 1.3: they run the program
+// that -publish-binary names (containerd 1.2, runtime/v2/shim/shim.go, remoteEventsPublisher).
 type ByBinary struct{ shim.Publisher }
 
 // Publish runs the program.

@@ -27,21 +27,21 @@ import (
 	"github.com/berth-cri/berth/integration/shims"
 )
 
-// moduleTypes are the types of layers that are modules: the default of runwasi
+// moduleTypes are the media types of layers with modules: the defaults of runwasi
 // (containerd-shim-wasm/src/shim/shim.rs, supported_layers_types), and that of Spin.
 var moduleTypes = []string{
 	"application/vnd.bytecodealliance.wasm.component.layer.v0+wasm", "application/wasm",
 	"application/vnd.wasm.content.layer.v1+wasm",
 }
 
-// maxWrite is how much goes with one message: containerd-shim-wasm/src/containerd/client.rs,
-// as everything in this file.
+// maxWrite is the limit of data in one message. The source of this, and of everything in this file,
+// is containerd-shim-wasm/src/containerd/client.rs.
 const maxWrite = 15 << 20
 
-// keepContent begins the label by which content keeps other content.
+// keepContent is the prefix of labels with references to content that garbage collection must keep.
 const keepContent = "containerd.io/gc.ref.content.precompile."
 
-// daemon is the daemon that started the shim, by the address that it was given.
+// daemon has clients of the daemon that started the shim.
 type daemon struct {
 	namespace  string
 	containers containersapi.ContainersClient
@@ -66,16 +66,16 @@ func (d *daemon) with(ctx context.Context, pairs ...string) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(append(pairs, "containerd-namespace", d.namespace)...))
 }
 
-// compiler turns modules into what the engine starts faster; nil for one that it cannot.
+// compiler compiles a module, so that the engine starts it faster.
 type compiler func(ctx context.Context, module []byte) ([]byte, error)
 
-// loaded is a module of an image, and what was compiled of it, if it was.
+// loaded is a module of an image, with its compiled form if there is one.
 type loaded struct {
 	module, compiled []byte
 }
 
-// modules are the modules that the image of a container has as layers: load_modules. None
-// is no error; the shim then looks for files.
+// modules returns the modules that the image of a container has as layers: load_modules. Without
+// any, the shim searches the root filesystem.
 func (d *daemon) modules(ctx context.Context, id string, compile compiler) ([]loaded, error) {
 	ctx = d.with(ctx)
 	container, err := d.containers.Get(ctx, &containersapi.GetContainerRequest{ID: id})
@@ -129,13 +129,14 @@ func (d *daemon) modules(ctx context.Context, id string, compile compiler) ([]lo
 			return nil, fmt.Errorf("compile %s: %w", layer.Digest, err)
 		}
 		if err := d.keep(ctx, target, layer.Digest, all[i].compiled, i); err != nil {
-			return nil, fmt.Errorf("keep what was compiled of %s: %w", layer.Digest, err)
+			return nil, fmt.Errorf("store the compiled form of %s: %w", layer.Digest, err)
 		}
 	}
 	return all, nil
 }
 
-// manifest is that of an image, which must be no index: get_image_manifest_and_digest.
+// manifest reads the manifest of an image, which must not be an index:
+// get_image_manifest_and_digest.
 func (d *daemon) manifest(ctx context.Context, image string) (digest.Digest, imagespec.Manifest, error) {
 	var m imagespec.Manifest
 	got, err := d.images.Get(ctx, &imagesapi.GetImageRequest{Name: image})
@@ -148,7 +149,7 @@ func (d *daemon) manifest(ctx context.Context, image string) (digest.Digest, ima
 		err = json.Unmarshal(text, &m)
 	}
 	if err == nil && m.Config.Digest == "" {
-		err = errors.New("it is an index")
+		err = errors.New("the image is an index")
 	}
 	if err != nil {
 		return "", m, fmt.Errorf("manifest of image %q: %w", image, err)
@@ -156,8 +157,8 @@ func (d *daemon) manifest(ctx context.Context, image string) (digest.Digest, ima
 	return target, m, nil
 }
 
-// precompiled is a layer that was compiled before: read_precompiled_layer. What is
-// compiled is all that the engine needs.
+// precompiled reads a layer that was compiled before, and its compiled form:
+// read_precompiled_layer.
 func (d *daemon) precompiled(ctx context.Context, layer digest.Digest) (loaded, error) {
 	info, err := d.info(ctx, layer)
 	if err != nil {
@@ -175,8 +176,7 @@ func (d *daemon) precompiled(ctx context.Context, layer digest.Digest) (loaded, 
 	return l, err
 }
 
-// keep writes what was compiled of a layer, under a lease, and has the layer and the
-// image keep it.
+// keep writes a layer's compiled form under a lease, and labels the layer and the image with it.
 func (d *daemon) keep(ctx context.Context, target, layer digest.Digest, compiled []byte, i int) error {
 	ref := "precompile-" + shims.PrecompiledLabel
 	lease, err := d.leases.Create(ctx, &leasesapi.CreateRequest{ID: ref, Labels: map[string]string{
@@ -228,7 +228,7 @@ func (d *daemon) read(ctx context.Context, what digest.Digest) ([]byte, error) {
 	}
 }
 
-// label replaces all labels of content by those that it had, and more.
+// label adds labels to content, by replacing all of its labels.
 func (d *daemon) label(ctx context.Context, of digest.Digest, more map[string]string) error {
 	info, err := d.info(ctx, of)
 	if err != nil {
@@ -242,8 +242,7 @@ func (d *daemon) label(ctx context.Context, of digest.Digest, more map[string]st
 	return err
 }
 
-// write is save_content: a question how far the content is, parts, and a commit with the
-// labels.
+// write is save_content: a STAT for the offset, WRITEs of parts, and a COMMIT with the labels.
 func (d *daemon) write(ctx context.Context, ref string, data []byte, labels map[string]string) (digest.Digest, error) {
 	expected := digest.FromBytes(data)
 	stream, err := d.content.Write(ctx)

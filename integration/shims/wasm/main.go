@@ -1,10 +1,10 @@
-// Command wasm imitates the shims of runwasi (https://github.com/containerd/runwasi),
-// which are in Rust, in what they ask of the daemon that starts them, and runs modules
-// with wazero in their place. Everything else of it is containerd's own library
-// (pkg/shim, and the task service of its runc shim), and the containers are runc's.
+// Command wasm imitates the shims of runwasi (https://github.com/containerd/runwasi), which are in
+// Rust: it makes the same calls to the daemon that starts it, but runs modules with wazero. The
+// rest is containerd's own library (pkg/shim, and the task service of its runc shim), and the
+// containers are runc's.
 //
-// Each point has the source of the behaviour beside it: paths are those of runwasi,
-// below crates.
+// A comment at each of these points names the source of the behaviour: a path below crates of
+// runwasi.
 package main
 
 import (

@@ -21,7 +21,7 @@ import (
 
 const name = "io.containerd.wasmtime.v1"
 
-// manager answers the actions of the binary.
+// manager implements the actions of the binary.
 type manager struct{}
 
 func (manager) Name() string { return name }
@@ -30,9 +30,9 @@ func (manager) Info(context.Context, io.Reader) (*types.RuntimeInfo, error) {
 	return nil, errors.New("not known")
 }
 
-// Start starts the server, one for each pod, and answers with the bare address:
-// containerd-shimkit/src/sandbox/shim/shim.rs, start_shim. The server is given the
-// daemon's address as the start action is.
+// Start starts the server, one for each pod, and answers with only the address:
+// containerd-shimkit/src/sandbox/shim/shim.rs, start_shim. The server gets the daemon's address
+// from the start action.
 func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
 	path := ""
 	for _, e := range params.GetExtensions() {
@@ -60,7 +60,7 @@ func (manager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*boo
 	}
 	socket, err := shim.NewSocket(address)
 	if shim.SocketEaddrinuse(err) && shim.CanConnect(address) {
-		return nil, standin.Answer(address) // the pod's is there
+		return nil, standin.Answer(address) // the pod has a server already
 	}
 	if err != nil {
 		return nil, err
@@ -80,10 +80,10 @@ func (manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	return runc.NewShimManager(name).Stop(ctx, id)
 }
 
-// settingsVariable is how the start action tells the server where its settings are.
+// settingsVariable has the path of the settings, from the start action for the server.
 const settingsVariable = "BERTH_TEST_WASM_SHIM_CONFIG"
 
-// configPath is what options say: those of runwasi's shims have this type
+// configPath returns the path in options, which have this type for runwasi's shims
 // (containerd-shimkit/src/sandbox/shim/local.rs, get_from_options).
 func configPath(a typeurl.Any) (string, error) {
 	v, err := typeurl.UnmarshalAny(a)

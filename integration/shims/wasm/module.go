@@ -19,20 +19,20 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 )
 
-// engine is what the shim calls itself.
+// engine is the name of the runtime in the shim's version.
 const engine = "wazero"
 
-// moduleCommand is the first argument of the shim where it runs a module.
+// moduleCommand is the first argument of the shim if it is to run a module.
 const moduleCommand = "module"
 
-// Where a container has the module, what was compiled of it, and the shim.
+// The paths of the module, its compiled form and the shim in a container.
 const (
 	insideModule   = "/.wasm-module"
 	insideCompiled = "/.wasm-compiled"
 	insideShim     = "/.wasm-shim"
 )
 
-// compile is a compiler by wazero, whose cache for one module becomes one archive.
+// compile is a compiler with wazero. The compiled form is a tar archive of wazero's cache.
 func compile(ctx context.Context, module []byte) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "wazero-")
 	if err != nil {
@@ -72,7 +72,7 @@ func compile(ctx context.Context, module []byte) ([]byte, error) {
 	return b.Bytes(), errors.Join(err, archive.Close())
 }
 
-// unpackCompiled is the reverse of compile's archive.
+// unpackCompiled unpacks the archive of compile.
 func unpackCompiled(compiled []byte, dir string) error {
 	archive := tar.NewReader(bytes.NewReader(compiled))
 	for {
@@ -84,7 +84,7 @@ func unpackCompiled(compiled []byte, dir string) error {
 			return err
 		}
 		if !filepath.IsLocal(h.Name) {
-			return fmt.Errorf("%q is no name of a cache", h.Name)
+			return fmt.Errorf("%q is not a name in a cache", h.Name)
 		}
 		path := filepath.Join(dir, h.Name)
 		body, err := io.ReadAll(archive)
@@ -100,11 +100,11 @@ func unpackCompiled(compiled []byte, dir string) error {
 	}
 }
 
-// runModule is what runs in the container of a module, and returns its exit status. args
-// are the module's, from its name on: containerd-shim-wasm/src/sandbox/context.rs.
+// runModule runs a module in its container and returns the exit status. args are the module's
+// arguments, beginning with its name: containerd-shim-wasm/src/sandbox/context.rs.
 func runModule(args []string) int {
 	ctx := context.Background()
-	// The first process of a container is not killed by signals that it leaves alone.
+	// The first process of a container ignores signals that it does not handle.
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT)
 	go func() {

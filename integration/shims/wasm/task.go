@@ -55,7 +55,7 @@ func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Ser
 	return &service{runc: inner, runtime: settings.Runtime, daemon: d}, nil
 }
 
-// Create is task_create there, and the making of an instance:
+// Create imitates task_create in that file, and the creation of an instance:
 // containerd-shim-wasm/src/sys/unix/container/instance.rs.
 func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
 	if r.Terminal {
@@ -84,7 +84,7 @@ func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.
 	return s.runc.Create(ctx, r)
 }
 
-// mountRoot mounts the root filesystem, into which the shim is to look.
+// mountRoot mounts the root filesystem, because the shim must read it.
 func (s *service) mountRoot(r *task.CreateTaskRequest) error {
 	root := rootOf(r.Bundle)
 	if err := os.MkdirAll(root, 0o711); err != nil {
@@ -100,8 +100,8 @@ func (s *service) mountRoot(r *task.CreateTaskRequest) error {
 
 func rootOf(bundle string) string { return filepath.Join(bundle, "rootfs") }
 
-// makeModule has the container run its module, if it is one: what the image has as layers
-// comes first, then a program of Linux, then a file
+// makeModule has the container run its module, if it has one: a layer of the image, or else its
+// entrypoint if that is a module and not a program
 // (containerd-shim-wasm/src/sys/unix/container/executor.rs, ty).
 func (s *service) makeModule(bundle string, spec *specs.Spec, modules []loaded) error {
 	if len(modules) > 1 {
@@ -149,7 +149,7 @@ func (s *service) makeModule(bundle string, spec *specs.Spec, modules []loaded) 
 	return os.WriteFile(filepath.Join(bundle, "config.json"), text, 0o600)
 }
 
-// entrypoint is the file that a container is to run, and whether it is a program of Linux
+// entrypoint returns the file that a container is to run, and whether it is a Linux program
 // (executor.rs, is_linux_container).
 func entrypoint(root string, p *specs.Process) (body []byte, linux bool, err error) {
 	if p == nil || len(p.Args) == 0 {
@@ -180,7 +180,7 @@ func entrypoint(root string, p *specs.Process) (body []byte, linux bool, err err
 	return nil, false, fmt.Errorf("%s: arg0 must be a path to a Wasm file: %w", name, errdefs.ErrInvalidArgument)
 }
 
-// searched are the directories in which a name is looked for.
+// searched returns the directories that are searched for a name.
 func searched(name string, p *specs.Process) []string {
 	if strings.Contains(name, "/") {
 		if filepath.IsAbs(name) {
@@ -204,13 +204,13 @@ func (s *service) Start(ctx context.Context, r *task.StartRequest) (*task.StartR
 	return s.runc.Start(ctx, r)
 }
 
-// noExec refuses what is about another process than a container's first. runwasi knows no
-// others.
+// noExec is the error for other processes than a container's first one, which runwasi does not
+// have.
 func noExec() error {
 	return errgrpc.ToGRPC(fmt.Errorf("exec is not supported: %w", errdefs.ErrNotImplemented))
 }
 
-// notImplemented is the answer to the calls that runwasi leaves to its library.
+// notImplemented is the answer to calls that only runwasi's library answers.
 func notImplemented[Request, Response any](call string) func(context.Context, *Request) (*Response, error) {
 	return func(context.Context, *Request) (*Response, error) {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("/containerd.task.v2.Task/%s is not supported: %w", call, errdefs.ErrNotImplemented))
@@ -245,10 +245,10 @@ func (s *service) Wait(ctx context.Context, r *task.WaitRequest) (*task.WaitResp
 	return s.runc.Wait(ctx, r)
 }
 
-// RegisterTTRPC serves version 2 of the Task API, which is that of containerd's library
-// for Rust. Its messages are on the wire what those of version 3 are.
+// RegisterTTRPC serves version 2 of the Task API, as containerd's library for Rust does. On the
+// wire its messages are the same as those of version 3.
 //
-//nolint:unparam // it is how the library asks for it
+//nolint:unparam // an interface of the library
 func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	server.RegisterService("containerd.task.v2.Task", &ttrpc.ServiceDesc{Methods: map[string]ttrpc.Method{
 		"State": standin.Method(s.State), "Create": standin.Method(s.Create), "Start": standin.Method(s.Start), "Delete": standin.Method(s.Delete),

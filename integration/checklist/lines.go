@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// The parts of docs/testing.md that are read here begin with these.
+// The headings of the parts of docs/testing.md that have lines.
 const (
 	heading = "## The CRI, line by line"
 	pains   = "## Problems of other daemons"
 )
 
-// line is one thing that the CRI asks of a daemon.
+// line is one demand of the CRI, or one problem of other daemons.
 type line struct {
-	// name is its subject and its number in it: "StopContainer 3".
+	// name is its subject with a number: "StopContainer 3".
 	name string
 	text string
-	// proofs are all needed.
+	// proofs must all pass.
 	proofs []proof
 }
 
 // proof is a test, as docs/testing.md writes it.
 type proof string
 
-// conformanceSuite is how the checks of the conformance suite are written: by
-// group and name, whatever the handler.
+// conformanceSuite is the prefix of checks of the conformance suite. Their group and name follow,
+// without a handler.
 const conformanceSuite = "conformance/"
 
-// product are the directories of what is shipped.
+// product are the directories of the shipped code.
 var product = []string{"pkg", "cmd", "internal", "contrib/cluster"}
 
-// split returns the package's directory and the test: for a check of the
-// conformance suite its group and name.
+// split returns the package's directory and the test; for a check of the conformance suite, the
+// test is its group and name.
 func (p proof) split() (dir, test string) {
 	if check, ok := strings.CutPrefix(string(p), conformanceSuite); ok {
 		return "integration/conformance", check
@@ -49,7 +49,7 @@ func (p proof) split() (dir, test string) {
 func parse(document, heading string) ([]line, error) {
 	_, part, found := strings.Cut(document, "\n"+heading+"\n")
 	if !found {
-		return nil, fmt.Errorf("there is no %q", heading)
+		return nil, fmt.Errorf("no heading %q", heading)
 	}
 	part, _, _ = strings.Cut(part, "\n## ")
 	var lines []line

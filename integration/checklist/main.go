@@ -1,11 +1,11 @@
-// Command checklist ticks off, line by line, what the CRI asks of a daemon, and what
-// people suffered from with others.
+// Command checklist checks, line by line, that tests prove what the CRI demands of a daemon, and
+// that berth does not have the known problems of other daemons.
 //
 //	go run ./integration/checklist out/unit.json out/integration.json
 //
-// The lines, and the tests that prove each, are in docs/testing.md. The files are
-// records of `go test -json`, as `make unit integration` leaves them. A line is
-// ticked off if all its tests passed. The status is 1 unless all lines are.
+// The lines, and the tests that prove each, are in docs/testing.md. The files are the output of `go
+// test -json`, as `make unit integration` writes them. A line is proved if all its tests passed.
+// The exit status is 1 unless all lines are proved.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// document is what is ticked off, from the top of the source tree.
+// document is the page with the lines, relative to the root of the source tree.
 const document = "docs/testing.md"
 
 func main() {
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// run returns how many lines are not ticked off.
+// run prints all lines and returns how many are not proved.
 func run(out io.Writer, document string, records []string) (open int, err error) {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -65,20 +65,20 @@ func run(out io.Writer, document string, records []string) (open int, err error)
 			fmt.Fprintln(&said, m)
 		}
 	}
-	fmt.Fprintf(&said, "%d of %d lines are ticked off\n", len(lines)-open, len(lines))
+	fmt.Fprintf(&said, "%d of %d lines are proved\n", len(lines)-open, len(lines))
 	_, err = io.WriteString(out, said.String())
 	return open, err
 }
 
 func readAll(records []string) (results, error) {
 	if len(records) == 0 {
-		return nil, fmt.Errorf("name records of `go test -json`: make unit integration leaves out/unit.json and out/integration.json")
+		return nil, fmt.Errorf("missing arguments: the output of `go test -json`; `make unit integration` writes out/unit.json and out/integration.json")
 	}
 	r := results{}
 	for _, path := range records {
 		file, err := os.Open(path)
 		if err != nil {
-			return nil, fmt.Errorf("%w; make unit integration leaves it", err)
+			return nil, fmt.Errorf("%w; `make unit integration` writes it", err)
 		}
 		err = r.read(file)
 		file.Close()

@@ -10,7 +10,7 @@ import (
 
 const module = "github.com/berth-cri/berth/"
 
-// outcome is how a test ended.
+// outcome is the result of a test.
 type outcome string
 
 const (
@@ -20,11 +20,10 @@ const (
 	absent  outcome = "did not run"
 )
 
-// results are the outcomes of tests by package directory and name.
+// results has the outcomes of tests by package directory and name.
 type results map[string]map[string]outcome
 
-// read adds what `go test -json` wrote. Of a test that was repeated the last end
-// counts.
+// read adds the output of `go test -json`. If a test was repeated, its last outcome counts.
 func (r results) read(records io.Reader) error {
 	for decoder := json.NewDecoder(records); ; {
 		var event struct{ Action, Package, Test string }
@@ -45,8 +44,8 @@ func (r results) read(records io.Reader) error {
 	}
 }
 
-// of is the outcome of a proof. A check of the conformance suite has passed if
-// some handler passed it and none failed it: a handler may lack an ability.
+// of is the outcome of a proof. A check of the conformance suite has passed if it passed with at
+// least one handler and failed with none, because a handler may lack a capability.
 func (r results) of(p proof) outcome {
 	dir, test := p.split()
 	test = recorded(test)
@@ -70,5 +69,5 @@ func (r results) of(p proof) outcome {
 	return absent
 }
 
-// recorded is a name as the testing package writes it.
+// recorded is a test's name as the testing package prints it.
 func recorded(test string) string { return strings.ReplaceAll(test, " ", "_") }

@@ -1,7 +1,6 @@
-// Summary says in few words what a run of tests came to: how many passed, failed
-// and were skipped, why they were skipped, which failed with what words, and which
-// did so at first and not when they were repeated. It reads the records of
-// `go test -json`:
+// Summary prints a short summary of a test run: how many tests passed, failed and were skipped, the
+// reasons of skips, the messages of failed tests, and the tests that failed at first but passed
+// when repeated. It reads the output of `go test -json`:
 //
 //	go run ./integration/summary count out/integration.json
 //	go run ./integration/summary skips out/unit.json out/integration.json
@@ -32,13 +31,13 @@ func run(w io.Writer, args []string) error {
 		"count": (*records).count, "skips": (*records).skips, "unsteady": (*records).unsteady, "failures": (*records).failures,
 	}[args[0]]
 	if !known {
-		return fmt.Errorf("%q is none of count, skips, unsteady and failures", args[0])
+		return fmt.Errorf("%q is not one of count, skips, unsteady and failures", args[0])
 	}
 	all := newRecords()
 	for _, path := range args[1:] {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the phase did not come to its tests
+			continue // the phase failed before its tests
 		}
 		if err != nil {
 			return err

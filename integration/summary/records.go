@@ -16,21 +16,21 @@ type event struct {
 	Action, Package, Test, ImportPath, Output string
 }
 
-// subject is a test, or with an empty test a package or what was to be built.
+// subject is a test or, if test is empty, a package or a build.
 type subject struct{ pkg, test string }
 
-// outcome is how one run of a subject ended.
+// outcome is the result of one run of a subject.
 type outcome struct {
 	action string
 	said   []string
 }
 
-// records are what a run wrote down.
+// records has the content of the output of `go test -json`.
 type records struct {
-	// saying is what those said that have not ended.
+	// saying is the output of subjects that have not ended yet.
 	saying map[subject][]string
-	// ended has the subjects by their first end, outcomes every end of each: a test
-	// that is repeated has several, of which the last counts.
+	// ended has the subjects in the order of their first outcomes, and outcomes has all outcomes of
+	// each: a repeated test has several, and the last one counts.
 	ended    []subject
 	outcomes map[subject][]outcome
 }
@@ -44,7 +44,7 @@ func (r *records) read(from io.Reader) error {
 	for {
 		line, err := lines.ReadBytes('\n')
 		var e event
-		if json.Unmarshal(line, &e) == nil { // the last line of a run that was killed is no event
+		if json.Unmarshal(line, &e) == nil { // the last line of a killed run may not be an event
 			r.add(e)
 		}
 		if err == io.EOF {
@@ -73,18 +73,18 @@ func (r *records) add(e event) {
 	}
 }
 
-// last is how a subject ended when it did so for the last time.
+// last is the last outcome of a subject.
 func (r *records) last(who subject) outcome {
 	all := r.outcomes[who]
 	return all[len(all)-1]
 }
 
-// which are the subjects whose last end was that.
+// which returns the subjects whose last outcome has that action.
 func (r *records) which(action string) []subject {
 	return slices.DeleteFunc(slices.Clone(r.ended), func(who subject) bool { return r.last(who).action != action })
 }
 
-// count is how many tests passed, failed and were skipped.
+// count prints how many tests passed, failed and were skipped.
 func (r *records) count() string {
 	var n [3]int
 	for i, action := range []string{"pass", "fail", "skip"} {
@@ -98,8 +98,8 @@ func (r *records) count() string {
 }
 
 var (
-	// A test's own words begin with where they were said, or with what the race
-	// detector or the runtime say of it.
+	// A message of a test begins with its place in a source file, or with a heading of the race
+	// detector or of Go's runtime.
 	begins = regexp.MustCompile(`^\s*(\S+\.go:\d+: |WARNING: DATA RACE|panic: |fatal error: )`)
 	frame  = regexp.MustCompile(`^\s*(=== (RUN|PAUSE|CONT|NAME) |--- (FAIL|PASS|SKIP): |=+$)`)
 	logged = regexp.MustCompile(`^\s*(time=|\{"|[EWI]\d{4} )`)
@@ -109,22 +109,22 @@ var (
 
 const (
 	maxLines = 15 // of a test
-	maxItem  = 6  // of one thing that it said, which may be the end of a daemon's log
+	maxItem  = 6  // of one message, which may be the end of a daemon's log
 	maxWidth = 400
 	maxTests = 60
 )
 
-// words are what a test itself said.
+// words returns the messages of a test, without the other output.
 func words(said []string) []string {
 	var out []string
-	item := 0 // lines of the present one; 0 outside of any
+	item := 0 // lines of the present message; 0 outside of messages
 	for _, line := range said {
 		switch {
 		case frame.MatchString(line):
 			item = 0
 			continue
 		case logged.MatchString(line) && (item == 0 || !grave.MatchString(line)):
-			continue // what a daemon says without a time comes last, and why it ended
+			continue // a log line; in a message, errors are kept, because a daemon's last lines have its reason to exit
 		case begins.MatchString(line):
 			item = 1
 		case item > 0:
@@ -144,13 +144,13 @@ func clip(s string) string {
 	return s
 }
 
-// failures names what failed, with its words.
+// failures lists the failed subjects with their messages.
 func (r *records) failures() string {
 	return list("FAIL", r.which("fail"), func(who subject) []string { return r.last(who).said })
 }
 
-// unsteady names what failed and passed when it was repeated, with what it said
-// when it failed.
+// unsteady lists the subjects that failed and then passed when repeated, with the messages of the
+// failure.
 func (r *records) unsteady() string {
 	failed := func(o outcome) bool { return o.action == "fail" }
 	var which []subject
@@ -164,8 +164,8 @@ func (r *records) unsteady() string {
 	})
 }
 
-// list names subjects with their words. Who has none of its own and is there
-// because of a sub-test, or of a test, is left out.
+// list prints subjects with their messages. It leaves out a subject without messages that only
+// failed because of a subtest or a test.
 func list(title string, which []subject, said func(subject) []string) string {
 	var text strings.Builder
 	printed := 0
@@ -174,7 +174,7 @@ func list(title string, which []subject, said func(subject) []string) string {
 		if len(lines) == 0 && above(who, which) {
 			continue
 		}
-		if len(lines) == 0 { // it was killed, or is no test
+		if len(lines) == 0 { // a killed test, or a package or build
 			lines = tail(said(who))
 		}
 		if printed++; printed > maxTests {
@@ -200,7 +200,7 @@ func above(who subject, which []subject) bool {
 	})
 }
 
-// tail is the end of what was printed.
+// tail is the end of the output.
 func tail(said []string) []string {
 	var out []string
 	for _, line := range said {
@@ -211,7 +211,7 @@ func tail(said []string) []string {
 	return out[max(0, len(out)-maxLines):]
 }
 
-// skips counts the tests that were skipped by their reasons.
+// skips counts skipped tests by their reasons.
 func (r *records) skips() string {
 	count := map[string]int{}
 	for _, who := range r.which("skip") {
@@ -234,12 +234,12 @@ func (r *records) skips() string {
 	return text.String()
 }
 
-// reason is the last thing that a skipped test said.
+// reason is the last message of a skipped test.
 func reason(said []string) string {
 	for _, line := range slices.Backward(said) {
 		if at := place.FindString(line); at != "" {
 			return clip(strings.TrimSpace(line[len(at):]))
 		}
 	}
-	return "for no reason that it gave"
+	return "without a reason"
 }

@@ -1,7 +1,6 @@
-// Command demo shows berth at work: it starts `berth serve` without any
-// configuration file, runs a pod under every runtime that berth finds on this
-// machine, from an image that a registry on loopback serves, and prints what ran
-// them. It needs root, and leaves nothing behind, Ctrl-C or not.
+// Command demo starts `berth serve` without a configuration file, runs pods with every runtime that
+// berth finds on this machine, from an image that a registry on loopback serves, and prints a table
+// of the results. It needs root, and leaves nothing behind, even after Ctrl-C.
 //
 //	go run ./integration/demo
 package main
@@ -28,9 +27,9 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// required are the handlers of the runtimes that `make deps runtimes` installs and builds, each
-// of which must carry a pod. Others that are found here may fail for reasons of
-// their own (a VM runtime without KVM): that is shown, and is no failure.
+// required are the handlers of the runtimes that `make deps runtimes` installs and builds. Their
+// pods must run. Other handlers may fail (a VM runtime without KVM): the table shows that, but the
+// demo does not fail.
 var required = []string{testbed.Runc, testbed.Crun, "gvisor"}
 
 func main() {
@@ -51,7 +50,7 @@ func main() {
 func demo(t testbed.T, out io.Writer) {
 	testbed.NeedNetwork(t)
 	keepForwarding(t)
-	// Where the runtimes were built, before the system's own directories.
+	// The directories of the built runtimes come before those of the system.
 	var places []string
 	for _, runtime := range []string{testbed.Runc, testbed.Crun, testbed.Runsc} {
 		places = append(places, filepath.Dir(testbed.Part(t, runtime)))
@@ -65,19 +64,19 @@ func demo(t testbed.T, out io.Writer) {
 
 	options := testbed.Options{CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{registry}, NoConfig: true}
 	if configured(t) {
-		fmt.Fprintf(out, "%s is there and is left alone: berth starts with an empty configuration of its own\n", config.DefaultFile)
+		fmt.Fprintf(out, "%s exists and is not used: berth starts with a new, empty configuration\n", config.DefaultFile)
 		options.NoConfig = false
 	}
 	berth := testbed.StartBerth(t, options)
 	fmt.Fprintf(out, "berth serves %s\n", berth.Socket)
 
 	var handlers []string
-	// A handler that a busy machine was too slow to probe in time is served when its probe has ended.
+	// On a busy machine, a handler is served only after its slow probe has ended.
 	testbed.Eventually(t, time.Minute, func() error {
 		handlers = readyHandlers(t, berth.Client)
 		for _, name := range required {
 			if !slices.Contains(handlers, name) {
-				return fmt.Errorf("berth does not serve %s, which should be here: its handlers are %v", name, handlers)
+				return fmt.Errorf("berth does not serve the required handler %s: its handlers are %v", name, handlers)
 			}
 		}
 		return nil
@@ -95,7 +94,7 @@ func demo(t testbed.T, out io.Writer) {
 	printTable(out, rows)
 	verdict(t, rows)
 
-	// Supervisors without pods wait a minute for the next; a restart sends them away.
+	// Idle supervisors wait a minute for the next pod; a restart ends them.
 	berth.Restart(t)
 	berth.NoLeaks(t, before)
 	if !t.Failed() {
@@ -106,7 +105,7 @@ func demo(t testbed.T, out io.Writer) {
 // readyHandlers returns the names of the handlers that berth announces.
 func readyHandlers(t testbed.T, client *testbed.Client) []string {
 	status, err := client.RuntimeServiceClient.Status(t.Context(), &runtimeapi.StatusRequest{})
-	testbed.Mustf(t, err, "ask berth for its status")
+	testbed.Mustf(t, err, "get berth's status")
 	var names []string
 	for _, handler := range status.GetRuntimeHandlers() {
 		// "" is the default handler, which has a name too.
@@ -118,7 +117,7 @@ func readyHandlers(t testbed.T, client *testbed.Client) []string {
 	return names
 }
 
-// row is what the demo shows of a handler.
+// row is a handler's row of the table.
 type row struct {
 	handler string
 	runtime string
@@ -129,8 +128,8 @@ type row struct {
 	err     error
 }
 
-// try runs two pods under a handler. Their failure is in the row, not in t: the
-// other handlers have their turn.
+// try runs two pods with a handler. A failure is in the row and does not end t, so that the demo
+// continues with the other handlers.
 func try(t testbed.T, client *testbed.Client, handler, image string) row {
 	r := row{handler: handler, runtime: runtimeOf(handler)}
 	r.err = testbed.Run(t.Context(), handler, os.Stderr, func(run testbed.T) {
@@ -149,7 +148,7 @@ func try(t testbed.T, client *testbed.Client, handler, image string) row {
 	return r
 }
 
-// runtimeOf returns the binary of a handler, found as berth finds it.
+// runtimeOf returns the path of a handler's runtime, as berth finds it.
 func runtimeOf(name string) string {
 	for _, definition := range config.Discover(hostfiles.SearchDirs()) {
 		if definition.Name == name {
@@ -174,8 +173,8 @@ func printTable(out io.Writer, rows []row) {
 	}
 }
 
-// verdict fails the demo if a required runtime failed, or if fewer than two
-// carried their pods.
+// verdict fails the demo if a required handler failed, or if fewer than two handlers ran their
+// pods.
 func verdict(t testbed.T, rows []row) {
 	good := 0
 	for _, r := range rows {
@@ -189,12 +188,11 @@ func verdict(t testbed.T, rows []row) {
 		}
 	}
 	if good < 2 {
-		t.Errorf("only %d runtimes carried pods; two are the least that shows routing", good)
+		t.Errorf("only %d handlers ran pods; routing needs at least 2", good)
 	}
 }
 
-// configured says whether this host has a configuration of its own, which the
-// demo must not run with.
+// configured reports whether this host has a configuration, which the demo must not use.
 func configured(t testbed.T) bool {
 	_, err := os.Stat(config.DefaultFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +201,7 @@ func configured(t testbed.T) bool {
 	return err == nil
 }
 
-// keepForwarding undoes what the bridge plugin does to the whole host.
+// keepForwarding restores the host's ip_forward at the end, because the bridge plugin sets it.
 func keepForwarding(t testbed.T) {
 	const path = "/proc/sys/net/ipv4/ip_forward"
 	was, err := os.ReadFile(path)

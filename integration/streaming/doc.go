@@ -1,3 +1,3 @@
-// Package streaming has client-go's exec, attach and port-forward clients, and ones that
-// break the rules, talk to the streaming server. It is run with the race detector (make unit).
+// Package streaming tests the streaming server with client-go's exec, attach and port-forward
+// clients, and with clients that violate the protocols. It runs with the race detector (make unit).
 package streaming

@@ -1,6 +1,6 @@
-// Command image makes an OCI image of directories, one for each platform, without a
-// daemon that builds images. The same directories give the same digests: times, owners
-// and order come from what it is told.
+// Command image makes an OCI image from directories, one for each platform, without a daemon that
+// builds images. The same directories always result in the same digests: order and owners are
+// fixed, and all times are SOURCE_DATE_EPOCH.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// about is what an image says of itself.
+// about is the metadata of an image.
 type about struct {
 	name, version, revision string
 	created                 time.Time
@@ -79,7 +79,7 @@ func run(args []string, stdout io.Writer) error {
 	return err
 }
 
-// epoch is the time that everything in the image has.
+// epoch returns the time of everything in the image.
 func epoch(text string) (time.Time, error) {
 	if text == "" {
 		text = "0"
@@ -138,7 +138,7 @@ func imageOf(a about, platform v1.Platform, dir string) (v1.Image, error) {
 	return mutate.ConfigFile(image, configOf(a, platform, config.DeepCopy()))
 }
 
-// configOf completes a configuration that knows its layers.
+// configOf completes a configuration that already has its layers.
 func configOf(a about, platform v1.Platform, config *v1.ConfigFile) *v1.ConfigFile {
 	config.Created = v1.Time{Time: a.created}
 	config.OS, config.Architecture, config.Variant = platform.OS, platform.Architecture, platform.Variant
@@ -158,8 +158,8 @@ func configOf(a about, platform v1.Platform, config *v1.ConfigFile) *v1.ConfigFi
 	return config
 }
 
-// writeLayout replaces the layout at dir. The name stands where both containerd and
-// others look for it.
+// writeLayout replaces the layout at dir. The name is in the annotations that containerd and other
+// tools read.
 func writeLayout(dir string, a about, index v1.ImageIndex) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -168,14 +168,14 @@ func writeLayout(dir string, a about, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	tag := a.name[strings.LastIndexByte(a.name, ':')+1:] // before it may be the port of a registry
+	tag := a.name[strings.LastIndexByte(a.name, ':')+1:] // an earlier colon may be that of a registry's port
 	return path.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          a.name,
 		"org.opencontainers.image.ref.name": tag,
 	}))
 }
 
-// pack writes a directory as a tar: in lexical order, root's, and with one time.
+// pack writes a directory as a tar archive: in lexical order, owned by root, and with one time.
 func pack(w io.Writer, dir string, created time.Time) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// Command holder holds what a process can have beside its memory, and says twice a second
-// what has become of it, in one line: tests look at that before and after a restore.
+// Command holder holds descriptors of many kinds, and prints their state in one line twice a
+// second. Tests compare this line before and after a restore.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "sysv" {
-		// One segment of System V shared memory, which outlives who made it.
+		// A segment of System V shared memory, which outlives its creator.
 		if _, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o600); err != nil {
 			fail(err)
 		}
@@ -34,11 +34,11 @@ func main() {
 }
 
 func fail(err error) {
-	_, _ = fmt.Fprintln(os.Stdout, "failed:", err) // its end tells, too
+	_, _ = fmt.Fprintln(os.Stdout, "failed:", err) // the exit status also reports it
 	os.Exit(1)
 }
 
-// held is what the process has.
+// held has the descriptors of the process.
 type held struct {
 	event, timer int
 	unlinked     *os.File
@@ -79,7 +79,7 @@ func hold() (_ *held, err error) {
 	}
 	go echo(local)
 	plain := &net.ListenConfig{}
-	plain.SetMultipathTCP(false) // which CRIU does not know
+	plain.SetMultipathTCP(false) // CRIU does not support it
 	remote, err := plain.Listen(context.Background(), "tcp", ":7070")
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func hold() (_ *held, err error) {
 	return h, err
 }
 
-// echo answers a line with the same line.
+// echo answers each line with the same line.
 func echo(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -107,7 +107,7 @@ func echo(l net.Listener) {
 	}
 }
 
-// asked is what an echo answers.
+// asked returns the answer of an echo server, or "closed".
 func asked(c net.Conn) string {
 	if _, err := fmt.Fprintln(c, "hello"); err != nil {
 		return "closed"
@@ -145,7 +145,7 @@ func (h *held) state() string {
 	local := "closed"
 	if c, err := net.Dial("unix", h.socket); err == nil {
 		local = asked(c)
-		_ = c.Close() // it was read
+		_ = c.Close() // its answer was read
 	}
 	return fmt.Sprintf("eventfd=%d timer=%t unlinked=%s pipe=%s socket=%s connection=%s threads=%t",
 		count[0], left.Value.Sec > 3000 && left.Value.Sec < 3600, text, line[:len(line)-1], local, asked(h.far), runtime.NumGoroutine() > 2)

@@ -3,8 +3,8 @@
 //	stargz serve SOCKET DIRECTORY   serves it, by containerd's protocol, as its own daemon does
 //	stargz convert                  makes an eStargz layer of the archive on stdin
 //
-// Registries on loopback are asked over plain HTTP. The layer goes to stdout, and the
-// digest of its table of contents to stderr.
+// It uses plain HTTP for registries on loopback. convert writes the layer to stdout, and the digest
+// of its table of contents to stderr.
 package main
 
 import (
@@ -63,7 +63,7 @@ func serve(address, root string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	config := &service.Config{}
-	// What is fetched is only what is read: the tests look at what was not.
+	// Only what is read is fetched, because tests check what was not fetched.
 	config.NoPrefetch, config.NoBackgroundFetch = true, true
 	s, err := service.NewStargzSnapshotterService(ctx, root, config)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command guest is the module that the tests of WebAssembly run. It says what it was
-// started with, and does what its arguments say.
+// Command guest is the module of the WebAssembly tests. It prints its arguments and a variable of
+// its environment, and then executes its arguments as commands.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 		case "say":
 			_, _ = os.Stderr.WriteString(next() + "\n")
 		case "work":
-			// So that its processor time is more than none.
+			// Uses some processor time.
 			sum := 0
 			for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
 				sum++

@@ -1,5 +1,5 @@
-// Gvisor_sentry is the program that gVisor's releases have beside runsc for the kernel of
-// each pod.
+// Gvisor_sentry is the program that runs the kernel of each pod. gVisor's releases have it in
+// addition to runsc.
 package main
 
 import (

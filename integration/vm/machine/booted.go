@@ -57,7 +57,7 @@ func (i image) booted(ctx context.Context, agent string, o Options) (string, err
 		return "", err
 	}
 	defer os.RemoveAll(fresh)
-	// Otherwise every machine that begins here would repeat the rest of the boot.
+	// Wait, because every machine that starts from this state would repeat the rest of the boot.
 	if out, err := m.Command("sh", "-c", `systemctl is-system-running --wait >/dev/null; sync; echo 3 >/proc/sys/vm/drop_caches`).Output(ctx); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

@@ -46,10 +46,10 @@ func (k Kind) emulator() string {
 // image is a built node.
 type image struct {
 	kind Kind
-	dir  string // of the newest build
+	dir  string // of the image that scripts/vm-image built last
 }
 
-// directory is BERTH_TEST_VM, or where the Makefile has images built.
+// directory is BERTH_TEST_VM, or the directory in which the Makefile builds images.
 func directory() (string, error) {
 	if dir := os.Getenv("BERTH_TEST_VM"); dir != "" {
 		return dir, nil
@@ -58,7 +58,7 @@ func directory() (string, error) {
 	return filepath.Join(root, "bin", "vm"), err
 }
 
-// find returns the image of a kind; if QEMU or the image is missing, the test is skipped.
+// find returns the image of a kind. If QEMU or the image is missing, it calls testbed.Missing.
 func find(t testbed.T, kind Kind) image {
 	t.Helper()
 	testbed.NeedRoot(t)
@@ -78,7 +78,7 @@ func find(t testbed.T, kind Kind) image {
 
 func (i image) path(name string) string { return filepath.Join(i.dir, name) }
 
-// builds has each program by name and architecture, and builds it once.
+// builds has a function for each program and architecture, which builds it once.
 var builds sync.Map
 
 // Built builds a static program into bin/vm-tests; the empty architecture is the host's.
@@ -93,7 +93,7 @@ func Built(name, pkg, architecture string) (string, error) {
 			return "", err
 		}
 		path := filepath.Join(dir, name)
-		// A name of its own, because another test run may build the same program.
+		// To another name first, because another test run may build the same program.
 		fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
 		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", fresh, pkg)
 		command.Dir = root

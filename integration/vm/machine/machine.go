@@ -211,7 +211,7 @@ func (m *Machine) Reboot(t testbed.T) {
 	m.Boot(t)
 }
 
-// Architecture is that of the machine's processor.
+// Architecture is the GOARCH of the machine.
 func (m *Machine) Architecture() string { return m.image.kind.architecture() }
 
 // Console returns the end of the machine's console.

@@ -118,7 +118,7 @@ func definedOdd(t *testing.T, n *node) {
 	for _, dir := range []string{"/relative", "/up", "/twice", "/parent", "/parent/child", "/elsewhere"} {
 		mounted(t, c, dir)
 	}
-	// A link that climbs out of the image ends in it.
+	// A link that leads out of the image is resolved inside of it.
 	if got := c.exec(t, "cat", "/etc/passwd"); !strings.HasPrefix(got, "root:x:0:0:root:/root:/bin/sh") {
 		t.Errorf("/etc, which is a volume by way of a link, has %q", got)
 	}

@@ -81,7 +81,7 @@ func (n *node) subscribe(t *testing.T) *eventLog {
 }
 
 // heard creates pods until the subscription reports one, because no endpoint reports when a
-// subscription takes effect, and behind a proxy that takes longer.
+// subscription takes effect, and through another daemon that takes longer.
 func (n *node) heard(t *testing.T, failed <-chan error, of func(sandbox string) bool) {
 	t.Helper()
 	for end := time.Now().Add(n.Wait); ; {

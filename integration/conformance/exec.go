@@ -118,7 +118,7 @@ const execLimit = 16 << 20
 // execRoom is how much less than execLimit a stream may return, so that the answer stays below it.
 const execRoom = 128
 
-// execBigOutput has a larger limit than the kubelet, so that it can count what arrives.
+// execBigOutput accepts a larger answer than the kubelet does, so that it can count the bytes.
 func execBigOutput(t *testing.T, n *node) {
 	c := n.pod(t).start(t, forever())
 	r, err := c.bigExec(t, "head -c 20971520 /dev/zero; exit 4")

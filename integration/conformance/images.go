@@ -44,7 +44,7 @@ func (n *node) removeImage(t *testing.T, ref string) {
 	must(t, err, "RemoveImage "+ref)
 }
 
-// restoreBusybox pulls the image that other checks need again when the check ends.
+// restoreBusybox pulls Busybox again when the check ends, because other checks need it.
 func (n *node) restoreBusybox(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() { n.pull(t, n.Image.Busybox) })

@@ -69,7 +69,7 @@ func logMode(t *testing.T, n *node) {
 	fi, err := os.Stat(c.logFile())
 	must(t, err, "log file")
 	if fi.Mode().Perm()&0o007 != 0 {
-		t.Errorf("log file mode is %v: others may not read it", fi.Mode())
+		t.Errorf("log file mode is %v: others must not be able to read it", fi.Mode())
 	}
 }
 

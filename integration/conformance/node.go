@@ -131,7 +131,7 @@ func saidTwice(message string) string {
 	return ""
 }
 
-// eventually polls until ok returns true. what describes it if it does not.
+// eventually polls until ok returns true. If that takes too long, the check fails with what.
 func (n *node) eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	within(t, n.Wait, what, ok)
@@ -142,7 +142,7 @@ func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	testbed.Eventually(t, bound, func() error {
 		if !ok() {
-			return errors.New(what)
+			return errors.New("still waiting for: " + what)
 		}
 		return nil
 	})

@@ -61,7 +61,7 @@ func environment(t *testing.T, n *node) {
 	}
 }
 
-// environmentBytes needs a value with newlines and control characters.
+// environmentBytes sends a value with newlines and control characters.
 func environmentBytes(t *testing.T, n *node) {
 	got := n.pod(t).output(t, printRaw(), env("RAW", "\n\t\x01é\n"))
 	if want := "0a0901c3a90a"; got != want && got != want+"\n" {

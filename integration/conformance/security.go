@@ -121,7 +121,7 @@ func seccompDefault(t *testing.T, n *node) {
 	wantSeccomp(t, n, &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, "2")
 }
 
-// noMkdir is a profile in a file of the host, which forbids mkdir.
+// noMkdir sets a profile that forbids mkdir, from a file of the host.
 func noMkdir(t *testing.T) containerOption {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.json")
@@ -305,8 +305,9 @@ func selinuxOptions(o *runtimeapi.SELinuxOption) containerOption {
 	return security(func(s *runtimeapi.LinuxContainerSecurityContext) { s.SelinuxOptions = o })
 }
 
-// selinuxLabels checks that the containers of a pod share a level that no other pod has, unless the
-// config has one. Without SELinux, the options are ignored, as Kubernetes demands.
+// selinuxLabels checks that the containers of a pod share a level that no other pod has, and that a
+// container's config can set another level. Without SELinux, the options are ignored, as Kubernetes
+// demands.
 func selinuxLabels(t *testing.T, n *node) {
 	p := n.pod(t)
 	c := p.start(t, forever(), selinuxOptions(&runtimeapi.SELinuxOption{Level: "s0:c7,c9"}))

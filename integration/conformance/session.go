@@ -30,7 +30,7 @@ const (
 var protocols = []protocol{spdy, websocket}
 
 // executor is the client for a session's URL that kubectl and the kubelet use. The server's
-// WebSocket protocol is v4: only the kubelet has v5.
+// WebSocket protocol is v4; kubectl's v5 ends at the kubelet.
 func (p protocol) executor(address string) (remotecommand.Executor, error) {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -149,7 +149,7 @@ func usernsCapabilities(t *testing.T, n *node) {
 		}
 	}
 	if r, err := c.execSync(t, execBound, "sh", "-c", "echo 1 > /proc/sys/vm/drop_caches"); err != nil || r.GetExitCode() == 0 {
-		t.Errorf("the pod may change the host's memory management: %v, %v", r, err)
+		t.Errorf("the pod can change the host's memory management: %v, %v", r, err)
 	}
 }
 

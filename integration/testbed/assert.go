@@ -37,7 +37,7 @@ func Checkf(t T, err error, format string, args ...any) {
 	}
 }
 
-// Fails fails the test unless err is an error. The format describes what has succeeded.
+// Fails fails the test if err is nil. The format describes what has wrongly succeeded.
 func Fails(t T, err error, format string, args ...any) {
 	t.Helper()
 	if err == nil {

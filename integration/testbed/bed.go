@@ -23,8 +23,8 @@ type Bed struct {
 	Image string
 }
 
-// StartBed starts a berth with these options and a registry. name is the name of its image. The
-// default for Runtimes is runc, and for CNI a Plain network.
+// StartBed starts a berth with these options and a registry. name is the name of its image. By
+// default the only handler is runc, unless options.Config has handlers, and CNI is a Plain network.
 func StartBed(t T, name string, options Options) *Bed {
 	t.Helper()
 	if options.Runtimes == nil && !strings.Contains(options.Config, "[runtimes.") {

@@ -21,7 +21,7 @@ type Options struct {
 	Registries []*Registry
 	// Config is the TOML of a drop-in, which overrides what the testbed writes.
 	Config string
-	// Environment is added to the environment of this process: KEY=value.
+	// Environment has variables for berth, KEY=value, in addition to those of this process.
 	Environment []string
 	// Tags are build tags for the berth binary, such as berth_failpoints.
 	Tags []string

@@ -106,7 +106,7 @@ func (c *CNI) Write() error {
 	return nil
 }
 
-// Leases returns the addresses that pods have.
+// Leases returns the addresses that IPAM has assigned.
 func (c *CNI) Leases() ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(c.leases, c.Name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

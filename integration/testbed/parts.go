@@ -15,7 +15,7 @@ import (
 )
 
 // Parts are programs of other projects that the tests need. An environment variable sets the path
-// of each; without it, Part searches the Makefile's directory and then the PATH.
+// of each; without it, Part searches the repository's bin and then the PATH.
 const (
 	// Runc is BERTH_TEST_RUNC.
 	Runc = "runc"

@@ -12,7 +12,7 @@ import (
 
 // Kata is a handler of the shim that imitates Kata's shim.
 type Kata struct {
-	// Path is the shim's, and Config that of its settings.
+	// Path is the path of the shim, and Config is that of its settings.
 	Path, Config string
 
 	settings shims.Kata
@@ -62,7 +62,7 @@ func (k *Kata) Set(t T, change func(*shims.Kata)) {
 
 // Wasm is a handler of the shim that imitates the shims of runwasi.
 type Wasm struct {
-	// Path is the shim's, and Config that of its settings.
+	// Path is the path of the shim, and Config is that of its settings.
 	Path, Config string
 }
 
@@ -99,12 +99,12 @@ func NewWasm(t T, name string, settings shims.Wasm) *Wasm {
 
 var wasmBuild = sync.OnceValues(func() (string, error) { return buildInto("bin/shims", "", "./integration/shims/wasm") })
 
-// TOML is the handler's table, with further lines in it.
+// TOML is the handler's table with additional lines.
 func (w *Wasm) TOML(name, lines string) string {
 	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\nrequired_devices = []\n%s\n", name, w.Path, w.Config, lines)
 }
 
-// TOML is the handler's table, with further lines in it.
+// TOML is the handler's table with additional lines.
 func (k *Kata) TOML(name, lines string) string {
 	return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\nruntime_config_path = %q\nrequired_devices = []\n%s\n", name, k.Path, k.Config, lines)
 }

@@ -21,7 +21,7 @@ import (
 // the daemon itself) is not in it.
 type Snapshot map[Kind][]string
 
-// Kind is a kind of leak of a pod.
+// Kind is the kind of an entry in a Snapshot.
 type Kind string
 
 // The kinds of a Snapshot.

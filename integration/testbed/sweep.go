@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/integration/patience"
 )
 
-// sweep removes what a daemon that was killed or has failed left on the host. It finds that by the
-// kernel, and does not need the daemon.
+// sweep removes from the host what a killed or failed daemon has left. It uses only what the kernel
+// lists, because the daemon may not answer.
 func (d *Daemon) sweep(t T) {
 	t.Helper()
 	err := errors.Join(d.killProcesses(), d.unmount(), d.removeCgroups(), os.RemoveAll(d.Dir), os.RemoveAll(d.Root))

@@ -66,7 +66,7 @@ func (s *Terminal) show() {
 		s.mu.Lock()
 		s.written.Write(buffer[:n])
 		s.mu.Unlock()
-		s.screen.Write(buffer[:n]) //nolint:errcheck // a screen takes everything
+		s.screen.Write(buffer[:n]) //nolint:errcheck // the emulator does not fail
 		if err != nil {
 			return
 		}
@@ -77,7 +77,7 @@ func (s *Terminal) show() {
 func (s *Terminal) Resize(t T, columns, lines int) {
 	t.Helper()
 	s.screen.Resize(columns, lines)
-	if err := s.master.Resize(console.WinSize{Width: uint16(columns), Height: uint16(lines)}); err != nil { //nolint:gosec // of a screen
+	if err := s.master.Resize(console.WinSize{Width: uint16(columns), Height: uint16(lines)}); err != nil { //nolint:gosec // a screen is small
 		t.Fatalf("%v", err)
 	}
 }

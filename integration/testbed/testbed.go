@@ -61,7 +61,7 @@ type programRun struct {
 	name string
 	out  io.Writer
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	failures []error
 	cleanups []func()
 }

@@ -26,8 +26,8 @@ func (tr *trial) exit() {
 // events is the client's side of GetContainerEvents.
 type events = grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse]
 
-// killed kills the pod's process, and records the time between its exit, which it sees itself, and
-// the event.
+// killed kills the pod's process, and records the time from its exit, as a pidfd shows it, to the
+// event.
 func (tr *trial) killed(stream events, p *pod) {
 	tr.Helper()
 	var pid int

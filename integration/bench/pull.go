@@ -96,7 +96,7 @@ func (w slowWriter) Write(p []byte) (written int, err error) {
 }
 
 // pull measures every cold start once. It removes the images only after the last start, because
-// ext4 does not reuse inodes for a minute after a removal, and would be slower in the next start.
+// ext4 avoids freed inodes for a minute, which would slow down the next start.
 func (tr *trial) pull() {
 	if tr.contest.options.image >= manyInodes {
 		tr.Cleanup(func() { time.Sleep(inodesRest) })

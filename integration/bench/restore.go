@@ -28,8 +28,8 @@ const stateMB = 200
 var restoreMetrics = []metric{
 	{key: "cold", name: "cold start → served", unit: "ms"},
 	{key: "restored", name: "restored → served", unit: "ms"},
-	{key: "restoredTwo", name: "two at the same time of one checkpoint → both served", unit: "ms"},
-	{key: "restoredCompressed", name: "restored from a compressed one → served", unit: "ms"},
+	{key: "restoredTwo", name: "two restored in parallel from one checkpoint → both served", unit: "ms"},
+	{key: "restoredCompressed", name: "restored from a compressed checkpoint → served", unit: "ms"},
 	{key: "write", name: "CheckpointPod", unit: "ms"},
 	{key: "writeCompressed", name: "– compressed", unit: "ms"},
 	{key: "disk", name: "the checkpoint on disk", unit: "MB"},

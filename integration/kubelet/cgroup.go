@@ -53,7 +53,7 @@ func MemoryLimit(t testbed.T, cgroup string) int {
 	return numbers(t, filepath.Join("/sys/fs/cgroup/memory", cgroup, "memory.limit_in_bytes"), filepath.Join("/sys/fs/cgroup", within(cgroup), "memory.max"))[0]
 }
 
-// CPULimit is the CPU time that a cgroup may use in each period; both are in µs.
+// CPULimit returns the CPU time that a cgroup may use in a period, and the period, in µs.
 func CPULimit(t testbed.T, cgroup string) (quota, period int) {
 	t.Helper()
 	if v2 := filepath.Join("/sys/fs/cgroup", within(cgroup), "cpu.max"); exists(v2) {

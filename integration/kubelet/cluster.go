@@ -2,9 +2,9 @@
 // kube-apiserver, kube-scheduler, kube-controller-manager, kubelet and kubectl, of the version that
 // integration/runtimes/kubernetes/go.mod pins.
 //
-// All of them serve on an address that the test creates, and their files and the pods' cgroups are
-// in directories of the test. The kubelet's other changes to the host (sysctls,
-// /var/log/containers) are undone.
+// All of them serve on an address that the test creates. Their files are in directories of the
+// test, and the pods' cgroups are below one of the test. The kubelet's other changes to the host
+// (sysctls, /var/log/containers) are undone.
 package kubelet
 
 import (

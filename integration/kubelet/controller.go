@@ -17,7 +17,7 @@ import (
 // Controller is a berth-controller of a cluster.
 type Controller struct {
 	process *process
-	// URL is the base of its status pages.
+	// URL is the base URL of its health checks and metrics.
 	URL string
 }
 
@@ -139,7 +139,7 @@ func (c *Cluster) StartNFD(t testbed.T, features string) {
 		t, slices.Concat(enter, environment), testbed.NFDWorker,
 		"-kubeconfig="+c.Kubeconfig(), "-port="+freePort(t, c.Address), "-owner-refs=node",
 		"-feature-sources=local", "-label-sources=local",
-		// It also reads changed files at once, but not twice in one second.
+		// The worker also reads changed files at once, but not twice in one second.
 		`-options={"core":{"sleepInterval":"5s"}}`,
 	)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// process is a program that runs during the test. It is killed even if the test is killed.
+// process is a program that runs during the test. It does not outlive the test, even if that is
+// killed.
 type process struct {
 	part      string
 	arguments []string // with the program as the first
@@ -89,7 +90,7 @@ func (p *process) running() bool {
 	}
 }
 
-// endTimeout is how long a part may run after the signal of end.
+// endTimeout is how long a part may still run after end has sent its signal.
 const endTimeout = 20 * time.Second
 
 // end sends a signal and waits for the exit. It does nothing if the process does not run.

@@ -124,7 +124,7 @@ func words(said []string) []string {
 			item = 0
 			continue
 		case logged.MatchString(line) && (item == 0 || !grave.MatchString(line)):
-			continue // a log line; in a message, errors are kept, because a daemon's last lines have its reason to exit
+			continue // skips log lines, except for errors in a message, which may explain why a daemon exited
 		case begins.MatchString(line):
 			item = 1
 		case item > 0:
@@ -164,8 +164,8 @@ func (r *records) unsteady() string {
 	})
 }
 
-// list prints subjects with their messages. It leaves out a subject without messages that only
-// failed because of a subtest or a test.
+// list prints subjects with their messages. It leaves out a subject without messages if which also
+// has one of its subtests or tests.
 func list(title string, which []subject, said func(subject) []string) string {
 	var text strings.Builder
 	printed := 0

@@ -58,7 +58,7 @@ func cgroupDirs(path string) ([]string, error) {
 
 func enterCgroup(path string) error {
 	if unified() {
-		path += "/machine" // a cgroup of its own, because the pod's cgroup, which has the containers' cgroups, cannot have processes
+		path += "/machine" // the pod's cgroup has child cgroups, so it cannot have processes
 	}
 	dirs, err := cgroupDirs(path)
 	if err != nil {

@@ -4,8 +4,8 @@
 // (pkg/shim, and the task service of its runc shim), and the containers are runc's.
 //
 // A comment at each of these points names the source of the behaviour: a path below src/runtime of
-// github.com/kata-containers/kata-containers, unless stated otherwise. Kata of package shims has
-// the settings.
+// github.com/kata-containers/kata-containers, unless stated otherwise. The settings are in the type
+// Kata of package shims.
 package main
 
 import (

@@ -55,7 +55,7 @@ func newService(ctx context.Context, publisher shim.Publisher, down shutdown.Ser
 	return &service{runc: inner, runtime: settings.Runtime, daemon: d}, nil
 }
 
-// Create imitates task_create in that file, and the creation of an instance:
+// Create imitates task_create in local.rs, and the creation of an instance:
 // containerd-shim-wasm/src/sys/unix/container/instance.rs.
 func (s *service) Create(ctx context.Context, r *task.CreateTaskRequest) (*task.CreateTaskResponse, error) {
 	if r.Terminal {
@@ -210,7 +210,7 @@ func noExec() error {
 	return errgrpc.ToGRPC(fmt.Errorf("exec is not supported: %w", errdefs.ErrNotImplemented))
 }
 
-// notImplemented is the answer to calls that only runwasi's library answers.
+// notImplemented answers calls that runwasi does not implement, as its library does.
 func notImplemented[Request, Response any](call string) func(context.Context, *Request) (*Response, error) {
 	return func(context.Context, *Request) (*Response, error) {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("/containerd.task.v2.Task/%s is not supported: %w", call, errdefs.ErrNotImplemented))

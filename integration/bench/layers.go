@@ -36,9 +36,7 @@ func (b *blob) MediaType() (types.MediaType, error) { return b.kind, nil }
 func (b *blob) Compressed() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(b.compressed)), nil
 }
-func (b *blob) Uncompressed() (io.ReadCloser, error) {
-	return nil, fmt.Errorf("the layer is only available compressed")
-}
+func (b *blob) Uncompressed() (io.ReadCloser, error) { return nil, fmt.Errorf("not available") }
 
 // shares are the layers' shares of an image's size: a distribution, a language, its packages, an
 // application, and the part of it that changes often.

@@ -109,7 +109,7 @@ func FindPart(name string) (string, error) {
 	}
 	if path != "" {
 		if _, err := exec.LookPath(path); err != nil {
-			return "", fmt.Errorf("%s is not an executable: %w", variable, err)
+			return "", fmt.Errorf("the path in %s is not an executable: %w", variable, err)
 		}
 		return path, nil
 	}

@@ -82,12 +82,12 @@ func running(ctx context.Context, already []doctor.Finding) []doctor.Finding {
 	return found
 }
 
-// notReady returns findings for handlers that accept no pods, except those with a binary that
-// already has a finding. Pure.
+// notReady returns findings for handlers that accept no pods, except those that already have one.
+// Pure.
 func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []doctor.Finding) {
 	for _, h := range handlers {
 		told := slices.ContainsFunc(already, func(f doctor.Finding) bool {
-			return f.Level == doctor.Fail && strings.Contains(f.Text, h.GetPath())
+			return f.Level == doctor.Fail && strings.HasPrefix(f.Text, fmt.Sprintf("handler %q", h.GetName()))
 		})
 		if h.GetState() == adminv1.State_STATE_NOT_READY && !told {
 			found = append(found, doctor.Finding{

@@ -1,12 +1,36 @@
 package node
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/berth-cri/berth/pkg/doctor"
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
+
+// A failed check hides only the handler that it names: handlers that forward to another daemon have
+// no path.
+func TestNotReady(t *testing.T) {
+	already := []doctor.Finding{
+		{Level: doctor.Fail, Text: "net.ipv4.ip_forward is 0: pods cannot reach other nodes"},
+		{Level: doctor.Fail, Text: `handler "kata" cannot run pods: /opt/kata-next does not exist`},
+	}
+	found := notReady([]*adminv1.Handler{
+		{Name: "crio", State: adminv1.State_STATE_NOT_READY, Reason: "its socket does not exist"},
+		{Name: "kata", State: adminv1.State_STATE_NOT_READY, Path: "/opt/kata-next"},
+		{Name: "kata-old", State: adminv1.State_STATE_NOT_READY, Path: "/opt/kata", Reason: "its probe failed"},
+		{Name: "runc", State: adminv1.State_STATE_READY, Path: "/usr/bin/runc"},
+	}, already)
+	var texts []string
+	for _, f := range found {
+		texts = append(texts, f.Text)
+	}
+	want := []string{"handler crio is not ready: its socket does not exist", "handler kata-old is not ready: its probe failed"}
+	if !slices.Equal(texts, want) {
+		t.Errorf("found %q, want %q", texts, want)
+	}
+}
 
 func TestFailedStarts(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -179,11 +180,8 @@ func (v View) Status() *Status {
 		s.State, s.Reason, s.ByItself = r.State, r.Reason, r.ByItself
 		return s
 	}
-	switch {
-	case !v.Probed.Known:
-		s.State, s.Reason = NotReady, NotProbedYet
-	case v.Probed.Failure != "":
-		s.State, s.Reason = NotReady, v.Probed.Failure
+	if !v.Probed.Known || v.Probed.Failure != "" {
+		s.State, s.Reason = NotReady, cmp.Or(v.Probed.Failure, NotProbedYet)
 	}
 	return s
 }
@@ -214,7 +212,7 @@ func (v View) decide(name string, e end, now time.Time) (*Decision, error) {
 		return nil, fmt.Errorf("the configuration of handler %q changed during this call; check it and try again: %w", name, errdefs.ErrFailedPrecondition)
 	}
 	if e.state == Promoted && (!v.Probed.Known || v.Probed.Failure != "") {
-		return nil, fmt.Errorf("cannot promote the candidate of handler %q: not ready: %s: %w", name, v.Probed.Failure, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("cannot promote the candidate of handler %q: not ready: %s: %w", name, cmp.Or(v.Probed.Failure, NotProbedYet), errdefs.ErrFailedPrecondition)
 	}
 	if r := v.decided(); r != nil && r.State == Aborted && r.ByItself && e.of == nil {
 		if e.state == Promoted {

@@ -103,7 +103,7 @@ func TestDecisions(t *testing.T) {
 		"promote what an operator aborted":    {stopped, Promoted, nil, ""},
 		"promote":                             {known(), Promoted, nil, ""},
 		"abort":                               {known(), Aborted, nil, ""},
-		"promote what is not probed":          {unprobed, Promoted, nil, "cannot promote"},
+		"promote what is not probed":          {unprobed, Promoted, nil, "not ready: " + NotProbedYet},
 		"promote what cannot run":             {unable, Promoted, nil, "no binary"},
 		"abort what is not probed":            {unprobed, Aborted, nil, ""},
 		"abort what cannot run":               {unable, Aborted, nil, ""},

@@ -59,3 +59,18 @@ func TestEditUnsetsWhatAFileLacks(t *testing.T) {
 		t.Errorf("it asks for %v", d.updated)
 	}
 }
+
+func TestEditIsCancelledByAnEmptyFile(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for name, editor := range map[string]string{"emptied": ": >", "only comments": "sed -i -n /^#/p", "as before": ":"} {
+		t.Setenv("VISUAL", editor)
+		d := &answering{}
+		code, stdout, stderr := ran(t, "handler", "edit", "x", "--admin-socket", serveAdmin(t, d))
+		if code != 0 || !strings.HasPrefix(stdout, "nothing changed") || d.updated != nil {
+			t.Errorf("%s: exit status %d: %s%s; it asks for %v", name, code, stdout, stderr, d.updated)
+		}
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v (%v)", left, err)
+	}
+}

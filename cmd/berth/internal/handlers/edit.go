@@ -201,12 +201,13 @@ func editByHand(r *cli.Remote, c *cobra.Command, name string) error {
 	}
 	err = runEditor(c, file.Name())
 	text, unreadable := os.ReadFile(file.Name())
+	keys, wrong := dropin.Parse(text)
 	switch {
 	case unreadable != nil:
 		return errors.Join(err, unreadable)
-	case string(text) == before:
+	case string(text) == before, wrong == nil && len(keys) == 0:
 		if err == nil {
-			fmt.Fprintln(c.OutOrStdout(), "nothing changed")
+			fmt.Fprintln(c.OutOrStdout(), "nothing changed: the file is as before, or has no keys")
 		}
 		return errors.Join(err, os.Remove(file.Name()))
 	case err == nil:
@@ -247,7 +248,7 @@ func editable(r *cli.Remote, c *cobra.Command, name string) (keys []*adminv1.Set
 
 func asLines(name string, settings []*adminv1.Setting) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Keys of [runtimes.%s]. Save to apply them; quit without saving to change nothing.\n", name)
+	fmt.Fprintf(&b, "# Keys of [runtimes.%s]. Save to apply them; quit without saving, or empty the file, to change nothing.\n", name)
 	for _, s := range settings {
 		fmt.Fprintf(&b, "%s = %s\n", s.GetKey(), s.GetValue())
 	}

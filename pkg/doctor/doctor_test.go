@@ -238,8 +238,9 @@ func TestBrokenNodes(t *testing.T) {
 		"crictl pulls by another": {func(r *root) {
 			r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/crio/crio.sock\n")
 		}, "crictl", Warn, "image-endpoint", "crictl config"},
-		"crictl.yaml is none": {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot read", "correct"},
-		"another CRI daemon":  {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is also running", "stop containerd once it has no pods"},
+		"crictl.yaml is none":     {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot read", "correct"},
+		"crictl.yaml is a socket": {func(r *root) { r.socket("/etc/crictl.yaml") }, "crictl", Fail, "cannot read /etc/crictl.yaml: /etc/crictl.yaml is not a regular file", "correct"},
+		"another CRI daemon":      {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is also running", "stop containerd once it has no pods"},
 		"kubelet elsewhere by a file of --config-dir": {func(r *root) {
 			r.process("60", "kubelet", "1")
 			r.write("/proc/60/cmdline", "kubelet\x00--config-dir=/etc/kubelet.d\x00")

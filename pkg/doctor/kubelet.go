@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -132,14 +134,14 @@ func crictl(n Node) []Finding {
 	const file = "/etc/crictl.yaml"
 	ours := "unix://" + n.Config.Server.Socket
 	text, err := n.read(file)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return []Finding{warn(file+" does not exist: crictl tries the sockets of other daemons", `printf 'runtime-endpoint: `+ours+`\nimage-endpoint: `+ours+`\n' > `+file)}
 	}
 	var c struct {
 		Runtime string `json:"runtime-endpoint"`
 		Image   string `json:"image-endpoint"`
 	}
-	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
+	if err := cmp.Or(err, yaml.Unmarshal([]byte(text), &c)); err != nil {
 		return []Finding{fail(fmt.Sprintf("cannot read %s: %v", file, err), "correct it")}
 	}
 	if !same(c.Runtime, ours) {

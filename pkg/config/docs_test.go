@@ -218,8 +218,9 @@ func link(t *testing.T, page, anchor string, lower bool) string {
 func TestDocumentedLimits(t *testing.T) {
 	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
 	for _, want := range []string{DefaultFile, DefaultVendorDir, hostfiles.SearchPathEnv, "at most 107 bytes",
-		fmt.Sprintf("at most %d MiB, a directory at most %d files and %d MiB in all, and keys are at most %d levels deep",
-			hostfiles.MaxFileSize>>20, hostfiles.MaxFiles, hostfiles.MaxTotalSize>>20, tomlfile.MaxDepth)} {
+		fmt.Sprintf("at most %d MiB, a directory at most %d files, and keys are at most %d levels deep",
+			hostfiles.MaxFileSize>>20, hostfiles.MaxFiles, tomlfile.MaxDepth),
+		fmt.Sprintf("All drop-ins together have at most %d MiB", hostfiles.MaxTotalSize>>20)} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("docs/configuration.md does not mention %s", want)
 		}

@@ -124,11 +124,11 @@ func TestDirectoriesHaveAnEnd(t *testing.T) {
 	test.EqualLists(t, "problems", n.refuse(n.options()), []string{want})
 }
 
-func TestDirectoriesHaveATotalSize(t *testing.T) {
+func TestDropInsHaveATotalSize(t *testing.T) {
 	n := newNode(t)
 	var files []string
 	for i := range 10 {
-		files = append(files, n.path(fmt.Sprintf("conf.d/%d.toml", i)))
+		files = append(files, n.path(fmt.Sprintf("%s/%d.toml", []string{"conf.d", "vendor"}[i%2], i)))
 		n.fill(files[i], strings.Repeat("#", hostfiles.MaxFileSize))
 	}
 	for i, d := range readEach(files, nil, parse) {

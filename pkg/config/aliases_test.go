@@ -44,7 +44,7 @@ max_pods = 7
 // An alias is no way around what keeps the other from being served.
 func TestAliasOfWhatIsLeftOut(t *testing.T) {
 	n := newNode(t, "runc")
-	n.write("config.toml", "default_runtime = \"runc\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.second]\nalias_of = \"bad\"\n")
+	n.write("config.toml", "default_runtime = \"runc\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.another]\nalias_of = \"bad\"\n")
 	n.write("crio.conf", "[crio.runtime.runtimes.bad]\nruntime_path = 7\n")
 	cfg := n.load()
 	test.Equal(t, "handlers", names(cfg), "runc")
@@ -53,7 +53,7 @@ func TestAliasOfWhatIsLeftOut(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 	}
-	if len(cfg.Broken) != 2 || !strings.Contains(cfg.Broken[1].Reason, `it is an alias of "bad"`) {
+	if len(cfg.Broken) != 2 || !strings.Contains(cfg.Broken[0].Reason, `it is an alias of "bad"`) {
 		t.Errorf("left out are %+v", cfg.Broken)
 	}
 }

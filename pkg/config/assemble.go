@@ -42,6 +42,7 @@ func assemble(docs []*document, o Options) (*Config, Problems) {
 		a.problems = append(a.problems, nothingFound(a.options.searchPath()))
 	}
 	a.resolveAliases()
+	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
 	a.cfg.Runtimes = sortedByName(a.defs)
 	a.defaultRuntime(docs)
 	a.helpers()

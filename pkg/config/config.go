@@ -79,7 +79,7 @@ type Config struct {
 	// Runtimes are the handlers that can be served, sorted by name.
 	Runtimes []*handler.Definition `toml:"-"`
 	// Broken are the configured handlers that cannot be served: imported ones with mistakes, those
-	// that a key names and that no file or discovery has yet, and aliases of either.
+	// that a key names and that no file or discovery has yet, and aliases of either. Sorted by name.
 	Broken []Broken `toml:"-"`
 	// Problems are the mistakes behind Broken, and those of imported files.
 	Problems Problems `toml:"-"`

@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -25,7 +23,6 @@ func (a *assembly) imported(docs []*document) {
 	a.foreignHandlers(imports.Containerd, a.cfg.Import.Containerd, own)
 	a.cfg.Problems = a.cfg.Problems.Sorted()
 	imports.SortNotes(a.cfg.ImportNotes)
-	slices.SortFunc(a.cfg.Broken, func(x, y Broken) int { return strings.Compare(x.Name, y.Name) })
 }
 
 // ownHandlers returns the origins of handlers in berth's own files, even if they cannot be served.

@@ -183,6 +183,28 @@ func TestADaemonThatSaysNothing(t *testing.T) {
 	})
 }
 
+// The reason names the part of the initialization that failed.
+func TestADaemonThatFailsWhenItIsBack(t *testing.T) {
+	const initialize, list = "it responds, but cannot be initialized: no disk", "it responds, but cannot list its pods: no disk"
+	for method, want := range map[string]string{
+		"/Version": initialize, "/RuntimeConfig": initialize, "/UpdateRuntimeConfig": initialize, "Sandbox": list, "Containers": list,
+	} {
+		d := newDaemon(t)
+		b := ready(t, d)
+		test.Must(t, test.Err(b.UpdateRuntimeConfig(t.Context(), &runtimeapi.UpdateRuntimeConfigRequest{})))
+		d.server.Stop()
+		test.Eventually(t, "down", func() bool { b.node.monitor.suspect(); return b.Health().Phase == Down })
+		d.before.Store(new(func(_ context.Context, called string) error {
+			if strings.Contains(called, method) {
+				return status.Error(codes.Internal, "no disk")
+			}
+			return nil
+		}))
+		d.start(t)
+		test.Eventually(t, method+" fails", func() bool { b.node.monitor.suspect(); return b.Health().Reason == want })
+	}
+}
+
 // A daemon that was restarted so quickly that nobody saw it down has forgotten as much as one that was
 // away for long.
 func TestADaemonThatWasRestartedUnseen(t *testing.T) {

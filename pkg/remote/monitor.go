@@ -30,7 +30,7 @@ type monitor struct {
 	// check checks the daemon once.
 	check func(context.Context) observation
 	// back initializes the daemon after an outage or a new connection. If it fails, the daemon is
-	// down.
+	// down, and the error is the reason.
 	back func(context.Context) error
 	// changed is called after every change of phase or reason.
 	changed func(Health)
@@ -151,7 +151,7 @@ func (m *monitor) checkOnce(ctx context.Context) time.Duration {
 		err := m.back(bound)
 		cancel()
 		if err != nil {
-			seen = observation{lost: listFailed + reason(err)}
+			seen = observation{lost: err.Error()}
 		}
 	}
 	if h := m.observe(ctx, seen); h.Phase == Ready || h.Phase == Connected {

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -51,11 +52,11 @@ func (s *session) check(ctx context.Context) observation {
 func (s *session) back(ctx context.Context) error {
 	s.caller.support.Store(&methodSupport{})
 	ctx = unmonitored(ctx)
-	if err := s.node.initialize(ctx); err != nil {
-		return err
+	if err := cmp.Or(s.node.initialize(ctx), s.node.replay(ctx)); err != nil {
+		return errors.New("it responds, but cannot be initialized: " + reason(err))
 	}
-	if err := errors.Join(s.lists.sync(ctx), s.node.replay(ctx)); err != nil {
-		return err
+	if err := s.lists.sync(ctx); err != nil {
+		return errors.New(listFailed + reason(err))
 	}
 	s.initialized = s.asked
 	if s.compare {

@@ -35,17 +35,17 @@ type Client struct {
 // New returns a client for the daemon on socket, a path with or without unix://. It connects with
 // the first call.
 func New(socket string) (*Client, error) {
-	socket, err := filepath.Abs(strings.TrimPrefix(socket, "unix://"))
+	path, err := filepath.Abs(strings.TrimPrefix(socket, "unix://"))
 	if err != nil {
 		return nil, fmt.Errorf("the management socket %q: %w", socket, err)
 	}
-	connection, err := grpc.NewClient("unix://"+socket,
+	connection, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
 	if err != nil {
 		return nil, fmt.Errorf("the management socket %q: %w", socket, err)
 	}
-	return &Client{AdminClient: adminv1.NewAdminClient(connection), connection: connection, socket: socket}, nil
+	return &Client{AdminClient: adminv1.NewAdminClient(connection), connection: connection, socket: path}, nil
 }
 
 // Close closes the connection.

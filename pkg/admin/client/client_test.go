@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,6 +37,15 @@ func TestNobodyAnswers(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// A relative socket needs the working directory.
+func TestNoWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	test.Must(t, os.Remove(dir))
+	_, err := New("unix://berth.sock")
+	test.Says(t, err, `the management socket "unix://berth.sock": `)
 }
 
 // TestUnimplemented: only what the daemon does not know is explained by its age.

@@ -60,7 +60,7 @@ func overProc(asked, dst, source string) error {
 		if slices.Contains(procFiles, dst) {
 			return nil
 		}
-		return invalid("%s is inside /proc, where mounts are only allowed over the files of lxcfs (%s); use another path", what, strings.Join(procFiles[:7], ", "))
+		return invalid("%s is inside /proc, where mounts are only allowed over %s; use another path", what, strings.Join(procFiles, ", "))
 	}
 	isProc, err := isProcfs(source)
 	if err != nil {

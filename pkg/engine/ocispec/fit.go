@@ -88,13 +88,9 @@ func fitGVisorSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	if c == nil || rt.Features != nil {
 		return nil
 	}
-	actions := []specs.LinuxSeccompAction{c.DefaultAction}
-	for _, sc := range c.Syscalls {
-		actions = append(actions, sc.Action)
-	}
-	for _, action := range actions {
-		if !slices.Contains(gVisorActions, action) {
-			return unmet("seccomp action %s: not supported by gVisor; supported: %v", action, gVisorActions)
+	for _, sc := range append([]specs.LinuxSyscall{{Action: c.DefaultAction}}, c.Syscalls...) {
+		if !slices.Contains(gVisorActions, sc.Action) {
+			return unmet("seccomp action %s: not supported by gVisor; supported: %v", sc.Action, gVisorActions)
 		}
 	}
 	return nil
@@ -114,7 +110,7 @@ func fitSeccomp(c *specs.LinuxSeccomp, rt *probe.Runtime) error {
 	if f.Actions == nil {
 		return nil
 	}
-	for _, sc := range c.Syscalls {
+	for _, sc := range append([]specs.LinuxSyscall{{Action: c.DefaultAction}}, c.Syscalls...) {
 		if !slices.Contains(f.Actions, string(sc.Action)) {
 			return unmet("seccomp action %s: not supported by the runtime", sc.Action)
 		}

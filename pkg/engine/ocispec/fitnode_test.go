@@ -9,6 +9,17 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
+func TestFitRefusesActionsThatTheRuntimeLacks(t *testing.T) {
+	for name, c := range map[string]specs.LinuxSeccomp{
+		"default action": {DefaultAction: "SCMP_ACT_NEW"},
+		"a rule's":       {DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"mount"}, Action: "SCMP_ACT_NEW"}}},
+	} {
+		err := Fit(&specs.Spec{Linux: &specs.Linux{Seccomp: &c}}, runc(t))
+		test.Is(t, err, errdefs.IsFailedPrecondition, "%s", name)
+		test.Says(t, err, "seccomp action SCMP_ACT_NEW: not supported by the runtime")
+	}
+}
+
 func TestFitNode(t *testing.T) {
 	wild := func() *specs.Spec {
 		return &specs.Spec{

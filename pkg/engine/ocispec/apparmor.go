@@ -28,10 +28,7 @@ func apparmorFor(sc *runtimeapi.LinuxContainerSecurityContext, base string, n No
 	if !n.AppArmor || sc.GetPrivileged() {
 		return "", nil
 	}
-	if n.AppArmorDefault == "" {
-		return "", unmet("apparmor: the default profile is not loaded; see the log of berth's startup")
-	}
-	return n.AppArmorDefault, nil
+	return defaultAppArmorProfile, nil
 }
 
 func loadedProfile(name string, n Node) (string, error) {

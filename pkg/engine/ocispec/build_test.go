@@ -88,7 +88,6 @@ func TestBuildRefuses(t *testing.T) {
 			n.AppArmor = false
 			c.security().Apparmor = local("k8s-nginx")
 		}, failedPrecondition, "no AppArmor"},
-		"apparmor default not loaded": {func(_ *Container, n *Node) { n.AppArmorDefault = "" }, failedPrecondition, "default profile"},
 		"apparmor kernel trouble": {func(c *Container, n *Node) {
 			n.AppArmorLoaded = func(string) (bool, error) { return false, errors.New("no securityfs") }
 			c.security().Apparmor = local("k8s-nginx")

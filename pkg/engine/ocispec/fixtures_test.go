@@ -44,7 +44,7 @@ func runsc(t testing.TB) *probe.Runtime   { return recorded(t, "runsc-2025", pro
 // modernNode has everything: cgroup v2, seccomp, AppArmor, SELinux.
 func modernNode() Node {
 	return Node{
-		CgroupUnified: true, Seccomp: true, AppArmor: true, AppArmorDefault: defaultAppArmorProfile, SELinux: true,
+		CgroupUnified: true, Seccomp: true, AppArmor: true, SELinux: true,
 		MinOOMScoreAdj: -1000, HugetlbController: true, SwapController: true, KernelRRO: true,
 		UnprivilegedPorts: true, UnprivilegedICMP: true,
 		CgroupMountOptions: []string{"nsdelegate", "memory_recursiveprot"},

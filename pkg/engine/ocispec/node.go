@@ -66,7 +66,6 @@ func DetectNode() (Node, error) {
 		if err := loadDefaultProfile(); err != nil {
 			return Node{}, fmt.Errorf("load AppArmor profile %s: %w", defaultAppArmorProfile, err)
 		}
-		n.AppArmorDefault = defaultAppArmorProfile
 	}
 	return n, nil
 }

@@ -21,8 +21,6 @@ type Node struct {
 	Seccomp  bool
 	AppArmor bool
 	SELinux  bool
-	// AppArmorDefault is the loaded profile that containers get by default; empty without one.
-	AppArmorDefault string
 	// Capabilities are those that this process may grant, as CAP_NAMEs. Nil means all that the
 	// runtime supports.
 	Capabilities []string

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
@@ -106,6 +107,26 @@ func TestWhatPluginsAreTold(t *testing.T) {
 		t.Error("the first plugin's ADD must have no previous result, and its DEL must have one")
 	}
 	test.Equal(t, "the result", test.File(t, n.calls("first")+".log"), "first ADD\nfirst DEL\n")
+	n.checkClean()
+}
+
+// Teardown is not done before the temporary namespace is released: no later run would find it.
+func TestTeardownRepeatsAFailedRelease(t *testing.T) {
+	n := newNode(t)
+	n.configure("10-masq.conflist", `{"cniVersion": "1.0.0", "name": "masq", "plugins": [{"type": "first", "ipMasq": true}]}`)
+	n.spy("first", `[ "$CNI_COMMAND" = DEL ] && mount --bind "${CNI_NETNS%/*}" "${CNI_NETNS%/*}"`)
+	pod, p := n.pod("pod-busy"), New(n.config)
+	r := mustSetup(t, p, pod)
+	test.Must(t, mountpoint.Unmount(pod.NetNS))
+	dir := filepath.Join(n.config.CacheDir, "substitutes", pod.ID)
+	err := p.Teardown(t.Context(), pod, r)
+	test.Must(t, mountpoint.Unmount(dir))
+	test.Says(t, err, "tear down the network of pod shop/web: ", "release namespaces: ")
+	n.spy("first", "")
+	mustTeardown(t, p, pod, r)
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
 	n.checkClean()
 }
 

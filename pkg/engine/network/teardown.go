@@ -121,7 +121,7 @@ func (p *Plugins) del(ctx context.Context, pod Pod, plan []Attachment) error {
 	return errors.Join(errs...)
 }
 
-func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
+func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) (err error) {
 	list, err := a.delList()
 	if err != nil {
 		return err
@@ -129,11 +129,11 @@ func (p *Plugins) delOne(ctx context.Context, pod Pod, a *Attachment) error {
 	netns, replaced := existingNetNS(pod, a), false
 	again := netns
 	if netns == "" {
-		var release func()
+		var release func() error
 		if netns, release, err = p.temporaryNetNS(ctx, pod, a); err != nil {
 			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to replace the lost network namespace of pod; rules for its addresses may remain")
 		}
-		defer release()
+		defer func() { err = errors.Join(err, release()) }()
 	}
 	if netns != "" {
 		if replaced, err = p.restoreAddresses(pod, a, netns); err != nil {
@@ -222,9 +222,9 @@ func (p *Plugins) restoreAddresses(pod Pod, a *Attachment, nsPath string) (repla
 
 // temporaryNetNS returns a new namespace for the DEL of a pod that has lost its own: without a
 // namespace, masquerading rules would remain and apply to the next pod with the same address. path
-// is "" if there are no such rules.
-func (p *Plugins) temporaryNetNS(ctx context.Context, pod Pod, a *Attachment) (path string, release func(), err error) {
-	release = func() {}
+// is "" if there are no such rules. If release fails, a repeated DEL releases the namespace.
+func (p *Plugins) temporaryNetNS(ctx context.Context, pod Pod, a *Attachment) (path string, release func() error, err error) {
+	release = func() error { return nil }
 	if addresses, err := p.masqueraded(pod, a); err != nil || len(addresses) == 0 {
 		return "", release, err
 	}
@@ -236,11 +236,7 @@ func (p *Plugins) temporaryNetNS(ctx context.Context, pod Pod, a *Attachment) (p
 	if err != nil {
 		return "", release, err
 	}
-	return ns.Net, func() {
-		if err := namespaces.Release(dir); err != nil {
-			log.G(ctx).WithError(err).WithField("sandbox", pod.ID).Warn("Failed to release temporary network namespace of pod")
-		}
-	}, nil
+	return ns.Net, func() error { return namespaces.Release(dir) }, nil
 }
 
 // ensureInterface returns the interface of that name, or creates it as one end of a veth pair, as

@@ -154,8 +154,8 @@ type launched struct {
 	master   *os.File
 }
 
-// takeOver identifies the process in the runtime's pid file. adopt registers it as a child.
-func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, pid, pidfd int) error) (*launched, error) {
+// takeOver identifies the process in the runtime's pid file, and adopts it unless p is nil.
+func (l *launch) takeOver(ctx context.Context, p *processes.Set) (*launched, error) {
 	pid, err := readPIDFile(l.pidFile)
 	if err != nil {
 		return nil, fmt.Errorf("the process's PID cannot be read: %w", err)
@@ -164,13 +164,13 @@ func (l *launch) takeOver(ctx context.Context, adopt func(ctx context.Context, p
 	if err != nil {
 		return nil, err
 	}
-	return &launched{identity: identity, pidfd: pidfd, child: adopt(ctx, pid, pidfd) == nil}, nil
+	return &launched{identity: identity, pidfd: pidfd, child: p != nil && p.AdoptSoon(ctx, pid, pidfd) == nil}, nil
 }
 
 // takeOverChild is takeOver for a process that must be a child of the supervisor. A process that is
 // not a child may be unrelated to the container, and must be neither watched nor killed.
 func (l *launch) takeOverChild(ctx context.Context, p *processes.Set) (*launched, error) {
-	got, err := l.takeOver(ctx, p.AdoptSoon)
+	got, err := l.takeOver(ctx, p)
 	if err == nil && !got.child {
 		got.release(p)
 		return nil, fmt.Errorf("the reported process %d is not a child of this supervisor", got.identity.PID)

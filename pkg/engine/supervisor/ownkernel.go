@@ -52,10 +52,10 @@ func (k *ownKernel) locks() runsc.Locks {
 // take-over.
 func (k *ownKernel) adopt(ctx context.Context, l *launch, facts bundle.Facts) (*launched, error) {
 	if !facts.IsMember() {
-		return l.takeOver(ctx, k.task.processes.AdoptSoon)
+		return l.takeOver(ctx, k.task.processes)
 	}
-	// The process is the sandbox, which the task of the first container has adopted: do not wait.
-	got, err := l.takeOver(ctx, func(_ context.Context, pid, pidfd int) error { return k.task.processes.Adopt(pid, pidfd) })
+	// The process is the sandbox, which the task of the first container has adopted and will reap.
+	got, err := l.takeOver(ctx, nil)
 	if err == nil {
 		got.member = true
 	}

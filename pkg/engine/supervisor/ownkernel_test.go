@@ -1,11 +1,17 @@
 package supervisor
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cri/berth/internal/test"
+	"github.com/berth-cri/berth/pkg/engine/supervisor/bundle"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/cgroups"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 	"github.com/berth-cri/berth/pkg/engine/supervisor/processes"
@@ -24,6 +30,36 @@ func TestMemberEndsWithItsSandbox(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
 		}
 	}
+}
+
+// A member whose start fails leaves the sandbox to the task of the first container, which needs its
+// exit.
+func TestFailedMemberLeavesTheSandbox(t *testing.T) {
+	p := test.Value(processes.New())(t)
+	fork := func() (pid, pidfd int) {
+		pid, pidfd, err := p.Fork(processes.Command{Argv: []string{"/bin/sleep", "1000"}})
+		test.Must(t, err)
+		return pid, pidfd
+	}
+	sandbox, pidfd := fork()
+	l := &launch{pidFile: filepath.Join(t.TempDir(), "pid")}
+	test.Must(t, os.WriteFile(l.pidFile, []byte(strconv.Itoa(sandbox)), 0o600))
+	member := &ownKernel{task: &task{processes: p}}
+	member.task.kernel = member
+	got := test.Value(member.adopt(t.Context(), l, bundle.Facts{Annotations: map[string]string{"io.kubernetes.cri.container-type": "container"}}))(t)
+	got.release(p)
+
+	orphan, orphanfd := fork()
+	for _, fd := range []int{pidfd, orphanfd} {
+		test.Must(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+		processes.HasEnded(fd, time.Minute)
+	}
+	p.ReapWhenDead(orphan, orphanfd)
+	test.Eventually(t, "a sweep reaps the orphan", func() bool { return errors.Is(unix.Kill(orphan, 0), unix.ESRCH) })
+	if status, err := p.Reap(sandbox, pidfd); err != nil || status != killedStatus {
+		t.Errorf("the sandbox exited with %d, %v", status, err)
+	}
+	unix.Close(pidfd)
 }
 
 // TestOOMKillsAreExcused has three members share a cgroup's counter, as those of a

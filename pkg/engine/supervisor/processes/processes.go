@@ -205,9 +205,9 @@ func (p *Set) Fork(c Command) (pid, pidfd int, err error) {
 	return pid, pidfd, nil
 }
 
-// Adopt makes known a child that a launch left behind. It fails with unix.ECHILD if the process is
+// adopt makes known a child that a launch left behind. It fails with unix.ECHILD if the process is
 // not a child of this process.
-func (p *Set) Adopt(pid, pidfd int) error {
+func (p *Set) adopt(pid, pidfd int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := waitid(unix.P_PIDFD, pidfd, unix.WEXITED|unix.WNOWAIT); err != nil {
@@ -225,12 +225,12 @@ const (
 	adoptionPoll    = 200 * time.Microsecond
 )
 
-// AdoptSoon is Adopt for a process that may not be a child yet: `crun run --detach` returns before
+// AdoptSoon is adopt for a process that may not be a child yet: `crun run --detach` returns before
 // its intermediate process, until then the container's parent, has exited.
 func (p *Set) AdoptSoon(ctx context.Context, pid, pidfd int) error {
 	deadline := time.Now().Add(adoptionTimeout)
 	for {
-		err := p.Adopt(pid, pidfd)
+		err := p.adopt(pid, pidfd)
 		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
 			return err
 		}

@@ -43,15 +43,14 @@ func (l *boundedLog) open() error {
 	return nil
 }
 
-// Write appends an entry. If the file cannot be renamed, Write continues with it.
+// Write appends an entry. If the file cannot be rotated, Write continues with it and tries again
+// for the next entry: a failed open may follow a rename.
 func (l *boundedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.size+int64(len(p)) > l.max && os.Rename(l.path, l.path+".old") == nil {
-		if err := l.open(); err != nil {
-			return 0, err
-		}
-		if l.begun != nil {
+	if l.size+int64(len(p)) > l.max {
+		_ = os.Rename(l.path, l.path+".old")
+		if l.open() == nil && l.begun != nil {
 			l.begun(l.file)
 		}
 	}

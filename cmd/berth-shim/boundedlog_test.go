@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cri/berth/internal/test"
 )
 
@@ -16,6 +18,27 @@ func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 		test.Must(t, test.Err(l.Write([]byte(line))))
 	}
 	for name, want := range map[string]string{path: "def\nghi\n", path + ".old": "12345\nabc\n"} {
+		if got, _ := os.ReadFile(name); string(got) != want {
+			t.Errorf("%s holds %q, want %q", filepath.Base(name), got, want)
+		}
+	}
+}
+
+// No entry is lost while a new file cannot be opened, and the next one that can be is used.
+func TestBoundedLogWithoutDescriptors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l := test.Value(openBoundedLog(path, 10))(t)
+	test.Must(t, test.Err(l.Write([]byte("12345\n"))))
+	var limit unix.Rlimit
+	test.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	test.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
+	_, err := l.Write([]byte("full\n"))
+	test.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	test.Checkf(t, err, "without descriptors")
+	for _, line := range []string{"abc\n", "def\n"} {
+		test.Must(t, test.Err(l.Write([]byte(line))))
+	}
+	for name, want := range map[string]string{path: "abc\ndef\n", path + ".old": "12345\nfull\n"} {
 		if got, _ := os.ReadFile(name); string(got) != want {
 			t.Errorf("%s holds %q, want %q", filepath.Base(name), got, want)
 		}

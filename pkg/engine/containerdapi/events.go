@@ -211,7 +211,7 @@ func (b *Broker) Announced(s *pod.Sandbox, c *pod.Container, id string, t runtim
 // taskOf returns the recorded task of a sandbox or container; false if it has none.
 func taskOf(s *pod.Sandbox, c *pod.Container, id string) (task, bool) {
 	if id == s.ID() {
-		return task{pid: uint32(s.Status().PID), at: time.Now()}, s.Spec().Plan.Process
+		return task{pid: uint32(s.Status().PID), code: s.Status().ExitCode, at: time.Now()}, s.Spec().Plan.Process
 	}
 	if c == nil {
 		return task{}, false

@@ -144,9 +144,9 @@ func TestLifeEvents(t *testing.T) {
 		t.Helper()
 		test.Must(t, c.Update(func(st *pod.ContainerStatus) error { change(st); return nil }))
 	}
-	process := func(s *pod.Sandbox, pid int) {
+	process := func(s *pod.Sandbox, pid int, code uint32) {
 		t.Helper()
-		test.Must(t, s.Update(func(st *pod.SandboxStatus) error { st.PID = pid; return nil }))
+		test.Must(t, s.Update(func(st *pod.SandboxStatus) error { st.PID, st.ExitCode = pid, code; return nil }))
 	}
 	b := &Broker{}
 	sub := test.Value(b.subscribe(nil))(t)
@@ -174,9 +174,9 @@ func TestLifeEvents(t *testing.T) {
 		{"and started", func() { b.Announced(plain, nil, plain.ID(), started) }, ""},
 		{"and stopped", func() { b.Announced(plain, nil, plain.ID(), stopped) }, ""},
 		{"and removed", func() { b.Announced(plain, nil, plain.ID(), deleted) }, "/containers/delete"},
-		{"one with a process is started", func() { process(withProcess, 8); b.Announced(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
-		{"and stopped", func() { process(withProcess, 0); b.Announced(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 0"},
-		{"and removed", func() { b.Announced(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 0, /containers/delete"},
+		{"one with a process is started", func() { process(withProcess, 8, 0); b.Announced(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
+		{"and stopped", func() { process(withProcess, 0, 137); b.Announced(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 137"},
+		{"and removed", func() { b.Announced(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 137, /containers/delete"},
 	} {
 		step.tell()
 		var got []string

@@ -123,6 +123,8 @@ type SandboxStatus struct {
 	Tried bool           `json:"tried,omitempty"`
 	PID   int            `json:"pid,omitempty"`
 	Shim  *shim.Endpoint `json:"shim,omitempty"`
+	// ExitCode is set when the sandbox process has exited.
+	ExitCode uint32 `json:"exitCode,omitempty"`
 	// Overhead and Resources are the last values of UpdatePodSandboxResources.
 	Overhead  message[*runtimeapi.LinuxContainerResources] `json:"overhead"`
 	Resources message[*runtimeapi.LinuxContainerResources] `json:"resources"`

@@ -48,6 +48,21 @@ func (o others) Teardown(context.Context, network.Pod, *network.Result) error {
 func (o others) Hold(string)    { _ = o.Record("hold") }
 func (o others) Release(string) { _ = o.Record("release") }
 
+// exited is a Runner whose process has exited.
+type exited struct{ *enginetest.Runner }
+
+func (exited) Exit(context.Context, string) (pod.Exit, error) { return pod.Exit{Status: 137}, nil }
+
+// The exit code of the process is recorded for containerd's events.
+func TestWatchRecordsTheExit(t *testing.T) {
+	b := newOrderBed(t, pod.SandboxSpec{Plan: pod.Plan{Process: true}}, pod.SandboxStatus{Phase: pod.PhaseReady, PID: 7})
+	b.sandbox.Runner.Tasks = exited{b.Runner}
+	b.processes.Watch(b.sandbox)
+	if st := b.sandbox.Status(); st.Phase != pod.PhaseStopped || st.PID != 0 || st.ExitCode != 137 {
+		t.Errorf("recorded is %+v", st)
+	}
+}
+
 func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *orderBed {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())

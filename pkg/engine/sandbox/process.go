@@ -146,7 +146,7 @@ func (b *processes) Watch(s *pod.Sandbox) {
 		return // the engine is closing
 	}
 	log.G(b.Pods.Background).WithField("sandbox", s.ID()).WithField("code", exit.Status).Debug("Sandbox process exited")
-	s.Record(b.Pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID = pod.PhaseStopped, 0 })
+	s.Record(b.Pods.Background, func(st *pod.SandboxStatus) { st.Phase, st.PID, st.ExitCode = pod.PhaseStopped, 0, exit.Status })
 	b.Tasks.Drop(s, s.ID())
 	b.Events.Announce(s.ID(), s, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }

@@ -72,7 +72,7 @@ func (n *node) Capabilities(context.Context, *handler.Definition, *probe.Runtime
 	return t
 }
 
-func (n *node) Live() map[string]int {
+func (n *node) Pods() map[string]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	live := map[string]int{}
@@ -178,7 +178,7 @@ func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
 	loader := files{config.Options{File: b.path("config.toml"), VendorDir: b.path("vendor")}}
 	cfg := test.Value(config.Load(loader.options))(t)
 	b.manager = test.Value(lifecycle.New(t.Context(), lifecycle.Options{
-		Config: cfg, Loader: loader, Prober: b.node, Live: b.node, Publisher: published{}, CapabilitySource: b.node, Dir: b.path("state"),
+		Config: cfg, Loader: loader, Prober: b.node, PodCounter: b.node, Publisher: published{}, CapabilitySource: b.node, Dir: b.path("state"),
 	}))(t)
 	t.Cleanup(func() { test.Check(t, b.manager.Close()) })
 	b.manager.Start()

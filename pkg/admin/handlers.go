@@ -91,7 +91,7 @@ func (s *service) message(h lifecycle.Handler) *adminv1.Handler {
 	d := h.Definition
 	m := &adminv1.Handler{
 		Name: d.Name, State: stateOf(h.State.Phase), Reason: h.State.Reason, IsDefault: h.Default,
-		Type: string(d.Type), Path: d.Path, Pods: count(h.LivePods), Generation: h.Since, Digest: h.Digest,
+		Type: string(d.Type), Path: d.Path, Pods: count(h.Pods), Generation: h.Since, Digest: h.Digest,
 		Origin: d.Origin, Managed: h.Configured && s.dropIns.owns(d.Name, d.Origin),
 		ProbedAt: stamp(h.Probed), ProbeError: h.ProbeError, Capabilities: capabilities(h.Capabilities),
 		Platform: d.Platform, MaxPods: count(d.Limits.MaxPods),

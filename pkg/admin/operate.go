@@ -81,7 +81,7 @@ func (s *service) remainingPods(name string) (int, error) {
 	if errdefs.IsNotFound(err) {
 		return 0, nil
 	}
-	return h.LivePods, err
+	return h.Pods, err
 }
 
 // maxNames bounds the pod names in a report.

@@ -113,7 +113,7 @@ func (s *service) RemoveHandler(ctx context.Context, req *adminv1.RemoveHandlerR
 	}
 	resp := &adminv1.RemoveHandlerResponse{File: s.dropIns.file(name)}
 	if h, err := s.o.Lifecycle.Handler(name); err == nil {
-		resp.Pods = count(h.LivePods)
+		resp.Pods = count(h.Pods)
 	}
 	return resp, nil
 }

@@ -30,7 +30,7 @@ func (s *service) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*
 		} else {
 			resp.NotAccepting = append(resp.NotAccepting, s.message(h))
 		}
-		resp.Pods += count(h.LivePods)
+		resp.Pods += count(h.Pods)
 	}
 	if c.Last != nil && c.Last.Error != nil {
 		resp.Problems = append(resp.Problems, problemsOf(c.Last.Error)...)

@@ -26,7 +26,7 @@ import (
 // engine and to CRI daemons.
 func (d *Daemon) newLifecycle(ctx context.Context, n *node, known *Handlers) (*lifecycle.Manager, error) {
 	m, err := lifecycle.New(ctx, lifecycle.Options{
-		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool, n.engine.Images()}, Live: livePods{n.pods},
+		Config: d.options.Config, Loader: d.options.Loader, Prober: checker{n.prober, n.remotes.pool, n.engine.Images()}, PodCounter: podCounter{n.pods},
 		Publisher: &tables{n.engine, n.remotes, n.registry, known}, Dir: d.options.Config.Engine.Root,
 		Announcer: announcer{d.notify, d.options.Apply}, CapabilitySource: capabilitySource{n.engine, n.prober, n.remotes.pool},
 	})
@@ -117,17 +117,17 @@ func (t *tables) tableOf(p *lifecycle.Plan) (*handler.Table[router.Backend], err
 	return handler.NewTable(p.Generation, p.Default, routes)
 }
 
-// livePods counts pods, including those being started.
-type livePods struct{ pods *router.Pods }
+// podCounter counts pods, including those being started.
+type podCounter struct{ pods *router.Pods }
 
-func (l livePods) Live() map[string]int {
-	live := l.pods.Live()
-	for _, s := range l.pods.Starts() {
+func (c podCounter) Pods() map[string]int {
+	all := c.pods.SandboxCounts()
+	for _, s := range c.pods.Starts() {
 		if starting := s.Running + s.Queued; starting > 0 {
-			live[s.Handler] += starting
+			all[s.Handler] += starting
 		}
 	}
-	return live
+	return all
 }
 
 // nodeReport implements router.NodeReport: the node's own part of CRI answers.
@@ -176,7 +176,7 @@ func (t nodeReport) Info() map[string]string {
 	for _, h := range t.Handlers() {
 		info.Handlers = append(info.Handlers, handlerInfo{
 			Name: h.Definition.Name, State: h.State.Phase, Reason: h.State.Reason, Digest: h.Digest,
-			Origin: h.Definition.Origin, Since: h.Since, Pods: h.LivePods, Rollout: h.Rollout, Capabilities: h.Capabilities,
+			Origin: h.Definition.Origin, Since: h.Since, Pods: h.Pods, Rollout: h.Rollout, Capabilities: h.Capabilities,
 		})
 	}
 	text, err := json.Marshal(info)

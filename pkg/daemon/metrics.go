@@ -68,17 +68,17 @@ var (
 
 // handlerMetrics includes handlers without pods, and removed handlers while they have pods.
 func (n *node) handlerMetrics(to chan<- prometheus.Metric) {
-	live, checked := n.pods.Live(), n.prober.Runs()
+	pods, checked := n.pods.SandboxCounts(), n.prober.Runs()
 	for _, r := range n.registry.Current().Routes() {
 		name := r.Definition.Name
-		live[name] += 0
+		pods[name] += 0
 		handlerReady.put(to, oneIf(r.State.AcceptsPods()), name)
 		runs := checked[name]
 		selfChecks.put(to, float64(runs.Good), name, "ok")
 		selfChecks.put(to, float64(runs.Bad), name, "failed")
 		selfCheckTime.put(to, runs.Took.Seconds(), name)
 	}
-	for name, count := range live {
+	for name, count := range pods {
 		sandboxes.put(to, float64(count), name)
 	}
 	for _, v := range n.pods.BinaryStarts() {

@@ -314,7 +314,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 			t.Errorf("after a restart: %v, %v", resp, err)
 		}
 	}
-	if h, err := d.Lifecycle().Handler("legacy"); err != nil || h.LivePods != 2 {
+	if h, err := d.Lifecycle().Handler("legacy"); err != nil || h.Pods != 2 {
 		t.Errorf("the handler is %+v, %v", h, err)
 	}
 	many := len(b.records(t))

@@ -14,7 +14,7 @@ import (
 // probe that fails says nothing of it.
 func TestWhatHandlersCanDo(t *testing.T) {
 	b := &bed{
-		t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, live: map[string]int{},
+		t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, pods: map[string]int{},
 		able: map[string]capability.Answer{"/r": capability.Yes, "/k": capability.Yes},
 	}
 	b.open(conf("runc", "/r", "kata", "/k"))

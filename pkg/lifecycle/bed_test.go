@@ -45,7 +45,7 @@ type bed struct {
 	checks    []check
 	sums      map[string]string // SHA256 of candidates, by path
 	hanging   map[string]chan struct{}
-	live      map[string]int
+	pods      map[string]int
 	published []*Plan
 	refuse    error
 	able      map[string]capability.Answer // whether runtimes can exec, by path
@@ -60,7 +60,7 @@ type check struct {
 
 func newBed(t *testing.T, start *config.Config) *bed {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, selfCheck: map[string]error{}, sums: map[string]string{}, hanging: map[string]chan struct{}{}, live: map[string]int{}}
+	b := &bed{t: t, dir: t.TempDir(), next: start, failures: map[string]error{}, selfCheck: map[string]error{}, sums: map[string]string{}, hanging: map[string]chan struct{}{}, pods: map[string]int{}}
 	b.open(start)
 	return b
 }
@@ -70,7 +70,7 @@ func (b *bed) open(start *config.Config) {
 	b.t.Helper()
 	var err error
 	if b.m, err = New(b.t.Context(), Options{
-		Config: start, Loader: b, Prober: b, Live: b, Publisher: b, Announcer: b, CapabilitySource: b, Dir: filepath.Join(b.dir, "root"),
+		Config: start, Loader: b, Prober: b, PodCounter: b, Publisher: b, Announcer: b, CapabilitySource: b, Dir: filepath.Join(b.dir, "root"),
 	}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -143,10 +143,10 @@ func (b *bed) Capabilities(_ context.Context, d *handler.Definition, rt *probe.R
 	return t
 }
 
-func (b *bed) Live() map[string]int {
+func (b *bed) Pods() map[string]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return maps.Clone(b.live)
+	return maps.Clone(b.pods)
 }
 
 func (b *bed) Publish(p *Plan) error {

@@ -24,8 +24,8 @@ type Handler struct {
 	Configured bool
 	// Since is the generation that first had the Definition.
 	Since uint64
-	// LivePods counts the handler's sandboxes, including those being created.
-	LivePods int
+	// Pods counts the handler's sandboxes, including those being created.
+	Pods int
 	// Runtime is the result of the last successful probe of this Definition, or nil.
 	Runtime *probe.Runtime
 	// Capabilities are the handler's on this node; empty if not checked.

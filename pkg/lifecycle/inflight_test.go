@@ -44,11 +44,11 @@ func (*node) Capabilities(context.Context, *handler.Definition, *probe.Runtime) 
 	return capability.Table{}
 }
 
-func (n *node) Live() map[string]int {
+func (n *node) Pods() map[string]int {
 	if n.router == nil {
 		return nil
 	}
-	return n.router.Live()
+	return n.router.SandboxCounts()
 }
 
 func (n *node) Publish(p *lifecycle.Plan) error {
@@ -107,7 +107,7 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 		}
 		return nil
 	}
-	m := test.Value(lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, Live: n, Publisher: n, CapabilitySource: n, Dir: t.TempDir()}))(t)
+	m := test.Value(lifecycle.New(t.Context(), lifecycle.Options{Config: n.config.Load(), Loader: n, Prober: n, PodCounter: n, Publisher: n, CapabilitySource: n, Dir: t.TempDir()}))(t)
 	defer func() { test.Check(t, m.Close()) }()
 	n.router = router.New(router.NewPods(n.registry), struct{ router.NodeReport }{}, nil)
 	n.router.Adopt(n.backend)
@@ -151,8 +151,8 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 	if made.Load() < reloads || crowd.Load() < inFlight/2 {
 		t.Errorf("only %d pods, %d at once, were made meanwhile", made.Load(), crowd.Load())
 	}
-	if left := n.backend.Inventory(); len(left) > 0 || len(n.router.Live()) > 0 {
-		t.Errorf("left are %v, %v", left, n.router.Live())
+	if left := n.backend.Inventory(); len(left) > 0 || len(n.router.SandboxCounts()) > 0 {
+		t.Errorf("left are %v, %v", left, n.router.SandboxCounts())
 	}
 }
 

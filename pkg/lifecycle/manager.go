@@ -1,7 +1,7 @@
 // Package lifecycle keeps the table that pods are routed by up to date with the configuration, the
 // intents of operators, and the machine.
 //
-//	m, err := lifecycle.New(ctx, lifecycle.Options{Config: cfg, Loader: l, Prober: p, Live: r, Publisher: t, Dir: root})
+//	m, err := lifecycle.New(ctx, lifecycle.Options{Config: cfg, Loader: l, Prober: p, PodCounter: r, Publisher: t, Dir: root})
 //	defer m.Close()
 //	m.Start()          // probes in the background while pods are recovered
 //	err = m.Ready(ctx) // publishes the results, watches, reloads
@@ -54,7 +54,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("Failed to read the history of changes; starting a new one")
 	}
-	s := newStore(newBackground(ctx), o.Live, o.Publisher, past)
+	s := newStore(newBackground(ctx), o.PodCounter, o.Publisher, past)
 	r := newRollouts(s, o.Dir)
 	p := &probes{store: s, rollouts: r, prober: o.Prober, source: o.CapabilitySource, underway: map[string]int{}}
 	m := &Manager{
@@ -95,7 +95,7 @@ func (m *Manager) Start() {
 	})
 }
 
-// Ready must be called once LivePods counts all pods. It waits up to probeWait for the probes of
+// Ready must be called once PodCounter counts all pods. It waits up to probeWait for the probes of
 // Start, publishes their results, and starts watching and reloading. Earlier reload requests run
 // then.
 func (m *Manager) Ready(ctx context.Context) error {
@@ -165,14 +165,14 @@ func (m *Manager) Handlers() []Handler {
 
 // Handler returns one handler. The error is of the class ErrNotFound.
 func (m *Manager) Handler(name string) (Handler, error) {
-	live := m.live.Live()
+	pods := m.pods.Pods()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, there := m.plan.entry(name)
 	if !there {
 		return Handler{}, m.checkExistsLocked(name)
 	}
-	h := m.describe(e, live)
+	h := m.describe(e, pods)
 	h.Starts = m.startsOf(h)
 	return h, nil
 }

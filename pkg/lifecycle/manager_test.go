@@ -23,7 +23,7 @@ import (
 )
 
 func TestStartPublishesWhatProbesFound(t *testing.T) {
-	b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, live: map[string]int{"old": 2}}
+	b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, pods: map[string]int{"old": 2}}
 	b.open(broken(conf("runc", "/r", "kata", "/k"), "lost", "lost.toml:3: typo"))
 	if got := b.published[0]; got.Generation != 1 || got.Entries[0].State.AcceptsPods() {
 		t.Errorf("before probes the plan is %+v", got)
@@ -60,7 +60,7 @@ func TestStartPublishesWhatProbesFound(t *testing.T) {
 func TestReloadIsOneTransaction(t *testing.T) {
 	b := newBed(t, conf("runc", "/r", "kata", "/k"))
 	before := b.last()
-	b.set(func() { b.failures["/c"] = errors.New("c is not there"); b.live["kata"] = 1 })
+	b.set(func() { b.failures["/c"] = errors.New("c is not there"); b.pods["kata"] = 1 })
 	o := b.must(b.reload(conf("crun", "/c", "runc", "/r2")))
 	if !o.Changed || !slices.Equal(o.Diff.Added, []string{"crun"}) || !slices.Equal(o.Diff.Removed, []string{"kata"}) ||
 		!slices.Equal(o.Diff.Changed, []string{"runc"}) || o.NotReady["crun"] != "c is not there" {
@@ -186,7 +186,7 @@ func TestATableThatIsRefusedChangesNothing(t *testing.T) {
 
 func TestARemovedHandlerDrains(t *testing.T) {
 	b := newBed(t, conf("runc", "/r", "kata", "/k"))
-	b.set(func() { b.live["kata"] = 2 })
+	b.set(func() { b.pods["kata"] = 2 })
 	b.must(b.reload(conf("runc", "/r")))
 	if b.phase("kata") != handler.Draining {
 		t.Fatalf("kata is %q", b.phase("kata"))
@@ -194,10 +194,10 @@ func TestARemovedHandlerDrains(t *testing.T) {
 	b.must(b.reload(conf("runc", "/r", "kata", "/k")))
 	test.Equal(t, "back again it", b.phase("kata"), handler.Ready)
 	b.must(b.reload(conf("runc", "/r")))
-	b.set(func() { delete(b.live, "kata") })
+	b.set(func() { delete(b.pods, "kata") })
 	b.wait("the last pod to take its handler with it", func() bool { return b.phase("kata") == "" })
 	// A pod that was on its way when its handler went.
-	b.set(func() { b.live["kata"] = 1 })
+	b.set(func() { b.pods["kata"] = 1 })
 	b.wait("a late pod's handler", func() bool { return b.phase("kata") == handler.Draining })
 }
 

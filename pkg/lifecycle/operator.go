@@ -22,7 +22,7 @@ func (m *Manager) Cordon(ctx context.Context, name, reason, by string) error {
 }
 
 // Drain is Cordon for a handler that is to be emptied: berth stops no pods, they exit or are
-// evicted. See Handler.LivePods.
+// evicted. See Handler.Pods.
 func (m *Manager) Drain(ctx context.Context, name, reason, by string) error {
 	return m.intend(ctx, name, &Intent{Kind: Drain, Reason: reason, By: by})
 }

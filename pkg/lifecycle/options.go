@@ -36,10 +36,10 @@ type CapabilitySource interface {
 	Capabilities(ctx context.Context, d *handler.Definition, rt *probe.Runtime) capability.Table
 }
 
-// LivePods counts the sandboxes of each handler, including sandboxes being created and handlers
+// PodCounter counts the sandboxes of each handler, including sandboxes being created and handlers
 // that are in no table. It answers from memory.
-type LivePods interface {
-	Live() map[string]int
+type PodCounter interface {
+	Pods() map[string]int
 }
 
 // Publisher turns a plan into the table that routes new pods. A rejected plan does not take effect.
@@ -61,11 +61,11 @@ type Options struct {
 	// Config is the configuration to start with. Its Rejected mistakes are reported as those of
 	// a failed reload. Its [handlers] section decides whether files are watched and how often
 	// handlers are probed.
-	Config    *config.Config
-	Loader    Loader
-	Prober    Prober
-	Live      LivePods
-	Publisher Publisher
+	Config     *config.Config
+	Loader     Loader
+	Prober     Prober
+	PodCounter PodCounter
+	Publisher  Publisher
 	// Dir is the absolute path of the directory for intents; it must survive a reboot.
 	Dir              string
 	CapabilitySource CapabilitySource

@@ -43,7 +43,7 @@ type Entry struct {
 
 // planned computes the plan from the truth and the number of pods. An entry with the same
 // Definition as in last keeps its Since, as does a state with the same phase. Pure.
-func planned(t *truth, live map[string]int, last *Plan, generation uint64, now time.Time) *Plan {
+func planned(t *truth, pods map[string]int, last *Plan, generation uint64, now time.Time) *Plan {
 	p := &Plan{
 		Generation: generation, Default: t.config.DefaultRuntime,
 		Candidates: Candidates(t.config), AdvertiseNotReady: t.config.Handlers.AdvertiseNotReady,
@@ -60,7 +60,7 @@ func planned(t *truth, live map[string]int, last *Plan, generation uint64, now t
 			State: state(b.Reason, t.intents[b.Name]),
 		}
 	}
-	for name, count := range live {
+	for name, count := range pods {
 		if _, there := entries[name]; there || count == 0 || handler.ValidName(name) != nil {
 			continue
 		}

@@ -22,7 +22,7 @@ import (
 // new plan before the change becomes visible.
 type store struct {
 	*background
-	live      LivePods
+	pods      PodCounter
 	publisher Publisher
 	history   *history
 	// routing is closed once pods are routed.
@@ -40,8 +40,8 @@ type store struct {
 	watchers map[*watcher]struct{}
 }
 
-func newStore(b *background, live LivePods, p Publisher, h *history) *store {
-	return &store{background: b, live: live, publisher: p, history: h, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
+func newStore(b *background, pods PodCounter, p Publisher, h *history) *store {
+	return &store{background: b, pods: pods, publisher: p, history: h, routing: make(chan struct{}), counts: newCounts(), watchers: map[*watcher]struct{}{}}
 }
 
 // publishFirst publishes the first plan, in which no handler has been probed.
@@ -88,9 +88,9 @@ func (s *store) apply(wish Change, change func(*truth) error) (changed []string,
 	if err := change(t); err != nil {
 		return nil, err
 	}
-	live := s.live.Live()
-	t.forget(live)
-	p := planned(t, live, s.plan, s.generation(), time.Now())
+	pods := s.pods.Pods()
+	t.forget(pods)
+	p := planned(t, pods, s.plan, s.generation(), time.Now())
 	if p.same(s.plan) {
 		s.auditStates(p, wish)
 		s.truth = t
@@ -204,35 +204,35 @@ func (s *store) checkExistsLocked(name string) error {
 // stale reports whether the plan must change because a handler that is no longer configured got its
 // first pod or lost its last one.
 func (s *store) stale() bool {
-	live := s.live.Live()
+	pods := s.pods.Pods()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.plan.Entries {
-		if !e.Configured && live[e.Definition.Name] == 0 {
+		if !e.Configured && pods[e.Definition.Name] == 0 {
 			return true
 		}
-		delete(live, e.Definition.Name)
+		delete(pods, e.Definition.Name)
 	}
-	return len(live) > 0
+	return len(pods) > 0
 }
 
 func (s *store) handlers() []Handler {
-	live := s.live.Live()
+	pods := s.pods.Pods()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]Handler, 0, len(s.plan.Entries))
 	for _, e := range s.plan.Entries {
-		all = append(all, s.describe(e, live))
+		all = append(all, s.describe(e, pods))
 	}
 	return all
 }
 
 // describe returns a Handler for an entry; mu is held.
-func (s *store) describe(e Entry, live map[string]int) Handler {
+func (s *store) describe(e Entry, pods map[string]int) Handler {
 	name := e.Definition.Name
 	h := Handler{
 		Definition: e.Definition, Digest: e.Definition.Digest(), State: e.State, Default: name == s.plan.Default,
-		Configured: e.Configured, Since: e.Since, LivePods: live[name],
+		Configured: e.Configured, Since: e.Since, Pods: pods[name],
 		Intent: s.truth.intents[name], Rollout: s.truth.view(name).Status(),
 	}
 	if v, known := s.truth.verdictOf(e.Definition); known {

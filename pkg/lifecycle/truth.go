@@ -124,8 +124,8 @@ func (t *truth) adopt(c *config.Config) {
 	t.config = c
 }
 
-func (t *truth) forget(live map[string]int) {
-	maps.DeleteFunc(t.retired, func(name string, _ *handler.Definition) bool { return live[name] == 0 })
+func (t *truth) forget(pods map[string]int) {
+	maps.DeleteFunc(t.retired, func(name string, _ *handler.Definition) bool { return pods[name] == 0 })
 }
 
 // definitions returns the configured handlers that can be probed, by name.

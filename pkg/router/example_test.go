@@ -42,6 +42,6 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(owner.Handler, owner.Backend.ID(), pods.Live())
+	fmt.Println(owner.Handler, owner.Backend.ID(), pods.SandboxCounts())
 	// Output: runc engine map[runc:1]
 }

@@ -33,8 +33,8 @@ func TestPodsGoWhereTheirHandlerLeads(t *testing.T) {
 		}
 		test.Equal(t, fmt.Sprintf("handler %q: the container is on backend", name), n.where(t, n.create(t, sandbox)), want.ID())
 	}
-	if live := n.router.Live(); live["runc"] != 2 || live["kata"] != 1 {
-		t.Errorf("live sandboxes: %v", live)
+	if all := n.router.SandboxCounts(); all["runc"] != 2 || all["kata"] != 1 {
+		t.Errorf("sandboxes: %v", all)
 	}
 }
 
@@ -257,8 +257,8 @@ func TestSwapUnderLoad(t *testing.T) {
 	if len(one.Inventory())+len(two.Inventory()) != 0 {
 		t.Error("pods are left")
 	}
-	if live := n.router.Live(); len(live) != 0 {
-		t.Errorf("owners are left: %v", live)
+	if all := n.router.SandboxCounts(); len(all) != 0 {
+		t.Errorf("owners are left: %v", all)
 	}
 }
 

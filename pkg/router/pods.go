@@ -50,8 +50,9 @@ func (p *Pods) Find(id string) (*Owner, error) {
 	return owner, err
 }
 
-// Live counts the sandboxes of each handler, including handlers that are in no table any more.
-func (p *Pods) Live() map[string]int { return p.owners.counts() }
+// SandboxCounts counts the sandboxes of each handler, also stopped ones, and also of handlers that
+// are in no table any more.
+func (p *Pods) SandboxCounts() map[string]int { return p.owners.counts() }
 
 // Starts returns the counts of each handler that was ever requested for a pod, or is in the
 // current table; sorted by name.

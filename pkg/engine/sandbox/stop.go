@@ -85,7 +85,8 @@ func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// endContainers returns when no container of s runs, and a foreign shim has deleted their tasks.
+// endContainers returns when no container of s runs. It lets a foreign shim delete their tasks, but
+// does not insist: the end of the shim removes the rest.
 func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	inside := b.Pods.Index.ContainersOf(s.ID())
 	g, gctx := errgroup.WithContext(ctx)

@@ -98,7 +98,7 @@ func TestStartsThatFail(t *testing.T) {
 		{name: "no pid file", script: `[ $verb = run ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
 		{name: "no number in the pid file", script: `[ $verb = run ] && { $real "$@"; echo pid > $pidfile; exit 0; }`, want: "is not the PID of a container"},
 		{name: "the pid of nobody", script: `[ $verb = run ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
-		{name: "the pid of the supervisor", script: `[ $verb = run ] && { $real "$@"; echo $PPID > $pidfile; exit 0; }`, want: "is not its child"},
+		{name: "the pid of the supervisor", script: `[ $verb = run ] && { $real "$@"; echo $PPID > $pidfile; exit 0; }`, want: "is not a child of this supervisor"},
 		{name: "the pid of pid 1", script: `[ $verb = run ] && { $real "$@"; echo 1 > $pidfile; exit 0; }`, want: "is not the PID of a container"},
 		{name: "nothing was started", script: `[ $verb = run ] && exit 0`, want: "the process's PID cannot be read"},
 	} {

@@ -18,7 +18,7 @@ import (
 const (
 	descriptorType = "application/vnd.oci.descriptor.v1+json"
 	maxDescriptor  = 1 << 20
-	// maxReasons is the number of rejected signatures in an error.
+	// maxReasons is the maximum number of rejected signatures in an error.
 	maxReasons = 3
 )
 
@@ -46,7 +46,7 @@ func (q question) checkDescriptor(stdin io.Reader) error {
 	return nil
 }
 
-// decide returns the reason to accept the image, or the reason to refuse it with a remedy.
+// decide returns the reason to accept the image, or an error with the reason to refuse it.
 func decide(ctx context.Context, policyPath string, q question) (string, error) {
 	text, err := readFile(policyPath, policy.MaxSize)
 	if err != nil {
@@ -62,10 +62,10 @@ func decide(ctx context.Context, policyPath string, q question) (string, error) 
 	}
 	digest, err := v1.NewHash(q.digest)
 	if err != nil || digest.Algorithm != "sha256" {
-		return "", fmt.Errorf("digest %q is not a sha256 digest, which signatures are found by", q.digest)
+		return "", fmt.Errorf("digest %q is not a sha256 digest, by which signatures are found", q.digest)
 	}
 	if image.Digest != "" && image.Digest != q.digest {
-		return "", fmt.Errorf("the name %q is of another digest than %s", q.name, q.digest)
+		return "", fmt.Errorf("the name %q has a digest other than %s", q.name, q.digest)
 	}
 	rule := p.For(image)
 	source := fmt.Sprintf("rule %q of %s", rule.Prefix, policyPath)
@@ -77,11 +77,11 @@ func decide(ctx context.Context, policyPath string, q question) (string, error) 
 		return source + " accepts it", nil
 	case policy.Signed:
 		if err := signed(ctx, p, &rule, signatures.Image{Image: image, Digest: q.digest, MatchReference: rule.MatchReference}, digest); err != nil {
-			return "", fmt.Errorf("%s wants a signature: %w", source, err)
+			return "", fmt.Errorf("%s requires a signature: %w", source, err)
 		}
-		return "it is signed as " + source + " wants it", nil
+		return "it is signed as " + source + " requires", nil
 	default:
-		return "", fmt.Errorf("%s refuses it; change the policy if it shall pass", source)
+		return "", fmt.Errorf("%s refuses it; change the policy to accept it", source)
 	}
 }
 
@@ -168,6 +168,6 @@ func (s *search) result(image signatures.Image) error {
 	case s.found == 0:
 		return fmt.Errorf("%s@%s has no signature at %s; sign it with cosign", image.Repository(), image.Digest, image.Registry)
 	}
-	return fmt.Errorf("none of %d found for %s@%s counts: %s; sign it by who the rule names, or correct the rule",
+	return fmt.Errorf("none of the %d signatures of %s@%s is valid: %s; sign the image as the rule requires, or correct the rule",
 		s.found, image.Repository(), image.Digest, strings.Join(s.reasons, "; "))
 }

@@ -26,7 +26,7 @@ func readFile(path string, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("%s is writable for others than its owner; run chmod go-w %s", path, path)
+		return nil, fmt.Errorf("%s is writable for users other than its owner; run chmod go-w %s", path, path)
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
 		return nil, fmt.Errorf("%s does not belong to root; run chown root %s", path, path)

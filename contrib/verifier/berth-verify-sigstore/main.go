@@ -24,7 +24,7 @@ const (
 	maxReason = 2048
 )
 
-// Exit statuses. The protocol distinguishes only 0 and others.
+// Exit statuses. The protocol distinguishes only 0 and other statuses.
 const (
 	exitAccepted = 0
 	exitRefused  = 1
@@ -39,7 +39,7 @@ func main() {
 func run(args []string, policyPath string, stdin io.Reader, stdout io.Writer) (status int) {
 	status = exitRefused
 	defer func() {
-		// The input is untrusted, and so is much of the code that parses it.
+		// The input is untrusted, and the libraries that parse it may panic.
 		if cause := recover(); cause != nil {
 			status = exitRefused
 			fmt.Fprintln(stdout, oneLine(fmt.Sprintf("refused: the verifier failed: %v; report it", cause)))
@@ -78,7 +78,7 @@ func readQuestion(args []string, stdin io.Reader) (question, error) {
 		return q, fmt.Errorf("read the command line: %w; call it as containerd calls image verifiers", err)
 	}
 	if flags.NArg() > 0 || q.name == "" || q.digest == "" {
-		return q, errors.New("read the command line: -name and -digest are needed and nothing else; call it as containerd calls image verifiers")
+		return q, errors.New("read the command line: set -name and -digest, without further arguments; call it as containerd calls image verifiers")
 	}
 	if mediaType != descriptorType {
 		return q, fmt.Errorf("stdin is of type %q, not %s; call it as containerd calls image verifiers", mediaType, descriptorType)

@@ -85,9 +85,9 @@ func parsePrefix(prefix string) (registry, path string, err error) {
 	i, err := ParseImage(prefix + below)
 	switch {
 	case prefix == "":
-		return "", "", errors.New("the prefix is missing; write a registry, as docker.io")
+		return "", "", errors.New("the prefix is missing; write a registry, such as docker.io")
 	case err != nil:
-		return "", "", fmt.Errorf("prefix %q is not a registry, or one with components of a repository, as docker.io/library", prefix)
+		return "", "", fmt.Errorf("prefix %q is not a registry with or without components of a repository, such as docker.io/library", prefix)
 	}
 	return i.Registry, strings.TrimPrefix(strings.TrimSuffix("/"+i.Path, below), "/"), nil
 }

@@ -51,7 +51,7 @@ type Policy struct {
 
 // Rule applies to images with a name that begins with its prefix.
 type Rule struct {
-	// Prefix is a registry, or one with the first components of a repository.
+	// Prefix is a registry, or a registry with the first components of a repository.
 	Prefix string `toml:"prefix" json:"prefix"`
 	Action Action `toml:"action" json:"action"`
 	// Keys are files with public keys; a signature by one of them suffices.
@@ -60,7 +60,7 @@ type Rule struct {
 	Identities []Identity `toml:"identities" json:"identities"`
 	// TrustedRoot is sigstore's trusted_root.json, which identities need.
 	TrustedRoot string `toml:"trusted_root" json:"trusted_root"`
-	// MatchReference counts only signatures that name the image's repository.
+	// MatchReference accepts only signatures that name the image's repository.
 	MatchReference bool `toml:"match_reference" json:"match_reference"`
 }
 
@@ -88,7 +88,7 @@ func Parse(text []byte) (*Policy, error) {
 func decode(text []byte, p *Policy) error {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		// TOML is strict by itself. In JSON, a duplicate key or one with other letter case would
-		// otherwise silently replace the first.
+		// otherwise silently replace the first key.
 		strict, err := strictjson.UnmarshalStrict(text, p)
 		return errors.Join(append(strict, err)...)
 	}

@@ -42,13 +42,13 @@ func credentials(text []byte, registry string) (authn.Authenticator, error) {
 		}
 	}
 	if helper != "" {
-		return nil, fmt.Errorf("docker_config names the credential helper %q for %s, which is not run; write the credentials into auths", helper, registry)
+		return nil, fmt.Errorf("docker_config names the credential helper %q for %s, but helpers are not run; write the credentials into auths", helper, registry)
 	}
 	return authn.Anonymous, nil
 }
 
 // hostOf returns the registry of a key: "https://index.docker.io/v1/" is Docker Hub's. A key for a
-// part of a registry, as podman writes them, has none.
+// part of a registry, which podman may write, names no registry.
 func hostOf(key string) (host string, is bool) {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, path, _ := strings.Cut(key, "/")

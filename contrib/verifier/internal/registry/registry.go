@@ -26,7 +26,7 @@ import (
 const (
 	// MaxDocument is the size limit of an answer, in bytes.
 	MaxDocument = 1 << 20
-	// MaxSignatures is the number of signatures that are read for an image.
+	// MaxSignatures is the maximum number of signatures that are read for an image.
 	MaxSignatures = 64
 
 	signatureAnnotation = "dev.cosignproject.cosign/signature"
@@ -78,7 +78,7 @@ func New(image policy.Image, dockerConfig []byte, plainHTTP []string) (*Client, 
 		return nil, err
 	}
 	if policy.Canonical(c.repository.RegistryStr()) != image.Registry || c.repository.RepositoryStr() != image.Path {
-		return nil, fmt.Errorf("%s would be read from %s", image.Repository(), c.repository.Name())
+		return nil, fmt.Errorf("the repository %s would be read from %s", image.Repository(), c.repository.Name())
 	}
 	c.options = []remote.Option{remote.WithTransport(c.transport), remote.WithAuth(auth), remote.WithJobs(1), remote.WithUserAgent("berth-verify-sigstore")}
 	if c.puller, err = remote.NewPuller(c.options...); err != nil {
@@ -157,7 +157,7 @@ func (c *Client) Bundles(ctx context.Context, digest v1.Hash, yield func([]byte)
 	return nil
 }
 
-// bundle returns nil if the manifest has no bundle.
+// bundle reads a bundle. It returns nil if the manifest has none.
 func (c *Client) bundle(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	if err := c.take(); err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ type bounded struct {
 // RoundTrip rejects plain HTTP, even if a redirect or a token server's address leads to it.
 func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !b.plainHTTP[policy.Canonical(r.URL.Host)] {
-		return nil, fmt.Errorf("%s is asked without TLS; add it to plain_http if that is wanted", r.URL.Host)
+		return nil, fmt.Errorf("%s would be read without TLS; add it to plain_http to allow that", r.URL.Host)
 	}
 	answer, err := b.inner.RoundTrip(r)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/contrib/verifier/internal/policy"
 )
 
-// signPredicate is the predicate type of a statement that signs an image. Others are for SBOMs,
-// builds and scans: trust in a key for images does not include those.
+// signPredicate is the predicate type of a statement that signs an image. Other types are for
+// SBOMs, builds and scans: trust in a key for images does not include them.
 const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 
 // keyless verifies by certificates of identities.
@@ -25,11 +25,11 @@ type keyless struct {
 	identities []verify.PolicyOption
 }
 
-// WithIdentities trusts certificates of these identities, which the authorities and logs of a
-// trusted_root.json vouch for. It uses no network.
+// WithIdentities trusts certificates of these identities that the authorities and logs of a
+// trusted_root.json confirm. It uses no network.
 func WithIdentities(trustedRoot []byte, identities []policy.Identity) (*Verifier, error) {
-	// As in cosign, a log must have recorded the certificate and one the signature, and the time
-	// must be attested.
+	// As in cosign, logs must have recorded the certificate and the signature, and the time must be
+	// attested.
 	return withIdentities(trustedRoot, identities, verify.WithSignedCertificateTimestamps(1), verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
 }
 
@@ -58,7 +58,8 @@ func withIdentities(trustedRoot []byte, identities []policy.Identity, wanted ...
 	return &Verifier{keyless: k}, nil
 }
 
-// ByBundle reports whether bundles can be valid: they name no repository.
+// ByBundle reports whether bundles can be valid: they do not name the repository, which
+// MatchReference requires.
 func (v *Verifier) ByBundle(image Image) bool { return !image.MatchReference }
 
 // Bundle verifies a sigstore bundle with a statement that signs the image.
@@ -73,7 +74,7 @@ func (v *Verifier) Bundle(text []byte, image Image) error {
 	hexed, ok := strings.CutPrefix(image.Digest, "sha256:")
 	raw, err := hex.DecodeString(hexed)
 	if !ok || err != nil {
-		return fmt.Errorf("digest %q is not a sha256 digest, which signatures are found by", image.Digest)
+		return fmt.Errorf("digest %q is not a sha256 digest, by which signatures are found", image.Digest)
 	}
 	result, err := v.verifyEntity(b, verify.WithArtifactDigest("sha256", raw))
 	if err != nil {

@@ -73,7 +73,7 @@ func checkStrength(public crypto.PublicKey) error {
 		return nil
 	case *rsa.PublicKey:
 		if key.N.BitLen() < leastRSA {
-			return fmt.Errorf("an RSA key has %d bits; sign by one of %d or more", key.N.BitLen(), leastRSA)
+			return fmt.Errorf("an RSA key has %d bits; use one of %d or more", key.N.BitLen(), leastRSA)
 		}
 		return nil
 	case *ecdsa.PublicKey:

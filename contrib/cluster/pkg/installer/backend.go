@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// CRI queries other daemons by the CRI.
+// CRI is a Backend that queries daemons over the CRI.
 type CRI struct {
 	// Root is the mount point of the node's root directory.
 	Root string
@@ -56,9 +56,9 @@ func driverOf(config *runtimeapi.RuntimeConfigResponse) string {
 	return "systemd"
 }
 
-// handlersOf returns the names of a daemon's handlers. It omits the default one, which has an empty
-// name, and names that no RuntimeClass can have: as a file name, some would leave the directory.
-// Daemons that do not list their handlers have them in their configuration.
+// handlersOf returns the names of a daemon's handlers. It omits the default handler, which has an
+// empty name, and names that no RuntimeClass can have: some would be file names outside the
+// directory. If a daemon lists no handlers, they are read from its configuration.
 func handlersOf(state *runtimeapi.StatusResponse) []string {
 	var names []string
 	for _, h := range state.GetRuntimeHandlers() {

@@ -12,16 +12,16 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// Beside is the other daemon of the node.
+// Beside is the other CRI daemon of the node.
 type Beside struct {
 	Endpoint string   `json:"endpoint"`
 	Handlers []string `json:"handlers"`
-	// CgroupDriver is the daemon's, which is also the kubelet's; empty means unknown.
+	// CgroupDriver is the cgroup driver of the daemon and the kubelet; empty means unknown.
 	CgroupDriver string `json:"cgroupDriver,omitempty"`
 }
 
-// queryBackend queries the other daemon. Its endpoint is the desired one, that of the last healthy
-// version, the kubelet's, or the kubelet's former one.
+// queryBackend queries the other daemon. Its endpoint is the desired one, else that of the last
+// healthy version, else the kubelet's without the drop-in for berth.
 func (r *run) queryBackend(ctx context.Context, k kubeletconf.Kubelet) (Beside, error) {
 	last := r.st.Healthy.Beside
 	endpoint := cmp.Or(r.w.Endpoint, last.Endpoint)
@@ -32,11 +32,11 @@ func (r *run) queryBackend(ctx context.Context, k kubeletconf.Kubelet) (Beside, 
 		endpoint = k.Endpoint()
 	}
 	if endpoint == "" {
-		return last, k.CheckMovable() // k3s with a containerd of its own
+		return last, k.CheckMovable() // k3s runs its own containerd
 	}
 	endpoint = kubeletconf.AsURL(endpoint)
 	if kubeletconf.IsBerth(endpoint) {
-		return last, errors.New("the kubelet uses berth already, and not by this installer: nothing to put it beside")
+		return last, errors.New("the kubelet already uses a berth that this installer did not install")
 	}
 	var b Beside
 	waits := false
@@ -48,18 +48,18 @@ func (r *run) queryBackend(ctx context.Context, k kubeletconf.Kubelet) (Beside, 
 		return err
 	})
 	if err != nil && last.Endpoint == endpoint {
-		// It may have been stopped permanently, at the end of a migration.
-		log.G(ctx).WithError(err).WithField("endpoint", endpoint).Warn("Failed to ask the other CRI daemon; keeping its handlers as they were")
+		// The daemon may have been stopped permanently, at the end of a migration.
+		log.G(ctx).WithError(err).WithField("endpoint", endpoint).Warn("Failed to query the other CRI daemon; keeping its last known handlers")
 		return last, nil
 	}
 	if err != nil {
-		return b, fmt.Errorf("ask the CRI daemon at %s for its handlers: %w; start it, or name another endpoint", endpoint, err)
+		return b, fmt.Errorf("ask the CRI daemon at %s for its handlers: %w; start it, or set another endpoint", endpoint, err)
 	}
 	b.Endpoint = endpoint
 	return b, nil
 }
 
-// name returns the handler that forwards to the daemon's default.
+// name returns the name of the handler that forwards to the daemon's default handler.
 func (b Beside) name() string {
 	if strings.Contains(b.Endpoint, "crio") {
 		return "crio"

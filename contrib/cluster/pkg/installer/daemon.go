@@ -14,8 +14,8 @@ func (i *Installer) active(ctx context.Context) bool {
 	return err == nil
 }
 
-// checkHealth runs the doctor. Before the kubelet is switched, its findings about the kubelet are
-// expected.
+// checkHealth runs the doctor, and waits until the default handler is ready. Findings about the
+// kubelet count only if the kubelet was moved to berth.
 func (i *Installer) checkHealth(ctx context.Context, moved bool) error {
 	out, runErr := i.Host.Run(ctx, program, "doctor", "-o", "json")
 	var answer struct {
@@ -55,7 +55,7 @@ func (i *Installer) handlers(ctx context.Context) ([]handler, error) {
 const patience = 30 * time.Second
 
 // ready waits until the default handler can run pods, because berth queries a new daemon after the
-// reload. Other handlers may lack their binary in the other daemon as well.
+// reload. Other handlers are not checked: they may be broken in the other daemon, too.
 func (i *Installer) ready(ctx context.Context) error {
 	return eventually(ctx, i.patience, func() error {
 		all, err := i.handlers(ctx)
@@ -73,7 +73,7 @@ func (i *Installer) ready(ctx context.Context) error {
 	})
 }
 
-// serves returns nil if a handler can run pods.
+// serves returns an error if a handler is missing or not ready.
 func (i *Installer) serves(ctx context.Context, name string) error {
 	all, err := i.handlers(ctx)
 	if err != nil {
@@ -89,8 +89,8 @@ func (i *Installer) serves(ctx context.Context, name string) error {
 	return nil
 }
 
-// reload makes the daemon read its files, and returns the settings that wait for its next start. It
-// returns an error if the files are rejected, but not if a handler is not ready.
+// reload makes the daemon read its files, and returns the settings that take effect only at its
+// next start. It returns an error if the files are rejected, but not if a handler is not ready.
 func (i *Installer) reload(ctx context.Context) (waits []string, err error) {
 	out, err := i.Host.Run(ctx, program, "reload", "--wait", "-o", "json")
 	if err != nil && exitStatus(err) != degraded {
@@ -103,7 +103,7 @@ func (i *Installer) reload(ctx context.Context) (waits []string, err error) {
 	return answer.NeedsRestart, nil
 }
 
-// degraded is the exit status of a berth command that succeeded and found another problem.
+// degraded is the exit status of a berth command that succeeded but found a problem.
 const degraded = 3
 
 func exitStatus(err error) int {

@@ -20,13 +20,13 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// signature is the first line of each configuration file written here. The digest of the rest
-// reveals edits.
+// signature begins the first line of each configuration file of the installer. The digest of the
+// other lines follows, and reveals edits.
 const signature = "# Written by berth-installer. Each run writes it anew, and keeps an edit beside it. Digest: "
 
 func signed(text string) string { return signature + digest(text) + "\n" + text }
 
-// isSigned reports whether a text is unedited since any version of the installer wrote it.
+// isSigned reports whether a version of the installer wrote the text, and it was not edited since.
 func isSigned(text string) bool {
 	rest, ours := strings.CutPrefix(text, signature)
 	sum, rest, found := strings.Cut(rest, "\n")
@@ -39,7 +39,7 @@ func digest(text string) string {
 }
 
 // configTexts returns the configuration of a berth that forwards all pods to the other daemon.
-// Because the main file has a handler, berth serves no other runtime of the node.
+// Because the main file has a handler, berth does not discover runtimes on the node.
 func configTexts(b Beside, extra string) map[string]string {
 	table := func(name, there string) string {
 		return fmt.Sprintf("[runtimes.%q]\nendpoint = %q\nremote_handler = %q\n", name, b.Endpoint, there)
@@ -50,7 +50,7 @@ func configTexts(b Beside, extra string) map[string]string {
 	}
 	texts := map[string]string{
 		configFile:          signed(main + "\n" + table(b.name(), "")),
-		dropIns + "/README": signed("# The directory stays without drop-ins, too: berth rejects a configuration whose directory is gone.\n"),
+		dropIns + "/README": signed("# Keep this directory even without drop-ins: berth rejects a configuration if the directory is missing.\n"),
 	}
 	for _, name := range b.Handlers {
 		if name != b.name() {
@@ -65,8 +65,8 @@ func configTexts(b Beside, extra string) map[string]string {
 
 func handlerFile(handler string) string { return filepath.Join(dropIns, "50-"+handler+".toml") }
 
-// writeFiles writes the files of berth's configuration by path, and removes others that were
-// written here.
+// writeFiles writes berth's configuration files, by path, and removes other files that the
+// installer wrote.
 func (i *Installer) writeFiles(st *state, files map[string]string) error {
 	paths := slices.Concat(slices.Collect(maps.Keys(files)), slices.Collect(maps.Keys(st.Healthy.Files)), i.root().Matching([]string{configFile, dropIns + "/*", filepath.Dir(configFile) + "/.*.new"}))
 	slices.Sort(paths)
@@ -96,7 +96,7 @@ func (i *Installer) writeFiles(st *state, files map[string]string) error {
 const keptSuffix = ".kept"
 
 // writeFile writes a file or, if it is not wanted, removes it. A file that is not ours is removed
-// only if it begins with signature, even if edited since. An edited file is copied first.
+// only if it begins with signature, even if it was edited. An edited file is copied first.
 func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
 	now, err := os.ReadFile(i.root().Resolved(path))
 	switch {
@@ -122,7 +122,7 @@ func (i *Installer) writeFile(path, text string, wanted, ours bool) error {
 // programs copies the programs, including the installer, to the directory of their version.
 func (r *run) programs(ctx context.Context) error {
 	bin := filepath.Join(home, r.w.Version, "bin")
-	log.G(ctx).WithField("path", bin).Info("Copying programs that are not there")
+	log.G(ctx).WithField("path", bin).Info("Copying missing programs")
 	if err := r.root().Copy(filepath.Join(r.Payload, "bin"), bin, nil, func() { r.at("installer.programs.half") }); err != nil {
 		return err
 	}
@@ -135,8 +135,8 @@ func (r *run) programs(ctx context.Context) error {
 	return r.relabel(ctx)
 }
 
-// relabel sets the SELinux labels of the files' paths. Files that a pod copies get the pod's label,
-// and systemd does not start such programs.
+// relabel gives the files in home the SELinux labels of their paths. Files that a pod wrote have
+// the pod's label, with which systemd does not start programs.
 func (i *Installer) relabel(ctx context.Context) error {
 	if !i.root().ExistsAny("/sys/fs/selinux/enforce") || !i.root().ExistsAny("/usr/sbin/restorecon", "/sbin/restorecon") {
 		return nil

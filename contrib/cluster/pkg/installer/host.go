@@ -23,9 +23,9 @@ type Chroot struct {
 
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// limit bounds the run of a program. One that hangs, as systemctl does while a unit never finishes
-// starting, would block the repair of the node. It is longer than a restart of berth.service may
-// take: 5 min to start and 30 s to stop.
+// limit bounds the run of a program: one that hangs, such as systemctl while a unit does not finish
+// starting, would block the repair of the node. The limit exceeds the longest restart of
+// berth.service: 30 s to stop and 5 min to start.
 const limit = 7 * time.Minute
 
 // Run implements Host.
@@ -40,7 +40,7 @@ func (c Chroot) run(ctx context.Context, limit time.Duration, name string, args 
 	if !filepath.IsAbs(name) {
 		path = c.find(name)
 		if path == "" {
-			return nil, fmt.Errorf("%s is not on the node, in none of %s", name, strings.Join(searched, ", "))
+			return nil, fmt.Errorf("%s is not on the node; searched %s", name, strings.Join(searched, ", "))
 		}
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
@@ -49,7 +49,7 @@ func (c Chroot) run(ctx context.Context, limit time.Duration, name string, args 
 	if filepath.Clean(c.Root) != "/" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root}
 	}
-	cmd.WaitDelay = time.Second // its children may hold its output
+	cmd.WaitDelay = time.Second // child processes may keep its output open
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -1,12 +1,12 @@
 // Package installer installs berth on a node that has another CRI daemon, switches the kubelet to
 // it, and undoes both.
 //
-// Every step compares the node with the desired state and corrects it, so that the next run repairs
-// an interrupted one. A state file holds the facts that cannot be derived from the node, and is
-// written before the change that they describe: which directories are new, whether the kubelet was
-// switched, and the last healthy version and files. Uninstall runs the same steps backwards.
+// Every step changes what differs from the desired state, so that the next run repairs an
+// interrupted one. A state file holds the facts that cannot be derived from the node: which
+// directories are new and whether the kubelet is switched, both written before the change, and the
+// last healthy version and files. Uninstall undoes the steps in reverse order.
 //
-// Paths are those of the node. Its root directory is mounted somewhere, and a Host runs its
+// Paths are paths on the node. Its root directory is mounted at Installer.Root, and a Host runs its
 // programs.
 package installer
 
@@ -28,14 +28,14 @@ import (
 
 // Host runs programs on the node.
 type Host interface {
-	// Run returns a program's stdout. If it fails, the error has its stderr.
+	// Run returns a program's stdout. If the program fails, the error has its stderr.
 	Run(ctx context.Context, name string, args ...string) ([]byte, error)
 }
 
 // Cluster answers questions about the node.
 type Cluster interface {
-	// Serves returns nil if the node is Ready with a kubelet that uses berth, or if berth is false
-	// another runtime.
+	// Serves returns nil if the node is Ready and its kubelet uses berth. If berth is false, the
+	// kubelet must use another runtime.
 	Serves(ctx context.Context, berth bool) error
 }
 
@@ -51,18 +51,18 @@ type Installer struct {
 	Root string
 	// Payload is the directory with the programs and the unit to install.
 	Payload string
-	// Self is this program, which is also installed for operators.
+	// Self is the path of this program, which is also installed for operators.
 	Self    string
 	Host    Host
 	Cluster Cluster
 	Backend Backend
-	// patience bounds the wait for conditions that become true by themselves.
+	// patience bounds the waits for berth and for the other daemon.
 	patience time.Duration
 	// at is called at named places, where tests interrupt a run.
 	at func(place string)
 }
 
-// New completes an Installer with all exported fields set.
+// New returns an Installer with the exported fields of i, all of which must be set.
 func New(i Installer) *Installer {
 	if i.at == nil {
 		i.at = failpoint.Hit
@@ -71,7 +71,7 @@ func New(i Installer) *Installer {
 	return &i
 }
 
-// Programs is the node's directory of the programs in use.
+// Programs is the directory of the programs in use, on the node.
 const Programs = current + "/bin"
 
 // Paths on the node.
@@ -98,7 +98,7 @@ type run struct {
 }
 
 // Install brings the node into the desired state. If a first installation fails, the node is
-// restored; later ones roll back to the last healthy version and files.
+// restored; later installations roll back to the last healthy version and files.
 func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	if err := w.Validate(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 		if err != nil {
 			return err
 		}
-		return r.serveRuntimes(ctx) // a failed one does not undo the rest
+		return r.serveRuntimes(ctx) // a failed runtime does not undo the rest
 	})
 }
 
@@ -177,8 +177,8 @@ func (r *run) install(ctx context.Context) error {
 	return r.st.save()
 }
 
-// Uninstall restores the node. While berth's own engine has pods it returns ErrPods, because no
-// other daemon knows them; new pods go to the other daemon meanwhile.
+// Uninstall restores the node. While berth's own engine has pods, which no other daemon can manage,
+// it returns ErrPods and makes berth forward new pods to the other daemon.
 func (i *Installer) Uninstall(ctx context.Context) error {
 	return i.locked(ctx, func(st *state) error {
 		if st.fresh() {
@@ -234,7 +234,7 @@ func (i *Installer) forwardPods(ctx context.Context, st *state) error {
 		return err
 	}
 	if !i.active(ctx) {
-		return nil // it reads the files at its start
+		return nil // berth reads the files at its start
 	}
 	_, err := i.reload(ctx)
 	return err
@@ -270,7 +270,8 @@ func (i *Installer) locked(ctx context.Context, f func(*state) error) error {
 	return f(st)
 }
 
-// textOnly keeps only the text of a secondary error: its ErrPods must not cause a retry.
+// textOnly returns an error with only the text of err: ErrPods in a secondary error must not cause
+// a retry.
 func textOnly(err error) error {
 	if err == nil {
 		return nil
@@ -278,10 +279,10 @@ func textOnly(err error) error {
 	return errors.New(err.Error())
 }
 
-// pause is the interval of eventually's questions.
+// pause is the time between two attempts.
 const pause = 200 * time.Millisecond
 
-// eventually repeats ask until it returns nil or a final error, or patience ends.
+// eventually repeats ask until it returns nil or ErrFinal, or until patience or ctx ends.
 func eventually(ctx context.Context, patience time.Duration, ask func() error) error {
 	deadline := time.Now().Add(patience)
 	for {

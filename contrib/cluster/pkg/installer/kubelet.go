@@ -13,11 +13,11 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// kubeletPatience is how long a kubelet may take to be Ready again.
+// kubeletPatience is how long a node may take to be Ready again.
 const kubeletPatience = 3 * time.Minute
 
-// switchToBerth switches the kubelet to berth by a drop-in, and back if the node is not healthy
-// then.
+// switchToBerth switches the kubelet to berth by a drop-in, and back if the node does not become
+// healthy.
 func (r *run) switchToBerth(ctx context.Context) error {
 	k, err := kubeletconf.Find(r.root())
 	if err != nil {
@@ -35,8 +35,8 @@ func (r *run) switchToBerth(ctx context.Context) error {
 	if err == nil && string(now) == text && r.st.Moved && kubeletconf.IsBerth(k.Endpoint()) {
 		return nil
 	}
-	// A node that is already not Ready, or a missing right, would look like a kubelet that fails
-	// with berth. Either runtime is accepted, because an earlier run may have been interrupted.
+	// Check first: a node that is already not Ready, or a missing right, would look like a kubelet
+	// that fails with berth. Either runtime is accepted: an earlier run may have been interrupted.
 	err = eventually(ctx, kubeletPatience, func() error {
 		if r.Cluster.Serves(ctx, true) == nil {
 			return nil
@@ -46,7 +46,7 @@ func (r *run) switchToBerth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	log.G(ctx).WithField("path", k.DropIn()).Info("Pointing the kubelet at berth")
+	log.G(ctx).WithField("path", k.DropIn()).Info("Switching the kubelet to berth")
 	r.st.Kubelet, r.st.Moved = k.Unit, false
 	if err := r.st.begin(filepath.Dir(k.DropIn())); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (r *run) switchToBerth(ctx context.Context) error {
 	r.at("installer.kubelet.noted")
 	if err := r.moveKubelet(ctx, k, text); err != nil {
 		err = fmt.Errorf("the kubelet does not serve with berth: %w", err)
-		// Even an interrupted run leaves a working kubelet.
+		// A run that is interrupted must leave a working kubelet, too.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*kubeletPatience)
 		defer cancel()
 		return errors.Join(err, textOnly(r.switchBack(ctx, r.st)))
@@ -72,14 +72,14 @@ func (r *run) moveKubelet(ctx context.Context, k kubeletconf.Kubelet, text strin
 		return err
 	}
 	r.at("installer.kubelet.restarted")
-	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by berth")
+	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve with berth")
 	err := eventually(ctx, kubeletPatience, func() error {
 		if err := r.Cluster.Serves(ctx, true); err != nil {
 			return err
 		}
 		k, err := kubeletconf.Find(r.root())
 		if err == nil && !kubeletconf.IsBerth(k.Endpoint()) {
-			err = fmt.Errorf("the kubelet is led to %s", k.Endpoint())
+			err = fmt.Errorf("the kubelet uses the endpoint %s", k.Endpoint())
 		}
 		return err
 	})
@@ -97,9 +97,8 @@ func (i *Installer) restart(ctx context.Context, unit string) error {
 	return err
 }
 
-// checkRemoval returns what blocks the removal of berth, before anything is changed: a kubelet that
-// uses berth but was not switched by this installer, a former runtime that does not answer, and
-// pods.
+// checkRemoval returns an error if something blocks the removal of berth: a kubelet that uses berth
+// but was not switched by this installer, a former runtime that does not answer, or pods.
 func (i *Installer) checkRemoval(ctx context.Context, st *state) error {
 	k, err := kubeletconf.Find(i.root())
 	if err != nil {
@@ -114,7 +113,7 @@ func (i *Installer) checkRemoval(ctx context.Context, st *state) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("the CRI daemon at %s, which the kubelet goes back to, does not answer: start it, and try again: %w", to, err)
+			return fmt.Errorf("the CRI daemon at %s, to which the kubelet returns, does not answer: start it, and try again: %w", to, err)
 		}
 	}
 	if err := k.CheckReleased(); err != nil {
@@ -124,7 +123,7 @@ func (i *Installer) checkRemoval(ctx context.Context, st *state) error {
 }
 
 // switchBack switches the kubelet to its former runtime. It restarts the kubelet even if the
-// drop-in is gone: an interrupted run may have removed only that.
+// drop-in is gone: an interrupted run may have removed it without a restart.
 func (i *Installer) switchBack(ctx context.Context, st *state) error {
 	if err := i.checkRemoval(ctx, st); err != nil {
 		return err
@@ -133,7 +132,7 @@ func (i *Installer) switchBack(ctx context.Context, st *state) error {
 	if err != nil {
 		return err
 	}
-	log.G(ctx).WithField("path", k.DropIn()).Info("Pointing the kubelet back")
+	log.G(ctx).WithField("path", k.DropIn()).Info("Switching the kubelet back")
 	if err := i.root().Remove(k.DropIn()); err != nil {
 		return err
 	}
@@ -142,7 +141,7 @@ func (i *Installer) switchBack(ctx context.Context, st *state) error {
 	if err := i.restart(ctx, st.Kubelet); err != nil {
 		return err
 	}
-	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve by its former runtime")
+	log.G(ctx).WithField("limit", kubeletPatience).Info("Waiting for the kubelet to serve with its former runtime")
 	err = eventually(ctx, kubeletPatience, func() error {
 		if err := i.Cluster.Serves(ctx, false); err != nil {
 			return err

@@ -22,11 +22,11 @@ const recordsOfPods = "/var/lib/berth/records/sandboxes"
 type enginePod struct {
 	// name is the pod's namespace and name, or the name of a record that cannot be read.
 	name string
-	// handler and path are those at the pod's creation.
+	// handler is the pod's handler, path that of its runtime, both as of the pod's creation.
 	handler, path string
 }
 
-// enginePods reads the pods from their records, without a running daemon.
+// enginePods reads the pods from their records, which needs no running daemon.
 func enginePods(root nodefs.Root) ([]enginePod, error) {
 	entries, err := os.ReadDir(root.Path(recordsOfPods))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -17,8 +17,8 @@ import (
 
 func (r Runtime) file() string { return handlerFile(r.Handler) }
 
-// home contains all versions of the runtime, dir this one. Older versions stay for the pods that
-// run on them, until the handler is removed.
+// home returns the directory of all versions of the runtime, dir that of this version. Older
+// versions stay until the handler is removed, because pods may run on them.
 func (r Runtime) home() string { return filepath.Join(runtimes, r.Handler) }
 func (r Runtime) dir() string  { return filepath.Join(r.home(), r.Version) }
 
@@ -52,16 +52,16 @@ func (r *run) serveRuntimes(ctx context.Context) error {
 	}
 	waits := r.removeRuntimes()
 	if failed != nil {
-		return errors.Join(failed, textOnly(waits)) // waiting for pods is no reason to retry
+		return errors.Join(failed, textOnly(waits)) // ErrPods beside a failure must not cause a retry
 	}
 	return waits
 }
 
 // serveRuntime copies a runtime to the directory of its version and adds its handler by a reload.
-// If berth cannot run pods with it, the handler is restored.
+// If the handler is not ready then, its former configuration is restored.
 func (r *run) serveRuntime(ctx context.Context, rt Runtime) error {
 	k := kinds[rt.Kind]
-	log.G(ctx).WithField("handler", rt.Handler).WithField("path", rt.dir()).Info("Bringing runtime")
+	log.G(ctx).WithField("handler", rt.Handler).WithField("path", rt.dir()).Info("Installing runtime")
 	source, err := rt.source(r.root(), k)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (r Runtime) source(root nodefs.Root, k kind) (string, error) {
 	case !info.IsDir() && k.whole:
 		return "", fmt.Errorf("%s is a file; a %s is a directory with %s", r.Source, r.Kind, k.program)
 	case !info.IsDir() && filepath.Base(r.Source) != k.program:
-		return "", fmt.Errorf("%s is not called %s", r.Source, k.program)
+		return "", fmt.Errorf("%s is not named %s", r.Source, k.program)
 	case info.IsDir():
 		program := root.Seen(filepath.Join(r.Source, k.program))
 		if info, err = os.Stat(program); err != nil {
@@ -148,8 +148,8 @@ func (r Runtime) source(root nodefs.Root, k kind) (string, error) {
 	return path, nil
 }
 
-// removeRuntimes removes the files of runtimes that no handler uses. It keeps those that pods of
-// the engine were created under.
+// removeRuntimes removes the files of runtimes that no handler uses. It keeps runtimes that pods of
+// the engine were created with.
 func (r *run) removeRuntimes() error {
 	all, err := enginePods(r.root())
 	if err != nil {
@@ -173,6 +173,6 @@ func (r *run) removeRuntimes() error {
 			return err
 		}
 	}
-	os.Remove(r.root().Path(runtimes)) // fails unless it is empty
+	os.Remove(r.root().Path(runtimes)) // fails unless the directory is empty
 	return waits
 }

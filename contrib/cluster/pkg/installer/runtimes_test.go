@@ -21,7 +21,7 @@ func TestSources(t *testing.T) {
 	for name, c := range map[string]struct{ kind, source, want, wrong string }{
 		"a program":         {"crun", "/usr/bin/crun", "/usr/bin/crun-1.8", ""},
 		"a directory":       {"crun", "/usr/bin", "/usr/bin/crun-1.8", ""},
-		"another name":      {"runc", "/usr/bin/crun", "", "is not called runc"},
+		"another name":      {"runc", "/usr/bin/crun", "", "is not named runc"},
 		"not there":         {"crun", "/usr/sbin", "", "no such file"},
 		"none in it":        {"runsc", "/usr/bin", "", "has no runsc"},
 		"not executable":    {"crun", "/usr/bin/plain", "", "is not executable"},

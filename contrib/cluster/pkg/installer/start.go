@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/atomicfile"
 )
 
-// stateDirs are created by a daemon and useless without it.
+// stateDirs are created by the berth daemon and useless without it.
 var stateDirs = []string{"/var/lib/berth", "/run/berth"}
 
 // labelFiles are berth's files for Node Feature Discovery; the second one does not expire.
@@ -28,8 +28,8 @@ var labelFiles = []string{
 	"/etc/kubernetes/node-feature-discovery/features.d/berth-present",
 }
 
-// start runs the desired version of berth and returns what is healthy then. If it fails, it links
-// and starts the last healthy version and files.
+// start runs the desired version of berth and returns the release that is healthy then. If the
+// version fails, start rolls back to the last healthy release.
 func (r *run) start(ctx context.Context) (release, error) {
 	text, err := os.ReadFile(filepath.Join(r.Payload, "berth.service"))
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *run) start(ctx context.Context) (release, error) {
 	unit := signed(strings.ReplaceAll(string(text), "/usr/bin/", Programs+"/"))
 	wanted := release{Version: r.w.Version, Unit: unit, Files: configTexts(r.beside, r.w.Config), Beside: r.beside}
 	for _, rt := range r.w.Runtimes {
-		// A runtime that is already served stays; its next version is a step of its own.
+		// A runtime that is already served stays; serveRuntime installs its next version.
 		if text := r.st.Healthy.Files[rt.file()]; r.st.Healthy.Version != "" && strings.Contains(text, rt.home()+"/") {
 			wanted.Files[rt.file()] = text
 		}
@@ -48,7 +48,7 @@ func (r *run) start(ctx context.Context) (release, error) {
 	if err == nil || r.st.Healthy.Version == "" {
 		return wanted, err
 	}
-	// Even an interrupted run leaves a daemon: it may be the kubelet's only one.
+	// A run that is interrupted must leave a daemon, too: it may be the kubelet's only one.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	last := r.st.Healthy
@@ -59,8 +59,8 @@ func (r *run) start(ctx context.Context) (release, error) {
 	return last, errors.Join(err, r.st.save())
 }
 
-// activate makes the daemon run a version, with a unit and files. The need for a restart is
-// recorded before the change.
+// activate makes the daemon run a release. It records before the change whether a restart is
+// needed.
 func (r *run) activate(ctx context.Context, to release) error {
 	if err := r.writeFiles(r.st, to.Files); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (r *run) applyFiles(ctx context.Context) error {
 		if err != nil || len(waits) == 0 {
 			return err
 		}
-		log.G(ctx).WithField("settings", waits).Info("Restarting berth for settings that count from its start")
+		log.G(ctx).WithField("settings", waits).Info("Restarting berth for settings that a reload does not apply")
 	}
 	if err := r.restart(ctx, "berth"); err != nil {
 		return fmt.Errorf("berth does not start: %w; see \"journalctl -u berth\"", err)
@@ -117,7 +117,7 @@ func (r *run) applyFiles(ctx context.Context) error {
 	return nil
 }
 
-// stop stops the daemon permanently, even if its unit was removed, and removes its files.
+// stop stops the daemon permanently, even without its unit, and removes its label files and state.
 func (i *Installer) stop(ctx context.Context, st *state) error {
 	if i.active(ctx) {
 		if _, err := i.Host.Run(ctx, "systemctl", "stop", "berth.service"); err != nil {
@@ -133,7 +133,7 @@ func (i *Installer) stop(ctx context.Context, st *state) error {
 		if err := atomicfile.Remove(link); err != nil && !errors.Is(err, syscall.ENOTDIR) {
 			return err
 		}
-		os.Remove(filepath.Dir(link)) // systemd removes an empty one, too
+		os.Remove(filepath.Dir(link)) // systemd removes an empty directory, too
 	}
 	i.at("installer.start.stopped")
 	for _, file := range labelFiles {
@@ -151,8 +151,8 @@ func (i *Installer) stop(ctx context.Context, st *state) error {
 	return nil
 }
 
-// removeState removes a directory of the daemon. It keeps a directory with mounts of pods, which
-// may be in use. It unmounts the empty network namespace that gVisor keeps after its last pod.
+// removeState removes a directory of the daemon. It keeps a directory with mounts, which pods may
+// use. Only the empty network namespace that gVisor keeps after its last pod is unmounted.
 func (i *Installer) removeState(ctx context.Context, dir string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
@@ -160,7 +160,7 @@ func (i *Installer) removeState(ctx context.Context, dir string) error {
 	}
 	for _, m := range mounts {
 		if filepath.Base(m.Mountpoint) != "null-netns" {
-			log.G(ctx).WithField("path", m.Mountpoint).Warn("Directory is left: something is mounted in it")
+			log.G(ctx).WithField("path", m.Mountpoint).Warn("Keeping a directory that contains a mount")
 			return nil
 		}
 	}

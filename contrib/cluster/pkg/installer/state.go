@@ -25,7 +25,7 @@ type state struct {
 	// Made are directories that did not exist before, parents first.
 	Made []string `json:"made"`
 	// Kubelet is the unit of a kubelet that is, or is about to be, switched to berth. Moved means
-	// that it was healthy then.
+	// that the switch is complete and the node was healthy with it.
 	Kubelet string `json:"kubelet,omitempty"`
 	Moved   bool   `json:"moved,omitempty"`
 	// Restart means that the running daemon may be older than its unit or its programs.
@@ -61,12 +61,12 @@ func readState(root nodefs.Root) (*state, error) {
 		return nil, fmt.Errorf("read %s: %w; what was installed can only be removed by hand", stateFile, err)
 	}
 	if s.Format != stateFormat {
-		return nil, fmt.Errorf("%s has format %d, this installer knows %d: use the one that wrote it", stateFile, s.Format, stateFormat)
+		return nil, fmt.Errorf("%s has format %d, but this installer reads only %d: use the installer that wrote it", stateFile, s.Format, stateFormat)
 	}
 	return s, nil
 }
 
-// begin records which directories do not exist yet.
+// begin records in Made which directories do not exist yet.
 func (s *state) begin(dirs ...string) error {
 	s.Format = stateFormat
 	for _, dir := range dirs {
@@ -92,12 +92,12 @@ func (s *state) save() error {
 	return atomicfile.SyncDir(filepath.Dir(filepath.Dir(path)))
 }
 
-// leave removes a directory of Made, unless it has files of others.
+// leave removes a directory of Made, unless it contains files.
 func (s *state) leave(dir string) {
 	if slices.Contains(s.Made, dir) {
 		os.Remove(s.root.Path(dir))
 	}
 }
 
-// remove removes the state file; it is the last step of an uninstallation.
+// remove removes the state file and its directory, as the last step of an uninstallation.
 func (s *state) remove() error { return os.RemoveAll(filepath.Dir(s.root.Path(stateFile))) }

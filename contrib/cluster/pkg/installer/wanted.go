@@ -16,7 +16,7 @@ import (
 type Wanted struct {
 	// Version is the version of the programs in the payload.
 	Version string `json:"version"`
-	// Endpoint is the other daemon's. If it is empty, the kubelet's is used.
+	// Endpoint is the other CRI daemon's. If it is empty, the last one is used, or the kubelet's.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Kubelet means that the kubelet uses berth. Without it, berth only runs beside the other
 	// daemon.
@@ -35,7 +35,7 @@ type Runtime struct {
 	Kind string `json:"kind"`
 	// Version is part of the installed path.
 	Version string `json:"version"`
-	// Source is a directory or the program itself, as this process sees it.
+	// Source is the path of a directory or of the program itself, as this process sees it.
 	Source string `json:"source"`
 	// Options are additional lines of the handler's table, in TOML.
 	Options string `json:"options,omitempty"`
@@ -43,15 +43,15 @@ type Runtime struct {
 
 // kind describes the files of a runtime.
 type kind struct {
-	// program is its path below the copied directory.
+	// program is the path of the program below the copied directory.
 	program string
 	// whole means that the whole directory is copied, not only the program.
 	whole bool
 	// config is the path of its configuration, if it has one.
 	config string
-	// companions are beside the program, except in releases that have none.
+	// companions are files beside the program that some releases do not have.
 	companions []string
-	// built is the directory of the build, which its configuration files name.
+	// built is the directory of the runtime at its build. Its configuration files contain it.
 	built string
 	// options are required lines of the handler's table.
 	options []string
@@ -102,7 +102,7 @@ func (w Wanted) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// fixed are keys that must keep their defaults: removal looks there for pods and a kubelet.
+// fixed are keys that must keep their defaults, because a removal checks only the default paths.
 var fixed = []string{"engine.root", "engine.state", "server.socket"}
 
 func validConfig(text string) (wrong []error) {
@@ -142,7 +142,7 @@ func (r Runtime) validate() (wrong []error) {
 	}
 	for _, s := range settings {
 		if s.Key != table && !strings.HasPrefix(s.Key, table+".") {
-			say("options set %s, which is not of the handler: put it into config", s.Key)
+			say("options set %s, which does not belong to the handler: put it into config", s.Key)
 		}
 	}
 	return wrong

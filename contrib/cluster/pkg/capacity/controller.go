@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// workers patch nodes in parallel: some thousand in the seconds after a mass event.
+	// workers patch nodes in parallel, because one event may change thousands of nodes.
 	workers = 16
 	// requestTimeout bounds the requests for a node, so that hanging ones do not block other nodes.
 	requestTimeout = 5 * time.Second
@@ -71,7 +71,7 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 		// their next request.
 		go i.RunWithContext(ctx)
 	}
-	// Incomplete lists would show less room than there is.
+	// From incomplete lists, the computed room would be too small.
 	first, stop := context.WithTimeout(ctx, syncTimeout)
 	defer stop()
 	for _, i := range informers {
@@ -81,7 +81,7 @@ func Run(ctx context.Context, client kubernetes.Interface, counting Counting, m 
 	case ctx.Err() != nil:
 		return nil
 	case first.Err() != nil:
-		return fmt.Errorf("the API server has not shown all nodes, pods and classes within %s", syncTimeout)
+		return fmt.Errorf("the API server has not listed all nodes, pods and classes within %s", syncTimeout)
 	}
 	m.working.Store(true) // never reset: a controller that loses the lease exits
 	log.G(ctx).WithField("nodes", len(c.nodes.GetStore().ListKeys())).Info("Keeping the capacity of nodes")
@@ -139,7 +139,7 @@ func (c *controller) lists(from cache.Getter, what string, which fields.Selector
 	return cache.ToListWatcherWithWatchListSemantics(cache.NewListWatchFromClient(from, what, "", which), c.client)
 }
 
-// changed calls do for every added, updated or deleted object.
+// changed calls do for every added or deleted object, and for both states of an updated one.
 func changed[T any](do func(T)) cache.ResourceEventHandler {
 	take := func(o any) {
 		if gone, is := o.(cache.DeletedFinalStateUnknown); is {
@@ -183,7 +183,7 @@ func (c *controller) next(ctx context.Context) bool {
 	return true
 }
 
-// keep corrects a node's status, and reports whether it changed.
+// keep corrects a node's status, and reports whether it changed it.
 func (c *controller) keep(ctx context.Context, name string) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -193,7 +193,7 @@ func (c *controller) keep(ctx context.Context, name string) (changed bool, err e
 	}
 	room := roomOf(n, pods, classes)
 	if room.lowers(n) {
-		// The cache may lack newer pods, and the kubelet would end them.
+		// If the cache lacks newer pods, the kubelet would end them.
 		if n, pods, classes, err = c.read(ctx, name); err != nil || n == nil {
 			return false, err
 		}
@@ -215,8 +215,8 @@ func (c *controller) keep(ctx context.Context, name string) (changed bool, err e
 	return true, nil
 }
 
-// cached returns a node, its pods and all classes from the informers; the node is nil if it is
-// gone.
+// cached returns a node, its pods and all classes from the informers; the node is nil if it does
+// not exist.
 func (c *controller) cached(name string) (*corev1.Node, []*Pod, Classes, error) {
 	o, there, err := c.nodes.GetIndexer().GetByKey(name)
 	if err != nil || !there {

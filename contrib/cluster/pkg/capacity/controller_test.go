@@ -63,7 +63,7 @@ func TestRunEndsWithoutAnswers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			if err := Run(ctx, client, ByStatus, NewMetrics(prometheus.NewRegistry())); err == nil || !strings.Contains(err.Error(), "the API server has not shown ") {
+			if err := Run(ctx, client, ByStatus, NewMetrics(prometheus.NewRegistry())); err == nil || !strings.Contains(err.Error(), "the API server has not listed ") {
 				t.Errorf("%T: it ended with %v", server, err)
 			}
 			time.Sleep(5 * time.Minute) // until client-go has woken

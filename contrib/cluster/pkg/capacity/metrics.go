@@ -14,8 +14,8 @@ type Metrics struct {
 	nodes, failing prometheus.Gauge
 	patches        prometheus.Counter
 	failures       *prometheus.CounterVec
-	// working means that this controller has the lease and the first lists. unseen is the time of
-	// the last failed watch, in nanoseconds.
+	// working means that this controller has the lease and the first lists. unseen is the Unix time
+	// of the last failed watch, in nanoseconds.
 	working atomic.Bool
 	unseen  atomic.Int64
 }
@@ -24,7 +24,7 @@ type Metrics struct {
 // retries a failed watch within a minute.
 const seenAfter = 90 * time.Second
 
-// NewMetrics returns registered Metrics.
+// NewMetrics creates and registers Metrics.
 func NewMetrics(to prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		nodes:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_controller_nodes", Help: "Nodes whose capacity this controller keeps; 0 if it waits."}),

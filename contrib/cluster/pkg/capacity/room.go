@@ -5,8 +5,8 @@
 //
 // A handler that takes pods has room for its max_pods. A handler that takes none has room for its
 // present pods, never for fewer: a restarted kubelet ends pods that do not fit. The nodes' labels
-// show which handlers take pods. A container's own request of the resource, which no class makes,
-// adds room, so that it takes none from other pods.
+// show which handlers take pods. If a container requests the resource beside its class, the
+// capacity grows by this request, so that other pods keep their room.
 package capacity
 
 import (
@@ -30,8 +30,8 @@ type Room map[corev1.ResourceName]int64
 // Classes maps the names of RuntimeClasses to their handlers.
 type Classes map[string]string
 
-// roomOf computes the room of a node with these pods. Handlers without a class have none: no pod
-// requests it. Pure.
+// roomOf computes the room of a node with these pods. Handlers without a class have no room,
+// because no pod requests it. Pure.
 func roomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 	room, having, others := taken(pods, classes)
 	for _, handler := range slices.Compact(slices.Sorted(maps.Values(classes))) {
@@ -40,7 +40,7 @@ func roomOf(n *corev1.Node, pods []*Pod, classes Classes) Room {
 		if _, there := room[name]; !there && !takesPods && n.Labels[nodelabel.Present(handler)] != nodelabel.True {
 			continue
 		}
-		free := int64(0) // present but full
+		free := int64(0) // if the handler takes no pods
 		if takesPods && ready(n) {
 			free = max(0, most(n, handler)-sum(others.of(n, handler), having[name]))
 		}
@@ -71,7 +71,7 @@ func (c Counting) of(p *corev1.Pod) corev1.ResourceList {
 
 // uncounted counts pods without a request for the resource.
 type uncounted struct {
-	// older counts pods by handler if their class got the resource later or lacks it.
+	// older counts, by handler, pods with a class that lacks the resource or got it later.
 	older map[string]int64
 	// classless counts pods without a class, which have the default handler.
 	classless int64
@@ -86,7 +86,7 @@ func (u uncounted) of(n *corev1.Node, handler string) int64 {
 	return pods
 }
 
-// taken returns the requests of pods, the part from their classes, and the pods without any.
+// taken returns the requests of pods, the part from their classes, and the uncounted pods.
 func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	room, having, others = Room{}, Room{}, uncounted{older: map[string]int64{}}
 	for _, p := range pods {
@@ -110,7 +110,7 @@ func taken(pods []*Pod, classes Classes) (room, having Room, others uncounted) {
 	return room, having, others
 }
 
-// sum saturates: a container may request any number.
+// sum returns the largest number instead of an overflow: a container may request any number.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -118,7 +118,7 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// most returns the limit of a handler's pods, or else that of its node.
+// most returns the limit of a handler's pods, or else the limit of all pods of the node.
 func most(n *corev1.Node, handler string) int64 {
 	if label, there := n.Labels[nodelabel.MaxPods(handler)]; there {
 		if n, err := strconv.ParseInt(label, 10, 32); err == nil && n > 0 {
@@ -128,15 +128,15 @@ func most(n *corev1.Node, handler string) int64 {
 	return n.Status.Capacity.Pods().Value()
 }
 
-// ready reports whether the node is Ready. If its kubelet or berth does not answer it is not, and
-// its labels are stale.
+// ready reports whether the node is Ready. It is not Ready if its kubelet or berth does not answer;
+// its labels are stale then.
 func ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// lowers reports whether a node's status has more of some resource than r. Pure.
+// lowers reports whether r has less of a resource than a node's status. Pure.
 func (r Room) lowers(n *corev1.Node) bool {
 	for _, has := range []corev1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
 		for name, q := range has {
@@ -148,7 +148,7 @@ func (r Room) lowers(n *corev1.Node) bool {
 	return false
 }
 
-// patch returns the change of a node's status to r, or nil if there is none. It also sets
+// patch returns the change of a node's status to r, or nil if nothing changes. It also sets
 // allocatable, which the kubelet would update only seconds later. Pure.
 func (r Room) patch(n *corev1.Node) []byte {
 	change := map[corev1.ResourceName]*resource.Quantity{}
@@ -171,7 +171,7 @@ func (r Room) patch(n *corev1.Node) []byte {
 	}
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": change, "allocatable": change}})
 	if err != nil {
-		panic(err) // names and numbers
+		panic(err) // names and numbers can be encoded
 	}
 	return body
 }

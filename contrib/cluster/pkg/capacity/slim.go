@@ -10,10 +10,10 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Pod holds the used fields of a pod. In a large cluster the other fields would be most of the
+// Pod holds the used fields of a pod. In a large cluster the other fields would take most of the
 // controller's memory.
 type Pod struct {
-	metav1.ObjectMeta // for caches
+	metav1.ObjectMeta // informers need it
 	node              string
 	// class is empty for a pod without one.
 	class string
@@ -63,7 +63,7 @@ func (c Counting) slimPod(o any) (any, error) {
 	return o, nil
 }
 
-// slimNode keeps only the fields that are read here: the others are large in a large cluster.
+// slimNode keeps only the fields that are read here: the others take much memory.
 func slimNode(o any) (any, error) {
 	n, is := o.(*corev1.Node)
 	if !is {

@@ -42,7 +42,7 @@ func mapping(all map[string]string) string {
 	return "{" + strings.Join(entries, ", ") + "}"
 }
 
-// shared is mapping with each value only once: many classes may have the same handler.
+// shared is mapping that writes equal values only once: many classes may have the same handler.
 func shared(all map[string]string) string {
 	values := slices.Compact(slices.Sorted(maps.Values(all)))
 	if len(values) == len(all) {
@@ -75,13 +75,13 @@ func (v variables) tooLarge() error {
 	return nil
 }
 
-// debugging matches a request that adds ephemeral containers to a running pod. Only these are
-// checked then.
+// debugging matches a request that adds ephemeral containers to a running pod. Only these
+// containers are checked then.
 const debugging = "request.operation == 'UPDATE'"
 
-// needs sets the capabilities that classes may lack, and the pod's needs: each is a list of a
-// capability and the field that requests it. Only relevant capabilities are evaluated. debugs
-// includes requests that add ephemeral containers.
+// needs sets the variables for the capabilities that classes may lack, and for the pod's needs.
+// Each need lists a capability and the fields that request it. Only relevant capabilities are
+// evaluated. debugs includes requests that add ephemeral containers.
 func (v *variables) needs(pod string, all []class, relevant []capability.Name, debugs bool) {
 	v.set("lacking", without(all, capability.No, capability.Unknown))
 	v.set("pod", pod)
@@ -101,11 +101,11 @@ func (v *variables) needs(pod string, all []class, relevant []capability.Name, d
 		v.set(name, e.Text)
 		asked = append(asked, fmt.Sprintf("[%s] + variables.%s", quote(string(e.Capability)), name))
 	}
-	// A list with only the name requests nothing.
+	// A list with only the capability requests nothing.
 	v.set("needs", "["+strings.Join(asked, ", ")+"].filter(n, n.size() > 1)")
 }
 
-// without maps classes to the capabilities that they lack.
+// without maps classes to the capabilities for which they have one of the answers.
 func without(all []class, answers ...capability.Answer) string {
 	lacks := map[string]string{}
 	for _, c := range all {
@@ -116,7 +116,7 @@ func without(all []class, answers ...capability.Answer) string {
 	return shared(lacks)
 }
 
-// notes maps classes and lacked capabilities to their reasons.
+// notes maps classes to their capabilities with the answer, and these to reasons.
 func notes(all []class, answer capability.Answer) string {
 	lacks := map[string]string{}
 	for _, c := range all {
@@ -131,7 +131,7 @@ func notes(all []class, answer capability.Answer) string {
 	return shared(lacks)
 }
 
-// reasons sets the reasons against a pod of its class, in the words and the order of fit.
+// reasons sets the reasons why the pod's class cannot run it, in the words and the order of fit.
 func (v *variables) reasons(all []class, o Options, debugs bool) {
 	state := map[string]string{}
 	if o.State {
@@ -172,7 +172,7 @@ func recommended(all []class, o Options) []string {
 	return able
 }
 
-// noWeaker filters for classes with a kernel of their own, if the pod's class has one.
+// noWeaker returns a filter for classes with an own kernel, in force if the pod's class has one.
 func noWeaker(all []class) string {
 	var kernels []string
 	for _, c := range all {
@@ -202,7 +202,7 @@ func (o Options) counted(all []class) []string {
 // forWindows matches a pod for Windows nodes, which have no handler of berth.
 const forWindows = "[variables.pod.?spec.?os.?name, variables.pod.?spec.?nodeSelector[?'kubernetes.io/os']].exists(o, o.orValue('') == 'windows')"
 
-// choice sets the class of the first rule that matches the pod, else "".
+// choice sets a variable to the class of the first rule that matches the pod, or to "".
 func (v *variables) choice(all []class, picks []string) {
 	v.set("refusing", without(all, capability.No))
 	var rules []string
@@ -240,7 +240,7 @@ func choices(all []class, o Options) ([]string, error) {
 	return picks, nil
 }
 
-// when returns the condition of the rule; empty if it matches all pods.
+// when returns the condition of the rule, which is empty if the rule matches all pods.
 func (r Rule) when() string {
 	var all []string
 	if len(r.Namespaces.Names) > 0 {
@@ -281,12 +281,12 @@ func (r Rule) picks(all []class, o Options) (string, error) {
 		for _, lacks := range []string{"lacking", "refusing"} {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
 		}
-		// A class that lacks only protecting capabilities precedes weaker ones: the pod is refused.
+		// Classes that lack only protecting capabilities precede weaker ones, but refuse the pod.
 		if i < len(groups)-1 && protectsLess(all, group) {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, !(n[0] in %s) && n[0] in variables.refusing[?k].orValue([])))", list(group), list(protecting)))
 		}
 	}
-	// If no class can run the pod, it gets the first and is refused with its reasons.
+	// If no class can run the pod, it gets the first class: the refusal then has reasons.
 	parts = append(parts, list(groups[0][:1]))
 	return "(" + strings.Join(parts, " + ") + ")[0]", nil
 }

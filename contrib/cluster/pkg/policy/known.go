@@ -35,8 +35,8 @@ func (c class) lacks(answers ...capability.Answer) []capability.Name {
 	return all
 }
 
-// known returns the classes with a known handler, sorted by name. The first is the default of pods
-// without a class, if that is known.
+// known returns the classes with a known handler, sorted by name. If the default handler is known,
+// the first has no name: it is for pods without a class.
 func known(o Options) ([]class, error) {
 	var all []class
 	var defaults []runtimeclass.Handler
@@ -83,12 +83,12 @@ func known(o Options) ([]class, error) {
 		all[i].handler = clusterWide(all[i].handler, all[i].name == "" && o.Default == "")
 	}
 	if len(all) == 0 {
-		return nil, errors.New("nothing is known of what handlers can do: use --handlers with the output of \"berth capabilities -o json\", or classes that \"kubectl berth generate\" made of it")
+		return nil, errors.New("nothing is known of what handlers can do: use --handlers with the output of \"berth capabilities -o json\", or classes that \"kubectl berth generate\" made from that output")
 	}
 	return all, nil
 }
 
-// ignored are capabilities that no node refuses a pod for: it runs without them.
+// ignored are capabilities for which no node refuses a pod: the pod runs without them.
 var ignored = []capability.Name{capability.Sysctls}
 
 // clusterWide returns a handler as it applies to pods of the whole cluster.
@@ -105,7 +105,7 @@ func clusterWide(h runtimeclass.Handler, unchosen bool) runtimeclass.Handler {
 	return h
 }
 
-// defaultHandler returns the handler of the option Default.
+// defaultHandler returns the handler that Options.Default names.
 func defaultHandler(o Options, all []class) (runtimeclass.Handler, error) {
 	handlers := slices.Clone(o.Handlers)
 	for _, c := range all {
@@ -139,7 +139,7 @@ func Notes(o Options) []string {
 	for _, r := range o.Rules {
 		matters := slices.ContainsFunc(r.Namespaces.Names, func(name string) bool { return !slices.Contains(o.Exempt, name) })
 		if len(r.Namespaces.Names) > 0 && !matters {
-			notes = append(notes, fmt.Sprintf("rule %s is for no pods: all of its namespaces are exempt", r.Name))
+			notes = append(notes, fmt.Sprintf("rule %s matches no pods: all of its namespaces are exempt", r.Name))
 		}
 	}
 	stronger := slices.ContainsFunc(all, func(c class) bool {

@@ -28,13 +28,13 @@ import (
 const (
 	// Refuse refuses pods that the handler of their class cannot run.
 	Refuse = "berth-refuse"
-	// Warn warns of pods for which this is unknown.
+	// Warn warns of pods if it is unknown whether the handler can run them.
 	Warn = "berth-warn"
-	// Workloads reports both when a workload with such pods is created or changed.
+	// Workloads checks the pods of a workload when it is created or changed.
 	Workloads = "berth-workloads"
 	// Choose gives a class to pods without one.
 	Choose = "berth-choose"
-	// Classes warns when a class that Choose gives is deleted.
+	// Classes warns when a class that Choose gives is deleted, or created with another handler.
 	Classes = "berth-classes"
 )
 
@@ -67,14 +67,14 @@ type Options struct {
 	// Handlers take precedence over the annotations of classes.
 	Handlers []runtimeclass.Handler
 	// Default is the handler of pods without a class. If it is empty, the default of Handlers or of
-	// the classes is used; its pods are then only warned about and never refused, because nodes may
-	// have different defaults.
+	// the classes is used; pods without a class are then never refused, and only warned about,
+	// because nodes may have different defaults.
 	Default string
-	// State: handlers that take no pods are refused and not chosen.
+	// State means that handlers that take no pods are not chosen, and their pods are refused.
 	State     bool
 	Rules     []Rule
 	Workloads Answer
-	// Exempt are namespaces without checks of their pods.
+	// Exempt are namespaces with pods that no policy checks.
 	Exempt []string
 }
 
@@ -174,12 +174,11 @@ func choosePolicy(all []class, o Options, picks []string) pair {
 	}
 }
 
-// notMirror: the kubelet runs static pods regardless of the fate of their mirror pods in the API
-// server.
+// notMirror excludes mirror pods: the kubelet runs a static pod even if its mirror pod is refused.
 var notMirror = admissionv1.MatchCondition{Name: "not-a-mirror", Expression: "!('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({}))"}
 
 // workloadsPolicy generates the policy for workloads. It skips objects with a controller, because
-// that has the same template, and updates that do not change the template.
+// the controller has the same template, and updates that do not change the template.
 func workloadsPolicy(all []class, o Options, picks []string) pair {
 	const (
 		template = "dyn(object).kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template : dyn(object).spec.?template.orValue({})"
@@ -211,10 +210,9 @@ func workloadsPolicy(all []class, o Options, picks []string) pair {
 	return validatingPolicy(Workloads, constraints(matched, o), v, action, verdict(expression), conditions...)
 }
 
-// classesPolicy generates the policy that warns of deleting a class that rules give: pods would be
-// refused without it. They do not run without a class instead, because a rule may require
-// isolation. It also warns if such a class is created again with another handler, because the
-// isolation of the first handler was the reason for it.
+// classesPolicy generates the policy that warns if a class that rules give is deleted: pods are
+// then refused, and not run without a class, because a rule may require isolation. The policy also
+// warns if such a class is created with another handler, because that may isolate differently.
 func classesPolicy(given map[string]string) pair {
 	matched := constraints([]admissionv1.RuleWithOperations{rule("node.k8s.io", []string{"runtimeclasses"}, admissionv1.Create, admissionv1.Delete)}, Options{})
 	quoted := map[string]string{}
@@ -242,7 +240,7 @@ func verdict(expression string) []admissionv1.Validation {
 }
 
 func validatingPolicy(name string, matched *admissionv1.MatchResources, v variables, action admissionv1.ValidationAction, validations []admissionv1.Validation, conditions ...admissionv1.MatchCondition) pair {
-	// A pod that was not checked is refused by its node in the end, or fails there.
+	// A pod that was not checked is refused by its node, or fails on it.
 	ignore := admissionv1.Ignore
 	return pair{
 		variables: v,

@@ -25,20 +25,20 @@ type Rule struct {
 	Class string `json:"class"`
 	// Isolation is an isolation of package capability, or Strongest.
 	Isolation capability.Isolation `json:"isolation"`
-	// Least is the lower bound of Strongest for any pod; empty means no bound.
+	// Least is the weakest isolation that Strongest may select; empty means no limit.
 	Least capability.Isolation `json:"least"`
 
 	source runtimeclass.Source
 	at     string
 }
 
-// Namespaces matches namespaces with one of the names, if any are set, and all of the labels.
+// Namespaces matches namespaces with all Labels and, if there are Names, one of them.
 type Namespaces struct {
 	Names  []string          `json:"names"`
 	Labels map[string]string `json:"labels"`
 }
 
-// Pods matches pods with all of the labels that request one of the capabilities, if any are set.
+// Pods matches pods with all Labels that, if there are Asks, request one of them.
 type Pods struct {
 	Labels map[string]string `json:"labels"`
 	Asks   []capability.Name `json:"asks"`
@@ -118,8 +118,8 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	return read.Rules, nil
 }
 
-// notEmpty are the keys of a rule that must have a value if they are present. A template writes an
-// empty key for a missing value; the rule would then match more pods than intended, or give them
+// notEmpty are the keys of a rule that must have a value if they are present. A template may write
+// an empty key for a missing value; the rule would then match more pods than intended, or give them
 // less isolation.
 var notEmpty = []string{"namespaces", "namespaces.names", "namespaces.labels", "pods", "pods.labels", "pods.asks", "least"}
 
@@ -223,7 +223,7 @@ func (o Options) given(all []class) map[string]string {
 	for _, r := range o.Rules {
 		names := []string{r.Class}
 		if r.Class == "" {
-			groups, _ := r.groups(all, o) // choices returns the error
+			groups, _ := r.groups(all, o) // choices returns this error
 			names = slices.Concat(groups...)
 		}
 		for _, name := range names {

@@ -21,7 +21,7 @@ const (
 	DefaultAnnotation = "berth.dev/default"
 )
 
-// Annotations lists all of them.
+// Annotations lists the keys of all annotations.
 var Annotations = []string{IsolationAnnotation, CapabilitiesAnnotation, ConformsAnnotation, DefaultAnnotation}
 
 // annotations returns the known facts about a handler as annotations of its class.
@@ -36,7 +36,7 @@ func (h Handler) annotations() map[string]string {
 	if known := h.everywhere(); len(known) > 0 {
 		text, err := json.Marshal(known)
 		if err != nil {
-			panic("runtimeclass: " + err.Error()) // they are strings
+			panic("runtimeclass: " + err.Error()) // strings can be encoded
 		}
 		all[CapabilitiesAnnotation] = string(text)
 	}

@@ -65,7 +65,7 @@ func blank(text []byte) bool {
 	return true
 }
 
-// jsonDocuments returns the values of a JSON file. A file that only begins with a brace may be
+// jsonDocuments returns the values of a JSON file. Another file that begins with a brace may be
 // YAML.
 func jsonDocuments(text []byte) ([]*document, bool) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
@@ -101,7 +101,7 @@ func (d *document) json(s Source) ([]byte, *Problem) {
 		why = strings.TrimPrefix(why, prefix)
 	}
 	if m := yamlLine.FindStringSubmatch(why); m != nil {
-		n, _ := strconv.Atoi(m[1]) // at most digits; a number too large is 0
+		n, _ := strconv.Atoi(m[1]) // yamlLine matches only digits
 		p.line = d.line + max(n, 1) - 1
 		why = strings.TrimPrefix(why, m[0])
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // Expression is a rule for an API server: a CEL list of the fields that request a capability, as
-// "field: value", of which the first counts. It uses variables.pod, variables.asking, which is the
+// "field: value". Only the first is shown. It uses variables.pod, variables.asking, which is the
 // pod unless only containers are checked, and variables.containers, which is ContainersExpression
 // or DebugContainersExpression.
 type Expression struct {

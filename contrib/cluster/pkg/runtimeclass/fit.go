@@ -33,17 +33,17 @@ func (l MissingCapability) Because() string {
 
 // Verdict is whether a handler can run a pod.
 type Verdict struct {
-	// Fits is no if a capability is missing or the handler takes no pods, and unknown if a
-	// capability is unknown.
+	// Fits is no if a capability is missing, the handler takes no pods, or Places is not empty;
+	// else unknown if a capability is unknown.
 	Fits capability.Answer
-	// TakesNoPods is the reason, or empty.
+	// TakesNoPods is why the handler takes no pods, or empty.
 	TakesNoPods string
 	// Places are the reasons against containers that request a resource that counts pods.
 	Places  []string
 	Missing []MissingCapability
 }
 
-// Reasons returns why a handler does not fit, or may not.
+// Reasons returns why a handler cannot run the pod, or why this is unknown.
 func (v Verdict) Reasons() []string {
 	var all []string
 	if v.TakesNoPods != "" {

@@ -19,7 +19,7 @@ type GenerateOptions struct {
 	// NoCapacity omits the resource that counts pods, for clusters without berth-controller, which
 	// sets its capacity. Nodes are then selected by whether the handler takes pods.
 	NoCapacity bool
-	// Tolerations are those of all classes.
+	// Tolerations are added to all classes.
 	Tolerations []corev1.Toleration
 }
 
@@ -80,8 +80,8 @@ func ParseToleration(text string) (corev1.Toleration, error) {
 	return t, nil
 }
 
-// Choose returns the named handlers, or else those that take pods as chosen and the others as
-// passed.
+// Choose returns the named handlers as chosen. Without names, chosen are the handlers that take
+// pods, and passed are the others.
 func Choose(handlers []Handler, names []string) (chosen, passed []Handler, err error) {
 	for _, name := range names {
 		h, ok := ByName(handlers, name)

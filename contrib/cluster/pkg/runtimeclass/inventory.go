@@ -17,10 +17,10 @@ import (
 // Ready is the state of a handler that takes pods.
 const Ready = "ready"
 
-// Handler holds the known facts about a handler of a node, or of several nodes alike.
+// Handler holds the known facts about a handler of one node or of several nodes.
 type Handler struct {
 	Name string `json:"name"`
-	// Default: pods without a class get it.
+	// Default means that pods without a class get the handler.
 	Default bool `json:"default,omitempty"`
 	// State is "ready", or another state with a Reason; an empty state is unknown and treated as
 	// ready.
@@ -86,7 +86,7 @@ type Measurement struct {
 	CPU    Distribution `json:"cpu"`
 }
 
-// Distribution describes one resource over the pods.
+// Distribution describes the pods' use of one resource.
 type Distribution struct {
 	P50 resource.Quantity `json:"p50"`
 	P95 resource.Quantity `json:"p95"`
@@ -144,9 +144,9 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 	return i.Handlers, nil
 }
 
-// ParseOne parses the only document of a file, YAML or JSON, into a value. The error names the
-// file; it is Problems, which include unknown keys. A Source without a document means that nothing
-// was parsed.
+// ParseOne parses the only document of a file, YAML or JSON, into a value. The error is a Problem
+// if the text is not YAML, else Problems, which include unknown keys. A Source without a document
+// means that nothing was parsed.
 func ParseOne(file string, text []byte, what string, into any) (Source, error) {
 	all, err := documents(file, text)
 	if err != nil {

@@ -21,7 +21,7 @@ const nodeGroup = "node.k8s.io/"
 
 var classMeta = metav1.TypeMeta{APIVersion: nodeGroup + "v1", Kind: "RuntimeClass"}
 
-// classOf returns a RuntimeClass of any version in the form of v1, else nil.
+// classOf returns a RuntimeClass of any version in the form of v1, or nil for other objects.
 func classOf(object runtime.Object) *nodev1.RuntimeClass {
 	switch c := object.(type) {
 	case *nodev1.RuntimeClass:
@@ -40,7 +40,7 @@ func classOf(object runtime.Object) *nodev1.RuntimeClass {
 	return nil
 }
 
-// podOf returns a pod, or the pod of a workload's template, else nil.
+// podOf returns a pod, or the pod of a workload's template, or nil for other objects.
 func podOf(object runtime.Object) *corev1.Pod {
 	switch o := object.(type) {
 	case *corev1.Pod:

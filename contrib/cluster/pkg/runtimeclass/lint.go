@@ -19,9 +19,9 @@ type Severity string
 
 // Severities.
 const (
-	// Error: the API server rejects the class, or its pods cannot run correctly.
+	// Error means that the API server rejects the class, or its pods cannot run correctly.
 	Error Severity = "error"
-	// Warning: the class works, but may have unwanted effects.
+	// Warning means that the class works, but may have unwanted effects.
 	Warning Severity = "warning"
 )
 
@@ -50,7 +50,7 @@ type Finding struct {
 	Where string `json:"where"`
 	// Field is the path in the manifest.
 	Field string `json:"field,omitempty"`
-	// Message is the API server's message, if there is one.
+	// Message is the API server's own message, if it has one for this mistake.
 	Message string `json:"message"`
 	// Advice is the remedy, unless the message has it.
 	Advice string `json:"advice,omitempty"`
@@ -105,8 +105,8 @@ func finding(c Class, s Severity, rule, field, message, advice string) Finding {
 	return Finding{Severity: s, Rule: rule, Class: c.Name, Where: c.Where(field), Field: field, Message: message, Advice: advice}
 }
 
-// lintManifest checks the version and the names, which are wrong in any cluster. For the rest,
-// users run a dry run of the API server.
+// lintManifest checks the version and the names. Users find other mistakes by a dry run of the API
+// server.
 func lintManifest(c Class) []Finding {
 	var all []Finding
 	if c.Version != "v1" {
@@ -166,7 +166,7 @@ func lintCapacity(c Class) []Finding {
 	own := nodelabel.Pods(c.Handler)
 	if key := nodelabel.Handler(c.Handler); selects[key] == nodelabel.Ready {
 		all = append(all, finding(c, Warning, ruleSelectorLeaves, fmt.Sprintf("scheduling.nodeSelector[%s]", key),
-			"the label goes when the handler takes no pods, and a kubelet that starts meanwhile ends the pods that run",
+			"the label is removed while the handler takes no pods, and a kubelet that starts then ends the running pods",
 			fmt.Sprintf("select %s: %q and declare overhead.podFixed: %s: 1, as \"kubectl berth generate\" does", nodelabel.Present(c.Handler), nodelabel.True, own)))
 	}
 	if key := nodelabel.Present(c.Handler); selects[key] == nodelabel.True && !Counted(c.RuntimeClass) {
@@ -180,7 +180,7 @@ func lintCapacity(c Class) []Finding {
 	for _, name := range slices.Sorted(maps.Keys(c.Overhead.PodFixed)) {
 		if nodelabel.IsPods(string(name)) && string(name) != own {
 			all = append(all, finding(c, Error, rulePodsOfAnother, fmt.Sprintf("overhead.podFixed[%s]", name),
-				fmt.Sprintf("it counts pods of another handler than %q", c.Handler), "declare "+own+" in its place"))
+				fmt.Sprintf("it counts pods of a handler other than %q", c.Handler), "declare "+own+" in its place"))
 		}
 	}
 	return all

@@ -52,7 +52,7 @@ func TestHandlersAndMeasurements(t *testing.T) {
 		{"no pods were measured", "handler: crun\noverhead: {podFixed: {memory: 1}}\n", ""},
 		{"only counted", "handler: runc\noverhead: {podFixed: {feature.node.kubernetes.io/handler.runc.pods: 1}}\n", `f:6: warning: overhead-missing: `},
 		{"counted as another's", "handler: crun\noverhead:\n  podFixed:\n    feature.node.kubernetes.io/handler.runc.pods: 1\n",
-			`f:8: error: pods-of-another-handler: it counts pods of another handler than "crun" / declare feature.node.kubernetes.io/handler.crun.pods in its place`},
+			`f:8: error: pods-of-another-handler: it counts pods of a handler other than "crun" / declare feature.node.kubernetes.io/handler.crun.pods in its place`},
 		{"a handler that cannot be", "handler: no.dots\n", "f:5: error: invalid: "},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestSelectors(t *testing.T) {
 		{"by what is there", "scheduling:\n  nodeSelector:\n    " + prefix + ".present: \"true\"\n",
 			`f:7: warning: pods-not-counted: the label stays when the handler takes no pods, so pods are scheduled to nodes where they wait in ContainerCreating / declare overhead.podFixed: ` + prefix + `.pods: 1`},
 		{"by readiness", "scheduling:\n  nodeSelector:\n    " + prefix + ": ready\n",
-			`f:7: warning: node-selector-leaves: the label goes when the handler takes no pods, and a kubelet that starts meanwhile ends the pods that run / select ` + prefix + `.present: "true" and declare overhead.podFixed: ` + prefix + `.pods: 1, as "kubectl berth generate" does`},
+			`f:7: warning: node-selector-leaves: the label is removed while the handler takes no pods, and a kubelet that starts then ends the running pods / select ` + prefix + `.present: "true" and declare overhead.podFixed: ` + prefix + `.pods: 1, as "kubectl berth generate" does`},
 		{"by the label of another", "scheduling:\n  nodeSelector:\n    feature.node.kubernetes.io/handler.runc: ready\n", ""},
 		{"by nothing", "", `f:1: warning: node-selector-missing: pods of this class can be scheduled on nodes without its handler, where they never start / select nodes by a label of those with the handler, as "kubectl berth generate" does`},
 	} {

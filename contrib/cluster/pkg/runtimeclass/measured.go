@@ -41,7 +41,7 @@ func scaled(q resource.Quantity, scale resource.Scale) uint64 {
 	return uint64(q.ScaledValue(scale)) //nolint:gosec // it is positive
 }
 
-// recommended returns p95, rounded up to whole Mi and millis of a CPU.
+// recommended returns p95, rounded up to whole Mi of memory and whole millis of a CPU.
 func (m *Measurement) recommended() corev1.ResourceList {
 	all := corev1.ResourceList{}
 	for _, r := range m.resources() {
@@ -74,7 +74,7 @@ func lintOverhead(c Class, m *Measurement) []Finding {
 	declared := corev1.ResourceList{}
 	if c.Overhead != nil {
 		declared = maps.Clone(c.Overhead.PodFixed)
-		delete(declared, corev1.ResourceName(nodelabel.Pods(c.Handler))) // costs nothing
+		delete(declared, corev1.ResourceName(nodelabel.Pods(c.Handler))) // it only counts pods
 	}
 	var all []Finding
 	for _, r := range m.resources() {

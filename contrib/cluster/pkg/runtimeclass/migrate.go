@@ -21,10 +21,10 @@ type Migration struct {
 	Findings []Finding
 }
 
-// Migrate rewrites the RuntimeClasses of a file to node.k8s.io/v1. It keeps comments and order: for
-// v1beta1 it changes only the version; it formats a document with a v1alpha1 class anew. JSON gets
-// sorted keys. names maps handlers that v1 does not allow to new ones; the key "" is for classes
-// without a handler.
+// Migrate rewrites the RuntimeClasses of a file to node.k8s.io/v1. It keeps comments and order. It
+// formats a document anew if that is JSON, has a v1alpha1 class or a renamed handler; else it
+// changes only the version. JSON gets sorted keys. names maps handlers that v1 does not allow to
+// new ones; the key "" is for classes without a handler.
 func Migrate(file string, text []byte, names map[string]string) (Migration, error) {
 	objects, err := Parse(file, text)
 	if err != nil {

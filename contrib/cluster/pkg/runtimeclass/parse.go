@@ -2,7 +2,7 @@
 //
 //	objects, err := runtimeclass.Parse("classes.yaml", text) // the error has file, line and document of each mistake
 //	findings := runtimeclass.Lint(runtimeclass.Classes(objects), runtimeclass.LintOptions{Handlers: handlers})
-//	admission := runtimeclass.Admit(pod, classes)             // what the API server makes of a pod
+//	admission := runtimeclass.Admit(pod, classes)             // the pod as the API server admits it
 //	verdict := runtimeclass.Fit(pod, handler)
 //
 // It is pure: it uses no disk, no cluster and no daemon. Messages of the API server are used
@@ -63,7 +63,7 @@ func (c Class) field(name string) string {
 	return "spec." + name
 }
 
-// Pod is a pod as its controller would make it.
+// Pod is a pod as its controller would create it.
 type Pod struct {
 	Source
 	// Owner is the object that the pod is generated from: "Deployment web".
@@ -199,8 +199,8 @@ func (p *parser) readList(s Source, body []byte, h header, depth int) {
 	}
 }
 
-// unmarshal parses a value and reports whether it could. The problems are its unknown keys, or the
-// one that prevented parsing.
+// unmarshal parses a value and reports whether it could. The problems are unknown keys, or the one
+// mistake that prevented parsing.
 func unmarshal(s Source, body []byte, into any, what string) (problems Problems, read bool) {
 	strict, err := strictjson.UnmarshalStrict(body, into)
 	if err != nil {

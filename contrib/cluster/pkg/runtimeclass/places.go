@@ -11,14 +11,14 @@ import (
 
 const (
 	// placesReason rejects a container that requests a resource that counts pods: the scheduler and
-	// the kubelet would count it as pods, and other pods would have no room or be ended.
+	// the kubelet would count the request as pods, and refuse or end other pods.
 	placesReason = " counts pods, and only the overhead of a class may request it"
 	// PlacesAdvice is the remedy.
 	PlacesAdvice = "remove it: a pod is counted by its class"
 )
 
-// placesOf returns the reasons against containers that request such resources, one for each
-// container.
+// placesOf returns the reasons against containers that request resources that count pods, one for
+// each container.
 func placesOf(pod *corev1.Pod) []string {
 	var all []string
 	for _, list := range []struct {

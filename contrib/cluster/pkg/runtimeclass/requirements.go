@@ -27,7 +27,7 @@ func (r Requirement) String() string { return clip(r.Field + ": " + r.Value) }
 func Requirements(pod *corev1.Pod) []Requirement {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
 	if err != nil {
-		panic("runtimeclass: " + err.Error()) // the type has no field that could fail
+		panic("runtimeclass: " + err.Error()) // a Pod can always be converted
 	}
 	containers := containersOf(object)
 	var all []Requirement
@@ -39,7 +39,7 @@ func Requirements(pod *corev1.Pod) []Requirement {
 	return all
 }
 
-// containersOf returns a pod's containers in the form of a policy's expressions.
+// containersOf returns all containers of a pod, with their paths, in the order of containerLists.
 func containersOf(pod map[string]any) []place {
 	var all []place
 	for _, list := range containerLists {

@@ -77,7 +77,7 @@ const debugContainers = "ephemeralContainers"
 const privileged = "securityContext.privileged"
 
 // ask is a way to request a capability, in Go and in the Common Expression Language (CEL) that API
-// servers evaluate. An expression is a list of "field: value" with at most one element.
+// servers evaluate. An expression is a list of "field: value", of which only the first is shown.
 type ask struct {
 	find       func(place) (field, value string, asked bool)
 	expression func(site) string
@@ -99,7 +99,7 @@ type site struct {
 	object string
 }
 
-// The sites of the pod, of the pod unless only its containers are checked, and of a container.
+// The sites of the pod, of variables.asking (see Expression), and of a container.
 var (
 	podSite       = site{object: "variables.pod"}
 	askingSite    = site{object: "variables.asking"}
@@ -119,7 +119,7 @@ func (s site) pathText(text string) string {
 	return s.at + " + " + Quote("."+text)
 }
 
-// equals matches a field, a bool or a string, with a value.
+// equals matches a bool or string field that has a value.
 func equals[T bool | string](path string, want T) ask {
 	written, missing := fmt.Sprint(want), "''"
 	literal := Quote(written)
@@ -152,7 +152,7 @@ func first(list, shown string) ask {
 	}
 }
 
-// eachBegins matches the first item of a list with a field that begins with a prefix.
+// eachBegins matches items of a list with a field that begins with a prefix.
 func eachBegins(list, path, prefix string) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -189,12 +189,12 @@ var (
 	}
 )
 
-// mostResources is the limit of checked resources. No pod has so many, and thousands would take an
-// API server long, which its cost estimate ignores.
+// mostResources is the limit of checked resources. No real pod has more. An API server would need
+// long for thousands, which its cost estimate ignores.
 const mostResources = 500
 
-// quantity matches the first resource of a kind, by name, with a quantity other than 0. Resources
-// that cannot be overcommitted must be in the limits if there are any.
+// quantity matches the first resource of a kind, by name, with a quantity other than 0. If a
+// container has limits, they must include resources that cannot be overcommitted.
 func quantity(path string, kind resourceKind) ask {
 	return ask{
 		find: func(p place) (string, string, bool) {
@@ -286,7 +286,7 @@ func profileExpression(s site, name, otherwise string) string {
 		own, s.pathText(at+".type"), own, pods, Quote("spec."+at+".type"), pods, otherwise)
 }
 
-// seccomp: a privileged container has no profile, even if one is set.
+// seccomp matches a profile, which a privileged container does not have, even if one is set.
 func seccomp() ask {
 	const none = string(corev1.SeccompProfileTypeUnconfined)
 	return ask{
@@ -301,8 +301,8 @@ func seccomp() ask {
 	}
 }
 
-// appArmor: a Localhost profile applies to a privileged container, too. The annotation that
-// preceded the field has values of its own.
+// appArmor matches a profile. A Localhost profile applies to a privileged container, too. The older
+// annotation has other values than the field.
 func appArmor() ask {
 	const (
 		local, standard = string(corev1.AppArmorProfileTypeLocalhost), string(corev1.AppArmorProfileTypeRuntimeDefault)

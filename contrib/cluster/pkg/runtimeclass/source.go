@@ -22,7 +22,7 @@ type Source struct {
 	document *document
 }
 
-// document is a part of a file between two lines of dashes.
+// document is a part of a file: a YAML document or a JSON value.
 type document struct {
 	text []byte
 	// line is the text's first line in the file, from 1.
@@ -46,7 +46,7 @@ func newDocument(file []byte, begin, end int) *document {
 }
 
 // Line returns the line of a field ("spec.containers[0].image"), else of its nearest existing
-// parent. It is 0 if the file is unknown.
+// parent. It is 0 for an object that is not from a file.
 func (s Source) Line(field string) int {
 	if s.document == nil {
 		return 0
@@ -73,7 +73,7 @@ func join(path, field string) string {
 }
 
 // nearest returns the node of a path or of its nearest existing parent. For a value with a key it
-// returns the key, which readers look for.
+// returns the key, where the field's text begins.
 func nearest(at *yaml.Node, path string) *yaml.Node {
 	found := at
 	for _, step := range steps(path) {
@@ -129,14 +129,14 @@ func steps(path string) []string {
 	return all
 }
 
-// Problem is a mistake that keeps an object from being parsed.
+// Problem is a mistake in an object of a file.
 type Problem struct {
 	Source
 	// Field is the path in the object, or empty.
 	Field string
 	Text  string
 
-	// line is set for a document without an object.
+	// line is set for a document that is not YAML.
 	line int
 }
 
@@ -147,7 +147,7 @@ func (p Problem) Error() string {
 	return p.Where(p.Field) + ": " + p.Text
 }
 
-// Problems are all mistakes of a file, in its order.
+// Problems are all mistakes of a file.
 type Problems []Problem
 
 // shown is the number of problems that an error lists.

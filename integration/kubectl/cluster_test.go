@@ -78,7 +78,7 @@ func audit(t *testing.T, b *bed) {
 	b.furnish(t)
 	r := berth(t, 3, b.admin, "", "audit")
 	has(t, r.stdout, `RuntimeClass wasm: error: none of the nodes that it selects has the handler "wasmtime"`, `RuntimeClass kata: warning: it selects nodes without the handler "kata", where its pods never start: b`,
-		"handler gvisor: warning: no class uses it; it is on b", "handler runc: warning: nodes with it that none of its classes (runc) selects: c")
+		"handler gvisor: warning: no class uses it; it is on b", "handler runc: warning: its classes (runc) do not select these nodes that have it: c")
 	has(t, r.stderr, "error: 1 error and 3 warnings in 3 RuntimeClasses and 3 nodes\n")
 
 	// The handlers that nodes report are those of commands that also do without a cluster.

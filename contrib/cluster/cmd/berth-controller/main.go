@@ -1,5 +1,5 @@
 // Command berth-controller publishes to a cluster's scheduler how many pods of each handler its
-// nodes have room for. Several may run: one is the leader, the others wait.
+// nodes have room for. Several controllers may run: one is the leader, the others wait.
 package main
 
 import (
@@ -37,15 +37,15 @@ import (
 var version = "0.0.0-dev"
 
 const (
-	// lease is the name of the leader's Lease. Its namespace is the same wherever controllers run:
-	// with two leases, two would be leader.
+	// lease is the name of the leader's Lease. All controllers of a cluster use the same namespace:
+	// with two leases, two would lead.
 	lease, leaseNamespace = "berth-controller", "berth-system"
-	// leaseDuration is how long after the last renewal a new leader follows. The old leader stops
-	// earlier: its renewal, the next failed one and the release may take renewDeadline each.
+	// leaseDuration is the time from the last renewal to a new leader. The old leader stops
+	// earlier: its renewal, the next failed one and the release take at most renewDeadline each.
 	leaseDuration = 15 * time.Second
 	renewDeadline = 4 * time.Second
 	retryPeriod   = 2 * time.Second
-	// healthTolerance is how long the leader may miss its renewal before /healthz fails.
+	// healthTolerance is how long the leader's lease may be expired before /healthz fails.
 	healthTolerance = 5 * time.Second
 )
 
@@ -65,11 +65,11 @@ func newCommand() *cobra.Command {
 		Use:   "berth-controller",
 		Short: "Publish how many pods of each handler the nodes have room for",
 		Long: `Set the capacity feature.node.kubernetes.io/handler.NAME.pods of the nodes of a cluster:
-how many pods each handler takes, or how many it has while it takes none. Handlers and
-their state are read from the nodes' labels, pods from the API server.
+how many pods each handler accepts, or how many it has while it accepts none. Handlers come
+from RuntimeClasses, their states from the labels of nodes.
 
-It runs in the cluster by contrib/kubernetes/capacity.yaml. Of several, the one with the
-lease works, and the others wait.
+Deploy it by contrib/kubernetes/capacity.yaml. Of several controllers, only the one with the
+lease works.
 
 Exit status: 2 if the command line is wrong, 1 after any other failure.`,
 		Example:       "  berth-controller\n  berth-controller --kubeconfig admin.kubeconfig",
@@ -83,7 +83,7 @@ Exit status: 2 if the command line is wrong, 1 after any other failure.`,
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
-	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of pods that run: by-status (Kubernetes 1.36 and 1.37) or once")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of running pods: by-status (Kubernetes 1.36 and 1.37) or once")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
 	commandline.Check(c)
 	return c
@@ -126,7 +126,7 @@ func connect(kubeconfig string) (*rest.Config, error) {
 		var file *fs.PathError
 		switch {
 		case clientcmd.IsEmptyConfig(err):
-			err = errors.New("no API server is known: run it in a pod, or use --kubeconfig")
+			err = errors.New("no API server found: run berth-controller in a pod, or use --kubeconfig")
 		case errors.As(err, &file) && file.Path == kubeconfig:
 			err = fmt.Errorf("--kubeconfig %s: %w", kubeconfig, file.Err)
 		}
@@ -147,7 +147,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 	me := host + "_" + rand.Text()
 	holding, release := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer release(nil)
-	// The lease is released after the last write.
+	// When ctx ends, the lease is released only after do has returned.
 	working := make(chan struct{}, 1)
 	defer context.AfterFunc(ctx, func() {
 		working <- struct{}{}
@@ -198,7 +198,7 @@ func lead(ctx context.Context, client kubernetes.Interface, namespace string, wa
 }
 
 // ownLock refuses to release a lease that another controller has taken. client-go reads the lease
-// before it releases it, but does not compare its holder.
+// before the release, but does not compare the holder.
 type ownLock struct {
 	resourcelock.Interface
 	holder string
@@ -219,12 +219,12 @@ func (l *ownLock) Update(ctx context.Context, to resourcelock.LeaderElectionReco
 	return l.Interface.Update(ctx, to)
 }
 
-// closeGrace is how long the shutdown waits for open reads of metrics.
+// closeGrace is how long the shutdown waits for open HTTP requests.
 const closeGrace = time.Second
 
 // serve serves metrics, readiness and liveness at an address; with no address it does nothing. A
 // leader that has not renewed its lease is not live. A controller that waits for the lease is
-// ready, because an upgrade would otherwise wait for it.
+// ready: otherwise an upgrade would wait for it to lead.
 func serve(ctx context.Context, address string, registry prometheus.Gatherer, lease *leaderelection.HealthzAdaptor, ready func() bool) (closed func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -236,7 +236,7 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 	endpoint := scrape.Serve(ctx, l, registry,
 		scrape.Page{Path: "/readyz", Handler: func(w http.ResponseWriter, _ *http.Request) {
 			if !ready() {
-				http.Error(w, "the API server has not shown the lease yet", http.StatusServiceUnavailable)
+				http.Error(w, "no holder of the lease has been observed yet", http.StatusServiceUnavailable)
 				return
 			}
 		}},
@@ -248,6 +248,6 @@ func serve(ctx context.Context, address string, registry prometheus.Gatherer, le
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
-		_ = endpoint.Close(ctx) // remaining readers are cut off
+		_ = endpoint.Close(ctx) // remaining requests are cut off
 	}, nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// cluster reads the node from the API server, with the rights of the pod.
+// cluster also reads the node from the API server.
 type cluster struct {
 	alone
 	node  string
@@ -48,11 +48,11 @@ func clusterOf(config *rest.Config, root, node string) (*cluster, error) {
 	return &cluster{alone: alone{root}, node: node, nodes: nodes.Nodes()}, nil
 }
 
-// Serves implements installer.Cluster. A missing right is final: waiting does not add it.
+// Serves implements installer.Cluster. A missing right or node is final: a retry does not help.
 func (c *cluster) Serves(ctx context.Context, berth bool) error {
 	n, err := c.nodes.Get(ctx, c.node, metav1.GetOptions{})
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) {
-		return finalError{err} // names verb and resource
+		return finalError{err} // the error names verb and resource
 	}
 	if err != nil {
 		return err
@@ -69,8 +69,8 @@ type finalError struct{ error }
 func (finalError) Is(target error) bool { return target == installer.ErrFinal }
 func (e finalError) Unwrap() error      { return e.error }
 
-// serving returns nil if the node is Ready and its runtime is berth, or if berth is false another
-// one.
+// serving returns nil if the node is Ready and its runtime is berth. If berth is false, it must be
+// another runtime.
 func serving(n *core.Node, berth bool) error {
 	now := n.Status.NodeInfo.ContainerRuntimeVersion
 	if uses := strings.HasPrefix(now, "berth://"); uses != berth {

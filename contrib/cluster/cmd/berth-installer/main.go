@@ -1,6 +1,6 @@
-// Command berth-installer installs berth beside the CRI daemon of a node and switches the kubelet
-// to it, as a pod of a DaemonSet or by hand, and undoes both. It parses flags and queries the
-// cluster; the changes to a node are in pkg/installer.
+// Command berth-installer installs berth beside the CRI daemon of a node, switches the kubelet to
+// berth, and undoes both. A DaemonSet or an operator runs it. This package parses flags and queries
+// the cluster; pkg/installer changes the node.
 package main
 
 import (
@@ -57,9 +57,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "berth-installer",
 		Short: "Install berth beside a node's CRI daemon, and switch the kubelet to it",
-		Long: "Install berth beside a node's CRI daemon, and switch the kubelet to it if \"berth doctor\"\n" +
-			"finds no failure; or restore the node's prior state. The next run completes an\n" +
-			"interrupted one.\n\n" +
+		Long: "Install berth beside a node's CRI daemon, and switch the kubelet to berth if \"berth\n" +
+			"doctor\" finds no failure; or restore the node's prior state. The next run completes\n" +
+			"an interrupted run.\n\n" +
 			"Exit status: 0 if the node is up to date, 2 if the command line is wrong, 1 for any\n" +
 			"other failure.",
 		SilenceErrors: true,
@@ -79,8 +79,8 @@ func (s *settings) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Reconcile this node with the values (runs as a DaemonSet pod)",
-		Long: `Reconcile this node with the values, and stay until SIGTERM. After a failure the pod is
-not ready, so that a rollout of the DaemonSet stops: correct the reason, and delete the pod
+		Long: `Reconcile this node with the values, and run until SIGTERM. After a failure the pod is
+not ready, so that a rollout of the DaemonSet stops: correct the cause, and delete the pod
 or change the values.`,
 		Example: "  berth-installer run --root /host --node worker-1",
 		Args:    cobra.NoArgs,
@@ -142,7 +142,7 @@ func (s *settings) uninstallCommand() *cobra.Command {
 			if err := i.Uninstall(c.Context()); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), "what this installer did on this node is undone")
+			_, err = fmt.Fprintln(c.OutOrStdout(), "this node's prior state is restored")
 			return err
 		},
 	}
@@ -151,7 +151,7 @@ func (s *settings) uninstallCommand() *cobra.Command {
 func (s *settings) readyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ready",
-		Short:   "Check whether \"berth-installer run\" has brought the node up to date, as its readiness probe",
+		Short:   "Check whether \"berth-installer run\" brought the node up to date (its readiness probe)",
 		Example: "  berth-installer ready",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -208,7 +208,7 @@ func read(from io.Reader) (values, error) {
 
 func (s *settings) run(ctx context.Context) error {
 	if s.node == "" {
-		return commandline.Wrong(errors.New("--node is needed, or NODE_NAME"))
+		return commandline.Wrong(errors.New("set --node or NODE_NAME"))
 	}
 	os.Remove(s.readyFile)
 	v, err := readFile(s.values)

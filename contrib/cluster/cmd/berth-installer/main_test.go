@@ -40,7 +40,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"install --payload " + empty: {2, "--payload " + empty + ": stat " + empty + "/bin/berth: no such file or directory"},
 		"install --root " + empty + " --payload " + payload: {2, "--root " + empty + " is not the root directory of a node: it has no directory /var/lib"},
 		"uninstall --root " + empty + "/x":                  {2, "/x is not the root directory of a node"},
-		"run":                                               {2, "--node is needed"},
+		"run":                                               {2, "set --node or NODE_NAME"},
 		inCluster + "--values " + empty + "/v":              {2, "--values: open " + empty + "/v: no such file or directory"},
 		inCluster + "--values " + wrong:                     {2, "--values " + wrong + `: state "instaled" is not installed or removed`},
 		inCluster + "--values " + good + " --kubeconfig " + empty + "/k":                {2, "--kubeconfig " + empty + "/k: stat " + empty + "/k: no such file or directory"},
@@ -77,7 +77,7 @@ func TestRootWithLinks(t *testing.T) {
 	c, out := newRoot(), &strings.Builder{}
 	c.SetArgs([]string{"uninstall", "--root", root})
 	c.SetOut(out)
-	if err := c.Execute(); err != nil || out.String() != "what this installer did on this node is undone\n" {
+	if err := c.Execute(); err != nil || out.String() != "this node's prior state is restored\n" {
 		t.Errorf("%v: %s", err, out)
 	}
 	test.Fails(t, (alone{root}).Serves(t.Context(), true), "a node without a kubelet serves")

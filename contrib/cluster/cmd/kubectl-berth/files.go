@@ -21,7 +21,7 @@ func (p *program) text(file string) (name string, text []byte, err error) {
 	return file, text, err
 }
 
-// objects returns the readable objects of files. The error has all mistakes of all files.
+// objects returns the readable objects of files. The error lists the mistakes of all files.
 func (p *program) objects(files []string) ([]runtimeclass.Object, error) {
 	var all []runtimeclass.Object
 	var problems []error
@@ -37,7 +37,7 @@ func (p *program) objects(files []string) ([]runtimeclass.Object, error) {
 	return all, commandline.Wrong(errors.Join(problems...))
 }
 
-// want prints which objects are skipped, and fails if all are.
+// want prints which objects are not wanted, and fails if none is wanted.
 func (p *program) want(objects []runtimeclass.Object, files []string, what string, wanted func(runtimeclass.Object) bool) error {
 	found := false
 	for _, o := range objects {
@@ -79,7 +79,7 @@ func (p *program) inventory(file string) ([]runtimeclass.Handler, error) {
 	return all, commandline.Wrong(err)
 }
 
-// measured returns handlers with the measurements of a file, if one is given.
+// measured adds the measurements of a file to handlers. Without a file it changes nothing.
 func (p *program) measured(handlers []runtimeclass.Handler, file string) ([]runtimeclass.Handler, error) {
 	if file == "" {
 		return handlers, nil

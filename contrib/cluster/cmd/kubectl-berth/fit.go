@@ -33,17 +33,17 @@ func (p *fitCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fit (-f FILE... [--handlers FILE [--classes FILE]] | [TYPE/]NAME...)",
 		Short: "Show the classes and nodes that pods can run on, and why not on others",
-		Long: `Show which classes of the cluster pods can use and which of its nodes they can run on,
-and why not others. Pods are those of files, or of the cluster: pod/NAME, deploy/NAME and
-other workloads, or just a pod's name. For each class, the pod is checked as admission
-would change it (for a pod of the cluster: as it was before its own class changed it).
-For each node it is checked whether the node has the handler with what the pod needs, is
-ready, and can be selected for the pod. The current usage of nodes is not considered.
-What a handler can do comes from the annotations of its classes.
+		Long: `Show which of the cluster's classes and nodes pods can use, and why not others. Pods come
+from files (-f) or from the cluster: pod/NAME, deploy/NAME and other workloads, or a pod's
+name alone. Each class is checked with the pod as admission changes it for this class. In a
+pod of the cluster, the changes for its own class are undone first. A node can run the pod
+if it is ready, matches the pod's selectors, and has the handler with what the pod needs.
+The current usage of nodes is not considered. What a handler can do comes from the
+annotations of its classes.
 
-With --handlers, pods of files are checked against these handlers and the classes of the
-files, and the cluster is not used. The exit status is 3 if a pod cannot run with the class
-that it names, or without one nowhere.`,
+With --handlers, pods in files are checked against these handlers and the classes in files,
+without the cluster. The exit status is 3 if a pod cannot run with its class or, if it has
+none, with any handler.`,
 		Example: `  kubectl berth fit deploy/web -n shop
   kubectl berth fit -f pod.yaml --handlers handlers.json --classes classes.yaml
   kubectl berth fit web-0 -o json`,
@@ -74,7 +74,8 @@ that it names, or without one nowhere.`,
 type fitted struct {
 	Pod   string `json:"pod"`
 	Where string `json:"where"`
-	// Fits is the answer for the class that the pod names; without a class it is the best of all.
+	// Fits is the answer for the class that the pod names; if the pod names no class, it is the
+	// best answer of all candidates.
 	Fits       capability.Answer          `json:"fits"`
 	Needs      []runtimeclass.Requirement `json:"needs"`
 	Candidates []cluster.Candidate        `json:"candidates"`
@@ -90,7 +91,7 @@ func (p *fitCommand) fit(ctx context.Context, args []string) error {
 		if of.Pod == nil {
 			continue
 		}
-		// A workload's template has not passed admission, not even in the cluster.
+		// Admission changes pods, but not the templates of workloads.
 		o.Admitted = len(args) > 0 && of.Kind == "Pod"
 		one := fitted{Pod: of.Pod.Owner, Where: of.Pod.Where(""), Needs: runtimeclass.Requirements(of.Pod.Pod), Candidates: cluster.Fit(of.Pod.Pod, state, o)}
 		if one.Needs == nil {
@@ -157,7 +158,7 @@ func (p *fitCommand) fetch(ctx context.Context, s *server, args []string) ([]run
 	if err != nil {
 		return nil, commandline.Wrong(err)
 	}
-	// A name without a type is a pod.
+	// A single name, or one beside TYPE/NAME, is a pod. Otherwise the first argument is a type.
 	typed := slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "/") })
 	args = slices.Clone(args)
 	for i := range args {
@@ -216,7 +217,7 @@ func fitTable(all []fitted, wide bool) *output.Table {
 	return t
 }
 
-// costs formats resources without the one that counts pods.
+// costs formats resources, without those that count pods.
 func costs(l corev1.ResourceList) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(l)) {

@@ -28,16 +28,16 @@ func (p *generateCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate [HANDLER]...",
 		Short: "Print a RuntimeClass for each handler",
-		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named ones. Handlers
-are those of --handlers, else those that the nodes of the cluster report. The overhead is
-the measured p95, rounded up; without measurements it is omitted. Each pod also
-requests 1 of the resource feature.node.kubernetes.io/handler.NAME.pods; berth-controller
-sets how many a node has. The class selects nodes with the label
+		Long: `Print a RuntimeClass for each handler that accepts pods, or for the named handlers. Handlers
+come from --handlers or, without it, from the nodes of the cluster. The overhead is the
+measured p95, rounded up; without measurements it is omitted. Each pod also requests 1 of
+the resource feature.node.kubernetes.io/handler.NAME.pods; berth-controller sets
+each node's capacity of it. The class selects nodes with the label
 feature.node.kubernetes.io/handler.NAME.present=true.
 
-Nodes do not report capabilities and overhead. Without --handlers, an existing class keeps
-its annotations about capabilities. It keeps its overhead too, unless --measurements has a
-new one.`,
+Nodes do not report capabilities and overhead. Without --handlers, a class that exists in
+the cluster therefore keeps its annotations about the handler, and its overhead unless
+--measurements has a new value.`,
 		Example: "  kubectl berth generate --handlers handlers.json\n  kubectl berth generate kata --toleration sandboxes:NoSchedule | kubectl apply --server-side -f -\n" +
 			"  kubectl berth generate --handlers runc,kata --any-node",
 		RunE:              func(c *cobra.Command, args []string) error { return p.generate(c.Context(), args) },
@@ -47,7 +47,7 @@ new one.`,
 	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 	c.Flags().StringArrayVar(&p.tolerations, "toleration", nil, "`KEY[=VALUE][:EFFECT]` of taints that the pods tolerate; may be repeated")
 	c.Flags().BoolVar(&p.anyNode, "any-node", false, "do not select nodes")
-	c.Flags().BoolVar(&p.noCapacity, "no-capacity", false, "do not count pods; select only nodes whose handler takes pods: for clusters without berth-controller")
+	c.Flags().BoolVar(&p.noCapacity, "no-capacity", false, "for clusters without berth-controller: omit the resource, and select only nodes where the handler accepts pods")
 	output.Flag(c, &p.output, "yaml", "json")
 	return c
 }
@@ -86,8 +86,8 @@ func (p *generateCommand) generate(ctx context.Context, names []string) error {
 	return printObjects(p.program, p.output, classes, comments)
 }
 
-// known returns the handlers of --handlers, or else those of the cluster and its state, with their
-// measurements.
+// known returns handlers with their measurements: those of --handlers or, without it, of the
+// cluster. there is the cluster's state, or nil with --handlers.
 func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Handler, there *cluster.State, err error) {
 	if p.list != "" {
 		handlers, err = p.handlers(p.list)
@@ -114,10 +114,10 @@ func (p *generateCommand) known(ctx context.Context) (handlers []runtimeclass.Ha
 func (p *generateCommand) notePending(classes []*nodev1.RuntimeClass, nodes []corev1.Node) {
 	for _, c := range classes {
 		if cluster.Unlabelled(c, nodes) {
-			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until one does; --any-node omits the selector", c.Name, labels.Set(c.Scheduling.NodeSelector))
+			p.note("class %s selects nodes by %s, which no node has yet: its pods stay pending until a node has it; --any-node omits the selector", c.Name, labels.Set(c.Scheduling.NodeSelector))
 		}
 		if cluster.Uncounted(c, nodes) {
-			p.note("pods of class %s are counted, and no node has their resource yet: they stay pending until berth-controller runs; --no-capacity omits it", c.Name)
+			p.note("pods of class %s request a resource that no node has yet: they stay pending until berth-controller runs; --no-capacity omits it", c.Name)
 		}
 	}
 }

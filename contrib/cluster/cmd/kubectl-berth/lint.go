@@ -27,15 +27,15 @@ func (p *lintCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Find problems in RuntimeClasses",
-		Long: `Find problems in RuntimeClasses that "kubectl apply --dry-run=server" does not: versions that
-are no longer served, names that are not allowed, handlers that do not exist or accept no
-pods, by --handlers, and overhead below what was measured, by --handlers or
---measurements. Warnings only fail the command with --strict.`,
+		Long: `Find problems in RuntimeClasses, without a cluster: versions that are no longer served,
+invalid names, wrong node selectors; with --handlers, handlers that do not exist or accept
+no pods; with --handlers or --measurements, too little overhead. For other mistakes, use
+"kubectl apply --dry-run=server". Warnings fail the command only with --strict.`,
 		Example: "  kubectl berth lint classes.yaml --handlers handlers.json\n  kubectl get runtimeclass -o yaml | kubectl berth lint - --measurements overhead.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return p.lint(args) },
 	}
-	c.Flags().StringVar(&p.list, "handlers", "", "names separated by commas, or a `FILE` of handlers, that exist")
+	c.Flags().StringVar(&p.list, "handlers", "", "handlers that exist: names separated by commas, or a `FILE`")
 	c.Flags().StringVar(&p.measurements, "measurements", "", "`FILE` of handlers with measured overhead")
 	c.Flags().BoolVar(&p.strict, "strict", false, "fail on warnings")
 	output.Flag(c, &p.output, output.Forms...)
@@ -101,7 +101,7 @@ func (s *severities) count(of runtimeclass.Severity) {
 	}
 }
 
-// verdict returns an error if there are errors, or if strict is set warnings.
+// verdict returns an error if there are errors or, with strict, warnings.
 func (s *severities) verdict(strict bool, in string) error {
 	if s.Errors == 0 && (!strict || s.Warnings == 0) {
 		return nil
@@ -109,7 +109,7 @@ func (s *severities) verdict(strict bool, in string) error {
 	return commandline.Found("%s and %s in %s", output.Count(s.Errors, "error", "errors"), output.Count(s.Warnings, "warning", "warnings"), in)
 }
 
-// printFindings prints one line for each finding, as compilers do: they are too long for a table.
+// printFindings prints one line for each finding: findings are too long for a table.
 func printFindings[F fmt.Stringer](to io.Writer, all []F) error {
 	for _, one := range all {
 		if _, err := fmt.Fprintln(to, one); err != nil {
@@ -129,11 +129,11 @@ func (p *auditCommand) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Find classes without nodes, handlers without classes, and pods waiting for a handler",
-		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes whose
-handler is missing on all nodes they select, handlers that no class uses, nodes with a
-handler that no class selects, labels of missing handlers, pods that are pending because
-a handler is missing, and nodes whose kubelet would end pods if it were restarted now.
-Pods are those of all namespaces, or of -n. Warnings only fail the command with --strict.`,
+		Long: `Find mismatches between the nodes, RuntimeClasses and pods of a cluster: classes that
+select nodes without their handler, handlers that no class uses or that accept no pods,
+nodes that no class of their handler selects, pods that are pending because a handler or
+class is missing, and nodes where a restart of the kubelet would end pods. Pods of all
+namespaces are checked, or those of -n. Warnings fail the command only with --strict.`,
 		Example: "  kubectl berth audit\n  kubectl berth audit -n web --strict -o json",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return p.audit(c.Context()) },
@@ -156,7 +156,7 @@ func (p *auditCommand) audit(ctx context.Context) error {
 		return err
 	}
 	if namespace := *p.config.Namespace; namespace != "" {
-		// A user without the right to read it sees by its pods whether it exists.
+		// Other errors are ignored: a user may have the right to read only the pods.
 		if _, err := s.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 			return fmt.Errorf("namespace %q does not exist", namespace)
 		}

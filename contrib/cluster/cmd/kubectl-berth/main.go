@@ -40,16 +40,16 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	}
 	root := &cobra.Command{
 		Use: "kubectl-berth",
-		// Users run a plugin by kubectl.
+		// Users run this plugin as "kubectl berth".
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl berth"},
 		Short:       "Show and check the runtime handlers of a cluster, and create classes for them",
 		Long: `Show and check which runtime handlers the nodes of a cluster have, which RuntimeClasses
-use them, and which pods they can run. Nothing is changed in the cluster: pipe what
-"generate" and "policy" print into "kubectl apply --server-side -f -". lint, migrate,
-generate and fit with --handlers and policy with --classes need no cluster.
+use them, and which pods they can run. No command changes the cluster: pipe the output
+of "generate" and "policy" into "kubectl apply --server-side -f -". "lint" and "migrate"
+need no cluster, nor do "generate" and "fit" with --handlers and "policy" with --classes.
 
-Exit status: 0 if nothing was found, 3 if something was, 2 if the command line or a
-file is wrong (then nothing was done), 1 for any other failure.`,
+Exit status: 0 if no problem was found, 3 if a problem was found, 2 if the command line or
+a file is wrong (then nothing was done), 1 for any other failure.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -72,8 +72,8 @@ file is wrong (then nothing was done), 1 for any other failure.`,
 	return root
 }
 
-// rejectEmptyFiles rejects empty file flags, as from an unset variable of a script: the command
-// would do something else.
+// rejectEmptyFiles rejects a file flag with an empty value, as from an unset variable in a script:
+// the command would run as if without the flag.
 func rejectEmptyFiles(c *cobra.Command, _ []string) error {
 	for _, name := range []string{"handlers", "measurements", "rules"} {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed && f.Value.Type() == "string" && f.Value.String() == "" {
@@ -97,8 +97,8 @@ func (p *program) note(format string, args ...any) {
 	fmt.Fprintf(p.ErrOut, "note: "+format+"\n", args...)
 }
 
-// printObjects prints objects for kubectl apply: as a list, or as documents, each below its
-// comment.
+// printObjects prints objects for kubectl apply: in JSON as a List, in YAML as documents, each
+// below its comment.
 func printObjects[T any](p *program, form string, objects []T, comments []string) error {
 	if form == "json" {
 		return output.Encode(p.Out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": objects}, nil)

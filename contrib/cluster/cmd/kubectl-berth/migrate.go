@@ -21,8 +21,8 @@ func (p *migrateCommand) command() *cobra.Command {
 		Use:   "migrate FILE",
 		Short: "Rewrite RuntimeClasses of old versions to node.k8s.io/v1",
 		Long: `Rewrite RuntimeClasses of v1beta1 and v1alpha1 to node.k8s.io/v1, and print the file.
-Comments and order are kept. Handlers that v1 does not allow (empty ones and those with
-dots) need a new name by --handler; without one nothing is printed.`,
+Comments and order are kept. Handler names that v1 does not allow (empty or with
+dots) must be replaced by --handler; otherwise nothing is printed.`,
 		Example: "  kubectl berth migrate old.yaml >new.yaml\n  kubectl berth migrate old.yaml --handler kata.v2=kata-v2 --handler =runc",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(_ *cobra.Command, args []string) error { return p.migrate(args[0]) },
@@ -58,7 +58,7 @@ func (p *migrateCommand) migrate(file string) error {
 		return err
 	}
 	if n := len(m.Findings); n > 0 {
-		return commandline.Found("nothing was printed: the API server would reject it for %s", output.Count(n, "reason", "reasons"))
+		return commandline.Found("nothing was printed: the API server would reject the result for %s", output.Count(n, "reason", "reasons"))
 	}
 	_, err = p.Out.Write(m.Text)
 	return err

@@ -35,20 +35,20 @@ func (p *policyCommand) command() *cobra.Command {
 		Short: "Generate admission policies that refuse pods no handler can run, and choose classes",
 		Long: `Generate admission policies, which the API server evaluates by itself (Kubernetes 1.36):
 a ValidatingAdmissionPolicy refuses a pod if the handler of its class cannot run it, for
-the reasons that "fit" shows, and names the classes that can. Pods of which it is not
-known cause a warning, and workloads whose pods would be refused do, too.
+the reasons that "fit" shows, and names the classes that can. Pods for which
+this is unknown cause a warning, as do workloads whose pods would be refused.
 
-With --rules, a MutatingAdmissionPolicy gives pods without a class one, by rules on the
+With --rules, a MutatingAdmissionPolicy gives a class to pods without one, by rules on the
 namespace, the labels and the needs of the pod.
 
 What handlers can do comes from the annotations of the cluster's classes, or of --classes;
---handlers has it for the handlers in the list. The policies are printed, and after them
-their bindings, which put them in force. Generate them again when classes or handlers change.`,
+for those in --handlers, from that file. The output ends with the bindings, which put the
+policies in force. Generate the policies again when classes or handlers change.`,
 		Example: `  # Show what the policies for the classes of the cluster would change, and apply them
   kubectl berth policy --rules rules.yaml | kubectl diff --server-side -f -
   kubectl berth policy --rules rules.yaml | kubectl apply --server-side -f -
 
-  # Without a cluster, from the list that "berth capabilities -o json" has written on a node
+  # Without a cluster, from the output of "berth capabilities -o json" on a node
   kubectl berth policy --classes classes.yaml --handlers handlers.json >policies.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,11 +61,11 @@ their bindings, which put them in force. Generate them again when classes or han
 	flags := c.Flags()
 	flags.StringVar(&p.list, "handlers", "", "`FILE` of handlers with their capabilities, instead of the annotations of their classes")
 	flags.StringArrayVar(&p.classFiles, "classes", nil, "`FILE` of classes, instead of those of the cluster; may be repeated")
-	flags.StringVar(&p.standard, "default", "", "`HANDLER` of pods without a class on all nodes; without it they are only warned about")
-	flags.StringVar(&p.rules, "rules", "", "`FILE` of rules that give pods without a class one")
+	flags.StringVar(&p.standard, "default", "", "`HANDLER` of pods without a class, on all nodes; without the flag, such pods cause warnings at most")
+	flags.StringVar(&p.rules, "rules", "", "`FILE` of rules that give a class to pods without one")
 	flags.StringVar(&p.workloads, "workloads", string(policy.WarnWorkloads), `"warn" about workloads whose pods would be refused, "deny" or "ignore" them`)
-	flags.Var(&p.exempt, "exempt", "`NAMESPACE` whose pods are left alone, too; may be repeated, and an empty one takes away all before it")
-	flags.BoolVar(&p.state, "with-state", false, "also refuse, and do not choose, handlers that do not accept pods at the moment")
+	flags.Var(&p.exempt, "exempt", "another `NAMESPACE` whose pods are not checked; may be repeated; an empty value removes all earlier and default ones")
+	flags.BoolVar(&p.state, "with-state", false, "refuse pods of handlers that accept no pods at the moment, and do not choose these handlers")
 	output.Flag(c, &p.output, "yaml", "json")
 	completes(c, "workloads", cobra.FixedCompletions([]string{string(policy.WarnWorkloads), string(policy.DenyWorkloads), string(policy.IgnoreWorkloads)}, cobra.ShellCompDirectiveNoFileComp))
 	completes(c, "exempt", p.completeNames(namespaceNames))
@@ -123,9 +123,9 @@ func (p *policyCommand) policy(ctx context.Context) error {
 		}
 		for i := range classes {
 			c := runtimeclass.Class{Source: runtimeclass.Source{File: "the cluster"}, Version: "v1", RuntimeClass: &classes[i]}
-			// One invalid class must not keep the whole cluster from having policies.
+			// One invalid class must not prevent the policies for all others.
 			if _, err := c.Annotated(); err != nil {
-				p.note("%v; what its annotations say is left out: generate the class again, or remove them", err)
+				p.note("%v; its annotations are ignored: generate the class again, or remove them", err)
 				for _, key := range runtimeclass.Annotations {
 					delete(c.Annotations, key)
 				}

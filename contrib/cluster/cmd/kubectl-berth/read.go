@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	nodev1client "k8s.io/client-go/kubernetes/typed/node/v1"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // ways to log in that a kubeconfig may name
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // authentication plugins that a kubeconfig may name
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
@@ -82,8 +82,8 @@ func completes(c *cobra.Command, flag string, f cobra.CompletionFunc) {
 	}
 }
 
-// completeNames completes names from the server. It returns none after a failure, because a
-// completion cannot report errors.
+// completeNames completes names from the server. A failure yields no names, because a completion
+// cannot report errors.
 func (p *program) completeNames(of func(context.Context, *server) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		s, err := p.connect()
@@ -124,7 +124,7 @@ type server struct {
 	classes nodev1client.RuntimeClassInterface
 }
 
-// connect creates the clients without a request. An error is one of the input.
+// connect creates the clients without a request. Errors mean wrong input.
 func (p *program) connect() (*server, error) {
 	config, err := p.config.ToRESTConfig()
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *program) connect() (*server, error) {
 		return nil, commandline.Wrong(err)
 	}
 	config.UserAgent = "kubectl-berth/" + version
-	// The server limits its clients itself.
+	// No limit: the server limits its clients.
 	config.QPS = -1
 	config.WarningHandler = rest.NewWarningWriter(p.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	core, err := corev1client.NewForConfig(config)
@@ -152,7 +152,7 @@ func (p *program) connect() (*server, error) {
 	return &server{config.Host, core, node.RuntimeClasses()}, nil
 }
 
-// explain adds a remedy to the error of a request.
+// explain adds the request, or a remedy, to the error of a request.
 func (s *server) explain(verb, resource string, err error) error {
 	var unreachable *url.Error
 	var network net.Error

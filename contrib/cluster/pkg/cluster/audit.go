@@ -110,12 +110,12 @@ func (s *State) auditClass(c *nodev1.RuntimeClass) []Finding {
 	return s.auditServed(c, f, closed, lacking)
 }
 
-// auditServed returns findings about a class that some of its nodes serve.
+// auditServed returns findings about a class with nodes that can run its pods.
 func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking []string) []Finding {
 	var all []Finding
 	if Uncounted(c, s.Nodes) {
 		f.Rule = ruleClassNotCounted
-		f.Message = fmt.Sprintf("no node has the resource %s, of which each of its pods has one: they stay pending", nodelabel.Pods(c.Handler))
+		f.Message = fmt.Sprintf("no node has the resource %s, which its pods request: they stay pending", nodelabel.Pods(c.Handler))
 		f.Advice = "run berth-controller (contrib/kubernetes/capacity.yaml), or generate the class with --no-capacity"
 		all = append(all, f)
 	}
@@ -135,20 +135,20 @@ func (s *State) auditServed(c *nodev1.RuntimeClass, f Finding, closed, lacking [
 	return all
 }
 
-// closedTo reports whether a node has the handler of a class but takes no pods of it. Some nodes
-// still report such a handler; the scheduler knows of the others only if the class's pods are
-// counted.
+// closedTo reports whether a node has the handler of a class but takes no pods of it. If the node
+// does not report the handler, pods of the class must be counted: otherwise the scheduler treats
+// the node as one without the handler.
 func closedTo(n *corev1.Node, c *nodev1.RuntimeClass) bool {
 	return closed(n, c.Handler) && (runtimeclass.Counted(c) || has(n, c.Handler))
 }
 
-// closed reports whether a node's labels show that a handler exists and takes no pods. A cordoned
-// handler is reported nevertheless.
+// closed reports whether a node's labels show that a handler exists and takes no pods. A node may
+// still report such a handler, for example a cordoned one.
 func closed(n *corev1.Node, handler string) bool {
 	return handler != "" && n.Labels[nodelabel.Present(handler)] == nodelabel.True && n.Labels[nodelabel.Handler(handler)] != nodelabel.Ready
 }
 
-// whereTheyStay returns the state of a class's pods if its handler takes none.
+// whereTheyStay returns the state of a class's pods if its handler takes no pods.
 func whereTheyStay(c *nodev1.RuntimeClass) string {
 	if runtimeclass.Counted(c) {
 		return "pending"
@@ -192,7 +192,7 @@ func (s *State) remedy(classes, nodes []string) string {
 	}
 	var all []string
 	if !labelled {
-		all = append(all, "label them as its nodeSelector requires, or change that")
+		all = append(all, "label them as its nodeSelector requires, or change the nodeSelector")
 	}
 	if len(taints) > 0 {
 		all = append(all, "let the class tolerate "+runtimeclass.Few(slices.Sorted(maps.Keys(taints))))
@@ -223,7 +223,7 @@ func (s *State) auditHandler(name string) []Finding {
 		return nil // auditClass reports it
 	case len(missed) > 0:
 		f.Rule, f.Concerned = ruleNodeNotSelected, missed
-		f.Message = fmt.Sprintf("nodes with it that none of its classes (%s) selects: %s", runtimeclass.Few(classes), runtimeclass.Few(missed))
+		f.Message = fmt.Sprintf("its classes (%s) do not select these nodes that have it: %s", runtimeclass.Few(classes), runtimeclass.Few(missed))
 		f.Advice = s.remedy(classes, missed)
 	default:
 		return nil

@@ -115,7 +115,7 @@ func TestAudit(t *testing.T) {
 			"warning handler-without-class handler kata_qemu [a]: no class uses it; it is on a; a class cannot use this name: ",
 		}},
 		{"no class selects one of them", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", nil, "kata")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
-			"warning node-not-selected handler kata [b]: nodes with it that none of its classes (kata) selects: b",
+			"warning node-not-selected handler kata [b]: its classes (kata) do not select these nodes that have it: b",
 		}},
 		{"labels of what was", State{Nodes: []corev1.Node{labelled("a", "kata"), aNode("b", label("kata"), "")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
 			"warning nodes-without-handler RuntimeClass kata [b]:",
@@ -144,7 +144,7 @@ func TestAudit(t *testing.T) {
 		}},
 		{"pods are counted", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3")}, Classes: []nodev1.RuntimeClass{counting}}, nil},
 		{"nobody counts them", State{Nodes: []corev1.Node{present("a", "kata")}, Classes: []nodev1.RuntimeClass{counting}}, []string{
-			"error class-not-counted RuntimeClass kata []: no node has the resource feature.node.kubernetes.io/handler.kata.pods, of which each of its pods has one: they stay pending; run berth-controller",
+			"error class-not-counted RuntimeClass kata []: no node has the resource feature.node.kubernetes.io/handler.kata.pods, which its pods request: they stay pending; run berth-controller",
 		}},
 		{"a handler takes no pods on some", State{Nodes: []corev1.Node{roomy(present("a", "kata"), "kata", "3"), roomy(present("b", "runc"), "kata", "0")}, Classes: []nodev1.RuntimeClass{counting, runc}}, []string{
 			`warning handler-takes-no-pods RuntimeClass kata [b]: the handler "kata" takes no pods on b; see "berth handler show kata" there`,
@@ -161,10 +161,10 @@ func TestAudit(t *testing.T) {
 			`error handler-takes-no-pods RuntimeClass uncounted [b]: the handler "kata" takes no pods on any node that has it (b): its pods stay in ContainerCreating`,
 		}},
 		{"a taint, and no label, is in the way", State{Nodes: []corev1.Node{labelled("a", "kata"), tainted(labelled("b", "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
-			"warning node-not-selected handler kata [b]: nodes with it that none of its classes (kata) selects: b; let the class tolerate infra:NoSchedule",
+			"warning node-not-selected handler kata [b]: its classes (kata) do not select these nodes that have it: b; let the class tolerate infra:NoSchedule",
 		}},
 		{"a taint and labels are in the way", State{Nodes: []corev1.Node{tainted(aNode("b", nil, "kata"), "infra")}, Classes: []nodev1.RuntimeClass{kata}}, []string{
-			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as its nodeSelector requires, or change that; let the class tolerate infra:NoSchedule",
+			"error class-without-node RuntimeClass kata []: no node is selected by feature.node.kubernetes.io/handler.kata=ready: its pods stay pending; nodes that have the handler are not selected (b): label them as its nodeSelector requires, or change the nodeSelector; let the class tolerate infra:NoSchedule",
 		}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

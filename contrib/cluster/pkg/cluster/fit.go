@@ -22,38 +22,38 @@ import (
 type FitOptions struct {
 	// Handlers are all existing handlers; if they are set, nodes are not checked.
 	Handlers []runtimeclass.Handler
-	// Admitted: the pod is from the cluster, and has the fields that admission added for its class.
-	// Other pods are checked as written.
+	// Admitted means that the pod is from the cluster, and has the fields that admission added for
+	// its class. Other pods are checked as written.
 	Admitted bool
 }
 
 // Candidate is a class that a pod could have.
 type Candidate struct {
-	// Class is empty for no class, which means the default handlers of nodes, and for a handler
-	// without a class.
+	// Class is empty for a pod without a class, which gets the default handler of its node, and for
+	// a handler that no class names.
 	Class string `json:"class"`
 	// Handler is empty for the default handlers of nodes.
 	Handler string `json:"handler"`
-	// Own: the pod has this class.
+	// Own means that the pod has this class.
 	Own bool `json:"own,omitempty"`
-	// Fits is yes if a node can run the pod, and unknown if it is unknown for a node.
+	// Fits is yes if a node can run the pod, else unknown if this is unknown for a node, else no.
 	Fits      capability.Answer    `json:"fits"`
 	Isolation capability.Isolation `json:"isolation,omitempty"`
 	// Overhead is declared by the class.
 	Overhead corev1.ResourceList `json:"overhead,omitempty"`
 	// Rejection is the API server's reason to reject a pod of this class.
 	Rejection string `json:"rejection,omitempty"`
-	// Nodes can run it; for MaybeNodes this is unknown.
+	// Nodes can run the pod; for MaybeNodes this is unknown.
 	Nodes      []string `json:"nodes,omitempty"`
 	MaybeNodes []string `json:"maybeNodes,omitempty"`
-	// Reasons are why other nodes cannot run it, or may not.
+	// Reasons are why nodes cannot run the pod, or why this is unknown.
 	Reasons []Reason `json:"reasons,omitempty"`
 
 	// annotated has the capabilities from the class's annotations.
 	annotated capability.Table
 }
 
-// Reason is shared by its nodes.
+// Reason is a reason and the nodes that it applies to.
 type Reason struct {
 	Text  string   `json:"text"`
 	Nodes []string `json:"nodes"`
@@ -78,8 +78,8 @@ func (c Candidate) Why() string {
 	return strings.Join(all, "; ")
 }
 
-// Fit returns the classes and nodes that a pod can run with, the preferred one first. It ignores
-// the current usage of nodes.
+// Fit returns all candidates for a pod, the preferred ones first. It ignores the current usage of
+// nodes.
 func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	if o.Admitted {
 		pod = pod.DeepCopy()
@@ -124,16 +124,16 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(rank(a.Fits), rank(b.Fits)), cmp.Compare(strength(b.Isolation), strength(a.Isolation)),
-			// The declared overhead is a pod's cost.
+			// Less declared overhead is preferred.
 			a.Overhead.Memory().Cmp(*b.Overhead.Memory()), a.Overhead.Cpu().Cmp(*b.Overhead.Cpu()),
 			cmp.Compare(a.Class, b.Class), cmp.Compare(a.Handler, b.Handler))
 	})
 	return all
 }
 
-// unchosen returns the capabilities of the handler of pods without a class: the default by a
-// class's annotation. Other nodes may have another default, so a missing capability is unknown, as
-// in policies.
+// unchosen returns the capabilities of the default handler, which pods without a class get. An
+// annotation of its class marks it. Other nodes may have another default, so a missing capability
+// is unknown, as in policies.
 func unchosen(classes []runtimeclass.Class) capability.Table {
 	for _, c := range classes {
 		h, err := c.Annotated()
@@ -155,7 +155,7 @@ func strength(i capability.Isolation) int {
 	return slices.Index([]capability.Isolation{capability.SharedKernel, capability.UserSpaceKernel, capability.VM}, i)
 }
 
-// admitted checks the admitted form of a pod against all nodes.
+// admitted checks a pod, as admission changes it, against all nodes, or against o.Handlers if set.
 func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Class, o FitOptions) Candidate {
 	a := runtimeclass.Admit(pod, classes)
 	if a.Rejection != "" {
@@ -208,7 +208,7 @@ func (c Candidate) among(handlers []runtimeclass.Handler, pod *corev1.Pod) Candi
 	case i < 0 && c.Handler == "":
 		c.Fits, c.Reasons = capability.Unknown, []Reason{{Text: "the list does not name a default handler"}}
 	case i < 0:
-		c.Fits, c.Reasons = capability.No, []Reason{{Text: fmt.Sprintf("the handler %q is not among the handlers", c.Handler)}}
+		c.Fits, c.Reasons = capability.No, []Reason{{Text: fmt.Sprintf("the handler %q is not in the list", c.Handler)}}
 	default:
 		v := runtimeclass.Fit(pod, handlers[i])
 		c.Handler, c.Isolation, c.Fits = handlers[i].Name, handlers[i].Isolation, v.Fits
@@ -219,7 +219,7 @@ func (c Candidate) among(handlers []runtimeclass.Handler, pod *corev1.Pod) Candi
 	return c
 }
 
-// requesting returns a pod with the requests that the API server defaults from its limits.
+// requesting returns a pod with the requests that the API server derives from limits.
 func requesting(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -228,7 +228,7 @@ func requesting(pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	if whole := pod.Spec.Resources; whole != nil {
-		// Requests of containers precede the limits of the pod.
+		// Requests of containers take precedence over the limits of the pod.
 		of := resource.AggregateContainerRequests(pod, resource.PodResourcesOptions{})
 		maps.DeleteFunc(of, func(name corev1.ResourceName, _ quantity.Quantity) bool {
 			return !resource.IsSupportedPodLevelResource(name)
@@ -247,7 +247,7 @@ func withDefaults(requests, from corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// obstacles returns what keeps a pod from a node, and what may.
+// obstacles returns as no why a node cannot run a pod, and as maybe why this is unknown.
 func obstacles(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
 	switch {
 	case has(n, known.Name):
@@ -329,7 +329,7 @@ func onNode(known runtimeclass.Handler, n *corev1.Node) runtimeclass.Handler {
 			continue
 		}
 		if yes := of.Features.UserNamespaces; yes != nil {
-			// The kubelet's feature of this name includes volumes.
+			// The kubelet's feature of this name includes ID-mapped mounts of volumes.
 			h.Set(capability.UserNamespaces, answer(*yes), capability.Declared, "by the node")
 			h.Set(capability.IDMappedMounts, answer(*yes), capability.Declared, "by the node")
 		}

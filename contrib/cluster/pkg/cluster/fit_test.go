@@ -99,7 +99,7 @@ func TestFit(t *testing.T) {
 			"|runc| unknown [] []|spec.hostPID: true needs host-pid, but the handler may not support it",
 			"kata|kata| own no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: a kernel of its own",
 			"|wasm| no [] []|the handler is draining",
-			`lost|nowhere| no [] []|the handler "nowhere" is not among the handlers`,
+			`lost|nowhere| no [] []|the handler "nowhere" is not in the list`,
 		}},
 		{"a list without a default", aPod("p", "", ""), State{}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
 			"|kata| yes [] []|", "|| own unknown [] []|the list does not name a default handler",

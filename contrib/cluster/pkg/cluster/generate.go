@@ -14,12 +14,11 @@ import (
 )
 
 // Handlers returns the handlers that the nodes of a cluster report, by name, each once. A handler
-// without a ready node is not ready. The node's default for pods without a class has no name and is
-// omitted.
+// without a ready node is not ready. The nameless entry of a node's default handler is omitted.
 func Handlers(s *State) []runtimeclass.Handler {
 	var all []runtimeclass.Handler
 	for _, name := range s.handlerNames() {
-		h := runtimeclass.Handler{Name: name, State: "not-ready", Reason: "no node with it is ready"}
+		h := runtimeclass.Handler{Name: name, State: "not-ready", Reason: "no node with this handler is ready"}
 		switch {
 		case !nameable(name):
 			h.State, h.Reason = "not a valid class name", ""
@@ -31,9 +30,9 @@ func Handlers(s *State) []runtimeclass.Handler {
 	return all
 }
 
-// Keep copies from an existing class what nodes do not report: annotations, if nothing is known of
-// the handler, and overhead, if none was measured. An apply would remove them. It reports whether
-// it copied overhead.
+// Keep copies to c, from the existing class of its name and handler, what nodes do not report:
+// annotations about the handler, and overhead, each only if c has none. Applying c would otherwise
+// remove them. Keep reports whether it copied overhead.
 func Keep(c *nodev1.RuntimeClass, there []nodev1.RuntimeClass) bool {
 	i := slices.IndexFunc(there, func(t nodev1.RuntimeClass) bool { return t.Name == c.Name && t.Handler == c.Handler })
 	if i < 0 {
@@ -71,7 +70,7 @@ func costs(o *nodev1.Overhead) corev1.ResourceList {
 	return all
 }
 
-// nameable reports whether a class can have a handler: CRI daemons allow more names.
+// nameable reports whether a class can name a handler: CRI daemons allow more names than classes.
 func nameable(handler string) bool { return len(validation.IsDNS1123Label(handler)) == 0 }
 
 // Unlabelled reports whether pods of a class stay pending because it selects a label of its handler
@@ -90,7 +89,7 @@ func Unlabelled(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 }
 
 // Uncounted reports whether pods of a class stay pending because they request a resource that no
-// node has. berth-controller sets its capacity.
+// node has. berth-controller sets the capacity.
 func Uncounted(c *nodev1.RuntimeClass, nodes []corev1.Node) bool {
 	return runtimeclass.Counted(c) && !slices.ContainsFunc(nodes, func(n corev1.Node) bool {
 		_, there := n.Status.Capacity[corev1.ResourceName(nodelabel.Pods(c.Handler))]

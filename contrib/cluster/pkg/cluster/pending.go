@@ -17,7 +17,7 @@ import (
 // SandboxFailed is the reason of events about failed sandboxes.
 const SandboxFailed = "FailedCreatePodSandBox"
 
-// auditPods finds pods that wait for a handler. Pods with the same reason share one finding.
+// auditPods finds pods that wait for a handler or a deleted class, and groups them by the reason.
 func (s *State) auditPods() []Finding {
 	said := map[types.UID]string{}
 	for i := range s.Events {
@@ -55,7 +55,7 @@ func amount(pods []string) string {
 	return fmt.Sprintf("%d pods (%s)", len(pods), runtimeclass.Few(pods))
 }
 
-// auditPod returns the handler that a pod waits for; nil if it waits for none.
+// auditPod returns a finding if a pod waits for a handler or a deleted class, else nil.
 func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 	if p.Status.Phase != corev1.PodPending || p.Spec.RuntimeClassName == nil || p.DeletionTimestamp != nil {
 		return nil
@@ -67,7 +67,7 @@ func (s *State) auditPod(p *corev1.Pod, said string) *Finding {
 		return f
 	}
 	if p.Spec.NodeName == "" {
-		return nil // its events contain the scheduler's reason
+		return nil // the pod's events contain the scheduler's reason
 	}
 	f.Rule = RulePodWithoutHandler
 	f.Advice = "add the handler to the node, or delete the pods after the class selects nodes with it"
@@ -95,7 +95,7 @@ func (s *State) having(name string) []string {
 }
 
 // withoutClass returns a pod without the fields that its class added. Its overhead is always from
-// the class, even if that was replaced or deleted since.
+// the class, even if the class was replaced or deleted since.
 func withoutClass(p *corev1.Pod, c *nodev1.RuntimeClass) *corev1.Pod {
 	plain := p.DeepCopy()
 	plain.Spec.RuntimeClassName, plain.Spec.Overhead = nil, nil
@@ -122,7 +122,7 @@ var missingMessages = []string{
 	`RuntimeHandler %q not supported`,  // cri-dockerd
 }
 
-// missesHandler reports whether a message means that a node lacks a handler.
+// missesHandler reports whether a message means that a handler is missing or takes no pods.
 func missesHandler(message, handler string) bool {
 	return slices.ContainsFunc(missingMessages, func(w string) bool { return strings.Contains(message, fmt.Sprintf(w, handler)) })
 }

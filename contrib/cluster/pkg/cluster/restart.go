@@ -15,9 +15,9 @@ import (
 // ruleRestartEndsPods is the rule of kubelets that must not be restarted now.
 const ruleRestartEndsPods = "kubelet-restart-ends-pods"
 
-// auditRestarts finds nodes where a restarted kubelet would end pods: it compares all pods with the
-// node's labels and capacity as if they were new. The capacity is too low if pods were added while
-// berth-controller did not run.
+// auditRestarts finds nodes where a restarted kubelet would end pods: such a kubelet checks all its
+// pods against the node's labels and capacity as if they were new. The capacity is too low if pods
+// were added while berth-controller did not run.
 func (s *State) auditRestarts() []Finding {
 	bound := map[string][]*corev1.Pod{}
 	for i := range s.Pods {

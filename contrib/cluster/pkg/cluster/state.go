@@ -32,8 +32,8 @@ type State struct {
 	Events []corev1.Event
 }
 
-// handlerNames returns the names on all nodes, sorted. The entry with an empty name, which repeats
-// the default handler, is left out.
+// handlerNames returns the names of the handlers of all nodes, sorted. The entry with an empty
+// name, which repeats the default handler, is left out.
 func (s *State) handlerNames() []string {
 	names := map[string]bool{}
 	for i := range s.Nodes {
@@ -63,8 +63,8 @@ func (s *State) classesOf(handler string) []string {
 	return all
 }
 
-// reports reports whether a node lists its handlers. Kubelets before 1.30 list none. Newer ones
-// list none if their CRI daemon does not list them.
+// reports reports whether a node lists its handlers. Kubelets before 1.30 list none. Newer kubelets
+// list none if their CRI daemon does not report handlers.
 func reports(n *corev1.Node) bool { return len(n.Status.RuntimeHandlers) > 0 }
 
 func has(n *corev1.Node, handler string) bool {

@@ -9,9 +9,9 @@ import (
 )
 
 // Expression is a rule for an API server: a CEL list of the fields that request a capability, as
-// "field: value". Only the first is shown. It uses variables.pod, variables.asking, which is the
-// pod unless only containers are checked, and variables.containers, which is ContainersExpression
-// or DebugContainersExpression.
+// "field: value". Only the first is shown. Text uses variables.pod, variables.asking (the pod,
+// unless only containers are checked), and variables.containers (ContainersExpression or
+// DebugContainersExpression).
 type Expression struct {
 	Capability capability.Name
 	Text       string

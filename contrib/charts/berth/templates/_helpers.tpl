@@ -15,16 +15,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{- /* What the installer reads. A runtime of an image is mounted, one of the node is below /host. */ -}}
+{{- /* The values that the installer reads. A runtime from an image is mounted, a runtime on the node is below /host. */ -}}
 {{- define "berth.values" -}}
 {{- $runtimes := list -}}
 {{- range $handler, $r := .Values.runtimes -}}
 {{- if and $r.image $r.hostPath -}}
-{{- fail (printf "runtimes.%s has image and hostPath: leave one out" $handler) -}}
+{{- fail (printf "runtimes.%s has image and hostPath: set only one" $handler) -}}
 {{- else if not (or $r.image $r.hostPath) -}}
-{{- fail (printf "runtimes.%s has neither image nor hostPath: say where the runtime is" $handler) -}}
+{{- fail (printf "runtimes.%s has neither image nor hostPath: set one" $handler) -}}
 {{- else if and $r.hostPath $r.path -}}
-{{- fail (printf "runtimes.%s has path, which is in an image: write all of it into hostPath" $handler) -}}
+{{- fail (printf "runtimes.%s has path, which is for an image: write the whole path into hostPath" $handler) -}}
 {{- end -}}
 {{- $source := printf "/host%s" (default "" $r.hostPath) -}}
 {{- if $r.image -}}

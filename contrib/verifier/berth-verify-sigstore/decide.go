@@ -41,7 +41,7 @@ func (q question) checkDescriptor(stdin io.Reader) error {
 		return fmt.Errorf("read the descriptor on stdin: %w", err)
 	}
 	if d.Digest != q.digest {
-		return fmt.Errorf("the descriptor on stdin is of %q, and -digest is %q", d.Digest, q.digest)
+		return fmt.Errorf("the descriptor on stdin has the digest %q, but -digest is %q", d.Digest, q.digest)
 	}
 	return nil
 }
@@ -168,6 +168,6 @@ func (s *search) result(image signatures.Image) error {
 	case s.found == 0:
 		return fmt.Errorf("%s@%s has no signature at %s; sign it with cosign", image.Repository(), image.Digest, image.Registry)
 	}
-	return fmt.Errorf("none of the %d signatures of %s@%s is valid: %s; sign the image as the rule requires, or correct the rule",
-		s.found, image.Repository(), image.Digest, strings.Join(s.reasons, "; "))
+	return fmt.Errorf("no signature of %s@%s is valid (%d found): %s; sign the image as the rule requires, or correct the rule",
+		image.Repository(), image.Digest, s.found, strings.Join(s.reasons, "; "))
 }

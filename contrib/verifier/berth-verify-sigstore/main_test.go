@@ -238,7 +238,7 @@ func TestSignaturesAtTheRegistry(t *testing.T) {
 	copied := b.push("team/copied")
 	payload := payloadOf(b.host+"/team/signed", image)
 	b.attach("team/copied", copied, layer{payload, b.signatureOf(b.key, payload)})
-	b.expect("copied from another image", signedRule, "team/copied:1", copied, "of another image")
+	b.expect("copied from another image", signedRule, "team/copied:1", copied, "signs another image")
 
 	altered := payloadOf(b.host+"/team/copied", copied)
 	b.attach("team/copied", copied, layer{altered, b.signatureOf(b.key, payload)})
@@ -272,7 +272,7 @@ func TestBundlesAtTheRegistry(t *testing.T) {
 	image, another := b.push("team/bundled"), b.push("team/bundled")
 	b.expect("unsigned", signedRule, "team/bundled:1", image, "has no signature at")
 	b.attachBundle("team/bundled", image, another, b.key, signStatement)
-	b.expect("of another image", signedRule, "team/bundled:1", image, "does not match any digest")
+	b.expect("signs another image", signedRule, "team/bundled:1", image, "does not match any digest")
 	b.attachBundle("team/bundled", image, image, b.newKey("c.pub"), signStatement)
 	b.expect("wrong key", signedRule, "team/bundled:1", image, "not by a trusted key")
 	b.attachBundle("team/bundled", image, image, b.key, vulnerability)

@@ -133,7 +133,7 @@ func connect(kubeconfig string) (*rest.Config, error) {
 		return nil, commandline.Wrong(err)
 	}
 	config.UserAgent = "berth-controller/" + version
-	// The server limits its clients itself.
+	// No limit: the server limits its clients.
 	config.QPS = -1
 	return config, nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodefs"
 )
 
-// cluster also reads the node from the API server.
+// cluster is a node with access to the API server of its cluster.
 type cluster struct {
 	alone
 	node  string
@@ -69,8 +69,8 @@ type finalError struct{ error }
 func (finalError) Is(target error) bool { return target == installer.ErrFinal }
 func (e finalError) Unwrap() error      { return e.error }
 
-// serving returns nil if the node is Ready and its runtime is berth. If berth is false, it must be
-// another runtime.
+// serving returns nil if the node is Ready and its runtime is berth. If berth is false, the runtime
+// must be another one.
 func serving(n *core.Node, berth bool) error {
 	now := n.Status.NodeInfo.ContainerRuntimeVersion
 	if uses := strings.HasPrefix(now, "berth://"); uses != berth {

@@ -126,7 +126,7 @@ func (p *generateCommand) notePending(classes []*nodev1.RuntimeClass, nodes []co
 func (p *generateCommand) noteRequirements(classes []*nodev1.RuntimeClass) {
 	switch {
 	case runtimeclass.Counted(classes[0]):
-		p.note("pods of these classes stay pending unless Node Feature Discovery and berth-controller run; without the controller use --no-capacity, without both also --any-node")
+		p.note("pods of these classes stay pending unless Node Feature Discovery and berth-controller run; without berth-controller use --no-capacity, without both also --any-node")
 	case !p.anyNode:
 		p.note("pods of these classes stay pending unless Node Feature Discovery runs; without it label nodes by \"berth handlers --print-labels\", or use --any-node")
 	}

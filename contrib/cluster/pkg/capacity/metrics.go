@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Metrics are a controller's metrics. Its methods may be called concurrently.
+// Metrics holds a controller's metrics. Its methods may be called concurrently.
 type Metrics struct {
 	nodes, failing prometheus.Gauge
 	patches        prometheus.Counter

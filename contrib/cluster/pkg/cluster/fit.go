@@ -132,8 +132,8 @@ func Fit(pod *corev1.Pod, s *State, o FitOptions) []Candidate {
 }
 
 // unchosen returns the capabilities of the default handler, which pods without a class get. An
-// annotation of its class marks it. Other nodes may have another default, so a missing capability
-// is unknown, as in policies.
+// annotation of a class marks this handler. Other nodes may have another default, so a missing
+// capability is unknown, as in policies.
 func unchosen(classes []runtimeclass.Class) capability.Table {
 	for _, c := range classes {
 		h, err := c.Annotated()
@@ -201,7 +201,7 @@ func (s *State) admitted(c Candidate, pod *corev1.Pod, classes []runtimeclass.Cl
 	return c
 }
 
-// among checks a pod against the candidate's handler in a list, or the list's default.
+// among checks a pod against the candidate's handler in a list or, without a handler, the default.
 func (c Candidate) among(handlers []runtimeclass.Handler, pod *corev1.Pod) Candidate {
 	i := slices.IndexFunc(handlers, func(h runtimeclass.Handler) bool { return h.Name == c.Handler || c.Handler == "" && h.Default })
 	switch {

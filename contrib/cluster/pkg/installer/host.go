@@ -34,7 +34,7 @@ func (c Chroot) Run(ctx context.Context, name string, args ...string) ([]byte, e
 }
 
 func (c Chroot) run(ctx context.Context, limit time.Duration, name string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %s", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not exit within %s", limit))
 	defer cancel()
 	path := name
 	if !filepath.IsAbs(name) {

@@ -21,7 +21,7 @@ func TestPrograms(t *testing.T) {
 	}{
 		"prints":   {[]string{"echo", "a"}, "a\n", -1, ""},
 		"fails":    {[]string{"sh", "-c", "echo out; echo why >&2; exit 3"}, "out\n", 3, "sh -c echo out; echo why >&2; exit 3: exit status 3: why"},
-		"hangs":    {[]string{"sleep", "600"}, "", -1, "sleep 600: it did not end within 100ms"},
+		"hangs":    {[]string{"sleep", "600"}, "", -1, "sleep 600: it did not exit within 100ms"},
 		"not here": {[]string{"no-such-program"}, "", -1, "no-such-program is not on the node; searched /usr/local/sbin"},
 	} {
 		t.Run(name, func(t *testing.T) {

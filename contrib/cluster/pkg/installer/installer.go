@@ -1,13 +1,13 @@
 // Package installer installs berth on a node that has another CRI daemon, switches the kubelet to
-// it, and undoes both.
+// berth, and undoes both.
 //
 // Every step changes what differs from the desired state, so that the next run repairs an
 // interrupted one. A state file holds the facts that cannot be derived from the node: which
 // directories are new and whether the kubelet is switched, both written before the change, and the
 // last healthy version and files. Uninstall undoes the steps in reverse order.
 //
-// Paths are paths on the node. Its root directory is mounted at Installer.Root, and a Host runs its
-// programs.
+// Paths are paths on the node. The node's root directory is mounted at Installer.Root, and a Host
+// runs programs there.
 package installer
 
 import (
@@ -110,7 +110,7 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 		}
 		err := r.install(ctx)
 		if err != nil && ctx.Err() == nil && st.Healthy.Version == "" {
-			log.G(ctx).WithError(err).Warn("Undoing an installation that failed")
+			log.G(ctx).WithError(err).Warn("Undoing a failed installation")
 			return errors.Join(err, textOnly(i.uninstall(ctx, st)))
 		}
 		if err != nil {

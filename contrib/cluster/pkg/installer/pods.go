@@ -78,5 +78,5 @@ var (
 	// ErrPods means that pods block a removal.
 	ErrPods = errors.New("try again when these pods are gone")
 	// ErrFinal is an error of a Cluster that a retry does not change.
-	ErrFinal = errors.New("asking again does not help")
+	ErrFinal = errors.New("a retry does not help")
 )

@@ -16,7 +16,8 @@ import (
 type Wanted struct {
 	// Version is the version of the programs in the payload.
 	Version string `json:"version"`
-	// Endpoint is the other CRI daemon's. If it is empty, the last one is used, or the kubelet's.
+	// Endpoint is the other CRI daemon's; if empty, that of the last healthy version or the
+	// kubelet's.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Kubelet means that the kubelet uses berth. Without it, berth only runs beside the other
 	// daemon.
@@ -47,11 +48,11 @@ type kind struct {
 	program string
 	// whole means that the whole directory is copied, not only the program.
 	whole bool
-	// config is the path of its configuration, if it has one.
+	// config is the path of the runtime's configuration there, or empty.
 	config string
 	// companions are files beside the program that some releases do not have.
 	companions []string
-	// built is the directory of the runtime at its build. Its configuration files contain it.
+	// built is the directory that the runtime was built for; its configuration files contain it.
 	built string
 	// options are required lines of the handler's table.
 	options []string

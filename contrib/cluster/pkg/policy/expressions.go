@@ -172,7 +172,7 @@ func recommended(all []class, o Options) []string {
 	return able
 }
 
-// noWeaker returns a filter for classes with an own kernel, in force if the pod's class has one.
+// noWeaker returns a filter for classes with their own kernel, used if the pod's class has one.
 func noWeaker(all []class) string {
 	var kernels []string
 	for _, c := range all {
@@ -281,7 +281,8 @@ func (r Rule) picks(all []class, o Options) (string, error) {
 		for _, lacks := range []string{"lacking", "refusing"} {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, n[0] in variables.%s[?k].orValue([])))", list(group), lacks))
 		}
-		// Classes that lack only protecting capabilities precede weaker ones, but refuse the pod.
+		// Classes that lack only protecting capabilities precede weaker classes, but refuse the
+		// pod.
 		if i < len(groups)-1 && protectsLess(all, group) {
 			parts = append(parts, fmt.Sprintf("%s.filter(k, !variables.needs.exists(n, !(n[0] in %s) && n[0] in variables.refusing[?k].orValue([])))", list(group), list(protecting)))
 		}

@@ -4,10 +4,10 @@
 //	all, err := policy.Generate(policy.Options{Classes: classes, Handlers: handlers, Rules: rules})
 //
 // A ValidatingAdmissionPolicy refuses pods that the handler of their class cannot run, for the same
-// reasons as fit; a MutatingAdmissionPolicy gives pods without a class one, by rules. API servers
-// evaluate them without a webhook: the policies contain all data that they need.
+// reasons as fit; a MutatingAdmissionPolicy gives a class to pods without one, by rules. API
+// servers evaluate the policies without a webhook: they contain all data that they need.
 //
-// It is pure. The requirements of pods are in pkg/runtimeclass, in one table for both.
+// It is pure. The requirements of pods are in pkg/runtimeclass, in one table for policies and fit.
 package policy
 
 import (
@@ -38,7 +38,7 @@ const (
 	Classes = "berth-classes"
 )
 
-// ManagedBy is the label of all objects, and its value.
+// The label of all generated objects, and its value.
 const (
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kubectl-berth"
@@ -125,8 +125,8 @@ type pair struct {
 	variables       variables
 }
 
-// relevant returns the capabilities that some class is not known to have, or that a rule selects
-// pods by.
+// relevant returns the capabilities that some class is not known to have or, if choosing, that a
+// rule selects pods by.
 func relevant(all []class, o Options, choosing bool) []capability.Name {
 	var names []capability.Name
 	for _, name := range runtimeclass.Asked() {

@@ -51,7 +51,7 @@ var strengths = []capability.Isolation{capability.VM, capability.UserSpaceKernel
 
 var isolations = append([]capability.Isolation{Strongest}, strengths...)
 
-// allowed lists the keys below a path.
+// allowed lists the valid keys below each path of a file of rules.
 var allowed = map[string][]string{
 	"":                   {"rules"},
 	"rules[]":            {"name", "namespaces", "pods", "class", "isolation", "least"},
@@ -80,7 +80,7 @@ func ParseRules(file string, text []byte) ([]Rule, error) {
 	if len(read.Rules) == 0 && len(problems) == 0 {
 		return nil, runtimeclass.Problems{{Source: source, Text: "has no rules; write them below the key rules"}}
 	}
-	// The file is parsed again without types: in a Rule, an empty key equals an absent one.
+	// The file is parsed again without types: in a Rule, an empty value equals an absent key.
 	var written struct {
 		Rules []map[string]any `json:"rules"`
 	}

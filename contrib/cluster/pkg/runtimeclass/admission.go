@@ -18,11 +18,11 @@ type Admission struct {
 	Rejection string
 	// Pod is the admitted pod, or the original one if it is rejected.
 	Pod *corev1.Pod
-	// Class is the pod's class; nil if it names none or one that does not exist.
+	// Class is the pod's class; nil if the pod names no existing class.
 	Class *nodev1.RuntimeClass
 }
 
-// Admit decides about a new pod in a cluster with these classes. It does not change the pod.
+// Admit admits or rejects a new pod, as a cluster with these classes would. It does not change pod.
 func Admit(pod *corev1.Pod, classes []Class) Admission {
 	a := Admission{Pod: pod.DeepCopy()}
 	rejected := func(format string, args ...any) Admission {
@@ -32,7 +32,7 @@ func Admit(pod *corev1.Pod, classes []Class) Admission {
 		return Admission{Rejection: answer.Error(), Pod: pod, Class: a.Class}
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
-		// A cluster has the first class of a name and rejects others.
+		// Of several classes with one name, a cluster accepts the first.
 		if i := slices.IndexFunc(classes, func(c Class) bool { return c.Name == *name }); i >= 0 {
 			a.Class = classes[i].RuntimeClass
 		} else {

@@ -14,10 +14,10 @@ import (
 
 // GenerateOptions select the fields of generated classes.
 type GenerateOptions struct {
-	// AnyNode omits the node selector by the handler's label.
+	// AnyNode omits the node selector, which is on a label of the handler.
 	AnyNode bool
-	// NoCapacity omits the resource that counts pods, for clusters without berth-controller, which
-	// sets its capacity. Nodes are then selected by whether the handler takes pods.
+	// NoCapacity omits the resource that counts pods, for clusters without berth-controller. Nodes
+	// are then selected only while the handler takes pods.
 	NoCapacity bool
 	// Tolerations are added to all classes.
 	Tolerations []corev1.Toleration

@@ -52,7 +52,7 @@ type Class struct {
 	*nodev1.RuntimeClass
 }
 
-// field returns the path in the manifest of a field of v1.
+// field converts the path of a field in v1 to the path in the manifest.
 func (c Class) field(name string) string {
 	if c.Version != "v1alpha1" || name == "apiVersion" || strings.HasPrefix(name, "metadata") {
 		return name

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// Requirement is a capability that a pod requests of its handler.
+// Requirement is a capability that a pod needs from its handler.
 type Requirement struct {
 	Capability capability.Name `json:"capability"`
 	// Field is the first field that requests it.

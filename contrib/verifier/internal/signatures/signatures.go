@@ -144,7 +144,7 @@ func checkPayload(payload []byte, image Image) error {
 		return fmt.Errorf("the payload has the type %q, which is not a signature of an image", t)
 	}
 	if p.Critical.Image.Digest != image.Digest {
-		return fmt.Errorf("it is of another image: %q", p.Critical.Image.Digest)
+		return fmt.Errorf("it signs another image: %q", p.Critical.Image.Digest)
 	}
 	if image.MatchReference {
 		return checkReference(p.Critical.Identity.Reference, image)

@@ -1,5 +1,5 @@
-// Package podcheckpoint has pods sleep and wake: a real `berth serve` writes pods into
-// directories, under gVisor as a whole and elsewhere by CRIU, and restores them.
+// Package podcheckpoint tests checkpoints of pods: a real `berth serve` writes pods into
+// directories and restores them. gVisor writes a pod as a whole, CRIU each container.
 package podcheckpoint
 
 import (
@@ -18,23 +18,23 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// The handlers that pods are checkpointed under.
+// The handlers whose pods are checkpointed.
 const (
 	gvisor = "runsc"
 	runc   = "runc"
-	// shim is containerd's for runc.
+	// shim runs runc by containerd's shim.
 	shim = "shim"
-	// crun has CRIU where BERTH_TEST_CRUN names one that has; Debian's has not.
+	// crun supports CRIU only in a build that BERTH_TEST_CRUN names; Debian's crun does not.
 	crun = "crun"
 )
 
-// everywhere runs a test under each of them. Those by CRIU need one that knows the kernel.
+// everywhere runs a test under each handler.
 func everywhere(t *testing.T, test func(t *testing.T, handler string)) {
 	t.Run(gvisor, func(t *testing.T) { test(t, gvisor) })
 	byCRIU(t, test)
 }
 
-// byCRIU runs a test where CRIU writes each container.
+// byCRIU runs a test under each handler that uses CRIU, if the machine's criu fits its kernel.
 func byCRIU(t *testing.T, test func(t *testing.T, handler string)) {
 	for _, handler := range []string{runc, crun, shim} {
 		t.Run(handler, func(t *testing.T) {
@@ -47,27 +47,28 @@ func byCRIU(t *testing.T, test func(t *testing.T, handler string)) {
 	}
 }
 
-// bySupervisor runs a test where berth's supervisor has CRIU write each container.
+// bySupervisor runs a test under each handler whose runtime, and thereby CRIU, is run by berth's
+// supervisor.
 func bySupervisor(t *testing.T, test func(t *testing.T, handler string)) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		if handler == shim {
-			t.Skip("containerd's shim is who calls the runtime")
+			t.Skip("containerd's shim, not berth's supervisor, runs the runtime")
 		}
 		test(t, handler)
 	})
 }
 
-// patience is for what takes a moment on a slow machine.
+// patience is the timeout of steps that are slow on a slow machine.
 const patience = time.Minute
 
 type bed struct {
 	*testbed.Bed
 	handler string
-	// path has the environment in which criu is found.
+	// path is the PATH by which the daemon finds criu; empty for gVisor.
 	path []string
 }
 
-// newBed starts berth with all the handlers, for pods of one of them.
+// newBed starts berth with all handlers; the pods of the bed use the one given.
 func newBed(t *testing.T, handler string, options testbed.Options) *bed {
 	t.Helper()
 	options.DefaultRuntime = runc
@@ -85,22 +86,23 @@ func newBed(t *testing.T, handler string, options testbed.Options) *bed {
 	return b
 }
 
-// environment sets the environment of the next daemon.
+// environment sets the variables with which the daemon is started next: path and more.
 func (b *bed) environment(more ...string) { b.SetEnvironment(append(slices.Clone(b.path), more...)...) }
 
-// member is a container of a pod, and what it was asked to be.
+// member is a container of a pod, with the configuration in its request.
 type member struct {
 	*testbed.Container
 	config *runtimeapi.ContainerConfig
 }
 
-// program is what a container of that name runs: it counts, and it writes what it has open.
+// program is the command of a container of that name. It counts, and writes each number to its
+// log through a pipe, and to a file that stays open.
 func program(name string) []string {
 	return []string{"sh", "-c", "mkfifo /tmp/pipe; sh -c 'while read n; do echo " + name + " $n; echo $n > /tmp/last; done' <>/tmp/pipe & exec 3<>/tmp/pipe; " +
 		"exec 4>/tmp/open; i=0; while :; do i=$((i+1)); echo $i >&3; echo $i >&4; sleep 0.2; done"}
 }
 
-// pod is one that counts in each of its containers.
+// pod is a pod with its containers, which run program unless a test chose another command.
 type pod struct {
 	*testbed.Pod
 	members []*member
@@ -119,7 +121,7 @@ func (b *bed) run(t *testing.T, names ...string) *pod {
 	return p
 }
 
-// count is how far the container has come by its log.
+// count is the last number in the container's log.
 func (m *member) count(t *testing.T) int {
 	t.Helper()
 	lines := m.Log(t)
@@ -127,7 +129,7 @@ func (m *member) count(t *testing.T) int {
 		if fields := strings.Fields(lines[i].Text); len(fields) == 2 {
 			n, err := strconv.Atoi(fields[1])
 			if err != nil {
-				t.Fatalf("the log says %q", lines[i].Text)
+				t.Fatalf("line of the log: %q, want a name and a number", lines[i].Text)
 			}
 			return n
 		}
@@ -155,7 +157,7 @@ func (p *pod) containers() (all []*testbed.Container) {
 	return all
 }
 
-// writing begins to write the pod into a new directory.
+// writing begins a checkpoint of the pod into a new directory; done receives its result.
 func (p *pod) writing(t *testing.T) (dir string, done <-chan error) {
 	t.Helper()
 	dir = t.TempDir()
@@ -165,7 +167,7 @@ func (p *pod) writing(t *testing.T) (dir string, done <-chan error) {
 	return dir, written
 }
 
-// checkpointed writes the pod into a new directory.
+// checkpointed writes a checkpoint of the pod into a new directory.
 func (p *pod) checkpointed(t *testing.T) string {
 	t.Helper()
 	dir, done := p.writing(t)
@@ -173,18 +175,18 @@ func (p *pod) checkpointed(t *testing.T) string {
 	return dir
 }
 
-// nothingIn waits until nothing is left in the directory of a checkpoint.
+// nothingIn waits until the directory of a checkpoint is empty.
 func nothingIn(t *testing.T, dir string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		if left := files(t, dir); len(left) > 0 {
-			return fmt.Errorf("left are %q", left)
+			return fmt.Errorf("files are left: %q", left)
 		}
 		return nil
 	})
 }
 
-// request asks for a pod like p of the checkpoint in dir.
+// request is a request to restore a pod like p from the checkpoint in dir.
 func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
 	r := &runtimeapi.RestorePodRequest{CheckpointPath: dir, Config: b.Client.SandboxConfig(""), RuntimeHandler: b.handler}
 	for _, m := range p.members {
@@ -193,7 +195,7 @@ func (b *bed) request(p *pod, dir string) *runtimeapi.RestorePodRequest {
 	return r
 }
 
-// created makes a pod like p that r asks for. Its containers wait to be started.
+// created restores the pod that r requests, which is like p. Its containers are not yet started.
 func (b *bed) created(t *testing.T, p *pod, r *runtimeapi.RestorePodRequest) *pod {
 	t.Helper()
 	made, containers, err := b.Client.TryRestore(t, r)
@@ -202,13 +204,13 @@ func (b *bed) created(t *testing.T, p *pod, r *runtimeapi.RestorePodRequest) *po
 	for i, c := range containers {
 		again.members = append(again.members, &member{c, p.members[i].config})
 		if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_CREATED {
-			t.Errorf("before it is started a container is %v", got)
+			t.Errorf("a container that was not started yet is %v", got)
 		}
 	}
 	return again
 }
 
-// restored makes a pod like p of the checkpoint in dir, and starts it.
+// restored restores a pod like p from the checkpoint in dir, and starts its containers.
 func (b *bed) restored(t *testing.T, p *pod, dir string) *pod {
 	t.Helper()
 	again := b.created(t, p, b.request(p, dir))
@@ -218,14 +220,14 @@ func (b *bed) restored(t *testing.T, p *pod, dir string) *pod {
 	return again
 }
 
-// tryStart starts a container, which may fail.
+// tryStart starts a container and returns the error.
 func (b *bed) tryStart(t *testing.T, c *member) error {
 	t.Helper()
 	_, err := b.Client.StartContainer(testbed.Within(t, patience), &runtimeapi.StartContainerRequest{ContainerId: c.ID})
 	return err
 }
 
-// files are the names of what is below dir.
+// files returns the paths of all files and directories below dir, relative to dir.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -240,7 +242,7 @@ func files(t *testing.T, dir string) []string {
 	return all
 }
 
-// value returns what a step gave, and fails the test at once if it failed.
+// value returns the result of a step, and ends the test if the step failed.
 func value[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

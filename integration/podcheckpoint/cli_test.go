@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// berth runs a command line, and returns its exit status and what it printed.
+// berth runs a berth command, and returns its exit status, standard output and standard error.
 func (b *bed) berth(t *testing.T, args ...string) (status int, out, mistakes string) {
 	t.Helper()
 	command := exec.CommandContext(testbed.Within(t, patience), filepath.Join(b.Bin, "berth"), args...)
@@ -28,7 +28,7 @@ func (b *bed) berth(t *testing.T, args ...string) (status int, out, mistakes str
 	return command.ProcessState.ExitCode(), stdout.String(), stderr.String()
 }
 
-// must is berth for a command that succeeds.
+// must runs a berth command that must succeed, and returns its standard output.
 func (b *bed) must(t *testing.T, args ...string) string {
 	t.Helper()
 	status, out, mistakes := b.berth(t, args...)
@@ -38,7 +38,7 @@ func (b *bed) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// TestOperators: all that there is for operators, from a pod's name to a pod that goes on.
+// TestOperators runs the commands of an operator who checkpoints, inspects and restores a pod.
 func TestOperators(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	p := b.run(t, "one", "two")
@@ -47,29 +47,29 @@ func TestOperators(t *testing.T) {
 	dir := filepath.Join(parent, "notebook")
 	name := "testbed/" + p.Config.GetMetadata().GetName()
 	if out := b.must(t, "pod", "checkpoint", name, "--to", dir); !strings.HasPrefix(out, dir+": ") || !strings.Contains(out, "one, two") && !strings.Contains(out, "two, one") {
-		t.Errorf("it prints %q", out)
+		t.Errorf("berth pod checkpoint prints %q", out)
 	}
 	if status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID[:12], "--to", dir); status == 0 || !strings.Contains(mistakes, "is not empty") {
-		t.Errorf("into a full directory: exit status %d, %s", status, mistakes)
+		t.Errorf("checkpoint into a full directory: exit status %d, %s", status, mistakes)
 	}
 	none := filepath.Join(parent, "none")
 	if status, _, mistakes := b.berth(t, "pod", "checkpoint", "testbed/nobody", "--to", none); status == 0 || !strings.Contains(mistakes, "berth pods") {
-		t.Errorf("of no pod: exit status %d, %s", status, mistakes)
+		t.Errorf("checkpoint of a pod that does not exist: exit status %d, %s", status, mistakes)
 	}
 	if _, err := os.Stat(none); !os.IsNotExist(err) {
-		t.Errorf("it made a directory: %v", err)
+		t.Errorf("the failed checkpoint created its directory: %v", err)
 	}
 	if out := b.must(t, "checkpoint", "ls", parent); !strings.Contains(out, dir) || !strings.Contains(out, "runsc") {
-		t.Errorf("listed is %s", out)
+		t.Errorf("berth checkpoint ls prints %s", out)
 	}
 	if out := b.must(t, "checkpoint", "inspect", "--verify", dir); !strings.Contains(out, name) || !strings.Contains(out, "pages.img") || !strings.Contains(out, "verified:") {
-		t.Errorf("inspected it says %s", out)
+		t.Errorf("berth checkpoint inspect --verify prints %s", out)
 	}
 	if status, _, mistakes := b.berth(t, "pod", "restore", dir); status != 2 || !strings.Contains(mistakes, "--name or --replace is needed") {
-		t.Errorf("restored under no name: exit status %d, %s", status, mistakes)
+		t.Errorf("restore without --name: exit status %d, %s", status, mistakes)
 	}
 	if status, _, mistakes := b.berth(t, "pod", "restore", dir, "--name", p.Config.GetMetadata().GetName()); status != 1 || !strings.Contains(mistakes, "exists on this node") {
-		t.Errorf("restored under a name that is taken: exit status %d, %s", status, mistakes)
+		t.Errorf("restore under the name of a running pod: exit status %d, %s", status, mistakes)
 	}
 	b.replaced(t, p, dir)
 
@@ -80,11 +80,11 @@ func TestOperators(t *testing.T) {
 	}
 	out := b.must(t, "pod", "restore", dir, "--name", "notebook-2", "--log-directory", filepath.Join(b.Dir, "woken"), "-o", "json")
 	if err := json.Unmarshal([]byte(out), &made); err != nil || !made.Started || len(made.Containers) != 2 {
-		t.Fatalf("restored is %s, %v", out, err)
+		t.Fatalf("berth pod restore prints %s, %v", out, err)
 	}
 	pods, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetMetadata().GetName() != "notebook-2" {
-		t.Errorf("there are %v, %v", pods, err)
+		t.Errorf("pods: %v, %v, want only notebook-2", pods, err)
 	}
 	for _, c := range made.Containers {
 		testbed.Eventually(t, patience, func() error {
@@ -97,19 +97,19 @@ func TestOperators(t *testing.T) {
 	text[len(text)/2] ^= 1
 	testbed.Must(t, os.WriteFile(pages, text, 0o600))
 	if status, _, mistakes := b.berth(t, "checkpoint", "inspect", "--verify", dir); status != 3 || !strings.Contains(mistakes, "pages.img was changed") {
-		t.Errorf("damaged: exit status %d, %s", status, mistakes)
+		t.Errorf("inspect of a damaged checkpoint: exit status %d, %s", status, mistakes)
 	}
 	if status, _, mistakes := b.berth(t, "pod", "restore", dir, "--name", "notebook-3"); status == 0 || !strings.Contains(mistakes, "damaged") {
-		t.Errorf("restored from a damaged one: exit status %d, %s", status, mistakes)
+		t.Errorf("restore from a damaged checkpoint: exit status %d, %s", status, mistakes)
 	}
 	b.must(t, "checkpoint", "rm", dir)
 	if left := files(t, parent); len(left) > 0 {
-		t.Errorf("left are %q", left)
+		t.Errorf("after berth checkpoint rm: files are left: %q", left)
 	}
 }
 
-// replaced restores a pod in the place of the one that runs: there were two of one name, and
-// the logs of those that went stayed.
+// replaced restores a pod with --replace twice, and removes it. Each time the replaced pod and its
+// logs must be gone. A regression test: both pods, and later the old logs, once stayed.
 func (b *bed) replaced(t *testing.T, p *pod, dir string) {
 	t.Helper()
 	metadata := p.Config.GetMetadata()
@@ -124,16 +124,16 @@ func (b *bed) replaced(t *testing.T, p *pod, dir string) {
 	})
 	testbed.Must(t, os.MkdirAll(logs(metadata.GetUid()), 0o755))
 	var made struct{ Pod string }
-	for range 2 { // the pod that runs, and then the one that was restored
+	for range 2 { // replaces p, and then the restored pod
 		testbed.Must(t, json.Unmarshal([]byte(b.must(t, "pod", "restore", dir, "--replace", "-o", "json")), &made))
 		pods, err := b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{})
 		if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetId() != made.Pod || pods.GetItems()[0].GetMetadata().GetName() != metadata.GetName() {
-			t.Fatalf("there are %v, %v", pods, err)
+			t.Fatalf("pods: %v, %v, want only %s", pods, err, made.Pod)
 		}
 		want := logs(pods.GetItems()[0].GetMetadata().GetUid())
 		testbed.Eventually(t, patience, func() error {
 			if left, err := filepath.Glob(logs("*")); err != nil || len(left) != 1 || left[0] != want {
-				return fmt.Errorf("there are the logs %q, want %q (%v)", left, want, err)
+				return fmt.Errorf("log directories: %q, want only %q (%v)", left, want, err)
 			}
 			return nil
 		})
@@ -165,12 +165,12 @@ func TestCompressed(t *testing.T) {
 		b.restored(t, p, dir).reaches(t, written)
 	}
 	if sizes[true] >= sizes[false]*3/4 {
-		t.Errorf("compressed it has %d bytes, else %d", sizes[true], sizes[false])
+		t.Errorf("the compressed checkpoint has %d bytes, the other %d", sizes[true], sizes[false])
 	}
 }
 
-// TestRegistry: a checkpoint goes to a registry and comes back, to another directory, where the
-// pod is restored from.
+// TestRegistry pushes a checkpoint to a registry, pulls it into another directory, and restores
+// the pod from there.
 func TestRegistry(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	p := b.run(t, "one", "two")
@@ -182,57 +182,57 @@ func TestRegistry(t *testing.T) {
 	out := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json")
 	var pushed struct{ Name, Digest string }
 	if err := json.Unmarshal([]byte(out), &pushed); err != nil || pushed.Name != name || !strings.HasPrefix(pushed.Digest, "sha256:") {
-		t.Fatalf("pushed is %s, %v", out, err)
+		t.Fatalf("berth checkpoint push prints %s, %v", out, err)
 	}
 	if again := b.must(t, "checkpoint", "push", dir, name, "--plain-http", "-o", "json"); again != out {
-		t.Errorf("pushed again is %s", again)
+		t.Errorf("the second push prints %s, want %s", again, out)
 	}
 	back := filepath.Join(t.TempDir(), "back")
 	b.must(t, "checkpoint", "pull", strings.TrimSuffix(name, ":warm")+"@"+pushed.Digest, back, "--plain-http")
 	b.must(t, "checkpoint", "inspect", "--verify", back)
 	b.restored(t, p, back).reaches(t, 4)
 	if status, _, mistakes := b.berth(t, "checkpoint", "pull", name, back, "--plain-http"); status == 0 || !strings.Contains(mistakes, "exists") {
-		t.Errorf("over another: exit status %d, %s", status, mistakes)
+		t.Errorf("pull into an existing directory: exit status %d, %s", status, mistakes)
 	}
 	other := filepath.Join(filepath.Dir(back), "other")
 	if status, _, mistakes := b.berth(t, "checkpoint", "pull", b.Image, other, "--plain-http"); status == 0 || !strings.Contains(mistakes, "not the checkpoint of a pod") {
-		t.Errorf("an ordinary image: exit status %d, %s", status, mistakes)
+		t.Errorf("pull of an ordinary image: exit status %d, %s", status, mistakes)
 	}
 	if status, _, mistakes := b.berth(t, "checkpoint", "pull", name+"-none", other, "--plain-http"); status == 0 || !strings.Contains(mistakes, "not found") {
-		t.Errorf("none: exit status %d, %s", status, mistakes)
+		t.Errorf("pull of a missing tag: exit status %d, %s", status, mistakes)
 	}
 	if _, err := os.Stat(other); !os.IsNotExist(err) {
 		t.Errorf("a pull that failed left its directory: %v", err)
 	}
 }
 
-// straightToRegistry sends a pod to a registry by one command, and leaves nothing on the node
-// unless that fails.
+// straightToRegistry runs `berth pod checkpoint --to` with the name of a registry. A checkpoint
+// may stay on the node only if its push failed.
 func (b *bed) straightToRegistry(t *testing.T, p *pod) {
 	t.Helper()
 	host := strings.TrimSuffix(b.Image, "podcheckpoint/busybox:1")
 	out := b.must(t, "pod", "checkpoint", p.ID, "--to", host+"checkpoints/straight:1", "--plain-http")
 	if !strings.HasPrefix(out, host+"checkpoints/straight:1 sha256:") {
-		t.Errorf("it says %q", out)
+		t.Errorf("berth pod checkpoint prints %q", out)
 	}
 	back := filepath.Join(t.TempDir(), "straight")
 	b.must(t, "checkpoint", "pull", host+"checkpoints/straight:1", back, "--plain-http")
 	b.must(t, "checkpoint", "inspect", "--verify", back)
 	kept := filepath.Join(b.Root, "pod-checkpoints", "*")
 	if left, _ := filepath.Glob(kept); len(left) > 0 {
-		t.Errorf("left are %q", left)
+		t.Errorf("checkpoints are left on the node: %q", left)
 	}
 	status, _, mistakes := b.berth(t, "pod", "checkpoint", p.ID, "--to", host+"checkpoints/straight:2", "--creds-file", "/none")
 	if left, _ := filepath.Glob(kept); status == 0 || len(left) > 0 {
-		t.Errorf("without its credentials: exit status %d, %s; left are %q", status, mistakes, left)
+		t.Errorf("missing credentials file: exit status %d, %s; left on the node: %q", status, mistakes, left)
 	}
 	status, _, mistakes = b.berth(t, "pod", "checkpoint", p.ID, "--to", "127.0.0.1:1/checkpoints/straight:1", "--plain-http")
 	if status == 0 || !strings.Contains(mistakes, "berth checkpoint push") {
-		t.Errorf("to a registry that is not there: exit status %d, %s", status, mistakes)
+		t.Errorf("unreachable registry: exit status %d, %s", status, mistakes)
 	}
 	left, _ := filepath.Glob(kept)
 	if len(left) != 1 || !strings.Contains(mistakes, left[0]) {
-		t.Fatalf("kept are %q; it says %s", left, mistakes)
+		t.Fatalf("checkpoints on the node: %q, want one, named in the error %s", left, mistakes)
 	}
 	b.must(t, "checkpoint", "rm", left[0])
 }

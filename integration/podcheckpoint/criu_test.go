@@ -20,14 +20,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// holder is a volume with the program of that name.
+// holder builds the program in ./holder and returns a volume with it.
 func holder(t *testing.T) *runtimeapi.Mount {
 	t.Helper()
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, "holder"), "./holder")
 	build.Env = append(build.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the program of the test: %v\n%s", err, out)
+		t.Fatalf("build ./holder: %v\n%s", err, out)
 	}
 	return &runtimeapi.Mount{ContainerPath: "/holder", HostPath: dir, Readonly: true}
 }
@@ -46,15 +46,15 @@ func (b *bed) add(t *testing.T, p *pod, name string, change func(*runtimeapi.Con
 	return m
 }
 
-// empty is a pod without containers yet.
+// empty runs a pod without containers.
 func (b *bed) empty(t *testing.T) *pod {
 	t.Helper()
 	b.Client.Pull(t, b.handler, b.Image)
 	return &pod{Pod: b.Client.RunSandbox(t, testbed.PodSpec{Handler: b.handler})}
 }
 
-// TestWhatProcessesHold: events, timers, files without a name, pipes, sockets and threads are
-// there after a restore; connections are found closed.
+// TestWhatProcessesHold: eventfds, timers, unlinked files, pipes, sockets and threads of a process
+// survive a restore; its TCP connections are closed.
 func TestWhatProcessesHold(t *testing.T) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		b := newBed(t, handler, testbed.Options{})
@@ -70,13 +70,13 @@ func TestWhatProcessesHold(t *testing.T) {
 		again := b.restored(t, p, dir)
 		again.members[0].WaitLog(t, held+"closed threads=true")
 		if first := again.members[0].Log(t)[0].Text; strings.HasPrefix(first, "tick 1 ") {
-			t.Errorf("it begins anew: %q", first)
+			t.Errorf("the restored program began anew: %q", first)
 		}
 	})
 }
 
-// TestNamespacesOfARestoredPod: containers are in those of their new pod, and share its
-// memory, in which what was there is.
+// TestNamespacesOfARestoredPod: restored containers share the namespaces of their new pod and its
+// /dev/shm, which has the files of the checkpointed pod.
 func TestNamespacesOfARestoredPod(t *testing.T) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		b := newBed(t, handler, testbed.Options{})
@@ -93,24 +93,24 @@ func TestNamespacesOfARestoredPod(t *testing.T) {
 			c.Start(t)
 		}
 		if got := containers[0].Exec(t, "sh", "-c", "hostname; cat /dev/shm/note; echo after >/dev/shm/note"); got != "another\nbefore\n" {
-			t.Errorf("the first sees %q", got)
+			t.Errorf("the first container reads %q", got)
 		}
 		if got := containers[1].Exec(t, "cat", "/dev/shm/note"); got != "after\n" {
-			t.Errorf("the other sees %q", got)
+			t.Errorf("the second container reads %q", got)
 		}
 		for _, kind := range []string{"uts", "ipc", "net"} {
 			if a, c := containers[0].Exec(t, "readlink", "/proc/1/ns/"+kind), containers[1].Exec(t, "readlink", "/proc/1/ns/"+kind); a != c {
-				t.Errorf("their %s namespaces are %s and %s", kind, a, c)
+				t.Errorf("the containers have different %s namespaces: %s and %s", kind, a, c)
 			}
 		}
 		if got := one.Exec(t, "cat", "/dev/shm/note"); got != "before\n" {
-			t.Errorf("the pod that was written sees %q", got)
+			t.Errorf("the checkpointed pod reads %q", got)
 		}
 		again.Remove(t)
 	})
 }
 
-// TestPodsThatCRIUCannotWrite are refused with the reason, and go on.
+// TestPodsThatCRIUCannotWrite: the checkpoint is refused with the reason, and the pod runs on.
 func TestPodsThatCRIUCannotWrite(t *testing.T) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		b := newBed(t, handler, testbed.Options{})
@@ -121,10 +121,10 @@ func TestPodsThatCRIUCannotWrite(t *testing.T) {
 			dir := t.TempDir()
 			testbed.Refused(t, p.TryCheckpoint(t, dir, p.containers()...), code, says...)
 			if left := files(t, dir); len(left) > 0 {
-				t.Errorf("left are %q", left)
+				t.Errorf("the refused checkpoint left %q", left)
 			}
 			if got := p.members[0].Exec(t, "echo", "there"); got != "there\n" {
-				t.Errorf("a command prints %q", got)
+				t.Errorf("exec after the refused checkpoint prints %q", got)
 			}
 		}
 		b.Client.Pull(t, handler, b.Image)
@@ -153,7 +153,7 @@ func TestPodsThatCRIUCannotWrite(t *testing.T) {
 	})
 }
 
-// send attaches to the container, and writes into it what it gets.
+// send attaches to the container, and writes the text to its standard input.
 func (b *bed) send(t *testing.T, m *member, text string) {
 	t.Helper()
 	ctx := testbed.Within(t, patience)
@@ -176,7 +176,7 @@ func (b *bed) send(t *testing.T, m *member, text string) {
 	}
 }
 
-// TestTerminalAndInput: both are those of the new container after a restore.
+// TestTerminalAndInput: a restored container reads from its own terminal or standard input.
 func TestTerminalAndInput(t *testing.T) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		b := newBed(t, handler, testbed.Options{})

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// sandboxes are the ids of all that are listed.
+// sandboxes returns the ids of all sandboxes that the daemon lists.
 func (b *bed) sandboxes(t *testing.T) (ids []string) {
 	t.Helper()
 	r := value(b.Client.ListPodSandbox(testbed.Within(t, patience), &runtimeapi.ListPodSandboxRequest{}))(t)
@@ -31,7 +31,7 @@ func (b *bed) sandboxes(t *testing.T) (ids []string) {
 }
 
 // TestKilledAtEveryStep kills the daemon at each step of a checkpoint and of a restore.
-// Afterwards there is no half of one, and the pod that was written runs on.
+// Afterwards no partial checkpoint or pod exists, and the checkpointed pod runs on.
 func TestKilledAtEveryStep(t *testing.T) { everywhere(t, killedAtEveryStep) }
 
 func killedAtEveryStep(t *testing.T, handler string) {
@@ -56,13 +56,13 @@ func killedAtEveryStep(t *testing.T, handler string) {
 				err = p.TryCheckpoint(t, fresh, p.containers()...)
 			}
 			if status.Code(err) != codes.Unavailable {
-				t.Errorf("it answered %v; want Unavailable, from a dead daemon", err)
+				t.Errorf("the call returned %v, want Unavailable because the daemon was killed", err)
 			}
 			b.Wait(t, patience)
 			b.environment()
 			b.Start(t)
 			if got := b.sandboxes(t); len(got) != 1 || got[0] != p.ID {
-				t.Errorf("listed are %q", got)
+				t.Errorf("sandboxes: %q, want only %s", got, p.ID)
 			}
 			nothingIn(t, fresh)
 			p.reaches(t, p.members[0].count(t)+2)
@@ -74,7 +74,7 @@ func killedAtEveryStep(t *testing.T, handler string) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestDiskIsFull: a checkpoint that does not fit leaves nothing, and the pod goes on.
+// TestDiskIsFull: a checkpoint for which the disk is too small leaves no file, and the pod runs on.
 func TestDiskIsFull(t *testing.T) { everywhere(t, diskIsFull) }
 
 func diskIsFull(t *testing.T, handler string) {
@@ -88,15 +88,15 @@ func diskIsFull(t *testing.T, handler string) {
 		err := p.TryCheckpoint(t, disk, p.containers()...)
 		testbed.Refused(t, err, codes.ResourceExhausted, "no space left")
 		if left := files(t, disk); len(left) > 0 {
-			t.Errorf("on a disk of %s are left %q", size, left)
+			t.Errorf("the failed checkpoint left files on the disk of %s: %q", size, left)
 		}
 		p.reaches(t, p.members[0].count(t)+2)
 	}
 	p.checkpointed(t)
 }
 
-// TestRuntimeIsReplaced: a checkpoint is restored on the binary that made it, which is kept as
-// long as a pod runs on it; after that it is refused.
+// TestRuntimeIsReplaced: a checkpoint is restored with the binary that made it, which is kept as
+// long as a pod runs on it. Afterwards the restore is refused until that binary is installed again.
 func TestRuntimeIsReplaced(t *testing.T) {
 	bin := t.TempDir()
 	runsc := testbed.InstallRunsc(t, testbed.Runsc, bin)
@@ -119,7 +119,7 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	testbed.Eventually(t, patience, func() error {
 		_, _, err := b.Client.TryRestore(t, b.request(p, dir))
 		if err == nil {
-			t.Fatal("it is restored on another binary")
+			t.Fatal("the pod was restored with another binary")
 		}
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "install that version") || !strings.Contains(err.Error(), ".other") {
 			return err
@@ -131,50 +131,50 @@ func TestRuntimeIsReplaced(t *testing.T) {
 	b.restored(t, p, dir).reaches(t, 4)
 }
 
-// TestStoppedWhileItIsWritten: the stop of a pod does not wait for its checkpoint, however
-// long that would take, and nothing of it is left.
+// TestStoppedWhileItIsWritten: the stop of a pod aborts its checkpoint, even one that would never
+// finish, and no file of the checkpoint is left.
 func TestStoppedWhileItIsWritten(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	atRest := b.Rest(t)
 	p := b.run(t, "one", "two")
 	p.reaches(t, 2)
 	sandbox := b.sandboxProcess(t, p.ID)
-	// It begins, and does not come to its end.
+	// The checkpoint begins, but cannot finish.
 	testbed.Must(t, unix.Kill(sandbox, unix.SIGSTOP))
 	dir, written := p.writing(t)
 	testbed.Eventually(t, patience, func() error {
 		_, err := os.Stat(filepath.Join(dir, "images"))
 		return err
 	})
-	time.Sleep(time.Second) // for the runtime to be asked
+	time.Sleep(time.Second) // until the runtime was called
 	p.Stop(t)
 	if err := <-written; status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "was stopped meanwhile") {
-		t.Errorf("the checkpoint ended with %v", err)
+		t.Errorf("the checkpoint returned %v", err)
 	}
 	if left := files(t, dir); len(left) > 0 {
-		t.Errorf("left are %q", left)
+		t.Errorf("the aborted checkpoint left %q", left)
 	}
 	p.Remove(t)
 	b.NothingLeft(t, atRest)
 }
 
-// sandboxProcess is the process that all of a pod runs in.
+// sandboxProcess is the pid of the gVisor process in which the whole pod runs.
 func (b *bed) sandboxProcess(t *testing.T, pod string) int {
 	t.Helper()
 	r := value(b.Client.PodSandboxStatus(testbed.Within(t, patience), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod, Verbose: true}))(t)
 	var info struct{ PID int }
 	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil || info.PID == 0 {
-		t.Fatalf("the sandbox's process is %v, %v", r.GetInfo(), err)
+		t.Fatalf("the verbose status has no pid: %v, %v", r.GetInfo(), err)
 	}
 	return info.PID
 }
 
-// supervisors are the processes that run this berth's tasks.
+// supervisors returns the pids of this berth's supervisors.
 func (b *bed) supervisors(t *testing.T) (pids []int) {
 	t.Helper()
 	lines := value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	for _, line := range lines {
-		text, _ := os.ReadFile(line) // it may be gone
+		text, _ := os.ReadFile(line) // the process may have exited
 		args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 		if len(args) == 4 && args[1] == "serve" && strings.HasPrefix(args[3], b.State+"/") {
 			pid := value(strconv.Atoi(filepath.Base(filepath.Dir(line))))(t)
@@ -184,8 +184,8 @@ func (b *bed) supervisors(t *testing.T) (pids []int) {
 	return pids
 }
 
-// TestSupervisorsKilled kills who runs the pods' tasks, before the last container of a restored
-// pod is started and after it: its successor goes on with what it finds.
+// TestSupervisorsKilled kills the supervisors before the last container of a restored pod is
+// started, and again afterwards. New supervisors take the pods over.
 func TestSupervisorsKilled(t *testing.T) { everywhere(t, supervisorsKilled) }
 
 func supervisorsKilled(t *testing.T, handler string) {
@@ -198,7 +198,7 @@ func supervisorsKilled(t *testing.T, handler string) {
 		t.Helper()
 		pids := b.supervisors(t)
 		if len(pids) == 0 {
-			t.Fatal("there is no supervisor")
+			t.Fatal("no supervisor runs")
 		}
 		for _, pid := range pids {
 			testbed.Must(t, unix.Kill(pid, unix.SIGKILL))
@@ -207,11 +207,11 @@ func supervisorsKilled(t *testing.T, handler string) {
 	again := b.created(t, p, b.request(p, dir))
 	again.members[0].Start(t)
 	kill()
-	// A start that is asked for in the very moment fails, as that of any container does.
+	// A start of any container fails until the new supervisor runs.
 	testbed.Eventually(t, patience, func() error {
 		_, err := b.Client.ContainerStats(testbed.Within(t, patience), &runtimeapi.ContainerStatsRequest{ContainerId: p.members[0].ID})
 		if err == nil && len(b.supervisors(t)) == 0 {
-			err = errors.New("there is no successor")
+			err = errors.New("no new supervisor runs")
 		}
 		return err
 	})
@@ -220,13 +220,13 @@ func supervisorsKilled(t *testing.T, handler string) {
 	kill()
 	again.reaches(t, again.members[0].count(t)+3)
 	if got := again.members[1].Exec(t, "echo", "there"); got != "there\n" {
-		t.Errorf("a command prints %q", got)
+		t.Errorf("exec prints %q", got)
 	}
 	later := again.checkpointed(t)
 	b.restored(t, again, later).reaches(t, 8)
 	again.members[0].Stop(t, 0)
 	if got := again.members[0].WaitExit(t).GetExitCode(); got != 137 {
-		t.Errorf("stopped, it ended with %d", got)
+		t.Errorf("the stopped container exited with %d, want 137", got)
 	}
 	b.NothingLeft(t, atRest)
 }

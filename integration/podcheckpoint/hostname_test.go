@@ -7,8 +7,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestHostnameOfARestoredPodOfGVisor: a restored pod has its own hostname. gVisor before May 2026,
-// which has no features, gave it that of the pod that was written.
+// TestHostnameOfARestoredPodOfGVisor: a restored pod has the hostname of its request. gVisor before
+// May 2026, which has no command `runsc features`, keeps the hostname of the checkpointed pod.
 func TestHostnameOfARestoredPodOfGVisor(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	p := b.empty(t)
@@ -22,6 +22,6 @@ func TestHostnameOfARestoredPodOfGVisor(t *testing.T) {
 	r.Config.Hostname = "another"
 	again := b.created(t, p, r)
 	again.members[0].Start(t)
-	testbed.Same(t, again.members[0].Exec(t, "hostname"), want, "restored it is called")
+	testbed.Same(t, again.members[0].Exec(t, "hostname"), want, "the hostname of the restored pod is")
 	again.Remove(t)
 }

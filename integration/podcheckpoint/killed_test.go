@@ -18,10 +18,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// watched is a criu that says which process it is.
+// watched is a criu that writes its pid to a file in dir.
 type watched struct{ dir string }
 
-// watchCRIU restarts berth with a criu that can be found.
+// watchCRIU restarts berth with a watched criu.
 func (b *bed) watchCRIU(t *testing.T) *watched {
 	t.Helper()
 	w := &watched{t.TempDir()}
@@ -33,7 +33,7 @@ func (b *bed) watchCRIU(t *testing.T) *watched {
 	return w
 }
 
-// forget forgets who ran until now.
+// forget removes the pid files of the criu processes so far.
 func (w *watched) forget(t *testing.T) {
 	t.Helper()
 	for _, file := range w.files(t) {
@@ -47,17 +47,17 @@ func (w *watched) files(t *testing.T) []string {
 	return files
 }
 
-// working waits for a process of CRIU that a runtime has called, and that does its work: the
-// others, which only tell versions and features, are gone at once. 0 is that there came none
-// before done.
+// working waits for a CRIU process that writes or restores a container, and returns its pid. Other
+// CRIU processes, which only print versions and features, exit at once. working returns 0 if done
+// has a result before it sees such a process.
 func (w *watched) working(t *testing.T, done <-chan error) int {
 	t.Helper()
 	pid := 0
 	testbed.Eventually(t, patience, func() error {
 		for _, file := range w.files(t) {
 			one := value(strconv.Atoi(strings.TrimPrefix(filepath.Base(file), "pid.")))(t)
-			// It works once it has opened its log.
-			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", one)) // it may be gone
+			// The work has begun once CRIU has opened its log.
+			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", one)) // the process may have exited
 			for _, fd := range fds {
 				if to, err := os.Readlink(fd); err == nil && (strings.HasSuffix(to, "dump.log") || strings.HasSuffix(to, "restore.log")) {
 					pid = one
@@ -68,12 +68,12 @@ func (w *watched) working(t *testing.T, done <-chan error) int {
 		if len(done) > 0 {
 			return nil
 		}
-		return errors.New("CRIU is not called")
+		return errors.New("CRIU was not started")
 	})
 	return pid
 }
 
-// parentOf is who started a process; 0 if that is gone.
+// parentOf returns the pid of a process's parent, or 0 if the process has exited.
 func parentOf(pid int) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -84,15 +84,16 @@ func parentOf(pid int) int {
 	return parent
 }
 
-// victims are who can be killed while CRIU works.
+// victims are the processes that killWhile can kill.
 var victims = []string{"criu", "runtime", "supervisor"}
 
-// killWhile kills a victim some time after CRIU began to work.
+// killWhile kills a victim some time after CRIU began its work; an unknown victim is only waited
+// for.
 func (b *bed) killWhile(t *testing.T, w *watched, victim string, after time.Duration, done <-chan error) {
 	t.Helper()
 	pid := w.working(t, done)
 	if pid == 0 {
-		return // it was faster
+		return // the call has finished
 	}
 	var kill []int
 	switch victim {
@@ -106,16 +107,17 @@ func (b *bed) killWhile(t *testing.T, w *watched, victim string, after time.Dura
 	time.Sleep(after)
 	for _, one := range kill {
 		if one > 1 {
-			_ = unix.Kill(one, unix.SIGKILL) // it may be gone
+			_ = unix.Kill(one, unix.SIGKILL) // it may have exited
 		}
 	}
 }
 
+// moments are the times between the start of CRIU's work and the kill.
 var moments = []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
 
-// TestKilledWhileCRIUWrites kills CRIU, the runtime and the supervisor in the middle of a
-// checkpoint: nothing of it is left, nothing stands still, and the next one succeeds. Processes
-// that CRIU was inside of when it was killed may have died of it.
+// TestKilledWhileCRIUWrites kills CRIU, the runtime or the supervisor during a checkpoint. No file
+// of the failed checkpoint is left, no container stays frozen, and the next checkpoint succeeds.
+// Processes into which CRIU had injected its code when it was killed may have died.
 func TestKilledWhileCRIUWrites(t *testing.T) { bySupervisor(t, killedWhileCRIUWrites) }
 
 func killedWhileCRIUWrites(t *testing.T, handler string) {
@@ -140,10 +142,10 @@ func killedWhileCRIUWrites(t *testing.T, handler string) {
 				if err := <-done; err != nil {
 					nothingIn(t, dir)
 				}
-				lives := slices.ContainsFunc(p.members, func(m *member) bool {
+				died := slices.ContainsFunc(p.members, func(m *member) bool {
 					return m.Status(t).GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING
 				})
-				if !lives {
+				if !died {
 					p.reaches(t, max(p.members[0].count(t), p.members[1].count(t))+2)
 					b.restored(t, p, p.checkpointed(t)).reaches(t, 2)
 				}
@@ -154,8 +156,8 @@ func killedWhileCRIUWrites(t *testing.T, handler string) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKilledWhileCRIURestores kills them in the middle of a start: the container has failed or
-// runs, the pod can be removed, and what it mounts has lost nothing.
+// TestKilledWhileCRIURestores kills the same processes in the middle of a start. The container has
+// exited or runs, the pod can be removed, and its volume still has its files.
 func TestKilledWhileCRIURestores(t *testing.T) { bySupervisor(t, killedWhileCRIURestores) }
 
 func killedWhileCRIURestores(t *testing.T, handler string) {
@@ -185,11 +187,11 @@ func killedWhileCRIURestores(t *testing.T, handler string) {
 				case err == nil && state == runtimeapi.ContainerState_CONTAINER_RUNNING:
 				case err != nil && state == runtimeapi.ContainerState_CONTAINER_EXITED:
 				default:
-					t.Errorf("after %v: the start says %v, and the container is %v", after, err, state)
+					t.Errorf("killed after %v: the start returned %v, but the container is %v", after, err, state)
 				}
 				made.Remove(t)
 				if text, err := os.ReadFile(filepath.Join(volume, "a/b/c")); err != nil || string(text) != "precious" {
-					t.Fatalf("after %v: the volume has lost its files: %q, %v", after, text, err)
+					t.Fatalf("killed after %v: the volume has lost its file: %q, %v", after, text, err)
 				}
 			}
 		})
@@ -199,8 +201,8 @@ func killedWhileCRIURestores(t *testing.T, handler string) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestNetworkAfterAKilledCRIU: a checkpoint of a container keeps its connections, and CRIU locks
-// the pod's network for it. Killed in between, CRIU leaves the lock; berth does not.
+// TestNetworkAfterAKilledCRIU: a checkpoint of a container keeps its connections, for which CRIU
+// locks the pod's network with firewall rules. berth removes those of a CRIU that was killed.
 func TestNetworkAfterAKilledCRIU(t *testing.T) {
 	testbed.FittingCRIU(t)
 	b := newBed(t, runc, testbed.Options{})
@@ -211,7 +213,7 @@ func TestNetworkAfterAKilledCRIU(t *testing.T) {
 			"while :; do nc -l -p 9000 >>/heard; done & while :; do { i=0; while :; do i=$((i+1)); echo $i || exit; sleep 0.1; done; } | nc 127.0.0.1 9000; sleep 0.1; done")
 		testbed.Eventually(t, patience, func() error {
 			if heard := m.Exec(t, "cat", "/heard"); len(heard) < 10 {
-				return fmt.Errorf("it has heard %q", heard)
+				return fmt.Errorf("the server has received only %q", heard)
 			}
 			return nil
 		})
@@ -227,14 +229,14 @@ func TestNetworkAfterAKilledCRIU(t *testing.T) {
 		err := <-done
 		if m.Status(t).GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			if rules := b.rules(t); strings.Contains(rules, "CRIU") {
-				t.Errorf("after %v (%v) the pod's network has the rules %s", after, err, rules)
+				t.Errorf("killed after %v (the checkpoint returned %v): CRIU's rules are left: %s", after, err, rules)
 			}
 		}
 		p.Remove(t)
 	}
 }
 
-// rules are the firewall's in the network of the only pod.
+// rules returns the firewall rules in the network of the only pod.
 func (b *bed) rules(t *testing.T) string {
 	t.Helper()
 	for _, supervisor := range b.supervisors(t) {
@@ -242,7 +244,7 @@ func (b *bed) rules(t *testing.T) string {
 		for _, pid := range strings.Fields(string(text)) {
 			out, err := exec.CommandContext(t.Context(), "nsenter", "--net", "--target", pid, "nft", "list", "ruleset").CombinedOutput()
 			if err != nil {
-				t.Fatalf("rules: %v: %s", err, out)
+				t.Fatalf("nft list ruleset: %v: %s", err, out)
 			}
 			return string(out)
 		}

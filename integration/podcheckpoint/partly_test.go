@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestPodThatIsNotStarted: a restored pod none or not all of whose containers are started
-// does not go on, takes no others, and can be removed like any other.
+// TestPodThatIsNotStarted: a restored pod does not run until all its containers are started. Before
+// that no other container can be started in it. It can be removed like any pod.
 func TestPodThatIsNotStarted(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	atRest := b.Rest(t)
@@ -29,10 +29,10 @@ func TestPodThatIsNotStarted(t *testing.T) {
 				t.Errorf("a started container is %v", got)
 			}
 		}
-		time.Sleep(time.Second) // none must have run meanwhile
+		time.Sleep(time.Second) // in which no container may run
 		for _, c := range containers {
 			if text, err := os.ReadFile(c.LogPath); err == nil && len(text) > 0 {
-				t.Errorf("with %d of 2 started it says %q", started, text)
+				t.Errorf("with %d of 2 containers started, a container has logged %q", started, text)
 			}
 		}
 		if started > 0 {
@@ -44,16 +44,16 @@ func TestPodThatIsNotStarted(t *testing.T) {
 		b.Start(t)
 		for _, c := range containers[started:] {
 			if got := c.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_CREATED {
-				t.Errorf("after a kill -9 a container is %v", got)
+				t.Errorf("after a kill -9 of berth a container is %v, want CREATED", got)
 			}
 		}
 		for _, c := range containers[started:] {
 			c.Stop(t, 0)
 		}
-		// Without those the others can never go on.
+		// Without the stopped containers the started ones can never run, so they exit.
 		for _, c := range containers[:started] {
 			if got := c.WaitExit(t); got.GetExitCode() != 137 {
-				t.Errorf("it ended with %d, %s", got.GetExitCode(), got.GetMessage())
+				t.Errorf("the started container exited with %d, %s, want 137", got.GetExitCode(), got.GetMessage())
 			}
 		}
 		made.Remove(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// kept writes one more checkpoint below the daemon's directory, and returns where it is.
+// kept writes one more checkpoint in the default directory, and returns its path.
 func (b *bed) kept(t *testing.T, p *pod) string {
 	t.Helper()
 	var l struct{ Directory string }
@@ -25,7 +25,7 @@ func (b *bed) kept(t *testing.T, p *pod) string {
 	return l.Directory
 }
 
-// names are what is in the daemon's directory.
+// names returns the names in the default directory.
 func (b *bed) names(t *testing.T) (names []string) {
 	t.Helper()
 	entries := value(os.ReadDir(b.directory()))(t)
@@ -35,9 +35,10 @@ func (b *bed) names(t *testing.T) (names []string) {
 	return names
 }
 
+// directory is the default directory of checkpoints.
 func (b *bed) directory() string { return filepath.Join(b.Root, "pod-checkpoints") }
 
-// prunes removes old checkpoints, after which these are left.
+// prunes runs `berth checkpoint prune` with a bound, after which exactly these must be left.
 func (b *bed) prunes(t *testing.T, bound string, left ...string) {
 	t.Helper()
 	b.must(t, "checkpoint", "prune", bound)
@@ -47,12 +48,12 @@ func (b *bed) prunes(t *testing.T, bound string, left ...string) {
 	}
 	slices.Sort(want)
 	if got := b.names(t); !slices.Equal(got, want) {
-		t.Errorf("%s: left are %q, want %q", bound, got, want)
+		t.Errorf("prune %s: left %q, want %q", bound, got, want)
 	}
 }
 
-// TestOldCheckpointsAreRemoved: of each pod as many are left as were asked for, until they are too
-// old, and what is not a whole checkpoint stays.
+// TestOldCheckpointsAreRemoved: prune keeps the newest checkpoints of each pod (--keep), or those
+// that are not too old (--older-than). Incomplete checkpoints stay.
 func TestOldCheckpointsAreRemoved(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	b.prunesNothing(t)
@@ -66,11 +67,11 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 	others := b.kept(t, other)
 	name := p.Config.GetMetadata()
 	if got := filepath.Base(all[2]); !strings.HasPrefix(got, name.GetNamespace()+"_"+name.GetName()+"_2") {
-		t.Errorf("it is called %s", got)
+		t.Errorf("the directory of the checkpoint is called %s", got)
 	}
 	for _, dir := range []string{b.directory(), all[2]} {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s has %v, %v", dir, info, err)
+			t.Errorf("%s: mode is not 0700: %v, %v", dir, info, err)
 		}
 	}
 	b.prunes(t, "--keep=2", all[1], all[2], others)
@@ -79,24 +80,24 @@ func TestOldCheckpointsAreRemoved(t *testing.T) {
 	b.restored(t, other, others).reaches(t, 3)
 	b.prunes(t, "--older-than=1ms", all[1])
 	if left := files(t, all[1]); len(left) != 4 {
-		t.Errorf("of the half are left %q", left)
+		t.Errorf("of the incomplete checkpoint are left %q, want 4 files", left)
 	}
 	testbed.Must(t, os.Chmod(b.directory(), 0o777))
 	if exit, _, mistakes := b.berth(t, "checkpoint", "prune", "--keep=1"); exit == 0 || !strings.Contains(mistakes, "0700") {
-		t.Errorf("where others can write: exit status %d, %s", exit, mistakes)
+		t.Errorf("prune in a directory of mode 0777: exit status %d, %s", exit, mistakes)
 	}
 }
 
-// prunesNothing is on a node where no checkpoint was written yet.
+// prunesNothing runs prune on a node without checkpoints.
 func (b *bed) prunesNothing(t *testing.T) {
 	t.Helper()
 	if out := b.must(t, "checkpoint", "prune", "--keep=1"); !strings.Contains(out, "nothing to remove") {
-		t.Errorf("without any it prints %s", out)
+		t.Errorf("prune without checkpoints prints %s", out)
 	}
 }
 
-// TestCheckpointInUseStays while a pod waits to be restored from it, also over a restart of the
-// daemon, and while it is sent to a registry.
+// TestCheckpointInUseStays: a checkpoint is not removed while a pod restored from it is not fully
+// started, also over a restart of the daemon, or while it is pushed to a registry.
 func TestCheckpointInUseStays(t *testing.T) { everywhere(t, checkpointInUseStays) }
 
 func checkpointInUseStays(t *testing.T, handler string) {
@@ -109,30 +110,30 @@ func checkpointInUseStays(t *testing.T, handler string) {
 	refused := func(dir, when string) {
 		t.Helper()
 		if exit, _, mistakes := b.berth(t, "checkpoint", "rm", dir); exit == 0 || !strings.Contains(mistakes, "in use") {
-			t.Errorf("%s: exit status %d, %s", when, exit, mistakes)
+			t.Errorf("rm of a checkpoint %s: exit status %d, %s", when, exit, mistakes)
 		}
 	}
-	refused(first, "while a pod waits")
+	refused(first, "from which a pod is restored")
 	second := b.kept(t, p)
 	b.prunes(t, "--keep=1", first, second)
 	b.Kill9(t)
 	b.Start(t)
 	third := b.kept(t, p)
-	b.prunes(t, "--keep=1", first, third) // nothing needs the one between them
+	b.prunes(t, "--keep=1", first, third) // second is not in use
 	again.members[1].Start(t)
 	again.reaches(t, 3)
 	b.prunes(t, "--keep=1", third)
 
 	end := b.pushesForEver(t, third)
 	last := b.kept(t, p)
-	refused(third, "while it is sent")
+	refused(third, "that is pushed")
 	b.prunes(t, "--keep=1", third, last)
 	end()
 	b.prunes(t, "--keep=1", last)
 	b.restored(t, p, last).reaches(t, 3)
 }
 
-// pushesForEver sends a checkpoint to a registry that does not answer, until end is called.
+// pushesForEver pushes a checkpoint to a registry that does not answer, until end is called.
 func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -147,7 +148,7 @@ func (b *bed) pushesForEver(t *testing.T, dir string) (end func()) {
 	}
 }
 
-// TestKilledWhileItRemoves: a removal that was killed in the middle is finished by the next one.
+// TestKilledWhileItRemoves: a prune finishes the removal in which an earlier prune was killed.
 func TestKilledWhileItRemoves(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
 	p := b.run(t, "one")
@@ -158,11 +159,11 @@ func TestKilledWhileItRemoves(t *testing.T) {
 		last = b.kept(t, p)
 		t.Setenv("BERTH_FAILPOINT", place)
 		if exit, _, _ := b.berth(t, "checkpoint", "prune", "--keep=1"); exit != -1 {
-			t.Errorf("%s: exit status %d", place, exit)
+			t.Errorf("%s: prune was not killed: exit status %d", place, exit)
 		}
 		t.Setenv("BERTH_FAILPOINT", "")
 		if got := b.names(t); len(got) != 2 || got[0] != ".removing-"+filepath.Base(old) {
-			t.Errorf("%s: it was not killed in the middle: %q", place, got)
+			t.Errorf("%s: no renamed checkpoint is left by the killed prune: %q", place, got)
 		}
 		b.prunes(t, "--keep=1", last)
 	}
@@ -170,8 +171,8 @@ func TestKilledWhileItRemoves(t *testing.T) {
 	b.restored(t, p, last).reaches(t, 3)
 }
 
-// TestKilledWhileItKeeps: a daemon that is killed while it writes a checkpoint below its own
-// directory leaves nothing of it, once it was started again and old checkpoints were removed.
+// TestKilledWhileItKeeps: what a killed daemon had written of a checkpoint in the default directory
+// is gone after the next start of the daemon and a prune.
 func TestKilledWhileItKeeps(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{Tags: []string{"berth_failpoints"}})
 	p := b.run(t, "one")
@@ -181,14 +182,14 @@ func TestKilledWhileItKeeps(t *testing.T) {
 		b.Stop(t)
 		b.environment("BERTH_FAILPOINT=" + place)
 		b.Start(t)
-		_, _, _ = b.berth(t, "pod", "checkpoint", p.ID) // it may be answered just before the end
+		_, _, _ = b.berth(t, "pod", "checkpoint", p.ID) // may succeed just before the daemon dies
 		b.Wait(t, patience)
 		b.environment()
 		b.Start(t)
 		testbed.Eventually(t, patience, func() error {
 			b.must(t, "checkpoint", "prune", "--keep=1")
 			if got := b.names(t); len(got) != 1 || got[0] != filepath.Base(last) {
-				return fmt.Errorf("%s: left are %q", place, got)
+				return fmt.Errorf("%s: left %q, want only %s", place, got, filepath.Base(last))
 			}
 			return nil
 		})

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestRefusedCheckpoints leave their directory as it was, and the pod runs on.
+// TestRefusedCheckpoints: a refused checkpoint leaves its directory as it was, and the pod runs on.
 func TestRefusedCheckpoints(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	p, other := b.run(t, "one", "two"), b.run(t, "one")
@@ -29,24 +29,24 @@ func TestRefusedCheckpoints(t *testing.T) {
 		code    codes.Code
 		says    string
 	}{
-		"no such pod":          {&runtimeapi.CheckpointPodRequest{PodSandboxId: "none", OutputPath: empty, ContainerIds: []string{one}}, codes.NotFound, "none"},
-		"no containers":        {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty}, codes.InvalidArgument, "container_ids"},
-		"one too few":          {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one}}, codes.FailedPrecondition, two},
-		"one twice":            {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, one}}, codes.InvalidArgument, "twice"},
-		"another pod's":        {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, other.members[0].ID}}, codes.InvalidArgument, "belongs to another pod"},
-		"one that has ended":   {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, ended.ID}}, codes.FailedPrecondition, "only running containers"},
-		"an option":            {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two}, Options: map[string]string{"x": "y"}}, codes.InvalidArgument, `"x"`},
-		"a relative directory": {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
-		"no directory":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "create it first"},
-		"a full directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
-		"without CRIU":         {&runtimeapi.CheckpointPodRequest{PodSandboxId: onCrun.ID, OutputPath: empty, ContainerIds: []string{onCrun.Container.ID}}, codes.Unimplemented, "does not report support for CRIU"},
+		"no such pod":             {&runtimeapi.CheckpointPodRequest{PodSandboxId: "none", OutputPath: empty, ContainerIds: []string{one}}, codes.NotFound, "none"},
+		"no containers":           {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty}, codes.InvalidArgument, "container_ids"},
+		"a container missing":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one}}, codes.FailedPrecondition, two},
+		"a container twice":       {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, one}}, codes.InvalidArgument, "twice"},
+		"another pod's container": {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, other.members[0].ID}}, codes.InvalidArgument, "belongs to another pod"},
+		"an exited container":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two, ended.ID}}, codes.FailedPrecondition, "only running containers"},
+		"an unknown option":       {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two}, Options: map[string]string{"x": "y"}}, codes.InvalidArgument, `"x"`},
+		"a relative directory":    {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: "x", ContainerIds: []string{one, two}}, codes.InvalidArgument, "output_path"},
+		"a missing directory":     {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: filepath.Join(empty, "none"), ContainerIds: []string{one, two}}, codes.InvalidArgument, "create it first"},
+		"a full directory":        {&runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: full, ContainerIds: []string{one, two}}, codes.InvalidArgument, "is not empty"},
+		"a runtime without CRIU":  {&runtimeapi.CheckpointPodRequest{PodSandboxId: onCrun.ID, OutputPath: empty, ContainerIds: []string{onCrun.Container.ID}}, codes.Unimplemented, "does not report support for CRIU"},
 	} {
-		if name == "without CRIU" && testbed.CrunHasCRIU(t) {
+		if name == "a runtime without CRIU" && testbed.CrunHasCRIU(t) {
 			continue
 		}
 		_, err := b.Client.CheckpointPod(testbed.Within(t, patience), c.request)
 		if err == nil {
-			t.Errorf("%s: it was accepted", name)
+			t.Errorf("%s: the checkpoint was accepted", name)
 			continue
 		}
 		t.Run(name, func(t *testing.T) { testbed.Refused(t, err, c.code, c.says) })
@@ -54,17 +54,17 @@ func TestRefusedCheckpoints(t *testing.T) {
 	_, err := b.Client.CheckpointPod(context.WithoutCancel(t.Context()), &runtimeapi.CheckpointPodRequest{PodSandboxId: p.ID, OutputPath: empty, ContainerIds: []string{one, two}})
 	testbed.Refused(t, err, codes.InvalidArgument, "deadline")
 	if got := files(t, empty); len(got) > 0 {
-		t.Errorf("left are %q", got)
+		t.Errorf("refused checkpoints left files: %q", got)
 	}
 	if got := files(t, full); !slices.Equal(got, []string{"mine"}) {
-		t.Errorf("there are %q", got)
+		t.Errorf("files in the full directory: %q, want only mine", got)
 	}
 	p.reaches(t, p.members[0].count(t)+2)
-	// The one that has ended is nothing that would have to be restored.
+	// The restored pod does not need the container that has exited.
 	b.restored(t, p, p.checkpointed(t)).reaches(t, 2)
 }
 
-// TestRefusedRestores make nothing.
+// TestRefusedRestores: a refused restore leaves nothing on the host.
 func TestRefusedRestores(t *testing.T) {
 	b := newBed(t, gvisor, testbed.Options{})
 	other := b.Registry.Push(t, "podcheckpoint/other:1", testbed.Busybox(t, testbed.WithUser("7")))
@@ -79,20 +79,20 @@ func TestRefusedRestores(t *testing.T) {
 		code   codes.Code
 		says   []string
 	}{
-		"no checkpoint":   {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, []string{"has no checkpoint of a pod"}},
-		"no such handler": {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "none" }, codes.InvalidArgument, []string{"none"}},
-		"without CRIU":    {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = crun }, codes.Unimplemented, []string{"crun", "does not report support for CRIU"}},
-		"an option":       {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"x": "y"} }, codes.InvalidArgument, []string{`"x"`}},
-		"no containers":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, []string{"container_configs"}},
-		"one too few":     {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, []string{`"two" is missing`}},
-		"one twice":       {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] }, codes.InvalidArgument, []string{"twice"}},
-		"another name":    {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Metadata.Name = "three" }, codes.InvalidArgument, []string{`"one" is missing`, `no container "three"`}},
-		"another image":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Image.Image = other }, codes.InvalidArgument, []string{`container "one" ran image`}},
-		"no image":        {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Image.Image = "registry.test/none:1" }, codes.FailedPrecondition, []string{"pull it first"}},
-		"another command": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1].Command[0] = "ash" }, codes.InvalidArgument, []string{`container "two": command differs`}},
-		"no pod":          {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, []string{"config"}},
+		"no checkpoint":          {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, []string{"has no checkpoint of a pod"}},
+		"an unknown handler":     {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = "none" }, codes.InvalidArgument, []string{"none"}},
+		"a runtime without CRIU": {func(r *runtimeapi.RestorePodRequest) { r.RuntimeHandler = crun }, codes.Unimplemented, []string{"crun", "does not report support for CRIU"}},
+		"an unknown option":      {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"x": "y"} }, codes.InvalidArgument, []string{`"x"`}},
+		"no containers":          {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, []string{"container_configs"}},
+		"a container missing":    {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, []string{`"two" is missing`}},
+		"a container twice":      {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] }, codes.InvalidArgument, []string{"twice"}},
+		"another container name": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Metadata.Name = "three" }, codes.InvalidArgument, []string{`"one" is missing`, `no container "three"`}},
+		"another image":          {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Image.Image = other }, codes.InvalidArgument, []string{`container "one" ran image`}},
+		"a missing image":        {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Image.Image = "registry.test/none:1" }, codes.FailedPrecondition, []string{"pull it first"}},
+		"another command":        {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1].Command[0] = "ash" }, codes.InvalidArgument, []string{`container "two": command differs`}},
+		"no pod config":          {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, []string{"config"}},
 	} {
-		if name == "without CRIU" && testbed.CrunHasCRIU(t) {
+		if name == "a runtime without CRIU" && testbed.CrunHasCRIU(t) {
 			continue
 		}
 		r := b.request(p, dir)
@@ -112,8 +112,8 @@ func TestRefusedRestores(t *testing.T) {
 	b.NoLeaks(t, atRest)
 }
 
-// TestHandlerOfAnotherRuntime: what gVisor wrote is not restored for a handler of runc, while
-// the binary that wrote it is at hand as that of a pod.
+// TestHandlerOfAnotherRuntime: a checkpoint of gVisor is not restored under a handler of runc, even
+// while a pod runs on the runsc that wrote it.
 func TestHandlerOfAnotherRuntime(t *testing.T) {
 	testbed.FittingCRIU(t)
 	b := newBed(t, runc, testbed.Options{})

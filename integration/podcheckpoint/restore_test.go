@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestPodGoesOn: a pod of two containers is written while it runs, and goes on as another
-// pod with another address, once and once more beside that.
+// TestPodGoesOn: a pod of two containers is checkpointed while it runs, and is restored twice. Both
+// new pods continue to count, and have addresses of their own.
 func TestPodGoesOn(t *testing.T) { everywhere(t, podGoesOn) }
 
 func podGoesOn(t *testing.T, handler string) {
@@ -28,11 +28,11 @@ func podGoesOn(t *testing.T, handler string) {
 	for _, name := range files(t, dir) {
 		info := value(os.Stat(filepath.Join(dir, name)))(t)
 		if info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s has mode %v", name, info.Mode())
+			t.Errorf("%s has mode %v, readable by others", name, info.Mode())
 		}
 	}
 	written := min(p.members[0].count(t), p.members[1].count(t))
-	p.reaches(t, written+5) // it goes on
+	p.reaches(t, written+5) // the checkpointed pod runs on
 	again, beside := b.restored(t, p, dir), b.restored(t, p, dir)
 	for _, r := range []*pod{again, beside} {
 		r.reaches(t, written)
@@ -40,10 +40,10 @@ func podGoesOn(t *testing.T, handler string) {
 			name := m.config.GetMetadata().GetName()
 			first := m.Log(t)[0].Text
 			if first == name+" 1" {
-				t.Errorf("it begins anew: %q", first)
+				t.Errorf("the restored container began anew: %q", first)
 			}
 			if got := strings.Count(m.Exec(t, "cat", "/tmp/open"), "\n"); got <= written {
-				t.Errorf("%s has %d lines in the file that it has open", name, got)
+				t.Errorf("%s has %d lines in its open file, not more than the %d of the checkpoint", name, got, written)
 			}
 		}
 	}
@@ -52,12 +52,12 @@ func podGoesOn(t *testing.T, handler string) {
 	}
 	again.members[0].Stop(t, 0)
 	if got := again.members[0].WaitExit(t).GetExitCode(); got != 137 {
-		t.Errorf("stopped, it ended with %d", got)
+		t.Errorf("the stopped container exited with %d, want 137", got)
 	}
 	n := again.members[1].count(t)
 	testbed.Eventually(t, patience, func() error {
 		if again.members[1].count(t) <= n+2 {
-			return errors.New("the other container does not go on")
+			return errors.New("the other container does not count on")
 		}
 		return nil
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestStoppedWhileCRIUWrites: a pod that is stopped in the middle of a checkpoint ends, and leaves
-// nothing of it.
+// TestStoppedWhileCRIUWrites: a pod can be stopped in the middle of a checkpoint, and no file of
+// the checkpoint is left.
 func TestStoppedWhileCRIUWrites(t *testing.T) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		b := newBed(t, handler, testbed.Options{})
@@ -22,12 +22,12 @@ func TestStoppedWhileCRIUWrites(t *testing.T) {
 			p.reaches(t, 1)
 			w.forget(t)
 			dir, done := p.writing(t)
-			b.killWhile(t, w, "nobody", after, done)
+			b.killWhile(t, w, "none", after, done)
 			p.Stop(t)
 			if err := <-done; err != nil && (status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "was stopped meanwhile")) {
-				t.Errorf("after %v: the checkpoint ended with %v", after, err)
+				t.Errorf("stopped after %v: the checkpoint returned %v", after, err)
 			} else if left := files(t, dir); err != nil && len(left) > 0 {
-				t.Errorf("after %v: left are %q", after, left)
+				t.Errorf("stopped after %v: the checkpoint left %q", after, left)
 			}
 			p.Remove(t)
 		}
@@ -35,8 +35,8 @@ func TestStoppedWhileCRIUWrites(t *testing.T) {
 	})
 }
 
-// TestDaemonKilledWhileCRIUWrites: CRIU outlives the daemon. The next one leaves nothing of the
-// checkpoint, and all containers go on.
+// TestDaemonKilledWhileCRIUWrites: CRIU outlives the daemon. The next daemon removes all files of
+// the checkpoint, and the containers run on.
 func TestDaemonKilledWhileCRIUWrites(t *testing.T) {
 	byCRIU(t, func(t *testing.T, handler string) {
 		b := newBed(t, handler, testbed.Options{})
@@ -47,10 +47,10 @@ func TestDaemonKilledWhileCRIUWrites(t *testing.T) {
 			p.reaches(t, 1)
 			w.forget(t)
 			dir, done := p.writing(t)
-			b.killWhile(t, w, "nobody", after, done)
+			b.killWhile(t, w, "none", after, done)
 			b.Kill9(t)
 			if err := <-done; status.Code(err) != codes.Unavailable {
-				t.Errorf("after %v: it answered %v; want Unavailable, from a dead daemon", after, err)
+				t.Errorf("killed after %v: the call returned %v, want Unavailable because the daemon was killed", after, err)
 			}
 			b.Start(t)
 			nothingIn(t, dir)

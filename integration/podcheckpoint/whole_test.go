@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// served is what a pod's server answers.
+// served returns the page of a pod's server.
 func (p *pod) served(t *testing.T) string {
 	t.Helper()
 	return page(t, p.IP(t)+":8080")
@@ -45,8 +45,8 @@ func page(t *testing.T, server string) string {
 	return text
 }
 
-// TestRestoredPodIsLikeAnyOther: a server listens at the new address, and exec, statistics,
-// limits, logs and the end of a container are as they are in a pod that began here.
+// TestRestoredPodIsLikeAnyOther: the server of a restored pod listens at the pod's new address.
+// Exec, statistics, limits, logs, stop and OOM kill work as in any pod.
 func TestRestoredPodIsLikeAnyOther(t *testing.T) { everywhere(t, restoredPodIsLikeAnyOther) }
 
 func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
@@ -67,39 +67,39 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	p.members = []*member{m}
 	m.WaitLog(t, "serving")
 	if got := p.served(t); got != "before" {
-		t.Fatalf("it serves %q", got)
+		t.Fatalf("the pod serves %q", got)
 	}
 	dir := p.checkpointed(t)
 	p.Remove(t)
 	testbed.Must(t, os.WriteFile(filepath.Join(volume, "page"), []byte("after"), 0o600))
-	// What the kubelet reckons from the node's memory may be another on another node.
+	// The kubelet computes oom_score_adj from the node's memory, so it may differ on another node.
 	m.config.Linux.Resources.OomScoreAdj = 500
 	again := b.restored(t, p, dir)
 	if got := again.served(t); got != "before" {
-		t.Errorf("restored it serves %q", got)
+		t.Errorf("the restored pod serves %q", got)
 	}
 	c := again.members[0].Container
 	if got := c.Exec(t, "cat", "/volume/page", "/w/page"); got != "afterbefore" {
-		t.Errorf("its files say %q", got)
+		t.Errorf("the files of the volume and the container are %q", got)
 	}
 	if got := b.forwarded(t, again); got != "before" {
-		t.Errorf("through a port-forward it serves %q", got)
+		t.Errorf("through a port-forward the restored pod serves %q", got)
 	}
 	stats, err := b.Client.ContainerStats(testbed.Within(t, patience), &runtimeapi.ContainerStatsRequest{ContainerId: c.ID})
 	if err != nil || stats.GetStats().GetMemory().GetWorkingSetBytes().GetValue() == 0 || stats.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 {
 		t.Errorf("statistics: %v, %v", stats, err)
 	}
 	if got := c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(); got != 128<<20 {
-		t.Errorf("the limit of its memory is %d", got)
+		t.Errorf("the memory limit is %d", got)
 	}
 	c.Stop(t, patience)
 	if st := c.Status(t); st.GetExitCode() != 3 {
-		t.Errorf("asked to end, it ended with %d, %s", st.GetExitCode(), st.GetMessage())
+		t.Errorf("the stopped container exited with %d, %s, want 3", st.GetExitCode(), st.GetMessage())
 	}
 	c.WaitLog(t, "asked to end")
 
 	r := b.request(p, dir)
-	if handler == gvisor { // which the pod's limit ends
+	if handler == gvisor { // whose processes are killed at the limit of the pod
 		testbed.LimitMemory(t, r.GetConfig().GetLinux().GetCgroupParent(), 192<<20)
 	}
 	_, containers, err := b.Client.TryRestore(t, r)
@@ -108,11 +108,11 @@ func restoredPodIsLikeAnyOther(t *testing.T, handler string) {
 	greedy.Start(t)
 	greedy.Exec(t, "touch", "/eat")
 	if st := greedy.WaitExit(t); st.GetExitCode() != 137 || st.GetReason() != "OOMKilled" {
-		t.Errorf("out of memory it ended with %d, %s", st.GetExitCode(), st.GetReason())
+		t.Errorf("out of memory, the container exited with %d, %s, want 137, OOMKilled", st.GetExitCode(), st.GetReason())
 	}
 }
 
-// forwarded is what the pod's server answers through a port-forward.
+// forwarded returns the page of the pod's server through a port-forward.
 func (b *bed) forwarded(t *testing.T, p *pod) string {
 	t.Helper()
 	r := value(b.Client.PortForward(testbed.Within(t, patience), &runtimeapi.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}}))(t)
@@ -127,7 +127,7 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	case <-ready:
 		defer func() {
 			close(stop)
-			testbed.Checkf(t, <-ended, "the end of the port-forward")
+			testbed.Checkf(t, <-ended, "stop the port-forward")
 		}()
 	case err := <-ended:
 		t.Fatalf("port-forward: %v", err)
@@ -136,8 +136,8 @@ func (b *bed) forwarded(t *testing.T, p *pod) string {
 	return page(t, fmt.Sprintf("127.0.0.1:%d", ports[0].Local))
 }
 
-// TestVolumeIsAnother: the start of a pod fails that had a file of a volume open which is not
-// there any more, and says which; the pod can be removed.
+// TestVolumeIsAnother: a restored container that had a file of a volume open does not start if the
+// volume has no such file. The error names the file, and the pod can be removed.
 func TestVolumeIsAnother(t *testing.T) { everywhere(t, volumeIsAnother) }
 
 func volumeIsAnother(t *testing.T, handler string) {
@@ -164,15 +164,15 @@ func volumeIsAnother(t *testing.T, handler string) {
 	}
 	testbed.Refused(t, err, codes.Unknown, says...)
 	if got := made.members[0].WaitExit(t); got.GetReason() != "StartError" {
-		t.Errorf("it ended with %s, %s", got.GetReason(), got.GetMessage())
+		t.Errorf("the container exited with %s, %s, want StartError", got.GetReason(), got.GetMessage())
 	}
 	made.Remove(t)
 	p.Remove(t)
 	b.NothingLeft(t, atRest)
 }
 
-// TestSleepAndWakeAgainAndAgain writes each pod that it has restored, twenty times. Neither
-// checkpoints nor what is on the host grow.
+// TestSleepAndWakeAgainAndAgain checkpoints and restores a pod twenty times, each time the restored
+// one. The checkpoints do not grow, and nothing is left on the host.
 func TestSleepAndWakeAgainAndAgain(t *testing.T) { everywhere(t, sleepAndWakeAgainAndAgain) }
 
 func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {
@@ -195,7 +195,7 @@ func sleepAndWakeAgainAndAgain(t *testing.T, handler string) {
 			first = size
 		}
 		if i > 2 && size > first*3/2 {
-			t.Errorf("cycle %d has %d bytes, and the third had %d", i+1, size, first)
+			t.Errorf("the checkpoint of cycle %d has %d bytes, that of the third had %d", i+1, size, first)
 		}
 		p.Remove(t)
 		p = b.restored(t, p, dir)

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// The kubelet's own cAdvisor reads container and pod labels from containerd's API. What
-// it tells of a pod under berth is what it tells of that pod under containerd.
+// TestCAdvisor: the kubelet's built-in cAdvisor, which reads labels from containerd's API, has the
+// same series for a pod under berth as under containerd.
 func TestCAdvisor(t *testing.T) {
 	var under [2]map[string]bool
 	t.Run("berth", func(t *testing.T) { under[0] = seriesUnderBerth(t) })
@@ -27,12 +27,12 @@ func TestCAdvisor(t *testing.T) {
 	}
 	for _, s := range slices.Sorted(maps.Keys(under[0])) {
 		if !under[1][s] {
-			t.Errorf("only berth has %s", s)
+			t.Errorf("series only under berth: %s", s)
 		}
 	}
 	for _, s := range slices.Sorted(maps.Keys(under[1])) {
 		if !under[0][s] {
-			t.Errorf("berth lacks %s", s)
+			t.Errorf("series only under containerd: %s", s)
 		}
 	}
 	t.Logf("%d series under both", len(under[0]))
@@ -40,7 +40,7 @@ func TestCAdvisor(t *testing.T) {
 
 func seriesUnderBerth(t *testing.T) map[string]bool {
 	t.Helper()
-	// Network series are those of the sandbox, which has none without a process.
+	// cAdvisor has network series only of a sandbox with a process.
 	b := testbed.StartBed(t, "kubelet/busybox:1", testbed.Options{Config: fmt.Sprintf(`
 [containerd_api]
 socket = %q
@@ -55,7 +55,7 @@ sandbox_process = "always"
 
 func seriesUnderContainerd(t *testing.T) map[string]bool {
 	t.Helper()
-	// It lends directories and a network, and runs no pod.
+	// This berth only provides directories and a network; containerd runs the pod.
 	b := testbed.StartBed(t, "kubelet/busybox:1", testbed.Options{})
 	daemon := testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", CNI: b.CNI, Registry: b.Registry,
@@ -65,8 +65,8 @@ func seriesUnderContainerd(t *testing.T) map[string]bool {
 	return seriesOf(t, Options{Berth: b.Berth, Runtime: daemon}, b.Image)
 }
 
-// wellKnown is where the cAdvisor of a kubelet looks for containerd, and nowhere else.
-// What is there when the test ends is removed, as is what a killed test left.
+// wellKnown returns the only path at which a kubelet's cAdvisor looks for containerd's socket. It
+// removes files that a killed test left there; a cleanup removes this test's.
 func wellKnown(t *testing.T) string {
 	t.Helper()
 	const path = "/run/containerd/containerd.sock"
@@ -87,12 +87,12 @@ func wellKnown(t *testing.T) string {
 	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o711))
 	t.Cleanup(func() {
 		remove()
-		_ = os.Remove(filepath.Dir(path)) // others may have files there
+		_ = os.Remove(filepath.Dir(path)) // fails if the directory has other files
 	})
 	return path
 }
 
-// seriesOf runs a pod of two containers, and returns the series of cAdvisor about it.
+// seriesOf runs a pod of two containers, and returns cAdvisor's series of the pod.
 func seriesOf(t *testing.T, o Options, image string) map[string]bool {
 	t.Helper()
 	c := Start(t, o)
@@ -139,7 +139,8 @@ var (
 	hosts  = regexp.MustCompile(`image="[^"/]+/`)
 )
 
-// withoutRun are the series about a pod, without what differs from one run to the next.
+// withoutRun returns the series of a pod, with placeholders for ids, addresses and other parts that
+// differ between two runs.
 func withoutRun(text, namespace, pod string) map[string]bool {
 	all := map[string]bool{}
 	for line := range strings.Lines(text) {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestCheckpoint moves a container with its memory from a pod into another, as an operator
-// does: the kubelet's API writes it, berth makes an image of that, and a pod names the image.
+// TestCheckpoint moves a container with its memory to another pod, as an operator does: the
+// kubelet's API writes a checkpoint, which is pushed as an image, and the new pod names the image.
 func TestCheckpoint(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	path := t.TempDir()
@@ -29,7 +29,8 @@ func TestCheckpoint(t *testing.T) {
 	t.Run("moves", func(t *testing.T) { moves(t, berth, c.NewNamespace(t, berth.Image)) })
 }
 
-// counter counts in memory, and serves what it has counted. It would begin anew if it began.
+// counter is a pod that counts in memory and serves the count. A container that is not restored
+// counts from 1.
 const counter = `
 apiVersion: v1
 kind: Pod
@@ -50,7 +51,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 		text := n.Exec(t, pod, "sh", "-c", "until [ -s /www/count ]; do sleep 0.01; done; cat /www/count")
 		value, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil {
-			t.Fatalf("%s counts %q", pod, text)
+			t.Fatalf("the count of pod %s is %q", pod, text)
 		}
 		return value
 	}
@@ -58,14 +59,14 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	n.WaitReady(t, "first")
 	testbed.Eventually(t, patience, func() error {
 		if at := count("first"); at < 50 {
-			return fmt.Errorf("it counts %d", at)
+			return fmt.Errorf("the count is %d, want 50", at)
 		}
 		return nil
 	})
 	at := count("first")
 	archive := n.checkpoint(t, "first", "main")
 	if now := count("first"); now < at {
-		t.Errorf("the container of the checkpoint counts %d after %d", now, at)
+		t.Errorf("after its checkpoint, the first container counts %d, but before it %d", now, at)
 	}
 	image := berth.Registry.Push(t, "kubelet/warm:1", testbed.CheckpointImage(t, archive))
 	n.Delete(t, "first")
@@ -73,36 +74,36 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 	n.Create(t, strings.NewReplacer("NAME", "second", "IMAGE", image).Replace(counter))
 	n.WaitReady(t, "second")
 	if now := count("second"); now < at {
-		t.Errorf("it counts %d, and had counted %d", now, at)
+		t.Errorf("the restored container counts %d, but had counted %d before the checkpoint", now, at)
 	}
 	if log := n.Kubectl(t, "logs", "second"); strings.HasPrefix(log, "line 1\n") || !strings.Contains(log, "line ") {
-		t.Errorf("its log begins %.100q", log)
+		t.Errorf("the log of the restored container begins %.100q", log)
 	}
 
-	// It goes on from there whenever the kubelet starts it again.
+	// A restart by the kubelet begins from the checkpoint again.
 	n.Exec(t, "second", "touch", "/www/end")
 	n.WaitRestarts(t, "second", "main", 1)
 	n.WaitReady(t, "second")
 	if now := count("second"); now < at {
-		t.Errorf("after a restart it counts %d, and had counted %d", now, at)
+		t.Errorf("after a restart the container counts %d, but had counted %d before the checkpoint", now, at)
 	}
 	n.Delete(t, "second")
-	// Any of its names would allow it.
+	// A pattern that allows any name of an image allows the image, so this name is removed.
 	if _, err := berth.Client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
 		t.Fatal(err)
 	}
 
-	// What no pattern allows is refused, and the pod's author is told why.
+	// An image that no pattern allows is not restored, and the pod has an event with the reason.
 	other := berth.Registry.Push(t, "kubelet/cold:1", testbed.CheckpointImage(t, archive))
 	n.Create(t, strings.NewReplacer("NAME", "third", "IMAGE", other).Replace(counter))
 	n.WaitEvent(t, "third", "Failed", "registry.checkpoint_images")
 	n.Delete(t, "third")
 	if left, _ := filepath.Glob(filepath.Join(berth.Root, "restores", "*")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("restore directories are left: %v", left)
 	}
 }
 
-// checkpoint asks the kubelet for the checkpoint of a container, and returns its archive.
+// checkpoint has the kubelet checkpoint a container, and returns the path of the archive.
 func (n *Namespace) checkpoint(t *testing.T, pod, container string) string {
 	t.Helper()
 	answer := n.Kubectl(t, "create", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/checkpoint/"+n.Name+"/"+pod+"/"+container, "--filename", os.DevNull)
@@ -110,7 +111,7 @@ func (n *Namespace) checkpoint(t *testing.T, pod, container string) string {
 		Items []string `json:"items"`
 	}
 	if err := json.Unmarshal([]byte(answer), &made); err != nil || len(made.Items) != 1 {
-		t.Fatalf("the kubelet's checkpoint: %v: %s", err, answer)
+		t.Fatalf("answer of the kubelet's checkpoint API: %v: %s", err, answer)
 	}
 	return made.Items[0]
 }

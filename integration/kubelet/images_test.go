@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// pullSecret runs an image of a registry that asks for a password: not without
-// it, and with it.
+// pullSecret runs an image of a registry that requires a password. A pod without the secret must
+// not run, even when the node already has the image; a pod with the secret must.
 func (b *bed) pullSecret(t *testing.T, n *Namespace) {
 	const pod = `
 apiVersion: v1
@@ -25,7 +25,7 @@ spec:
 	n.Create(t, fmt.Sprintf(pod, "without", b.secret))
 	event := n.WaitEvent(t, "without", "Failed", b.secret)
 	if !strings.Contains(event, "401") && !strings.Contains(strings.ToLower(event), "authoriz") {
-		t.Errorf("the event does not say why: %s", event)
+		t.Errorf("the event does not have the reason, a missing authorization: %s", event)
 	}
 	n.Kubectl(t, "create", "secret", "docker-registry", "with",
 		"--docker-server="+b.private.Host, "--docker-username="+username, "--docker-password="+password)
@@ -34,11 +34,11 @@ spec:
 	if status.Image != b.secret || !strings.Contains(status.ImageID, "sha256:") {
 		t.Errorf("the image is %q, its id %q", status.Image, status.ImageID)
 	}
-	testbed.Same(t, n.Exec(t, "with", "id", "-u"), "1000\n", "the image's user is")
+	testbed.Same(t, n.Exec(t, "with", "id", "-u"), "1000\n", "the uid in the container is")
 	if events := strings.Join(n.Events(t, "with"), "\n"); strings.Contains(events, password) {
 		t.Errorf("the password is in the events:\n%s", events)
 	}
-	// The node has it now. That is no permission for others.
+	// The node has the image now, but a pod without the secret may still not use it.
 	n.Create(t, fmt.Sprintf(strings.Replace(pod, "Always", "IfNotPresent", 1), "later", b.secret))
 	n.WaitPod(t, "later", func(pod *corev1.Pod) error {
 		if s := pod.Status.ContainerStatuses; len(s) != 1 || s[0].State.Waiting == nil || !strings.Contains(s[0].State.Waiting.Reason, "Pull") {

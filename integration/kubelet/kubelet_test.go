@@ -15,12 +15,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// bed is a cluster whose node has three runtimes, and a registry that wants to
-// know who asks.
+// bed is a cluster whose node has three runtimes, with a registry that requires a password.
 type bed struct {
 	*Cluster
 	berth   *testbed.Bed
-	private *testbed.Registry // for those with the password
+	private *testbed.Registry // requires the password
 	secret  string            // an image of the private registry
 	classes []class
 	metrics string // the socket of berth's own metrics
@@ -29,9 +28,9 @@ type bed struct {
 // class is a RuntimeClass.
 type class struct {
 	name string
-	// ran fails unless the container runs under the class's runtime.
+	// ran fails the test unless the container runs under the class's runtime.
 	ran func(*testing.T, conformance.Running)
-	// sandboxed says that the containers have a kernel of their own.
+	// sandboxed is true if the runtime gives each pod a kernel of its own.
 	sandboxed bool
 }
 
@@ -45,7 +44,7 @@ func newBed(t *testing.T, gates map[string]bool) *bed {
 	return newBedOf(t, Options{FeatureGates: gates})
 }
 
-// newBedOf is newBed for a cluster with other options.
+// newBedOf is newBed with all options of the cluster.
 func newBedOf(t *testing.T, o Options) *bed {
 	t.Helper()
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
@@ -80,8 +79,8 @@ snapshotter = "stargz"
 	return b
 }
 
-// labels are what berth prints for nodes without Node Feature Discovery, as a kubelet
-// takes them.
+// labels returns the node labels that berth prints for nodes without Node Feature Discovery, in the
+// form of the kubelet's --node-labels.
 func labels(t *testing.T, berth *testbed.Berth) string {
 	t.Helper()
 	printed, err := exec.CommandContext(t.Context(), filepath.Join(berth.Bin, "berth"), "handlers", "--print-labels",
@@ -90,8 +89,8 @@ func labels(t *testing.T, berth *testbed.Berth) string {
 	return strings.Join(strings.Fields(string(printed)), ",")
 }
 
-// runtimeClasses are the classes of the tests; the last two cannot run a pod, for
-// no node and no handler is theirs.
+// runtimeClasses are the classes of the tests. Pods of the last two cannot run: no node matches
+// elsewhere, and unknown names a handler that does not exist.
 const runtimeClasses = `
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: runc}, handler: runc}
 ---
@@ -117,7 +116,7 @@ scheduling: {nodeSelector: {berth.test/sandboxes: "no"}}
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: unknown}, handler: kata-nowhere}
 `
 
-// TestKubelet runs everything on one cluster, with the kubelet's defaults.
+// TestKubelet runs all checks on one cluster, with the kubelet's default feature gates.
 func TestKubelet(t *testing.T) {
 	b := newBed(t, nil)
 	before := b.berth.Snapshot(t)
@@ -127,8 +126,8 @@ func TestKubelet(t *testing.T) {
 	t.Run("nothing is left", func(t *testing.T) { b.leaves(t, before) })
 }
 
-// pods are the checks that do not mind each other. They wait most of the time, so
-// some run at once. Without names given all are run.
+// pods runs the checks with these names, or all. The checks do not disturb each other and mostly
+// wait, so several run at once.
 func (b *bed) pods(t *testing.T, names ...string) {
 	slots := make(chan struct{}, atOnce)
 	var group sync.WaitGroup
@@ -162,10 +161,10 @@ func (b *bed) pods(t *testing.T, names ...string) {
 	group.Wait()
 }
 
-// atOnce is how many checks run at once.
+// atOnce is the number of checks that run at once.
 const atOnce = 5
 
-// running is a container of a pod for those who look for its runtime.
+// running describes the first container of a pod to class.ran.
 func running(n *Namespace, pod *corev1.Pod) conformance.Running {
 	return conformance.Running{
 		ContainerID: containerID(pod.Status.ContainerStatuses[0]),

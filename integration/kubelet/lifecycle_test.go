@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// backOff runs a container that fails each time.
+// backOff runs a pod whose two containers exit with an error each time.
 func (b *bed) backOff(t *testing.T, n *Namespace) {
 	n.CreatePod(t, "failing", `
   containers:
@@ -38,11 +38,11 @@ func (b *bed) backOff(t *testing.T, n *Namespace) {
 	}{{3, "its last words\n"}, {4, "what the log says\n"}} {
 		last := pod.Status.ContainerStatuses[i].LastTerminationState.Terminated
 		if last == nil || last.ExitCode != want.code || last.Message != want.message || last.Reason != "Error" {
-			t.Errorf("the last end is %+v, want %+v", last, want)
+			t.Errorf("the last termination is %+v, want %+v", last, want)
 		}
 	}
 	n.WaitEvent(t, "failing", "BackOff", "restarting failed container")
-	// The one that the API server names may just have made room for a newer one.
+	// The kubelet may just have removed the previous container for a newer one.
 	testbed.Eventually(t, patience, func() error {
 		if previous, _, err := n.TryKubectl(t, "", "logs", "--previous", "--container=main", "failing"); err != nil || previous != "run\n" {
 			return fmt.Errorf("the previous log is %q: %v", previous, err)
@@ -51,8 +51,8 @@ func (b *bed) backOff(t *testing.T, n *Namespace) {
 	})
 }
 
-// initAndSidecars runs one after the other what must come first, and ends the
-// sidecar after what it was there for.
+// initAndSidecars checks that init containers and a sidecar start in order before the main
+// container, and that the sidecar is stopped after it.
 func (b *bed) initAndSidecars(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		n.CreateOf(t, class.name, `
@@ -74,11 +74,11 @@ func (b *bed) initAndSidecars(t *testing.T, n *Namespace) {
 	}
 	for _, class := range b.classes {
 		pod := n.WaitPhase(t, class.name, corev1.PodSucceeded)
-		testbed.Same(t, n.Kubectl(t, "logs", "--container=main", class.name), "first\nsidecar\nlast\n", "%s: the order is", class.name)
-		testbed.Same(t, n.Kubectl(t, "logs", "--container=sidecar", class.name), "sidecar ends\n", "%s: the sidecar says", class.name)
+		testbed.Same(t, n.Kubectl(t, "logs", "--container=main", class.name), "first\nsidecar\nlast\n", "%s: the order of the starts is", class.name)
+		testbed.Same(t, n.Kubectl(t, "logs", "--container=sidecar", class.name), "sidecar ends\n", "%s: the log of the sidecar is", class.name)
 		for _, status := range pod.Status.InitContainerStatuses {
 			if end := status.State.Terminated; end == nil || end.ExitCode != 0 {
-				t.Errorf("%s: container %s ended as %+v", class.name, status.Name, status.State)
+				t.Errorf("%s: init container %s has not exited with 0: %+v", class.name, status.Name, status.State)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// migration is a node whose pods a containerd runs at first.
+// migration is a node whose pods are run by containerd at first.
 type migration struct {
 	*Cluster
 	berth      *testbed.Berth
@@ -23,7 +23,7 @@ type migration struct {
 }
 
 // TestPainNoMigrationBetweenDaemons moves a node from containerd to berth's own engine, as
-// docs/migration.md says, under a kubelet that must not notice.
+// docs/migration.md describes, under a kubelet that must not restart or replace a pod for it.
 func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	registry, cni := testbed.NewRegistry(t, testbed.RegistryOptions{}), testbed.NewCNI(t)
 	runc, crun := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun)
@@ -34,7 +34,7 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	m.berth = testbed.StartBerth(t, testbed.Options{
 		Runtimes: map[string]string{"runc": runc}, CNI: cni, Registries: []*testbed.Registry{registry},
 	})
-	m.berth.Stop(t) // it is not there yet
+	m.berth.Stop(t) // berth is not installed yet
 	m.Cluster = Start(t, Options{Berth: m.berth, Runtime: m.containerd})
 	m.Kubectl(t, "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: second}, handler: second}", "create", "--filename=-")
 	m.n = m.NewNamespace(t, registry.Push(t, "kubelet/busybox:1", testbed.Busybox(t)))
@@ -49,12 +49,12 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	m.RestartKubelet(t, m.berth.Socket)
 	m.same(t, before)
 
-	// New pods are for berth's own engine. Those that are there stay where they are.
+	// New pods run in berth's engine. The existing pods stay in containerd.
 	m.drop(t, "60-node", fmt.Sprintf("default_runtime = \"runc\"\n\n[runtimes.second]\nruntime_path = %q\n", crun))
 	m.says(t, `"default":"runc"`)
 	m.same(t, before)
 
-	// One pod after the other is replaced by one in the engine.
+	// A rolling restart replaces each pod by one in berth's engine.
 	for _, name := range []string{"first", "second"} {
 		m.n.Kubectl(t, "rollout", "restart", "deployment/"+name)
 		m.n.Kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=2m")
@@ -62,12 +62,12 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 	m.empties(t)
 	before = m.pods(t)
 
-	// Nobody needs containerd any more.
+	// containerd is not needed any more.
 	testbed.Must(t, os.Remove(filepath.Join(m.berth.Dir, "conf.d", "50-containerd.toml")))
 	testbed.Eventually(t, patience, func() error {
 		s, err := m.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
 		if err != nil || strings.Contains(s.String(), m.containerd.Socket) || slices.ContainsFunc(s.GetRuntimeHandlers(), isContainerd) {
-			return fmt.Errorf("containerd is needed still: %v, %w", s, err)
+			return fmt.Errorf("berth still uses containerd: %v, %w", s, err)
 		}
 		return nil
 	})
@@ -79,8 +79,7 @@ func TestPainNoMigrationBetweenDaemons(t *testing.T) {
 
 func isContainerd(h *runtimeapi.RuntimeHandler) bool { return h.GetName() == "containerd" }
 
-// deploy runs a pod of a deployment whose container would be restarted if its
-// probe failed.
+// deploy runs a deployment with one pod. Its container is restarted if an exec probe fails.
 func (m *migration) deploy(t *testing.T, name, class string) {
 	t.Helper()
 	m.n.Create(t, fmt.Sprintf(`
@@ -107,12 +106,13 @@ spec:
 	m.n.Kubectl(t, "rollout", "status", "deployment/"+name, "--timeout=2m")
 }
 
-// remote is the table of a handler whose pods containerd runs.
+// remote is the configuration of a handler whose pods are run by containerd, under the handler
+// called theirs there.
 func (m *migration) remote(name, theirs string) string {
 	return fmt.Sprintf("[runtimes.%s]\nendpoint = %q\nremote_handler = %q\n", name, "unix://"+m.containerd.Socket, theirs)
 }
 
-// drop writes a drop-in of berth, whole.
+// drop replaces a drop-in of berth's configuration in one step.
 func (m *migration) drop(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(m.berth.Dir, "conf.d", name+".toml")
@@ -120,7 +120,7 @@ func (m *migration) drop(t *testing.T, name, text string) {
 	testbed.Must(t, os.Rename(path+".new", path))
 }
 
-// says waits until the daemon has a word in what it says of its handlers.
+// says waits until the handlers in berth's verbose status contain a word.
 func (m *migration) says(t *testing.T, word string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -132,7 +132,8 @@ func (m *migration) says(t *testing.T, word string) {
 	})
 }
 
-// pods are the pods, with what is another if one was restarted or replaced.
+// pods returns a line per container of the pods, which changes if the container is restarted or
+// replaced.
 func (m *migration) pods(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -149,21 +150,21 @@ func (m *migration) pods(t *testing.T) []string {
 	return all
 }
 
-// same checks that the pods are those of before, that the kubelet has looked at
-// them, and that all that can be done with one works.
+// same checks that the pods are those of before, that the kubelet reports them under berth, and
+// that exec, logs and port-forward work.
 func (m *migration) same(t *testing.T, before []string) {
 	t.Helper()
 	for _, pod := range m.n.podsOf(t, "migrates=yes") {
 		m.n.WaitPod(t, pod.Name, func(pod *corev1.Pod) error {
 			if id := pod.Status.ContainerStatuses[0].ContainerID; !strings.HasPrefix(id, "berth://") {
-				return fmt.Errorf("the container is %s, want berth://", id)
+				return fmt.Errorf("the container's ID is %s, want berth://…", id)
 			}
 			return Ready(pod)
 		})
 		testbed.Eventually(t, patience, func() error { // a kubelet that has just started may not know the pod yet
 			got, stderr, err := m.n.TryKubectl(t, "", "exec", "--quiet", pod.Name, "--", "cat", "/tmp/index.html")
 			if err != nil || got != "from "+pod.Name+"\n" {
-				return fmt.Errorf("exec says %q, %s: %w", got, stderr, err)
+				return fmt.Errorf("exec prints %q, %s: %w", got, stderr, err)
 			}
 			return nil
 		})
@@ -177,12 +178,12 @@ func (m *migration) same(t *testing.T, before []string) {
 		}
 	}
 	if after := m.pods(t); !slices.Equal(after, before) {
-		t.Errorf("the pods are\n%s\nand were\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+		t.Errorf("the pods changed: now\n%s\nbefore\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
 }
 
-// empties waits until containerd has no pods. What is left of those that ended the
-// kubelet removes within a minute; that is not waited for.
+// empties waits until containerd has no pods. It removes stopped sandboxes, for which the kubelet
+// would take up to a minute.
 func (m *migration) empties(t *testing.T) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -193,7 +194,7 @@ func (m *migration) empties(t *testing.T) {
 			}
 		}
 		if err == nil && len(left.GetItems()) > 0 {
-			err = fmt.Errorf("containerd has %v", left)
+			err = fmt.Errorf("containerd still has pods: %v", left)
 		}
 		return err
 	})

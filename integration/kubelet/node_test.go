@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// staticPod runs a pod of which the kubelet knows from a file alone.
+// staticPod runs a pod from a file in the kubelet's directory of static pods.
 func (b *bed) staticPod(t *testing.T, n *Namespace) {
 	const name = "from-a-file"
 	manifest := fmt.Sprintf(`
@@ -30,7 +30,7 @@ spec:
 	testbed.Must(t, os.WriteFile(file, []byte(manifest), 0o600))
 	pod := n.WaitReady(t, name+"-"+NodeName)
 	if pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
-		t.Errorf("the pod is no mirror of the file: %v", pod.Annotations)
+		t.Errorf("the pod has no annotation of a mirror pod: %v", pod.Annotations)
 	}
 	b.classes[0].ran(t, running(n, pod))
 	testbed.Must(t, os.Remove(file))
@@ -42,10 +42,10 @@ spec:
 	})
 }
 
-// logRotation writes more than a log may have, and looks that nothing is lost when
-// the kubelet moves it away.
+// logRotation writes more than the kubelet's limit for a log file, and checks that no line is lost
+// when the kubelet rotates the file.
 func (b *bed) logRotation(t *testing.T, n *Namespace) {
-	const lines = 12000 // of 100 bytes; a log may have a quarter of that
+	const lines = 12000 // of 100 bytes; the limit of a log file is a quarter of all
 	for _, class := range b.classes {
 		n.Create(t, fmt.Sprintf(`
 apiVersion: v1
@@ -63,21 +63,21 @@ spec:
 	for _, class := range b.classes {
 		pod := n.WaitReady(t, class.name)
 		dir := filepath.Join(b.Logs, n.Name+"_"+class.name+"_"+string(pod.UID), "main")
-		// Not by "kubectl logs --follow": the kubelet's own reader may lose its way
-		// between two files.
+		// Not by "kubectl logs --follow": the kubelet may lose lines there when it rotates the
+		// file.
 		files, seen := written(t, dir, "that was all")
 		if len(files) < 2 {
-			t.Errorf("%s: the log was never moved away: %v", class.name, files)
+			t.Errorf("%s: the log was never rotated: %v", class.name, files)
 		}
 		if seen != lines {
-			t.Errorf("%s: of %d lines %d are in the logs %v", class.name, lines, seen, files)
+			t.Errorf("%s: wrote %d lines, found %d in the logs %v", class.name, lines, seen, files)
 		}
 	}
 }
 
-// written waits for the last line of a container, in its log or in one of the files
-// that it was in before. It names those, and counts the lines that begin with a
-// zero. The kubelet goes on moving and compressing them for a while.
+// written waits for the last line of a container in its log or a rotated file. It returns the names
+// of these files and the number of lines that begin with a zero. The kubelet rotates and compresses
+// files meanwhile.
 func written(t *testing.T, dir, last string) (files []string, seen int) {
 	t.Helper()
 	testbed.Eventually(t, 2*patience, func() (err error) {
@@ -88,7 +88,7 @@ func written(t *testing.T, dir, last string) (files []string, seen int) {
 		ended := false
 		for _, file := range files {
 			if strings.HasSuffix(file, ".tmp") {
-				return fmt.Errorf("%s is being made", file)
+				return fmt.Errorf("%s is being written", file)
 			}
 			body, err := os.ReadFile(file)
 			if err != nil {
@@ -109,7 +109,7 @@ func written(t *testing.T, dir, last string) (files []string, seen int) {
 			}
 		}
 		if !ended {
-			return fmt.Errorf("%v do not say %q", files, last)
+			return fmt.Errorf("%v do not have the line %q", files, last)
 		}
 		return nil
 	})

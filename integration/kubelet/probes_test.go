@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// liveness lets each kind of probe fail once. The container must be restarted,
-// once.
+// liveness has each kind of liveness probe fail in one pod, whose container must be restarted
+// exactly once.
 func (b *bed) liveness(t *testing.T, n *Namespace) {
 	probes := map[string]string{
 		"exec": "exec: {command: [test, -e, /tmp/alive]}, timeoutSeconds: 10",
@@ -43,11 +43,11 @@ spec:
 		}
 		n.WaitPod(t, kind, func(pod *corev1.Pod) error {
 			status := pod.Status.ContainerStatuses[0]
-			// The kubelet collects the old one if its minute is up while the new one is being
-			// created, which is dead to it until it runs.
+			// LastTerminationState may be missing: the kubelet can remove the old container while it
+			// creates the new one.
 			last := status.LastTerminationState.Terminated
 			if status.RestartCount != 1 || containerID(status) == first[kind] || last != nil && last.ExitCode != 137 {
-				return fmt.Errorf("after %q pod %s was %s and is %+v", event, kind, first[kind], status)
+				return fmt.Errorf("after %q: pod %s had container %s, now %+v", event, kind, first[kind], status)
 			}
 			return Ready(pod)
 		})

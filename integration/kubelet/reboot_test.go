@@ -11,9 +11,9 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// reboot cuts the node's power. Pods that shall always run must run again, each
-// container once more and with its volumes, those that had ended must not, and the
-// addresses of the old sandboxes must be free.
+// reboot cuts the node's power. Containers with restartPolicy Always must have started once more,
+// with their volumes. Pods that had completed must not run again, and the addresses of the old
+// sandboxes must be free.
 func (b *bed) reboot(t *testing.T) {
 	n := b.NewNamespace(t, b.berth.Image)
 	for _, class := range b.classes {
@@ -52,19 +52,19 @@ spec:
 		status := n.WaitRestarts(t, class.name, "main", 1)
 		n.WaitReady(t, class.name)
 		if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode == 0 {
-			t.Errorf("%s: the container of before ended as %+v", class.name, last)
+			t.Errorf("%s: last state of the container from before the reboot: %+v, want a failure", class.name, last)
 		}
-		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/runs"), "run\nrun\n", "%s: it ran", class.name)
+		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/runs"), "run\nrun\n", "%s: the volume with a line per start has", class.name)
 		done := n.Pod(t, class.name+"-done")
 		if done.Status.Phase != corev1.PodSucceeded || done.Status.ContainerStatuses[0].RestartCount != 0 {
-			t.Errorf("%s: the pod that had ended is %+v", class.name, done.Status)
+			t.Errorf("%s: the completed pod is %+v", class.name, done.Status)
 		}
-		testbed.Same(t, n.Kubectl(t, "logs", class.name+"-done"), "done once\n", "%s: the log of the pod that had ended is", class.name)
+		testbed.Same(t, n.Kubectl(t, "logs", class.name+"-done"), "done once\n", "%s: the log of the completed pod is", class.name)
 	}
 	after := n.identities(t, "app=steady")
 	for _, identity := range after {
 		if slices.Contains(before, identity) {
-			t.Errorf("the container did not become another: %s", identity)
+			t.Errorf("the container was not replaced: %s", identity)
 		}
 	}
 	testbed.Eventually(t, patience, func() error {
@@ -73,7 +73,7 @@ spec:
 			return err
 		}
 		if len(leases) != len(b.classes) {
-			return fmt.Errorf("addresses given out: %s; pods: %s", strings.Join(leases, ", "), strings.Join(after, "\n"))
+			return fmt.Errorf("leased addresses: %s; want one per running pod: %s", strings.Join(leases, ", "), strings.Join(after, "\n"))
 		}
 		return nil
 	})

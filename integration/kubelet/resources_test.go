@@ -14,7 +14,7 @@ import (
 func (b *bed) resize(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		if class.sandboxed {
-			continue // it takes no new limits
+			continue // gVisor does not support new limits
 		}
 		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
@@ -37,15 +37,15 @@ func (b *bed) resize(t *testing.T, n *Namespace) {
 		}
 		cgroup := b.ContainerCgroup(pod, after)
 		if limit := MemoryLimit(t, cgroup); limit != 96<<20 {
-			t.Errorf("%s: the container may use %d bytes", class.name, limit)
+			t.Errorf("%s: the memory limit of the container is %d", class.name, limit)
 		}
 		if quota, period := CPULimit(t, cgroup); quota*10 != period*3 {
-			t.Errorf("%s: the container may run %d µs of %d", class.name, quota, period)
+			t.Errorf("%s: the CPU limit of the container is %d µs of %d", class.name, quota, period)
 		}
 	}
 }
 
-// summary is what is read of a kubelet's /stats/summary.
+// summary has the fields of a kubelet's /stats/summary that are checked.
 type summary struct {
 	Node struct {
 		Runtime struct{ ImageFs, ContainerFs *usage }
@@ -75,14 +75,15 @@ func (b *bed) summary() (*summary, error) {
 	return s, b.get("/api/v1/nodes/"+NodeName+"/proxy/stats/summary", s)
 }
 
-// busy is a pod that writes, logs and uses some time.
+// busy is a pod that writes a file, writes to its log and uses some CPU time.
 const busy = `
   terminationGracePeriodSeconds: 1
   containers:
   - {name: main, image: IMAGE, command: [sh, -c, 'head -c 3000000 /dev/zero > /file; head -c 100000 /dev/zero | tr "\\0" x; while :; do i=$((i+1)); [ $((i % 20000)) != 0 ] || sleep 0.1; done']}
 `
 
-// statistics looks for numbers of every pod.
+// statistics checks the kubelet's statistics of each pod and of the image and container file
+// systems.
 func (b *bed) statistics(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		n.CreateOf(t, class.name, busy)
@@ -102,14 +103,14 @@ func (b *bed) statistics(t *testing.T, n *Namespace) {
 		metrics, stderr, err := n.TryKubectl(t, "", "get", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/metrics/resource")
 		for _, class := range b.classes {
 			if !strings.Contains(metrics, fmt.Sprintf(`pod_memory_working_set_bytes{namespace=%q,pod=%q}`, n.Name, class.name)) {
-				return fmt.Errorf("/metrics/resource does not know pod %s: %v: %s", class.name, err, stderr)
+				return fmt.Errorf("/metrics/resource has no pod %s: %v: %s", class.name, err, stderr)
 			}
 		}
 		return nil
 	})
 }
 
-// numbersOf says which number of a pod is missing or cannot be.
+// numbersOf returns an error if a number of a pod is missing or implausibly low.
 func (b *bed) numbersOf(n *Namespace, class class) error {
 	s, err := b.summary()
 	if err != nil {

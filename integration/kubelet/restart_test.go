@@ -14,8 +14,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// restarts kills the kubelet, berth, and both, and each time looks whether the
-// pods noticed.
+// restarts kills the kubelet, then berth, then both. Each time the pods must run on unchanged.
 func (b *bed) restarts(t *testing.T) {
 	n := b.NewNamespace(t, b.berth.Image)
 	for _, class := range b.classes {
@@ -56,25 +55,24 @@ spec:
 			cut.cut(t)
 			b.worksAgain(t, n, cut.name)
 			for _, class := range b.classes {
-				// A kubelet that starts has not yet probed them.
+				// A kubelet that just started must first probe the pod.
 				n.WaitReady(t, class.name)
 				n.Exec(t, class.name, "true")
 				n.session(t, "logs", "--follow", "--tail=1", "--container=main", class.name).wait(t, "tick ")
 			}
 			if after := n.identities(t, "app=steady"); !slices.Equal(after, before) {
-				t.Errorf("the pods are\n%s\nand were\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+				t.Errorf("the pods changed: now\n%s\nbefore\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 			}
 		})
 	}
 	for _, class := range b.classes {
-		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/first"), "once\n", "%s: the init container ran again", class.name)
+		testbed.Same(t, n.Exec(t, class.name, "cat", "/empty/first"), "once\n", "%s: the file with a line per run of the init container has", class.name)
 		noGaps(t, n, class.name)
 	}
-	t.Run("exit meanwhile", func(t *testing.T) { b.exitMeanwhile(t, n) })
+	t.Run("exit while berth is down", func(t *testing.T) { b.exitMeanwhile(t, n) })
 }
 
-// worksAgain runs a new pod to its end: whoever does that has looked at the old
-// ones too.
+// worksAgain runs a new pod to completion. By then the kubelet has also synced the old pods.
 func (b *bed) worksAgain(t *testing.T, n *Namespace, name string) {
 	t.Helper()
 	n.Create(t, fmt.Sprintf(`
@@ -89,8 +87,8 @@ spec:
 	n.Delete(t, "after-"+name)
 }
 
-// identities are all containers of the pods with a label, with what changes when
-// one is replaced.
+// identities returns a line per container of the pods with a label. It has the container's ID and
+// the pod's address, which change when either is replaced.
 func (n *Namespace) identities(t *testing.T, label string) []string {
 	t.Helper()
 	var identities []string
@@ -103,7 +101,7 @@ func (n *Namespace) identities(t *testing.T, label string) []string {
 	return identities
 }
 
-// noGaps looks whether a container's log has all that the container wrote.
+// noGaps checks that the log of container main has all its lines, numbered from 0.
 func noGaps(t *testing.T, n *Namespace, pod string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(n.Kubectl(t, "logs", "--container=main", pod)), "\n")
@@ -115,8 +113,8 @@ func noGaps(t *testing.T, n *Namespace, pod string) {
 	}
 }
 
-// exitMeanwhile ends a container while berth is away. It must be restarted once,
-// with the code that it really ended with.
+// exitMeanwhile has a container exit while berth is down. It must be restarted once, and its last
+// state must have the real exit code.
 func (b *bed) exitMeanwhile(t *testing.T, n *Namespace) {
 	dir := t.TempDir()
 	for _, class := range b.classes {
@@ -151,12 +149,12 @@ spec:
 	for _, class := range b.classes {
 		status := n.WaitRestarts(t, "ends-"+class.name, "main", 1)
 		if last := status.LastTerminationState.Terminated; last == nil || last.ExitCode != 42 {
-			t.Errorf("%s: the container ended as %+v", class.name, last)
+			t.Errorf("%s: the last state of the container is %+v, want exit code 42", class.name, last)
 		}
 	}
 }
 
-// leaves deletes every pod and looks what is left of them on the host.
+// leaves deletes all pods and images, and fails if something of them is left on the host.
 func (b *bed) leaves(t *testing.T, before testbed.Snapshot) {
 	b.empty(t)
 	testbed.Eventually(t, patience, func() error {
@@ -172,7 +170,7 @@ func (b *bed) leaves(t *testing.T, before testbed.Snapshot) {
 	testbed.Eventually(t, patience, func() error {
 		volumes, err := os.ReadDir(filepath.Join(b.node.root, "pods"))
 		if err == nil && len(volumes) != 0 {
-			err = fmt.Errorf("%d pods are left in the kubelet's directory", len(volumes))
+			err = fmt.Errorf("%d directories of pods are left in the kubelet's", len(volumes))
 		}
 		return err
 	})
@@ -184,14 +182,14 @@ func (b *bed) leaves(t *testing.T, before testbed.Snapshot) {
 			t.Errorf("remove image %s: %v", image.GetId(), err)
 		}
 	}
-	// Idle supervisors wait a minute for the next pod; a restart sends them away.
+	// Idle supervisors wait a minute for the next pod; a restart of berth stops them.
 	b.berth.Restart(t)
 	before[testbed.Cgroups] = append(before[testbed.Cgroups], b.classCgroups(t)...)
 	b.berth.NoLeaks(t, before)
 }
 
-// classCgroups are those of the classes of quality of service. They are the
-// kubelet's own, which makes some with the first pod and keeps them.
+// classCgroups returns the cgroups of the QoS classes. The kubelet creates some of them with the
+// first pod and keeps them.
 func (b *bed) classCgroups(t *testing.T) []string {
 	t.Helper()
 	var cgroups []string

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// deployments runs one per class, and looks who runs its pods.
+// deployments runs a Deployment per class, and checks which runtime runs its pods.
 func (b *bed) deployments(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		n.Create(t, fmt.Sprintf(`
@@ -53,8 +53,8 @@ func (n *Namespace) podsOf(t testbed.T, label string) []corev1.Pod {
 	return list.Items
 }
 
-// runtimeClasses looks what a class adds to a pod, and what is said of pods that
-// no node or no handler wants.
+// runtimeClasses checks the overhead and node selector that a class adds to a pod, and the events
+// of pods whose class has no matching node or no existing handler.
 func (b *bed) runtimeClasses(t *testing.T, n *Namespace) {
 	const pod = `
 apiVersion: v1
@@ -75,12 +75,12 @@ spec:
 	n.WaitEvent(t, "elsewhere", "FailedScheduling", "selector")
 	event := n.WaitEvent(t, "unknown", "FailedCreatePodSandBox", "kata-nowhere")
 	if !strings.Contains(event, "crun, on-erofs, on-stargz, runc (default), runsc") || strings.Contains(event, "\n") {
-		t.Errorf("the event does not say what to do: %q", event)
+		t.Errorf("the event does not list the handlers in one line: %q", event)
 	}
 	testbed.Same(t, n.Pod(t, "unknown").Status.Phase, corev1.PodPending, "the pod of an unknown handler is")
 }
 
-// handlers compares what the node says of its handlers with what berth says.
+// handlers compares the handlers and features in the node's status and labels with berth's.
 func (b *bed) handlers(t *testing.T, _ *Namespace) {
 	status, err := b.berth.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
 	testbed.Must(t, err)
@@ -91,7 +91,7 @@ func (b *bed) handlers(t *testing.T, _ *Namespace) {
 	}
 	for _, name := range []string{"", "runc", "crun", "runsc"} {
 		if _, there := want[name]; !there {
-			t.Errorf("berth does not name handler %q", name)
+			t.Errorf("berth's status has no handler %q", name)
 		}
 	}
 	testbed.Eventually(t, patience, func() error {
@@ -100,7 +100,7 @@ func (b *bed) handlers(t *testing.T, _ *Namespace) {
 			return err
 		}
 		for _, name := range []string{"runc", "crun", "runsc"} {
-			// The kubelet was told of these, and may set them.
+			// newBedOf gave these labels to the kubelet, which is allowed to set them.
 			if node.Labels[nodelabel.Handler(name)] != nodelabel.Ready {
 				return fmt.Errorf("the node has no label of handler %s: %v", name, node.Labels)
 			}
@@ -110,7 +110,7 @@ func (b *bed) handlers(t *testing.T, _ *Namespace) {
 			got[handler.Name] = *handler.Features
 		}
 		if !reflect.DeepEqual(got, want) || len(node.Status.RuntimeHandlers) != len(want) {
-			return fmt.Errorf("the node says %+v, berth %+v", node.Status.RuntimeHandlers, status.GetRuntimeHandlers())
+			return fmt.Errorf("the node's handlers are %+v, berth's %+v", node.Status.RuntimeHandlers, status.GetRuntimeHandlers())
 		}
 		if policy := node.Status.Features; policy == nil || *policy.SupplementalGroupsPolicy != status.GetFeatures().GetSupplementalGroupsPolicy() {
 			return fmt.Errorf("the node's features are %+v, berth's %+v", policy, status.GetFeatures())
@@ -122,7 +122,7 @@ func (b *bed) handlers(t *testing.T, _ *Namespace) {
 	})
 }
 
-// snapshotters runs one image on each of them, whichever the kubelet pulled it for.
+// snapshotters runs one image with each snapshotter, whichever of them the image was pulled for.
 func (b *bed) snapshotters(t *testing.T, n *Namespace) {
 	image := b.berth.Registry.Push(t, "kubelet/estargz:1", testbed.EStargz(t, testbed.Busybox(t, testbed.WithLayer(
 		testbed.File{Path: "model", Mode: 0o644, Body: []byte("weights")},
@@ -140,6 +140,6 @@ spec:
 	}
 	for _, class := range []string{"on-stargz", "on-erofs", "runc"} {
 		n.WaitReady(t, class)
-		testbed.Same(t, strings.TrimSpace(n.Exec(t, class, "sh", "-c", "cat /model && echo ' mine' > /new && cat /new")), "weights mine", "%s", class)
+		testbed.Same(t, strings.TrimSpace(n.Exec(t, class, "sh", "-c", "cat /model && echo ' mine' > /new && cat /new")), "weights mine", "%s: the files are", class)
 	}
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// asksAll are the gates of a kubelet that asks the CRI for all that it knows, by
-// streams and events where there are some.
+// asksAll are feature gates with which a kubelet reads all statistics and metrics from the CRI,
+// lists by streams, and follows container events.
 var asksAll = map[string]bool{"PodAndContainerStatsFromCRI": true, "CRIListStreaming": true, "EventedPLEG": true, "RuntimeClassInImageCriApi": true}
 
-// TestKubeletAsksForAll has a kubelet take statistics and metrics from berth that
-// it takes from cAdvisor else, which knows no pods of berth's.
+// TestKubeletAsksForAll has a kubelet read statistics and metrics from berth. By default a kubelet
+// reads them from cAdvisor, which does not find berth's pods.
 func TestKubeletAsksForAll(t *testing.T) {
 	b := newBed(t, asksAll)
 	n := b.NewNamespace(t, b.berth.Image)
@@ -37,15 +37,15 @@ func TestKubeletAsksForAll(t *testing.T) {
 		testbed.Eventually(t, patience, func() error { return b.cadvisorMetricsOf(t, n, class) })
 	}
 	b.end(t, n)
-	// Events, and what is told of a sandbox, change how a kubelet restarts; images
-	// are asked for with a handler.
+	// With these gates the kubelet learns of exits by events and requests images with a handler, so
+	// restarts and pulls are tested again.
 	t.Run("pods", func(t *testing.T) {
 		b.pods(t, "back-off", "init-and-sidecars", "liveness", "pull-secret", "shared-processes")
 	})
 	b.streamed(t)
 }
 
-// podNumbersOf says which number of a pod is missing that only the CRI has.
+// podNumbersOf returns an error if one of the pod's numbers that only the CRI provides is missing.
 func (b *bed) podNumbersOf(n *Namespace, class class) error {
 	s, err := b.summary()
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *bed) podNumbersOf(n *Namespace, class class) error {
 	return fmt.Errorf("no numbers for pod %s", class.name)
 }
 
-// cadvisorMetricsOf says which metric is missing that dashboards are made of.
+// cadvisorMetricsOf returns an error if a pod lacks a cAdvisor metric that dashboards use.
 func (b *bed) cadvisorMetricsOf(t *testing.T, n *Namespace, class class) error {
 	t.Helper()
 	text, stderr, err := n.TryKubectl(t, "", "get", "--raw", "/api/v1/nodes/"+NodeName+"/proxy/metrics/cadvisor")
@@ -90,7 +90,7 @@ func (b *bed) cadvisorMetricsOf(t *testing.T, n *Namespace, class class) error {
 	return nil
 }
 
-// end has a container end, of which the kubelet hears by an event.
+// end runs a container that exits with 7; berth sends the kubelet an event of it.
 func (b *bed) end(t *testing.T, n *Namespace) {
 	n.CreatePod(t, "ends", `
   restartPolicy: Never
@@ -102,14 +102,15 @@ func (b *bed) end(t *testing.T, n *Namespace) {
 			return fmt.Errorf("the pod is %s", pod.Status.Phase)
 		}
 		if end := pod.Status.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 7 {
-			return fmt.Errorf("it ended as %+v", end)
+			return fmt.Errorf("the container has not exited with 7: %+v", end)
 		}
 		return nil
 	})
 }
 
-// streamed fails unless the kubelet took every list as a stream, and was never told
-// that there is none; it would then have asked for no other.
+// streamed fails unless the kubelet called the streaming version of every list. No call may have
+// returned Unimplemented, after which the kubelet would use no stream, and no event stream may have
+// ended.
 func (b *bed) streamed(t *testing.T) {
 	t.Helper()
 	calls := b.calls(t)
@@ -122,19 +123,19 @@ func (b *bed) streamed(t *testing.T) {
 	}
 	for call, times := range calls {
 		if strings.HasPrefix(call, "GetContainerEvents ") || strings.HasSuffix(call, " Unimplemented") {
-			t.Errorf("%s, %d times", call, times)
+			t.Errorf("unexpected calls: %s, %d times", call, times)
 		}
 	}
 	for _, rpc := range []string{"ListPodSandbox", "ListContainers", "ListPodSandboxStats", "ListPodSandboxMetrics"} {
 		if times := calls[rpc+" OK"]; times > 0 {
-			t.Errorf("the kubelet called %s %d times", rpc, times)
+			t.Errorf("the kubelet called %s %d times instead of its stream", rpc, times)
 		}
 	}
 }
 
 var rpcCount = regexp.MustCompile(`^berth_rpc_duration_seconds_count\{binary="\w*",code="(\w+)",handler="[^"]*",rpc="(\w+)"\} (\d+)`)
 
-// calls are those that berth has answered: rpc and code → times.
+// calls returns the number of finished calls in berth's metrics, by "RPC code".
 func (b *bed) calls(t *testing.T) map[string]int {
 	t.Helper()
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{

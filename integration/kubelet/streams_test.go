@@ -23,7 +23,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// streams runs what kubectl does with a running pod, under every class.
+// streams checks attach, logs, exec, cp and port-forward of kubectl under every class.
 func (b *bed) streams(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		n.CreateOf(t, class.name, `
@@ -38,7 +38,7 @@ func (b *bed) streams(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		t.Run(class.name, func(t *testing.T) {
 			n.WaitReady(t, class.name)
-			n.session(t, "logs", "--follow", class.name).wait(t, "started") // what it serves is there by then
+			n.session(t, "logs", "--follow", class.name).wait(t, "started") // by then the server runs
 			for name, check := range map[string]func(*testing.T, *Namespace, string){
 				"attach and logs": attachAndLogs, "attach once": attachOnce, "exec": execStreams, "terminal": execTerminal, "copy": copyFiles, "port-forward": portForward,
 			} {
@@ -48,8 +48,8 @@ func (b *bed) streams(t *testing.T, n *Namespace) {
 	}
 }
 
-// attachAndLogs writes lines to an attached container, and looks for what it
-// answers on both ends: in the session and in a log that is being followed.
+// attachAndLogs writes lines to an attached container, and waits for the answers in the attach
+// session and in a followed log.
 func attachAndLogs(t *testing.T, n *Namespace, pod string) {
 	follow := n.session(t, "logs", "--follow", pod)
 	follow.wait(t, "started")
@@ -67,8 +67,8 @@ func attachAndLogs(t *testing.T, n *Namespace, pod string) {
 	}
 }
 
-// attachOnce gives a container all that it will ever read. Nothing of it may be
-// lost, and the end of it must arrive.
+// attachOnce writes 1 MiB to a container with stdinOnce, and closes its standard input. The
+// container must receive all of it and then EOF.
 func attachOnce(t *testing.T, n *Namespace, class string) {
 	name := class + "-once"
 	n.Create(t, fmt.Sprintf(`
@@ -92,20 +92,20 @@ func execStreams(t *testing.T, n *Namespace, pod string) {
 	stdout, stderr, err := n.TryKubectl(t, "", "exec", pod, "--", "sh", "-c", "echo out; echo err >&2; exit 7")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		t.Errorf("the exit code is lost: %v", err)
+		t.Errorf("kubectl exec returned %v, want exit code 7", err)
 	}
 	if stdout != "out\n" || !strings.HasPrefix(stderr, "err\n") {
 		t.Errorf("stdout is %q, stderr is %q", stdout, stderr)
 	}
-	// More than any pipe or window on the way holds.
+	// 2 MiB, more than any pipe or flow-control window on the way holds.
 	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<17)
 	echo, _, err := n.TryKubectl(t, string(body), "exec", "--stdin", pod, "--", "cat")
 	if err != nil || echo != string(body) {
-		t.Errorf("of %d bytes %d came back: %v", len(body), len(echo), err)
+		t.Errorf("wrote %d bytes, %d came back: %v", len(body), len(echo), err)
 	}
 	_, stderr, err = n.TryKubectl(t, "", "exec", pod, "--", "/no/such/program")
 	if err == nil || !strings.Contains(stderr, "/no/such/program") {
-		t.Errorf("a missing program: %v: %q", err, stderr)
+		t.Errorf("exec of a missing program: %v: %q", err, stderr)
 	}
 }
 
@@ -127,7 +127,7 @@ func execTerminal(t *testing.T, n *Namespace, pod string) {
 	s.wait(t, "33 111")
 	s.wait(t, "is 42")
 	testbed.Must(t, master.Resize(console.WinSize{Width: 80, Height: 24}))
-	// The new size takes its way through four programs.
+	// The new size passes through four programs, so it may arrive late.
 	testbed.Eventually(t, patience, func() error {
 		s.write(t, "stty size; echo end of size\n")
 		if size := s.until(t, "end of size"); !strings.Contains(size, "24 80") {
@@ -138,7 +138,7 @@ func execTerminal(t *testing.T, n *Namespace, pod string) {
 	s.write(t, "exit 5\n")
 	var exit *exec.ExitError
 	if err := s.end(t); !errors.As(err, &exit) || exit.ExitCode() != 5 {
-		t.Errorf("the shell ended with %v", err)
+		t.Errorf("kubectl exec returned %v, want exit code 5", err)
 	}
 }
 
@@ -153,16 +153,17 @@ func copyFiles(t *testing.T, n *Namespace, pod string) {
 	n.Kubectl(t, "cp", pod+":/tmp/copied", to)
 	for name, body := range bodies {
 		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || !bytes.Equal(got, body) {
-			t.Errorf("%s came back with %d bytes: %v", name, len(got), err)
+			t.Errorf("file %s came back changed, with %d bytes: %v", name, len(got), err)
 		}
 		sum := fmt.Sprintf("%x", sha256.Sum256(body))
 		if inside := n.Exec(t, pod, "sha256sum", "/tmp/copied/"+name); !strings.HasPrefix(inside, sum) {
-			t.Errorf("%s inside: %s, want %s", name, inside, sum)
+			t.Errorf("sha256 of file %s in the container: %s, want %s", name, inside, sum)
 		}
 	}
 }
 
-// portForward reaches a server, and is told that nobody serves on another port.
+// portForward forwards a port of a server, and one on which nothing listens: kubectl must report
+// that the connection was refused.
 func portForward(t *testing.T, n *Namespace, pod string) {
 	forward := func(port string) (*session, string) {
 		s := n.session(t, "port-forward", "pod/"+pod, ":"+port)
@@ -184,12 +185,12 @@ func portForward(t *testing.T, n *Namespace, pod string) {
 	s, nobody := forward("8079")
 	if response, err := client.Get(nobody); err == nil {
 		response.Body.Close()
-		t.Errorf("a port that nobody serves on answers %s", response.Status)
+		t.Errorf("a port on which nothing listens answered %s", response.Status)
 	}
 	s.wait(t, "refused")
 }
 
-// session is a kubectl that stays.
+// session is a kubectl that runs until it is stopped.
 type session struct {
 	command *exec.Cmd
 	stdin   io.WriteCloser
@@ -200,7 +201,7 @@ type session struct {
 	stop    context.CancelFunc
 }
 
-// session starts a kubectl whose standard input stays open. A cleanup ends it.
+// session starts a kubectl whose standard input stays open. A cleanup kills it.
 func (n *Namespace) session(t *testing.T, arguments ...string) *session {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -218,7 +219,7 @@ func (n *Namespace) session(t *testing.T, arguments ...string) *session {
 	return s
 }
 
-// start starts it, and reads what it writes.
+// start starts the command, and reads the lines of its output.
 func (s *session) start(t *testing.T, output io.ReadCloser) {
 	t.Helper()
 	testbed.Must(t, s.command.Start())
@@ -268,32 +269,33 @@ func (s *session) until(t *testing.T, text string) string {
 		select {
 		case line, open := <-s.lines:
 			if !open {
-				t.Fatalf("%v ended without %q:\n%s", s.command.Args[1:], text, strings.Join(s.seen, "\n"))
+				t.Fatalf("the output of %v ended without %q:\n%s", s.command.Args[1:], text, strings.Join(s.seen, "\n"))
 			}
 			s.seen = append(s.seen, line)
-			// A terminal shows what was typed, too.
+			// A terminal also shows the typed commands, which have "echo".
 			if strings.Contains(line, text) && !strings.Contains(line, "echo ") {
 				return strings.Join(s.seen[begin:], "\n")
 			}
 		case <-timeout:
-			t.Fatalf("%v did not say %q:\n%s", s.command.Args[1:], text, strings.Join(s.seen, "\n"))
+			t.Fatalf("%v did not print %q in time:\n%s", s.command.Args[1:], text, strings.Join(s.seen, "\n"))
 		}
 	}
 }
 
-// hangUp closes its standard input and waits until it ends.
+// hangUp closes the standard input of kubectl and waits until it exits with 0.
 func (s *session) hangUp(t *testing.T) {
 	t.Helper()
 	testbed.Must(t, s.stdin.Close())
-	testbed.Checkf(t, s.end(t), "%v ended with", s.command.Args[1:])
+	testbed.Checkf(t, s.end(t), "%v", s.command.Args[1:])
 }
 
+// end waits until kubectl exits, and returns its error.
 func (s *session) end(t *testing.T) error {
 	t.Helper()
 	select {
 	case <-s.done:
 	case <-time.After(patience):
-		t.Fatalf("%v does not end:\n%s", s.command.Args[1:], strings.Join(s.seen, "\n"))
+		t.Fatalf("%v did not exit in time:\n%s", s.command.Args[1:], strings.Join(s.seen, "\n"))
 	}
 	return s.err
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// userNamespaces runs pods with hostUsers: false and a volume of each kind, and
-// looks at who owns what.
+// userNamespaces runs pods with hostUsers: false and a volume of each kind, and checks the owners
+// of their files.
 func (b *bed) userNamespaces(t *testing.T, n *Namespace) {
 	n.Create(t, `
 {apiVersion: v1, kind: ConfigMap, metadata: {name: config}, data: {key: from a config map}}
@@ -50,7 +50,7 @@ func (b *bed) userNamespaces(t *testing.T, n *Namespace) {
 		t.Run(class.name, func(t *testing.T) {
 			if class.sandboxed {
 				if features["runsc"].UserNamespaces == nil || *features["runsc"].UserNamespaces {
-					t.Error("the node says that gVisor has user namespaces")
+					t.Error("the node reports that gVisor has user namespaces")
 				}
 				n.WaitEvent(t, class.name, "FailedCreatePodSandBox", "user namespaces")
 				return
@@ -70,13 +70,13 @@ func (b *bed) userNamespaces(t *testing.T, n *Namespace) {
 			} {
 				testbed.Same(t, strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)), want, "%s", script)
 			}
-			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=user", "--", "sh", "-c", "id -u; cat /empty/root; echo y > /empty/user && stat -c %u:%g /empty/user"), "1000\nx\n1000:4242\n", "the other user says")
-			testbed.Same(t, n.Kubectl(t, "logs", class.name), "", "it logged")
+			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=user", "--", "sh", "-c", "id -u; cat /empty/root; echo y > /empty/user && stat -c %u:%g /empty/user"), "1000\nx\n1000:4242\n", "container user prints")
+			testbed.Same(t, n.Kubectl(t, "logs", class.name), "", "the log is")
 		})
 	}
 }
 
-// nodeHandlers are the features of handlers as the node says them.
+// nodeHandlers returns the features of handlers in the node's status.
 func (b *bed) nodeHandlers(t *testing.T) map[string]corev1.NodeRuntimeHandlerFeatures {
 	t.Helper()
 	var nodes corev1.NodeList

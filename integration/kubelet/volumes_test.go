@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// volumes mounts one of each kind, under each class.
+// volumes mounts a volume of each kind, under each class.
 func (b *bed) volumes(t *testing.T, n *Namespace) {
 	host := t.TempDir()
 	testbed.Must(t, os.WriteFile(filepath.Join(host, "given"), []byte("by the host\n"), 0o600))
@@ -93,11 +93,11 @@ spec:
 				"echo shared > /empty/file; echo shared > /memory/file; stat -c %g /empty": "4242",
 				"id -G": "0 4242",
 			} {
-				testbed.Same(t, strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)), want, "%s", script)
+				testbed.Same(t, strings.TrimSpace(n.Exec(t, class.name, "sh", "-c", script)), want, "%s: output", script)
 			}
-			testbed.Same(t, readFile(t, filepath.Join(host, class.name)), "from inside\n", "the host reads")
-			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=other", "--", "cat", "/empty/file", "/memory/file"), "shared\nshared\n", "the other container reads")
-			testbed.Contains(t, n.Exec(t, class.name, "sh", "-c", "dd if=/dev/zero of=/memory/large bs=1M count=16 2>&1; rm -f /memory/large"), "No space left", "a volume of 8 MiB took 16")
+			testbed.Same(t, readFile(t, filepath.Join(host, class.name)), "from inside\n", "the pod's file on the host has")
+			testbed.Same(t, n.Kubectl(t, "exec", class.name, "--container=other", "--", "cat", "/empty/file", "/memory/file"), "shared\nshared\n", "files in the other container are")
+			testbed.Contains(t, n.Exec(t, class.name, "sh", "-c", "dd if=/dev/zero of=/memory/large bs=1M count=16 2>&1; rm -f /memory/large"), "No space left", "writing 16 MiB to a volume of 8 MiB")
 		})
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestWholeNode is what only a node shows that is all the kubelet's: cgroups of the
-// second version, which systemd makes, swap, and memory that runs out.
+// TestWholeNode needs a node of its own: it tests cgroup v2 under systemd, swap, and a node that
+// runs out of memory.
 func TestWholeNode(t *testing.T) {
 	b := newBedOf(t, Options{
 		FeatureGates: map[string]bool{"PodAndContainerStatsFromCRI": true},
 		Kubelet: map[string]any{
-			// Whoever is evicted is not missed for long.
+			// The node accepts pods again soon after an eviction.
 			"evictionPressureTransitionPeriod": "5s",
 		},
 	})
@@ -32,7 +32,7 @@ func TestWholeNode(t *testing.T) {
 	}
 	// A kubelet refuses to resize containers that may have memory swapped out.
 	t.Run("swap", func(t *testing.T) { b.swap(t, b.NewNamespace(t, b.berth.Image)) })
-	// The last, for it takes whoever is there.
+	// Eviction is the last check, because it may evict any pod.
 	t.Run("eviction", func(t *testing.T) { b.eviction(t, b.NewNamespace(t, b.berth.Image)) })
 }
 
@@ -58,7 +58,7 @@ func swapOn(t *testing.T) {
 func (b *bed) resizePod(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		if class.sandboxed {
-			continue // it takes no new limits
+			continue // gVisor does not support new limits
 		}
 		n.CreateOf(t, class.name, `
   terminationGracePeriodSeconds: 1
@@ -68,16 +68,16 @@ func (b *bed) resizePod(t *testing.T, n *Namespace) {
 `)
 		before := n.WaitReady(t, class.name)
 		if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 128<<20 {
-			t.Errorf("%s: the pod may use %d bytes", class.name, limit)
+			t.Errorf("%s: the memory limit of the pod is %d", class.name, limit)
 		}
 		n.Kubectl(t, "patch", "pod", class.name, "--subresource=resize", "--patch",
 			`{"spec":{"resources":{"requests":{"cpu":"100m","memory":"64Mi"},"limits":{"cpu":"300m","memory":"192Mi"}}}}`)
 		testbed.Eventually(t, patience, func() error {
 			if limit := MemoryLimit(t, b.PodCgroup(before)); limit != 192<<20 {
-				return fmt.Errorf("%s: the pod may use %d bytes", class.name, limit)
+				return fmt.Errorf("%s: the memory limit of the pod is %d", class.name, limit)
 			}
 			if quota, period := CPULimit(t, b.PodCgroup(before)); quota*10 != period*3 {
-				return fmt.Errorf("%s: the pod may run %d µs of %d", class.name, quota, period)
+				return fmt.Errorf("%s: the CPU limit of the pod is %d µs of %d", class.name, quota, period)
 			}
 			return nil
 		})
@@ -87,7 +87,8 @@ func (b *bed) resizePod(t *testing.T, n *Namespace) {
 	}
 }
 
-// pressure looks for the time that a pod lost because it waited for the processor.
+// pressure checks that the kubelet reports pressure stall information (PSI) of a pod and its
+// container.
 func (b *bed) pressure(t *testing.T, n *Namespace) {
 	n.CreatePod(t, "throttled", `
   terminationGracePeriodSeconds: 1
@@ -116,17 +117,18 @@ func (b *bed) pressure(t *testing.T, n *Namespace) {
 			main := pod.Containers[0]
 			switch {
 			case pod.CPU.PSI == nil || main.CPU.PSI == nil || pod.Memory.PSI == nil || main.Memory.PSI == nil:
-				return fmt.Errorf("there is no pressure: %+v", pod)
+				return fmt.Errorf("the pod or its container has no PSI: %+v", pod)
 			case main.CPU.PSI.Some.Total == 0:
-				return fmt.Errorf("the container waits for nothing: %+v", main.CPU.PSI)
+				return fmt.Errorf("the throttled container has no CPU pressure: %+v", main.CPU.PSI)
 			}
 			return nil
 		}
-		return fmt.Errorf("the pod is not among %+v", s.Pods)
+		return fmt.Errorf("/stats/summary does not have the pod: %+v", s.Pods)
 	})
 }
 
-// swap looks at what containers may have swapped out: by their requests, if there is no limit.
+// swap checks memory.swap.max with LimitedSwap: a burstable container may swap, a guaranteed one
+// may not.
 func (b *bed) swap(t *testing.T, n *Namespace) {
 	swapOn(t)
 	b.node.config["memorySwap"] = map[string]any{"swapBehavior": "LimitedSwap"}
@@ -150,18 +152,17 @@ spec:
 		pod := n.WaitReady(t, name)
 		cgroup := b.ContainerCgroup(pod, pod.Status.ContainerStatuses[0])
 		if most := numbers(t, filepath.Join("/sys/fs/cgroup", cgroup, "memory.swap.max"))[0]; most > 0 != want {
-			t.Errorf("the %s container may have %d bytes swapped out", name, most)
+			t.Errorf("memory.swap.max of the %s container is %d", name, most)
 		}
 	}
 }
 
-// described reads what an operator is told of a container that ran out of memory. Its
-// shell could say how its child ended, but the kubelet asks for memory.oom.group, by which
-// the kernel ends all of it.
+// described checks the output of kubectl describe for a container that ran out of memory. The exit
+// code is not the shell's 5: the kubelet sets memory.oom.group, so the kernel kills all processes.
 func (b *bed) described(t *testing.T, n *Namespace) {
 	for _, class := range b.classes {
 		if class.sandboxed {
-			continue // its limit is the pod's
+			continue // the runtime enforces only the limit of the pod
 		}
 		n.CreateOf(t, class.name, `
   restartPolicy: Never
@@ -171,12 +172,13 @@ func (b *bed) described(t *testing.T, n *Namespace) {
 		n.WaitPhase(t, class.name, corev1.PodFailed)
 		told := n.Kubectl(t, "describe", "pod", class.name)
 		if !strings.Contains(strings.Join(strings.Fields(told), " "), "Reason: OOMKilled Exit Code: 137") {
-			t.Errorf("kubectl describe says:\n%s", told)
+			t.Errorf("kubectl describe prints, without OOMKilled and 137:\n%s", told)
 		}
 	}
 }
 
-// eviction has a pod take more memory than the node is to spare.
+// eviction has a pod use more memory than the kubelet's eviction threshold leaves, and expects that
+// the pod is evicted.
 func (b *bed) eviction(t *testing.T, n *Namespace) {
 	var s struct {
 		Node struct {

@@ -1,10 +1,9 @@
-// Package faults breaks berth on purpose and looks at what is left.
+// Package faults tests berth under failures.
 //
 // Every test drives a real `berth serve` over its socket: daemons and
 // supervisors are killed, requests are malformed, disks are full, registries and
-// runtimes fail. What is asked each time is what a kubelet depends on: the code
-// and the text of the answer, that no pod is lost, and that nothing is left
-// behind on the host.
+// runtimes fail. The tests check what a kubelet depends on: the code and the text
+// of errors, that no pod is lost, and that nothing is left on the host.
 package faults
 
 import (
@@ -23,16 +22,16 @@ import (
 	"github.com/berth-cri/berth/pkg/admin/client"
 )
 
-// bed is testbed's, for what only these tests ask of it.
+// bed extends testbed.Bed by methods that only these tests need.
 type bed struct{ *testbed.Bed }
 
-// newBed starts berth. Without handlers given there is one, runc.
+// newBed starts berth. If the options have no handlers, runc is the only one.
 func newBed(t *testing.T, options testbed.Options) *bed {
 	t.Helper()
 	return &bed{testbed.StartBed(t, "faults/busybox:1", options)}
 }
 
-// info is what the verbose status of a container says about who runs it.
+// info has the fields of a container's verbose status that the tests read.
 type info struct {
 	PID         int    `json:"pid"`
 	Handler     string `json:"handler"`
@@ -49,7 +48,7 @@ func (b *bed) info(t *testing.T, container string) info {
 	return i
 }
 
-// supervisors returns the pids of the supervisors of this berth by their key.
+// supervisors returns the pids of this berth's supervisors by their key.
 func (b *bed) supervisors(t *testing.T) map[string]int {
 	t.Helper()
 	found := map[string]int{}
@@ -71,7 +70,8 @@ func (b *bed) supervisors(t *testing.T) map[string]int {
 	return found
 }
 
-// life is a process, told apart from a later one with its pid.
+// life identifies a process by its pid and start time, so that a later process with the same pid
+// differs. It fails the test if the process does not run.
 func life(t *testing.T, pid int) string {
 	t.Helper()
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
@@ -93,7 +93,7 @@ func (b *bed) admin(t *testing.T) *client.Client {
 	return c
 }
 
-// exitedWith fails unless a container is EXITED with a code.
+// exitedWith fails the test unless a container is EXITED with a code.
 func exitedWith(t *testing.T, st *runtimeapi.ContainerStatus, code int32) {
 	t.Helper()
 	if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != code {
@@ -101,28 +101,28 @@ func exitedWith(t *testing.T, st *runtimeapi.ContainerStatus, code int32) {
 	}
 }
 
-// noneRuns fails if one of the processes is alive.
+// noneRuns fails the test if one of the processes runs.
 func noneRuns(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
 		if alive(pid) {
-			t.Errorf("process %d runs", pid)
+			t.Errorf("process %d still runs", pid)
 		}
 	}
 }
 
-// awaitEnd waits until a process has ended.
+// awaitEnd waits until a process has exited.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
 		if alive(pid) {
-			return fmt.Errorf("process %d runs", pid)
+			return fmt.Errorf("process %d still runs", pid)
 		}
 		return nil
 	})
 }
 
-// tookAtMost fails if something took longer than it may.
+// tookAtMost fails the test if more than limit has passed since began.
 func tookAtMost(t *testing.T, limit time.Duration, began time.Time, what string) {
 	t.Helper()
 	if took := time.Since(began); took > limit {
@@ -130,9 +130,9 @@ func tookAtMost(t *testing.T, limit time.Duration, began time.Time, what string)
 	}
 }
 
-// plugin installs a CNI plugin of a test's own in a directory below dir, and returns the
-// configuration that has it found before the real one. In the script DIR is dir, where the
-// test leaves its signs, and REAL the real plugin of that name.
+// plugin installs a script as a CNI plugin in dir/bin, and returns a configuration by which berth
+// finds it before a real plugin of the same name. In the script, DIR is replaced by dir and REAL by
+// the path of the real plugin.
 func plugin(t *testing.T, dir, name, script string) (config string) {
 	t.Helper()
 	usual, err := testbed.CNIBinDir()

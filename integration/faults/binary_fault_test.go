@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// newRuncBed is a berth whose runc can be replaced.
+// newRuncBed starts berth with a copy of runc, at path, that a test can replace.
 func newRuncBed(t *testing.T, options testbed.Options) (b *bed, path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "runc")
@@ -31,9 +31,10 @@ func (b *bed) sleeping(t *testing.T) (*testbed.Pod, string) {
 	return pod, b.podInfo(t, pod).Binaries[0].Runs
 }
 
-// TestDamagedCopyOfARuntime damages what a pod runs on, while the daemon is up and
-// while it is down. It is mended from what is installed; when that is another
-// version by now, nothing damaged runs, and the pod can be removed.
+// TestDamagedCopyOfARuntime damages a pod's kept binary while the daemon is up and
+// while it is down. The daemon replaces it by the installed binary. If another
+// version is installed by now, the damaged binary is not run, and the pod can be
+// removed.
 func TestDamagedCopyOfARuntime(t *testing.T) {
 	b, installed := newRuncBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -45,7 +46,7 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	}
 
 	damage()
-	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	b.Stop(t)
 	damage()
 	b.Start(t)
@@ -68,12 +69,12 @@ func TestDamagedCopyOfARuntime(t *testing.T) {
 	_, err = old.TryCreate(t, b.Client.ContainerConfig("second", b.Image, "true"))
 	testbed.Refused(t, err, codes.FailedPrecondition, installed, want)
 	old.Remove(t)
-	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the new pod said")
+	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the new pod printed")
 	b.NothingLeft(t, atRest)
 }
 
-// TestRootWithoutExec has the root directory on a file system whose programs cannot
-// be run: pods run on what is installed, and it is said that they do.
+// TestRootWithoutExec has engine.root on a noexec file system. Pods run on the
+// installed binary, and the log has the reason.
 func TestRootWithoutExec(t *testing.T) {
 	b, installed := newRuncBed(t, testbed.Options{})
 	b.smallRoot(t, 512<<20)
@@ -81,7 +82,7 @@ func TestRootWithoutExec(t *testing.T) {
 	testbed.Must(t, unix.Mount("", b.Root, "", unix.MS_REMOUNT|unix.MS_NOEXEC, ""))
 	b.Start(t)
 	atRest := b.Rest(t)
-	pod := b.Client.RunSandbox(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) { // with a process of its own
+	pod := b.Client.RunSandbox(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) { // with a sandbox process
 		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	}})
 	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Container: func(c *runtimeapi.ContainerConfig) {
@@ -93,12 +94,12 @@ func TestRootWithoutExec(t *testing.T) {
 	if len(is) != 1 || is[0].Runs != installed || is[0].SHA256 != digest(t, installed) {
 		t.Errorf("the pod runs on %+v", is)
 	}
-	testbed.Same(t, first.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, first.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	put(t, installed, append(read(t, installed), "upgraded"...))
 	second := pod.RunContainer(t, "second", spec)
 	second.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	b.Restart(t)
-	testbed.Same(t, second.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, second.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	for _, want := range []string{"mounted noexec", "no kept binary exists"} {
 		testbed.Contains(t, b.Log(), want, "the log")
 	}
@@ -106,8 +107,8 @@ func TestRootWithoutExec(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKilledWhileABinaryIsKept kills the daemon between the steps of keeping a new
-// runtime.
+// TestKilledWhileABinaryIsKept kills the daemon while it makes the kept binary of a
+// new runtime.
 func TestKilledWhileABinaryIsKept(t *testing.T) {
 	t.Parallel()
 	b, installed := newRuncBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
@@ -125,18 +126,18 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 			b.Start(t)
 			fresh, after := b.sleeping(t)
 			if before == after {
-				t.Errorf("a new pod runs on %s, as before", after)
+				t.Errorf("a new pod runs on %s, the kept binary of the old pod", after)
 			}
 			if is, want := digest(t, after), digest(t, installed); is != want {
-				t.Errorf("the copy has sha256 %s, what is installed %s", is, want)
+				t.Errorf("the kept binary has sha256 %s, the installed one %s", is, want)
 			}
-			testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the old pod said")
+			testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec in the old pod printed")
 			old.Remove(t)
 			fresh.Remove(t)
 			testbed.Eventually(t, time.Minute, func() error {
 				for _, name := range b.kept(t) {
 					if name[0] == '.' || name == filepath.Base(filepath.Dir(before)) {
-						return fmt.Errorf("kept are %q", b.kept(t))
+						return fmt.Errorf("old or partial binaries are kept: %q", b.kept(t))
 					}
 				}
 				return nil
@@ -146,15 +147,15 @@ func TestKilledWhileABinaryIsKept(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestCopyOfARemovedHandler removes a handler and then its last pod: the copy goes
-// without a restart.
+// TestCopyOfARemovedHandler removes a handler and then its last pod: the kept binary
+// is removed without a restart.
 func TestCopyOfARemovedHandler(t *testing.T) {
 	t.Parallel()
 	b, _ := newRuncBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	old, copied := b.sleeping(t)
 	b.reload(t, fmt.Sprintf("default_runtime = \"other\"\n[runtimes.other]\nruntime_path = %q\n", testbed.Part(t, testbed.Crun)))
-	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, old.Container.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	old.Remove(t)
 	testbed.Eventually(t, time.Minute, func() error {
 		if _, err := os.Stat(copied); !errors.Is(err, os.ErrNotExist) {
@@ -165,9 +166,8 @@ func TestCopyOfARemovedHandler(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestCopiesOfWhatMayBeNeeded looks at the copies that are kept for new pods when
-// others are collected: those of candidates, and of handlers that cannot take
-// pods at the moment, are not among what goes.
+// TestCopiesOfWhatMayBeNeeded: kept binaries of candidates, and of handlers that
+// are not ready, stay when unreferenced ones are collected.
 func TestCopiesOfWhatMayBeNeeded(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	next, idle, lame, gone := newScripted(t), newScripted(t), newScripted(t), newScripted(t)
@@ -191,17 +191,17 @@ required_devices = ["/dev/no-such-device"]
 			all := b.kept(t)
 			for _, path := range runtimes {
 				if name := "runtime-" + digest(t, path)[:16]; contains(all, []string{name}) != kept {
-					return fmt.Errorf("%s: %s of %s is kept: %v", what, name, path, !kept)
+					return fmt.Errorf("%s: kept binary %s of %s exists: %v, want %v", what, name, path, !kept, kept)
 				}
 			}
 			return nil
 		})
 	}
-	b.Restart(t) // nothing is known of what an earlier daemon copied
+	b.Restart(t) // the new daemon must find the kept binaries of the earlier one
 	look("at first", true, runc, next.Path, idle.Path, lame.Path, gone.Path)
 	b.Client.RunPod(t, testbed.PodSpec{Handler: "gone", Image: b.Image, Command: []string{"sleep", "1000"}})
 	b.reload(t, stay)
-	b.NothingLeft(t, atRest) // the last pod is gone, and its runtime's copy with it
-	look("its handler and its pod are gone", false, gone.Path)
-	look("the others", true, runc, next.Path, idle.Path, lame.Path)
+	b.NothingLeft(t, atRest) // removes the last pod, and so the kept binary of its handler
+	look("of the removed handler", false, gone.Path)
+	look("of the other handlers", true, runc, next.Path, idle.Path, lame.Path)
 }

@@ -22,28 +22,28 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// fleet are handlers of each kind whose binaries are a test's own, to be replaced.
+// fleet has handlers of each kind, with copies of the runtimes that a test can replace.
 type fleet struct {
 	*bed
 	dir string
-	// files are the binaries of each handler: that of the handler, then the one
-	// that its shim drives.
+	// files are the paths of each handler's binaries: the runtime, or the shim and
+	// the runtime that it calls.
 	files map[string][]string
-	// good are the programs to be installed there, by path.
+	// good are the programs that belong at these paths.
 	good map[string]string
 }
 
-// companions is the directory of those of gVisor.
+// companions is the directory of gVisor's companion programs, beside runsc.
 const companions = "gvisor-bin"
 
 const byDefault, gVisor, shimmed = "a-runc", "a-runsc", "a-shim"
 
-// newFleet installs the runtimes in dir; runc is that of a release ago.
+// newFleet installs the runtimes in dir, with runc of an old release.
 func newFleet(t *testing.T, dir string) *fleet {
 	t.Helper()
 	f := &fleet{dir: dir, files: map[string][]string{}, good: map[string]string{}}
 	for handler, parts := range map[string][]string{
-		// No names under which berth finds runtimes by itself.
+		// These are not names under which berth finds runtimes without a configuration.
 		byDefault: {testbed.RuncOld}, "a-crun": {testbed.Crun}, gVisor: {testbed.Runsc}, shimmed: {testbed.RuncShim, testbed.RuncOld},
 	} {
 		testbed.Must(t, os.MkdirAll(filepath.Join(dir, handler, companions), 0o755))
@@ -65,7 +65,7 @@ func newFleet(t *testing.T, dir string) *fleet {
 	return f
 }
 
-// install puts the right program at each place where something else is.
+// install restores the right program at each path that has another one.
 func (f *fleet) install(t *testing.T) {
 	t.Helper()
 	for path, good := range f.good {
@@ -75,8 +75,7 @@ func (f *fleet) install(t *testing.T) {
 	}
 }
 
-// table is the configuration of a handler on binaries in the fleet's places, or in
-// others.
+// table is the configuration of a handler with these binaries.
 func (f *fleet) table(handler string, files []string) string {
 	if handler == shimmed {
 		return fmt.Sprintf("[runtimes.%s]\nruntime_type = \"shim\"\nruntime_path = %q\n[runtimes.%s.options]\nBinaryName = %q\n", handler, files[0], handler, files[1])
@@ -92,8 +91,8 @@ func (f *fleet) config(def string, handlers ...string) string {
 	return text
 }
 
-// preamble is the top of a configuration, which lets the daemon see soon that a
-// runtime is well again.
+// preamble is the beginning of a configuration, by which the daemon probes runtimes
+// every second.
 func preamble(def string) string {
 	return fmt.Sprintf("default_runtime = %q\n[handlers]\nprobe_interval = \"1s\"\n", def)
 }
@@ -120,8 +119,8 @@ func put(t *testing.T, path string, body []byte) {
 	testbed.Must(t, err)
 }
 
-// overwrite changes a program in place, as a careless copy does. That waits while
-// somebody runs it.
+// overwrite changes a program in place, as cp does. It waits while a process runs
+// the program.
 func overwrite(t *testing.T, path string, body []byte) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -134,7 +133,6 @@ func overwrite(t *testing.T, path string, body []byte) {
 	})
 }
 
-// digest is the hash of a file; empty if there is none.
 // program is the hash of a binary with its companions.
 func program(t *testing.T, path string) string {
 	t.Helper()
@@ -149,6 +147,7 @@ func program(t *testing.T, path string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(list)))
 }
 
+// digest is the SHA-256 of a file, or empty if the file does not exist.
 func digest(t *testing.T, path string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -164,7 +163,7 @@ func digest(t *testing.T, path string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// podInfo is what the verbose status of a sandbox says about its runtime.
+// podInfo has the fields about the runtime in a sandbox's verbose status.
 type podInfo struct {
 	Handler    string `json:"handler"`
 	Supervisor string `json:"supervisor"`
@@ -187,7 +186,7 @@ func (b *bed) podInfo(t *testing.T, pod *testbed.Pod) podInfo {
 	return i
 }
 
-// oldPod is a pod that was made before a change.
+// oldPod is a pod that was created before a change of the installed binaries.
 type oldPod struct {
 	*testbed.Pod
 	waiting *testbed.Container // created, not started
@@ -198,7 +197,8 @@ func (f *fleet) spec(handler string) testbed.PodSpec {
 	return testbed.PodSpec{Handler: handler, Image: f.Image, Command: []string{"sleep", "3600"}}
 }
 
-// busy is a pod that uses some time: gVisor counts it in ticks.
+// busy is a pod that uses some CPU time, at least one of the ticks in which gVisor
+// counts it.
 func (f *fleet) busy(handler string) testbed.PodSpec {
 	s := f.spec(handler)
 	s.Command = []string{"sh", "-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; exec sleep 3600"}
@@ -214,24 +214,24 @@ func (f *fleet) run(t *testing.T, handler string) *oldPod {
 	return pod
 }
 
-// runsOn fails unless a pod has copies of its own of what is installed.
+// runsOn fails the test unless a pod runs on kept binaries of the installed files.
 func (f *fleet) runsOn(t *testing.T, is podInfo, files []string) {
 	t.Helper()
 	if len(is.Binaries) != len(files) {
-		t.Fatalf("handler %s: the pod runs on %v, want copies of %v", is.Handler, is.Binaries, files)
+		t.Fatalf("handler %s: the pod runs on %v, want kept binaries of %v", is.Handler, is.Binaries, files)
 	}
 	for i, path := range files {
 		b := is.Binaries[i]
 		if b.Path != path || b.SHA256 != program(t, path) || b.Version == "" {
-			t.Errorf("handler %s: the pod runs on %+v, want a copy of %s, sha256 %s", is.Handler, b, path, program(t, path))
+			t.Errorf("handler %s: the pod runs on %+v, want a kept binary of %s, sha256 %s", is.Handler, b, path, program(t, path))
 		}
 		if filepath.Base(b.Runs) != filepath.Base(path) || !strings.HasPrefix(b.Runs, filepath.Join(f.Root, "tools")+"/") {
-			t.Errorf("handler %s: %s is kept at %s", is.Handler, path, b.Runs)
+			t.Errorf("handler %s: the kept binary of %s is at %s", is.Handler, path, b.Runs)
 		}
 	}
 }
 
-// each does something with all handlers at the same time.
+// each runs a parallel subtest for each handler.
 func (f *fleet) each(t *testing.T, handlers []string, do func(t *testing.T, handler string)) {
 	t.Helper()
 	t.Run("all", func(t *testing.T) {
@@ -244,7 +244,7 @@ func (f *fleet) each(t *testing.T, handlers []string, do func(t *testing.T, hand
 	})
 }
 
-// handlersInfo is what the verbose status says of handlers.
+// handlersInfo has the fields about handlers in the daemon's verbose status.
 type handlersInfo struct {
 	Digest   string `json:"digest"`
 	Handlers []struct {
@@ -279,20 +279,20 @@ func (b *bed) reload(t *testing.T, config string) {
 	})
 }
 
-// onlyTodays fails unless the copies that are kept are those of what is installed.
+// onlyTodays fails the test if a binary is kept that is not a currently installed one.
 func (f *fleet) onlyTodays(t *testing.T) {
 	t.Helper()
 	want := map[string]bool{}
 	for path := range f.good {
 		want["runtime-"+program(t, path)[:16]] = true
 	}
-	if crun, err := exec.LookPath("crun"); err == nil { // it is found by itself
+	if crun, err := exec.LookPath("crun"); err == nil { // berth finds this crun without a configuration
 		want["runtime-"+digest(t, crun)[:16]] = true
 	}
 	testbed.Eventually(t, time.Minute, func() error {
 		for _, name := range f.kept(t) {
 			if strings.HasPrefix(name, ".") || strings.HasPrefix(name, "runtime-") && !want[name] {
-				return fmt.Errorf("kept are %q, and needed only %v", f.kept(t), want)
+				return fmt.Errorf("kept binaries: %q, want only %v", f.kept(t), want)
 			}
 		}
 		return nil

@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// degradedBy are the lines of the status.
+// degradedBy returns the lines in the status about what is degraded.
 func (b *bed) degradedBy(t *testing.T) string {
 	t.Helper()
 	c := b.admin(t)
@@ -26,19 +26,19 @@ func (b *bed) degradedBy(t *testing.T) string {
 	return strings.Join(status.GetDegraded(), "\n")
 }
 
-// broken is a handler that was broken while it was ready.
+// broken is a handler with the functions that break and repair it.
 type broken struct {
 	handler string
 	broke   func(t *testing.T)
 	mend    func(t *testing.T)
-	// says is what the status says of it within ten seconds of the second failed pod.
+	// says are texts that the status has within ten seconds of the second failed pod.
 	says []string
-	// start starts what fails, if that is not a sandbox of the handler.
+	// start starts a pod that fails while the handler is broken; nil starts a plain sandbox.
 	start func(t *testing.T) error
 }
 
-// TestBrokenHandlers breaks handlers whose runtimes go on answering questions, or are gone.
-// Once the status stayed green while every pod failed.
+// TestBrokenHandlers breaks handlers. Some of the runtimes still answer probes, others are gone or
+// damaged. A regression test: the status once had no failure while every pod failed.
 func TestBrokenHandlers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -59,7 +59,7 @@ func TestBrokenHandlers(t *testing.T) {
 	add("hangs", hangs.Path, "timed out",
 		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "exec sleep 1000") },
 		func(t *testing.T) { t.Helper(); hangs.on(t, "run", "") })
-	// A shim has its runtime create sandboxes.
+	// containerd's shim calls create of its runtime, not run.
 	creates := newScripted(t)
 	add("creates", testbed.Part(t, testbed.RuncShim), "OCI runtime create failed",
 		func(t *testing.T) { t.Helper(); creates.on(t, "create", "echo 'no container today' >&2; exit 1") },
@@ -87,15 +87,15 @@ func TestBrokenHandlers(t *testing.T) {
 	for _, one := range all {
 		t.Run(one.handler, func(t *testing.T) { b.breaks(t, one) })
 	}
-	// The state has the last line that the runtime wrote, and the details the rest.
+	// The status has only the last line of the runtime's output, the handler's details have all.
 	c := b.admin(t)
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "fails"})
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "it lacks a part\nit cannot be done\n") {
-		t.Errorf("%v, %s", err, got)
+		t.Errorf("the last failure does not have the whole output: %v, %s", err, got)
 	}
 }
 
-// startContainer runs a pod with a container and removes it.
+// startContainer starts a container in a new pod, and removes the pod.
 func (b *bed) startContainer(t *testing.T, handler string, change func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig)) error {
 	t.Helper()
 	b.Client.Pull(t, handler, b.Image)
@@ -123,7 +123,7 @@ func (b *bed) startSandbox(t *testing.T, handler string, config *runtimeapi.PodS
 	return err
 }
 
-// breaks breaks a handler under pods, waits until the status says so, and mends it.
+// breaks breaks a handler, waits until the status reports the failure, and repairs the handler.
 func (b *bed) breaks(t *testing.T, one broken) {
 	t.Helper()
 	start := one.start
@@ -134,14 +134,14 @@ func (b *bed) breaks(t *testing.T, one broken) {
 	one.broke(t)
 	for range 2 {
 		if start(t) == nil {
-			t.Fatal("a pod runs")
+			t.Fatal("a pod started under the broken handler")
 		}
 	}
 	testbed.Eventually(t, 10*time.Second, func() error {
 		told := b.degradedBy(t)
 		for _, word := range one.says {
 			if !strings.Contains(told, word) {
-				return fmt.Errorf("the status lacks %q: %s", word, told)
+				return fmt.Errorf("the status does not contain %q: %s", word, told)
 			}
 		}
 		return nil
@@ -152,11 +152,12 @@ func (b *bed) breaks(t *testing.T, one broken) {
 	b.kubeletSees(t, one, true)
 }
 
-// kubeletSees fails unless the condition of the CRI's Status names the handler if it is not ready.
+// kubeletSees waits until the condition HandlersReady of the CRI's Status names the handler, or, if
+// ready, does not name it.
 func (b *bed) kubeletSees(t *testing.T, one broken, ready bool) {
 	t.Helper()
 	if !strings.Contains(one.says[0], "is not ready") {
-		return // its runtime runs pods
+		return // the handler stays ready: its self-check pod runs
 	}
 	testbed.Eventually(t, time.Minute, func() error {
 		status, err := b.Client.RuntimeServiceClient.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})
@@ -172,8 +173,8 @@ func (b *bed) kubeletSees(t *testing.T, one broken, ready bool) {
 	})
 }
 
-// TestRuntimeThatHangs has callers that give up before container_create_timeout: they are
-// answered in time, and the status says so.
+// TestRuntimeThatHangs: if a runtime hangs, starts fail after start_timeout, which is shorter than
+// container_create_timeout, and the status reports the handler.
 func TestRuntimeThatHangs(t *testing.T) {
 	t.Parallel()
 	hangs := newScripted(t)
@@ -188,15 +189,15 @@ func TestRuntimeThatHangs(t *testing.T) {
 			began := time.Now()
 			err := b.startSandbox(t, "slow", b.Client.SandboxConfig(""))
 			if took := time.Since(began); status.Code(err) == codes.DeadlineExceeded && (took > 40*time.Second || !strings.Contains(err.Error(), "start_timeout = 8s")) {
-				t.Errorf("after %v: %v", took, err)
+				t.Errorf("the start failed after %v, want start_timeout = 8s: %v", took, err)
 			}
 			return err
 		},
 	})
 }
 
-// TestNetworkThatFails has pods fail for what a self-check pod does not have: the handler
-// is ready, and the status says that its starts fail.
+// TestNetworkThatFails breaks the network, which self-check pods do not use: the handler stays
+// ready, but the status reports that its starts fail.
 func TestNetworkThatFails(t *testing.T) {
 	t.Parallel()
 	plugins, err := filepath.Glob(filepath.Join(testbed.NewCNI(t).BinDir, "*"))
@@ -221,7 +222,7 @@ func TestNetworkThatFails(t *testing.T) {
 	})
 }
 
-// TestDiskThatIsFull is the same for the disk of engine.root.
+// TestDiskThatIsFull fills the disk of engine.root: the status reports the failing starts.
 func TestDiskThatIsFull(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{})
@@ -232,7 +233,8 @@ func TestDiskThatIsFull(t *testing.T) {
 	})
 }
 
-// TestCgroupThatIsRefused is the same for a kernel that refuses the limits of a container.
+// TestCgroupThatIsRefused has the kernel refuse the CPU limit of a container: the status reports
+// the failing starts.
 func TestCgroupThatIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{})
@@ -243,13 +245,13 @@ func TestCgroupThatIsRefused(t *testing.T) {
 	write := func(text string) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Helper()
-			// The cgroup of the container before may not be gone yet, and has more.
+			// The write fails while the previous container's cgroup, with a larger quota, exists.
 			testbed.Eventually(t, 10*time.Second, func() error { return os.WriteFile(quota, []byte(text), 0) })
 		}
 	}
 	b.breaks(t, broken{
 		handler: "runc",
-		// A cgroup may not have more of the processor than the one above it.
+		// The CPU quota of a cgroup must not exceed that of its parent.
 		broke: write("10000"), mend: write("-1"),
 		says: []string{"handler runc", "starts in a row failed", "cpu.cfs_quota_us"},
 		start: func(t *testing.T) error {

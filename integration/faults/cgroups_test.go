@@ -15,14 +15,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// named is a pod in cgroups of one prefix: it has a sandbox process, and names no parent.
+// named is a pod with a sandbox process and without a cgroup parent: its cgroups are below prefix.
 type named struct {
 	*testbed.Pod
 	prefix     string
 	containers []*testbed.Container
 }
 
-// cgroups are the paths of the cgroups that the pod's processes are in.
+// cgroups returns the paths of the cgroups of the pod's sandbox process and containers.
 func (p *named) cgroups() []string {
 	all := []string{filepath.Join("/", p.prefix, p.ID)}
 	for _, c := range p.containers {
@@ -31,7 +31,7 @@ func (p *named) cgroups() []string {
 	return all
 }
 
-// exists says whether a cgroup is there in any hierarchy.
+// exists returns whether a cgroup exists in any hierarchy.
 func exists(t *testing.T, cgroup string) bool {
 	t.Helper()
 	v1, err := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
@@ -42,8 +42,8 @@ func exists(t *testing.T, cgroup string) bool {
 }
 
 // TestCgroupPrefixChangesUnderPods changes engine.cgroup_prefix while pods run, and kills
-// the daemon with its supervisors: pods of both prefixes are measured, changed, found out
-// of memory, cleaned up after and removed by the cgroups that they have.
+// the daemon and its supervisors. Pods of both prefixes keep their cgroups, by which
+// statistics, updates, OOM kills, cleanup and removal work.
 func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 	const limit, raised = 32 << 20, 48 << 20
 	const before, after = "berth", "cri-containerd"
@@ -73,10 +73,11 @@ func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 			p := b.Client.RunPod(t, spec)
 			pods = append(pods, &named{Pod: p, prefix: prefix, containers: []*testbed.Container{p.Container}})
 		}
-		// The kubelet's pods have a cgroup each. Agents look for the bare id in it.
+		// In a pod with a cgroup parent the container's cgroup has no prefix: agents look for the
+		// bare ID.
 		p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 		if cgroup := filepath.Join(p.Config.GetLinux().GetCgroupParent(), p.Container.ID); !exists(t, cgroup) {
-			t.Errorf("with the prefix %s the cgroup %s does not exist", prefix, cgroup)
+			t.Errorf("with cgroup_prefix %s: cgroup %s of a pod with a parent does not exist", prefix, cgroup)
 		}
 	}
 	run(before)
@@ -95,21 +96,22 @@ func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 			}
 			for _, c := range p.containers {
 				if used[c.ID].GetMemory().GetWorkingSetBytes().GetValue() == 0 {
-					t.Errorf("%s: %s: a container under /%s uses no memory: %v", when, p.Handler, p.prefix, used[c.ID])
+					t.Errorf("%s: %s: a container under /%s has no memory statistics: %v", when, p.Handler, p.prefix, used[c.ID])
 				}
 				if pid := b.info(t, c.ID).PID; p.Handler != "runsc" && memoryLimit(t, pid) != strconv.FormatInt(bytes, 10) {
-					t.Errorf("%s: %s: a container under /%s may use %s bytes, want %d", when, p.Handler, p.prefix, memoryLimit(t, pid), bytes)
+					t.Errorf("%s: %s: the memory limit of a container under /%s is %s, want %d", when, p.Handler, p.prefix, memoryLimit(t, pid), bytes)
 				}
 			}
-			// Without a parent a pod is the sum of its cgroups, that of the sandbox process included.
+			// The statistics of a pod without a parent are the sum of its cgroups, including the
+			// cgroup of the sandbox process.
 			linux := total[p.ID].GetLinux()
 			processes := int(linux.GetProcess().GetProcessCount().GetValue())
 			if linux.GetMemory().GetWorkingSetBytes().GetValue() == 0 || processes <= len(p.containers) && p.Handler != "runsc" {
-				t.Errorf("%s: %s: the pod under /%s with %d containers has %v", when, p.Handler, p.prefix, len(p.containers), linux)
+				t.Errorf("%s: %s: the pod under /%s with %d containers has the statistics %v", when, p.Handler, p.prefix, len(p.containers), linux)
 			}
 		}
 	}
-	holds("while both run")
+	holds("with pods of both prefixes")
 
 	for _, pid := range b.supervisors(t) {
 		killAs(t, pid, syscall.SIGKILL)
@@ -123,20 +125,20 @@ func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 	bytes = raised
 	for _, p := range pods {
 		if p.Handler == "runsc" {
-			continue // it cannot change limits
+			continue // gVisor cannot change limits
 		}
 		for _, c := range p.containers {
 			_, err := b.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 				ContainerId: c.ID, Linux: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: raised},
 			})
-			testbed.Checkf(t, err, "%s", p.Handler)
+			testbed.Checkf(t, err, "%s: update", p.Handler)
 		}
 	}
-	holds("with another container each")
+	holds("with another container in each pod")
 
 	for _, p := range pods {
 		if p.Handler == "runsc" {
-			continue // it is the pod that runs out of memory there
+			continue // gVisor enforces only the limit of the pod
 		}
 		greedy := spec
 		greedy.Command = []string{"tail", "/dev/zero"}
@@ -146,7 +148,7 @@ func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 		}
 		c.Remove(t)
 		if cgroup := filepath.Join("/", p.prefix, c.ID); exists(t, cgroup) {
-			t.Errorf("%s: cgroup %s outlives its container", p.Handler, cgroup)
+			t.Errorf("%s: cgroup %s is left after the removal of its container", p.Handler, cgroup)
 		}
 	}
 	for _, p := range pods {
@@ -164,13 +166,13 @@ func TestCgroupPrefixChangesUnderPods(t *testing.T) {
 		p.Stop(t)
 		p.Remove(t)
 		if i := slices.IndexFunc(p.cgroups(), func(cgroup string) bool { return exists(t, cgroup) }); i >= 0 {
-			t.Errorf("%s: cgroup %s outlives its pod", p.Handler, p.cgroups()[i])
+			t.Errorf("%s: cgroup %s is left after the removal of its pod", p.Handler, p.cgroups()[i])
 		}
 	}
 	b.NothingLeft(t, atRest)
 }
 
-// prefix puts a prefix of cgroups in force without a restart.
+// prefix sets engine.cgroup_prefix by a reload, without a restart.
 func (b *bed) prefix(t *testing.T, prefix string) {
 	t.Helper()
 	pid := b.PID()
@@ -180,6 +182,6 @@ func (b *bed) prefix(t *testing.T, prefix string) {
 		t.Fatalf("reload: %v\n%s", err, out)
 	}
 	if b.PID() != pid || !b.Running() {
-		t.Fatal("the daemon is another one")
+		t.Fatal("the daemon was restarted")
 	}
 }

@@ -23,10 +23,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// counting is a container that shows that it goes on. Its file is never empty.
+// counting is a script that counts in /count and in its log. It replaces /count by a rename, so
+// that the file is never empty.
 const counting = "i=0; while :; do i=$((i+1)); echo $i >/next; mv /next /count; echo line $i; sleep 0.05; done"
 
-// withCRIU restarts berth with another program as its criu, first in its PATH.
+// withCRIU restarts berth with a PATH in which criu is the given program.
 func (b *bed) withCRIU(t *testing.T, program string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,36 +44,36 @@ func (b *bed) checkpoint(t *testing.T, container, location string, seconds int64
 	return err
 }
 
-// goesOn fails unless the container counts on.
+// goesOn waits until the container has counted on.
 func goesOn(t *testing.T, c *testbed.Container) {
 	t.Helper()
 	count := func() int {
 		n, err := strconv.Atoi(strings.TrimSpace(c.Exec(t, "sh", "-c", "until [ -s /count ]; do sleep 0.01; done; cat /count")))
 		if err != nil {
-			return -1 // it was just being written
+			return -1 // the output is not a number
 		}
 		return n
 	}
 	before := count()
 	testbed.Eventually(t, time.Minute, func() error {
 		if now := count(); now <= before {
-			return fmt.Errorf("it stands still at %d", now)
+			return fmt.Errorf("the container does not count on from %d", now)
 		}
 		return nil
 	})
 }
 
-// noUnfinished fails if anything of a checkpoint is left beside the archives.
+// noUnfinished fails the test if temporary files of a checkpoint are left.
 func (b *bed) noUnfinished(t *testing.T, locations string) {
 	t.Helper()
 	for _, dir := range []string{filepath.Join(b.Root, "checkpoints", "*"), filepath.Join(locations, ".*")} {
 		if left, _ := filepath.Glob(dir); len(left) > 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("temporary files are left: %v", left)
 		}
 	}
 }
 
-// members are the files of an archive by name.
+// members returns the contents of an archive's files by name.
 func members(t *testing.T, archive io.Reader) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
@@ -88,13 +89,13 @@ func members(t *testing.T, archive io.Reader) map[string][]byte {
 	}
 }
 
-// TestCheckpoint looks into the archive of a container that runs on; where the
-// criu that is there cannot make one, at what is said of that.
+// TestCheckpoint checks the archive of a checkpointed container, which runs on. If
+// the installed criu does not work with the kernel, it checks the error instead.
 func TestCheckpoint(t *testing.T) {
 	criu := testbed.Part(t, testbed.CRIU)
 	why := testbed.CRIUUnfit(t, criu)
 	if why != "" {
-		t.Logf("%s cannot make checkpoints of processes of this kernel: %s", criu, why)
+		t.Logf("%s does not work with this kernel: %s", criu, why)
 	}
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
 	for name, config := range map[string]string{"runc": runc, "shim": shimConfig(t, testbed.Part(t, testbed.RuncShim))} {
@@ -112,8 +113,9 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// noArchiveOf has a criu that cannot work say why, more than once: a container and
-// what was begun for it must be as before.
+// noArchiveOf requests checkpoints from a criu that does not work with the kernel.
+// Each error must have criu's reason, the container must run on, and no file may be
+// left.
 func (b *bed) noArchiveOf(t *testing.T, tty bool, why string) {
 	t.Helper()
 	pod := b.Client.RunPod(t, testbed.PodSpec{
@@ -126,11 +128,11 @@ func (b *bed) noArchiveOf(t *testing.T, tty bool, why string) {
 	for range 2 {
 		testbed.Refused(t, b.checkpoint(t, pod.Container.ID, filepath.Join(locations, "a.tar"), 60), codes.Unknown, "checkpoint container", why)
 		goesOn(t, pod.Container)
-		testbed.Same(t, b.info(t, pod.Container.ID).PID, pid, "it is another process")
+		testbed.Same(t, b.info(t, pod.Container.ID).PID, pid, "the pid of the container is")
 	}
 	b.noUnfinished(t, locations)
 	if left, _ := os.ReadDir(locations); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("files are left: %v", left)
 	}
 	pod.Remove(t)
 }
@@ -152,7 +154,7 @@ func (b *bed) archiveOf(t *testing.T, tty bool) {
 		location := filepath.Join(locations, name)
 		testbed.Mustf(t, b.checkpoint(t, c.ID, location, 60), "checkpoint")
 		goesOn(t, c)
-		testbed.Same(t, b.info(t, c.ID).PID, pid, "it is another process")
+		testbed.Same(t, b.info(t, c.ID).PID, pid, "the pid of the container is")
 		checkArchive(t, location, c.ID)
 	}
 	b.noUnfinished(t, locations)
@@ -165,7 +167,7 @@ func checkArchive(t *testing.T, location, id string) {
 	t.Helper()
 	info, err := os.Stat(location)
 	if err != nil || info.Mode() != 0o600 {
-		t.Fatalf("archive: %v, %v; want mode 0600", info, err)
+		t.Fatalf("archive: %v, %v, want a file of mode 0600", info, err)
 	}
 	f, err := os.Open(location)
 	testbed.Must(t, err)
@@ -176,7 +178,7 @@ func checkArchive(t *testing.T, location, id string) {
 		"checkpoint/inventory.img", "checkpoint/pstree.img", "checkpoint/core-1.img", "checkpoint/pages-1.img",
 	} {
 		if len(files[name]) == 0 {
-			t.Errorf("%s is missing or empty", name)
+			t.Errorf("%s is missing from the archive or empty", name)
 		}
 	}
 	var config metadata.ContainerConfig
@@ -190,7 +192,7 @@ func checkArchive(t *testing.T, location, id string) {
 	}
 	for name := range changed {
 		if strings.Contains(name, "gone") || strings.Contains(name, "old") || strings.Contains(name, ".wh.") {
-			t.Errorf("a file that was removed is among the changed ones: %s", name)
+			t.Errorf("a removed file is among the changed files: %s", name)
 		}
 	}
 	var deleted []string
@@ -199,8 +201,8 @@ func checkArchive(t *testing.T, location, id string) {
 	}
 }
 
-// TestFailingCheckpoints: whatever is wrong, the container goes on, and neither an
-// archive nor a part of one is there.
+// TestFailingCheckpoints: if criu fails or hangs, the container runs on, and no
+// complete or partial archive is left.
 func TestFailingCheckpoints(t *testing.T) {
 	hangs := filepath.Join(t.TempDir(), "hangs")
 	testbed.Must(t, os.WriteFile(hangs, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755))
@@ -228,7 +230,8 @@ func TestFailingCheckpoints(t *testing.T) {
 	}
 }
 
-// withoutCRIU are handlers that make no checkpoints, and why.
+// withoutCRIU returns the handlers that do not support checkpoints, with the text of
+// the reason.
 func withoutCRIU(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"gvisor": "separate kernel"}
@@ -238,10 +241,11 @@ func withoutCRIU(t *testing.T) map[string]string {
 	return all
 }
 
-// advice is what a refusal says of other handlers: none that isolates less.
+// advice is the text of a refusal about other handlers. Handlers with less isolation
+// must not be named.
 var advice = map[string]string{"crun": "use a handler that supports it (runc)", "gvisor": "no ready handler of this node with a kernel for each pod supports it"}
 
-// TestRefusedCheckpoints asks for what cannot be had.
+// TestRefusedCheckpoints requests checkpoints that must be refused before criu runs.
 func TestRefusedCheckpoints(t *testing.T) {
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{
 		"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "gvisor": testbed.Part(t, testbed.Runsc),
@@ -273,20 +277,20 @@ func TestRefusedCheckpoints(t *testing.T) {
 	b.SetEnvironment("PATH=/nowhere")
 	b.Restart(t)
 	testbed.Refused(t, b.checkpoint(t, id, location, 0), codes.FailedPrecondition, "install the package criu")
-	b.SetEnvironment() // the network's programs are in the PATH too
+	b.SetEnvironment() // the removal of pods needs the network's programs from the PATH
 	b.Restart(t)
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("files are left: %v", left)
 	}
 }
 
-// TestKilledWhileFrozen kills the daemon while a container stands still for its
-// checkpoint: the next one lets it go on.
+// TestKilledWhileFrozen kills the daemon while a container is frozen for its
+// checkpoint. The next daemon thaws the container.
 func TestKilledWhileFrozen(t *testing.T) {
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sh", "-c", counting}})
 	b.Stop(t)
-	// It does not come to that, but must be there.
+	// The daemon is killed before it runs criu, but refuses a checkpoint without criu.
 	criu := filepath.Join(t.TempDir(), "criu")
 	testbed.Must(t, os.Symlink("/bin/false", criu))
 	b.SetEnvironment("BERTH_FAILPOINT="+failpoint.ContainerFrozen, "PATH="+filepath.Dir(criu)+":"+os.Getenv("PATH"))

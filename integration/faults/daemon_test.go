@@ -21,13 +21,13 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestDaemonKilled kills the daemon with pods running, lets containers end while
-// it is away, and compares what it says before and after.
+// TestDaemonKilled kills the daemon while pods run, has containers exit while it is
+// down, and compares the statuses before and after.
 func TestDaemonKilled(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
-	// What the host puts here is how containers hear of the test while nobody
-	// else can reach them.
+	// The containers watch this directory for files by which the test controls them
+	// while the daemon is down.
 	host := t.TempDir()
 	shared := func(c *runtimeapi.ContainerConfig) {
 		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/host", HostPath: host}}
@@ -57,13 +57,13 @@ func TestDaemonKilled(t *testing.T) {
 	b.Kill9(t)
 	place(t, host, "away")
 	testbed.Must(t, syscall.Kill(killedPID, syscall.SIGKILL))
-	time.Sleep(time.Second) // they end meanwhile
+	time.Sleep(time.Second) // the containers exit in this time
 	watch := b.watchStart(t, len(pods))
 	b.Start(t)
 	watch.end(t)
 
 	for _, pod := range pods {
-		testbed.Same(t, identity(t, pod), before[pod.ID], "before %s\nafter", before[pod.ID])
+		testbed.Same(t, identity(t, pod), before[pod.ID], "status of a pod before: %s\nafter:", before[pod.ID])
 	}
 	for _, end := range []struct {
 		container *testbed.Container
@@ -74,14 +74,14 @@ func TestDaemonKilled(t *testing.T) {
 	} {
 		st := end.container.WaitExit(t)
 		if st.GetExitCode() != end.code || st.GetReason() != end.reason {
-			t.Errorf("exit is %d %s %q, want %d %s", st.GetExitCode(), st.GetReason(), st.GetMessage(), end.code, end.reason)
+			t.Errorf("the container exited with %d %s %q, want %d %s", st.GetExitCode(), st.GetReason(), st.GetMessage(), end.code, end.reason)
 		}
 		if st.GetFinishedAt() < st.GetStartedAt() || st.GetStartedAt() < st.GetCreatedAt() {
-			t.Errorf("created %d, started %d, finished %d", st.GetCreatedAt(), st.GetStartedAt(), st.GetFinishedAt())
+			t.Errorf("the times are not in order: created %d, started %d, finished %d", st.GetCreatedAt(), st.GetStartedAt(), st.GetFinishedAt())
 		}
 	}
 	seven.Container.WaitLog(t, "bye")
-	testbed.Same(t, counting.Container.Exec(t, "echo", "still", "here"), "still here\n", "exec after the restart said")
+	testbed.Same(t, counting.Container.Exec(t, "echo", "still", "here"), "still here\n", "exec after the restart printed")
 	unstarted.Start(t)
 	unstarted.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
 	unstarted.Stop(t, 0)
@@ -97,7 +97,7 @@ func place(t *testing.T, dir, name string) {
 	testbed.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 }
 
-// identity is what must not change of a pod.
+// identity returns the fields of a pod's and its container's status that must not change.
 func identity(t *testing.T, p *testbed.Pod) string {
 	t.Helper()
 	st := p.Status(t)
@@ -106,21 +106,21 @@ func identity(t *testing.T, p *testbed.Pod) string {
 		c := p.Container.Status(t)
 		text += fmt.Sprintf(" container %s created=%d started=%d %v %s", c.GetId(), c.GetCreatedAt(), c.GetStartedAt(), c.GetMetadata(), c.GetLogPath())
 	}
-	return strings.Join(strings.Fields(text), " ") // protobuf's text has random blanks
+	return strings.Join(strings.Fields(text), " ") // protobuf's text format has random spaces
 }
 
-// startWatch asks a daemon that is starting, without a pause.
+// startWatch counts the results of calls to a daemon that is starting.
 type startWatch struct {
 	stop     context.CancelFunc
 	done     sync.WaitGroup
-	some     chan struct{} // closed at the first answer
+	some     chan struct{} // closed at the first complete list
 	refused  int
 	answered int
 	wrong    []string
 }
 
-// watchStart asks for the list of sandboxes until end: it must be refused as
-// Unavailable, or have them all.
+// watchStart lists sandboxes without a pause until end. Each call must be refused
+// with Unavailable or return all sandboxes.
 func (b *bed) watchStart(t *testing.T, want int) *startWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +153,7 @@ func (b *bed) watchStart(t *testing.T, want int) *startWatch {
 	return w
 }
 
-// listOnce uses a connection of its own, which does not wait before it tries.
+// listOnce lists sandboxes on a new connection, which connects without a back-off.
 func listOnce(ctx context.Context, socket string) (int, error) {
 	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -172,16 +172,16 @@ func (w *startWatch) end(t *testing.T) {
 	}
 	w.stop()
 	w.done.Wait()
-	t.Logf("while it started: %d calls refused, %d answered", w.refused, w.answered)
+	t.Logf("while the daemon started: %d calls refused, %d answered", w.refused, w.answered)
 	if w.refused == 0 || w.answered == 0 {
 		t.Errorf("%d calls were refused and %d answered; want some of both", w.refused, w.answered)
 	}
 	for _, wrong := range w.wrong {
-		t.Errorf("while it started there was %s", wrong)
+		t.Errorf("while the daemon started, a call returned %s", wrong)
 	}
 }
 
-// wholeLog fails unless a log counts from 1 to what its last line says.
+// wholeLog fails the test unless the log has the lines from 1 to the number in its last line.
 func wholeLog(t *testing.T, c *testbed.Container) {
 	t.Helper()
 	lines := c.Log(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestFullDisk fills the filesystem of engine.root under pods that run.
+// TestFullDisk fills the filesystem of engine.root while pods run.
 func TestFullDisk(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	disk := b.smallRoot(t, 48<<20)
@@ -43,20 +43,20 @@ func TestFullDisk(t *testing.T) {
 	testbed.Refused(t, err, codes.ResourceExhausted, "remove images or enlarge")
 	_, err = b.Client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: unstarted.ID})
 	fullDiskOnce(t, err, b.Root)
-	testbed.Same(t, b.listed(t), "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING", "on a full disk there are")
-	testbed.Same(t, staying.Container.Exec(t, "echo", "goes on"), "goes on\n", "exec said")
+	testbed.Same(t, b.listed(t), "SANDBOX_READY SANDBOX_READY CONTAINER_EXITED CONTAINER_RUNNING", "on a full disk, the states are")
+	testbed.Same(t, staying.Container.Exec(t, "echo", "goes on"), "goes on\n", "exec printed")
 
-	// A daemon that cannot write must still start, and say what there is.
+	// A daemon that cannot write must still start and list its pods.
 	b.Kill9(t)
 	b.Start(t)
 	testbed.Same(t, staying.IP(t), address, "after a restart on a full disk the address is")
 	testbed.Same(t, staying.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_RUNNING, "after a restart on a full disk the container is")
-	// Stopping and removing is how a disk gets empty again.
+	// Stop and remove must work on a full disk, because they free space.
 	staying.Container.Stop(t, 0)
 	exitedWith(t, staying.Container.Status(t), 137)
 	staying.Remove(t)
 	empty.Remove(t)
-	testbed.Same(t, b.listed(t), "", "after the removal there are")
+	testbed.Same(t, b.listed(t), "", "after the removal, the states are")
 
 	disk.empty(t)
 	b.NothingLeft(t, atRest)
@@ -67,20 +67,20 @@ func TestFullDisk(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// fullDiskOnce wants an error that names the disk and its free space, once: the same
-// cause came three times in one text, and the class of the error with each.
+// fullDiskOnce fails the test unless the error names the disk and its free space
+// once. A regression test: the cause was once repeated three times in a message.
 func fullDiskOnce(t *testing.T, err error, root string) {
 	t.Helper()
 	testbed.Refused(t, err, codes.ResourceExhausted, "no space left", root, "free")
 	if text := status.Convert(err).Message(); strings.Count(text, "no space left") != 1 || strings.Contains(text, "resource exhausted") {
-		t.Errorf("the full disk is not named once: %s", text)
+		t.Errorf("the message does not have the cause exactly once: %s", text)
 	}
 }
 
 // smallDisk is a filesystem that can be filled.
 type smallDisk struct{ filler string }
 
-// smallRoot puts a small filesystem below a berth, which is stopped meanwhile.
+// smallRoot restarts berth with an empty small filesystem as engine.root.
 func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
 	t.Helper()
 	b.Stop(t)
@@ -100,7 +100,7 @@ func (b *bed) smallRoot(t *testing.T, size int) smallDisk {
 	return disk
 }
 
-// fill leaves not a byte.
+// fill writes until no byte is free.
 func (d smallDisk) fill(t *testing.T) {
 	t.Helper()
 	f, err := os.Create(d.filler)
@@ -122,7 +122,7 @@ func (d smallDisk) empty(t *testing.T) {
 	testbed.Must(t, os.Remove(d.filler))
 }
 
-// memoryLimit is what the kernel holds a process to.
+// memoryLimit returns the memory limit of a process's cgroup.
 func memoryLimit(t *testing.T, pid int) string {
 	t.Helper()
 	membership, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
@@ -143,8 +143,9 @@ func memoryLimit(t *testing.T, pid int) string {
 	return ""
 }
 
-// TestUpdateThatCannotBeRecorded changes a limit on a full disk: what is not on
-// record must not hold either, and what is refused must not stay in part.
+// TestUpdateThatCannotBeRecorded updates a limit on a full disk, and with a runtime
+// that fails after the change. In both cases the old limit must be in the status and
+// in the kernel.
 func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	const before, after = 64 << 20, 96 << 20
 	runtime := newScripted(t)
@@ -165,12 +166,12 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	holds := func(t *testing.T, want int64) {
 		t.Helper()
 		for _, c := range []*testbed.Container{pod.Container, unstarted} {
-			testbed.Same(t, c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(), want, "the status says")
+			testbed.Same(t, c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(), want, "the memory limit in the status is")
 			if st := c.Status(t).GetState(); st != runtimeapi.ContainerState_CONTAINER_RUNNING {
 				continue
 			}
 			if got := memoryLimit(t, b.info(t, c.ID).PID); got != strconv.FormatInt(want, 10) {
-				t.Errorf("the kernel has %s, want %d", got, want)
+				t.Errorf("the memory limit in the kernel is %s, want %d", got, want)
 			}
 		}
 	}
@@ -181,7 +182,7 @@ func TestUpdateThatCannotBeRecorded(t *testing.T) {
 	testbed.Refused(t, update(unstarted), codes.ResourceExhausted, "no space left")
 	disk.empty(t)
 	holds(t, before)
-	unstarted.Start(t) // with what its spec says
+	unstarted.Start(t) // with the limit of its OCI spec
 	holds(t, before)
 
 	runtime.on(t, "update", fmt.Sprintf("rm -f %s/on-update; %s \"$@\"; echo 'half done' >&2; exit 1", filepath.Dir(runtime.Path), testbed.Part(t, testbed.Runc)))

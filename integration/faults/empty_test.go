@@ -14,9 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestEmptyNode asks a node on which nothing has ever been pulled or run. A
-// kubelet asks some of it before it asks for anything else, and does not start
-// without an answer.
+// TestEmptyNode calls a daemon on which nothing has been pulled or run. A kubelet
+// makes some of the calls first, and does not start if they fail.
 func TestEmptyNode(t *testing.T) {
 	b := newBed(t, testbed.Options{DefaultRuntime: "runc", Config: fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n[runtimes.crun]\nruntime_path = %q\n",
 		testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun))})
@@ -24,11 +23,11 @@ func TestEmptyNode(t *testing.T) {
 	t.Run("image file system", func(t *testing.T) {
 		r, err := b.Client.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
 		if err != nil || len(r.GetImageFilesystems()) == 0 {
-			t.Fatalf("answered %v, %v", r, err)
+			t.Fatalf("image file systems: %v, %v", r, err)
 		}
 		for _, fs := range append(r.GetImageFilesystems(), r.GetContainerFilesystems()...) {
 			if fs.GetTimestamp() == 0 || fs.GetUsedBytes() == nil || fs.GetInodesUsed() == nil {
-				t.Errorf("incomplete: %v", fs)
+				t.Errorf("fields are missing: %v", fs)
 			}
 			if at, err := os.Stat(fs.GetFsId().GetMountpoint()); err != nil || !at.IsDir() {
 				t.Errorf("mount point %q: %v", fs.GetFsId().GetMountpoint(), err)
@@ -41,7 +40,7 @@ func TestEmptyNode(t *testing.T) {
 			t.Errorf("images: %v, %v", images, err)
 		}
 		if listed := b.listed(t); listed != "" || b.shown(t) != 0 {
-			t.Errorf("listed is %q", listed)
+			t.Errorf("pods are listed: %q", listed)
 		}
 		if stats := b.containerStats(t, time.Minute); len(stats) != 0 {
 			t.Errorf("statistics of containers: %v", stats)
@@ -64,23 +63,23 @@ func TestEmptyNode(t *testing.T) {
 			},
 			"StreamImages": func() error { return firstOf(b.Client.StreamImages(ctx, &runtimeapi.StreamImagesRequest{})) },
 		} {
-			testbed.Checkf(t, first(), "%s of nothing", name)
+			testbed.Checkf(t, first(), "%s on an empty node", name)
 		}
 	})
-	// Checkpoints of whole pods are no half-measure: Debian's crun was built without CRIU, and
-	// the call says so in the one way by which a client knows it.
+	// Debian's crun is built without CRIU. CheckpointPod must return Unimplemented, by which a
+	// client recognizes that the node does not support the call.
 	t.Run("checkpoints of pods", func(t *testing.T) {
 		pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "crun", Image: b.Image, Command: []string{"sleep", "3600"}})
 		dir := t.TempDir()
 		testbed.Refused(t, pod.TryCheckpoint(t, dir, pod.Container), codes.Unimplemented, "does not report support for CRIU")
-		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_RUNNING", "listed is")
+		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_RUNNING", "the states are")
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-			t.Errorf("left are %v, %v", left, err)
+			t.Errorf("the refused checkpoint left %v, %v", left, err)
 		}
 	})
 }
 
-// firstOf fails unless a stream ends well before its first message.
+// firstOf returns an error unless the stream ends without a message and without an error.
 func firstOf[M any](stream interface{ Recv() (M, error) }, err error) error {
 	if err != nil {
 		return err
@@ -89,5 +88,5 @@ func firstOf[M any](stream interface{ Recv() (M, error) }, err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	return errors.Join(errors.New("it sends something"), err)
+	return errors.Join(errors.New("the stream has a message or an error"), err)
 }

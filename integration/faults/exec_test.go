@@ -24,7 +24,8 @@ func (b *bed) tryExec(t *testing.T, c *testbed.Container, command ...string) (*r
 	return b.Client.ExecSync(testbed.Within(t, time.Minute), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: command, Timeout: 30})
 }
 
-// TestExecOfAbsentProgram has each runtime say in its own words what is not there.
+// TestExecOfAbsentProgram runs a missing program: the error must have each runtime's message, which
+// names the program.
 func TestExecOfAbsentProgram(t *testing.T) {
 	runtimes := map[string]string{}
 	for _, name := range []string{testbed.Runc, testbed.Crun, testbed.Runsc} {
@@ -43,7 +44,7 @@ func TestExecOfAbsentProgram(t *testing.T) {
 	}
 }
 
-// TestBadRuntimeAtExec has a runtime fail at the start of a command.
+// TestBadRuntimeAtExec has the runtime fail in different ways at the start of a command.
 func TestBadRuntimeAtExec(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -71,7 +72,7 @@ func TestBadRuntimeAtExec(t *testing.T) {
 			_, err := b.tryExec(t, pod.Container, "true")
 			testbed.Refused(t, err, c.code, append(c.says, "run command")...)
 			if c.not != "" && err != nil && strings.Contains(err.Error(), c.not) {
-				t.Errorf("it says %q: %v", c.not, err)
+				t.Errorf("the error has %q: %v", c.not, err)
 			}
 			runtime.on(t, "exec", "")
 			pod.Container.Exec(t, "true")
@@ -81,8 +82,9 @@ func TestBadRuntimeAtExec(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestExecMeetsStop has a container end while a runtime starts a command in it.
-// Who asked hears the same as who asks a moment later, whatever the runtime says.
+// TestExecMeetsStop has a container exit while the runtime starts a command in it.
+// The call must return the same error as a call after the exit, whatever error the
+// runtime prints.
 func TestExecMeetsStop(t *testing.T) {
 	t.Parallel()
 	runtime := newScripted(t)
@@ -91,14 +93,14 @@ func TestExecMeetsStop(t *testing.T) {
 	wait := fmt.Sprintf(": >%q/at; while [ ! -e %q/go ]; do sleep 0.02; done\n", gate, gate)
 	for _, c := range []struct {
 		name string
-		// exec is what the runtime does once the container was told to end.
+		// exec is run by the runtime at the start of the command.
 		exec string
-		// stop ends the container; it has ended when that returns.
+		// stop is true if the test stops the container while the runtime waits.
 		stop bool
 	}{
-		{"the runtime's own words", wait, true},
-		{"other words", wait + "echo 'setns process: broken pipe' >&2; exit 1", true},
-		{"a death that nobody was told of", fmt.Sprintf("kill -9 $(cat %q/pid); echo 'setns process: broken pipe' >&2; exit 1", gate), false},
+		{"stopped, error of runc", wait, true},
+		{"stopped, other error", wait + "echo 'setns process: broken pipe' >&2; exit 1", true},
+		{"killed by another process", fmt.Sprintf("kill -9 $(cat %q/pid); echo 'setns process: broken pipe' >&2; exit 1", gate), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
@@ -119,24 +121,24 @@ func TestExecMeetsStop(t *testing.T) {
 			pod.Container.WaitExit(t)
 			_, second := b.tryExec(t, pod.Container, "true")
 			if status.Convert(first).Message() != status.Convert(second).Message() || status.Code(second) != codes.FailedPrecondition {
-				t.Errorf("the answer is first %v, then %v", first, second)
+				t.Errorf("exec during the exit returned %v, after it %v", first, second)
 			}
 			runtime.on(t, "exec", "")
 			for _, name := range []string{"at", "go"} {
-				_ = os.Remove(filepath.Join(gate, name)) // not all cases have it
+				_ = os.Remove(filepath.Join(gate, name)) // the last case does not create it
 			}
 			pod.Remove(t)
 		})
 	}
 }
 
-// TestLargeOutputsOfCommands has many commands write more than an answer holds, all
-// at once. The daemon does not hold them all in memory: it cuts answers, and none of a
-// command that runs alone.
+// TestLargeOutputsOfCommands runs many commands at once that write more than fits in a
+// response. The daemon must truncate their outputs to bound its memory. A command that
+// runs alone gets nearly 16 MiB.
 func TestLargeOutputsOfCommands(t *testing.T) {
 	const (
 		commands  = 12
-		maxGrowth = 256 << 20 // 64 MiB of outputs in slices a quarter larger, as much of encoded answers, and what the garbage collector leaves
+		maxGrowth = 256 << 20 // 64 MiB of outputs in slices a quarter larger, as much of encoded responses, and garbage not yet collected
 	)
 	b := newBed(t, testbed.Options{})
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
@@ -153,7 +155,7 @@ func TestLargeOutputsOfCommands(t *testing.T) {
 		if out, err := run(); err != nil {
 			t.Error(err)
 		} else if len(out) < least || !bytes.HasPrefix(whole, out) {
-			t.Errorf("the answer has %d bytes, or others than were written", len(out))
+			t.Errorf("the output has %d bytes, want at least %d, the first that were written", len(out), least)
 		}
 	}
 	var all sync.WaitGroup

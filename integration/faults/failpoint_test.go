@@ -19,15 +19,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// placesOfPods is every place of a pod's life.
+// placesOfPods are the failpoints that a pod passes, in order.
 var placesOfPods = []string{
 	failpoint.SandboxReserved, failpoint.SandboxNamespaces, failpoint.SandboxNetworked, failpoint.SandboxShimStarted, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
 	failpoint.ContainerStopped, failpoint.ContainerErased, failpoint.SandboxStopped, failpoint.SandboxErased,
 }
 
-// survivors is what must be listed after a crash at each place: what was answered
-// or is on record as whole, and nothing that was half made.
+// survivors are the states that must be listed after a crash at each failpoint:
+// completely created objects are listed, partially created ones are not.
 var survivors = map[string]string{
 	failpoint.SandboxReserved:    "",
 	failpoint.SandboxNamespaces:  "",
@@ -45,9 +45,9 @@ var survivors = map[string]string{
 	failpoint.SandboxErased:      "SANDBOX_NOTREADY",
 }
 
-// TestKilledAtEveryFailpoint kills the daemon at each place of a pod's life,
-// starts it again, and removes what it lists. Then nothing is left, and the same
-// pod can live its life.
+// TestKilledAtEveryFailpoint kills the daemon at each failpoint that a pod passes,
+// starts the daemon again, and removes all listed pods. Then nothing may be left, and
+// the same pod must run without an error.
 func TestKilledAtEveryFailpoint(t *testing.T) {
 	t.Parallel()
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
@@ -56,7 +56,7 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 		config string
 		shim   bool
 		pod    func(*runtimeapi.PodSandboxConfig)
-		places string // what their names begin with
+		places string // prefix of the failpoints to test
 	}{
 		{name: "namespaces", config: runc},
 		{name: "process", config: runc + "sandbox_process = \"always\"\n", places: "sandbox."},
@@ -68,12 +68,12 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 			b := newBed(t, testbed.Options{
 				Tags:   []string{"berth_failpoints"},
 				Config: handler.config,
-				CNI:    testbed.NewCNI(t), // whose rules must not be left, either
+				CNI:    testbed.NewCNI(t), // its iptables rules must not be left either
 			})
 			atRest := b.Rest(t)
 			for _, place := range placesOfPods {
 				if place == failpoint.SandboxShimStarted && !handler.shim || !strings.HasPrefix(place, handler.places) {
-					continue // such a pod does not come by, or as the others do
+					continue // such a pod does not pass this failpoint, or another handler covers it
 				}
 				t.Run(place, func(t *testing.T) { b.killedAt(t, place, atRest, handler.pod) })
 			}
@@ -81,9 +81,9 @@ func TestKilledAtEveryFailpoint(t *testing.T) {
 	}
 }
 
-// TestKilledOverMappedVolume kills the daemon while a volume of the host is bound
-// into a bundle for a runtime that cannot map its ids, and looks that the volume
-// does not go with the bundle.
+// TestKilledOverMappedVolume kills the daemon while a host volume is bind-mounted into
+// a bundle, as is needed for a runtime that cannot map the volume's IDs. The removal of
+// the bundle must not delete the volume's files.
 func TestKilledOverMappedVolume(t *testing.T) {
 	b := newBed(t, testbed.Options{
 		Tags:           []string{"berth_failpoints"},
@@ -113,43 +113,43 @@ func TestKilledOverMappedVolume(t *testing.T) {
 func (b *bed) killedAt(t *testing.T, place string, atRest testbed.Snapshot, pod func(*runtimeapi.PodSandboxConfig), container ...func(*runtimeapi.ContainerConfig)) {
 	want, known := survivors[place]
 	if !known {
-		t.Fatalf("what survives a crash at %s is not said here", place)
+		t.Fatalf("survivors has no entry for %s", place)
 	}
 	sandbox := b.Client.SandboxConfig("failing")
 	if pod != nil {
 		pod(sandbox)
 	}
-	if b.Running() { // the place before may have failed
+	if b.Running() { // the previous failpoint may have failed
 		b.Stop(t)
 	}
 	b.SetEnvironment("BERTH_FAILPOINT=" + place)
 	b.Start(t)
 	err := b.live(t, sandbox, container...)
 	if status.Code(err) != codes.Unavailable {
-		t.Errorf("the pod's life ended with %v; want Unavailable, from a dead daemon", err)
+		t.Errorf("the calls returned %v, want Unavailable because the daemon was killed", err)
 	}
 	b.Wait(t, time.Minute)
 	b.SetEnvironment()
 	b.Start(t)
 
 	if place == failpoint.ContainerStopped {
-		// The signal is on its way; the container may take its time.
+		// The container was signalled, but may take time to exit.
 		testbed.Eventually(t, time.Minute, func() error {
 			if listed := b.listed(t); listed != want {
-				return fmt.Errorf("listed is %q, want %q", listed, want)
+				return fmt.Errorf("the states are %q, want %q", listed, want)
 			}
 			return nil
 		})
 	} else if listed := b.listed(t); listed != want {
-		t.Errorf("listed is %q, want %q", listed, want)
+		t.Errorf("the states are %q, want %q", listed, want)
 	}
 	b.running(t)
 	b.NothingLeft(t, atRest)
-	testbed.Checkf(t, b.live(t, sandbox, container...), "the same pod once more")
+	testbed.Checkf(t, b.live(t, sandbox, container...), "run the same pod again")
 	b.NothingLeft(t, atRest)
 }
 
-// live leads a pod through its whole life, up to the first error.
+// live creates, starts, stops and removes a pod with a container, up to the first error.
 func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig, container ...func(*runtimeapi.ContainerConfig)) error {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)
@@ -158,7 +158,7 @@ func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig, container
 		return err
 	}
 	config := b.Client.ContainerConfig("main", b.Image, "sh", "-c",
-		// A shell that is process 1 does not hear of a signal before its trap is set.
+		// The kernel drops a signal to PID 1 that has no handler yet.
 		"trap 'exit 143' TERM; touch /trapped; while :; do sleep 0.1; done")
 	config.Linux.SecurityContext.NamespaceOptions = sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	config.Mounts = []*runtimeapi.Mount{{
@@ -176,6 +176,7 @@ func (b *bed) live(t *testing.T, sandbox *runtimeapi.PodSandboxConfig, container
 	return inOrder(ctx, create.GetContainerId(), run.GetPodSandboxId(), b.Client)
 }
 
+// inOrder starts, stops and removes the container, and stops and removes the sandbox.
 func inOrder(ctx context.Context, container, sandbox string, c *testbed.Client) error {
 	for _, step := range []func() error{
 		func() error {
@@ -212,7 +213,7 @@ func inOrder(ctx context.Context, container, sandbox string, c *testbed.Client) 
 	return nil
 }
 
-// running looks that every container that is said to run has its process.
+// running fails the test if a container in the state RUNNING has no process.
 func (b *bed) running(t *testing.T) {
 	t.Helper()
 	list, err := b.Client.ListContainers(testbed.Within(t, time.Minute), &runtimeapi.ListContainersRequest{})
@@ -242,8 +243,8 @@ func (b *bed) listed(t *testing.T) string {
 	return strings.Join(states, " ")
 }
 
-// TestKilledWhileVolumesAreMade kills the daemon when it has made one of the volumes
-// that an image defines, and later: nothing is left of them.
+// TestKilledWhileVolumesAreMade kills the daemon after it created one of the volumes
+// that an image defines, and at later failpoints. Nothing of the volumes may be left.
 func TestKilledWhileVolumesAreMade(t *testing.T) {
 	t.Parallel()
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
@@ -271,7 +272,7 @@ func TestKilledWhileVolumesAreMade(t *testing.T) {
 	}
 }
 
-// nothingWritten looks that nothing is left of what containers wrote.
+// nothingWritten returns an error if files that containers wrote are left.
 func (b *bed) nothingWritten() error {
 	for _, pattern := range []string{"images/rootfs/*/*", "images/trash/*"} {
 		left, err := filepath.Glob(filepath.Join(b.Root, pattern))
@@ -279,7 +280,7 @@ func (b *bed) nothingWritten() error {
 			return err
 		}
 		if len(left) > 0 {
-			return fmt.Errorf("left: %v", left)
+			return fmt.Errorf("files of containers are left: %v", left)
 		}
 	}
 	return nil

@@ -20,9 +20,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// TestGVisorSandboxEnds has the one process end that all containers of a gVisor pod
-// run in: by the kernel, because the pod used more memory than it may, and by
-// somebody else.
+// TestGVisorSandboxEnds kills the process in which all containers of a gVisor pod run:
+// by the kernel's OOM killer, and by a signal.
 func TestGVisorSandboxEnds(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})
@@ -42,7 +41,7 @@ func TestGVisorSandboxEnds(t *testing.T) {
 		for _, c := range all {
 			s := c.WaitExit(t)
 			if s.GetExitCode() != 137 || s.GetReason() != reason || !strings.Contains(s.GetMessage(), "the sandbox that runs all containers of the pod was killed") {
-				t.Errorf("%s ended with %d, %s, %q", s.GetMetadata().GetName(), s.GetExitCode(), s.GetReason(), s.GetMessage())
+				t.Errorf("container %s exited with %d, %s, %q", s.GetMetadata().GetName(), s.GetExitCode(), s.GetReason(), s.GetMessage())
 			}
 		}
 		p.WaitNotReady(t)
@@ -51,7 +50,7 @@ func TestGVisorSandboxEnds(t *testing.T) {
 	t.Run("out of memory", func(t *testing.T) {
 		p, greedy := pod(t)
 		if total := greedy.Exec(t, "sh", "-c", "grep MemTotal /proc/meminfo"); strings.Fields(total)[1] != strconv.Itoa(limit>>10) {
-			t.Errorf("the pod sees %q, and may use %d kB", total, limit>>10)
+			t.Errorf("MemTotal in the pod is %q, want the limit, %d kB", total, limit>>10)
 		}
 		greedy.Exec(t, "touch", "/eat")
 		ended(t, p, "OOMKilled", p.Container, greedy)
@@ -61,7 +60,7 @@ func TestGVisorSandboxEnds(t *testing.T) {
 		killAs(t, b.sandboxPID(t, p.ID), syscall.SIGKILL)
 		ended(t, p, "Error", p.Container, other)
 	})
-	t.Run("killed after a take-over", func(t *testing.T) {
+	t.Run("killed under a new supervisor", func(t *testing.T) {
 		p, other := pod(t)
 		for _, pid := range b.supervisors(t) {
 			killAs(t, pid, syscall.SIGKILL)
@@ -73,8 +72,8 @@ func TestGVisorSandboxEnds(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestMappedVolumeUnderGVisor: a volume with mapped ids has the same owners under gVisor as under
-// runc, or is refused where runsc does not declare that it maps them.
+// TestMappedVolumeUnderGVisor: a volume with mapped IDs has the same owners under gVisor as under
+// runc. It is refused if runsc has no `features` command that declares the support.
 func TestMappedVolumeUnderGVisor(t *testing.T) {
 	t.Parallel()
 	runsc := testbed.Part(t, testbed.Runsc)
@@ -92,10 +91,10 @@ func TestMappedVolumeUnderGVisor(t *testing.T) {
 		return c.Exec(t, "stat", "-c", "%n %u %g", "/volume/root", "/volume/user")
 	}
 	const want = "/volume/root 70000 70000\n/volume/user 70005 70005\n"
-	testbed.Same(t, owners(b.Client.RunPod(t, spec).Container), want, "under runc")
+	testbed.Same(t, owners(b.Client.RunPod(t, spec).Container), want, "the owners under runc are")
 	spec.Handler = "runsc"
 	if err := exec.CommandContext(t.Context(), runsc, "features").Run(); err == nil {
-		testbed.Same(t, owners(b.Client.RunPod(t, spec).Container), want, "under gVisor")
+		testbed.Same(t, owners(b.Client.RunPod(t, spec).Container), want, "the owners under gVisor are")
 		return
 	}
 	p := b.Client.RunSandbox(t, spec)
@@ -103,11 +102,11 @@ func TestMappedVolumeUnderGVisor(t *testing.T) {
 	spec.Container(config)
 	_, err := p.TryCreate(t, config)
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "mapping IDs of mounts") {
-		t.Errorf("under a gVisor without features: %v", err)
+		t.Errorf("create under a runsc without `features`: %v", err)
 	}
 }
 
-// TestWrongFlagOfGVisor has runsc fail before it has a log, while its stderr is the sandbox's.
+// TestWrongFlagOfGVisor has runsc fail before it opens its log: the error must have runsc's stderr.
 func TestWrongFlagOfGVisor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
@@ -117,13 +116,13 @@ func TestWrongFlagOfGVisor(t *testing.T) {
 	c := b.admin(t)
 	shown, err := c.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "gvisor"})
 	if got := shown.GetLastFailure(); err != nil || !strings.Contains(got, "flag provided but not defined: -bogus\nUsage: runsc ") {
-		t.Errorf("%v, %s", err, got)
+		t.Errorf("the last failure does not have runsc's output: %v, %s", err, got)
 	}
 }
 
-// TestMemoryLimitTooSmallForGVisor: a pod that may use less memory than runsc itself needs failed
-// with "killed by signal 9", "input/output error" or "connection refused", which named
-// neither memory nor what works.
+// TestMemoryLimitTooSmallForGVisor: if the memory limit of a pod is lower than runsc itself needs,
+// the error must name the limit and the minimum. It once was "killed by signal 9", "input/output
+// error" or "connection refused".
 func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{DefaultRuntime: "runsc", Runtimes: map[string]string{"runsc": testbed.Part(t, testbed.Runsc)}})
@@ -141,13 +140,13 @@ func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 			testbed.Refused(t, err, codes.FailedPrecondition, fmt.Sprintf("a memory limit of %dMi", mebibytes), "24Mi", "raise the memory limits")
 		})
 	}
-	t.Run("met while a container starts", func(t *testing.T) {
+	t.Run("lowered before a container starts", func(t *testing.T) {
 		p := b.Client.RunPod(t, limited(256<<20))
 		parent := p.Config.GetLinux().GetCgroupParent()
 		config := b.Client.ContainerConfig("late", b.Image, "sleep", "3600")
 		id, err := p.TryCreate(t, config)
 		testbed.Must(t, err)
-		// The limit of a pod can be lowered while it runs; from here on there is next to nothing left.
+		// The limit is lowered to 64 KiB above the current use.
 		testbed.LimitMemory(t, parent, memoryUsage(t, parent)+64<<10)
 		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
 		testbed.Refused(t, err, codes.Unknown, "the pod ran into its memory limit", "24Mi", "raise the memory limits")
@@ -156,7 +155,7 @@ func TestMemoryLimitTooSmallForGVisor(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// memoryUsage is what the kernel counts for a pod's cgroup, as far as it cannot be reclaimed.
+// memoryUsage returns the memory usage of a pod's cgroup.
 func memoryUsage(t *testing.T, parent string) int64 {
 	t.Helper()
 	file := filepath.Join("/sys/fs/cgroup/memory", parent, "memory.usage_in_bytes")
@@ -170,8 +169,9 @@ func memoryUsage(t *testing.T, parent string) int64 {
 	return n
 }
 
-// TestReleasesOfGVisor upgrades a gVisor file by file under a pod. A kept runtime was one
-// file once: no pod of a release with companions could start, and its handler was ready.
+// TestReleasesOfGVisor upgrades gVisor file by file while a pod runs. A regression test: berth once
+// kept only the file runsc, so pods of a release with companion programs failed under a handler
+// that was ready.
 func TestReleasesOfGVisor(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -218,11 +218,11 @@ func TestReleasesOfGVisor(t *testing.T) {
 		})
 		works(when)
 	}
-	works("at first")
+	works("before the upgrade")
 	put(t, runsc, read(t, testbed.Part(t, testbed.RunscOther)))
-	notReady("half replaced", "gvisor_sentry is of release")
+	notReady("only runsc replaced", "gvisor_sentry is of release")
 	testbed.InstallRunsc(t, testbed.RunscOther, dir)
-	ready("replaced")
+	ready("all files replaced")
 	fresh := b.Client.RunPod(t, spec)
 	testbed.Same(t, fresh.Container.Exec(t, "echo", "here"), "here\n", "an exec in a new pod printed")
 	for _, name := range []string{"gvisor_sentry", "gvisor-sentry-prewarmer"} {
@@ -233,7 +233,7 @@ func TestReleasesOfGVisor(t *testing.T) {
 	}
 	testbed.Must(t, os.RemoveAll(filepath.Join(dir, companions)))
 	b.Restart(t)
-	notReady("without all", companions)
+	notReady("without companions", companions)
 	old.Remove(t)
 	fresh.Remove(t)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// hangingPlugin is a CNI plugin that neither says how it is nor connects a pod as
-// long as a file is there.
+// hangingPlugin is a CNI plugin that hangs in STATUS, ADD and DEL while the file hang
+// exists. ADD then fails.
 const hangingPlugin = `#!/bin/sh
 dir="DIR"
 case $CNI_COMMAND in
@@ -29,10 +29,9 @@ while [ -e "$dir/hang" ]; do sleep 0.05; done
 [ "$CNI_COMMAND" != ADD ]
 `
 
-// TestStatusWhileOthersHang: a kubelet that is not told the node's status in time
-// gives the node up, and one that cannot list its pods loses sight of all of them.
-// A shim, a network that is being made, and a plugin that was asked how it is may
-// hang; nobody waits for them who did not ask for them.
+// TestStatusWhileOthersHang: the calls that a kubelet repeats to check the node and
+// its pods must return quickly while a shim, the ADD of a CNI plugin and the STATUS of
+// a CNI plugin hang.
 func TestStatusWhileOthersHang(t *testing.T) {
 	dir := t.TempDir()
 	sign := filepath.Join(dir, "hang")
@@ -45,7 +44,7 @@ func TestStatusWhileOthersHang(t *testing.T) {
 	defer wake()
 	text := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [{"type": "hanging"}]}`, b.CNI.Name)
 	testbed.Must(t, os.WriteFile(b.CNI.Path(), []byte(text), 0o600))
-	b.Restart(t) // who was asked for its status is not asked again for half a minute
+	b.Restart(t) // otherwise the last STATUS is reused for half a minute
 	shim := shimsOf(t, pod.ID)
 	if len(shim) != 1 {
 		t.Fatalf("the sandbox has shims %v", shim)
@@ -70,22 +69,22 @@ func TestStatusWhileOthersHang(t *testing.T) {
 		b.answers(t, pod)
 		if took := time.Since(began); took > 2*time.Second {
 			slow++
-			t.Logf("all of them took %v", took)
+			t.Logf("the calls took %v", took)
 		}
 	}
-	// A machine that is busy with other things may be late now and then.
+	// Some rounds may be slow on a busy machine.
 	if slow > rounds/2 {
-		t.Errorf("%d of %d times the node's status and its lists took more than two seconds", slow, rounds)
+		t.Errorf("%d of %d times the status and the lists took more than two seconds", slow, rounds)
 	}
 	giveUp()
 	wake()
-	testbed.Fails(t, <-made, "a sandbox came to be on a network that hung")
+	testbed.Fails(t, <-made, "a sandbox was created while its CNI plugin hung")
 	resume()
 	testbed.Must(t, b.CNI.Write())
 	b.NothingLeft(t, atRest)
 }
 
-// asks has the node asked for its status, and says whether a plugin was called.
+// asks calls Status, and returns an error if the plugin has not yet written the note.
 func (b *bed) asks(t *testing.T, note string) error {
 	t.Helper()
 	if _, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{}); err != nil {
@@ -95,7 +94,7 @@ func (b *bed) asks(t *testing.T, note string) error {
 	return err
 }
 
-// answers calls all that a kubelet asks every second or so.
+// answers makes the calls that a kubelet repeats about every second.
 func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)
@@ -118,26 +117,25 @@ func (b *bed) answers(t *testing.T, pod *testbed.Pod) {
 	}
 }
 
-// deadMount covers a directory with a file system that answers nobody, as a
-// network file system whose server is gone: whoever looks into it waits. end
-// lets them go and uncovers the directory.
+// deadMount covers a directory with a file system that does not answer, like a
+// network file system whose server is gone: all accesses wait. end fails these
+// accesses and uncovers the directory.
 func deadMount(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	testbed.Mustf(t, err, "a file system that does not answer")
+	testbed.Mustf(t, err, "open FUSE")
 	testbed.Mustf(t, unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())), "mount a file system that does not answer")
 	end = sync.OnceFunc(func() {
-		fuse.Close() // everybody who waits gets an error
+		fuse.Close() // accesses that wait get an error
 		testbed.Checkf(t, unix.Unmount(dir, unix.MNT_DETACH), "uncover %s", dir)
 	})
 	t.Cleanup(end)
 	return end
 }
 
-// TestRuntimeOnADeadMount: the kubelet gives a node up that does not tell its
-// status for half a minute. A runtime that cannot be looked at costs nobody else
-// anything, and its features are those that were known last: a busy node must not
-// seem to lose them.
+// TestRuntimeOnADeadMount: a runtime on a file system that does not answer delays
+// neither Status, without which the kubelet reports the node as not ready, nor pods of
+// other handlers. Status has the last known features of the runtime.
 func TestRuntimeOnADeadMount(t *testing.T) {
 	runc, far := testbed.Part(t, testbed.Runc), t.TempDir()
 	body, err := os.ReadFile(runc)
@@ -163,7 +161,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 			t.Errorf("features while the mount is dead: %v", got)
 		}
 	}
-	// A machine that is busy with other things may be late now and then.
+	// Some rounds may be slow on a busy machine.
 	if slow > rounds/2 {
 		t.Errorf("%d of %d times Status took more than a second", slow, rounds)
 	}
@@ -177,7 +175,7 @@ func TestRuntimeOnADeadMount(t *testing.T) {
 	})
 }
 
-// features tells which handlers are said to have recursive read-only mounts.
+// features returns for each handler whether Status reports recursive read-only mounts.
 func (b *bed) features(t *testing.T) map[string]bool {
 	t.Helper()
 	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{})

@@ -24,21 +24,21 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// hostile is a registry that says and sends whatever a test wants.
+// hostile is a registry that serves any content and any response that a test sets.
 type hostile struct {
 	*httptest.Server
-	// number is in all that it says, so that nothing of it is another's too.
+	// number is part of most contents, so that two registries do not serve the same blobs.
 	number int
 
 	mu sync.Mutex
-	// blobs are contents by digest, manifests too.
+	// blobs are contents by digest, including manifests.
 	blobs map[ocidigest.Digest]content
 	tags  map[string]imagespec.Descriptor
-	// answers come before all else; by a prefix of the path.
+	// answers are handlers by a prefix of the path, which override blobs and tags.
 	answers map[string]http.HandlerFunc
 }
 
-// content is a body that may be made while it is sent.
+// content is a body that is generated while it is sent.
 type content struct {
 	size  int64
 	write func(io.Writer) error
@@ -57,7 +57,7 @@ func newHostile(t *testing.T) *hostile {
 
 func (h *hostile) host() string { return strings.TrimPrefix(h.URL, "http://") }
 
-// answer lets a function answer for a repository, or for a path outside of any.
+// answer sets the handler for all paths with a prefix.
 func (h *hostile) answer(prefix string, f http.HandlerFunc) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,7 +97,7 @@ func (h *hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// put keeps a content and returns its descriptor.
+// put stores a content and returns its descriptor.
 func (h *hostile) put(t *testing.T, mediaType string, write func(io.Writer) error) imagespec.Descriptor {
 	t.Helper()
 	sum := sha256.New()
@@ -129,7 +129,7 @@ func (h *hostile) putJSON(t *testing.T, mediaType string, v any) imagespec.Descr
 	return h.putBytes(t, mediaType, b)
 }
 
-// tag gives a manifest or an index a name, and returns the image's.
+// tag tags a manifest or an index, and returns the reference of the image.
 func (h *hostile) tag(name string, desc imagespec.Descriptor) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +137,7 @@ func (h *hostile) tag(name string, desc imagespec.Descriptor) string {
 	return h.host() + "/hostile/app:" + name
 }
 
-// image makes an image of a configuration and layers.
+// image tags an image of a configuration and layers, and returns its reference.
 func (h *hostile) image(t *testing.T, name string, config imagespec.Descriptor, layers ...imagespec.Descriptor) string {
 	t.Helper()
 	return h.tag(name, h.manifest(t, config, layers...))
@@ -150,7 +150,7 @@ func (h *hostile) manifest(t *testing.T, config imagespec.Descriptor, layers ...
 	})
 }
 
-// config makes a configuration for so many layers of a content.
+// config stores a configuration for layers with these diff IDs.
 func (h *hostile) config(t *testing.T, change func(*imagespec.Image), diffIDs ...ocidigest.Digest) imagespec.Descriptor {
 	t.Helper()
 	i := imagespec.Image{Author: fmt.Sprint(h.number), Platform: imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
@@ -161,7 +161,7 @@ func (h *hostile) config(t *testing.T, change func(*imagespec.Image), diffIDs ..
 	return h.putJSON(t, imagespec.MediaTypeImageConfig, i)
 }
 
-// index makes an index of one manifest.
+// index stores an index of one manifest.
 func (h *hostile) index(t *testing.T, of imagespec.Descriptor) imagespec.Descriptor {
 	t.Helper()
 	of.Platform = &imagespec.Platform{OS: "linux", Architecture: runtime.GOARCH}
@@ -170,7 +170,7 @@ func (h *hostile) index(t *testing.T, of imagespec.Descriptor) imagespec.Descrip
 	})
 }
 
-// padded writes head, n bytes and tail.
+// padded returns a function that writes head, n bytes of repeated filler, and tail.
 func padded(head string, n int64, filler, tail string) func(io.Writer) error {
 	chunk := []byte(strings.Repeat(filler, 1<<18/len(filler)))
 	return func(w io.Writer) error {
@@ -187,7 +187,7 @@ func padded(head string, n int64, filler, tail string) func(io.Writer) error {
 	}
 }
 
-// emptyTar is the end of an archive, compressed, and the digest of what is inside.
+// emptyTar returns an empty archive, compressed, and the digest of the uncompressed archive.
 func emptyTar(t *testing.T) ([]byte, ocidigest.Digest) {
 	t.Helper()
 	var b bytes.Buffer
@@ -199,7 +199,7 @@ func emptyTar(t *testing.T) ([]byte, ocidigest.Digest) {
 	return b.Bytes(), ocidigest.FromBytes(make([]byte, 1024))
 }
 
-// wideZstd is a layer of zeros that wants a window of half a gigabyte.
+// wideZstd is a layer of zeros whose decompression needs a window of 512 MiB.
 func wideZstd(t *testing.T) ([]byte, ocidigest.Digest) {
 	t.Helper()
 	var b bytes.Buffer
@@ -211,7 +211,7 @@ func wideZstd(t *testing.T) ([]byte, ocidigest.Digest) {
 	return b.Bytes(), ocidigest.NewDigestFromEncoded(ocidigest.SHA256, hex.EncodeToString(sum.Sum(nil)))
 }
 
-// drip sends a byte from time to time until the client is gone.
+// drip sends a byte every 20 milliseconds until the client disconnects.
 func drip(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", imagespec.MediaTypeImageManifest)
 	flush := http.NewResponseController(w)

@@ -28,21 +28,21 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// maxGrowth is how much memory an image, or a registry, may cost the daemon.
+// maxGrowth is by how much the daemon's memory may grow for an image or a registry.
 const maxGrowth = 64 << 20
 
-// endless is what a body without an end sends at most: enough to be seen, and
-// not so much that a daemon without bounds takes the machine down.
+// endless is the size of an "endless" body: more than maxGrowth, but not so much that
+// a daemon without limits would exhaust the machine.
 const endless = 512 << 20
 
-// An attack is something that a pod's author can have pulled.
+// attack is an image that a pod's author can have a node pull.
 type attack struct {
-	// image sets the registry up and returns what to pull.
+	// image prepares the registry and returns the image to pull.
 	image func(*testing.T, *hostile) string
-	// code and says are the answer; codes.OK if it is only expensive.
+	// code and says are the code and text of the error; code is OK if the pull must succeed.
 	code codes.Code
 	says string
-	// then is done with an image that was pulled.
+	// then is called after a successful pull.
 	then func(*testing.T, *bed, string)
 }
 
@@ -125,7 +125,8 @@ func nestedIndexes(t *testing.T, h *hostile) string {
 	return h.tag("nested", desc)
 }
 
-// layerIsConfig is a layer that containerd's unpacker would read into memory.
+// layerIsConfig has a configuration of 300 MiB in its list of layers. containerd's unpacker
+// would read it into memory.
 func layerIsConfig(t *testing.T, h *hostile) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
@@ -133,7 +134,8 @@ func layerIsConfig(t *testing.T, h *hostile) string {
 	return h.image(t, "inner-config", h.config(t, nil, inside, c.Digest), layer, c)
 }
 
-// zippedManifest is short on the wire, and long when it is unpacked.
+// zippedManifest is a manifest with Content-Encoding gzip: small in transfer, large when
+// decompressed.
 func zippedManifest(t *testing.T, h *hostile) string {
 	text := zipped(t, padded("{", endless, " ", "}"))
 	h.answer("/v2/zipped/", func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +177,7 @@ func wideWindow(t *testing.T, h *hostile) string {
 	return h.image(t, "zstd", h.config(t, nil, inside), layer)
 }
 
-// ofLayer makes an image of one layer.
+// ofLayer tags an image of one layer.
 func ofLayer(t *testing.T, h *hostile, name string, write func(io.Writer) error) string {
 	t.Helper()
 	sum := sha256.New()
@@ -185,7 +187,7 @@ func ofLayer(t *testing.T, h *hostile, name string, write func(io.Writer) error)
 	return h.image(t, name, h.config(t, nil, inside), layer)
 }
 
-// entries writes an archive of so many entries without content.
+// entries returns a function that writes an archive of n entries without content.
 func entries(n int, of func(int) *tar.Header) func(io.Writer) error {
 	return func(to io.Writer) error {
 		w := tar.NewWriter(to)
@@ -198,7 +200,7 @@ func entries(n int, of func(int) *tar.Header) func(io.Writer) error {
 	}
 }
 
-// maxEntries is what the daemons of these tests let an image have.
+// maxEntries is registry.max_image_entries in these tests.
 const maxEntries = 4000
 
 func manyEntries(t *testing.T, h *hostile) string {
@@ -214,7 +216,8 @@ func longNames(t *testing.T, h *hostile) string {
 	}))
 }
 
-// longAttributes is what a directory is remembered with until the layer is unpacked.
+// longAttributes has directories with attributes of 1 MB, which an unpacker remembers
+// until the end of the layer.
 func longAttributes(t *testing.T, h *hostile) string {
 	long := strings.Repeat("a", 1_000_000)
 	return ofLayer(t, h, "attributes", entries(300, func(i int) *tar.Header {
@@ -222,7 +225,7 @@ func longAttributes(t *testing.T, h *hostile) string {
 	}))
 }
 
-// holes is a file without content that unpacking would write all the same.
+// holes is a sparse file of 1 EiB without data, which an unpacker would write as zeros.
 func holes(t *testing.T, h *hostile) string {
 	const size = 1 << 60
 	attributes := ""
@@ -238,7 +241,7 @@ func holes(t *testing.T, h *hostile) string {
 	})
 }
 
-// tarBlock is a header that tar.Writer would not write.
+// tarBlock is a header that tar.Writer would refuse to write.
 func tarBlock(name string, kind byte, size int) []byte {
 	b := make([]byte, 512)
 	copy(b, name)
@@ -252,8 +255,8 @@ func tarBlock(name string, kind byte, size int) []byte {
 	return b
 }
 
-// longLabels and longEnvironment are as large as an image may be: one is not too
-// much, and dozens are not either.
+// longLabels and longEnvironment are images with configurations near the size limit.
+// The pull and the status of several of them must stay within maxGrowth.
 func longLabels(t *testing.T, h *hostile) string {
 	return manyImages(t, h, "labels", func(i int, spec *imagespec.Image) {
 		spec.Config.Labels = map[string]string{"number": fmt.Sprint(i), "long": strings.Repeat("a", 3<<20)}
@@ -270,7 +273,8 @@ func longEnvironment(t *testing.T, h *hostile) string {
 
 const imagesOfOne = 10
 
-// manyImages tags images from 0 on; the name is that of all, without the number.
+// manyImages tags imagesOfOne images, called name and a number from 0. It returns the
+// reference of the first.
 func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagespec.Image)) string {
 	text, inside := emptyTar(t)
 	layer := h.putBytes(t, imagespec.MediaTypeImageLayerGzip, text)
@@ -281,7 +285,7 @@ func manyImages(t *testing.T, h *hostile, name string, change func(int, *imagesp
 	return strings.TrimSuffix(ref, strconv.Itoa(imagesOfOne-1)) + "0"
 }
 
-// inspected pulls the other images of manyImages, and asks about all.
+// inspected pulls all images of manyImages, and reads the verbose status of the first.
 func inspected(t *testing.T, b *bed, image string) {
 	for i := range imagesOfOne {
 		ref := strings.TrimSuffix(image, "0") + strconv.Itoa(i)
@@ -299,8 +303,8 @@ func (b *bed) pull(t *testing.T, image string) error {
 	return err
 }
 
-// TestHostileImages pulls what is made to cost the node its memory, its time or its
-// daemon, and measures that it costs a failed pull.
+// TestHostileImages pulls images that are made to exhaust memory or time, or to crash
+// the daemon. Only the pull may fail; the daemon's memory must not grow much.
 func TestHostileImages(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
@@ -309,14 +313,14 @@ func TestHostileImages(t *testing.T) {
 	}
 }
 
-// atOnce is how many hostile images one user has pulled at the same time.
+// atOnce is the number of hostile images that are pulled at the same time.
 const atOnce = 5
 
-// TestManyHostileImages pulls several of a kind at once: what they cost the daemon must not
-// add up. What layers cost is their children's.
+// TestManyHostileImages pulls several images of a kind at once: the memory that they cost the
+// daemon must not add up. Layers are left out: child processes unpack them.
 func TestManyHostileImages(t *testing.T) {
 	t.Parallel()
-	// The others are refused before anything is read.
+	// The other kinds are refused before their content is read.
 	kinds := attacks()
 	for _, name := range []string{"endless token", "a million of variables", "layer is a config", "long environment"} {
 		t.Run(name, func(t *testing.T) {
@@ -331,7 +335,7 @@ func TestManyHostileImages(t *testing.T) {
 	}
 }
 
-// attacked has a daemon of its own pull images at once, and measures what that costs it.
+// attacked has a new daemon pull the images at once, and checks the growth of its memory.
 func attacked(t *testing.T, a attack, images ...string) {
 	t.Helper()
 	b := newBed(t, testbed.Options{Config: "[registry]\npull_progress_timeout = \"2s\"\nmax_image_entries = " + strconv.Itoa(maxEntries) + "\n[log]\nlevel = \"info\"\n"})
@@ -352,12 +356,12 @@ func attacked(t *testing.T, a attack, images ...string) {
 	}
 	all.Wait()
 	if !b.Running() || b.PID() != pid {
-		t.Fatal("the daemon is gone")
+		t.Fatal("the daemon has crashed")
 	}
 	growth(maxGrowth)
 }
 
-// TestHostileArchives imports small archives that take a lot of memory to decode.
+// TestHostileArchives imports small archives whose JSON would need much memory to decode.
 func TestHostileArchives(t *testing.T) {
 	tags := "[{\"Config\":\"config.json\",\"RepoTags\":[" + strings.Repeat(`"a.b/c:1",`, 200_000) + `"a.b/c:2"],"Layers":[]}]`
 	for name, files := range map[string][][2]string{
@@ -390,7 +394,7 @@ func TestHostileArchives(t *testing.T) {
 	}
 }
 
-// TestNeighbourOfHostileImages runs a pod while all of them are pulled.
+// TestNeighbourOfHostileImages runs a pod while all hostile images are pulled.
 func TestNeighbourOfHostileImages(t *testing.T) {
 	t.Parallel()
 	h := newHostile(t)
@@ -419,12 +423,12 @@ func TestNeighbourOfHostileImages(t *testing.T) {
 	cancel()
 	pulls.Wait()
 	if !b.Running() || b.PID() != pid {
-		t.Error("the daemon is gone")
+		t.Error("the daemon has crashed")
 	}
 }
 
-// growthOf forgets how much memory a process has had, and returns what fails if it has had
-// more than a number of bytes above what it has now.
+// growthOf resets the peak memory of a process. The returned function fails the test if the peak
+// since then is more than limit bytes above the current memory.
 func growthOf(t *testing.T, pid int) func(limit int64) {
 	t.Helper()
 	before := memory(t, pid, "VmRSS")
@@ -434,12 +438,12 @@ func growthOf(t *testing.T, pid int) func(limit int64) {
 		growth := memory(t, pid, "VmHWM") - before
 		t.Logf("growth %d MiB", growth>>20)
 		if growth > limit {
-			t.Errorf("the daemon grew by %d MiB, by more than %d", growth>>20, limit>>20)
+			t.Errorf("the daemon's memory grew by %d MiB, more than %d", growth>>20, limit>>20)
 		}
 	}
 }
 
-// memory reads a figure of a process, in bytes.
+// memory returns a figure of /proc/PID/status, in bytes.
 func memory(t *testing.T, pid int, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -451,7 +455,7 @@ func memory(t *testing.T, pid int, name string) int64 {
 			return kib << 10
 		}
 	}
-	t.Fatal(errors.New("no " + name))
+	t.Fatal(errors.New("/proc/PID/status has no " + name))
 	return 0
 }
 

@@ -21,11 +21,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// TestKilledWhileAnImageComes kills the daemon at each place on an image's way. The next
-// one pulls or imports it as if nothing had been, and what came is gone with the image.
+// TestKilledWhileAnImageComes kills the daemon at each failpoint of a pull or an import. The next
+// daemon pulls or imports the image, and its removal also removes the files of the first attempt.
 func TestKilledWhileAnImageComes(t *testing.T) {
 	t.Parallel()
-	random := make([]byte, 12<<20) // of a size that is fetched in parts, and cannot be compressed
+	random := make([]byte, 12<<20) // large enough to be fetched in parts, and not compressible
 	_, _ = rand.New(rand.NewSource(1)).Read(random)
 	image := testbed.Busybox(t,
 		testbed.WithLayer(testbed.File{Path: "large", Mode: 0o644, Body: random}),
@@ -71,17 +71,17 @@ func TestKilledWhileAnImageComes(t *testing.T) {
 			b.SetEnvironment("BERTH_FAILPOINT=" + c.place)
 			b.Start(t)
 			if err := c.come(t.Context()); err == nil && c.place != failpoint.ImageFlush {
-				t.Error("it was answered")
+				t.Error("the call succeeded, though the daemon was to be killed")
 			}
 			b.Wait(t, time.Minute)
 			b.SetEnvironment()
 			b.Start(t)
-			testbed.Mustf(t, c.come(t.Context()), "once more")
+			testbed.Mustf(t, c.come(t.Context()), "%s again", c.by)
 			pod := b.Client.RunPod(t, testbed.PodSpec{Image: name, Command: []string{"sleep", "1000"}})
 			testbed.Same(t, pod.Container.Exec(t, "sh", "-c", "sha256sum </large; cat /home/app/last"), fmt.Sprintf("%x  -\nlast", sha256.Sum256(random)), "the files are")
 			pod.Remove(t)
 			if len(b.imageFiles(t)) < len(atRest)+8 { // five blobs and three layers
-				t.Error("what is kept of the image was not found")
+				t.Error("imageFiles has not found the files of the image: the test is broken")
 			}
 			b.remove(t, name)
 			testbed.Eventually(t, time.Minute, func() error { return differ(atRest, b.imageFiles(t)) })
@@ -89,7 +89,7 @@ func TestKilledWhileAnImageComes(t *testing.T) {
 	}
 }
 
-// berth runs a command of the CLI for this node.
+// berth runs a berth command for this daemon, and returns its output.
 func (b *bed) berth(t *testing.T, arguments ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(testbed.Within(t, time.Minute), filepath.Join(b.Bin, "berth"), arguments...)
@@ -104,25 +104,25 @@ func (b *bed) remove(t *testing.T, image string) {
 	testbed.Must(t, err)
 }
 
-// imageFiles is what the daemon keeps of images: blobs, what is being fetched, layers.
+// imageFiles returns the daemon's files of images: blobs, downloads and layers.
 func (b *bed) imageFiles(t *testing.T) map[string]bool {
 	t.Helper()
 	kept := map[string]bool{}
 	images := filepath.Join(b.Root, "images")
 	err := filepath.WalkDir(images, func(path string, d fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
-			return nil // it is being removed
+			return nil // removed during the walk
 		}
 		if err != nil {
 			return err
 		}
 		if strings.HasPrefix(d.Name(), "idmap-probe-") {
-			return fs.SkipDir // that of a start
+			return fs.SkipDir // created by the start of the daemon
 		}
 		relative, _ := filepath.Rel(images, path)
 		kept[relative] = true
 		if filepath.Base(filepath.Dir(path)) == "snapshots" && d.IsDir() && len(strings.Split(relative, "/")) == 4 {
-			return fs.SkipDir // the files of a layer are its own affair
+			return fs.SkipDir // files in a layer are not compared
 		}
 		return nil
 	})
@@ -130,7 +130,7 @@ func (b *bed) imageFiles(t *testing.T) map[string]bool {
 	return kept
 }
 
-// differ says what is there now and was not before, or the other way round.
+// differ returns an error with the paths that are in only one of the two sets.
 func differ(before, now map[string]bool) error {
 	var errs []error
 	for path := range now {
@@ -140,7 +140,7 @@ func differ(before, now map[string]bool) error {
 	}
 	for path := range before {
 		if !now[path] {
-			errs = append(errs, fmt.Errorf("%s is gone", path))
+			errs = append(errs, fmt.Errorf("%s was removed", path))
 		}
 	}
 	return errors.Join(errs...)

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestBadPulls pulls what cannot be had.
+// TestBadPulls pulls images that cannot be pulled, and checks the code and text of the error.
 func TestBadPulls(t *testing.T) {
 	private := testbed.NewRegistry(t, testbed.RegistryOptions{Username: "user", Password: "correct horse"})
 	secret := private.Push(t, "team/app:1", testbed.Busybox(t))
@@ -30,7 +30,7 @@ func TestBadPulls(t *testing.T) {
 	})
 	atRest := b.Rest(t)
 	closed := closedPort(t)
-	// berth is not told of this one's authority.
+	// berth's hosts.toml does not have the certificate authority of this registry.
 	hosts := fmt.Sprintf("server = %q\n", strange.URL())
 	testbed.Must(t, os.WriteFile(filepath.Join(b.HostsDir, strange.Host, "hosts.toml"), []byte(hosts), 0o600))
 
@@ -76,10 +76,10 @@ func TestBadPulls(t *testing.T) {
 				return
 			}
 			if _, text, _ := strings.Cut(err.Error(), "desc = "); !strings.HasPrefix(text, c.begins) {
-				t.Errorf("the kubelet looks for %q at the beginning of %q", c.begins, text)
+				t.Errorf("the message does not begin with %q, which the kubelet needs: %q", c.begins, text)
 			}
 			if c.conceal != "" && (strings.Contains(err.Error(), c.conceal) || strings.Contains(b.Log(), c.conceal)) {
-				t.Errorf("the secret %q is in the answer or in the log", c.conceal)
+				t.Errorf("the secret %q is in the error or in the log", c.conceal)
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestBadPulls(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestRefusedPull pulls what an image verifier does not let pass.
+// TestRefusedPull pulls an image that an image verifier rejects.
 func TestRefusedPull(t *testing.T) {
 	verifiers := t.TempDir()
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("[image_verifier]\nbin_dir = %q\n", verifiers)})
@@ -117,7 +117,7 @@ func TestRefusedPull(t *testing.T) {
 	testbed.Refused(t, err, codes.Unknown, "by-name", "nobody signed it", verifiers)
 	if err != nil {
 		if _, text, _ := strings.Cut(err.Error(), "desc = "); !strings.HasPrefix(text, "SignatureValidationFailed") {
-			t.Errorf("the kubelet looks for SignatureValidationFailed at the beginning of %q", text)
+			t.Errorf("the message does not begin with SignatureValidationFailed, which the kubelet needs: %q", text)
 		}
 	}
 	st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: bad}})
@@ -125,7 +125,7 @@ func TestRefusedPull(t *testing.T) {
 		t.Errorf("status of a refused image is %v, %v", st.GetImage(), err)
 	}
 	if _, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: b.Image}}); err != nil {
-		t.Errorf("pull of an image that may pass: %v", err)
+		t.Errorf("pull of an image that the verifier accepts: %v", err)
 	}
 	b.NothingLeft(t, atRest)
 }
@@ -138,7 +138,7 @@ func failingRegistry(t *testing.T, code int) *testbed.Registry {
 	}})
 }
 
-// stalledRegistry has an image whose layers never come to their end.
+// stalledRegistry has an image whose layers stall after a few bytes.
 func stalledRegistry(t *testing.T) *testbed.Registry {
 	t.Helper()
 	var serves atomic.Bool
@@ -154,13 +154,13 @@ func stalledRegistry(t *testing.T) *testbed.Registry {
 			<-request.Context().Done()
 		})
 	}})
-	// Layers of its own: what the node has already it does not ask for.
+	// The image has a unique layer, because the node does not fetch layers that it has.
 	r.Push(t, "app:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "own", Mode: 0o644, Body: []byte(r.Host)})))
 	serves.Store(true)
 	return r
 }
 
-// closedPort is an address of this host at which nobody listens.
+// closedPort is an address of this host at which no process listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -170,8 +170,8 @@ func closedPort(t *testing.T) string {
 	return address
 }
 
-// TestDamagedImages damages what a pull brought, under a daemon that was killed: a container
-// has it again after the kubelet's next steps, and from a registry that asks for a password.
+// TestDamagedImages damages the files of a pulled image while the daemon is down. The kubelet's
+// next calls must repair the image, here from a registry that requires a password.
 func TestDamagedImages(t *testing.T) {
 	private := testbed.NewRegistry(t, testbed.RegistryOptions{Username: "user", Password: "secret"})
 	image := private.Push(t, "team/app:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "own", Mode: 0o644, Body: []byte("of the top\n")})))
@@ -221,7 +221,7 @@ func TestDamagedImages(t *testing.T) {
 				b.Start(t)
 				pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 				var c *testbed.Container
-				// A kubelet tries again and again.
+				// A kubelet retries failed calls.
 				for attempt := range 3 {
 					if policy == "Always" || !present(t) {
 						pull(t)
@@ -236,7 +236,7 @@ func TestDamagedImages(t *testing.T) {
 					t.Logf("attempt %d: %v", attempt, err)
 				}
 				if c == nil {
-					t.Fatal("the image is not mended")
+					t.Fatal("the image was not repaired in 3 attempts")
 				}
 				c.Start(t)
 				testbed.Same(t, c.Exec(t, "cat", "/own"), "of the top\n", "the file of the top layer is")

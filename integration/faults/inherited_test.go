@@ -20,8 +20,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestSecretsOfTheEnvironment gives the daemon a password in its environment. No process
-// of a pod has it, nor has a runtime or a shim that does its work and ends.
+// TestSecretsOfTheEnvironment gives the daemon a password in its environment. Neither the
+// processes of a pod nor calls of a runtime or a shim may have the password.
 func TestSecretsOfTheEnvironment(t *testing.T) {
 	t.Parallel()
 	secret := fmt.Sprintf("hunter%d", os.Getpid())
@@ -52,7 +52,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 				}
 			}
 			if !withEnvironment(t, secret)[b.PID()] {
-				t.Error("the daemon does not have it: this test shows nothing")
+				t.Error("the daemon does not have the secret: the test is broken")
 			}
 			p.Remove(t)
 		})
@@ -66,7 +66,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 			call = strings.TrimSpace(line)
 		}
 		if strings.Contains(line, secret) {
-			t.Errorf("%s was called with %s", call, line)
+			t.Errorf("%s was called with the secret: %s", call, line)
 		}
 		if strings.TrimSpace(line) == "LC_BERTH_TEST=kept" {
 			name, _, _ := strings.Cut(call, " ")
@@ -75,7 +75,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	}
 	for name := range wrapped {
 		if calls[name] == 0 {
-			t.Errorf("%s was never called with what it may have", name)
+			t.Errorf("%s was never called with LC_BERTH_TEST, which it must have", name)
 		}
 	}
 }
@@ -95,8 +95,8 @@ func withEnvironment(t *testing.T, text string) map[int]bool {
 	return found
 }
 
-// TestOOMScores gives the daemon a score. Its supervisors have one more, and containers
-// and their execs have that of their configuration, which is 0 if it names none.
+// TestOOMScores sets the oom_score_adj of the daemon. Its supervisors have a score one higher.
+// Containers and their execs have the score of their configuration, or 0 if it has none.
 func TestOOMScores(t *testing.T) {
 	t.Parallel()
 	const daemon = 123
@@ -129,16 +129,16 @@ func TestOOMScores(t *testing.T) {
 		}
 	}
 	supervisors := b.supervisors(t)
-	testbed.Same(t, len(supervisors), 2, "supervisors: there are")
+	testbed.Same(t, len(supervisors), 2, "the number of supervisors is")
 	for _, pid := range supervisors {
 		if got, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj")); strings.TrimSpace(string(got)) != strconv.Itoa(daemon+1) {
-			t.Errorf("a supervisor's score is %q, %v", got, err)
+			t.Errorf("a supervisor's score is %q, %v, want %d", got, err, daemon+1)
 		}
 	}
 }
 
-// TestCoresOfPods gives the daemon a limit for cores. It leaves none itself, nor do its
-// supervisors; containers and their execs have the limit all the same.
+// TestCoresOfPods sets the core limit of the daemon. Containers and their execs have this limit,
+// although the daemon and its supervisors do not write cores.
 func TestCoresOfPods(t *testing.T) {
 	t.Parallel()
 	const limit = 24_112 * 512 // bytes; shells count in blocks of 512
@@ -155,8 +155,8 @@ func TestCoresOfPods(t *testing.T) {
 	testbed.Must(t, unix.Prlimit(b.PID(), unix.RLIMIT_CORE, &cores, nil))
 	for _, handler := range []string{"runc", "crun"} {
 		for name, users := range map[string]*runtimeapi.UserNamespace{
-			"the node's users": nil,
-			"users of its own": userNS(),
+			"without a user namespace": nil,
+			"with a user namespace":    userNS(),
 		} {
 			t.Run(handler+" "+name, func(t *testing.T) {
 				p := b.Client.RunPod(t, testbed.PodSpec{
@@ -166,15 +166,15 @@ func TestCoresOfPods(t *testing.T) {
 				})
 				want := strconv.Itoa(limit / 512)
 				p.Container.WaitLog(t, want)
-				testbed.Same(t, strings.TrimSpace(p.Container.Exec(t, "sh", "-c", "ulimit -c")), want, "an exec's limit is")
+				testbed.Same(t, strings.TrimSpace(p.Container.Exec(t, "sh", "-c", "ulimit -c")), want, "the core limit of an exec is")
 				p.Remove(t)
 			})
 		}
 	}
 }
 
-// TestPodsArePrivate looks for a pod's files as another user of the host: a
-// setuid program of a pod would make him root.
+// TestPodsArePrivate: an unprivileged user of the host cannot reach the files of a
+// pod. Otherwise a setuid program in a pod would make the user root.
 func TestPodsArePrivate(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	pods := map[string]*testbed.Pod{
@@ -186,7 +186,7 @@ func TestPodsArePrivate(t *testing.T) {
 		container, sandbox := filepath.Join(b.State, "containers", pod.Container.ID), filepath.Join(b.State, "sandboxes", pod.ID)
 		upper := filepath.Join(b.Root, "images", "rootfs", "overlayfs", pod.Container.ID, "fs")
 		for _, path := range []string{filepath.Join(container, "rootfs", "bin", "busybox"), filepath.Join(upper, "bin", "busybox"), filepath.Join(sandbox, "shm")} {
-			testbed.Mustf(t, exec.Command("/usr/bin/stat", path).Run(), "%s: root does not find %s", name, path)
+			testbed.Mustf(t, exec.Command("/usr/bin/stat", path).Run(), "%s: stat %s as root", name, path)
 		}
 	}
 	for name, pod := range pods {
@@ -194,18 +194,18 @@ func TestPodsArePrivate(t *testing.T) {
 		upper := filepath.Join(b.Root, "images", "rootfs", "overlayfs", pod.Container.ID, "fs", "bin", "busybox")
 		for _, path := range []string{program, upper} {
 			if out, err := asNobody(path, "id", "-u"); !errors.Is(err, fs.ErrPermission) {
-				t.Errorf("%s: another user runs %s: %v, %s", name, path, err, out)
+				t.Errorf("%s: an unprivileged user can run %s: %v, %s", name, path, err, out)
 			}
 		}
 		mark := filepath.Join(b.State, "sandboxes", pod.ID, "shm", "mark")
 		if out, err := asNobody("/usr/bin/touch", mark); err == nil {
-			t.Errorf("%s: another user writes into /dev/shm: %s", name, out)
+			t.Errorf("%s: an unprivileged user can write to the pod's /dev/shm: %s", name, out)
 		}
 	}
 	ordinary := filepath.Join(b.State, "containers", pods["ordinary"].Container.ID)
 	testbed.Must(t, os.Chmod(ordinary, 0o711))
 	if out, err := asNobody(filepath.Join(ordinary, "rootfs", "bin", "busybox"), "true"); err != nil {
-		t.Fatalf("the test cannot tell open from closed: %v, %s", err, out)
+		t.Fatalf("an unprivileged user cannot run the program even in an open directory: the test is broken: %v, %s", err, out)
 	}
 	testbed.Must(t, os.Chmod(ordinary, 0o700))
 	b.Restart(t)
@@ -215,7 +215,8 @@ func TestPodsArePrivate(t *testing.T) {
 	}
 }
 
-// usersOfPod is what a kubelet sends for a container of a pod made withUserNS.
+// usersOfPod gives a container the user namespace of a pod that was made with withUserNS, as a
+// kubelet does.
 func usersOfPod(c *runtimeapi.ContainerConfig) {
 	pod := &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 		NamespaceOptions: c.Linux.SecurityContext.NamespaceOptions,
@@ -223,7 +224,7 @@ func usersOfPod(c *runtimeapi.ContainerConfig) {
 	withUserNS(pod)
 }
 
-// asNobody runs a program of the host as a user without rights.
+// asNobody runs a program on the host as an unprivileged user.
 func asNobody(program string, args ...string) ([]byte, error) {
 	c := exec.Command(program, args...)
 	c.Dir = "/"

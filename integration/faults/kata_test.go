@@ -25,8 +25,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// kataBed starts berth with the imitation of Kata's shim as its handler, with
-// further lines in the handler's table.
+// kataBed starts berth with an imitation of Kata's shim as its handler, whose table
+// has these lines.
 func kataBed(t *testing.T, settings shims.Kata, lines string) (*bed, *testbed.Kata) {
 	t.Helper()
 	settings.Memory = 8
@@ -34,7 +34,7 @@ func kataBed(t *testing.T, settings shims.Kata, lines string) (*bed, *testbed.Ka
 	return newBed(t, testbed.Options{Config: "default_runtime = \"kata\"\n" + kata.TOML("kata", lines)}), kata
 }
 
-// machines returns the pids of this berth's machines by their sandbox.
+// machines returns the pids of this berth's (imitated) virtual machines by sandbox.
 func (b *bed) machines(t *testing.T) map[string]int {
 	t.Helper()
 	found := map[string]int{}
@@ -50,7 +50,7 @@ func (b *bed) machines(t *testing.T) map[string]int {
 	return found
 }
 
-// awaitMachine waits for one that was not there before.
+// awaitMachine waits for a machine that is not in before.
 func (b *bed) awaitMachine(t *testing.T, before map[string]int) (sandbox string, pid int) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -59,23 +59,23 @@ func (b *bed) awaitMachine(t *testing.T, before map[string]int) (sandbox string,
 				return nil
 			}
 		}
-		return errors.New("there is no machine")
+		return errors.New("no new machine runs")
 	})
 	return sandbox, pid
 }
 
-// machineEnded fails if a machine runs or the shim has something of it written down.
+// machineEnded fails the test if the machine runs or the shim's record of it exists.
 func machineEnded(t *testing.T, sandbox string, pid int) {
 	t.Helper()
 	if alive(pid) {
-		t.Errorf("the machine of sandbox %s runs", sandbox)
+		t.Errorf("the machine of sandbox %s still runs", sandbox)
 	}
 	if _, err := os.Stat(filepath.Join(shims.KataState, sandbox)); !os.IsNotExist(err) {
-		t.Errorf("the shim's notes about sandbox %s: %v", sandbox, err)
+		t.Errorf("the shim's record of sandbox %s is left: %v", sandbox, err)
 	}
 }
 
-// hold makes a file that the shim waits for the end of, and returns what removes it.
+// hold creates a file until whose removal the shim waits; release removes it.
 func hold(t *testing.T) (path string, release func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "hold")
@@ -85,17 +85,17 @@ func hold(t *testing.T) (path string, release func()) {
 	return path, release
 }
 
-// TestKataCreateTooLate has the Create of a pod not answer in time, when its machine
-// runs already. Nothing may be left of it, whatever the Create does then.
+// TestKataCreateTooLate has the shim's Create of a pod exceed its timeout after the
+// machine has started. Nothing may be left, whether or not Create returns later.
 func TestKataCreateTooLate(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{}, "container_create_timeout = \"2s\"")
 	atRest := b.Rest(t)
 	for name, c := range map[string]struct{ ends, killed bool }{
-		"it never ends":                    {},
-		"it ends later":                    {ends: true},
-		"the daemon is killed":             {killed: true},
-		"the daemon is killed and it ends": {ends: true, killed: true},
+		"Create never returns":                {},
+		"Create returns later":                {ends: true},
+		"daemon killed, Create never returns": {killed: true},
+		"daemon killed, Create returns later": {ends: true, killed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			held, release := hold(t)
@@ -112,12 +112,12 @@ func TestKataCreateTooLate(t *testing.T) {
 				b.Kill9(t)
 			}
 			if c.ends {
-				time.AfterFunc(3*time.Second, release) // later than the Create may take
+				time.AfterFunc(3*time.Second, release) // after container_create_timeout
 			}
 			if err := <-done; err == nil {
-				t.Error("it was accepted")
+				t.Error("RunPodSandbox succeeded")
 			} else if !c.killed && !strings.Contains(err.Error(), "container_create_timeout") {
-				t.Errorf("the error does not say what to set: %v", err)
+				t.Errorf("the error does not name container_create_timeout: %v", err)
 			}
 			if c.killed {
 				b.Start(t)
@@ -131,7 +131,8 @@ func TestKataCreateTooLate(t *testing.T) {
 	}
 }
 
-// TestKataSelfCheckTooLate is the same for a pod of berth's own.
+// TestKataSelfCheckTooLate has the shim's Create of a self-check pod exceed its timeout:
+// its machine must be stopped.
 func TestKataSelfCheckTooLate(t *testing.T) {
 	t.Parallel()
 	held, _ := hold(t)
@@ -141,14 +142,14 @@ func TestKataSelfCheckTooLate(t *testing.T) {
 	kata.Set(t, func(s *shims.Kata) { s.HoldCreate = "" })
 	testbed.Eventually(t, time.Minute, func() error {
 		if _, there := b.machines(t)[sandbox]; there {
-			return errors.New("it runs again")
+			return errors.New("the machine of the self-check pod still runs")
 		}
 		return nil
 	})
 }
 
-// TestKataAbstractSocket has the shim listen where there is no file, and answer an
-// address where it does not.
+// TestKataAbstractSocket has the shim listen on an abstract socket, and then name an
+// address at which it does not listen.
 func TestKataAbstractSocket(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{AbstractSocket: true}, "")
@@ -165,8 +166,8 @@ func TestKataAbstractSocket(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKataEvents has a shim publish its events by the program that it is given, and
-// reads its log after a restart.
+// TestKataEvents has a shim publish events by the program that berth names. berth must
+// receive an OOM event, and read the shim's log also after a restart.
 func TestKataEvents(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{PublishBinary: true}, "")
@@ -176,7 +177,7 @@ func TestKataEvents(t *testing.T) {
 	pod.Container.Exec(t, "true")
 	testbed.Eventually(t, time.Minute, func() error {
 		if said() == 0 {
-			return errors.New("the shim's log is not read")
+			return errors.New("berth's log does not have the shim's lines")
 		}
 		return nil
 	})
@@ -185,7 +186,7 @@ func TestKataEvents(t *testing.T) {
 	pod.Container.Exec(t, "true")
 	testbed.Eventually(t, time.Minute, func() error {
 		if said() == before {
-			return errors.New("after a restart the shim's log is not read")
+			return errors.New("after a restart, berth's log does not have the shim's new lines")
 		}
 		return nil
 	})
@@ -194,9 +195,9 @@ func TestKataEvents(t *testing.T) {
 		Container: func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 32 << 20 },
 	})
 	eater.WaitExit(t)
-	testbed.Eventually(t, time.Minute, func() error { // an event may come after the exit
+	testbed.Eventually(t, time.Minute, func() error { // the OOM event may come after the exit
 		if st := eater.Status(t); st.GetReason() != "OOMKilled" {
-			return fmt.Errorf("the container ended with %d %s", st.GetExitCode(), st.GetReason())
+			return fmt.Errorf("the container exited with %d %s, want OOMKilled", st.GetExitCode(), st.GetReason())
 		}
 		return nil
 	})
@@ -204,8 +205,8 @@ func TestKataEvents(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKataShimKilled kills the shim of a pod of which one container had ended before,
-// which the shim's delete action takes to be there still.
+// TestKataShimKilled kills the shim of a pod whose container has already exited. The
+// shim's record still has the container, so its delete action leaves the machine.
 func TestKataShimKilled(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{ForgetsNothing: true}, "")
@@ -213,22 +214,22 @@ func TestKataShimKilled(t *testing.T) {
 		t.Helper()
 		pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"true"}})
 		pod.Container.WaitExit(t)
-		t.Cleanup(func() { _ = os.Remove(filepath.Join(shims.KataState, pod.ID)) }) // it forgets nothing
+		t.Cleanup(func() { _ = os.Remove(filepath.Join(shims.KataState, pod.ID)) }) // left by the shim with ForgetsNothing
 		return pod, b.machines(t)[pod.ID]
 	}
 	atRest := b.Rest(t)
-	t.Run("the sandbox is not ready at once", func(t *testing.T) {
+	t.Run("the sandbox becomes not ready", func(t *testing.T) {
 		held, release := hold(t)
 		kata.Set(t, func(s *shims.Kata) { s.HoldDelete = held })
 		defer kata.Set(t, func(s *shims.Kata) { s.HoldDelete = "" })
 		pod, machine := run(t)
 		b.killShim(t, pod.ID)
-		testbed.Eventually(t, time.Minute, func() error { // the delete action does not end
+		testbed.Eventually(t, time.Minute, func() error { // the delete action hangs
 			if state := pod.Status(t).GetState(); state != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
 				return fmt.Errorf("the sandbox is %s", state)
 			}
 			if alive(machine) {
-				return errors.New("the machine runs")
+				return errors.New("the machine still runs")
 			}
 			return nil
 		})
@@ -236,44 +237,44 @@ func TestKataShimKilled(t *testing.T) {
 		pod.Stop(t)
 		pod.Remove(t)
 	})
-	t.Run("a stop ends the machine", func(t *testing.T) {
+	t.Run("StopPodSandbox stops the machine", func(t *testing.T) {
 		pod, machine := run(t)
 		b.killShim(t, pod.ID)
 		pod.Stop(t)
 		if alive(machine) {
-			t.Error("the machine runs")
+			t.Error("the machine still runs")
 		}
 		pod.Remove(t)
 	})
-	t.Run("also if the daemon was down", func(t *testing.T) {
+	t.Run("StopPodSandbox after the daemon was down", func(t *testing.T) {
 		pod, machine := run(t)
 		b.Kill9(t)
 		b.killShim(t, pod.ID)
 		b.Start(t)
 		pod.Stop(t)
 		if alive(machine) {
-			t.Error("the machine runs")
+			t.Error("the machine still runs")
 		}
 		pod.Remove(t)
 	})
-	t.Run("a container that ran has ended", func(t *testing.T) {
+	t.Run("a running container exits", func(t *testing.T) {
 		pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: family})
 		machine := b.machines(t)[pod.ID]
 		b.killShim(t, pod.ID)
 		st := pod.Container.WaitExit(t)
 		if alive(machine) {
-			t.Error("the container is said to have ended, and the machine runs")
+			t.Error("the container is reported as exited, but the machine still runs")
 		}
 		if st.GetExitCode() != 137 || !strings.Contains(st.GetMessage(), "shim died") {
-			t.Errorf("the container ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+			t.Errorf("the container exited with %d %s %q, want 137 and the reason", st.GetExitCode(), st.GetReason(), st.GetMessage())
 		}
 		pod.Remove(t)
 	})
 	b.NothingLeft(t, atRest)
 }
 
-// TestForeignShimHangs stops the shim of pods whose containers run, so that it takes
-// calls and answers none. A stop of the pod ends in time, and then nothing of it runs.
+// TestForeignShimHangs sends SIGSTOP to the shim of a pod, so that it accepts calls but
+// does not answer. StopPodSandbox must return in time and kill all processes.
 func TestForeignShimHangs(t *testing.T) {
 	t.Parallel()
 	kata := testbed.NewKata(t, shims.Kata{Memory: 8})
@@ -289,7 +290,7 @@ func TestForeignShimHangs(t *testing.T) {
 			}
 			shim := shimsOf(t, pod.ID)
 			if len(shim) != 1 || len(inside) < 2 {
-				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
+				t.Fatalf("the pod has shims %v and processes %v, want one shim and more processes", shim, inside)
 			}
 			killAs(t, shim[0], syscall.SIGSTOP)
 			testbed.Checkf(t, pod.TryStop(t, 100*time.Second), "stop")
@@ -303,8 +304,8 @@ func TestForeignShimHangs(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestForeignShimDoesNotKill stops pods whose shim answers, but does not end what it is
-// told to. The stop ends in time, and then nothing of the pod runs.
+// TestForeignShimDoesNotKill stops pods whose shim answers Kill without killing.
+// StopPodSandbox must return in time and kill all processes.
 func TestForeignShimDoesNotKill(t *testing.T) {
 	t.Parallel()
 	b, kata := kataBed(t, shims.Kata{}, "")
@@ -315,9 +316,9 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 			change    func(s *shims.Kata, file string)
 			container bool
 		}{
-			{"answers and kills nothing", func(s *shims.Kata, file string) { s.DropKill = file }, true},
-			{"answers an error", func(s *shims.Kata, file string) { s.FailKill = file }, true},
-			{"answers an error for the sandbox", func(s *shims.Kata, file string) { s.FailKill = file }, false},
+			{"Kill has no effect", func(s *shims.Kata, file string) { s.DropKill = file }, true},
+			{"Kill fails", func(s *shims.Kata, file string) { s.FailKill = file }, true},
+			{"Kill fails for a pod without containers", func(s *shims.Kata, file string) { s.FailKill = file }, false},
 		} {
 			file := filepath.Join(t.TempDir(), "unkillable")
 			kata.Set(t, func(s *shims.Kata) { s.DropKill, s.FailKill = "", ""; tc.change(s, file) })
@@ -333,7 +334,7 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 			inside = append(inside, b.machines(t)[pod.ID])
 			shim := shimsOf(t, pod.ID)
 			if len(shim) != 1 || inside[len(inside)-1] == 0 || tc.container && len(inside) < 3 {
-				t.Fatalf("the pod has the shims %v and the processes %v", shim, inside)
+				t.Fatalf("the pod has shims %v and processes %v, want one shim and more processes", shim, inside)
 			}
 			testbed.Must(t, os.WriteFile(file, nil, 0o600))
 			t.Run(tc.name, func(t *testing.T) {
@@ -343,7 +344,7 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 				if tc.container {
 					exitedWith(t, pod.Container.Status(t), 137)
 				}
-				_ = os.Remove(file) // so that a failure leaves nothing
+				_ = os.Remove(file) // so that the shim can kill what a failed test left
 				pod.Remove(t)
 			})
 		}
@@ -351,22 +352,22 @@ func TestForeignShimDoesNotKill(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKata runs a pod under a shim that reads options as typeurl 1 does, has its own
-// cgroup, and takes a signal to all for one to the container.
+// TestKata runs a pod under a shim that, like Kata's, decodes options with typeurl 1, has
+// a cgroup of its own, and kills the container if a command is killed with "all".
 func TestKata(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{}, "")
 	atRest := b.Rest(t)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
-	testbed.Contains(t, pod.Container.Exec(t, "cat", "/proc/self/cgroup"), "/kata_"+pod.ID+"/", "the imitation runs its containers in")
-	t.Run("a command that times out leaves its container", func(t *testing.T) {
+	testbed.Contains(t, pod.Container.Exec(t, "cat", "/proc/self/cgroup"), "/kata_"+pod.ID+"/", "cgroup of the container")
+	t.Run("a command that times out does not stop its container", func(t *testing.T) {
 		_, err := b.Client.ExecSync(testbed.Within(t, time.Minute), &runtimeapi.ExecSyncRequest{
 			ContainerId: pod.Container.ID, Cmd: []string{"sleep", "3601"}, Timeout: 1,
 		})
 		testbed.Refused(t, err, codes.DeadlineExceeded, "timed out")
 		b.awaitNone(t, "sleep 3601")
 		if st := pod.Container.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("the container is %s with %d", st.GetState(), st.GetExitCode())
+			t.Errorf("the container is %s with exit code %d", st.GetState(), st.GetExitCode())
 		}
 		pod.Container.Exec(t, "true")
 	})
@@ -374,7 +375,8 @@ func TestKata(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestKataOverhead: pods that are machines are not measured, and have no figure.
+// TestKataOverhead: the overhead of pods in virtual machines is not measured; the answer has the
+// reason.
 func TestKataOverhead(t *testing.T) {
 	t.Parallel()
 	kata := testbed.NewKata(t, shims.Kata{})
@@ -382,27 +384,27 @@ func TestKataOverhead(t *testing.T) {
 	atRest := b.Rest(t)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "600"}})
 	if o := b.overhead(t, "kata"); o.GetLive() != nil || !strings.Contains(o.GetNoLiveReason(), "separate kernel") {
-		t.Errorf("got %v", o)
+		t.Errorf("the overhead is %v, want only a reason", o)
 	}
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)
 }
 
-// awaitNone waits until nothing of this berth runs with words in its command line.
+// awaitNone waits until no process of this berth has words in its command line.
 func (b *bed) awaitNone(t *testing.T, words string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
 		for _, p := range b.Snapshot(t)[testbed.Processes] {
 			if strings.Contains(p, words) {
-				return fmt.Errorf("there is still %s", p)
+				return fmt.Errorf("a process still runs: %s", p)
 			}
 		}
 		return nil
 	})
 }
 
-// TestKataPortForward forwards to a program that listens in a machine, which has the
-// pod's address, and nobody in the network namespace that its shim was given.
+// TestKataPortForward forwards to a program in a virtual machine. It listens on the
+// pod's address, but not in the network namespace that berth gave to the shim.
 func TestKataPortForward(t *testing.T) {
 	t.Parallel()
 	b, _ := kataBed(t, shims.Kata{Network: true}, "")
@@ -414,26 +416,26 @@ func TestKataPortForward(t *testing.T) {
 	testbed.Must(t, err)
 	given, err := os.Stat(filepath.Join("/run/netns", "berth-"+pod.ID[:32]))
 	if err != nil || os.SameFile(machine, given) {
-		t.Fatalf("the machine's network is the one that its shim was given: %v", err)
+		t.Fatalf("the machine uses the network namespace that its shim was given: %v", err)
 	}
 	testbed.Eventually(t, time.Minute, func() error { // the program may not listen yet
 		said, err := b.forward(t, pod.ID, 8080)
 		if said != "hello\n" {
-			return fmt.Errorf("it said %q: %w", said, err)
+			return fmt.Errorf("the forwarded port sent %q: %w", said, err)
 		}
 		return nil
 	})
-	for _, port := range []int{8081, 8082} { // inside of the machine, and nowhere
+	for _, port := range []int{8081, 8082} { // only on the machine's loopback, and no listener
 		if said, err := b.forward(t, pod.ID, port); said != "" || err == nil || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("port %d: it said %q, %v", port, said, err)
+			t.Errorf("port %d: got %q, %v, want connection refused", port, said, err)
 		}
 	}
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)
 }
 
-// forward returns what a pod says to who connects to a port of it, as kubectl
-// port-forward does.
+// forward returns the bytes that a pod's port sends through a port-forward, as kubectl
+// makes it.
 func (b *bed) forward(t *testing.T, sandbox string, port int) (said string, err error) {
 	t.Helper()
 	r, err := b.Client.PortForward(testbed.Within(t, time.Minute), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox, Port: []int32{int32(port)}})
@@ -469,7 +471,7 @@ func (b *bed) forward(t *testing.T, sandbox string, port int) (said string, err 
 		return "", err
 	}
 	time.AfterFunc(30*time.Second, func() { _ = conn.Close() })
-	_ = data.Close() // there is nothing to say
+	_ = data.Close() // nothing is sent to the pod
 	texts := make(chan string, 1)
 	go func() {
 		text, _ := io.ReadAll(data) // does not end without a connection to the pod

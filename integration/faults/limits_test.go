@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// plugged is a berth whose pods' network is one plugin: it notes each call in the
-// file calls, and connects nothing for as long as the file hang is there.
+// plugged starts berth with a single CNI plugin, which writes each command to the file
+// calls. ADD hangs while the file hang exists, DEL fails while hang.del exists.
 func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, calls, hang string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,13 +31,13 @@ func plugged(t *testing.T, runtimes map[string]string, config string) (b *bed, c
 	return b, calls, hang
 }
 
-// TestRefusedBeforeAnySideEffect asks for what gVisor has not, and looks at the
-// host at once: no namespace, no call of a plugin, no directory, no record.
+// TestRefusedBeforeAnySideEffect requests features that gVisor does not have. The
+// requests must be refused without a namespace, call of a plugin, directory or record.
 func TestRefusedBeforeAnySideEffect(t *testing.T) {
 	b, calls, _ := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc), "gvisor": testbed.Part(t, testbed.Runsc)},
 		fmt.Sprintf("[runtimes.queued]\nruntime_path = %q\nmax_parallel_starts = 1\n", testbed.Part(t, testbed.Runsc)))
 	atRest := b.Rest(t)
-	testbed.Mustf(t, os.Remove(calls), "a pod made no call of the plugin")
+	testbed.Mustf(t, os.Remove(calls), "the pod of Rest did not call the plugin")
 	node := runtimeapi.NamespaceMode_NODE
 	options := func(c *runtimeapi.PodSandboxConfig) *runtimeapi.NamespaceOption {
 		return c.Linux.SecurityContext.NamespaceOptions
@@ -61,7 +61,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 	}
 
 	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "gvisor", Image: b.Image, Command: []string{"sleep", "1000"}})
-	// What waits for the container's end comes a moment after its start.
+	// The process that waits for the container's exit starts a moment after the container.
 	testbed.Eventually(t, time.Minute, func() error {
 		lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, file := range lines {
@@ -69,7 +69,7 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.Join(err, errors.New("nobody waits for its end"))
+		return errors.Join(err, errors.New("no process waits for the container's exit"))
 	})
 	withPod := b.Snapshot(t)
 	for feature, ask := range map[string]func(*runtimeapi.ContainerConfig){
@@ -89,15 +89,15 @@ func TestRefusedBeforeAnySideEffect(t *testing.T) {
 		_, err := pod.TryCreate(t, config)
 		testbed.Refused(t, err, codes.FailedPrecondition, `handler "gvisor" does not support `+feature, "no ready handler of this node with a kernel for each pod supports it")
 		if rro := strings.HasPrefix(feature, "recursive"); err != nil && rro && !strings.Contains(err.Error(), "desc = RROUnsupported: ") {
-			t.Errorf("the kubelet's word is not at the beginning: %v", err)
+			t.Errorf("the message does not begin with RROUnsupported, which the kubelet needs: %v", err)
 		}
 	}
 	b.NoLeaks(t, withPod)
 	b.NothingLeft(t, atRest)
 }
 
-// TestLimits holds a handler to its limits: with a network that hangs, starts
-// wait, are refused, and are given up without a trace.
+// TestLimits tests the limits of a handler. While the network hangs, starts wait in the
+// queue, are refused, or fail after start_timeout and leave nothing.
 func TestLimits(t *testing.T) {
 	b, calls, hang := plugged(t, map[string]string{"runc": testbed.Part(t, testbed.Runc)}, fmt.Sprintf(
 		"[runtimes.held]\nruntime_path = %q\nmax_pods = 2\nmax_parallel_starts = 1\nmax_queued_starts = 1\nstart_timeout = \"5s\"\n", testbed.Part(t, testbed.Runc)))
@@ -111,13 +111,13 @@ func TestLimits(t *testing.T) {
 	for range 3 {
 		go func() { ended <- run() }()
 	}
-	// Whichever comes last has no room; one runs and one waits until their time is up.
+	// The third start exceeds max_pods. One starts and one waits until start_timeout.
 	testbed.Refused(t, <-ended, codes.ResourceExhausted, `handler "held": pods running or being created: 2,`, "max_pods is 2", "[runtimes.held]")
 	for range 2 {
 		testbed.Refused(t, <-ended, codes.DeadlineExceeded, `handler "held": the sandbox was not ready within start_timeout = 5s`, "[runtimes.held]")
 	}
 	if made, _ := os.ReadFile(calls); strings.Count(string(made), "ADD") != 2 || !strings.HasSuffix(string(made), "DEL\n") {
-		t.Errorf("the plugin was called for %q", made)
+		t.Errorf("the calls of the plugin are %q", made)
 	}
 	b.NothingLeft(t, atRest)
 
@@ -128,7 +128,7 @@ func TestLimits(t *testing.T) {
 	b.Restart(t)
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 
-	// One whose stop fails half-way is not gone; one that is stopped is.
+	// A pod whose stop failed still counts for max_pods; a stopped pod does not.
 	listed, err := b.Client.ListPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.ListPodSandboxRequest{})
 	testbed.Must(t, err)
 	stop := func() error {
@@ -136,19 +136,19 @@ func TestLimits(t *testing.T) {
 		return err
 	}
 	testbed.Must(t, os.WriteFile(hang+".del", nil, 0o600))
-	testbed.Fails(t, stop(), "a pod was stopped that could not be disconnected")
+	testbed.Fails(t, stop(), "the stop succeeded though the plugin failed to disconnect the pod")
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	testbed.Must(t, os.Remove(hang+".del"))
 	for range 2 {
 		testbed.Check(t, stop())
 	}
-	testbed.Checkf(t, run(), "in the place of a stopped pod")
+	testbed.Checkf(t, run(), "start after the stop of a pod")
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
-	// The kubelet makes new pods after a reboot before it removes the old ones.
+	// After a reboot the kubelet starts new pods before it removes the old ones.
 	b.PowerCut(t)
 	b.Start(t)
 	for range 2 {
-		testbed.Checkf(t, run(), "after a reboot")
+		testbed.Checkf(t, run(), "start after a reboot")
 	}
 	testbed.Refused(t, run(), codes.ResourceExhausted, "pods running or being created: 2,")
 	b.NothingLeft(t, atRest)

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// victim is a file of the host that no pod has anything to do with. Its last line
-// has no end: a log's would be taken for half a line.
+// victim is a file of the host that berth must not change. Its last line has no newline:
+// if berth took the file for a log, it would treat that line as incomplete.
 type victim struct{ dir, path string }
 
 const victimText = "root:x:0:0\nlast line"
@@ -35,15 +35,15 @@ func (v victim) untouched(t *testing.T) {
 	t.Helper()
 	entries, err := os.ReadDir(v.dir)
 	if err != nil || len(entries) != 1 {
-		t.Errorf("beside the host's file there is something now: %v, %v", entries, err)
+		t.Errorf("want only the host's file in its directory: %v, %v", entries, err)
 	}
 	if text, err := os.ReadFile(v.path); err != nil || string(text) != victimText {
-		t.Errorf("the host's file says %q now: %v", text, err)
+		t.Errorf("the host's file was changed to %q: %v", text, err)
 	}
 }
 
-// TestLogDirectoryOfAPod has pods that write into their own log directories, as
-// those do that mount /var/log of the host, lead the log elsewhere.
+// TestLogDirectoryOfAPod has a pod replace its log or log directory by a link, as a pod
+// can that mounts the host's /var/log. berth must not write through the link.
 func TestLogDirectoryOfAPod(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
 		fmt.Sprintf("[runtimes.runc]\nruntime_path = %q\n", testbed.Part(t, testbed.Runc))})
@@ -51,7 +51,7 @@ func TestLogDirectoryOfAPod(t *testing.T) {
 		t.Run(handler, func(t *testing.T) {
 			t.Run("start", func(t *testing.T) { b.logElsewhereAtStart(t, handler) })
 			t.Run("reopen", func(t *testing.T) { b.logElsewhereAtReopen(t, handler) })
-			t.Run("successor", func(t *testing.T) { b.logElsewhereAtTakeOver(t, handler) })
+			t.Run("new supervisor", func(t *testing.T) { b.logElsewhereAtTakeOver(t, handler) })
 			t.Run("the kubelet's directory is a link", func(t *testing.T) { b.logByLink(t, handler) })
 		})
 	}
@@ -64,13 +64,13 @@ func (b *bed) logElsewhereAtStart(t *testing.T, handler string) {
 		says string
 	}{
 		{"link", func(log string, v victim) error { return os.Symlink(v.path, log) }, "symbolic link"},
-		{"link to what does not exist", func(log string, v victim) error { return os.Symlink(filepath.Join(v.dir, "new"), log) }, "symbolic link"},
+		{"dangling link", func(log string, v victim) error { return os.Symlink(filepath.Join(v.dir, "new"), log) }, "symbolic link"},
 		{"hard link", func(log string, v victim) error { return os.Link(v.path, log) }, "hard links"},
 		{"FIFO", func(log string, _ victim) error { return unix.Mkfifo(log, 0o600) }, "regular file"},
 		{"directory is a link", func(log string, v victim) error {
 			return errors.Join(os.Remove(filepath.Dir(log)), os.Symlink(v.dir, filepath.Dir(log)))
 		}, "symbolic link"},
-		{"directory is a link to what does not exist", func(log string, v victim) error {
+		{"directory is a dangling link", func(log string, v victim) error {
 			return errors.Join(os.Remove(filepath.Dir(log)), os.Symlink(filepath.Join(v.dir, "new"), filepath.Dir(log)))
 		}, "symbolic link"},
 	} {
@@ -89,7 +89,7 @@ func (b *bed) logElsewhereAtStart(t *testing.T, handler string) {
 	}
 }
 
-// talking runs a container that writes lines until it is removed.
+// talking runs a container that writes lines without end.
 func (b *bed) talking(t *testing.T, handler string, sandbox func(*runtimeapi.PodSandboxConfig)) *testbed.Pod {
 	t.Helper()
 	return b.Client.RunPod(t, testbed.PodSpec{
@@ -104,7 +104,7 @@ func (b *bed) reopen(t *testing.T, c *testbed.Container) error {
 	return err
 }
 
-// logGrows fails unless the file gets longer.
+// logGrows waits until the file gets longer.
 func logGrows(t *testing.T, path string) {
 	t.Helper()
 	var first int64 = -1
@@ -137,17 +137,17 @@ func (b *bed) logElsewhereAtReopen(t *testing.T, handler string) {
 	v.untouched(t)
 }
 
-// logElsewhereAtTakeOver has a supervisor that died find a link where the log was.
+// logElsewhereAtTakeOver kills the supervisor, whose successor finds a link in place of the log.
 func (b *bed) logElsewhereAtTakeOver(t *testing.T, handler string) {
 	v, pod := newVictim(t), b.talking(t, handler, nil)
 	log := pod.Container.LogPath
 	pod.Container.WaitLog(t, "line 1")
 	supervisor := b.supervisors(t)[b.info(t, pod.Container.ID).Supervisor]
 	testbed.Must(t, errors.Join(os.Rename(log, log+".1"), os.Symlink(v.path, log), syscall.Kill(supervisor, syscall.SIGKILL)))
-	// Once the successor has taken over the container has room to write again.
+	// The new supervisor has taken over once it refuses the link.
 	testbed.Eventually(t, time.Minute, func() error {
 		if err := b.reopen(t, pod.Container); err == nil || !strings.Contains(err.Error(), "symbolic link") {
-			return fmt.Errorf("the successor answers %v", err)
+			return fmt.Errorf("reopen returned %v, want a refusal by the new supervisor", err)
 		}
 		return nil
 	})
@@ -158,8 +158,8 @@ func (b *bed) logElsewhereAtTakeOver(t *testing.T, handler string) {
 	v.untouched(t)
 }
 
-// logByLink has the pod's whole log directory on another disk, as administrators
-// move /var/log/pods.
+// logByLink has a link above the pod's log directory, as if an administrator had moved
+// /var/log/pods to another disk. Such a link must work.
 func (b *bed) logByLink(t *testing.T, handler string) {
 	disk := t.TempDir()
 	link := filepath.Join(t.TempDir(), "pods")

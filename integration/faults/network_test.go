@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestNoNetworkConfiguration takes the CNI configuration away while pods come,
-// stay and go.
+// TestNoNetworkConfiguration removes the CNI configuration: pods cannot start, except in
+// the host network, but can be removed.
 func TestNoNetworkConfiguration(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -37,7 +37,7 @@ func TestNoNetworkConfiguration(t *testing.T) {
 		},
 	})
 	host.Remove(t)
-	// The address goes back by the configuration with which it was given out.
+	// The address is released with the configuration by which it was allocated.
 	b.NothingLeft(t, atRest)
 
 	testbed.Must(t, b.CNI.Write())
@@ -46,7 +46,8 @@ func TestNoNetworkConfiguration(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// networkReady waits until Status says of the network what it should.
+// networkReady waits until the condition NetworkReady has a value. If it is false, it must have
+// a reason and a message.
 func (b *bed) networkReady(t *testing.T, want bool) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -61,11 +62,11 @@ func (b *bed) networkReady(t *testing.T, want bool) {
 		if last.GetStatus() == want && (want || last.GetReason() != "" && last.GetMessage() != "") {
 			return nil
 		}
-		return fmt.Errorf("the network's condition is %v, want %v", last, want)
+		return fmt.Errorf("the condition NetworkReady is %v, want %v", last, want)
 	})
 }
 
-// TestBadNetwork has the network fail while a pod is being made.
+// TestBadNetwork has the network fail while a pod is created. Nothing may be left.
 func TestBadNetwork(t *testing.T) {
 	b := newBed(t, testbed.Options{CNI: testbed.NewCNI(t)})
 	atRest := b.Rest(t)
@@ -87,9 +88,9 @@ func TestBadNetwork(t *testing.T) {
 		says    string
 	}{
 		{name: "no such plugin", plugins: append(healthy[:1:1], object{"type": "no-such-plugin"}), code: codes.Unavailable, says: "no-such-plugin"},
-		// The bridge has given an address out when the second plugin fails.
+		// The first plugin has allocated an address when the second plugin fails.
 		{name: "second fails", plugins: append(healthy[:1:1], object{"type": "tuning", "sysctl": object{"net.ipv4.no.such.thing": "1"}}), code: codes.Internal, says: "tuning"},
-		// Two addresses, one of them for a gateway.
+		// The subnet has two addresses, one of which is the gateway's.
 		{name: "full subnet", plugins: []object{{
 			"type": "bridge", "bridge": list.Name,
 			"ipam": object{"type": "host-local", "ranges": [][]object{{{"subnet": "10.254.254.0/30"}}}, "dataDir": filepath.Join(t.TempDir(), "full")},
@@ -109,15 +110,15 @@ func TestBadNetwork(t *testing.T) {
 			testbed.Must(t, os.WriteFile(b.CNI.Path(), text, 0o600))
 			ctx := testbed.Within(t, time.Minute)
 			attempt := uint32(0)
-			// A changed directory is looked at within a second, and a full subnet
-			// has to become full.
+			// The daemon reads a changed directory within a second, and the subnet
+			// must first become full.
 			testbed.Eventually(t, time.Minute, func() error {
 				config := b.Client.SandboxConfig("")
 				config.Metadata.Attempt = attempt
 				attempt++
 				_, err = b.Client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: config})
 				if err == nil || !strings.Contains(err.Error(), c.says) {
-					return fmt.Errorf("the error is %w, without %q", err, c.says)
+					return fmt.Errorf("the error is %w, want %q in it", err, c.says)
 				}
 				return nil
 			})

@@ -16,34 +16,34 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// change is what an operator, or a package manager, does to runtimes under live
-// pods.
+// change is a change of runtimes that an operator or a package manager makes while
+// pods run.
 type change struct {
 	name string
-	// handlers are those that it is about; nil is all.
+	// handlers are the handlers that the change is tested with; nil is all.
 	handlers []string
-	// binaries changes what is installed.
+	// binaries changes the installed files.
 	binaries func(t *testing.T, f *fleet)
-	// config is the new configuration; nil leaves it.
+	// config returns the new configuration; nil means no change.
 	config func(t *testing.T, f *fleet) string
-	// fresh looks at a new pod of a handler.
+	// fresh checks a new pod of a handler after the change.
 	fresh func(t *testing.T, f *fleet, handler string)
-	// old looks at a pod that was there before, if there is more to see than of
-	// every other.
+	// old makes further checks of a pod from before the change, besides those that
+	// all changes have.
 	old func(t *testing.T, f *fleet, pod *oldPod)
 }
 
 var changes = []change{
 	{
 		name:     "default switched",
-		handlers: []string{byDefault, "a-crun"}, // the others' are not touched
+		handlers: []string{byDefault, "a-crun"}, // the change does not concern other handlers
 		config:   func(_ *testing.T, f *fleet) string { return f.config("a-crun", f.handlers()...) },
 		fresh: func(t *testing.T, f *fleet, handler string) {
 			t.Helper()
 			f.freshRunsOn(t, handler, f.files[handler])
 			if handler == byDefault {
 				pod := f.Client.RunPod(t, testbed.PodSpec{Image: f.Image, Command: []string{"true"}})
-				testbed.Same(t, f.podInfo(t, pod).Handler, "a-crun", "a new pod of the default is under")
+				testbed.Same(t, f.podInfo(t, pod).Handler, "a-crun", "the handler of a new pod without one is")
 				pod.Remove(t)
 			}
 		},
@@ -116,8 +116,8 @@ var changes = []change{
 		},
 	},
 	{
-		// Of runc there are two releases here. The other runtimes get other bytes
-		// below, and would say of themselves what they said before.
+		// Only runc is available in two releases. The next change appends bytes to the
+		// other runtimes, which does not change their version.
 		name:     "binary upgraded to another version",
 		handlers: []string{byDefault, shimmed},
 		binaries: func(t *testing.T, f *fleet) {
@@ -137,8 +137,8 @@ var changes = []change{
 		},
 	},
 	{
-		// crun takes the place of runc and runc that of crun: neither could do
-		// anything with a container of the other.
+		// crun replaces runc and runc replaces crun: neither can handle a container of
+		// the other.
 		name: "binary is another program",
 		binaries: func(t *testing.T, f *fleet) {
 			t.Helper()
@@ -193,26 +193,26 @@ func (f *fleet) freshRunsOn(t *testing.T, handler string, files []string) podInf
 	return info
 }
 
-// runc is where the runc of a handler is installed.
+// runc is the path at which the runc of a handler is installed.
 func (f *fleet) runc(handler string) string {
 	files := f.files[handler]
 	return files[len(files)-1]
 }
 
-// versionOf fails unless the runc of a pod, and the copy of it that is kept, are
-// of the version that a binary says it is.
+// versionOf fails the test unless the runc of a pod, in its status and as a kept
+// binary, has the version that the given binary prints.
 func (f *fleet) versionOf(t *testing.T, of podInfo, binary string) {
 	t.Helper()
 	want := version(t, binary)
 	runc := of.Binaries[len(of.Binaries)-1]
-	testbed.Contains(t, runc.Version, want, "handler %s: a pod runs on version", of.Handler)
-	// The copy of a pod that is gone goes too.
+	testbed.Contains(t, runc.Version, want, "handler %s: the version in the pod's status", of.Handler)
+	// If the pod was removed, its kept binary may have been removed too.
 	if _, err := os.Stat(runc.Runs); err == nil && version(t, runc.Runs) != want {
-		t.Errorf("handler %s: %s is version %s, want %s", of.Handler, runc.Runs, version(t, runc.Runs), want)
+		t.Errorf("handler %s: the kept binary %s has version %s, want %s", of.Handler, runc.Runs, version(t, runc.Runs), want)
 	}
 }
 
-// version is what a runc says that it is.
+// version is the version that a runc prints.
 func version(t *testing.T, runc string) string {
 	t.Helper()
 	out, err := exec.CommandContext(testbed.Within(t, time.Minute), runc, "--version").Output()
@@ -232,10 +232,10 @@ func (f *fleet) crash(t *testing.T) {
 	f.Start(t)
 }
 
-// TestPodsOutliveChangesOfTheirRuntime changes runtimes in every way under live
-// pods. What runs goes on, under the very binary that it was made with; new pods
-// get what is there now, or are told what is wrong with it. A part is
-// change/restart/all/handler/what is done.
+// TestPodsOutliveChangesOfTheirRuntime changes runtimes in different ways while pods
+// run. Existing pods keep the binary with which they were created. New pods run on the
+// changed runtime, or fail with the reason. A subtest is called
+// change/restart/all/handler/step.
 func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, t.TempDir())
@@ -252,8 +252,8 @@ func TestPodsOutliveChangesOfTheirRuntime(t *testing.T) {
 	f.onlyTodays(t)
 }
 
-// outlives makes a change and looks at new pods and at those from before it, and again
-// after all daemons were killed.
+// outlives makes a change and checks new and old pods, and again after the daemon and all
+// supervisors were killed.
 func (f *fleet) outlives(t *testing.T, c change, config string) {
 	old := map[string]*oldPod{}
 	for _, handler := range c.handlers {
@@ -268,7 +268,7 @@ func (f *fleet) outlives(t *testing.T, c change, config string) {
 	look := func(t *testing.T, handler string) {
 		t.Helper()
 		t.Run("new pod", func(t *testing.T) { c.fresh(t, f, handler) })
-		t.Run("pin", func(t *testing.T) {
+		t.Run("kept binary", func(t *testing.T) {
 			f.isAsBefore(t, old[handler])
 			if c.old != nil {
 				c.old(t, f, old[handler])
@@ -279,7 +279,7 @@ func (f *fleet) outlives(t *testing.T, c change, config string) {
 	t.Run("no restart", func(t *testing.T) {
 		f.each(t, c.handlers, func(t *testing.T, handler string) {
 			look(t, handler)
-			for _, do := range whatKubeletsDo[:2] { // which leave the pod as it was
+			for _, do := range whatKubeletsDo[:2] { // the steps that do not change the pod's containers
 				t.Run(do.name, func(t *testing.T) { do.with(t, f, old[handler]) })
 			}
 			t.Run("new container", func(t *testing.T) { f.adds(t, old[handler]) })
@@ -309,19 +309,19 @@ func (f *fleet) outlives(t *testing.T, c change, config string) {
 	})
 }
 
-// isAsBefore fails unless a pod is on what it was made with, and that is whole.
+// isAsBefore fails the test unless a pod still has its binaries, which must be unchanged.
 func (f *fleet) isAsBefore(t *testing.T, pod *oldPod) {
 	t.Helper()
 	now := f.podInfo(t, pod.Pod)
 	if fmt.Sprint(now) != fmt.Sprint(pod.info) {
-		t.Errorf("the old pod ran under %+v and now under %+v", pod.info, now)
+		t.Errorf("the old pod ran on %+v, and now on %+v", pod.info, now)
 	}
 	for _, b := range now.Binaries {
-		testbed.Same(t, program(t, b.Runs), b.SHA256, "%s has sha256", b.Runs)
+		testbed.Same(t, program(t, b.Runs), b.SHA256, "the sha256 of %s is", b.Runs)
 	}
 }
 
-// whatKubeletsDo is done with a pod that is older than the change, in this order.
+// whatKubeletsDo are the steps made with a pod from before the change, in this order.
 var whatKubeletsDo = []struct {
 	name string
 	with func(t *testing.T, f *fleet, pod *oldPod)
@@ -344,7 +344,7 @@ var whatKubeletsDo = []struct {
 		_, err := f.Client.UpdateContainerResources(testbed.Within(t, time.Minute), &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: pod.Container.ID, Linux: &runtimeapi.LinuxContainerResources{CpuShares: 512},
 		})
-		if pod.Handler == gVisor { // which cannot, and says so
+		if pod.Handler == gVisor { // gVisor does not support updates
 			testbed.Refused(t, err, codes.Unimplemented)
 		} else if err != nil {
 			t.Errorf("update the old container: %v", err)
@@ -375,5 +375,5 @@ func (f *fleet) adds(t *testing.T, pod *oldPod) {
 
 func answers(t *testing.T, c *testbed.Container) {
 	t.Helper()
-	testbed.Same(t, c.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, c.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 }

@@ -16,9 +16,9 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// ballast has a runtime leave a process behind for each container that it makes, as
-// monitors are, which holds so many MiB; the n-th of them the n-th size, and then the
-// last one. It ends with the container.
+// ballast has a runtime start a process for each container that it creates, like a
+// container monitor. The n-th process holds the n-th size in MiB; further ones hold the
+// last size. The deletion of the container kills the process.
 func (s *scripted) ballast(t *testing.T, verb string, sizes ...int) {
 	t.Helper()
 	text := strings.Trim(fmt.Sprint(sizes), "[]")
@@ -28,7 +28,7 @@ n=$(cat "$dir/count" 2>/dev/null || echo 0)
 echo $((n+1)) >"$dir/count"
 for size in %s; do [ $n -gt 0 ] || break; n=$((n-1)); done
 mkfifo "$dir/$id.fifo"
-# dd fills its buffer and then writes it to a pipe that nobody reads.
+# dd fills its buffer and then blocks in a write to a pipe that is never read.
 (exec 3<>"$dir/$id.fifo"; exec setsid dd if=/dev/zero of="$dir/$id.fifo" bs=${size}M count=1 </dev/null >/dev/null 2>&1) &
 echo $! >"$dir/$id.pid"
 `, text))
@@ -58,7 +58,7 @@ func (s *scripted) ballastPIDs() []int {
 	return pids
 }
 
-// overhead is what is known of a handler.
+// overhead returns the overhead of a handler from the management API.
 func (b *bed) overhead(t *testing.T, name string) *adminv1.Overhead {
 	t.Helper()
 	c := b.admin(t)
@@ -67,7 +67,7 @@ func (b *bed) overhead(t *testing.T, name string) *adminv1.Overhead {
 	return h.GetOverhead()
 }
 
-// about fails unless a number of bytes is within 10 % of so many MiB.
+// about fails the test unless a number of bytes is within 10 % of want MiB.
 func about(t *testing.T, what string, bytes uint64, want int) {
 	t.Helper()
 	if mib := float64(bytes) / (1 << 20); mib < 0.9*float64(want) || mib > 1.1*float64(want) {
@@ -75,8 +75,8 @@ func about(t *testing.T, what string, bytes uint64, want int) {
 	}
 }
 
-// TestOverhead has runtimes leave processes behind that hold a known amount of memory, and looks
-// whether it is found in live pods, and whether what containers hold is not.
+// TestOverhead has runtimes start processes that hold a known amount of memory. The measured
+// overhead must include the memory of these processes, but not that of containers.
 func TestOverhead(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
@@ -98,7 +98,7 @@ runtime_path = %[5]q
 	atRest := b.Rest(t)
 	for _, name := range []string{"runc", "gvisor"} {
 		if o := b.overhead(t, name); o.GetLive() != nil || o.GetNoLiveReason() != "it has no pods" {
-			t.Errorf("%s without pods: %v", name, o)
+			t.Errorf("overhead of %s without pods: %v", name, o)
 		}
 	}
 	var pods []*testbed.Pod
@@ -111,33 +111,33 @@ runtime_path = %[5]q
 			},
 		}))
 	}
-	// The first readings may be older than what the runtimes left, or do not count it yet: what is younger than
-	// a second may be a call to the runtime.
+	// The first measurements may be older than the processes, or leave out those younger than
+	// a second, which may be calls of the runtime.
 	var o *adminv1.Overhead
 	testbed.Eventually(t, 3*time.Minute, func() error {
 		if o = b.overhead(t, "monitor"); o.GetLive().GetPods() != 4 || o.GetLive().GetCpuNanocores() == nil || o.GetLive().GetMemoryBytes().GetP50() < 64<<20 {
-			return fmt.Errorf("measured is %v", o)
+			return fmt.Errorf("measured overhead: %v", o)
 		}
 		return nil
 	})
 	if o.GetDeclaredMemoryBytes() != 100<<20 || o.GetDeclaredCpuMillicores() != 250 {
-		t.Errorf("declared is %v", o)
+		t.Errorf("declared overhead: %v, want 100 MiB and 250 millicores", o)
 	}
 	about(t, "p50 of 128, 128, 256 and 128 MiB", o.GetLive().GetMemoryBytes().GetP50(), 128)
 	about(t, "p95", o.GetLive().GetMemoryBytes().GetP95(), 256)
-	about(t, "the largest", o.GetLive().GetMemoryBytes().GetMax(), 256)
+	about(t, "the maximum", o.GetLive().GetMemoryBytes().GetMax(), 256)
 	testbed.Contains(t, o.GetWarning(), "its pods declare 100Mi", "the warning")
-	// The sandbox and the container have a process each, beside the shim.
+	// Besides the shim there are two processes of 128 MiB: of the sandbox and of the container.
 	if m := b.overhead(t, "driven").GetLive().GetMemoryBytes().GetP50(); m < 256<<20 || m > 320<<20 {
 		t.Errorf("p50 under a shim is %d MiB, want 256 and the shim's", m>>20)
 	}
 	if o := b.overhead(t, "gvisor"); o.GetLive() != nil || !strings.Contains(o.GetNoLiveReason(), "separate kernel") {
-		t.Errorf("gvisor: %v", o)
+		t.Errorf("overhead of gvisor: %v, want only a reason", o)
 	}
 	c := b.admin(t)
 	status, err := c.GetStatus(testbed.Within(t, time.Minute), &adminv1.GetStatusRequest{})
 	if err != nil || !strings.Contains(strings.Join(status.GetDegraded(), "\n"), "handler monitor: overhead is ") {
-		t.Errorf("the status is %v, %v", status, err)
+		t.Errorf("the status does not report the overhead of handler monitor: %v, %v", status, err)
 	}
 	for _, p := range pods {
 		p.Remove(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestReboot cuts the power of a node with pods of every kind. What is on record
-// of them is listed as ended, and can be stopped and removed although nothing of
-// it is there any more; the kubelet then runs the next attempt of each.
+// TestReboot cuts the power of a node with pods of each kind. Recorded pods must be
+// listed as exited, and must be stopped and removed without an error although nothing
+// of them exists any more. The kubelet then runs the next attempt of each pod.
 func TestReboot(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(`
@@ -60,29 +60,29 @@ runtime_path = %[3]q
 	for _, pod := range append(slices.Clone(pods), stopped) {
 		st := pod.Status(t)
 		if st.GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY || st.GetCreatedAt() == 0 || !proto.Equal(st.GetMetadata(), pod.Config.GetMetadata()) {
-			t.Errorf("%s: after the reboot the sandbox is %v", pod.Handler, st)
+			t.Errorf("%s: after the reboot the sandbox is %v, want the old one, NOTREADY", pod.Handler, st)
 		}
 	}
 	for _, pod := range pods {
 		was, is := before[pod.ID], pod.Container.Status(t)
 		if is.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || is.GetExitCode() == 0 || is.GetReason() == "" || is.GetFinishedAt() < is.GetStartedAt() {
-			t.Errorf("%s: the container that ran is %s %d %q, started at %d, finished at %d",
+			t.Errorf("%s: the container that ran before the reboot is %s %d %q, started at %d, finished at %d",
 				pod.Handler, is.GetState(), is.GetExitCode(), is.GetReason(), is.GetStartedAt(), is.GetFinishedAt())
 		}
 		is = proto.Clone(is).(*runtimeapi.ContainerStatus)
 		is.State, is.ExitCode, is.Reason, is.Message, is.FinishedAt = was.GetState(), was.GetExitCode(), was.GetReason(), was.GetMessage(), was.GetFinishedAt()
 		if !proto.Equal(is, was) {
-			t.Errorf("%s: besides its end, the container was\n%v\nand is\n%v", pod.Handler, was, is)
+			t.Errorf("%s: fields other than those of the exit changed: the container was\n%v\nand is\n%v", pod.Handler, was, is)
 		}
 	}
 	if is := ended.Status(t); !proto.Equal(is, endedBefore) {
-		t.Errorf("the container that had ended was\n%v\nand is\n%v", endedBefore, is)
+		t.Errorf("the container that had exited before the reboot was\n%v\nand is\n%v", endedBefore, is)
 	}
 	if is := unstarted.Status(t); is.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || is.GetExitCode() == 0 || is.GetFinishedAt() == 0 {
-		t.Errorf("the container that had not started is %s %d, finished at %d", is.GetState(), is.GetExitCode(), is.GetFinishedAt())
+		t.Errorf("the container that was not started is %s %d, finished at %d", is.GetState(), is.GetExitCode(), is.GetFinishedAt())
 	}
 
-	// The kubelet stops the old sandbox, runs the next and later removes the old.
+	// The kubelet stops the old sandbox, runs the next one, and later removes the old one.
 	for _, pod := range pods {
 		pod.Stop(t)
 		next := proto.Clone(pod.Config).(*runtimeapi.PodSandboxConfig)
@@ -93,7 +93,7 @@ runtime_path = %[3]q
 			continue
 		}
 		if leases, err := b.CNI.Leases(); err != nil || len(leases) != len(pods)-slices.Index(pods, pod) {
-			t.Errorf("%s: the addresses %q are given out (%v)", pod.Handler, leases, err)
+			t.Errorf("%s: wrong number of leased addresses: %q (%v)", pod.Handler, leases, err)
 		}
 		for _, id := range []string{pod.ID, r.GetPodSandboxId()} {
 			ctx := testbed.Within(t, time.Minute)
@@ -107,7 +107,7 @@ runtime_path = %[3]q
 	}
 	stopped.Remove(t)
 	if leases, err := b.CNI.Leases(); err != nil || len(leases) != 0 {
-		t.Errorf("the addresses %q are given out (%v)", leases, err)
+		t.Errorf("addresses are still leased: %q (%v)", leases, err)
 	}
 	b.NothingLeft(t, atRest)
 }

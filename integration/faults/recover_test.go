@@ -16,9 +16,9 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestUnresponsiveSupervisors starts the daemon while two supervisors are stopped, with
-// more containers than are looked at at a time. They cost the start one wait, and
-// live on.
+// TestUnresponsiveSupervisors starts the daemon while two supervisors with many
+// containers are stopped by SIGSTOP. The start may wait only once, not for each
+// container, and the containers run on.
 func TestUnresponsiveSupervisors(t *testing.T) {
 	const each = 9
 	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
@@ -49,7 +49,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 	began := time.Now()
 	b.Start(t)
 	took := time.Since(began)
-	t.Logf("with two silent supervisors the start took %v", took.Round(time.Millisecond))
+	t.Logf("with two unresponsive supervisors the start took %v", took.Round(time.Millisecond))
 	if limit := 10 * time.Second; took > limit {
 		t.Errorf("the start took %v, more than %v", took, limit)
 	}
@@ -65,7 +65,7 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 		testbed.Same(t, life(t, b.info(t, c.ID).PID), lives[c.ID], "container %s was process %s and is", c.ID, lives[c.ID])
 	}
 	last := containers[len(containers)-1]
-	testbed.Same(t, last.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, last.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	last.Stop(t, 0)
 	if st := last.WaitExit(t); st.GetExitCode() != 137 {
 		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
@@ -73,8 +73,8 @@ func TestUnresponsiveSupervisors(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// heldPlugin is a CNI plugin that holds on for as long as a file is there. It
-// notes who calls it.
+// heldPlugin is a CNI plugin that hangs while a file exists, and writes a note per
+// command and pod. DEL takes at least 4 s, ADD fails.
 const heldPlugin = `#!/bin/sh
 dir="DIR"
 case $CNI_COMMAND in
@@ -86,8 +86,9 @@ while [ -e "$dir/hold-$CNI_COMMAND" ]; do sleep 0.05; done
 [ "$CNI_COMMAND" != ADD ]
 `
 
-// TestPartialPodsAreUndoneTogether kills the daemon over pods whose network is
-// being made, and starts it with a network that takes its time to let go.
+// TestPartialPodsAreUndoneTogether kills the daemon while the network of several pods
+// is set up, and starts it with a plugin whose DEL is slow or hangs. The daemon must
+// roll the pods back in parallel, and its start must not wait for all of them.
 func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	const pods = 8
 	dir := t.TempDir()
@@ -105,10 +106,10 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { hold("ADD", false); hold("DEL", false) })
-	halfMade := func() {
+	leavePartial := func() {
 		t.Helper()
 		addPlugin(t, b.CNI, "held")
-		b.Restart(t) // else it might not have looked there yet
+		b.Restart(t) // so that the daemon has read the new CNI configuration
 		for _, note := range notes(t, dir, "*") {
 			testbed.Must(t, os.Remove(note))
 		}
@@ -122,7 +123,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		}
 		testbed.Eventually(t, time.Minute, func() error {
 			if n := len(notes(t, dir, "ADD")); n < pods {
-				return fmt.Errorf("%d of %d networks are being made", n, pods)
+				return fmt.Errorf("ADD was called for %d of %d pods", n, pods)
 			}
 			return nil
 		})
@@ -131,41 +132,41 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 		hold("ADD", false)
 	}
 
-	t.Run("slowly", func(t *testing.T) {
-		halfMade()
+	t.Run("slow DEL", func(t *testing.T) {
+		leavePartial()
 		began := time.Now()
 		b.Start(t)
 		took := time.Since(began)
-		t.Logf("undoing %d pods that take 4 s each delayed the start to %v", pods, took.Round(time.Millisecond))
+		t.Logf("with %d partial pods whose DEL takes 4 s the start took %v", pods, took.Round(time.Millisecond))
 		if limit := 20 * time.Second; took > limit {
 			t.Errorf("the start took %v, more than %v", took, limit)
 		}
-		// One after the other they would take half a minute.
+		// In sequence the DEL calls would take half a minute.
 		testbed.Eventually(t, 15*time.Second, func() error {
 			if n := len(notes(t, dir, "DEL")); n != pods {
-				return fmt.Errorf("%d of %d networks are taken down", n, pods)
+				return fmt.Errorf("DEL was called for %d of %d pods", n, pods)
 			}
 			return nil
 		})
-		// A busy machine may not be done within the wait of the start.
+		// On a busy machine the rollback may last longer than the start waits for it.
 		if listed := b.listed(t); strings.ReplaceAll(listed, "SANDBOX_NOTREADY", "") != strings.Repeat(" ", strings.Count(listed, " ")) {
-			t.Errorf("listed is %q", listed)
+			t.Errorf("the states are %q, want only SANDBOX_NOTREADY", listed)
 		}
 	})
 	testbed.Must(t, b.Client.RemoveAllPods(testbed.Within(t, time.Minute)))
 
-	t.Run("not at all", func(t *testing.T) {
-		halfMade()
+	t.Run("hanging DEL", func(t *testing.T) {
+		leavePartial()
 		hold("DEL", true)
 		began := time.Now()
 		b.Start(t)
 		took := time.Since(began)
-		t.Logf("undoing %d pods that hang delayed the start to %v", pods, took.Round(time.Millisecond))
+		t.Logf("with %d partial pods whose DEL hangs the start took %v", pods, took.Round(time.Millisecond))
 		if limit := 20 * time.Second; took > limit {
 			t.Errorf("the start took %v, more than %v", took, limit)
 		}
-		testbed.Same(t, b.listed(t), strings.TrimSpace(strings.Repeat("SANDBOX_NOTREADY ", pods)), "listed is")
-		// A new pod does not wait for them.
+		testbed.Same(t, b.listed(t), strings.TrimSpace(strings.Repeat("SANDBOX_NOTREADY ", pods)), "the states are")
+		// The start of a new pod does not wait for the rollback.
 		testbed.Must(t, b.CNI.Write())
 		testbed.Eventually(t, time.Minute, func() error {
 			_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("")})
@@ -177,7 +178,7 @@ func TestPartialPodsAreUndoneTogether(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// notes are those of a held plugin, one for each pod that it was called for.
+// notes returns the notes that heldPlugin wrote for a command, one per pod.
 func notes(t *testing.T, dir, command string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, command+"-*"))
@@ -185,7 +186,7 @@ func notes(t *testing.T, dir, command string) []string {
 	return found
 }
 
-// addPlugin puts one more plugin at the end of a network's.
+// addPlugin appends a plugin to the list of a network's CNI configuration.
 func addPlugin(t *testing.T, cni *testbed.CNI, plugin string) {
 	t.Helper()
 	testbed.Must(t, cni.Write())
@@ -200,8 +201,8 @@ func addPlugin(t *testing.T, cni *testbed.CNI, plugin string) {
 	testbed.Must(t, os.WriteFile(cni.Path(), text, 0o600))
 }
 
-// TestUnreadableSandbox damages the record of a pod under a daemon that was killed. Its container
-// was said to have exited and ran on, under a supervisor that no pod was counted for.
+// TestUnreadableSandbox damages the record of a pod while the daemon is down. A regression test:
+// the container was once reported as exited but ran on, under a supervisor without pods.
 func TestUnreadableSandbox(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{})
@@ -215,12 +216,12 @@ func TestUnreadableSandbox(t *testing.T) {
 	testbed.Same(t, pod.Container.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container is")
 	for _, pid := range inside {
 		if alive(pid) {
-			t.Errorf("process %d of the exited container runs", pid)
+			t.Errorf("process %d of the exited container still runs", pid)
 		}
 	}
 	testbed.Eventually(t, time.Minute, func() error {
 		if pid := b.supervisors(t)[info.Supervisor]; pid > 0 {
-			return fmt.Errorf("supervisor %d has no pods, and stays", pid)
+			return fmt.Errorf("supervisor %d still runs without pods", pid)
 		}
 		return nil
 	})

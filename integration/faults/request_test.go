@@ -14,11 +14,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// absent is the id of nothing.
+// absent is an id that no object has.
 var absent = strings.Repeat("0123456789abcdef", 4)
 
-// TestBadRequests asks for containers that only a node can refuse. What is malformed is in
-// the tables of pkg/engine/validate.
+// TestBadRequests requests containers whose refusal depends on the node's state. Malformed
+// requests are tested in pkg/engine/validate.
 func TestBadRequests(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -37,9 +37,9 @@ func TestBadRequests(t *testing.T) {
 		"absent profile": {pod.ID, security(func(s *runtimeapi.LinuxContainerSecurityContext) {
 			s.Seccomp = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: "/no/such/profile.json"}
 		}), codes.FailedPrecondition, "/no/such/profile.json"},
-		"no sandbox":     {absent, func(*runtimeapi.ContainerConfig) {}, codes.NotFound, "sandbox"},
-		"empty sandbox":  {"", func(*runtimeapi.ContainerConfig) {}, codes.InvalidArgument, "the sandbox ID is empty"},
-		"sandbox a path": {"../" + pod.ID, func(*runtimeapi.ContainerConfig) {}, codes.NotFound, "does not exist"},
+		"absent sandbox":     {absent, func(*runtimeapi.ContainerConfig) {}, codes.NotFound, "sandbox"},
+		"empty sandbox ID":   {"", func(*runtimeapi.ContainerConfig) {}, codes.InvalidArgument, "the sandbox ID is empty"},
+		"path as sandbox ID": {"../" + pod.ID, func(*runtimeapi.ContainerConfig) {}, codes.NotFound, "does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
@@ -50,14 +50,14 @@ func TestBadRequests(t *testing.T) {
 			testbed.Refused(t, err, c.code, c.says)
 		})
 	}
-	testbed.Same(t, b.listed(t), "SANDBOX_READY", "after refused containers there are")
-	// Refused names are free.
+	testbed.Same(t, b.listed(t), "SANDBOX_READY", "after refused containers the states are")
+	// The name of the refused containers is free.
 	pod.RunContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	b.NothingLeft(t, atRest)
 }
 
-// TestARefusalIsSaidOnce looks at the text that a kubelet puts into the events of a pod: it
-// named the handler twice, and ended with the class that is its code.
+// TestARefusalIsSaidOnce checks the text that a kubelet puts into a pod's events. A regression
+// test: the text once named the handler twice, and ended with the class of the error.
 func TestARefusalIsSaidOnce(t *testing.T) {
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{"gvisor": testbed.Part(t, testbed.Runsc)}})
 	config := b.Client.SandboxConfig("")
@@ -65,22 +65,22 @@ func TestARefusalIsSaidOnce(t *testing.T) {
 	_, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: "gvisor"})
 	testbed.Refused(t, err, codes.FailedPrecondition, "does not support hostPID")
 	if text := status.Convert(err).Message(); strings.Count(text, `handler "gvisor"`) != 1 || strings.Contains(text, "precondition") {
-		t.Errorf("the text is %s", text)
+		t.Errorf("the text does not name the handler once, without the error's class: %s", text)
 	}
-	// What is missing is in words, not by its class alone.
+	// The error of a missing image has a text, not only the class.
 	_, err = b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: strings.Replace(b.Image, "busybox:1", "absent:1", 1)}})
 	testbed.Refused(t, err, codes.NotFound, "does not have the image")
 }
 
-// TestSysctlsOfTheKernelsLists gives pods sysctls that the kernel has in their namespaces
-// and runtimes do not know. They were refused, and a pod that named itself by one was
-// rolled back after it was recorded.
+// TestSysctlsOfTheKernelsLists gives pods namespaced sysctls that runtimes do not know. A
+// regression test: they were once refused. kernel.hostname, which berth sets from
+// the hostname of the pod, must be refused with the name of the field.
 func TestSysctlsOfTheKernelsLists(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	want := map[string]string{"kernel.shm_next_id": "41", "kernel.sem_next_id": "42", "kernel.msg_next_id": "43", "kernel.auto_msgmni": "0", "kernel.domainname": "of.the.pod"}
 	for name, pid := range map[string]runtimeapi.NamespaceMode{
-		"with a sandbox process": runtimeapi.NamespaceMode_POD, "without": runtimeapi.NamespaceMode_CONTAINER,
+		"with a sandbox process": runtimeapi.NamespaceMode_POD, "without a sandbox process": runtimeapi.NamespaceMode_CONTAINER,
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
@@ -102,7 +102,8 @@ func TestSysctlsOfTheKernelsLists(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestHostnameOfAPodInTheNodesNetwork sends what crictl's examples send.
+// TestHostnameOfAPodInTheNodesNetwork runs a pod with a hostname in the host network, as crictl's
+// examples do: hostname prints the node's name.
 func TestHostnameOfAPodInTheNodesNetwork(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	node, err := os.Hostname()
@@ -114,18 +115,18 @@ func TestHostnameOfAPodInTheNodesNetwork(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	}})
 	want := node + "\nweb-0\nweb-0\n"
-	testbed.Same(t, p.Container.Exec(t, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname"), want, "its names are")
+	testbed.Same(t, p.Container.Exec(t, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname"), want, "the output of hostname, $HOSTNAME and /etc/hostname is")
 }
 
-// TestAlias runs a pod by the other name of a handler: it is that handler's in
-// all but the name.
+// TestAlias runs a pod under an alias of a handler: its status has the alias, and the
+// pod works also after a restart of the daemon.
 func TestAlias(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{"runc": runc}, Config: fmt.Sprintf("[runtimes.other]\nalias_of = %q\n", "runc")})
 	atRest := b.Rest(t)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "other", Image: b.Image, Command: []string{"sleep", "1000"}})
 	if i := b.info(t, pod.Container.ID); i.Handler != "other" {
-		t.Errorf("the pod is of %+v", i)
+		t.Errorf("the container's handler is not the alias: %+v", i)
 	}
 	testbed.Same(t, pod.Status(t).GetRuntimeHandler(), "other", "the handler is")
 	b.Restart(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// restoring starts berth so that any image of a checkpoint may be restored.
+// restoring starts berth so that it may restore checkpoint images whose name begins with warm.
 func restoring(t *testing.T, criu string, o testbed.Options) *bed {
 	t.Helper()
 	if o.Config == "" {
@@ -34,7 +34,7 @@ func restoring(t *testing.T, criu string, o testbed.Options) *bed {
 	return b
 }
 
-// imageOf makes an image of a checkpoint of c, and brings it onto the node.
+// imageOf checkpoints c, pushes the checkpoint as an image, and pulls the image.
 func (b *bed) imageOf(t *testing.T, c *testbed.Container, name string) string {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "checkpoint-"+name+".tar")
@@ -44,7 +44,7 @@ func (b *bed) imageOf(t *testing.T, c *testbed.Container, name string) string {
 	return image
 }
 
-// create asks for a container of an image in a new sandbox.
+// create creates a container in a new sandbox.
 func (b *bed) create(t *testing.T, spec testbed.PodSpec) (*testbed.Pod, string, error) {
 	t.Helper()
 	pod := b.Client.RunSandbox(t, spec)
@@ -56,23 +56,23 @@ func (b *bed) create(t *testing.T, spec testbed.PodSpec) (*testbed.Pod, string, 
 	return pod, r.GetContainerId(), err
 }
 
-// counted is how far a container of counting has come.
+// counted is the current number of a container that runs counting.
 func counted(t *testing.T, c *testbed.Container) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(c.Exec(t, "sh", "-c", "until [ -s /count ]; do sleep 0.01; done; cat /count")))
-	testbed.Mustf(t, err, "the count")
+	testbed.Mustf(t, err, "read the count")
 	return n
 }
 
-// noRestores fails if memory of a container is left on the disk.
+// noRestores fails the test if files of a restore, which have a container's memory, are left.
 func (b *bed) noRestores(t *testing.T) {
 	t.Helper()
 	if left, _ := filepath.Glob(filepath.Join(b.Root, "restores", "*")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("files of restores are left: %v", left)
 	}
 }
 
-// TestRestore has containers go on in other pods, from images of their checkpoints.
+// TestRestore restores containers in other pods, from images of their checkpoints.
 func TestRestore(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	runc := "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
@@ -87,7 +87,7 @@ func TestRestore(t *testing.T) {
 		"sandbox process": {runc + "sandbox_process = \"always\"\n", false, runtimeapi.NamespaceMode_CONTAINER},
 		"crun":            {crun, false, runtimeapi.NamespaceMode_CONTAINER},
 		"crun terminal":   {crun, true, runtimeapi.NamespaceMode_CONTAINER},
-		"other snapshots": {runc + "[engine]\nsync_rootfs = true\n", false, runtimeapi.NamespaceMode_CONTAINER},
+		"sync_rootfs":     {runc + "[engine]\nsync_rootfs = true\n", false, runtimeapi.NamespaceMode_CONTAINER},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if strings.HasPrefix(name, "crun") && !testbed.CrunHasCRIU(t) {
@@ -99,8 +99,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreOfOthers has containers go on under another handler than they were on: a shim of
-// containerd gives them pipes without a name.
+// TestRestoreOfOthers restores containers under another handler. They differ in their standard
+// streams: those of containerd's shim are unnamed pipes.
 func TestRestoreOfOthers(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	shim := shimConfig(t, testbed.Part(t, testbed.RuncShim))
@@ -127,6 +127,7 @@ func TestRestoreOfOthers(t *testing.T) {
 	}
 }
 
+// goesOnElsewhere checkpoints a container of one handler, and restores it twice under the other.
 func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*runtimeapi.ContainerConfig)) {
 	t.Helper()
 	base := b.Registry.Push(t, "faults/counting:1", testbed.Busybox(t, testbed.WithLayer(
@@ -140,7 +141,7 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 	first.Remove(t)
 	atRest := b.Rest(t)
 
-	for range 2 { // one checkpoint restores any number of pods
+	for range 2 { // a checkpoint can be restored any number of times
 		pod, id, err := b.create(t, testbed.PodSpec{Handler: to, Image: image, Container: container})
 		testbed.Mustf(t, err, "create")
 		c := b.Client.Container(id, filepath.Join(pod.Config.GetLogDirectory(), "main", "0.log"))
@@ -148,17 +149,17 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 		b.noRestores(t)
 		goesOn(t, c)
 		if n := counted(t, c); n < at/2 || n > at+1000 {
-			t.Errorf("it counts from %d, not from %d", n, at)
+			t.Errorf("the restored container counts at %d, but had counted %d before", n, at)
 		}
-		testbed.Same(t, c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"), "new\n/etc\nfifo\n", "its files are")
-		// What it uses counts as the new container's.
+		testbed.Same(t, c.Exec(t, "sh", "-c", "ls -d /gone /dir/old 2>/dev/null; cat /dir/new; readlink /link; [ -p /fifo ] && echo fifo; true"), "new\n/etc\nfifo\n", "files of the restored container:")
+		// The processes are in the cgroup of the new container.
 		group, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", b.info(t, id).PID))
 		if err != nil || !bytes.Contains(group, []byte(id)) || bytes.Contains(group, []byte(first.Container.ID)) {
-			t.Errorf("it is in %s, %v", group, err)
+			t.Errorf("the process is not in the new container's cgroup: %s, %v", group, err)
 		}
 		st := c.Status(t)
 		if st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || !strings.Contains(st.GetImage().GetImage(), "faults/counting:1") {
-			t.Errorf("its status is %s of image %s", st.GetState(), st.GetImage().GetImage())
+			t.Errorf("the restored container is %s of image %s, want RUNNING of the base image", st.GetState(), st.GetImage().GetImage())
 		}
 		testbed.Eventually(t, time.Minute, func() error {
 			log, err := os.ReadFile(c.LogPath)
@@ -169,14 +170,14 @@ func (b *bed) goesOnElsewhere(t *testing.T, from, to string, container func(*run
 		})
 		c.Stop(t, time.Second)
 		if st := c.Status(t); st.GetExitCode() != 137 && st.GetExitCode() != 143 {
-			t.Errorf("it exited with %d, %s", st.GetExitCode(), st.GetReason())
+			t.Errorf("the stopped container exited with %d, %s", st.GetExitCode(), st.GetReason())
 		}
 		pod.Remove(t)
 		b.NothingLeft(t, atRest)
 	}
 }
 
-// TestRefusedRestores asks for what is not to go on, or cannot.
+// TestRefusedRestores requests restores that are not allowed or not possible.
 func TestRefusedRestores(t *testing.T) {
 	b := newBed(t, testbed.Options{Runtimes: map[string]string{
 		"runc": testbed.Part(t, testbed.Runc), "crun": testbed.Part(t, testbed.Crun), "gvisor": testbed.Part(t, testbed.Runsc),
@@ -220,7 +221,8 @@ func configDump(ref string) string {
 	return string(text)
 }
 
-// pushCheckpoint pushes an image that says that it is one of a checkpoint.
+// pushCheckpoint pushes a checkpoint image with these parts. A text "-> path" makes a symbolic
+// link, "= path" a hard link.
 func (b *bed) pushCheckpoint(t *testing.T, name string, parts ...part) string {
 	t.Helper()
 	files := []testbed.File{{Path: "checkpoint", Mode: fs.ModeDir | 0o700}}
@@ -238,7 +240,7 @@ func (b *bed) pushCheckpoint(t *testing.T, name string, parts ...part) string {
 	return b.Registry.Push(t, "faults/"+name+":1", image)
 }
 
-// tarOf is a tar file as who made an archive may have written it.
+// tarOf is a tar file of these headers. Linkname is the content of a regular file.
 func tarOf(t *testing.T, headers ...*tar.Header) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -262,8 +264,8 @@ func tarOf(t *testing.T, headers ...*tar.Header) string {
 	return out.String()
 }
 
-// TestHostileCheckpoints: whatever is in an archive, nothing of the host is read or written,
-// and nothing is left.
+// TestHostileCheckpoints: the restore of a malicious archive fails without reading or writing files
+// of the host, and leaves nothing.
 func TestHostileCheckpoints(t *testing.T) {
 	b := restoring(t, "/bin/true", testbed.Options{})
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -286,27 +288,27 @@ func TestHostileCheckpoints(t *testing.T) {
 		parts []part
 		says  string
 	}{
-		"no archive":                    {[]part{{"other", "x"}}, "config.dump"},
-		"configuration is no JSON":      {good(part{"config.dump", "x"}), "config.dump"},
-		"large configuration":           {good(part{"config.dump", `{"name":"` + strings.Repeat("x", 2<<20) + `"}`}), "larger than"},
-		"configuration is a link":       {good(part{"config.dump", "-> " + outside}), "config.dump"},
-		"image by a name":               {good(part{"config.dump", configDump(b.Image)}), "digest"},
-		"spec is a link":                {good(part{"spec.dump", "-> " + up + outside}), "spec.dump"},
-		"deep spec":                     {good(part{"spec.dump", strings.Repeat("[", 1<<19)}), "spec.dump"},
-		"many streams":                  {good(part{"checkpoint/descriptors.json", `["pipe:[1]","pipe:[2]","pipe:[3]","pipe:[4]"]`}), "standard streams"},
-		"an image of CRIU is a link":    {good(part{"checkpoint/pages-1.img", "-> " + outside}), "pages-1.img"},
-		"... is a second name":          {good(part{"checkpoint/pages-2.img", "= checkpoint/pages-1.img"}), "hard links"},
-		"... is a directory":            {good(part{"checkpoint/dir/x", "x"}), "checkpoint/dir"},
-		"the images are elsewhere":      {[]part{{"config.dump", configDump(ref)}, {"spec.dump", "{}"}}, "checkpoint"},
-		"changed files are a link":      {good(part{"rootfs-diff.tar", "-> " + outside}), "rootfs-diff.tar"},
-		"changed files are no archive":  {good(part{"rootfs-diff.tar", strings.Repeat("x", 1024)}), "rootfs-diff.tar"},
-		"a device":                      {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8})}), "device"},
-		"a file outside":                {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeReg, Name: up + outside, Linkname: "x"})}), "leads out"},
-		"a second name for one outside": {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: up + outside})}), "leads out"},
-		"a removed file outside":        {good(part{"deleted.files", `["` + up + outside + `"]`}), "leads out"},
-		"all files removed":             {good(part{"deleted.files", `["/"]`}), "leads out"},
-		"many removed files":            {good(part{"deleted.files", `["` + strings.Repeat("x", 9<<20) + `"]`}), "larger than"},
-		"another terminal":              {good(part{"spec.dump", `{"process":{"terminal":true}}`}), "tty: true"},
+		"no config.dump":               {[]part{{"other", "x"}}, "config.dump"},
+		"configuration is not JSON":    {good(part{"config.dump", "x"}), "config.dump"},
+		"large configuration":          {good(part{"config.dump", `{"name":"` + strings.Repeat("x", 2<<20) + `"}`}), "larger than"},
+		"configuration is a link":      {good(part{"config.dump", "-> " + outside}), "config.dump"},
+		"base image without a digest":  {good(part{"config.dump", configDump(b.Image)}), "digest"},
+		"spec is a link":               {good(part{"spec.dump", "-> " + up + outside}), "spec.dump"},
+		"deeply nested spec":           {good(part{"spec.dump", strings.Repeat("[", 1<<19)}), "spec.dump"},
+		"many streams":                 {good(part{"checkpoint/descriptors.json", `["pipe:[1]","pipe:[2]","pipe:[3]","pipe:[4]"]`}), "standard streams"},
+		"CRIU file is a symbolic link": {good(part{"checkpoint/pages-1.img", "-> " + outside}), "pages-1.img"},
+		"CRIU file is a hard link":     {good(part{"checkpoint/pages-2.img", "= checkpoint/pages-1.img"}), "hard links"},
+		"CRIU file is a directory":     {good(part{"checkpoint/dir/x", "x"}), "checkpoint/dir"},
+		"no CRIU files":                {[]part{{"config.dump", configDump(ref)}, {"spec.dump", "{}"}}, "checkpoint"},
+		"changed files are a link":     {good(part{"rootfs-diff.tar", "-> " + outside}), "rootfs-diff.tar"},
+		"changed files are not a tar":  {good(part{"rootfs-diff.tar", strings.Repeat("x", 1024)}), "rootfs-diff.tar"},
+		"a device":                     {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeBlock, Name: "sda", Devmajor: 8})}), "device"},
+		"changed file outside":         {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeReg, Name: up + outside, Linkname: "x"})}), "leads out"},
+		"hard link to a file outside":  {good(part{"rootfs-diff.tar", tarOf(t, &tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: up + outside})}), "leads out"},
+		"removed file outside":         {good(part{"deleted.files", `["` + up + outside + `"]`}), "leads out"},
+		"all files removed":            {good(part{"deleted.files", `["/"]`}), "leads out"},
+		"large list of removed files":  {good(part{"deleted.files", `["` + strings.Repeat("x", 9<<20) + `"]`}), "larger than"},
+		"spec with a terminal":         {good(part{"spec.dump", `{"process":{"terminal":true}}`}), "tty: true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tag := "warm-" + strings.Trim(strings.ReplaceAll(strings.ToLower(name), " ", "-"), ".-")
@@ -314,7 +316,7 @@ func TestHostileCheckpoints(t *testing.T) {
 			b.Client.Pull(t, "", image)
 			pod, _, err := b.create(t, testbed.PodSpec{Image: image, Command: []string{"sh"}})
 			if err == nil || !strings.Contains(err.Error(), c.says) || strings.ContainsAny(err.Error(), "\n") {
-				t.Errorf("the answer is %v; want %q", err, c.says)
+				t.Errorf("create returned %v, want an error of one line with %q", err, c.says)
 			}
 			pod.Remove(t)
 			b.noRestores(t)
@@ -323,13 +325,14 @@ func TestHostileCheckpoints(t *testing.T) {
 			}
 			b.NothingLeft(t, atRest)
 			if text, err := os.ReadFile(outside); string(text) != "kept" {
-				t.Errorf("the file outside is %q, %v", text, err)
+				t.Errorf("the file of the host was changed: %q, %v", text, err)
 			}
 		})
 	}
 }
 
-// TestFilesOfHostileCheckpoints puts links of the container into the way of its own files.
+// TestFilesOfHostileCheckpoints restores changed files below a link that leads to a directory of
+// the host. Nothing may be created or removed there.
 func TestFilesOfHostileCheckpoints(t *testing.T) {
 	b := restoring(t, "/bin/true", testbed.Options{})
 	outside := t.TempDir()
@@ -347,14 +350,14 @@ func TestFilesOfHostileCheckpoints(t *testing.T) {
 	pod, _, err := b.create(t, testbed.PodSpec{Image: image, Command: []string{"sh"}})
 	testbed.Checkf(t, err, "create")
 	if left, _ := os.ReadDir(outside); len(left) != 1 {
-		t.Errorf("outside there are %v", left)
+		t.Errorf("the directory of the host has %v, want only kept", left)
 	}
 	pod.Remove(t)
 	b.noRestores(t)
 }
 
-// TestKilledWhileRestoring kills the daemon while a container is made of a checkpoint, and
-// when it is made: what was answered goes on, and nothing else is left.
+// TestKilledWhileRestoring kills the daemon while a container is created or started from a
+// checkpoint. A completely created container can be started, and nothing else is left.
 func TestKilledWhileRestoring(t *testing.T) {
 	criu := testbed.FittingCRIU(t)
 	b := restoring(t, criu, testbed.Options{Tags: []string{"berth_failpoints"}})
@@ -386,12 +389,12 @@ func TestKilledWhileRestoring(t *testing.T) {
 			b.SetEnvironment("PATH=" + path)
 			b.Start(t)
 			if survives == "" {
-				testbed.Same(t, b.listed(t), "SANDBOX_READY", "listed is")
+				testbed.Same(t, b.listed(t), "SANDBOX_READY", "the states are")
 				b.noRestores(t)
 			} else {
 				left := b.only(t)
 				if left.GetState().String() != survives {
-					t.Errorf("the container is %s", left.GetState())
+					t.Errorf("the container is %s, want %s", left.GetState(), survives)
 				}
 				c := b.Client.Container(left.GetId(), filepath.Join(pod.Config.GetLogDirectory(), "main", "0.log"))
 				if place == failpoint.ContainerCreated {
@@ -400,7 +403,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 				b.noRestores(t)
 				goesOn(t, c)
 				if n := counted(t, c); n < at/2 {
-					t.Errorf("it counts from %d, not from %d", n, at)
+					t.Errorf("the restored container counts at %d, but had counted %d before", n, at)
 				}
 			}
 			pod.Remove(t)
@@ -409,7 +412,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 	}
 }
 
-// criuLink is criu under its name.
+// criuLink returns a link to the program that is called criu.
 func criuLink(t *testing.T, program string) string {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), "criu")
@@ -417,8 +420,8 @@ func criuLink(t *testing.T, program string) string {
 	return link
 }
 
-// TestFailedRestore: what CRIU says of images that it cannot read is in the error, the
-// container is EXITED, and its memory is gone.
+// TestFailedRestore: if CRIU cannot read its files, the error has CRIU's message, the container is
+// EXITED, and the files are removed.
 func TestFailedRestore(t *testing.T) {
 	criu := testbed.Part(t, testbed.CRIU)
 	config := shimConfig(t, testbed.Part(t, testbed.RuncShim)) + "[runtimes.runc]\nruntime_path = \"" + testbed.Part(t, testbed.Runc) + "\"\n"
@@ -434,14 +437,14 @@ func TestFailedRestore(t *testing.T) {
 		testbed.Mustf(t, err, "%s: create", handler)
 		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id})
 		if err == nil || !strings.Contains(err.Error(), "CRIU says: ") {
-			t.Errorf("%s: the answer is %v", handler, err)
+			t.Errorf("%s: the start returned %v, want CRIU's message", handler, err)
 		}
 		if st := b.Client.Container(id, "").Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetReason() != "StartError" || !strings.Contains(st.GetMessage(), "CRIU says: ") {
-			t.Errorf("%s: it is %s, %s: %s", handler, st.GetState(), st.GetReason(), st.GetMessage())
+			t.Errorf("%s: the container is %s, %s: %s", handler, st.GetState(), st.GetReason(), st.GetMessage())
 		}
 		testbed.Eventually(t, time.Minute, func() error {
 			if left, _ := filepath.Glob(filepath.Join(b.Root, "restores", "*")); len(left) > 0 {
-				return fmt.Errorf("left: %v", left)
+				return fmt.Errorf("files of restores are left: %v", left)
 			}
 			return nil
 		})
@@ -450,7 +453,8 @@ func TestFailedRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreThatIsNotStarted removes a container that is to go on, and never does.
+// TestRestoreThatIsNotStarted removes a container that was created from a checkpoint but not
+// started.
 func TestRestoreThatIsNotStarted(t *testing.T) {
 	b := restoring(t, "/bin/true", testbed.Options{})
 	image := b.pushCheckpoint(t, "warm", part{"config.dump", configDump(b.Client.Pull(t, "", b.Image))},
@@ -461,11 +465,11 @@ func TestRestoreThatIsNotStarted(t *testing.T) {
 	testbed.Must(t, err)
 	images := filepath.Join(b.Root, "restores", id)
 	if info, err := os.Stat(images); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the directory of the memory is %v, %v", info, err)
+		t.Errorf("the directory of the restore's files is %v, %v, want mode 0700", info, err)
 	}
 	b.Restart(t)
 	if _, err := os.Stat(images); err != nil {
-		t.Errorf("after a restart: %v", err)
+		t.Errorf("the files of the restore after a restart of the daemon: %v", err)
 	}
 	b.Client.Container(id, "").Remove(t)
 	b.noRestores(t)
@@ -473,7 +477,8 @@ func TestRestoreThatIsNotStarted(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestImageOfAnArchive: an image whose layer is the archive is one of a checkpoint.
+// TestImageOfAnArchive: an image whose layer is a checkpoint archive is treated as a checkpoint
+// image.
 func TestImageOfAnArchive(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	plain := filepath.Join(t.TempDir(), "checkpoint-web.tar")

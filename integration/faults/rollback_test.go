@@ -18,19 +18,19 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/failpoint"
 )
 
-// only returns the one container that is listed.
+// only returns the listed container, which must be the only one.
 func (b *bed) only(t *testing.T) *runtimeapi.Container {
 	t.Helper()
 	list, err := b.Client.ListContainers(testbed.Within(t, time.Minute), &runtimeapi.ListContainersRequest{})
 	testbed.Must(t, err)
 	if n := len(list.GetContainers()); n != 1 {
-		t.Fatalf("%d containers are listed", n)
+		t.Fatalf("%d containers are listed, want 1", n)
 	}
 	return list.GetContainers()[0]
 }
 
-// failedCreation fails unless the container is listed as one that is to be
-// removed, and cannot be made once more under its name.
+// failedCreation fails the test unless the container is listed as EXITED with
+// CreateError, and another creation under its name and attempt is refused.
 func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.ContainerConfig, podConfig *runtimeapi.PodSandboxConfig) {
 	t.Helper()
 	left := b.only(t)
@@ -39,15 +39,15 @@ func (b *bed) failedCreation(t *testing.T, sandbox string, config *runtimeapi.Co
 	s := st.GetStatus()
 	if s.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || s.GetExitCode() != 128 || s.GetReason() != "CreateError" ||
 		s.GetMessage() == "" || s.GetFinishedAt() == 0 {
-		t.Errorf("the container is %s %d %s %q", s.GetState(), s.GetExitCode(), s.GetReason(), s.GetMessage())
+		t.Errorf("the container is %s %d %s %q, want EXITED 128 CreateError", s.GetState(), s.GetExitCode(), s.GetReason(), s.GetMessage())
 	}
 	create := &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: podConfig}
 	_, err = b.Client.CreateContainer(testbed.Within(t, time.Minute), create)
 	testbed.Refused(t, err, codes.AlreadyExists, "next attempt", left.GetId())
 }
 
-// TestCreationCannotBeTakenBack has a shim hang in a create: whether there will be
-// a container is not known, so there has to be one to remove.
+// TestCreationCannotBeRolledBack has a shim hang in Create. The container may be
+// created later, so a container must be listed that the kubelet can remove.
 func TestCreationCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -67,7 +67,7 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	b.Start(t)
 	b.failedCreation(t, pod.ID, container, pod.Config)
 
-	// The kubelet's next attempt is as good as ever.
+	// The kubelet's next attempt works.
 	left := b.only(t).GetId()
 	container.Metadata.Attempt++
 	next, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{
@@ -80,14 +80,14 @@ func TestCreationCannotBeRolledBack(t *testing.T) {
 	if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: left}); err != nil {
 		t.Error(err)
 	}
-	testbed.Same(t, b.only(t).GetId(), next.GetContainerId(), "after the removal of %s there is", left)
+	testbed.Same(t, b.only(t).GetId(), next.GetContainerId(), "after the removal of %s, the only container is", left)
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)
-	testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
+	testbed.Same(t, pidOf(t, hang), 0, "the pid of the hanging command is")
 }
 
 // TestPartialContainerCannotBeRolledBack kills the daemon in the middle of a
-// creation, and has the supervisor not answer to the next one.
+// creation, and stops the supervisor, so that the next daemon cannot roll back.
 func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Tags: []string{"berth_failpoints"}})
@@ -101,7 +101,7 @@ func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 	container := b.Client.ContainerConfig("main", b.Image, "sleep", "3600")
 	create := &runtimeapi.CreateContainerRequest{PodSandboxId: run.GetPodSandboxId(), Config: container, SandboxConfig: podConfig}
 	if _, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), create); status.Code(err) != codes.Unavailable {
-		t.Fatalf("the creation ended with %v; want Unavailable, from a dead daemon", err)
+		t.Fatalf("CreateContainer returned %v, want Unavailable because the daemon was killed", err)
 	}
 	b.Wait(t, time.Minute)
 	b.SetEnvironment()
@@ -120,7 +120,7 @@ func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 		stopped = append(stopped, pid)
 	}
 	if len(stopped) != 1 {
-		t.Fatalf("there are supervisors %v", stopped)
+		t.Fatalf("supervisors: %v, want one", stopped)
 	}
 	b.Start(t)
 	b.failedCreation(t, run.GetPodSandboxId(), container, podConfig)
@@ -129,14 +129,14 @@ func TestPartialContainerCannotBeRolledBack(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), create); err != nil {
-		t.Errorf("after the removal: %v", err)
+		t.Errorf("create after the removal: %v", err)
 	}
 	b.NothingLeft(t, atRest)
 }
 
-// TestFailedContainerHoldsNothing has the runtime refuse a container, for one kind
-// of handler when it is created and for the other when it is started. Its log is
-// nobody's, and the same container is made as if nothing had been.
+// TestFailedContainerHoldsNothing has the runtime refuse a container: at the start
+// under runc, at the creation under a shim. Afterwards no process has its log open,
+// and the same container can be created and started.
 func TestFailedContainerHoldsNothing(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
@@ -146,7 +146,7 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 	for handler, verb := range map[string]string{"oci": "run", "shim": "create"} {
 		t.Run(handler, func(t *testing.T) {
 			pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
-			// The supervisor that comes with the first is kept for the next.
+			// The first container also starts the supervisor, which then stays.
 			pod.RunContainer(t, "first", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 			before := b.Snapshot(t)
 			config := b.Client.ContainerConfig("main", b.Image, "echo", "well")
@@ -155,10 +155,10 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 			runtime.on(t, verb, "echo 'not this one' >&2; exit 1")
 			id, err := b.createAndStart(t, pod, config)
 			if err == nil {
-				t.Fatal("the runtime's refusal was not told")
+				t.Fatal("the container started though its runtime failed")
 			}
 			runtime.on(t, verb, "")
-			testbed.Empty(t, holders(t, log), "the log of the refused container is open in processes")
+			testbed.Empty(t, holders(t, log), "processes that have the log of the failed container open")
 			if id != "" {
 				if _, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
 					t.Fatal(err)
@@ -166,7 +166,7 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 			}
 			b.NoLeaks(t, before)
 			if id, err = b.createAndStart(t, pod, config); err != nil {
-				t.Fatalf("the same container once more: %v", err)
+				t.Fatalf("create and start the same container again: %v", err)
 			}
 			(&testbed.Container{ID: id, LogPath: log}).WaitLog(t, "well")
 			pod.Remove(t)
@@ -175,7 +175,7 @@ func TestFailedContainerHoldsNothing(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// createAndStart returns the id of what was created, started or not.
+// createAndStart creates and starts a container. It returns the ID also if only the start failed.
 func (b *bed) createAndStart(t *testing.T, pod *testbed.Pod, config *runtimeapi.ContainerConfig) (string, error) {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)
@@ -187,7 +187,7 @@ func (b *bed) createAndStart(t *testing.T, pod *testbed.Pod, config *runtimeapi.
 	return r.GetContainerId(), err
 }
 
-// holders are the processes that have a file open.
+// holders returns the pids of the processes that have a file open.
 func holders(t *testing.T, path string) []string {
 	t.Helper()
 	descriptors, err := filepath.Glob("/proc/[0-9]*/fd/*")

@@ -14,7 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// binary is which binary a pod runs, by its verbose status.
+// binary returns the role (stable or candidate) and the path of a pod's runtime, from its verbose
+// status.
 func (b *bed) binary(t *testing.T, sandbox string) (binary, path string) {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
@@ -27,7 +28,7 @@ func (b *bed) binary(t *testing.T, sandbox string) (binary, path string) {
 	return info.Binary, info.Definition.Path
 }
 
-// rollout is the state of the handler's rollout in the verbose Status.
+// rollout returns the state of a handler's rollout from the verbose Status.
 func (b *bed) rollout(t *testing.T, handler string) (state, reason string) {
 	t.Helper()
 	r, err := b.Client.Status(testbed.Within(t, time.Minute), &runtimeapi.StatusRequest{Verbose: true})
@@ -44,12 +45,12 @@ func (b *bed) rollout(t *testing.T, handler string) (state, reason string) {
 			return h.Rollout.State, h.Rollout.Reason
 		}
 	}
-	t.Fatalf("Status says nothing of handler %s", handler)
+	t.Fatalf("Status does not have handler %s", handler)
 	return "", ""
 }
 
-// TestRollout tries a copy of runc, and then one that answers all questions and
-// runs nothing: that rollout ends by itself, also for a daemon that starts anew.
+// TestRollout rolls out a second path of runc, and then a program that answers probes
+// but does not run containers. That rollout must be aborted, also after a restart.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
@@ -75,10 +76,10 @@ func TestRollout(t *testing.T) {
 		pod.Remove(t)
 	}
 	if len(ran) != 2 || ran["stable "+runc] == 0 || ran["candidate "+next] == 0 {
-		t.Fatalf("pods ran %v", ran)
+		t.Fatalf("pods ran on %v, want both stable and candidate", ran)
 	}
 
-	// What is not the runtime's doing ends no rollout.
+	// Failures that are not the runtime's do not abort a rollout.
 	sandbox := b.Client.SandboxConfig("")
 	for tried := 0; tried < 4; {
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
@@ -89,7 +90,7 @@ func TestRollout(t *testing.T) {
 			_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
 		}
 		if err == nil {
-			t.Fatal("a program that does not exist was started")
+			t.Fatal("a container started with a program that does not exist")
 		}
 		if binary, _ := b.binary(t, r.GetPodSandboxId()); binary == "candidate" {
 			tried++
@@ -97,7 +98,7 @@ func TestRollout(t *testing.T) {
 		sandbox = b.Client.SandboxConfig("")
 	}
 	if state, reason := b.rollout(t, "runc"); state != "running" {
-		t.Errorf("for want of programs in images the rollout is %s: %s", state, reason)
+		t.Errorf("after starts that failed for a missing program, the rollout is %s: %s", state, reason)
 	}
 
 	liar := filepath.Join(dir, "liar")
@@ -112,12 +113,12 @@ func TestRollout(t *testing.T) {
 		for range 8 {
 			pod := b.Client.RunPod(t, spec)
 			if binary, path := b.binary(t, pod.ID); binary != "stable" || path != runc {
-				t.Errorf("after the end of the rollout (restart %v) a pod runs %s (%s)", restart, path, binary)
+				t.Errorf("after the aborted rollout (daemon restarted: %v) a pod runs on %s (%s)", restart, path, binary)
 			}
 			pod.Remove(t)
 		}
 	}
-	// Another program at that path is another rollout, and is judged as well.
+	// Another program at that path begins another rollout, which is aborted too.
 	put(t, liar+".new", []byte(script+"# another\n"))
 	testbed.Must(t, os.Rename(liar+".new", liar))
 	testbed.Eventually(t, time.Minute, func() error {
@@ -128,15 +129,15 @@ func TestRollout(t *testing.T) {
 	})
 	b.endRollout(t, runc, liar)
 
-	// What a pod was made with is its own.
+	// A pod keeps the binary with which it was created.
 	if binary, path := b.binary(t, kept.ID); binary != "candidate" || path != next {
-		t.Errorf("the pod of the first rollout runs %s (%s)", path, binary)
+		t.Errorf("the pod of the first rollout runs on %s (%s)", path, binary)
 	}
 	kept.Container.Exec(t, "true")
 	b.NothingLeft(t, atRest)
 }
 
-// endRollout runs pods until the rollout is over: those on the liar fail.
+// endRollout runs pods until the rollout is aborted. Pods on the liar fail, others must start.
 func (b *bed) endRollout(t *testing.T, runc, liar string) {
 	t.Helper()
 	failed := 0
@@ -161,6 +162,6 @@ func (b *bed) endRollout(t *testing.T, runc, liar string) {
 	})
 	_, reason := b.rollout(t, "runc")
 	if failed < 2 || !strings.Contains(reason, "failed to start") {
-		t.Errorf("the rollout ended after %d failures: %s", failed, reason)
+		t.Errorf("the rollout was aborted after %d failures: %s", failed, reason)
 	}
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// createTimeout is container_create_timeout of the handlers here: what a runtime that
-// does its work may take on a busy machine, too.
+// createTimeout is container_create_timeout of the handlers here: long enough for a working
+// runtime on a busy machine.
 const createTimeout = 4 * time.Second
 
-// hanging is a command that does not end, and that no other test runs.
+// hanging is a command that does not exit. Each call returns a different one.
 func hanging() string {
 	return fmt.Sprintf("sleep %d%03d", 1_000_000+os.Getpid(), hangs.Add(1))
 }
@@ -58,8 +58,8 @@ func (b *bed) tryStart(t *testing.T, c *testbed.Container) error {
 	return err
 }
 
-// TestBadRuntime has a runtime fail in every way at the start of a container,
-// and then do its work again.
+// TestBadRuntime has a runtime fail in different ways at the start of a container,
+// and then work again.
 func TestBadRuntime(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -71,19 +71,19 @@ func TestBadRuntime(t *testing.T) {
 
 	for _, c := range []struct {
 		name string
-		run  string // what the script does in place of `run`
+		run  string // lines of shell in place of `run`
 		code codes.Code
 		says []string
 	}{
 		{"fails", "echo 'no such luck today' >&2; exit 1", codes.Unknown, []string{"no such luck today"}},
-		{"fails silently", "exit 3", codes.Unknown, []string{"status 3", "--version\" works"}},
+		{"fails without output", "exit 3", codes.Unknown, []string{"status 3", "--version\" works"}},
 		{"hangs", "exec " + hang, codes.DeadlineExceeded, []string{"timed out", " run ", "--version", "hangs too", "container_create_timeout"}},
 		{"hangs with a child", hang + "; exit 0", codes.DeadlineExceeded, []string{"timed out"}},
-		{"lies", "exit 0", codes.Unknown, []string{"reported a start", "PID"}},
+		{"succeeds without a container", "exit 0", codes.Unknown, []string{"reported a start", "PID"}},
 		{"is killed", "kill -9 $$", codes.Unknown, nil},
 		{"starts and fails", fmt.Sprintf("%s \"$@\"; echo 'after the start' >&2; exit 1", runc), codes.Unknown, []string{"after the start"}},
 		{"starts and hangs", fmt.Sprintf("%s \"$@\"; exec %s", runc, hang), codes.DeadlineExceeded, []string{"timed out"}},
-		{"talks too much", "i=0; while [ $i -lt 3000 ]; do echo 'blah blah blah blah' >&2; i=$((i+1)); done; exit 1", codes.Unknown, []string{"blah"}},
+		{"fails with much output", "i=0; while [ $i -lt 3000 ]; do echo 'blah blah blah blah' >&2; i=$((i+1)); done; exit 1", codes.Unknown, []string{"blah"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod, container := b.sleeper(t)
@@ -91,15 +91,15 @@ func TestBadRuntime(t *testing.T) {
 			begin := time.Now()
 			err := b.tryStart(t, container)
 			testbed.Refused(t, err, c.code, append(c.says, "start container")...)
-			tookAtMost(t, createTimeout+time.Minute/2, begin, "it")
+			tookAtMost(t, createTimeout+time.Minute/2, begin, "the start")
 			runtime.on(t, "run", "")
 			st := container.Status(t)
 			if st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 128 ||
 				st.GetReason() != "StartError" || st.GetMessage() == "" || st.GetFinishedAt() == 0 {
-				t.Errorf("the container is %s %d %s %q", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
+				t.Errorf("the container is %s %d %s %q, want EXITED 128 StartError", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
 			}
-			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
-			// The sandbox is as good as before.
+			testbed.Same(t, pidOf(t, hang), 0, "the pid of the hanging command is")
+			// The sandbox still works.
 			pod.RunContainer(t, "next", testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).WaitExit(t)
 			pod.Remove(t)
 		})
@@ -107,16 +107,16 @@ func TestBadRuntime(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestAbsentProgram starts what is not in the image.
+// TestAbsentProgram starts a container whose program is not in the image.
 func TestAbsentProgram(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{})
 	c := pod.CreateContainer(t, "main", testbed.PodSpec{Image: b.Image, Command: []string{"/no/such/program"}})
 	testbed.Refused(t, b.tryStart(t, c), codes.Unknown, "/no/such/program")
-	// What is kept of runtimes that fail is for their own failures.
+	// A missing program is not recorded as a failure of the runtime.
 	if text, err := os.ReadFile(filepath.Join(b.State, "failures", "runc")); err == nil {
-		t.Errorf("kept is %s", text)
+		t.Errorf("a failure of the runtime was recorded: %s", text)
 	}
 	if st := c.Status(t); st.GetExitCode() != 128 || st.GetReason() != "StartError" || !strings.Contains(st.GetMessage(), "/no/such/program") {
 		t.Errorf("the container is %s %d %s %q", st.GetState(), st.GetExitCode(), st.GetReason(), st.GetMessage())
@@ -124,8 +124,8 @@ func TestAbsentProgram(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestRuntimeDeleted takes the binary away at each step of a pod's life, and with
-// it the copy that the pod has of its own.
+// TestRuntimeDeleted removes a runtime and its kept binaries before each step of a pod:
+// creation, start, stop.
 func TestRuntimeDeleted(t *testing.T) {
 	runtime := newScripted(t)
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
@@ -138,10 +138,10 @@ func TestRuntimeDeleted(t *testing.T) {
 		removeCopies(t, filepath.Join(b.Root, "tools", "runtime-*", filepath.Base(runtime.Path)))
 		f()
 		testbed.Must(t, os.Rename(aside, runtime.Path))
-		// The handler may have been seen without it. What a probe that begins now
-		// finds is not undone by what was seen before.
+		// The daemon may have probed the handler while the runtime was away. A new probe
+		// makes the handler ready again.
 		if h, err := b.probe(t, "gone", false); err != nil || h.GetProbeError() != "" {
-			t.Fatalf("probed with its runtime: %v, %v", err, h.GetProbeError())
+			t.Fatalf("probe after the runtime was restored: %v, %v", err, h.GetProbeError())
 		}
 	}
 
@@ -162,23 +162,23 @@ func TestRuntimeDeleted(t *testing.T) {
 	})
 	pod.Remove(t)
 
-	// A pod that runs is stopped without its runtime, as the kernel's processes
-	// that it consists of. Removing what the runtime knows may wait for it.
+	// A running pod can be stopped without its runtime, by signals to its processes. The
+	// removal may need the runtime.
 	running := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	without(func() {
 		running.Container.Stop(t, 0)
 		exitedWith(t, running.Container.Status(t), 137)
 		running.Stop(t)
 		if leases, err := b.CNI.Leases(); err != nil || len(leases) > 0 {
-			t.Errorf("stopped without its runtime the pod still has %v (%v)", leases, err)
+			t.Errorf("the pod that was stopped without its runtime still has addresses: %v (%v)", leases, err)
 		}
 	})
 	running.Remove(t)
 	b.NothingLeft(t, atRest)
 }
 
-// removeCopies removes what matches, until nothing is made of it any more by who had
-// opened the original before.
+// removeCopies removes matching files until none appears for a while: a copy that began
+// before the original was moved may still finish.
 func removeCopies(t *testing.T, pattern string) {
 	t.Helper()
 	const quiet = 20
@@ -192,14 +192,14 @@ func removeCopies(t *testing.T, pattern string) {
 			gone = 0
 		}
 		if gone < quiet {
-			return fmt.Errorf("copies %s are made again and again", pattern)
+			return fmt.Errorf("files still appear at %s", pattern)
 		}
 		return nil
 	})
 }
 
-// TestRuntimeCannotDelete has `delete` fail, and expects that a removal says so
-// or goes through, and that it leaves nothing once the runtime is well again.
+// TestRuntimeCannotDelete has `delete` fail or hang. RemoveContainer may succeed or fail,
+// but must not return NotFound. Nothing may be left once the runtime works again.
 func TestRuntimeCannotDelete(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -216,7 +216,7 @@ func TestRuntimeCannotDelete(t *testing.T) {
 			_, err := b.Client.RemoveContainer(testbed.Within(t, time.Minute), &runtimeapi.RemoveContainerRequest{ContainerId: pod.Container.ID})
 			t.Logf("RemoveContainer while delete %s: %v", name, err)
 			if err != nil && status.Code(err) == codes.NotFound {
-				t.Errorf("the kubelet would take this for done: %v", err)
+				t.Errorf("RemoveContainer returned NotFound, which the kubelet takes for success: %v", err)
 			}
 			runtime.on(t, "delete", "")
 			pod.Remove(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// slowBridge stands before the real plugin and makes it wait as long as a file is
-// there.
+// slowBridge is a script that runs the real plugin, but waits in ADD while a file
+// exists.
 const slowBridge = `#!/bin/sh
 dir="DIR"
 if [ "$CNI_COMMAND" = ADD ]; then
@@ -29,8 +29,8 @@ fi
 exec "REAL"
 `
 
-// TestNotListedBeforeItIsMade looks at a sandbox whose network is being made: a
-// kubelet that saw it would take it for one that failed, and make another.
+// TestNotListedBeforeItIsMade: a sandbox is not listed while its network is set up. A
+// kubelet would take it for failed, and create another one.
 func TestNotListedBeforeItIsMade(t *testing.T) {
 	dir := t.TempDir()
 	b := newBed(t, testbed.Options{Config: plugin(t, dir, "bridge", slowBridge)})
@@ -49,8 +49,8 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	}()
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(dir, "begun")); return err })
 
-	testbed.Same(t, b.shown(t), 0, "sandboxes are shown while the first is being made:")
-	// Who asks for the same one once more gets it or an error, and never a second.
+	testbed.Same(t, b.shown(t), 0, "sandboxes listed during the creation:")
+	// A second call for the same sandbox must not create another one.
 	again := make(chan answer, 1)
 	impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -60,19 +60,19 @@ func TestNotListedBeforeItIsMade(t *testing.T) {
 	}()
 	second := <-again
 	if second.err == nil {
-		t.Errorf("sandbox %s was said to be ready, and its network was not", second.id)
+		t.Errorf("the second call returned sandbox %s before its network was set up", second.id)
 	}
-	testbed.Same(t, b.shown(t), 0, "sandboxes are shown after a second call for the first:")
+	testbed.Same(t, b.shown(t), 0, "sandboxes listed after the second call:")
 	testbed.Must(t, os.Remove(filepath.Join(dir, "hold")))
 	first := <-made
 	if first.err != nil {
 		t.Fatal(first.err)
 	}
-	testbed.Same(t, b.listed(t), "SANDBOX_READY", "listed is")
+	testbed.Same(t, b.listed(t), "SANDBOX_READY", "the states are")
 	b.NothingLeft(t, atRest)
 }
 
-// shown counts the sandboxes in every list that has sandboxes.
+// shown returns the largest number of sandboxes that a call which lists sandboxes returns.
 func (b *bed) shown(t *testing.T) int {
 	t.Helper()
 	ctx := testbed.Within(t, time.Minute)
@@ -94,8 +94,8 @@ func (b *bed) shown(t *testing.T) int {
 	return max(len(list.GetItems()), streamed, len(b.podStats(t, time.Minute)), len(metrics.GetPodMetrics()))
 }
 
-// TestSandboxProcessKilled kills what holds a pod together. Nobody calls for it
-// to be seen, and what is left of the pod can be stopped and removed.
+// TestSandboxProcessKilled kills the sandbox process. The sandbox must become NOTREADY
+// without a call that concerns it, and the pod can be stopped and removed.
 func TestSandboxProcessKilled(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
 		"default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n[runtimes.runsc]\nruntime_path = %q\n",
@@ -121,20 +121,20 @@ func TestSandboxProcessKilled(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// sandboxPID is the process of a sandbox.
+// sandboxPID is the pid of a sandbox's process.
 func (b *bed) sandboxPID(t *testing.T, sandbox string) int {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(testbed.Within(t, time.Minute), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
 	testbed.Must(t, err)
 	var i info
 	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &i); err != nil || i.PID == 0 {
-		t.Fatalf("the sandbox's process is %d: %v", i.PID, err)
+		t.Fatalf("the pid in the sandbox's verbose status is %d: %v", i.PID, err)
 	}
 	return i.PID
 }
 
-// TestSandboxProcessFails has the runtime refuse the process of a sandbox, when
-// its network is there already. Nothing of the sandbox is left, its name included.
+// TestSandboxProcessFails has the start of a sandbox process fail after the network was
+// set up. Nothing of the sandbox may be left, and its name must be free.
 func TestSandboxProcessFails(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -162,22 +162,22 @@ BinaryName = %[1]q
 		code                 codes.Code
 		says                 string
 	}{
-		"fails":      {"oci", "run", "exit 3", codes.Unknown, "status 3; see whether"},
-		"hangs":      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "--version\" hangs too"},
-		"lies":       {"oci", "run", "exit 0", codes.Unknown, "pid"},
-		"shim fails": {"shim", "create", "exit 1", codes.Unknown, "did not terminate successfully: exit status 1"},
-		"shim hangs": {"shim", "create", "exec " + hang, codes.DeadlineExceeded, "did not answer within " + createTimeout.String()},
+		"fails":                      {"oci", "run", "exit 3", codes.Unknown, "status 3; see whether"},
+		"hangs":                      {"oci", "run", "exec " + hang, codes.DeadlineExceeded, "--version\" hangs too"},
+		"succeeds without a process": {"oci", "run", "exit 0", codes.Unknown, "pid"},
+		"shim fails":                 {"shim", "create", "exit 1", codes.Unknown, "did not terminate successfully: exit status 1"},
+		"shim hangs":                 {"shim", "create", "exec " + hang, codes.DeadlineExceeded, "did not answer within " + createTimeout.String()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runtime.on(t, c.verb, c.lines)
 			_, err := run(c.handler)
 			testbed.Refused(t, err, c.code, c.says)
 			runtime.on(t, c.verb, "")
-			testbed.Same(t, b.listed(t), "", "listed is")
-			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
+			testbed.Same(t, b.listed(t), "", "the states are")
+			testbed.Same(t, pidOf(t, hang), 0, "the pid of the hanging command is")
 			b.NothingLeft(t, atRest)
 			id, err := run(c.handler)
-			testbed.Mustf(t, err, "the same attempt once more")
+			testbed.Mustf(t, err, "run the same sandbox again")
 			ctx := testbed.Within(t, time.Minute)
 			if _, err := b.Client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 				t.Error(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// scripted is a runtime that is a script in front of runc: it notes each call,
-// and does to it what the test says.
+// scripted is a runtime, a script that runs runc. It records each subcommand, and can
+// run lines of shell before it.
 type scripted struct {
 	// Path is the script, to be named in a configuration.
 	Path string
@@ -47,8 +47,8 @@ func newScripted(t *testing.T) *scripted {
 	return s
 }
 
-// on has the script run a few lines of shell in place of a subcommand; none
-// lets it pass again.
+// on has the script run lines of shell before a subcommand; runc is not run if the lines
+// exit. An empty text removes the lines.
 func (s *scripted) on(t *testing.T, verb, lines string) {
 	t.Helper()
 	path := filepath.Join(s.dir, "on-"+verb)
@@ -61,7 +61,7 @@ func (s *scripted) on(t *testing.T, verb, lines string) {
 	}
 }
 
-// calls returns the subcommands since the last time it was asked.
+// calls returns the subcommands since the last call of calls.
 func (s *scripted) calls(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(s.dir, "calls")

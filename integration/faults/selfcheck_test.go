@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// probeSelfCheck has a handler run a self-check pod, and returns why that failed.
+// probeSelfCheck has a handler run a self-check pod, and returns the failure or "".
 func (b *bed) probeSelfCheck(t *testing.T, name string) string {
 	t.Helper()
 	h, err := b.tryProbeSelfCheck(t, name)
@@ -27,7 +27,7 @@ func (b *bed) tryProbeSelfCheck(t *testing.T, name string) (*adminv1.Handler, er
 	return b.probe(t, name, true)
 }
 
-// probe probes a handler anew.
+// probe has the daemon probe a handler now.
 func (b *bed) probe(t *testing.T, name string, selfCheck bool) (*adminv1.Handler, error) {
 	t.Helper()
 	c := b.admin(t)
@@ -35,9 +35,9 @@ func (b *bed) probe(t *testing.T, name string, selfCheck bool) (*adminv1.Handler
 	return resp.GetHandler(), err
 }
 
-// TestSelfCheckPods runs pods of berth's own under each kind of runtime. Nobody is told
-// of them, nothing is left of them, and a runtime that only answers questions is
-// found out.
+// TestSelfCheckPods runs self-check pods under each kind of runtime. They are not listed,
+// cause no events and leave nothing. They fail under a runtime that answers probes but
+// does not run containers.
 func TestSelfCheckPods(t *testing.T) {
 	t.Parallel()
 	runc := testbed.Part(t, testbed.Runc)
@@ -91,17 +91,17 @@ container_create_timeout = "2s"
 	}()
 	withPod := b.Snapshot(t)
 	for _, name := range []string{"runc", "crun", "gvisor", "shim"} {
-		testbed.Same(t, b.probeSelfCheck(t, name), "", "%s", name)
+		testbed.Same(t, b.probeSelfCheck(t, name), "", "%s: the failure of the self-check pod is", name)
 	}
-	testbed.Same(t, b.shown(t), 1, "sandboxes are listed:")
-	b.Restart(t) // ends supervisors that idle
+	testbed.Same(t, b.shown(t), 1, "number of listed sandboxes:")
+	b.Restart(t) // stops idle supervisors
 	b.NoLeaks(t, withPod)
-	for e := range events { // until the restart
-		t.Errorf("an event tells of a pod that is nobody's: %v", e)
+	for e := range events { // the stream has ended at the restart
+		t.Errorf("a self-check pod caused an event: %v", e)
 	}
 
 	b.reload(t, config)
-	// One that wants self-check pods is not ready from the start, and says at which step.
+	// A handler with self_check_pod is not ready if its pod fails. The reason has the step.
 	testbed.Eventually(t, time.Minute, func() error {
 		for _, h := range b.handlersInfo(t).Handlers {
 			if bad := h.Name == "liar"; bad != (h.State == "not-ready") || bad && !strings.Contains(h.Reason, "the self-check pod failed at its start: ") {
@@ -110,7 +110,7 @@ container_create_timeout = "2s"
 		}
 		return nil
 	})
-	testbed.Contains(t, b.probeSelfCheck(t, "dead"), "the self-check pod failed at its start: ", "a runtime that starts nothing")
+	testbed.Contains(t, b.probeSelfCheck(t, "dead"), "the self-check pod failed at its start: ", "a runtime that does not start the container")
 	if why := b.probeSelfCheck(t, "hanging"); !strings.Contains(why, "the self-check pod failed at its start: ") || !strings.Contains(why, "timed out") {
 		t.Errorf("a runtime that hangs: %q", why)
 	}
@@ -123,8 +123,8 @@ container_create_timeout = "2s"
 		}
 		return nil
 	})
-	b.reload(t, plain) // from now on each would be killed, or be there
-	b.Restart(t)       // with a self-check pod of the hanging runtime under way
+	b.reload(t, plain) // no more self-check pods besides those of the probes below
+	b.Restart(t)       // while a self-check pod of the hanging runtime may still be running
 	b.NoLeaks(t, withPod)
 	pod.Remove(t)
 	for _, c := range []struct{ handler, place string }{
@@ -137,12 +137,12 @@ container_create_timeout = "2s"
 			b.Stop(t)
 			b.SetEnvironment("BERTH_FAILPOINT=" + c.place)
 			b.Start(t)
-			// A busy daemon may answer that the pod is late before it dies of it.
+			// A busy daemon may return a timeout before it reaches the failpoint.
 			_, _ = b.tryProbeSelfCheck(t, c.handler)
 			b.Wait(t, time.Minute)
 			b.SetEnvironment()
 			b.Start(t)
-			testbed.Same(t, b.shown(t), 0, "sandboxes are listed:")
+			testbed.Same(t, b.shown(t), 0, "number of listed sandboxes:")
 			b.NothingLeft(t, atRest)
 		})
 	}

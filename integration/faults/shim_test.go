@@ -15,15 +15,15 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// shimConfig is a handler of containerd's runc shim, or of what stands in for it.
+// shimConfig is a handler of containerd's runc shim, or of a stand-in at the path shim.
 func shimConfig(t *testing.T, shim string) string {
 	t.Helper()
 	return fmt.Sprintf("default_runtime = \"shim\"\n[runtimes.shim]\nruntime_type = \"shim\"\nruntime_path = %q\ncontainer_create_timeout = \"10s\"\n[runtimes.shim.options]\nBinaryName = %q\n",
 		shim, testbed.Part(t, testbed.Runc))
 }
 
-// family is a container whose first process has a child in a session of its own
-// that hears of nothing and writes nothing.
+// family is a command whose first process ignores signals and has a child in a session
+// of its own, which writes nothing.
 var family = []string{"sh", "-c", "setsid sleep 3600 & trap '' TERM HUP PIPE; while :; do sleep 3600; done"}
 
 // inCgroup returns the processes of a container.
@@ -52,11 +52,11 @@ func inCgroup(t *testing.T, pid int) []int {
 		}
 		return pids
 	}
-	t.Fatalf("process %d is in no cgroup of its own: %s", pid, membership)
+	t.Fatalf("process %d has no cgroup below the root: %s", pid, membership)
 	return nil
 }
 
-// alive tells whether a process runs. A zombie does not.
+// alive returns whether a process runs. A zombie does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -66,7 +66,7 @@ func alive(pid int) bool {
 	return state != "Z" && state != "X"
 }
 
-// shimsOf returns the processes of foreign shims of a sandbox.
+// shimsOf returns the pids of a sandbox's foreign shims.
 func shimsOf(t *testing.T, sandbox string) []int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -87,7 +87,7 @@ func shimsOf(t *testing.T, sandbox string) []int {
 func (b *bed) killShim(t *testing.T, sandbox string) {
 	t.Helper()
 	var pids []int
-	testbed.Eventually(t, time.Minute, func() error { // a process that it starts looks like it for a moment
+	testbed.Eventually(t, time.Minute, func() error { // a child of the shim has its command line for a moment
 		if pids = shimsOf(t, sandbox); len(pids) != 1 {
 			return fmt.Errorf("sandbox %s has shims %v", sandbox, pids)
 		}
@@ -96,9 +96,9 @@ func (b *bed) killShim(t *testing.T, sandbox string) {
 	killAs(t, pids[0], syscall.SIGKILL)
 }
 
-// TestForeignShimKilled kills the shim of a pod, once under the daemon's eyes and
-// once while it is down. Its containers have nobody any more who could stop them
-// or see them end: when they are said to have ended, they have.
+// TestForeignShimKilled kills the shim of a pod, once while the daemon runs and once
+// while it is down. Without the shim the daemon must kill the containers, and may
+// report them as exited only when their processes have exited.
 func TestForeignShimKilled(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
@@ -121,7 +121,7 @@ func TestForeignShimKilled(t *testing.T) {
 				c.Exec(t, "sh", "-c", "until [ $(ps | grep -c 'sleep 3600') -ge 2 ]; do sleep 0.01; done")
 				members[c] = inCgroup(t, b.info(t, c.ID).PID)
 				if len(members[c]) < 3 {
-					t.Fatalf("the container consists of %v", members[c])
+					t.Fatalf("the processes of the container are %v, want at least 3", members[c])
 				}
 			}
 			kill(t, pod.ID)
@@ -135,11 +135,11 @@ func TestForeignShimKilled(t *testing.T) {
 				})
 				for _, pid := range pids {
 					if alive(pid) {
-						t.Errorf("the container is said to have ended, and process %d of it runs", pid)
+						t.Errorf("the container is EXITED, but its process %d still runs", pid)
 					}
 				}
 				if st.GetExitCode() != 137 || st.GetReason() != "Error" || !strings.Contains(st.GetMessage(), "shim died") {
-					t.Errorf("the container ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+					t.Errorf("the container exited with %d %s %q, want 137 and the reason", st.GetExitCode(), st.GetReason(), st.GetMessage())
 				}
 			}
 			pod.WaitNotReady(t)
@@ -151,8 +151,8 @@ func TestForeignShimKilled(t *testing.T) {
 	}
 }
 
-// standIn is a shim whose start can be made to do other things than the real
-// one's.
+// standIn is a script that runs the real shim. Its start action can be replaced by
+// lines of shell.
 const standIn = `#!/bin/sh
 for last; do :; done
 if [ "$last" = start ] && [ -e %[1]q/start ]; then
@@ -162,7 +162,7 @@ fi
 exec %[2]q "$@"
 `
 
-// newStandIn also returns what makes it start with a few lines of shell.
+// newStandIn returns the path of a new standIn, and a function that sets its start action.
 func newStandIn(t *testing.T) (path string, start func(lines string)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -182,8 +182,8 @@ func newStandIn(t *testing.T) (path string, start func(lines string)) {
 	}
 }
 
-// TestForeignShimHalfStarted has starts of shims fail, and the daemon die, when
-// the shim runs and nobody was told. No shim may be left.
+// TestForeignShimHalfStarted has the start action of a shim fail, or the daemon die
+// during it, in part after the shim has started. No shim may be left.
 func TestForeignShimHalfStarted(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -195,18 +195,18 @@ func TestForeignShimHalfStarted(t *testing.T) {
 	started, killed := filepath.Join(dir, "started"), filepath.Join(dir, "killed")
 	for name, c := range map[string]struct {
 		start  string
-		killed bool // the daemon is, as soon as the action says that it has started
+		killed bool // the daemon is killed as soon as the file started exists
 		says   string
 	}{
-		"fails":         {start: real + "; echo 'after the start' >&2; exit 1", says: "after the start"},
-		"fails aloud":   {start: "echo 'in the answer'; exit 1", says: "in the answer"},
-		"hangs":         {start: real + "; exec " + hang, says: "start"},
-		"has no answer": {start: "exit 0", says: "response"},
-		"lies":          {start: "echo nonsense", says: "nonsense"},
-		"is not there":  {start: "echo unix:///no/such/socket", says: "/no/such/socket"},
-		"daemon dies":   {start: real + "; touch " + started + "; sleep 2", killed: true},
-		// So that nobody reads its log, for which a shim waits before it answers anybody.
-		"daemon dies before": {start: "touch " + started + "; until [ -e " + killed + " ]; do sleep 0.05; done; " + real, killed: true},
+		"fails with a running shim":          {start: real + "; echo 'after the start' >&2; exit 1", says: "after the start"},
+		"fails with output":                  {start: "echo 'in the answer'; exit 1", says: "in the answer"},
+		"hangs with a running shim":          {start: real + "; exec " + hang, says: "start"},
+		"has no output":                      {start: "exit 0", says: "response"},
+		"prints no address":                  {start: "echo nonsense", says: "nonsense"},
+		"names a missing socket":             {start: "echo unix:///no/such/socket", says: "/no/such/socket"},
+		"daemon dies after the shim's start": {start: real + "; touch " + started + "; sleep 2", killed: true},
+		// The shim waits for a reader of its log before it answers calls. Here there is none.
+		"daemon dies before the shim's start": {start: "touch " + started + "; until [ -e " + killed + " ]; do sleep 0.05; done; " + real, killed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, file := range []string{started, killed} {
@@ -226,27 +226,27 @@ func TestForeignShimHalfStarted(t *testing.T) {
 				place(t, dir, "killed")
 			}
 			if err := <-done; err == nil {
-				t.Error("it was accepted")
+				t.Error("RunPodSandbox succeeded")
 			} else if !strings.Contains(err.Error(), c.says) {
-				t.Errorf("the error does not say %q: %v", c.says, err)
+				t.Errorf("the error does not have %q: %v", c.says, err)
 			}
 			if c.killed {
 				b.Start(t)
 			}
-			// What takes some seconds to be rolled back is listed, so that it is removed.
+			// A sandbox whose rollback takes some seconds is listed as NOTREADY after a restart.
 			if listed := b.listed(t); listed != "" && (!c.killed || listed != runtimeapi.PodSandboxState_SANDBOX_NOTREADY.String()) {
-				t.Errorf("listed is %s", listed)
+				t.Errorf("the states are %s", listed)
 			}
 			b.NothingLeft(t, atRest)
 			if strings.Contains(b.Log()[logged:], "Killing shim that failed to stop its sandbox") {
-				t.Error("the shim had to be killed")
+				t.Error("the log has a shim that failed to stop its sandbox and was killed")
 			}
 		})
 	}
 }
 
-// TestForeignShimKilledWithItsContainer kills the first process of a container under a shim that
-// cannot see it, and then the shim. It was said to have ended with 255, where containerd says 137.
+// TestForeignShimKilledWithItsContainer stops a shim by SIGSTOP, and kills the first process of its
+// container and then the shim. The exit code must be 137, as under containerd; it once was 255.
 func TestForeignShimKilledWithItsContainer(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
@@ -260,7 +260,7 @@ func TestForeignShimKilledWithItsContainer(t *testing.T) {
 	killAs(t, b.info(t, pod.Container.ID).PID, syscall.SIGKILL)
 	killAs(t, shim[0], syscall.SIGKILL)
 	if st := pod.Container.WaitExit(t); st.GetExitCode() != 137 || st.GetReason() != "Error" || !strings.Contains(st.GetMessage(), "its shim") {
-		t.Errorf("the container ended with %d %s: %s", st.GetExitCode(), st.GetReason(), st.GetMessage())
+		t.Errorf("the container exited with %d %s: %s, want 137", st.GetExitCode(), st.GetReason(), st.GetMessage())
 	}
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// slowStart has a runtime hold on, in the call that starts a container, until it
-// is told how to go on.
+// slowStart is a runtime that waits, in the subcommand that starts a container, until
+// the test creates the file go. With the file fail the start then fails.
 type slowStart struct {
 	*scripted
 	verb string
@@ -32,7 +32,8 @@ func newSlowStart(t *testing.T, verb string) *slowStart {
 	return &slowStart{newScripted(t), verb, t.TempDir()}
 }
 
-// hold makes the next start wait. One that is killed leaves nothing that waits on.
+// hold makes the next starts wait. The wait is a loop in the script itself, so that no process is
+// left if the script is killed.
 func (s *slowStart) hold(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"begun", "go", "fail"} {
@@ -41,8 +42,8 @@ func (s *slowStart) hold(t *testing.T) {
 	s.on(t, s.verb, fmt.Sprintf("touch %[1]q/begun; until [ -e %[1]q/go ]; do sleep 0.05; done; [ ! -e %[1]q/fail ] || exit 1", s.dir))
 }
 
-// begin starts c, which its caller gives up with the daemon, and returns when the
-// runtime is at it.
+// begin begins the start of c, and returns when the runtime waits in it. The channel
+// receives the result of the call.
 func (s *slowStart) begin(t *testing.T, b *bed, c *testbed.Container) <-chan error {
 	t.Helper()
 	s.hold(t)
@@ -60,8 +61,9 @@ func (s *slowStart) begun(t *testing.T) {
 	testbed.Eventually(t, time.Minute, func() error { _, err := os.Stat(filepath.Join(s.dir, "begun")); return err })
 }
 
-// events subscribes, and returns a wait for an event of a container. It creates
-// containers in a pod until one of them is heard of.
+// events subscribes to events, and returns a function that waits for an event of a
+// container. To be sure of the subscription, it creates containers until it receives an
+// event.
 func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want runtimeapi.ContainerEventType) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -84,7 +86,7 @@ func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want
 		select {
 		case _, subscribed = <-heard:
 			if !subscribed {
-				t.Fatal("there are no events")
+				t.Fatal("the stream of events ended")
 			}
 		case <-time.After(time.Second):
 		}
@@ -96,14 +98,14 @@ func (b *bed) events(t *testing.T, pod *testbed.Pod) func(container string, want
 				return
 			}
 		}
-		t.Errorf("there is no %s of %s", want, container)
+		t.Errorf("received no %s of container %s", want, container)
 	}
 }
 
-// TestDaemonEndsDuringStart has the daemon end, in several ways, while a runtime
-// is starting a container. The start goes on, and the next daemon must know what
-// comes of it: a container that runs and is listed CREATED gets a second one
-// beside it.
+// TestDaemonEndsDuringStart has the daemon, its supervisor or their connection end
+// while a runtime starts a container. The start continues, and the next daemon must
+// learn its result: if a running container were listed as CREATED, the kubelet would
+// run a second one.
 func TestDaemonEndsDuringStart(t *testing.T) {
 	t.Parallel()
 	runtime := newSlowStart(t, "run")
@@ -115,31 +117,31 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		pod, c := b.sleeper(t)
 		started := runtime.begin(t, b, c)
 		end(t)
-		testbed.Fails(t, <-started, "the start is said to have come about")
+		testbed.Fails(t, <-started, "StartContainer succeeded though the daemon ended")
 		return pod, c
 	}
 	kill := func(testing.TB) { b.Kill9(t) }
 	lives := func(t *testing.T, pod *testbed.Pod, c *testbed.Container) {
 		t.Helper()
-		testbed.Same(t, c.Exec(t, "echo", "alive"), "alive\n", "exec said")
+		testbed.Same(t, c.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 		c.Stop(t, 0)
 		if st := c.Status(t); st.GetExitCode() != 137 || st.GetStartedAt() == 0 || st.GetFinishedAt() < st.GetStartedAt() {
-			t.Errorf("it ended with %d after %d to %d", st.GetExitCode(), st.GetStartedAt(), st.GetFinishedAt())
+			t.Errorf("the container exited with %d, started at %d, finished at %d", st.GetExitCode(), st.GetStartedAt(), st.GetFinishedAt())
 		}
 		pod.Remove(t)
 	}
 
-	t.Run("killed, it runs", func(t *testing.T) {
+	t.Run("daemon killed, start succeeds", func(t *testing.T) {
 		pod, c := begin(t, kill)
 		b.Start(t)
 		event := b.events(t, pod)
-		testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_CREATED, "while it is being started it is")
+		testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_CREATED, "during its start the container is")
 		place(t, runtime.dir, "go")
 		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT)
 		c.WaitState(t, running)
 		lives(t, pod, c)
 	})
-	t.Run("killed, it fails", func(t *testing.T) {
+	t.Run("daemon killed, start fails", func(t *testing.T) {
 		pod, c := begin(t, kill)
 		b.Start(t)
 		event := b.events(t, pod)
@@ -147,29 +149,29 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		place(t, runtime.dir, "go")
 		event(c.ID, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 		if st := c.WaitState(t, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" || st.GetMessage() == "" {
-			t.Errorf("it ended with %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+			t.Errorf("the container exited with %d %s %q, want 128 StartError", st.GetExitCode(), st.GetReason(), st.GetMessage())
 		}
 		pod.Remove(t)
 	})
-	t.Run("killed, it ended before the next", func(t *testing.T) {
+	t.Run("daemon killed, start fails before the next daemon", func(t *testing.T) {
 		pod, c := begin(t, kill)
 		place(t, runtime.dir, "fail")
 		place(t, runtime.dir, "go")
 		b.Start(t)
 		if st := c.WaitState(t, exited); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
-			t.Errorf("it ended with %d %s", st.GetExitCode(), st.GetReason())
+			t.Errorf("the container exited with %d %s, want 128 StartError", st.GetExitCode(), st.GetReason())
 		}
 		pod.Remove(t)
 	})
-	t.Run("killed, then stopped", func(t *testing.T) {
+	t.Run("daemon killed, container stopped", func(t *testing.T) {
 		pod, c := begin(t, kill)
 		b.Start(t)
 		testbed.Check(t, b.stopContainer(testbed.Within(t, time.Minute), c.ID, 0))
-		testbed.Same(t, c.Status(t).GetState(), exited, "it is")
+		testbed.Same(t, c.Status(t).GetState(), exited, "the container is")
 		place(t, runtime.dir, "go")
 		pod.Remove(t)
 	})
-	t.Run("killed with a stopped supervisor", func(t *testing.T) {
+	t.Run("daemon killed, supervisor paused", func(t *testing.T) {
 		var supervisor int
 		pod, c := begin(t, func(testing.TB) {
 			for _, supervisor = range b.supervisors(t) {
@@ -183,9 +185,9 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		c.WaitState(t, running)
 		lives(t, pod, c)
 	})
-	t.Run("stopped, it runs", func(t *testing.T) {
+	t.Run("daemon stopped, start succeeds", func(t *testing.T) {
 		pod, c := begin(t, func(testing.TB) {
-			killAs(t, b.PID(), syscall.SIGTERM) // it does not wait for ever
+			killAs(t, b.PID(), syscall.SIGTERM) // the daemon waits only for a limited time
 			b.Wait(t, time.Minute)
 		})
 		place(t, runtime.dir, "go")
@@ -193,7 +195,7 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		c.WaitState(t, running)
 		lives(t, pod, c)
 	})
-	t.Run("its supervisor killed", func(t *testing.T) {
+	t.Run("supervisor killed", func(t *testing.T) {
 		pod, c := b.sleeper(t)
 		started := runtime.begin(t, b, c)
 		for _, pid := range b.supervisors(t) {
@@ -203,15 +205,15 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		err := <-started
 		st := c.Status(t)
 		if err == nil && st.GetState() != running || err != nil && (st.GetState() != exited || st.GetReason() != "StartError") {
-			t.Errorf("the start says %v, and the container is %s %s", err, st.GetState(), st.GetReason())
+			t.Errorf("StartContainer returned %v, but the container is %s %s", err, st.GetState(), st.GetReason())
 		}
 		pod.Remove(t)
 	})
-	// Nobody has begun it, so that its caller need not know that anything happened.
-	t.Run("its supervisor killed before it began", func(t *testing.T) {
+	// The start had not begun, so berth repeats it and the call succeeds.
+	t.Run("supervisor killed before the start", func(t *testing.T) {
 		pod, c := b.sleeper(t)
 		runtime.on(t, runtime.verb, "")
-		runtime.calls(t) // those before
+		runtime.calls(t) // forgets earlier calls
 		old := b.supervisors(t)
 		for _, pid := range old {
 			killAs(t, pid, syscall.SIGSTOP)
@@ -225,12 +227,12 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 		for _, pid := range old {
 			killAs(t, pid, syscall.SIGKILL)
 		}
-		testbed.Checkf(t, <-started, "the start")
+		testbed.Checkf(t, <-started, "StartContainer")
 		c.WaitState(t, running)
-		testbed.Same(t, runtime.calls(t), runtime.verb, "the runtime was called for")
+		testbed.Same(t, runtime.calls(t), runtime.verb, "the calls of the runtime are")
 		lives(t, pod, c)
 	})
-	for name, fails := range map[string]bool{"its connection lost, it runs": false, "its connection lost, it fails": true} {
+	for name, fails := range map[string]bool{"connection lost, start succeeds": false, "connection lost, start fails": true} {
 		t.Run(name, func(t *testing.T) {
 			pod, c := b.sleeper(t)
 			started := runtime.begin(t, b, c)
@@ -242,12 +244,12 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 			err := <-started
 			if fails {
 				if st := c.Status(t); err == nil || st.GetState() != exited || st.GetReason() != "StartError" {
-					t.Errorf("the start says %v, and the container is %s %s", err, st.GetState(), st.GetReason())
+					t.Errorf("StartContainer returned %v, but the container is %s %s", err, st.GetState(), st.GetReason())
 				}
 				pod.Remove(t)
 				return
 			}
-			testbed.Mustf(t, err, "the start went on, and is said to have failed")
+			testbed.Mustf(t, err, "StartContainer failed though the start continued")
 			c.WaitState(t, running)
 			lives(t, pod, c)
 		})
@@ -256,8 +258,8 @@ func TestDaemonEndsDuringStart(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// disconnect ends every connection between the daemon and its supervisors, at the
-// supervisors' ends. Both live on.
+// disconnect shuts down all connections between the daemon and its supervisors, at the
+// supervisors' ends. The processes run on.
 func (b *bed) disconnect(t *testing.T) {
 	t.Helper()
 	ended := 0
@@ -270,7 +272,7 @@ func (b *bed) disconnect(t *testing.T) {
 	}
 }
 
-// asked waits until the daemon has asked for a method of a supervisor that stands still.
+// asked waits until the daemon has called a method of a supervisor that is paused by SIGSTOP.
 func (b *bed) asked(t *testing.T, method string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -285,13 +287,13 @@ func (b *bed) asked(t *testing.T, method string) {
 			return err
 		})
 		if !asked {
-			return fmt.Errorf("no supervisor was asked for %s", method)
+			return fmt.Errorf("the daemon has not called %s of a supervisor", method)
 		}
 		return nil
 	})
 }
 
-// connections calls use with the supervisors' ends of the connections to the daemon.
+// connections calls use with each supervisor's end of its connections to the daemon.
 func (b *bed) connections(t *testing.T, use func(fd int) error) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/unix")
@@ -326,8 +328,8 @@ func (b *bed) connections(t *testing.T, use func(fd int) error) {
 }
 
 // TestDaemonKilledDuringSandboxStart kills the daemon while a runtime hangs in the
-// start of a sandbox process. The next daemon takes the partially created sandbox back,
-// and does not wait for that start.
+// start of a sandbox process. The next daemon must roll the partially created sandbox
+// back without waiting for that start.
 func TestDaemonKilledDuringSandboxStart(t *testing.T) {
 	runtime := newSlowStart(t, "run")
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf(
@@ -341,11 +343,11 @@ func TestDaemonKilledDuringSandboxStart(t *testing.T) {
 	}()
 	runtime.begun(t)
 	b.Kill9(t)
-	testbed.Fails(t, <-made, "the sandbox is said to have been made")
+	testbed.Fails(t, <-made, "RunPodSandbox succeeded though the daemon was killed")
 	b.Start(t)
 	testbed.Eventually(t, time.Minute, func() error {
 		if listed := b.listed(t); listed != "" {
-			return fmt.Errorf("there are %s", listed)
+			return fmt.Errorf("the states are %s, want none", listed)
 		}
 		return nil
 	})

@@ -17,11 +17,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestStatsOfPodsThatHang stops a foreign shim and a gVisor sandbox, and asks
-// what all containers use: each that hangs costs its own entry.
+// TestStatsOfPodsThatHang pauses a foreign shim and a gVisor sandbox by SIGSTOP, and
+// lists the statistics of all containers: only the hanging ones may be missing.
 func TestStatsOfPodsThatHang(t *testing.T) {
-	// By its name, nobody can tell that this shim's containers share the host's
-	// kernel, so it is asked. It finds its runtime in the PATH.
+	// berth does not know from this shim's name that its containers share the host's
+	// kernel, so it calls the shim for statistics. The shim finds runc in the PATH.
 	runc, shim := testbed.Part(t, testbed.Runc), filepath.Join(t.TempDir(), "containerd-shim-unheard-of-v2")
 	if err := os.Link(testbed.Part(t, testbed.RuncShim), shim); err != nil {
 		body, err := os.ReadFile(testbed.Part(t, testbed.RuncShim))
@@ -38,7 +38,7 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 	b.Restart(t)
 	well, sick := map[string]*testbed.Pod{}, map[string]*testbed.Pod{}
 	run := func(handler string) *testbed.Pod {
-		// gVisor counts time in ticks: one that only sleeps may have used none.
+		// gVisor counts CPU time in ticks: a container that only sleeps may have none.
 		return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{
 			"sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; exec sleep 3600",
 		}})
@@ -63,20 +63,20 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 	tookAtMost(t, bound, begin, "both lists")
 	for handler, pod := range well {
 		if used(containers[pod.Container.ID]) == 0 {
-			t.Errorf("%s: its container is missing or uses nothing: %v", handler, containers[pod.Container.ID])
+			t.Errorf("%s: the container's statistics are missing or zero: %v", handler, containers[pod.Container.ID])
 		}
 		if s := pods[pod.ID]; len(s.GetLinux().GetContainers()) != 1 || used(s.GetLinux().GetContainers()[0]) == 0 {
-			t.Errorf("%s: its pod has %v", handler, s)
+			t.Errorf("%s: the pod's statistics are %v", handler, s)
 		}
 	}
 	for handler, pod := range sick {
 		if s := containers[pod.Container.ID]; s != nil {
-			t.Errorf("%s that hangs answers %v", handler, s)
+			t.Errorf("%s that hangs: the list has its container: %v", handler, s)
 		}
-		// The pod's cgroup is on this host, whatever became of who runs it.
+		// The pod's own statistics come from its cgroup, without the hanging process.
 		s := pods[pod.ID].GetLinux()
 		if len(s.GetContainers()) != 0 || s.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || s.GetMemory().GetWorkingSetBytes().GetValue() == 0 {
-			t.Errorf("%s that hangs: its pod has %v", handler, s)
+			t.Errorf("%s that hangs: the pod's statistics are %v", handler, s)
 		}
 		_, err := b.Client.ContainerStats(testbed.Within(t, bound), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
 		why := "did not respond within"
@@ -97,7 +97,7 @@ func TestStatsOfPodsThatHang(t *testing.T) {
 	for handler, pod := range sick {
 		testbed.Eventually(t, time.Minute, func() error {
 			if s := b.containerStats(t, bound)[pod.Container.ID]; used(s) == 0 {
-				return fmt.Errorf("%s goes on, and answers %v", handler, s)
+				return fmt.Errorf("%s was resumed, but its statistics are %v", handler, s)
 			}
 			return nil
 		})
@@ -130,8 +130,8 @@ func (b *bed) podStats(t *testing.T, bound time.Duration) map[string]*runtimeapi
 	return all
 }
 
-// processOf finds the process that names the sandbox and all the words in its
-// command line.
+// processOf returns the pid of the process whose command line has the sandbox's ID and
+// all the words.
 func processOf(t *testing.T, sandbox string, words ...string) int {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")

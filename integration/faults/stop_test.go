@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// polite ends with code 7 when it is asked to.
+// polite is a script that exits with 7 on SIGTERM.
 const polite = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
 
 func (b *bed) stopContainer(ctx context.Context, id string, seconds int64) error {
@@ -25,8 +25,8 @@ func (b *bed) stopContainer(ctx context.Context, id string, seconds int64) error
 	return err
 }
 
-// TestStopWhileStarting stops a container that is being started. It has a right to
-// its stop signal; and nobody waits for a start that hangs longer than was asked.
+// TestStopWhileStarting stops a container that is being started. The container must get
+// its stop signal, and a stop must not wait for a hanging start longer than its timeout.
 func TestStopWhileStarting(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -55,7 +55,7 @@ func TestStopWhileStarting(t *testing.T) {
 		pod, c, started := starting(t, slow)
 		testbed.Check(t, b.stopContainer(testbed.Within(t, time.Minute), c.ID, 20))
 		exitedWith(t, c.Status(t), 7)
-		testbed.Checkf(t, <-started, "the start")
+		testbed.Checkf(t, <-started, "StartContainer")
 		pod.Remove(t)
 	})
 	t.Run("caller leaves", func(t *testing.T) {
@@ -63,10 +63,10 @@ func TestStopWhileStarting(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		if err := b.stopContainer(short, c.ID, 20); status.Code(err) != codes.DeadlineExceeded {
-			t.Errorf("a caller that leaves gets %v", err)
+			t.Errorf("StopContainer with an expired context returned %v, want DeadlineExceeded", err)
 		}
-		testbed.Same(t, c.WaitExit(t).GetExitCode(), 7, "the container ended with")
-		testbed.Checkf(t, <-started, "the start")
+		testbed.Same(t, c.WaitExit(t).GetExitCode(), 7, "the container exited with")
+		testbed.Checkf(t, <-started, "StartContainer")
 		pod.Remove(t)
 	})
 	for name, stop := range map[string]func(*testbed.Pod, *testbed.Container) error{
@@ -84,10 +84,10 @@ func TestStopWhileStarting(t *testing.T) {
 			pod, c, started := starting(t, "exec "+hang)
 			begin := time.Now()
 			testbed.Check(t, stop(pod, c))
-			tookAtMost(t, 30*time.Second, begin, "it")
+			tookAtMost(t, 30*time.Second, begin, "the stop")
 			testbed.Same(t, c.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container is")
-			testbed.Fails(t, <-started, "the start that hung is said to have come about")
-			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
+			testbed.Fails(t, <-started, "the hanging StartContainer succeeded")
+			testbed.Same(t, pidOf(t, hang), 0, "the pid of the hanging command is")
 			pod.Remove(t)
 		})
 	}
@@ -95,9 +95,9 @@ func TestStopWhileStarting(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestCreateWhileStopping stops and removes sandboxes in which containers are
-// being created. Either a container came to be before, and is EXITED and gone
-// with its sandbox, or it never did.
+// TestCreateWhileStopping stops and removes sandboxes while containers are created in
+// them. A container that was created before the stop must be EXITED after it, and be
+// removed with the sandbox. Later creations must fail.
 func TestCreateWhileStopping(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -120,22 +120,22 @@ func TestCreateWhileStopping(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // stop at other moments
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // stop at different moments
 		pod.Stop(t)
 		list, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 		testbed.Must(t, err)
 		for _, c := range list.GetContainers() {
-			testbed.Same(t, c.GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "in a stopped sandbox is container %s", c.GetMetadata().GetName())
+			testbed.Same(t, c.GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "in the stopped sandbox, container %s is", c.GetMetadata().GetName())
 		}
 		pod.Remove(t)
 		testbed.Check(t, g.Wait())
-		testbed.MustBe(t, b.listed(t), "", "after the removal there are")
+		testbed.MustBe(t, b.listed(t), "", "after the removal the states are")
 	}
 	b.NothingLeft(t, atRest)
 }
 
 // TestStopWhileShimCreates stops a sandbox whose shim hangs in the creation of a
-// container: the create is given up, and nothing of it is left.
+// container: the creation fails, and nothing of the container is left.
 func TestStopWhileShimCreates(t *testing.T) {
 	t.Parallel()
 	hang := hanging()
@@ -146,8 +146,8 @@ func TestStopWhileShimCreates(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: config})
 	atRest := b.Rest(t)
 	for name, lines := range map[string]string{
-		"for ever":     "exec " + hang,
-		"for a second": fmt.Sprintf("sleep 1; exec %s \"$@\"", testbed.Part(t, testbed.Runc)),
+		"create hangs":          "exec " + hang,
+		"create takes a second": fmt.Sprintf("sleep 1; exec %s \"$@\"", testbed.Part(t, testbed.Runc)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_ = os.Remove(begun)
@@ -167,9 +167,9 @@ func TestStopWhileShimCreates(t *testing.T) {
 			testbed.Refused(t, <-created, codes.FailedPrecondition, "run a new sandbox")
 			runtime.on(t, "create", "")
 			pod.Remove(t)
-			testbed.Same(t, b.listed(t), "", "after the removal there are")
+			testbed.Same(t, b.listed(t), "", "after the removal the states are")
 			b.NothingLeft(t, atRest)
-			testbed.Same(t, pidOf(t, hang), 0, "what hung still runs as process")
+			testbed.Same(t, pidOf(t, hang), 0, "the pid of the hanging command is")
 		})
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// pipeSize is what one pipe holds, and more than what one read takes out of it:
-// the most of a container's output that one process may have in its hands.
+// pipeSize is the capacity of a pipe, and at least the size of one read: the most
+// output of a container that may be lost when its supervisor is killed.
 const pipeSize = 64 << 10
 
-// counter writes numbered lines in bursts until /end is there, and then the last
-// number. It ends with code 7. With the argument "hot" it takes no rest, so that
-// its supervisor always has something in its hands.
+// counter writes numbered lines in bursts until /end exists, then the last number,
+// and exits with 7. With the argument "hot" it writes without pauses, so that its
+// supervisor always has output to forward.
 const counter = `i=0
 until [ -e /end ]; do
 	n=0
@@ -33,7 +33,7 @@ done
 echo last $i
 exit 7`
 
-// TestSupervisorKilled kills the one supervisor of twenty pods that write, twice.
+// TestSupervisorKilled kills the common supervisor of twenty pods that write logs, twice.
 func TestSupervisorKilled(t *testing.T) {
 	t.Parallel()
 	const pods = 20
@@ -57,7 +57,7 @@ func TestSupervisorKilled(t *testing.T) {
 			grows(t, c)
 		}
 	}
-	// Two end by signals, one by the daemon's hand, the others by themselves.
+	// The first container is killed by a signal, the second by StopContainer. The others exit.
 	killAs(t, b.info(t, containers[0].ID).PID, syscall.SIGKILL)
 	containers[1].Stop(t, 0)
 	end(t, containers[2:])
@@ -69,14 +69,14 @@ func TestSupervisorKilled(t *testing.T) {
 			want = 137
 		}
 		if st := c.WaitExit(t); st.GetExitCode() != want && (keepsExits() || !untold(st)) {
-			t.Errorf("container %d ended with %d %s, want %d", i, st.GetExitCode(), st.GetReason(), want)
+			t.Errorf("container %d exited with %d %s, want %d", i, st.GetExitCode(), st.GetReason(), want)
 		}
 		if i < 2 {
 			continue
 		}
 		missing := missingBytes(t, c)
 		if missing > 2*pipeSize { // for each of the two kills
-			t.Errorf("container %d misses %d bytes of its log", i, missing)
+			t.Errorf("%d bytes are missing from the log of container %d", missing, i)
 		}
 		lost += missing
 	}
@@ -84,7 +84,7 @@ func TestSupervisorKilled(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestSupervisorOfOnePod kills one of two supervisors that have a pod each.
+// TestSupervisorOfOnePod kills one of two supervisors with one pod each.
 func TestSupervisorOfOnePod(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: "[engine]\nsupervision = \"pod\"\n"})
 	atRest := b.Rest(t)
@@ -100,21 +100,21 @@ func TestSupervisorOfOnePod(t *testing.T) {
 	lives := life(t, victims.PID) + life(t, others.PID)
 
 	b.killSupervisor(t, victims.Supervisor)
-	testbed.Same(t, life(t, b.supervisors(t)[others.Supervisor]), untouched, "the other pod's supervisor was process %s and is", untouched)
+	testbed.Same(t, life(t, b.supervisors(t)[others.Supervisor]), untouched, "the supervisor of the other pod was process %s and is", untouched)
 	testbed.Same(t, life(t, b.info(t, victim.ID).PID)+life(t, b.info(t, other.ID).PID), lives, "the containers were processes %s and are", lives)
 	end(t, []*testbed.Container{victim, other})
 	for _, c := range []*testbed.Container{victim, other} {
 		endedWith(t, c, 7)
 	}
 	if missing := missingBytes(t, victim); missing > pipeSize {
-		t.Errorf("the log of the victim misses %d bytes", missing)
+		t.Errorf("%d bytes are missing from the log of the victim", missing)
 	}
-	testbed.Same(t, missingBytes(t, other), 0, "bytes: the log of the other pod misses")
+	testbed.Same(t, missingBytes(t, other), 0, "the bytes missing from the log of the other pod are")
 	b.NothingLeft(t, atRest)
 }
 
-// TestBothKilled kills the daemon and then the supervisor, so that there is
-// nobody left who holds anything of the pod.
+// TestBothKilled kills the daemon and then the supervisor, so that no process of berth
+// is left.
 func TestBothKilled(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -129,34 +129,35 @@ func TestBothKilled(t *testing.T) {
 	b.Start(t)
 
 	testbed.Same(t, life(t, b.info(t, pod.Container.ID).PID), alive, "the container was process %s and is", alive)
-	// Nobody saw it end. If it is not reaped yet, the kernel tells how; else the
-	// code is lost, and none is made up.
+	// The container exited without a supervisor. The exit code is known only if the
+	// kernel still has it; otherwise berth must not invent one.
 	st := ended.WaitExit(t)
 	if !untold(st) && st.GetExitCode() != 137 {
-		t.Errorf("an end that nobody saw is %d %s %q", st.GetExitCode(), st.GetReason(), st.GetMessage())
+		t.Errorf("the container that exited without a supervisor has %d %s %q, want 137 or an unknown code", st.GetExitCode(), st.GetReason(), st.GetMessage())
 	}
 	end(t, []*testbed.Container{pod.Container})
 	endedWith(t, pod.Container, 7)
 	b.NothingLeft(t, atRest)
 }
 
-// keepsExits says whether this kernel tells how a process ended after its parent, which
-// the end of a supervisor makes process 1, has taken note: Linux does since 6.15.
+// keepsExits returns whether this kernel keeps the exit code of a process that process 1, its
+// parent after the death of a supervisor, has already reaped. Linux does since 6.15.
 func keepsExits() bool {
 	newer, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 6, Major: 15})
 	return err == nil && newer
 }
 
-// untold says that a container's exit code is not known, and none is made up.
+// untold returns whether a container is reported with an unknown exit code.
 func untold(st *runtimeapi.ContainerStatus) bool {
 	return st.GetExitCode() == 255 && st.GetReason() == "Unknown" && st.GetMessage() != ""
 }
 
-// endedWith waits for a container whose supervisor was killed while it ran to end.
+// endedWith waits until a container has exited whose supervisor was killed meanwhile, and fails the
+// test unless it has this exit code. The code may be unknown on a kernel that does not keep it.
 func endedWith(t *testing.T, c *testbed.Container, code int32) {
 	t.Helper()
 	if st := c.WaitExit(t); st.GetExitCode() != code && (keepsExits() || !untold(st)) {
-		t.Errorf("exit code is %d %s", st.GetExitCode(), st.GetReason())
+		t.Errorf("the container exited with %d %s, want %d", st.GetExitCode(), st.GetReason(), code)
 	}
 }
 
@@ -165,7 +166,7 @@ func (b *bed) killSupervisor(t *testing.T, key string) {
 	t.Helper()
 	old := b.supervisors(t)[key]
 	if old == 0 {
-		t.Fatalf("there is no supervisor %s", key)
+		t.Fatalf("supervisor %s does not run", key)
 	}
 	killed := time.Now()
 	killAs(t, old, syscall.SIGKILL)
@@ -178,13 +179,13 @@ func (b *bed) killSupervisor(t *testing.T, key string) {
 	t.Logf("supervisor %s had a successor after %v", key, time.Since(killed).Round(time.Millisecond))
 }
 
-// grows waits until the log of a container has entries that it has not now.
+// grows waits until the log of a container has more entries than now.
 func grows(t *testing.T, c *testbed.Container) {
 	t.Helper()
 	had := len(c.Log(t))
 	testbed.Eventually(t, time.Minute, func() error {
 		if has := len(c.Log(t)); has <= had {
-			return fmt.Errorf("the log of %s stays at %d entries", c.ID, has)
+			return fmt.Errorf("the log of %s still has %d entries", c.ID, has)
 		}
 		return nil
 	})
@@ -193,14 +194,13 @@ func grows(t *testing.T, c *testbed.Container) {
 func killAs(t *testing.T, pid int, signal syscall.Signal) {
 	t.Helper()
 	if pid <= 1 {
-		t.Fatalf("there is no process %d to send %s", pid, signal)
+		t.Fatalf("cannot send %[2]s: %[1]d is not the pid of a process", pid, signal)
 	}
 	testbed.Mustf(t, syscall.Kill(pid, signal), "send %s to %d", signal, pid)
 }
 
-// end tells counters to end, a few at a time. A counter may see it, and end with
-// all that runs in its container, before the command that told it has ended: that
-// it ended is for its log to say.
+// end makes counters exit, a few at a time. The exit of a counter may kill the exec
+// that requested it, so errors of the exec are ignored. The log shows the exit.
 func end(t *testing.T, containers []*testbed.Container) {
 	t.Helper()
 	var g errgroup.Group
@@ -214,7 +214,7 @@ func end(t *testing.T, containers []*testbed.Container) {
 	testbed.Must(t, g.Wait())
 }
 
-// missingBytes returns how much of what a counter wrote is not in its log.
+// missingBytes returns how many bytes of a counter's output are not in its log.
 func missingBytes(t *testing.T, c *testbed.Container) int {
 	t.Helper()
 	c.WaitLog(t, "last ")
@@ -226,8 +226,9 @@ func missingBytes(t *testing.T, c *testbed.Container) int {
 	return missing
 }
 
-// countMissing reads the log of a counter. What is there must be in order, and
-// there once; a line may be cut where a supervisor died, and is then missing.
+// countMissing counts the bytes that are missing from the log of a counter. An entry
+// that is not a whole line in order, such as one cut by the death of a supervisor, is
+// returned in cut and counts as missing.
 func countMissing(lines []testbed.LogLine) (missing int, cut []string, err error) {
 	end := lines[len(lines)-1].Text
 	last, err := strconv.Atoi(strings.TrimPrefix(end, "last "))
@@ -276,8 +277,8 @@ func TestCountMissing(t *testing.T) {
 	}
 }
 
-// TestJournalLost takes from a supervisor what it knew of a container that runs.
-// Nobody can tell of its end any more, but it must be possible to remove it.
+// TestJournalLost damages a supervisor's record of a running container. The exit of the
+// container may be unknown, but it must be possible to remove the pod.
 func TestJournalLost(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -289,7 +290,7 @@ func TestJournalLost(t *testing.T) {
 	testbed.Must(t, os.WriteFile(journal, []byte("{"), 0o600))
 	b.Start(t)
 	if st := pod.Container.Status(t); st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED && st.GetReason() != "Unknown" {
-		t.Errorf("the lost container is %s %d %s", st.GetState(), st.GetExitCode(), st.GetReason())
+		t.Errorf("the container without a record is %s %d %s, want the reason Unknown if EXITED", st.GetState(), st.GetExitCode(), st.GetReason())
 	}
 	pod.Remove(t)
 	b.NothingLeft(t, atRest)

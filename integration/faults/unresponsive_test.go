@@ -15,27 +15,28 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// answerBound is the time of a call of two seconds, of the question whether anybody is there,
-// and what a busy machine adds. It is less than the twenty seconds that a command's roll-back
-// took.
+// answerBound limits the time of a call with a timeout of two seconds: it includes the check
+// whether the process responds, and delays on a busy machine. It is less than the twenty seconds
+// that the rollback of a command once took.
 const answerBound = 18 * time.Second
 
-// refusedBy fails unless all calls end in time, with an error that names who does not answer.
+// refusedBy fails the test unless all calls return in time, with an error that names the
+// unresponsive process.
 func refusedBy(t *testing.T, who string, pid int, calls map[string]func(context.Context) error) {
 	t.Helper()
 	for name, call := range calls {
 		began := time.Now()
 		err := call(testbed.Within(t, 2*time.Minute))
 		if took := time.Since(began); took > answerBound {
-			t.Errorf("%s took %v", name, took)
+			t.Errorf("%s took %v, more than %v", name, took, answerBound)
 		}
 		if err == nil {
-			t.Errorf("%s answers, though nothing runs that could", name)
+			t.Errorf("%s succeeded, though the process is paused", name)
 			continue
 		}
 		for _, words := range []string{who, fmt.Sprintf("(process %d)", pid), "unresponsive"} {
 			if !strings.Contains(err.Error(), words) {
-				t.Errorf("%s: %q is not in: %v", name, words, err)
+				t.Errorf("%s: the error does not have %q: %v", name, words, err)
 			}
 		}
 	}
@@ -64,10 +65,10 @@ func (b *bed) reopenOf(c *testbed.Container) func(context.Context) error {
 	}
 }
 
-// degradedFor fails unless status and doctor name who does not answer.
+// degradedFor fails the test unless status and doctor name the unresponsive process.
 func (b *bed) degradedFor(t *testing.T, who string, pid int) {
 	t.Helper()
-	examined, _ := b.berth(t, "doctor", "--config", b.ConfigFile) // what else it finds is this machine's
+	examined, _ := b.berth(t, "doctor", "--config", b.ConfigFile) // doctor may fail for other reasons on this machine
 	for from, said := range map[string]string{"status": b.degradedBy(t), "doctor": examined} {
 		if !strings.Contains(said, who) || !strings.Contains(said, fmt.Sprintf("(process %d) is unresponsive since", pid)) {
 			t.Errorf("the %s does not name %s (process %d): %s", from, who, pid, said)
@@ -75,8 +76,8 @@ func (b *bed) degradedFor(t *testing.T, who string, pid int) {
 	}
 }
 
-// TestUnresponsiveSupervisor stops the process that runs two pods. Calls waited for it for
-// five minutes and longer, and nothing but that process could stop a pod.
+// TestUnresponsiveSupervisor pauses the supervisor of two pods by SIGSTOP. Calls must fail in time,
+// and pods can be stopped. A regression test: calls once waited for five minutes or longer.
 func TestUnresponsiveSupervisor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{
@@ -101,10 +102,10 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 			first := stopSupervisor()
 			b.degradedFor(t, key, first)
 			refusedBy(t, key, first, map[string]func(context.Context) error{
-				"a command of two seconds": b.execFor(stubborn, 2),
-				"a command":                b.execFor(stubborn, 0),
-				"a change of limits":       b.resizeOf(stubborn),
-				"a new log":                b.reopenOf(stubborn),
+				"an exec with a timeout of 2 s": b.execFor(stubborn, 2),
+				"an exec without a timeout":     b.execFor(stubborn, 0),
+				"an update of limits":           b.resizeOf(stubborn),
+				"a reopening of the log":        b.reopenOf(stubborn),
 			})
 			began := time.Now()
 			testbed.Checkf(t, b.stopContainer(testbed.Within(t, 2*time.Minute), pod.Container.ID, 2), "stop of a container")
@@ -123,7 +124,7 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 			exitedWith(t, stubborn.Status(t), 137)
 			testbed.Same(t, life(t, otherPID), otherLife, "the container of the other pod was process %s and is", otherLife)
 			other.Container.Exec(t, "true")
-			testbed.Same(t, b.degradedBy(t), "", "the status with a successor")
+			testbed.Same(t, b.degradedBy(t), "", "with a new supervisor, the degraded status is")
 			other.Container.Stop(t, 20*time.Second)
 			endedWith(t, other.Container, 7)
 			pod.Remove(t)
@@ -133,8 +134,8 @@ func TestUnresponsiveSupervisor(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestUnresponsiveShim stops the shim of a pod, then the supervisor that writes the log of
-// another one.
+// TestUnresponsiveShim pauses the shim of a pod, and then the supervisor that writes the log of
+// another pod, by SIGSTOP.
 func TestUnresponsiveShim(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
@@ -149,9 +150,9 @@ func TestUnresponsiveShim(t *testing.T) {
 	killAs(t, shim[0], syscall.SIGSTOP)
 	b.degradedFor(t, "shim", shim[0])
 	refusedBy(t, "shim", shim[0], map[string]func(context.Context) error{
-		"a command of two seconds": b.execFor(pod.Container, 2),
-		"a change of limits":       b.resizeOf(pod.Container),
-		"a stop of two seconds": func(ctx context.Context) error {
+		"an exec with a timeout of 2 s": b.execFor(pod.Container, 2),
+		"an update of limits":           b.resizeOf(pod.Container),
+		"a stop with a timeout of 2 s": func(ctx context.Context) error {
 			return b.stopContainer(ctx, pod.Container.ID, 2)
 		},
 	})
@@ -161,14 +162,14 @@ func TestUnresponsiveShim(t *testing.T) {
 	noneRuns(t, append(inside, shim...))
 	pod.Remove(t)
 
-	// The process that writes the log. What still ends of the removed pod may have it replaced
-	// before this call does: then the successor answers.
+	// This is the process that writes the log. The cleanup of the removed pod may replace the
+	// paused process before this call: then the new supervisor answers.
 	for key, pid := range b.supervisors(t) {
 		killAs(t, pid, syscall.SIGSTOP)
 		began := time.Now()
 		err := b.reopenOf(other.Container)(testbed.Within(t, 2*time.Minute))
 		if took := time.Since(began); took > answerBound || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%s (process %d) is unresponsive", key, pid)) {
-			t.Errorf("after %v a new log: %v", took, err)
+			t.Errorf("reopening the log returned after %v: %v", took, err)
 		}
 	}
 	other.Container.Stop(t, 20*time.Second)
@@ -177,8 +178,8 @@ func TestUnresponsiveShim(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestUnresponsiveSupervisorWithoutSuccessor stops a pod whose supervisor is stopped and cannot
-// be started again. Nothing of the pod runs on.
+// TestUnresponsiveSupervisorWithoutSuccessor stops a pod whose supervisor is paused and cannot be
+// replaced, because its program is missing. All processes of the pod must still be killed.
 func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{})
@@ -192,13 +193,13 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	testbed.Must(t, os.Rename(program, away))
 	killAs(t, supervisor, syscall.SIGSTOP)
 	if _, err := b.Client.StopPodSandbox(testbed.Within(t, 2*time.Minute), &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.ID}); err == nil {
-		t.Error("the stop has nobody who could tell how the container exited, and says nothing")
+		t.Error("the stop succeeded, though no supervisor could report the exit of the container")
 	}
 	for _, pid := range inside {
 		awaitEnd(t, pid)
 	}
 	testbed.Must(t, os.Rename(away, program))
-	testbed.Eventually(t, time.Minute, func() error { // a successor that failed to start is tried again later
+	testbed.Eventually(t, time.Minute, func() error { // berth starts the new supervisor again only after a while
 		return pod.TryStop(t, time.Minute)
 	})
 	testbed.Same(t, pod.Container.Status(t).GetExitCode(), 137, "the container exited with")
@@ -206,8 +207,8 @@ func TestUnresponsiveSupervisorWithoutSuccessor(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// TestWhatIsMadeWaitsForTheShim: a container that was created or started while its shim or
-// supervisor stood still for some seconds failed for good.
+// TestWhatIsMadeWaitsForTheShim: the creation and start of a container wait for a shim or
+// supervisor that is paused for some seconds. A regression test: the container once failed.
 func TestWhatIsMadeWaitsForTheShim(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim)) +
@@ -223,22 +224,22 @@ func TestWhatIsMadeWaitsForTheShim(t *testing.T) {
 			}
 			pid := process()
 			killAs(t, pid, syscall.SIGSTOP)
-			// A call finds out, so that the next ones know.
+			// This call marks the process as unresponsive for the next calls.
 			if err := b.execFor(pod.Container, 30)(testbed.Within(t, time.Minute)); err == nil || !strings.Contains(err.Error(), "unresponsive") {
-				t.Errorf("a command: %v", err)
+				t.Errorf("exec returned %v, want an error that the process is unresponsive", err)
 			}
 			time.AfterFunc(2*time.Second, func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 			second := pod.RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
 			if st := second.Status(t); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-				t.Errorf("it is %s: %s %s", st.GetState(), st.GetReason(), st.GetMessage())
+				t.Errorf("the container is %s: %s %s, want RUNNING", st.GetState(), st.GetReason(), st.GetMessage())
 			}
 			testbed.Same(t, process(), pid, "process %d was replaced by", pid)
 		})
 	}
 }
 
-// TestStartThatAShimDoesLate: a shim that stood still for longer than its caller waited ran the
-// container when it went on, which was listed as ended.
+// TestStartThatAShimDoesLate: a container whose start failed because its shim was paused must not
+// run when the shim resumes. A regression test: it once ran while it was listed as exited.
 func TestStartThatAShimDoesLate(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testbed.Options{Config: shimConfig(t, testbed.Part(t, testbed.RuncShim))})
@@ -248,15 +249,15 @@ func TestStartThatAShimDoesLate(t *testing.T) {
 	killAs(t, pid, syscall.SIGSTOP)
 	_, err := b.Client.StartContainer(testbed.Within(t, 10*time.Minute), &runtimeapi.StartContainerRequest{ContainerId: second.ID})
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d) is unresponsive since", pid)) {
-		t.Errorf("the start: %v", err)
+		t.Errorf("StartContainer returned %v, want an error that the shim is unresponsive", err)
 	}
-	testbed.Same(t, second.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "it is")
+	testbed.Same(t, second.Status(t).GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "the container is")
 	killAs(t, pid, syscall.SIGCONT)
 	testbed.Eventually(t, time.Minute, func() error {
 		before := len(second.Log(t))
-		time.Sleep(3 * time.Second) // a shim needs less to start what it was asked to
+		time.Sleep(3 * time.Second) // a shim starts a container in less time
 		if after := len(second.Log(t)); after != before {
-			return fmt.Errorf("it runs: it has written %d lines, then %d", before, after)
+			return fmt.Errorf("the container runs: its log had %d lines, then %d", before, after)
 		}
 		return nil
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// installed are berth's own programs, as a package would install and replace them.
+// installed has the paths of berth's own programs, as a package installs them.
 type installed struct{ shim, pause string }
 
 func install(t *testing.T) installed {
@@ -26,8 +26,8 @@ func install(t *testing.T) installed {
 	return p
 }
 
-// upgrade replaces both by builds of their own, which run all the same: what
-// follows the last section of a program is not looked at.
+// upgrade replaces both programs by different files. The text build is appended to
+// each program, which does not change how the program runs.
 func (p installed) upgrade(t *testing.T, build string) {
 	t.Helper()
 	for _, path := range []string{p.shim, p.pause} {
@@ -42,8 +42,8 @@ func (p installed) upgrade(t *testing.T, build string) {
 }
 
 // TestUpgradeUnderLivePods replaces berth-shim and berth-pause, and restarts the
-// daemon, while pods live. Theirs stay: a successor of their supervisor is the
-// build of the first one. When the last pod is gone, so are the old programs.
+// daemon, while pods run. Old pods keep the old programs: a new supervisor of theirs is
+// the old build. The old programs are removed after the last old pod.
 func TestUpgradeUnderLivePods(t *testing.T) {
 	programs := install(t)
 	config := fmt.Sprintf("default_runtime = \"runc\"\n[engine]\nshim_path = %q\npause_path = %q\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n",
@@ -64,28 +64,28 @@ func TestUpgradeUnderLivePods(t *testing.T) {
 		t.Fatalf("a new pod is supervised by the old build %s", after)
 	}
 	b.killSupervisor(t, is.Supervisor)
-	testbed.Same(t, b.program(t, is.Supervisor), before, "the successor of %s is", before)
+	testbed.Same(t, b.program(t, is.Supervisor), before, "the program of the new supervisor was %s, and is", before)
 	b.killSupervisor(t, freshSupervisor)
-	testbed.Same(t, b.program(t, freshSupervisor), after, "the successor of %s is", after)
+	testbed.Same(t, b.program(t, freshSupervisor), after, "the program of the new supervisor was %s, and is", after)
 	grows(t, old.Container)
 	added := old.RunContainer(t, "added", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	added.WaitState(t, runtimeapi.ContainerState_CONTAINER_RUNNING)
-	// Both daemons that started while the old pod lived left its programs alone.
+	// Neither daemon that started while the old pod ran may have removed its programs.
 	b.Restart(t)
 	if kept := b.own(t); !contains(kept, first) {
-		t.Errorf("of %q, which a pod uses, %q are left", first, kept)
+		t.Errorf("programs %q are in use by a pod, but only %q are kept", first, kept)
 	}
 	old.Remove(t)
-	// A supervisor without pods idles for a minute; a restart sends it away.
+	// A supervisor without pods waits for a minute; a restart of berth stops it.
 	b.Restart(t)
 	testbed.Eventually(t, time.Minute, func() error {
 		if kept := b.own(t); slices.ContainsFunc(first, func(name string) bool { return slices.Contains(kept, name) }) || len(kept) != len(first) {
-			return fmt.Errorf("kept are %q, and nobody needs %q any more", kept, first)
+			return fmt.Errorf("kept programs: %q, among them unused ones of %q", kept, first)
 		}
 		return nil
 	})
 	b.killSupervisor(t, freshSupervisor)
-	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec said")
+	testbed.Same(t, fresh.Container.Exec(t, "echo", "alive"), "alive\n", "exec printed")
 	fresh.Remove(t)
 	b.NothingLeft(t, atRest)
 }
@@ -94,7 +94,7 @@ func contains(all, some []string) bool {
 	return !slices.ContainsFunc(some, func(name string) bool { return !slices.Contains(all, name) })
 }
 
-// kept are the names of the copies that berth has of programs.
+// kept returns the names in the directory of kept binaries.
 func (b *bed) kept(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(b.Root, "tools"))
@@ -106,25 +106,25 @@ func (b *bed) kept(t *testing.T) []string {
 	return names
 }
 
-// own are the kept programs that are berth's own.
+// own returns the names of berth's own kept programs.
 func (b *bed) own(t *testing.T) []string {
 	t.Helper()
 	return slices.DeleteFunc(b.kept(t), func(name string) bool { return strings.HasPrefix(name, "runtime-") || name[0] == '.' })
 }
 
-// program is the file that the supervisor with that key runs.
+// program is the path of the program that the supervisor with that key runs.
 func (b *bed) program(t *testing.T, key string) string {
 	t.Helper()
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(b.supervisors(t)[key]) + "/exe")
 	testbed.Must(t, err)
 	if strings.HasSuffix(exe, " (deleted)") {
-		t.Errorf("supervisor %s runs %s", key, exe)
+		t.Errorf("supervisor %s runs a deleted program: %s", key, exe)
 	}
 	return exe
 }
 
-// TestNewerRecords goes back to a berth that does not know the records of the one
-// before: it says so, and leaves everything as it was.
+// TestNewerRecords starts berth on a record of a newer format, as after a downgrade. The
+// start must fail with advice, and the pod and its record must stay as they are.
 func TestNewerRecords(t *testing.T) {
 	b := newBed(t, testbed.Options{})
 	atRest := b.Rest(t)
@@ -137,19 +137,19 @@ func TestNewerRecords(t *testing.T) {
 	testbed.Must(t, err)
 	newer := strings.Replace(string(ours), `{"format":2,`, `{"format":3,`, 1)
 	if newer == string(ours) {
-		t.Fatalf("the record carries no format: %s", ours)
+		t.Fatalf("the record does not begin with format 2: %s", ours)
 	}
 	testbed.Must(t, os.WriteFile(record, []byte(newer), 0o600))
 	err = b.TryStart(testbed.Within(t, time.Minute))
 	if err == nil {
-		t.Fatal("it has started on records of a newer berth")
+		t.Fatal("the daemon started on a record of a newer berth")
 	}
 	for _, want := range []string{"format 3", p.Container.ID, "reinstall the newer berth"} {
 		if !strings.Contains(b.Log()+err.Error(), want) {
-			t.Errorf("the refusal does not say %q: %v\n%s", want, err, b.Log())
+			t.Errorf("neither the error nor the log has %q: %v\n%s", want, err, b.Log())
 		}
 	}
-	testbed.Same(t, life(t, pid), alive, "the pod's process was %s, now", alive)
+	testbed.Same(t, life(t, pid), alive, "the pod's process was %s, and is", alive)
 	if now, err := os.ReadFile(record); err != nil || string(now) != newer {
 		t.Errorf("the record was changed to %s: %v", now, err)
 	}

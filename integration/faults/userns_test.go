@@ -35,8 +35,8 @@ func (b *bed) tryCreate(t *testing.T, sandbox string, config *runtimeapi.PodSand
 	return r.GetContainerId(), err
 }
 
-// TestUserNamespaceRollBack breaks each step of a pod with a user namespace, and
-// looks that nothing is left of the steps before.
+// TestUserNamespaceRollBack has different steps of a pod with a user namespace fail, and
+// checks that nothing is left of the earlier steps.
 func TestUserNamespaceRollBack(t *testing.T) {
 	b := newBed(t, testbed.Options{CNI: testbed.NewCNI(t)})
 	atRest := b.Rest(t)
@@ -46,7 +46,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		testbed.Must(t, err)
 		var list map[string]any
 		testbed.Must(t, json.Unmarshal(good, &list))
-		// It fails when an address was given out already.
+		// The plugin fails after an address was allocated.
 		list["plugins"] = append(list["plugins"].([]any), map[string]any{"type": "tuning", "sysctl": map[string]string{"net.ipv4.no.such.thing": "1"}})
 		bad, err := json.Marshal(list)
 		testbed.Must(t, err)
@@ -60,7 +60,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 			withUserNS(sandbox)
 			r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 			if err == nil {
-				return fmt.Errorf("sandbox %s runs: the change is not seen yet", r.GetPodSandboxId())
+				return fmt.Errorf("sandbox %s runs: the changed network was not read yet", r.GetPodSandboxId())
 			}
 			return nil
 		})
@@ -77,12 +77,12 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		testbed.Must(t, unix.Unmount(user, unix.MNT_DETACH))
 		before := b.Snapshot(t)
 		if _, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox); err == nil {
-			t.Error("a container was made without the pod's user namespace")
+			t.Error("a container was created without the pod's user namespace")
 		}
 		b.NoLeaks(t, before)
 		b.Kill9(t)
 		b.Start(t)
-		testbed.Same(t, b.listed(t), "SANDBOX_NOTREADY", "after a restart the list is")
+		testbed.Same(t, b.listed(t), "SANDBOX_NOTREADY", "after a restart the states are")
 		b.NothingLeft(t, atRest)
 	})
 
@@ -96,13 +96,13 @@ func TestUserNamespaceRollBack(t *testing.T) {
 			&runtimeapi.Mount{ContainerPath: "/data", HostPath: "/proc/sys", UidMappings: o.GetUids(), GidMappings: o.GetGids()})
 		testbed.Must(t, err)
 		if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: id}); err == nil {
-			t.Error("it was mounted as it is")
+			t.Error("the volume was mounted without a mapping")
 		}
-		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_EXITED", "listed is")
+		testbed.Same(t, b.listed(t), "SANDBOX_READY CONTAINER_EXITED", "the states are")
 		b.NothingLeft(t, atRest)
 	})
 
-	// A daemon that is killed while it maps layers leaves a mount of them.
+	// A daemon that is killed while it maps layers leaves a mount at scratch.
 	t.Run("killed while layers are mapped", func(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
@@ -111,7 +111,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		id, err := b.tryCreate(t, r.GetPodSandboxId(), sandbox)
 		testbed.Must(t, err)
 		b.Kill9(t)
-		for _, dir := range []string{id, strings.Repeat("ab", 32)} { // of a record, and of none
+		for _, dir := range []string{id, strings.Repeat("ab", 32)} { // of a recorded container, and of an unknown one
 			scratch := filepath.Join(b.State, "containers", dir, "scratch")
 			testbed.Must(t, os.MkdirAll(scratch, 0o700))
 			testbed.Must(t, unix.Mount(filepath.Join(b.Root, "images", "snapshots"), scratch, "", unix.MS_BIND, ""))
@@ -121,7 +121,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 	})
 }
 
-// TestUserNamespaceRefused asks handlers that cannot for a user namespace.
+// TestUserNamespaceRefused requests user namespaces of handlers that do not support them.
 func TestUserNamespaceRefused(t *testing.T) {
 	b := newBed(t, testbed.Options{Config: fmt.Sprintf("default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = %q\n"+
 		"[runtimes.copies]\nruntime_path = %[1]q\nsnapshotter = \"native\"\n[runtimes.runsc]\nruntime_path = %[2]q\n",

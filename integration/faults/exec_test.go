@@ -125,7 +125,7 @@ func TestExecMeetsStop(t *testing.T) {
 			}
 			runtime.on(t, "exec", "")
 			for _, name := range []string{"at", "go"} {
-				_ = os.Remove(filepath.Join(gate, name)) // the last case does not create it
+				_ = os.Remove(filepath.Join(gate, name)) // the last case does not create them
 			}
 			pod.Remove(t)
 		})

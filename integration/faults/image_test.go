@@ -45,13 +45,13 @@ func TestBadPulls(t *testing.T) {
 		begins  string
 		conceal string
 	}{
-		"no image":      {image: nil, code: codes.InvalidArgument, says: []string{"image"}},
-		"empty image":   {image: &runtimeapi.ImageSpec{}, code: codes.InvalidArgument, says: []string{"image"}},
-		"no reference":  {image: &runtimeapi.ImageSpec{Image: "Not A Reference"}, code: codes.InvalidArgument, says: []string{"reference", "lowercase"}},
-		"long":          {image: &runtimeapi.ImageSpec{Image: strings.Repeat("x/", 3000) + "y"}, code: codes.InvalidArgument, says: []string{"image"}},
-		"absent":        {image: &runtimeapi.ImageSpec{Image: b.Registry.Host + "/faults/none:1"}, code: codes.NotFound, says: []string{"check name and tag", b.Registry.Host}},
-		"absent digest": {image: &runtimeapi.ImageSpec{Image: b.Registry.Host + "/faults/busybox@sha256:" + absent}, code: codes.NotFound, says: []string{b.Registry.Host}},
-		"unreachable": {
+		"no image":       {image: nil, code: codes.InvalidArgument, says: []string{"image"}},
+		"empty image":    {image: &runtimeapi.ImageSpec{}, code: codes.InvalidArgument, says: []string{"image"}},
+		"no reference":   {image: &runtimeapi.ImageSpec{Image: "Not A Reference"}, code: codes.InvalidArgument, says: []string{"reference", "lowercase"}},
+		"long reference": {image: &runtimeapi.ImageSpec{Image: strings.Repeat("x/", 3000) + "y"}, code: codes.InvalidArgument, says: []string{"image"}},
+		"absent image":   {image: &runtimeapi.ImageSpec{Image: b.Registry.Host + "/faults/none:1"}, code: codes.NotFound, says: []string{"check name and tag", b.Registry.Host}},
+		"absent digest":  {image: &runtimeapi.ImageSpec{Image: b.Registry.Host + "/faults/busybox@sha256:" + absent}, code: codes.NotFound, says: []string{b.Registry.Host}},
+		"unreachable registry": {
 			image: &runtimeapi.ImageSpec{Image: closed + "/app:1"}, code: codes.Unknown,
 			begins: "RegistryUnavailable", says: []string{closed, "check the network"},
 		},
@@ -59,15 +59,15 @@ func TestBadPulls(t *testing.T) {
 			image: &runtimeapi.ImageSpec{Image: "registry.invalid/app:1"}, code: codes.Unknown,
 			begins: "RegistryUnavailable", says: []string{"registry.invalid", "DNS"},
 		},
-		"fails":   {image: &runtimeapi.ImageSpec{Image: broken.Host + "/app:1"}, code: codes.Unknown, begins: "RegistryUnavailable", says: []string{broken.Host}},
-		"stalls":  {image: &runtimeapi.ImageSpec{Image: stalled.Host + "/app:1"}, code: codes.Unknown, begins: "RegistryUnavailable", says: []string{"pull_progress_timeout"}},
-		"no auth": {image: &runtimeapi.ImageSpec{Image: secret}, code: codes.PermissionDenied, says: []string{"imagePullSecrets", private.Host}},
+		"failing registry": {image: &runtimeapi.ImageSpec{Image: broken.Host + "/app:1"}, code: codes.Unknown, begins: "RegistryUnavailable", says: []string{broken.Host}},
+		"stalled layer":    {image: &runtimeapi.ImageSpec{Image: stalled.Host + "/app:1"}, code: codes.Unknown, begins: "RegistryUnavailable", says: []string{"pull_progress_timeout"}},
+		"no credentials":   {image: &runtimeapi.ImageSpec{Image: secret}, code: codes.PermissionDenied, says: []string{"imagePullSecrets", private.Host}},
 		"wrong password": {
 			image: &runtimeapi.ImageSpec{Image: secret}, auth: basic("user", "wrong-battery"), code: codes.PermissionDenied,
 			says: []string{"imagePullSecrets"}, conceal: "wrong-battery",
 		},
-		"untrusted":       {image: &runtimeapi.ImageSpec{Image: strange.Host + "/app:1"}, code: codes.FailedPrecondition, says: []string{"certificate", "hosts.toml"}},
-		"unknown handler": {image: &runtimeapi.ImageSpec{Image: b.Image, RuntimeHandler: "rnuc"}, code: codes.InvalidArgument, says: []string{`"rnuc"`, "runc"}},
+		"untrusted certificate": {image: &runtimeapi.ImageSpec{Image: strange.Host + "/app:1"}, code: codes.FailedPrecondition, says: []string{"certificate", "hosts.toml"}},
+		"unknown handler":       {image: &runtimeapi.ImageSpec{Image: b.Image, RuntimeHandler: "rnuc"}, code: codes.InvalidArgument, says: []string{`"rnuc"`, "runc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := b.Client.PullImage(testbed.Within(t, time.Minute), &runtimeapi.PullImageRequest{Image: c.image, Auth: c.auth})
@@ -92,7 +92,7 @@ func TestBadPulls(t *testing.T) {
 			t.Error("the password is in the log")
 		}
 	})
-	t.Run("missing images are no error", func(t *testing.T) {
+	t.Run("status and removal of a missing image", func(t *testing.T) {
 		missing := &runtimeapi.ImageSpec{Image: b.Registry.Host + "/never/pulled:1"}
 		st, err := b.Client.ImageStatus(testbed.Within(t, time.Minute), &runtimeapi.ImageStatusRequest{Image: missing})
 		if err != nil || st.GetImage() != nil {

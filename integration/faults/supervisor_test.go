@@ -259,12 +259,12 @@ func TestCountMissing(t *testing.T) {
 		log          string
 		missing, cut int
 	}{
-		"whole":           {log: "line 1,line 2,last 2"},
-		"gap":             {log: "line 1,line 4,last 4", missing: len("line 2\nline 3\n")},
-		"end is missing":  {log: "line 1,last 2", missing: len("line 2\n")},
-		"begin is cut":    {log: "line 1,e 2,line 3,last 3", missing: len("line 2\n"), cut: 1},
-		"twice":           {log: "line 1,line 1,line 2,last 2", cut: 1},
-		"nothing but end": {log: "last 10", missing: 9*len("line 1\n") + len("line 10\n")},
+		"whole":                     {log: "line 1,line 2,last 2"},
+		"gap":                       {log: "line 1,line 4,last 4", missing: len("line 2\nline 3\n")},
+		"missing at the end":        {log: "line 1,last 2", missing: len("line 2\n")},
+		"line cut at its beginning": {log: "line 1,e 2,line 3,last 3", missing: len("line 2\n"), cut: 1},
+		"repeated line":             {log: "line 1,line 1,line 2,last 2", cut: 1},
+		"only the last entry":       {log: "last 10", missing: 9*len("line 1\n") + len("line 10\n")},
 	} {
 		var lines []testbed.LogLine
 		for text := range strings.SplitSeq(c.log, ",") {

@@ -42,8 +42,8 @@ func (p installed) upgrade(t *testing.T, build string) {
 }
 
 // TestUpgradeUnderLivePods replaces berth-shim and berth-pause, and restarts the
-// daemon, while pods run. Old pods keep the old programs: a new supervisor of theirs is
-// the old build. The old programs are removed after the last old pod.
+// daemon, while pods run. Old pods keep the old programs: if their supervisor is killed,
+// the new one is the old build. The old programs are removed after the last old pod.
 func TestUpgradeUnderLivePods(t *testing.T) {
 	programs := install(t)
 	config := fmt.Sprintf("default_runtime = \"runc\"\n[engine]\nshim_path = %q\npause_path = %q\n[runtimes.runc]\nruntime_path = %q\nsandbox_process = \"always\"\n",

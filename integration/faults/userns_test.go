@@ -41,7 +41,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 	b := newBed(t, testbed.Options{CNI: testbed.NewCNI(t)})
 	atRest := b.Rest(t)
 
-	t.Run("a network that fails", func(t *testing.T) {
+	t.Run("network fails", func(t *testing.T) {
 		good, err := os.ReadFile(b.CNI.Path())
 		testbed.Must(t, err)
 		var list map[string]any
@@ -68,7 +68,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		b.NothingLeft(t, atRest)
 	})
 
-	t.Run("a user namespace that is lost", func(t *testing.T) {
+	t.Run("user namespace unmounted", func(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
@@ -86,7 +86,7 @@ func TestUserNamespaceRollBack(t *testing.T) {
 		b.NothingLeft(t, atRest)
 	})
 
-	t.Run("a volume that cannot be mapped", func(t *testing.T) {
+	t.Run("volume cannot be mapped", func(t *testing.T) {
 		sandbox := b.Client.SandboxConfig("")
 		withUserNS(sandbox)
 		r, err := b.Client.RunPodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RunPodSandboxRequest{Config: sandbox})

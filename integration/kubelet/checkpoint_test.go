@@ -88,7 +88,7 @@ func moves(t *testing.T, berth *testbed.Bed, n *Namespace) {
 		t.Errorf("after a restart the container counts %d, but had counted %d before the checkpoint", now, at)
 	}
 	n.Delete(t, "second")
-	// A pattern that allows any name of an image allows the image, so this name is removed.
+	// An image is allowed if any of its names is, so the allowed name is removed.
 	if _, err := berth.Client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// liveness has each kind of liveness probe fail in one pod, whose container must be restarted
-// exactly once.
+// liveness runs a pod per kind of liveness probe, and has the probe fail. The container must be
+// restarted exactly once.
 func (b *bed) liveness(t *testing.T, n *Namespace) {
 	probes := map[string]string{
 		"exec": "exec: {command: [test, -e, /tmp/alive]}, timeoutSeconds: 10",

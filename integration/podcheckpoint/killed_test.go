@@ -87,8 +87,8 @@ func parentOf(pid int) int {
 // victims are the processes that killWhile can kill.
 var victims = []string{"criu", "runtime", "supervisor"}
 
-// killWhile kills a victim some time after CRIU began its work; an unknown victim is only waited
-// for.
+// killWhile kills a victim some time after CRIU began its work. With any other text as the victim
+// it only waits for that time.
 func (b *bed) killWhile(t *testing.T, w *watched, victim string, after time.Duration, done <-chan error) {
 	t.Helper()
 	pid := w.working(t, done)

@@ -96,8 +96,8 @@ func (b *bed) prunesNothing(t *testing.T) {
 	}
 }
 
-// TestCheckpointInUseStays: a checkpoint is not removed while a pod restored from it is not fully
-// started, also over a restart of the daemon, or while it is pushed to a registry.
+// TestCheckpointInUseStays: a checkpoint is not removed while a pod that is restored from it has
+// containers to start, also after a restart of the daemon, or while it is pushed to a registry.
 func TestCheckpointInUseStays(t *testing.T) { everywhere(t, checkpointInUseStays) }
 
 func checkpointInUseStays(t *testing.T, handler string) {

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 )
 
-// waiting is a program that runs until its context ends, and reads no input.
+// waiting is a program that reads no input, and whose sessions run until their context ends.
 func waiting() (p program, begun, ended chan struct{}) {
 	begun, ended = make(chan struct{}, 8), make(chan struct{}, 8)
 	wait := func(ctx context.Context) error {
@@ -31,7 +31,7 @@ func waiting() (p program, begun, ended chan struct{}) {
 	}, begun, ended
 }
 
-// leaving are the ways of a client to go, on the level of TCP.
+// leaving are the ways in which a client can end its TCP connection.
 var leaving = map[string]func(*net.TCPConn){
 	"closes": func(c *net.TCPConn) { _ = c.Close() },
 	"resets": func(c *net.TCPConn) { _, _ = c.SetLinger(0), c.Close() },
@@ -44,57 +44,56 @@ func TestASessionEndsWithItsClient(t *testing.T) {
 	for how, leave := range leaving {
 		t.Run("SPDY "+how, func(t *testing.T) {
 			conn, _, _ := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", all)
-			soon(t, begun, "the session has begun")
+			soon(t, begun, "start of the session")
 			leave(conn)
-			soon(t, ended, "the session has ended")
+			soon(t, ended, "end of the session")
 		})
-		t.Run("SPDY that has sent what nobody reads "+how, func(t *testing.T) {
+		t.Run("SPDY with unread input "+how, func(t *testing.T) {
 			conn, _, opened := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", all)
-			soon(t, begun, "the session has begun")
-			// More than the SPDY library takes, less than the socket does.
+			soon(t, begun, "start of the session")
+			// More than the SPDY library buffers, and less than the socket.
 			for range 70 {
 				if _, err := io.WriteString(opened["stdin"], strings.Repeat("x", 512)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			leave(conn)
-			soon(t, ended, "the session has ended")
+			soon(t, ended, "end of the session")
 		})
 		t.Run("WebSocket "+how, func(t *testing.T) {
 			conn, _ := dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
-			soon(t, begun, "the session has begun")
+			soon(t, begun, "start of the session")
 			leave(conn)
-			soon(t, ended, "the session has ended")
+			soon(t, ended, "end of the session")
 		})
-		t.Run("WebSocket that has sent what nobody reads "+how, func(t *testing.T) {
+		t.Run("WebSocket with unread input "+how, func(t *testing.T) {
 			conn, ws := dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
-			soon(t, begun, "the session has begun")
+			soon(t, begun, "start of the session")
 			for range 8 {
 				if _, err := ws.Write(append([]byte{0}, strings.Repeat("x", 2048)...)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			leave(conn)
-			soon(t, ended, "the session has ended")
+			soon(t, ended, "end of the session")
 		})
 	}
-	t.Run("SPDY says goodbye", func(t *testing.T) {
+	t.Run("SPDY closes its connection", func(t *testing.T) {
 		_, over, _ := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", all)
-		soon(t, begun, "the session has begun")
+		soon(t, begun, "start of the session")
 		must(t, over.Close())
-		soon(t, ended, "the session has ended")
+		soon(t, ended, "end of the session")
 	})
-	t.Run("WebSocket says goodbye", func(t *testing.T) {
+	t.Run("WebSocket sends a close frame", func(t *testing.T) {
 		_, ws := dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
-		soon(t, begun, "the session has begun")
+		soon(t, begun, "start of the session")
 		must(t, ws.WriteClose(1000))
-		soon(t, ended, "the session has ended")
+		soon(t, ended, "end of the session")
 	})
 }
 
-// What a client has sent and nobody has read must not cost it what it is yet to
-// read: TCP answers a close over unread data with a reset, and drops what it has to
-// send.
+// A client gets all output even if its own input was not read. TCP answers a close of a connection
+// with unread input by a reset, which would drop the output that the client has not received yet.
 func TestASessionEndsWithAllOfItsOutput(t *testing.T) {
 	const size = 1 << 20
 	ended := make(chan struct{})
@@ -109,8 +108,8 @@ func TestASessionEndsWithAllOfItsOutput(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	soon(t, ended, "the session has ended")
-	time.Sleep(100 * time.Millisecond) // in which the server hangs up
+	soon(t, ended, "end of the session")
+	time.Sleep(100 * time.Millisecond) // in which the server may close the connection
 	got, success := 0, false
 	for {
 		var message []byte
@@ -128,11 +127,11 @@ func TestASessionEndsWithAllOfItsOutput(t *testing.T) {
 		}
 	}
 	if got != size || !success {
-		t.Errorf("%d of %d bytes, success=%v", got, size, success)
+		t.Errorf("received %d of %d bytes, success=%v", got, size, success)
 	}
 }
 
-// That the input has ended is no reason to end the session.
+// The end of its input does not end a session.
 func TestASessionOutlivesItsInput(t *testing.T) {
 	inputEnded, finish := make(chan struct{}), make(chan struct{})
 	result := make(chan error, 1)
@@ -146,12 +145,12 @@ func TestASessionOutlivesItsInput(t *testing.T) {
 	}})
 	_, _, opened := dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", []string{"error", "stdin", "stdout"})
 	must(t, opened["stdin"].Close())
-	soon(t, inputEnded, "the input has ended")
+	soon(t, inputEnded, "end of the input")
 	close(finish)
 	if b, err := io.ReadAll(opened["stdout"]); err != nil || string(b) != "late" {
 		t.Errorf("stdout is %q, %v", b, err)
 	}
-	if err := soon(t, result, "the session has ended"); err != nil {
+	if err := soon(t, result, "end of the session"); err != nil {
 		t.Errorf("the session's context ended with its input: %v", err)
 	}
 }
@@ -168,29 +167,29 @@ func dialForward(t *testing.T, s *streaming.Server) *net.TCPConn {
 	return conn
 }
 
-// A port-forward ends with its own client and with no other.
+// A port-forward ends when its own client leaves, not when another one does.
 func TestAPortForwardEndsWithItsClient(t *testing.T) {
 	p, begun, ended := waiting()
 	s := serve(t, streaming.Config{}, p)
 	for how, leave := range leaving {
 		t.Run("SPDY "+how, func(t *testing.T) {
 			first, second := dialForward(t, s), dialForward(t, s)
-			soon(t, begun, "the first forward has begun")
-			soon(t, begun, "the second forward has begun")
+			soon(t, begun, "start of the first forward")
+			soon(t, begun, "start of the second forward")
 			leave(first)
-			soon(t, ended, "the first forward has ended")
+			soon(t, ended, "end of the first forward")
 			select {
 			case <-ended:
 				t.Error("the second forward ended with the first one's client")
 			case <-time.After(100 * time.Millisecond):
 			}
 			leave(second)
-			soon(t, ended, "the second forward has ended")
+			soon(t, ended, "end of the second forward")
 		})
 	}
 }
 
-// Over WebSocket the end is seen by who reads.
+// Over WebSocket, the end of the client is noticed only while the forward reads.
 func TestAWebSocketPortForwardEndsWithItsClient(t *testing.T) {
 	begun, ended := make(chan string, 1), make(chan error, 1)
 	s := serve(t, streaming.Config{}, program{forward: func(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
@@ -206,11 +205,11 @@ func TestAWebSocketPortForwardEndsWithItsClient(t *testing.T) {
 	if _, err := ws.Write([]byte("\x00hello")); err != nil {
 		t.Fatal(err)
 	}
-	if got := soon(t, begun, "the forward has begun"); got != "pod hello" {
-		t.Errorf("the runtime got %q", got)
+	if got := soon(t, begun, "start of the forward"); got != "pod hello" {
+		t.Errorf("the runtime received %q", got)
 	}
 	must(t, conn.Close())
-	if err := soon(t, ended, "the forward has ended"); err == nil {
+	if err := soon(t, ended, "end of the forward"); err == nil {
 		t.Error("the forward's context has not ended")
 	}
 }
@@ -219,17 +218,17 @@ func TestIdleSessionsEnd(t *testing.T) {
 	p, begun, ended := waiting()
 	s := serve(t, streaming.Config{IdleTimeout: 300 * time.Millisecond}, p)
 	dialSPDY(t, execURL(t, s, streams{in: true, out: true}), "v4.channel.k8s.io", []string{"error", "stdin", "stdout"})
-	soon(t, begun, "the session over SPDY has begun")
-	soon(t, ended, "the idle session over SPDY has ended")
+	soon(t, begun, "start of the session over SPDY")
+	soon(t, ended, "end of the idle session over SPDY")
 	dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
-	soon(t, begun, "the session over WebSocket has begun")
-	soon(t, ended, "the idle session over WebSocket has ended")
+	soon(t, begun, "start of the session over WebSocket")
+	soon(t, ended, "end of the idle session over WebSocket")
 	dialForward(t, s)
-	soon(t, begun, "the forward has begun")
-	soon(t, ended, "the idle forward has ended")
+	soon(t, begun, "start of the forward")
+	soon(t, ended, "end of the idle forward")
 }
 
-// Output alone keeps a session from being idle.
+// A session with output only is not idle.
 func TestBusySessionsGoOn(t *testing.T) {
 	const idle = time.Second
 	result := make(chan error, 2)
@@ -247,13 +246,13 @@ func TestBusySessionsGoOn(t *testing.T) {
 	dialSPDY(t, execURL(t, s, streams{out: true}), "v4.channel.k8s.io", []string{"error", "stdout"})
 	dialWebSocket(t, execURL(t, s, streams{out: true}))
 	for range 2 {
-		if err := soon(t, result, "the sessions have ended"); err != nil {
+		if err := soon(t, result, "end of the sessions"); err != nil {
 			t.Errorf("a busy session was ended: %v", err)
 		}
 	}
 }
 
-// Close ends sessions and waits for what they have to clear up.
+// Close ends all sessions and waits until they have cleaned up.
 func TestCloseEndsSessions(t *testing.T) {
 	begun, cleared := make(chan struct{}, 2), make(chan struct{}, 2)
 	wait := func(ctx context.Context) error {
@@ -270,8 +269,8 @@ func TestCloseEndsSessions(t *testing.T) {
 	dialWebSocket(t, execURL(t, s, streams{in: true, out: true}))
 	dialForward(t, s)
 	later := execURL(t, s, streams{out: true})
-	soon(t, begun, "the first session has begun")
-	soon(t, begun, "the second session has begun")
+	soon(t, begun, "start of the first session")
+	soon(t, begun, "start of the second session")
 	must(t, s.Close())
 	if len(cleared) != 2 {
 		t.Errorf("%d of 2 sessions had ended when Close returned", len(cleared))
@@ -281,7 +280,7 @@ func TestCloseEndsSessions(t *testing.T) {
 	}
 }
 
-// must fails the test at once if a step of it failed.
+// must ends the test if a step failed.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -289,7 +288,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// value returns what a step gave, and fails the test at once if it failed.
+// value returns the result of a step, and ends the test if the step failed.
 func value[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

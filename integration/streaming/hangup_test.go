@@ -16,8 +16,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 )
 
-// A kubelet closes both its connections as soon as either ends. What its client had not
-// read yet was lost if the client then sent anything: a ping, or the end of its input.
+// A kubelet closes its connections to client and server as soon as one of them ends. If the client
+// then sends anything, even a ping, the output that it has not read yet would be lost. So the server
+// must not close first.
 func TestASlowClientBehindAKubeletGetsAllOutput(t *testing.T) {
 	const size, piece = 2 << 20, 4 << 10
 	for protocol, client := range clients {
@@ -41,13 +42,13 @@ func TestASlowClientBehindAKubeletGetsAllOutput(t *testing.T) {
 			out := &lateReader{from: ended}
 			err = open(t, client, kubelet.URL+"/exec", remotecommand.StreamOptions{Stdin: &typing{from: ended}, Stdout: out})
 			if err != nil || out.got != size {
-				t.Errorf("%d of %d bytes, %v", out.got, size, err)
+				t.Errorf("received %d of %d bytes, %v", out.got, size, err)
 			}
 		})
 	}
 }
 
-// lateReader reads nothing before the command has ended.
+// lateReader takes no output before the command has ended.
 type lateReader struct {
 	from <-chan struct{}
 	once sync.Once
@@ -57,14 +58,13 @@ type lateReader struct {
 func (r *lateReader) Write(b []byte) (int, error) {
 	r.once.Do(func() {
 		<-r.from
-		time.Sleep(100 * time.Millisecond) // in which a server could hang up
+		time.Sleep(100 * time.Millisecond) // in which a server could close the connection
 	})
 	r.got += len(b)
 	return len(b), nil
 }
 
-// typing is an input on which something comes again and again once the command has
-// ended.
+// typing is an input that has data all the time once the command has ended.
 type typing struct{ from <-chan struct{} }
 
 func (i *typing) Read(b []byte) (int, error) {
@@ -73,18 +73,18 @@ func (i *typing) Read(b []byte) (int, error) {
 	return copy(b, "x"), nil
 }
 
-// An answer that is no session may end with the connection.
+// After an answer that is not a session, the server closes the connection.
 func TestTheServerHangsUpOnARefusedHandshake(t *testing.T) {
 	s := serve(t, streaming.Config{}, saysHello(t))
 	conn, u := dial(t, execURL(t, s, streams{out: true}))
 	say(t, conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
 		"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Protocol: v9.channel.k8s.io\r\n\r\n", u.Path, u.Host)
 	if answer := hangsUp(t, conn); !strings.HasPrefix(answer, "HTTP/1.1 4") {
-		t.Errorf("answered %q", answer)
+		t.Errorf("the answer is %q, want a client error", answer)
 	}
 }
 
-// hangsUp returns what the server has sent when it hangs up.
+// hangsUp waits until the server closes the connection, and returns what it has sent.
 func hangsUp(t *testing.T, conn io.Reader) string {
 	t.Helper()
 	type end struct {
@@ -96,7 +96,7 @@ func hangsUp(t *testing.T, conn io.Reader) string {
 		said, err := io.ReadAll(conn)
 		ended <- end{said, err}
 	}()
-	e := soon(t, ended, "the server hangs up")
+	e := soon(t, ended, "close by the server")
 	if e.err != nil {
 		t.Error(e.err)
 	}

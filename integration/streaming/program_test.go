@@ -69,7 +69,7 @@ func execURL(t *testing.T, s *streaming.Server, of streams) string {
 	return r.GetUrl()
 }
 
-// dialect makes a client for a URL.
+// dialect returns a client of one protocol for a URL.
 type dialect func(address string) (remotecommand.Executor, error)
 
 var clients = map[string]dialect{
@@ -94,8 +94,8 @@ func open(t *testing.T, client dialect, address string, options remotecommand.St
 	return e.StreamWithContext(ctx, options)
 }
 
-// dial opens the connection of a session without a client, so that a test can do
-// with it what no client would.
+// dial opens the connection of a session without a client library, so that a test can break the
+// protocol.
 func dial(t *testing.T, address string) (*net.TCPConn, *url.URL) {
 	t.Helper()
 	u := value(url.Parse(address))(t)
@@ -104,15 +104,15 @@ func dial(t *testing.T, address string) (*net.TCPConn, *url.URL) {
 	return conn.(*net.TCPConn), u
 }
 
-// dialSPDY opens a connection with streams of the given types. More headers come
-// in pairs.
+// dialSPDY opens a connection with streams of the given types. headers are names and values of
+// further headers of each stream.
 func dialSPDY(t *testing.T, address, protocol string, types []string, headers ...string) (*net.TCPConn, httpstream.Connection, map[string]httpstream.Stream) {
 	t.Helper()
 	conn, u := dial(t, address)
 	say(t, conn, "POST %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", u.Path, u.Host, protocol)
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	must(t, err)
-	_ = r.Body.Close() // it has none
+	_ = r.Body.Close() // the response has no body
 	if r.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("upgrade: %s", r.Status)
 	}
@@ -151,13 +151,13 @@ func say(t *testing.T, w io.Writer, format string, values ...any) {
 	}
 }
 
-// soon fails unless the channel is closed, or has something, in good time.
+// soon ends the test unless the channel has a value, or is closed, within 20 seconds.
 func soon[V any](t *testing.T, c <-chan V, what string) (v V) {
 	t.Helper()
 	select {
 	case v = <-c:
 	case <-time.After(20 * time.Second):
-		t.Fatalf("not in time: %s", what)
+		t.Fatalf("not within 20s: %s", what)
 	}
 	return v
 }

@@ -23,13 +23,13 @@ func saysHello(t *testing.T) program {
 	}}
 }
 
-// A web page that reaches the port is refused, and does not use the URL up.
+// A request of a web page is refused, and the URL stays valid.
 func TestWebPagesAreNotServed(t *testing.T) {
 	s := serve(t, streaming.Config{}, saysHello(t))
 	address := execURL(t, s, streams{out: true})
 	for name, headers := range map[string]string{
-		"another name": "Host: evil.example:1\r\n",
-		"another page": "Host: HERE\r\nOrigin: https://evil.example\r\n",
+		"another host":   "Host: evil.example:1\r\n",
+		"another origin": "Host: HERE\r\nOrigin: https://evil.example\r\n",
 	} {
 		conn, u := dial(t, address)
 		say(t, conn, "GET %s HTTP/1.1\r\n%sConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
@@ -39,12 +39,12 @@ func TestWebPagesAreNotServed(t *testing.T) {
 		must(t, err)
 		_ = r.Body.Close() // only the status counts
 		if r.StatusCode != http.StatusForbidden {
-			t.Errorf("%s: %s", name, r.Status)
+			t.Errorf("%s: %s, want 403", name, r.Status)
 		}
 	}
 	var out strings.Builder
 	if err := open(t, clients["SPDY"], address, remotecommand.StreamOptions{Stdout: &out}); err != nil || out.String() != "hello" {
-		t.Errorf("the URL's client: %q, %v", out.String(), err)
+		t.Errorf("the client of the URL received %q, %v", out.String(), err)
 	}
 }
 
@@ -55,8 +55,8 @@ func (r responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
 	http.Error(w, err.Error(), http.StatusInternalServerError)
 }
 
-// A kubelet passes clients' requests on as they come: with the name that these
-// have for the API server, and what a console's page has added.
+// A kubelet passes on the headers of clients: Host is the name of the API server, and Origin that of
+// a web console.
 func TestClientsBehindAKubelet(t *testing.T) {
 	s := serve(t, streaming.Config{}, saysHello(t))
 	for protocol, client := range clients {
@@ -74,12 +74,12 @@ func TestClientsBehindAKubelet(t *testing.T) {
 		err = open(t, client, kubelet.URL+"/exec", remotecommand.StreamOptions{Stdout: &out})
 		kubelet.Close()
 		if err != nil || out.String() != "hello" {
-			t.Errorf("%s: %q, %v", protocol, out.String(), err)
+			t.Errorf("%s: received %q, %v", protocol, out.String(), err)
 		}
 	}
 }
 
-// What a runtime says goes to the terminal of who opened the session.
+// Errors of a runtime are escaped, because they are printed on the client's terminal.
 func TestErrorsOfSessionsPrint(t *testing.T) {
 	s := serve(t, streaming.Config{}, program{run: func(context.Context, session) error {
 		return errors.New("no program \x1b]0;owned\x07")
@@ -87,7 +87,7 @@ func TestErrorsOfSessionsPrint(t *testing.T) {
 	for protocol, client := range clients {
 		err := open(t, client, execURL(t, s, streams{out: true}), remotecommand.StreamOptions{Stdout: &strings.Builder{}})
 		if err == nil || !strings.Contains(err.Error(), `no program \u001b]0;owned\u0007`) {
-			t.Errorf("%s: %v", protocol, err)
+			t.Errorf("%s: the session returns %v", protocol, err)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 )
 
-// Every combination of streams reaches the runtime as it was asked for, over both
-// protocols, and what goes through them arrives.
+// The runtime gets exactly the requested streams, in every combination and over both protocols, and
+// their data arrive.
 func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
 	got := make(chan session, 1)
 	s := serve(t, streaming.Config{}, program{run: func(_ context.Context, s session) error {
@@ -41,7 +41,7 @@ func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
 				return fmt.Errorf("stdin is %q: %w", line, err)
 			}
 		}
-		return utilexec.CodeExitError{Err: errors.New("ended"), Code: 3}
+		return utilexec.CodeExitError{Err: errors.New("exited"), Code: 3}
 	}})
 	for protocol, client := range clients {
 		for bits := 1; bits < 8; bits++ {
@@ -64,15 +64,15 @@ func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
 					err := open(t, client, address, options)
 					r := <-got
 					if r.id != "abc" || strings.Join(r.cmd, "|") != cmd || r.tty || r.in != nil != in || r.out != nil != out || r.err != nil != errOut {
-						t.Errorf("the runtime got %+v", r)
+						t.Errorf("the runtime received %+v", r)
 					}
 					if out != (o.String() == "out of abc") || errOut != (e.String() == "err of abc") {
-						t.Errorf("stdout %q, stderr %q", o.String(), e.String())
+						t.Errorf("the client received stdout %q, stderr %q", o.String(), e.String())
 					}
-					if cmd != "" { // an attach has no code
+					if cmd != "" { // an attach has no exit code
 						var code clientexec.CodeExitError
 						if !errors.As(err, &code) || code.Code != 3 {
-							t.Errorf("the exec ended with %v", err)
+							t.Errorf("the exec returns %v, want exit code 3", err)
 						}
 					}
 				}
@@ -81,7 +81,7 @@ func TestStreamsAreThoseThatWereAskedFor(t *testing.T) {
 	}
 }
 
-// get asks the server for a URL without a connection.
+// get requests a URL from the server's handler, without a connection.
 func get(s *streaming.Server, address string) int {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -97,23 +97,23 @@ func TestURLs(t *testing.T) {
 	t.Run("name the listener", func(t *testing.T) {
 		u, err := url.Parse(execURL(t, s, streams{out: true}))
 		if err != nil || u.Hostname() != "127.0.0.1" || u.Port() == "0" || u.Scheme != "http" {
-			t.Errorf("%v, %v", u, err)
+			t.Errorf("the URL is %v, %v", u, err)
 		}
 	})
 	t.Run("work once", func(t *testing.T) {
 		u := execURL(t, s, streams{out: true})
 		must(t, open(t, clients["SPDY"], u, remotecommand.StreamOptions{Stdout: io.Discard}))
 		if code := get(s, u); code != http.StatusNotFound {
-			t.Errorf("the second time: %d", code)
+			t.Errorf("second request: %d, want 404", code)
 		}
 	})
-	t.Run("are for what was asked", func(t *testing.T) {
+	t.Run("are for one kind of session", func(t *testing.T) {
 		u := execURL(t, s, streams{out: true})
 		if code := get(s, strings.Replace(u, "/exec/", "/attach/", 1)); code != http.StatusNotFound {
-			t.Errorf("attach by the URL of an exec: %d", code)
+			t.Errorf("attach by the URL of an exec: %d, want 404", code)
 		}
 		if code := get(s, u); code != http.StatusNotFound {
-			t.Errorf("after an attempt with it: %d", code)
+			t.Errorf("exec after that attempt: %d, want 404", code)
 		}
 	})
 	t.Run("differ", func(t *testing.T) {
@@ -122,34 +122,34 @@ func TestURLs(t *testing.T) {
 			seen[execURL(t, s, streams{out: true})] = true
 		}
 		if len(seen) != 100 {
-			t.Errorf("%d of 100", len(seen))
+			t.Errorf("%d of 100 URLs are different", len(seen))
 		}
 	})
-	t.Run("are not handed out without end", func(t *testing.T) {
+	t.Run("are limited in number", func(t *testing.T) {
 		var err error
 		for i := 0; i <= 1000 && err == nil; i++ {
 			_, err = s.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "p"})
 		}
 		if status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("the 1001st: %v", err)
+			t.Errorf("request 1001 URLs: %v, want resource exhausted", err)
 		}
 	})
 }
 
-// The server's own goroutines wait in the kernel, which a bubble's clock does not
-// wait for; this one has none.
+// The server is created outside of the synctest bubble: its goroutines wait in the kernel, and in a
+// bubble the clock would stand still until they return.
 func TestURLsExpire(t *testing.T) {
 	s := serve(t, streaming.Config{}, program{})
 	synctest.Test(t, func(t *testing.T) {
 		early, late := execURL(t, s, streams{out: true}), execURL(t, s, streams{out: true})
 		time.Sleep(59 * time.Second)
-		// It is no upgrade, which is found out only behind a valid token.
+		// A valid token is checked first: without an upgrade, the error is then another one.
 		if code := get(s, early); code == http.StatusNotFound {
-			t.Errorf("after 59 seconds: %d", code)
+			t.Errorf("after 59 seconds: %d, want a valid URL", code)
 		}
 		time.Sleep(2 * time.Second)
 		if code := get(s, late); code != http.StatusNotFound {
-			t.Errorf("after 61 seconds: %d", code)
+			t.Errorf("after 61 seconds: %d, want 404", code)
 		}
 	})
 }
@@ -162,6 +162,6 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if second, err := streaming.Serve(streaming.Config{Address: "127.0.0.1", Port: port}, program{}); err == nil {
-		t.Errorf("two servers listen on one port; close: %v", second.Close())
+		t.Errorf("two servers listen on the same port; close: %v", second.Close())
 	}
 }

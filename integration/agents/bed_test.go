@@ -1,5 +1,5 @@
-// Package agents runs programs of the node that speak containerd's API against berth:
-// containerd's own client and command line, a mirror between nodes, and hostile ones.
+// Package agents runs clients of containerd's API against berth: containerd's own client and
+// command line, a mirror between nodes, and hostile clients.
 package agents
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/containerdapi"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 60 * time.Second
 
-// bed is a berth whose socket is where a test's agents look for containerd's.
+// bed is a berth that serves containerd's API at the socket Agents.
 type bed struct {
 	*testbed.Bed
 	Agents string
 }
 
-// newBed starts berth with runc and what else the options say.
+// newBed starts berth with these options, and with runc if they have no runtime.
 func newBed(t *testing.T, name string, options testbed.Options) *bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agents-")
@@ -40,11 +40,11 @@ func newBed(t *testing.T, name string, options testbed.Options) *bed {
 	}
 	options.Config += fmt.Sprintf("\n[containerd_api]\nsocket = %q\n", b.Agents)
 	b.Bed = testbed.StartBed(t, name, options)
-	b.Image += ":latest" // the whole name
+	b.Image += ":latest" // the full name, as berth lists it
 	return b
 }
 
-// dial connects containerd's Go client, unmodified.
+// dial connects containerd's own Go client.
 func (b *bed) dial(t *testing.T) *client.Client {
 	t.Helper()
 	c, err := client.New(b.Agents, client.WithDefaultNamespace(containerdapi.Namespace), client.WithTimeout(patience))
@@ -63,7 +63,7 @@ func (b *bed) ctr(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// must is ctr in the namespace of Kubernetes, which must succeed.
+// must runs ctr in the namespace of Kubernetes, and ends the test if ctr fails.
 func (b *bed) must(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := b.ctr(t, append([]string{"-n", containerdapi.Namespace}, args...)...)
@@ -83,7 +83,7 @@ func has(t *testing.T, what, out string, texts ...string) {
 	}
 }
 
-// images are those that the CRI lists.
+// images returns the images that the CRI lists.
 func (b *bed) images(t *testing.T) []*runtimeapi.Image {
 	t.Helper()
 	r, err := b.Client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})

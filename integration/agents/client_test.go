@@ -25,13 +25,13 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/containerdapi"
 )
 
-// watcher remembers the events that containerd's client hands out.
+// watcher records the events that containerd's client receives.
 type watcher struct {
 	mu     sync.Mutex
 	events []string
 }
 
-// watch subscribes until the test ends.
+// watch subscribes to events until the test ends.
 func watch(t *testing.T, c *client.Client, filters ...string) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(namespaces.WithNamespace(context.Background(), containerdapi.Namespace))
@@ -52,7 +52,7 @@ func watch(t *testing.T, c *client.Client, filters ...string) *watcher {
 	return w
 }
 
-// subject is what an event is about, and how it ended.
+// subject is the object of an event, and for an exit also the exit status.
 func subject(packed typeurl.Any) string {
 	e, err := typeurl.UnmarshalAny(packed)
 	if err != nil {
@@ -85,7 +85,7 @@ func (w *watcher) note(event string) {
 	w.events = append(w.events, event)
 }
 
-// saw waits for events in that order.
+// saw waits until these events have come in this order; others may come between them.
 func (w *watcher) saw(t *testing.T, want ...string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -98,7 +98,7 @@ func (w *watcher) saw(t *testing.T, want ...string) {
 			}
 		}
 		if at < len(want) {
-			return fmt.Errorf("no event %q after the %d before it, in:\n%s", want[at], at, strings.Join(w.events, "\n"))
+			return fmt.Errorf("no event %q after the first %d wanted events, in:\n%s", want[at], at, strings.Join(w.events, "\n"))
 		}
 		return nil
 	})
@@ -109,10 +109,10 @@ func TestGoClient(t *testing.T) {
 	c := b.dial(t)
 	ctx := namespaces.WithNamespace(t.Context(), containerdapi.Namespace)
 	if ok, err := c.IsServing(ctx); !ok {
-		t.Fatalf("the client finds no containerd: %v", err)
+		t.Fatalf("the client does not reach the API: %v", err)
 	}
 	all, tasks := watch(t, c), watch(t, c, `topic=="/tasks/exit"`)
-	// A subscription that has begun is known by its first event.
+	// A subscription begins at an unknown time; from its first event on it is complete.
 	testbed.Eventually(t, patience, func() error {
 		b.Client.Pull(t, "", b.Image)
 		if _, err := c.ImageService().Get(ctx, b.Image); err != nil {
@@ -124,7 +124,7 @@ func TestGoClient(t *testing.T) {
 		all.mu.Lock()
 		defer all.mu.Unlock()
 		if !slices.Contains(all.events, "k8s.io /images/delete "+b.Image) {
-			return errors.New("nobody has told of a removed image")
+			return errors.New("no event for the removed image")
 		}
 		return nil
 	})
@@ -137,21 +137,21 @@ func TestGoClient(t *testing.T) {
 	testbed.Must(t, err)
 	spec, err := got.Spec(ctx)
 	if err != nil || spec.Process == nil || !slices.Contains(spec.Process.Args, "sh") {
-		t.Errorf("the spec of a container: %v, %+v", err, spec)
+		t.Errorf("read the spec of a container: %v, %+v", err, spec)
 	}
 	if info.Image != b.Image || info.SandboxID != p.ID || info.SnapshotKey != id {
-		t.Errorf("a container is %+v", info)
+		t.Errorf("the container is %+v, want its image, sandbox and snapshot", info)
 	}
 	if image, err := got.Image(ctx); err != nil || image.Name() != b.Image {
-		t.Errorf("the image of a container: %v", err)
+		t.Errorf("read the image of a container: %v", err)
 	}
 	task, err := got.Task(ctx, nil)
 	testbed.Must(t, err)
 	if st, err := task.Status(ctx); err != nil || st.Status != client.Running {
-		t.Errorf("status of a task: %+v, %v", st, err)
+		t.Errorf("the status of a running task is %+v, %v", st, err)
 	}
 	if pids, err := task.Pids(ctx); err != nil || !slices.ContainsFunc(pids, func(p client.ProcessInfo) bool { return p.Pid == task.Pid() }) {
-		t.Errorf("pids of a task with process %d: %v, %v", task.Pid(), pids, err)
+		t.Errorf("the pids of a task lack its process %d: %v, %v", task.Pid(), pids, err)
 	}
 	measured(t, ctx, task)
 	exited, err := task.Wait(ctx)
@@ -160,7 +160,7 @@ func TestGoClient(t *testing.T) {
 	select {
 	case s := <-exited:
 		if code, _, err := s.Result(); err != nil || code != 3 {
-			t.Errorf("Wait says %d, %v", code, err)
+			t.Errorf("Wait returns exit code %d, %v, want 3", code, err)
 		}
 	case <-time.After(patience):
 		t.Error("Wait does not return after the exit")
@@ -176,18 +176,18 @@ func TestGoClient(t *testing.T) {
 		"k8s.io /containers/delete "+p.ID)
 	tasks.saw(t, "k8s.io /tasks/exit "+id+" 3")
 	if _, err := c.LoadContainer(ctx, id); !errdefs.IsNotFound(err) {
-		t.Errorf("a removed container: %v", err)
+		t.Errorf("load a removed container: %v, want not found", err)
 	}
-	t.Run("what is not served", func(t *testing.T) { notServed(t, ctx, c, b.Image) })
+	t.Run("refused calls", func(t *testing.T) { notServed(t, ctx, c, b.Image) })
 	t.Run("images of clients", func(t *testing.T) { imagesOfClients(t, ctx, b, c) })
 }
 
-// measured fails unless the metrics of a task are those of this node's cgroups.
-func measured(t *testing.T, ctx context.Context, task client.Task) { //nolint:revive // the test comes first
+// measured fails unless a task has metrics of memory and processes.
+func measured(t *testing.T, ctx context.Context, task client.Task) { //nolint:revive // t is the first parameter
 	t.Helper()
 	m, err := task.Metrics(ctx)
 	if err != nil {
-		t.Errorf("metrics of a task: %v", err)
+		t.Errorf("read the metrics of a task: %v", err)
 		return
 	}
 	data, err := typeurl.UnmarshalAny(m.Data)
@@ -200,15 +200,15 @@ func measured(t *testing.T, ctx context.Context, task client.Task) { //nolint:re
 		memory, pids = m.GetMemory().GetUsage(), m.GetPids().GetCurrent()
 	}
 	if memory == 0 || pids == 0 {
-		t.Errorf("a task has %d bytes and %d processes", memory, pids)
+		t.Errorf("the metrics of a task have %d bytes and %d processes", memory, pids)
 	}
 }
 
-func notServed(t *testing.T, ctx context.Context, c *client.Client, image string) { //nolint:revive // the test comes first
+func notServed(t *testing.T, ctx context.Context, c *client.Client, image string) { //nolint:revive // t is the first parameter
 	t.Helper()
 	_, err := c.SandboxStore().List(ctx)
 	if !errdefs.IsNotImplemented(err) {
-		t.Errorf("a service that berth does not have: %v", err)
+		t.Errorf("call a service that berth does not have: %v, want not implemented", err)
 	}
 	for what, f := range map[string]func() error{
 		"a new container": func() error {
@@ -223,47 +223,47 @@ func notServed(t *testing.T, ctx context.Context, c *client.Client, image string
 			_, err := c.SnapshotService("overlayfs").Prepare(ctx, "x", "")
 			return err
 		},
-		"another namespace's image": func() error {
+		"a pull into another namespace": func() error {
 			_, err := c.Pull(namespaces.WithNamespace(ctx, "default"), image, plainHTTP())
 			return err
 		},
 	} {
 		if err := f(); !errdefs.IsPermissionDenied(err) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want permission denied", what, err)
 		}
 	}
 	other := namespaces.WithNamespace(ctx, "moby")
 	if found, err := c.Containers(other); err != nil || len(found) > 0 {
-		t.Errorf("containers of another namespace: %v, %v", found, err)
+		t.Errorf("another namespace lists containers: %v, %v", found, err)
 	}
 	if _, err := c.LoadContainer(other, "x"); !errdefs.IsNotFound(err) {
-		t.Errorf("a container of another namespace: %v", err)
+		t.Errorf("load a container of another namespace: %v, want not found", err)
 	}
 }
 
-// plainHTTP has the client ask registries of this test.
+// plainHTTP has the client use HTTP for every registry, as this test's registry does.
 func plainHTTP() client.RemoteOpt {
 	return client.WithResolver(docker.NewResolver(docker.ResolverOptions{
 		Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts)),
 	}))
 }
 
-// imagesOfClients are pulled, named and removed by the client, and pods run from them.
-func imagesOfClients(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+// imagesOfClients pulls an image by the client, runs a pod from it and removes it by the client.
+func imagesOfClients(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	ref := b.Registry.Push(t, "mine", testbed.Busybox(t)) + ":latest"
 	img, err := c.Pull(ctx, ref, plainHTTP())
 	testbed.Mustf(t, err, "pull as containerd's client does")
 	if ok, err := img.IsUnpacked(ctx, "overlayfs"); !ok {
-		t.Errorf("an image of a client is not unpacked: %v", err)
+		t.Errorf("an image that the client pulled is not unpacked: %v", err)
 	}
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})
-	// It may go while a pod runs from it, as by the CRI.
+	// The image may be removed while a pod runs from it, as by the CRI.
 	testbed.Checkf(t, c.ImageService().Delete(ctx, ref), "remove an image that a pod runs from")
 	p.Container.Exec(t, "ls", "/")
 	b.Restart(t)
 	p.Container.Exec(t, "ls", "/")
 	if _, err := b.dial(t).ImageService().Get(ctx, ref); !errdefs.IsNotFound(err) {
-		t.Errorf("a removed image after a restart: %v", err)
+		t.Errorf("get a removed image after a restart: %v, want not found", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// What ctr shows under containerd it shows under berth.
+// TestCtr runs the commands of ctr that read, those that the CRI keeps from it, and those for images.
 func TestCtr(t *testing.T) {
 	b := newBed(t, "ctr", testbed.Options{})
 	p := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
@@ -38,7 +38,7 @@ func TestCtr(t *testing.T) {
 			for _, ns := range []string{"default", "berth"} {
 				out, err := b.ctr(t, append([]string{"-n", ns}, args...)...)
 				if err != nil || strings.TrimSpace(out) != "" {
-					t.Errorf("ctr -n %s %s: %v\n%s", ns, strings.Join(args, " "), err, out)
+					t.Errorf("ctr -n %s %s: %v, want no output\n%s", ns, strings.Join(args, " "), err, out)
 				}
 			}
 		}
@@ -49,29 +49,29 @@ func TestCtr(t *testing.T) {
 			{"run", "-d", b.Image, "x"}, {"snapshots", "rm", id}, {"snapshots", "prepare", "x"},
 		} {
 			if out, err := b.ctr(t, append([]string{"-n", "k8s.io"}, args...)...); err == nil || !strings.Contains(out, "the CRI") {
-				t.Errorf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
+				t.Errorf("ctr %s: %v, want a refusal\n%s", strings.Join(args, " "), err, out)
 			}
 		}
 		if out, err := b.ctr(t, "namespaces", "create", "x"); err == nil || !strings.Contains(out, "one namespace, k8s.io") {
-			t.Errorf("ctr namespaces create: %v\n%s", err, out)
+			t.Errorf("ctr namespaces create: %v, want a refusal\n%s", err, out)
 		}
 		p.Container.Exec(t, "true")
 	})
-	t.Run("carries images", func(t *testing.T) {
+	t.Run("exports, tags and imports images", func(t *testing.T) {
 		archive := filepath.Join(t.TempDir(), "image.tar")
 		b.must(t, "images", "export", archive, b.Image)
 		b.must(t, "images", "tag", b.Image, "registry.test/other:1")
-		has(t, "crictl's list", strings.Join(b.tags(t), " "), "registry.test/other:1")
+		has(t, "the CRI's list of images", strings.Join(b.tags(t), " "), "registry.test/other:1")
 		b.must(t, "images", "rm", "registry.test/other:1")
 		if tags := b.tags(t); strings.Contains(strings.Join(tags, " "), "registry.test/other:1") {
-			t.Errorf("a removed name is listed: %s", tags)
+			t.Errorf("a removed name is still listed: %s", tags)
 		}
 		p.Remove(t)
 		for _, name := range strings.Fields(b.must(t, "images", "ls", "-q")) {
 			b.must(t, "images", "rm", "--sync", name)
 		}
 		if out := b.must(t, "content", "ls", "-q"); strings.TrimSpace(out) != "" {
-			t.Errorf("content is left of removed images: %s", out)
+			t.Errorf("removed images left content: %s", out)
 		}
 		for _, how := range [][]string{{"--local"}, {}} {
 			b.must(t, append(append([]string{"images", "import"}, how...), archive)...)
@@ -88,7 +88,7 @@ func TestCtr(t *testing.T) {
 	})
 }
 
-// tags are those that the CRI lists.
+// tags returns the tags of all images that the CRI lists.
 func (b *bed) tags(t *testing.T) (tags []string) {
 	t.Helper()
 	for _, img := range b.images(t) {

@@ -25,8 +25,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/containerdapi"
 )
 
-// Whatever a client does, pods do not notice: images can be pulled, pods be started and
-// entered, and nothing that they need goes.
+// No client of containerd's API harms pods: after each attack, the image can be pulled, a new
+// pod starts, and a command runs in the old one.
 func TestHostileClients(t *testing.T) {
 	b := newBed(t, "hostile", testbed.Options{})
 	atRest := b.Rest(t)
@@ -42,7 +42,7 @@ func TestHostileClients(t *testing.T) {
 		{"deletes what images are made of", func(t *testing.T) { deleteContent(t, ctx, b, c) }},
 		{"lists ten thousand times", func(t *testing.T) { listALot(t, ctx, b, c) }},
 		{"deletes images in use", func(t *testing.T) { deleteImages(t, ctx, b, c) }},
-		{"writes images that are none", func(t *testing.T) { badImages(t, ctx, b, c) }},
+		{"writes invalid images", func(t *testing.T) { badImages(t, ctx, b, c) }},
 		{"sends nonsense", func(t *testing.T) { nonsense(t, b) }},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestHostileClients(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// blobs are the digests of all content.
+// blobs returns the digests of all content.
 func blobs(ctx context.Context, t *testing.T, c *client.Client) (all []digest.Digest) {
 	t.Helper()
 	err := c.ContentStore().Walk(ctx, func(i content.Info) error {
@@ -66,9 +66,9 @@ func blobs(ctx context.Context, t *testing.T, c *client.Client) (all []digest.Di
 	return all
 }
 
-// What a lease holds is in nobody's way: an image is removed and pulled again all the
-// same, and no lease lasts for ever.
-func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+// leaseAll leases all content. A lease ends within 25 hours, whatever the client demands, and
+// the number of leases is limited.
+func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	m := c.LeasesService()
 	l, err := m.Create(ctx, leases.WithID("mine"), leases.WithLabels(map[string]string{"containerd.io/gc.expire": "2099-01-01T00:00:00Z"}))
@@ -78,17 +78,17 @@ func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //n
 	}
 	listed, err := m.List(ctx)
 	if err != nil || len(listed) != 1 {
-		t.Fatalf("leases: %v, %v", listed, err)
+		t.Fatalf("there are the leases %v, want 1, %v", listed, err)
 	}
 	if end, err := time.Parse(time.RFC3339, listed[0].Labels["containerd.io/gc.expire"]); err != nil || end.After(time.Now().Add(25*time.Hour)) {
-		t.Errorf("a lease ends at %s, %v", end, err)
+		t.Errorf("the lease ends at %s, %v, want within 25 hours", end, err)
 	}
 	var refused error
 	for i := 0; i < 2000 && refused == nil; i++ {
 		_, refused = m.Create(ctx, leases.WithRandomID())
 	}
 	if !errdefs.IsResourceExhausted(refused) {
-		t.Errorf("2000 leases: %v", refused)
+		t.Errorf("create 2000 leases: %v, want resource exhausted", refused)
 	}
 	if listed, err = m.List(ctx); err != nil {
 		t.Fatal(err)
@@ -98,13 +98,14 @@ func leaseAll(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //n
 	}
 }
 
-// What nothing holds is collected, and no pull waits for a writer.
-func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+// writeUnleased checks that content without a lease is collected, and that no pull waits for a
+// client's writer.
+func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	data := bytes.Repeat([]byte("x"), 1<<20)
 	desc := imagespec.Descriptor{Digest: digest.FromBytes(data), Size: int64(len(data))}
 	testbed.Must(t, content.WriteBlob(ctx, c.ContentStore(), "mine", bytes.NewReader(data), desc))
-	// It takes the names that pulls give to what they write, and keeps them.
+	// These writers use the names that pulls use for their own writers, and stay open.
 	for _, kind := range []string{"manifest", "layer", "config"} {
 		for _, d := range blobs(ctx, t, c) {
 			w, err := c.ContentStore().Writer(ctx, content.WithRef(kind+"-"+d.String()))
@@ -114,7 +115,7 @@ func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) 
 	}
 	b.removeImage(t)
 	b.Client.Pull(t, "", b.Image)
-	b.removeImage(t) // which collects
+	b.removeImage(t) // which collects unreferenced content
 	testbed.Eventually(t, patience, func() error {
 		if _, err := c.ContentStore().Info(ctx, desc.Digest); !errdefs.IsNotFound(err) {
 			return fmt.Errorf("content without a lease is still there: %w", err)
@@ -124,27 +125,27 @@ func writeUnleased(t *testing.T, ctx context.Context, b *bed, c *client.Client) 
 	b.Client.Pull(t, "", b.Image)
 	statuses, err := c.ContentStore().ListStatuses(ctx)
 	if err != nil || len(statuses) == 0 {
-		t.Errorf("what is being written: %v, %v", statuses, err)
+		t.Errorf("the open writers are %v, %v", statuses, err)
 	}
 	for _, s := range statuses {
 		testbed.Checkf(t, c.ContentStore().Abort(ctx, s.Ref), "abort %s", s.Ref)
 	}
 }
 
-func deleteContent(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+func deleteContent(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	all := blobs(ctx, t, c)
 	if len(all) < 3 {
-		t.Fatalf("%d blobs", len(all))
+		t.Fatalf("there are %d blobs, want 3 or more", len(all))
 	}
 	for _, d := range all {
 		if err := c.ContentStore().Delete(ctx, d); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), b.Registry.Host) {
-			t.Errorf("delete %s: %v", d, err)
+			t.Errorf("delete %s: %v, want a refusal that names its image", d, err)
 		}
 	}
 }
 
-func listALot(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+func listALot(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	var asking sync.WaitGroup
 	failures := make(chan error, 40)
@@ -162,7 +163,7 @@ func listALot(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //n
 			}
 		})
 	}
-	// Meanwhile pods come and go.
+	// During the calls a pod starts and stops.
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}}).Remove(t)
 	asking.Wait()
 	close(failures)
@@ -171,22 +172,22 @@ func listALot(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //n
 	}
 }
 
-func deleteImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+func deleteImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	all, err := c.ImageService().List(ctx)
 	if err != nil || len(all) == 0 {
-		t.Fatalf("images: %v, %v", all, err)
+		t.Fatalf("there are the images %v, %v, want one or more", all, err)
 	}
 	for _, img := range all {
 		testbed.Check(t, c.ImageService().Delete(ctx, img.Name, images.SynchronousDelete()))
 	}
 	if left := b.images(t); len(left) > 0 {
-		t.Errorf("the CRI lists %v", left)
+		t.Errorf("the CRI still lists %v", left)
 	}
 }
 
-// An image is whole, or it is not there.
-func badImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // the test comes first
+// badImages checks that an incomplete or invalid image is refused, and that it changes no other.
+func badImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //nolint:revive // t is the first parameter
 	t.Helper()
 	b.Client.Pull(t, "", b.Image)
 	good, err := c.ImageService().Get(ctx, b.Image)
@@ -195,32 +196,32 @@ func badImages(t *testing.T, ctx context.Context, b *bed, c *client.Client) { //
 	torn := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(text), Size: int64(len(text))}
 	testbed.Must(t, content.WriteBlob(ctx, c.ContentStore(), "torn", bytes.NewReader(text), torn))
 	for name, img := range map[string]images.Image{
-		"no name":          {Target: good.Target},
-		"not a name":       {Name: "A B", Target: good.Target},
-		"a short name":     {Name: "short", Target: good.Target},
-		"no target":        {Name: "registry.test/x:1"},
-		"missing content":  {Name: "registry.test/x:1", Target: imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromString("x"), Size: 1}},
-		"a torn manifest":  {Name: "registry.test/x:1", Target: torn},
-		"no media type":    {Name: "registry.test/x:1", Target: imagespec.Descriptor{Digest: torn.Digest, Size: torn.Size}},
-		"expires at once":  {Name: "registry.test/x:1", Target: good.Target, Labels: map[string]string{"containerd.io/gc.expire": "2000-01-01T00:00:00Z"}},
-		"there is already": {Name: b.Image, Target: good.Target},
+		"no name":         {Target: good.Target},
+		"not a name":      {Name: "A B", Target: good.Target},
+		"a short name":    {Name: "short", Target: good.Target},
+		"no target":       {Name: "registry.test/x:1"},
+		"missing content": {Name: "registry.test/x:1", Target: imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromString("x"), Size: 1}},
+		"a torn manifest": {Name: "registry.test/x:1", Target: torn},
+		"no media type":   {Name: "registry.test/x:1", Target: imagespec.Descriptor{Digest: torn.Digest, Size: torn.Size}},
+		"expires at once": {Name: "registry.test/x:1", Target: good.Target, Labels: map[string]string{"containerd.io/gc.expire": "2000-01-01T00:00:00Z"}},
+		"already exists":  {Name: b.Image, Target: good.Target},
 	} {
 		if _, err := c.ImageService().Create(ctx, img); err == nil {
-			t.Errorf("%s: is taken", name)
+			t.Errorf("image accepted: %s", name)
 		}
 	}
 	if _, err := c.ImageService().Update(ctx, images.Image{Name: b.Image, Target: torn}, "target"); err == nil {
-		t.Error("an image is changed to a torn one")
+		t.Error("an image was changed to an incomplete manifest")
 	}
 	if now, err := c.ImageService().Get(ctx, b.Image); err != nil || now.Target.Digest != good.Target.Digest {
-		t.Errorf("the image is %v now, %v", now.Target, err)
+		t.Errorf("the image has changed to %v, %v", now.Target, err)
 	}
 	if tags := b.tags(t); !slices.Equal(tags, []string{b.Image}) {
-		t.Errorf("the CRI lists %v", tags)
+		t.Errorf("the CRI lists the tags %v", tags)
 	}
 }
 
-// nonsense is what speaks no gRPC, and connections that say nothing.
+// nonsense opens connections that send no gRPC, and connections that send nothing.
 func nonsense(t *testing.T, b *bed) {
 	t.Helper()
 	for i := range 200 {
@@ -233,6 +234,6 @@ func nonsense(t *testing.T, b *bed) {
 		}
 		t.Cleanup(func() { conn.Close() })
 	}
-	b.ctr(t, "-n", "k8s.io", "images", "ls") //nolint:errcheck // that it answers is seen below
+	b.ctr(t, "-n", "k8s.io", "images", "ls") //nolint:errcheck // the next call checks that berth answers
 	b.must(t, "images", "ls")
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/containerdapi"
 )
 
-// mirror serves what a node has by the distribution protocol, as mirrors between nodes
-// do: it reads images and content by containerd's client.
+// mirror serves a node's images over the distribution protocol, as mirrors between nodes do. It
+// reads images and content through containerd's client.
 type mirror struct {
 	client *client.Client
 	blobs  atomic.Int64
@@ -59,7 +59,7 @@ func (m *mirror) serve(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		}
 		// A blob is offered only for the repository that it came from.
 		if of := info.Labels[labels.LabelDistributionSource+"."+host(r.URL.Query().Get("ns"))]; of == "" || !strings.HasPrefix(path, of+"/") {
-			return fmt.Errorf("%s is of %q", d, of)
+			return fmt.Errorf("%s came from the repository %q", d, of)
 		}
 		desc = imagespec.Descriptor{Digest: d, Size: info.Size, MediaType: "application/octet-stream"}
 		if ok {
@@ -89,8 +89,8 @@ func host(s string) string {
 	return bare
 }
 
-// A node pulls from another what that one has, by a mirror which reads containerd's API,
-// while the registry does not answer.
+// A node pulls an image from another node while the registry does not answer. The mirror reads
+// the image through containerd's API of the other node.
 func TestMirrorBetweenNodes(t *testing.T) {
 	one := newBed(t, "shared", testbed.Options{})
 	ref := one.Registry.Push(t, "team/app", testbed.Busybox(t)) + ":latest"
@@ -102,7 +102,7 @@ func TestMirrorBetweenNodes(t *testing.T) {
 	two := testbed.StartBerth(t, testbed.Options{Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, CNI: testbed.NewCNI(t)})
 	dir := filepath.Join(two.HostsDir, one.Registry.Host)
 	testbed.Must(t, os.MkdirAll(dir, 0o755))
-	// Nothing listens at the registry of this second node.
+	// This node takes 127.0.0.1:1, where nothing listens, for the registry.
 	hosts := fmt.Sprintf("server = \"http://127.0.0.1:1\"\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", server.URL)
 	testbed.Must(t, os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600))
 	p := two.Client.RunPod(t, testbed.PodSpec{Image: ref, Command: []string{"sleep", "1000"}})

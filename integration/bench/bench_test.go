@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestEveryNumberOfBoth runs the benchmark itself, as small as it can be: a
-// number that is missing is one that nobody would see getting worse.
+// TestEveryNumberOfBoth runs the smallest benchmark, and fails if it does not measure every
+// number of berth and containerd: a regression of a missing number would go unnoticed.
 func TestEveryNumberOfBoth(t *testing.T) {
 	o := options{runs: 1, pods: 3, image: 20e6, polling: 2 * time.Second, handlers: []string{testbed.Runc}}
 	r := compare(t, o)
@@ -18,24 +18,24 @@ func TestEveryNumberOfBoth(t *testing.T) {
 	testbed.Must(t, r.write(&b, false))
 	t.Log(b.String())
 	if len(r.Handlers) != 1 || len(r.Handlers[0].Numbers) != len(metrics) {
-		t.Fatalf("not every number of the %d was measured", len(metrics))
+		t.Fatalf("fewer than the %d numbers were measured", len(metrics))
 	}
 	for _, e := range r.Handlers[0].Numbers {
 		if e.Berth == nil || e.Containerd == nil {
-			t.Errorf("%q is there of one only", e.Key)
+			t.Errorf("%q was measured for only one of berth and containerd", e.Key)
 			continue
 		}
-		// What a machine is too fast or too slow for in two seconds may be 0.
+		// These two may be 0 on a machine that is too fast or too slow for them to show.
 		if e.Key != "idle" && e.Key != "exit" && (*e.Berth <= 0 || *e.Containerd <= 0) {
-			t.Errorf("%q is %v and %v", e.Key, *e.Berth, *e.Containerd)
+			t.Errorf("%q is %v for berth and %v for containerd, want more than 0", e.Key, *e.Berth, *e.Containerd)
 		}
 	}
 	for _, e := range r.Restored {
 		if e.Value <= 0 || len(e.Samples) != 1 {
-			t.Errorf("%q is %v of %v", e.Key, e.Value, e.Samples)
+			t.Errorf("%q is %v, from the samples %v, want more than 0 from one sample", e.Key, e.Value, e.Samples)
 		}
 	}
-	testbed.Same(t, len(r.Restored), len(restoreMetrics), "restored pods have")
+	testbed.Same(t, len(r.Restored), len(restoreMetrics), "the number of metrics of restored pods is")
 }
 
 func TestValue(t *testing.T) {
@@ -58,7 +58,7 @@ func TestWorkload(t *testing.T) {
 	for cmdline, want := range map[string]string{
 		"sleep\x00" + own + "\x00":         own,
 		"sleep\x00" + own:                  own,
-		"sleep\x002147483647\x00":          "", // a pause
+		"sleep\x002147483647\x00":          "", // a pause container
 		"sleep\x0060\x00":                  "",
 		"sleep\x00" + own + "\x001\x00":    "",
 		"sh\x00-c\x00sleep " + own:         "",
@@ -108,7 +108,7 @@ func TestCountFlushes(t *testing.T) {
 104 sync()  = 0
 105 fsyncing(3) = 0
 `
-	testbed.Same(t, countFlushes(trace), 4, "counted")
+	testbed.Same(t, countFlushes(trace), 4, "the number of flushes is")
 }
 
 func TestReport(t *testing.T) {
@@ -133,7 +133,7 @@ func TestReport(t *testing.T) {
 		testbed.Contains(t, table.String(), want, "the table")
 	}
 	if strings.Contains(table.String(), "recovery") || strings.Contains(table.String(), "kill -9") {
-		t.Errorf("the table has what was not measured:\n%s", &table)
+		t.Errorf("the table has rows that were not measured:\n%s", &table)
 	}
 	testbed.Must(t, r.write(&encoded, true))
 	var back report

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestContainerd has a containerd come and go beside the pods of berth, with pods
-// of its own on the same network.
+// TestContainerd starts, stops and kills a containerd that has a pod on the network of berth's
+// pods. Neither harms the other's pods.
 func TestContainerd(t *testing.T) {
 	onNode(t, []string{testbed.Containerd, testbed.RuncShim}, func(t *testing.T) {
 		b := newBed(t)
@@ -25,7 +25,7 @@ func TestContainerd(t *testing.T) {
 		theirs := containerd.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 		address, names := theirs.IP(t), theirNamespaces(t)
 		if len(names) != 1 {
-			t.Fatalf("containerd has the namespaces %q", names)
+			t.Fatalf("containerd has the network namespaces %q, want one", names)
 		}
 		unharmed := func(when string) {
 			t.Helper()
@@ -34,7 +34,7 @@ func TestContainerd(t *testing.T) {
 				t.Errorf("%s containerd's pod has lost its address %s: %q, %v", when, address, leases, err)
 			}
 			if now := theirNamespaces(t); !slices.Equal(now, names) || mounted(t, names[0]) == 0 {
-				t.Errorf("%s containerd has the namespaces %q, had %q", when, now, names)
+				t.Errorf("%s containerd has the network namespaces %q, want %q", when, now, names)
 			}
 			if !strings.Contains(natRules(t), address) {
 				t.Errorf("%s there is no masquerading for containerd's pod", when)
@@ -44,20 +44,20 @@ func TestContainerd(t *testing.T) {
 		before.Stop(t)
 		before.Remove(t)
 		after := b.pod(t)
-		unharmed("after a pod of berth's")
+		unharmed("after berth stopped and started pods")
 		b.Kill9(t)
 		b.Start(t)
-		unharmed("after a start of berth")
+		unharmed("after berth was killed and started")
 
-		// systemctl stop containerd: its unit has KillMode=process, so shims and pods stay.
+		// As `systemctl stop containerd`, whose unit has KillMode=process: its shims and pods stay.
 		containerd.Stop(t)
 		stays.Container.Exec(t, "true")
 		stays.Remove(t)
 		b.pod(t).Remove(t)
 		containerd.Start(t)
-		unharmed("after its own restart")
+		unharmed("after a restart of containerd")
 
-		// And as with KillMode=control-group.
+		// As with KillMode=control-group: its shims are killed too.
 		containerd.Kill9(t)
 		killShims(t, containerd.Socket)
 		after.Container.Exec(t, "true")
@@ -74,7 +74,7 @@ func TestContainerd(t *testing.T) {
 	})
 }
 
-// theirNamespaces are the paths of containerd's network namespaces.
+// theirNamespaces returns the paths of containerd's network namespaces.
 func theirNamespaces(t *testing.T) []string {
 	t.Helper()
 	names, err := filepath.Glob(netns + "/cni-*")
@@ -82,8 +82,7 @@ func theirNamespaces(t *testing.T) []string {
 	return names
 }
 
-// killShims kills the shims of a containerd, all of which have its address among
-// their arguments.
+// killShims kills the shims of a containerd, whose command lines have the path of its socket.
 func killShims(t *testing.T, socket string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -101,6 +100,6 @@ func killShims(t *testing.T, socket string) {
 		killed++
 	}
 	if killed == 0 {
-		t.Error("containerd has no shim that could be killed")
+		t.Error("found no shim of containerd to kill")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// docker is a dockerd of a test's own, with a containerd that it starts itself.
+// docker is the dockerd of one test, which starts its own containerd.
 type docker struct {
 	dir  string
 	cmd  *exec.Cmd
@@ -28,7 +28,7 @@ func newDocker(t *testing.T) *docker {
 	d.start(t)
 	t.Cleanup(func() {
 		d.stop(t, syscall.SIGTERM)
-		_ = unix.Unmount(filepath.Join(d.dir, "root"), unix.MNT_DETACH) // which it mounts onto itself
+		_ = unix.Unmount(filepath.Join(d.dir, "root"), unix.MNT_DETACH) // dockerd bind-mounts this directory onto itself
 	})
 	return d
 }
@@ -51,7 +51,7 @@ func (d *docker) start(t *testing.T) {
 	testbed.Eventually(t, time.Minute, func() error { return exec.Command("docker", "--host", d.socket(), "version").Run() })
 }
 
-// stop ends dockerd. Its containerd goes with it, as the kernel sees to.
+// stop stops dockerd by a signal. If that is SIGKILL, the kernel kills dockerd's containerd too.
 func (d *docker) stop(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	const state = "/run/docker-test/containerd/"
@@ -64,7 +64,7 @@ func (d *docker) stop(t *testing.T, signal syscall.Signal) {
 	if signal == syscall.SIGKILL {
 		testbed.Eventually(t, time.Minute, func() error {
 			if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
-				return fmt.Errorf("containerd %s lives", pid)
+				return fmt.Errorf("process %s of containerd still runs", pid)
 			}
 			return nil
 		})
@@ -86,7 +86,7 @@ func (d *docker) run(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestDocker has a dockerd come, work, die and go beside pods.
+// TestDocker starts, uses, kills and stops a dockerd on a node with pods of berth.
 func TestDocker(t *testing.T) {
 	needForeign(t, "docker.io", "dockerd", "docker", "containerd", "runc")
 	onNode(t, nil, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestDocker(t *testing.T) {
 			t.Helper()
 			d.run(t, "exec", "served", "true")
 			if now := d.run(t, "inspect", "--format", "{{.State.Status}} {{.NetworkSettings.Networks.theirs.IPAddress}}", "served"); now != "running "+address {
-				t.Errorf("%s Docker's container is %q, its address was %s", when, now, address)
+				t.Errorf("%s Docker's container is %q, want running %s", when, now, address)
 			}
 			b.answers(t, 25_000)
 		}
@@ -122,10 +122,10 @@ func TestDocker(t *testing.T) {
 		before.Remove(t)
 		after := b.pod(t, hostPort(ours+1))
 		b.answers(t, ours+1)
-		unharmed("after a pod of berth's")
+		unharmed("after berth stopped and started pods")
 		b.Kill9(t)
 		b.Start(t)
-		unharmed("after a start of berth")
+		unharmed("after berth was killed and started")
 		alive()
 
 		d.stop(t, syscall.SIGTERM)

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// startFirewalld starts a firewalld with a bus of its own, and returns what stops it.
+// startFirewalld starts a firewalld and a D-Bus for it, and returns a function that stops both.
 func startFirewalld(t *testing.T, backend string) (stop func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,8 +47,8 @@ func startFirewalld(t *testing.T, backend string) (stop func()) {
 	return stop
 }
 
-// TestFirewalld has a firewalld start, reload and stop under pods of berth and of a
-// containerd: what the ones lose the others lose, too.
+// TestFirewalld starts, reloads and stops a firewalld on a node with pods of berth and of a
+// containerd. At each step the host ports of both can be reached from the same places.
 func TestFirewalld(t *testing.T) {
 	needForeign(t, "firewalld", "firewalld", "firewall-cmd", "dbus-daemon", "bash", "timeout")
 	onNode(t, []string{testbed.Containerd, testbed.RuncShim}, func(t *testing.T) {
@@ -81,14 +81,14 @@ func TestFirewalld(t *testing.T) {
 				ours, theirs := reached(port), reached(port+1)
 				t.Logf("%s, %s: %s", backend, when, ours)
 				if ours != theirs || want != "" && ours != want {
-					t.Errorf("%s, %s: berth's pod is reached %s, containerd's %s", backend, when, ours, theirs)
+					t.Errorf("%s, %s: berth's pod is reached %s; containerd's %s", backend, when, ours, theirs)
 				}
 			}
 			const all = "from the node true, from outside true"
 			ours, theirs := b.pod(t, hostPort(port)), containerd.Client.RunPod(t, spec(port+1))
 			b.answers(t, port)
 			b.answers(t, port+1)
-			same("before it", port, all)
+			same("before firewalld", port, all)
 			stop := startFirewalld(t, backend)
 			same("after its start", port, "")
 			run(t, "firewall-cmd", "--reload")
@@ -112,7 +112,7 @@ func TestFirewalld(t *testing.T) {
 			ours.Remove(t)
 			forced(t, containerd.Client, theirs)
 			stop()
-			same("when it is gone", port+2, "")
+			same("after firewalld stopped", port+2, "")
 			newOurs.Remove(t)
 			forced(t, containerd.Client, newTheirs)
 			port += 4
@@ -124,8 +124,8 @@ func TestFirewalld(t *testing.T) {
 	})
 }
 
-// forced removes a pod of containerd, which the loss of its rules keeps from being
-// disconnected: what is left goes with the node.
+// forced tries to remove a pod of containerd. This can fail when its firewall rules were deleted;
+// what is left ends with the node's namespaces.
 func forced(t *testing.T, containerd *testbed.Client, pod *testbed.Pod) {
 	t.Helper()
 	if _, err := containerd.RemovePodSandbox(testbed.Within(t, time.Minute), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.ID}); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestIPNetns has an operator use `ip netns` while pods come, stay and go.
+// TestIPNetns uses `ip netns`, as an operator does, while pods start, run and are removed.
 func TestIPNetns(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
@@ -43,15 +43,15 @@ func TestIPNetns(t *testing.T) {
 	})
 }
 
-// TestNamespacesFromBefore starts berth on a node whose /run/netns is no mount and
-// has namespaces in it: those of its pods, and others'.
+// TestNamespacesFromBefore starts berth on a node whose /run/netns is not a mount point and has
+// network namespaces in it: that of a pod, and one of another program.
 func TestNamespacesFromBefore(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
 		pod := b.pod(t)
 		theirs := filepath.Join(netns, "theirs")
 		b.Stop(t)
-		// The same namespace, where nothing is mounted around it.
+		// Keep the pod's namespace at its path, but without a mount on /run/netns.
 		pin := filepath.Join(netns, "berth-"+pod.ID[:32])
 		run(t, "mount", "--bind", pin, makeFile(t, "/run/aside"))
 		run(t, "umount", "-R", netns)
@@ -59,19 +59,19 @@ func TestNamespacesFromBefore(t *testing.T) {
 		run(t, "umount", "/run/aside")
 		run(t, "mount", "--bind", "/proc/self/ns/net", makeFile(t, theirs))
 		if mounted(t, netns) > 0 {
-			t.Fatal("the directory is a mount")
+			t.Fatal(netns + " is still a mount point")
 		}
 		b.Start(t)
 		if mounted(t, netns) != 1 {
-			t.Errorf("the directory is mounted %d times: %q", mounted(t, netns), mountpoints(t))
+			t.Errorf("the directory is mounted %d times, want once: %q", mounted(t, netns), mountpoints(t))
 		}
 		if got := pod.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_READY {
-			t.Errorf("the pod is %s", got)
+			t.Errorf("the pod is %s, want ready", got)
 		}
 		pod.RunContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}).Exec(t, "true")
-		// Its owner removes it as before.
+		// The owner of the other namespace can remove it as before.
 		run(t, "umount", theirs)
-		testbed.Checkf(t, os.Remove(theirs), "what was there cannot be removed by its owner")
+		testbed.Checkf(t, os.Remove(theirs), "remove the other namespace as its owner")
 		pod.Remove(t)
 		b.nothingLeft(t)
 	})
@@ -83,8 +83,8 @@ func makeFile(t *testing.T, path string) string {
 	return path
 }
 
-// TestHiddenMounts has every mount that pods have be there twice, as somebody
-// leaves it who mounts a directory onto itself.
+// TestHiddenMounts doubles every mount of pods, as happens when an operator bind-mounts a
+// directory onto itself.
 func TestHiddenMounts(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
@@ -126,7 +126,7 @@ func TestHiddenMounts(t *testing.T) {
 	})
 }
 
-// TestForeignUnmount has somebody unmount what pods live in.
+// TestForeignUnmount unmounts the mounts of running pods, as another program may do.
 func TestForeignUnmount(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
@@ -134,7 +134,7 @@ func TestForeignUnmount(t *testing.T) {
 		created := untouched.CreateContainer(t, "second", testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 		run(t, "umount", "--recursive", netns)
 
-		// What runs, runs on. Nothing can be added to it, and that is said.
+		// Containers run on, but the pods get no new ones: the error names the cause.
 		asked.Container.Exec(t, "true")
 		config := b.Client.ContainerConfig("second", b.Image, "true")
 		_, err := b.Client.CreateContainer(testbed.Within(t, time.Minute), &runtimeapi.CreateContainerRequest{PodSandboxId: asked.ID, Config: config, SandboxConfig: asked.Config})
@@ -142,7 +142,7 @@ func TestForeignUnmount(t *testing.T) {
 		_, err = b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: created.ID})
 		testbed.Refused(t, err, codes.FailedPrecondition, "unmounted")
 		if got := asked.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-			t.Errorf("the pod is %s, so no kubelet makes it anew", got)
+			t.Errorf("the pod is %s, so a kubelet would not replace it", got)
 		}
 		asked.Stop(t)
 		asked.Remove(t)
@@ -151,13 +151,13 @@ func TestForeignUnmount(t *testing.T) {
 		b.Kill9(t)
 		b.Start(t)
 		if got := restarted.Status(t).GetState(); got != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-			t.Errorf("the pod is %s after a restart", got)
+			t.Errorf("the pod is %s after a restart, want not ready", got)
 		}
 		restarted.Container.Exec(t, "true")
 		restarted.Remove(t)
 		b.nothingLeft(t)
 
-		// The state's mounts: root file systems, shared memory, other namespaces.
+		// Now the mounts below the state directory: root file systems, shared memory, namespaces.
 		pod, idle := b.pod(t), b.Client.RunSandbox(t, testbed.PodSpec{})
 		for _, point := range slices.Backward(mountpoints(t)) {
 			if strings.HasPrefix(point, b.State+"/") {
@@ -175,8 +175,8 @@ func TestForeignUnmount(t *testing.T) {
 	})
 }
 
-// TestCoveredNamespaces has somebody mount an empty directory over that of all
-// network namespaces, and leave it there.
+// TestCoveredNamespaces mounts an empty tmpfs over the directory of network namespaces, and
+// leaves it there while pods are removed and started.
 func TestCoveredNamespaces(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
@@ -196,7 +196,7 @@ func TestCoveredNamespaces(t *testing.T) {
 		b.nothingLeft(t)
 
 		if _, err := os.Stat(theirs); err != nil {
-			t.Errorf("what is theirs: %v", err)
+			t.Errorf("the other program's file: %v", err)
 		}
 		run(t, "umount", netns)
 		b.nothingLeft(t)

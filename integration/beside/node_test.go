@@ -1,9 +1,9 @@
-// Package beside runs berth where others are at work on the same node: iproute2,
-// containerd, firewalls, and whoever unmounts what is not theirs.
+// Package beside runs berth on nodes that other programs change too: iproute2, containerd,
+// Docker, podman, firewalls, and programs that unmount the mounts of pods.
 //
-// Each test has a mount namespace and a network namespace of its own, with an
-// empty /run, in which it may do as these do. It is run twice: as on a node whose
-// mounts propagate, which systemd sees to, and as on one whose mounts do not.
+// Each test runs in new mount and network namespaces with an empty /run, so that it may do
+// everything that such programs do. It runs twice: with shared mounts, as systemd sets them up,
+// and with private ones.
 package beside
 
 import (
@@ -30,11 +30,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// propagation, as an environment variable, says that the process is on a node of
-// its own, and how mounts propagate there.
+// propagation is an environment variable. It is set in a process that runs in new namespaces, and
+// is how mounts propagate there: "private" or "shared".
 const propagation = "BERTH_TEST_PROPAGATION"
 
-// TestMain makes a node of the namespaces that the process was started in.
+// TestMain prepares the new namespaces of a process that onNode started.
 func TestMain(m *testing.M) {
 	if how := os.Getenv(propagation); how != "" {
 		if err := makeNode(how); err != nil {
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 func makeNode(how string) error {
-	// What the host has there would be hidden, and is looked for by some tests.
+	// The host's mounts below /run would stay in the list of mounts, which tests read.
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter("/run"))
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func makeNode(how string) error {
 			return err
 		}
 	}
-	for _, dir := range []string{"/run", "/var/lib/cni"} { // CNI's results are containerd's too
+	for _, dir := range []string{"/run", "/var/lib/cni"} { // containerd keeps CNI's results here too
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func makeNode(how string) error {
 	return netlink.LinkSetUp(lo)
 }
 
-// onNode runs body, which is all of a test, on nodes of its own. Parts are what it
-// needs besides runc.
+// onNode runs body, the whole test, in new namespaces, once for each propagation. Parts are the
+// programs that it needs besides runc.
 func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(propagation) != "" {
@@ -96,7 +96,7 @@ func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	for _, how := range []string{"private", "shared"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			// A test that fails by its own time limit tells more than one that is killed.
+			// The inner test's time limit ends first, because its output has the stacks.
 			ctx, cancel, limit := t.Context(), context.CancelFunc(func() {}), 10*time.Minute
 			if deadline, ok := t.Deadline(); ok {
 				ctx, cancel = context.WithDeadline(ctx, deadline.Add(-5*time.Second))
@@ -119,9 +119,9 @@ func onNode(t *testing.T, parts []string, body func(t *testing.T)) {
 	}
 }
 
-// needForeign skips a test without programs, also if BERTH_TEST_REQUIRE is set. `make deps`
-// does not install them: with Debian's package comes a service that changes the host's
-// rules, or a network that its CNI daemons would take for theirs.
+// needForeign skips a test if a program is missing, even if BERTH_TEST_REQUIRE is set. `make deps`
+// does not install these programs, because their Debian packages start a service that changes the
+// host's rules, or add a CNI network that the host's daemons would use.
 func needForeign(t *testing.T, pkg string, programs ...string) {
 	t.Helper()
 	for _, program := range programs {
@@ -137,7 +137,7 @@ type bed struct {
 	atRest testbed.Snapshot
 }
 
-// newBed starts berth, and lets a pod come and go for what stays for good.
+// newBed starts berth, and notes what is on the node after its first pod was removed.
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{Bed: testbed.StartBed(t, "beside/busybox:1", testbed.Options{CNI: testbed.NewCNI(t)})}
@@ -145,7 +145,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// pod runs a pod.
+// pod runs a pod, whose spec the functions may change.
 func (b *bed) pod(t *testing.T, change ...func(*testbed.PodSpec)) *testbed.Pod {
 	t.Helper()
 	spec := testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}}
@@ -155,10 +155,10 @@ func (b *bed) pod(t *testing.T, change ...func(*testbed.PodSpec)) *testbed.Pod {
 	return b.Client.RunPod(t, spec)
 }
 
-// nothingLeft fails if a pod has left anything, where it can be seen or not.
+// nothingLeft fails if a pod has left anything, hidden mounts included.
 func (b *bed) nothingLeft(t *testing.T) {
 	t.Helper()
-	// Idle supervisors wait a minute for the next pod; a restart sends them away.
+	// An idle supervisor waits a minute for the next pod; a restart of berth stops it.
 	b.Restart(t)
 	b.NoLeaks(t, b.atRest)
 	for _, point := range mountpoints(t) {
@@ -175,10 +175,10 @@ func (b *bed) nothingLeft(t *testing.T) {
 	}
 }
 
-// netns is where everybody on a node has network namespaces.
+// netns is the directory in which all programs of a node keep network namespaces.
 const netns = "/run/netns"
 
-// mountpoints are those of all mounts, hidden ones too, one by one.
+// mountpoints returns the mount point of every mount, hidden ones included.
 func mountpoints(t *testing.T) []string {
 	t.Helper()
 	mounts, err := mountinfo.GetMounts(nil)
@@ -200,7 +200,7 @@ func mounted(t *testing.T, point string) (times int) {
 	return times
 }
 
-// run runs a command of somebody else's, which must work.
+// run runs a command of another program, and ends the test if it fails.
 func run(t *testing.T, command ...string) string {
 	t.Helper()
 	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
@@ -210,8 +210,8 @@ func run(t *testing.T, command ...string) string {
 	return string(out)
 }
 
-// cover mounts a directory onto itself so that everything in it is mounted twice,
-// and unmounting reaches one of the two.
+// cover mounts a directory onto itself, so that each mount in it is there twice and one unmount
+// removes only one of the two.
 func cover(t *testing.T, dir string) {
 	t.Helper()
 	if mounted(t, dir) > 0 {
@@ -221,7 +221,7 @@ func cover(t *testing.T, dir string) {
 	run(t, "mount", "--make-private", dir)
 }
 
-// hostPort has the pod serve, at a port of the node, a file that says so.
+// hostPort has the pod serve a file with the text "mapped" at a port of the node.
 func hostPort(port int32) func(*testbed.PodSpec) {
 	return func(s *testbed.PodSpec) {
 		s.Command = []string{"sh", "-c", "echo mapped > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"}
@@ -231,8 +231,8 @@ func hostPort(port int32) func(*testbed.PodSpec) {
 	}
 }
 
-// answers waits until the node answers at a host port. The node's address is that
-// of the pods' bridge.
+// answers waits until a pod answers at a host port, at the address that the node has on the pods'
+// bridge.
 func (b *bed) answers(t *testing.T, port int32) {
 	t.Helper()
 	node, _, err := net.ParseCIDR(b.CNI.Subnet)

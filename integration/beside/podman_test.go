@@ -10,13 +10,13 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// podman is podman as root, with what it keeps in directories of its own.
+// podman runs podman as root, with its state in directories of the test.
 type podman struct{ dir string }
 
 func newPodman(t *testing.T) *podman {
 	t.Helper()
 	p := &podman{dir: t.TempDir()}
-	// Its networks would be the host's, and its locks.
+	// Without these, podman would use the host's networks and locks.
 	run(t, "mount", "-t", "tmpfs", "podman", "/etc/cni")
 	settings := "[engine]\nlock_type = \"file\"\nevents_logger = \"none\"\n[containers]\nlog_driver = \"k8s-file\"\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n"
 	testbed.Must(t, os.WriteFile(filepath.Join(p.dir, "containers.conf"), []byte(settings), 0o600))
@@ -40,7 +40,7 @@ func (p *podman) run(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestPodman has podman run, remove and reset what is its own beside pods.
+// TestPodman has podman run, remove and reset its containers on a node with pods of berth.
 func TestPodman(t *testing.T) {
 	needForeign(t, "podman", "podman", "conmon", "crun")
 	onNode(t, nil, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestPodman(t *testing.T) {
 			t.Helper()
 			p.run(t, "exec", "served", "true")
 			if now := p.run(t, "inspect", "--format", "{{.State.Status}} {{.NetworkSettings.Networks.theirs.IPAddress}}", "served"); now != "running "+address {
-				t.Errorf("%s podman's container is %q, its address was %s", when, now, address)
+				t.Errorf("%s podman's container is %q, want running %s", when, now, address)
 			}
 			b.answers(t, 25_000)
 			if !strings.Contains(natRules(t), address) {
@@ -78,10 +78,10 @@ func TestPodman(t *testing.T) {
 		before.Stop(t)
 		before.Remove(t)
 		after := b.pod(t)
-		unharmed("after a pod of berth's")
+		unharmed("after berth stopped and started pods")
 		b.Kill9(t)
 		b.Start(t)
-		unharmed("after a start of berth")
+		unharmed("after berth was killed and started")
 		alive()
 
 		p.run(t, "run", "--rm", "--pull", "never", b.Image, "true")
@@ -104,7 +104,7 @@ func TestPodman(t *testing.T) {
 		b.pod(t).Remove(t)
 		stays.Stop(t)
 		stays.Remove(t)
-		// The bridges of its networks stay.
+		// podman leaves the bridges of its networks.
 		for _, bridge := range []string{"cni-podman0", "cni-podman1", "podman0", "podman1"} {
 			_ = exec.Command("ip", "link", "delete", bridge).Run()
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// theirRules are rules that are nobody's but the node's administrator's.
+// theirRules is a chain of the node's administrator.
 const theirRules = "THEIRS"
 
 func addTheirRules(t *testing.T) {
@@ -25,13 +25,13 @@ func natRules(t *testing.T) string {
 	return run(t, "iptables", "--wait", "--table", "nat", "--list-rules")
 }
 
-// TestRulesFlushed has firewalls take the rules of running pods away.
+// TestRulesFlushed deletes the rules of running pods, as firewalls do.
 func TestRulesFlushed(t *testing.T) {
 	onNode(t, nil, func(t *testing.T) {
 		b := newBed(t)
 		addTheirRules(t)
-		// What firewalld does when it is reloaded, an operator by hand, and a script of rules
-		// that begins as such scripts do.
+		// As by firewalld when it is reloaded, by an operator, and by a script of nftables rules, which
+		// begins with "flush ruleset".
 		flushes := map[string]func(){
 			"rules and chains": func() {
 				run(t, "iptables", "--wait", "--table", "nat", "--flush")
@@ -50,7 +50,7 @@ func TestRulesFlushed(t *testing.T) {
 			served, plain := b.pod(t, hostPort(port)), b.pod(t)
 			b.answers(t, port)
 			flush()
-			run(t, "iptables", "--wait", "--table", "nat", "--flush") // what is left of theirs is made anew
+			run(t, "iptables", "--wait", "--table", "nat", "--flush") // the administrator's rules are added again
 			_ = exec.Command("iptables", "--wait", "--table", "nat", "--delete-chain", theirRules).Run()
 			addTheirRules(t)
 			theirs := theirLines(natRules(t))
@@ -67,7 +67,7 @@ func TestRulesFlushed(t *testing.T) {
 			plain.Remove(t)
 			b.nothingLeft(t)
 			if now := theirLines(natRules(t)); now != theirs {
-				t.Errorf("rules of others are\n%swere\n%s", now, theirs)
+				t.Errorf("the administrator's rules are\n%swant\n%s", now, theirs)
 			}
 			port++
 		}

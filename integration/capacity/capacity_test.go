@@ -1,7 +1,7 @@
-// Package capacity shows that berth-controller keeps the capacity of nodes true on a real
-// API server: whatever becomes of pods, classes and nodes, of another controller beside
-// it, and of its own rights. Nodes and pods are objects there. integration/scheduling has
-// it beside a scheduler and a kubelet.
+// Package capacity runs berth-controller against a real API server: it keeps the capacity of
+// nodes correct when pods, classes and nodes change, when a second controller runs, and when its
+// own rights change. Nodes and pods are only objects here; integration/scheduling runs the
+// controller with a scheduler and a kubelet.
 package capacity
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 2 * time.Minute
 
 const (
@@ -36,15 +36,15 @@ const (
 	leasePath = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases/berth-controller"
 )
 
-// bed is a server with a class of the handler kata.
+// bed is an API server with a RuntimeClass kata.
 type bed struct{ *kubelet.Server }
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	// Without these, pods and nodes stay as a test makes them.
+	// Without these admission plugins, pods and nodes stay as a test creates them.
 	b := &bed{kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,TaintNodesByCondition")}
 	b.class(t)
-	b.Kubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}", "apply", "--filename=-") // of the lease
+	b.Kubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}", "apply", "--filename=-") // the namespace of the lease
 	return b
 }
 
@@ -58,14 +58,14 @@ func (b *bed) create(t *testing.T, manifest string) {
 	b.Kubectl(t, manifest, "create", "--filename=-")
 }
 
-// node is one that is ready, with labels: "a: b, c: d".
+// node creates a ready node with labels, as in "a: b, c: d".
 func (b *bed) node(t *testing.T, name, labels string) {
 	t.Helper()
 	b.create(t, "{apiVersion: v1, kind: Node, metadata: {name: "+name+", labels: {"+labels+"}}, status: "+
 		"{capacity: {pods: 110}, allocatable: {pods: 110}, conditions: [{type: Ready, status: 'True'}]}}")
 }
 
-// label changes labels of a node, as kubectl has it.
+// label changes labels of a node, in the syntax of `kubectl label`.
 func (b *bed) label(t *testing.T, node string, labels ...string) {
 	t.Helper()
 	b.Kubectl(t, "", append([]string{"label", "node", node, "--overwrite"}, labels...)...)
@@ -82,7 +82,7 @@ func (b *bed) delete(t *testing.T, pods ...string) {
 	b.Kubectl(t, "", append([]string{"delete", "pod", "--force", "--grace-period=0"}, pods...)...)
 }
 
-// room waits until a node has room for that many pods of kata; "" is that none are counted.
+// room waits until a node's capacity is that many pods of kata; "" is no such resource at all.
 func (b *bed) room(t *testing.T, name, want string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -103,7 +103,7 @@ func (b *bed) room(t *testing.T, name, want string) {
 	})
 }
 
-// holder is who has the lease, or "".
+// holder is the holder of the lease, or "" without one.
 func (b *bed) holder(t *testing.T) string {
 	t.Helper()
 	status, body := b.Send(t, http.MethodGet, leasePath, nil)
@@ -119,13 +119,13 @@ func (b *bed) holder(t *testing.T) string {
 
 const leads = "Took the lease"
 
-// took waits until one of some controllers has the lease, and returns the others.
+// took waits until one of the controllers has the lease. It returns that one and the others.
 func took(t *testing.T, all ...*kubelet.Controller) (leader *kubelet.Controller, others []*kubelet.Controller) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		i := slices.IndexFunc(all, func(c *kubelet.Controller) bool { return strings.Contains(c.Log(), leads) })
 		if i < 0 {
-			return fmt.Errorf("none of %d controllers works", len(all))
+			return fmt.Errorf("none of %d controllers took the lease", len(all))
 		}
 		leader, others = all[i], slices.Delete(slices.Clone(all), i, i+1)
 		return nil
@@ -143,14 +143,14 @@ func TestController(t *testing.T) {
 		do   func(*testing.T, *bed)
 	}{
 		{"pods come and go", pods},
-		{"two at once", two},
-		{"a node that does not answer", away},
+		{"two controllers", two},
+		{"a node that is not ready", away},
 		{"rights that are missing", forbidden},
 		{"rights that are taken away", taken},
-		{"one that slept, and reaches nobody", slept},
-		{"one that sees no pods", blind},
-		{"one that cannot renew its lease", unrenewed},
-		{"a server that is away at the start", early},
+		{"a leader that was stopped and reaches no server", slept},
+		{"a controller that cannot list pods", blind},
+		{"a controller that cannot renew its lease", unrenewed},
+		{"a server that does not answer at the start", early},
 		{"changes that are not answered", stuck},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, b) }) {
@@ -166,7 +166,7 @@ func pods(t *testing.T, b *bed) {
 	for i := range 3 {
 		b.pod(t, fmt.Sprintf("p-%d", i), "node-1")
 	}
-	b.room(t, "node-1", "3") // more than it takes: somebody has put them there
+	b.room(t, "node-1", "3") // more than max-pods: these pods were bound without a scheduler
 	b.label(t, "node-1", kata+"-")
 	b.delete(t, "p-2")
 	b.room(t, "node-1", "2")
@@ -174,24 +174,24 @@ func pods(t *testing.T, b *bed) {
 	b.room(t, "node-1", "1")
 	b.label(t, "node-1", kata+"=ready", kata+".max-pods=7")
 	b.room(t, "node-1", "7")
-	// Pods without a class take places of the default handler, and no others.
+	// Pods without a class count for the default handler only.
 	b.create(t, "{apiVersion: v1, kind: Pod, metadata: {name: classless}, spec: {nodeName: node-1, containers: [{name: main, image: none}]}}")
 	b.label(t, "node-1", kata+".default=true")
 	b.room(t, "node-1", "6")
 	b.label(t, "node-1", kata+".default-")
 	b.room(t, "node-1", "7")
 	b.delete(t, "classless")
-	// Somebody else's figure does not stay.
+	// A value that another client writes is replaced.
 	b.Kubectl(t, "", "patch", "node", "node-1", "--subresource=status", `--patch={"status":{"capacity":{"`+string(kataPods)+`":"99"}}}`)
 	b.room(t, "node-1", "7")
-	// A pod that ended takes no place.
+	// A pod that has ended is not counted.
 	b.label(t, "node-1", kata+"-")
 	b.room(t, "node-1", "1")
 	b.Kubectl(t, "", "patch", "pod", "p-0", "--subresource=status", `--patch={"status":{"phase":"Succeeded"}}`)
 	b.room(t, "node-1", "0")
 	b.delete(t, "p-0")
 
-	// Without the class what pods have stays, and nothing else.
+	// Without the class, the capacity is what the running pods use.
 	b.label(t, "node-1", kata+"=ready", kata+".max-pods=2")
 	b.pod(t, "p-3", "node-1")
 	b.room(t, "node-1", "2")
@@ -208,18 +208,18 @@ func two(t *testing.T, b *bed) {
 	b.room(t, "node-1", "2")
 	second := rest[0]
 	holder := b.holder(t)
-	// Killed, it leaves the lease as it is, which has to expire.
+	// A killed controller does not release the lease, which has to expire.
 	first.Kill(t)
 	if strings.Contains(second.Log(), leads) {
-		t.Errorf("both work:\n%s", second.Log())
+		t.Errorf("both controllers took the lease:\n%s", second.Log())
 	}
 	b.label(t, "node-1", kata+".max-pods=3")
 	took(t, second)
 	b.room(t, "node-1", "3")
 	if now := b.holder(t); now == holder || now == "" {
-		t.Errorf("the lease is held by %q, and was by %q", now, holder)
+		t.Errorf("the lease is held by %q, before by %q", now, holder)
 	}
-	// Ended in good order, it gives it back.
+	// A controller that is stopped by SIGTERM releases the lease.
 	second.Stop(t)
 	if now := b.holder(t); now != "" {
 		t.Errorf("the lease is still held by %q", now)
@@ -240,7 +240,7 @@ func away(t *testing.T, b *bed) {
 	b.room(t, "node-1", "1")
 	is("True")
 	b.room(t, "node-1", "2")
-	// Its labels expired: what runs keeps its place.
+	// The node's labels expire: its running pod is still counted.
 	b.label(t, "node-1", kata+"-", kata+".max-pods-")
 	b.room(t, "node-1", "1")
 	b.label(t, "node-1", kata+"=ready", kata+".max-pods=2")
@@ -252,21 +252,21 @@ func forbidden(t *testing.T, b *bed) {
 	c := b.StartControllerAs(t, b.Kubeconfig(t, kubelet.Guest, ""), namespace)
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, `cannot get resource \"leases\" in API group \"coordination.k8s.io\" in the namespace \"berth-system\"`) {
-			return fmt.Errorf("it says\n%s", log)
+			return fmt.Errorf("its log is\n%s", log)
 		}
 		return nil
 	})
 	unready(t, c)
 }
 
-// unready fails unless a controller says that it is not ready.
+// unready fails unless /readyz of a controller answers 503.
 func unready(t *testing.T, c *kubelet.Controller) {
 	t.Helper()
 	response, err := http.Get(c.URL + "/readyz")
 	testbed.Must(t, err)
 	response.Body.Close()
 	if response.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("/readyz: %s", response.Status)
+		t.Errorf("/readyz: %s, want 503", response.Status)
 	}
 }
 
@@ -281,7 +281,7 @@ func taken(t *testing.T, b *bed) {
 	b.label(t, "node-1", kata+".max-pods=5")
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, `cannot patch resource \"nodes/status\"`) {
-			return fmt.Errorf("it says\n%s", log)
+			return fmt.Errorf("its log is\n%s", log)
 		}
 		return nil
 	})
@@ -291,8 +291,8 @@ func taken(t *testing.T, b *bed) {
 	tells(t, c, "/metrics", "berth_controller_failing_nodes 0\n")
 }
 
-// slept has a leader sleep until its lease is long over, and reach no server then: it says
-// that it does not live, and ends, so that two never work.
+// slept stops a leader by SIGSTOP until its lease has expired. It then reaches no server: its
+// /healthz fails, and it exits, so that two controllers never change nodes.
 func slept(t *testing.T, b *bed) {
 	var cut atomic.Bool
 	renews := make(chan struct{}, 1)
@@ -315,24 +315,24 @@ func slept(t *testing.T, b *bed) {
 	took(t, c)
 	tells(t, c, "/healthz", "")
 	cut.Store(true)
-	<-renews                                                   // and no renewal before it is on its way
-	const lease, tolerance = 15 * time.Second, 5 * time.Second // of cmd/berth-controller
+	<-renews                                                   // no earlier renewal is still on its way
+	const lease, tolerance = 15 * time.Second, 5 * time.Second // as in cmd/berth-controller
 	c.Sleep(t, lease+tolerance+time.Second)
 	response, err := http.Get(c.URL + "/healthz")
 	testbed.Must(t, err)
 	defer response.Body.Close()
 	if text, err := io.ReadAll(response.Body); response.StatusCode != http.StatusInternalServerError || !strings.Contains(string(text), "failed election to renew leadership") {
-		t.Errorf("/healthz: %s: %s, %v", response.Status, text, err)
+		t.Errorf("/healthz: %s: %s, %v, want 500", response.Status, text, err)
 	}
 	if code := c.Wait(); code != 1 || !strings.Contains(c.Log(), "lost the lease berth-controller: the API server did not answer, or another controller took it") {
-		t.Errorf("it ended with %d:\n%s", code, c.Log())
+		t.Errorf("it exited with %d:\n%s", code, c.Log())
 	}
 	other, _ := took(t, b.StartController(t))
 	tells(t, other, "/healthz", "")
 }
 
-// blind has a controller see nodes and no pods: it takes no room from those that it does not know,
-// until it sees them again.
+// blind lets a controller read nodes but not pods. The controller then leaves a node's capacity as
+// it is, because pods that it does not know may use it, until it can read pods again.
 func blind(t *testing.T, b *bed) {
 	var cut atomic.Bool
 	watching, end := context.WithCancel(t.Context())
@@ -376,8 +376,8 @@ func blind(t *testing.T, b *bed) {
 	b.room(t, "node-1", "2")
 }
 
-// unrenewed has a controller reach everything but its lease. It does nothing any more when
-// another one works.
+// unrenewed keeps a controller from its lease only. It changes nothing any more once another
+// controller has the lease, and exits.
 func unrenewed(t *testing.T, b *bed) {
 	var cut atomic.Bool
 	var patches atomic.Int32
@@ -407,10 +407,10 @@ func unrenewed(t *testing.T, b *bed) {
 		select {
 		case code := <-ended:
 			if after := patches.Load(); code != 1 || after != before {
-				t.Errorf("it ended with %d, after %d changes beside another one:\n%s", code, after-before, first.Log())
+				t.Errorf("it exited with %d, after %d changes while another controller led:\n%s", code, after-before, first.Log())
 			}
 			if now := b.holder(t); now != holder {
-				t.Errorf("the lease of %q is now that of %q", holder, now)
+				t.Errorf("the holder of the lease was %q and is now %q", holder, now)
 			}
 			b.label(t, "node-1", kata+".max-pods=2")
 			b.room(t, "node-1", "2")
@@ -420,13 +420,13 @@ func unrenewed(t *testing.T, b *bed) {
 	}
 }
 
-// early starts a controller before there is a server.
+// early starts a controller before the API server answers.
 func early(t *testing.T, b *bed) {
 	var there atomic.Bool
 	front := b.Front(t, func(pass http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !there.Load() {
-				panic(http.ErrAbortHandler) // hangs up
+				panic(http.ErrAbortHandler) // closes the connection
 			}
 			pass.ServeHTTP(w, r)
 		})
@@ -435,7 +435,7 @@ func early(t *testing.T, b *bed) {
 	tells(t, c, "/healthz", "")
 	testbed.Eventually(t, patience, func() error {
 		if log := c.Log(); !strings.Contains(log, "Error retrieving lease lock") {
-			return fmt.Errorf("it says\n%s", log)
+			return fmt.Errorf("its log is\n%s", log)
 		}
 		return nil
 	})
@@ -445,8 +445,8 @@ func early(t *testing.T, b *bed) {
 	tells(t, c, "/readyz", "")
 }
 
-// stuck has changes of more nodes than are changed at the same time get no answer. Others are
-// changed all the same.
+// stuck leaves the patches of several nodes unanswered, more than the controller sends at a time.
+// Other nodes are patched nevertheless.
 func stuck(t *testing.T, b *bed) {
 	const many = 17
 	var cut atomic.Bool
@@ -481,7 +481,7 @@ func stuck(t *testing.T, b *bed) {
 	tells(t, c, "/metrics", "berth_controller_failing_nodes 0\n")
 }
 
-// tells waits until a controller answers with all of that.
+// tells waits until a controller's answer at a path contains all these texts.
 func tells(t *testing.T, c *kubelet.Controller, path string, wants ...string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -503,9 +503,9 @@ func tells(t *testing.T, c *kubelet.Controller, path string, wants ...string) {
 	})
 }
 
-// TestFortyFirst gives a node that all pods prefer room for 40 of them: a real scheduler
-// puts the 41st elsewhere. Then the handler there takes no more, and none comes, though
-// nothing that is there is ended.
+// TestFortyFirst gives a node that all pods prefer a capacity of 40: a real scheduler puts the
+// 41st pod on the other node. When that node's handler accepts no more pods, the next pod waits,
+// and the running pod stays.
 func TestFortyFirst(t *testing.T) {
 	b := newBed(t)
 	b.StartScheduler(t)
@@ -557,13 +557,13 @@ func TestFortyFirst(t *testing.T) {
 	b.room(t, "other", "1")
 	scheduled("waits")
 	on(40, 1, 1)
-	// It comes when there is room again.
+	// It is scheduled once a pod has left.
 	b.delete(t, "p-0")
 	on(40, 1, 0)
 }
 
-// TestPriorities fills a handler, and has pods of higher priority come: the scheduler ends a
-// pod for one that may preempt, which gets its place, and none for one that may not.
+// TestPriorities fills a node's capacity for a handler and creates pods of higher priority: the
+// scheduler evicts one pod for a pod that may preempt, and none for a pod that may not.
 func TestPriorities(t *testing.T) {
 	b := newBed(t)
 	b.StartScheduler(t)
@@ -589,7 +589,7 @@ func TestPriorities(t *testing.T) {
 			return nil
 		})
 	}
-	// leaving are the pods that were told to end, which a kubelet would do.
+	// leaving returns the pods with a deletion timestamp, which a kubelet would stop.
 	leaving := func() string {
 		return b.Kubectl(t, "", "get", "pods", `--output=jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}`)
 	}
@@ -600,7 +600,7 @@ func TestPriorities(t *testing.T) {
 	pod("patient", "patient")
 	is("patient", "Unschedulable")
 	if got := leaving(); got != "" {
-		t.Errorf("for a pod that preempts none, %s was told to end", got)
+		t.Errorf("%s was evicted for a pod that may not preempt", got)
 	}
 	b.delete(t, "patient")
 
@@ -608,7 +608,7 @@ func TestPriorities(t *testing.T) {
 	var victim string
 	testbed.Eventually(t, patience, func() error {
 		if victim = leaving(); victim == "" {
-			return errors.New("no pod was told to end")
+			return errors.New("no pod was evicted")
 		}
 		return nil
 	})
@@ -616,6 +616,6 @@ func TestPriorities(t *testing.T) {
 	is("high", "full")
 	b.room(t, "full", "2")
 	if got := leaving(); got != "" {
-		t.Errorf("for one pod, %s was told to end after %s", got, victim)
+		t.Errorf("for one pod, %s was evicted besides %s", got, victim)
 	}
 }

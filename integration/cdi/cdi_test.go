@@ -1,5 +1,5 @@
-// Package cdi gives containers devices by the Container Device Interface: specs
-// are files of a vendor, and what they say is looked for inside the containers.
+// Package cdi gives containers devices by the Container Device Interface. Each test writes specs,
+// as a vendor does, and looks inside the containers for what the specs add.
 package cdi
 
 import (
@@ -22,7 +22,7 @@ import (
 type bed struct {
 	*testbed.Bed
 	specs string
-	// files is where a device's mounts come from, marks what its hooks write.
+	// files is the directory of a device's mounts, marks that of the files that its hooks write.
 	files, marks string
 }
 
@@ -30,7 +30,7 @@ func newBed(t *testing.T) *bed {
 	t.Helper()
 	dir := t.TempDir()
 	b := &bed{specs: filepath.Join(dir, "specs"), files: filepath.Join(dir, "files"), marks: filepath.Join(dir, "marks")}
-	for _, d := range []string{b.files, b.marks} { // a node without devices may lack the directory of specs
+	for _, d := range []string{b.files, b.marks} { // the directory of specs may be missing
 		testbed.Must(t, os.Mkdir(d, 0o755))
 	}
 	b.Bed = testbed.StartBed(t, "cdi/busybox:1", testbed.Options{
@@ -43,19 +43,19 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// write puts a file where it takes effect at once, as vendors' tools do.
+// write replaces a file atomically, as vendors' tools do.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	temporary := path + ".new"
 	testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil { //nolint:gosec // no secret, and users of pods read it
+	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil { //nolint:gosec // pods read the file
 		t.Fatal(err)
 	}
 	testbed.Must(t, os.Rename(temporary, path))
 }
 
-// device is a spec of the class vendor.test/<class> with one device, "one". Its
-// node is node of the host, its environment, mount and hook say version.
+// device writes a spec of the class vendor.test/<class> with one device, "one". Its device node is
+// that of the host at node; its environment, mount and hook have the version.
 func (b *bed) device(t *testing.T, class, node, version string) {
 	t.Helper()
 	write(t, filepath.Join(b.files, class, "version"), version)
@@ -73,8 +73,8 @@ func (b *bed) device(t *testing.T, class, node, version string) {
 
 const byField, byAnnotation = "vendor.test/field=one", "vendor.test/annotated=one"
 
-// asking is a container that asks for one device by the CRI's field and for
-// another as kubelets and plugins did before.
+// asking is a container that requests devices: byAnnotation by an annotation, as older kubelets
+// did, and all others by the CRI's field.
 func (b *bed) asking(handler string, devices ...string) testbed.PodSpec {
 	return testbed.PodSpec{
 		Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"},
@@ -90,7 +90,7 @@ func (b *bed) asking(handler string, devices ...string) testbed.PodSpec {
 	}
 }
 
-// shows fails unless the container has what the spec of the class says.
+// shows fails unless the container has everything that the spec of the class adds.
 func (b *bed) shows(t *testing.T, c *testbed.Container, class, version string) {
 	t.Helper()
 	for command, want := range map[string]string{
@@ -99,7 +99,7 @@ func (b *bed) shows(t *testing.T, c *testbed.Container, class, version string) {
 		"touch /opt/" + class + "/new 2>&1; echo": "Read-only file system",
 	} {
 		if got := strings.TrimSpace(c.Exec(t, "sh", "-c", command)); !strings.HasSuffix(got, want) {
-			t.Errorf("%s: %q says %q, want %q", class, command, got, want)
+			t.Errorf("%s: %q prints %q, want %q", class, command, got, want)
 		}
 	}
 	mark, err := os.ReadFile(filepath.Join(b.marks, class+"-"+version))
@@ -108,20 +108,20 @@ func (b *bed) shows(t *testing.T, c *testbed.Container, class, version string) {
 	}
 }
 
-// node fails unless the container's device node works as that of the host does:
-// what /dev/zero and /dev/full say is known.
+// node fails unless a path in the container is a device of those numbers, and reads as zeros, as
+// /dev/zero and /dev/full do.
 func node(t *testing.T, c *testbed.Container, path, major string) {
 	t.Helper()
 	if got := strings.TrimSpace(c.Exec(t, "stat", "-c", "%F %t:%T", path)); got != "character special file "+major {
 		t.Errorf("%s is %q, want device %s", path, got, major)
 	}
 	if got := c.TryExec(t, "sh", "-c", "head -c 4 "+path+" | od -An -tx1"); strings.TrimSpace(got.Stdout) != "00 00 00 00" {
-		t.Errorf("reading %s: %+v", path, got)
+		t.Errorf("read %s: %+v, want zeros", path, got)
 	}
 }
 
-// TestDevices asks for devices under every runtime, changes them while the
-// daemon runs, and asks for some that are not there.
+// TestDevices requests devices under every runtime, changes their specs while the daemon runs, and
+// requests devices that do not exist.
 func TestDevices(t *testing.T) {
 	b := newBed(t)
 	b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"true"}}).Remove(t)
@@ -143,7 +143,7 @@ func TestDevices(t *testing.T) {
 			node(t, first, "/dev/annotated0", "1:7")
 			b.unknown(t, pod, "vendor.test/field=two", "vendor.test/field=two")
 
-			// No call tells the daemon of this.
+			// The daemon gets no call about this change.
 			b.device(t, "field", "/dev/full", handler+"-2")
 			second := pod.RunContainer(t, "second", b.asking(handler, byField))
 			b.shows(t, second, "field", handler+"-2")
@@ -160,18 +160,18 @@ func TestDevices(t *testing.T) {
 			b.device(t, "field", "/dev/there-is-none", handler+"-3")
 			b.unknown(t, pod, byField, "/dev/there-is-none")
 
-			// Whoever has the device keeps it.
+			// A container that has a device keeps it.
 			second.Stop(t, 0)
 			b.shows(t, first, "annotated", handler+"-1")
 			pod.Remove(t)
 		})
 	}
-	b.Restart(t) // idle supervisors go
+	b.Restart(t) // stops idle supervisors
 	b.NoLeaks(t, atRest)
 }
 
-// unknown fails unless a container with the device is refused with these texts,
-// is not listed, and can be made under its name afterwards.
+// unknown fails unless a container with the device is refused with these texts and is not listed.
+// Afterwards a container of the same name, without the device, can be created.
 func (b *bed) unknown(t *testing.T, pod *testbed.Pod, device string, texts ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -185,7 +185,7 @@ func (b *bed) unknown(t *testing.T, pod *testbed.Pod, device string, texts ...st
 	}
 	for _, text := range texts {
 		if !strings.Contains(status.Convert(err).Message(), text) {
-			t.Errorf("the text does not say %q: %v", text, err)
+			t.Errorf("the error lacks %q: %v", text, err)
 		}
 	}
 	list, err := b.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: pod.ID}})

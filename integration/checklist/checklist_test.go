@@ -17,7 +17,7 @@ import (
 
 const top = "../.."
 
-// How many lines the lists have. One that is dropped is missed.
+// The numbers of lines of the two lists, so that a line that was dropped is noticed.
 const (
 	total      = 96
 	totalPains = 14
@@ -32,8 +32,8 @@ func testingDocument(t *testing.T, heading string) []line {
 	return lines
 }
 
-// TestChecklist holds docs/testing.md to the code: each line has tests, and each
-// of them exists. No test is named after a pain that is not in the list.
+// TestChecklist compares docs/testing.md with the code: each line names tests, and each of these
+// exists. Each test named TestPain… is in the list of pains.
 func TestChecklist(t *testing.T) {
 	listed := map[string]bool{}
 	for part, want := range map[string]int{heading: total, pains: totalPains} {
@@ -64,17 +64,17 @@ func proven(t *testing.T, lines []line) {
 		subject, _, _ := strings.Cut(l.name, " ")
 		numbers[subject]++
 		if want := fmt.Sprintf("%s %d", subject, numbers[subject]); l.name != want {
-			t.Errorf("%q is line %q", l.name, want)
+			t.Errorf("line %q should be %q", l.name, want)
 		}
 		if l.text == "" {
-			t.Errorf("%s says nothing", l.name)
+			t.Errorf("%s has no text", l.name)
 		}
 	}
 	code := sources{}
 	for _, l := range lines {
 		t.Run(l.name, func(t *testing.T) {
 			if len(l.proofs) == 0 {
-				t.Fatal("no test proves it")
+				t.Fatal("the line names no test")
 			}
 			for _, p := range l.proofs {
 				testbed.Checkf(t, code.has(p), "%s", p)
@@ -83,24 +83,24 @@ func proven(t *testing.T, lines []line) {
 	}
 }
 
-// TestNames looks for every test and golden file that the document names.
+// TestNames checks that every test and golden file exists that the document names.
 func TestNames(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(top, document))
 	testbed.Must(t, err)
 	tests := allTests(t)
 	for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
 		if !tests[name] {
-			t.Errorf("there is no %s", name)
+			t.Errorf("%s does not exist", name)
 		}
 	}
 	for _, name := range regexp.MustCompile(`\b(container|sandbox)-[a-z0-9-]+\.json`).FindAllString(string(text), -1) {
 		if _, err := os.Stat(filepath.Join(top, "pkg/engine/ocispec/testdata", name)); err != nil {
-			t.Errorf("there is no golden file %s", name)
+			t.Errorf("golden file %s does not exist", name)
 		}
 	}
 }
 
-// allTests are the names of all tests that there are.
+// allTests returns the names of all tests of the product and of integration.
 func allTests(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
@@ -130,7 +130,7 @@ func TestMissingProofs(t *testing.T) {
 		"conformance/Sandbox/no such check", "faults/TestNoSuchTest", "faults/TestEmptyNode/no such part", "pkg/no/such/package/TestX", "nonsense", "",
 	} {
 		if code.has(p) == nil {
-			t.Errorf("%q is said to exist", p)
+			t.Errorf("%q exists, want an error", p)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestChecksHaveNamesOfTheirOwn(t *testing.T) {
 	names := conformance.Names()
 	slices.Sort(names)
 	if again := len(names) - len(slices.Compact(slices.Clone(names))); again != 0 {
-		t.Errorf("%d of the suite's checks have the name of another", again)
+		t.Errorf("%d of the suite's checks have the same name as another", again)
 	}
 }
 
@@ -174,10 +174,10 @@ func TestOutcomes(t *testing.T) {
 		"conformance/Group/one fails": failed, "conformance/Group/only another": absent, "conformance/Group/both": absent,
 	} {
 		if got := r.of(p); got != want {
-			t.Errorf("%s %s, want: %s", p, got, want)
+			t.Errorf("outcome of %s: %s, want %s", p, got, want)
 		}
 	}
-	testbed.Fails(t, r.read(strings.NewReader(`{"Action":"pass"`)), "records that end in the middle are taken")
+	testbed.Fails(t, r.read(strings.NewReader(`{"Action":"pass"`)), "truncated records are accepted")
 }
 
 func TestRun(t *testing.T) {
@@ -194,7 +194,7 @@ Words.
 |---|---|---|
 | One 1 | well | `+"`pkg/a/TestGood`, `conformance/Group/one can`"+` |
 | One 2 | not so well | `+"`pkg/a/TestGood` `pkg/a/TestBad`"+` |
-| Two 1 | nobody knows | |
+| Two 1 | unknown | |
 
 ## Something else
 
@@ -204,21 +204,21 @@ Words.
 
 | line | what holds | proven by |
 |---|---|---|
-| Pain 1 | mended | `+"`pkg/a/TestGood`"+` |
+| Pain 1 | solved | `+"`pkg/a/TestGood`"+` |
 `)
 	var out strings.Builder
 	open, err := run(&out, doc, []string{write("unit.json", someRecords)})
 	if err != nil || open != 2 {
-		t.Errorf("%d lines are open, %v", open, err)
+		t.Errorf("%d lines are open, %v, want 2", open, err)
 	}
 	for _, want := range []string{"✓ One 1 ", "✗ One 2 ", "      pkg/a/TestBad failed\n", "✗ Two 1 ", "✓ Pain 1 ", "2 of 4 lines"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("it does not say %q:\n%s", want, out.String())
+			t.Errorf("the output lacks %q:\n%s", want, out.String())
 		}
 	}
 	for name, args := range map[string][2]string{
 		"no records": {doc, ""}, "a missing record": {doc, "missing.json"}, "no document": {"missing.md", doc},
-		"a document without the list": {write("other.md", "# Other\n"), doc}, "a record that is none": {doc, doc},
+		"a document without the list": {write("other.md", "# Other\n"), doc}, "not a record": {doc, doc},
 		"a document without the pains": {write("half.md", "\n"+heading+"\n\n| One 1 | x | |\n"), doc},
 		"a row of two cells":           {write("row.md", "\n"+heading+"\n\n| One 1 | x |\n"), doc},
 	} {

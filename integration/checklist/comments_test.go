@@ -16,31 +16,31 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// What a comment may name: a file or directory of the repository, a member of a package or type,
-// and an identifier, which is a word of mixed case or any word in parentheses.
+// Patterns for names in a comment: a file or directory of the repository, a member of a package or
+// type, and an identifier, which is a word of mixed case or any word in parentheses.
 var (
 	place  = regexp.MustCompile(`(?m)(?:^|[\s("'])((?:pkg|cmd|internal|contrib|integration|proto)/[\w/-]+(?:\.go)?)`)
 	member = regexp.MustCompile(`(?:^|[^\w."/-])([A-Za-z]\w*)\.(\w+)(?:\.(\w+))?\b`)
 	name   = regexp.MustCompile(`\((?:see (?:\w+\.)*)?(\w*[a-z]\w*)\)|(?:^|[^\w."\\/-])([a-z]+[a-z0-9]*[A-Z]\w*|[A-Z][a-z0-9]+[A-Z]\w*)\b`)
 )
 
-// foreign are names of other programs.
+// foreign are names of other programs that comments may have.
 var foreign = strings.Fields(`
 	PreferNoSchedule
 	cAdvisor disableGC EventedPLEG generateName MurmurHash3 OpenTelemetry ReadFrom RefCount RunOrDie
 	StrictModes Synchronize uid_t`)
 
 // room is what the comments of a package may name: identifiers of its code, its declarations, and
-// the fields and methods of its types. members has a type itself if that embeds no other.
+// the fields and methods of its types. members also has each type, true if it embeds no other.
 type room struct{ used, declared, members map[string]bool }
 
-// house is all rooms by name, and the identifiers and the words of texts in all of them.
+// house is the rooms of all packages by name, and all identifiers and all words of literals.
 type house struct {
 	rooms        map[string]*room
 	used, quoted map[string]bool
 }
 
-// A doc comment begins with the name that it stands over, a comment names what is there, and has
+// A doc comment begins with the name that it documents. A comment names only what exists, and has
 // no banned word.
 func TestCommentsNameWhatIsThere(t *testing.T) {
 	files, parsed := token.NewFileSet(), []*ast.File{}
@@ -86,7 +86,7 @@ func TestCommentsNameWhatIsThere(t *testing.T) {
 	}
 }
 
-// note adds what a file has.
+// note adds the names of a file.
 func (h *house) note(file *ast.File) {
 	r := h.rooms[file.Name.Name]
 	if r == nil {
@@ -120,7 +120,7 @@ func (h *house) note(file *ast.File) {
 	}
 }
 
-// missing is what a comment of a file names that is not there.
+// missing returns the names in a comment that do not exist.
 func (h *house) missing(file *ast.File, text string) (faults []string) {
 	r := h.rooms[file.Name.Name]
 	for _, m := range name.FindAllStringSubmatch(text, -1) {
@@ -144,7 +144,7 @@ func (h *house) missing(file *ast.File, text string) (faults []string) {
 	for _, m := range place.FindAllStringSubmatch(text, -1) {
 		_, err := os.Stat(filepath.Join(top, m[1]))
 		if _, cluster := os.Stat(filepath.Join(top, "contrib/cluster", m[1])); err != nil && cluster != nil {
-			faults = append(faults, m[1]+" is not there")
+			faults = append(faults, m[1]+" does not exist")
 		}
 	}
 	return faults
@@ -179,7 +179,7 @@ func first(x ast.Node) string {
 	return ""
 }
 
-// importsOther is whether a file imports a package of that name which is not of this repository.
+// importsOther is whether a file imports a package of that name from another repository.
 func importsOther(file *ast.File, name string) bool {
 	return slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool {
 		path := strings.Trim(i.Path.Value, `"`)
@@ -187,8 +187,8 @@ func importsOther(file *ast.File, name string) bool {
 	})
 }
 
-// documented is the names that a comment is about, and the comment; groups have comments of their
-// own, and what every program has needs none.
+// documented returns the names that a declaration's comment has to begin with, and the comment.
+// Groups of declarations, init and main have none.
 func documented(n ast.Node) (names []*ast.Ident, doc *ast.CommentGroup) {
 	switch n := n.(type) {
 	case *ast.FuncDecl:

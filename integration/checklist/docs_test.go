@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// pages are the Markdown files of the source, relative to its top.
+// pages returns the Markdown files at the top and in docs, relative to the top.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -37,7 +37,7 @@ func read(t *testing.T, page string) string {
 	return string(text)
 }
 
-// anchors are the headings of a page as links name them.
+// anchors returns the headings of a page in the form that links to them have.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
 	code := false
@@ -57,7 +57,7 @@ func anchors(text string) map[string]bool {
 	return all
 }
 
-// TestLinks follows every link between the pages, and to files of the source.
+// TestLinks follows every link from a page to another page or to a file of the repository.
 func TestLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	followed := 0
@@ -86,15 +86,15 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// sourcePath is how the pages below name a file or directory of the source.
+// sourcePath matches a file or directory of the repository in the text of a page.
 var sourcePath = regexp.MustCompile("`((?:cmd|configs|contrib|docs|integration|pkg|proto|scripts)/[A-Za-z0-9_./-]*[A-Za-z0-9_/])`")
 
-// TestSourcePaths looks for every file and directory that the pages about the source name.
+// TestSourcePaths checks that every file and directory exists that these pages name.
 func TestSourcePaths(t *testing.T) {
 	for page, least := range map[string]int{"CONTRIBUTING.md": 40, "docs/architecture.md": 60, "docs/testing.md": 10} {
 		paths := sourcePath.FindAllStringSubmatch(read(t, page), -1)
 		for _, m := range paths {
-			if strings.Contains(m[1], "/Test") { // a test of a package, which TestChecklist looks for
+			if strings.Contains(m[1], "/Test") { // a test of a package, which TestChecklist checks
 				continue
 			}
 			if _, err := os.Stat(filepath.Join(top, m[1])); err != nil {
@@ -102,13 +102,13 @@ func TestSourcePaths(t *testing.T) {
 			}
 		}
 		if len(paths) < least {
-			t.Errorf("%s names %d paths; is the expression right?", page, len(paths))
+			t.Errorf("%s: found only %d paths; is the pattern right?", page, len(paths))
 		}
 	}
 }
 
-// TestPackagesAreNamed holds docs/architecture.md to the tree: each package of the
-// product is named there.
+// TestPackagesAreNamed checks that docs/architecture.md names each package of the product, except
+// internal and test packages.
 func TestPackagesAreNamed(t *testing.T) {
 	text := read(t, "docs/architecture.md")
 	for _, of := range product {
@@ -130,26 +130,26 @@ func TestPackagesAreNamed(t *testing.T) {
 	}
 }
 
-// TestTestsOfPages looks for every test that the other pages name.
+// TestTestsOfPages checks that every test exists that a page names.
 func TestTestsOfPages(t *testing.T) {
 	tests, named := allTests(t), 0
 	for _, page := range pages(t) {
 		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(read(t, page), -1) {
-			if named++; !tests[name] && name != "TestName" { // which stands for any
+			if named++; !tests[name] && name != "TestName" { // a placeholder
 				t.Errorf("%s: %s does not exist", page, name)
 			}
 		}
 	}
 	if named < 100 {
-		t.Errorf("only %d tests are named", named)
+		t.Errorf("found only %d names of tests", named)
 	}
 }
 
-// TestWhereToLook holds the table of docs/architecture.md that says where a behaviour is.
+// TestWhereToLook checks the table of behaviours and their files in docs/architecture.md.
 func TestWhereToLook(t *testing.T) {
 	_, table, ok := strings.Cut(read(t, "docs/architecture.md"), "\n## Where to look for\n")
 	if !ok {
-		t.Fatal("docs/architecture.md does not say where to look for what")
+		t.Fatal("docs/architecture.md lacks the section \"Where to look for\"")
 	}
 	table, _, _ = strings.Cut(table, "\n## ")
 	rows := 0
@@ -164,13 +164,13 @@ func TestWhereToLook(t *testing.T) {
 			continue
 		}
 		for _, m := range sourcePath.FindAllStringSubmatch(cells[1], -1) {
-			if info, err := os.Stat(filepath.Join(top, m[1])); err != nil || info.IsDir() { // TestSourcePaths says what is missing
-				t.Errorf("%s is not a file; where is it now?", m[1])
+			if info, err := os.Stat(filepath.Join(top, m[1])); err != nil || info.IsDir() {
+				t.Errorf("%s is not a file of the repository", m[1])
 			}
 		}
 	}
 	if rows < 20 {
-		t.Errorf("%d behaviours, want 20 and more", rows)
+		t.Errorf("the table has %d behaviours, want 20 or more", rows)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestAnchors(t *testing.T) {
 		}
 	}
 	if len(got) != 3 {
-		t.Errorf("headings: %v", got)
+		t.Errorf("the headings are %v, want 3", got)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestLabelsAndAnnotations(t *testing.T) {
 	}
 	name := regexp.MustCompile(`"(berth\.dev/[\w.-]+|io\.kubernetes\.cri\.[\w.-]+|dev\.gvisor\.flag\.[\w.-]+|org\.criu\.[\w.-]+)"`)
 	for _, file := range programs(t) {
-		outside := !strings.Contains(file, "/ocispec/") // containerd's names are read in other rooms
+		outside := !strings.Contains(file, "/ocispec/") // other packages only read containerd's names
 		for _, m := range name.FindAllStringSubmatch(read(t, file), -1) {
 			if outside && !strings.HasPrefix(m[1], "berth.dev/") {
 				continue
@@ -208,12 +208,12 @@ func TestLabelsAndAnnotations(t *testing.T) {
 	}
 	for name, used := range listed {
 		if !used {
-			t.Errorf("docs/metrics.md lists %s, which no code has", name)
+			t.Errorf("docs/metrics.md lists %s, which the code does not have", name)
 		}
 	}
 }
 
-// programs are the Go files of the programs, relative to the top.
+// programs returns the Go files of the product without tests, relative to the top.
 func programs(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -230,11 +230,11 @@ func programs(t *testing.T) []string {
 	return found
 }
 
-// TestWalksNameWhatIsThere looks up each function that the walks of docs/architecture.md name.
+// TestWalksNameWhatIsThere checks that every name in the walks of docs/architecture.md exists.
 func TestWalksNameWhatIsThere(t *testing.T) {
 	_, walks, _ := strings.Cut(read(t, "docs/architecture.md"), "\n## Four walks\n")
 	walks, _, _ = strings.Cut(walks, "\n## ")
-	named := 0 // to see that the pattern still fits
+	named := 0 // shows that the pattern still matches
 	for _, m := range regexp.MustCompile(`(?m)^<?[ \d]+((?:cmd/)?[\w/.-]+\.go): ([\w, ]+?)(?:  .*)?$`).FindAllStringSubmatch(walks, -1) {
 		file := m[1]
 		if !strings.HasPrefix(file, "cmd/") {
@@ -244,7 +244,7 @@ func TestWalksNameWhatIsThere(t *testing.T) {
 		for name := range strings.SplitSeq(m[2], ", ") {
 			named++
 			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name + `[\[(]|^\t?(type |var |const )?` + name + `\b`).MatchString(text) {
-				t.Errorf("docs/architecture.md names %s of %s, which has none", name, file)
+				t.Errorf("docs/architecture.md names %s of %s, which does not exist", name, file)
 			}
 		}
 	}

@@ -15,28 +15,28 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// makesError are functions that make an error of a text, with which argument that is.
+// makesError are functions that make an error of a text, with the index of that argument.
 var makesError = map[string]int{
 	"errors.New": 0, "fmt.Errorf": 0,
 	"status.Error": 1, "status.Errorf": 1, "grpcstatus.Error": 1, "grpcstatus.Errorf": 1,
 }
 
-// names begin with a capital letter wherever they stand, if nothing else in them says so.
+// names are proper names that would otherwise count as capitalized words.
 var names = []string{"Linux", "Kubernetes", "Docker"}
 
-// othersTexts are texts that are not berth's to choose.
+// othersTexts are texts of other programs, which berth repeats.
 var othersTexts = []string{
 	"resource name may not be empty",                              // of the API server, which "kubectl berth lint" repeats
-	" (nobody; in a user namespace, a user whom it does not map)", // the name of a user
+	" (nobody; in a user namespace, a user whom it does not map)", // the label of a user
 }
 
-// gerund begins an error that tells of a step: it is in the infinitive.
+// gerund matches an error that names a failed step in the wrong form: not in the infinitive.
 var gerund = regexp.MustCompile(`^(adding|becoming|changing|checking|closing|connecting|copying|creating|deleting|finding|giving|listening|listing|loading|looking|making|mounting|opening|parsing|pulling|reading|reaping|receiving|recovering|removing|reopening|running|sending|serving|setting|starting|stopping|telling|unmounting|updating|waiting|watching|writing)\b.*: %w$`)
 
-// finite is a verb that such a word is only the subject of.
+// finite matches the verb of a sentence, whose subject a gerund may be.
 var finite = word(`is|took|failed|timed out`)
 
-// errorFaults is why the text of an error is not how they are written.
+// errorFaults returns how the text of an error breaks the rules for errors.
 func errorFaults(text string) []string {
 	var all []string
 	first, _, _ := strings.Cut(text, " ")
@@ -52,8 +52,8 @@ func errorFaults(text string) []string {
 	return append(all, wordsIn(text, texts)...)
 }
 
-// capitalized says whether a word has a capital letter for no reason but that it is
-// the first. Names of calls, keys and acronyms have others, or what is no letter.
+// capitalized is whether a word is of letters and only its first is a capital. Names of calls,
+// keys and acronyms have more capitals, or other characters.
 func capitalized(word string) bool {
 	if slices.Contains(names, word) {
 		return false
@@ -66,7 +66,7 @@ func capitalized(word string) bool {
 	return word != ""
 }
 
-// helpFaults is why the help of a metric is not how it is written.
+// helpFaults returns how the help of a metric breaks the rules for helps.
 func helpFaults(text string) []string {
 	all := wordsIn(text, texts)
 	if first, _ := utf8.DecodeRuneInString(text); !unicode.IsUpper(first) && !unicode.IsDigit(first) {
@@ -103,7 +103,7 @@ func TestFaultsOfErrors(t *testing.T) {
 	} {
 		got := strings.Join(errorFaults(text), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("%q: %q, want %q", text, got, want)
+			t.Errorf("%q has the faults %q, want %q", text, got, want)
 		}
 	}
 	for text, want := range map[string]string{
@@ -115,13 +115,13 @@ func TestFaultsOfErrors(t *testing.T) {
 	} {
 		got := strings.Join(helpFaults(text), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("%q: %q, want %q", text, got, want)
+			t.Errorf("%q has the faults %q, want %q", text, got, want)
 		}
 	}
 }
 
-// TestErrorTexts reads the texts of all errors, the help of all metrics, and all other
-// texts that a command or an error may be made of: who reads them must not have to learn berth's own words first.
+// TestErrorTexts checks the texts of all errors, the help of all metrics, and all other texts of
+// commands: a reader must not have to learn berth's own words first.
 func TestErrorTexts(t *testing.T) {
 	var errs, helps, others int
 	for _, of := range product {
@@ -150,7 +150,7 @@ func TestErrorTexts(t *testing.T) {
 		})
 		testbed.Must(t, err)
 	}
-	// A lint that finds nothing to read finds no fault either.
+	// A lint that reads no texts would find no faults.
 	const leastErrors, leastHelps, leastOthers = 900, 60, 2000
 	if errs < leastErrors || helps < leastHelps || others < leastOthers {
 		t.Errorf("found %d errors, %d metrics and %d other texts, want at least %d, %d and %d", errs, helps, others, leastErrors, leastHelps, leastOthers)
@@ -161,7 +161,7 @@ func TestErrorTexts(t *testing.T) {
 type textsOf struct {
 	loggers
 	errors, helps []message
-	// others are all texts of more than a word, those of errors and metrics too.
+	// others are all literals of two or more words, those of errors and metrics included.
 	others []message
 }
 
@@ -204,8 +204,7 @@ func (r *textsOf) noteText(node ast.Node) bool {
 	return true
 }
 
-// makesMetric are functions of packages that have a metric's name, and then its help, among
-// their arguments.
+// makesMetric are functions whose arguments include a metric's name, followed by its help.
 var makesMetric = []string{"counter", "gauge", "number"}
 
 var metricName = regexp.MustCompile(`^[a-z]+(_[a-z0-9]+)+$`)
@@ -219,7 +218,7 @@ func (r *textsOf) noteHelp(args []ast.Expr) {
 	}
 }
 
-// note adds a text that is constant; of others the parts are other texts.
+// note adds a constant text. The literals in a text that varies are among the others.
 func (r *textsOf) note(to *[]message, x ast.Expr) {
 	if text, constant := r.text(x); constant {
 		*to = append(*to, r.at(x, text))

@@ -17,17 +17,17 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// Levels of a log, as methods of an entry.
+// levels are the methods of an entry that log a message.
 var levels = []string{"Trace", "Debug", "Info", "Print", "Warn", "Warning", "Error", "Fatal", "Panic"}
 
 // makesEntry are functions and methods that return an entry.
 var makesEntry = []string{"G", "GetLogger", "WithContext", "WithError", "WithField", "WithFields", "WithTime"}
 
-// passesOn are files that log the messages of a library.
+// passesOn are files that log messages of a library, which vary.
 var passesOn = []string{"pkg/engine/streaming/log.go"}
 
-// infinitives are verbs that say neither that something happened nor that it
-// failed, if a message begins with them.
+// infinitives are verbs in the infinitive. A message that begins with one does not state whether
+// the step was done or failed.
 var infinitives = strings.Fields(`
 	abort add answer apply ask attach build change check clean clear close collect connect
 	copy count create cut delete detach disconnect discard drop end erase exec find finish
@@ -37,7 +37,7 @@ var infinitives = strings.Fields(`
 	restore resume retry roll run save send serve set show skip start stop sweep take tear
 	tell thaw try undo unmount update use wait walk watch write`)
 
-// faults is why a message of the log is not how they are written.
+// faults returns how a message of the log breaks the rules for messages.
 func faults(message string) []string {
 	var all []string
 	if first, _ := utf8.DecodeRuneInString(message); !unicode.IsUpper(first) {
@@ -80,13 +80,13 @@ func TestFaultsOfMessages(t *testing.T) {
 	} {
 		got := faults(message)
 		if want == "" && len(got) > 0 || want != "" && !strings.Contains(strings.Join(got, "\n"), want) {
-			t.Errorf("%q: %q, want %q", message, got, want)
+			t.Errorf("%q has the faults %q, want %q", message, got, want)
 		}
 	}
 }
 
-// TestLogMessages reads every message that berth can log: who reads the log at night
-// must not have to learn berth's own words first.
+// TestLogMessages checks every message that berth can log: a reader of the log must not have to
+// learn berth's own words first.
 func TestLogMessages(t *testing.T) {
 	seen := 0
 	for _, of := range product {
@@ -105,7 +105,7 @@ func TestLogMessages(t *testing.T) {
 		})
 		testbed.Must(t, err)
 	}
-	// A lint that finds nothing to read finds no fault either.
+	// A lint that reads no messages would find no faults.
 	const least = 200
 	if seen < least {
 		t.Errorf("found %d messages, want at least %d", seen, least)
@@ -115,7 +115,7 @@ func TestLogMessages(t *testing.T) {
 // message is one call of a logger.
 type message struct {
 	at, text string
-	// varies says that the text is not a constant.
+	// varies is whether the text is not a constant.
 	varies bool
 }
 
@@ -133,8 +133,8 @@ func readMessages(dir string) ([]message, error) {
 	return p.found, err
 }
 
-// loggers reads a package. Types are not needed: every entry here is made by a
-// function of makesEntry, or is in a field or variable that is named after it.
+// loggers finds log calls in a package without its types: every entry comes from a function of
+// makesEntry, or is in a field or variable with one of the names that isEntry has.
 type loggers struct {
 	files     *token.FileSet
 	constants map[string]ast.Expr
@@ -145,7 +145,7 @@ func newLoggers() loggers {
 	return loggers{files: token.NewFileSet(), constants: map[string]ast.Expr{}}
 }
 
-// read has a package's code noted, without some of its files.
+// read calls note for every node of a package's code, except in the files of without.
 func (p *loggers) read(dir string, without []string, note func(ast.Node) bool) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	var files []*ast.File
@@ -224,7 +224,7 @@ func (p *loggers) text(x ast.Expr) (string, bool) {
 	return "", false
 }
 
-// isEntry says whether x is an entry of a log.
+// isEntry is whether x is an entry of a log.
 func isEntry(x ast.Expr) bool {
 	switch x := x.(type) {
 	case *ast.CallExpr:

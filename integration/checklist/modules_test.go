@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestModulesAgree holds the modules of go.work to one version of everything, so that
-// tests run what a module builds by itself.
+// TestModulesAgree checks that all modules of go.work require the same versions, so that tests
+// run the same code that a module builds alone.
 func TestModulesAgree(t *testing.T) {
 	root, err := testbed.Repository()
 	testbed.Must(t, err)

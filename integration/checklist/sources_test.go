@@ -14,17 +14,17 @@ import (
 	"github.com/berth-cri/berth/integration/conformance"
 )
 
-// sources are what the packages of tests hold, by directory.
+// sources are the tests of packages, by directory.
 type sources map[string]*source
 
-// source is one of them.
+// source is the tests of one package.
 type source struct {
 	tests map[string]bool
-	// texts are all that may be the name of a part of a test.
+	// texts are all string literals, which include the names of subtests.
 	texts map[string]bool
 }
 
-// has says why a proof is none.
+// has returns an error unless the test of a proof exists.
 func (s sources) has(p proof) error {
 	dir, test := p.split()
 	if strings.HasPrefix(string(p), conformanceSuite) {
@@ -46,7 +46,7 @@ func (s sources) has(p proof) error {
 	}
 	for _, part := range parts[1:] {
 		if !s[dir].texts[part] {
-			return fmt.Errorf("%s names no part of a test %q", dir, part)
+			return fmt.Errorf("%s has no subtest named %q", dir, part)
 		}
 	}
 	return nil

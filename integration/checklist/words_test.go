@@ -17,7 +17,7 @@ const (
 	everywhere = logs | texts | comments | docs
 )
 
-// banned are words that a reader would have to learn, or that are not the field's.
+// banned are words that a reader would have to learn, or that are not terms of the field.
 var banned = []struct {
 	in      int
 	pattern *regexp.Regexp
@@ -25,7 +25,7 @@ var banned = []struct {
 }{
 	{everywhere, word(`canar(y|ies)`), "self-check pod"},
 	{everywhere, word(`trials?|rulings?|next binar(y|ies)`), "rollout, candidate, decision"},
-	{everywhere &^ comments, word(`variants?`), "candidate"}, // platforms have variants
+	{everywhere &^ comments, word(`variants?`), "candidate"}, // a platform has a variant
 	{logs | docs, word(`judge[sd]?`), "decision"},
 	{everywhere, word(`(take|takes|took|taken|taking) back`), "roll back"},
 	{everywhere, word(`half[- ]made`), "partially created"},
@@ -53,12 +53,12 @@ var banned = []struct {
 	{logs, word(`cop(y|ies)`), "kept binary"},
 }
 
-// word is a pattern of words, which may be on two lines.
+// word returns a pattern for whole words, which may be on two lines.
 func word(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(` + strings.ReplaceAll(pattern, " ", `\s+`) + `)\b`)
 }
 
-// wordsIn is which words a text of that kind should not have.
+// wordsIn returns the banned words in a text of that kind.
 func wordsIn(text string, kind int) []string {
 	var all []string
 	text = regexp.MustCompile(`\bno\s+(longer|more than)`).ReplaceAllString(text, "")
@@ -70,12 +70,12 @@ func wordsIn(text string, kind int) []string {
 	return all
 }
 
-// code is what a page shows of commands, files and their output.
+// code matches commands, files and output in a page.
 var code = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
 
 func TestWordsOfDocs(t *testing.T) {
 	for _, page := range pages(t) {
-		if page == "CHANGELOG.md" { // what happened stays as it was written
+		if page == "CHANGELOG.md" { // old entries are not rewritten
 			continue
 		}
 		at := 1

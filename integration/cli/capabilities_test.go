@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// told is what "berth capabilities" says in JSON, by the handlers' names.
+// told returns the tables from the JSON of "berth capabilities", by the handlers' names.
 func (n *node) told(t *testing.T, arguments ...string) map[string]capability.Table {
 	t.Helper()
 	out, _ := n.berth(t, 0, append(append([]string{"capabilities"}, arguments...), "-o", "json")...)
@@ -35,8 +35,8 @@ func (n *node) told(t *testing.T, arguments ...string) map[string]capability.Tab
 	return by
 }
 
-// TestFeatures: what there is to know of real runtimes, before and after self-check pods,
-// and that "kubectl berth fit" goes by it.
+// TestFeatures checks the capabilities of real runtimes before and after self-check pods, and that
+// "kubectl berth fit" uses them.
 func TestFeatures(t *testing.T) {
 	n := newNode(t)
 	n.berth(t, 0, "handler", "add", "crun", "--path", testbed.Part(t, testbed.Crun))
@@ -48,7 +48,7 @@ func TestFeatures(t *testing.T) {
 	} {
 		table := all[name]
 		if table.Isolation != want || len(table.Sorted()) != len(capability.Names()) || len(table.SeccompActions) == 0 && name != "crun" {
-			t.Errorf("%s: %+v", name, table)
+			t.Errorf("the capabilities of %s are %+v, want all, with isolation %q", name, table, want)
 		}
 		own := want != capability.SharedKernel
 		if no := table.Of(capability.HostPID).Answer == capability.No; no != own {
@@ -56,18 +56,18 @@ func TestFeatures(t *testing.T) {
 		}
 		for n, k := range table.Capabilities {
 			if k.Source == capability.Ran || (k.Answer == capability.Unknown) != (k.Source == "") {
-				t.Errorf("%s, of which no pod ran: %s is %+v", name, n, k)
+				t.Errorf("before a self-check pod of %s: %s is %+v", name, n, k)
 			}
 		}
 		table = n.told(t, name, "--self-check")[name]
 		ran := map[capability.Name]bool{capability.Exec: true, capability.UserNamespaces: !own, capability.InPlaceResize: !own}
 		for what, want := range ran {
 			if k := table.Of(what); (k == capability.Known{Answer: capability.Yes, Source: capability.Ran}) != want {
-				t.Errorf("%s, of which pods ran: %s is %+v", name, what, k)
+				t.Errorf("after a self-check pod of %s: %s is %+v", name, what, k)
 			}
 		}
 		if v1, v2 := table.Of(capability.CgroupV1), table.Of(capability.CgroupV2); (v1.Source == capability.Ran) == (v2.Source == capability.Ran) {
-			t.Errorf("%s, of which pods ran: cgroups are %+v and %+v", name, v1, v2)
+			t.Errorf("after a self-check pod of %s: cgroup v1 is %+v, v2 is %+v", name, v1, v2)
 		}
 	}
 	text, _ := n.berth(t, 0, "capabilities", "gvisor")
@@ -91,8 +91,8 @@ func TestFeatures(t *testing.T) {
 	has(t, fit, "gvisor")
 }
 
-// TestFeaturesOfMachines: a self-check pod under a shim with a kernel of its own tries what it
-// can, unless its first container is the shim's: then nothing is said that is not known.
+// TestFeaturesOfMachines runs self-check pods under a stand-in of kata: berth reports exec as tried
+// unless the first program of the container is the shim's own, and no resize as tried.
 func TestFeaturesOfMachines(t *testing.T) {
 	n := newNode(t)
 	for name, c := range map[string]struct {
@@ -107,10 +107,10 @@ func TestFeaturesOfMachines(t *testing.T) {
 			n.berth(t, 0, "handler", "add", name, "--type", "shim", "--path", kata.Path, "--set", "runtime_config_path="+kata.Config, "--set", "required_devices=[]")
 			table := n.told(t, name, "--self-check")[name]
 			if k := table.Of(capability.Exec); k.Answer != capability.Yes || k.Source != c.source {
-				t.Errorf("exec is %+v", k)
+				t.Errorf("exec is %+v, want yes by %s", k, c.source)
 			}
 			if k := table.Of(capability.InPlaceResize); k.Source == capability.Ran {
-				t.Errorf("what was not tried is %+v", k)
+				t.Errorf("in-place resize, which is not tried, is %+v", k)
 			}
 		})
 	}

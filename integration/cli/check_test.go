@@ -23,8 +23,8 @@ type judgement struct {
 	Verdict  string   `json:"verdict"`
 }
 
-// check runs "berth check" on the files of the daemon. It must end with that status, and
-// say the same in words.
+// check runs "berth check" on the daemon's files, as JSON and as text. Both must exit with that
+// status and have the same verdict.
 func (n *node) check(t *testing.T, want int) (j judgement, stderr string) {
 	t.Helper()
 	files := []string{"check", "-c", n.ConfigFile, "--drop-in-dir", filepath.Join(n.Dir, "conf.d"), "--vendor-dir", filepath.Join(n.Dir, "vendor.d")}
@@ -39,14 +39,14 @@ func (n *node) check(t *testing.T, want int) (j judgement, stderr string) {
 	return j, stderr
 }
 
-// TestCheckJudgesAsTheDaemon: a missing binary was a mistake of the files for "berth check"
-// while the daemon served the rest, and a file that is no program was fine for it while the
-// daemon refused pods.
+// TestCheckJudgesAsTheDaemon compares "berth check" with the daemon: exactly the handlers that
+// the daemon reports as not ready, and the candidates that cannot run, are in the check's lacks,
+// for the same reason. A missing binary is not a mistake of the files.
 func TestCheckJudgesAsTheDaemon(t *testing.T) {
 	n := newNode(t)
 	runc, shim := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.RuncShim)
 	if j, _ := n.check(t, 0); j.Verdict != "config: ok" {
-		t.Errorf("the verdict on what works is %q", j.Verdict)
+		t.Errorf("the verdict on a working handler is %q", j.Verdict)
 	}
 	tables := map[string]string{
 		"good":            fmt.Sprintf("runtime_path = %q\n", runc),
@@ -71,7 +71,7 @@ func TestCheckJudgesAsTheDaemon(t *testing.T) {
 
 	j, stderr := n.check(t, 3)
 	if len(j.Problems) > 0 || !strings.HasPrefix(j.Verdict, "config: ") || !strings.Contains(j.Verdict, fmt.Sprintf("%d", len(j.Lacks))) {
-		t.Errorf("the verdict is %q, the mistakes %q", j.Verdict, j.Problems)
+		t.Errorf("the verdict is %q, the mistakes are %q, want none", j.Verdict, j.Problems)
 	}
 	about := func(start string) string {
 		i := slices.IndexFunc(j.Lacks, func(l string) bool { return strings.HasPrefix(l, start+": ") })
@@ -86,18 +86,18 @@ func TestCheckJudgesAsTheDaemon(t *testing.T) {
 		h, said := n.handler(t, name), about(fmt.Sprintf("handler %q", name))
 		reason, _ := h["reason"].(string)
 		if (h["state"] == "STATE_READY") != (said == "") {
-			t.Errorf("%s is %s (%s) to the daemon; check says %q", name, h["state"], reason, said)
+			t.Errorf("the daemon reports %s as %s (%s), check reports %q", name, h["state"], reason, said)
 		}
 		if said != "" {
 			unready++
 		}
 		if _, machine := map[string]bool{"no-daemon": true, "no-snapshotter": true}[name]; !machine && !strings.Contains(said, reason) {
-			t.Errorf("check says %q of %s, the daemon %q", said, name, reason)
+			t.Errorf("check reports %q for %s, the daemon %q", said, name, reason)
 		}
 		rollout, _ := h["rollout"].(map[string]any)
 		said = about(fmt.Sprintf("candidate of handler %q", name))
 		if (rollout == nil) != (said == "") || rollout != nil && !strings.Contains(said, rollout["reason"].(string)) {
-			t.Errorf("the rollout of %s is %v; check says %q", name, rollout, said)
+			t.Errorf("the rollout of %s is %v, check reports %q", name, rollout, said)
 		}
 	}
 	if unready != 9 {
@@ -107,7 +107,7 @@ func TestCheckJudgesAsTheDaemon(t *testing.T) {
 	n.DropIn(t, "60-lacks", "[runtimes.good]\nruntime_pat = \"/bin/true\"\n[log]\nlevel = 1\n")
 	n.berth(t, 2, "reload", "--wait")
 	if j, _ := n.check(t, 2); j.Verdict != "config: 2 mistakes" || len(j.Problems) != 2 {
-		t.Errorf("of two mistakes: %q, %q", j.Verdict, j.Problems)
+		t.Errorf("with two mistakes the verdict is %q, the mistakes are %q", j.Verdict, j.Problems)
 	}
 	testbed.Must(t, os.Remove(n.DropInPath("60-lacks")))
 	n.check(t, 0)

@@ -1,5 +1,5 @@
-// Package cli works a real `berth serve` as an operator does: by the commands of
-// the berth binary, beside pods on real runtimes.
+// Package cli operates a real `berth serve` by the commands of the berth binary, while pods run on
+// real runtimes.
 package cli
 
 import (
@@ -25,15 +25,15 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// commandTimeout is far above what any command here takes.
+// commandTimeout is much longer than any command here takes.
 const commandTimeout = time.Minute
 
-// node is a berth whose one handler at first is runc, and an operator at it.
+// node is a berth with one handler at first, runc, and runs berth's commands for it.
 type node struct{ *testbed.Bed }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	// What a command does must be its own doing.
+	// Without watching, only commands change the handlers.
 	n := &node{testbed.StartBed(t, "cli/busybox:1", testbed.Options{Config: "[handlers]\nwatch = false\n"})}
 	n.Client.Pull(t, "", n.Image)
 	return n
@@ -41,14 +41,14 @@ func newNode(t *testing.T) *node {
 
 func (n *node) socket() string { return filepath.Join(filepath.Dir(n.Socket), "admin.sock") }
 
-// command is berth with arguments, for this node.
+// command is a berth command for this node.
 func (n *node) command(ctx context.Context, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(n.Bin, "berth"), arguments...)
 	cmd.Env = append(os.Environ(), "BERTH_ADMIN_SOCKET="+n.socket())
 	return cmd
 }
 
-// berth runs a command, which must end with that status, and returns what it wrote.
+// berth runs a command that must exit with that status, and returns its output.
 func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -56,7 +56,7 @@ func (n *node) berth(t *testing.T, want int, arguments ...string) (stdout, stder
 	return n.ran(t, want, n.command(ctx, arguments...))
 }
 
-// classes is berth for the plugin that has the commands about classes.
+// classes runs a command of kubectl-berth, as the method berth does one of berth.
 func (n *node) classes(t *testing.T, want int, arguments ...string) (stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -79,17 +79,17 @@ func (n *node) ran(t *testing.T, want int, cmd *exec.Cmd) (stdout, stderr string
 	return out.String(), mistakes.String()
 }
 
-// has fails unless text has every word.
+// has fails unless the text contains all words.
 func has(t *testing.T, text string, words ...string) {
 	t.Helper()
 	for _, w := range words {
 		if !strings.Contains(text, w) {
-			t.Errorf("lacks %q:\n%s", w, text)
+			t.Errorf("the text lacks %q:\n%s", w, text)
 		}
 	}
 }
 
-// handlers is what "berth handlers" has of one, as JSON.
+// handler returns one handler from the JSON of "berth handlers", nil if it is not there.
 func (n *node) handler(t *testing.T, name string) map[string]any {
 	t.Helper()
 	out, _ := n.berth(t, 0, "handlers", "-o", "json")
@@ -132,13 +132,13 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	testbed.Same(t, out, pod.ID+"\n", "the IDs are")
 	out, _ = n.berth(t, 0, "handlers", "--no-headers")
 	if strings.Contains(out, "STATE") || !strings.Contains(out, "other ") {
-		t.Errorf("without a header it is\n%s", out)
+		t.Errorf("with --no-headers the output is\n%s", out)
 	}
 	out, _ = n.berth(t, 0, "pods", "--slow", "-o", "wide")
 	has(t, out, pod.ID, "sandbox ", "network ", "runtime ", "create main ", "rootfs ", "start main ")
 	out, _ = n.berth(t, 0, "pods", "--slow", "--handler", "runc")
 	if strings.Contains(out, pod.ID[:12]) {
-		t.Errorf("a pod of another handler: %s", out)
+		t.Errorf("--handler runc lists a pod of another handler: %s", out)
 	}
 	for _, id := range []string{pod.ID, pod.ID[:10], pod.Container.ID[:10], "berth://" + pod.Container.ID} {
 		out, _ = n.berth(t, 0, "whereis", id)
@@ -151,14 +151,14 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	has(t, out, "handler other is cordoned: disk is being replaced")
 	_, err := n.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.Client.SandboxConfig(""), RuntimeHandler: "other"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "disk is being replaced") {
-		t.Errorf("a pod of a cordoned handler: %v", err)
+		t.Errorf("a new pod of a cordoned handler: %v, want unavailable", err)
 	}
 	if text := pod.Container.Exec(t, "echo", "alive"); strings.TrimSpace(text) != "alive" {
-		t.Errorf("the pod of a cordoned handler says %q", text)
+		t.Errorf("the running pod of a cordoned handler prints %q", text)
 	}
 	n.Restart(t)
 	if h := n.handler(t, "other"); h["state"] != "STATE_CORDONED" || h["managed"] != true {
-		t.Errorf("after a restart it is %v", h)
+		t.Errorf("after a restart the handler is %v, want cordoned", h)
 	}
 	n.berth(t, 0, "handler", "uncordon", "other")
 	n.tells(t, "other", "- added - "+crun, "cordon ready cordoned uid 0 disk is being replaced", "uncordon cordoned ready uid 0")
@@ -182,14 +182,14 @@ func TestAHandlersLifeByCommands(t *testing.T) {
 	out, _ = n.berth(t, 0, "handler", "rm", "other")
 	has(t, out, "handler other removed")
 	if h := n.handler(t, "other"); h != nil {
-		t.Errorf("it is still there: %v", h)
+		t.Errorf("the removed handler is still listed: %v", h)
 	}
 	_, stderr = n.berth(t, 1, "handler", "rm", "runc")
 	has(t, stderr, "edit "+n.ConfigFile+":", "berth reload --wait")
 }
 
-// tells looks for changes of a handler in that order: in "berth events", which has the
-// daemon's starts between them, and in the log.
+// tells fails unless "berth events" lists these changes of a handler in that order, other events
+// between them, and the log has the cordoning.
 func (n *node) tells(t *testing.T, handler string, want ...string) {
 	t.Helper()
 	out, _ := n.berth(t, 0, "events")
@@ -199,20 +199,20 @@ func (n *node) tells(t *testing.T, handler string, want ...string) {
 	for _, change := range want {
 		_, after, found := strings.Cut(text, strings.TrimPrefix(change, "- "))
 		if !found {
-			t.Fatalf("%q is not there, or not after the others:\n%s", change, out)
+			t.Fatalf("the events lack %q after the changes before it:\n%s", change, out)
 		}
 		text = after
 	}
 	log := n.Log()
 	has(t, log, "what=cordon", "by=\"uid 0\"", "from=ready", "to=cordoned")
 	if strings.Contains(log, `level=info msg="Management call answered"`) {
-		t.Error("a change has a second line that names nothing")
+		t.Error("the log has a second line for a change, without its object")
 	}
 	_, stderr := n.berth(t, 1, "events", "--handler", "nothing")
 	has(t, stderr, `handler "nothing" does not exist`)
 }
 
-// drain waits for a pod that goes while the command looks.
+// drain runs the command of that name, and removes the pod that it waits for.
 func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -226,7 +226,7 @@ func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	select {
 	case <-said.seen:
 	case <-ctx.Done():
-		t.Errorf("it does not say which pods are left")
+		t.Errorf("drain does not report which pods are left")
 	}
 	pod.Remove(t)
 	if err := cmd.Wait(); err != nil {
@@ -235,7 +235,7 @@ func (n *node) drain(t *testing.T, pod *testbed.Pod) {
 	has(t, out.String(), "handler other has no pods")
 }
 
-// watched is a writer that tells when words have come by.
+// watched is a writer that closes seen once the words were written.
 type watched struct {
 	words string
 	once  sync.Once
@@ -254,30 +254,29 @@ func (w *watched) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// An interrupted drain says what is left, and leaves the handler as it is.
+// A drain that reaches its timeout reports the pods that are left, and the handler stays draining.
 func TestAnInterruptedDrain(t *testing.T) {
 	n := newNode(t)
 	n.Client.RunSandbox(t, testbed.PodSpec{})
 	_, stderr := n.berth(t, 3, "handler", "drain", "runc", "--timeout", "1s")
 	has(t, stderr, "is still draining: 1 pod left", "berth handler uncordon runc")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_DRAINING" {
-		t.Errorf("it is %v", h)
+		t.Errorf("the handler is %v, want draining", h)
 	}
 	out, _ := n.berth(t, 0, "handler", "uncordon", "runc")
 	has(t, out, "handler runc is ready")
 }
 
-// An interrupt while an editor is open is the editor's, and what was typed is not
-// lost when it is refused.
+// While an editor is open, an interrupt is only for the editor. A text that is refused is saved.
 func TestTheEditor(t *testing.T) {
 	n := newNode(t)
 	n.berth(t, 0, "handler", "add", "other", "--path", testbed.Part(t, testbed.Crun))
 	interrupted, typed := filepath.Join(n.Dir, "interrupted"), filepath.Join(n.Dir, "typed")
 	testbed.Must(t, unix.Mkfifo(interrupted, 0o600))
 	editor := filepath.Join(n.Dir, "editor")
-	// It says that it is there, waits for the interrupt, and saves nevertheless.
+	// The editor reports that it is ready, waits for the interrupt, saves and exits.
 	write(t, editor, fmt.Sprintf("#!/bin/sh\ntrap 'cat %s >>\"$1\"; exit 0' INT\necho ready >%s\nwhile :; do sleep 0.05; done\n", typed, interrupted))
-	if err := os.Chmod(editor, 0o755); err != nil { //nolint:gosec // it is run
+	if err := os.Chmod(editor, 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	edit := func(text string) (status int, said string) {
@@ -294,7 +293,7 @@ func TestTheEditor(t *testing.T) {
 		if _, err := os.ReadFile(interrupted); err != nil { // until the editor is ready
 			t.Fatal(err)
 		}
-		// As a terminal does: to all that were started from this line.
+		// As a terminal does: to the whole process group.
 		testbed.Must(t, unix.Kill(-cmd.Process.Pid, unix.SIGINT))
 		if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
 			t.Fatal(err)
@@ -303,19 +302,19 @@ func TestTheEditor(t *testing.T) {
 	}
 	status, said := edit("snapshotter = \"native\"\n")
 	if has(t, said, "handler other is changed"); status != 0 {
-		t.Errorf("exit status %d: %s", status, said)
+		t.Errorf("handler edit: exit status %d: %s", status, said)
 	}
 	if left, err := filepath.Glob(filepath.Join(n.Dir, "berth-other-*")); err != nil || len(left) > 0 {
-		t.Errorf("it leaves %v (%v)", left, err)
+		t.Errorf("the edit left %v (%v)", left, err)
 	}
 
 	status, said = edit("max_pod = 3\n")
 	if has(t, said, "unknown key", "your text is saved in "+n.Dir+"/berth-other-"); status != 2 {
-		t.Errorf("exit status %d: %s", status, said)
+		t.Errorf("handler edit: exit status %d: %s", status, said)
 	}
 	kept, err := filepath.Glob(filepath.Join(n.Dir, "berth-other-*"))
 	if err != nil || len(kept) != 1 {
-		t.Fatalf("the text is in %v (%v)", kept, err)
+		t.Fatalf("the refused text is in %v (%v), want one file", kept, err)
 	}
 	text, err := os.ReadFile(kept[0])
 	testbed.Must(t, err)
@@ -331,7 +330,7 @@ func write(t *testing.T, file, text string) {
 	testbed.Must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
-// Files that would be refused are told by file, line and key, and change nothing.
+// A reload with mistakes reports file, line and key of each, and changes nothing.
 func TestReloadTellsEveryMistake(t *testing.T) {
 	n := newNode(t)
 	crun := testbed.Part(t, testbed.Crun)
@@ -363,8 +362,8 @@ func TestReloadTellsEveryMistake(t *testing.T) {
 	n.berth(t, 3, "handler", "probe", "crun")
 }
 
-// A user who is not root is refused by the kernel, and where a socket's mode was
-// loosened by the daemon, which says so in its log.
+// The kernel refuses a user who is not root. If the mode of the socket was loosened, the daemon
+// refuses the user, and logs that.
 func TestOtherUsersManageNothing(t *testing.T) {
 	n := newNode(t)
 	as := func() string {
@@ -376,7 +375,7 @@ func TestOtherUsersManageNothing(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		if err := cmd.Run(); err == nil || cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 1 {
-			t.Fatalf("it ended with %v: %s", err, stderr.String())
+			t.Fatalf("the command ended with %v, want exit status 1: %s", err, stderr.String())
 		}
 		return stderr.String()
 	}
@@ -386,11 +385,11 @@ func TestOtherUsersManageNothing(t *testing.T) {
 	has(t, as(), "user 65534 is not allowed to manage berth; call as root")
 	has(t, n.Log(), "Rejected unauthorized management call", "uid=65534", "rpc=Cordon")
 	if h := n.handler(t, "runc"); h["state"] != "STATE_READY" {
-		t.Errorf("it is %v", h)
+		t.Errorf("the handler is %v, want ready", h)
 	}
 }
 
-// reachable makes a copy of berth that every user can run.
+// reachable copies berth to where every user can run it.
 func (n *node) reachable(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.Bin, "berth"))
@@ -399,8 +398,8 @@ func (n *node) reachable(t *testing.T) {
 	n.Bin = n.Dir
 }
 
-// TestStatusAndFormsOfEveryCommand runs each command with a result as JSON and YAML,
-// with a daemon on which all is well, and then with a handler that cannot run pods.
+// TestStatusAndFormsOfEveryCommand checks exit status and JSON of each command that has a result:
+// first with working handlers only, then with a handler that cannot run pods.
 func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 	n := newNode(t)
 	crun := testbed.Part(t, testbed.Crun)
@@ -466,16 +465,16 @@ func TestStatusAndFormsOfEveryCommand(t *testing.T) {
 	} {
 		out, stderr := n.berth(t, c.status, append(strings.Fields(c.line), "-o", "json")...)
 		if c.status == 1 && stderr == "" {
-			t.Errorf("%s: it does not say why", c.line)
+			t.Errorf("%s: the command failed without an error message", c.line)
 		}
 		if out == "" {
 			if c.status == 0 {
-				t.Errorf("%s: it has no result", c.line)
+				t.Errorf("%s: the command has no output", c.line)
 			}
 			continue
 		}
 		if !json.Valid([]byte(out)) {
-			t.Errorf("%s: no JSON:\n%s", c.line, out)
+			t.Errorf("%s: the output is not JSON:\n%s", c.line, out)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestConforms: handlers whose pods are what they promise are ready and say so, and
-// others are not, with what is missing, and refuse pods with it.
+// TestConforms checks handlers that promise capability sets. A handler that keeps its promise is
+// ready and reports the set; another one is not ready, and its reason and refusals name the breach.
 func TestConforms(t *testing.T) {
 	n := newNode(t)
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
@@ -30,7 +30,7 @@ func TestConforms(t *testing.T) {
 		n.berth(t, 0, append([]string{"handler", "add", name, "--path", c.path, "--set", `conforms=["` + c.sets + `"]`}, c.more...)...)
 		table := n.told(t, name)[name]
 		if !slices.Equal(table.Conforms, []string{c.sets}) {
-			t.Errorf("%s conforms to %q", name, table.Conforms)
+			t.Errorf("%s conforms to %q, want %s", name, table.Conforms, c.sets)
 		}
 		out, _ := n.berth(t, 0, "handler", "show", name)
 		has(t, out, "state:            ready", "conforms to:      "+c.sets)
@@ -39,7 +39,7 @@ func TestConforms(t *testing.T) {
 	out, _ := n.berth(t, 0, "capabilities")
 	has(t, out, "conforms", "sandboxed/v1 (ran)", "shared-kernel/v1 (ran)")
 	if table := n.told(t, "runc")["runc"]; len(table.Conforms) > 0 {
-		t.Errorf("runc promised nothing, and conforms to %q", table.Conforms)
+		t.Errorf("runc promised no set, but conforms to %q", table.Conforms)
 	}
 
 	for name, c := range map[string]struct{ path, sets, breach string }{
@@ -52,17 +52,17 @@ func TestConforms(t *testing.T) {
 		_, stderr := n.berth(t, 3, "handler", "add", name, "--path", c.path, "--set", "conforms=["+c.sets+"]")
 		has(t, stderr, c.breach)
 		if h := n.handler(t, name); h["state"] != "STATE_NOT_READY" || !strings.Contains(h["reason"].(string), c.breach) {
-			t.Errorf("%s is %v: %v", name, h["state"], h["reason"])
+			t.Errorf("%s is %v: %v, want not ready because of the breach", name, h["state"], h["reason"])
 		}
 		_, err := n.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.Client.SandboxConfig(""), RuntimeHandler: name})
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), c.breach) {
-			t.Errorf("a pod of %s: %v", name, err)
+			t.Errorf("run a pod of %s: %v, want unavailable with the breach", name, err)
 		}
 	}
-	// What was promised wrongly can be removed from the table.
+	// A wrong promise can be corrected.
 	n.berth(t, 0, "handler", "edit", "runc-sandboxed", "--set", `conforms=["shared-kernel/v1"]`)
 	if h := n.handler(t, "runc-sandboxed"); h["state"] != "STATE_READY" {
-		t.Errorf("with another promise it is %v: %v", h["state"], h["reason"])
+		t.Errorf("with a corrected promise the handler is %v: %v", h["state"], h["reason"])
 	}
 	for sets, mistake := range map[string]string{
 		`["sandboxed"]`:                        `did you mean "sandboxed/v1"?`,
@@ -72,17 +72,17 @@ func TestConforms(t *testing.T) {
 		_, stderr := n.berth(t, 2, "handler", "add", "wrong", "--path", runc, "--set", "conforms="+sets)
 		has(t, stderr, mistake)
 	}
-	// A restarted daemon has pods prove it again.
+	// After a restart, a self-check pod has to prove the promise again.
 	n.Restart(t)
-	n.berth(t, 0, "handler", "probe", "gvisor") // waits for the pod
+	n.berth(t, 0, "handler", "probe", "gvisor") // waits for the self-check pod
 	if table := n.told(t, "gvisor")["gvisor"]; !slices.Equal(table.Conforms, []string{"sandboxed/v1"}) {
 		t.Errorf("after a restart gvisor conforms to %q", table.Conforms)
 	}
 }
 
-// TestMachinesConform: a shim whose containers are another's promises what nobody can
-// look at, and is not ready; one whose containers run on the node's kernel does not do
-// what machines do.
+// TestMachinesConform checks stand-ins of kata that promise vm/v1 and are not ready: one whose
+// containers run on the node's kernel, and one whose pods cannot be inspected, because the first
+// program of a container is the shim's.
 func TestMachinesConform(t *testing.T) {
 	n := newNode(t)
 	for name, c := range map[string]struct {

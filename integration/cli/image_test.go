@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// listed is what "berth image list" has of an image, as JSON.
+// listed is an image in the JSON of "berth image list".
 type listed struct {
 	ID         string   `json:"id"`
 	RepoTags   []string `json:"repoTags"`
@@ -36,14 +36,14 @@ func (n *node) images(t *testing.T) []listed {
 	return all.Images
 }
 
-// An operator looks at images, carries them to a node without a registry, and clears
-// away what nobody uses.
+// An operator lists and inspects images, moves one to another node as a file, and prunes unused
+// images.
 func TestImages(t *testing.T) {
 	n := newNode(t)
 	pod := n.Client.RunPod(t, testbed.PodSpec{Image: n.Image, Command: []string{"sleep", "3600"}})
 	all := n.images(t)
 	if len(all) != 1 || len(all[0].RepoTags) != 1 || all[0].RepoTags[0] != n.Image || all[0].Containers != 1 || all[0].Size == 0 {
-		t.Fatalf("images are %+v", all)
+		t.Fatalf("the images are %+v", all)
 	}
 	out, _ := n.berth(t, 0, "image", "ls")
 	has(t, out, "IMAGE", n.Image, "MiB", "1")
@@ -59,11 +59,11 @@ func TestImages(t *testing.T) {
 	second := n.Registry.Push(t, "cli/second:1", testbed.Busybox(t))
 	out, said := n.berth(t, 0, "image", "pull", second)
 	if strings.TrimSpace(out) != all[0].ID {
-		t.Errorf("pull says %q", out)
+		t.Errorf("pull prints %q", out)
 	}
 	has(t, said, "pulled in")
 	if out, said = n.berth(t, 0, "image", "pull", "--quiet", "--handler", "runc", second); strings.TrimSpace(out) != all[0].ID || said != "" {
-		t.Errorf("a quiet pull says %q and %q", out, said)
+		t.Errorf("a quiet pull prints %q, and on stderr %q", out, said)
 	}
 	_, said = n.berth(t, 1, "image", "pull", n.Registry.Host+"/cli/nothing:1")
 	has(t, said, "check name and tag")
@@ -77,22 +77,22 @@ func TestImages(t *testing.T) {
 	_, said = n.berth(t, 1, "image", "export", "nothing:1", "--file", filepath.Join(n.Dir, "other.tar"))
 	has(t, said, "not on this node")
 	if strings.Contains(said, "rpc error") {
-		t.Errorf("it says %q", said)
+		t.Errorf("the error of export is %q", said)
 	}
 	if left, err := filepath.Glob(filepath.Join(n.Dir, ".other.tar*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("a failed export left %v, %v", left, err)
 	}
 
 	other := newNode(t)
 	out, _ = other.berth(t, 0, "image", "rm", other.Image, "-o", "json")
 	has(t, out, `"removed": [`, other.Image)
 	if got := other.images(t); len(got) != 0 {
-		t.Fatalf("images are %+v", got)
+		t.Fatalf("after the removal the images are %+v", got)
 	}
 	out, _ = other.berth(t, 0, "image", "import", file)
 	has(t, out, "imported "+n.Image)
 	if got := other.images(t); len(got) != 1 || got[0].ID != all[0].ID {
-		t.Errorf("imported are %+v", got)
+		t.Errorf("after the import the images are %+v", got)
 	}
 	out, _ = other.berth(t, 0, "image", "import", "--name", "registry.example/mine:2", "--handler", "runc", file, "-o", "json")
 	has(t, out, "registry.example/mine:2")
@@ -114,22 +114,22 @@ func TestImages(t *testing.T) {
 	other.berth(t, 0, "image", "prune")
 	out, _ = other.berth(t, 0, "image", "prune", "--dry-run")
 	if strings.TrimSpace(out) != "nothing to remove" {
-		t.Errorf("with nothing to prune it says %q", out)
+		t.Errorf("with nothing to prune it prints %q", out)
 	}
 	if got := other.images(t); len(got) != 0 {
-		t.Errorf("after pruning: %+v", got)
+		t.Errorf("after pruning, the images are %+v", got)
 	}
 	_, said = other.berth(t, 1, "image", "rm", other.Image)
 	has(t, said, "not on this node")
-	// What a container has stays.
+	// An image of a container is not pruned.
 	n.berth(t, 0, "image", "prune")
 	if got := n.images(t); len(got) != 1 {
-		t.Errorf("after pruning beside a container: %+v", got)
+		t.Errorf("after pruning, the images are %+v, want that of the container", got)
 	}
 	pod.Remove(t)
 }
 
-// A removal names all that goes, and takes nothing from a container unless it is told to.
+// A removal lists every removed name. An image of a container is only removed with --force.
 func TestRemovalNamesAll(t *testing.T) {
 	n := newNode(t)
 	second := n.Registry.Push(t, "cli/second:1", testbed.Busybox(t))
@@ -138,18 +138,18 @@ func TestRemovalNamesAll(t *testing.T) {
 	_, said := n.berth(t, 1, "image", "rm", second)
 	has(t, said, "1 container", n.Image, second, "--force")
 	if all := n.images(t); len(all) != 1 || len(all[0].RepoTags) != 2 {
-		t.Fatalf("images are %+v", all)
+		t.Fatalf("the images are %+v", all)
 	}
 	out, _ := n.berth(t, 0, "image", "rm", "--force", second)
 	has(t, out, "removed "+n.Image+"\n", "removed "+second+"\n", "@sha256:")
 	if all := n.images(t); len(all) != 0 {
-		t.Errorf("images are %+v", all)
+		t.Errorf("the images are %+v", all)
 	}
 	pod.Remove(t)
 }
 
-// What a registry answers is told in words for the command line, and one without TLS can be
-// asked all the same.
+// An error of a pull names the flag to use: --plain-http for a registry without TLS, --creds-file
+// for one that needs a password.
 func TestPullsFromOddRegistries(t *testing.T) {
 	n := newNode(t)
 	image := n.Registry.Push(t, "cli/plain:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "own", Mode: 0o644, Body: []byte("own")})))
@@ -158,11 +158,11 @@ func TestPullsFromOddRegistries(t *testing.T) {
 	_, said := n.berth(t, 1, "image", "pull", name)
 	has(t, said, "answers plain HTTP", "--plain-http", "hosts.toml")
 	if strings.Contains(said, "cannot reach") {
-		t.Errorf("it says %q", said)
+		t.Errorf("the error is %q", said)
 	}
 	out, _ := n.berth(t, 0, "image", "pull", "--quiet", "--plain-http", name)
 	has(t, out, "sha256:")
-	// It was for that pull alone.
+	// --plain-http was for that pull only.
 	n.berth(t, 1, "image", "pull", name)
 
 	private := testbed.NewRegistry(t, testbed.RegistryOptions{Username: "user", Password: "secret"})
@@ -170,8 +170,8 @@ func TestPullsFromOddRegistries(t *testing.T) {
 	has(t, said, "--creds-file")
 }
 
-// plainFront passes on to a registry, without TLS, at an address of this machine for which
-// that is not taken for granted.
+// plainFront is an HTTP proxy to a registry at an address that is not loopback: for loopback,
+// berth would use HTTP without the flag.
 func plainFront(t *testing.T, registry string) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -188,6 +188,6 @@ func plainFront(t *testing.T, registry string) string {
 		t.Cleanup(server.Close)
 		return listener.Addr().String()
 	}
-	t.Fatal("this machine has no address but loopback")
+	t.Fatal("this machine has only loopback addresses")
 	return ""
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestOverheadThatIsDeclared has pods declare too little for the shim that they have,
-// and classes what was measured.
+// TestOverheadThatIsDeclared runs pods that declare less overhead than their shim uses, and
+// generates classes with the measured overhead.
 func TestOverheadThatIsDeclared(t *testing.T) {
 	shim := testbed.Part(t, testbed.RuncShim)
 	n := newNode(t)
@@ -30,13 +30,13 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 			},
 		})
 	}
-	// The reading that found no pods counts for a second, and a process that is younger is
-	// taken for a call to a runtime.
-	testbed.Eventually(t, 2*time.Minute, func() error { // a reading counts for a minute
+	// The reading without pods is used for a minute, and a process younger than a second is treated
+	// as a call of a runtime.
+	testbed.Eventually(t, 2*time.Minute, func() error {
 		command := n.command(t.Context(), "handler", "overhead", "driven")
 		out, err := command.CombinedOutput()
 		if command.ProcessState.ExitCode() != 3 {
-			return fmt.Errorf("berth handler overhead: %v: %s", err, out)
+			return fmt.Errorf("berth handler overhead: %v, want exit status 3: %s", err, out)
 		}
 		return nil
 	})
@@ -45,7 +45,7 @@ func TestOverheadThatIsDeclared(t *testing.T) {
 	has(t, warning, "handler driven: overhead is ", "but its pods declare 1Mi")
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "runc ") && strings.Contains(line, "exceeded") {
-			t.Errorf("a handler without pods is marked: %s", line)
+			t.Errorf("a handler without pods is marked as exceeded: %s", line)
 		}
 	}
 	out, _ = n.berth(t, 0, "handler", "overhead", "driven", "--pod-fixed")

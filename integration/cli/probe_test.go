@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// TestProbesAreWaitedFor: a runtime that needs longer to start a pod than a reload waits
-// for is waited for by who asks for one, who is told what came of it.
+// TestProbesAreWaitedFor: a command that requests a self-check pod waits for the result, even if
+// the runtime needs longer to start a pod than a reload would wait.
 func TestProbesAreWaitedFor(t *testing.T) {
 	n := newNode(t)
 	slow, dir := filepath.Join(n.Dir, "slow"), filepath.Join(n.Dir, "slow.d")
@@ -21,17 +21,17 @@ func TestProbesAreWaitedFor(t *testing.T) {
 		filepath.Join(dir, "sleep"): "",
 	} {
 		testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // it is a program
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
 	}
 	n.berth(t, 0, "handler", "add", "slow", "--path", slow)
 	if k := n.told(t, "slow", "--self-check")["slow"].Of(capability.Exec); k.Source != capability.Ran {
-		t.Errorf("of a pod that was slow to start it says %+v", k)
+		t.Errorf("after a self-check pod that was slow to start, exec is %+v", k)
 	}
 	_, stderr := n.berth(t, 3, "handler", "probe", "slow", "--self-check", "--timeout", "1s")
 	has(t, stderr, `the self-check pod of handler "slow" did not finish in time`)
-	n.berth(t, 0, "handler", "probe", "slow", "--self-check") // joins that one, unless it is over
+	n.berth(t, 0, "handler", "probe", "slow", "--self-check") // joins the running self-check, unless that has finished
 	testbed.Must(t, os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600))
 	_, stderr = n.berth(t, 3, "handler", "probe", "slow", "--self-check")
 	has(t, stderr, `handler "slow" cannot run pods: the self-check pod failed at its start: `)

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestRuntimeClassesOfARunningDaemon makes classes of its handlers, holds them against
-// these, and asks which of them fit a pod.
+// TestRuntimeClassesOfARunningDaemon generates classes from a daemon's handlers, lints them, and
+// finds the classes that fit a pod.
 func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	runsc := testbed.Part(t, testbed.Runsc)
 	n := newNode(t)
@@ -32,7 +32,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	n.classes(t, 0, "lint", classes, "--handlers", handlers(), "--strict")
 
 	pod := write("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostPID: true\n  runtimeClassName: gvisor\n  containers: [{name: c, image: i}]\n")
-	// The class that the pod names leads to gVisor, whatever else could run it.
+	// The pod's own class leads to gVisor, which cannot run it; runc could.
 	out, mistakes := n.classes(t, 3, "fit", "-f", pod, "--handlers", handlers(), "--classes", classes, "-o", "json")
 	has(t, mistakes, "1 pod of 1 cannot run as written")
 	var fit struct {
@@ -48,7 +48,7 @@ func TestRuntimeClassesOfARunningDaemon(t *testing.T) {
 	}
 	first, last := fit.Pods[0].Candidates[0], fit.Pods[0].Candidates[2]
 	if first.Handler != "runc" || first.Fits != "yes" || last.Class != "gvisor" || last.Fits != "no" || !last.Own {
-		t.Errorf("got %s", out)
+		t.Errorf("the candidates are %s", out)
 	}
 
 	n.berth(t, 0, "handler", "cordon", "gvisor", "--reason", "for the test")

@@ -9,11 +9,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// colored is an order to write in a color.
+// colored matches a control sequence that sets a color.
 var colored = regexp.MustCompile(`\x1b\[([0-9;]*;)?3[0-8](;[0-9;]*)?m`)
 
-// TestWatch watches a berth on a terminal: pods start, the window is resized, berth goes
-// away and comes back.
+// TestWatch runs "berth status --watch" on a terminal while pods start, the window is resized, and
+// berth stops and starts.
 func TestWatch(t *testing.T) {
 	n := newNode(t)
 	n.berth(t, 0, "handler", "add", "gvisor", "--path", testbed.Part(t, testbed.Runsc))
@@ -34,7 +34,7 @@ func TestWatch(t *testing.T) {
 	s.Resize(t, 60, 12)
 	s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned`, `lines below; q quits, arrows scroll`))
 	if strings.Contains(s.Screen(), "the last starts") {
-		t.Errorf("12 lines have all of it:\n%s", s.Screen())
+		t.Errorf("12 lines show the whole status:\n%s", s.Screen())
 	}
 	s.Type(t, "G")
 	s.Shows(t, testbed.Showing(`0 lines below`, `default/|POD +HANDLER`))
@@ -47,7 +47,7 @@ func TestWatch(t *testing.T) {
 	s.Shows(t, testbed.Hiding("away"))
 	s.Shows(t, testbed.Showing(`1 of 2 handlers accept pods, 3 pods`))
 	if !colored.MatchString(s.Written()) {
-		t.Error("nothing has a color")
+		t.Error("no color was written")
 	}
 	s.Quits(t)
 
@@ -60,15 +60,15 @@ func TestWatch(t *testing.T) {
 		watch.Env = append(watch.Env, "TERM=xterm-256color", "NO_COLOR=yes")
 		s := testbed.StartOnTerminal(t, watch, 100, 30)
 		s.Shows(t, testbed.Showing(`(?m)^gvisor +cordoned`))
-		end(s, func(sig syscall.Signal) { watch.Process.Signal(sig) }) //nolint:errcheck // what follows fails
+		end(s, func(sig syscall.Signal) { watch.Process.Signal(sig) }) //nolint:errcheck // without the signal, the next check fails
 		testbed.Checkf(t, s.Ends(t), "after %s", name)
 		if colors := colored.FindString(s.Written()); colors != "" {
-			t.Errorf("with NO_COLOR it has colors: %q", colors)
+			t.Errorf("with NO_COLOR a color was written: %q", colors)
 		}
 	}
 }
 
-// TestWatchWithoutTerminal: a pipe gets text, and a wrong command line a mistake.
+// TestWatchWithoutTerminal: a pipe gets plain text, and wrong flags are refused.
 func TestWatchWithoutTerminal(t *testing.T) {
 	n := newNode(t)
 	watch := n.command(t.Context(), "status", "--watch", "--every", "200ms")
@@ -87,7 +87,7 @@ func TestWatchWithoutTerminal(t *testing.T) {
 	testbed.Checkf(t, watch.Wait(), "interrupted")
 	has(t, text.String(), "1 of 1 handlers accept pods, 0 pods", "runc (default)  ready", "\n\nberth ")
 	if strings.ContainsAny(text.String(), "\x1b\r") {
-		t.Errorf("a pipe gets what is for terminals: %q", text.String())
+		t.Errorf("a pipe gets control characters: %q", text.String())
 	}
 	for _, wrong := range [][]string{{"-o", "json"}, {"--every", "1ms"}} {
 		_, stderr := n.berth(t, 2, append([]string{"status", "--watch"}, wrong...)...)

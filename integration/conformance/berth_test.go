@@ -19,34 +19,34 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// gvisorLacks is what gVisor does not do: its containers run on a kernel of its
+// gvisorLacks is what gVisor cannot do, with the reason: its containers run on a kernel of its
 // own, in one process of the host.
 var gvisorLacks = map[conformance.Ability]string{
 	conformance.HostNetwork:     "its network stack is its own unless the handler sets --network=host",
 	conformance.HostIPC:         "its kernel has IPC objects of its own",
 	conformance.HostPID:         "its kernel has processes of its own",
-	conformance.HostProcesses:   "its containers' processes are none of the host's, nor are their namespaces",
+	conformance.HostProcesses:   "processes and namespaces of its containers do not exist on the host",
 	conformance.TargetPID:       "runsc joins PID namespaces of whole sandboxes only",
-	conformance.ExecDescendants: "runsc kill takes one process or all of a container",
-	conformance.OOMReport:       "the limit of one container of a pod is not enforced; TestGVisorSandboxEnds is about that of the pod",
+	conformance.ExecDescendants: "runsc kill kills one process or all of a container",
+	conformance.OOMReport:       "the limit of one container is not enforced; TestGVisorSandboxEnds checks that of the pod",
 	conformance.CgroupPerCtr:    "all containers of a pod run in the cgroup of the sandbox",
 	conformance.LiveUpdate:      "runsc update changes the sandbox's first container, and records the limits of all others",
 	conformance.SeccompReport:   "the runtime's default is not applied: its kernel is the filter",
 	conformance.MaskedPaths:     "masked and read-only paths are not applied, its /proc shows nothing of the host",
-	conformance.Propagation:     "its mounts are none of the host's",
+	conformance.Propagation:     "its mounts do not exist on the host",
 	conformance.MessageQueues:   "it has no mqueue file system",
 	conformance.Sysctls:         "its kernel does not take them from the spec",
-	conformance.Labels:          "its kernel has neither, and the host sees one process",
-	conformance.UserNamespaces:  "its kernel has users of its own, and runsc joins no user namespace that there is already",
+	conformance.Labels:          "its kernel has neither AppArmor nor SELinux, and the host sees one process",
+	conformance.UserNamespaces:  "its kernel has users of its own, and runsc cannot join an existing user namespace",
 }
 
-// oldGVisorLacks is what gVisor did not do before it had the command features.
+// oldGVisorLacks is what versions of gVisor without the command features also cannot do.
 var oldGVisorLacks = map[conformance.Ability]string{
-	conformance.SeccompExec:     "it filters what a container starts with, and not what is exec'd in it",
+	conformance.SeccompExec:     "the first process of a container is filtered, but not an exec",
 	conformance.NoNewPrivReport: "its /proc/self/status has no such field",
 }
 
-// lacksOfGVisor is what a binary of gVisor does not do.
+// lacksOfGVisor is what this binary of gVisor cannot do.
 func lacksOfGVisor(t *testing.T, runsc string) map[conformance.Ability]string {
 	t.Helper()
 	lacks := maps.Clone(gvisorLacks)
@@ -56,13 +56,13 @@ func lacksOfGVisor(t *testing.T, runsc string) map[conformance.Ability]string {
 	return lacks
 }
 
-// shimLacks is what containerd's runc shim does not do for its clients.
+// shimLacks is what berth cannot do with containerd's runc shim.
 var shimLacks = map[conformance.Ability]string{
-	conformance.ExecDescendants: "the shim kills the command only, and only it knows which processes are of it",
+	conformance.ExecDescendants: "the shim kills only the command, and only the shim knows its descendants",
 }
 
-// saysSo sees that what the suite leaves out for a handler is what berth says that it
-// cannot do, and what the suite then shows it says that it can.
+// saysSo fails unless berth reports exactly the capabilities in lacks as unsupported: what the
+// suite leaves out for the handler. All others must be reported as supported.
 func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformance.Ability]string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -80,7 +80,7 @@ func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformanc
 		}
 		i := slices.IndexFunc(all.Handlers, func(h told) bool { return h.Name == handler })
 		if i < 0 {
-			return fmt.Errorf("%s is not told of", handler)
+			return fmt.Errorf("the status does not list handler %s", handler)
 		}
 		for ability, name := range map[conformance.Ability]capability.Name{
 			conformance.HostNetwork: capability.HostNetwork, conformance.HostIPC: capability.HostIPC, conformance.HostPID: capability.HostPID,
@@ -93,25 +93,25 @@ func saysSo(t *testing.T, b *testbed.Berth, handler string, lacks map[conformanc
 				want = capability.No
 			}
 			if got := all.Handlers[i].Capabilities.Of(name); got.Answer != want {
-				return fmt.Errorf("%s is %+v", name, got)
+				return fmt.Errorf("%s is %+v, want %v", name, got, want)
 			}
 		}
 		return nil
 	})
 }
 
-// Groups that a second runtime of a kind, a shim, or gVisor can have other answers in than
-// the first. What berth does around them, with events, names and volumes, is the same.
+// The groups whose results can differ under a second OCI runtime, a shim, or gVisor. The other
+// groups check code of berth that is the same under every runtime.
 var (
 	ofRuntime = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "Stop", "ExecSync", "Streaming", "Process", "Security", "Mounts", "Resources", "Stats"}
 	ofShim    = []string{"Runtime", "Namespaces", "UserNamespaces", "Container", "Exit", "Stop", "Logs", "ExecSync", "Resources", "Stats", "Streaming", "Restart"}
 	ofGVisor  = []string{"Runtime", "Namespaces", "UserNamespaces", "Network", "Container", "Exit", "Stop", "ExecSync", "Security", "Mounts", "Volumes", "Resources", "Stats", "Metrics", "Streaming", "Restart"}
 )
 
-// allGroups says that every target runs all groups.
+// allGroups is whether every target runs all groups.
 func allGroups() bool { return os.Getenv("BERTH_TEST_GROUPS") == "all" }
 
-// groups are those that a target runs.
+// groups returns the groups that a target runs: some of them, or nil for all.
 func groups(some ...string) []string {
 	if allGroups() {
 		return nil
@@ -119,7 +119,7 @@ func groups(some ...string) []string {
 	return some
 }
 
-// network has ports of the host only where all targets run the group Network.
+// network returns a network, which supports host ports only if all targets run all groups.
 func network(t *testing.T) *testbed.CNI {
 	t.Helper()
 	if allGroups() {
@@ -128,9 +128,8 @@ func network(t *testing.T) *testbed.CNI {
 	return testbed.NewCNI(t, testbed.Plain)
 }
 
-// TestBerth runs the suite under every kind of runtime that berth has. One handler has all
-// checks: crun, whose pods take the least time. Those about ports of the host are under
-// handlers with a network of their own.
+// TestBerth runs the suite under every kind of runtime that berth supports. Only crun, whose pods
+// start fastest, runs all groups. Checks of host ports run under handlers whose network has them.
 func TestBerth(t *testing.T) {
 	runc, crun, runsc := testbed.Part(t, testbed.Runc), testbed.Part(t, testbed.Crun), testbed.Part(t, testbed.Runsc)
 	reg := testbed.NewRegistry(t, testbed.RegistryOptions{})
@@ -158,7 +157,7 @@ BinaryName = %[5]q
 	root := func(handler string) string { return filepath.Join(b.State, "runtimes", handler) }
 	var withoutPorts map[conformance.Ability]string
 	if !allGroups() {
-		withoutPorts = map[conformance.Ability]string{conformance.PortMapping: "its network has none; the handler ports has"}
+		withoutPorts = map[conformance.Ability]string{conformance.PortMapping: "its network has no host ports; that of the handler ports has"}
 	}
 	for _, target := range []struct {
 		handler string
@@ -192,11 +191,11 @@ BinaryName = %[5]q
 		})
 	}
 	removeImages(t, b.Client)
-	// Supervisors without pods wait a minute for the next; a restart sends them away.
+	// An idle supervisor waits a minute for the next pod; a restart of berth stops it.
 	b.Restart(t)
 	b.NoLeaks(t, before)
 	if left, err := withPorts.Left(); err != nil || len(left) > 0 {
-		t.Errorf("left of the network with ports: %q, %v", left, err)
+		t.Errorf("the network with host ports left %q, %v", left, err)
 	}
 }
 
@@ -210,7 +209,7 @@ func removeImages(t *testing.T, client *testbed.Client) {
 	}
 }
 
-// TestMain silences the Kubernetes client, which logs every session that a check breaks.
+// TestMain turns off the log of the Kubernetes client, which has every session that a check breaks.
 func TestMain(m *testing.M) {
 	klog.SetLogger(klog.Logger{})
 	os.Exit(testbed.RunBeside(m))

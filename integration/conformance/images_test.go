@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// suiteImages pushes what the suite needs.
+// suiteImages pushes the images of the suite to a registry.
 func suiteImages(t *testing.T, reg *testbed.Registry) conformance.Images {
 	t.Helper()
 	box := testbed.Busybox(t)
@@ -65,7 +65,7 @@ func link(path, to string) testbed.File {
 	return testbed.File{Path: path, Mode: fs.ModeSymlink | 0o777, Link: to}
 }
 
-// withVolumes is VOLUME in a Dockerfile.
+// withVolumes defines volumes, as VOLUME in a Dockerfile does.
 func withVolumes(paths ...string) testbed.ImageOption {
 	return testbed.WithConfig(func(c *v1.Config) {
 		c.Volumes = map[string]struct{}{}

@@ -14,23 +14,22 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// passedOn are the groups whose calls are not only passed on to another daemon,
-// or whose answers are put together with those of others. The others are about
-// what that daemon does with a pod, of which nothing is seen on the way.
+// passedOn are the groups that check code of berth in front of another daemon: calls that berth
+// does not only pass on, and answers that it merges. All other groups only check what the other
+// daemon does with a pod.
 var passedOn = []string{
 	"Runtime", "Sandbox", "Container", "ContainerInput", "StreamLists", "Events", "Images", "Identity",
 	"Stats", "PodStats", "Metrics", "Restart",
 }
 
-// sessionsStay is for daemons that can be restarted without the one that has the
-// sessions.
+// sessionsStay is what differs if the daemon in front is restarted, but not the daemon that has
+// the sessions.
 var sessionsStay = map[string]string{
-	"Streaming/sessions with old containers after a kill -9 of the daemon": "sessions are with the other daemon, which is not restarted, and go on",
+	"Streaming/sessions with old containers after a kill -9 of the daemon": "the other daemon has the sessions; it is not restarted, so they go on",
 }
 
-// TestRemote runs the suite on pods that live in another CRI daemon: in another
-// berth, in one behind that, and in a containerd. Each of them has another one
-// of the daemons killed.
+// TestRemote runs the suite on pods that another CRI daemon runs: another berth, a berth behind
+// that one, and a containerd. Its checks of restarts kill different daemons for each.
 func TestRemote(t *testing.T) {
 	runc := testbed.Part(t, testbed.Runc)
 	testbed.Part(t, testbed.Containerd)
@@ -55,7 +54,7 @@ func TestRemote(t *testing.T) {
 		handler string
 		front   *testbed.Berth
 		ran     func(*testing.T, conformance.Running)
-		// killed are the daemons that a restart is of, the first one first.
+		// killed are the daemons that Restart kills, in this order; it starts them in reverse order.
 		killed  []*testbed.Daemon
 		lacks   map[conformance.Ability]string
 		differs map[string]string
@@ -103,14 +102,14 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// mended are the differences without one that berth makes up for.
+// mended returns the differences without one, which berth compensates.
 func mended(differs map[string]string, name string) map[string]string {
 	rest := maps.Clone(differs)
 	delete(rest, name)
 	return rest
 }
 
-// reached waits until calls to a handler get through to its daemon.
+// reached waits until berth can call the daemon of a handler.
 func reached(t *testing.T, client *testbed.Client, handler string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
@@ -124,32 +123,31 @@ func reached(t *testing.T, client *testbed.Client, handler string) {
 // containerdLacks is what containerd cannot do.
 var containerdLacks = map[conformance.Ability]string{
 	conformance.MountOptions: "its CRI is older than mount_options",
-	conformance.Labels:       "the testbed's is told to do without AppArmor, and SELinux is off by default",
+	conformance.Labels:       "the testbed disables AppArmor in containerd, and SELinux is off by default",
 }
 
-// containerdDiffers is what it is known not to do as the CRI says.
+// containerdDiffers are checks that containerd is known to fail, with the reason.
 var containerdDiffers = map[string]string{
-	"Sandbox/verbose status has info":                              "a status that is not verbose has an info of empty fields",
+	"Sandbox/verbose status has info":                              "a status that is not verbose has info with empty fields",
 	"Container/status is whole in every state":                     "image_ref is an id in lists and a digest in status",
-	"Exit/exit codes and reasons":                                  "a program that ends at once is finished before it was started",
-	"Stop/status is final when stop returns":                       "on a busy machine it says for a moment that the container runs",
-	"Logs/a log that cannot be written does not stop the program":  "a full file system of logs stops the programs that write to it",
-	"Security/AppArmor profiles":                                   "told to do without AppArmor, it refuses its own default profile too",
-	"Streaming/stdin_once ends stdin with the first session":       "a session over WebSocket without stdin ends it too",
-	"Streaming/exec waits for a slow client":                       "it hangs up first, and what its client sends then costs it what it has not read",
+	"Exit/exit codes and reasons":                                  "a program that exits at once has a finish time before its start time",
+	"Stop/status is final when stop returns":                       "on a busy machine the container is reported as running for a moment",
+	"Logs/a log that cannot be written does not stop the program":  "if the file system of the logs is full, programs that write to them stop",
+	"Security/AppArmor profiles":                                   "with AppArmor disabled, it refuses its own default profile too",
+	"Streaming/stdin_once ends stdin with the first session":       "a session over WebSocket without stdin ends stdin too",
+	"Streaming/exec waits for a slow client":                       "it closes the connection first; a client that still sends loses unread output",
 	"Streaming/port-forward to loopback over IPv6":                 "the host's own names decide whether localhost is ::1 too",
-	"Streaming/attach ends with the container and loses nothing":   "a busy one ends the session before it has sent all",
-	"Stats/of one container":                                       "the writable layer is measured every ten seconds, and until then is empty",
+	"Streaming/attach ends with the container and loses nothing":   "a busy containerd ends the session before it has sent all output",
+	"Stats/of one container":                                       "the writable layer is measured every ten seconds, and is empty before",
 	"UserNamespaces/the sandbox's files belong to root of the pod": "/dev/shm belongs to nobody",
 	"ImageVolumes/a symbolic link in a sub path stays inside":      "an absolute link is refused as an escape",
-	"PodStats/the default interface is none of the others":         "it is listed among the others too",
-	"StreamLists/images by name":                                   "the filter of images is not looked at",
+	"PodStats/the default interface is none of the others":         "the default interface is also listed among the others",
+	"StreamLists/images by name":                                   "the filter of images is ignored",
 }
 
-// TestContainerd holds the suite itself to the truth: what a CRI daemon that
-// thousands of nodes run does not pass is no rule of the CRI. What containerd is
-// known not to do is listed above with its reason. CI has the groups that its pods cost
-// little in.
+// TestContainerd runs the suite under containerd to check the suite itself: a check that such a
+// widely used daemon fails is hardly a rule of the CRI. Known failures are in containerdDiffers,
+// with their reasons. CI runs only the groups that take little time.
 func TestContainerd(t *testing.T) {
 	testbed.Part(t, testbed.Containerd)
 	runc := testbed.Part(t, testbed.Runc)
@@ -175,7 +173,7 @@ func startContainerd(t *testing.T, runc string, cni *testbed.CNI, reg *testbed.R
 	t.Helper()
 	return testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": runc}, DefaultRuntime: "runc", CNI: cni, Registry: reg,
-		// A shell reaps the orphans of a shared pid namespace, as a pause does.
+		// The shell reaps orphans in a shared PID namespace, as a pause container does.
 		Pause: []string{"/bin/sh", "-c", "while :; do sleep 86400 & wait $!; done"},
 	})
 }

@@ -1,5 +1,5 @@
-// Package dashboard has a browser draw contrib/grafana/berth.json of what a real
-// Prometheus has scraped from a real berth. "make dashboard" runs it: it needs Chromium,
+// Package dashboard renders contrib/grafana/berth.json in a browser, from data that a real
+// Prometheus has scraped from a real berth. "make dashboard" runs the test, which needs Chromium,
 // Prometheus and npm.
 package dashboard
 
@@ -28,19 +28,19 @@ import (
 
 const (
 	dashboardFile = "../../contrib/grafana/berth.json"
-	// scrape is how often Prometheus asks, and rate what Grafana makes of that for
-	// $__rate_interval: four times as much, but rates need some pods to be about.
+	// scrape is the interval of Prometheus, and rate the value of $__rate_interval. Grafana would use
+	// four times the interval, in which too few pods start for a rate.
 	scrape, rate = "1s", "15s"
 )
 
-// withData are the panels that have something to show of a node where pods start and
-// stop, a start fails and the configuration is read again.
+// withData are the IDs of panels that have data from this test's node, where pods start and stop,
+// a start fails and the configuration is reloaded.
 var withData = []int{2, 3, 4, 5, 41, 42, 43, 44, 7, 8, 13, 14, 16, 18, 19, 20, 21, 22, 61}
 
-// pictured are the panels of the picture in docs/metrics.md.
+// pictured are the IDs of the panels in the picture of docs/metrics.md.
 var pictured = []int{2, 3, 5, 41, 7, 8, 18, 20}
 
-// result is what the page says that it has drawn.
+// result is what the page reports about the panels that it has drawn.
 type result struct {
 	Panels []struct {
 		ID     int
@@ -75,39 +75,39 @@ func TestDashboard(t *testing.T) {
 	prometheus := startPrometheus(t, programs[1], metrics)
 	work(t, bed)
 	s := &server{bundle: bundle, prometheus: prometheus, results: make(chan result, 1)}
-	// What happened last has to be scraped, and a rate needs some scrapes after it.
+	// All starts must have been scraped.
 	testbed.Eventually(t, time.Minute, func() error { return prometheus.scraped(began) })
 	s.seconds = int(time.Since(began).Seconds())
 
 	picture := filepath.Join(bundle, "dashboard.png")
 	got := s.draw(t, programs[0], nil, filepath.Join(bundle, "all.png"), 1600, 4100)
-	testbed.MustBe(t, got.Error, "", "the page failed")
+	testbed.MustBe(t, got.Error, "", "the error of the page is")
 	if want := panels(t); len(got.Panels) != want {
-		t.Errorf("%d panels are drawn, and the dashboard has %d", len(got.Panels), want)
+		t.Errorf("the page drew %d panels, the dashboard has %d", len(got.Panels), want)
 	}
 	plots := 0
 	for _, p := range got.Panels {
-		testbed.Same(t, p.Error, "", "panel %d, %q", p.ID, p.Title)
+		testbed.Same(t, p.Error, "", "the error of panel %d, %q, is", p.ID, p.Title)
 		if p.Series == 0 && slices.Contains(withData, p.ID) {
-			t.Errorf("panel %d, %q, has nothing to show", p.ID, p.Title)
+			t.Errorf("panel %d, %q, has no data", p.ID, p.Title)
 		}
 		if p.Series > 0 {
 			plots++
 		}
 	}
 	if got.Plots != plots {
-		t.Errorf("%d plots are drawn, and %d panels have data", got.Plots, plots)
+		t.Errorf("the page drew %d plots, but %d panels have data", got.Plots, plots)
 	}
-	testbed.Same(t, s.draw(t, programs[0], pictured, picture, 1200, 968).Plots, len(pictured), "plots: the picture has")
+	testbed.Same(t, s.draw(t, programs[0], pictured, picture, 1200, 968).Plots, len(pictured), "the number of plots in the picture is")
 	for _, p := range []string{picture, filepath.Join(bundle, "all.png")} {
 		if body, err := os.ReadFile(p); err != nil || !bytes.HasPrefix(body, []byte("\x89PNG")) {
-			t.Errorf("%s is no picture: %v", p, err)
+			t.Errorf("%s is not a PNG: %v", p, err)
 		}
 	}
 	t.Logf("the picture is %s", picture)
 }
 
-// panels is how many the dashboard has.
+// panels returns the number of panels of the dashboard.
 func panels(t *testing.T) (n int) {
 	t.Helper()
 	text, err := os.ReadFile(dashboardFile)
@@ -122,8 +122,8 @@ func panels(t *testing.T) (n int) {
 	return n
 }
 
-// work has pods of all handlers start and stop, some fail, a handler be cordoned and the
-// configuration be read again.
+// work starts and stops pods of all handlers, has one refused by a cordoned handler, and reloads
+// the configuration.
 func work(t *testing.T, bed *testbed.Bed) {
 	t.Helper()
 	berth := func(arguments ...string) {
@@ -144,7 +144,7 @@ func work(t *testing.T, bed *testbed.Bed) {
 			berth("handler", "cordon", "crun", "--reason", "disk is being replaced")
 			_, err := bed.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: bed.Client.SandboxConfig(""), RuntimeHandler: "crun"})
 			if err == nil {
-				t.Fatal("a cordoned handler takes pods")
+				t.Fatal("a cordoned handler accepts pods")
 			}
 			time.Sleep(5 * time.Second)
 		case i == 9:
@@ -155,11 +155,11 @@ func work(t *testing.T, bed *testbed.Bed) {
 			pods[0].Remove(t)
 			pods = pods[1:]
 		}
-		time.Sleep(1500 * time.Millisecond) // what is seen has to take some time
+		time.Sleep(1500 * time.Millisecond) // the graphs need a longer time than the pods
 	}
 }
 
-// prom is a Prometheus.
+// prom is a running Prometheus.
 type prom struct{ url *url.URL }
 
 func startPrometheus(t *testing.T, program, target string) *prom {
@@ -182,14 +182,14 @@ func startPrometheus(t *testing.T, program, target string) *prom {
 	testbed.Eventually(t, time.Minute, func() error {
 		n, err := p.value(`count(up{job="berth"} == 1)`)
 		if err == nil && n == "" {
-			return fmt.Errorf("berth is not scraped")
+			return fmt.Errorf("Prometheus has not scraped berth yet")
 		}
 		return err
 	})
 	return p
 }
 
-// value is that of a query with one answer; empty if it has none.
+// value returns the value of a query with one result, or an empty string without a result.
 func (p *prom) value(query string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -212,16 +212,16 @@ func (p *prom) value(query string) (string, error) {
 	return fmt.Sprint(answer.Data.Result[0].Value[1]), nil
 }
 
-// scraped says whether the end of all starts is there, with enough for a rate.
+// scraped returns an error until Prometheus has all 24 starts.
 func (p *prom) scraped(began time.Time) error {
 	n, err := p.value(`sum(berth_rpc_duration_seconds_count{rpc="RunPodSandbox", code="OK"})`)
 	if err == nil && n != "24" {
-		return fmt.Errorf("of 24 pods %s are counted after %s", n, time.Since(began))
+		return fmt.Errorf("Prometheus has %s of 24 starts after %s", n, time.Since(began))
 	}
 	return err
 }
 
-// server serves the page, the dashboard and Prometheus's API, and gets the result.
+// server serves the page, the dashboard and Prometheus's API, and receives the result.
 type server struct {
 	bundle     string
 	prometheus *prom
@@ -229,7 +229,7 @@ type server struct {
 	results    chan result
 }
 
-// draw has the browser draw panels, all if there are no names, into a picture.
+// draw has the browser draw the panels with these IDs, or all without IDs, into a picture.
 func (s *server) draw(t *testing.T, browser string, ids []int, picture string, width, height int) result {
 	t.Helper()
 	if ids == nil {
@@ -252,7 +252,7 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 		}
 		select {
 		case s.results <- got:
-		default: // one is enough
+		default: // only the first result counts
 		}
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -263,7 +263,7 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 	home := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	// Its time goes on only while it does not wait for the network.
+	// The browser's virtual time stands still while it waits for the network.
 	c := exec.CommandContext(ctx, browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
 		"--user-data-dir="+home, "--virtual-time-budget=20000", fmt.Sprintf("--window-size=%d,%d", width, height), "--screenshot="+picture, "http://"+listener.Addr().String()+"/")
 	c.Env = append(os.Environ(), "HOME="+home)
@@ -275,12 +275,12 @@ func (s *server) draw(t *testing.T, browser string, ids []int, picture string, w
 	case got := <-s.results:
 		return got
 	default:
-		t.Fatalf("the page says nothing: %s", out)
+		t.Fatalf("the page posted no result: %s", out)
 		return result{}
 	}
 }
 
-// freePort is an address that nobody has now.
+// freePort returns an address whose port is free.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// named is a call of the newer CRI's first services.
+// named returns a call of RuntimeService or ImageService in the newer CRI, by its name.
 func (n *node) named(name string) protoreflect.MethodDescriptor {
 	for _, service := range []string{"RuntimeService", "ImageService"} {
 		if m := n.two.method("/runtime.v1." + service + "/" + name); m != nil {
@@ -28,7 +28,7 @@ func (n *node) named(name string) protoreflect.MethodDescriptor {
 	return nil
 }
 
-// at is the message at the end of a path of names and, in lists, the first items.
+// at is the message at the end of a path of field names; of a list it takes the first item.
 func at(m protoreflect.Message, names ...protoreflect.Name) protoreflect.Message {
 	for _, name := range names {
 		f := m.Descriptor().Fields().ByName(name)
@@ -48,14 +48,14 @@ func (n *node) testNewerStatus(t *testing.T) {
 	m := n.named("Status")
 	resp, err := n.call(bounded(t), m, (filling{"client", ""}).full(m.Input()))
 	testbed.Must(t, err)
-	// Something newer in a request makes these peers say something in each field.
+	// These peers answer a request that has newer_text with a value in each field.
 	for _, names := range [][]protoreflect.Name{{}, {"status"}, {"status", "conditions"}, {"features"}} {
 		if got := get(at(resp, names...), "newer_text"); !strings.HasPrefix(got, "one.") {
-			t.Errorf("%v: %q", names, got)
+			t.Errorf("newer_text of %v is %q, want that of peer one", names, got)
 		}
 	}
 	if n.one.last("Status") == nil || n.two.last("Status") == nil {
-		t.Error("not all were asked")
+		t.Error("not every peer was asked")
 	}
 	for _, p := range []*peer{n.one, n.two} {
 		p.answer("Status", p.basically)
@@ -67,11 +67,11 @@ func (n *node) testNewerStatus(t *testing.T) {
 		h := handlers.Get(i).Message()
 		want := map[string]string{"": "one", "one": "one", "two": "two", "runc": ""}[get(h, "name")]
 		if get(h, "newer_text") != want || get(at(h, "features"), "newer_text") != want {
-			t.Errorf("handler %v", h.Interface())
+			t.Errorf("handler %v, want newer_text %q", h.Interface(), want)
 		}
 	}
 	if handlers.Len() != 4 {
-		t.Errorf("%d handlers", handlers.Len())
+		t.Errorf("there are %d handlers, want 4", handlers.Len())
 	}
 }
 
@@ -84,11 +84,11 @@ func (n *node) testNewerSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*peer{n.one, n.two} {
-		same(t, p.name+" was told", p.last("UpdateRuntimeConfig"), sent)
+		same(t, "the request to "+p.name+" is", p.last("UpdateRuntimeConfig"), sent)
 	}
 }
 
-// Without a handler images are those of all stores, in both forms.
+// A list of images without a handler merges those of all stores, in unary and streamed form.
 func (n *node) testNewerImages(t *testing.T) {
 	for _, name := range []string{"ListImages", "StreamImages", "ImageFsInfo"} {
 		m := n.named(name)
@@ -103,7 +103,7 @@ func (n *node) testNewerImages(t *testing.T) {
 			seen[strings.SplitN(text, ".", 2)[0]] = true
 		}
 		if !seen["one"] || !seen["two"] || get(got, "newer_text") == "" {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s answers %v, want items of both peers", name, got)
 		}
 	}
 }
@@ -135,11 +135,11 @@ func (n *node) testNewerEvents(t *testing.T) {
 	close(begin)
 	got := dynamicpb.NewMessage(m.Output())
 	testbed.Must(t, stream.RecvMsg(got))
-	same(t, "the client heard", got, (filling{"two", "two"}).full(m.Output()))
-	same(t, "the daemon was asked", n.two.last("GetContainerEvents"), sent)
+	same(t, "the event at the client is", got, (filling{"two", "two"}).full(m.Output()))
+	same(t, "the request to the daemon is", n.two.last("GetContainerEvents"), sent)
 }
 
-// newerMessage is one of a newer call, with an id in it or in what is in it.
+// newerMessage is a request of a newer call with an ID, and with another ID in an inner message.
 func (n *node) newerMessage(id, inner string) *dynamicpb.Message {
 	m := dynamicpb.NewMessage(n.two.method("/runtime.v1.NewerService/NewerCall").Input())
 	set(m, map[protoreflect.Name]string{"container_id": id, "said": "hello"})
@@ -177,9 +177,9 @@ func (n *node) testNewerCalls(t *testing.T) {
 		id, inner string
 		answers   string
 	}{
-		"by a container": {known, "", "two"}, "by the beginning of its id": {known[:12], "", "two"},
-		"by a sandbox": {id('5', "two", 1), "", "two"}, "by an id inside": {"", known, "two"}, "by none": {"", "", "one"},
-		"by one of berth's own": {own.ID, "", ""},
+		"ID of a container": {known, "", "two"}, "prefix of the ID": {known[:12], "", "two"},
+		"ID of a sandbox": {id('5', "two", 1), "", "two"}, "ID in an inner message": {"", known, "two"}, "no ID": {"", "", "one"},
+		"ID of a pod of berth itself": {own.ID, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, method := range []string{"/runtime.v1.RuntimeService/NewerCall", "/runtime.v1.RuntimeService/NewerStream", "/runtime.v1.NewerService/NewerCall"} {
@@ -187,13 +187,13 @@ func (n *node) testNewerCalls(t *testing.T) {
 				got, err := n.call(bounded(t), n.two.method(method), req)
 				if c.answers == "" {
 					if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "runc") {
-						t.Errorf("%s: %v", method, err)
+						t.Errorf("%s: %v, want unimplemented by runc", method, err)
 					}
 					continue
 				}
 				testbed.Must(t, err)
 				if said := get(got, "said"); said != c.answers+" heard hello" || get(got, "container_id") != c.id {
-					t.Errorf("%s: %v", method, got)
+					t.Errorf("%s answers %v, want an answer of %s", method, got, c.answers)
 				}
 			}
 		})
@@ -204,14 +204,14 @@ func (n *node) testNewerCalls(t *testing.T) {
 	for range 3 {
 		got := dynamicpb.NewMessage(talk.Output())
 		if err := errors.Join(stream.SendMsg(n.newerMessage(known, "")), stream.RecvMsg(got)); err != nil || get(got, "said") != "two heard hello" {
-			t.Errorf("%v, %v", got, err)
+			t.Errorf("NewerTalk answers %v, %v, want an answer of two", got, err)
 		}
 	}
 	testbed.Check(t, stream.CloseSend())
 	if err := stream.RecvMsg(dynamicpb.NewMessage(talk.Output())); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	// What is no CRI is nobody's business here.
+	// A call that is not of the CRI is not forwarded.
 	if err := n.conn.Invoke(bounded(t), "/containerd.services.images.v1.Images/List", &runtimeapi.VersionRequest{}, &runtimeapi.VersionResponse{}); status.Code(err) != codes.Unimplemented {
 		t.Error(err)
 	}

@@ -15,24 +15,24 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// What a CRI of some years from now has more than this one.
+// What the newer CRI of these tests has in addition to that of berth.
 const (
 	newerField = 20001 // a text, in every message
 	newestEnum = 77    // a value, in every enumeration
 )
 
-// cri is a CRI by its descriptors.
+// cri is a version of the CRI, as descriptors.
 type cri struct {
 	protoreflect.FileDescriptor
 }
 
-// thisCRI is the one that berth is built with.
+// thisCRI is the version that berth is built with.
 func thisCRI() cri {
 	return cri{(&runtimeapi.VersionRequest{}).ProtoReflect().Descriptor().ParentFile()}
 }
 
-// newerCRI is this one with a field more in every message, a value more in every
-// enumeration, three calls more, and a service more.
+// newerCRI is thisCRI with one more field in every message, one more value in every enumeration,
+// three more calls, and one more service.
 func newerCRI(t *testing.T) cri {
 	t.Helper()
 	file := protodesc.ToFileDescriptorProto(thisCRI())
@@ -75,7 +75,7 @@ func extend(m *descriptorpb.DescriptorProto) {
 	}
 }
 
-// methods are all calls of this CRI.
+// methods returns all calls of the CRI.
 func (c cri) methods() (all []protoreflect.MethodDescriptor) {
 	for i := range c.Services().Len() {
 		s := c.Services().Get(i)
@@ -86,7 +86,7 @@ func (c cri) methods() (all []protoreflect.MethodDescriptor) {
 	return all
 }
 
-// method is a call by the name that gRPC has for it, nil if there is none.
+// method returns the call with that full name of gRPC, nil if the CRI does not have it.
 func (c cri) method(full string) protoreflect.MethodDescriptor {
 	for _, m := range c.methods() {
 		if path(m) == full {
@@ -100,22 +100,22 @@ func path(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-// filling fills messages so that they can be told from one another.
+// filling fills messages with values that show where they came from.
 type filling struct {
-	// by begins all texts.
+	// by is the beginning of all texts.
 	by string
-	// handler is what all handlers are called.
+	// handler is the value of each field runtime_handler.
 	handler string
 }
 
-// full is a message with something in each of its fields, at every level.
+// full returns a message with a value in each field, at every level.
 func (f filling) full(d protoreflect.MessageDescriptor) *dynamicpb.Message {
 	m := dynamicpb.NewMessage(d)
 	f.fill(m, f.by, 0)
 	return m
 }
 
-// deep is how many messages are inside of one another: more than those of the CRI.
+// deep limits how deep messages are nested: deeper than any message of the CRI.
 const deep = 8
 
 func (f filling) fill(m protoreflect.Message, at string, depth int) {
@@ -162,7 +162,7 @@ func (f filling) scalar(field protoreflect.FieldDescriptor, where string) protor
 		switch field.Name() {
 		case "runtime_handler":
 			return protoreflect.ValueOfString(f.handler)
-		case "url": // sessions are passed on to this node only
+		case "url": // berth accepts session URLs of this node only
 			return protoreflect.ValueOfString("http://127.0.0.1:1/" + where)
 		}
 		return protoreflect.ValueOfString(where)
@@ -188,7 +188,7 @@ func (f filling) scalar(field protoreflect.FieldDescriptor, where string) protor
 	panic(fmt.Sprintf("no value for %s of kind %v", field.FullName(), field.Kind()))
 }
 
-// set sets those of the texts that a message has a field for.
+// set sets the text fields with these names; names that the message does not have are ignored.
 func set(m protoreflect.Message, texts map[protoreflect.Name]string) {
 	for name, value := range texts {
 		if f := m.Descriptor().Fields().ByName(name); f != nil && f.Kind() == protoreflect.StringKind && !f.IsList() {
@@ -197,7 +197,7 @@ func set(m protoreflect.Message, texts map[protoreflect.Name]string) {
 	}
 }
 
-// get is a text of a message, empty if it has no such field.
+// get returns a text field of a message, empty if it has no such field.
 func get(m protoreflect.Message, name protoreflect.Name) string {
 	f := m.Descriptor().Fields().ByName(name)
 	if f == nil {
@@ -206,7 +206,7 @@ func get(m protoreflect.Message, name protoreflect.Name) string {
 	return m.Get(f).String()
 }
 
-// as is a message read as another kind of message.
+// as decodes a message as another type.
 func as(t *testing.T, m proto.Message, d protoreflect.MessageDescriptor) *dynamicpb.Message {
 	t.Helper()
 	encoded, err := proto.Marshal(m)

@@ -25,21 +25,20 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// hour is how often a kubelet makes each call in an hour with podsOfAPeer pods in
-// each of two daemons: it lists each second, looks at each pod each minute, at
-// statistics and file systems every ten seconds, at metrics every fifteen, at
-// images every thirty, and at the node every five.
+// hour is how often a kubelet makes each call in an hour with podsOfAPeer pods in each of two
+// daemons: lists each second, the node's status every five seconds, statistics and file systems
+// every ten, metrics every fifteen, images every thirty, and the status of each pod each minute.
 var hour = map[string]int{
 	"ListPodSandbox": 3600, "ListContainers": 3600, "PodSandboxStatus": 60 * 2 * podsOfAPeer, "ContainerStatus": 60 * 2 * podsOfAPeer,
 	"Status": 720, "ListContainerStats": 360, "ListPodSandboxStats": 360, "ImageFsInfo": 360, "ListPodSandboxMetrics": 240,
 	"ListImages": 120, "ImageStatus": 120, "Version": 60,
-	"gone": 360, "events": 60, // calls by ids that nobody has, and subscriptions
+	"gone": 360, "events": 60, // calls with unknown IDs, and subscriptions
 }
 
 const podsOfAPeer = 15
 
-// Nothing that a kubelet does again and again makes berth larger. The heap after a
-// collection and the goroutines after an hour's calls are those after a tenth of it.
+// The calls that a kubelet repeats do not make berth grow: after an hour's calls, its heap and its
+// goroutines are about what they were after a tenth of these calls.
 func TestAnHourOfPolls(t *testing.T) {
 	peers := [2]*peer{startPeer(t, newerCRI(t), "one", podsOfAPeer), startPeer(t, thisCRI(), "two", podsOfAPeer)}
 	for _, p := range peers {
@@ -58,8 +57,8 @@ func TestAnHourOfPolls(t *testing.T) {
 		}
 	}
 	socket := filepath.Join(t.TempDir(), "metrics.sock")
-	// Collections come early, so that what they leave can be told from what is
-	// yet to be collected.
+	// With GOGC=20 garbage is collected early, so that the size of the heap is close to what is
+	// in use.
 	n := startNode(t, peers[0], peers[1], fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+socket), "GOGC=20")
 	done := map[string]int{}
 	n.poll(t, done, 10)
@@ -69,14 +68,14 @@ func TestAnHourOfPolls(t *testing.T) {
 	t.Logf("after a tenth of an hour's calls %.0f goroutines and a heap of %.0f KiB, after all %.0f and %.0f KiB",
 		early.goroutines, early.heap/1024, late.goroutines, late.heap/1024)
 	if late.goroutines > early.goroutines+10 {
-		t.Errorf("%.0f goroutines have become %.0f", early.goroutines, late.goroutines)
+		t.Errorf("the number of goroutines grew from %.0f to %.0f", early.goroutines, late.goroutines)
 	}
 	if late.heap > 1.15*early.heap+512<<10 {
-		t.Errorf("a heap of %.0f bytes has become one of %.0f", early.heap, late.heap)
+		t.Errorf("the heap grew from %.0f to %.0f bytes", early.heap, late.heap)
 	}
 }
 
-// poll makes calls until so much of an hour's are done, in percent.
+// poll makes calls until that percentage of an hour's calls is done.
 func (n *node) poll(t *testing.T, done map[string]int, percent int) {
 	t.Helper()
 	for name, all := range hour {
@@ -93,7 +92,7 @@ func (n *node) pollOnce(ctx context.Context, name string, turn int) error {
 	case "gone":
 		_, err := n.Client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id('e', "two", turn)})
 		if status.Code(err) != codes.NotFound {
-			return fmt.Errorf("a container that nobody has: %w", err)
+			return fmt.Errorf("status of an unknown container: %w, want not found", err)
 		}
 		return nil
 	case "events":
@@ -110,7 +109,7 @@ func (n *node) pollOnce(ctx context.Context, name string, turn int) error {
 	return n.conn.Invoke(ctx, path(m), req, &emptypb.Empty{})
 }
 
-// once has an answer be made once: of this hour's work berth's is to be the most.
+// once encodes an answer only once, so that most of the work is berth's and not the peers'.
 func once(answer func(*call) error) func(*call) error {
 	var mu sync.Mutex
 	var said *emptypb.Empty
@@ -133,7 +132,7 @@ func once(answer func(*call) error) func(*call) error {
 	}
 }
 
-// hearing keeps what is said.
+// hearing keeps the message that was sent.
 type hearing struct {
 	grpc.ServerStream
 	said proto.Message
@@ -144,12 +143,12 @@ func (h *hearing) SendMsg(m any) error {
 	return nil
 }
 
-// weight is what a daemon has taken.
+// weight is the size of a daemon.
 type weight struct{ goroutines, heap float64 }
 
-// measured is the least of some looks at a daemon's metrics: what is under way
-// comes and goes. The heap is what the last collection has left, by the size at
-// which the next begins.
+// measured returns the minimum of several readings of a daemon's metrics, to leave out what is
+// temporary. The heap is measured by the size at which the next collection starts, which depends
+// on what the last collection left.
 func measured(t *testing.T, socket string) weight {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -181,6 +180,6 @@ func number(t *testing.T, client *http.Client, metric string) float64 {
 			return value
 		}
 	}
-	t.Fatalf("no metric %s", metric)
+	t.Fatalf("the daemon has no metric %s", metric)
 	return 0
 }

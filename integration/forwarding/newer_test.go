@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// way is how a call finds the backends that it is made of.
+// way is how berth selects the backends that get a call.
 type way string
 
 const (
@@ -23,11 +23,11 @@ const (
 	toAll       way = "all backends"
 	toDefault   way = "the default handler's backend"
 	nowhere     way = "none: berth answers"
-	apart       way = "looked at apart"
+	apart       way = "tested separately"
 )
 
-// ways has every call of the CRI. One that is newer has to be put here, once it
-// is decided where it goes.
+// ways has every call of the CRI. When the CRI gets a new call, decide how berth selects its
+// backends, and add the call here.
 var ways = map[protoreflect.Name]way{
 	"RunPodSandbox": byHandler, "RestorePod": byHandler,
 
@@ -54,18 +54,18 @@ func TestItIsDecidedWhereEveryCallGoes(t *testing.T) {
 	for _, m := range thisCRI().methods() {
 		have[m.Name()] = true
 		if ways[m.Name()] == "" {
-			t.Errorf("%s: nobody has decided where it goes", m.Name())
+			t.Errorf("%s is not in the table ways", m.Name())
 		}
 	}
 	for name := range ways {
 		if !have[name] {
-			t.Errorf("%s is no call of the CRI", name)
+			t.Errorf("%s is not a call of the CRI", name)
 		}
 	}
 }
 
-// A daemon and a client that are newer than berth tell each other all that they
-// have to say, in every call and at every level of its messages.
+// A daemon and a client that are newer than berth lose nothing: berth forwards fields and values
+// that it does not know, in every call and at every level of a message.
 func TestNewerDaemonsAndClients(t *testing.T) {
 	newest := newerCRI(t)
 	methods := thisCRI().methods()
@@ -95,17 +95,17 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 			for _, p := range asked {
 				if of := p.last(name); of == nil {
 					if of = p.last(twin[name]); of == nil {
-						t.Errorf("%s was not asked", p.name)
+						t.Errorf("peer %s was not called", p.name)
 					} else {
-						same(t, p.name+" was asked", as(t, of, m.Input()), wanted)
+						same(t, "the request to "+p.name+" is", as(t, of, m.Input()), wanted)
 					}
 				} else {
-					same(t, p.name+" was asked", of, wanted)
+					same(t, "the request to "+p.name+" is", of, wanted)
 				}
 			}
 			for _, p := range others {
 				if p.last(name) != nil {
-					t.Errorf("%s was asked as well", p.name)
+					t.Errorf("peer %s was called too", p.name)
 				}
 			}
 			handler := "two"
@@ -113,7 +113,7 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 				handler = "one"
 			}
 			answers := [2]*dynamicpb.Message{dynamicpb.NewMessage(m.Output()), dynamicpb.NewMessage(m.Output())}
-			for at, p := range asked { // in either order
+			for at, p := range asked { // answers may be merged in either order
 				if ways[m.Name()] == toAll {
 					handler = p.name
 				}
@@ -130,7 +130,7 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 				withoutOwn(got)
 			}
 			if !proto.Equal(got, answers[1]) {
-				same(t, "the client got", got, answers[0])
+				same(t, "the answer to the client is", got, answers[0])
 			}
 		})
 	}
@@ -141,7 +141,7 @@ func TestNewerDaemonsAndClients(t *testing.T) {
 	t.Run("calls", n.testNewerCalls)
 }
 
-// withoutOwn leaves out what berth itself measures.
+// withoutOwn removes the descriptors of berth's own metrics.
 func withoutOwn(m protoreflect.Message) {
 	all := m.Mutable(m.Descriptor().Fields().ByName("descriptors")).List()
 	kept := 0
@@ -154,7 +154,7 @@ func withoutOwn(m protoreflect.Message) {
 	all.Truncate(kept)
 }
 
-// twin is the other form of a list.
+// twin has, for each call that lists, its unary or streamed counterpart.
 var twin = func() map[string]string {
 	all := map[string]string{}
 	for unary, stream := range listForms {
@@ -172,7 +172,7 @@ func same(t *testing.T, what string, got, want proto.Message) {
 	t.Errorf("%s %s", what, difference(format.Format(got), format.Format(want)))
 }
 
-// difference is where two texts begin to differ.
+// difference shows both texts around the first place where they differ.
 func difference(got, want string) string {
 	at := 0
 	for at < len(got) && at < len(want) && got[at] == want[at] {

@@ -1,6 +1,6 @@
-// Package forwarding makes every call of the CRI through a real `berth serve` to
-// other CRI daemons, older and newer ones than berth among them, and looks at
-// what arrives on both sides.
+// Package forwarding makes every call of the CRI through a real `berth serve` to other CRI
+// daemons, some with an older or a newer CRI than berth's, and compares what each side sends with
+// what the other receives.
 package forwarding
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 60 * time.Second
 
-// node is a berth whose handlers one, the default, and two lead to peers, beside
-// one of its own.
+// node is a berth with three handlers: one, the default, and two forward to peers, and runc runs
+// pods of berth itself.
 type node struct {
 	*testbed.Berth
 	conn     *grpc.ClientConn
@@ -57,7 +57,7 @@ func startNode(t *testing.T, one, two *peer, more string, environment ...string)
 		}
 		for _, p := range []*peer{one, two} {
 			if !announces(s, p.name) {
-				return fmt.Errorf("no handler %s: %v", p.name, s.GetStatus().GetConditions())
+				return fmt.Errorf("handler %s is not listed: %v", p.name, s.GetStatus().GetConditions())
 			}
 		}
 		return nil
@@ -74,8 +74,7 @@ func announces(s *runtimeapi.StatusResponse, handler string) bool {
 	return false
 }
 
-// call makes any call, and returns its answer: of a stream what its messages are
-// together.
+// call makes any call and returns its answer. The messages of a stream are merged into one.
 func (n *node) call(ctx context.Context, m protoreflect.MethodDescriptor, req proto.Message) (*dynamicpb.Message, error) {
 	resp := dynamicpb.NewMessage(m.Output())
 	if !m.IsStreamingServer() {

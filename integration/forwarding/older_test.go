@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// listForms are all lists that the CRI has in two forms.
+// listForms are all lists that the CRI has in a unary and a streamed form.
 var listForms = map[string]string{
 	"ListPodSandbox": "StreamPodSandboxes", "ListContainers": "StreamContainers", "ListContainerStats": "StreamContainerStats",
 	"ListPodSandboxStats": "StreamPodSandboxStats", "ListPodSandboxMetrics": "StreamPodSandboxMetrics", "ListImages": "StreamImages",
@@ -24,7 +24,7 @@ func startLacking(t *testing.T, name string, lacking ...string) *peer {
 	t.Helper()
 	p := startPeer(t, thisCRI(), name, 2)
 	for unary, stream := range listForms {
-		if unary != "ListPodSandbox" && unary != "ListContainers" { // those it makes of its pods
+		if unary != "ListPodSandbox" && unary != "ListContainers" { // the peer makes these of its pods
 			p.answers[unary], p.answers[stream] = p.fully, p.fully
 		}
 	}
@@ -39,8 +39,8 @@ func items(m protoreflect.Message) int {
 	return m.Get(m.Descriptor().Fields().ByNumber(1)).List().Len()
 }
 
-// lists asks for every list in both forms, some times, and wants what both peers
-// have. It returns how often the peers were asked in which form.
+// lists makes all calls of listForms several times, and fails unless each returns the wanted number
+// of items. It returns how often a peer was called in each form.
 func (n *node) lists(t *testing.T, times int, want map[string]int) map[string]int {
 	t.Helper()
 	n.one.counted()
@@ -65,7 +65,7 @@ func (n *node) lists(t *testing.T, times int, want map[string]int) map[string]in
 	return counted
 }
 
-// What an old daemon lacks is made up for, or said.
+// If an old daemon lacks a call, berth uses another one, or its error names the daemon.
 func TestOldDaemon(t *testing.T) {
 	old := slices.Concat(slices.Collect(maps.Values(listForms)), []string{
 		"GetContainerEvents", "ListMetricDescriptors", "ListPodSandboxMetrics", "RuntimeConfig", "PodSandboxStats", "ListPodSandboxStats",
@@ -73,20 +73,20 @@ func TestOldDaemon(t *testing.T) {
 	})
 	n := startNode(t, startLacking(t, "one", old...), startLacking(t, "two", old...), "")
 	ctx := bounded(t)
-	// A kubelet lists then.
+	// Without events, a kubelet lists pods.
 	events, err := n.Client.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err == nil {
 		_, err = events.Recv()
 	}
 	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "has no events") {
-		t.Errorf("events: %v", err)
+		t.Errorf("subscribe to events: %v, want unimplemented", err)
 	}
 	want := map[string]int{"ListPodSandbox": 4, "ListContainers": 4, "ListContainerStats": 2, "ListImages": 2}
 	n.lists(t, 1, want)
 	counted := n.lists(t, 5, want)
 	for _, lacks := range old {
 		if counted[lacks] > 0 {
-			t.Errorf("%s was asked for %d times", lacks, counted[lacks])
+			t.Errorf("a peer without %s was called %d times for it", lacks, counted[lacks])
 		}
 	}
 	sandbox, container := id('5', "two", 0), id('c', "two", 0)
@@ -110,10 +110,10 @@ func TestOldDaemon(t *testing.T) {
 	} {
 		err := call(ctx)
 		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), `handler "two"`) || !strings.Contains(err.Error(), n.two.socket) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want unimplemented by the peer", name, err)
 		}
 	}
-	// A kubelet goes by its own configuration then.
+	// Without RuntimeConfig, a kubelet uses its own configuration.
 	if _, err := n.Client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Error(err)
 	}
@@ -121,7 +121,7 @@ func TestOldDaemon(t *testing.T) {
 		t.Error(err)
 	}
 	if d, err := n.Client.ListMetricDescriptors(ctx, &runtimeapi.ListMetricDescriptorsRequest{}); err != nil || len(d.GetDescriptors()) == 0 {
-		t.Errorf("berth's own metrics: %v, %v", d, err)
+		t.Errorf("list berth's own metrics: %v, %v", d, err)
 	}
 	for _, p := range []*peer{n.one, n.two} {
 		if s, err := n.Client.Status(ctx, &runtimeapi.StatusRequest{}); err != nil || !announces(s, p.name) {

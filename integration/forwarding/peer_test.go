@@ -22,24 +22,23 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// maxMessage is how large messages may be here: above what berth allows.
+// maxMessage limits messages in the tests. It is above berth's own limit.
 const maxMessage = 128 << 20
 
-// peer is a CRI daemon behind a real socket which knows its CRI by descriptors
-// alone. It answers what berth asks of itself with what it has, and what a test
-// asks as the test says.
+// peer is a CRI daemon behind a real socket, whose CRI is given by descriptors. It answers berth's
+// own calls from its pods, and a test can set the answers to its calls.
 type peer struct {
 	cri
 
 	name   string
 	socket string
-	// pods are its sandboxes, each with a container.
+	// pods has the ID of a container for the ID of each sandbox.
 	mu   sync.Mutex
 	pods map[string]string
-	// calls counts calls by their names, asked has the last request of each.
+	// calls counts calls by their names; asked has the last request of each with newer_text.
 	calls map[string]int
 	asked map[string]*dynamicpb.Message
-	// lacking are calls that it does not know, answers those that a test answers.
+	// lacking are calls that the peer does not know, answers those whose answer a test has set.
 	lacking map[string]bool
 	answers map[string]func(*call) error
 }
@@ -53,7 +52,7 @@ type call struct {
 
 func (c *call) ctx() context.Context { return c.Context() }
 
-// id is one that nobody else makes.
+// id returns an ID that no other peer, kind or number has.
 func id(kind byte, peer string, number int) string {
 	begin := fmt.Sprintf("%c%02x%04x", kind, peer[0], number)
 	return begin + strings.Repeat("0", 64-len(begin))
@@ -80,14 +79,14 @@ func startPeer(t *testing.T, c cri, name string, pods int) *peer {
 	return p
 }
 
-// answer says how a call is answered.
+// answer sets how a call is answered.
 func (p *peer) answer(method string, how func(*call) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answers[method] = how
 }
 
-// counted are the calls since the last time.
+// counted returns the number of calls since it was last called.
 func (p *peer) counted() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +95,7 @@ func (p *peer) counted() map[string]int {
 	return all
 }
 
-// last is the last request of a call that a test made, nil if there was none.
+// last returns the last request of a call that has newer_text, nil if there was none.
 func (p *peer) last(method string) *dynamicpb.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,13 +134,13 @@ func (p *peer) serve(_ any, stream grpc.ServerStream) error {
 	return answer(c)
 }
 
-// fully answers with something in each field.
+// fully answers with a value in each field.
 func (p *peer) fully(c *call) error { return c.SendMsg(p.filling().full(c.method.Output())) }
 
 func (p *peer) filling() filling { return filling{by: p.name, handler: "runc"} }
 
-// basically answers what berth asks of itself, in this CRI, with a newer text in
-// all that tells of the daemon.
+// basically answers the calls that berth makes by itself, in thisCRI. Its status and lists have
+// newer_text if the peer's CRI has that field.
 func (p *peer) basically(c *call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,8 +173,7 @@ func (p *peer) basically(c *call) error {
 	return c.SendMsg(dynamicpb.NewMessage(c.method.Output()))
 }
 
-// newer is an answer with a newer text in each of its messages, if the peer's CRI
-// has that.
+// newer is an answer with newer_text in each of its messages, if the peer's CRI has that field.
 func (p *peer) newer(c *call, m proto.Message) proto.Message {
 	encoded, err := proto.Marshal(m)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// What goes along with a call, and how it ends, is the same on both sides of berth.
+// Metadata and deadlines of a call are the same on both sides of berth, and messages may be large.
 func TestCallsAreWhole(t *testing.T) {
 	n := startNode(t, startPeer(t, thisCRI(), "one", 1), startPeer(t, thisCRI(), "two", 1), "")
 	t.Run("metadata", n.testMetadata)
@@ -49,11 +49,11 @@ func (n *node) testMetadata(t *testing.T) {
 	md := <-heard
 	for key, want := range map[string]string{"x-thing": "a,b", "x-bytes-bin": "\x00\x01", "traceparent": trace, "tracestate": "k=v"} {
 		if got := strings.Join(md.Get(key), ","); got != want {
-			t.Errorf("%s arrived as %q", key, got)
+			t.Errorf("metadata %s arrived as %q, want %q", key, got, want)
 		}
 	}
 	if header.Get("x-answer")[0] != "here" || header.Get("x-bytes-bin")[0] != "\x00\xff" || trailer.Get("x-end")[0] != "there" {
-		t.Errorf("header %v, trailer %v", header, trailer)
+		t.Errorf("the client got the header %v and the trailer %v", header, trailer)
 	}
 }
 
@@ -72,11 +72,11 @@ func (n *node) testDeadlines(t *testing.T) {
 		t.Error(err)
 	}
 	if got := <-left; got <= 0 || got > 2*time.Second {
-		t.Errorf("the daemon had %v", got)
+		t.Errorf("the deadline at the daemon was %v away, want at most 2s", got)
 	}
 }
 
-// allowed is how large a message may be, in bytes.
+// allowed is berth's limit for a message, in bytes.
 const allowed = 80 << 20
 
 func (n *node) testLargeMessages(t *testing.T) {
@@ -92,10 +92,10 @@ func (n *node) testLargeMessages(t *testing.T) {
 		resp, err := client.ExecSync(bounded(t), req)
 		if size<<20 < allowed {
 			if err != nil || resp.GetExitCode() != 3 || <-heard != proto.Size(req) {
-				t.Errorf("a request of %d MiB: %v", size, err)
+				t.Errorf("a request of %d MiB: %v, want it forwarded", size, err)
 			}
 		} else if status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("a request of %d MiB: %v", size, err)
+			t.Errorf("a request of %d MiB: %v, want resource exhausted", size, err)
 		}
 	}
 	for _, size := range []int{79, 81} {
@@ -105,23 +105,23 @@ func (n *node) testLargeMessages(t *testing.T) {
 		resp, err := client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: container})
 		if size<<20 < allowed {
 			if err != nil || len(resp.GetInfo()["x"]) != size<<20 {
-				t.Errorf("an answer of %d MiB: %v", size, err)
+				t.Errorf("an answer of %d MiB: %v, want it forwarded", size, err)
 			}
 		} else if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), `handler "two"`) {
-			t.Errorf("an answer of %d MiB: %v", size, err)
+			t.Errorf("an answer of %d MiB: %v, want resource exhausted", size, err)
 		}
 	}
 	n.two.answer("ContainerStatus", nil)
 	if _, err := n.Client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: container}); err != nil {
-		t.Errorf("after what was too large: %v", err)
+		t.Errorf("a call after one that was too large: %v", err)
 	}
 }
 
-// many is how many containers a peer has for a list of 20 MiB.
+// many is how many containers make a list of more than 20 MiB.
 const many = 22 << 10
 
 func (n *node) testLargeLists(t *testing.T) {
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", n.PID()), []byte("5"), 0); err != nil { // the peak begins anew
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", n.PID()), []byte("5"), 0); err != nil { // resets the peak
 		t.Fatal(err)
 	}
 	before := peak(t, n.PID())
@@ -141,8 +141,7 @@ func (n *node) testLargeLists(t *testing.T) {
 		p.answer("ListContainers", func(c *call) error { return c.SendMsg(l) })
 	}
 	client := runtimeapi.NewRuntimeServiceClient(n.conn)
-	// Berth gives up on a list after two seconds, which is plenty but on a machine
-	// that does other things as well.
+	// berth waits only two seconds for a peer's list, which can be too short on a busy machine.
 	testbed.Eventually(t, patience, func() error {
 		got, err := client.ListContainers(bounded(t), &runtimeapi.ListContainersRequest{})
 		if err != nil {
@@ -153,7 +152,7 @@ func (n *node) testLargeLists(t *testing.T) {
 			handlers[c.GetImage().GetRuntimeHandler()]++
 		}
 		if handlers["one"] != many || handlers["two"] != many || len(got.GetContainers()) != 2*many {
-			return fmt.Errorf("listed by handler: %v", handlers)
+			return fmt.Errorf("the numbers of containers by handler are %v", handlers)
 		}
 		return nil
 	})
@@ -169,21 +168,21 @@ func (n *node) testLargeLists(t *testing.T) {
 		largest = max(largest, proto.Size(part))
 	}
 	if streamed != 2*many || largest > 2<<20 {
-		t.Errorf("%d containers streamed in messages of up to %d bytes", streamed, largest)
+		t.Errorf("the stream has %d containers in messages of up to %d bytes", streamed, largest)
 	}
 	_, err = client.ContainerStatus(bounded(t), &runtimeapi.ContainerStatusRequest{ContainerId: id('d', "two", many-1)})
-	testbed.Checkf(t, err, "one of many")
+	testbed.Checkf(t, err, "status of one of many containers")
 	after := peak(t, n.PID())
-	t.Logf("with two lists of 21 MiB berth had %d MiB at the peak, %d MiB before", after, before)
-	if after > 1200 { // thrice what the lists take, and what the large messages have left
-		t.Errorf("berth had %d MiB at the peak", after)
+	t.Logf("with two lists of 21 MiB berth used up to %d MiB, before up to %d MiB", after, before)
+	if after > 1200 { // three times the size of the lists, and the rest of the large messages
+		t.Errorf("berth used up to %d MiB, want at most 1200", after)
 	}
 	for _, p := range []*peer{n.one, n.two} {
 		p.answer("ListContainers", nil)
 	}
 }
 
-// peak is how much memory a process has had at most, in MiB.
+// peak returns the largest memory use of a process, in MiB.
 func peak(t *testing.T, pid int) int {
 	t.Helper()
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
@@ -196,6 +195,6 @@ func peak(t *testing.T, pid int) int {
 			return kB >> 10
 		}
 	}
-	t.Fatal("no VmHWM")
+	t.Fatal("the process has no VmHWM")
 	return 0
 }

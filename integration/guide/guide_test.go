@@ -1,7 +1,7 @@
-// Package guide walks through docs/operations.md, docs/migration.md and a part of
-// docs/runtimeclass.md as an operator does: it types every command, in its order and
-// as it is written there, on a node that has what the page says, with a real daemon
-// and real pods, and compares what is printed with what the page shows.
+// Package guide follows docs/operations.md, docs/migration.md and a part of docs/runtimeclass.md
+// as an operator does: it runs every command of the page in order, on a node that is set up as the
+// page describes, with a real daemon and real pods, and compares the output with that of the
+// page.
 package guide
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// atMost is far above what the commands of one block take.
+// atMost is much longer than the commands of any block take.
 const atMost = 2 * time.Minute
 
 func TestOperationsPage(t *testing.T) {
@@ -29,8 +29,8 @@ func TestOperationsPage(t *testing.T) {
 	n.live(t)
 }
 
-// walk types a page, or what is under one heading of it, which has so many blocks of
-// commands at least, and returns the node on which it did.
+// walk runs the commands of a page, or of the part under one heading, on the node that begin
+// makes, and returns that node. It fails if there are fewer than that many blocks of commands.
 func walk(t *testing.T, page, heading string, blocks int, begin func(*testing.T) *node) *node {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -48,34 +48,34 @@ func walk(t *testing.T, page, heading string, blocks int, begin func(*testing.T)
 			t.Run(fmt.Sprintf("line %d: %s", s.line, first), func(t *testing.T) { n.types(t, s) })
 		}
 		if t.Failed() {
-			t.FailNow() // the rest of the walk makes no sense
+			t.FailNow() // later steps depend on this one
 		}
 	}
 	if typed < blocks {
-		t.Errorf("there are %d blocks of commands", typed)
+		t.Errorf("the page has %d blocks of commands", typed)
 	}
 	return n
 }
 
-// live checks that pods have lived through all of it.
+// live checks that the walk has left pods, and that they still run.
 func (n *node) live(t *testing.T) {
 	t.Helper()
 	if len(n.pods) == 0 {
-		t.Error("no pod has lived through it")
+		t.Error("the walk has left no pods")
 	}
 	for name, pod := range n.pods {
-		testbed.Same(t, pod.Container.Exec(t, "echo", name), name+"\n", "at the end pod %s says", name)
+		testbed.Same(t, pod.Container.Exec(t, "echo", name), name+"\n", "at the end pod %s prints", name)
 	}
 }
 
-// types has a shell execute a block.
+// types executes a block of commands in a shell.
 func (n *node) types(t *testing.T, s step) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), atMost)
 	defer cancel()
 	options := "-euo"
 	if s.status != 0 {
-		options = "-uo" // as at a terminal: the last command's counts
+		options = "-uo" // as at a terminal: the status of the last command counts
 	}
 	c := n.command(ctx, "bash", options, "pipefail", "-c", "cd "+cmp.Or(n.dir, "/")+"\n"+s.commands)
 	out := &screen{}
@@ -85,7 +85,7 @@ func (n *node) types(t *testing.T, s step) {
 		if out.waits(ctx) {
 			n.follow(t, s.meanwhile)
 		} else {
-			t.Errorf("the commands wait for nothing")
+			t.Errorf("the commands do not wait for pods")
 		}
 	}
 	err := c.Wait()
@@ -94,15 +94,15 @@ func (n *node) types(t *testing.T, s step) {
 		t.Fatal(err)
 	}
 	if got := c.ProcessState.ExitCode(); s.status != anyStatus && got != s.status {
-		t.Errorf("exit status %d, and the page says %d:\n%s", got, s.status, out)
+		t.Errorf("exit status %d, want %d as on the page:\n%s", got, s.status, out)
 	}
 	if missing, ok := says(s.output, out.String()); s.shown && !ok {
-		t.Errorf("it prints\n%sand the page has: %s", out, missing)
+		t.Errorf("the output is\n%sbut the page has: %s", out, missing)
 	}
 	t.Logf("%s", out)
 }
 
-// screen is what commands have printed.
+// screen collects the output of commands.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -120,10 +120,10 @@ func (s *screen) String() string {
 	return klogLine.ReplaceAllString(s.text.String(), "")
 }
 
-// klogLine is what the Kubernetes client of kubectl logs, as when it ends a watch that is busy.
+// klogLine matches a log line of the Kubernetes client in kubectl, which may write one at any time.
 var klogLine = regexp.MustCompile(`(?m)^[IWE]\d{4} .*\n`)
 
-// waits says whether commands come to say that pods are left.
+// waits waits until commands report that pods are left. It returns false if ctx ends first.
 func (s *screen) waits(ctx context.Context) bool {
 	for !strings.Contains(s.String(), " left: ") {
 		select {
@@ -135,7 +135,7 @@ func (s *screen) waits(ctx context.Context) bool {
 	return true
 }
 
-// What the page may leave out, and what it may not.
+// TestSays checks which output a page may leave out, and which differences are ignored.
 func TestSays(t *testing.T) {
 	const output = "NAME   STATE  PODS\nrunc   ready  2\ncrun   not-ready  0\n"
 	for page, want := range map[string]bool{
@@ -144,11 +144,11 @@ func TestSays(t *testing.T) {
 		output + "more\n": false, "": false,
 	} {
 		if missing, ok := says(page, output); ok != want {
-			t.Errorf("%q: %v (%s)", page, ok, missing)
+			t.Errorf("%q: matches: %v, want %v (%s)", page, ok, want, missing)
 		}
 	}
 	if _, ok := says("crun 1.14.4, since 3m2s, pod 0123456789ab\n", "crun 1.8.1, since  15s, pod ba9876543210\n"); !ok {
-		t.Error("what differs between machines is compared")
+		t.Error("values that differ between machines are compared")
 	}
 }
 
@@ -156,7 +156,7 @@ func TestUnder(t *testing.T) {
 	const page = "# Page\n## One\n1\n### Part\n2\n## Other\n3\n"
 	for heading, want := range map[string]string{"": page, "## One": "\n\n1\n### Part\n2", "## Other": "\n\n\n\n\n\n3\n", "## On": "\n"} {
 		if got := under(page, heading); strings.TrimRight(got, "\n") != strings.TrimRight(want, "\n") {
-			t.Errorf("under %q is %q, want %q", heading, got, want)
+			t.Errorf("the text under %q is %q, want %q", heading, got, want)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestParse(t *testing.T) {
 		"    berth status\n", "```\nberth status\n```\n", "```sh\nberth status\n", "```text\na\n```sh\nb\n```\n", "<!-- not run: it fails -->\n```sh\nberth status\n```\n",
 	} {
 		if _, err := parse(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("%q is accepted, want an error", bad)
 		}
 	}
 }

@@ -19,16 +19,16 @@ func TestMigrationPage(t *testing.T) {
 	n.live(t)
 }
 
-// migration is a node whose pods a containerd runs when the page begins. The
-// kubelet is this test's client.
+// migration is a node on which containerd runs the pods at the beginning of the page. The test's
+// client is its kubelet.
 type migration struct {
 	*node
 	endContainerd func()
-	// served is berth's client, which outlives the pods.
+	// served is a client of berth's socket.
 	served *testbed.Client
 }
 
-// withContainerd is what such a node has.
+// withContainerd sets up containerd on the node.
 const withContainerd = `
 mkdir -p /etc/containerd /etc/cni/net.d
 cp "$RUNC" /usr/local/sbin/runc
@@ -38,8 +38,8 @@ cp "$NETWORK"/* /etc/cni/net.d/
 printf %s "$CONTAINERD_CONFIG" >/etc/containerd/config.toml
 `
 
-// containerdConfig has what a node's has, and what containerd needs to run where
-// tests do. Its handler crun is on runc: Debian's crun refuses containerd's specs.
+// containerdConfig is the configuration of a node, with settings that containerd needs where tests
+// run. Its handler crun uses runc, because Debian's crun refuses containerd's specs.
 const containerdConfig = `version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = %q
@@ -87,7 +87,7 @@ func newMigration(t *testing.T) *migration {
 	return m
 }
 
-// adopted is all that a kubelet knows a pod by.
+// adopted is what a kubelet reads of a pod that berth adopts.
 type adopted struct {
 	sandbox   *runtimeapi.PodSandboxStatus
 	container *runtimeapi.ContainerStatus
@@ -95,36 +95,36 @@ type adopted struct {
 
 func look(t *testing.T, p *testbed.Pod) adopted {
 	a := adopted{p.Status(t), p.Container.Status(t)}
-	a.sandbox.RuntimeHandler = "" // the name that each side has for it
+	a.sandbox.RuntimeHandler = "" // each daemon has another name for it
 	return a
 }
 
-// move has the kubelet ask berth, for which all pods must be what they were.
+// move has the kubelet call berth, which must report all pods as containerd did.
 func (m *migration) move(t *testing.T) {
 	before := map[string]adopted{}
 	for name, pod := range m.pods {
 		before[name] = look(t, pod)
 	}
-	// The pods' client is the same, and leads elsewhere.
+	// All pods share this client, which now calls berth.
 	*m.client = *m.served
 	for name, pod := range m.pods {
 		after := look(t, pod)
 		if !proto.Equal(after.sandbox, before[name].sandbox) || !proto.Equal(after.container, before[name].container) {
-			t.Errorf("pod %s is\n%v\nand was\n%v", name, after, before[name])
+			t.Errorf("pod %s is\n%v\nwant, as before,\n%v", name, after, before[name])
 		}
-		testbed.Same(t, pod.Container.Exec(t, "echo", name), name+"\n", "pod %s says", name)
+		testbed.Same(t, pod.Container.Exec(t, "echo", name), name+"\n", "pod %s prints", name)
 		stats, err := m.client.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: pod.Container.ID})
 		if err != nil || stats.GetStats().GetAttributes().GetId() != pod.Container.ID {
-			t.Errorf("statistics of pod %s: %v, %v", name, stats, err)
+			t.Errorf("read statistics of pod %s: %v, %v", name, stats, err)
 		}
 	}
 	pods, err := m.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(pods.GetItems()) != len(m.pods) {
-		t.Errorf("listed are %v, %v", pods, err)
+		t.Errorf("berth lists %v, %v, want all pods and no others", pods, err)
 	}
 }
 
-// end ends containerd, and takes away all that was its.
+// end stops containerd and removes its files.
 func (m *migration) end(t *testing.T) {
 	m.endContainerd()
 	for _, path := range []string{"/run/containerd", "/var/lib/containerd", "/etc/containerd", "/usr/local/bin/containerd", "/usr/local/bin/containerd-shim-runc-v2"} {

@@ -20,27 +20,26 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// node is a machine as the page has it: what an operator would find and write at
-// /etc, /usr, /opt, /run and /var/lib is the node's own, in a mount namespace that a
-// sleeping process holds. All else is the host's.
+// node is a machine as a page describes it. Its /etc, /usr, /opt, /run and /var/lib are its own, in
+// a mount namespace that a sleeping process keeps. Everything else is the host's.
 type node struct {
 	t      *testing.T
 	holder *exec.Cmd
 	client *testbed.Client
 	image  string
 	cgroup string
-	log    string // the beginning of the daemons' logs
-	logs   string // the directory of those of pods
+	log    string // the paths of the daemons' logs begin with this
+	logs   string // the directory of the pods' logs
 	pods   map[string]*testbed.Pod
-	// more are directions of one page.
+	// more has the directions of one page, besides those that follow knows.
 	more map[string]func(*testing.T)
-	// environment is more of that of its commands: KEY=value.
+	// environment is added to that of commands: KEY=value.
 	environment []string
-	// dir is where they are typed; empty is the root.
+	// dir is the working directory of commands; empty is the root.
 	dir string
 }
 
-// mounts make the node's own directories.
+// mounts creates the node's own directories, with berth and crun in them.
 const mounts = `
 mount --make-rprivate /
 mount -t tmpfs layer "$1"
@@ -50,7 +49,7 @@ for top in etc usr opt; do
 done
 mkdir "$1/run"
 mount -t tmpfs run "$1/run"
-# A lock that the rules of the host's network are changed under.
+# The lock of iptables stays the host's, like the network.
 touch /run/xtables.lock "$1/run/xtables.lock"
 mount --bind /run/xtables.lock "$1/run/xtables.lock"
 mount --rbind "$1/run" /run
@@ -61,7 +60,7 @@ cp "$CRUN" /usr/bin/crun.new && mv /usr/bin/crun.new /usr/bin/crun
 printf %s "$VENDOR" >/usr/lib/berth/conf.d/10-node.toml
 `
 
-// operated is what else a node has that is operated.
+// operated adds the programs and the configuration that docs/operations.md begins with.
 const operated = `
 mkdir /opt/runc-1.5.2
 cp -r "$RUNSC" "$(dirname "$RUNSC")/gvisor-bin" /usr/local/bin/
@@ -70,13 +69,13 @@ cp "$RUNC" /opt/runc-1.5.2/runc
 printf %s "$CONFIG" >/etc/berth/config.toml
 `
 
-// hold keeps what was mounted.
+// hold keeps the mount namespace.
 const hold = `
 echo ready
 exec sleep infinity
 `
 
-// configuration is what the page begins with.
+// configuration is the configuration file at the beginning of docs/operations.md.
 const configuration = `version = 1
 default_runtime = "crun"
 
@@ -84,7 +83,7 @@ default_runtime = "crun"
 runtime_path = "/usr/bin/crun"
 `
 
-// newNode is the node that docs/operations.md begins with.
+// newNode is the node at the beginning of docs/operations.md.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	testbed.NeedRoot(t)
@@ -101,8 +100,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// enterNode makes a node, on which a script has made what else it has. vendor is
-// more of the vendor's drop-in.
+// enterNode makes a node and runs a script on it. vendor is added to the vendor's drop-in.
 func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, environment ...string) *node {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,7 +110,7 @@ func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, 
 	}
 	hosts := filepath.Join(dir, "hosts")
 	registry.WriteHosts(t, hosts)
-	registry.WriteMirror(t, hosts, "registry.example") // as pages call it
+	registry.WriteMirror(t, hosts, "registry.example") // the name that pages use
 	t.Cleanup(n.removeCgroups)
 	testbed.Must(t, os.Mkdir(filepath.Join(dir, "layer"), 0o755))
 	n.holder = exec.Command("sh", "-euc", mounts+script+hold, "sh", filepath.Join(dir, "layer"))
@@ -127,21 +125,21 @@ func enterNode(t *testing.T, registry *testbed.Registry, script, vendor string, 
 	}
 	testbed.Must(t, err)
 	t.Cleanup(func() {
-		n.holder.Process.Kill() //nolint:errcheck // it is there: nobody waited for it
+		n.holder.Process.Kill() //nolint:errcheck // it exists until Wait
 		n.holder.Wait()         //nolint:errcheck // killed
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("the node was not made: %q, %v", line, err)
+		t.Fatalf("make the node: %q, %v", line, err)
 	}
 	return n
 }
 
-// inside is a path of the node, as the host has it.
+// inside is the path on the host for a path of the node.
 func (n *node) inside(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.holder.Process.Pid, path)
 }
 
-// command runs on the node.
+// command is a command that runs on the node.
 func (n *node) command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	inside := append([]string{"--mount", fmt.Sprintf("--target=%d", n.holder.Process.Pid), "--", name}, arguments...)
 	c := exec.CommandContext(ctx, "nsenter", inside...)
@@ -150,8 +148,8 @@ func (n *node) command(ctx context.Context, name string, arguments ...string) *e
 	return c
 }
 
-// serve starts the daemon, as the unit does, and waits until it answers. A cleanup
-// removes all pods and ends it.
+// serve starts berth, as the unit does, and waits until it answers. A cleanup removes all pods and
+// stops berth.
 func (n *node) serve() {
 	t := n.t
 	t.Helper()
@@ -163,7 +161,7 @@ func (n *node) serve() {
 	n.answers("/run/berth/berth.sock")
 }
 
-// daemon starts a daemon on the node, and returns what ends it.
+// daemon starts a daemon on the node, and returns a function that stops it.
 func (n *node) daemon(name string, arguments ...string) (end func()) {
 	t := n.t
 	t.Helper()
@@ -178,7 +176,7 @@ func (n *node) daemon(name string, arguments ...string) (end func()) {
 	ended := make(chan error, 1)
 	go func() { ended <- daemon.Wait() }()
 	return sync.OnceFunc(func() {
-		daemon.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have failed, and ended
+		daemon.Process.Signal(syscall.SIGTERM) //nolint:errcheck // the daemon may have failed and exited
 		testbed.Checkf(t, <-ended, "%s ended with", name)
 		if t.Failed() {
 			text, _ := os.ReadFile(path)
@@ -187,10 +185,10 @@ func (n *node) daemon(name string, arguments ...string) (end func()) {
 	})
 }
 
-// answers waits for a CRI daemon on a socket of the node.
+// answers waits until a CRI daemon answers on a socket of the node.
 func (n *node) answers(socket string) {
 	n.t.Helper()
-	// A client that finds no socket waits for longer each time.
+	// A client that dials before the socket exists would wait longer after each attempt.
 	testbed.Eventually(n.t, time.Minute, func() error { _, err := os.Stat(n.inside(socket)); return err })
 	client := testbed.Dial(n.t, n.inside(socket), n.logs, n.cgroup)
 	testbed.Eventually(n.t, time.Minute, func() error {
@@ -199,14 +197,14 @@ func (n *node) answers(socket string) {
 	})
 }
 
-// killRest ends the supervisors that wait for more pods.
+// killRest kills the processes that are left: idle supervisors.
 func (n *node) killRest() {
 	for _, pid := range n.processes() {
 		syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended by itself
 	}
 }
 
-// processes are those that have the node's mounts, but for its holder.
+// processes returns the processes in the node's mount namespace, without its holder.
 func (n *node) processes() (all []int) {
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", n.holder.Process.Pid))
 	if err != nil {
@@ -248,7 +246,7 @@ func (n *node) removeCgroups() {
 	}
 }
 
-// follow does what a direction of the page says.
+// follow carries out a direction of the page.
 func (n *node) follow(t *testing.T, direction string) {
 	t.Helper()
 	words := strings.Fields(direction)
@@ -257,11 +255,11 @@ func (n *node) follow(t *testing.T, direction string) {
 		return
 	}
 	if len(words) < 2 {
-		t.Fatalf("a direction of %d words", len(words))
+		t.Fatalf("a direction has only %d words", len(words))
 	}
 	what, about, names := words[0], words[1], words[2:]
 	switch what {
-	case "run": // under a handler, pods of these names
+	case "run": // run pods with these names under a handler
 		if about == "default" {
 			about = ""
 		}
@@ -269,7 +267,7 @@ func (n *node) follow(t *testing.T, direction string) {
 			pod := n.run(t, about, name)
 			pod.Container.Exec(t, "true")
 		}
-	case "refuse": // a pod under a handler, because of these words
+	case "refuse": // a pod under a handler is refused with these words
 		config := n.client.SandboxConfig("refused")
 		_, err := n.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: about})
 		if because := strings.Join(names, " "); err == nil || !strings.Contains(err.Error(), because) {
@@ -279,23 +277,23 @@ func (n *node) follow(t *testing.T, direction string) {
 		for _, name := range words[1:] {
 			pod := n.pods[name]
 			if pod == nil {
-				t.Fatalf("there is no pod %s", name)
+				t.Fatalf("pod %s does not exist", name)
 			}
-			pod.Container.Exec(t, "true") // as well as ever
+			pod.Container.Exec(t, "true") // it still runs
 			pod.Remove(t)
 			delete(n.pods, name)
 		}
 	default:
-		t.Fatalf("%q is none of run, refuse, remove", what)
+		t.Fatalf("direction %q is not run, refuse or remove", what)
 	}
 }
 
-// run starts a pod whose uid is its name, so that it has the same binary of a rollout
-// each time.
+// run starts a pod. Its UID is its name, so that a rollout gives it the same binary in every run
+// of the test.
 func (n *node) run(t *testing.T, handler, name string) *testbed.Pod {
 	t.Helper()
 	n.client.Pull(t, handler, n.image) // into the store of the pod's handler, as a kubelet does
-	// The node's test outlives the step.
+	// n.t and not t: the pod must live after this step.
 	pod := n.client.RunPod(n.t, testbed.PodSpec{
 		Handler: handler, Image: n.image, Command: []string{"sleep", "3600"}, Name: name,
 		Sandbox: func(c *runtimeapi.PodSandboxConfig) { c.Metadata.Uid, c.Metadata.Namespace = name, "shop" },

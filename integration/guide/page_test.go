@@ -6,23 +6,23 @@ import (
 	"strings"
 )
 
-// step is one thing that is done on the way through the page: a block of commands,
-// or a direction for the test, which readers do not see.
+// step is one step of a page: a block of commands, or a direction for the test, which readers do
+// not see.
 type step struct {
 	line int
-	// commands are what an operator types; output is what the page shows below.
+	// commands is the block; output is what the page shows below it, if shown is set.
 	commands string
 	output   string
 	shown    bool
-	// status is what the commands end with; anyStatus depends on the machine.
+	// status is the exit status of the commands; anyStatus if it depends on the machine.
 	status int
-	// meanwhile is a direction that is followed while the commands run.
+	// meanwhile is a direction that is carried out while the commands run.
 	meanwhile string
 	// direction is set where there are no commands.
 	direction string
 }
 
-// notRun are the reasons for which a block of commands is shown and not executed.
+// notRun are the accepted reasons for not executing a block of commands.
 var notRun = []string{
 	"needs systemd as process 1",
 	"needs an API server",
@@ -37,8 +37,8 @@ var (
 	status    = regexp.MustCompile(`^status (\d+)$`)
 )
 
-// under is what a page has under a heading of the second level, in the same lines. No
-// heading is the whole page.
+// under returns the part of a page under a heading of the second level, or the whole page without
+// a heading. All other lines are empty, so that line numbers stay.
 func under(page, heading string) string {
 	if heading == "" {
 		return page
@@ -56,8 +56,8 @@ func under(page, heading string) string {
 	return strings.Join(lines, "\n")
 }
 
-// parse reads a page. Code is in fences that say what it is: sh is executed, text is
-// what the commands above it print, toml and yaml are a file's.
+// parse reads the steps of a page. Code is in fences with a kind: sh is executed, text is the
+// output of the commands above it, toml and yaml are files.
 func parse(page string) ([]step, error) {
 	p := parser{lines: strings.Split(page, "\n")}
 	for p.at < len(p.lines) {
@@ -72,10 +72,10 @@ type parser struct {
 	lines []string
 	at    int
 	steps []step
-	// next is what directions have said of the next block.
+	// next collects the directions for the next block.
 	next    step
 	skipped string
-	// after is set while nothing but blank lines followed a block of commands.
+	// after is set while only blank lines have followed a block of commands.
 	after bool
 }
 
@@ -90,7 +90,7 @@ func (p *parser) one() error {
 		return p.block(kind)
 	}
 	if strings.HasPrefix(line, "    ") {
-		return fmt.Errorf("code without a fence: whether it is executed cannot be told")
+		return fmt.Errorf("code without a fence, so its kind is unknown")
 	}
 	if line != "" {
 		p.after = false
@@ -107,9 +107,9 @@ func (p *parser) direct(kind, what string) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%q is no reason that this test knows", what)
+		return fmt.Errorf("%q is not a reason in notRun", what)
 	}
-	if what == "status any" { // it is for the machine to say
+	if what == "status any" { // it depends on the machine
 		p.next.status = anyStatus
 		return nil
 	}
@@ -131,7 +131,7 @@ func (p *parser) block(kind string) error {
 	for p.at++; ; p.at++ {
 		if p.at == len(p.lines) || strings.HasPrefix(p.lines[p.at], "```") && p.lines[p.at] != "```" {
 			p.at = begin
-			return fmt.Errorf("a block that does not end")
+			return fmt.Errorf("the block does not end")
 		}
 		if p.lines[p.at] == "```" {
 			break
@@ -152,12 +152,12 @@ func (p *parser) block(kind string) error {
 		p.after = false
 	default:
 		p.at = begin
-		return fmt.Errorf("a block of %q: sh, text, toml and yaml are known", kind)
+		return fmt.Errorf("the kind of the block is %q, want sh, text, toml or yaml", kind)
 	}
 	return nil
 }
 
-// What differs from machine to machine, and from run to run.
+// differ replaces what differs between machines and between runs.
 var differ = []struct {
 	of *regexp.Regexp
 	as string
@@ -173,7 +173,7 @@ var differ = []struct {
 	{regexp.MustCompile(`\bcontainerd v\d+(\.\d+)+\S*`), "containerd VERSION"},
 	{regexp.MustCompile(`\b\d+ ok, \d+ warnings, \d+ failures`), "N ok, N warnings, N failures"},
 	{regexp.MustCompile(`[ \t]+`), " "},
-	// The generation in the list of handlers, after the number of pods.
+	// The generation in the list of handlers, which follows the number of pods.
 	{regexp.MustCompile(`\b((?:ready|not-ready|cordoned|draining) (?:oci|shim|cri) .*? \d+) \d+\b`), "$1 GEN"},
 }
 
@@ -190,9 +190,9 @@ func normal(text string) []string {
 	return lines
 }
 
-// says whether the output is what the page shows, in which a line of "..." is any
-// number of lines, and "..." at the end of one is the rest of it. The string is the
-// first line that is missing.
+// says is whether the output matches the page. On the page a line "..." stands for any number of
+// lines, and "..." at the end of a line for its rest. missing is the first line that is not in the
+// output.
 func says(page, output string) (missing string, ok bool) {
 	want, got := normal(page), normal(output)
 	anywhere := false
@@ -211,7 +211,7 @@ func says(page, output string) (missing string, ok bool) {
 		got, anywhere = got[i+1:], false
 	}
 	if len(got) > 0 && !anywhere {
-		return "nothing after what is shown, and not: " + got[0], false
+		return "no more lines, but the output continues: " + got[0], false
 	}
 	return "", true
 }

@@ -16,14 +16,14 @@ func TestRuntimeClassPage(t *testing.T) {
 	walk(t, "../../docs/runtimeclass.md", "## From two runtimes to pods that chose them", 8, newClusterNode)
 }
 
-// twoRuntimes is what such a node has.
+// twoRuntimes adds gVisor, kubectl and kubectl-berth to a node.
 const twoRuntimes = `
 cp -r "$RUNSC" "$(dirname "$RUNSC")/gvisor-bin" /usr/local/bin/
 cp "$KUBECTL" /usr/local/bin/kubectl
 cp "$BERTH/kubectl-berth" /usr/local/bin/
 `
 
-// newClusterNode is a node with two runtimes, of a cluster with another that has none.
+// newClusterNode is a node with two runtimes, in a cluster with a second node without any.
 func newClusterNode(t *testing.T) *node {
 	t.Helper()
 	testbed.NeedRoot(t)

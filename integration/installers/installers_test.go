@@ -17,10 +17,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// bed is a berth that imports what installers write.
+// bed is a berth that imports handlers from the files of installers.
 type bed struct {
 	*testbed.Bed
-	// crio and containerd are the directories of the two daemons' files.
+	// crio and containerd are the directories of drop-ins for the two daemons.
 	crio, containerd string
 }
 
@@ -37,8 +37,8 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// toolkit is what NVIDIA's toolkit installs for containerd: a program that is an
-// OCI runtime by calling another one, and a drop-in that names it.
+// toolkit installs what NVIDIA's toolkit installs for containerd: an OCI runtime that calls another
+// one, and a drop-in with a handler for it.
 func (b *bed) toolkit(t *testing.T, dir string) {
 	t.Helper()
 	program := filepath.Join(dir, "toolkit", "nvidia-container-runtime")
@@ -65,7 +65,7 @@ func (b *bed) toolkit(t *testing.T, dir string) {
 `, 0o644)
 }
 
-// kata is what Kata's installer writes for CRI-O, on a node that lacks the shim.
+// kata writes what Kata's installer writes for CRI-O. The shim that it names does not exist.
 func (b *bed) kata(t *testing.T) {
 	t.Helper()
 	write(t, filepath.Join(b.crio, "99-kata-deploy"), `[crio]
@@ -88,7 +88,7 @@ func write(t *testing.T, path, text string, mode os.FileMode) {
 	testbed.Must(t, os.WriteFile(path, []byte(text), mode))
 }
 
-// TestInstallersFindTheirWay drives one real daemon as installers do.
+// TestInstallersFindTheirWay uses a real daemon as the installers of runtimes do.
 func TestInstallersFindTheirWay(t *testing.T) {
 	testbed.NeedRoot(t)
 	testbed.NeedNetwork(t)
@@ -98,10 +98,9 @@ func TestInstallersFindTheirWay(t *testing.T) {
 	if err != nil || version.GetRuntimeName() != "cri-o" {
 		t.Errorf("the runtime's name is %q: %v", version.GetRuntimeName(), err)
 	}
-	// Kata's installer looks for its handlers here, and must not find what
-	// cannot work.
+	// Kata's installer reads this list, which must not have a handler that cannot run pods.
 	if got := b.handlers(t); !slices.Equal(got, []string{"", "crun", "nvidia"}) {
-		t.Errorf("the handlers are %q", got)
+		t.Errorf("the handlers are %q, want crun and nvidia", got)
 	}
 	_, err = b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
 		Config: b.Client.SandboxConfig(""), RuntimeHandler: "kata-qemu",
@@ -113,7 +112,7 @@ func TestInstallersFindTheirWay(t *testing.T) {
 	}
 	pod := b.Client.RunPod(t, testbed.PodSpec{Handler: "nvidia", Image: b.Image, Command: []string{"sleep", "3600"}})
 
-	t.Run("hangup", func(t *testing.T) { b.hangUp(t, pod) })
+	t.Run("SIGHUP", func(t *testing.T) { b.hangUp(t, pod) })
 }
 
 func (b *bed) handlers(t *testing.T) []string {
@@ -128,7 +127,7 @@ func (b *bed) handlers(t *testing.T) []string {
 	return names
 }
 
-// hangUp sends SIGHUP to whom the toolkit takes for the daemon.
+// hangUp sends SIGHUP to the process that the toolkit's method finds, which must be the daemon.
 func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 	pid := b.PID()
 	write(t, filepath.Join(b.crio, "99-nvidia.toml"), `[crio.runtime.runtimes.nvidia-cdi]
@@ -140,7 +139,7 @@ func (b *bed) hangUp(t *testing.T, pod *testbed.Pod) {
 		got, err := peerByMessage(ctx, b.Socket, i%2 == 0)
 		cancel()
 		if err != nil || got != pid {
-			t.Fatalf("the toolkit finds process %d, the daemon is %d: %v", got, pid, err)
+			t.Fatalf("the toolkit's method finds process %d, the daemon is %d: %v", got, pid, err)
 		}
 		testbed.Must(t, syscall.Kill(got, unix.SIGHUP))
 	}
@@ -162,7 +161,7 @@ func (b *bed) eventually(t *testing.T, handler string) {
 	})
 }
 
-// alive says whether the daemon serves, and the pod is well.
+// alive fails unless the daemon serves and the pod runs.
 func (b *bed) alive(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
 	resp, err := b.Client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: pod.Container.ID, Cmd: []string{"echo", "well"}, Timeout: 60})

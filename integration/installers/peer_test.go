@@ -1,6 +1,5 @@
-// Package installers tests berth against what installers of runtimes do on a
-// node: the files they write, and the ways in which they ask a CRI daemon to
-// read them.
+// Package installers tests berth with what installers of runtimes do on a node: they write
+// files for a CRI daemon, and have the daemon read them again.
 package installers
 
 import (
@@ -12,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerByMessage finds out which process serves a socket in the way of NVIDIA's
-// toolkit: it asks the kernel to pass credentials, sends nothing, and takes the
-// process that the server's first bytes are from. If late is set it asks only
-// once these bytes are there.
+// peerByMessage finds the process that serves a socket as NVIDIA's toolkit does: it requests
+// credentials by SO_PASSCRED, sends an empty message, and returns the sender of the server's first
+// bytes. If late is set, it requests credentials only after these bytes have arrived.
 func peerByMessage(ctx context.Context, socket string, late bool) (int, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -24,7 +22,7 @@ func peerByMessage(ctx context.Context, socket string, late bool) (int, error) {
 	defer conn.Close()
 	peer, ok := conn.(*net.UnixConn)
 	if !ok {
-		return 0, fmt.Errorf("%T is no unix socket", conn)
+		return 0, fmt.Errorf("%T is not a unix socket", conn)
 	}
 	raw, err := peer.SyscallConn()
 	if err != nil {
@@ -66,7 +64,7 @@ func peerByMessage(ctx context.Context, socket string, late bool) (int, error) {
 	return int(credentials.Pid), nil
 }
 
-// awaitBytes waits until the server has said something.
+// awaitBytes waits until the server has sent something.
 func awaitBytes(fd int) error {
 	const patience = 30_000 // ms
 	for {
@@ -76,7 +74,7 @@ func awaitBytes(fd int) error {
 		case err != nil:
 			return err
 		case n == 0:
-			return errors.New("the server says nothing")
+			return errors.New("the server sends nothing")
 		default:
 			return nil
 		}

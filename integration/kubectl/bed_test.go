@@ -1,5 +1,5 @@
-// Package kubectl runs "kubectl berth" as people do, by a real kubectl, against a real
-// API server. Nodes are objects there; no kubelet is needed for what is looked at.
+// Package kubectl runs "kubectl berth" by a real kubectl against a real API server. Nodes are only
+// objects there; these tests need no kubelet.
 package kubectl
 
 import (
@@ -18,27 +18,27 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// bed is a server and how it is asked.
+// bed is an API server with two kubeconfigs for it.
 type bed struct {
 	*kubelet.Server
-	admin, guest string // kubeconfigs
+	admin, guest string // paths of kubeconfigs
 }
 
-// newBed starts a server. Without the admission of service accounts and of taints,
-// pods and nodes stay as a test makes them.
+// newBed starts a server. Without the admission plugins for service accounts and taints,
+// pods and nodes stay as a test creates them.
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	s := kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,TaintNodesByCondition")
 	return &bed{s, s.Kubeconfig(t, kubelet.Admin, ""), s.Kubeconfig(t, kubelet.Guest, "")}
 }
 
-// result is how a command ended.
+// result is the exit status and the output of a command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// command is a "kubectl berth", with a kubectl that finds its plugins in the PATH.
+// command is "kubectl berth" with arguments. kubectl finds the plugin in the PATH.
 func command(t *testing.T, stdin string, environment []string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), append([]string{"berth"}, args...)...)
@@ -59,7 +59,7 @@ func run(t *testing.T, stdin string, environment []string, args ...string) resul
 	return result{c.ProcessState.ExitCode(), out.String(), mistakes.String()}
 }
 
-// berth runs it with a kubeconfig, which has to end with an exit code.
+// berth runs "kubectl berth" with a kubeconfig. The command must exit with that code.
 func berth(t *testing.T, code int, kubeconfig, stdin string, args ...string) result {
 	t.Helper()
 	r := run(t, stdin, []string{"KUBECONFIG=" + kubeconfig}, args...)
@@ -69,7 +69,7 @@ func berth(t *testing.T, code int, kubeconfig, stdin string, args ...string) res
 	return r
 }
 
-// kubectl runs what is no plugin, as the administrator.
+// kubectl runs a command of kubectl itself as the administrator.
 func (b *bed) kubectl(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), args...)
@@ -87,7 +87,7 @@ const (
 	nodesPath   = "/api/v1/nodes"
 )
 
-// create makes an object of what is encoded as JSON.
+// create creates the object v at a path of the API.
 func (b *bed) create(t *testing.T, path string, v any) {
 	t.Helper()
 	body, err := json.Marshal(v)
@@ -97,7 +97,7 @@ func (b *bed) create(t *testing.T, path string, v any) {
 	}
 }
 
-// class is one that the server has, or nil.
+// class returns a class of the server, nil if it does not exist.
 func (b *bed) class(t *testing.T, name string) *nodev1.RuntimeClass {
 	t.Helper()
 	status, answer := b.Send(t, http.MethodGet, classesPath+"/"+name, nil)
@@ -106,12 +106,12 @@ func (b *bed) class(t *testing.T, name string) *nodev1.RuntimeClass {
 	}
 	c := &nodev1.RuntimeClass{}
 	if err := json.Unmarshal(answer, c); err != nil || status != http.StatusOK {
-		t.Fatalf("%d, %v: %s", status, err, answer)
+		t.Fatalf("read a class: %d, %v: %s", status, err, answer)
 	}
 	return c
 }
 
-// empty removes all objects of a kind when the test ends.
+// empty removes all objects at these paths when the test ends.
 func (b *bed) empty(t *testing.T, paths ...string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -130,12 +130,12 @@ func file(t *testing.T, name, text string) string {
 	return path
 }
 
-// has fails unless a text has all parts.
+// has fails unless a text contains all parts.
 func has(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			t.Errorf("%q is missing in:\n%s", part, text)
+			t.Errorf("want %q in:\n%s", part, text)
 		}
 	}
 }

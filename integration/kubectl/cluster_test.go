@@ -28,7 +28,7 @@ func ready(handlers ...string) map[string]string {
 
 const podsPath = "/api/v1/namespaces/default/pods"
 
-// furnish makes three nodes and classes that do not fit together in every way.
+// furnish creates three nodes, and classes for handlers that not all of these nodes have.
 func (b *bed) furnish(t *testing.T) {
 	t.Helper()
 	b.empty(t, classesPath, nodesPath)
@@ -40,7 +40,7 @@ func (b *bed) furnish(t *testing.T) {
 	b.kubectl(t, classes, "create", "-f", "-")
 }
 
-// manyNodes are more than a page, and so are the pods of audit.
+// manyNodes audits more nodes than the API server returns in one page.
 func manyNodes(t *testing.T, b *bed) {
 	b.empty(t, nodesPath)
 	const amount = 1203
@@ -50,11 +50,11 @@ func manyNodes(t *testing.T, b *bed) {
 	r := berth(t, 0, b.admin, "", "audit")
 	has(t, r.stdout, "handler runc: warning: no class uses it; it is on node-0, node-1, node-10, node-100, node-1000 and 1198 more; ")
 	if strings.Count(r.stdout, "\n") != 1 {
-		t.Errorf("got %s", r.stdout)
+		t.Errorf("audit prints more than one line: %s", r.stdout)
 	}
 }
 
-// pod makes one as a scheduler and a kubelet would leave it.
+// pod creates a pod that is bound to a node, or without a node one that is marked unschedulable.
 func (b *bed) pod(t *testing.T, name, class, node string) *corev1.Pod {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RuntimeClassName: &class, NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -67,7 +67,7 @@ func (b *bed) pod(t *testing.T, name, class, node string) *corev1.Pod {
 		body, err := json.Marshal(made)
 		testbed.Must(t, err)
 		if status, answer := b.Send(t, http.MethodPut, podsPath+"/"+name+"/status", body); status != http.StatusOK {
-			t.Fatalf("%d: %s", status, answer)
+			t.Fatalf("mark pod %s as unschedulable: %d: %s", name, status, answer)
 		}
 	}
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, podsPath+"/"+name+"?gracePeriodSeconds=0", nil) })
@@ -81,11 +81,11 @@ func audit(t *testing.T, b *bed) {
 		"handler gvisor: warning: no class uses it; it is on b", "handler runc: warning: its classes (runc) do not select these nodes that have it: c")
 	has(t, r.stderr, "error: 1 error and 3 warnings in 3 RuntimeClasses and 3 nodes\n")
 
-	// The handlers that nodes report are those of commands that also do without a cluster.
+	// generate, which can also run without a cluster, uses the handlers that nodes report.
 	r = berth(t, 0, b.admin, "", "generate", "--any-node")
 	has(t, r.stdout, "handler: gvisor\n", "handler: kata\n", "handler: runc\n")
 
-	// Pods as they were left by a scheduler and a kubelet.
+	// Pods that a scheduler and a kubelet could not start.
 	b.pod(t, "misplaced", "kata", "b")
 	refused := b.pod(t, "refused", "runc", "a")
 	b.pod(t, "starting", "runc", "a")
@@ -110,18 +110,18 @@ func audit(t *testing.T, b *bed) {
 		cluster.RulePodWithoutHandler: "default/refuseddefault/misplaced", cluster.RulePodWithoutClass: "default/orphan",
 	} {
 		if concerned[rule] != want {
-			t.Errorf("%s concerns %q", rule, concerned[rule])
+			t.Errorf("%s concerns %q, want %q", rule, concerned[rule], want)
 		}
 	}
 
-	// Of another namespace nothing is pending.
+	// Another namespace has no pending pods.
 	if r = berth(t, 3, b.admin, "", "audit", "-n", "kube-system"); strings.Contains(r.stdout, "pod-without") {
-		t.Errorf("got %s", r.stdout)
+		t.Errorf("audit of another namespace prints pods: %s", r.stdout)
 	}
 	b.kubectl(t, "", "delete", "runtimeclass", "runc", "wasm")
 	b.kubectl(t, "", "delete", "pods", "--all", "--force")
 	if r = berth(t, 0, b.admin, "", "audit"); !strings.Contains(r.stdout, "warning") {
-		t.Errorf("got %+v", r)
+		t.Errorf("audit without errors prints no warning: %+v", r)
 	}
 	has(t, berth(t, 3, b.admin, "", "audit", "--strict").stderr, "0 errors and ")
 }
@@ -131,7 +131,7 @@ func fit(t *testing.T, b *bed) {
 	p := file(t, "pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  hostUsers: false\n  containers: [{name: c, image: i}]\n")
 	r := berth(t, 0, b.admin, "", "fit", "-f", p)
 	has(t, r.stdout, "Pod p  - (its own)  default", "Pod p  kata         kata      yes   -          memory=10Mi  a      the node does not have the handler (b, c)")
-	// What somebody wrote into a file is refused as the server refuses it.
+	// An overhead in a file is refused with the words of the API server.
 	for spec, want := range map[string][]string{
 		"  overhead: {memory: 1Mi}\n":                           {"- (its own)", "Pod Overhead set without corresponding RuntimeClass defined Overhead"},
 		"  overhead: {memory: 1Mi}\n  runtimeClassName: kata\n": {"kata (its own)", "Pod's Overhead doesn't match RuntimeClass's defined Overhead"},
@@ -140,21 +140,21 @@ func fit(t *testing.T, b *bed) {
 		refused := `pods "p" is forbidden: pod rejected: ` + want[1]
 		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/default/pods?dryRun=All", []byte(text))
 		if status != http.StatusForbidden || !strings.Contains(string(answer), want[1]) {
-			t.Errorf("the server answers %d: %s", status, answer)
+			t.Errorf("the server answers %d, want forbidden: %s", status, answer)
 		}
 		lines := strings.Split(berth(t, 3, b.admin, text, "fit", "-f", "-").stdout, "\n")
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, want[0]) && strings.HasSuffix(l, refused) }) {
-			t.Errorf("%s is not among\n%s", refused, strings.Join(lines, "\n"))
+			t.Errorf("want a line with %s in\n%s", refused, strings.Join(lines, "\n"))
 		}
 	}
 
 	b.pod(t, "live", "kata", "")
 	b.kubectl(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: front}\nspec:\n  selector: {matchLabels: {a: b}}\n  template:\n    metadata: {labels: {a: b}}\n    spec:\n      nodeSelector: {kubernetes.io/hostname: nowhere}\n      containers: [{name: c, image: i}]\n", "create", "-f", "-")
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/default/deployments/front", nil) })
-	// As it was before its class was put into it, other classes fit.
+	// Other classes fit the pod as it was before admission added fields of its class.
 	has(t, berth(t, 0, b.admin, "", "fit", "live").stdout, "Pod default/live  kata (its own)", "Pod default/live  runc            runc      yes   -          -            a, b")
 	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stderr, "error: 1 pod of 1 cannot run as written\n")
-	// A workload's template was not admitted, though it is in the cluster.
+	// The template of a workload was not admitted, so its overhead is one that a user wrote.
 	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": null, "overhead": {"memory": "1Mi"}}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
 	has(t, berth(t, 3, b.admin, "", "fit", "deploy/front").stdout, "Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	b.kubectl(t, `{"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}, "overhead": null}}}}`, "patch", "deploy/front", "--patch-file=/dev/stdin")
@@ -165,17 +165,17 @@ func fit(t *testing.T, b *bed) {
 	has(t, berth(t, 2, b.admin, "", "fit", "runtimeclass/kata").stderr, "RuntimeClass kata has no pods")
 	has(t, berth(t, 2, b.admin, "", "fit").stderr, "no pods given")
 	has(t, berth(t, 2, b.admin, "a: [\n", "fit", "-f", "-").stderr, "is not YAML")
-	// Classes are the cluster's.
+	// Only the classes of the cluster count, not those in the file.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
 	r = berth(t, 0, b.admin, pod+manifest("x", "runc", ""), "fit", "-f", "-")
 	has(t, r.stderr, "document 2: RuntimeClass x is skipped")
 	if strings.Contains(r.stdout, " x ") {
-		t.Errorf("got %s", r.stdout)
+		t.Errorf("fit uses the class of the file: %s", r.stdout)
 	}
 	has(t, berth(t, 2, b.admin, manifest("x", "runc", ""), "fit", "-f", "-").stderr, "no pod found in -")
 }
 
-// Without a server, or with a file that is wrong, every command says so.
+// nobodyAnswers checks the errors of commands without a server, and with wrong arguments.
 func nobodyAnswers(t *testing.T, _ *bed) {
 	nowhere := unreachable(t)
 	for _, c := range []struct {
@@ -193,23 +193,23 @@ func nobodyAnswers(t *testing.T, _ *bed) {
 	} {
 		r := berth(t, c.code, nowhere, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n", strings.Fields(c.args)...)
 		if r.stdout != "" || !strings.Contains(r.stderr, c.says) {
-			t.Errorf("%s: got %+v", c.args, r)
+			t.Errorf("%s: got %+v, want the error %q", c.args, r, c.says)
 		}
-		// One line: what does not answer once is not asked again.
+		// One line, because a server that does not answer is not called again.
 		if c.code == 1 && strings.Count(r.stderr, "\n") > 1 {
-			t.Errorf("%s says more than once what is wrong:\n%s", c.args, r.stderr)
+			t.Errorf("%s prints more than one error:\n%s", c.args, r.stderr)
 		}
 	}
 	has(t, berth(t, 0, nowhere, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n", "fit", "-f", "-", "--handlers", "runc").stdout, "runc     yes")
 }
 
-// unreachable is a kubeconfig of no server.
+// unreachable is a kubeconfig for an address without a server.
 func unreachable(t *testing.T) string {
 	t.Helper()
 	return file(t, "nowhere.yaml", "apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: x, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\nusers: [{name: x, user: {token: x}}]\n")
 }
 
-// What a user may not do is named, as the API server does.
+// rights checks that errors name the missing right, in the words of the API server.
 func rights(t *testing.T, b *bed) {
 	b.furnish(t)
 	may := func(r result, resource string) {
@@ -221,10 +221,10 @@ func rights(t *testing.T, b *bed) {
 	b.allow(t, map[string]any{"apiGroups": []string{"", "node.k8s.io"}, "resources": []string{"runtimeclasses", "nodes"}, "verbs": []string{"list"}})
 	testbed.Eventually(t, time.Minute, func() error {
 		if r := run(t, "", []string{"KUBECONFIG=" + b.guest}, "audit"); !strings.Contains(r.stderr, `cannot list resource "pods"`) {
-			return fmt.Errorf("%+v", r)
+			return fmt.Errorf("audit with rights on nodes and classes only: %+v", r)
 		}
 		return nil
 	})
-	// An administrator who looks through the eyes of another.
+	// An administrator who impersonates another user.
 	may(berth(t, 1, b.admin, "", "audit", "--as", "somebody"), "nodes")
 }

@@ -17,7 +17,7 @@ func manifest(name, handler, more string) string {
 	return fmt.Sprintf("---\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: %s}\nhandler: %s\n%s", name, handler, more)
 }
 
-// node makes one that reports handlers.
+// node creates a node that reports handlers.
 func (b *bed) node(t *testing.T, name string, ready bool, labels map[string]string, handlers ...string) {
 	t.Helper()
 	status := corev1.ConditionFalse
@@ -25,7 +25,7 @@ func (b *bed) node(t *testing.T, name string, ready bool, labels map[string]stri
 		status = corev1.ConditionTrue
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Kubelet", Message: "the test says so"}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Kubelet", Message: "set by the test"}}
 	yes, no := true, false
 	for _, h := range handlers {
 		userns := &yes
@@ -39,8 +39,8 @@ func (b *bed) node(t *testing.T, name string, ready bool, labels map[string]stri
 	b.create(t, nodesPath, n)
 }
 
-// What generate prints of the handlers that nodes report is what kubectl applies, and it keeps what
-// only the classes in the cluster know.
+// generate applies the classes that "generate" prints for the handlers that nodes report. A class
+// keeps the measured overhead that only the class in the cluster has.
 func generate(t *testing.T, b *bed) {
 	b.empty(t, classesPath, nodesPath)
 	has(t, berth(t, 1, b.admin, "", "generate").stderr, "no node of the cluster reports handlers")
@@ -60,27 +60,27 @@ func generate(t *testing.T, b *bed) {
 		"note: class gvisor selects nodes by feature.node.kubernetes.io/handler.gvisor.present=true, which no node has yet",
 		"note: pods of class gvisor are counted, and no node has their resource yet")
 	if strings.Contains(r.stderr, "class runc selects") || strings.Contains(r.stderr, "pods of class runc") || b.class(t, "kata") != nil {
-		t.Errorf("got %s", r.stderr)
+		t.Errorf("there are notes on runc, or a class of kata: %s", r.stderr)
 	}
 	g := b.class(t, "gvisor")
 	if g.Handler != "gvisor" || g.Overhead.PodFixed.Memory().String() != "30Mi" || !runtimeclass.Counted(g) || g.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor.present"] != "true" || len(g.Scheduling.Tolerations) != 1 {
-		t.Errorf("got %+v", g)
+		t.Errorf("the class of gvisor is %+v", g)
 	}
 	apply("kata", "--any-node", "--no-capacity")
 	if c := b.class(t, "kata"); c == nil || c.Scheduling != nil || c.Overhead != nil {
-		t.Errorf("got %+v", c)
+		t.Errorf("with --any-node and --no-capacity the class of kata is %+v", c)
 	}
 	has(t, apply("gvisor", "--no-capacity").stdout, "# overhead: that of the class in the cluster; --measurements would change it\n")
 	if c := b.class(t, "gvisor"); runtimeclass.Counted(c) || c.Overhead.PodFixed.Memory().String() != "30Mi" || c.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor"] != "ready" {
-		t.Errorf("got %+v", c)
+		t.Errorf("with --no-capacity the class of gvisor is %+v", c)
 	}
 	apply("gvisor")
 	if c := b.class(t, "gvisor"); !runtimeclass.Counted(c) || len(c.Scheduling.NodeSelector) != 1 || c.Scheduling.NodeSelector["feature.node.kubernetes.io/handler.gvisor.present"] != "true" {
-		t.Errorf("got %+v", c)
+		t.Errorf("without --no-capacity the class of gvisor is %+v", c)
 	}
 	has(t, berth(t, 2, b.admin, "", "generate", "gvsior").stderr, `did you mean "gvisor"?`)
 	has(t, berth(t, 0, b.admin, "", "__complete", "generate", "").stdout, "gvisor\nkata\nrunc\n")
-	// The examples are fit to be applied.
+	// The examples can be applied.
 	has(t, b.kubectl(t, "", "apply", "--server-side", "-f", "../../contrib/kubernetes/runtimeclasses.yaml", "--dry-run=server"), "runtimeclass.node.k8s.io/kata serverside-applied (server dry run)\n")
 }
 
@@ -97,7 +97,7 @@ func (b *bed) allow(t *testing.T, rules ...map[string]any) {
 	t.Cleanup(func() {
 		for _, kind := range []string{"clusterrolebindings", "clusterroles"} {
 			if status, answer := b.Send(t, http.MethodDelete, group+kind+"/for-guest", nil); status != http.StatusOK {
-				t.Errorf("%d: %s", status, answer)
+				t.Errorf("remove the rights of the guest: %d: %s", status, answer)
 			}
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestKubectl shares one server.
+// TestKubectl runs all tests of this package against one server.
 func TestKubectl(t *testing.T) {
 	b := newBed(t)
 	for _, one := range []struct {
@@ -33,22 +33,22 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
-// kubectl finds the program, and hands over what it gets.
+// plugin checks that kubectl finds the plugin and passes its arguments on.
 func plugin(t *testing.T, b *bed) {
 	r := run(t, "", []string{"KUBECONFIG=" + b.admin}, "--version")
 	if r.code != 0 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("kubectl berth --version: %+v", r)
 	}
 	has(t, r.stdout, "kubectl berth version ")
 	if r := run(t, "", nil, "audti"); r.code != 2 {
-		t.Errorf("%+v", r)
+		t.Errorf("an unknown command: %+v", r)
 	} else {
 		has(t, r.stderr, `unknown command "audti" for "kubectl berth"`)
 	}
 	if r := run(t, "", nil, "generate", "--frobnicate"); r.code != 2 {
-		t.Errorf("%+v", r)
+		t.Errorf("an unknown flag: %+v", r)
 	}
-	// A user's shell asks kubectl, kubectl the script, and that the program.
+	// For completion, a shell calls kubectl, kubectl calls the script, and the script the plugin.
 	script, err := filepath.Abs("../../contrib/kubectl")
 	testbed.Must(t, err)
 	t.Setenv("PATH", script+":"+os.Getenv("PATH"))

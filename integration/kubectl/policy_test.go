@@ -16,7 +16,7 @@ const (
 	namespacePath = "/api/v1/namespaces"
 )
 
-// inventory is what "berth capabilities" says on a node.
+// inventory is the output of "berth capabilities" on a node.
 const inventory = `handlers:
 - name: runc
   default: true
@@ -28,26 +28,26 @@ const inventory = `handlers:
   capabilities: {host-network: {answer: "no", source: declared, note: a kernel of its own}, exec: {answer: unknown}}
 `
 
-// annotated makes classes of the inventory.
+// annotated creates the classes that are generated from the inventory.
 func (b *bed) annotated(t *testing.T) {
 	t.Helper()
 	b.empty(t, classesPath)
 	b.kubectl(t, berth(t, 0, b.admin, "", "generate", "--handlers", file(t, "handlers.yaml", inventory), "--any-node").stdout, "apply", "--server-side", "-f", "-")
 }
 
-// Nodes do not report what classes say of their handlers, and an apply of what they report keeps it.
+// Nodes report less than the annotations of classes have. Applying what they report keeps these.
 func classes(t *testing.T, b *bed) {
 	b.annotated(t)
 	b.empty(t, nodesPath)
 	b.node(t, "a", true, nil, "", "runc", "kata")
 	b.kubectl(t, berth(t, 0, b.admin, "", "generate", "--any-node").stdout, "apply", "--server-side", "-f", "-")
 	has(t, b.kubectl(t, "", "get", "runtimeclass", "-o", "json"), `"berth.dev/isolation": "vm"`, `"berth.dev/conforms": "sandboxed/v1,vm/v1"`, `\"note\":\"a kernel of its own\"`, `"berth.dev/default": "true"`)
-	// What fit says of a pod follows from them, too.
+	// fit uses the annotations, too.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {hostNetwork: true, containers: [{name: c, image: i}]}\n"
 	has(t, berth(t, 0, b.admin, pod, "fit", "-f", "-").stdout, "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own (a)")
 }
 
-// removePolicies removes all that were applied when the test ends.
+// removePolicies removes all admission policies and their bindings when the test ends.
 func (b *bed) removePolicies(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -63,11 +63,11 @@ func policies(t *testing.T, b *bed) {
 	b.annotated(t)
 	b.removePolicies(t)
 	if status, answer := b.Send(t, http.MethodPost, namespacePath, []byte("{metadata: {name: strangers, labels: {trust: untrusted}}}")); status != http.StatusCreated {
-		t.Fatalf("%d: %s", status, answer)
+		t.Fatalf("create a namespace: %d: %s", status, answer)
 	}
 	rules := file(t, "rules.yaml", "rules:\n- name: host-network\n  pods: {asks: [host-network]}\n  isolation: shared-kernel\n- name: untrusted\n  namespaces: {labels: {trust: untrusted}}\n  isolation: strongest\n")
 
-	// Policies are printed before the bindings that put them in force.
+	// Policies are printed before their bindings.
 	printed := berth(t, 0, b.admin, "", "policy", "--rules", rules).stdout
 	want := ""
 	for _, half := range []string{"", "binding"} {
@@ -77,10 +77,10 @@ func policies(t *testing.T, b *bed) {
 		}
 	}
 	if got := b.kubectl(t, printed, "apply", "--server-side", "-f", "-"); got != want {
-		t.Errorf("got\n%s", got)
+		t.Errorf("kubectl applies\n%swant\n%s", got, want)
 	}
 
-	// Whoever creates a pod that cannot run is told at once, and so is who creates a workload.
+	// The creation of a pod that cannot run is refused; that of such a workload has a warning.
 	pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: %s}\nspec: {%s containers: [{name: c, image: i}]}\n"
 	const why = "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"
 	create := func(stdin string) (string, error) {
@@ -91,27 +91,27 @@ func policies(t *testing.T, b *bed) {
 	}
 	testbed.Eventually(t, time.Minute, func() error {
 		if out, err := create(fmt.Sprintf(pod, "default", "runtimeClassName: kata, hostNetwork: true,")); err == nil || !strings.Contains(out, "'berth-refuse' denied request: "+why) {
-			return fmt.Errorf("%w: %s", err, out)
+			return fmt.Errorf("create a pod that cannot run: %w: %s", err, out)
 		}
 		return nil
 	})
 	workload := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {runtimeClassName: kata, hostNetwork: true, containers: [{name: c, image: i}]}}\n"
 	testbed.Eventually(t, time.Minute, func() error {
 		if out, err := create(workload); err != nil || !strings.Contains(out, "Warning: Validation failed for ValidatingAdmissionPolicy 'berth-workloads' with binding 'berth-workloads': "+why) {
-			return fmt.Errorf("%w: %s", err, out)
+			return fmt.Errorf("create a deployment whose pods cannot run: %w: %s", err, out)
 		}
 		return nil
 	})
 	for _, c := range []struct{ namespace, spec, class string }{{"strangers", "", "kata"}, {"strangers", "hostNetwork: true,", "runc"}, {"default", "", ""}, {"kube-system", "hostNetwork: true,", ""}} {
 		testbed.Eventually(t, time.Minute, func() error {
 			if out, err := create(fmt.Sprintf(pod, c.namespace, c.spec)); err != nil || out != c.class {
-				return fmt.Errorf("a pod of %s with %q gets %q: %w", c.namespace, c.spec, out, err)
+				return fmt.Errorf("a pod of %s with %q gets the class %q: %w", c.namespace, c.spec, out, err)
 			}
 			return nil
 		})
 	}
 
-	// kubectl removes what is left of an earlier call, by the label, and nothing of others.
+	// kubectl prunes by the label what is left of an earlier call, and nothing else.
 	const others = `{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: of-another}, spec: {matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [secrets]}]}, validations: [{expression: "true"}]}}`
 	b.kubectl(t, others, "create", "-f", "-")
 	prune := []string{"apply", "-f", "-", "--prune", "-l", "app.kubernetes.io/managed-by=kubectl-berth"}
@@ -122,15 +122,15 @@ func policies(t *testing.T, b *bed) {
 	b.kubectl(t, berth(t, 0, b.admin, "", "policy", "--workloads", "ignore").stdout, prune...)
 	for kind, want := range map[string]string{"mutatingadmissionpolicies": "", "mutatingadmissionpolicybindings": "", "validatingadmissionpolicies": "berth-refuse berth-warn of-another", "validatingadmissionpolicybindings": "berth-refuse berth-warn"} {
 		if got := b.kubectl(t, "", "get", kind, "-o", "jsonpath={.items[*].metadata.name}"); got != want {
-			t.Errorf("%s: %q are left", kind, got)
+			t.Errorf("%s: %q are left, want %q", kind, got, want)
 		}
 	}
 	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--exempt", "").stdout, "kube-system\n")
 	has(t, berth(t, 0, b.admin, "", "__complete", "policy", "--workloads", "").stdout, "warn\ndeny\nignore\n")
 }
 
-// A class that pods are given is deleted: who does it is warned, its pods are refused rather
-// than run without isolation.
+// policyWithoutClass deletes a class that a policy gives to pods: the deletion has a warning, and
+// such pods are refused rather than run without isolation.
 func policyWithoutClass(t *testing.T, b *bed) {
 	b.annotated(t)
 	b.removePolicies(t)
@@ -142,7 +142,7 @@ func policyWithoutClass(t *testing.T, b *bed) {
 		t.Helper()
 		testbed.Eventually(t, time.Minute, func() error {
 			if got, answer := b.Send(t, http.MethodPost, pod, body); got != status || !strings.Contains(string(answer), part) {
-				return fmt.Errorf("%d: %s", got, answer)
+				return fmt.Errorf("create a pod: %d: %s, want %d", got, answer, status)
 			}
 			return nil
 		})
@@ -156,7 +156,7 @@ func policyWithoutClass(t *testing.T, b *bed) {
 		return nil
 	})
 	if out := b.kubectl(t, "", "delete", "runtimeclass", "runc", "--dry-run=server"); strings.Contains(out, "Warning: ") {
-		t.Errorf("a class that no pod is given: %s", out)
+		t.Errorf("the deletion of a class that no policy uses has a warning: %s", out)
 	}
 	b.kubectl(t, "", "delete", "runtimeclass", "kata")
 	sends(http.StatusForbidden, `RuntimeClass \"kata\" not found`)
@@ -165,7 +165,7 @@ func policyWithoutClass(t *testing.T, b *bed) {
 	}
 	has(t, again("runc"), "'berth-classes': the policy berth-choose gives pods this class because of the isolation of another handler; apply the policies again")
 	if out := again("kata"); strings.Contains(out, "Warning: ") {
-		t.Errorf("the same class, created again: %s", out)
+		t.Errorf("creating the same class again has a warning: %s", out)
 	}
 	// Without the rules, such pods are created again.
 	b.kubectl(t, berth(t, 0, b.admin, "", "policy").stdout, "apply", "--server-side", "-f", "-")
@@ -173,7 +173,7 @@ func policyWithoutClass(t *testing.T, b *bed) {
 	sends(http.StatusCreated, `"name":"p"`)
 }
 
-// What a user may not do is named.
+// policyRights checks that an error names the missing right.
 func policyRights(t *testing.T, b *bed) {
 	b.annotated(t)
 	b.removePolicies(t)

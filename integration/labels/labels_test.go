@@ -1,6 +1,6 @@
-// Package labels shows that a cluster knows of a node's handlers what berth knows of
-// them: a real berth writes its file, the worker of a real Node Feature Discovery reads
-// it, and its master puts what it and rules make of that on a node of a real API server.
+// Package labels checks that a node's labels follow berth's handlers: a real berth writes its
+// feature file, the worker of a real Node Feature Discovery reads it, and its master sets labels
+// and taints on a node of a real API server, by its rules too.
 package labels
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 2 * time.Minute
 
-// bed is a node that is labelled by what a berth says. Its handlers are runc, gvisor, and
-// one that is called kata, so that the rules are about it, and runs crun.
+// bed is a node whose labels come from a berth. Its handlers are runc, gvisor, and kata, which runs
+// crun but has this name because the rules use it.
 type bed struct {
 	*kubelet.Server
 	berth *testbed.Berth
-	kata  string // the handler's runtime, which a test may take away
+	kata  string // the path of the handler's runtime, which a test may move away
 }
 
 func newBed(t *testing.T) *bed {
@@ -53,7 +53,7 @@ func newBed(t *testing.T) *bed {
 	})
 	b.Server = kubelet.StartServer(t)
 	for _, node := range []string{kubelet.NodeName, byHand} {
-		// Every node has some of each, and NFD adds to those.
+		// As on every node there are labels and annotations, to which NFD adds.
 		b.Kubectl(t, "{apiVersion: v1, kind: Node, metadata: {name: "+node+", labels: {node: test}, annotations: {node: test}}, "+
 			"status: {capacity: {pods: 1}, allocatable: {pods: 1}}}", "create", "--filename=-")
 	}
@@ -61,10 +61,10 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// byHand is a node that Node Feature Discovery does not know.
+// byHand is a node on which Node Feature Discovery does not run.
 const byHand = "node-2"
 
-// run runs an operator's command, and returns what it printed.
+// run runs a command of berth, and returns its output.
 func (b *bed) run(t *testing.T, arguments ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), filepath.Join(b.berth.Bin, "berth"), arguments...)
@@ -78,10 +78,10 @@ func (b *bed) run(t *testing.T, arguments ...string) string {
 	return string(out)
 }
 
-// labels are some of a node, by their keys; empty is that there is none of a key.
+// labels are wanted labels of a node by their keys; an empty value is that the label is missing.
 type labels map[string]string
 
-// wait waits until a node has the labels that are wanted.
+// wait waits until a node has the wanted labels.
 func (b *bed) wait(t *testing.T, name string, want labels) *corev1.Node {
 	t.Helper()
 	var node *corev1.Node
@@ -91,7 +91,7 @@ func (b *bed) wait(t *testing.T, name string, want labels) *corev1.Node {
 		}
 		for key, value := range want {
 			if got := node.Labels[key]; got != value {
-				return fmt.Errorf("node %s has %s=%q, want %q; all it has: %v", name, key, got, value, node.Labels)
+				return fmt.Errorf("node %s has %s=%q, want %q; all its labels: %v", name, key, got, value, node.Labels)
 			}
 		}
 		return nil
@@ -99,7 +99,7 @@ func (b *bed) wait(t *testing.T, name string, want labels) *corev1.Node {
 	return node
 }
 
-// ruled waits until the node has the taint of nodes that are for one handler, or has not.
+// ruled waits until the node has the taint of nodes dedicated to kata, or does not have it.
 func (b *bed) ruled(t *testing.T, tainted bool) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -113,14 +113,14 @@ func (b *bed) ruled(t *testing.T, tainted bool) {
 			has = has || node.Spec.Taints[i].Value == taint.Value && node.Spec.Taints[i].MatchTaint(&taint)
 		}
 		if has != tainted {
-			return fmt.Errorf("tainted: %v, want %v", has, tainted)
+			return fmt.Errorf("the node has the taint: %v, want %v", has, tainted)
 		}
 		return nil
 	})
 }
 
-// byHand labels the node that Node Feature Discovery does not know as the documentation
-// says, and looks for its labels being those of the other.
+// byHand labels the other node by a command, as the documentation describes, and fails unless both
+// nodes then have the same labels of handlers.
 func (b *bed) byHand(t *testing.T) {
 	t.Helper()
 	b.Kubectl(t, b.run(t, "handlers", "--print-labels", "--node="+byHand, "-o", "yaml"),
@@ -137,7 +137,7 @@ func (b *bed) byHand(t *testing.T) {
 	lines := strings.Fields(b.run(t, "handlers", "--print-labels"))
 	b.Kubectl(t, "", slices.Concat([]string{"label", "node", byHand, "--overwrite"}, lines)...)
 	if len(lines) != len(node.Labels) {
-		t.Errorf("%v are not the labels %v", lines, node.Labels)
+		t.Errorf("berth prints the labels %v, the node has %v", lines, node.Labels)
 	}
 }
 
@@ -175,8 +175,8 @@ func TestNodeFeatureDiscovery(t *testing.T) {
 	b.wait(t, kubelet.NodeName, labels{broken: ""})
 	b.ruled(t, true)
 
-	// A berth that is back soon changes nothing; one that stays away is forgotten, but for
-	// which handlers there were.
+	// A short restart of berth changes nothing. After the lifetime of its file, only the labels of
+	// which handlers are present stay.
 	b.berth.Kill9(t)
 	b.berth.Start(t)
 	b.wait(t, kubelet.NodeName, all)

@@ -15,8 +15,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// A runtime that is replaced under a running daemon can do other things from then on:
-// the verbose Status says so, watchers hear of it, and pods are refused by it.
+// When a runtime's binary is replaced under a running daemon, its capabilities change: the verbose
+// Status has the new ones, watchers receive them, and pods are refused by them.
 func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -44,7 +44,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 			capability.HostPID: {Answer: capability.Yes, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Ran},
 			capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Ran}, capability.InPlaceResize: {Answer: capability.Yes, Source: capability.Ran},
 		}},
-		// What ran, ran on another binary.
+		// Results of self-check pods were of the other binary, and are dropped.
 		{testbed.Crun, capability.SharedKernel, map[capability.Name]capability.Known{
 			capability.HostPID: {Answer: capability.Yes, Source: capability.Declared}, capability.Exec: {Answer: capability.Yes, Source: capability.Declared},
 			capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Declared},
@@ -67,11 +67,11 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 		said := capability.Table{}
 		fits := func(table capability.Table) error {
 			if said = table; table.Isolation != step.isolation {
-				return fmt.Errorf("%s: its isolation is %q", step.part, table.Isolation)
+				return fmt.Errorf("under %s the isolation is %q, want %q", step.part, table.Isolation, step.isolation)
 			}
 			for n, want := range step.want {
 				if got := table.Of(n); got.Answer != want.Answer || got.Source != want.Source {
-					return fmt.Errorf("%s: %s is %+v", step.part, n, got)
+					return fmt.Errorf("under %s, %s is %+v, want %+v", step.part, n, got, want)
 				}
 			}
 			return nil
@@ -81,16 +81,16 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 			for _, h := range resp.GetRuntimeHandlers() {
 				users := all.of("own").Capabilities.Of(capability.UserNamespaces).Answer == capability.Yes
 				if h.GetName() == "own" && h.GetFeatures().GetUserNamespaces() != users {
-					return fmt.Errorf("the kubelet is told %v, and operators otherwise", h.GetFeatures())
+					return fmt.Errorf("RuntimeHandlers has %v, but the capabilities differ", h.GetFeatures())
 				}
 			}
 			return fits(all.of("own").Capabilities)
 		})
-		// The stream ends with its time, if it never says it.
+		// If the change never comes, the stream ends at the deadline of ctx.
 		for {
 			now, err := heard.Recv()
 			if err != nil {
-				t.Fatalf("nobody was told: %v; the last was %+v", err, said)
+				t.Fatalf("the watcher did not receive the capabilities: %v; the last were %+v", err, said)
 			}
 			if fits(ownTable(now)) == nil {
 				break
@@ -99,7 +99,7 @@ func TestWhatAHandlerCanDoFollowsItsBinary(t *testing.T) {
 		b.refuses(t, "own", said)
 	}
 	if b.PID() != pid {
-		t.Error("the daemon is another one")
+		t.Error("the daemon was restarted")
 	}
 }
 
@@ -112,8 +112,8 @@ func ownTable(now *adminv1.WatchHandlersResponse) capability.Table {
 	return capability.Table{}
 }
 
-// refuses sees that pods are refused that ask for what a handler has not, and others
-// are not.
+// refuses fails unless exactly those pods are refused that need what the handler does not
+// support.
 func (b *bed) refuses(t *testing.T, handler string, table capability.Table) {
 	t.Helper()
 	ids := []*runtimeapi.IDMapping{{HostId: 1 << 20, Length: 1 << 16}}
@@ -127,12 +127,12 @@ func (b *bed) refuses(t *testing.T, handler string, table capability.Table) {
 	} {
 		config := b.Client.SandboxConfig("")
 		if n == capability.HostNetwork {
-			config.Hostname = "" // such a pod has the node's
+			config.Hostname = "" // such a pod has the node's hostname
 		}
 		config.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: options}
 		r, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if refused := err != nil; refused != (table.Of(n).Answer == capability.No) {
-			t.Errorf("%s is %+v, and a pod that asks for it: %v", n, table.Of(n), err)
+			t.Errorf("%s is %+v, but running a pod that needs it returns: %v", n, table.Of(n), err)
 		}
 		if err == nil {
 			if _, err := b.Client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: r.GetPodSandboxId()}); err != nil {

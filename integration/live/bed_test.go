@@ -1,7 +1,6 @@
-// Package live changes the handlers of a real `berth serve` while pods run on
-// real runtimes, and looks at what pods, the CRI's Status, the metrics and the
-// log make of it. Where a test is about something that people reported of other
-// daemons, its name says so: TestPain and what the pain was.
+// Package live changes the handlers of a real `berth serve` while pods run on real runtimes, and
+// checks pods, the CRI's Status, the metrics and the log. A test for a problem that users reported
+// of other daemons is named TestPain and the problem.
 package live
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 30 * time.Second
 
 // bed is a berth whose one handler at first is runc.
@@ -33,10 +32,10 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	// Read again with each reload, and so a place where mistakes can be.
+	// Handlers are probed each second, so that tests need not wait.
 	b := &bed{testbed.StartBed(t, "live/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}
 	b.Client.Pull(t, "", b.Image)
-	// Later than conf.d, for its name: metrics are known when the daemon starts.
+	// In a drop-in, because its path is in the bed's directory, which exists only now.
 	b.DropIn(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+b.metrics()))
 	b.Restart(t)
 	return b
@@ -49,7 +48,7 @@ func (b *bed) remove(t *testing.T, path string) {
 	testbed.Must(t, os.Remove(path))
 }
 
-// table is a handler's table.
+// table is the table of a handler in the configuration.
 func table(name, path string) string {
 	return fmt.Sprintf("[runtimes.%s]\nruntime_path = %q\n", name, path)
 }
@@ -59,11 +58,11 @@ func (b *bed) pod(t *testing.T, handler string) *testbed.Pod {
 	return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "1000"}})
 }
 
-// works says whether a pod can be worked with: its container, and a new one in it.
+// works fails unless the pod's container runs commands, and a new container runs in the pod.
 func works(t *testing.T, b *bed, pod *testbed.Pod) {
 	t.Helper()
 	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
-		t.Errorf("exec says %q", got)
+		t.Errorf("exec prints %q", got)
 	}
 	late := pod.RunContainer(t, fmt.Sprintf("late-%d", time.Now().UnixNano()), testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "1000"}})
 	late.Exec(t, "true")
@@ -71,7 +70,7 @@ func works(t *testing.T, b *bed, pod *testbed.Pod) {
 	late.Remove(t)
 }
 
-// handlerState is what the verbose Status says of a handler.
+// handlerState is a handler in the verbose Status.
 type handlerState struct {
 	Name, State, Reason, Origin string
 	Pods                        int
@@ -108,7 +107,7 @@ func (b *bed) status(t *testing.T) (*runtimeapi.StatusResponse, handlers) {
 	return resp, h
 }
 
-// waitState waits for a handler to be in a state; "" is gone.
+// waitState waits until a handler is in a state, or does not exist if state is "".
 func (b *bed) waitState(t *testing.T, name, state string) handlerState {
 	t.Helper()
 	var got handlerState
@@ -122,8 +121,8 @@ func (b *bed) waitState(t *testing.T, name, state string) handlerState {
 	return got
 }
 
-// advertised says whether Status names a handler, and whether it is the whole truth
-// that all handlers are ready.
+// advertised returns whether Status lists a handler, and whether its condition HandlersReady is
+// true.
 func (b *bed) advertised(t *testing.T, name string) (listed, allReady bool) {
 	t.Helper()
 	resp, _ := b.status(t)
@@ -135,18 +134,18 @@ func (b *bed) advertised(t *testing.T, name string) (listed, allReady bool) {
 		case "HandlersReady":
 			allReady = c.GetStatus()
 			if !allReady && !strings.Contains(c.GetMessage(), name) {
-				t.Errorf("the condition does not name %s: %s", name, c.GetMessage())
+				t.Errorf("the condition HandlersReady does not name %s: %s", name, c.GetMessage())
 			}
 		case runtimeapi.RuntimeReady:
 			if !c.GetStatus() {
-				t.Error("the node is not ready")
+				t.Error("the condition RuntimeReady is false")
 			}
 		}
 	}
 	return listed, allReady
 }
 
-// metric is the value of a series, as text; "" if there is none.
+// metric returns the value of a series as text, "" if it does not exist.
 func (b *bed) metric(t *testing.T, series string) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// runs is the version of the binary that a pod is pinned to, as its verbose status
-// says, after a look at the binary itself.
+// runs returns the version of the kept binary of a pod from its verbose status, and fails unless
+// the binary reports the same version.
 func (b *bed) runs(t *testing.T, pod *testbed.Pod) string {
 	t.Helper()
 	r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
@@ -28,12 +28,12 @@ func (b *bed) runs(t *testing.T, pod *testbed.Pod) string {
 	}
 	binary := info.Binaries[0]
 	if says := version(t, binary.Runs); says != binary.Version {
-		t.Errorf("%s is version %s, and the pod's status says %s", binary.Runs, says, binary.Version)
+		t.Errorf("%s is version %s, but the pod's status has %s", binary.Runs, says, binary.Version)
 	}
 	return binary.Version
 }
 
-// version is what a runc says that it is.
+// version is the version that a runc reports.
 func version(t *testing.T, runc string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), runc, "--version").Output()
@@ -42,8 +42,8 @@ func version(t *testing.T, runc string) string {
 	return strings.TrimPrefix(first, "runc version ")
 }
 
-// A binary that moves to another directory takes its handler along, and leaves the
-// pods that it made where they are: also for a daemon that starts anew.
+// When a handler's binary moves to another directory and the configuration follows, its old pods
+// keep working, also after a restart of the daemon, and new pods start.
 func TestPainAMovedBinaryStrandsPods(t *testing.T) {
 	b := newBed(t)
 	before, after := filepath.Join(b.Dir, "usr", "runtime"), filepath.Join(b.Dir, "opt", "runtime")
@@ -73,8 +73,8 @@ func TestPainAMovedBinaryStrandsPods(t *testing.T) {
 	works(t, b, b.pod(t, "own"))
 }
 
-// A release that takes the place of another under its name is for new pods. Those
-// of the old release keep it, and its containers.
+// When a handler's binary is replaced by a new release, new pods use the new one. Old pods and
+// their new containers keep the old one.
 func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	b := newBed(t)
 	installed := filepath.Join(b.Dir, "runtime")
@@ -90,7 +90,7 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	testbed.Check(t, b.pinned(t, fresh, "current"))
 	is := func(pod *testbed.Pod, runc string) {
 		t.Helper()
-		testbed.Same(t, b.runs(t, pod), version(t, runc), "it runs on")
+		testbed.Same(t, b.runs(t, pod), version(t, runc), "the pod runs on runc")
 		works(t, b, pod)
 	}
 	is(old, first)
@@ -106,7 +106,7 @@ func TestPainAnUpgradedBinaryStrandsPods(t *testing.T) {
 	}
 }
 
-// pinned fails unless "berth pods" says that of a pod.
+// pinned returns an error unless "berth pods" lists a pod with a binary that is as wanted.
 func (b *bed) pinned(t *testing.T, pod *testbed.Pod, want string) error {
 	t.Helper()
 	for line := range strings.Lines(b.command(t, "pods")) {
@@ -115,5 +115,5 @@ func (b *bed) pinned(t *testing.T, pod *testbed.Pod, want string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pod %s is not %s", pod.ID, want)
+	return fmt.Errorf("the binary of pod %s is not %s", pod.ID, want)
 }

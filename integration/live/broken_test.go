@@ -19,37 +19,37 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// refusal is the answer to a pod for a handler, which must be one.
+// refusal returns the message of the error when a pod of a handler is run, which must have that code.
 func (b *bed) refusal(t *testing.T, handler string, code codes.Code) string {
 	t.Helper()
 	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: handler})
 	if status.Code(err) != code {
-		t.Errorf("a pod of handler %s: %v, want %s", handler, err, code)
+		t.Errorf("run a pod of handler %s: %v, want %s", handler, err, code)
 	}
 	return status.Convert(err).Message()
 }
 
-// says fails unless a text has every word.
+// says fails unless a text contains all words.
 func says(t *testing.T, text string, words ...string) {
 	t.Helper()
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			t.Errorf("lacks %q: %s", word, text)
+			t.Errorf("the text lacks %q: %s", word, text)
 		}
 	}
 }
 
-// degraded is what `berth status` says, which must be that something is wrong.
+// degraded returns the output of `berth status`, whose exit status must be that of a degraded node.
 func (b *bed) degraded(t *testing.T) string {
 	t.Helper()
 	out, code := b.try(t, "status")
 	if code != 3 {
-		t.Errorf("berth status ends with %d: %s", code, out)
+		t.Errorf("berth status exits with %d, want 3: %s", code, out)
 	}
 	return out
 }
 
-// try runs an operator's command and returns what it says and how it ends.
+// try runs a command of berth, and returns its output and exit status.
 func (b *bed) try(t *testing.T, arguments ...string) (string, int) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), arguments...)
@@ -63,8 +63,8 @@ func (b *bed) try(t *testing.T, arguments ...string) (string, int) {
 	return out.String(), command.ProcessState.ExitCode()
 }
 
-// A daemon that starts among handlers that cannot work serves the others, says what
-// is wrong with each, and takes each up when it is mended, without a restart.
+// A daemon that starts with broken handlers serves the others, reports the reason for each broken
+// one, and uses each without a restart once it is repaired.
 func TestPainABrokenHandlerStopsTheDaemon(t *testing.T) {
 	b := newBed(t)
 	pod := b.pod(t, "runc")
@@ -80,7 +80,7 @@ func TestPainABrokenHandlerStopsTheDaemon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			says(t, b.waitState(t, name, "not-ready").Reason, word)
 			if listed, ready := b.advertised(t, name); listed || ready {
-				t.Errorf("listed: %v, all ready: %v", listed, ready)
+				t.Errorf("in Status the handler is listed: %v, all handlers are ready: %v, want neither", listed, ready)
 			}
 			says(t, b.refusal(t, name, codes.Unavailable), name, word)
 			says(t, told, "handler "+name+" is not ready: ", word)
@@ -93,8 +93,8 @@ func TestPainABrokenHandlerStopsTheDaemon(t *testing.T) {
 	b.waitState(t, "liar", "")
 }
 
-// An unknown handler is told with those that there are, the one that was probably
-// meant, and what to do.
+// The error for an unknown handler lists the existing ones, the one that was probably meant, and
+// what to do.
 func TestPainUnknownHandlerErrorsHelpNobody(t *testing.T) {
 	b := newBed(t)
 	b.DropIn(t, "gvisor", table("gvisor", testbed.Part(t, testbed.Runsc)))
@@ -102,14 +102,14 @@ func TestPainUnknownHandlerErrorsHelpNobody(t *testing.T) {
 	text := b.refusal(t, "gvisr", codes.InvalidArgument)
 	says(t, text, `unknown runtime handler "gvisr"`, `did you mean "gvisor"?`, "gvisor, runc (default)",
 		"RuntimeClass", "[runtimes.gvisr]", `"berth check"`)
-	// Nothing is printed that is an address of the daemon's memory.
+	// The error has no address of the daemon's memory, and is short.
 	if strings.Contains(text, "0xc0") || len(text) > 1024 {
-		t.Errorf("the text is %s", text)
+		t.Errorf("the error is %s", text)
 	}
 }
 
-// A key with a typo is a mistake wherever it is, told with its place and the key
-// that was probably meant, by everything that reads or shows the configuration.
+// A key with a typo is an error at any level. Each command that reads or shows the configuration
+// reports its place and the key that was probably meant.
 func TestPainConfigTyposAreIgnored(t *testing.T) {
 	b := newBed(t)
 	pod := b.pod(t, "runc")
@@ -123,19 +123,19 @@ func TestPainConfigTyposAreIgnored(t *testing.T) {
 			want := []string{b.DropInPath("90-typo") + c.at + ": " + c.key + ": ", "did you mean \"" + c.meant + "\"?"}
 			out, code := b.try(t, "reload", "--wait")
 			if code != 2 {
-				t.Errorf("berth reload --wait ends with %d", code)
+				t.Errorf("berth reload --wait exits with %d, want 2", code)
 			}
 			says(t, out, want...)
 			says(t, b.degraded(t), want...)
 			out, code = b.try(t, "check", "-c", b.DropInPath("90-typo"))
 			if code != 2 {
-				t.Errorf("berth check ends with %d", code)
+				t.Errorf("berth check exits with %d, want 2", code)
 			}
 			says(t, out, want...)
 			works(t, b, pod)
 			b.remove(t, b.DropInPath("90-typo"))
 			if out, code := b.try(t, "reload", "--wait"); code != 0 {
-				t.Errorf("mended, berth reload --wait ends with %d: %s", code, out)
+				t.Errorf("after the correction berth reload --wait exits with %d: %s", code, out)
 			}
 		})
 	}
@@ -154,8 +154,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// A mistake in any file, which a reload refuses, does not keep a killed daemon from
-// starting: it goes on as a whole with what it had, over any number of starts, and says so.
+// A mistake in a configuration file does not keep a killed daemon from starting. At each start the
+// daemon uses the whole last accepted configuration, and reports the mistake.
 func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 	b := newBed(t)
 	b.DropIn(t, "20-other", table("other", testbed.Part(t, testbed.Crun)))
@@ -164,11 +164,11 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 	main := read(t, b.ConfigFile)
 	before, _, _ := strings.Cut(main, "[engine]")
 	for name, c := range map[string]struct{ path, text, place string }{
-		"a typo in the main file":     {b.ConfigFile, main + "\n[log]\nlevl = \"info\"\n", b.ConfigFile + ":"},
-		"half a main file":            {b.ConfigFile, before + "[engine]\nroot = \"/half", b.ConfigFile + ":"},
-		"a main file that is gone":    {b.ConfigFile, "", b.ConfigFile + ": the file does not exist"},
-		"half a drop-in":              {b.DropInPath("30-half"), "[runtimes.half]\nruntime_path = \"/usr/bin/ru", b.DropInPath("30-half") + ":2:"},
-		"a typo in a drop-in of then": {b.DropInPath("20-other"), "[runtimes.other]\nruntime_pth = \"/x\"\n", b.DropInPath("20-other") + ":2:1: runtimes.other.runtime_pth: unknown key"},
+		"a typo in the main file":       {b.ConfigFile, main + "\n[log]\nlevl = \"info\"\n", b.ConfigFile + ":"},
+		"a truncated main file":         {b.ConfigFile, before + "[engine]\nroot = \"/half", b.ConfigFile + ":"},
+		"a missing main file":           {b.ConfigFile, "", b.ConfigFile + ": the file does not exist"},
+		"a truncated drop-in":           {b.DropInPath("30-half"), "[runtimes.half]\nruntime_path = \"/usr/bin/ru", b.DropInPath("30-half") + ":2:"},
+		"a typo in an accepted drop-in": {b.DropInPath("20-other"), "[runtimes.other]\nruntime_pth = \"/x\"\n", b.DropInPath("20-other") + ":2:1: runtimes.other.runtime_pth: unknown key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.Kill9(t)
@@ -177,7 +177,7 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 			if c.text == "" {
 				b.remove(t, c.path)
 			}
-			// What comes beside a mistake waits for it to be mended.
+			// A new drop-in is not used until the mistake in the other file is corrected.
 			b.DropIn(t, "40-new", table("new", testbed.Part(t, testbed.Crun)))
 			b.Start(t)
 			b.rejected(t, c.place)
@@ -198,52 +198,52 @@ func TestPainABadFileKeepsTheDaemonFromStarting(t *testing.T) {
 			works(t, b, pod)
 			b.remove(t, b.DropInPath("40-new"))
 			b.waitState(t, "new", "")
-			// A reload keeps what is in force for the next start after that is to be seen.
+			// A reload saves its configuration for the next start only after its handlers have changed.
 			if out, code := b.try(t, "reload", "--wait"); code != 0 {
-				t.Fatalf("mended, berth reload --wait ends with %d: %s", code, out)
+				t.Fatalf("after the correction berth reload --wait exits with %d: %s", code, out)
 			}
 		})
 	}
 }
 
-// rejected fails unless everything that tells how a node is says that its files have a
-// mistake, and where.
+// rejected fails unless every command and metric about the node's state, and the log, report that
+// the configuration has a mistake; the commands also report its place.
 func (b *bed) rejected(t *testing.T, place string) {
 	t.Helper()
 	says(t, b.degraded(t), "problem: "+place, "the configuration was rejected at ", "stays in use: correct the files, then run \"berth reload --wait\"")
 	out, code := b.try(t, "doctor", "-c", b.ConfigFile, "--drop-in-dir", filepath.Join(b.Dir, "conf.d"), "--vendor-dir", filepath.Join(b.Dir, "vendor.d"))
 	if code != 3 {
-		t.Errorf("berth doctor ends with %d", code)
+		t.Errorf("berth doctor exits with %d, want 3", code)
 	}
 	says(t, out, "fail  config: "+place)
 	if out, code = b.try(t, "reload", "--wait"); code != 2 {
-		t.Errorf("berth reload --wait ends with %d", code)
+		t.Errorf("berth reload --wait exits with %d, want 2", code)
 	}
 	says(t, out, place)
 	if got := b.metric(t, "berth_config_last_reload_successful"); got != "0" {
-		t.Errorf("berth_config_last_reload_successful is %s", got)
+		t.Errorf("berth_config_last_reload_successful is %s, want 0", got)
 	}
 	says(t, b.Log(), "Configuration rejected; the last accepted one stays in use", "trigger=start")
 	if out, code = b.try(t, "events"); code != 0 || !strings.Contains(out, "rejected") {
-		t.Errorf("berth events ends with %d: %s", code, out)
+		t.Errorf("berth events exits with %d, want 0 and a rejection: %s", code, out)
 	}
 }
 
-// accepted reloads what has no mistakes any more.
+// accepted reloads the corrected configuration, and fails unless it is accepted.
 func (b *bed) accepted(t *testing.T) {
 	t.Helper()
 	for _, command := range [][]string{{"reload", "--wait"}, {"status"}} {
 		if out, code := b.try(t, command...); code != 0 {
-			t.Errorf("mended, berth %s ends with %d: %s", command[0], code, out)
+			t.Errorf("after the correction berth %s exits with %d: %s", command[0], code, out)
 		}
 	}
 	if got := b.metric(t, "berth_config_last_reload_successful"); got != "1" {
-		t.Errorf("berth_config_last_reload_successful is %s", got)
+		t.Errorf("berth_config_last_reload_successful is %s, want 1", got)
 	}
 }
 
-// Kata as its installer leaves it on a machine without KVM is not ready, and says so
-// in the file's words; what shares the kernel goes on.
+// On a machine without KVM, a handler that Kata's installer has set up is not ready, with a reason
+// that names the file. Other handlers work.
 func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 	hide(t, "/dev/kvm")
 	b := newBed(t)
@@ -253,20 +253,20 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 	for _, path := range []string{shim, filepath.Join(kata, "share", "defaults", "kata-containers", "x")} {
 		testbed.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	}
-	// A program that answers as a shim does: all that is missing is the device.
+	// This program answers as a shim does, so that only the device is missing.
 	copyFile(t, testbed.Part(t, testbed.RuncShim), shim)
 	for _, name := range []string{"clh", "qemu-tdx", "qemu-snp"} {
 		path := filepath.Join(kata, "share", "defaults", "kata-containers", "configuration-"+name+".toml")
 		testbed.Must(t, os.WriteFile(path, []byte("[hypervisor]\n"), 0o600))
 	}
-	// No tests of their own: this thread alone, and what it starts, sees no device.
+	// No subtests: only this thread and the processes that it starts have a /dev without the device.
 	for name, file := range map[string]string{"crio": "kata-crio/99-kata-deploy", "containerd": "kata-containerd/kata-deploy.toml"} {
 		text, err := os.ReadFile("../../pkg/config/testdata/import/" + file)
 		testbed.Must(t, err)
 		dir := t.TempDir()
 		written := filepath.Join(dir, filepath.Base(file))
 		b.DropIn(t, "70-import", fmt.Sprintf("[import]\n%s = [%q]\n", name, dir))
-		// The installer's own words, but for where it has put Kata.
+		// The installer's file, with another path of Kata.
 		testbed.Must(t, os.WriteFile(written, bytes.ReplaceAll(text, []byte("/opt/kata"), []byte(kata)), 0o600))
 		for _, restarted := range []bool{false, true} {
 			if restarted {
@@ -274,7 +274,7 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 			}
 			says(t, b.waitState(t, "kata-clh", "not-ready").Reason, written, "/dev/kvm does not exist")
 			if listed, ready := b.advertised(t, "kata-clh"); listed || ready {
-				t.Errorf("listed: %v, all ready: %v", listed, ready)
+				t.Errorf("in Status the handler is listed: %v, all handlers are ready: %v, want neither", listed, ready)
 			}
 			says(t, b.refusal(t, "kata-clh", codes.Unavailable), "kata-clh", "/dev/kvm does not exist")
 			says(t, b.degraded(t), "handler kata-clh is not ready: ", "/dev/kvm does not exist")
@@ -286,18 +286,18 @@ func TestPainKataWithoutKVMIsAdvertised(t *testing.T) {
 	}
 }
 
-// privateMounts gives the test, and what it starts, mounts of its own.
+// privateMounts gives the test's thread, and processes that it starts, a mount namespace.
 func privateMounts(t *testing.T) {
 	t.Helper()
-	// Never unlocked: the thread ends with the test, and its mounts with it.
+	// Never unlocked: the thread and its mount namespace end with the test.
 	runtime.LockOSThread()
 	for _, err := range []error{unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")} {
-		testbed.Mustf(t, err, "get mounts of its own")
+		testbed.Mustf(t, err, "enter a new mount namespace")
 	}
 }
 
-// hide has this test, and the daemon that it starts, see a /dev without a device, on
-// a machine that has it.
+// hide gives this test, and the daemon that it starts, a /dev without a device, if the machine has
+// the device.
 func hide(t *testing.T, device string) {
 	t.Helper()
 	testbed.NeedRoot(t)

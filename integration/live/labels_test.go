@@ -18,10 +18,10 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// labels is the file of a bed's labels, in a directory that there need not be.
+// labels is the file of a bed's labels. Its directory may be missing.
 type labels struct{ path string }
 
-// labelled has a bed write its labels into a directory that is not there yet.
+// labelled configures a bed to write its labels into a directory that does not exist yet.
 func labelled(t *testing.T, b *bed) labels {
 	t.Helper()
 	l := labels{filepath.Join(b.Dir, "nfd", "features.d", "berth")}
@@ -39,12 +39,12 @@ func (l labels) read(t *testing.T) string {
 	return string(text)
 }
 
-// wait waits until the file has a line, or has not.
+// wait waits until the file has a label, or does not have it.
 func (l labels) wait(t *testing.T, want bool, key, value string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		if text := l.read(t); strings.Contains(text, "\n"+key+"="+value+"\n") != want {
-			return fmt.Errorf("that %s=%s is in the file should be %v:\n%s", key, value, want, text)
+			return fmt.Errorf("whether %s=%s is in the file should be %v:\n%s", key, value, want, text)
 		}
 		return nil
 	})
@@ -55,7 +55,7 @@ func (l labels) ready(t *testing.T, want bool, handler string) {
 	l.wait(t, want, nodelabel.Handler(handler), nodelabel.Ready)
 }
 
-// present waits until the other file says that there is a handler, or does not.
+// present waits until the file berth-present has a handler, or does not have it.
 func (l labels) present(t *testing.T, want bool, handler string) {
 	t.Helper()
 	labels{l.path + "-present"}.wait(t, want, nodelabel.Present(handler), nodelabel.True)
@@ -63,8 +63,8 @@ func (l labels) present(t *testing.T, want bool, handler string) {
 
 var wholeFile = regexp.MustCompile(`^(# .*\n)+(# \+expiry-time=\S+Z\n)((# \+no-label\n)?feature\.node\.kubernetes\.io/handler\.[a-z0-9.-]+=[a-z0-9-]+\n)+$`)
 
-// watch reads the file over and over, until the test's end, as somebody who does not
-// wait for it to be written.
+// watch reads the file repeatedly until the test ends, at any time, as Node Feature Discovery does.
+// It fails if the file is ever incomplete.
 func (l labels) watch(t *testing.T) {
 	var reading sync.WaitGroup
 	end := make(chan struct{})
@@ -77,7 +77,7 @@ func (l labels) watch(t *testing.T) {
 			case <-time.After(time.Millisecond):
 			}
 			if text := l.read(t); text != "" && !wholeFile.MatchString(text) {
-				t.Errorf("the file was not whole:\n%s", text)
+				t.Errorf("the file was incomplete:\n%s", text)
 				return
 			}
 		}
@@ -88,21 +88,21 @@ func (l labels) watch(t *testing.T) {
 func (b *bed) run(t *testing.T, arguments ...string) {
 	t.Helper()
 	if out, code := b.try(t, arguments...); code != 0 {
-		t.Fatalf("berth %v ends with %d: %s", arguments, code, out)
+		t.Fatalf("berth %v exits with %d: %s", arguments, code, out)
 	}
 }
 
-// The file for Node Feature Discovery tells of the handlers that take pods, and of
-// no others, whatever becomes of handlers and daemon.
+// The file for Node Feature Discovery lists as ready exactly the handlers that accept pods, when
+// handlers change and when the daemon is stopped or killed.
 func TestLabels(t *testing.T) {
 	b := newBed(t)
 	l := labelled(t, b)
 	b.waitState(t, "runc", "ready")
 	if _, err := os.Stat(filepath.Dir(filepath.Dir(l.path))); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the directory was made: %v", err)
+		t.Errorf("berth created the directory: %v", err)
 	}
 	if got := b.metric(t, "berth_node_labels_current"); got != "" {
-		t.Errorf("there is no directory, and the file is current: %s", got)
+		t.Errorf("without a directory berth_node_labels_current is %s, want none", got)
 	}
 	testbed.Must(t, os.MkdirAll(filepath.Dir(l.path), 0o755))
 	l.watch(t)
@@ -110,7 +110,7 @@ func TestLabels(t *testing.T) {
 	l.wait(t, true, nodelabel.About("runc", "isolation"), "shared-kernel")
 	l.wait(t, true, nodelabel.About("runc", "recursive-read-only-mounts"), "true")
 	if got := b.metric(t, "berth_node_labels_current"); got != "1" {
-		t.Errorf("the file is current: %s", got)
+		t.Errorf("berth_node_labels_current is %q, want 1", got)
 	}
 
 	runtime := filepath.Join(t.TempDir(), "crun")
@@ -138,7 +138,7 @@ func TestLabels(t *testing.T) {
 		b.waitState(t, "crun", "not-ready")
 		begin := time.Now()
 		l.ready(t, false, "crun")
-		t.Logf("the label was gone %v after the handler", time.Since(begin).Round(time.Millisecond))
+		t.Logf("the label was removed %v after the handler became not ready", time.Since(begin).Round(time.Millisecond))
 		l.wait(t, true, nodelabel.About("crun", "state"), "not-ready")
 		l.present(t, true, "crun")
 		testbed.Must(t, os.Rename(runtime+".away", runtime))
@@ -148,9 +148,9 @@ func TestLabels(t *testing.T) {
 		b.Kill9(t)
 		left := l.read(t)
 		l.ready(t, true, "crun")
-		b.remove(t, b.DropInPath("crun")) // nobody sees it
+		b.remove(t, b.DropInPath("crun")) // while no berth runs
 		if l.read(t) != left {
-			t.Error("somebody writes the file")
+			t.Error("the file changed while no berth ran")
 		}
 		b.Start(t)
 		l.ready(t, false, "crun")
@@ -179,22 +179,22 @@ func TestLabels(t *testing.T) {
 	})
 	t.Run("cannot be written", func(t *testing.T) {
 		testbed.Eventually(t, patience, func() error {
-			return errors.Join(os.Remove(l.path), os.Mkdir(l.path, 0o755)) // until it was faster than berth
+			return errors.Join(os.Remove(l.path), os.Mkdir(l.path, 0o755)) // again if berth wrote the file in between
 		})
 		testbed.Eventually(t, patience, func() error {
 			if out, code := b.try(t, "status"); code != 3 || !strings.Contains(out, "cannot write the labels of this node's handlers") {
-				return fmt.Errorf("berth status ends with %d: %s", code, out)
+				return fmt.Errorf("berth status exits with %d, want 3: %s", code, out)
 			}
 			return nil
 		})
 		if got := b.metric(t, "berth_node_labels_current"); got != "0" {
-			t.Errorf("the file is current: %s", got)
+			t.Errorf("berth_node_labels_current is %q, want 0", got)
 		}
 		b.remove(t, l.path)
 		l.ready(t, true, "runc")
 		testbed.Eventually(t, patience, func() error {
 			if out, code := b.try(t, "status"); code != 0 {
-				return fmt.Errorf("berth status ends with %d: %s", code, out)
+				return fmt.Errorf("berth status exits with %d, want 0: %s", code, out)
 			}
 			return nil
 		})
@@ -204,7 +204,7 @@ func TestLabels(t *testing.T) {
 		first := expiry.FindString(l.read(t))
 		testbed.Eventually(t, patience, func() error {
 			if expiry.FindString(l.read(t)) == first {
-				return errors.New("the time until which the file counts stays " + first)
+				return errors.New("the file was not renewed: it still has " + first)
 			}
 			return nil
 		})
@@ -215,13 +215,13 @@ func TestLabels(t *testing.T) {
 	})
 }
 
-// A daemon that starts again changes no label, also of a handler whose self-check pod takes
-// longer than the start waits.
+// A restart of the daemon changes no label, even of a handler whose self-check pod takes longer
+// than the start waits.
 func TestLabelsOfSlowHandlers(t *testing.T) {
 	b := newBed(t)
 	l := labelled(t, b)
 	testbed.Must(t, os.MkdirAll(filepath.Dir(l.path), 0o755))
-	b.DropIn(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"1h\"\n", l.path)) // nothing expires here
+	b.DropIn(t, "70-labels", fmt.Sprintf("[node_labels]\nfile = %q\nlifetime = \"1h\"\n", l.path)) // so that nothing expires in this test
 	b.Restart(t)
 	held := filepath.Join(t.TempDir(), "held")
 	runtime := filepath.Join(t.TempDir(), "slow")
@@ -233,13 +233,13 @@ func TestLabelsOfSlowHandlers(t *testing.T) {
 	b.Restart(t)
 	b.waitState(t, "slow", "not-ready")
 	b.run(t, "handler", "cordon", "runc")
-	l.ready(t, false, "runc") // so the file was written
+	l.ready(t, false, "runc") // shows that the file was written
 	l.ready(t, true, "slow")
 	l.wait(t, true, nodelabel.MaxPods("slow"), "7")
 	b.remove(t, held)
 	b.waitState(t, "slow", "ready")
 	l.ready(t, true, "slow")
-	// From now on it is said what is known.
+	// Once the self-check has finished, the labels follow the handler's state again.
 	b.remove(t, runtime)
 	l.ready(t, false, "slow")
 }

@@ -20,8 +20,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// A handler that is dropped in carries a pod at once, and the daemon is the one
-// that was there before.
+// A handler that is added by a drop-in runs a pod at once, without a restart of the daemon.
 func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 	b := newBed(t)
 	old, pid := b.pod(t, "runc"), b.PID()
@@ -29,32 +28,32 @@ func TestPainAddingAHandlerMeansARestart(t *testing.T) {
 	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
 	id := b.firstPod(t, "crun")
 	took := time.Since(begin)
-	t.Logf("a dropped-in handler carried its first pod after %v", took.Round(time.Millisecond))
+	t.Logf("the added handler ran its first pod after %v", took.Round(time.Millisecond))
 	if took > patience {
-		t.Errorf("it took %v", took)
+		t.Errorf("the first pod ran only after %v", took)
 	}
 	if b.PID() != pid || !b.Running() {
-		t.Error("the daemon is another one")
+		t.Error("the daemon was restarted")
 	}
 	if listed, ready := b.advertised(t, "crun"); !listed || !ready {
-		t.Errorf("listed: %v, all ready: %v", listed, ready)
+		t.Errorf("in Status the handler is listed: %v, all handlers are ready: %v, want both", listed, ready)
 	}
 	b.removeSandbox(t, id)
 	works(t, b, b.pod(t, "crun"))
 	works(t, b, old)
 
-	// The vendor's directory too, and the same name in conf.d goes before it.
+	// A drop-in in the vendor's directory counts too, until conf.d has one of the same name.
 	vendor := filepath.Join(b.Dir, "vendor.d", "third.toml")
 	testbed.Must(t, os.WriteFile(vendor, []byte(table("third", testbed.Part(t, testbed.Runc))), 0o600))
 	if got := b.waitState(t, "third", "ready"); !strings.HasPrefix(got.Origin, vendor) {
-		t.Errorf("it is from %s", got.Origin)
+		t.Errorf("the handler's origin is %s, want the vendor's drop-in", got.Origin)
 	}
 	b.DropIn(t, "third", table("mine", testbed.Part(t, testbed.Runc)))
 	b.waitState(t, "mine", "ready")
 	b.waitState(t, "third", "")
 }
 
-// firstPod asks for a pod until there is a handler for it.
+// firstPod tries to run a pod until the handler exists.
 func (b *bed) firstPod(t *testing.T, handler string) string {
 	t.Helper()
 	config := b.Client.SandboxConfig("")
@@ -81,8 +80,8 @@ func (b *bed) removeSandbox(t *testing.T, id string) {
 	}
 }
 
-// What a reload has changed is what the next pod runs on: here the runtime, the
-// pod network and the snapshotter of a handler. Pods that exist stay as they are.
+// After a reload, new pods use the changed runtime, pod network and snapshotter of a handler.
+// Existing pods stay as they are.
 func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
 	b := newBed(t)
 	b.DropIn(t, "edited", table("edited", testbed.Part(t, testbed.Runc)))
@@ -96,7 +95,7 @@ func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
 		fmt.Sprintf("cni_conf_dir = %q\nsnapshotter = \"native\"\n", network.ConfDir))
 	testbed.Eventually(t, patience, func() error {
 		if _, now := b.status(t); now.of("edited").Since == before.Since {
-			return fmt.Errorf("the handler is still that of generation %d", before.Since)
+			return fmt.Errorf("the handler still has the definition of %d", before.Since)
 		}
 		return nil
 	})
@@ -104,10 +103,10 @@ func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
 	works(t, b, fresh)
 	works(t, b, old)
 	if runtime := b.runtimeOf(t, fresh); runtime != "crun" {
-		t.Errorf("the new pod runs on %q", runtime)
+		t.Errorf("the new pod runs on %q, want crun", runtime)
 	}
 	if runtime := b.runtimeOf(t, old); runtime != "runc" {
-		t.Errorf("the old pod runs on %q", runtime)
+		t.Errorf("the old pod runs on %q, want runc", runtime)
 	}
 	if prefix := oldAddress[:strings.LastIndex(oldAddress, ".")+1]; strings.HasPrefix(fresh.IP(t), prefix) {
 		t.Errorf("the new pod has %s, from the network of the old one's %s", fresh.IP(t), oldAddress)
@@ -117,11 +116,11 @@ func TestPainReloadLogsSuccessAndNeverReachesPods(t *testing.T) {
 	}
 }
 
-// runtimeOf tells which runtime keeps a record of a pod's container.
+// runtimeOf returns the runtime that has a state file for a pod's container.
 func (b *bed) runtimeOf(t *testing.T, pod *testbed.Pod) string {
 	t.Helper()
 	for _, name := range []string{"runc", "crun"} {
-		// runc keeps state.json, crun a file called status.
+		// runc keeps state.json, crun a file named status.
 		file := map[string]string{"runc": "state.json", "crun": "status"}[name]
 		found, err := filepath.Glob(filepath.Join(b.State, "runtimes", pod.Handler, pod.Container.ID, file))
 		testbed.Must(t, err)
@@ -132,8 +131,8 @@ func (b *bed) runtimeOf(t *testing.T, pod *testbed.Pod) string {
 	return ""
 }
 
-// A file with a mistake changes nothing, whichever it is, and is told with its
-// place: in the log, in the metrics, and to who reads the state.
+// A mistake in any configuration file changes nothing. The log has its place, and the metrics show
+// that the last reload failed.
 func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 	b := newBed(t)
 	pod := b.pod(t, "")
@@ -143,10 +142,10 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 	for name, spoil := range map[string]struct {
 		path, text, says string
 	}{
-		"a typo in a drop-in":       {b.DropInPath("kata"), "[runtimes.kata]\nruntime_pth = \"/x\"\n", ":2:1: runtimes.kata.runtime_pth: unknown key"},
-		"half a drop-in":            {b.DropInPath("kata"), "[runtimes.kata]\nruntime_path = \"/x", ":2:"},
-		"a handler twice":           {b.DropInPath("runc"), table("runc", "/x"), "is already configured"},
-		"a mistake in the main one": {b.ConfigFile, string(main) + "[server]\n", "[server]"},
+		"a typo in a drop-in":        {b.DropInPath("kata"), "[runtimes.kata]\nruntime_pth = \"/x\"\n", ":2:1: runtimes.kata.runtime_pth: unknown key"},
+		"a truncated drop-in":        {b.DropInPath("kata"), "[runtimes.kata]\nruntime_path = \"/x", ":2:"},
+		"a handler twice":            {b.DropInPath("runc"), table("runc", "/x"), "is already configured"},
+		"a mistake in the main file": {b.ConfigFile, string(main) + "[server]\n", "[server]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			failed := `berth_config_reloads_total{outcome="failed",trigger="files"}`
@@ -159,13 +158,13 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 				return nil
 			})
 			if b.metric(t, "berth_config_last_reload_successful") != "0" {
-				t.Error("the metrics do not say that the files have a mistake")
+				t.Error("berth_config_last_reload_successful is not 0")
 			}
-			if log := b.Log(); !strings.Contains(log, filepath.Base(spoil.path)) || name != "a mistake in the main one" && !strings.Contains(log, spoil.says) {
-				t.Errorf("the log does not say %q", spoil.says)
+			if log := b.Log(); !strings.Contains(log, filepath.Base(spoil.path)) || name != "a mistake in the main file" && !strings.Contains(log, spoil.says) {
+				t.Errorf("the log lacks %q", spoil.says)
 			}
 			if _, now := b.status(t); now.Generation != before.Generation || now.Digest != before.Digest {
-				t.Errorf("generation %d is in force, was %d", now.Generation, before.Generation)
+				t.Errorf("generation %d is in use, want %d as before", now.Generation, before.Generation)
 			}
 			works(t, b, pod)
 			b.pod(t, "runc").Remove(t)
@@ -176,7 +175,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 			}
 			testbed.Eventually(t, patience, func() error {
 				if b.metric(t, "berth_config_last_reload_successful") != "1" {
-					return fmt.Errorf("the files are mended, and the last reload has failed")
+					return fmt.Errorf("no reload has succeeded since the correction")
 				}
 				return nil
 			})
@@ -184,7 +183,7 @@ func TestPainABadDropInTakesTheNodeDown(t *testing.T) {
 	}
 }
 
-// SIGHUP reloads, and any number of them while pods start is no more than that.
+// SIGHUP reloads the configuration. Many signals while pods start do no harm.
 func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 	b := newBed(t)
 	var made atomic.Int64
@@ -201,7 +200,7 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 				config := b.Client.SandboxConfig("")
 				resp, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 				if err != nil {
-					t.Errorf("a pod was lost: %v", err)
+					t.Errorf("run a pod during the signals: %v", err)
 					return
 				}
 				made.Add(1)
@@ -219,10 +218,10 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 	close(stop)
 	all.Wait()
 	if !b.Running() || made.Load() < 10 {
-		t.Fatalf("running: %v, pods made: %d", b.Running(), made.Load())
+		t.Fatalf("the daemon runs: %v; it ran %d pods, want 10 or more", b.Running(), made.Load())
 	}
 	if b.metric(t, `berth_config_reloads_total{outcome="unchanged",trigger="signal"}`) == "0" {
-		t.Error("no signal made it reload")
+		t.Error("no signal caused a reload")
 	}
 	t.Logf("%d pods during %d signals", made.Load(), signals)
 	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
@@ -230,8 +229,8 @@ func TestPainSIGHUPEndsTheDaemon(t *testing.T) {
 	b.waitState(t, "crun", "ready")
 }
 
-// A handler that is removed stays for its pods, also over a restart, and goes
-// with the last of them. The default can be switched under pods that have it.
+// The default handler can change while pods of the old default run. A handler that is removed
+// drains, also across a restart, until its last pod is removed.
 func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
 	b := newBed(t)
 	b.DropIn(t, "crun", table("crun", testbed.Part(t, testbed.Crun)))
@@ -247,7 +246,7 @@ func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
 	})
 	newDefault := b.pod(t, "")
 	if _, all := b.status(t); all.of("crun").Pods != 2 || all.of("runc").Pods != 1 {
-		t.Errorf("pods are %+v", all.Handlers)
+		t.Errorf("the handlers are %+v, want 2 pods of crun and 1 of runc", all.Handlers)
 	}
 	for _, pod := range []*testbed.Pod{byDefault, onCrun, newDefault} {
 		works(t, b, pod)
@@ -258,7 +257,7 @@ func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
 	b.waitState(t, "crun", "draining")
 	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "crun"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no longer configured") {
-		t.Errorf("a new pod of a removed handler: %v", err)
+		t.Errorf("run a new pod of a removed handler: %v, want unavailable", err)
 	}
 	b.Kill9(t)
 	b.Start(t)
@@ -271,8 +270,8 @@ func TestPainChangingTheDefaultStrandsPods(t *testing.T) {
 	works(t, b, byDefault)
 }
 
-// A handler whose binary goes away is not ready within one probe interval, leaves
-// what the kubelet is told, and comes back with the binary.
+// A handler whose binary is lost soon becomes not ready and is no longer listed for the kubelet. It
+// is ready again once the binary is back.
 func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 	b := newBed(t)
 	binary := filepath.Join(b.Dir, "runtime")
@@ -281,10 +280,10 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 	b.DropIn(t, "virtual", table("virtual", binary)+"required_devices = [\"/dev/no-such-device\"]\n")
 	b.waitState(t, "own", "ready")
 	if got := b.waitState(t, "virtual", "not-ready"); !strings.Contains(got.Reason, "/dev/no-such-device does not exist") {
-		t.Errorf("the reason is %q", got.Reason)
+		t.Errorf("the reason is %q, want the missing device", got.Reason)
 	}
 	if listed, ready := b.advertised(t, "virtual"); listed || ready {
-		t.Errorf("listed: %v, all ready: %v", listed, ready)
+		t.Errorf("in Status the handler is listed: %v, all handlers are ready: %v, want neither", listed, ready)
 	}
 	b.remove(t, b.DropInPath("virtual"))
 	b.waitState(t, "virtual", "")
@@ -293,13 +292,13 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 		harm, mend func()
 		says       string
 	}{
-		"the binary is gone": {
+		"the binary is missing": {
 			func() { rename(t, binary, binary+".away") }, func() { rename(t, binary+".away", binary) }, "does not exist",
 		},
-		"it cannot be run": {
+		"the binary is not executable": {
 			func() { chmod(t, binary, 0o644) }, func() { chmod(t, binary, 0o755) }, "not executable",
 		},
-		"it is something else": {
+		"the binary is not a runtime": {
 			func() { rename(t, binary, binary+".away"); copyFile(t, "/bin/false", binary) },
 			func() { rename(t, binary+".away", binary) }, "runtime_path",
 		},
@@ -310,22 +309,22 @@ func TestPainANodeAdvertisesHandlersThatCannotWork(t *testing.T) {
 			if got := b.waitState(t, "own", "not-ready"); !strings.Contains(got.Reason, c.says) {
 				t.Errorf("the reason is %q, want %q", got.Reason, c.says)
 			}
-			t.Logf("seen after %v", time.Since(begin).Round(time.Millisecond))
+			t.Logf("the handler was not ready after %v", time.Since(begin).Round(time.Millisecond))
 			if listed, ready := b.advertised(t, "own"); listed || ready {
-				t.Errorf("listed: %v, all ready: %v", listed, ready)
+				t.Errorf("in Status the handler is listed: %v, all handlers are ready: %v, want neither", listed, ready)
 			}
 			if b.metric(t, `berth_handler_state{handler="own",state="not-ready"}`) != "1" {
-				t.Error("the metrics do not say so")
+				t.Error("berth_handler_state of not-ready is not 1")
 			}
 			_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "own"})
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("a new pod: %v", err)
+				t.Errorf("run a new pod: %v, want unavailable with %q", err, c.says)
 			}
 			b.pod(t, "runc").Remove(t)
 			c.mend()
 			b.waitState(t, "own", "ready")
 			if listed, ready := b.advertised(t, "own"); !listed || !ready {
-				t.Errorf("mended, listed: %v, all ready: %v", listed, ready)
+				t.Errorf("after the repair the handler is listed: %v, all handlers are ready: %v, want both", listed, ready)
 			}
 			b.pod(t, "own").Remove(t)
 		})
@@ -337,7 +336,7 @@ func copyFile(t *testing.T, from, to string) {
 	data, err := os.ReadFile(from)
 	testbed.Must(t, err)
 	// Renamed into place: a file that is open for writing cannot be run.
-	if err := os.WriteFile(to+".new", data, 0o755); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(to+".new", data, 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 	rename(t, to+".new", to)
@@ -353,7 +352,7 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	testbed.Must(t, os.Chmod(path, mode))
 }
 
-// command runs an operator's command, which must succeed.
+// command runs a command of berth, which must succeed.
 func (b *bed) command(t *testing.T, arguments ...string) string {
 	t.Helper()
 	out, err := b.berth(t, arguments...)

@@ -14,11 +14,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// uids are enough pods for both binaries of a rollout to have some, at each share here.
+// uids is how many pods a share is measured with: at 30 and 70 percent, both binaries get some.
 const uids = 10
 
-// share runs a sandbox for each uid, and returns those that got the candidate: the
-// uid, and the version of the runc that it is pinned to.
+// share runs a sandbox for each of the UIDs. It returns the UIDs of those that run on the
+// candidate, with the version of its runc.
 func (b *bed) share(t *testing.T, handler string) map[string]string {
 	t.Helper()
 	next := map[string]string{}
@@ -26,7 +26,7 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 		uid := fmt.Sprintf("uid-%d", i)
 		pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler, Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 			c.Metadata.Uid, c.Hostname = uid, ""
-			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // is sooner there
+			c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE // starts faster
 		}})
 		r, err := b.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID, Verbose: true})
 		testbed.Must(t, err)
@@ -44,7 +44,7 @@ func (b *bed) share(t *testing.T, handler string) map[string]string {
 	return next
 }
 
-// rolloutIs waits for the rollout of a handler to be in a state, as the command tells it.
+// rolloutIs waits until "berth handlers" shows the rollout of a handler in a state.
 func (b *bed) rolloutIs(t *testing.T, handler, state string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -59,14 +59,14 @@ func (b *bed) rolloutIs(t *testing.T, handler, state string) {
 		}
 		for _, h := range told.Handlers {
 			if h.Name == handler && h.Rollout.State != state {
-				return fmt.Errorf("the rollout is %s: %s", h.Rollout.State, h.Rollout.Reason)
+				return fmt.Errorf("the rollout is in state %q (%s), not %q", h.Rollout.State, h.Rollout.Reason, state)
 			}
 		}
 		return nil
 	})
 }
 
-// counted is a counter of one binary of a handler; an absent one is 0.
+// counted returns a counter of one binary of a handler, 0 if the series does not exist.
 func (b *bed) counted(t *testing.T, what, handler, binary string) int {
 	t.Helper()
 	text := b.metric(t, fmt.Sprintf("berth_handler_%s_total{binary=%q,handler=%q}", what, binary, handler))
@@ -78,9 +78,9 @@ func (b *bed) counted(t *testing.T, what, handler, binary string) int {
 	return n
 }
 
-// A rollout of a newer release: the same pods have it each time, more of them with a
-// greater share; an operator gives it to all or takes it from all, which holds for a
-// daemon that starts anew; and the metrics tell the two releases apart.
+// A rollout of a newer release gives it to the same UIDs each time, and to more with a greater
+// share. It ends when an operator promotes or aborts it, which a restart does not change. The
+// metrics have both binaries.
 func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	b := newBed(t)
 	stable, next := testbed.Part(t, testbed.RuncOld), filepath.Join(b.Dir, "next")
@@ -97,26 +97,26 @@ func TestARolloutFromItsShareToItsEnd(t *testing.T) {
 	all(30)
 	some := b.share(t, "own")
 	if len(some) == 0 || len(some) == uids {
-		t.Fatalf("%d of %d pods have the candidate", len(some), uids)
+		t.Fatalf("at 30 percent %d of %d pods have the candidate", len(some), uids)
 	}
 	for uid, is := range some {
-		testbed.Same(t, is, newer, "pod %s has the candidate, of version", uid)
+		testbed.Same(t, is, newer, "the version of the candidate of pod %s is", uid)
 	}
 	if pods, others := b.counted(t, "pod_starts", "own", "candidate"), b.counted(t, "pod_starts", "own", "stable"); pods != len(some) || others != uids-len(some) {
-		t.Errorf("counted are %d pods of the candidate and %d others, and there were %d and %d", pods, others, len(some), uids-len(some))
+		t.Errorf("the metrics count %d pods of the candidate and %d others, want %d and %d", pods, others, len(some), uids-len(some))
 	}
 	restart()
 	if again := b.share(t, "own"); !maps.Equal(again, some) {
-		t.Errorf("the candidate went to %v, and after a restart to %v", some, again)
+		t.Errorf("the candidate ran %v, and after a restart %v", some, again)
 	}
 	all(70)
 	more := b.share(t, "own")
 	if len(more) <= len(some) || len(more) == uids {
-		t.Errorf("at 70 percent %d of %d have it, at 30 %d", len(more), uids, len(some))
+		t.Errorf("at 70 percent %d of %d pods have the candidate, at 30 percent %d", len(more), uids, len(some))
 	}
 	for _, uid := range slices.Sorted(maps.Keys(some)) {
 		if more[uid] == "" {
-			t.Errorf("pod %s had the candidate at 30 percent, and has not at 70", uid)
+			t.Errorf("pod %s had the candidate at 30 percent, but not at 70", uid)
 		}
 	}
 

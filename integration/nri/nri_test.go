@@ -1,6 +1,5 @@
-// Package nri runs a real NRI plugin against a real berth: a process that speaks
-// the interface by the library's own stub. What it changes is looked for inside
-// the containers.
+// Package nri runs a real NRI plugin against a real berth: a process that uses the library's
+// stub. The tests look inside the containers for what the plugin changes.
 package nri
 
 import (
@@ -27,7 +26,7 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "bt-nri-") // short, because the path of a socket must be
+	dir, err := os.MkdirTemp("/run", "bt-nri-") // the path of a socket must be short
 	testbed.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b := &bed{socket: filepath.Join(dir, "nri.sock")}
@@ -55,12 +54,12 @@ func (b *bed) update(t *testing.T, c *testbed.Container, bytes int64) {
 	testbed.Must(t, err)
 }
 
-// memoryOf is the limit in the status, and in the container's own cgroup.
+// memoryOf returns the memory limit in the status, and that in the container's cgroup.
 func memoryOf(t *testing.T, c *testbed.Container) (inStatus, inCgroup int64) {
 	t.Helper()
 	text := c.Exec(t, "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null || true")
 	inCgroup, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	testbed.Mustf(t, err, "the container's cgroup says %q", text)
+	testbed.Mustf(t, err, "the limit in the container's cgroup is %q", text)
 	return c.Status(t).GetResources().GetLinux().GetMemoryLimitInBytes(), inCgroup
 }
 
@@ -74,12 +73,12 @@ func wantMemory(t *testing.T, c *testbed.Container, want int64) {
 func same(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
-		t.Errorf("the plugin was told\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		t.Errorf("the plugin received\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 }
 
-// TestLife sees a container adjusted, and the whole life of its pod in order,
-// under a runtime and under a foreign shim.
+// TestLife checks the adjustments of a container, and that the plugin receives all events of its
+// pod in order, under an OCI runtime and under containerd's shim.
 func TestLife(t *testing.T) {
 	b := newBed(t)
 	p := startPlugin(t, b.socket)
@@ -100,7 +99,7 @@ func TestLife(t *testing.T) {
 				"stat -c %F:%t:%T /dev/nri-null; echo x > /dev/nri-null": "character special file:1:3",
 				"ulimit -n; ulimit -Hn":                                  "555\n777",
 			} {
-				testbed.Same(t, strings.TrimSpace(c.Exec(t, "sh", "-c", command)), want, "%s:", command)
+				testbed.Same(t, strings.TrimSpace(c.Exec(t, "sh", "-c", command)), want, "%s prints", command)
 			}
 			if c.TryExec(t, "sh", "-c", "echo x > /nri/hello").ExitCode == 0 {
 				t.Error("the plugin's read-only mount can be written")
@@ -112,7 +111,7 @@ func TestLife(t *testing.T) {
 			}
 			wantMemory(t, c, 48<<20)
 
-			// The plugin grants half of what is asked for.
+			// The plugin changes a new limit to half of it.
 			b.update(t, c, 200<<20)
 			wantMemory(t, c, 100<<20)
 			if _, err := b.Client.UpdatePodSandboxResources(testbed.Within(t, time.Minute), &runtimeapi.UpdatePodSandboxResourcesRequest{
@@ -134,12 +133,12 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestEnds sees that plugins are told of an end, whoever or whatever brings it.
+// TestEnds checks that plugins receive the stop of a container, whatever caused it.
 func TestEnds(t *testing.T) {
 	b := newBed(t)
 	p := startPlugin(t, b.socket)
 	pod := b.Client.RunPod(t, testbed.PodSpec{Name: "ends", Image: b.Image, Command: []string{"sh", "-c", "exit 3"}})
-	p.await(t, 1, "stop main CONTAINER_STOPPED 3") // nobody has asked for it
+	p.await(t, 1, "stop main CONTAINER_STOPPED 3") // the program exited by itself
 	p.forget(t)
 	pod.Container.Remove(t)
 	same(t, p.told(t), "remove main")
@@ -147,7 +146,7 @@ func TestEnds(t *testing.T) {
 	p.forget(t)
 	bad := pod.CreateContainer(t, "bad", testbed.PodSpec{Image: b.Image, Command: []string{"/no/such/program"}})
 	if _, err := b.Client.StartContainer(testbed.Within(t, time.Minute), &runtimeapi.StartContainerRequest{ContainerId: bad.ID}); err == nil {
-		t.Fatal("a program that is not there was started")
+		t.Fatal("a missing program was started")
 	}
 	bad.Remove(t)
 	same(t, p.told(t), "create bad", "postcreate bad CONTAINER_CREATED", "start bad", "stop bad CONTAINER_STOPPED 128", "remove bad")
@@ -161,8 +160,8 @@ func TestEnds(t *testing.T) {
 		"stop busy CONTAINER_STOPPED 137", "stoppod ends 3", "remove busy", "removepod ends")
 }
 
-// TestRefusal leaves nothing of what a plugin does not want, and lets it be tried
-// again under its name.
+// TestRefusal checks that nothing is left of a pod or container that a plugin refuses, and that it
+// can be created again under the same name.
 func TestRefusal(t *testing.T) {
 	b := newBed(t)
 	atRest := b.Rest(t)
@@ -196,7 +195,7 @@ func TestRefusal(t *testing.T) {
 	b.NothingLeft(t, atRest)
 }
 
-// idle is atRest with the supervisor that waits for the next pod.
+// idle is atRest with the supervisor that now waits for the next pod.
 func (b *bed) idle(t *testing.T, atRest testbed.Snapshot) testbed.Snapshot {
 	t.Helper()
 	now := b.Snapshot(t)
@@ -213,7 +212,7 @@ func (b *bed) idle(t *testing.T, atRest testbed.Snapshot) testbed.Snapshot {
 	return idle
 }
 
-// withoutAddresses keeps what and whom, which is the same in every run.
+// withoutAddresses keeps the event and its object, which are the same in every run.
 func withoutAddresses(lines []string) []string {
 	var short []string
 	for _, l := range lines {
@@ -222,8 +221,8 @@ func withoutAddresses(lines []string) []string {
 	return short
 }
 
-// TestLatePluginAndRestart registers after pods exist, and again after the daemon
-// was killed under them.
+// TestLatePluginAndRestart registers a plugin after pods exist. The plugin registers again after
+// the daemon was killed, and receives all pods both times.
 func TestLatePluginAndRestart(t *testing.T) {
 	b := newBed(t)
 	pod := b.Client.RunPod(t, b.sleeper("old", nil))
@@ -249,15 +248,15 @@ func TestLatePluginAndRestart(t *testing.T) {
 		"stop main", "stop created", "stoppod old", "remove main", "remove created", "removepod old", "removepod over")
 }
 
-// TestUpdates changes other containers: because of a new one, and unasked. The
-// change holds over a restart.
+// TestUpdates has the plugin change existing containers: when another one is created, and at any
+// time. A change outlives a restart of berth.
 func TestUpdates(t *testing.T) {
 	b := newBed(t)
 	p := startPlugin(t, b.socket)
 	pod := b.Client.RunPod(t, b.sleeper("pair", nil))
 	pod.RunContainer(t, "second", b.sleeper("", map[string]string{wantOther: pod.Container.ID + "=" + strconv.Itoa(96<<20)}))
 	wantMemory(t, pod.Container, 96<<20)
-	// A container that is not there is nobody's failure.
+	// An update of a container that does not exist does not make the creation fail.
 	pod.CreateContainer(t, "third", b.sleeper("", map[string]string{wantOther: strings.Repeat("0", 64) + "=" + strconv.Itoa(96<<20)}))
 
 	ask := func(id string, bytes int) {
@@ -269,7 +268,7 @@ func TestUpdates(t *testing.T) {
 	ask(pod.Container.ID, 80<<20)
 	p.await(t, 1, "updated 0 true")
 	wantMemory(t, pod.Container, 80<<20)
-	ask(pod.Container.ID, 1) // the kernel says no
+	ask(pod.Container.ID, 1) // the kernel refuses this limit
 	p.await(t, 1, "updated 0 false")
 	wantMemory(t, pod.Container, 80<<20)
 	b.Restart(t)

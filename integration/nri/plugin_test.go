@@ -23,13 +23,13 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// What a plugin process of these tests is told by its environment.
+// Environment variables of the plugin process.
 const (
 	notesEnv  = "BERTH_TEST_NRI_NOTES"
 	socketEnv = "BERTH_TEST_NRI_SOCKET"
 )
 
-// What a container's annotation asks the plugin for.
+// Annotations of a container or pod, which the plugin acts on.
 const (
 	wantAdjust = "nri.test/adjust" // the directory to mount
 	wantRefuse = "nri.test/refuse"
@@ -37,7 +37,7 @@ const (
 	wantMove   = "nri.test/move"
 )
 
-// TestMain makes this binary the plugin where it is started as one.
+// TestMain runs the plugin if this binary was started as one, else the tests.
 func TestMain(m *testing.M) {
 	if os.Getenv(notesEnv) == "" {
 		os.Exit(m.Run())
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// bePlugin serves until its standard input ends, and registers again whenever it
-// is cut off.
+// bePlugin runs the plugin until its standard input ends. Whenever the connection to berth is lost,
+// the plugin registers again.
 func bePlugin() error {
 	p := &plugin{notes: os.Getenv(notesEnv)}
 	go p.obey()
@@ -62,19 +62,19 @@ func bePlugin() error {
 		p.mu.Lock()
 		p.stub = s
 		p.mu.Unlock()
-		_ = s.Run(context.Background()) // it fails while there is no daemon, too
+		_ = s.Run(context.Background()) // it also fails while no daemon runs
 		if p.known.Swap(false) {
 			p.note("cut off")
 		}
 	}
 }
 
-// plugin notes what it is told, and does what a container's annotations ask for.
+// plugin notes the events that it receives, and acts on annotations.
 type plugin struct {
 	mu    sync.Mutex
 	notes string
 	stub  stub.Stub
-	known atomic.Bool // it was told of the node
+	known atomic.Bool // it was synchronized since it last registered
 }
 
 func (p *plugin) note(words ...string) {
@@ -86,11 +86,11 @@ func (p *plugin) note(words ...string) {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		panic(err) // the test waits for a note that cannot be written
+		panic(err) // the test waits for this note
 	}
 }
 
-// obey does what comes from standard input: "<container id> <bytes of memory>".
+// obey makes the updates from standard input, each a line "<container id> <bytes of memory>".
 func (p *plugin) obey() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -224,14 +224,14 @@ func (p *plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 	return nil
 }
 
-// process is a plugin that runs by itself, as a DaemonSet's would.
+// process is a plugin that runs outside of berth, as that of a DaemonSet does.
 type process struct {
 	notes   string
 	command *exec.Cmd
 	stdin   *os.File
 }
 
-// startPlugin starts a plugin and waits until it knows the node.
+// startPlugin starts a plugin and waits until berth has synchronized it.
 func startPlugin(t *testing.T, socket string) *process {
 	t.Helper()
 	p := &process{notes: filepath.Join(t.TempDir(), "notes")}
@@ -250,20 +250,20 @@ func startPlugin(t *testing.T, socket string) *process {
 		p.kill()
 		w.Close()
 		if t.Failed() {
-			t.Logf("the plugin said:\n%s", stderr)
+			t.Logf("stderr of the plugin:\n%s", stderr)
 		}
 	})
 	p.await(t, 1, "sync")
 	return p
 }
 
-// kill is kill -9.
+// kill kills the plugin by SIGKILL.
 func (p *process) kill() {
 	_ = p.command.Process.Kill()
 	_ = p.command.Wait()
 }
 
-// told returns what the plugin was told so far, a line each.
+// told returns the events that the plugin has noted, a line each.
 func (p *process) told(t *testing.T) []string {
 	t.Helper()
 	b, err := os.ReadFile(p.notes)
@@ -273,19 +273,19 @@ func (p *process) told(t *testing.T) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// await waits until it was told n lines that begin so.
+// await waits until the plugin has noted n events with a prefix.
 func (p *process) await(t *testing.T, n int, prefix string) {
 	t.Helper()
 	testbed.Eventually(t, time.Minute, func() error {
 		lines := p.told(t)
 		if got := len(matching(lines, prefix)); got < n {
-			return fmt.Errorf("the plugin was told %q %d times, not %d:\n%s", prefix, got, n, strings.Join(lines, "\n"))
+			return fmt.Errorf("the plugin received %q %d times, not %d:\n%s", prefix, got, n, strings.Join(lines, "\n"))
 		}
 		return nil
 	})
 }
 
-// forget begins a new list.
+// forget deletes the notes so far.
 func (p *process) forget(t *testing.T) {
 	t.Helper()
 	testbed.Must(t, os.Truncate(p.notes, 0))

@@ -1,5 +1,6 @@
-// Package packaging installs the packages as an operator does: with dpkg, rpm, pacman
-// and systemd-sysext, on a Debian that is this host's, under a layer that takes all changes.
+// Package packaging installs the packages as an operator does: with dpkg, rpm, pacman and
+// systemd-sysext, on the file system of this Debian host, with an overlay that keeps all changes
+// from the host.
 package packaging
 
 import (
@@ -25,8 +26,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// machine is a Debian of its own as far as files go: the host's root filesystem,
-// and a layer above it, in a mount namespace that a sleeping process holds.
+// machine is a separate Debian for files only: the host's root file system with an overlay, in a
+// mount namespace that a sleeping process keeps.
 type machine struct {
 	t      *testing.T
 	root   string
@@ -53,7 +54,7 @@ func newMachine(t *testing.T) *machine {
 	testbed.NeedRoot(t)
 	for _, tool := range []string{"dpkg", "systemd-analyze"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			testbed.Missing(t, "%s is missing: this test installs a package of Debian's kind; run `make deps`", tool)
+			testbed.Missing(t, "%s is missing: this test installs a Debian package; run `make deps`", tool)
 		}
 	}
 	dir := t.TempDir()
@@ -65,18 +66,18 @@ func newMachine(t *testing.T) *machine {
 	testbed.Must(t, err)
 	testbed.Must(t, m.holder.Start())
 	t.Cleanup(func() {
-		m.holder.Process.Kill() //nolint:errcheck // it is there: nobody waited for it
+		m.holder.Process.Kill() //nolint:errcheck // it exists until Wait
 		m.holder.Wait()         //nolint:errcheck // killed
 	})
 	if line := make([]byte, len("ready\n")); true {
 		if n, err := out.Read(line); err != nil || string(line[:n]) != "ready\n" {
-			t.Fatalf("the machine was not made: %q, %v", line[:n], err)
+			t.Fatalf("make the machine: %q, %v", line[:n], err)
 		}
 	}
 	return m
 }
 
-// command runs there.
+// command is a command that runs on the machine.
 func (m *machine) command(name string, args ...string) *exec.Cmd {
 	inside := append([]string{"--mount", fmt.Sprintf("--target=%d", m.holder.Process.Pid), "chroot", m.root, name}, args...)
 	c := exec.CommandContext(m.t.Context(), "nsenter", inside...)
@@ -93,7 +94,7 @@ func (m *machine) run(name string, args ...string) string {
 	return string(out)
 }
 
-// put brings a file into the machine.
+// put copies a file of the host to the machine.
 func (m *machine) put(from, to string) {
 	m.t.Helper()
 	f, err := os.Open(from)
@@ -112,23 +113,23 @@ func (m *machine) has(path string) bool {
 	return m.command("test", "-e", path).Run() == nil
 }
 
-// made is what all tests install, in two versions. What takes time is linking the programs, so
-// that is done once.
+// made are the packages that all tests install, in two versions. They are built only once, because
+// linking the programs takes long.
 var made struct {
 	sync.Once
 	dir string
 	err error
 }
 
-// TestMain removes what was made.
+// TestMain removes the packages after the tests.
 func TestMain(m *testing.M) {
 	status := m.Run()
 	os.RemoveAll(made.dir)
 	os.Exit(status)
 }
 
-// packages is the directory with all packages: two versions of those that are upgraded, the
-// newer of the others.
+// packages returns the directory with all packages: two versions of those whose upgrade is tested,
+// only the newer one of the others.
 func packages(t *testing.T) string {
 	t.Helper()
 	made.Do(func() {
@@ -147,7 +148,7 @@ func packages(t *testing.T) string {
 	return made.dir
 }
 
-// build makes targets of the Makefile in a directory. Other tests run what is in ./bin.
+// build makes targets of the Makefile in a directory, and not in ./bin, whose files other tests run.
 func build(out string, args ...string) error {
 	bin := filepath.Join(out, "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -159,7 +160,7 @@ func build(out string, args ...string) error {
 			return err
 		}
 		if _, err := os.Stat(builder); err != nil {
-			continue // it is built there
+			continue // make builds it
 		}
 		if err := os.Symlink(builder, filepath.Join(bin, tool)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -173,18 +174,18 @@ func build(out string, args ...string) error {
 	return nil
 }
 
-// one is the only file of that pattern.
+// one returns the only file that matches a pattern.
 func one(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(files) != 1 {
-		t.Fatalf("%s: got %v, %v", pattern, files, err)
+		t.Fatalf("%s matches %v, %v, want one file", pattern, files, err)
 	}
 	return files[0]
 }
 
-// TestDebianPackage installs the package as a container image is made, where no
-// systemd runs, and on a machine that has booted.
+// TestDebianPackage installs the package where no systemd runs, as in the build of a container
+// image, and on a machine that has booted.
 func TestDebianPackage(t *testing.T) {
 	testbed.NeedRoot(t)
 	out := packages(t)
@@ -203,16 +204,16 @@ func files(t *testing.T, older, newer string) {
 
 	m.run("dpkg", "-i", "/tmp/older.deb")
 	if got := m.run("dpkg-query", "-W", "-f", "${Status} ${Version}", "berth"); got != "install ok installed 1.0.0~rc.1" {
-		t.Errorf("installed: %s", got)
+		t.Errorf("dpkg reports %q after the installation", got)
 	}
 	if got := m.run("berth", "version"); !strings.Contains(got, "1.0.0-rc.1") {
-		t.Errorf("berth version: %s", got)
+		t.Errorf("berth version prints %s", got)
 	}
-	// A package that links text/template in again adds 6 MB: see newRoot of cmd/berth. With
+	// If an import links text/template in again, berth grows by 6 MB: see newRoot of cmd/berth. With
 	// gRPC, berth-shim would have 8.2 MB.
 	for program, most := range map[string]int{"berth": 40_000_000, "berth-shim": 7_500_000} {
 		if size, err := strconv.Atoi(strings.TrimSpace(m.run("stat", "-Lc", "%s", "/usr/bin/"+program))); err != nil || size > most {
-			t.Errorf("%s has %d bytes, %v; at most %d", program, size, err, most)
+			t.Errorf("%s has %d bytes, %v, want at most %d", program, size, err, most)
 		}
 	}
 	m.run("berth", "check")
@@ -230,40 +231,40 @@ func files(t *testing.T, older, newer string) {
 	const edited = "/etc/berth/config.toml"
 	m.run("sh", "-c", "echo '# ours' >> "+edited)
 	if out := m.run("dpkg", "-i", "/tmp/newer.deb"); !strings.Contains(out, "Unpacking berth (1.0.0) over (1.0.0~rc.1)") {
-		t.Errorf("the newer version is not newer to dpkg: %s", out)
+		t.Errorf("dpkg does not upgrade to the newer version: %s", out)
 	}
 	if got := m.run("tail", "-n", "1", edited); got != "# ours\n" {
-		t.Errorf("the upgrade has taken the operator's configuration: it ends with %q", got)
+		t.Errorf("the upgrade replaced the operator's configuration, which now ends with %q", got)
 	}
 
-	// What berth says of its handlers goes with it, and what others say stays.
+	// The removal deletes berth's feature files, and no others.
 	const features = "/etc/kubernetes/node-feature-discovery/features.d"
 	m.run("sh", "-c", "mkdir -p "+features+" && touch "+features+"/berth "+features+"/berth-present "+features+"/others")
 	m.run("dpkg", "-r", "berth")
 	if m.has(features+"/berth") || m.has(features+"/berth-present") || !m.has(features+"/others") {
-		t.Error("removed: the labels of handlers are left, or those of others are not")
+		t.Error("after the removal a feature file of berth is left, or another one is missing")
 	}
 	if m.has("/usr/bin/berth") || !m.has(edited) {
-		t.Error("removed: the programs are left, or the configuration is not")
+		t.Error("after the removal a program is left, or the configuration is missing")
 	}
 	if out := m.run("dpkg", "-P", "berth"); !strings.Contains(out, "/var/lib/berth is left") {
-		t.Errorf("purged: it says nothing of what is left: %s", out)
+		t.Errorf("the purge does not report that /var/lib/berth is left: %s", out)
 	}
 	if m.has("/etc/berth") || m.has("/usr/lib/berth") || m.has("/usr/share/berth") {
-		t.Error("purged: something is left")
+		t.Error("after the purge a directory of the package is left")
 	}
 }
 
-// operators installs the package that is not for nodes.
+// operators installs the package with kubectl-berth, which is not for nodes.
 func operators(t *testing.T, file string) {
 	m := newMachine(t)
 	m.put(file, "/tmp/kubectl-berth.deb")
 	m.run("dpkg", "-i", "/tmp/kubectl-berth.deb")
 	if got := m.run("kubectl-berth", "--version"); !strings.Contains(got, "kubectl berth version 1.0.0\n") {
-		t.Errorf("it says %q", got)
+		t.Errorf("kubectl-berth --version prints %q", got)
 	}
 	if got := m.run("kubectl_complete-berth", "gen"); !strings.HasPrefix(got, "generate\t") {
-		t.Errorf("it completes %q", got)
+		t.Errorf("kubectl_complete-berth prints %q", got)
 	}
 	for _, path := range []string{"/usr/share/man/man1/kubectl-berth.1.gz", "/usr/share/man/man1/kubectl-berth-generate.1.gz", "/usr/share/doc/kubectl-berth/copyright"} {
 		if !m.has(path) {
@@ -271,16 +272,16 @@ func operators(t *testing.T, file string) {
 		}
 	}
 	if m.has("/usr/bin/berth") {
-		t.Error("it brings the daemon along")
+		t.Error("the package of kubectl-berth has the daemon")
 	}
 	m.run("dpkg", "-r", "kubectl-berth")
 	if m.has("/usr/bin/kubectl-berth") {
-		t.Error("removed: the program is left")
+		t.Error("after the removal the program is left")
 	}
 }
 
-// serves runs the installed daemon as its unit does, asks it for its version
-// through its default socket, and ends it.
+// serves runs the installed daemon as its unit does, requests its version through its default
+// socket, and stops it.
 func (m *machine) serves(t *testing.T) {
 	t.Helper()
 	daemon := m.command("berth", "serve")
@@ -299,7 +300,7 @@ func (m *machine) serves(t *testing.T) {
 	testbed.Eventually(t, 30*time.Second, func() error {
 		v, err := runtimeapi.NewRuntimeServiceClient(conn).Version(t.Context(), &runtimeapi.VersionRequest{})
 		if err == nil && v.GetRuntimeVersion() != "1.0.0-rc.1" {
-			err = fmt.Errorf("the installed daemon is %v", v)
+			err = fmt.Errorf("the installed daemon reports the version %v", v)
 		}
 		return err
 	})
@@ -307,10 +308,10 @@ func (m *machine) serves(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err != nil {
-			t.Errorf("the installed daemon ended with %v:\n%s", err, log.String())
+			t.Errorf("the installed daemon exited with %v:\n%s", err, log.String())
 		}
 	case <-time.After(30 * time.Second):
 		daemon.Process.Kill() //nolint:errcheck // the test has failed
-		t.Error("the installed daemon does not end")
+		t.Error("the installed daemon does not exit after SIGTERM")
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestImage makes the image of the installer and looks at what a node needs of it. One
-// platform is enough here. That it is the same each time is tested in tools/image.
+// TestImage builds the installer's image for one platform and checks its names, entrypoint and
+// files. tools/image tests that builds are reproducible.
 func TestImage(t *testing.T) {
 	out := t.TempDir()
 	testbed.Must(t, build(out, "image", "VERSION=1.0.0", "PLATFORMS="+runtime.GOARCH))
@@ -29,13 +29,13 @@ func TestImage(t *testing.T) {
 	testbed.Check(t, validate.Index(top))
 	first := indexOf(t, out).Manifests[0]
 	if first.Annotations["io.containerd.image.name"] != "ghcr.io/berth-cri/berth:1.0.0" || first.Annotations["org.opencontainers.image.ref.name"] != "1.0.0" {
-		t.Errorf("it is called %v", first.Annotations)
+		t.Errorf("the image has the names %v", first.Annotations)
 	}
 	index, err := top.ImageIndex(first.Digest)
 	testbed.Must(t, err)
 	m, err := index.IndexManifest()
 	if err != nil || len(m.Manifests) != 1 || m.Manifests[0].Platform.Architecture != runtime.GOARCH {
-		t.Fatalf("its platforms are %+v, %v", m, err)
+		t.Fatalf("the platforms of the image are %+v, %v", m, err)
 	}
 	image, err := index.Image(m.Manifests[0].Digest)
 	testbed.Must(t, err)
@@ -46,7 +46,7 @@ func TestImage(t *testing.T) {
 	contains(t, image)
 	archive, err := os.Stat(filepath.Join(out, "berth_1.0.0_image.tar"))
 	if err != nil || archive.Size() < 1<<20 {
-		t.Errorf("the archive: %v, %v", archive, err)
+		t.Errorf("the archive is missing or too small: %v, %v", archive, err)
 	}
 }
 
@@ -56,7 +56,7 @@ func indexOf(t *testing.T, out string) *v1.IndexManifest {
 	testbed.Must(t, err)
 	m, err := top.IndexManifest()
 	if err != nil || len(m.Manifests) != 1 {
-		t.Fatalf("the layout has %+v, %v", m, err)
+		t.Fatalf("the layout has %+v, %v, want one image", m, err)
 	}
 	return m
 }
@@ -73,7 +73,7 @@ func contains(t *testing.T, image v1.Image) {
 		}
 		testbed.Must(t, err)
 		if h.Uid != 0 || h.Gid != 0 {
-			t.Errorf("%s is not root's", h.Name)
+			t.Errorf("%s does not belong to root", h.Name)
 		}
 		if h.Typeflag == tar.TypeReg {
 			modes["/"+strings.TrimPrefix(h.Name, "/")] = h.Mode
@@ -84,7 +84,7 @@ func contains(t *testing.T, image v1.Image) {
 		"/usr/share/berth/bin/berth-pause": 0o755, "/usr/share/berth/berth.service": 0o644,
 	} {
 		if modes[path] != mode {
-			t.Errorf("%s has the mode %#o, want %#o; there are %v", path, modes[path], mode, modes)
+			t.Errorf("%s has the mode %#o, want %#o; all files: %v", path, modes[path], mode, modes)
 		}
 	}
 }

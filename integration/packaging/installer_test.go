@@ -18,17 +18,17 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// node is a machine with another CRI daemon and a kubelet that uses it, and the installer as a
-// pod sees it: outside of the node's root directory, and among its processes.
+// node is a machine with another CRI daemon and a kubelet that uses it. The installer runs as in a
+// pod: outside of the node's root directory, but in its PID namespace.
 type node struct {
 	*system
 	payload, program string
 }
 
-// beside is a daemon that berth is put beside.
+// beside is the CRI daemon beside which berth is installed.
 type beside struct {
 	name, socket, unit string
-	// programs are put where its unit looks for them, and files are its configuration.
+	// programs are installed where its unit expects them; files are its configuration.
 	programs []string
 	files    map[string]string
 }
@@ -79,7 +79,7 @@ Environment=PATH=/usr/local/bin:/usr/bin:/usr/sbin
 KillMode=process
 Delegate=yes
 `
-	// As CRI-O ships it, but for where it writes.
+	// The unit that CRI-O ships, with another log.
 	crioUnit = `[Service]
 StandardOutput=append:/var/log/services
 StandardError=append:/var/log/services
@@ -126,7 +126,7 @@ func newNode(t *testing.T, other beside) *node {
 	n.file("/var/lib/kubelet/config.yaml", fmt.Sprintf("# ours\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: \"unix://%s\" # theirs\n", other.socket))
 	n.file("/var/lib/kubelet/kubeadm-flags.env", fmt.Sprintf("KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///var%s\"\n", other.socket))
 	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"ptp","ipam":{"type":"host-local","subnet":"10.88.7.0/24"}}]}`)
-	// Pods get sysctls of their own network. Others are the host's.
+	// Only sysctls of the network are writable, because pods have their own of these.
 	n.run("mount", "--bind", "/proc/sys/net", "/proc/sys/net")
 	n.run("mount", "-o", "remount,bind,rw", "/proc/sys/net")
 	n.run("ip", "link", "set", "lo", "up")
@@ -142,7 +142,7 @@ func newNode(t *testing.T, other beside) *node {
 	return n
 }
 
-// says is the name that the daemon gives itself.
+// says is the runtime name that the daemon reports.
 func (b beside) says() string {
 	if b.name == "crio" {
 		return "cri-o"
@@ -150,7 +150,7 @@ func (b beside) says() string {
 	return b.name
 }
 
-// installer runs it, and kills it at a place if that is not "".
+// installer runs the installer, which kills itself at a failpoint if place is not "".
 func (n *node) installer(place string, args ...string) (string, error) {
 	inside := append([]string{
 		"--mount", "--net", "--pid", fmt.Sprintf("--target=%d", n.init.Process.Pid), n.program, "--root", n.root, "--payload", n.payload,
@@ -161,17 +161,17 @@ func (n *node) installer(place string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// killed runs it until it is killed at a place.
+// killed runs the installer, which must be killed at a failpoint.
 func (n *node) killed(t *testing.T, place string, args ...string) {
 	t.Helper()
 	out, err := n.installer("installer."+place, args...)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() >= 0 {
-		t.Fatalf("it was not killed at %s: %v\n%s", place, err, out)
+		t.Fatalf("the installer was not killed at %s: %v\n%s", place, err, out)
 	}
 }
 
-// uses waits for the kubelet to say which runtime it uses.
+// uses waits until the kubelet reports that it uses a runtime.
 func (n *node) uses(t *testing.T, runtime string) {
 	t.Helper()
 	testbed.Eventually(t, soon, func() error {
@@ -183,21 +183,21 @@ func (n *node) uses(t *testing.T, runtime string) {
 	})
 }
 
-// tree is all that an installation might change, with what is in it.
+// tree lists all files that an installation may change, with their digests.
 func (n *node) tree() string {
 	return n.run("sh", "-c", `find /etc /opt /var/lib/kubelet /var/lib/berth* /run/berth -not -path '/etc/mtab' -printf '%p %y %m %U %G %l\n' 2>/dev/null | sort
 find /etc /opt /var/lib/kubelet -type f -exec sha256sum {} + | sort -k 2`)
 }
 
-// unchanged fails unless the tree is what it was.
+// unchanged fails if the tree has changed.
 func (n *node) unchanged(t *testing.T, before string) {
 	t.Helper()
 	if after := n.tree(); after != before {
-		t.Errorf("the node was\n%s\nand is\n%s", before, after)
+		t.Errorf("the node was\n%s\nbut is now\n%s", before, after)
 	}
 }
 
-// handlers fails unless berth has these, as it shows them.
+// handlers fails unless "berth handlers" prints these texts.
 func (n *node) handlers(t *testing.T, wants ...string) {
 	t.Helper()
 	got := n.run("/opt/berth/current/bin/berth", "handlers")
@@ -208,7 +208,7 @@ func (n *node) handlers(t *testing.T, wants ...string) {
 	}
 }
 
-// places are where an installation is killed, in their order, and then its undoing.
+// Failpoints of an installation and of its removal, in the order in which they are reached.
 var (
 	doing = []string{
 		"programs.half", "programs.done", "config.half", "config.done", "unit.done", "start.linked", "start.run",
@@ -219,7 +219,7 @@ var (
 	}
 )
 
-// installing is an installation that brings runtimes and moves the kubelet.
+// installing is the command line of an installation that adds runtimes and moves the kubelet.
 func installing(t *testing.T, runtimes ...string) []string {
 	t.Helper()
 	values := filepath.Join(t.TempDir(), "values.json")
@@ -232,9 +232,9 @@ func crun(t *testing.T) string {
 	return fmt.Sprintf(`{"handler": "crun", "kind": "crun", "version": "1.0", "source": %q}`, testbed.Part(t, testbed.Crun))
 }
 
-// TestInstaller moves a kubelet from a real containerd to berth and back, by the real
-// systemd, as the pod of the chart does. It is killed at one place after the other, and
-// goes on. When it is done the node has a runtime more, and in the end all is as it was.
+// TestInstaller moves a kubelet from a real containerd to berth and back, with a real systemd, as
+// the pod of the chart does. The installer is killed at each failpoint and run again. Installed,
+// the node has one more runtime; after the removal, it is as before.
 func TestInstaller(t *testing.T) {
 	testbed.NeedRoot(t)
 	n := newNode(t, containerdBeside(t))
@@ -248,7 +248,7 @@ func TestInstaller(t *testing.T) {
 	}
 	n.uses(t, "berth")
 	n.handlers(t, "containerd (default)  ready  cri", "crun                  ready  oci", "runc                  ready  cri")
-	// Another run changes nothing, and no daemon is restarted.
+	// Another run does not restart berth.
 	pid := n.unit("MainPID")
 	if out, err := n.installer("", install...); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -269,24 +269,24 @@ func TestInstaller(t *testing.T) {
 
 	t.Run("cluster", func(t *testing.T) { n.inACluster(t, before) })
 
-	// The doctor finds what keeps pods from running: nothing moves.
+	// If the doctor finds a failure, the installer changes nothing.
 	n.file("/etc/cni/net.d/10-net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"nowhere"}]}`)
 	before = n.tree()
 	if out, err := n.installer("", "install"); err == nil || !strings.Contains(out, "needs the plugin nowhere") {
-		t.Errorf("got %v\n%s", err, out)
+		t.Errorf("install with a missing CNI plugin: %v\n%s", err, out)
 	}
 	n.uses(t, "containerd")
 	n.unchanged(t, before)
 }
 
-// bringsRunsc adds a gVisor to a node that serves, out of a directory as an image of the chart
-// is mounted, and runs a pod with it: its kernel only, because runsc makes a cgroup of each
-// container, for which such a machine has no controllers.
+// bringsRunsc adds gVisor to a serving node, from a directory like the mounted image of the chart,
+// and runs a pod with it: only a sandbox, because runsc creates a cgroup for each container, and
+// this machine has no cgroup controllers.
 func (n *node) bringsRunsc(t *testing.T, install []string) {
 	t.Helper()
 	pid := n.unit("MainPID")
-	// Such a machine may not have the controllers of cgroups that its kernel has. It is a chroot,
-	// where the kernel gives no user namespace: runsc is told to do without.
+	// The machine may lack cgroup controllers, and is a chroot, in which the kernel refuses new user
+	// namespaces. These flags of runsc do without both.
 	brings := installing(t, crun(t), fmt.Sprintf(
 		`{"handler": "gvisor", "kind": "runsc", "version": "1.10", "source": %q, "options": "options.global_flags = [\"--ignore-cgroups\", \"--TESTONLY-unsafe-nonroot\"]"}`, filepath.Dir(testbed.Part(t, testbed.Runsc))))
 	n.killed(t, "runtime.half", brings...)
@@ -302,12 +302,12 @@ func (n *node) bringsRunsc(t *testing.T, install []string) {
 	pod := client.RunSandbox(t, testbed.PodSpec{
 		Handler: "gvisor", Sandbox: func(c *runtimeapi.PodSandboxConfig) { c.LogDirectory = "" },
 	})
-	// Without it among the runtimes, it waits for its pod, and goes.
+	// An installation without gVisor removes it, but only after its last pod.
 	if out, err := n.installer("", install...); err == nil || !strings.Contains(out, "1 pod (testbed/"+pod.Config.GetMetadata().GetName()+")") {
-		t.Errorf("with a pod there: %v\n%s", err, out)
+		t.Errorf("install without a runtime that has a pod: %v\n%s", err, out)
 	}
 	if got := pod.Status(t); got.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY || got.GetRuntimeHandler() != "gvisor" {
-		t.Errorf("the pod is %v", got)
+		t.Errorf("the pod of gVisor is %v, want ready", got)
 	}
 	pod.Stop(t)
 	pod.Remove(t)
@@ -337,9 +337,9 @@ func TestInstallerBesideCRIO(t *testing.T) {
 	n.unchanged(t, before)
 }
 
-// inACluster has the installer run as the pod of the chart's manifests does, with the rights
-// that they give, against a real API server. The kubelet stays where it is, for nothing here
-// tells the server of it.
+// inACluster runs the installer as the pod of the manifests does, with the rights that they give,
+// against a real API server. The kubelet is not moved, because the server has no node object of
+// it.
 func (n *node) inACluster(t *testing.T, before string) {
 	const manifests, namespace = "../../contrib/kubernetes/berth-installer.yaml", "berth-system"
 	server := kubelet.StartServer(t)
@@ -353,7 +353,7 @@ func (n *node) inACluster(t *testing.T, before string) {
 	n.unchanged(t, before)
 }
 
-// account is a kubeconfig with the token of a service account.
+// account returns a kubeconfig with the token of a service account.
 func (n *node) account(t *testing.T, admin, token string) string {
 	t.Helper()
 	config, err := clientcmd.Load([]byte(admin))
@@ -366,7 +366,7 @@ func (n *node) account(t *testing.T, admin, token string) string {
 	return file
 }
 
-// stays runs the installer until it says something, and ends it as a kubelet does.
+// stays runs the installer until it has logged a text, and stops it as a kubelet does.
 func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -386,17 +386,17 @@ func (n *node) stays(t *testing.T, kubeconfig, state, says string) {
 	}
 	testbed.Eventually(t, soon, func() error {
 		if said := text(); !strings.Contains(said, says) {
-			return fmt.Errorf("it does not say %q:\n%s", says, said)
+			return fmt.Errorf("the log lacks %q:\n%s", says, said)
 		}
 		return nil
 	})
 	_, err = os.Stat(ready)
 	if is := err == nil; is != (says == "Node is up to date") {
-		t.Errorf("it is ready: %t", is)
+		t.Errorf("the installer is ready: %t", is)
 	}
-	// Only that machine's processes are seen there.
+	// On the machine, only its own processes exist.
 	n.run("pkill", "-TERM", "-x", "berth-installer")
 	if err := c.Wait(); err != nil {
-		t.Errorf("it ended with %v:\n%s", err, text())
+		t.Errorf("the installer ended with %v:\n%s", err, text())
 	}
 }

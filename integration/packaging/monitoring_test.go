@@ -20,14 +20,14 @@ const (
 	dashboardFile = "../../contrib/grafana/berth.json"
 )
 
-// metrics are what docs/metrics.md says there is, with the labels of each; a test
-// of the daemon holds that page against the code.
+// metrics returns the metrics in docs/metrics.md with their labels. A test of the daemon compares
+// that page with the code.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	f, err := os.Open("../../docs/metrics.md")
 	testbed.Must(t, err)
 	defer f.Close()
-	// What Prometheus's Go client says of the process.
+	// Metrics of the process from Prometheus's Go client.
 	known := map[string][]string{"process_start_time_seconds": nil, "process_resident_memory_bytes": nil, "process_cpu_seconds_total": nil}
 	row := regexp.MustCompile("^\\| `(berth_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*) \\|")
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -44,13 +44,13 @@ func metrics(t *testing.T) map[string][]string {
 		known[m[1]+"_bucket"] = append(slices.Clone(has), "le")
 	}
 	if len(known) < 8 {
-		t.Fatalf("docs/metrics.md has no table of metrics that can be read: %v", known)
+		t.Fatalf("found too few metrics in docs/metrics.md: %v", known)
 	}
 	return known
 }
 
-// controllers are the metrics of berth-controller; a test of the command holds the table
-// against the code.
+// controllers returns the metrics of berth-controller from the docs. A test of the command compares
+// that table with the code.
 func controllers(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/runtimeclass-reference.md")
@@ -68,10 +68,10 @@ func controllers(t *testing.T) []string {
 // scraped are the labels that every series gets from Prometheus.
 var scraped = []string{"__name__", "instance", "job"}
 
-// check holds a query against the metrics that there are, and notes those it uses.
+// check fails if a query has an unknown metric or label, and notes in used which metrics it has.
 func check(t *testing.T, where, query string, known map[string][]string, used map[string]bool) {
 	t.Helper()
-	// Grafana fills these in.
+	// Grafana replaces these variables.
 	query = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$handler", ".*").Replace(query)
 	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
 	if err != nil {
@@ -86,7 +86,7 @@ func check(t *testing.T, where, query string, known map[string][]string, used ma
 		}
 		has, there := known[v.Name]
 		if !there {
-			t.Errorf("%s: there is no metric %s", where, v.Name)
+			t.Errorf("%s: metric %s does not exist", where, v.Name)
 		}
 		used[v.Name] = true
 		labelsHere = append(labelsHere, has...)
@@ -101,7 +101,7 @@ func check(t *testing.T, where, query string, known map[string][]string, used ma
 		if a, ok := n.(*parser.AggregateExpr); ok {
 			for _, l := range a.Grouping {
 				if !slices.Contains(labelsHere, l) {
-					t.Errorf("%s: nothing in it has a label %s", where, l)
+					t.Errorf("%s: no metric of the query has the label %s", where, l)
 				}
 			}
 		}
@@ -139,12 +139,12 @@ func TestAlertsAreAboutMetricsThatExist(t *testing.T) {
 		}
 	}
 	if count == 0 {
-		t.Error("there are no alerts")
+		t.Error("the file has no alerts")
 	}
 }
 
-// An alert about a controller that does not work also has a value if none is scraped: a sum
-// of nothing is nothing, and never 0.
+// The alert BerthNoController must also fire if no controller is scraped. A sum over no series has
+// no value, not 0, so the query needs a second part for that.
 func TestNoControllerIsNoticed(t *testing.T) {
 	data, err := os.ReadFile(rulesFile)
 	testbed.Must(t, err)
@@ -153,7 +153,7 @@ func TestNoControllerIsNoticed(t *testing.T) {
 	query, _, _ := strings.Cut(rule, "\n")
 	expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
 	if !there || err != nil {
-		t.Fatalf("the alert is there: %v, %v", there, err)
+		t.Fatalf("find the alert and parse its query: found: %v, %v", there, err)
 	}
 	noticed := false
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
@@ -163,11 +163,11 @@ func TestNoControllerIsNoticed(t *testing.T) {
 		return nil
 	})
 	if !noticed {
-		t.Errorf("nothing takes the place of series that are gone: %s", query)
+		t.Errorf("without series of a controller the query has no value: %s", query)
 	}
 }
 
-// panel is one of Grafana's; rows hold others.
+// panel is a panel of Grafana; a row contains panels.
 type panel struct {
 	ID      int     `json:"id"`
 	Title   string  `json:"title"`
@@ -178,7 +178,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-// Every metric of berth's own is on the dashboard, and nothing else.
+// The dashboard shows every metric of berth, and has no unknown metrics.
 func TestDashboardShowsTheMetricsThatExist(t *testing.T) {
 	data, err := os.ReadFile(dashboardFile)
 	testbed.Must(t, err)
@@ -193,11 +193,11 @@ func TestDashboardShowsTheMetricsThatExist(t *testing.T) {
 	walk = func(panels []panel) {
 		for _, p := range panels {
 			if ids[p.ID] {
-				t.Errorf("panel %q has the id of another", p.Title)
+				t.Errorf("panel %q has the same ID as another", p.Title)
 			}
 			ids[p.ID] = true
 			if p.Type != "row" && p.Type != "text" && len(p.Targets) == 0 {
-				t.Errorf("panel %q shows nothing", p.Title)
+				t.Errorf("panel %q has no query", p.Title)
 			}
 			for _, target := range p.Targets {
 				check(t, p.Title, target.Expr, known, used)
@@ -215,7 +215,7 @@ func TestDashboardShowsTheMetricsThatExist(t *testing.T) {
 			continue
 		}
 		if !used[name] && (!of || !used[base+"_count"]) {
-			t.Errorf("%s is on no panel", name)
+			t.Errorf("no panel shows %s", name)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// need skips a test that lacks a program.
+// need skips a test if it does not run as root, or if a program is missing.
 func need(t *testing.T, tools ...string) {
 	t.Helper()
 	testbed.NeedRoot(t)
@@ -26,7 +26,7 @@ func need(t *testing.T, tools ...string) {
 	}
 }
 
-// TestVersionsOfPackages asks the tools themselves which version comes before which.
+// TestVersionsOfPackages compares the order of versions with that of dpkg and rpm.
 func TestVersionsOfPackages(t *testing.T) {
 	need(t, "dpkg", "rpm")
 	sorted := []string{"0.0.0-dev+1b80d4ae", "1.0.0-alpha.2", "1.0.0-beta.1", "1.0.0-rc.1", "1.0.0-rc.2", "1.0.0", "1.0.1-3-g1b80d4ae", "1.0.1", "1.10.0"}
@@ -41,12 +41,12 @@ func TestVersionsOfPackages(t *testing.T) {
 			for i := range sorted[1:] {
 				a, b := packageVersion(t, kind, sorted[i]), packageVersion(t, kind, sorted[i+1])
 				if !less(a, b) {
-					t.Errorf("%s does not come before %s", a, b)
+					t.Errorf("%s is not older than %s", a, b)
 				}
 			}
 		})
 	}
-	// The tools of these are not in Debian. What they take is in their manuals.
+	// Debian does not have the tools of these; their manuals define the versions.
 	for kind, versions := range map[string]map[string]string{
 		"apk":  {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0_rc1", "1.0.0-alpha": "1.0.0_alpha", "1.0.1-3-g1b80d4ae": "1.0.1_pre3", "0.0.0-dev+1b80d4ae": "0.0.0_pre"},
 		"arch": {"1.0.0": "1.0.0", "1.0.0-rc.1": "1.0.0rc.1", "1.0.1-3-g1b80d4ae": "1.0.1pre3_g1b80d4ae", "0.0.0-dev+1b80d4ae": "0.0.0dev+1b80d4ae"},
@@ -69,14 +69,14 @@ func packageVersion(t *testing.T, kind, version string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// manager is how a program installs packages.
+// manager has the commands of a package manager.
 type manager struct {
 	install, remove []string
-	// kept is where the changed configuration is after a removal.
+	// kept is the path of a changed configuration after a removal.
 	kept string
 }
 
-// life is that of a package on a machine that runs systemd, whoever installs it.
+// life installs, upgrades and removes a package on a machine that runs systemd.
 func life(t *testing.T, s *system, m manager, older, newer string) {
 	t.Helper()
 	for path, from := range map[string]string{"/tmp/older": older, "/tmp/newer": newer} {
@@ -104,7 +104,7 @@ func life(t *testing.T, s *system, m manager, older, newer string) {
 	install("/tmp/newer-" + filepath.Base(newer))
 	s.otherPID(pid)
 	if got := s.run("berth", "status"); !strings.HasPrefix(got, "berth 1.0.0 ") {
-		t.Errorf("after the upgrade it is %s", got)
+		t.Errorf("after the upgrade berth status prints %s", got)
 	}
 	s.is("enabled", "systemctl", "is-enabled", "berth")
 	s.is("# ours", "tail", "-n", "1", "/etc/berth/config.toml")
@@ -113,7 +113,7 @@ func life(t *testing.T, s *system, m manager, older, newer string) {
 	s.run("sh", "-c", "mkdir -p "+features+" && touch "+features+"/berth "+features+"/others")
 	out := s.run(m.remove[0], m.remove[1:]...)
 	if !strings.Contains(out, "/var/lib/berth is left") {
-		t.Errorf("it says nothing of what is left: %s", out)
+		t.Errorf("the removal does not report that /var/lib/berth is left: %s", out)
 	}
 	s.is("inactive", "systemctl", "is-active", "berth")
 	s.run("test", "!", "-e", "/etc/systemd/system/multi-user.target.wants/berth.service")
@@ -124,8 +124,8 @@ func life(t *testing.T, s *system, m manager, older, newer string) {
 	s.run("rm", "-r", "/etc/berth", "/var/lib/berth")
 }
 
-// TestRPM installs with rpm itself. Nothing provides /bin/sh to it on a Debian, and it
-// would rather not be asked there.
+// TestRPM installs with rpm itself. On Debian its database has no package that provides /bin/sh,
+// and it installs only with --force-debian.
 func TestRPM(t *testing.T) {
 	need(t, "rpm")
 	out := packages(t)
@@ -142,7 +142,7 @@ func TestArch(t *testing.T) {
 	need(t, "pacman")
 	out := packages(t)
 	s := bootSystem(t)
-	s.run("ln", "-sf", "bash", "/bin/sh") // as on Arch, whose scripts are bash's
+	s.run("ln", "-sf", "bash", "/bin/sh") // as on Arch, where /bin/sh is bash
 	s.run("mkdir", "-p", "/var/lib/pacman", "/var/cache/pacman/pkg")
 	s.file("/etc/pacman.conf", "[options]\nArchitecture = auto\nSigLevel = Never\nLocalFileSigLevel = Never\n")
 	life(t, s, manager{
@@ -152,8 +152,8 @@ func TestArch(t *testing.T) {
 	}, one(t, out, "berth-1.0.0rc.1-1-*.pkg.tar.zst"), one(t, out, "berth-1.0.0-1-*.pkg.tar.zst"))
 }
 
-// TestAlpinePackage unpacks the package as apk does and runs its scripts with a shell
-// that Alpine has, too. Debian has no apk, so nobody resolves it here.
+// TestAlpinePackage unpacks the package and runs its scripts with busybox, whose shell Alpine has,
+// too. Debian has no apk, so the package's dependencies are not tested.
 func TestAlpinePackage(t *testing.T) {
 	testbed.NeedRoot(t)
 	file := one(t, packages(t), "berth_1.0.0_*.apk")
@@ -165,7 +165,7 @@ func TestAlpinePackage(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(root, "usr/lib/systemd")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it brings a unit of systemd: %v", err)
+		t.Errorf("the package has a unit of systemd: %v", err)
 	}
 	busybox := testbed.Part(t, testbed.BusyboxBinary)
 	text, err := os.ReadFile(busybox)
@@ -187,11 +187,11 @@ func TestAlpinePackage(t *testing.T) {
 	write("bin/busybox", string(text))
 	inside("/bin/busybox", "--install", "-s", "/bin")
 	if got := inside("/usr/bin/berth", "version"); !strings.Contains(got, "1.0.0") {
-		t.Errorf("berth version: %s", got)
+		t.Errorf("berth version prints %s", got)
 	}
 	inside("/bin/sh", "-n", "/etc/init.d/berth")
 
-	// Without OpenRC nothing is asked of it. With it, these are the words.
+	// Without OpenRC the scripts do nothing. With OpenRC they make the calls in want.
 	for _, script := range []string{".post-upgrade", ".pre-deinstall"} {
 		inside("/bin/sh", "/"+script, "1.0.0_rc1")
 	}
@@ -203,14 +203,14 @@ func TestAlpinePackage(t *testing.T) {
 	write("var/lib/berth/image", "")
 	inside("/bin/sh", "-c", "PATH=/sbin:/bin sh /.post-upgrade && PATH=/sbin:/bin sh /.pre-deinstall")
 	if got := inside("/bin/sh", "-c", "sh /.post-deinstall 2>&1"); !strings.Contains(got, "/var/lib/berth is left") {
-		t.Errorf("it says nothing of what is left: %s", got)
+		t.Errorf("the removal does not report that /var/lib/berth is left: %s", got)
 	}
 	asked, err := os.ReadFile(filepath.Join(root, "asked"))
 	if want := "rc-service --ifstarted berth restart\nrc-service --ifstarted berth stop\nrc-update -q delete berth --all\n"; err != nil || string(asked) != want {
-		t.Errorf("OpenRC was asked %q, want %q; %v", asked, want, err)
+		t.Errorf("the calls of OpenRC are %q, want %q; %v", asked, want, err)
 	}
 	if _, err := os.Stat(filepath.Join(root, "etc/kubernetes/node-feature-discovery/features.d/berth")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the labels of handlers are left: %v", err)
+		t.Errorf("the feature file of the handlers is left: %v", err)
 	}
 }
 
@@ -253,9 +253,9 @@ func unpackFile(path string, mode os.FileMode, from io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// TestSystemExtension merges the extension into the /usr of a machine that runs systemd,
-// starts berth from it, and takes it away. The image is unpacked for that: a machine in
-// namespaces has no loop devices.
+// TestSystemExtension merges the extension into the /usr of a machine that runs systemd, starts
+// berth, and unmerges it. The image is unpacked first, because a machine in namespaces has no loop
+// devices.
 func TestSystemExtension(t *testing.T) {
 	need(t, "mksquashfs", "unsquashfs", "systemd-sysext")
 	file := one(t, packages(t), "berth_1.0.0_*.raw")
@@ -269,7 +269,7 @@ func TestSystemExtension(t *testing.T) {
 	s := bootSystem(t)
 	s.run("mkdir", "-p", "/var/lib/extensions")
 	s.put(t, dir, "/var/lib/extensions")
-	s.run("mount", "--make-rshared", "/") // it merges in a mount namespace of its own
+	s.run("mount", "--make-rshared", "/") // systemd-sysext merges in its own mount namespace
 	s.run("systemd-sysext", "merge")
 	s.run("systemctl", "daemon-reload")
 	s.run("systemd-tmpfiles", "--create", "berth.conf")
@@ -279,13 +279,13 @@ func TestSystemExtension(t *testing.T) {
 	s.run("cp", testbed.Part(t, testbed.Crun), "/opt/crun")
 	s.run("systemctl", "enable", "--now", "berth")
 	if got := s.run("berth", "status"); !strings.HasPrefix(got, "berth 1.0.0 ") {
-		t.Errorf("it is %s", got)
+		t.Errorf("berth status prints %s", got)
 	}
 	s.run("systemctl", "disable", "--now", "berth")
 	s.run("systemd-sysext", "unmerge")
 	s.run("test", "!", "-e", "/usr/bin/berth")
 
-	// At a boot systemd starts what there is, and the extension comes after that.
+	// At a boot the extension is merged only after systemd has started multi-user.target.
 	s.run("systemctl", "daemon-reload")
 	s.run("systemctl", "start", "multi-user.target")
 	s.run("systemd-sysext", "merge")
@@ -298,7 +298,7 @@ func TestSystemExtension(t *testing.T) {
 	})
 }
 
-// put brings a directory into the machine.
+// put copies a directory of the host to the machine.
 func (s *system) put(t *testing.T, dir, to string) {
 	t.Helper()
 	pack := exec.CommandContext(t.Context(), "tar", "-C", filepath.Dir(dir), "-c", filepath.Base(dir))

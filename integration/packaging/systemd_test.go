@@ -18,20 +18,20 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
-// soon is far above what systemd takes for anything here on an idle machine.
+// soon is much longer than systemd needs for any step here on an idle machine.
 const soon = 2 * time.Minute
 
-// system is a Debian that has booted: systemd is process 1 of namespaces of its own,
-// and none of the host's units are there. It has its own cgroups below one of the
-// host's, and changes nothing else of the host.
+// system is a Debian that has booted: systemd is process 1 in new namespaces, without the host's
+// units. It has its own cgroups below a new cgroup of the host, and changes nothing else of the
+// host.
 type system struct {
 	t    *testing.T
 	root string
 	init *exec.Cmd
 }
 
-// $1 is a directory for the root, $2 the name of the cgroup. The second half is in a
-// cgroup namespace, whose root is where the first half went.
+// $1 is a directory for the root, $2 the name of the cgroup. The first part moves into the cgroup;
+// the rest runs in a cgroup namespace, whose root is this cgroup.
 const boot = `
 for top in /sys/fs/cgroup /sys/fs/cgroup/systemd /sys/fs/cgroup/unified; do
 	[ -e "$top/cgroup.procs" ] || continue
@@ -81,7 +81,7 @@ func bootSystem(t *testing.T) *system {
 	unified, _ := filepath.Glob("/sys/fs/cgroup/cgroup.procs")
 	named, _ := filepath.Glob("/sys/fs/cgroup/systemd/cgroup.procs")
 	if len(unified)+len(named) == 0 {
-		testbed.Missing(t, "there is no cgroup hierarchy that systemd could have: mount one at /sys/fs/cgroup, or its own at /sys/fs/cgroup/systemd")
+		testbed.Missing(t, "systemd needs a cgroup hierarchy: mount cgroup2 at /sys/fs/cgroup, or systemd's own at /sys/fs/cgroup/systemd")
 	}
 	dir := t.TempDir()
 	name := fmt.Sprintf("boot-%d", os.Getpid())
@@ -97,16 +97,16 @@ func bootSystem(t *testing.T) *system {
 	s.init.Stdout, s.init.Stderr = log, log
 	testbed.Must(t, s.init.Start())
 	t.Cleanup(func() {
-		s.init.Process.Kill() //nolint:errcheck // all of its processes go with it; nobody waited for it
+		s.init.Process.Kill() //nolint:errcheck // ends all processes of its PID namespace
 		s.init.Wait()         //nolint:errcheck // killed
 		if text, err := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("the console: %s (%v)", text, err)
+			t.Logf("the console of the machine: %s (%v)", text, err)
 		}
 		log.Close()
 	})
 	testbed.Eventually(t, soon, func() error {
 		if out, err := s.command("systemctl", "is-system-running").CombinedOutput(); err != nil {
-			return fmt.Errorf("systemd is not up: %w: %s", err, out)
+			return fmt.Errorf("systemd is not running yet: %w: %s", err, out)
 		}
 		return nil
 	})
@@ -124,18 +124,18 @@ func removeCgroups(t *testing.T, name string) {
 			return nil
 		})
 		for _, dir := range slices.Backward(dirs) {
-			// The last processes may be on their way out.
+			// The last processes may still be exiting.
 			testbed.Eventually(t, soon, func() error { return os.Remove(dir) })
 		}
 	}
 }
 
-// command runs there.
+// command is a command that runs on the machine.
 func (s *system) command(name string, args ...string) *exec.Cmd {
 	return s.within(s.t.Context(), name, args...)
 }
 
-// within is a command whose time is not the test's.
+// within is a command with another context than the test's.
 func (s *system) within(ctx context.Context, name string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	s.t.Cleanup(cancel)
@@ -157,7 +157,7 @@ func (s *system) run(name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// is fails unless a command prints one thing, whatever its exit status.
+// is fails unless a command prints want. Its exit status is ignored.
 func (s *system) is(want, name string, args ...string) {
 	s.t.Helper()
 	out, _ := s.command(name, args...).CombinedOutput()
@@ -166,7 +166,7 @@ func (s *system) is(want, name string, args ...string) {
 	}
 }
 
-// unit is a property of the service.
+// unit returns a property of berth.service.
 func (s *system) unit(property string) string {
 	s.t.Helper()
 	return s.run("systemctl", "show", "--value", "--property="+property, "berth.service")
@@ -181,14 +181,14 @@ func (s *system) file(path, text string) {
 	}
 }
 
-// otherPID waits for the service to run as another process than that.
+// otherPID waits until the service runs as another process, and returns its PID.
 func (s *system) otherPID(old string) string {
 	s.t.Helper()
 	var now string
 	testbed.Eventually(s.t, soon, func() error {
 		now = s.unit("MainPID")
 		if state := s.unit("ActiveState"); state != "active" || now == old || now == "0" {
-			return fmt.Errorf("it is %s as process %s, and was process %s", state, now, old)
+			return fmt.Errorf("berth is %s as process %s, want active as another one than %s", state, now, old)
 		}
 		return nil
 	})
@@ -215,7 +215,7 @@ func (s *system) prunes(t *testing.T) {
 	s.is("", "ls", "-A", "/var/lib/berth/pod-checkpoints")
 }
 
-// underSystemd is the life of the package on a machine that runs systemd.
+// underSystemd installs, runs, upgrades and removes the package on a machine that runs systemd.
 func underSystemd(t *testing.T, older, newer string) {
 	s := bootSystem(t)
 	for name, from := range map[string]string{"older": older, "newer": newer} {
@@ -224,17 +224,17 @@ func underSystemd(t *testing.T, older, newer string) {
 		s.file("/tmp/"+name+".deb", string(text))
 	}
 	s.run("dpkg", "-i", "/tmp/older.deb")
-	// A node that only installs it is not surprised by a second CRI daemon.
+	// The installation alone does not start a second CRI daemon.
 	s.is("disabled", "systemctl", "is-enabled", "berth")
 	s.is("inactive", "systemctl", "is-active", "berth")
 
-	// The start is over when berth serves: the next command finds it.
+	// systemctl start returns once berth serves, so the next command can call it.
 	s.file("/etc/berth/conf.d/one.toml", "[runtimes.one]\nruntime_path = \"/usr/bin/crun\"\n")
 	s.run("cp", testbed.Part(t, testbed.Crun), "/usr/bin/crun.own")
 	s.run("mv", "/usr/bin/crun.own", "/usr/bin/crun")
 	s.run("systemctl", "enable", "--now", "berth")
 	if got := s.run("berth", "status"); !strings.HasPrefix(got, "berth 1.0.0-rc.1 ") {
-		t.Errorf("it is %s", got)
+		t.Errorf("berth status prints %s", got)
 	}
 	s.is("enabled", "systemctl", "is-enabled", "berth")
 	for property, want := range map[string]string{
@@ -248,12 +248,12 @@ func underSystemd(t *testing.T, older, newer string) {
 	s.run("systemctl", "reload", "berth")
 	testbed.Eventually(t, soon, func() error {
 		if text := s.unit("StatusText"); !strings.Contains(text, "two") {
-			return fmt.Errorf("systemd knows %q", text)
+			return fmt.Errorf("the unit's status text is %q", text)
 		}
 		return nil
 	})
 	if now := s.unit("MainPID"); now != pid {
-		t.Errorf("a reload has made process %s of process %s", now, pid)
+		t.Errorf("a reload replaced process %[2]s by process %[1]s", now, pid)
 	}
 	s.prunes(t)
 
@@ -267,11 +267,11 @@ func underSystemd(t *testing.T, older, newer string) {
 	pid = s.otherPID(pid)
 	s.run("rm", "-r", "/run/systemd/system/berth.service.d")
 
-	// An upgrade restarts it where it runs, and only there.
+	// An upgrade restarts berth only if berth runs.
 	s.run("dpkg", "-i", "/tmp/newer.deb")
 	s.otherPID(pid)
 	if got := s.run("berth", "status"); !strings.HasPrefix(got, "berth 1.0.0 ") {
-		t.Errorf("after the upgrade it is %s", got)
+		t.Errorf("after the upgrade berth status prints %s", got)
 	}
 	s.is("enabled", "systemctl", "is-enabled", "berth")
 	s.run("systemctl", "stop", "berth")

@@ -1,5 +1,5 @@
-// Package policy puts the policies that pkg/policy makes in force on a real API server,
-// and holds what becomes of pods there against what fit says of them.
+// Package policy creates the policies of contrib/cluster/pkg/policy on a real API server, and
+// compares the server's answers to pods with the verdicts of fit.
 package policy
 
 import (
@@ -36,14 +36,14 @@ const (
 	patience    = time.Minute
 )
 
-// bed is a server, and how often policies were put in force there.
+// bed is an API server. times counts how often policies were created there.
 type bed struct {
 	*kubelet.Server
 	times int
 }
 
-// TestPolicy shares one server. What else changes or refuses pods would hide what this is
-// about.
+// TestPolicy runs all subtests against one server, without the admission plugins that would also
+// change or refuse the pods.
 func TestPolicy(t *testing.T) {
 	b := &bed{Server: kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,Priority,LimitRanger")}
 	for _, one := range fixtures.All(t, "fit") {
@@ -59,7 +59,7 @@ func TestPolicy(t *testing.T) {
 	t.Run("Scripts", b.scripts)
 }
 
-// classes creates classes, and one for each handler that has none.
+// classes creates these classes, and a class for each handler that has none.
 func (b *bed) classes(t *testing.T, all []runtimeclass.Class, handlers []runtimeclass.Handler) []runtimeclass.Class {
 	t.Helper()
 	has := map[string]bool{}
@@ -86,8 +86,8 @@ func (b *bed) classes(t *testing.T, all []runtimeclass.Class, handlers []runtime
 
 const policiesPath = "/apis/admissionregistration.k8s.io/v1/"
 
-// inForce creates policies, and waits until the server acts by all of them: each one
-// that validates gets one more validation for that, and the one that mutates a variable.
+// inForce creates policies, and waits until the server applies the validating ones. For that, each
+// gets one more validation, which fails for a pod with a certain label.
 func (b *bed) inForce(t *testing.T, o policy.Options) {
 	t.Helper()
 	all, err := policy.Generate(o)
@@ -109,14 +109,14 @@ func (b *bed) inForce(t *testing.T, o policy.Options) {
 		testbed.Eventually(t, patience, func() error {
 			status, answer, warnings := b.SendWarned(t, http.MethodPost, podsPath, fixtures.Encoded(t, pod))
 			if !strings.Contains(string(answer)+strings.Join(warnings, ""), "in force: "+name+marker) {
-				return fmt.Errorf("%s is not in force: %d, %v: %s", name, status, warnings, answer)
+				return fmt.Errorf("the policy %s is not applied yet: %d, %v: %s", name, status, warnings, answer)
 			}
 			return nil
 		})
 	}
 }
 
-// send creates objects until the test ends.
+// send creates objects, and removes them when the test ends.
 func (b *bed) send(t *testing.T, all []runtime.Object) {
 	t.Helper()
 	sent, err := policy.Unstructured(all)
@@ -150,8 +150,8 @@ func pods(objects []runtimeclass.Object) (all []runtimeclass.Pod) {
 	return all
 }
 
-// fit sends each pod of a fixture as it is, and with each class. Somebody has said which
-// handler pods without a class get.
+// fit sends each pod of a fixture as it is, and with each class. The policies know the default
+// handler of pods without a class.
 func (b *bed) fit(t *testing.T, one fixtures.Fixture) {
 	all, handlers := one.Objects(t), one.Inventory(t)
 	classes := b.classes(t, runtimeclass.Classes(all), handlers)
@@ -166,7 +166,7 @@ func (b *bed) fit(t *testing.T, one fixtures.Fixture) {
 	}
 }
 
-// unchosen sends pods without a class, of which only one node has said what they get.
+// unchosen sends pods as they are, to policies that do not know the default handler.
 func (b *bed) unchosen(t *testing.T) {
 	node := fixtures.Of("fit", "node.yaml")
 	all, handlers := node.Objects(t), node.Inventory(t)
@@ -186,10 +186,10 @@ func defaultOf(handlers []runtimeclass.Handler) string {
 	return ""
 }
 
-// ofCluster is a verdict of fit, which judges the handlers of a node, as it holds for a
-// cluster. What that node was found to lack, another may have; what no node refuses for,
-// such as sysctls that are ignored, is not refused here; and another node may have
-// another default. Of all that there is a warning instead.
+// ofCluster turns a verdict of fit, which is about one node's handlers, into that of the policies,
+// which hold for all nodes. What the node does not support by a probe, another node may support;
+// unsupported sysctls are ignored by nodes; and without a chosen default, another node may have
+// another one. For these the policies warn instead of refusing the pod.
 func ofCluster(v runtimeclass.Verdict, chosen bool) runtimeclass.Verdict {
 	v.Missing = slices.Clone(v.Missing)
 	if !chosen {
@@ -225,7 +225,7 @@ func ofCluster(v runtimeclass.Verdict, chosen bool) runtimeclass.Verdict {
 	return v
 }
 
-// withFields is a pod as policies that validate see it: the server has made fields of the
+// withFields returns a pod as validating policies receive it: the server has set fields from the
 // annotations for AppArmor.
 func withFields(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
@@ -238,10 +238,10 @@ func withFields(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// sameVerdict holds the answer to a pod against what fit says of the handler that the pod
-// leads to: no is refused for the same reasons, unknown is warned of, yes is neither. What
-// is only a fact of the node that fit judges counts as unknown. Chosen says that somebody
-// has said which handler pods without a class get.
+// sameVerdict compares the server's answer to a pod with fit's verdict on the pod's handler. For
+// "no" the pod must be refused for the same reasons, for "unknown" there is a warning, for "yes"
+// neither. ofCluster adapts the verdict. chosen is whether the policies know the handler of pods
+// without a class.
 func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers []runtimeclass.Handler, classes []runtimeclass.Class, chosen bool) {
 	t.Helper()
 	handler := ""
@@ -260,7 +260,7 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 	status, answer, warnings := b.submit(t, pod)
 	if handler == "" {
 		if status != http.StatusForbidden || !strings.Contains(string(answer), "not found") {
-			t.Errorf("%s: no handler is meant, and the server answers %d: %s", name, status, answer)
+			t.Errorf("%s: the class of the pod does not exist, but the server answers %d: %s", name, status, answer)
 		}
 		return
 	}
@@ -285,27 +285,27 @@ func (b *bed) sameVerdict(t *testing.T, name string, pod *corev1.Pod, handlers [
 	switch {
 	case rejection != "":
 		if status < http.StatusBadRequest || message != rejection {
-			t.Errorf("%s: fit says %s, and the server answers %d\n%s", name, rejection, status, message)
+			t.Errorf("%s: fit answers %s, but the server %d\n%s", name, rejection, status, message)
 		}
 	case verdict.Fits == capability.No:
 		want := fmt.Sprintf("pods %q is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: %s; ", pod.Name, why)
 		if status != http.StatusForbidden || !strings.HasPrefix(message, want) {
-			t.Errorf("%s: the server answers %d\n%s\nand not\n%s", name, status, message, want)
+			t.Errorf("%s: the server answers %d\n%s\nwant\n%s", name, status, message, want)
 		}
 	case verdict.Fits == capability.Unknown:
 		want := "Validation failed for ValidatingAdmissionPolicy 'berth-warn' with binding 'berth-warn': " + why + "; "
 		if status != http.StatusCreated || len(ours) != 1 || !strings.HasPrefix(ours[0], want) {
-			t.Errorf("%s: the server answers %d: %s and warns of\n%s\nnot of\n%s", name, status, message, strings.Join(ours, "\n"), want)
+			t.Errorf("%s: the server answers %d: %s with the warnings\n%s\nwant\n%s", name, status, message, strings.Join(ours, "\n"), want)
 		}
 	default:
 		if status != http.StatusCreated || len(ours) != 0 {
-			t.Errorf("%s: fit says yes, and the server answers %d: %s, and warns of %q", name, status, message, ours)
+			t.Errorf("%s: fit answers yes, but the server %d: %s with the warnings %q", name, status, message, ours)
 		}
 	}
 }
 
-// submit has a pod created as a dry run. If it has ephemeral containers, they are added to the
-// pod without them, which is created for that.
+// submit creates a pod as a dry run. If it has ephemeral containers, the pod is created without
+// them, and they are added as a dry run.
 func (b *bed) submit(t *testing.T, pod *corev1.Pod) (status int, answer []byte, warnings []string) {
 	t.Helper()
 	if len(pod.Spec.EphemeralContainers) == 0 {
@@ -332,13 +332,13 @@ func (b *bed) remove(t *testing.T, pod string) {
 	}
 }
 
-// debug adds containers to a pod that was there before the policies with one of them, and
-// that they would refuse. Only what is added is looked at.
+// debug adds ephemeral containers to a pod that existed before the policies, and that these would
+// refuse. The policies check only the added container.
 func (b *bed) debug(t *testing.T) {
 	classes := b.furnish(t)
 	const pod = podPath + "/there"
 	if status, answer := b.Send(t, http.MethodPost, podPath, []byte(aPod("there", "  runtimeClassName: kata\n  hostNetwork: true\n  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"))); status != http.StatusCreated {
-		t.Fatalf("%d: %s", status, answer)
+		t.Fatalf("create the pod: %d: %s", status, answer)
 	}
 	defer b.remove(t, "there")
 	add := func(name string, c corev1.EphemeralContainerCommon) (int, string) {
@@ -354,24 +354,24 @@ func (b *bed) debug(t *testing.T) {
 	}
 	privileged := corev1.EphemeralContainerCommon{SecurityContext: &corev1.SecurityContext{Privileged: new(true)}}
 	if status, told := add("before", privileged); status != http.StatusOK || told != "" {
-		t.Fatalf("before the policies: %d: %s", status, told)
+		t.Fatalf("add a container before the policies: %d: %s", status, told)
 	}
 	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers(t), Default: "runc", Workloads: policy.IgnoreWorkloads})
 	if status, told := add("plain", corev1.EphemeralContainerCommon{}); status != http.StatusOK || told != "" {
-		t.Errorf("a plain one: %d: %s", status, told)
+		t.Errorf("add a plain container: %d: %s, want no warning", status, told)
 	}
 	const why = `pods "there" is forbidden: ValidatingAdmissionPolicy 'berth-refuse' with binding 'berth-refuse' denied request: spec.ephemeralContainers[2].securityContext.privileged: true needs privileged, but the handler does not support it; use a class that supports it: gvisor`
 	if status, told := add("privileged", privileged); status != http.StatusForbidden || told != why {
-		t.Errorf("a privileged one: %d: %s", status, told)
+		t.Errorf("add a privileged container: %d: %s, want a refusal", status, told)
 	}
 	kubectl := exec.CommandContext(t.Context(), testbed.Part(t, testbed.Kubectl), "debug", "there", "--image=i", "--profile=sysadmin")
 	kubectl.Env = append(os.Environ(), "KUBECONFIG="+b.Kubeconfig(t, kubelet.Admin, ""), "HOME="+t.TempDir())
 	if out, err := kubectl.CombinedOutput(); err == nil || !strings.Contains(string(out), "'berth-refuse' denied request: spec.ephemeralContainers[2].securityContext.privileged: true needs privileged, but the handler does not support it") {
-		t.Errorf("by kubectl debug: %v: %s", err, out)
+		t.Errorf("add a privileged container by kubectl debug: %v: %s, want a refusal", err, out)
 	}
 }
 
-// handlers are three of all kinds, which can do all that is not said here.
+// handlers returns handlers of three isolations, which support everything except what is set below.
 func handlers(t *testing.T) []runtimeclass.Handler {
 	t.Helper()
 	all := []runtimeclass.Handler{{Name: "runc", Default: true}, {Name: "gvisor"}, {Name: "kata"}}
@@ -390,8 +390,7 @@ func handlers(t *testing.T) []runtimeclass.Handler {
 	return all
 }
 
-// furnish makes a class of each handler, with overhead and a selector that admission gives pods,
-// and namespaces.
+// furnish creates namespaces, and a class for each handler, with overhead and a node selector.
 func (b *bed) furnish(t *testing.T) []runtimeclass.Class {
 	t.Helper()
 	var all []runtimeclass.Class
@@ -409,7 +408,7 @@ func (b *bed) furnish(t *testing.T) []runtimeclass.Class {
 	return b.classes(t, all, nil)
 }
 
-// aPod is a pod with something added to its spec.
+// aPod is a pod named name, with more fields in its spec.
 func aPod(name, more string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", labels: {app: " + name + "}}\nspec:\n  containers: [{name: c, image: i}]\n" + more
 }
@@ -435,7 +434,7 @@ func (b *bed) choose(t *testing.T) {
 	classes := b.furnish(t)
 	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
 	testbed.Must(t, err)
-	// Nothing but the annotations of the classes is known.
+	// The policies are generated from the annotations of the classes only.
 	b.inForce(t, policy.Options{Classes: classes, Rules: parsed, Workloads: policy.IgnoreWorkloads, Exempt: []string{"exempt"}})
 	send := func(namespace, body string) (*corev1.Pod, string) {
 		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods?dryRun=All", []byte(body))
@@ -450,8 +449,8 @@ func (b *bed) choose(t *testing.T) {
 		}
 		return nil
 	})
-	// Others mutate pods, too, before this one or after it: the order is not known. Where it
-	// is after it, no class is better than one that does not give what it should.
+	// Other policies mutate pods before or after berth's; the order is unknown. If one is later, a pod
+	// without a class is better than one with a class that does not fit.
 	others := []string{"a", "b", "c", "d"}
 	for _, name := range others {
 		b.others(t, name)
@@ -459,30 +458,30 @@ func (b *bed) choose(t *testing.T) {
 	const mirror = "  nodeName: node\n"
 	for _, c := range []struct{ what, namespace, pod, class, refused string }{
 		{"untrusted", "strangers", aPod("p", ""), "kata", ""},
-		{"untrusted, and the strongest cannot", "strangers", aPod("p", "  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"), "gvisor", ""},
-		{"untrusted, and of the strongest that is not known", "strangers", strings.Replace(aPod("p", ""), "image: i", "image: i, livenessProbe: {exec: {command: [x]}}", 1), "kata", ""},
+		{"untrusted and privileged, which kata does not support", "strangers", aPod("p", "  initContainers: [{name: i, image: i, securityContext: {privileged: true}}]\n"), "gvisor", ""},
+		{"untrusted with an exec probe, which kata may not support", "strangers", strings.Replace(aPod("p", ""), "image: i", "image: i, livenessProbe: {exec: {command: [x]}}", 1), "kata", ""},
 		{"with the host's network", "strangers", aPod("p", "  hostNetwork: true\n"), "runc", ""},
-		{"untrusted, and asking for more protection", "strangers", aPod("p", "  hostUsers: false\n"), "", "spec.hostUsers: false needs user-namespaces, but the handler does not support it; use a class that supports it: gvisor"},
-		{"untrusted, and asking for more protection and what the strongest cannot", "strangers", strings.Replace(aPod("p", "  hostUsers: false\n"), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
-		{"with a floor", "default", strings.Replace(aPod("floored", ""), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
-		{"with a floor, and below it", "default", aPod("floored", "  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"},
+		{"untrusted with a user namespace, which is no reason for a weaker class", "strangers", aPod("p", "  hostUsers: false\n"), "", "spec.hostUsers: false needs user-namespaces, but the handler does not support it; use a class that supports it: gvisor"},
+		{"untrusted with a user namespace and privileged", "strangers", strings.Replace(aPod("p", "  hostUsers: false\n"), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
+		{"with least", "default", strings.Replace(aPod("floored", ""), "image: i", "image: i, securityContext: {privileged: true}", 1), "gvisor", ""},
+		{"with least, and needing less isolation", "default", aPod("floored", "  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"},
 		{"of another namespace", "default", aPod("p", ""), "", ""},
 		{"for Windows", "strangers", aPod("p", "  os: {name: windows}\n"), "", ""},
 		{"without containers", "strangers", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {}\n", "", "spec.containers: Required value"},
 		{"to build", "ci", aPod("build", ""), "gvisor", ""},
 		{"not to build", "ci", aPod("p", ""), "", ""},
 		{"with a class", "strangers", aPod("p", "  runtimeClassName: runc\n"), "runc", ""},
-		{"with a class that cannot", "strangers", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"},
+		{"with a class that does not support it", "strangers", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "", "spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"},
 		{"to build with the host's network, chosen by the first rule", "ci", aPod("build", "  hostNetwork: true\n"), "runc", ""},
 		{"of a namespace that is exempt", "exempt", aPod("p", ""), "", ""},
-		{"of a namespace that is exempt, with a class that cannot", "exempt", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "kata", ""},
-		{"of a kubelet's file", "strangers", strings.Replace(aPod("p", mirror), "labels:", "annotations: {kubernetes.io/config.mirror: x}, labels:", 1), "", ""},
+		{"of a namespace that is exempt, with a class that does not support it", "exempt", aPod("p", "  runtimeClassName: kata\n  hostNetwork: true\n"), "kata", ""},
+		{"static pod", "strangers", strings.Replace(aPod("p", mirror), "labels:", "annotations: {kubernetes.io/config.mirror: x}, labels:", 1), "", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			pod, refused := send(c.namespace, c.pod)
 			if pod == nil || c.refused != "" {
 				if c.refused == "" || !strings.HasSuffix(refused, c.refused) {
-					t.Fatalf("refused: %q, want %q", refused, c.refused)
+					t.Fatalf("the pod is refused with %q, want %q", refused, c.refused)
 				}
 				return
 			}
@@ -490,7 +489,7 @@ func (b *bed) choose(t *testing.T) {
 			if pod.Spec.RuntimeClassName != nil {
 				got = *pod.Spec.RuntimeClassName
 			}
-			testbed.Same(t, got, c.class, "it has the class")
+			testbed.Same(t, got, c.class, "the class of the pod is")
 			whole(t, pod, got)
 		})
 	}
@@ -498,29 +497,29 @@ func (b *bed) choose(t *testing.T) {
 		t.Run("mutated by others/"+name, func(t *testing.T) {
 			pod, refused := send("default", aPod(name, ""))
 			if pod == nil {
-				t.Fatalf("refused: %s", refused)
+				t.Fatalf("the pod is refused: %s", refused)
 			}
 			got := ""
 			if pod.Spec.RuntimeClassName != nil {
 				got = *pod.Spec.RuntimeClassName
 			}
 			if got != "" && got != "runc" {
-				t.Errorf("it has the class %q", got)
+				t.Errorf("the pod has the class %q, want runc or none", got)
 			}
 			whole(t, pod, got)
 		})
 	}
 }
 
-// whole holds that a class that was chosen gives what one gives that was written.
+// whole fails unless a pod has the overhead and the node selector of its class, if it has one.
 func whole(t *testing.T, pod *corev1.Pod, class string) {
 	t.Helper()
 	if memory := pod.Spec.Overhead.Memory().String(); (memory == "10Mi") != (class != "") || (len(pod.Spec.NodeSelector) == 1) != (class != "") {
-		t.Errorf("of class %q it has the overhead %s and the selector %v", class, memory, pod.Spec.NodeSelector)
+		t.Errorf("the pod of class %q has the overhead %s and the selector %v", class, memory, pod.Spec.NodeSelector)
 	}
 }
 
-// others is a policy of somebody else that gives pods with a label of its name the host's
+// others creates another program's policy, which gives pods with its name as label the host's
 // network.
 func (b *bed) others(t *testing.T, name string) {
 	t.Helper()
@@ -552,13 +551,13 @@ func (b *bed) others(t *testing.T, name string) {
 	testbed.Eventually(t, patience, func() error {
 		status, answer := b.Send(t, http.MethodPost, "/api/v1/namespaces/exempt/pods?dryRun=All", []byte(aPod(name, "")))
 		if status != http.StatusCreated || !fixtures.Decoded[corev1.Pod](t, answer).Spec.HostNetwork {
-			return fmt.Errorf("%s is not in force: %d: %s", name, status, answer)
+			return fmt.Errorf("the policy %s is not applied yet: %d: %s", name, status, answer)
 		}
 		return nil
 	})
 }
 
-// workloads are told of what becomes of their pods, with the class that they will get.
+// workloads checks the warnings for workloads, which are about the class that their pods will get.
 func (b *bed) workloads(t *testing.T) {
 	classes := b.furnish(t)
 	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
@@ -601,42 +600,42 @@ func (b *bed) workloads(t *testing.T) {
 	for resource := range kinds {
 		testbed.Eventually(t, patience, func() error {
 			if status, told := send(http.MethodPost, resource, "default", cannot, "", "x", "?dryRun=All"); status != http.StatusCreated || !strings.Contains(told, "'berth-workloads': "+why) {
-				return fmt.Errorf("%s: %d: %s", resource, status, told)
+				return fmt.Errorf("%s whose pods cannot run: %d: %s, want a warning", resource, status, told)
 			}
 			return nil
 		})
 		if status, told := send(http.MethodPost, resource, "default", "runtimeClassName: runc, hostNetwork: true", "", "x", "?dryRun=All"); status != http.StatusCreated || strings.Contains(told, "berth-workloads") {
-			t.Errorf("%s that can run: %d: %s", resource, status, told)
+			t.Errorf("%s whose pods can run: %d: %s, want no warning", resource, status, told)
 		}
-		// Its pods will get kata, of which that is not known.
+		// The pods will get kata, which may not support exec.
 		const probed = "initContainers: [{name: i, image: i, restartPolicy: Always, livenessProbe: {exec: {command: [x]}}}]"
 		if _, told := send(http.MethodPost, resource, "strangers", probed, "", "x", "?dryRun=All"); !strings.Contains(told, "spec.initContainers[0].livenessProbe.exec: x needs exec, but the handler may not support it") {
-			t.Errorf("%s of strangers: %s", resource, told)
+			t.Errorf("%s in the namespace strangers: %s, want a warning", resource, told)
 		}
 		if _, told := send(http.MethodPost, resource, "default", probed, "", "x", "?dryRun=All"); strings.Contains(told, "berth-workloads") {
-			t.Errorf("%s of the default handler: %s", resource, told)
+			t.Errorf("%s for the default handler: %s, want no warning", resource, told)
 		}
 		if status, told := send(http.MethodPost, resource, "default", cannot, owned, "x", "?dryRun=All"); status != http.StatusCreated || strings.Contains(told, "berth-workloads") {
-			t.Errorf("%s of an owner: %d: %s", resource, status, told)
+			t.Errorf("%s that has an owner: %d: %s, want no warning", resource, status, told)
 		}
 	}
 
-	// What is there may go on, as long as its pods stay what they are.
+	// An update without a change of the template has no warning.
 	const deployments = "apps/v1/deployments"
 	if status, told := send(http.MethodPost, deployments, "ci", cannot, "", "old", ""); status != http.StatusCreated {
-		t.Fatalf("%d: %s", status, told)
+		t.Fatalf("create a deployment: %d: %s", status, told)
 	}
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, "/apis/apps/v1/namespaces/ci/deployments/old", nil) })
 	if status, told := send(http.MethodPut, deployments, "ci", cannot, ", annotations: {a: b}", "old", ""); status != http.StatusOK || strings.Contains(told, "berth-workloads") {
-		t.Errorf("the same template: %d: %s", status, told)
+		t.Errorf("update with the same template: %d: %s, want no warning", status, told)
 	}
 	if status, told := send(http.MethodPut, deployments, "ci", cannot+", hostPID: true", "", "old", ""); status != http.StatusOK || !strings.Contains(told, "berth-workloads") {
-		t.Errorf("another template: %d: %s", status, told)
+		t.Errorf("update with another template: %d: %s, want a warning", status, told)
 	}
 }
 
-// large is a pod near the largest that a server takes: its expressions stay below what
-// they may cost, or nobody would be told.
+// large sends a pod near the largest that a server accepts: the policies' expressions stay below
+// the cost limit, so that the refusal has its reason.
 func (b *bed) large(t *testing.T) {
 	classes := b.furnish(t)
 	none := handlers(t)
@@ -663,20 +662,20 @@ func (b *bed) large(t *testing.T) {
 	body := fixtures.Encoded(t, pod)
 	status, answer := b.Send(t, http.MethodPost, podsPath, body)
 	if message := fixtures.Decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[299].livenessProbe.exec: last needs exec, but") {
-		t.Errorf("of %d bytes: %d: %.300s", len(body), status, message)
+		t.Errorf("a pod of %d bytes: %d: %.300s, want a refusal", len(body), status, message)
 	}
-	// More resources than anybody has are not looked at one by one.
+	// A very large number of resources is refused as a whole.
 	names := &strings.Builder{}
 	for i := range 15_000 {
 		fmt.Fprintf(names, "e.io/%d: 1,", i)
 	}
 	status, answer = b.Send(t, http.MethodPost, podsPath, []byte(strings.Replace(aPod("p", ""), "image: i", "image: i, resources: {limits: {"+names.String()+"}}", 1)))
 	if message := fixtures.Decoded[metav1.Status](t, answer).Message; status != http.StatusForbidden || !strings.Contains(message, "spec.containers[0].resources.limits: more than 500 resources needs devices, but") {
-		t.Errorf("with many resources: %d: %.300s", status, message)
+		t.Errorf("a pod with many resources: %d: %.300s, want a refusal", status, message)
 	}
 }
 
-// many are more classes and rules than a cluster has.
+// many creates policies for more classes and rules than a cluster has.
 func (b *bed) many(t *testing.T) {
 	b.furnish(t)
 	var classes []runtimeclass.Class
@@ -697,14 +696,14 @@ func (b *bed) many(t *testing.T) {
 		pod := strings.Replace(aPod("p", ""), "labels: {", "labels: {number: n-99, ", 1)
 		status, answer := b.Send(t, http.MethodPost, podsPath, []byte(pod))
 		if got := fixtures.Decoded[corev1.Pod](t, answer).Spec.RuntimeClassName; status != http.StatusCreated || got == nil || *got != "kata-11" {
-			return fmt.Errorf("%d: %s", status, answer)
+			return fmt.Errorf("create a pod for the last rule: %d: %s, want the class kata-11", status, answer)
 		}
 		return nil
 	})
 }
 
-// controllers make pods of workloads that were created in spite of a warning, and say why
-// they cannot. They also check the types of expressions, and have nothing against them.
+// controllers starts the cluster's controllers. They report why they cannot create the pods of a
+// workload that was created in spite of a warning, and find no type errors in the policies.
 func (b *bed) controllers(t *testing.T) {
 	classes := b.furnish(t)
 	parsed, err := policy.ParseRules("rules.yaml", []byte(rules))
@@ -714,7 +713,7 @@ func (b *bed) controllers(t *testing.T) {
 	const deployments = "/apis/apps/v1/namespaces/default/deployments"
 	body := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: refused}\nspec:\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {runtimeClassName: kata, hostNetwork: true, containers: [{name: c, image: i}]}}\n"
 	if status, answer := b.Send(t, http.MethodPost, deployments, []byte(body)); status != http.StatusCreated {
-		t.Fatalf("%d: %s", status, answer)
+		t.Fatalf("create a deployment: %d: %s", status, answer)
 	}
 	t.Cleanup(func() { b.Send(t, http.MethodDelete, deployments+"/refused", nil) })
 	const why = "denied request: spec.hostNetwork: true needs host-network, but the handler does not support it: a kernel of its own; no class with the same or stronger isolation supports it"
@@ -725,7 +724,7 @@ func (b *bed) controllers(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the deployment does not say why: %s", answer)
+		return fmt.Errorf("no condition of the deployment has the reason: %s", answer)
 	})
 	testbed.Eventually(t, patience, func() error {
 		_, answer := b.Send(t, http.MethodGet, "/api/v1/namespaces/default/events", nil)
@@ -734,14 +733,14 @@ func (b *bed) controllers(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no event says why: %s", answer)
+		return fmt.Errorf("no event has the reason: %s", answer)
 	})
 	for _, name := range []string{policy.Refuse, policy.Warn, policy.Workloads, policy.Classes} {
 		testbed.Eventually(t, patience, func() error {
 			_, answer := b.Send(t, http.MethodGet, policiesPath+"validatingadmissionpolicies/"+name, nil)
 			p := fixtures.Decoded[admissionv1.ValidatingAdmissionPolicy](t, answer)
 			if p.Status.ObservedGeneration != p.Generation || p.Status.TypeChecking == nil {
-				return fmt.Errorf("%s is not checked yet", name)
+				return fmt.Errorf("the types of %s are not checked yet", name)
 			}
 			for _, w := range p.Status.TypeChecking.ExpressionWarnings {
 				t.Errorf("%s: %s: %s", name, w.FieldRef, w.Warning)
@@ -751,8 +750,8 @@ func (b *bed) controllers(t *testing.T) {
 	}
 }
 
-// scripts: a server sends no warning that has a control character, and commands of probes are
-// whole scripts, with tabs and the line ends of Windows.
+// scripts checks warnings about commands with control characters, such as whole scripts with tabs
+// and line ends. A server would not send a warning that contains one.
 func (b *bed) scripts(t *testing.T) {
 	classes := b.furnish(t)
 	b.inForce(t, policy.Options{Classes: classes, Handlers: handlers(t), Default: "runc", Workloads: policy.WarnWorkloads})
@@ -765,7 +764,7 @@ func (b *bed) scripts(t *testing.T) {
 		} {
 			status, answer, warnings := b.SendWarned(t, http.MethodPost, path, []byte(body))
 			if status != http.StatusCreated || len(warnings) != 1 || !strings.Contains(warnings[0], "exec: "+told+" needs exec") {
-				t.Errorf("%s, %s: %d, warnings %q: %.200s", text, path, status, warnings, answer)
+				t.Errorf("%s at %s: %d with the warnings %q, want one: %.200s", text, path, status, warnings, answer)
 			}
 		}
 	}

@@ -1,6 +1,6 @@
-// Package remote runs pods in another CRI daemon through a real `berth serve`:
-// in a containerd, and in another berth. What can go wrong with such a daemon is
-// done to it, and pods of berth's own handlers must not notice.
+// Package remote runs pods in another CRI daemon through a real `berth serve`: in a containerd, and
+// in another berth. The tests make such a daemon fail in many ways; pods of berth's own handlers
+// must not be affected.
 package remote
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 60 * time.Second
 
-// bed is a berth with a runtime of its own, runc, and a handler legacy whose
-// pods are in a containerd.
+// bed is a berth with the handler runc, whose pods it runs itself, and the handler legacy, whose
+// pods a containerd runs.
 type bed struct {
 	*testbed.Bed
 	other *testbed.Daemon
@@ -35,8 +35,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// behind starts another berth, and gives this one a handler inner whose pods are
-// in it.
+// behind starts another berth, and adds the handler inner, whose pods the other berth runs.
 func (b *bed) behind(t *testing.T) *testbed.Berth {
 	t.Helper()
 	inner := testbed.StartBerth(t, testbed.Options{
@@ -47,7 +46,7 @@ func (b *bed) behind(t *testing.T) *testbed.Berth {
 	return inner
 }
 
-// status is the node's.
+// status returns the node's status.
 func (b *bed) status(t *testing.T) *runtimeapi.StatusResponse {
 	t.Helper()
 	s, err := b.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
@@ -68,22 +67,22 @@ func (b *bed) ready(t *testing.T, handler string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		if !b.announces(t, handler) {
-			return fmt.Errorf("no handler %q: %v", handler, b.status(t).GetStatus().GetConditions())
+			return fmt.Errorf("the handler %q is not listed: %v", handler, b.status(t).GetStatus().GetConditions())
 		}
 		return nil
 	})
 }
 
-// serves runs a program in the container of each pod, which are all that there are.
+// serves fails unless each pod's container runs a program, and the node has no other containers.
 func (b *bed) serves(t *testing.T, pods ...*testbed.Pod) {
 	t.Helper()
 	for _, p := range pods {
 		if got := p.Container.Exec(t, "echo", "hello"); got != "hello\n" {
-			t.Errorf("%q", got)
+			t.Errorf("exec prints %q", got)
 		}
 	}
 	listed, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 	if err != nil || len(listed.GetContainers()) != len(pods) {
-		t.Fatalf("%v, %v", listed, err)
+		t.Fatalf("berth lists the containers %v, %v, want %d", listed, err, len(pods))
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// socket serves every connection to a new socket by f.
+// socket creates a socket and calls f for each connection to it.
 func socket(t *testing.T, f func(net.Conn)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -39,7 +39,7 @@ func socket(t *testing.T, f func(net.Conn)) string {
 	return path
 }
 
-// liar is a CRI daemon whose ids are empty, or another daemon's.
+// liar is a CRI daemon whose IDs are empty or belong to another daemon.
 type liar struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -74,14 +74,14 @@ func (l liar) serve(t *testing.T) string {
 	s := grpc.NewServer()
 	runtimeapi.RegisterRuntimeServiceServer(s, l)
 	runtimeapi.RegisterImageServiceServer(s, l)
-	go func() { _ = s.Serve(listener) }() // it ends with the test
+	go func() { _ = s.Serve(listener) }() // ends with the test
 	t.Cleanup(s.Stop)
 	return path
 }
 
-// TestEndpointsThatAreNoDaemon has handlers lead to all that an endpoint may be
-// and no daemon is. Each is not ready and says why, to the kubelet and to an
-// operator, and the others' pods do not notice.
+// TestEndpointsThatAreNoDaemon adds handlers whose endpoint is not a CRI daemon. Each is not ready,
+// with the reason for the kubelet and in "berth handlers", and pods of other handlers keep
+// working.
 func TestEndpointsThatAreNoDaemon(t *testing.T) {
 	dir := t.TempDir()
 	file, dead := filepath.Join(dir, "file"), filepath.Join(dir, "dead")
@@ -97,7 +97,7 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 			}
 		}
 	}
-	settings := "\x00\x00\x00\x04\x00\x00\x00\x00\x00" // a server's preface
+	settings := "\x00\x00\x00\x04\x00\x00\x00\x00\x00" // the preface of an HTTP/2 server
 	b := newOwn(t)
 	for _, e := range []struct{ name, endpoint, why string }{
 		{"missing", filepath.Join(dir, "none"), "does not exist"},
@@ -130,46 +130,46 @@ func TestEndpointsThatAreNoDaemon(t *testing.T) {
 					return nil
 				}
 			}
-			return fmt.Errorf("%s: %v", e.name, b.status(t).GetStatus().GetConditions())
+			return fmt.Errorf("the conditions do not have the handler %s and its reason: %v", e.name, b.status(t).GetStatus().GetConditions())
 		})
 		if b.announces(t, e.name) {
-			t.Errorf("handler %s is announced", e.name)
+			t.Errorf("handler %s is listed in Status", e.name)
 		}
 		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: e.name})
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `handler "`+e.name+`"`) {
-			t.Errorf("a pod of %s: %v", e.name, err)
+			t.Errorf("run a pod of %s: %v, want unavailable", e.name, err)
 		}
 		out, err := exec.CommandContext(t.Context(), filepath.Join(b.Bin, "berth"), "handlers", "--admin-socket", filepath.Join(b.Dir, "admin.sock")).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), e.name) || !strings.Contains(string(out), "not-ready") {
-			t.Errorf("berth handlers: %v\n%s", err, out)
+			t.Errorf("berth handlers does not show %s as not-ready: %v\n%s", e.name, err, out)
 		}
-		// What a status says has an end, and is to be about the next.
+		// The message of a condition is limited in length, and must have room for the next handler.
 		testbed.Must(t, os.Remove(filepath.Join(b.Dir, "conf.d", "60-"+e.name+".toml")))
 	}
 	pod := b.Client.RunPod(t, testbed.PodSpec{Image: b.Image, Command: []string{"sleep", "3600"}})
 	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
-		t.Errorf("the own pod says %q", got)
+		t.Errorf("exec in berth's own pod prints %q", got)
 	}
 	for name, id := range map[string]string{"nameless": "", "thief": pod.ID} {
 		b.DropIn(t, "70-"+name, fmt.Sprintf("[runtimes.%s]\nendpoint = %q\n", name, "unix://"+liar{id: id}.serve(t)))
 		b.ready(t, name)
 		_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: name})
-		testbed.Fails(t, err, "%s has made a pod", name)
+		testbed.Fails(t, err, "a pod of %s was created", name)
 	}
 	sandboxes, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(sandboxes.GetItems()) != 1 || sandboxes.GetItems()[0].GetId() != pod.ID {
-		t.Errorf("listed %v, %v", sandboxes, err)
+		t.Errorf("berth lists the sandboxes %v, %v, want only its own", sandboxes, err)
 	}
 	containers, err := b.Client.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
 	if err != nil || len(containers.GetContainers()) != 1 || containers.GetContainers()[0].GetId() != pod.Container.ID {
-		t.Errorf("listed %v, %v", containers, err)
+		t.Errorf("berth lists the containers %v, %v, want only its own", containers, err)
 	}
 	if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
-		t.Errorf("the own pod says %q", got)
+		t.Errorf("exec in berth's own pod prints %q", got)
 	}
 }
 
-// newOwn is a berth with a runtime of its own and no other daemon.
+// newOwn is a berth with the handler runc and no other daemon.
 func newOwn(t *testing.T) *bed {
 	t.Helper()
 	return &bed{Bed: testbed.StartBed(t, "remote/busybox:1", testbed.Options{Config: "[handlers]\nprobe_interval = \"1s\"\n"})}

@@ -21,13 +21,12 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// leads is the table of a handler whose pods another daemon has.
+// leads returns the table of a handler whose pods another daemon runs.
 func leads(name string, to *testbed.Daemon, theirs string) string {
 	return fmt.Sprintf("[runtimes.%s]\nendpoint = %q\nremote_handler = %q\n", name, "unix://"+to.Socket, theirs)
 }
 
-// berth runs a command of the operator's, which must end with that status, and
-// returns all that it says.
+// berth runs a command of berth, which must exit with that status, and returns its output.
 func (b *bed) berth(t *testing.T, want int, arguments ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -39,13 +38,13 @@ func (b *bed) berth(t *testing.T, want int, arguments ...string) string {
 		t.Fatal(err)
 	}
 	if got := c.ProcessState.ExitCode(); got != want {
-		t.Fatalf("berth %q ends with %d, want %d:\n%s", arguments, got, want, out)
+		t.Fatalf("berth %q exits with %d, want %d:\n%s", arguments, got, want, out)
 	}
 	return string(out)
 }
 
-// row waits until the list of handlers has a line with these words, or none with
-// the first of them if it is alone.
+// row waits until the list of handlers has a handler with these words in its line, or without words
+// until it does not have the handler.
 func (b *bed) row(t *testing.T, name string, words ...string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -56,23 +55,23 @@ func (b *bed) row(t *testing.T, name string, words ...string) {
 				continue
 			}
 			if len(words) == 0 {
-				return fmt.Errorf("handler %s is there:\n%s", name, list)
+				return fmt.Errorf("handler %s is still listed:\n%s", name, list)
 			}
 			for _, word := range words {
 				if !strings.Contains(line, word) {
-					return fmt.Errorf("no %q:\n%s", word, list)
+					return fmt.Errorf("the line of handler %s lacks %q:\n%s", name, word, list)
 				}
 			}
 			return nil
 		}
 		if len(words) > 0 {
-			return fmt.Errorf("no handler %s:\n%s", name, list)
+			return fmt.Errorf("handler %s is not listed:\n%s", name, list)
 		}
 		return nil
 	})
 }
 
-// connections counts those that a daemon has accepted.
+// connections counts the open connections to a daemon's socket.
 func connections(t *testing.T, to *testbed.Daemon) (count int) {
 	t.Helper()
 	file, err := os.Open("/proc/net/unix")
@@ -88,18 +87,18 @@ func connections(t *testing.T, to *testbed.Daemon) (count int) {
 	return count
 }
 
-// connected waits until containerd has so many; one is this test's own.
+// connected waits until containerd has that many connections, one of which is the test's.
 func (b *bed) connected(t *testing.T, want int) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		if now := connections(t, b.other); now != want {
-			return fmt.Errorf("%d connections lead to containerd, want %d", now, want)
+			return fmt.Errorf("containerd has %d connections, want %d", now, want)
 		}
 		return nil
 	})
 }
 
-// metrics is what Prometheus would read.
+// metrics returns berth's metrics.
 func (b *bed) metrics(t *testing.T) string {
 	t.Helper()
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{
@@ -121,7 +120,7 @@ func (b *bed) pod(t *testing.T, handler string) *testbed.Pod {
 	return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: b.Image, Command: []string{"sleep", "3600"}})
 }
 
-// isOf checks which handler pods are listed under, and that each works.
+// isOf fails unless each pod has that handler in its status and in the list, and runs commands.
 func (b *bed) isOf(t *testing.T, handlers map[*testbed.Pod]string) {
 	t.Helper()
 	list, err := b.Client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
@@ -132,15 +131,15 @@ func (b *bed) isOf(t *testing.T, handlers map[*testbed.Pod]string) {
 	}
 	for pod, want := range handlers {
 		if got := pod.Status(t).GetRuntimeHandler(); got != want || listed[pod.ID] != want {
-			t.Errorf("pod %s is of handler %s, and listed under %s; want %s", pod.ID, got, listed[pod.ID], want)
+			t.Errorf("the handler of pod %s is %s in its status and %s in the list, want %s", pod.ID, got, listed[pod.ID], want)
 		}
 		if got := pod.Container.Exec(t, "echo", "here"); got != "here\n" {
-			t.Errorf("pod %s says %q", pod.ID, got)
+			t.Errorf("exec in pod %s prints %q", pod.ID, got)
 		}
 	}
 }
 
-// has says whether a daemon itself has a pod.
+// has is whether a daemon runs a pod.
 func has(t *testing.T, d *testbed.Daemon, pod *testbed.Pod) bool {
 	t.Helper()
 	_, err := d.Client.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: pod.ID})
@@ -150,7 +149,7 @@ func has(t *testing.T, d *testbed.Daemon, pod *testbed.Pod) bool {
 	return err == nil
 }
 
-// TestHandlersOfDaemonsChange changes where handlers lead to while they have pods.
+// TestHandlersOfDaemonsChange changes names and endpoints of handlers while they have pods.
 func TestHandlersOfDaemonsChange(t *testing.T) {
 	b := newBed(t)
 	b.DropIn(t, "60-metrics", fmt.Sprintf("[metrics]\naddress = %q\n", "unix://"+filepath.Join(b.Dir, "metrics.sock")))
@@ -159,8 +158,8 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	second := testbed.StartBerth(t, testbed.Options{Runtimes: map[string]string{"runc": runc}, CNI: testbed.NewCNI(t), Registries: []*testbed.Registry{b.Registry}})
 	own, first := b.pod(t, "runc"), b.pod(t, "legacy")
 
-	// One more handler on the daemon: they share one connection.
-	if _, err := b.other.Client.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil { // this test's own counts, too
+	// Another handler for the same daemon shares its connection.
+	if _, err := b.other.Client.Version(t.Context(), &runtimeapi.VersionRequest{}); err != nil { // opens the test's own connection, which is counted too
 		t.Fatal(err)
 	}
 	b.connected(t, 2)
@@ -171,14 +170,14 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	pods := map[*testbed.Pod]string{own: "runc", first: "legacy", shared: "shared"}
 	b.isOf(t, pods)
 
-	// Another name: the old one is served to its last pod.
+	// The handler is renamed: the old name drains until its last pod is removed.
 	b.DropIn(t, "50-legacy", leads("a-name", b.other, "runc"))
 	b.row(t, "a-name", "ready")
 	b.row(t, "legacy", "draining", "no longer configured")
 	pods[b.pod(t, "a-name")] = "a-name"
 	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("refused"), RuntimeHandler: "legacy"})
 	if status.Code(err) != codes.Unavailable {
-		t.Errorf("a pod under a handler that is no longer configured: %v", err)
+		t.Errorf("run a pod of a handler that is no longer configured: %v, want unavailable", err)
 	}
 	b.isOf(t, pods)
 	b.Restart(t)
@@ -188,11 +187,11 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	delete(pods, first)
 	b.row(t, "legacy")
 
-	// Another daemon: pods stay where they are, new ones go there.
+	// The handler gets another daemon: its pods stay on the old one, new pods run on the new one.
 	b.DropIn(t, "51-shared", leads("shared", second.Daemon, "runc"))
 	testbed.Eventually(t, patience, func() error {
 		if show := b.berth(t, 0, "handler", "show", "shared"); !strings.Contains(show, second.Socket) {
-			return fmt.Errorf("it leads elsewhere:\n%s", show)
+			return fmt.Errorf("the handler does not use %s yet:\n%s", second.Socket, show)
 		}
 		return nil
 	})
@@ -200,7 +199,7 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	moved := b.pod(t, "shared")
 	pods[moved] = "shared"
 	if !has(t, second.Daemon, moved) || !has(t, b.other, shared) {
-		t.Error("a pod is not where it should be")
+		t.Error("a pod does not run on its daemon")
 	}
 	b.isOf(t, pods)
 	b.row(t, "shared", " 2 ")
@@ -208,11 +207,11 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	b.operate(t, moved)
 	b.isOf(t, pods)
 
-	// No handler leads to containerd, and its last pods go.
+	// The last handler of containerd is removed, then its last pods.
 	testbed.Must(t, os.Remove(filepath.Join(b.Dir, "conf.d", "50-legacy.toml")))
 	b.row(t, "a-name", "draining")
 	if !strings.Contains(b.metrics(t), `backend="cri:`+b.other.Socket+`"`) {
-		t.Error("containerd is not measured though it has pods")
+		t.Error("the metrics have no backend containerd while it has pods")
 	}
 	for pod := range pods {
 		if has(t, b.other, pod) {
@@ -223,7 +222,7 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	b.row(t, "a-name")
 	testbed.Eventually(t, patience, func() error {
 		if strings.Contains(b.metrics(t), b.other.Socket) {
-			return errors.New("berth measures containerd still")
+			return errors.New("the metrics still have the backend containerd")
 		}
 		return nil
 	})
@@ -233,7 +232,7 @@ func TestHandlersOfDaemonsChange(t *testing.T) {
 	b.row(t, "shared", "ready", " 1 ")
 }
 
-// operate does to a handler that leads to a daemon what operators do.
+// operate runs an operator's commands for a handler of another daemon.
 func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 	t.Helper()
 	refuses := func(why string) {
@@ -243,11 +242,11 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 			t.Errorf("a pod is refused with %v, want %q", err, why)
 		}
 	}
-	b.berth(t, 0, "handler", "cordon", "shared", "--reason", "it is looked at")
-	refuses("it is looked at")
+	b.berth(t, 0, "handler", "cordon", "shared", "--reason", "for inspection")
+	refuses("for inspection")
 	b.berth(t, 0, "handler", "uncordon", "shared")
 	if out := b.berth(t, 3, "handler", "drain", "shared", "--timeout", "1s", "--reason", "it moves"); !strings.Contains(out, pod.Config.GetMetadata().GetName()) {
-		t.Errorf("a drain does not name what is left:\n%s", out)
+		t.Errorf("a drain does not name the pod that is left:\n%s", out)
 	}
 	refuses("it moves")
 	b.berth(t, 0, "handler", "uncordon", "shared")
@@ -257,10 +256,10 @@ func (b *bed) operate(t *testing.T, pod *testbed.Pod) {
 		{"handler", "probe", "shared", "--self-check"},
 	} {
 		if out := b.berth(t, 1, command...); !strings.Contains(out, "another daemon") {
-			t.Errorf("berth %q says %s", command, out)
+			t.Errorf("berth %q prints %s", command, out)
 		}
 	}
-	// There is no binary to try. What is refused changes nothing.
+	// A candidate is refused, because the handler has no binary.
 	whole, err := os.ReadFile(filepath.Join(b.Dir, "conf.d", "51-shared.toml"))
 	testbed.Must(t, err)
 	b.DropIn(t, "51-shared", string(whole)+"candidate = { runtime_path = \"/bin/true\", percent = 50 }\n")

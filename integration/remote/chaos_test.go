@@ -15,14 +15,15 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// signal sends a signal to a daemon's process and nothing else.
+// signal sends a signal to a daemon's process only.
 func signal(t *testing.T, d *testbed.Daemon, s syscall.Signal) {
 	t.Helper()
 	testbed.Must(t, syscall.Kill(d.PID(), s))
 }
 
-// listed are the ids of all sandboxes and containers, or the error of a call. A daemon
-// that is struck doubles none, separates none from its sandbox, and delays no list.
+// listed returns the IDs of all sandboxes and containers. It fails if one is listed twice, if a
+// container is listed without its sandbox, or if the lists take long, as they must not when a
+// daemon is stopped or killed.
 func listed(t *testing.T, c *testbed.Client) (map[string]bool, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), tryTimeout)
@@ -59,7 +60,7 @@ func listed(t *testing.T, c *testbed.Client) (map[string]bool, error) {
 	return there, nil
 }
 
-// whole checks that lists have both pods, and that the own one works.
+// whole fails unless the lists have both pods, and berth's own pod runs commands.
 func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
 	t.Helper()
 	there, err := listed(t, b.Client)
@@ -70,11 +71,11 @@ func (b *bed) whole(t *testing.T, own, theirs *testbed.Pod) {
 		}
 	}
 	if got := own.Container.Exec(t, "echo", "here"); got != "here\n" {
-		t.Errorf("the own pod says %q", got)
+		t.Errorf("exec in berth's own pod prints %q", got)
 	}
 }
 
-// refused waits until a call about the other daemon's pod is refused at once.
+// refused waits until a call about the other daemon's pod fails soon, and names handler and socket.
 func (b *bed) refused(t *testing.T, theirs *testbed.Pod) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -82,13 +83,13 @@ func (b *bed) refused(t *testing.T, theirs *testbed.Pod) {
 		defer cancel()
 		_, err := b.Client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: theirs.Container.ID})
 		if text := fmt.Sprint(err); status.Code(err) != codes.Unavailable || !strings.Contains(text, `handler "legacy"`) || !strings.Contains(text, b.other.Socket) {
-			return fmt.Errorf("a call about a pod of a daemon that does not answer: %w", err)
+			return fmt.Errorf("status of a container of a daemon that does not answer: %w, want unavailable", err)
 		}
 		return nil
 	})
 }
 
-// answers waits until the other daemon's pod works again.
+// answers waits until calls about the other daemon's pod work again.
 func (b *bed) answers(t *testing.T, theirs *testbed.Pod) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -96,7 +97,7 @@ func (b *bed) answers(t *testing.T, theirs *testbed.Pod) {
 		return err
 	})
 	if got := theirs.Container.Exec(t, "echo", "there"); got != "there\n" {
-		t.Errorf("the other daemon's pod says %q", got)
+		t.Errorf("exec in the other daemon's pod prints %q", got)
 	}
 }
 
@@ -119,7 +120,7 @@ func TestADaemonThatStopsAndDies(t *testing.T) {
 
 	signal(t, b.other, syscall.SIGSTOP)
 	resume := func() { _ = syscall.Kill(b.other.PID(), syscall.SIGCONT) }
-	t.Cleanup(resume) // it cannot end while it is stopped
+	t.Cleanup(resume) // a stopped process cannot exit
 	b.whole(t, own, theirs)
 	b.refused(t, theirs)
 	b.whole(t, own, theirs)
@@ -133,21 +134,21 @@ func TestADaemonThatStopsAndDies(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(patience):
-		t.Fatal("the subscription to events goes on without the daemon")
+		t.Fatal("the subscription to events did not end when the daemon was killed")
 	}
 	b.other.Start(t)
 	b.answers(t, theirs)
 	b.whole(t, own, theirs)
 	got := brief.WaitExit(t)
-	// A containerd that was away when a container ended may not know its code.
+	// A containerd that did not run when a container exited may not know its exit code.
 	direct, err := b.other.Client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: brief.ID})
 	if err != nil || got.GetExitCode() != direct.GetStatus().GetExitCode() {
-		t.Errorf("the exit code is %d, and of the daemon itself %v, %v", got.GetExitCode(), direct, err)
+		t.Errorf("through berth the exit code is %d, but containerd has %v, %v", got.GetExitCode(), direct, err)
 	}
 	b.other.Kill9(t)
 	b.Kill9(t)
 	b.Start(t)
-	b.whole(t, own, theirs) // by what was written down
+	b.whole(t, own, theirs) // from berth's state on disk
 	b.other.Start(t)
 	b.ready(t, "legacy")
 	b.answers(t, theirs)

@@ -16,29 +16,29 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// gates hold up what daemons have others do, so that a daemon can be struck in
-// the middle of it: starts of a container by its id, ADD and DEL of a pod's
-// network by its name, and pulls by the name of a repository.
+// gates delay runtimes, CNI plugins and the registry, so that a daemon can be stopped or killed
+// while it waits for them. The name of a gate has the ID of a container for its start, the name of
+// a pod for ADD and DEL of its network, and the name of a repository for its pulls.
 type gates struct{ dir string }
 
 func newGates(t *testing.T) *gates {
 	t.Helper()
 	g := &gates{dir: t.TempDir()}
 	for _, sub := range []string{"hold", "at", "bin"} {
-		if err := os.Mkdir(filepath.Join(g.dir, sub), 0o755); err != nil { //nolint:gosec // containers look into it
+		if err := os.Mkdir(filepath.Join(g.dir, sub), 0o755); err != nil { //nolint:gosec // containers read it
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(g.dir, 0o755); err != nil { //nolint:gosec // as above
+	if err := os.Chmod(g.dir, 0o755); err != nil { //nolint:gosec // containers read it
 		t.Fatal(err)
 	}
 	return g
 }
 
-// variable is in the environment of what went through a gate.
+// variable is in the environment of each program that a gate has delayed.
 const variable = "BERTH_CHAOS_GATE="
 
-// gateScript stands before a program. %[1]s sets gate.
+// gateScript is a script in front of a program. %[1]s sets the variable gate.
 const gateScript = `#!/bin/sh
 %[1]s
 if [ -n "$gate" ] && [ -e %[2]q/hold/"$gate" ]; then
@@ -51,12 +51,12 @@ exec %[3]q "$@"
 
 func (g *gates) program(t *testing.T, path, gate, behind string) {
 	t.Helper()
-	if err := os.WriteFile(path, fmt.Appendf(nil, gateScript, gate, g.dir, behind), 0o700); err != nil { //nolint:gosec // it is a program
+	if err := os.WriteFile(path, fmt.Appendf(nil, gateScript, gate, g.dir, behind), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
 }
 
-// runtime is one whose starts can be held up.
+// runtime returns a runtime whose starts of containers can be delayed.
 func (g *gates) runtime(t *testing.T, real string) string {
 	t.Helper()
 	path := filepath.Join(g.dir, "bin", "runc")
@@ -64,7 +64,7 @@ func (g *gates) runtime(t *testing.T, real string) string {
 	return path
 }
 
-// network is one whose ADD and DEL can be held up.
+// network returns a network whose ADD and DEL can be delayed.
 func (g *gates) network(t *testing.T) *testbed.CNI {
 	t.Helper()
 	cni := testbed.NewCNI(t)
@@ -82,7 +82,7 @@ func (g *gates) network(t *testing.T) *testbed.CNI {
 	return cni
 }
 
-// pulls holds up pulls of repositories.
+// pulls delays pulls from a registry.
 func (g *gates) pulls(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		repository, _, manifest := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/")
@@ -106,18 +106,18 @@ func (g *gates) held(gate string) bool {
 
 func (g *gates) hold(t *testing.T, gate string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(g.dir, "hold", gate), nil, 0o644); err != nil { //nolint:gosec // containers look at it
+	if err := os.WriteFile(filepath.Join(g.dir, "hold", gate), nil, 0o644); err != nil { //nolint:gosec // containers read it
 		t.Fatal(err)
 	}
 }
 
-// arrived says whether something is held up.
+// arrived is whether a program or a pull waits at a gate.
 func (g *gates) arrived(gate string) bool {
 	_, err := os.Stat(filepath.Join(g.dir, "at", gate))
 	return err == nil
 }
 
-// open lets everything through.
+// open opens all gates.
 func (g *gates) open(t *testing.T) {
 	t.Helper()
 	for _, sub := range []string{"hold", "at"} {
@@ -129,8 +129,8 @@ func (g *gates) open(t *testing.T) {
 	}
 }
 
-// passed waits until what was held up has ended: a program whose daemon was killed
-// goes on, and a daemon that comes back is not to meet it.
+// passed waits until all programs that were delayed have exited. They run on after their daemon was
+// killed, and must not run any more when it starts again.
 func (g *gates) passed(t *testing.T) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -140,7 +140,7 @@ func (g *gates) passed(t *testing.T) {
 		}
 		for _, path := range environments {
 			if environment, err := os.ReadFile(path); err == nil && bytes.Contains(environment, []byte(variable+g.dir)) {
-				return fmt.Errorf("%s is of a program that has not ended", path)
+				return fmt.Errorf("the program of %s has not exited", path)
 			}
 		}
 		return nil

@@ -10,14 +10,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// callTimeout bounds one call, so that one that hangs fails its own test.
+// callTimeout limits one call, so that a call that hangs fails the test that made it.
 const callTimeout = 90 * time.Second
 
-// The calls of a kubelet about images, for a container with the pull policy
-// IfNotPresent. It does not name handlers: the gate RuntimeClassInImageCriApi is
-// off by default.
+// Below are the calls of a kubelet about images, for a container with the pull policy IfNotPresent.
+// A kubelet does not name handlers in them, because the gate RuntimeClassInImageCriApi is off by
+// default.
 
-// idOf is what a daemon says that a name stands for; empty if it has nothing.
+// idOf returns the ID of the image that a daemon has under a name; empty if it has none.
 func idOf(t *testing.T, c *testbed.Client, handler, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -36,7 +36,7 @@ func pull(t *testing.T, c *testbed.Client, pod *testbed.Pod, name string) (strin
 	return resp.GetImageRef(), err
 }
 
-// create creates a container of what a name was said to stand for.
+// create creates a container of the image id, with name as the image that the user specified.
 func create(t *testing.T, c *testbed.Client, pod *testbed.Pod, container, id, name string, change ...func(*runtimeapi.ContainerConfig)) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -50,7 +50,7 @@ func create(t *testing.T, c *testbed.Client, pod *testbed.Pod, container, id, na
 	return resp.GetContainerId(), err
 }
 
-// remove removes an image by a name of it, from all stores or from a daemon's own.
+// remove removes an image by its name or ID from all stores of the daemon c.
 func remove(t *testing.T, c *testbed.Client, name string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -59,7 +59,7 @@ func remove(t *testing.T, c *testbed.Client, name string) error {
 	return err
 }
 
-// images are those that a daemon lists, by their ids.
+// images returns the images that a daemon lists, by their IDs.
 func images(t *testing.T, c *testbed.Client) map[string]*runtimeapi.Image {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)

@@ -11,31 +11,31 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// subject is a pod that something is done to while a daemon is struck.
+// subject is the pod of one call that is in progress when a daemon is struck: stopped or killed.
 type subject struct {
 	*kubelet
 	gates     *gates
-	image     string // to be pulled
+	image     string // the image to pull
 	pod       string
 	container string
 }
 
-// point is where a daemon is struck.
+// point is a state of a pod in which a daemon is struck.
 type point struct {
 	name string
-	// network says that the pod's network matters.
+	// network is whether the pod needs a network of its own.
 	network bool
-	// prepare does what comes before.
+	// prepare brings the pod into the state before act.
 	prepare func(t *testing.T, s *subject)
-	// act is what is under way when the daemon is struck; its answer does not matter.
+	// act is the call that is in progress when the daemon is struck; its result is ignored.
 	act func(ctx context.Context, s *subject) error
-	// begun says that it is, nil if that cannot be seen.
+	// begun is whether act is in progress; nil if that cannot be observed.
 	begun func(s *subject) bool
-	// settle is what a kubelet does until all is as it should be.
+	// settle is what a kubelet repeats until the pod is in the wanted state.
 	settle func(ctx context.Context, s *subject) error
 }
 
-// term is a container that says that it was asked to end, and does not.
+// term makes a container one that logs SIGTERM but does not exit.
 func term(c *runtimeapi.ContainerConfig) {
 	c.Command = []string{"sh", "-c", "trap 'echo asked' TERM; while :; do sleep 0.1; done"}
 }
@@ -50,7 +50,7 @@ func withContainer(t *testing.T, s *subject) {
 	until(t, "run a pod", func(ctx context.Context) (err error) { s.pod, s.container, err = s.running(ctx); return err })
 }
 
-// works has the pod run, once, and do what it is told.
+// works starts what is missing of the pod, and runs a command in its container.
 func works(ctx context.Context, s *subject) error {
 	var err error
 	if s.pod, s.container, err = s.running(ctx); err != nil {
@@ -58,7 +58,7 @@ func works(ctx context.Context, s *subject) error {
 	}
 	out, err := s.exec(ctx, s.container, "echo", "here")
 	if err == nil && out != "here\n" {
-		err = fmt.Errorf("the container says %q", out)
+		err = fmt.Errorf("exec in the container prints %q", out)
 	}
 	return err
 }
@@ -71,7 +71,7 @@ func (s *subject) log() string {
 	return string(all)
 }
 
-// points are what a pod goes through.
+// points are the steps in the life of a pod.
 var points = []point{
 	{name: "idle", prepare: withContainer, settle: works},
 	{
@@ -136,7 +136,7 @@ var points = []point{
 			}
 			got, err := s.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: s.container})
 			if err == nil && got.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-				err = fmt.Errorf("it is %v after it was stopped", got.GetStatus().GetState())
+				err = fmt.Errorf("the state is %v after the stop", got.GetStatus().GetState())
 			}
 			return err
 		},
@@ -158,7 +158,7 @@ var points = []point{
 			}
 			got, err := s.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.pod})
 			if err == nil && got.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-				err = fmt.Errorf("it is %v after it was stopped", got.GetStatus().GetState())
+				err = fmt.Errorf("the state is %v after the stop", got.GetStatus().GetState())
 			}
 			return err
 		},
@@ -188,14 +188,14 @@ var points = []point{
 		settle: func(ctx context.Context, s *subject) error {
 			got, err := s.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: s.container})
 			if err == nil && got.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_EXITED {
-				err = fmt.Errorf("it is %v after it has ended", got.GetStatus().GetState())
+				err = fmt.Errorf("the state is %v after the exit", got.GetStatus().GetState())
 			}
 			return err
 		},
 	},
 }
 
-// ends makes a container one that ends when its gate is opened.
+// ends makes a container one that exits when its gate is opened.
 func (s *subject) ends(c *runtimeapi.ContainerConfig) {
 	c.Command = []string{"sh", "-c", "while [ -e /gates/hold/end-" + s.config.GetMetadata().GetName() + " ]; do sleep 0.05; done; exit 7"}
 	c.Mounts = append(c.Mounts, &runtimeapi.Mount{HostPath: s.gates.dir, ContainerPath: "/gates", Readonly: true})
@@ -221,7 +221,7 @@ func (s *subject) stop(ctx context.Context) error {
 	return err
 }
 
-// newSubject is a pod that is yet to be made.
+// newSubject returns a pod that does not exist yet.
 func (n *node) newSubject(t *testing.T, p point, handler string) *subject {
 	t.Helper()
 	n.made++
@@ -229,7 +229,7 @@ func (n *node) newSubject(t *testing.T, p point, handler string) *subject {
 	k.config.Metadata.Uid = uuid.NewString()
 	k.config.Labels = map[string]string{uidLabel: k.config.GetMetadata().GetUid()}
 	k.config.LogDirectory = n.client.LogRoot + "/" + k.config.GetMetadata().GetName()
-	if !p.network { // to be quick
+	if !p.network { // starts faster
 		k.config.Hostname = ""
 		k.config.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
 	}

@@ -14,24 +14,24 @@ import (
 
 const uidLabel = "io.kubernetes.pod.uid"
 
-// tryTimeout is what one try is given.
+// tryTimeout limits one attempt.
 const tryTimeout = 30 * time.Second
 
-// kubelet does to one pod what a kubelet does: it lists, does the next thing that
-// is missing, and lists again when that fails.
+// kubelet syncs one pod as a kubelet does: it lists, takes the next missing step, and lists again
+// after a failure.
 type kubelet struct {
 	client  *testbed.Client
 	handler string
 	image   string
 	config  *runtimeapi.PodSandboxConfig
-	// container is what the pod is to run.
+	// container changes the configuration of the pod's container; may be nil.
 	container func(*runtimeapi.ContainerConfig)
 }
 
-// errDoubled is what no retry mends.
+// errDoubled is an error that no retry corrects.
 var errDoubled = errors.New("doubled")
 
-// until tries a step again until it succeeds.
+// until repeats a step until it succeeds.
 func until(t *testing.T, what string, step func(context.Context) error) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -67,7 +67,7 @@ func (k *kubelet) run(ctx context.Context) (string, error) {
 	return resp.GetPodSandboxId(), err
 }
 
-// sandbox has the pod have one sandbox that is READY.
+// sandbox removes the pod's sandboxes that are not READY, and runs one if none is READY.
 func (k *kubelet) sandbox(ctx context.Context) (string, error) {
 	all, err := k.sandboxes(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (k *kubelet) remove(ctx context.Context, id string) error {
 	return err
 }
 
-// gone has the pod have nothing.
+// gone removes all sandboxes of the pod.
 func (k *kubelet) gone(ctx context.Context) error {
 	all, err := k.sandboxes(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (k *kubelet) gone(ctx context.Context) error {
 		}
 	}
 	if all, err := k.sandboxes(ctx); err != nil || len(all) > 0 {
-		return fmt.Errorf("listed after the removal: %v, %w", all, err)
+		return fmt.Errorf("after the removal the sandboxes %v are listed, %w", all, err)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (k *kubelet) start(ctx context.Context, container string) error {
 	return err
 }
 
-// running has the pod have one container that runs, and returns both ids.
+// running gives the pod one READY sandbox with one running container, and returns both IDs.
 func (k *kubelet) running(ctx context.Context) (sandbox, container string, err error) {
 	if sandbox, err = k.sandbox(ctx); err != nil {
 		return "", "", err

@@ -13,28 +13,28 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// shop is a berth with three stores of images: its own, a containerd's and
-// another berth's.
+// shop is a berth with three image stores: its own, that of a containerd and that of another
+// berth.
 type shop struct {
 	*bed
 	inner *testbed.Berth
-	// made counts images.
+	// made counts the images that were pushed.
 	made int
 }
 
-// push makes an image that is like no other, under a name.
+// push pushes a new image, which differs from all others, under a name.
 func (s *shop) push(t *testing.T, name string) string {
 	t.Helper()
 	s.made++
 	return s.Registry.Push(t, name, numbered(t, s.made))
 }
 
-// numbered is an image of its own for each number.
+// numbered returns an image that differs for each number.
 func numbered(t *testing.T, n int) v1.Image {
 	return testbed.Busybox(t, testbed.WithConfig(func(c *v1.Config) { c.Labels = map[string]string{"number": strconv.Itoa(n)} }))
 }
 
-// in says which stores have what a name stands for, in the order runc, legacy, inner.
+// in returns the handlers whose stores have an image, in the order runc, legacy, inner.
 func (s *shop) in(t *testing.T, name string) string {
 	t.Helper()
 	var all []string
@@ -51,7 +51,7 @@ func (s *shop) in(t *testing.T, name string) string {
 
 func (s *shop) isIn(t *testing.T, name, want string) {
 	t.Helper()
-	testbed.Same(t, s.in(t, name), want, "%s is in", name)
+	testbed.Same(t, s.in(t, name), want, "the stores with %s are", name)
 }
 
 func (s *shop) pod(t *testing.T, handler string) *testbed.Pod {
@@ -64,17 +64,17 @@ func TestImagesOfSeveralStores(t *testing.T) {
 	s := &shop{bed: newBed(t)}
 	s.inner = s.behind(t)
 	for _, handler := range []string{"runc", "legacy", "inner"} {
-		s.pod(t, handler) // a store without pods does not count
+		s.pod(t, handler) // a store without pods is ignored
 	}
 	for _, check := range []struct {
 		name string
 		run  func(*testing.T, *shop)
 	}{
-		{"pulls go by the handler, by the pod, by the default", pullsGo},
-		{"a tag that has moved", movedTag},
+		{"pulls for a handler, for a pod, and for neither", pullsGo},
+		{"a tag that differs between stores", movedTag},
 		{"volumes", volumes},
-		{"what is in use in another daemon", usedElsewhere},
-		{"file systems and what is pinned", fileSystems},
+		{"an image in use in another daemon", usedElsewhere},
+		{"file systems and pinned images", fileSystems},
 	} {
 		t.Run(check.name, func(t *testing.T) { check.run(t, s) })
 	}
@@ -85,10 +85,10 @@ func pullsGo(t *testing.T, s *shop) {
 	s.Client.Pull(t, "legacy", name)
 	s.isIn(t, name, "legacy")
 	if idOf(t, s.Client, "legacy", name) == "" || idOf(t, s.Client, "runc", name) != "" {
-		t.Error("a handler's images are not its store's")
+		t.Error("the images of a handler are not those of its store")
 	}
 	if got := idOf(t, s.Client, "", name); got != "" {
-		t.Errorf("an image that two stores lack is there as %s", got)
+		t.Errorf("an image that two stores lack is reported as %s, want none", got)
 	}
 	if _, err := pull(t, s.Client, s.pod(t, "inner"), name); err != nil {
 		t.Error(err)
@@ -97,7 +97,7 @@ func pullsGo(t *testing.T, s *shop) {
 	id := s.Client.Pull(t, "", name)
 	s.isIn(t, name, "runc legacy inner")
 	if got := idOf(t, s.Client, "", name); got != id {
-		t.Errorf("an image that all stores have is there as %q", got)
+		t.Errorf("an image that all stores have is reported as %q, want %s", got, id)
 	}
 	testbed.Check(t, remove(t, s.Client, id))
 	s.isIn(t, name, "")
@@ -110,23 +110,23 @@ func movedTag(t *testing.T, s *shop) {
 	after := s.Client.Pull(t, "legacy", name)
 	pod := s.pod(t, "legacy")
 	if told := idOf(t, s.Client, "", name); told != "" {
-		t.Fatalf("told of %s", told)
+		t.Fatalf("an image of one store is reported as %s, want none", told)
 	}
 	if got, err := pull(t, s.Client, pod, name); err != nil || got != after {
-		t.Fatalf("pulled %s, %v", got, err)
+		t.Fatalf("the pull for the pod returns %s, %v, want %s", got, err, after)
 	}
 	id, err := create(t, s.Client, pod, "main", after, name)
 	testbed.Must(t, err)
 	c, err := s.Client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil || c.GetStatus().GetImageId() != after {
-		t.Errorf("the container is of %v, %v; the kubelet was told of %s", c, err, after)
+		t.Errorf("the container has %v, %v, want the image %s that was pulled", c, err, after)
 	}
 	if got := idOf(t, s.other.Client, "", name); got != after {
-		t.Errorf("the tag stands for %s in the other daemon, and was pulled as %s", got, after)
+		t.Errorf("the tag is image %s in the other daemon, want %s as pulled", got, after)
 	}
 	listed := images(t, s.Client)
 	if listed[before] == nil || listed[after] == nil {
-		t.Error("not both are listed")
+		t.Error("the list lacks one of the two images")
 	}
 	testbed.Check(t, remove(t, s.Client, name))
 	s.isIn(t, before, "")
@@ -140,7 +140,7 @@ func volumes(t *testing.T, s *shop) {
 		pod := s.pod(t, handler)
 		main := s.Client.Pull(t, handler, s.Image)
 		if got, err := pull(t, s.Client, pod, name); err != nil || got != id {
-			t.Errorf("%s pulls the volume as %s, %v", handler, got, err)
+			t.Errorf("the pull of the volume for %s returns %s, %v", handler, got, err)
 		}
 		c, err := create(t, s.Client, pod, "main", main, s.Image, func(c *runtimeapi.ContainerConfig) {
 			c.Mounts = append(c.Mounts, &runtimeapi.Mount{ContainerPath: "/volume", Readonly: true, Image: &runtimeapi.ImageSpec{Image: id, UserSpecifiedImage: name}})
@@ -154,7 +154,7 @@ func volumes(t *testing.T, s *shop) {
 		}
 		r, err := s.Client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c, Cmd: []string{"cat", "/volume/what"}, Timeout: 60})
 		if err != nil || string(r.GetStdout()) != "a volume\n" {
-			t.Errorf("%s reads %v, %v", handler, r, err)
+			t.Errorf("a container of %s reads %v, %v from the volume", handler, r, err)
 		}
 	}
 }
@@ -166,11 +166,11 @@ func usedElsewhere(t *testing.T, s *shop) {
 	testbed.Check(t, remove(t, s.Client, id))
 	s.isIn(t, id, "")
 	if got := pod.Container.Exec(t, "echo", "on"); got != "on\n" {
-		t.Errorf("a container whose image is removed says %q", got)
+		t.Errorf("exec in a container whose image is removed prints %q", got)
 	}
 }
 
-// mounts are the places of a node's stores, the first one first.
+// mounts returns the mount points of the image stores: the first one as listed, the others sorted.
 func (s *shop) mounts(t *testing.T) (all []string) {
 	t.Helper()
 	fs, err := s.Client.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
@@ -178,7 +178,7 @@ func (s *shop) mounts(t *testing.T) (all []string) {
 	for _, f := range fs.GetImageFilesystems() {
 		var of syscall.Statfs_t
 		if err := syscall.Statfs(f.GetFsId().GetMountpoint(), &of); err != nil || f.GetUsedBytes() == nil || f.GetTimestamp() <= 0 {
-			t.Errorf("a file system %v: %v", f, err)
+			t.Errorf("the file system %v is incomplete, or does not exist: %v", f, err)
 		}
 		all = append(all, f.GetFsId().GetMountpoint())
 	}
@@ -189,7 +189,7 @@ func (s *shop) mounts(t *testing.T) (all []string) {
 func fileSystems(t *testing.T, s *shop) {
 	mounts := s.mounts(t)
 	if len(mounts) != 3 || !strings.HasPrefix(mounts[0], s.Root) {
-		t.Errorf("stores are at %q", mounts)
+		t.Errorf("the stores are at %q, want 3, berth's first", mounts)
 	}
 	pinned := 0
 	for _, image := range images(t, s.Client) {
@@ -198,6 +198,6 @@ func fileSystems(t *testing.T, s *shop) {
 		}
 	}
 	if pinned != 1 {
-		t.Errorf("%d images are pinned, and containerd's is one", pinned)
+		t.Errorf("%d images are pinned, want only one of containerd", pinned)
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// Handlers of a node: own runs here, the others in other daemons.
+// Handlers of a node. berth runs the pods of own; other daemons run those of inner and legacy.
 const (
 	own    = "own"
 	inner  = "inner"
 	legacy = "legacy"
 )
 
-// node is a berth that has pods of its own, in another berth, and in a containerd.
+// node is a berth, front, that runs pods itself, in another berth, and in a containerd.
 type node struct {
 	front    *testbed.Berth
 	others   map[string]*testbed.Daemon
@@ -63,7 +63,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// reached waits until calls get through to a handler's daemon.
+// reached waits until berth can call the daemon of a handler.
 func (n *node) reached(t *testing.T, handler string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -72,7 +72,7 @@ func (n *node) reached(t *testing.T, handler string) {
 	})
 }
 
-// strike is what is done to daemons.
+// strike makes a daemon unresponsive, and undoes that.
 type strike struct {
 	name string
 	do   func(t *testing.T, d *testbed.Daemon)
@@ -84,7 +84,7 @@ var strikes = []strike{
 		name: "stopped",
 		do: func(t *testing.T, d *testbed.Daemon) {
 			signal(t, d, syscall.SIGSTOP)
-			// It cannot end while it is stopped.
+			// A stopped process cannot exit at the end of the test.
 			t.Cleanup(func() { _ = syscall.Kill(d.PID(), syscall.SIGCONT) })
 		},
 		undo: func(t *testing.T, d *testbed.Daemon) { signal(t, d, syscall.SIGCONT) },
@@ -96,8 +96,8 @@ var strikes = []strike{
 	},
 }
 
-// TestStruckAtTenPoints strikes the daemons while a pod of each other daemon is at
-// each of the points, all at once, and lets a kubelet go on.
+// TestStruckAtTenPoints stops and kills the daemons while pods of both other daemons are at each of
+// the points, all at the same time. Afterwards a kubelet must bring each pod to its wanted state.
 func TestStruckAtTenPoints(t *testing.T) {
 	n := newNode(t)
 	var always []string
@@ -113,7 +113,7 @@ func TestStruckAtTenPoints(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		struck []*testbed.Daemon
-		// away waits until the front has seen it; nil for the front itself.
+		// away is whether to wait until berth refuses calls to the struck daemons.
 		away bool
 	}{
 		{"the others", daemons[1:], true},
@@ -122,20 +122,20 @@ func TestStruckAtTenPoints(t *testing.T) {
 		for _, s := range strikes {
 			if !t.Run(row.name+" "+s.name, func(t *testing.T) {
 				n.strike(t, s, row.struck, row.away, always)
-				// A containerd that is killed, or whose caller gives a call up, keeps snapshots
-				// of what it was making, for a day, by a lease.
+				// A containerd that is killed, or whose caller cancels a call, keeps the snapshots of
+				// unfinished containers for a day by a lease.
 				rest[len(rest)-1][testbed.Layers] = n.others[legacy].Snapshot(t)[testbed.Layers]
 				for i, d := range daemons {
 					d.NoLeaks(t, rest[i])
 				}
 			}) {
-				return // what it left would fail the others
+				return // what is left would fail the next subtests
 			}
 		}
 	}
 }
 
-// strike has pods at all points, and strikes.
+// strike brings a pod to each point, strikes the daemons, undoes that, and settles the pods.
 func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others bool, always []string) {
 	type atPoint struct {
 		point
@@ -177,7 +177,7 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 		if c.begun != nil {
 			testbed.Eventually(t, patience, func() error {
 				if !c.begun(c.subject) {
-					return fmt.Errorf("%s under %s has not begun", c.point.name, c.handler)
+					return fmt.Errorf("%s under %s is not in progress yet", c.point.name, c.handler)
 				}
 				return nil
 			})
@@ -190,9 +190,9 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 	n.gates.open(t)
 	if others {
 		n.away(t, always)
-		// What was under way when the daemons were struck may be listed, or not.
+		// Objects whose creation was in progress may be listed or not.
 		if _, err := listed(t, n.client); err != nil {
-			t.Logf("lists while the others are %s: %v", s.name, err)
+			t.Logf("list while the other daemons are %s: %v", s.name, err)
 		}
 	} else {
 		time.Sleep(300 * time.Millisecond)
@@ -203,7 +203,7 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 	for _, d := range struck {
 		s.undo(t, d)
 	}
-	t.Logf("struck for %v", time.Since(begin))
+	t.Logf("the daemons were away for %v", time.Since(begin))
 	acting.Wait()
 	each(func(t *testing.T, c atPoint) {
 		until(t, c.point.name+" under "+c.handler, func(ctx context.Context) error { return c.settle(ctx, c.subject) })
@@ -212,8 +212,8 @@ func (n *node) strike(t *testing.T, s strike, struck []*testbed.Daemon, others b
 	each(func(t *testing.T, c atPoint) { until(t, "remove "+c.point.name+" under "+c.handler, c.gone) })
 }
 
-// away waits until calls about the other daemons' pods are refused, while those
-// of the own pod are answered.
+// away waits until calls about the other daemons' pods are refused. Calls about berth's own pod
+// must be answered meanwhile.
 func (n *node) away(t *testing.T, always []string) {
 	t.Helper()
 	for at, handler := range []string{inner, legacy} {
@@ -222,18 +222,18 @@ func (n *node) away(t *testing.T, always []string) {
 			defer cancel()
 			begin := time.Now()
 			if _, err := n.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: always[1]}); err != nil || time.Since(begin) > patience/4 {
-				t.Errorf("the own pod's status after %v: %v", time.Since(begin), err)
+				t.Errorf("the status of berth's own pod after %v: %v", time.Since(begin), err)
 			}
 			_, err := n.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: always[3+2*at]})
 			if status.Code(err) != codes.Unavailable {
-				return fmt.Errorf("a pod of %s: %w", handler, err)
+				return fmt.Errorf("status of a container of %s: %w, want unavailable", handler, err)
 			}
 			return nil
 		})
 	}
 }
 
-// agree compares what the node lists with what the other daemons do.
+// agree waits until berth lists the same pods and containers as each other daemon itself.
 func (n *node) agree(t *testing.T) {
 	t.Helper()
 	for handler, d := range n.others {
@@ -247,14 +247,14 @@ func (n *node) agree(t *testing.T) {
 				return err
 			}
 			if fmt.Sprint(direct) != fmt.Sprint(through) {
-				return fmt.Errorf("the daemon of %s lists\n%v, and through berth that is\n%v", handler, direct, through)
+				return fmt.Errorf("the daemon of %s lists\n%v\nbut berth\n%v", handler, direct, through)
 			}
 			return nil
 		})
 	}
 }
 
-// states are those of all sandboxes and containers under a handler, by id.
+// states returns the states of all sandboxes and containers of a handler by their IDs.
 func states(ctx context.Context, c *testbed.Client, handler string) (map[string]string, error) {
 	all := map[string]string{}
 	sandboxes, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})

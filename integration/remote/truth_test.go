@@ -18,11 +18,10 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// everywhere are handlers whose pods are in berth, in a containerd and in
-// another berth.
+// everywhere are the handlers whose pods run in berth, in a containerd and in another berth.
 var everywhere = []string{"runc", "legacy", "inner"}
 
-// What is about the node as a whole is one answer of three daemons.
+// Answers about the whole node merge those of three daemons.
 func TestOneNodeOfSeveralDaemons(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -36,7 +35,7 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 	told := b.status(t)
 	var backends map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(told.GetInfo()["backends"]), &backends); err != nil || len(backends) != 3 {
-		t.Fatalf("backends are %s, %v", told.GetInfo()["backends"], err)
+		t.Fatalf("the backends are %s, %v, want 3", told.GetInfo()["backends"], err)
 	}
 	for name, d := range map[string]*testbed.Daemon{"legacy": b.other, "inner": inner.Daemon} {
 		direct, err := d.Client.Status(t.Context(), &runtimeapi.StatusRequest{})
@@ -45,24 +44,24 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 		testbed.Must(t, protojson.Unmarshal(backends["cri:"+d.Socket], passed))
 		for _, c := range direct.GetStatus().GetConditions() {
 			if !slices.ContainsFunc(passed.GetStatus().GetConditions(), func(p *runtimeapi.RuntimeCondition) bool { return proto.Equal(p, c) }) {
-				t.Errorf("the condition of %s is not told: %v", name, c)
+				t.Errorf("the status of %s lacks its condition %v", name, c)
 			}
 			if !slices.ContainsFunc(told.GetStatus().GetConditions(), func(p *runtimeapi.RuntimeCondition) bool { return p.GetType() == c.GetType() }) {
 				t.Errorf("the node has no condition of the type %s", c.GetType())
 			}
 		}
 		if len(passed.GetInfo()) == 0 {
-			t.Errorf("what %s says in its verbose status is missing", name)
+			t.Errorf("the info of the verbose status of %s is missing", name)
 		}
 		if ours, theirs := featuresOf(told, name), featuresOf(direct, "runc"); ours == nil || !proto.Equal(ours, theirs) {
-			t.Errorf("the features of %s are %v, and its daemon says %v", name, ours, theirs)
+			t.Errorf("the features of %s are %v, but its daemon reports %v", name, ours, theirs)
 		}
 	}
 	sameCapabilities(t, b, inner)
 	types := map[string]bool{}
 	for _, c := range told.GetStatus().GetConditions() {
 		if types[c.GetType()] {
-			t.Errorf("two conditions of the type %s", c.GetType())
+			t.Errorf("the node has two conditions of the type %s", c.GetType())
 		}
 		types[c.GetType()] = true
 	}
@@ -72,7 +71,7 @@ func oneStatus(t *testing.T, b *bed, inner *testbed.Berth) {
 	}
 }
 
-// allPods has berth pods show those of all daemons.
+// allPods fails unless "berth pods" shows the pods of all daemons.
 func allPods(t *testing.T, b *bed) {
 	wanted := map[string]string{}
 	for _, handler := range everywhere {
@@ -92,11 +91,11 @@ func allPods(t *testing.T, b *bed) {
 	}
 }
 
-// sameCapabilities: what a berth's handler can do is what that one says, and of a
-// containerd's handler nobody guesses more than it says.
+// sameCapabilities waits until the handler inner has the capabilities that its berth reports, and
+// legacy exactly those that its containerd reports as features.
 func sameCapabilities(t *testing.T, b *bed, inner *testbed.Berth) {
 	t.Helper()
-	// Both have just begun: the next look has what this one may not.
+	// Both berths have just started, and may not know all capabilities yet.
 	testbed.Eventually(t, patience, func() error {
 		direct, err := inner.Client.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
 		if err != nil {
@@ -105,19 +104,19 @@ func sameCapabilities(t *testing.T, b *bed, inner *testbed.Berth) {
 		told := b.status(t)
 		theirs, ours := capabilitiesOf(t, direct)["runc"], capabilitiesOf(t, told)
 		if theirs.Isolation != capability.SharedKernel || !reflect.DeepEqual(ours["inner"], theirs) {
-			return fmt.Errorf("a berth says of its handler\n%+v\nand it is told as\n%+v", theirs, ours["inner"])
+			return fmt.Errorf("the inner berth reports the capabilities\n%+v\nbut berth has\n%+v", theirs, ours["inner"])
 		}
 		legacy, says := ours["legacy"], featuresOf(told, "legacy")
 		if legacy.Isolation != "" || len(legacy.Capabilities) != 2 ||
 			(legacy.Of(capability.UserNamespaces).Answer == capability.Yes) != says.GetUserNamespaces() ||
 			(legacy.Of(capability.RecursiveReadOnlyMounts).Answer == capability.Yes) != says.GetRecursiveReadOnlyMounts() {
-			return fmt.Errorf("a containerd says %v, and it is told as %+v", says, legacy)
+			return fmt.Errorf("containerd reports %v, but berth has %+v", says, legacy)
 		}
 		return nil
 	})
 }
 
-// capabilitiesOf is what a berth says that its handlers can do.
+// capabilitiesOf returns the capabilities of handlers from a berth's verbose status.
 func capabilitiesOf(t *testing.T, s *runtimeapi.StatusResponse) map[string]capability.Table {
 	t.Helper()
 	var all struct {
@@ -143,7 +142,7 @@ func featuresOf(s *runtimeapi.StatusResponse, handler string) *runtimeapi.Runtim
 	return nil
 }
 
-// otherDriver has a containerd be a backend whose cgroups systemd makes.
+// otherDriver adds a containerd that uses the cgroup driver systemd: its handler is not ready.
 func otherDriver(t *testing.T, b *bed) {
 	other := testbed.StartContainerd(t, testbed.ContainerdOptions{
 		Runtimes: map[string]string{"runc": testbed.Part(t, testbed.Runc)}, DefaultRuntime: "runc", SystemdCgroup: true,
@@ -157,17 +156,17 @@ func otherDriver(t *testing.T, b *bed) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the node says %v", b.status(t).GetStatus())
+		return fmt.Errorf("the node's status is %v", b.status(t).GetStatus())
 	})
 	if b.announces(t, "systemd") {
-		t.Error("the handler is announced")
+		t.Error("the handler is listed in Status")
 	}
 	_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig(""), RuntimeHandler: "systemd"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), reason) {
-		t.Errorf("a pod there: %v", err)
+		t.Errorf("run a pod of the handler: %v, want unavailable", err)
 	}
 	config, err := b.Client.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
 	if err != nil || config.GetLinux().GetCgroupDriver() != runtimeapi.CgroupDriver_CGROUPFS {
-		t.Errorf("the node's driver is %v, %v", config, err)
+		t.Errorf("the node's cgroup driver is %v, %v, want cgroupfs", config, err)
 	}
 }

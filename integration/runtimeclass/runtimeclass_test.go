@@ -1,5 +1,5 @@
-// Package runtimeclass holds what pkg/runtimeclass says of the admission of pods against what
-// a real API server does, word for word.
+// Package runtimeclass compares the admission of pods by contrib/cluster/pkg/runtimeclass with that
+// of a real API server, word for word.
 package runtimeclass
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/berth-cri/berth/integration/kubelet"
 )
 
-// TestFixtures shares one server.
+// TestFixtures runs all fixtures against one server.
 func TestFixtures(t *testing.T) {
-	// What else changes or refuses pods would hide what this is about.
+	// Other admission plugins would change or refuse pods, too.
 	server := kubelet.StartServer(t, "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds,Priority,LimitRanger")
 	for _, one := range fixtures.All(t, "admission") {
 		t.Run(one.Name, func(t *testing.T) { admission(t, server, one) })
@@ -26,7 +26,7 @@ func TestFixtures(t *testing.T) {
 
 const classes = "/apis/node.k8s.io/v1/runtimeclasses"
 
-// admission creates the classes, sends the pods, and compares what comes back.
+// admission creates a fixture's classes, sends its pods, and compares the answers with Admit.
 func admission(t *testing.T, server *kubelet.Server, of fixtures.Fixture) {
 	var known []runtimeclass.Class
 	pods := 0
@@ -48,21 +48,21 @@ func admission(t *testing.T, server *kubelet.Server, of fixtures.Fixture) {
 			a := runtimeclass.Admit(o.Pod.Pod, known)
 			if a.Rejection != "" {
 				if said := fixtures.Decoded[metav1.Status](t, answer).Message; status < http.StatusBadRequest || said != a.Rejection {
-					t.Errorf("%s: the server answers %d\n%s\nand we\n%s", o.Pod.Owner, status, said, a.Rejection)
+					t.Errorf("%s: the server answers %d\n%s\nbut Admit\n%s", o.Pod.Owner, status, said, a.Rejection)
 				}
 				continue
 			}
 			if status != http.StatusCreated {
-				t.Errorf("%s: we admit it, and the server answers %d: %s", o.Pod.Owner, status, answer)
+				t.Errorf("%s: Admit accepts the pod, but the server answers %d: %s", o.Pod.Owner, status, answer)
 				continue
 			}
 			got, want := fixtures.Decoded[corev1.Pod](t, answer).Spec, a.Pod.Spec
 			if !equality.Semantic.DeepEqual(got.Overhead, want.Overhead) || !equality.Semantic.DeepEqual(got.NodeSelector, want.NodeSelector) {
-				t.Errorf("%s: the server makes of it\n%v %v\nand we\n%v %v", o.Pod.Owner, got.Overhead, got.NodeSelector, want.Overhead, want.NodeSelector)
+				t.Errorf("%s: the server sets overhead and selector\n%v %v\nbut Admit\n%v %v", o.Pod.Owner, got.Overhead, got.NodeSelector, want.Overhead, want.NodeSelector)
 			}
 		}
 	}
 	if pods == 0 {
-		t.Error("no pod found in it")
+		t.Error("the fixture has no pods")
 	}
 }

@@ -1,7 +1,7 @@
-// Package scheduling shows that the classes that berth makes put pods where their
-// handler is and takes them, and nowhere else: on a real control plane, with a node whose
-// kubelet asks berth, one that has room and no handler, Node Feature Discovery, which
-// labels the first by what berth says of its handlers, and berth's controller.
+// Package scheduling checks that generated classes put pods only on a node whose handler accepts
+// them. It uses a real control plane, a node whose kubelet uses berth, a larger node without
+// handlers, Node Feature Discovery, which labels the first node from berth's file, and
+// berth-controller.
 package scheduling
 
 import (
@@ -25,35 +25,34 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// patience is how long a test waits for what a cluster does by itself.
+// patience is how long a test waits for the cluster.
 const patience = 2 * time.Minute
 
-// elsewhere is a node without handlers, which is larger than any.
+// elsewhere is a node without handlers. It is larger than the node with handlers.
 const elsewhere = "node-2"
 
-// measurements are what the classes' overhead is from. They are given, so that what
-// follows from them can be told exactly.
+// measurements has the overhead for the classes. It is fixed, so that tests can check exact
+// numbers.
 const measurements = `
 handlers:
 - {name: crun, overhead: {pods: 10, memory: {p50: 90Mi, p95: 96Mi, max: 97Mi}, cpu: {p50: 90m, p95: 100m, max: 101m}}}
 `
 
-// maxPods is how many pods crun takes on the node.
+// maxPods is how many pods crun accepts on the node.
 const maxPods = 4
 
-// What is measured above, as classes have it.
+// The p95 of measurements, as in the classes.
 const (
 	overheadMemory = 96 << 20
-	overheadCPU    = 100 // thousandths
+	overheadCPU    = 100 // millicores
 )
 
-// bed is a cluster whose one node with handlers has runc and crun, and classes for
-// them.
+// bed is a cluster with classes for the handlers runc and crun, which one of its nodes has.
 type bed struct {
 	*kubelet.Cluster
 	berth *testbed.Berth
 	n     *kubelet.Namespace
-	crun  string // the handler's runtime, which a test may take away
+	crun  string // the path of the handler's runtime, which a test may move away
 }
 
 func newBed(t *testing.T) *bed {
@@ -83,7 +82,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// classes applies a class for each handler, as an operator does.
+// classes generates a class for each handler and applies them, as an operator does.
 func (b *bed) classes(t *testing.T) {
 	t.Helper()
 	measured := filepath.Join(t.TempDir(), "measured.yaml")
@@ -96,8 +95,7 @@ func (b *bed) classes(t *testing.T) {
 	handlers := filepath.Join(t.TempDir(), "handlers.json")
 	testbed.Must(t, os.WriteFile(handlers, known, 0o600))
 	b.Kubectl(t, b.Kubectl(t, "", "berth", "generate", "--handlers="+handlers, "--measurements="+measured), "apply", "--server-side", "--filename=-")
-	// As classes were before: the same handler, by whether it takes pods, and nothing said
-	// of what it costs.
+	// An older kind of class for crun: it selects nodes whose handler is ready, and has no overhead.
 	b.Kubectl(t, `
 apiVersion: node.k8s.io/v1
 kind: RuntimeClass
@@ -109,8 +107,8 @@ scheduling: {nodeSelector: {`+nodelabel.Handler("crun")+`: `+nodelabel.Ready+`}}
 	b.room(t, kubelet.NodeName, maxPods)
 }
 
-// room waits until a node has room for that many more pods of crun, as the scheduler
-// counts those that it has.
+// room waits until a node's capacity for pods of crun is that many more than its pods use, as the
+// scheduler counts them.
 func (b *bed) room(t *testing.T, name string, more int64) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -141,10 +139,10 @@ func (b *bed) room(t *testing.T, name string, more int64) {
 
 const crunPods = corev1.ResourceName(nodelabel.Prefix + "handler.crun.pods")
 
-// full is what the scheduler says of a node without room for more pods of crun.
+// full is the scheduler's message about a node without room for more pods of crun.
 const full = "1 Insufficient " + string(crunPods)
 
-// labelled waits until the node is labelled as having these handlers and no others.
+// labelled waits until the node's labels have exactly these handlers as ready.
 func (b *bed) labelled(t *testing.T, handlers ...string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -158,10 +156,10 @@ func (b *bed) labelled(t *testing.T, handlers ...string) {
 				want = nodelabel.Ready
 			}
 			if got := node.Labels[nodelabel.Handler(name)]; got != want {
-				return fmt.Errorf("handler %s is labelled %q, not %q", name, got, want)
+				return fmt.Errorf("the label of handler %s is %q, want %q", name, got, want)
 			}
 			if got := node.Labels[nodelabel.Present(name)]; got != nodelabel.True {
-				return fmt.Errorf("that handler %s is present is labelled %q", name, got)
+				return fmt.Errorf("the label of the presence of handler %s is %q, want true", name, got)
 			}
 		}
 		return nil
@@ -175,10 +173,10 @@ func TestScheduling(t *testing.T) {
 		name string
 		do   func(*testing.T)
 	}{
-		{"pods go where the handler is", b.chosen},
-		{"overhead counts", b.overhead},
-		{"the pod after the last goes elsewhere", b.overflow},
-		{"a handler that is not ready gets no more pods and loses none", b.withdrawn},
+		{"pods run on the node with the handler", b.chosen},
+		{"overhead is counted", b.overhead},
+		{"one pod more than the node accepts runs elsewhere", b.overflow},
+		{"a handler that is not ready gets no new pods and keeps its pods", b.withdrawn},
 	} {
 		if !t.Run(step.name, step.do) {
 			return
@@ -186,7 +184,7 @@ func TestScheduling(t *testing.T) {
 	}
 }
 
-// pod is a pod of a class, or of none, that asks for resources.
+// pod creates a pod with resources, of a class or, if class is empty, of none.
 func (b *bed) pod(t *testing.T, name, class, resources string) {
 	t.Helper()
 	of := ""
@@ -209,34 +207,33 @@ func (b *bed) placed(t *testing.T, name, node string) {
 	t.Helper()
 	pod := b.n.WaitPod(t, name, func(pod *corev1.Pod) error {
 		if pod.Spec.NodeName == "" {
-			return fmt.Errorf("pod %s is on no node: %+v", name, pod.Status.Conditions)
+			return fmt.Errorf("pod %s is not bound yet: %+v", name, pod.Status.Conditions)
 		}
 		return nil
 	})
 	if pod.Spec.NodeName != node {
-		t.Errorf("pod %s is on %s, not on %s", name, pod.Spec.NodeName, node)
+		t.Errorf("pod %s is on node %s, want %s", name, pod.Spec.NodeName, node)
 	}
 }
 
-// refused waits until the scheduler has said that it has no place for a pod, in these
-// words.
+// refused waits until the scheduler has an event that it cannot place a pod, with these words.
 func (b *bed) refused(t *testing.T, name string, words ...string) {
 	t.Helper()
 	event := b.n.WaitEvent(t, name, "FailedScheduling", words[0])
 	for _, word := range words {
 		if !strings.Contains(event, word) {
-			t.Errorf("pod %s waits because of %q, not because of %q", name, event, word)
+			t.Errorf("the event of pod %s is %q, want %q in it", name, event, word)
 		}
 	}
 	if node := b.n.Pod(t, name).Spec.NodeName; node != "" {
-		t.Errorf("pod %s is on %s", name, node)
+		t.Errorf("pod %s is on node %s, want on none", name, node)
 	}
 }
 
 const notThere = "didn't match Pod's node affinity/selector"
 
 func (b *bed) chosen(t *testing.T) {
-	const more = `{requests: {cpu: "32"}}` // than the node with the handlers has
+	const more = `{requests: {cpu: "32"}}` // more than the node with the handlers has
 	b.pod(t, "of-crun", "crun", "{}")
 	b.pod(t, "of-runc", "runc", "{}")
 	b.pod(t, "of-crun-and-large", "crun", more)
@@ -249,11 +246,11 @@ func (b *bed) chosen(t *testing.T) {
 		pod := b.n.WaitReady(t, "of-"+name)
 		b.placed(t, pod.Name, kubelet.NodeName)
 		if got := pod.Spec.NodeSelector[nodelabel.Present(name)]; got != nodelabel.True {
-			t.Errorf("the class of %s gave its pod the selector %v", name, pod.Spec.NodeSelector)
+			t.Errorf("the pod of the class %s has the selector %v, want the label of presence", name, pod.Spec.NodeSelector)
 		}
 		conformance.RanByOCIRuntime(runtime, filepath.Join(b.berth.State, "runtimes", name))(t, b.running(pod))
 	}
-	// The other node has room, and takes pods that did not choose.
+	// A pod without a class runs on the other node, which has room.
 	b.placed(t, "of-no-class-and-large", elsewhere)
 	b.refused(t, "of-crun-and-large", "1 Insufficient cpu", "1 node(s) "+notThere)
 	b.refused(t, "of-nobody", "2 node(s) "+notThere)
@@ -268,8 +265,8 @@ func (b *bed) running(pod *corev1.Pod) conformance.Running {
 	}}
 }
 
-// overhead looks for the class's overhead in the pod, in what the scheduler and the
-// kubelet count, and in the pod's cgroup.
+// overhead checks that a class's overhead is in the pod and its cgroup, and that the scheduler and
+// the kubelet count it.
 func (b *bed) overhead(t *testing.T) {
 	node, err := b.Node(kubelet.NodeName)
 	testbed.Must(t, err)
@@ -278,7 +275,7 @@ func (b *bed) overhead(t *testing.T) {
 		fmt.Sprintf(`{requests: {memory: "%d"}}`, memory-overheadMemory/2),
 		fmt.Sprintf(`{requests: {cpu: %dm}}`, cpu-overheadCPU/2),
 	}
-	// Each fits alone, and not with what its class costs.
+	// Each request fits alone, but not with the overhead of the class.
 	b.pod(t, "memory", "crun", allButHalf[0])
 	b.pod(t, "cpu", "crun", allButHalf[1])
 	b.refused(t, "memory", "1 Insufficient memory", "1 node(s) "+notThere)
@@ -291,29 +288,29 @@ func (b *bed) overhead(t *testing.T) {
 	}
 	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
 
-	// To the last byte, in the eyes of the scheduler and of the kubelet.
+	// A pod that needs all resources to the last byte fits, for the scheduler and the kubelet.
 	b.pod(t, "all", "crun", fmt.Sprintf(`{requests: {memory: "%d", cpu: %dm}}`, memory-overheadMemory, cpu-overheadCPU))
 	pod := b.n.WaitReady(t, "all")
 	b.placed(t, "all", kubelet.NodeName)
 	if got := pod.Spec.Overhead; got.Memory().Value() != overheadMemory || got.Cpu().MilliValue() != overheadCPU {
-		t.Errorf("the class gave the pod the overhead %v", got)
+		t.Errorf("the overhead of the pod is %v, want that of the class", got)
 	}
 	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
 
 	b.pod(t, "limited", "crun", `{requests: {memory: 16Mi, cpu: 50m}, limits: {memory: 32Mi, cpu: 200m}}`)
 	cgroup := b.PodCgroup(b.n.WaitReady(t, "limited"))
 	if limit := kubelet.MemoryLimit(t, cgroup); limit != 32<<20+overheadMemory {
-		t.Errorf("the pod may use %d bytes", limit)
+		t.Errorf("the memory limit of the pod is %d, want its limit and the overhead", limit)
 	}
 	if quota, period := kubelet.CPULimit(t, cgroup); quota*1000 != period*(200+overheadCPU) {
-		t.Errorf("the pod may run %d µs of %d", quota, period)
+		t.Errorf("the CPU quota of the pod is %d µs in %d µs, want its limit and the overhead", quota, period)
 	}
 	if shares, there := kubelet.CPUShares(t, cgroup); there && shares != (50+overheadCPU)*1024/1000 {
-		t.Errorf("the pod has %d shares of the CPU time", shares)
+		t.Errorf("the pod has %d CPU shares, want its request and the overhead", shares)
 	}
 }
 
-// overflow fills the node, and gives another one the handler when a pod waits for it.
+// overflow fills the node, and labels the other node with the handler while a pod waits.
 func (b *bed) overflow(t *testing.T) {
 	b.n.Kubectl(t, "delete", "pods", "--all", "--timeout=2m")
 	for i := range maxPods {
@@ -334,9 +331,9 @@ func (b *bed) overflow(t *testing.T) {
 	b.room(t, kubelet.NodeName, maxPods)
 }
 
-// withdrawn takes the runtime of a handler away under pods.
+// withdrawn removes the runtime of a handler while pods run.
 func (b *bed) withdrawn(t *testing.T) {
-	// What somebody else's container asks for takes no place from pods of the handler.
+	// A container of another handler that requests the resource takes no capacity from crun.
 	b.pod(t, "greedy", "", `{limits: {"`+string(crunPods)+`": "2"}}`)
 	b.n.WaitReady(t, "greedy")
 	b.room(t, kubelet.NodeName, maxPods)
@@ -349,14 +346,14 @@ func (b *bed) withdrawn(t *testing.T) {
 	for _, name := range append(counted, "by-readiness", "greedy") {
 		was[name] = b.n.WaitReady(t, name).Status.ContainerStatuses[0]
 	}
-	// What is not counted takes a place all the same.
+	// The pod without overhead takes capacity, too.
 	b.room(t, kubelet.NodeName, maxPods-int64(len(counted))-1)
 	testbed.Must(t, os.Rename(b.crun, b.crun+".away"))
 	broken := time.Now()
 	b.notReady(t)
 	berth := time.Since(broken)
 	b.room(t, kubelet.NodeName, 0)
-	t.Logf("the runtime is gone; berth knows after %v, the scheduler after %v", berth, time.Since(broken))
+	t.Logf("berth noticed the missing runtime after %v, the scheduler after %v", berth, time.Since(broken))
 	b.labelled(t, "runc")
 	b.pod(t, "late", "crun", "{}")
 	b.pod(t, "of-runc", "runc", "{}")
@@ -377,7 +374,7 @@ func (b *bed) withdrawn(t *testing.T) {
 	b.placed(t, "late", kubelet.NodeName)
 }
 
-// notReady waits until berth says that crun is.
+// notReady waits until berth shows crun as not-ready.
 func (b *bed) notReady(t *testing.T) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
@@ -391,28 +388,27 @@ func (b *bed) notReady(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("berth says\n%s", out)
+		return fmt.Errorf("berth handlers prints\n%s", out)
 	})
 }
 
-// alive looks for a pod that is what it was.
+// alive fails unless a pod's container runs commands and was not restarted.
 func (b *bed) alive(t *testing.T, name string, was corev1.ContainerStatus) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		got, stderr, err := b.n.TryKubectl(t, "", "exec", "--quiet", name, "--", "echo", "here")
 		if err != nil || got != "here\n" {
-			return fmt.Errorf("the pod says %q, %s: %w", got, stderr, err)
+			return fmt.Errorf("exec in the pod prints %q, %s: %w", got, stderr, err)
 		}
 		return nil
 	})
 	if now := b.n.Pod(t, name).Status.ContainerStatuses[0]; now.ContainerID != was.ContainerID || now.RestartCount != was.RestartCount {
-		t.Errorf("the container is %+v, and was %+v", now, was)
+		t.Errorf("the container is %+v, before it was %+v", now, was)
 	}
 }
 
-// judgedAnew restarts the kubelet, which then holds all pods against the node as if they
-// had just come, and ends those that select it by a label that is gone. That is
-// Kubernetes', and docs/runtimeclass.md warns of it.
+// judgedAnew restarts the kubelet, which then admits all pods again, and rejects those whose node
+// selector no longer matches. All kubelets do so; docs/runtimeclass.md warns of it.
 func (b *bed) judgedAnew(t *testing.T) {
 	t.Helper()
 	b.RestartKubelet(t, b.berth.Socket)

@@ -1,5 +1,5 @@
-// Package snapshotters runs pods on every snapshotter at once, those of other programs
-// among them, with the real programs, and ends and stops these.
+// Package snapshotters runs pods on all snapshotters at once, with the real programs of those that
+// are not berth's, and kills and stops these programs.
 package snapshotters
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 60 * time.Second
 
-// bed is a berth with a handler for each snapshotter, and a registry that counts.
+// bed is a berth with a handler for each snapshotter, and a registry that counts sent bytes.
 type bed struct {
 	*testbed.Berth
 	registry *testbed.Registry
@@ -26,7 +26,7 @@ type bed struct {
 	stargz *testbed.StargzSnapshotter
 }
 
-// kinds are the handlers, each called as its snapshotter.
+// kinds are the handlers, each named after its snapshotter.
 var kinds = []string{"overlayfs", "erofs", "stargz"}
 
 func newBed(t *testing.T) *bed {

@@ -17,12 +17,12 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// large is what nobody needs for a start.
+// large is the size of a file that a container does not need to start.
 const large = 32 << 20
 
 func largeFile() testbed.File {
 	body := make([]byte, large)
-	rand.NewChaCha8([32]byte{}).Read(body) //nolint:errcheck // it has no errors
+	rand.NewChaCha8([32]byte{}).Read(body) //nolint:errcheck // returns no errors
 	return testbed.File{Path: "large", Mode: 0o644, Body: body}
 }
 
@@ -31,8 +31,8 @@ func (b *bed) pod(t *testing.T, handler, image string) *testbed.Pod {
 	return b.Client.RunPod(t, testbed.PodSpec{Handler: handler, Image: image, Command: []string{"sleep", "1000"}})
 }
 
-// One image is on all snapshotters of a node at once, and under stargz its container
-// runs before its layers are whole.
+// One image can be on all snapshotters of a node at once. Under stargz its container starts before
+// the layers were downloaded.
 func TestOneImageOnAllSnapshotters(t *testing.T) {
 	b := newBed(t)
 	file := largeFile()
@@ -44,7 +44,7 @@ func TestOneImageOnAllSnapshotters(t *testing.T) {
 	lazy := b.pod(t, "stargz", image)
 	lazy.Container.Exec(t, "ls", "-l", "/large")
 	if got := b.sent.Load() - before; got > large/2 {
-		t.Errorf("%d bytes were sent before the container ran", got)
+		t.Errorf("%d bytes were sent before the container started, want at most half of the large file", got)
 	}
 	pods := map[string]*testbed.Pod{"stargz": lazy}
 	for _, kind := range kinds {
@@ -54,7 +54,7 @@ func TestOneImageOnAllSnapshotters(t *testing.T) {
 	}
 	for kind, pod := range pods {
 		if got := strings.Fields(pod.Container.Exec(t, "sha256sum", "/large")); got[0] != want {
-			t.Errorf("%s: the file has the sum %s", kind, got)
+			t.Errorf("%s: the checksum of the large file is %s", kind, got)
 		}
 		pod.Container.Exec(t, "sh", "-c", "echo mine > /bin/new && cat /bin/new")
 	}
@@ -74,7 +74,7 @@ func TestOneImageOnAllSnapshotters(t *testing.T) {
 	}
 }
 
-// reasonOf is why a handler accepts no pods; empty if it does.
+// reasonOf returns why a handler is not ready, or an empty string if it is ready.
 func (b *bed) reasonOf(t *testing.T, handler string) string {
 	t.Helper()
 	r, err := b.Client.RuntimeServiceClient.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
@@ -91,18 +91,18 @@ func (b *bed) reasonOf(t *testing.T, handler string) string {
 	return ""
 }
 
-// snapshots is how many the snapshotter has on disk.
+// snapshots returns the number of snapshots that stargz has on disk.
 func (b *bed) snapshots(t *testing.T) int {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(b.stargz.Root, "snapshotter", "snapshots", "[0-9]*"))
 	if err != nil || len(found) == 0 {
-		t.Fatalf("snapshots below %s: %v, %v", b.stargz.Root, found, err)
+		t.Fatalf("find snapshots below %s: %v, %v", b.stargz.Root, found, err)
 	}
 	return len(found)
 }
 
-// A snapshotter that ends or hangs costs its own handlers new pods, until it is back,
-// and nobody else anything.
+// While a snapshotter does not run or hangs, only its own handlers refuse new pods. They accept pods
+// again once it works.
 func TestSnapshotterThatFails(t *testing.T) {
 	b := newBed(t)
 	image := b.registry.Push(t, "snapshotters/busybox:1", testbed.EStargz(t, testbed.Busybox(t)))
@@ -111,13 +111,13 @@ func TestSnapshotterThatFails(t *testing.T) {
 		fail, mend func()
 		says       string
 	}{
-		"ends":  {func() { b.stargz.Kill(t) }, func() { b.stargz.Start(t) }, "cannot be reached"},
-		"hangs": {func() { b.stargz.Signal(t, unix.SIGSTOP) }, func() { b.stargz.Signal(t, unix.SIGCONT) }, "does not answer"},
+		"killed": {func() { b.stargz.Kill(t) }, func() { b.stargz.Start(t) }, "cannot be reached"},
+		"hangs":  {func() { b.stargz.Signal(t, unix.SIGSTOP) }, func() { b.stargz.Signal(t, unix.SIGCONT) }, "does not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testbed.Eventually(t, patience, func() error {
 				if reason := b.reasonOf(t, "stargz"); reason != "" {
-					return fmt.Errorf("it is not ready: %s", reason)
+					return fmt.Errorf("stargz is not ready: %s", reason)
 				}
 				return nil
 			})
@@ -126,7 +126,7 @@ func TestSnapshotterThatFails(t *testing.T) {
 			c.fail()
 			testbed.Eventually(t, patience, func() error {
 				if reason := b.reasonOf(t, "stargz"); !strings.Contains(reason, c.says) || !strings.Contains(reason, "snapshotters.stargz.address") {
-					return fmt.Errorf("the reason is %q", reason)
+					return fmt.Errorf("the reason of stargz is %q", reason)
 				}
 				return nil
 			})
@@ -138,26 +138,26 @@ func TestSnapshotterThatFails(t *testing.T) {
 			}
 			_, err := b.Client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: b.Client.SandboxConfig("refused"), RuntimeHandler: "stargz"})
 			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("a pod under it: %v", err)
+				t.Errorf("run a pod under stargz: %v, want a refusal", err)
 			}
 			if _, err := b.Client.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: other}}); err != nil {
 				t.Error(err)
 			}
 			beside.Container.Exec(t, "true")
-			b.Restart(t) // it starts without it, too
+			b.Restart(t) // berth also starts without the snapshotter
 			gone.Remove(t)
 			beside.Remove(t)
 			c.mend()
 			testbed.Eventually(t, patience, func() error {
 				if reason := b.reasonOf(t, "stargz"); reason != "" {
-					return fmt.Errorf("it is not ready: %s", reason)
+					return fmt.Errorf("stargz is not ready: %s", reason)
 				}
 				return nil
 			})
-			// What was removed meanwhile goes once it is back.
+			// Snapshots of containers that were removed meanwhile are deleted once stargz works again.
 			testbed.Eventually(t, patience, func() error {
 				if n := b.snapshots(t); n != 1 {
-					return fmt.Errorf("it has %d snapshots, where the image has one layer and no container is left", n)
+					return fmt.Errorf("stargz has %d snapshots, want only that of the image's one layer", n)
 				}
 				return nil
 			})
@@ -166,7 +166,7 @@ func TestSnapshotterThatFails(t *testing.T) {
 	}
 }
 
-// The pod's users own what is in a root filesystem of erofs as in one of overlayfs.
+// With a user namespace, files of an erofs root file system have the owners that the image has.
 func TestErofsUnderUsersOfThePod(t *testing.T) {
 	b := newBed(t)
 	image := b.registry.Push(t, "snapshotters/busybox:1", testbed.Busybox(t))
@@ -183,13 +183,13 @@ func TestErofsUnderUsersOfThePod(t *testing.T) {
 		},
 	})
 	if got := pod.Container.Exec(t, "stat", "-c", "%u:%g", "/bin/busybox", "/home/app", "/model/weights"); got != "0:0\n1000:1000\n0:0\n" {
-		t.Errorf("the owners are %q", got)
+		t.Errorf("the owners of the files are %q", got)
 	}
 	pod.Container.Exec(t, "sh", "-c", "echo x >> /etc/passwd && touch /home/app/new")
 	pod.Remove(t)
 }
 
-// A kill of the daemon while it waits for a snapshotter leaves nothing behind.
+// Nothing is left if berth is killed while it waits for a snapshotter.
 func TestKilledWhileASnapshotterPrepares(t *testing.T) {
 	b := newBed(t)
 	image := b.registry.Push(t, "snapshotters/busybox:1", testbed.EStargz(t, testbed.Busybox(t)))
@@ -197,7 +197,7 @@ func TestKilledWhileASnapshotterPrepares(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() {
 		_, err := b.Client.PullImage(t.Context(), &runtimeapi.PullImageRequest{
-			Image: &runtimeapi.ImageSpec{Image: image, RuntimeHandler: "stargz"}, SandboxConfig: b.Client.SandboxConfig("of no interest"),
+			Image: &runtimeapi.ImageSpec{Image: image, RuntimeHandler: "stargz"}, SandboxConfig: b.Client.SandboxConfig("any"),
 		})
 		answered <- err
 	}()

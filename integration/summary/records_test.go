@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The records are those of go test itself, over tests that do all of it.
+// tests are tests with every outcome. Their records are made by go test itself.
 const tests = `package p
 
 import (
@@ -79,7 +79,7 @@ func summary(t *testing.T, args ...string) string {
 func TestSummary(t *testing.T) {
 	path := record(t, map[string]string{"p_test.go": tests})
 	if got, want := summary(t, "skips", path, path+".absent"), "   2 skipped: lacks a thing\n   1 skipped: lacks another\n"; got != want {
-		t.Errorf("skips are\n%s\nwant\n%s", got, want)
+		t.Errorf("the skips are\n%s\nwant\n%s", got, want)
 	}
 	got := summary(t, "failures", path)
 	for _, want := range []string{
@@ -97,7 +97,7 @@ func TestSummary(t *testing.T) {
 		}
 	}
 	if n := strings.Count(got, "noise"); n > maxItem {
-		t.Errorf("%d lines of a log", n)
+		t.Errorf("the failures have %d lines of one log", n)
 	}
 }
 
@@ -123,32 +123,32 @@ func TestRuns(t *testing.T) {
 func TestSummaryOfWhatIsRepeated(t *testing.T) {
 	path := record(t, map[string]string{"p_test.go": unsteady})
 	if got := summary(t, "count", path); got != "1 3 1\n" {
-		t.Errorf("the count at first is %q", got)
+		t.Errorf("the count of the first records is %q", got)
 	}
 	again := record(t, map[string]string{"p_test.go": unsteady, "again": ""}, "-run", "^TestRuns$/^(unsteady|bad)$")
 	if got := summary(t, "count", path, again); got != "2 2 1\n" {
-		t.Errorf("the count of both is %q", got)
+		t.Errorf("the count of both records is %q", got)
 	}
 	if got := summary(t, "unsteady", path, again); !strings.Contains(got, "UNSTEADY example.test/p TestRuns/unsteady\n    p_test.go:12: not this time\n") ||
 		strings.Contains(got, "bad") || strings.Contains(got, "good") {
-		t.Errorf("unsteady is\n%s", got)
+		t.Errorf("the unsteady tests are\n%s", got)
 	}
 	if got := summary(t, "failures", path, again); !strings.Contains(got, "TestRuns/bad\n") || strings.Contains(got, "unsteady") {
-		t.Errorf("failures are\n%s", got)
+		t.Errorf("the failures are\n%s", got)
 	}
 }
 
 func TestSummaryOfWhatDoesNotCompile(t *testing.T) {
 	got := summary(t, "failures", record(t, map[string]string{"p_test.go": "package p\n\nvar x = missing\n"}))
 	if !strings.Contains(got, "undefined: missing") {
-		t.Errorf("failures are\n%s", got)
+		t.Errorf("the failures are\n%s", got)
 	}
 }
 
 func TestSummaryRefuses(t *testing.T) {
 	for _, args := range [][]string{nil, {"skips"}, {"other", "x"}} {
 		if err := run(&bytes.Buffer{}, args); err == nil {
-			t.Errorf("%q was taken", args)
+			t.Errorf("%q is accepted, want an error", args)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestPodsOnAnotherDaemon runs every step of the testbed on containerd, so that
-// what fails on berth is berth's and not the testbed's.
+// TestPodsOnAnotherDaemon runs every step of the testbed on containerd, so that a failure on berth
+// is not one of the testbed.
 func TestPodsOnAnotherDaemon(t *testing.T) {
 	NeedNetwork(t)
 	Part(t, Containerd)
@@ -19,24 +19,24 @@ func TestPodsOnAnotherDaemon(t *testing.T) {
 		CNI: NewCNI(t), Registry: registry,
 	})
 	client := daemon.Client
-	// The first pod pulls the sandbox image and makes directories that stay.
+	// The first pod pulls the sandbox image and creates directories that stay.
 	client.RunPod(t, PodSpec{Image: image, Command: []string{"sleep", "600"}}).Remove(t)
 	before := daemon.Snapshot(t)
 
 	pod := client.RunPod(t, PodSpec{Handler: "plain", Image: image, Command: []string{"sh", "-c", "echo up; sleep 600"}})
 	if pod.IP(t) == "" || pod.Ready == 0 {
-		t.Errorf("address %q, ready after %v", pod.IP(t), pod.Ready)
+		t.Errorf("the pod has the address %q, and was ready after %v", pod.IP(t), pod.Ready)
 	}
 	if line := pod.Container.WaitLog(t, "up"); line.Stream != "stdout" || line.Partial {
-		t.Errorf("log line is %+v", line)
+		t.Errorf("the log line is %+v", line)
 	}
-	Same(t, pod.Container.TryExec(t, "sh", "-c", "echo out; echo err >&2; exit 3"), (ExecResult{"out\n", "err\n", 3}), "exec gave")
+	Same(t, pod.Container.TryExec(t, "sh", "-c", "echo out; echo err >&2; exit 3"), (ExecResult{"out\n", "err\n", 3}), "the result of exec is")
 	failing := pod.RunContainer(t, "failing", PodSpec{Image: image, Command: []string{"sh", "-c", "exit 7"}})
 	Same(t, failing.WaitExit(t).GetExitCode(), 7, "exit code is")
 	during := before.Leaks(daemon.Snapshot(t))
 	for _, kind := range []Kind{Mounts, Cgroups, Processes, Ports, Leases, Rules, States, Layers} {
 		if !strings.Contains(strings.Join(during, "\n"), string(kind)+" ") {
-			t.Errorf("a running pod shows no %s:\n%s", kind, indent(during))
+			t.Errorf("with a running pod the snapshot has no %s:\n%s", kind, indent(during))
 		}
 	}
 

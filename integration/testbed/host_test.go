@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCNILeftoversAreSeenAndRemoved gives an address and a host port to a
-// network namespace, tears nothing down, and looks what the cleanup does.
+// TestCNILeftoversAreSeenAndRemoved gives a network namespace an address and a host port, and does
+// not tear them down: a snapshot must have them, and the cleanup must remove them.
 func TestCNILeftoversAreSeenAndRemoved(t *testing.T) {
 	NeedNetwork(t)
 	namespace := networkNamespace(t)
@@ -34,7 +34,7 @@ func TestCNILeftoversAreSeenAndRemoved(t *testing.T) {
 			}
 		}
 		if leaks := (Snapshot{}).Leaks(seen); len(leaks) < 3 {
-			run.Errorf("leaks are %v", leaks)
+			run.Errorf("the leaks are %v, want 3 or more", leaks)
 		}
 	})
 	Must(t, err)
@@ -90,7 +90,7 @@ func TestSubnetsInUseAreNotFree(t *testing.T) {
 	}
 }
 
-// TestLeftoversAreSeenAndSwept makes by hand what a killed daemon leaves.
+// TestLeftoversAreSeenAndSwept creates what a killed daemon leaves, and checks snapshot and sweep.
 func TestLeftoversAreSeenAndSwept(t *testing.T) {
 	NeedRoot(t)
 	dir, err := os.MkdirTemp("/run", "bt-")
@@ -118,10 +118,10 @@ func TestLeftoversAreSeenAndSwept(t *testing.T) {
 		t.Errorf("a snapshot's content is listed:\n%s", indent(leaks))
 	}
 	if len(after[Cgroups]) != 1 || !strings.HasSuffix(after[Cgroups][0], daemon.Cgroup+"/pod1/c1") {
-		t.Errorf("cgroups are %v, want the one below the pod's", after[Cgroups])
+		t.Errorf("the cgroups are %v, want only that of the container", after[Cgroups])
 	}
 	if len(after[Processes]) != 2 {
-		t.Errorf("processes are %v, want one by its arguments and one by its cgroup", after[Processes])
+		t.Errorf("the processes are %v, want one found by its arguments and one by its cgroup", after[Processes])
 	}
 
 	daemon.sweep(t)
@@ -141,7 +141,7 @@ func makeLeftovers(t *testing.T, daemon *Daemon) {
 	Must(t, os.WriteFile(filepath.Join(records, "s1.json"), nil, 0o600))
 	Must(t, unix.Mkfifo(filepath.Join(stdio, "stdout"), 0o600))
 	Must(t, unix.Mount("testbed", rootfs, "tmpfs", 0, ""))
-	start(t, "tail", "-f", "/dev/null", daemon.Dir+"/shim.sock") // goes on without the second
+	start(t, "tail", "-f", "/dev/null", daemon.Dir+"/shim.sock") // tail ignores that the second file is missing
 	joinCgroup(t, daemon, start(t, "sleep", "600"))
 }
 

@@ -21,7 +21,7 @@ func TestRunCleansUpLastFirst(t *testing.T) {
 	})
 	Must(t, err)
 	if want := []string{"body", "second", "first"}; !slices.Equal(order, want) {
-		t.Errorf("ran %v, want %v", order, want)
+		t.Errorf("the order was %v, want %v", order, want)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the temporary directory is still there: %v", err)
@@ -57,7 +57,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		Eventually(run, callTimeout, func() error { return errors.New("still waiting") })
 	})
 	if err == nil || !strings.Contains(err.Error(), "still waiting") {
-		t.Errorf("got %v, want what was waited for", err)
+		t.Errorf("got %v, want the last error of the wait", err)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestParseLog(t *testing.T) {
 		}
 		b.WriteString(line.Time.Format("2006-01-02T15:04:05.000000000Z07:00") + " " + line.Stream + " " + tag + " " + line.Text + "\n")
 	}
-	Same(t, b.String(), good, "read")
+	Same(t, b.String(), good, "the parsed log is")
 	for name, bad := range map[string]string{
 		"no newline":  stamp + " stdout F x",
 		"no text":     stamp + " stdout F\n",

@@ -1,5 +1,5 @@
-// Package verifier lets berth ask the image verifier of contrib before it pulls, with
-// real keys and signatures at a real registry.
+// Package verifier has berth call the image verifier of contrib before it pulls, with real keys and
+// signatures at a real registry.
 package verifier
 
 import (
@@ -27,26 +27,26 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// installed builds the verifier, as its page says, into a directory of its own.
+// installed builds the verifier, as its documentation describes, into a new directory.
 func installed(t *testing.T) (dir string) {
 	t.Helper()
 	root, err := testbed.Repository()
 	testbed.Must(t, err)
-	// What others can write to is not asked.
+	// berth does not run verifiers from a directory that other users can write to.
 	dir, err = os.MkdirTemp("/opt", "berth-verifier-")
 	testbed.Must(t, err)
 	t.Cleanup(func() { testbed.Must(t, os.RemoveAll(dir)) })
 	testbed.Must(t, os.Chmod(dir, 0o755))
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "berth-verify-sigstore"), "./berth-verify-sigstore")
 	cmd.Dir = filepath.Join(root, "contrib", "verifier")
-	cmd.Env = append(os.Environ(), "GOWORK=off") // a module beside the workspace
+	cmd.Env = append(os.Environ(), "GOWORK=off") // its module is not in the workspace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the verifier: %v: %s", err, out)
 	}
 	return dir
 }
 
-// signature is what cosign pushes for an image: a payload that names its digest.
+// signature returns what cosign pushes for an image: a signed payload with the image's digest.
 func signature(t *testing.T, key *ecdsa.PrivateKey, of v1.Hash) v1.Image {
 	t.Helper()
 	payload := fmt.Sprintf(`{"critical":{"identity":{"docker-reference":""},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, of)
@@ -86,7 +86,7 @@ func TestOnlySignedImagesArePulled(t *testing.T) {
 	sign("signed", digest)
 	unsigned, _ := push("unsigned")
 	borrowed, _ := push("borrowed")
-	sign("borrowed", digest) // of another image
+	sign("borrowed", digest) // the signature of another image
 	testbed.Must(t, os.WriteFile(policy, fmt.Appendf(nil, "default = \"refuse\"\nplain_http = [%[1]q]\n[[rules]]\nprefix = \"%[1]s/team\"\naction = \"signed\"\nkeys = [%[2]q]\n", registry.Host, keyFile), 0o600))
 
 	b := testbed.StartBerth(t, testbed.Options{
@@ -98,11 +98,11 @@ func TestOnlySignedImagesArePulled(t *testing.T) {
 	for _, image := range []string{unsigned, borrowed} {
 		_, err := b.Client.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}})
 		if err == nil || !strings.Contains(err.Error(), "SignatureValidationFailed") {
-			t.Errorf("%s: %v", image, err)
+			t.Errorf("pull %s: %v, want a refusal", image, err)
 		}
 	}
 	testbed.Must(t, os.WriteFile(policy, []byte("defualt = \"accept\"\n"), 0o600))
 	if _, err := b.Client.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: signed}}); err == nil || !strings.Contains(err.Error(), "defualt") {
-		t.Errorf("with a mistake in the policy: %v", err)
+		t.Errorf("pull with a mistake in the policy: %v, want a refusal", err)
 	}
 }

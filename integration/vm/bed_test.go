@@ -1,6 +1,6 @@
-// Package vm runs tests in whole nodes (integration/vm/machine): those of other
-// packages, and its own of integration/vm/inside. Every test that runs in a machine is
-// one of this package, with its name below that of the test here.
+// Package vm runs tests in virtual machines that are whole nodes (integration/vm/machine): tests of
+// other packages, and those of integration/vm/inside. Each test in a machine is a subtest of a test
+// of this package.
 package vm
 
 import (
@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// place is where programs are in a machine.
+	// place is the directory of programs in a machine.
 	place = "/b"
-	// bound is what any of the tests here may take together on a host.
+	// bound limits one run of tests in a machine, in the time of a host that is not emulated.
 	bound = 5 * time.Minute
 )
 
-// Who makes the cgroups of pods.
+// The cgroup drivers of berth.
 const (
 	systemd  = "systemd"
 	cgroupfs = "cgroupfs"
 )
 
-// programs are berth's.
+// programs are the programs of berth.
 var programs = []string{"berth", "berth-shim", "berth-pause"}
 
 // compiled builds the tests of a package for a machine, once.
@@ -44,7 +44,7 @@ func compiled(t *testing.T, pkg, tags string) string {
 	return compiledFor(t, runtime.GOARCH, pkg, tags)
 }
 
-// compiledFor is compiled for another processor.
+// compiledFor is compiled for a given architecture.
 func compiledFor(t *testing.T, architecture, pkg, tags string) string {
 	t.Helper()
 	once, _ := binaries.LoadOrStore(architecture+pkg, sync.OnceValues(func() (string, error) {
@@ -66,14 +66,14 @@ func compiledFor(t *testing.T, architecture, pkg, tags string) string {
 	return path
 }
 
-// binaries are built once for each package.
+// binaries has the builds of compiledFor, one for each architecture and package.
 var binaries sync.Map
 
-// boot gives a machine.
+// boot starts a machine.
 func boot(t *testing.T) *machine.Machine {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
-		testbed.Missing(t, "machines are emulated for amd64")
+		testbed.Missing(t, "machines run only on amd64")
 	}
 	begin := time.Now()
 	m := machine.Start(t, machine.Options{})
@@ -81,7 +81,7 @@ func boot(t *testing.T) *machine.Machine {
 	return m
 }
 
-// bring puts berth's programs and the runtimes of tests into a machine.
+// bring copies berth's programs and these parts of the testbed to a machine.
 func bring(t *testing.T, m *machine.Machine, parts ...string) {
 	t.Helper()
 	bin := testbed.Built(t)
@@ -104,7 +104,7 @@ func bringPart(t *testing.T, m *machine.Machine, part string) {
 	}
 }
 
-// environment names the parts of tests in a machine.
+// environment returns the variables that name the testbed's parts in a machine.
 func environment(more ...string) []string {
 	return append([]string{
 		"BERTH_TEST_BIN=" + place,
@@ -115,12 +115,12 @@ func environment(more ...string) []string {
 	}, more...)
 }
 
-// groups is the pattern of groups of the conformance suite.
+// groups returns the pattern of -test.run for groups of the conformance suite under handlers.
 func groups(handlers string, groups ...string) string {
 	return fmt.Sprintf("^TestBerth$/^(%s)$/^(%s)$", handlers, strings.Join(groups, "|"))
 }
 
-// repository is where the source of berth is.
+// repository returns the directory of berth's source.
 func repository(t *testing.T) string {
 	t.Helper()
 	root, err := testbed.Repository()
@@ -128,16 +128,16 @@ func repository(t *testing.T) string {
 	return root
 }
 
-// deb builds the package of a source for this machine's processor.
+// deb builds the Debian package of a source for the host's architecture.
 func deb(t *testing.T, source, version string) string {
 	t.Helper()
-	bin := t.TempDir() // other tests run what is in ./bin
+	bin := t.TempDir() // not ./bin, whose programs other tests run
 	testbed.Must(t, os.Symlink(filepath.Join(repository(t), "bin", "nfpm"), filepath.Join(bin, "nfpm")))
 	return packageOf(t, source, "deb", "VERSION="+version, "BIN="+bin, "NATIVE="+bin)
 }
 
-// before is the source of the version before: what BERTH_TEST_BEFORE names to git, or
-// this very source.
+// before returns the source of the previous version: the commit in BERTH_TEST_BEFORE, or this
+// source if that is empty.
 func before(t *testing.T) string {
 	t.Helper()
 	root, commit := repository(t), os.Getenv("BERTH_TEST_BEFORE")
@@ -148,12 +148,12 @@ func before(t *testing.T) string {
 	c := exec.CommandContext(t.Context(), "sh", "-ec", `git archive --format=tar "$1" >"$2.tar"; tar -xf "$2.tar" -C "$2"; rm "$2.tar"`, "sh", commit, dir)
 	c.Dir = root
 	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("the source of BERTH_TEST_BEFORE=%s: %v\n%s", commit, err, out)
+		t.Fatalf("get the source of BERTH_TEST_BEFORE=%s: %v\n%s", commit, err, out)
 	}
 	return dir
 }
 
-// packageOf has make build the package.
+// packageOf builds a target of the Makefile, and returns the package.
 func packageOf(t *testing.T, source, target string, arguments ...string) string {
 	t.Helper()
 	out := t.TempDir()
@@ -164,12 +164,12 @@ func packageOf(t *testing.T, source, target string, arguments ...string) string 
 	}
 	files, err := filepath.Glob(filepath.Join(out, "berth_*.deb"))
 	if err != nil || len(files) != 1 {
-		t.Fatalf("packages: %v, %v", files, err)
+		t.Fatalf("make built the packages %v, %v, want one", files, err)
 	}
 	return files[0]
 }
 
-// cut has a test of integration/vm/inside bring berth to where the power is to go, and cuts it.
+// cut runs a test of integration/vm/inside, and cuts the power once it has printed inside.Held.
 func cut(t *testing.T, m *machine.Machine, name string) {
 	t.Helper()
 	said, out := io.Pipe()
@@ -182,17 +182,17 @@ func cut(t *testing.T, m *machine.Machine, name string) {
 		t.Log(lines.Text())
 		if lines.Text() == inside.Held {
 			m.Cut(t)
-			go io.Copy(io.Discard, said) //nolint:errcheck // until its end, which the cut brings
+			go io.Copy(io.Discard, said) //nolint:errcheck // until the cut ends it
 			if <-ended == nil {
-				t.Error("the test ended although it was cut off")
+				t.Error("the test in the machine succeeded in spite of the power cut")
 			}
 			return
 		}
 	}
-	t.Fatalf("it ended before the power could be cut: %v", <-ended)
+	t.Fatalf("the test ended before the power was cut: %v", <-ended)
 }
 
-// within runs tests of integration/vm/inside, in this order.
+// within runs these tests of integration/vm/inside in a machine, in this order.
 func within(t *testing.T, m *machine.Machine, names ...string) {
 	t.Helper()
 	m.Put(t, compiledFor(t, m.Architecture(), "integration/vm/inside", "berth_vm"), place+"/inside.test")
@@ -201,7 +201,7 @@ func within(t *testing.T, m *machine.Machine, names ...string) {
 	}
 }
 
-// conforms runs checks of the conformance suite.
+// conforms runs checks of the conformance suite in a machine, with a cgroup driver.
 func conforms(t *testing.T, m *machine.Machine, driver, checks string) {
 	t.Helper()
 	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cri/berth/integration/vm/machine"
 )
 
-// TestHeart is what every change has to show of a whole node: the packaged unit under
-// pods, those of a kubelet among them, and a power cut in the middle of everything.
+// TestHeart has the tests in a whole node that every change must pass: the packaged unit with pods,
+// a power cut while berth writes, and a kubelet.
 func TestHeart(t *testing.T) {
 	m := boot(t)
 	t.Run("unit", func(t *testing.T) {
@@ -23,20 +23,20 @@ func TestHeart(t *testing.T) {
 	})
 }
 
-// TestHeartConformance is the part of the suite that cgroups matter to most.
+// TestHeartConformance runs the groups of the suite that depend most on cgroups.
 func TestHeartConformance(t *testing.T) {
 	conforms(t, boot(t), systemd, groups("runc", "Exit", "Metrics", "Resources", "UserNamespaces"))
 }
 
-// packaged is the package in a machine that has never had it. The machine has it, and
-// what pods the tests leave, then.
+// packaged runs tests with the package in a machine that does not have it installed. Afterwards the
+// machine has the package, and the pods that the tests leave.
 func packaged(t *testing.T, m *machine.Machine, source string, tests ...string) {
 	m.Put(t, deb(t, source, "1.0.0"), place+"/berth.deb")
 	m.Put(t, testbed.Part(t, testbed.Runc), place+"/runc")
 	within(t, m, tests...)
 }
 
-// program brings a 32-bit program for pods.
+// program copies a 32-bit program for pods to a machine.
 func program(t *testing.T, m *machine.Machine) {
 	t.Helper()
 	path, err := machine.Built("program", "./integration/vm/program", "386")
@@ -44,7 +44,7 @@ func program(t *testing.T, m *machine.Machine) {
 	m.Put(t, path, place+"/program")
 }
 
-// powerCut takes the power away in the middle of everything that berth writes down.
+// powerCut cuts the power while berth is in the middle of its writes, boots, and checks the node.
 func powerCut(t *testing.T, m *machine.Machine) {
 	m.Put(t, filepath.Join(testbed.Built(t, "berth_failpoints"), "berth"), place+"/failpoints/berth")
 	cut(t, m, "TestHold")

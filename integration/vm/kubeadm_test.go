@@ -23,9 +23,9 @@ import (
 	"github.com/berth-cri/berth/integration/vm/machine"
 )
 
-// TestKubeadm has kubeadm make a cluster on the packaged berth, and take it away. The images
-// are those that it asks for by name, made here of the programs that the tests have built:
-// a node without a registry gets them by "berth image import".
+// TestKubeadm creates and removes a cluster by kubeadm on the packaged berth. The images have the
+// names that kubeadm expects, and contain programs that the tests have built. The node has no
+// registry; it gets the images by "berth image import".
 func TestKubeadm(t *testing.T) {
 	m := machine.Start(t, machine.Options{Memory: 6144})
 	for _, part := range []string{testbed.Kubeadm, testbed.Kubelet, testbed.Kubectl} {
@@ -35,8 +35,8 @@ func TestKubeadm(t *testing.T) {
 	packaged(t, m, repository(t), "TestKubeadm")
 }
 
-// TestDaemonSet has the pods of the manifests move the kubelet under which they run from
-// containerd to berth, in a cluster of kubeadm's, and back.
+// TestDaemonSet has the installer's DaemonSet move its own kubelet from containerd to berth and back,
+// in a kubeadm cluster.
 func TestDaemonSet(t *testing.T) {
 	m := machine.Start(t, machine.Options{Memory: 6144})
 	for _, part := range []string{testbed.Kubeadm, testbed.Kubelet, testbed.Kubectl} {
@@ -50,13 +50,13 @@ func TestDaemonSet(t *testing.T) {
 	manifests, err := os.ReadFile(filepath.Join(repository(t), "contrib/kubernetes/berth-installer.yaml"))
 	testbed.Must(t, err)
 	text := shippedImage.ReplaceAllString(string(manifests), "image: "+imageName)
-	// What the chart makes of the values `config` and `runtimes`.
+	// As the chart writes the values `config` and `runtimes`.
 	for empty, value := range map[string]string{
 		`"config": ""`:   `"config": "[registry]\nhosts_dir = \"/etc/containerd/certs.d\""`,
 		`"runtimes": []`: `"runtimes": [{"handler": "gvisor", "kind": "runsc", "version": "1", "source": "/host` + place + `/runsc"}, {"handler": "crun", "kind": "crun", "version": "1", "source": "/host/usr/bin/crun"}]`,
 	} {
 		if strings.Count(text, empty) != 1 {
-			t.Fatalf("the manifests do not have %s once", empty)
+			t.Fatalf("the manifests do not have %s exactly once", empty)
 		}
 		text = strings.Replace(text, empty, value, 1)
 	}
@@ -64,12 +64,12 @@ func TestDaemonSet(t *testing.T) {
 	within(t, m, "TestDaemonSet")
 }
 
-// imageName is that of the installer's image in the machine.
+// imageName is the name of the installer's image in the machine.
 const imageName = "registry.test/berth:1.0.0"
 
 var shippedImage = regexp.MustCompile(`image: \S+/berth:\S+`)
 
-// imageOfBerth is the archive that "make image" makes.
+// imageOfBerth returns the archive that "make image" builds.
 func imageOfBerth(t *testing.T) string {
 	t.Helper()
 	out := t.TempDir()
@@ -81,7 +81,7 @@ func imageOfBerth(t *testing.T) string {
 	return filepath.Join(out, "berth_1.0.0_image.tar")
 }
 
-// imagesOfKubeadm is an archive with all images of a control plane.
+// imagesOfKubeadm returns an archive with all images of a control plane.
 func imagesOfKubeadm(t *testing.T) string {
 	t.Helper()
 	kubeadm := testbed.Part(t, testbed.Kubeadm)
@@ -90,7 +90,7 @@ func imagesOfKubeadm(t *testing.T) string {
 		testbed.Mustf(t, err, "kubeadm %v", args)
 		return strings.TrimSpace(string(out))
 	}
-	// Told the version, it asks nobody.
+	// With a version, kubeadm does not look one up in the network.
 	names := strings.Fields(said("config", "images", "list", "--kubernetes-version="+said("version", "--output=short")))
 	images := map[name.Tag]v1.Image{}
 	for _, image := range names {
@@ -119,7 +119,7 @@ func imagesOfKubeadm(t *testing.T) string {
 	return file
 }
 
-// imageOf is an image with files of this host, by their paths in it.
+// imageOf returns an image with files of the host; the keys of files are their paths in the image.
 func imageOf(t *testing.T, config v1.Config, files map[string]string) v1.Image {
 	t.Helper()
 	var layer bytes.Buffer
@@ -135,7 +135,7 @@ func imageOf(t *testing.T, config v1.Config, files map[string]string) v1.Image {
 		testbed.Mustf(t, err, "put %s into an image", from)
 	}
 	testbed.Must(t, w.Close())
-	// Unpacking is what an emulated processor takes longest for.
+	// Without compression, because decompressing takes long on an emulated processor.
 	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }, tarball.WithCompression(compression.None))
 	testbed.Must(t, err)
 	image, err := mutate.AppendLayers(empty.Image, l)
@@ -154,7 +154,7 @@ func diffIDs(t *testing.T, l v1.Layer) []v1.Hash {
 
 var library = regexp.MustCompile(`(/\S+) \(0x`)
 
-// iptables are the files of Debian's iptables, which kube-proxy calls, by their paths.
+// iptables returns the files of Debian's iptables, which kube-proxy calls, by their paths.
 func iptables(t *testing.T) map[string]string {
 	t.Helper()
 	const program = "/usr/sbin/xtables-nft-multi"
@@ -169,9 +169,9 @@ func iptables(t *testing.T) map[string]string {
 	for _, file := range extensions {
 		files[file] = file
 	}
-	// Extensions need libraries that the program does not.
+	// The extensions need more libraries than the program.
 	out, err := exec.CommandContext(t.Context(), "ldd", append(extensions, program)...).Output()
-	testbed.Mustf(t, err, "look for the libraries of iptables")
+	testbed.Mustf(t, err, "find the libraries of iptables")
 	for _, l := range library.FindAllStringSubmatch(string(out), -1) {
 		files[l[1]] = l[1]
 	}

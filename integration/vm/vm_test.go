@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cri/berth/integration/vm/machine"
 )
 
-// TestConformance is what the suite shows where systemd makes the cgroups, all of them
-// v2: every kind of runtime, in the groups that ask for them.
+// TestConformance runs the groups of the suite that depend on cgroups, on a node with cgroup v2 and
+// systemd: under every kind of runtime with the driver systemd, and under some with cgroupfs.
 func TestConformance(t *testing.T) {
 	m := boot(t)
 	t.Run("systemd", func(t *testing.T) {
@@ -21,8 +21,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestRecovery ends daemons and supervisors under pods, and takes a checkpoint: the
-// criu of this node knows its kernel.
+// TestRecovery kills daemons and supervisors while pods run, and takes a checkpoint, for which this
+// node has a criu that supports its kernel.
 func TestRecovery(t *testing.T) {
 	m := boot(t)
 	bring(t, m, testbed.Runc, testbed.RuncShim)
@@ -33,7 +33,7 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestCheckpoints has pods sleep and wake by the criu of this node, where cgroups are v2.
+// TestCheckpoints checkpoints and restores pods by the criu of this node, with cgroup v2.
 func TestCheckpoints(t *testing.T) {
 	m := boot(t)
 	bring(t, m, testbed.Runc, testbed.Runsc, testbed.RuncShim)
@@ -44,7 +44,7 @@ func TestCheckpoints(t *testing.T) {
 	})
 }
 
-// TestPackage upgrades the package of the version before under pods, and reboots the node.
+// TestPackage upgrades the package of the previous version while pods run, and reboots the node.
 func TestPackage(t *testing.T) {
 	m := boot(t)
 	m.Put(t, deb(t, repository(t), "1.1.0"), place+"/newer.deb")
@@ -53,7 +53,7 @@ func TestPackage(t *testing.T) {
 	within(t, m, "TestAfterReboot")
 }
 
-// TestBeside has a containerd with a unit of its own on a packaged node.
+// TestBeside runs a containerd, with its own unit, on a node with the packaged berth.
 func TestBeside(t *testing.T) {
 	m := boot(t)
 	for _, part := range []string{testbed.Containerd, testbed.RuncShim} {
@@ -62,7 +62,7 @@ func TestBeside(t *testing.T) {
 	packaged(t, m, repository(t), "TestInstall", "TestBesideContainerd")
 }
 
-// TestKubelet runs pods that a control plane asks for.
+// TestKubelet runs pods of a control plane on the node.
 func TestKubelet(t *testing.T) {
 	m := machine.Start(t, machine.Options{Memory: 6144})
 	bring(t, m, testbed.Runc, testbed.Runsc, testbed.Stargz)
@@ -78,7 +78,7 @@ func TestKubelet(t *testing.T) {
 	})
 }
 
-// TestARM64 is the package on another processor, with a pod of its crun.
+// TestARM64 installs the package on an arm64 node, and runs a pod by Debian's crun.
 func TestARM64(t *testing.T) {
 	file := packageOf(t, repository(t), "deb-arm64", "VERSION=1.0.0")
 	m := machine.Start(t, machine.Options{Kind: machine.ARM64})
@@ -86,13 +86,13 @@ func TestARM64(t *testing.T) {
 	within(t, m, "TestInstall")
 }
 
-// TestSELinux runs pods on a node with Debian's policy, which names a type for containers
-// that it does not have, and looks at their labels when it has it. Nothing is enforced: what
-// a policy without rules for a container runtime forbids says nothing of berth.
+// TestSELinux runs pods on a node with Debian's policy, which names a type for containers but does
+// not define it. With the type defined, it checks the labels of pods. SELinux is permissive, because
+// the policy has no rules for a container runtime.
 func TestSELinux(t *testing.T) {
 	m := machine.Start(t, machine.Options{Kind: machine.SELinux, Kernel: "security=selinux selinux=1 enforcing=0"})
 	m.Run(t, "test", "-e", "/sys/fs/selinux/enforce")
-	t.Run("as Debian has it", func(t *testing.T) { conforms(t, m, systemd, groups("runc|crun", "Exit")) })
+	t.Run("with Debian's policy", func(t *testing.T) { conforms(t, m, systemd, groups("runc|crun", "Exit")) })
 	t.Run("with a type for containers", func(t *testing.T) {
 		m.Write(t, "/root/containers.cil", containerTypes)
 		m.Run(t, "semodule", "-i", "/root/containers.cil")
@@ -100,7 +100,7 @@ func TestSELinux(t *testing.T) {
 	})
 }
 
-// containerTypes are those that /etc/selinux/default/contexts/lxc_contexts names.
+// containerTypes are the types that /etc/selinux/default/contexts/lxc_contexts names.
 const containerTypes = `
 (type container_t) (roletype system_r container_t) (typepermissive container_t)
 (type container_file_t) (roletype object_r container_file_t)

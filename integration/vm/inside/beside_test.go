@@ -32,7 +32,7 @@ runtime_type = 'io.containerd.runc.v2'
 BinaryName = '/b/runc'
 SystemdCgroup = true
 `
-	// containerdUnit says what containerd's own unit says of processes.
+	// containerdUnit has the settings of containerd's own unit for processes.
 	containerdUnit = `[Service]
 Type=notify
 ExecStart=/b/containerd
@@ -45,8 +45,8 @@ OOMScoreAdjust=-999
 `
 )
 
-// TestBesideContainerd has systemd start, stop, restart and kill a containerd, once with
-// pods of its own, under pods of berth on the same network.
+// TestBesideContainerd starts, stops and kills a containerd, which has a pod, under systemd, and
+// restarts berth. The pods of both are on the same network and must keep running.
 func TestBesideContainerd(t *testing.T) {
 	n := found(t)
 	lives := map[string]string{}
@@ -76,7 +76,7 @@ func TestBesideContainerd(t *testing.T) {
 			t.Errorf("after %s: exec in containerd's pod: %v, %v", after, r, err)
 		}
 	}
-	unharmed("a pod of containerd's")
+	unharmed("the start of a pod of containerd")
 
 	run(t, "systemctl", "restart", "berth")
 	otherPID(t, n.client, "")
@@ -96,11 +96,11 @@ func TestBesideContainerd(t *testing.T) {
 			return err
 		},
 	} {
-		testbed.Checkf(t, end(), "a pod goes while containerd is stopped")
+		testbed.Checkf(t, end(), "remove a pod while containerd is stopped")
 	}
 	n.Pods = n.Pods[1:]
 	run(t, "systemctl", "start", "containerd")
-	unharmed("a pod of berth's went and containerd came back")
+	unharmed("the removal of a pod of berth and the start of containerd")
 
 	run(t, "systemctl", "kill", "--signal=KILL", "--kill-whom=main", "containerd")
 	testbed.Eventually(t, soon, func() error {

@@ -12,9 +12,9 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestCgroupPrefix changes the prefix of scopes under pods, and kills the daemon: pods of
-// both prefixes are in scopes of that name, are measured and found out of memory there, and
-// leave none behind.
+// TestCgroupPrefix changes the prefix of scopes while pods run, and kills the daemon. Pods of both
+// prefixes have scopes with their prefix, also for new containers; statistics and OOM kills are
+// found there; and no scope is left after the pods.
 func TestCgroupPrefix(t *testing.T) {
 	const dropIn = "/etc/berth/conf.d/prefix.toml"
 	n := found(t)
@@ -52,19 +52,19 @@ func TestCgroupPrefix(t *testing.T) {
 			}
 			r, err := n.client.PodSandboxStats(t.Context(), &runtimeapi.PodSandboxStatsRequest{PodSandboxId: p.ID})
 			if linux := r.GetStats().GetLinux(); err != nil || len(linux.GetContainers()) != 2 || linux.GetProcess().GetProcessCount().GetValue() != 3 {
-				t.Errorf("%s: with the prefix %s the pod has %v, %v", p.Handler, prefix, linux, err)
+				t.Errorf("%s: with the prefix %s the statistics of the pod are %v, %v", p.Handler, prefix, linux, err)
 			}
 			greedy := spec
 			greedy.Command = []string{"tail", "/dev/zero"}
 			c := p.RunContainer(t, "greedy", greedy)
 			if st := c.WaitExit(t); st.GetReason() != "OOMKilled" {
-				t.Errorf("%s: with the prefix %s a container that is out of memory exited with %d, %s", p.Handler, prefix, st.GetExitCode(), st.GetReason())
+				t.Errorf("%s: with the prefix %s a container without memory exited with %d, %s, want OOMKilled", p.Handler, prefix, st.GetExitCode(), st.GetReason())
 			}
 			p.Stop(t)
 			p.Remove(t)
 			for _, id := range append(ids, c.ID) {
 				if left := scopes(t, id); left != "" {
-					t.Errorf("%s: with the prefix %s there is %q after the pod", p.Handler, prefix, left)
+					t.Errorf("%s: with the prefix %s the scope %q is left after the pod", p.Handler, prefix, left)
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func TestCgroupPrefix(t *testing.T) {
 	run(t, "berth", "reload", "--wait")
 }
 
-// scopes are the names of the scopes whose names have an id in them.
+// scopes returns the scopes with an ID in their names.
 func scopes(t *testing.T, id string) string {
 	t.Helper()
 	var names []string

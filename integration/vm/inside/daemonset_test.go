@@ -25,7 +25,7 @@ const (
   "tolerations": [{"operator": "Exists"}], "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never",
   "command": ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"]}]}}
 `
-	// Pods of berth's own engine: of a runtime of the node's, and of one that the installer brings.
+	// ofClass is a pod of berth's own engine and its class. Its runtime is the node's or installed.
 	ofClass = `
 {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": %[1]q}, "handler": %[1]q}
 ---
@@ -35,10 +35,10 @@ const (
 `
 )
 
-// TestDaemonSet applies the manifests to a cluster of kubeadm's on containerd: the pod of the
-// DaemonSet, which runs in containerd, moves its own kubelet. It is killed at the begin, when
-// the kubelet is told of berth, and when it is told of containerd again; each time the kubelet
-// begins it anew. Pods of berth's own engine keep it from going back until they are gone.
+// TestDaemonSet applies the installer's manifests to a kubeadm cluster on containerd. The installer's
+// pod, which runs in containerd, moves its own kubelet to berth and back. It is killed at the start
+// and when the kubelet is configured for berth and for containerd; each time the kubelet restarts
+// it. Pods of berth's own engine delay the move back until they are removed.
 func TestDaemonSet(t *testing.T) {
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
 	registry.WriteHosts(t, "/etc/containerd/certs.d")
@@ -69,9 +69,9 @@ func TestDaemonSet(t *testing.T) {
 	}
 	unharmed := func() {
 		t.Helper()
-		testbed.Same(t, container(t, "stays"), before, "the pod's container was %s and is", before)
-		testbed.Same(t, life(t, theirs, before), process, "its process was %s and is", process)
-		testbed.Same(t, run(t, "kubectl", "get", "pod", "stays", "--output=jsonpath={.status.containerStatuses[0].restartCount}"), "0", "times: it was restarted")
+		testbed.Same(t, container(t, "stays"), before, "the container of the pod, before %s, is", before)
+		testbed.Same(t, life(t, theirs, before), process, "the process of the container, before %s, is", process)
+		testbed.Same(t, run(t, "kubectl", "get", "pod", "stays", "--output=jsonpath={.status.containerStatuses[0].restartCount}"), "0", "the restart count of the pod is")
 	}
 
 	run(t, "kubectl", "apply", "--filename="+installerManifests)
@@ -80,7 +80,7 @@ func TestDaemonSet(t *testing.T) {
 		return err
 	})
 	run(t, "pkill", "-KILL", "-x", "berth-installer")
-	killedWhen(t, "the kubelet is told of berth", toldOfBerth)
+	killedWhen(t, "the kubelet is configured for berth", toldOfBerth)
 	onRuntime(t, "berth")
 	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
 	t.Log(run(t, "kubectl", "--namespace=berth-system", "logs", "daemonset/berth-installer"))
@@ -94,17 +94,17 @@ func TestDaemonSet(t *testing.T) {
 		run(t, "kubectl", "wait", "--for=condition=Ready", "pod/"+class, "--timeout=10m")
 		run(t, "kubectl", "exec", class, "--", "true")
 	}
-	testbed.Contains(t, run(t, "kubectl", "exec", "gvisor", "--", "dmesg"), "gVisor", "the kernel of a pod of gvisor")
+	testbed.Contains(t, run(t, "kubectl", "exec", "gvisor", "--", "dmesg"), "gVisor", "dmesg in the pod of gvisor")
 
 	removed := run(t, "sed", `s/"state": "installed"/"state": "removed"/; s/values: [0-9a-f]*$/values: removed/`, installerManifests)
 	apply(t, removed)
-	// It waits for pods that containerd cannot take over, and says for which.
+	// The installer waits for pods that containerd cannot take over, and logs their names.
 	waits(t, "default/crun", "default/gvisor")
 	run(t, "kubectl", "delete", "pod", "crun", "--timeout=5m")
 	waits(t, "default/gvisor")
 	onRuntime(t, "berth")
 	run(t, "kubectl", "delete", "pod", "gvisor", "--timeout=5m")
-	killedWhen(t, "the kubelet is told of containerd", func() bool { return !toldOfBerth() })
+	killedWhen(t, "the kubelet is configured for containerd", func() bool { return !toldOfBerth() })
 	run(t, "kubectl", "--namespace=berth-system", "rollout", "status", "daemonset/berth-installer", "--timeout=10m")
 	onRuntime(t, "containerd")
 	unharmed()
@@ -112,7 +112,7 @@ func TestDaemonSet(t *testing.T) {
 	run(t, "kubectl", "delete", "--filename="+installerManifests, "--timeout=10m")
 	for path, text := range files {
 		if now, err := os.ReadFile(path); string(now) != text || err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is %q, %v, and was %q", path, now, err, text)
+			t.Errorf("%s is %q, %v, want %q as before", path, now, err, text)
 		}
 	}
 	for _, path := range []string{"/opt/berth", "/etc/berth", "/etc/systemd/system/berth.service", "/var/lib/berth", "/run/berth", "/var/lib/berth-installer"} {
@@ -123,34 +123,34 @@ func TestDaemonSet(t *testing.T) {
 	run(t, "kubectl", "wait", "--for=condition=Ready", "node/node", "--timeout=1m")
 }
 
-// toldOfBerth returns whether a kubelet that begins now uses berth.
+// toldOfBerth is whether a kubelet that starts now uses berth.
 func toldOfBerth() bool {
 	_, err := os.Stat("/etc/systemd/system/kubelet.service.d/99-berth.conf")
 	return err == nil
 }
 
-// killedWhen kills the installer as soon as something is so.
+// killedWhen kills the installer as soon as a condition is true.
 func killedWhen(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, 5*soon, true, func(context.Context) (bool, error) { return is(), nil }); err != nil {
-		t.Fatalf("it is never so that %s", what)
+		t.Fatalf("waited in vain until %s", what)
 	}
 	run(t, "pkill", "-KILL", "-x", "berth-installer")
 }
 
-// waits waits until the installer says that it waits for these pods.
+// waits waits until the installer's log has these pods as those that it waits for.
 func waits(t *testing.T, pods ...string) {
 	t.Helper()
 	testbed.Eventually(t, 5*soon, func() error {
 		out, err := exec.CommandContext(t.Context(), "kubectl", "--namespace=berth-system", "logs", "daemonset/berth-installer", "--tail=1").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "Waiting for pods") || !strings.Contains(string(out), strings.Join(pods, ", ")) {
-			return fmt.Errorf("it says %s, %w", out, err)
+			return fmt.Errorf("the log of the installer ends with %s, %w", out, err)
 		}
 		return nil
 	})
 }
 
-// container is that of a pod of one, as the API server knows it, without its scheme.
+// container returns the ID of a pod's only container from the API server, without the scheme.
 func container(t *testing.T, pod string) string {
 	t.Helper()
 	var id string
@@ -158,7 +158,7 @@ func container(t *testing.T, pod string) string {
 		out, err := exec.CommandContext(t.Context(), "kubectl", "get", "pod", pod, "--output=jsonpath={.status.containerStatuses[0].containerID}").Output()
 		var found bool
 		if _, id, found = strings.Cut(string(out), "://"); !found || err != nil {
-			return fmt.Errorf("its container is %q, %w", out, err)
+			return fmt.Errorf("the container of pod %s is %q, %w", pod, out, err)
 		}
 		return nil
 	})

@@ -13,16 +13,16 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestUnitTakesNothing runs a program in pods that says what the unit leaves them. A
-// filter of the unit's would hold in every process that the daemon ever starts.
+// TestUnitTakesNothing runs a program in pods that prints what it may do. A restriction of the unit,
+// such as a seccomp filter, would also hold for every process that the daemon starts.
 func TestUnitTakesNothing(t *testing.T) {
 	n := found(t)
-	// More of the unit's settings may be tried by hand.
+	// For manual runs: further settings of the unit, separated by semicolons.
 	if more := os.Getenv("BERTH_TEST_UNIT"); more != "" {
 		write(t, "/run/systemd/system/berth.service.d/more.conf", "[Service]\n"+strings.ReplaceAll(more, ";", "\n")+"\n")
 		run(t, "systemctl", "daemon-reload")
 		run(t, "systemctl", "stop", "berth")
-		for _, pid := range supervisors(t) { // which are older than the filters
+		for _, pid := range supervisors(t) { // which were started without the settings
 			run(t, "kill", pid)
 		}
 		run(t, "systemctl", "start", "berth")
@@ -32,7 +32,7 @@ func TestUnitTakesNothing(t *testing.T) {
 	body, err := os.ReadFile("/b/program")
 	testbed.Must(t, err)
 	image := pull(t, n.client, "node/program:1", testbed.WithLayer(testbed.File{Path: "program", Mode: 0o755, Body: body}))
-	// The directory is made by whoever mounts the volume.
+	// /made is not in the image: the runtime creates it for the volume.
 	volume := t.TempDir()
 	for _, handler := range both {
 		c := n.client.RunPod(t, testbed.PodSpec{
@@ -52,7 +52,7 @@ func TestUnitTakesNothing(t *testing.T) {
 			return err
 		})
 		for _, want := range []string{"F runs as 386\n", "F changes its personality\n", "F runs in real time\n", "F umask 0022\n", "F core true\n", "F others r\n"} {
-			testbed.Contains(t, said, want, "%s: the pod does not say %q", handler, want[2:])
+			testbed.Contains(t, said, want, "%s: the pod does not print %q", handler, want[2:])
 		}
 		user := n.client.RunPod(t, testbed.PodSpec{
 			Handler: handler, Image: n.Image, Command: []string{"sleep", "1000"},

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// As the packages of Kubernetes have it: flags and configuration are written by kubeadm.
+	// As in the packages of Kubernetes. kubeadm writes the flags and the configuration.
 	kubeadmUnit = `[Service]
 Environment=KUBELET_KUBECONFIG_ARGS="--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
 Environment=KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml
@@ -36,8 +36,8 @@ WantedBy=multi-user.target
 `
 )
 
-// TestKubeadm is a cluster of one node whose only CRI daemon is berth, made and removed as
-// docs/install.md says.
+// TestKubeadm creates and removes a cluster of one node whose only CRI daemon is berth, as
+// docs/install.md describes.
 func TestKubeadm(t *testing.T) {
 	write(t, "/etc/cni/net.d/10-node.conflist", network)
 	write(t, "/etc/berth/conf.d/handlers.toml", handlers)
@@ -52,29 +52,29 @@ func TestKubeadm(t *testing.T) {
 
 	apply(t, fmt.Sprintf(chosen, image))
 	run(t, "kubectl", "wait", "--for=condition=Ready", "pod/chosen", "--timeout=10m")
-	testbed.Same(t, run(t, "kubectl", "logs", "chosen"), "started", "it wrote")
+	testbed.Same(t, run(t, "kubectl", "logs", "chosen"), "started", "the log of the pod is")
 	testbed.Contains(t, run(t, "kubectl", "exec", "chosen", "--", "nslookup", "kubernetes.default.svc.cluster.local"), "10.96.0.1", "the cluster's DNS")
 	pods, err := client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.name": "chosen"}}})
 	if err != nil || len(pods.GetItems()) != 1 || pods.GetItems()[0].GetRuntimeHandler() != "crun" {
-		t.Errorf("berth has it as %v, %v", pods, err)
+		t.Errorf("berth lists the pod as %v, %v, want one of crun", pods, err)
 	}
 	t.Log(run(t, "kubeadm", "upgrade", "node"))
 	if text, err := os.ReadFile("/var/lib/kubelet/instance-config.yaml"); err != nil || !strings.Contains(string(text), criSocket) {
-		t.Errorf("after an upgrade the kubelet is told %q, %v", text, err)
+		t.Errorf("after an upgrade the kubelet's configuration is %q, %v, want berth's socket in it", text, err)
 	}
 
 	t.Log(run(t, "kubeadm", "reset", "--force", "--cri-socket", criSocket))
 	testbed.Eventually(t, soon, func() error {
 		all, err := client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		if err != nil || len(all.GetItems()) != 0 {
-			return fmt.Errorf("after a reset there are %v, %w", all.GetItems(), err)
+			return fmt.Errorf("after a reset the pods %v are left, %w", all.GetItems(), err)
 		}
 		return nil
 	})
 }
 
-// preparedForKubeadm gives a machine what nodes of kubeadm have: a kubelet's unit, and a
-// network, though nobody is reached by it.
+// preparedForKubeadm gives a machine what kubeadm expects of a node: the kubelet's unit, and a
+// default route, which leads nowhere.
 func preparedForKubeadm(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "link", "add", "lan", "type", "dummy")
@@ -94,11 +94,11 @@ func preparedForKubeadm(t *testing.T) {
 	})
 }
 
-// initialized has kubeadm make a cluster, and waits for its node to be ready.
+// initialized creates a cluster by kubeadm, and waits until its node is ready.
 func initialized(t *testing.T, socket, runtime string) {
 	t.Helper()
 	version := run(t, "kubeadm", "version", "--output=short")
-	// Some calls of kubeadm's have ten seconds, in which an emulated API server may not come up.
+	// Some calls of kubeadm time out after ten seconds, too soon for an emulated API server.
 	for try := 1; ; try++ {
 		out, err := exec.CommandContext(t.Context(), "kubeadm", "init", "--cri-socket", socket, "--kubernetes-version", version).CombinedOutput()
 		if err == nil {
@@ -118,7 +118,7 @@ func initialized(t *testing.T, socket, runtime string) {
 	run(t, "kubectl", "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=10m")
 }
 
-// onRuntime waits until the node is ready, and says that it uses a runtime.
+// onRuntime waits until the node is ready and reports that it uses a runtime.
 func onRuntime(t *testing.T, runtime string) {
 	t.Helper()
 	testbed.Eventually(t, 5*soon, func() error {
@@ -136,6 +136,6 @@ func apply(t *testing.T, objects string) {
 	c := exec.CommandContext(t.Context(), "kubectl", "apply", "--filename=-")
 	c.Stdin = strings.NewReader(objects)
 	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// kubeletConfig is a kubelet's default configuration, but that it has no API server and
-// nothing of it is far above what an emulated node bears. failCgroupV1 and cgroupDriver
-// are what they are by default: the second comes from berth.
+// kubeletConfig is a kubelet's default configuration, except that it has no API server and runs
+// static pods. failCgroupV1 and cgroupDriver have their defaults: the kubelet gets the driver from
+// berth.
 const kubeletConfig = `{
   "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
   "containerRuntimeEndpoint": "unix:///run/berth/berth.sock", "staticPodPath": "/etc/kubernetes/manifests",
@@ -38,8 +38,8 @@ const staticPods = `
    "resources": {"limits": {"memory": "20Mi"}}}]}}
 `
 
-// TestKubeletPod has a kubelet without a control plane run pods on the packaged berth. It
-// ends what others have left there.
+// TestKubeletPod has a kubelet without a control plane run pods on the packaged berth. The kubelet
+// also removes the pods that earlier tests left.
 func TestKubeletPod(t *testing.T) {
 	n := found(t)
 	for i, pod := range strings.Split(fmt.Sprintf(staticPods, n.Image), "---") {
@@ -50,7 +50,7 @@ func TestKubeletPod(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			said, err := exec.Command("journalctl", "--no-pager", "-o", "cat", "-u", "kubelet", "-n", "60").CombinedOutput()
-			t.Logf("the kubelet (%v):\n%s", err, said)
+			t.Logf("the log of the kubelet (%v):\n%s", err, said)
 		}
 		testbed.Check(t, errors.Join(os.RemoveAll("/etc/kubernetes"), exec.Command("systemctl", "stop", "kubelet").Run()))
 	})
@@ -79,12 +79,12 @@ func TestKubeletPod(t *testing.T) {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(status.GetInfo()["info"]), &info); err != nil || info.PID == 0 {
-		t.Fatalf("the container says %v, %v", status.GetInfo(), err)
+		t.Fatalf("the verbose status of the container has no pid: %v, %v", status.GetInfo(), err)
 	}
 	cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.PID))
 	testbed.Must(t, err)
 	for _, part := range []string{"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod", ".slice/berth-" + id + ".scope"} {
-		testbed.Contains(t, string(cgroup), part, "the container is in %s, which has no", cgroup)
+		testbed.Contains(t, string(cgroup), part, "the cgroup of the container")
 	}
 }
 
@@ -107,7 +107,7 @@ func kubeletPods() (map[string]corev1.Pod, error) {
 
 func running(pod corev1.Pod) error {
 	if pod.Status.ContainerStatuses[0].State.Running == nil {
-		return fmt.Errorf("it is %+v", pod.Status.ContainerStatuses[0].State)
+		return fmt.Errorf("the state of the container is %+v", pod.Status.ContainerStatuses[0].State)
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func running(pod corev1.Pod) error {
 func outOfMemory(pod corev1.Pod) error {
 	end := pod.Status.ContainerStatuses[0].State.Terminated
 	if end == nil || end.Reason != "OOMKilled" || end.ExitCode != 137 {
-		return fmt.Errorf("it is %+v", pod.Status.ContainerStatuses[0].State)
+		return fmt.Errorf("the state of the container is %+v", pod.Status.ContainerStatuses[0].State)
 	}
 	return nil
 }

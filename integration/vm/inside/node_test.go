@@ -27,12 +27,12 @@ const (
   {"type": "portmap", "capabilities": {"portMappings": true}}]}`
 	crun = "[runtimes.crun]\nruntime_path = \"/usr/bin/crun\"\n"
 	runc = "[runtimes.runc]\nruntime_path = \"/b/runc\"\n"
-	// soon is far above what systemd takes for anything here.
+	// soon is much longer than systemd needs for any step here.
 	soon = time.Minute
 )
 
-// both are the handlers of the node, and configured by handlers. One with another
-// processor than the host's has Debian's crun alone.
+// both are the handlers of the node, which the text handlers configures. A node of another
+// architecture than amd64 has only Debian's crun.
 var both, handlers = []string{"runc", "crun"}, runc + crun
 
 func init() {
@@ -56,20 +56,20 @@ func write(t *testing.T, path, text string) {
 	testbed.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// unit is a property of the service.
+// unit returns a property of berth.service.
 func unit(t *testing.T, property string) string {
 	t.Helper()
 	return run(t, "systemctl", "show", "--value", "--property="+property, "berth.service")
 }
 
-// otherPID waits for the service to run, and to answer, as another process than that.
+// otherPID waits until the service runs as another process and answers, and returns its PID.
 func otherPID(t *testing.T, c *testbed.Client, old string) string {
 	t.Helper()
 	var now string
 	testbed.Eventually(t, soon, func() error {
 		now = unit(t, "MainPID")
 		if state := unit(t, "ActiveState"); state != "active" || now == old || now == "0" {
-			return fmt.Errorf("it is %s as process %s, and was process %s", state, now, old)
+			return fmt.Errorf("berth is %s as process %s, want active as another one than %s", state, now, old)
 		}
 		_, err := c.Version(t.Context(), &runtimeapi.VersionRequest{})
 		return err
@@ -82,7 +82,7 @@ func dial(t *testing.T) *testbed.Client {
 	return testbed.Dial(t, socket, logs, "")
 }
 
-// pull makes an image that a registry of this test has known to the node.
+// pull pushes an image to a registry of the test, pulls it, and returns its name.
 func pull(t *testing.T, c *testbed.Client, name string, options ...testbed.ImageOption) string {
 	t.Helper()
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
@@ -92,7 +92,7 @@ func pull(t *testing.T, c *testbed.Client, name string, options ...testbed.Image
 	return image
 }
 
-// life is the start of a container's first process: another process has another.
+// life identifies a container's first process by its PID and start time.
 func life(t *testing.T, c *testbed.Client, id string) string {
 	t.Helper()
 	r, err := c.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
@@ -101,16 +101,16 @@ func life(t *testing.T, c *testbed.Client, id string) string {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(r.GetInfo()["info"]), &info); err != nil || info.PID == 0 {
-		t.Fatalf("the container says %v: %v", r.GetInfo(), err)
+		t.Fatalf("the verbose status of the container has no pid: %v: %v", r.GetInfo(), err)
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
-	testbed.Mustf(t, err, "the container's process")
+	testbed.Mustf(t, err, "read the container's process")
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')'):]))
 	return fmt.Sprint(info.PID, " since ", fields[20])
 }
 
-// ready waits until both handlers take pods: on a busy machine a runtime may be too
-// slow for the first look at it, and berth looks again.
+// ready waits until both handlers are ready. On a busy machine a runtime may be too slow for the
+// first probe, which berth repeats.
 func ready(t *testing.T, c *testbed.Client) {
 	t.Helper()
 	testbed.Eventually(t, soon, func() error {
@@ -130,14 +130,14 @@ func ready(t *testing.T, c *testbed.Client) {
 		}
 		for _, handler := range both {
 			if states[handler] != "ready" {
-				return fmt.Errorf("handlers are %v", states)
+				return fmt.Errorf("the states of the handlers are %v", states)
 			}
 		}
 		return nil
 	})
 }
 
-// make is a pod that a test leaves behind, so it has no cleanup.
+// make runs a pod without a cleanup, so that the test can leave it to the next one.
 func (n *node) make(t *testing.T, handler, image string) {
 	t.Helper()
 	config := n.client.SandboxConfig(fmt.Sprintf("%s-%d", handler, len(n.Pods)))
@@ -154,7 +154,7 @@ func (n *node) make(t *testing.T, handler, image string) {
 	n.Pods = append(n.Pods, &left{Handler: handler, Sandbox: s.GetPodSandboxId(), Container: c.GetContainerId()})
 }
 
-// node is what one test leaves for those that come after it.
+// node is the state that one test leaves for the next ones.
 type node struct {
 	Image string
 	Pods  []*left
@@ -166,7 +166,7 @@ type left struct{ Handler, Sandbox, Container string }
 
 const memory = "/var/lib/node.json"
 
-// found is what the test before left.
+// found returns the state that the previous test left.
 func found(t *testing.T) *node {
 	t.Helper()
 	n := &node{client: dial(t)}
@@ -176,7 +176,7 @@ func found(t *testing.T) *node {
 	return n
 }
 
-// leave writes it down so that a power cut does not take it along.
+// leave writes the state to disk, and flushes it so that it outlives a power cut.
 func (n *node) leave(t *testing.T) {
 	t.Helper()
 	text, err := json.Marshal(n)
@@ -185,11 +185,11 @@ func (n *node) leave(t *testing.T) {
 	run(t, "sync", memory, filepath.Dir(memory))
 }
 
-// alive fails unless all pods run, each in the process that it ran in.
+// alive fails unless all pods run, and each container still has the same process.
 func (n *node) alive(t *testing.T, lives map[string]string, after string) {
 	t.Helper()
 	for _, p := range n.Pods {
-		testbed.Same(t, life(t, n.client, p.Container), lives[p.Container], "after %s: %s's process was %s and is", after, p.Handler, lives[p.Container])
+		testbed.Same(t, life(t, n.client, p.Container), lives[p.Container], "after %s: the process of %s's pod, before %s, is", after, p.Handler, lives[p.Container])
 		r, err := n.client.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: p.Container, Cmd: []string{"true"}, Timeout: 60})
 		if err != nil || r.GetExitCode() != 0 {
 			t.Errorf("after %s: exec in %s's container: %v, %v", after, p.Handler, r, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestUpgrade upgrades the package under pods, goes back, and takes it away and brings
-// it again: the pods go on, and what each release made the other serves.
+// TestUpgrade upgrades, downgrades, purges and reinstalls the package while pods run. The pods keep
+// running, and each version serves the pods of the other one.
 func TestUpgrade(t *testing.T) {
 	n := found(t)
 	lives := map[string]string{}
@@ -31,7 +31,7 @@ func TestUpgrade(t *testing.T) {
 			pid := unit(t, "MainPID")
 			run(t, "dpkg", "-i", step.file)
 			otherPID(t, n.client, pid)
-			testbed.Contains(t, run(t, "berth", "version"), step.version, "the version")
+			testbed.Contains(t, run(t, "berth", "version"), step.version, "berth version")
 			ready(t, n.client)
 			n.alive(t, lives, step.name)
 			for _, handler := range both {
@@ -49,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 		}
 		for _, p := range n.Pods {
 			if _, err := os.Stat("/proc/" + strings.Fields(lives[p.Container])[0]); err != nil {
-				t.Errorf("%s's process went with the package: %v", p.Handler, err)
+				t.Errorf("the process of %s's pod is gone after the purge: %v", p.Handler, err)
 			}
 		}
 		write(t, "/etc/berth/conf.d/handlers.toml", string(config))
@@ -62,8 +62,8 @@ func TestUpgrade(t *testing.T) {
 	n.empty(t)
 }
 
-// TestAfterReboot looks at the pods that a node had when it was rebooted in good order:
-// they have ended, and go.
+// TestAfterReboot checks after a clean reboot that the pods from before have exited, and can be
+// removed.
 func TestAfterReboot(t *testing.T) {
 	n := found(t)
 	otherPID(t, n.client, "")

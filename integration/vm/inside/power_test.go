@@ -28,31 +28,31 @@ import (
 )
 
 const (
-	// holding is where the places are named at which something was kept.
+	// holding is the directory with a file for each place at which berth is held.
 	holding = "/run/holding"
-	// layerPulled is a place that no failpoint names: half of a layer has come.
+	// layerPulled is a place without a failpoint: half of a layer was received.
 	layerPulled = "image.layer"
-	// reason is what a cordon says.
+	// reason is the reason of a cordon.
 	reason = "the power is about to go"
-	// large has more than what comes before a layer stalls.
+	// large is the size of a layer that stalls halfway.
 	large = 8 << 20
 )
 
-// places are those at which the power is cut.
+// places are the points at which berth is held when the power is cut.
 var places = []string{
 	failpoint.SandboxReserved, failpoint.SandboxNamespaces, failpoint.SandboxNetworked, failpoint.SandboxReady,
 	failpoint.ContainerPlanned, failpoint.ContainerMounted, failpoint.ContainerCreated, failpoint.ContainerRunning,
 	layerPulled, failpoint.ImageUnpacked, failpoint.ImageLinked, failpoint.ImageFlush, failpoint.BinaryCopied,
 }
 
-// TestHold brings berth to all places at once, where the power is to be cut: it says so
-// and does not end.
+// TestHold holds berth at all places at the same time, prints Held, and waits until the power is
+// cut.
 func TestHold(t *testing.T) {
 	n := found(t)
 	for _, handler := range slices.Concat(both, both) {
 		n.make(t, handler, n.Image)
 	}
-	// Until here nothing may be lost; from here on only what berth itself did not flush.
+	// The state so far is on disk. Of later changes, only what berth itself flushes must not be lost.
 	n.leave(t)
 	run(t, "sync")
 	run(t, "berth", "handler", "add", "third", "--path", "/usr/bin/crun")
@@ -60,7 +60,7 @@ func TestHold(t *testing.T) {
 
 	testbed.Must(t, os.MkdirAll(holding, 0o755))
 	hold := slices.DeleteFunc(slices.Clone(places), func(place string) bool { return place == layerPulled })
-	// What is below /run goes with the power.
+	// Files below /run are gone after the power cut.
 	write(t, "/run/systemd/system/berth.service.d/hold.conf", fmt.Sprintf(
 		"[Service]\nExecStart=\nExecStart=/b/failpoints/berth serve\nEnvironment=BERTH_HOLD=%s:%s\n", holding, strings.Join(hold, ",")))
 	run(t, "systemctl", "daemon-reload")
@@ -71,11 +71,11 @@ func TestHold(t *testing.T) {
 
 	ctx := t.Context()
 	registry := testbed.NewRegistry(t, testbed.RegistryOptions{})
-	// Pulls wait for each other's layers, so these have none in common that is new.
+	// Pulls wait for each other's new layers, so these images share none.
 	whole := registry.Push(t, "node/other:1", testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "other", Mode: 0o644, Body: []byte("other")})))
 	half := strings.Replace(registry.Push(t, "node/large:1", largeImage(t)), registry.Host, stalls(t, registry), 1)
 	goes := func(name string, call func() error) {
-		go func() { t.Logf("%s was answered: %v", name, call()) }()
+		go func() { t.Logf("%s returned: %v", name, call()) }()
 	}
 	for range 4 { // one for each place of a sandbox
 		goes("RunPodSandbox", func() error {
@@ -83,9 +83,9 @@ func TestHold(t *testing.T) {
 			return err
 		})
 	}
-	for _, p := range n.Pods[2:] { // one for each place of a container, in a pod of its own
+	for _, p := range n.Pods[2:] { // one for each place of a container, each in another pod
 		goes("CreateContainer", func() error {
-			config := n.client.SandboxConfig("of no interest")
+			config := n.client.SandboxConfig("any")
 			c, err := n.client.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 				PodSandboxId: p.Sandbox, SandboxConfig: config, Config: n.client.ContainerConfig("held", n.Image, "sleep", "100000"),
 			})
@@ -103,7 +103,7 @@ func TestHold(t *testing.T) {
 			return err
 		})
 	}
-	// Another runc by its content, which berth copies when it reads its configuration.
+	// A runc with other content, which berth copies during the reload.
 	runc, err := os.ReadFile("/b/runc")
 	testbed.Must(t, err)
 	testbed.Must(t, errors.Join(os.WriteFile("/b/runc.new", append(runc, "upgraded"...), 0o755), os.Rename("/b/runc.new", "/b/runc")))
@@ -118,15 +118,15 @@ func TestHold(t *testing.T) {
 			}
 		}
 		if now := fmt.Sprint(missing); now != last {
-			t.Logf("nobody has come to %s", now)
+			t.Logf("not held yet at %s", now)
 			last = now
 		}
 		if len(missing) > 0 {
-			return fmt.Errorf("nobody has come to %v", missing)
+			return fmt.Errorf("not held yet at %v", missing)
 		}
 		return nil
 	})
-	// Nobody flushes what is unpacked any more: this image is pulled, and may not be on disk.
+	// Flushing is held by now, so this image is pulled but its layers may not be on disk.
 	fresh := registry.Push(t, freshName, testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "fresh", Mode: 0o644, Body: slices.Concat(largeBody(), largeBody())})))
 	if _, err := n.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: fresh}}); err != nil {
 		t.Fatal(err)
@@ -137,13 +137,13 @@ func TestHold(t *testing.T) {
 	select {}
 }
 
-// freshName is what the image is called, behind its registry, that was pulled last.
+// freshName is the name, without the registry, of the image that was pulled last.
 const freshName = "node/fresh:1"
 
-// freshImage is its name. The log says that its layers were not believed.
+// freshImage returns the full name of that image. The log must have that its layers were removed.
 func (n *node) freshImage(t *testing.T) string {
 	t.Helper()
-	testbed.Contains(t, run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"), "Removed unpacked layers that were not on disk", "layers of before the power cut were believed")
+	testbed.Contains(t, run(t, "journalctl", "-b", "-u", "berth", "-o", "cat"), "Removed unpacked layers that were not on disk", "layers that were not flushed before the power cut were kept; the log")
 	images, err := n.client.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
 	testbed.Must(t, err)
 	for _, image := range images.GetImages() {
@@ -153,26 +153,25 @@ func (n *node) freshImage(t *testing.T) string {
 			}
 		}
 	}
-	t.Fatalf("the image that was pulled last is gone: %v", images.GetImages())
+	t.Fatalf("the image that was pulled last is missing: %v", images.GetImages())
 	return ""
 }
 
-// largeImage has a file that takes a while to come, and whose content says whether it
-// is whole.
+// largeImage has a large file, whose content shows whether it is complete.
 func largeImage(t *testing.T) v1.Image {
 	t.Helper()
 	return testbed.Busybox(t, testbed.WithLayer(testbed.File{Path: "large", Mode: 0o644, Body: largeBody()}))
 }
 
-// largeBody cannot be compressed, and is always the same.
+// largeBody returns data that cannot be compressed and are always the same.
 func largeBody() []byte {
 	body := make([]byte, large)
-	rand.NewChaCha8([32]byte{}).Read(body) //nolint:errcheck // it has no errors
+	rand.NewChaCha8([32]byte{}).Read(body) //nolint:errcheck // returns no errors
 	return body
 }
 
-// stalls serves what a registry does, but for the end of large layers, whether they are
-// asked for in parts or not.
+// stalls is a proxy to a registry that never sends the second half of a large layer, whether the
+// layer is requested in parts or as a whole.
 func stalls(t *testing.T, registry *testbed.Registry) string {
 	t.Helper()
 	target, err := url.Parse(registry.URL())
@@ -195,13 +194,13 @@ func stalls(t *testing.T, registry *testbed.Registry) string {
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	testbed.Must(t, err)
-	go http.Serve(listener, proxy) //nolint:errcheck,gosec // as long as the machine is there
+	go http.Serve(listener, proxy) //nolint:errcheck,gosec // until the power cut
 	host := listener.Addr().String()
 	write(t, filepath.Join("/etc/berth/hosts.d", host, "hosts.toml"), fmt.Sprintf("server = %q\n", "http://"+host))
 	return host
 }
 
-// stall is a reader from which nothing comes.
+// stall is a reader that notes its first Read in holding, and never returns.
 type stall struct{}
 
 func (stall) Read([]byte) (int, error) {
@@ -211,18 +210,18 @@ func (stall) Read([]byte) (int, error) {
 	select {}
 }
 
-// TestAfterPowerCut looks at what a power cut has left, and that it can all be removed
-// and made anew.
+// TestAfterPowerCut checks what is left after the power cut, and that all of it can be removed and
+// created again.
 func TestAfterPowerCut(t *testing.T) {
 	n := found(t)
 	otherPID(t, n.client, "")
 	ready(t, n.client)
 
-	// Addresses whose file the power cut emptied are the operator's to release (docs/network.md).
-	// Two pods had got one since all was flushed.
+	// An operator has to release addresses whose file the power cut has emptied (docs/network.md).
+	// Two pods had got an address after the last flush.
 	emptied := strings.Fields(run(t, "find", "/var/lib/cni/networks/node", "-name", "10.*", "-empty", "-print", "-delete"))
 	if len(emptied) > 2 {
-		t.Errorf("the files of more addresses are empty than were new: %v", emptied)
+		t.Errorf("more than 2 files of addresses are empty: %v", emptied)
 	}
 
 	n.ended(t)
@@ -232,14 +231,14 @@ func TestAfterPowerCut(t *testing.T) {
 		testbed.Same(t, c.GetState(), runtimeapi.ContainerState_CONTAINER_EXITED, "container %s is", c.GetId())
 	}
 	if third := run(t, "berth", "handler", "show", "third"); !strings.Contains(third, "cordoned") || !strings.Contains(third, reason) {
-		t.Errorf("what an operator added and cordoned is not there:\n%s", third)
+		t.Errorf("the handler that was added and cordoned before the power cut is\n%s", third)
 	}
 
 	n.wholeImages(t)
 	n.empty(t)
 }
 
-// ended fails unless all that is listed has ended, and every pod that was left is.
+// ended fails unless all listed sandboxes are NOTREADY, and all pods of n are listed and exited.
 func (n *node) ended(t *testing.T) {
 	t.Helper()
 	sandboxes, err := n.client.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
@@ -260,8 +259,8 @@ func (n *node) ended(t *testing.T) {
 	}
 }
 
-// wholeImages runs what was pulled before, and what was being pulled, and compares
-// their files with what they have to be.
+// wholeImages runs the images that were pulled before the power cut, and pulls again the one whose
+// pull was cut off. It compares files in them with the originals.
 func (n *node) wholeImages(t *testing.T) {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
@@ -277,7 +276,7 @@ func (n *node) wholeImages(t *testing.T) {
 			for _, file := range files {
 				want := fmt.Sprintf("%x", sha256.Sum256(bodies[file]))
 				if got := pod.Container.Exec(t, "sha256sum", file); !strings.HasPrefix(got, want) {
-					t.Errorf("%s: %s of %s is not whole: %s", handler, file, image, got)
+					t.Errorf("%s: %s of %s has the wrong checksum: %s", handler, file, image, got)
 				}
 			}
 			pod.Remove(t)
@@ -285,7 +284,7 @@ func (n *node) wholeImages(t *testing.T) {
 	}
 }
 
-// empty removes all that is listed, and fails if anything of it is left.
+// empty removes all pods, and fails if files of pods or unfinished pulls are left.
 func (n *node) empty(t *testing.T) {
 	t.Helper()
 	testbed.Must(t, n.client.RemoveAllPods(t.Context()))

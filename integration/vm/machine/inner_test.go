@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// events are those of a run of tests that run beside each other, and of which one
-// takes all others along.
+// events are the records of a run with parallel subtests, in which the last test panics and ends the
+// run.
 const events = `{"Action":"start","Package":"p"}
 {"Action":"run","Test":"TestA"}
 {"Action":"run","Test":"TestA/one"}
@@ -31,8 +31,8 @@ const events = `{"Action":"start","Package":"p"}
 {"Action":"fail"}
 `
 
-// TestReport sees what a report makes of them, by the eyes of who reads its output: it
-// fails by design, so that is another process.
+// TestReport checks the output of report for these events. Because report makes the test fail, it
+// runs in another process.
 func TestReport(t *testing.T) {
 	const variable = "BERTH_TEST_REPORT"
 	if os.Getenv(variable) != "" {
@@ -43,7 +43,7 @@ func TestReport(t *testing.T) {
 	c := exec.Command(os.Args[0], "-test.v", "-test.run=^TestReport$")
 	c.Env = append(os.Environ(), variable+"=1")
 	out, err := c.CombinedOutput()
-	testbed.Fails(t, err, "a test that failed in the machine has not failed here")
+	testbed.Fails(t, err, "a failure in the machine is not reported as a failure here")
 	for _, want := range []string{
 		"    --- FAIL: TestReport/TestA (",
 		"        --- PASS: TestReport/TestA/one (",
@@ -56,18 +56,18 @@ func TestReport(t *testing.T) {
 		`6 tests, 4 failed, and "panic: test timed out\n"`,
 	} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("nothing says %q", want)
+			t.Errorf("the output lacks %q", want)
 		}
 	}
 	if t.Failed() {
 		t.Logf("%s", out)
 	}
 
-	// Whoever asks for one is not kept waiting by the others.
+	// A run of one subtest reports only that one, and does not wait for the others.
 	c = exec.Command(os.Args[0], "-test.v", "-test.timeout=2m", "-test.run=^TestReport$/^TestA$/^one$")
 	c.Env = append(os.Environ(), variable+"=1")
-	out, _ = c.CombinedOutput() // a sibling has failed, and so has what is above both
+	out, _ = c.CombinedOutput() // fails, because a sibling and so the parent failed
 	if text := string(out); !strings.Contains(text, "--- PASS: TestReport/TestA/one (") || strings.Contains(text, "TestReport/TestB") {
-		t.Errorf("one test alone:\n%s", out)
+		t.Errorf("the output of one subtest alone is\n%s", out)
 	}
 }

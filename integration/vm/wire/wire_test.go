@@ -20,7 +20,7 @@ func TestFrames(t *testing.T) {
 	}
 	for _, want := range sent {
 		if got, err := Read(&line); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("got %c %d of %d bytes, %v", got.Kind, got.ID, len(got.Payload), err)
+			t.Errorf("read frame %c %d of %d bytes, %v, want the frame that was sent", got.Kind, got.ID, len(got.Payload), err)
 		}
 	}
 }
@@ -28,10 +28,10 @@ func TestFrames(t *testing.T) {
 func TestLongFrames(t *testing.T) {
 	var line bytes.Buffer
 	if err := Write(&line, Frame{Kind: Input, Payload: make([]byte, Most+1)}); err == nil || line.Len() > 0 {
-		t.Errorf("it was written: %d bytes, %v", line.Len(), err)
+		t.Errorf("a frame that is too long was written: %d bytes, %v", line.Len(), err)
 	}
-	// Text of something else on the line is no frame of a gigabyte.
+	// Text of another program must not be read as a frame of a gigabyte.
 	if f, err := Read(bytes.NewBufferString("login: root\n")); err == nil {
-		t.Errorf("got %v", f)
+		t.Errorf("text was read as frame %v", f)
 	}
 }

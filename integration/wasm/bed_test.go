@@ -1,5 +1,5 @@
-// Package wasm runs WebAssembly modules by a shim that asks the daemon what runwasi's
-// shims ask it.
+// Package wasm runs WebAssembly modules by a shim that makes the same calls to the daemon as the
+// shims of runwasi.
 package wasm
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// patience is far above what anything here takes on a machine that is not busy.
+// patience is much longer than any step here takes on an idle machine.
 const patience = 2 * time.Minute
 
-// handler is the one whose images are modules.
+// handler is the handler of the shim, whose images are WebAssembly modules.
 const handler = "wasmtime"
 
-// bed is a daemon with that handler.
+// bed is a daemon with the handler wasmtime.
 type bed struct {
 	*testbed.Daemon
 	registry *testbed.Registry
-	// blobs is where the daemon keeps content.
+	// blobs is the daemon's directory of content.
 	blobs string
 }
 
@@ -47,7 +47,7 @@ var module = sync.OnceValue(func() func(t *testing.T) []byte {
 	}
 })()
 
-// berthBed starts berth, with further lines in the handler's table.
+// berthBed starts berth. lines are added to the handler's table in the configuration.
 func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines string) (*bed, *testbed.Berth) {
 	t.Helper()
 	b := &bed{registry: testbed.NewRegistry(t, testbed.RegistryOptions{})}
@@ -60,19 +60,19 @@ func berthBed(t *testing.T, settings shims.Wasm, options testbed.Options, lines 
 	return b, berth
 }
 
-// push pushes an image, and has the daemon pull it for the handler.
+// push pushes an image to the registry, and has the daemon pull it for the handler.
 func (b *bed) push(t *testing.T, repository string, image v1.Image) (reference, id string) {
 	t.Helper()
 	reference = b.registry.Push(t, repository, image)
 	return reference, b.Client.Pull(t, handler, reference)
 }
 
-// compiled are the blobs of the daemon's that the shim has compiled.
+// compiled returns the daemon's blobs that are modules which the shim has compiled.
 func (b *bed) compiled(t *testing.T) (digests []string) {
 	t.Helper()
 	err := filepath.WalkDir(b.blobs, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it was collected just now
+			return nil // it has just been collected
 		}
 		if err != nil || !e.Type().IsRegular() {
 			return err
@@ -94,14 +94,14 @@ func (b *bed) compiled(t *testing.T) (digests []string) {
 	return digests
 }
 
-// has says whether a blob of an image is there.
+// has is whether the daemon has a blob.
 func (b *bed) has(t *testing.T, hash v1.Hash) bool {
 	t.Helper()
 	_, err := os.Stat(filepath.Join(b.blobs, hash.Hex))
 	return err == nil
 }
 
-// run runs a pod of the handler, to its end, and returns how it ended and what it said.
+// run runs a pod of the handler until it exits, and returns its status and output.
 func (b *bed) run(t *testing.T, spec testbed.PodSpec) (*runtimeapi.ContainerStatus, string) {
 	t.Helper()
 	spec.Handler = handler
@@ -112,7 +112,7 @@ func (b *bed) run(t *testing.T, spec testbed.PodSpec) (*runtimeapi.ContainerStat
 	return status, said
 }
 
-// logOf is what a container has said so far, on both of its streams.
+// logOf returns a container's output so far, each line after the name of its stream.
 func logOf(t *testing.T, c *testbed.Container) string {
 	t.Helper()
 	text, err := os.ReadFile(c.LogPath)
@@ -126,12 +126,12 @@ func logOf(t *testing.T, c *testbed.Container) string {
 	return said.String()
 }
 
-// says waits until a container has said something.
+// says waits until a container has written a text.
 func says(t *testing.T, c *testbed.Container, want string) {
 	t.Helper()
 	testbed.Eventually(t, patience, func() error {
 		if said := logOf(t, c); !strings.Contains(said, want) {
-			return fmt.Errorf("it does not say %q: %q", want, said)
+			return fmt.Errorf("the output lacks %q: %q", want, said)
 		}
 		return nil
 	})
@@ -151,7 +151,7 @@ func (b *bed) remove(t *testing.T, ref string) {
 	}
 }
 
-// exec runs a command in a container.
+// exec tries to run a command in a container.
 func (b *bed) exec(ctx context.Context, c *testbed.Container) error {
 	_, err := b.Client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/app.wasm"}, Timeout: 10})
 	return err

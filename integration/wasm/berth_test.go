@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/integration/testbed"
 )
 
-// TestKindsOfImages: whatever an image of a module looks like, it runs, and its layers
-// stay in the content store also where those that are unpacked are discarded.
+// TestKindsOfImages runs every kind of image of a module. The layers stay in the content store even
+// if berth discards unpacked layers.
 func TestKindsOfImages(t *testing.T) {
 	t.Parallel()
 	b, _ := berthBed(t, shims.Wasm{PublishBinary: true}, testbed.Options{Config: "[registry]\ndiscard_unpacked_layers = true\n"}, `platform = "wasi/wasm"`)
@@ -26,7 +26,7 @@ func TestKindsOfImages(t *testing.T) {
 		image v1.Image
 		// blob is the layer that must be there.
 		blob v1.Image
-		// ownCommand is for images that have none.
+		// ownCommand is whether the pod sets the command, for an image without one.
 		ownCommand bool
 	}{
 		"layer":   {image: layer},
@@ -42,24 +42,24 @@ func TestKindsOfImages(t *testing.T) {
 				spec.Command = []string{"/", "exit", "5"}
 			}
 			if ended, said := b.run(t, spec); ended.GetExitCode() != 5 {
-				t.Errorf("it ended with %d, and said %q", ended.GetExitCode(), said)
+				t.Errorf("the module exited with %d, want 5, and wrote %q", ended.GetExitCode(), said)
 			}
 			b.Restart(t)
 			if got := b.image(t, "", reference).GetId(); got != id {
-				t.Errorf("after a restart %s is %q", reference, got)
+				t.Errorf("after a restart %s is image %q", reference, got)
 			}
 			layers, err := tc.image.Layers()
 			testbed.Must(t, err)
 			if hash, err := layers[0].Digest(); err != nil || !b.has(t, hash) {
-				t.Errorf("its layer %v is gone: %v", hash, err)
+				t.Errorf("the layer %v of the image is gone: %v", hash, err)
 			}
 			b.remove(t, id)
 		})
 	}
 }
 
-// TestPinnedModule: the shim finds a module by what the pod pins, though the image has a
-// tag, too, which stands for an index that the shim does not read.
+// TestPinnedModule runs a pod that names an image by digest. The shim must get that reference, and
+// not the tag of the same image, which is an index that the shim cannot read.
 func TestPinnedModule(t *testing.T) {
 	t.Parallel()
 	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
@@ -70,16 +70,16 @@ func TestPinnedModule(t *testing.T) {
 	pinned := strings.TrimSuffix(tagged, ":1") + "@" + hash.String()
 	id := b.Client.Pull(t, handler, tagged)
 	if got := b.Client.Pull(t, handler, pinned); got != id {
-		t.Fatalf("%s is %s, and %s is %s", tagged, id, pinned, got)
+		t.Fatalf("%s is image %s, but %s is %s", tagged, id, pinned, got)
 	}
 	ended, said := b.run(t, testbed.PodSpec{Image: id, Container: func(c *runtimeapi.ContainerConfig) { c.Image.UserSpecifiedImage = pinned }})
 	if ended.GetExitCode() != 8 || ended.GetImage().GetImage() != pinned {
-		t.Errorf("it ended with %d as %s, and said %q", ended.GetExitCode(), ended.GetImage().GetImage(), said)
+		t.Errorf("the module exited with %d as %s, want 8 as the digest, and wrote %q", ended.GetExitCode(), ended.GetImage().GetImage(), said)
 	}
 }
 
-// TestShimWithoutPlatform: a shim that is known to run modules runs what an image is: an
-// installer may have written its handler who knows of no platforms.
+// TestShimWithoutPlatform runs a module and a Linux program under a handler without the key platform,
+// as installers write it. berth knows this shim, and accepts both kinds of images.
 func TestShimWithoutPlatform(t *testing.T) {
 	t.Parallel()
 	b, _ := berthBed(t, shims.Wasm{}, testbed.Options{}, "")
@@ -87,29 +87,28 @@ func TestShimWithoutPlatform(t *testing.T) {
 	linux, _ := b.push(t, "mixed/linux:1", testbed.Busybox(t))
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 	if got := pod.RunContainer(t, "module", testbed.PodSpec{Image: wasm}).WaitExit(t).GetExitCode(); got != 8 {
-		t.Errorf("the module ends with %d", got)
+		t.Errorf("the module exited with %d, want 8", got)
 	}
 	if got := pod.RunContainer(t, "program", testbed.PodSpec{Image: linux, Command: []string{"sh", "-c", "exit 9"}}).WaitExit(t).GetExitCode(); got != 9 {
-		t.Errorf("the program ends with %d", got)
+		t.Errorf("the program exited with %d, want 9", got)
 	}
 }
 
-// TestWhatIsKnownOfTheShim: it shares the kernel, starts nothing beside a module, and does
-// what it promises.
+// TestWhatIsKnownOfTheShim checks the capabilities of the shim, and that it conforms to wasm/v1.
 func TestWhatIsKnownOfTheShim(t *testing.T) {
 	t.Parallel()
 	_, berth := berthBed(t, shims.Wasm{}, testbed.Options{}, "platform = \"wasi/wasm\"\nconforms = [\"wasm/v1\"]")
-	// Before that nothing need be known. A self-check pod runs under the shim too.
+	// The capabilities may be unknown before a self-check pod has run.
 	shown(t, berth, "handler", "probe", handler, "--self-check")
 	text := shown(t, berth, "capabilities", handler)
 	for _, want := range []string{"shared-kernel", "host-network", "wasm/v1"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("its capabilities lack %q:\n%s", want, text)
+			t.Errorf("the capabilities of the shim lack %q:\n%s", want, text)
 		}
 	}
 }
 
-// TestNothingIsLeft of pods of modules, in any place where berth keeps something.
+// TestNothingIsLeft checks that removed pods of modules leave nothing in berth's directories.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	b, berth := berthBed(t, shims.Wasm{}, testbed.Options{}, `platform = "wasi/wasm"`)
@@ -127,7 +126,7 @@ func TestNothingIsLeft(t *testing.T) {
 	berth.NoLeaks(t, before)
 }
 
-// shown is what a command of berth's prints.
+// shown returns the output of a command of berth.
 func shown(t *testing.T, b *testbed.Berth, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(testbed.Within(t, patience), filepath.Join(b.Bin, "berth"), args...)

@@ -31,28 +31,28 @@ func TestWasm(t *testing.T) {
 	t.Run("precompiled", b.precompiled)
 }
 
-// layer: the module is a layer of the image, and nothing else is.
+// layer runs an image whose only layer is the module.
 func (b *bed) layer(t *testing.T) {
 	image := testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) {
 		c.Entrypoint, c.Env, c.Cmd = []string{"/"}, []string{"GREETING=hello"}, []string{"exit", "3"}
 	}))
 	reference, id := b.push(t, "wasm/layer:1", image)
 	if b.image(t, handler, reference).GetId() != id {
-		t.Errorf("%s is not %s", reference, id)
+		t.Errorf("%s is not image %s", reference, id)
 	}
 	ended, said := b.run(t, testbed.PodSpec{Image: reference})
 	if ended.GetExitCode() != 3 || said != "stdout args / exit 3\nstdout greeting hello\n" {
-		t.Errorf("it ended with %d, and said %q", ended.GetExitCode(), said)
+		t.Errorf("the module exited with %d, and wrote %q", ended.GetExitCode(), said)
 	}
 	ended, said = b.run(t, testbed.PodSpec{Image: reference, Command: []string{"/"}, Args: []string{"say", "an-error", "exit", "0"}, Container: func(c *runtimeapi.ContainerConfig) {
 		c.Envs = []*runtimeapi.KeyValue{{Key: "GREETING", Value: []byte("bye")}}
 	}})
 	if ended.GetExitCode() != 0 || !strings.Contains(said, "stderr an-error\n") || !strings.Contains(said, "stdout greeting bye\n") {
-		t.Errorf("it ended with %d, and said %q", ended.GetExitCode(), said)
+		t.Errorf("the module exited with %d, and wrote %q", ended.GetExitCode(), said)
 	}
 }
 
-// file: the module is a file of an ordinary layer, which the entrypoint names.
+// file runs an image whose module is a file of an ordinary layer, named by the entrypoint.
 func (b *bed) file(t *testing.T) {
 	reference, _ := b.push(t, "wasm/file:1", testbed.WasmFile(t, module(t)))
 	dir := t.TempDir()
@@ -61,19 +61,19 @@ func (b *bed) file(t *testing.T) {
 		c.Mounts = []*runtimeapi.Mount{{HostPath: dir, ContainerPath: "/volume"}}
 	}})
 	if ended.GetExitCode() != 4 || !strings.Contains(said, "stdout file of a volume <nil>\n") {
-		t.Errorf("it ended with %d, and said %q", ended.GetExitCode(), said)
+		t.Errorf("the module exited with %d, and wrote %q", ended.GetExitCode(), said)
 	}
 }
 
-// mixed: the process of the sandbox is a program of Linux under the same shim.
+// mixed runs a sandbox, whose process is a Linux program under the same shim.
 func (b *bed) mixed(t *testing.T) {
 	pod := b.Client.RunSandbox(t, testbed.PodSpec{Handler: handler})
 	if got := pod.Status(t); got.GetState() != runtimeapi.PodSandboxState_SANDBOX_READY || got.GetNetwork().GetIp() == "" {
-		t.Errorf("the sandbox is %v", got)
+		t.Errorf("the sandbox is %v, want ready with an address", got)
 	}
 }
 
-// stay runs a module that works for a moment, and stays.
+// stay runs a module that uses the CPU for a moment, and then runs on.
 func (b *bed) stay(t *testing.T, spec testbed.PodSpec) *testbed.Pod {
 	t.Helper()
 	reference, _ := b.push(t, "wasm/stay:1", testbed.WasmLayer(t, module(t), testbed.WasmConfigured(func(c *v1.Config) {
@@ -85,7 +85,7 @@ func (b *bed) stay(t *testing.T, spec testbed.PodSpec) *testbed.Pod {
 	return pod
 }
 
-// statistics are those of the process that runs the module.
+// statistics waits until a container has the statistics of the process that runs its module.
 func (b *bed) statistics(t *testing.T) {
 	pod := b.stay(t, testbed.PodSpec{})
 	testbed.Eventually(t, patience, func() error {
@@ -95,13 +95,13 @@ func (b *bed) statistics(t *testing.T) {
 		}
 		cpu, memory := r.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue(), r.GetStats().GetMemory().GetWorkingSetBytes().GetValue()
 		if cpu < 100e6 || memory < 1<<20 {
-			return fmt.Errorf("it has used %d ns and %d bytes", cpu, memory)
+			return fmt.Errorf("the statistics are %d ns and %d bytes", cpu, memory)
 		}
 		return nil
 	})
 }
 
-// hostNetwork: a module is a process of the node.
+// hostNetwork checks that the process of a module is in the node's network.
 func (b *bed) hostNetwork(t *testing.T) {
 	pod := b.stay(t, testbed.PodSpec{Sandbox: func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Network = runtimeapi.NamespaceMode_NODE
@@ -115,7 +115,7 @@ func (b *bed) hostNetwork(t *testing.T) {
 	for _, pid := range modulesIn(t, pod.Config.GetLinux().GetCgroupParent()) {
 		found++
 		if ns, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns/net")); err != nil || ns != own {
-			t.Errorf("the module's process is in network %s, not %s: %v", ns, own, err)
+			t.Errorf("the module's process is in network namespace %s, want %s: %v", ns, own, err)
 		}
 	}
 	if found == 0 {
@@ -123,7 +123,7 @@ func (b *bed) hostNetwork(t *testing.T) {
 	}
 }
 
-// modulesIn are the processes below a cgroup that run modules.
+// modulesIn returns the processes below a cgroup that run modules.
 func modulesIn(t *testing.T, cgroup string) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -141,43 +141,43 @@ func modulesIn(t *testing.T, cgroup string) (pids []int) {
 	return pids
 }
 
-// noExec: the shim refuses it, and says so.
+// noExec checks that an exec is refused as not supported, and leaves the container running.
 func (b *bed) noExec(t *testing.T) {
 	pod := b.stay(t, testbed.PodSpec{})
 	err := b.exec(testbed.Within(t, patience), pod.Container)
 	if err == nil || !strings.Contains(status.Convert(err).Message(), "not supported") {
-		t.Errorf("exec: %v", err)
+		t.Errorf("exec: %v, want not supported", err)
 	}
 	if got := pod.Container.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the container is %s", got)
+		t.Errorf("the container is %s, want running", got)
 	}
 }
 
-// restart: a module runs on while the daemon does not, and is stopped by the next one.
+// restart restarts the daemon while a module runs. The module runs on, and can be stopped.
 func (b *bed) restart(t *testing.T) {
 	pod := b.stay(t, testbed.PodSpec{})
 	before := modulesIn(t, pod.Config.GetLinux().GetCgroupParent())
 	b.Restart(t)
 	if after := modulesIn(t, pod.Config.GetLinux().GetCgroupParent()); len(after) == 0 || !slices.Equal(before, after) {
-		t.Errorf("the module's process was %v and is %v", before, after)
+		t.Errorf("the module's processes were %v and are %v", before, after)
 	}
 	if got := pod.Container.Status(t).GetState(); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("the container is %s", got)
+		t.Errorf("the container is %s, want running", got)
 	}
 	pod.Container.Stop(t, patience)
 	if got := pod.Container.Status(t); got.GetExitCode() != 143 {
-		t.Errorf("it ended with %d", got.GetExitCode())
+		t.Errorf("the module exited with %d, want 143", got.GetExitCode())
 	}
 }
 
-// precompiled: what the shim has compiled is kept with the image, used again, also after a
-// restart of the daemon, and gone with it.
+// precompiled checks that a compiled module is stored with its image and used again, also after a
+// restart of the daemon, and is removed with the image.
 func (b *bed) precompiled(t *testing.T) {
-	// Another module than those of other tests, whose images stay: a section that means
-	// nothing is added.
+	// A module that differs from those of other tests, whose images stay, by an empty custom
+	// section.
 	other := append(slices.Clone(module(t)), 0, 3, 1, 'x', 0)
 	before := b.compiled(t)
-	// What other tests left may be collected meanwhile.
+	// Modules of other tests may be collected at any time.
 	added := func() []string {
 		return slices.DeleteFunc(b.compiled(t), func(d string) bool { return slices.Contains(before, d) })
 	}
@@ -186,23 +186,23 @@ func (b *bed) precompiled(t *testing.T) {
 	})))
 	for range 2 {
 		if ended, said := b.run(t, testbed.PodSpec{Image: reference}); ended.GetExitCode() != 0 {
-			t.Fatalf("it ended with %d, and said %q", ended.GetExitCode(), said)
+			t.Fatalf("the module exited with %d, and wrote %q", ended.GetExitCode(), said)
 		}
 		if after := added(); len(after) != 1 {
-			t.Fatalf("compiled were %v", after)
+			t.Fatalf("the compiled modules are %v, want one", after)
 		}
 	}
 	b.Restart(t)
 	if after := added(); len(after) != 1 {
-		t.Errorf("compiled after a restart: %v", after)
+		t.Errorf("after a restart the compiled modules are %v, want one", after)
 	}
 	if got := b.image(t, handler, reference).GetId(); got != id {
-		t.Errorf("after a restart %s is %q, not %s", reference, got, id)
+		t.Errorf("after a restart %s is image %q, not %s", reference, got, id)
 	}
 	b.remove(t, id)
 	testbed.Eventually(t, patience, func() error {
 		if after := added(); len(after) != 0 {
-			return fmt.Errorf("compiled of a removed image: %v", after)
+			return fmt.Errorf("compiled modules of a removed image are left: %v", after)
 		}
 		return nil
 	})

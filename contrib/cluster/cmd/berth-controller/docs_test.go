@@ -17,13 +17,13 @@ import (
 
 func TestExamples(t *testing.T) { commandtest.Examples(t, newCommand) }
 
-// Every flag and metric has its row in the part of docs/runtimeclass-reference.md about the program.
+// Every flag and metric has a row in the section berth-controller of docs/runtimeclass-reference.md.
 func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 	text := test.Value(os.ReadFile("../../../../docs/runtimeclass-reference.md"))(t)
 	_, part, there := strings.Cut(string(text), "\n## berth-controller\n")
 	part, _, _ = strings.Cut(part, "\n## ")
 	if !there {
-		t.Fatal("there is no part about berth-controller")
+		t.Fatal("the page has no section berth-controller")
 	}
 	families := test.Value(func() ([]*dto.MetricFamily, error) {
 		r := prometheus.NewPedanticRegistry()
@@ -33,7 +33,7 @@ func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 	for _, f := range families {
 		kind := strings.ToLower(f.GetType().String())
 		if want := "| `" + f.GetName() + "` | " + kind + " | " + f.GetHelp() + " |"; !strings.Contains(part, want) {
-			t.Errorf("it should have: %s", want)
+			t.Errorf("the section lacks the row: %s", want)
 		}
 	}
 	newCommand().LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -43,7 +43,7 @@ func TestFlagsAndMetricsAreDocumented(t *testing.T) {
 	})
 }
 
-// Controllers that were installed in different ways have one lease, so that one works.
+// Controllers that were installed in different ways use the same lease, so that only one works.
 func TestOneLease(t *testing.T) {
 	const want = "berth-system"
 	if f := newCommand().Flag("namespace"); f.DefValue != want {
@@ -52,7 +52,7 @@ func TestOneLease(t *testing.T) {
 	text := test.Value(os.ReadFile("../../../kubernetes/capacity.yaml"))(t)
 	for one := range strings.SplitSeq(string(text), "\n---\n") {
 		if (strings.Contains(one, "\nkind: Role\n") || strings.Contains(one, "\nkind: RoleBinding\n")) && !strings.Contains(one, "\n  namespace: "+want+"\n") {
-			t.Errorf("it has no right to its lease:\n%s", one)
+			t.Errorf("this object is not in the namespace of the lease:\n%s", one)
 		}
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Work ends before another controller may begin, whatever the API server does not answer.
+// Work ends before another controller may start, even if the API server does not answer.
 func TestDeadlines(t *testing.T) {
 	if ends := renewDeadline + retryPeriod + renewDeadline + renewDeadline; ends >= leaseDuration {
-		t.Errorf("a lease of %v is given back after %v", leaseDuration, ends)
+		t.Errorf("a lease of %v may be released only after %v", leaseDuration, ends)
 	}
 }
 
-// TestLeaseIsKeptWhileWorkEnds ends a controller in the middle of a request.
+// TestLeaseIsKeptWhileWorkEnds stops a controller whose work takes three more seconds to end.
 func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -39,17 +39,17 @@ func TestLeaseIsKeptWhileWorkEnds(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			worked = true
 			if holder() == "" {
-				t.Error("the lease was given back before the work had ended")
+				t.Error("the lease was released before the work had ended")
 			}
 			return nil
 		})
 		if err != nil || !worked || holder() != "" {
-			t.Errorf("%v, worked: %v, held by %q", err, worked, holder())
+			t.Errorf("lead returns %v, worked: %v, the lease is held by %q", err, worked, holder())
 		}
 	})
 }
 
-// TestLeaseOfAnotherIsKept ends a controller that was paused for so long that another one took its lease.
+// TestLeaseOfAnotherIsKept stops a controller after another one has taken its lease, which must stay.
 func TestLeaseOfAnotherIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -71,7 +71,7 @@ func TestLeaseOfAnotherIsKept(t *testing.T) {
 		})
 		l, getErr := leases.Get(background, lease, metav1.GetOptions{})
 		if err != nil || getErr != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != other {
-			t.Errorf("%v, %v: %+v", err, getErr, l)
+			t.Errorf("lead returns %v; reading the lease, %v: %+v", err, getErr, l)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// What is wrong with the command line is said before anything is asked, by a status of its own.
+// A wrong command line is reported before any request, with exit status 2.
 func TestWrongCommandLines(t *testing.T) {
 	for line, says := range map[string]string{
 		"extra":                  `"berth-controller" takes no arguments, got "extra"; see "berth-controller --help"`,
@@ -28,18 +28,18 @@ func TestWrongCommandLines(t *testing.T) {
 			c := newCommand()
 			c.SetArgs(strings.Fields(line))
 			if err := c.ExecuteContext(t.Context()); err == nil || commandline.Status(err) != 2 || !strings.Contains(err.Error(), says) {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want status 2 and %q", err, says)
 			}
 		})
 	}
 }
 
-// The endpoints answer for the lease, and an address that cannot be is a mistake of the command line.
+// The endpoints report the state of the lease. An invalid address is a mistake of the command line.
 func TestServe(t *testing.T) {
 	registry, lease := prometheus.NewRegistry(), leaderelection.NewLeaderHealthzAdaptor(time.Second)
 	for _, address := range []string{"nonsense", ":99999"} {
 		if _, err := serve(t.Context(), address, registry, lease, nil); commandline.Status(err) != 2 || !strings.Contains(err.Error(), "--address="+address) {
-			t.Errorf("%s: %v", address, err)
+			t.Errorf("serve at %s: %v, want status 2", address, err)
 		}
 	}
 	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -54,8 +54,8 @@ func TestServe(t *testing.T) {
 		defer r.Body.Close()
 		return r.StatusCode
 	}
-	test.Equal(t, "not ready", get("/readyz"), http.StatusServiceUnavailable)
+	test.Equal(t, "/readyz before it is ready", get("/readyz"), http.StatusServiceUnavailable)
 	if ready = true; get("/readyz") != http.StatusOK || get("/healthz") != http.StatusOK {
-		t.Error("it is not ready")
+		t.Error("/readyz or /healthz does not answer 200")
 	}
 }

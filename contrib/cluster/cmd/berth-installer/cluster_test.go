@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A right that is missing is reported with verb and resource, and not asked for again.
+// A missing right is reported with verb and resource, as an error that is not retried.
 func TestForbidden(t *testing.T) {
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -29,7 +29,7 @@ func TestForbidden(t *testing.T) {
 	defer h.Close()
 	c := test.Value(clusterOf(&rest.Config{Host: h.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "/", "node"))(t)
 	if err := c.Serves(t.Context(), true); !errors.Is(err, installer.ErrFinal) || !strings.Contains(err.Error(), `cannot get resource "nodes"`) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a final error with verb and resource", err)
 	}
 }
 
@@ -45,12 +45,12 @@ func TestServing(t *testing.T) {
 		berth bool
 		wrong string
 	}{
-		"moved":           {node("berth://1.0.0", core.ConditionTrue), true, ""},
-		"not yet":         {node("containerd://2.4.2", core.ConditionTrue), true, "the node's runtime is containerd://2.4.2"},
-		"not ready":       {node("berth://1.0.0", core.ConditionFalse), true, "the node is not Ready: why"},
-		"back":            {node("containerd://2.4.2", core.ConditionTrue), false, ""},
-		"not back":        {node("berth://1.0.0", core.ConditionTrue), false, "the node's runtime is berth://1.0.0"},
-		"back, not ready": {node("cri-o://1.37", core.ConditionUnknown), false, "not Ready"},
+		"uses berth":             {node("berth://1.0.0", core.ConditionTrue), true, ""},
+		"does not use berth yet": {node("containerd://2.4.2", core.ConditionTrue), true, "the node's runtime is containerd://2.4.2"},
+		"uses berth, not ready":  {node("berth://1.0.0", core.ConditionFalse), true, "the node is not Ready: why"},
+		"moved back":             {node("containerd://2.4.2", core.ConditionTrue), false, ""},
+		"not moved back yet":     {node("berth://1.0.0", core.ConditionTrue), false, "the node's runtime is berth://1.0.0"},
+		"moved back, not ready":  {node("cri-o://1.37", core.ConditionUnknown), false, "not Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := serving(c.n, c.berth)

@@ -14,7 +14,7 @@ import (
 
 func TestExamples(t *testing.T) { commandtest.Examples(t, newRoot) }
 
-// TestWrongCommandLines: what is wrong is said with what to do, by a status of its own.
+// TestWrongCommandLines checks errors and exit status of wrong command lines.
 func TestWrongCommandLines(t *testing.T) {
 	empty, payload := t.TempDir(), t.TempDir()
 	test.Must(t, os.MkdirAll(filepath.Join(payload, "bin/berth"), 0o755))
@@ -55,12 +55,12 @@ func TestWrongCommandLines(t *testing.T) {
 			root.SetOut(io.Discard)
 			err := root.ExecuteContext(t.Context())
 			if err == nil || commandline.Status(err) != c.status || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v, exit status %d", err, commandline.Status(err))
+				t.Errorf("got %v, exit status %d, want %q, %d", err, commandline.Status(err), c.says, c.status)
 			}
 		})
 	}
 	if left, err := os.ReadDir(empty); err != nil || len(left) > 0 {
-		t.Errorf("the wrong root has %v, %v", left, err)
+		t.Errorf("files were created in the wrong root: %v, %v", left, err)
 	}
 	ready := filepath.Join(empty, "ready")
 	test.Must(t, os.WriteFile(ready, nil, 0o600))
@@ -69,7 +69,7 @@ func TestWrongCommandLines(t *testing.T) {
 	test.Check(t, c.Execute())
 }
 
-// TestRootWithLinks has /var lead elsewhere on the node, by a path of the node's.
+// TestRootWithLinks runs on a node whose /var is a link with an absolute path of the node.
 func TestRootWithLinks(t *testing.T) {
 	root := t.TempDir()
 	test.Must(t, os.MkdirAll(filepath.Join(root, "data/of-this-node/lib"), 0o755))
@@ -78,7 +78,7 @@ func TestRootWithLinks(t *testing.T) {
 	c.SetArgs([]string{"uninstall", "--root", root})
 	c.SetOut(out)
 	if err := c.Execute(); err != nil || out.String() != "this node's prior state is restored\n" {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("uninstall: %v: %s", err, out)
 	}
-	test.Fails(t, (alone{root}).Serves(t.Context(), true), "a node without a kubelet serves")
+	test.Fails(t, (alone{root}).Serves(t.Context(), true), "Serves succeeds on a node without a kubelet")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// TestChartsValues reads what the chart gives to pods.
+// TestChartsValues reads the values that the chart writes for its pods.
 func TestChartsValues(t *testing.T) {
 	for path, runtimes := range map[string][]string{
 		"../../../../contrib/kubernetes/berth-installer.yaml": nil,
@@ -38,7 +38,7 @@ func TestChartsValues(t *testing.T) {
 				handlers = append(handlers, r.Handler)
 			}
 			if v.State != installed || !v.Kubelet || !slices.Equal(handlers, runtimes) {
-				t.Errorf("%s: got %+v", path, v)
+				t.Errorf("the values of %s are %+v, want the runtimes %v", path, v, runtimes)
 			}
 		}
 		if !found {
@@ -66,11 +66,11 @@ func TestSchemasKinds(t *testing.T) {
 	test.Must(t, json.Unmarshal(text, &schema))
 	for name, runtime := range schema.Properties.Runtimes.PatternProperties {
 		if got := runtime.Properties.Kind.Enum; !slices.Equal(got, installer.Kinds()) {
-			t.Errorf("%s: the schema has %v, the installer %v", name, got, installer.Kinds())
+			t.Errorf("%s: the schema has the kinds %v, the installer %v", name, got, installer.Kinds())
 		}
 	}
 	if len(schema.Properties.Runtimes.PatternProperties) != 1 {
-		t.Error("the schema has no kinds")
+		t.Error("the schema does not have one pattern for runtimes")
 	}
 }
 
@@ -80,8 +80,8 @@ func TestRead(t *testing.T) {
 		"no state":             {`{}`, `state "" is not installed or removed`},
 		"unknown key":          {`{"state": "installed", "kublet": true}`, `unknown field "kublet"`},
 		"unknown runtime":      {`{"state": "installed", "runtimes": [{"handler": "x", "kind": "rkt", "version": "1", "source": "/x"}]}`, `kind "rkt" is not one of`},
-		"removed all the same": {`{"state": "removed", "config": "[engine]\nroot = \"/x\""}`, ""},
-		"no JSON":              {`state: installed`, "read the values"},
+		"removed, with config": {`{"state": "removed", "config": "[engine]\nroot = \"/x\""}`, ""},
+		"not JSON":             {`state: installed`, "read the values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(strings.NewReader(c.text))

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// ran runs a command line without a cluster.
+// ran runs a command line without a cluster, and returns exit status and output.
 func ran(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", "/nowhere")
@@ -113,7 +113,7 @@ func TestCommandsWithoutACluster(t *testing.T) {
 		t.Run(c.line, func(t *testing.T) {
 			code, stdout, stderr := ran(t, strings.Fields(c.line)...)
 			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stdout == "" && stdout != "" || c.stderr == "" && stderr != "" {
-				t.Errorf("exit status %d\n%s\n%s", code, stdout, stderr)
+				t.Errorf("exit status %d, want %d\nstdout: %s\nstderr: %s", code, c.code, stdout, stderr)
 			}
 		})
 	}

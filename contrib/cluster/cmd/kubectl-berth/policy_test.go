@@ -11,17 +11,17 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Namespaces of the system are left alone whatever else is, unless an empty --exempt clears that.
+// System namespaces are always exempt, unless an empty --exempt clears the defaults.
 func TestExempt(t *testing.T) {
 	classes, known := file(t, "classes.yaml", oneClass), file(t, "handlers.yaml", handlers)
 	system := []string{"berth-system", "kube-system", "node-feature-discovery"}
 	for name, c := range map[string]struct{ flags, want []string }{
-		"default":          {nil, system},
-		"one more":         {[]string{"--exempt", "mine"}, append(slices.Clone(system), "mine")},
-		"several":          {[]string{"--exempt", "mine,yours", "--exempt=theirs"}, append(slices.Clone(system), "mine", "theirs", "yours")},
-		"one twice":        {[]string{"--exempt", "kube-system"}, system},
-		"none":             {[]string{"--exempt", ""}, nil},
-		"only what is new": {[]string{"--exempt=", "--exempt", "mine"}, []string{"mine"}},
+		"default":        {nil, system},
+		"one more":       {[]string{"--exempt", "mine"}, append(slices.Clone(system), "mine")},
+		"several":        {[]string{"--exempt", "mine,yours", "--exempt=theirs"}, append(slices.Clone(system), "mine", "theirs", "yours")},
+		"one twice":      {[]string{"--exempt", "kube-system"}, system},
+		"none":           {[]string{"--exempt", ""}, nil},
+		"only a new one": {[]string{"--exempt=", "--exempt", "mine"}, []string{"mine"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := ran(t, append([]string{"policy", "--classes", classes, "--handlers", known}, c.flags...)...)
@@ -37,7 +37,7 @@ func TestExempt(t *testing.T) {
 			}
 			slices.Sort(got)
 			want := slices.Sorted(slices.Values(c.want))
-			test.EqualLists(t, "exempt", got, want)
+			test.EqualLists(t, "the exempt namespaces", got, want)
 		})
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A pod that is made again under its name is an update where pods are listed anew: also the
-// node that it left has room again.
+// changed reports the nodes of a pod. If pods are listed again, a pod that was recreated under its
+// name on another node is an update, and both nodes must be reported.
 func TestChanged(t *testing.T) {
 	here, there := &Pod{node: "here"}, &Pod{node: "there"}
 	var got []string
@@ -28,27 +28,27 @@ func TestChanged(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{"comes", func() { h.OnAdd(here, false) }, []string{"here"}},
-		{"moves", func() { h.OnUpdate(here, there) }, []string{"here", "there"}},
-		{"goes", func() { h.OnDelete(there) }, []string{"there"}},
-		{"went unseen", func() { h.OnDelete(cache.DeletedFinalStateUnknown{Obj: there}) }, []string{"there"}},
-		{"is something else", func() { h.OnAdd("here", false) }, nil},
+		{"added", func() { h.OnAdd(here, false) }, []string{"here"}},
+		{"moved", func() { h.OnUpdate(here, there) }, []string{"here", "there"}},
+		{"deleted", func() { h.OnDelete(there) }, []string{"there"}},
+		{"deleted during a gap of the watch", func() { h.OnDelete(cache.DeletedFinalStateUnknown{Obj: there}) }, []string{"there"}},
+		{"not a pod", func() { h.OnAdd("here", false) }, nil},
 	} {
 		got = nil
 		if c.do(); !slices.Equal(got, c.want) {
-			t.Errorf("one that %s: got %v, want %v", c.what, got, c.want)
+			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
 		}
 	}
 }
 
-// busy is an API server that only says so.
+// busy is an API server that answers each request with 429.
 type busy struct{}
 
 func (busy) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusTooManyRequests, Body: http.NoBody}, nil
 }
 
-// mute is an API server that takes questions and answers none.
+// mute is an API server that accepts requests but never answers.
 type mute struct{}
 
 func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -56,7 +56,7 @@ func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// A controller that has never seen anything does not hold the lease for ever.
+// Run ends if the API server has never shown anything, so that the lease is not kept for ever.
 func TestRunEndsWithoutAnswers(t *testing.T) {
 	for _, server := range []http.RoundTripper{busy{}, mute{}} {
 		client := test.Value(kubernetes.NewForConfig(&rest.Config{Host: "http://away", Transport: server}))(t)
@@ -64,14 +64,14 @@ func TestRunEndsWithoutAnswers(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			if err := Run(ctx, client, ByStatus, NewMetrics(prometheus.NewRegistry())); err == nil || !strings.Contains(err.Error(), "the API server has not listed ") {
-				t.Errorf("%T: it ended with %v", server, err)
+				t.Errorf("%T: Run returns %v", server, err)
 			}
-			time.Sleep(5 * time.Minute) // until client-go has woken
+			time.Sleep(5 * time.Minute) // until client-go has stopped sleeping
 		})
 	}
 }
 
-// Run ends with its context while the API server is busy: client-go sleeps for up to a minute then.
+// Run ends with its context even while client-go sleeps, for up to a minute, because of 429.
 func TestRunEndsWhileTheServerIsBusy(t *testing.T) {
 	client := test.Value(kubernetes.NewForConfig(&rest.Config{Host: "http://busy", Transport: busy{}}))(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -80,11 +80,11 @@ func TestRunEndsWhileTheServerIsBusy(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), told)
 		defer cancel()
 		if err := Run(ctx, client, ByStatus, NewMetrics(prometheus.NewRegistry())); err != nil {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("Run returns %v, want no error", err)
 		}
 		if late := time.Since(begun) - told; late > 0 {
-			t.Errorf("it ended %v after it was told to", late)
+			t.Errorf("Run ended %v after its context", late)
 		}
-		time.Sleep(5 * time.Minute) // until client-go has woken
+		time.Sleep(5 * time.Minute) // until client-go has stopped sleeping
 	})
 }

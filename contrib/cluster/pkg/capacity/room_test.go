@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// aNode is a node that is ready and takes 110 pods.
+// aNode is a ready node with a capacity of 110 pods.
 func aNode(labels map[string]string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: labels},
@@ -32,7 +32,7 @@ func notReady(n *corev1.Node) *corev1.Node {
 	return n
 }
 
-// of are that many pods of a class, which have one of each resource.
+// of returns n pods of a class, whose overhead has one of each of these resources.
 func of(class string, n int, resources ...string) []*corev1.Pod {
 	var all []*corev1.Pod
 	for range n {
@@ -89,29 +89,29 @@ func TestRoomOf(t *testing.T) {
 		{"no class", aNode(ready), nil, nil, Room{}},
 		{"empty", aNode(ready), nil, classes, Room{corev1.ResourceName(kata): 40}},
 		{"some pods", aNode(ready), three, classes, Room{corev1.ResourceName(kata): 40}},
-		{"more pods than it takes", aNode(ready), of("kata", 41, kata), classes, Room{corev1.ResourceName(kata): 41}},
-		{"not bounded", aNode(without(nodelabel.MaxPods("kata"))), three, classes, Room{corev1.ResourceName(kata): 110}},
-		{"bounded by nonsense", aNode(with(nodelabel.MaxPods("kata"), "many")), three, classes, Room{corev1.ResourceName(kata): 110}},
-		{"bounded by less than nothing", aNode(with(nodelabel.MaxPods("kata"), "-1")), three, classes, Room{corev1.ResourceName(kata): 110}},
-		{"takes no pods", aNode(gone), three, classes, Room{corev1.ResourceName(kata): 3}},
-		{"takes no pods and has none", aNode(gone), nil, classes, Room{corev1.ResourceName(kata): 0}},
-		{"takes no pods and says how many", aNode(without(nodelabel.Handler("kata"))), three, classes, Room{corev1.ResourceName(kata): 3}},
-		{"another value", aNode(with(nodelabel.Handler("kata"), "no")), three, classes, Room{corev1.ResourceName(kata): 3}},
+		{"more pods than max-pods", aNode(ready), of("kata", 41, kata), classes, Room{corev1.ResourceName(kata): 41}},
+		{"without max-pods", aNode(without(nodelabel.MaxPods("kata"))), three, classes, Room{corev1.ResourceName(kata): 110}},
+		{"max-pods is not a number", aNode(with(nodelabel.MaxPods("kata"), "many")), three, classes, Room{corev1.ResourceName(kata): 110}},
+		{"max-pods is negative", aNode(with(nodelabel.MaxPods("kata"), "-1")), three, classes, Room{corev1.ResourceName(kata): 110}},
+		{"not ready, without max-pods", aNode(gone), three, classes, Room{corev1.ResourceName(kata): 3}},
+		{"not ready, without max-pods and pods", aNode(gone), nil, classes, Room{corev1.ResourceName(kata): 0}},
+		{"not ready, with max-pods", aNode(without(nodelabel.Handler("kata"))), three, classes, Room{corev1.ResourceName(kata): 3}},
+		{"ready has another value", aNode(with(nodelabel.Handler("kata"), "no")), three, classes, Room{corev1.ResourceName(kata): 3}},
 		{"without the label of presence", aNode(without(nodelabel.Present("kata"))), nil, classes, Room{corev1.ResourceName(kata): 40}},
 		{"all labels are gone", aNode(nil), three, classes, Room{corev1.ResourceName(kata): 3}},
-		{"the class is gone", aNode(ready), three, nil, Room{corev1.ResourceName(kata): 3}},
-		{"the node does not answer", notReady(aNode(ready)), three, classes, Room{corev1.ResourceName(kata): 3}},
-		{"the node says nothing of itself", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: ready}}, three, classes, Room{corev1.ResourceName(kata): 3}},
+		{"the class was deleted", aNode(ready), three, nil, Room{corev1.ResourceName(kata): 3}},
+		{"the node is not ready", notReady(aNode(ready)), three, classes, Room{corev1.ResourceName(kata): 3}},
+		{"the node has no status", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: ready}}, three, classes, Room{corev1.ResourceName(kata): 3}},
 		{"pods that ended", aNode(gone), append(ended(of("kata", 2, kata), corev1.PodSucceeded), append(ended(of("kata", 2, kata), corev1.PodFailed), three...)...), classes, Room{corev1.ResourceName(kata): 3}},
 		{"pods that are older than the resource", aNode(ready), append(of("kata-small", 5), three...), classes, Room{corev1.ResourceName(kata): 35}},
-		{"only such pods, and too many", aNode(ready), append(of("kata-small", 50), three...), classes, Room{corev1.ResourceName(kata): 3}},
+		{"more pods older than the resource than max-pods", aNode(ready), append(of("kata-small", 50), three...), classes, Room{corev1.ResourceName(kata): 3}},
 		{"pods of another handler", aNode(ready), append(of("std", 5), three...), Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40}},
 		{"pods without a class", aNode(ready), append([]*corev1.Pod{{}}, three...), classes, Room{corev1.ResourceName(kata): 40}},
 		{"pods without a class, and the default handler", aNode(with(nodelabel.Default("kata"), nodelabel.True)), append([]*corev1.Pod{{}, {}}, three...), classes, Room{corev1.ResourceName(kata): 38}},
-		{"too many of them", aNode(with(nodelabel.Default("kata"), nodelabel.True)), slices.Concat(slices.Repeat([]*corev1.Pod{{}}, 50), three), classes, Room{corev1.ResourceName(kata): 3}},
+		{"more pods without a class than max-pods, and the default handler", aNode(with(nodelabel.Default("kata"), nodelabel.True)), slices.Concat(slices.Repeat([]*corev1.Pod{{}}, 50), three), classes, Room{corev1.ResourceName(kata): 3}},
 		{"another handler is the default", aNode(with(nodelabel.Default("runc"), nodelabel.True)), append([]*corev1.Pod{{}}, three...), classes, Room{corev1.ResourceName(kata): 40}},
 		{"two handlers", aNode(with(nodelabel.Present("runc"), nodelabel.True)), three, Classes{"kata": "kata", "std": "runc"}, Room{corev1.ResourceName(kata): 40, corev1.ResourceName(runc): 0}},
-		{"a pod that costs more", aNode(gone), of("kata", 1, kata, runc), classes, Room{corev1.ResourceName(kata): 1, corev1.ResourceName(runc): 1}},
+		{"a pod with resources of two handlers", aNode(gone), of("kata", 1, kata, runc), classes, Room{corev1.ResourceName(kata): 1, corev1.ResourceName(runc): 1}},
 	} {
 		if got := roomOf(c.node, slim(c.pods, ByStatus), c.classes); !maps.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.what, got, c.want)
@@ -119,12 +119,12 @@ func TestRoomOf(t *testing.T) {
 	}
 }
 
-// Pods that run are counted as the scheduler counts them.
+// Running pods are counted as the scheduler counts them.
 func TestCounting(t *testing.T) {
 	kata := corev1.ResourceName(nodelabel.Pods("kata"))
 	classes := Classes{"kata": "kata"}
 	pods := of("kata", 3, string(kata))
-	for _, p := range pods[:2] { // as kubelets of 1.37 say it of pods that run
+	for _, p := range pods[:2] { // as kubelets of 1.37 report running pods
 		p.Spec.Containers = []corev1.Container{{Name: "main"}}
 		p.Status.AllocatedResources = p.Spec.Overhead
 		p.Status.Resources = &corev1.ResourceRequirements{Requests: p.Spec.Overhead}
@@ -171,22 +171,22 @@ func TestPatch(t *testing.T) {
 		{"new", Room{kata: 3}, aNode(nil), set},
 		{"none", Room{kata: 0}, aNode(nil), both(`"` + string(kata) + `":"0"`)},
 		{"as it is", Room{kata: 3}, having("3", "3"), ""},
-		{"the kubelet has not copied it", Room{kata: 3}, having("3", "40"), set},
-		{"nobody may have it", Room{kata: 3}, having("3", ""), set},
+		{"not copied by the kubelet yet", Room{kata: 3}, having("3", "40"), set},
+		{"not allocatable", Room{kata: 3}, having("3", ""), set},
 		{"less", Room{kata: 3}, having("40", "40"), set},
 		{"gone", Room{}, having("40", "40"), both(`"` + string(kata) + `":null`)},
-		{"half gone", Room{}, having("", "40"), both(`"` + string(kata) + `":null`)},
-		{"one comes, one goes", Room{runc: 1}, having("40", "40"), both(`"` + string(kata) + `":null,"` + string(runc) + `":"1"`)},
+		{"only allocatable", Room{}, having("", "40"), both(`"` + string(kata) + `":null`)},
+		{"one new, one gone", Room{runc: 1}, having("40", "40"), both(`"` + string(kata) + `":null,"` + string(runc) + `":"1"`)},
 	} {
 		got := string(c.room.patch(c.node))
 		test.Equal(t, c.what, got, c.want)
 		if got != "" && !json.Valid([]byte(got)) {
-			t.Errorf("%s: no JSON", c.what)
+			t.Errorf("%s: the patch is not JSON", c.what)
 		}
 	}
 }
 
-// What makes a node's capacity less is read anew before it is written.
+// Before a capacity is lowered, the node is read again; lowers is whether a patch does that.
 func TestLowers(t *testing.T) {
 	kata := corev1.ResourceName(nodelabel.Pods("kata"))
 	n := aNode(nil)
@@ -208,7 +208,7 @@ func TestLowers(t *testing.T) {
 	}
 }
 
-// What a container asks for is taken by its pod, too: the scheduler and the kubelet add it up.
+// Requests of containers count for their pod, too: the scheduler and the kubelet add them.
 func TestContainersThatAsk(t *testing.T) {
 	kata := corev1.ResourceName(nodelabel.Pods("kata"))
 	asks := func(pods string) corev1.ResourceRequirements {
@@ -228,18 +228,18 @@ func TestContainersThatAsk(t *testing.T) {
 	for _, c := range []struct {
 		what            string
 		pod             *corev1.Pod
-		byStatus, once  int64 // of a handler that takes no pods and has three more
-		openTo, openFor int64 // of one that takes ten, by status and once
+		byStatus, once  int64 // on a node with three more pods whose handler accepts no pods
+		openTo, openFor int64 // on a node with three more pods whose handler accepts ten, by status and once
 	}{
 		{"none", &corev1.Pod{}, 3, 3, 10, 10},
 		{"without a class", &corev1.Pod{Spec: corev1.PodSpec{Containers: container("5")}}, 8, 8, 15, 15},
 		{"of the class", ofClass, 9, 9, 15, 15},
-		{"of the class, runs", running, 10, 9, 16, 15},
-		{"before others", &corev1.Pod{Spec: corev1.PodSpec{InitContainers: container("5")}}, 8, 8, 15, 15},
-		{"beside others", &corev1.Pod{Spec: corev1.PodSpec{
+		{"of the class, running", running, 10, 9, 16, 15},
+		{"in an init container", &corev1.Pod{Spec: corev1.PodSpec{InitContainers: container("5")}}, 8, 8, 15, 15},
+		{"in a sidecar, too", &corev1.Pod{Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "beside", Resources: asks("2"), RestartPolicy: &always}}, Containers: container("5"),
 		}}, 10, 10, 17, 17},
-		{"more than numbers have", &corev1.Pod{Spec: corev1.PodSpec{Containers: container("9223372036854775807")}}, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64},
+		{"more than fits in a number", &corev1.Pod{Spec: corev1.PodSpec{Containers: container("9223372036854775807")}}, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64},
 	} {
 		pods := append(of("kata", 3, string(kata)), c.pod)
 		for _, on := range []struct {
@@ -252,12 +252,12 @@ func TestContainersThatAsk(t *testing.T) {
 			{open, ByStatus, c.openTo},
 			{open, Once, c.openFor},
 		} {
-			test.Equal(t, fmt.Sprintf("%s, %s, of %v", c.what, on.counting, on.labels), roomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata], on.want)
+			test.Equal(t, fmt.Sprintf("%s, %s, on a node with the labels %v", c.what, on.counting, on.labels), roomOf(aNode(on.labels), slim(pods, on.counting), Classes{"kata": "kata"})[kata], on.want)
 		}
 	}
 }
 
-// What a node has that counts is left of it, and nothing else.
+// slimNode keeps only what the controller uses of a node.
 func TestSlimNode(t *testing.T) {
 	kata := corev1.ResourceName(nodelabel.Pods("kata"))
 	n := aNode(map[string]string{nodelabel.Handler("kata"): nodelabel.Ready, "topology.kubernetes.io/zone": "a"})
@@ -268,6 +268,6 @@ func TestSlimNode(t *testing.T) {
 	got := o.(*corev1.Node)
 	pods, capacity, allocatable := got.Status.Capacity[corev1.ResourcePods], got.Status.Capacity[kata], got.Status.Allocatable[kata]
 	if len(got.Labels) != 1 || len(got.Status.Capacity) != 2 || pods.Value() != 110 || capacity.Value() != 3 || allocatable.Value() != 2 || len(got.Status.Conditions) != 1 || !ready(got) {
-		t.Errorf("got %+v", got)
+		t.Errorf("slimNode keeps %+v", got)
 	}
 }

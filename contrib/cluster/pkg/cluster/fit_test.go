@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// able says of all handlers of a node whether they have user namespaces.
+// able sets for all handlers of a node whether they support user namespaces.
 func able(n corev1.Node, userns bool) corev1.Node {
 	for i := range n.Status.RuntimeHandlers {
 		n.Status.RuntimeHandlers[i].Features = &corev1.NodeRuntimeHandlerFeatures{UserNamespaces: &userns}
@@ -41,13 +41,13 @@ func limited(memory string, whole *corev1.ResourceRequirements) func(*corev1.Pod
 	}
 }
 
-// allocating sets how many pods of kata a node has room for.
+// allocating sets the allocatable number of pods of kata on a node.
 func allocating(n corev1.Node, pods string) corev1.Node {
 	n.Status.Allocatable["feature.node.kubernetes.io/handler.kata.pods"] = resource.MustParse(pods)
 	return n
 }
 
-// defaulting is a class of the handler that pods without a class get.
+// defaulting is a class of the default handler, with an annotation on host-pid.
 func defaulting(hostPID string) nodev1.RuntimeClass {
 	c := *aClass("std", "runc")
 	c.Annotations = map[string]string{runtimeclass.DefaultAnnotation: "true", runtimeclass.CapabilitiesAnnotation: `{"host-pid": {"answer": "` + hostPID + `", "source": "declared"}}`}
@@ -84,7 +84,7 @@ func TestFit(t *testing.T) {
 		pod   corev1.Pod
 		state State
 		with  FitOptions
-		// want are class, handler, own, the answer, nodes and maybe a part of why not.
+		// want are the beginnings of the results: class, handler, own, the answer, nodes, and why not.
 		want []string
 	}{
 		{"a plain pod", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
@@ -92,7 +92,7 @@ func TestFit(t *testing.T) {
 			"std|runc| yes [a b] []|",
 			"kata|kata| yes [a] []|the node does not have the handler (b)",
 		}},
-		{"by isolation", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{isolated, std}}, FitOptions{}, []string{
+		{"sorted by isolation", aPod("p", "", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{isolated, std}}, FitOptions{}, []string{
 			"kata|kata| yes [a] []|", "|| own yes [a b] []|", "std|runc| yes [a b] []|",
 		}},
 		{"handlers of a list", aPod("p", "kata", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Classes: []nodev1.RuntimeClass{kata, *aClass("lost", "nowhere")}}, listed, []string{
@@ -104,50 +104,50 @@ func TestFit(t *testing.T) {
 		{"a list without a default", aPod("p", "", ""), State{}, FitOptions{Handlers: []runtimeclass.Handler{vm}}, []string{
 			"|kata| yes [] []|", "|| own unknown [] []|the list does not name a default handler",
 		}},
-		{"what a class says of its handler", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{}, []string{
+		{"annotations of a class", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{annotated}}, FitOptions{}, []string{
 			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it (a, b)",
 			"|runc| no [] []|no class uses it (a, b)",
 			"vm|kata| no [] []|spec.hostPID: true needs host-pid, but the handler does not support it: as annotated (a); the node does not have the handler (b)",
 		}},
-		{"what one node was found to lack", aPod("p", "", "", func(p *corev1.Pod) {
+		{"a capability that a probe found missing on one node", aPod("p", "", "", func(p *corev1.Pod) {
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0"}}
 		}), State{Nodes: two, Classes: []nodev1.RuntimeClass{probed}}, FitOptions{}, []string{
 			"|| own unknown [] [a b]|",
 			"selinux|kata| unknown [] [a]|spec.securityContext.seLinuxOptions: :::s0 needs selinux, but the handler may not support it: the node that was asked answers no: this node does not have SELinux (a)",
 			"|runc| no [] []|no class uses it (a, b)",
 		}},
-		{"what nodes know", aPod("p", "", "", hostUsers), State{Nodes: []corev1.Node{able(aNode("a", nil, "", "runc"), true), able(aNode("b", nil, "", "runc"), false), aNode("c", nil, "", "runc")}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
+		{"features that nodes report", aPod("p", "", "", hostUsers), State{Nodes: []corev1.Node{able(aNode("a", nil, "", "runc"), true), able(aNode("b", nil, "", "runc"), false), aNode("c", nil, "", "runc")}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| own yes [a] [c]|",
 			"std|runc| yes [a] [c]|spec.hostUsers: false needs id-mapped-mounts, but the handler does not support it: by the node (b); spec.hostUsers: false needs id-mapped-mounts, but the handler may not support it (c);",
 		}},
-		{"nodes that cannot", aPod("p", "std", ""), State{Nodes: []corev1.Node{
+		{"nodes that accept no pods", aPod("p", "std", ""), State{Nodes: []corev1.Node{
 			unready(aNode("a", nil, "", "runc"), "x"), cordoned(aNode("b", nil, "", "runc")), tainted(aNode("c", nil, "", "runc"), "infra"), aNode("d", nil),
 		}, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| yes [d] []|the node is cordoned (b); the node is not ready (a); the taint infra:NoSchedule is not tolerated (c)",
 			"std|runc| own unknown [] [d]|the node does not report its handlers (d); the node is cordoned (b);",
 		}},
-		{"a pod as its class has made it", aPod("p", "kata", "", on(label("kata")), costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Admitted: true}, []string{
+		{"an admitted pod with the overhead of its class", aPod("p", "kata", "", on(label("kata")), costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Admitted: true}, []string{
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
 		}},
-		{"a pod as its class made it once", aPod("p", "kata", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Admitted: true}, []string{
+		{"an admitted pod with an older overhead of its class", aPod("p", "kata", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{Admitted: true}, []string{
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "kata|kata| own yes [a] []|",
 		}},
-		{"a pod that cost something, of a class that is gone", aPod("p", "gone", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{Admitted: true}, []string{
+		{"an admitted pod with the overhead of a deleted class", aPod("p", "gone", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{Admitted: true}, []string{
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)", `gone|| own no [] []|pods "p" is forbidden: pod rejected: RuntimeClass "gone" not found`,
 		}},
 		{"overhead that its class has", aPod("p", "kata", "", costs("100Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
 			"kata|kata| own yes [a] []|", "|| no [] []|" + noClass, "std|runc| no [] []|" + noClass,
 		}},
-		{"overhead that its class has not", aPod("p", "kata", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+		{"another overhead than that of its class", aPod("p", "kata", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
 			"|| no [] []|" + noClass, "std|runc| no [] []|" + noClass, "kata|kata| own no [] []|" + otherClass,
 		}},
-		{"overhead and no class", aPod("p", "", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{}, []string{
+		{"overhead without a class", aPod("p", "", "", costs("1Mi")), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata}}, FitOptions{}, []string{
 			"|| own no [] []|" + noClass, "|runc| no [] []|no class uses it (a, b)", "kata|kata| no [] []|" + otherClass,
 		}},
-		{"labels that its class has, too", aPod("p", "kata", "", on(label("kata"))), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
+		{"a selector that its class has, too", aPod("p", "kata", "", on(label("kata"))), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
 			"|| yes [a] []|the node's labels do not match", "std|runc| yes [a] []|the node's labels do not match", "kata|kata| own yes [a] []|",
 		}},
-		{"a pod of a class that is gone", aPod("p", "gone", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
+		{"a pod of a deleted class", aPod("p", "gone", ""), State{Nodes: two, Classes: []nodev1.RuntimeClass{std}}, FitOptions{}, []string{
 			"|| yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no [] []|no class uses it (a)", `gone|| own no [] []|pods "p" is forbidden: pod rejected: RuntimeClass "gone" not found`,
 		}},
 		{"admission refuses it", aPod("p", "", "", on(map[string]string{"feature.node.kubernetes.io/handler.kata": "gone"})), State{Nodes: two, Classes: []nodev1.RuntimeClass{kata, std}}, FitOptions{}, []string{
@@ -172,18 +172,18 @@ func TestFit(t *testing.T) {
 		{"requests of containers before limits of the pod", aPod("p", "", "", limited("1Gi", &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}})), State{Nodes: []corev1.Node{sized(aNode("a", nil, ""), "1Gi")}}, FitOptions{}, []string{
 			"|| own yes [a] []|",
 		}},
-		{"a handler that takes no pods, and one that nobody counts", aPod("p", "", ""), State{Nodes: []corev1.Node{
+		{"a handler that accepts no pods, and one that is not counted", aPod("p", "", ""), State{Nodes: []corev1.Node{
 			sized(aNode("a", map[string]string{"feature.node.kubernetes.io/handler.kata.present": "true"}, "", "kata"), "1Gi"), sized(aNode("b", nil, "", "kata"), "1Gi"), allocating(sized(aNode("c", nil, "", "kata"), "1Gi"), "0"),
 		}, Classes: []nodev1.RuntimeClass{*aClass("kata", "kata", counted)}}, FitOptions{}, []string{
 			"|| own yes [a b c] []|",
 			"kata|kata| no [] []|the handler takes no pods there (a); the node does not have feature.node.kubernetes.io/handler.kata.pods: berth-controller sets it (b); the node has no room for pods of the handler: feature.node.kubernetes.io/handler.kata.pods is 0 (c)",
 		}},
-		{"a node of its own", aPod("p", "", "b"), State{Nodes: []corev1.Node{aNode("a", nil, ""), aNode("b", nil, "")}}, FitOptions{}, []string{"|| own yes [b] []|spec.nodeName of the pod is b (a)"}},
-		{"a node that it has got", aPod("p", "", "b"), State{Nodes: []corev1.Node{aNode("a", nil, ""), aNode("b", nil, "")}}, FitOptions{Admitted: true}, []string{"|| own yes [a b] []|"}},
-		{"what a default handler can do", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{defaulting("yes")}}, FitOptions{}, []string{
+		{"a node in the spec", aPod("p", "", "b"), State{Nodes: []corev1.Node{aNode("a", nil, ""), aNode("b", nil, "")}}, FitOptions{}, []string{"|| own yes [b] []|spec.nodeName of the pod is b (a)"}},
+		{"a node that the scheduler has set", aPod("p", "", "b"), State{Nodes: []corev1.Node{aNode("a", nil, ""), aNode("b", nil, "")}}, FitOptions{Admitted: true}, []string{"|| own yes [a b] []|"}},
+		{"a default handler that supports it", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{defaulting("yes")}}, FitOptions{}, []string{
 			"|| own yes [a b] []|", "std|runc| yes [a b] []|", "|kata| no",
 		}},
-		{"what a default handler cannot do", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{defaulting("no")}}, FitOptions{}, []string{
+		{"a default handler that does not support it", aPod("p", "", "", func(p *corev1.Pod) { p.Spec.HostPID = true }), State{Nodes: two, Classes: []nodev1.RuntimeClass{defaulting("no")}}, FitOptions{}, []string{
 			"|| own unknown [] [a b]|spec.hostPID: true needs host-pid, but the handler may not support it: the default of the node that was asked does not (a, b)", "|kata| no", "std|runc| no",
 		}},
 	} {
@@ -191,7 +191,7 @@ func TestFit(t *testing.T) {
 			before := c.pod.DeepCopy()
 			got := Fit(&c.pod, &c.state, c.with)
 			if len(got) != len(c.want) {
-				t.Fatalf("got %+v", got)
+				t.Fatalf("got %d results, want %d: %+v", len(got), len(c.want), got)
 			}
 			for i, one := range got {
 				own := " "
@@ -204,7 +204,7 @@ func TestFit(t *testing.T) {
 				}
 			}
 			if before.String() != c.pod.String() {
-				t.Error("the pod was changed")
+				t.Error("Fit changed the pod")
 			}
 		})
 	}

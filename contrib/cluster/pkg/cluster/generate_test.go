@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// aClass is a class, changed by all of change.
+// aClass is a class, changed by all functions of change.
 func aClass(name, handler string, change ...func(*nodev1.RuntimeClass)) *nodev1.RuntimeClass {
 	c := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
 	for _, f := range change {
@@ -34,7 +34,7 @@ func selecting(labels map[string]string) func(*nodev1.RuntimeClass) {
 	return func(c *nodev1.RuntimeClass) { c.Scheduling = &nodev1.Scheduling{NodeSelector: labels} }
 }
 
-// aNode is a node that is ready, and reports handlers.
+// aNode is a ready node that reports handlers.
 func aNode(name string, labels map[string]string, handlers ...string) corev1.Node {
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -75,25 +75,25 @@ func TestUnlabelled(t *testing.T) {
 		want  bool
 	}{
 		{"no label anywhere", generated, []corev1.Node{aNode("a", nil, "x")}, true},
-		{"what stays, nowhere", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label: "ready"}, "x")}, true},
-		{"what stays", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label + ".present": "true"})}, false},
-		{"one node has it", generated, []corev1.Node{aNode("a", nil, "x"), aNode("b", map[string]string{label: "ready"}, "x")}, false},
-		{"with another value", generated, []corev1.Node{aNode("a", map[string]string{label: "gone"}, "x")}, true},
-		{"any node", aClass("x", "x"), nil, false},
-		{"nodes by something else", aClass("x", "x", selecting(map[string]string{"a": "b"})), nil, false},
+		{"no label of presence", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label: "ready"}, "x")}, true},
+		{"the label of presence", aClass("x", "x", selecting(map[string]string{label + ".present": "true"})), []corev1.Node{aNode("a", map[string]string{label + ".present": "true"})}, false},
+		{"one node has the label", generated, []corev1.Node{aNode("a", nil, "x"), aNode("b", map[string]string{label: "ready"}, "x")}, false},
+		{"a label with another value", generated, []corev1.Node{aNode("a", map[string]string{label: "gone"}, "x")}, true},
+		{"no selector", aClass("x", "x"), nil, false},
+		{"a selector of another label", aClass("x", "x", selecting(map[string]string{"a": "b"})), nil, false},
 	} {
 		test.Equal(t, c.what, Unlabelled(c.class, c.nodes), c.want)
 	}
 }
 
-// counted is a class whose pods are counted.
+// counted gives a class overhead by which its pods are counted.
 func counted(c *nodev1.RuntimeClass) {
 	c.Overhead = &nodev1.Overhead{PodFixed: corev1.ResourceList{
 		corev1.ResourceName("feature.node.kubernetes.io/handler." + c.Handler + ".pods"): resource.MustParse("1"),
 	}}
 }
 
-// roomy is a node with room for that many pods of a handler.
+// roomy gives a node a capacity for that many pods of a handler.
 func roomy(n corev1.Node, handler, pods string) corev1.Node {
 	room := corev1.ResourceList{corev1.ResourceName("feature.node.kubernetes.io/handler." + handler + ".pods"): resource.MustParse(pods)}
 	n.Status.Capacity, n.Status.Allocatable = room, room
@@ -108,15 +108,15 @@ func TestUncounted(t *testing.T) {
 		want  bool
 	}{
 		{"no node counts", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "y"), "y", "3")}, true},
-		{"one does", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "x"), "x", "3")}, false},
-		{"one does, and is full", aClass("x", "x", counted), []corev1.Node{roomy(aNode("b", nil, "x"), "x", "0")}, false},
-		{"nothing is counted", aClass("x", "x", memory("1Mi")), []corev1.Node{aNode("a", nil, "x")}, false},
+		{"one node counts", aClass("x", "x", counted), []corev1.Node{aNode("a", nil, "x"), roomy(aNode("b", nil, "x"), "x", "3")}, false},
+		{"one node counts, and is full", aClass("x", "x", counted), []corev1.Node{roomy(aNode("b", nil, "x"), "x", "0")}, false},
+		{"pods of the class are not counted", aClass("x", "x", memory("1Mi")), []corev1.Node{aNode("a", nil, "x")}, false},
 	} {
 		test.Equal(t, c.what, Uncounted(c.class, c.nodes), c.want)
 	}
 }
 
-// A list of names says nothing of handlers, so what a class says of its handler stays.
+// A list of names has no facts about handlers, so the annotations of existing classes stay.
 func TestKeepKnown(t *testing.T) {
 	class := func(handler string, annotations map[string]string) *nodev1.RuntimeClass {
 		return &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: annotations}, Handler: handler}
@@ -128,24 +128,24 @@ func TestKeepKnown(t *testing.T) {
 		there []nodev1.RuntimeClass
 		want  map[string]string
 	}{
-		"nothing is known":   {class("h", nil), []nodev1.RuntimeClass{*class("h", all)}, known},
-		"something is known": {class("h", map[string]string{"berth.dev/isolation": "shared-kernel"}), []nodev1.RuntimeClass{*class("h", all)}, map[string]string{"berth.dev/isolation": "shared-kernel"}},
-		"another annotation": {class("h", map[string]string{"a": "b"}), []nodev1.RuntimeClass{*class("h", map[string]string{"berth.dev/default": "true"})}, map[string]string{"a": "b", "berth.dev/default": "true"}},
-		"another handler":    {class("other", nil), []nodev1.RuntimeClass{*class("h", all)}, nil},
-		"nothing is there":   {class("h", nil), nil, nil},
-		"nothing is to keep": {class("h", nil), []nodev1.RuntimeClass{*class("h", map[string]string{"note": "x"})}, nil},
+		"new class without annotations": {class("h", nil), []nodev1.RuntimeClass{*class("h", all)}, known},
+		"new class with an annotation":  {class("h", map[string]string{"berth.dev/isolation": "shared-kernel"}), []nodev1.RuntimeClass{*class("h", all)}, map[string]string{"berth.dev/isolation": "shared-kernel"}},
+		"another annotation":            {class("h", map[string]string{"a": "b"}), []nodev1.RuntimeClass{*class("h", map[string]string{"berth.dev/default": "true"})}, map[string]string{"a": "b", "berth.dev/default": "true"}},
+		"another handler":               {class("other", nil), []nodev1.RuntimeClass{*class("h", all)}, nil},
+		"no existing class":             {class("h", nil), nil, nil},
+		"no annotation of berth":        {class("h", nil), []nodev1.RuntimeClass{*class("h", map[string]string{"note": "x"})}, nil},
 	} {
 		Keep(c.new, c.there)
 		if !maps.Equal(c.new.Annotations, c.want) {
-			t.Errorf("%s: %v, want %v", name, c.new.Annotations, c.want)
+			t.Errorf("%s: the annotations are %v, want %v", name, c.new.Annotations, c.want)
 		}
 	}
 	if len(all) != 4 {
-		t.Error("what was there is changed")
+		t.Error("Keep changed the existing class")
 	}
 }
 
-// Overhead that was measured once stays if a class is made anew without a measurement.
+// A measured overhead stays if a class is generated again without a measurement.
 func TestKeepOverhead(t *testing.T) {
 	list := func(o *nodev1.Overhead) string {
 		if o == nil {
@@ -164,15 +164,15 @@ func TestKeepOverhead(t *testing.T) {
 		want  string
 		kept  bool
 	}{
-		"there is none":                 {aClass("a", "kata", counted), nil, "handler.kata.pods=1", false},
-		"there is none of the handler":  {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "runc", memory("1Mi"))}, "", false},
-		"it was measured anew":          {aClass("a", "kata", memory("2Mi")), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "memory=2Mi", false},
-		"it was not measured":           {aClass("a", "kata", counted), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "handler.kata.pods=1,memory=1Mi", true},
-		"it only counted, and does not": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
+		"no existing class":               {aClass("a", "kata", counted), nil, "handler.kata.pods=1", false},
+		"only a class of another handler": {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "runc", memory("1Mi"))}, "", false},
+		"measured again":                  {aClass("a", "kata", memory("2Mi")), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "memory=2Mi", false},
+		"not measured":                    {aClass("a", "kata", counted), []nodev1.RuntimeClass{*aClass("a", "kata", memory("1Mi"))}, "handler.kata.pods=1,memory=1Mi", true},
+		"only counted, and no longer":     {aClass("a", "kata"), []nodev1.RuntimeClass{*aClass("a", "kata", counted)}, "", false},
 	} {
 		kept := Keep(c.made, c.there)
 		if got := list(c.made.Overhead); got != c.want || kept != c.kept {
-			t.Errorf("%s: it has %s, and kept %v", name, got, kept)
+			t.Errorf("%s: the overhead is %s, kept: %v", name, got, kept)
 		}
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// That a kubelet must not be restarted was in the middle of a long page, and nothing found
-// whether it was so at the moment.
+// The audit finds nodes on which a restart of the kubelet would end pods.
 func TestRestartsThatEndPods(t *testing.T) {
 	places := corev1.ResourceName(nodelabel.Pods("kata"))
 	one := corev1.ResourceList{places: resource.MustParse("1")}
@@ -27,12 +26,12 @@ func TestRestartsThatEndPods(t *testing.T) {
 		pods []corev1.Pod
 		want string
 	}{
-		{"nothing runs", nil, ""},
-		{"all fit", []corev1.Pod{aPod("p", "kata", "a", counted), aPod("q", "kata", "a", counted), aPod("r", "", "a")}, ""},
-		{"pods that came without a controller", []corev1.Pod{aPod("p", "kata", "a", counted), aPod("q", "kata", "a", counted), aPod("r", "kata", "a", counted)},
+		{"no pods", nil, ""},
+		{"all pods fit", []corev1.Pod{aPod("p", "kata", "a", counted), aPod("q", "kata", "a", counted), aPod("r", "", "a")}, ""},
+		{"more pods than the capacity", []corev1.Pod{aPod("p", "kata", "a", counted), aPod("q", "kata", "a", counted), aPod("r", "kata", "a", counted)},
 			"end some of 3 pods (web/p, web/q, web/r): they take 3 of " + string(places) + ", and the node has 2"},
 		{"pods of other nodes", []corev1.Pod{aPod("p", "kata", "a", counted), aPod("q", "kata", "b", counted), aPod("r", "kata", "b", counted)}, ""},
-		{"a label that is gone", []corev1.Pod{aPod("p", "kata", "a", ready), aPod("q", "", "a")}, "would end pod web/p: the node lacks labels"},
+		{"a missing label", []corev1.Pod{aPod("p", "kata", "a", ready), aPod("q", "", "a")}, "would end pod web/p: the node lacks labels"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			s := &State{Nodes: []corev1.Node{node}, Classes: []nodev1.RuntimeClass{*class}, Pods: c.pods}
@@ -43,7 +42,7 @@ func TestRestartsThatEndPods(t *testing.T) {
 				}
 			}
 			if got := strings.Join(lines, "\n"); c.want == "" && got != "" || !strings.Contains(got, c.want) {
-				t.Errorf("got %q", got)
+				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}

@@ -26,20 +26,20 @@ func TestHandlersOf(t *testing.T) {
 		state *runtimeapi.StatusResponse
 		want  []string
 	}{
-		"as the CRI has them":    {named("runc", "", "crun"), []string{"crun", "runc"}},
-		"of an older containerd": {named(), []string{"old"}},
-		"names of no class":      {named("runc", "kata_qemu", "../../root/x"), []string{"runc"}},
-		"the default alone":      {named(""), nil},
-		"nothing said":           {&runtimeapi.StatusResponse{}, nil},
-		"another configuration":  {&runtimeapi.StatusResponse{Info: map[string]string{"config": "[crio]"}}, nil},
+		"from the field of the CRI":            {named("runc", "", "crun"), []string{"crun", "runc"}},
+		"from the info of an older containerd": {named(), []string{"old"}},
+		"names that no class can have":         {named("runc", "kata_qemu", "../../root/x"), []string{"runc"}},
+		"only the default":                     {named(""), nil},
+		"no handlers":                          {&runtimeapi.StatusResponse{}, nil},
+		"another configuration":                {&runtimeapi.StatusResponse{Info: map[string]string{"config": "[crio]"}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.EqualLists(t, "the result", handlersOf(c.state), c.want)
+			test.EqualLists(t, "the handlers", handlersOf(c.state), c.want)
 		})
 	}
 }
 
-// older is a daemon that does not know RuntimeConfig, and newer one that does.
+// older is a daemon without RuntimeConfig, newer is one with it.
 type older struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 }
@@ -69,7 +69,7 @@ func TestAsk(t *testing.T) {
 			t.Cleanup(server.Stop)
 			b, err := CRI{Root: root}.Ask(t.Context(), "unix:///run/d.sock")
 			if err != nil || b.CgroupDriver != c.driver || !slices.Equal(b.Handlers, []string{"runc"}) {
-				t.Errorf("got %+v, %v", b, err)
+				t.Errorf("got %+v, %v, want the handler runc and the driver %q", b, err, c.driver)
 			}
 		})
 	}

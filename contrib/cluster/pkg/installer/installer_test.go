@@ -33,13 +33,13 @@ func TestThereAndBack(t *testing.T) {
 		test.Equal(t, path, n.read(path), want)
 	}
 	if info, err := os.Stat(filepath.Join(n.root, kubeletconf.Config)); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the kubelet's configuration may be read by others: %v, %v", info.Mode(), err)
+		t.Errorf("the kubelet's configuration has the mode %v, want 0600, %v", info.Mode(), err)
 	}
 	test.Must(t, n.uninstall())
 	n.as(before)
 }
 
-// A node with SELinux would not start programs with the labels of a pod.
+// With SELinux, programs that have the labels of the installer's pod would not start.
 func TestRelabelled(t *testing.T) {
 	n := newTestNode(t)
 	n.write("/sys/fs/selinux/enforce", "1")
@@ -47,11 +47,11 @@ func TestRelabelled(t *testing.T) {
 	test.Must(t, n.install(n.wanted()))
 	label, start := slices.Index(n.asked, "restorecon -R /opt/berth"), slices.Index(n.asked, "systemctl restart berth.service")
 	if label < 0 || label > start {
-		t.Errorf("it was asked %q", n.asked)
+		t.Errorf("restorecon is missing or too late among the commands %q", n.asked)
 	}
 }
 
-// TestFailed has something fail: what was there before is there again.
+// TestFailed lets an installation fail at several steps. The node must be as before.
 func TestFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(*node)
@@ -65,8 +65,8 @@ func TestFailed(t *testing.T) {
 		"kubelet": {func(n *node) {
 			n.write("/etc/default/kubelet", "X=--image-service-endpoint=unix:///run/stargz.sock\n")
 		}, "pulls images by unix:///run/stargz.sock"},
-		"a drop-in is there": {func(n *node) { n.write(handlerFile("crun"), "") }, handlerFile("crun") + " exists"},
-		"a package is there": {func(n *node) { n.write("/usr/lib/systemd/system/berth.service", "") }, "/usr/lib/systemd/system/berth.service exists"},
+		"a drop-in exists":       {func(n *node) { n.write(handlerFile("crun"), "") }, handlerFile("crun") + " exists"},
+		"a package is installed": {func(n *node) { n.write("/usr/lib/systemd/system/berth.service", "") }, "/usr/lib/systemd/system/berth.service exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newTestNode(t)
@@ -78,7 +78,7 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// A new version replaces the old one, and the way back still leads to what was there at first.
+// A new version replaces the old one, and an uninstallation still restores the first state.
 func TestUpgrade(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
@@ -87,27 +87,27 @@ func TestUpgrade(t *testing.T) {
 	w.Version = "1.1.0"
 	test.Must(t, n.install(w))
 	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
-		t.Errorf("%s is current: %v", link, err)
+		t.Errorf("the current version is %s, want 1.1.0: %v", link, err)
 	}
 	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
 		t.Error("the kubelet was restarted")
 	}
-	// One that does not start: the one before goes on.
+	// A version that does not start: the previous one runs on.
 	w.Version = "1.2.0"
 	n.fails["systemctl restart berth.service"] = exited(1)
-	test.Fails(t, n.install(w), "it starts")
+	test.Fails(t, n.install(w), "a version that does not start is installed")
 	if link, err := os.Readlink(filepath.Join(n.root, current)); link != "1.1.0" || err != nil {
-		t.Errorf("%s is current: %v", link, err)
+		t.Errorf("the current version is %s, want 1.1.0: %v", link, err)
 	}
 	if n.endpoint != ours {
-		t.Error("the kubelet has been moved back, away from its pods")
+		t.Error("the kubelet was moved back, away from its pods")
 	}
 	delete(n.fails, "systemctl restart berth.service")
 	test.Must(t, n.uninstall())
 	n.as(before)
 }
 
-// No other daemon knows pods of berth's own engine.
+// An uninstallation waits for pods of berth's own engine, which no other daemon could take over.
 func TestUninstallWithPods(t *testing.T) {
 	n := newTestNode(t)
 	w, first := n.wanted(), n.tree()
@@ -119,37 +119,37 @@ func TestUninstallWithPods(t *testing.T) {
 	n.pod("def", "kata")
 	n.asked = nil
 	if err := n.uninstall(); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "2 pods (abc, shop/def)") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want the 2 pods", err)
 	}
 	if n.endpoint != ours || !n.running["berth"] {
 		t.Errorf("the kubelet uses %s; berth runs: %t", n.endpoint, n.running["berth"])
 	}
-	// No more pods come to the engine, whatever the configuration said.
+	// No new pods run in the engine, even if the configuration had it as default.
 	if got := n.served(); !slices.Equal(got, []string{"containerd", "crun", "runc"}) || !slices.Contains(n.asked, "berth reload --wait -o json") {
-		t.Errorf("the handlers are %v; asked was %q", got, n.asked)
+		t.Errorf("the handlers are %v, after the commands %q", got, n.asked)
 	}
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "endpoint = ") {
-		t.Errorf("crun is %s", got)
+		t.Errorf("the drop-in of crun is %s", got)
 	}
 	if got := n.read(extraFile); !strings.Contains(got, "no such file") {
-		t.Errorf("the configuration has still %s", got)
+		t.Errorf("the values' configuration is left: %s", got)
 	}
 	test.Must(t, os.RemoveAll(filepath.Join(n.root, recordsOfPods)))
-	// It is wanted again.
+	// berth is wanted again.
 	test.Must(t, n.install(w))
 	if now := n.tree(); now != before || n.endpoint != ours {
-		t.Errorf("the node was\n%s\nand is\n%s", before, now)
+		t.Errorf("the node was\n%s\nbut is now\n%s", before, now)
 	}
 	test.Must(t, n.uninstall())
 	n.as(first)
 }
 
-// What is mounted in the daemon's directories is found where links lead to.
+// Mounts in berth's state directory are found behind symbolic links.
 func TestMountedState(t *testing.T) {
 	n := newTestNode(t)
 	test.Must(t, os.Rename(filepath.Join(n.root, "var/lib"), filepath.Join(n.root, "data")))
 	test.Must(t, os.Symlink("/data", filepath.Join(n.root, "var/lib")))
-	// What is left by one would keep the next from being removed.
+	// netns is first, because the mount pods, which is left, keeps later directories from removal.
 	for _, mount := range []string{"netns/null-netns", "pods"} {
 		there, left := filepath.Join(n.root, "data/berth", mount), mount == "pods"
 		test.Must(t, os.MkdirAll(there, 0o755))
@@ -157,7 +157,7 @@ func TestMountedState(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Unmount(there, unix.MNT_DETACH) })
 		test.Must(t, n.installer().removeState(t.Context(), n.installer().root().Path(stateDirs[0])))
 		if _, err := os.Stat(there); (err == nil) != left {
-			t.Errorf("%s is left: %v", mount, err)
+			t.Errorf("%s: wrongly left or removed: %v", mount, err)
 		}
 	}
 }
@@ -198,8 +198,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// An upgrade that fails takes nothing away that was there before it, also where the kubelet
-// was not moved.
+// A failed upgrade removes nothing that existed before it, also if the kubelet was not moved.
 func TestFailedUpgradeBeside(t *testing.T) {
 	for name, fail := range map[string]func(*node){
 		"configuration": func(n *node) { n.fails["berth check"] = exited(2) },
@@ -213,15 +212,15 @@ func TestFailedUpgradeBeside(t *testing.T) {
 			test.Must(t, n.install(w))
 			fail(n)
 			w.Version = "1.1.0"
-			test.Fails(t, n.install(w), "it does not fail")
+			test.Fails(t, n.install(w), "the upgrade succeeds")
 			if !n.running["berth"] || n.version != "1.0.0" || !slices.Contains(n.served(), "kata") {
-				t.Errorf("berth runs: %t, %q, with %v", n.running["berth"], n.version, n.served())
+				t.Errorf("berth runs: %t, version %q, with the handlers %v", n.running["berth"], n.version, n.served())
 			}
-			// Neither does a move of the kubelet that fails.
+			// Neither does a failed move of the kubelet.
 			n.fails, n.broken, n.doctor = map[string]error{}, "", ""
 			w.Version, w.Kubelet = "1.0.0", true
 			n.fails["systemctl restart kubelet.service"] = exited(1)
-			test.Fails(t, n.install(w), "the kubelet is restarted")
+			test.Fails(t, n.install(w), "the move of the kubelet succeeds")
 			n.fails = map[string]error{}
 			test.Must(t, n.install(w))
 			if n.endpoint != ours || !n.running["berth"] {
@@ -233,7 +232,7 @@ func TestFailedUpgradeBeside(t *testing.T) {
 	}
 }
 
-// An edit of a file of ours is kept beside it when that is written anew, or removed.
+// When an edited file of the installer is replaced or removed, the edit is kept beside it.
 func TestEditedFiles(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
@@ -247,25 +246,25 @@ func TestEditedFiles(t *testing.T) {
 	test.Must(t, n.install(w))
 	for _, path := range edited {
 		if got := n.read(path); !isSigned(got) {
-			t.Errorf("%s is %q", path, got)
+			t.Errorf("%s is %q, want a text of the installer", path, got)
 		}
 		if got := n.read(path + keptSuffix); got != "# by hand: "+path+"\n" {
-			t.Errorf("%s had been edited, and %q is kept", path, got)
+			t.Errorf("the edit of %s is kept as %q", path, got)
 		}
 	}
 	n.write(handlerFile("kata"), "# by hand, too\n")
 	test.Must(t, n.uninstall())
 	if got := n.read(handlerFile("kata") + keptSuffix); got != "# by hand, too\n" {
-		t.Errorf("it had been edited, and %q is kept", got)
+		t.Errorf("the edit of kata's drop-in is kept as %q", got)
 	}
 	if got := n.read(handlerFile("kata")); !strings.Contains(got, "no such file") {
-		t.Errorf("it is left: %s", got)
+		t.Errorf("kata's drop-in is left: %s", got)
 	}
 	test.Equal(t, "a drop-in of others", n.read(dropIns+"/99-theirs.toml"), "# of others\n")
 }
 
-// berth rejects a configuration whose directory of drop-ins is gone: the last runtime or value
-// that is rolled back must not remove the directory.
+// berth rejects a configuration whose directory of drop-ins is missing. The directory must stay when
+// the last drop-in is removed, so it always has one other file.
 func TestDirectoryOfDropInsStays(t *testing.T) {
 	for _, b := range []Beside{{}, {Handlers: []string{"runc"}}} {
 		files := slices.Collect(maps.Keys(configTexts(b, "")))

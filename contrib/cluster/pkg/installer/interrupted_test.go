@@ -12,8 +12,9 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// repaired kills a run at every place that it passes, between any two changes and commands, each
-// time on a node of its own, and has after look at what the next runs make of it.
+// repaired kills a run at each of its places, which are between any two changes and commands, each
+// time on a new node. Then it calls a check of after, which may run the installer again, and
+// uninstalls, which must restore the node.
 func repaired(t *testing.T, first func(*node, Wanted) Wanted, run func(*node, Wanted) error, after map[string]func(*testing.T, *node, Wanted)) {
 	t.Helper()
 	for name, check := range after {
@@ -29,10 +30,10 @@ func repaired(t *testing.T, first func(*node, Wanted) Wanted, run func(*node, Wa
 				check(t, n, w)
 				test.Mustf(t, n.uninstall(), "place %d", place)
 				if n.as(before); t.Failed() {
-					t.Fatalf("it was killed at place %d", place)
+					t.Fatalf("the run was killed at place %d", place)
 				}
 				if !passed && place < 20 {
-					t.Errorf("it passes %d places", place)
+					t.Errorf("the run has only %d places", place)
 				}
 			}
 		})
@@ -47,8 +48,8 @@ func isInstalled(t *testing.T, n *node, version string) {
 	}
 }
 
-// TestInterrupted kills an installation at every place. The next one finishes it, or an
-// uninstallation undoes it, to the byte.
+// TestInterrupted kills an installation at every place. The next run finishes it, or an
+// uninstallation restores the node to the byte.
 func TestInterrupted(t *testing.T) {
 	repaired(t, nil, (*node).install, map[string]func(*testing.T, *node, Wanted){
 		"finished": func(t *testing.T, n *node, w Wanted) {
@@ -64,8 +65,8 @@ func installedFirst(n *node, w Wanted) Wanted {
 	return w
 }
 
-// TestInterruptedUninstall kills an uninstallation at every place. It is finished by the next, and
-// berth comes back as a whole if it is wanted again.
+// TestInterruptedUninstall kills an uninstallation at every place. The next run finishes it, or
+// installs berth again completely.
 func TestInterruptedUninstall(t *testing.T) {
 	repaired(t, installedFirst, func(n *node, _ Wanted) error { return n.uninstall() }, map[string]func(*testing.T, *node, Wanted){
 		"finished": func(*testing.T, *node, Wanted) {},
@@ -76,8 +77,8 @@ func TestInterruptedUninstall(t *testing.T) {
 	})
 }
 
-// TestInterruptedUpgrade kills an upgrade at every place. The next run finishes it, or goes back
-// to the version before, also when the new one turns out not to be healthy.
+// TestInterruptedUpgrade kills an upgrade at every place. The next run finishes it, or rolls back to
+// the previous version, if that is wanted or another new version does not start.
 func TestInterruptedUpgrade(t *testing.T) {
 	upgraded := func(n *node, w Wanted) Wanted {
 		w = installedFirst(n, w)
@@ -88,13 +89,13 @@ func TestInterruptedUpgrade(t *testing.T) {
 	next := func(version string, fail func(*node), want string) func(*testing.T, *node, Wanted) {
 		return func(t *testing.T, n *node, w Wanted) {
 			t.Helper()
-			// An upgrade that has come to its end is healthy, and what fails then is nothing new.
+			// If the upgrade was already finished, a failed run rolls back to its version.
 			finished := n.version == "1.1.0" && mustState(t, n).Healthy.Version == "1.1.0"
 			fail(n)
 			w.Version = version
 			err := n.install(w)
 			if (err != nil) != (version != want) {
-				t.Errorf("got %v", err)
+				t.Errorf("install of %s returns %v", version, err)
 			}
 			if finished && err != nil {
 				want = "1.1.0"
@@ -105,7 +106,7 @@ func TestInterruptedUpgrade(t *testing.T) {
 	}
 	repaired(t, upgraded, (*node).install, map[string]func(*testing.T, *node, Wanted){
 		"finished":    next("1.1.0", func(*node) {}, "1.1.0"),
-		"back":        next("1.0.0", func(*node) {}, "1.0.0"),
+		"rolled back": next("1.0.0", func(*node) {}, "1.0.0"),
 		"not started": next("1.2.0", func(n *node) { n.broken = "1.2.0" }, "1.0.0"),
 	})
 }
@@ -115,8 +116,8 @@ func mustState(t *testing.T, n *node) *state {
 	return test.Value(readState(n.installer().root()))(t)
 }
 
-// TestEnded ends a run, as a kubelet does with a pod, at every place. The node has a runtime, and
-// the next run goes on.
+// TestEnded cancels a run at every place, as a kubelet does that stops the pod. The kubelet still has
+// a runtime, and the next run finishes the installation.
 func TestEnded(t *testing.T) {
 	for place, passes := 0, true; passes; place++ {
 		n := newTestNode(t)
@@ -133,10 +134,10 @@ func TestEnded(t *testing.T) {
 		n.at = nil
 		passes = left < 0
 		if passes && err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("place %d: got %v", place, err)
+			t.Errorf("cancelled at place %d, Install returns %v", place, err)
 		}
 		if n.endpoint == ours && !n.running["berth"] {
-			t.Errorf("place %d: the kubelet has no runtime", place)
+			t.Errorf("cancelled at place %d, the kubelet has no runtime", place)
 		}
 		test.Mustf(t, n.install(w), "place %d", place)
 		test.Mustf(t, n.uninstall(), "place %d", place)
@@ -144,7 +145,7 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// An upgrade to a version that does not start is ended: the former one runs all the same.
+// An upgrade to a version that does not start is cancelled: the previous version still runs.
 func TestEndedWhileDown(t *testing.T) {
 	n := newTestNode(t)
 	w := installedFirst(n, n.wanted())
@@ -175,13 +176,13 @@ func TestLocked(t *testing.T) {
 			test.ErrorIs(t, run, context.Canceled, "the error")
 		}
 		if n.kubeletEndpoint() != ours {
-			t.Error("another run has undone what this one does")
+			t.Error("another run has moved the kubelet back")
 		}
 	}
 	test.Must(t, n.install(w))
 }
 
-// A state of another installer is not touched.
+// A state file of another format, or a broken one, is not touched.
 func TestOtherState(t *testing.T) {
 	for text, want := range map[string]string{`{"format": 2}`: "has format 2", "{": "can only be removed by hand"} {
 		n := newTestNode(t)
@@ -189,14 +190,14 @@ func TestOtherState(t *testing.T) {
 		before := n.tree()
 		for name, err := range map[string]error{"install": n.install(n.wanted()), "uninstall": n.uninstall()} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %v", name, err)
+				t.Errorf("%s: got %v, want %q", name, err, want)
 			}
 		}
 		n.as(before)
 	}
 }
 
-// A write that was killed leaves its new file, which goes with the rest.
+// A killed write leaves its temporary file, which an uninstallation removes.
 func TestLeftoversOfKilledWrites(t *testing.T) {
 	n := newTestNode(t)
 	before := n.tree()

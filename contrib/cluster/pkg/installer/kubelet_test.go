@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/kubeletconf"
 )
 
-// A kubelet that uses berth keeps it, if it was moved in another way: without berth it has no runtime.
+// berth stays if a kubelet that others have moved uses it: without berth it has no runtime.
 func TestKubeletLeftWithBerth(t *testing.T) {
 	for name, c := range map[string]struct {
 		moved  bool
@@ -58,13 +58,13 @@ func TestKubeletLeftWithBerth(t *testing.T) {
 			before := n.tree()
 			test.Says(t, n.uninstall(), c.wrong, "try again")
 			if n.tree() != before || !n.running["berth"] {
-				t.Errorf("something is undone: berth runs: %t", n.running["berth"])
+				t.Errorf("the uninstallation has changed the node; berth runs: %t", n.running["berth"])
 			}
 		})
 	}
 }
 
-// A kubelet is back when its command line is, too.
+// berth is not stopped while the kubelet's command line still has berth's socket.
 func TestKubeletComesBackWithBerth(t *testing.T) {
 	n := newTestNode(t)
 	test.Must(t, n.install(n.wanted()))
@@ -78,11 +78,11 @@ func TestKubeletComesBackWithBerth(t *testing.T) {
 	}
 	test.Says(t, n.installer().Uninstall(ctx), "command line")
 	if !n.running["berth"] {
-		t.Error("berth is stopped")
+		t.Error("berth was stopped")
 	}
 }
 
-// A kubelet does not go back to a daemon that is away.
+// A kubelet is not moved back to a daemon that does not answer.
 func TestNowhereToGoBackTo(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
@@ -103,7 +103,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	}
 	away(impatient().Uninstall(t.Context()))
 	if n.tree() != moved {
-		t.Error("something is undone")
+		t.Error("the uninstallation has changed the node")
 	}
 	w.Kubelet = false
 	away(impatient().Install(t.Context(), w))
@@ -111,7 +111,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	test.Must(t, n.uninstall())
 	n.as(before)
 
-	// It dies while the kubelet is moved, and that fails.
+	// The other daemon stops while the kubelet is moved, and the move fails.
 	w.Kubelet = true
 	n.at = func(place string) {
 		if place == "installer.kubelet.restarted" {
@@ -124,7 +124,7 @@ func TestNowhereToGoBackTo(t *testing.T) {
 	n.as(before)
 }
 
-// A right that is missing is noticed before the kubelet is moved, and is not asked for again.
+// A missing right is noticed before the kubelet is moved, and the request is not repeated.
 func TestForbidden(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
@@ -138,11 +138,11 @@ func TestForbidden(t *testing.T) {
 	test.Must(t, n.install(w))
 	n.forbidden, n.refused = fmt.Errorf("cannot get nodes: %w", ErrFinal), 0
 	if err := n.uninstall(); err == nil || n.refused != 1 {
-		t.Errorf("got %v after %d questions", err, n.refused)
+		t.Errorf("got %v after %d requests, want 1", err, n.refused)
 	}
 }
 
-// A kubelet that was led elsewhere, and whose move is refused before anything changes, runs on.
+// If the move of a kubelet that others have moved back is refused at once, it is not restarted.
 func TestRefusedMoveRestartsNothing(t *testing.T) {
 	n, w := installed(t)
 	test.Must(t, os.Remove(filepath.Join(n.root, kubeletconf.DropIn)))
@@ -151,6 +151,6 @@ func TestRefusedMoveRestartsNothing(t *testing.T) {
 	n.asked = nil
 	err := n.install(w)
 	if slices.Contains(n.asked, "systemctl restart kubelet.service") {
-		t.Errorf("the kubelet is restarted: %v", err)
+		t.Errorf("the kubelet was restarted: %v", err)
 	}
 }

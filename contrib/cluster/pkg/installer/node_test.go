@@ -26,31 +26,31 @@ const (
 	ours   = kubeletconf.Berth
 )
 
-// node is a root directory with real files, and as much of systemd and berth as answers
-// what the installer asks. integration/packaging has the real ones.
+// node is a root directory with real files, and fakes systemd and berth as far as the installer calls
+// them. integration/packaging uses the real ones.
 type node struct {
 	t       *testing.T
 	root    string
 	payload string
-	// running says which services run, endpoint what the kubelet was started with.
+	// running has the services that run; endpoint is that with which the kubelet was started.
 	running  map[string]bool
 	endpoint string
 	asked    []string
-	// fails has commands fail, doctor is what the doctor finds beside the kubelet's endpoint.
+	// fails has the errors of commands; doctor is a further finding of `berth doctor`.
 	fails  map[string]error
 	doctor string
-	// forbidden is what the cluster answers, and refused how often.
+	// forbidden is the cluster's answer, and refused counts such answers.
 	forbidden error
 	refused   int
-	// dead is the other CRI daemon, others are endpoints of more.
+	// dead is whether the other CRI daemon does not answer; others are endpoints of more daemons.
 	dead   bool
 	others []string
-	// broken is a version that does not start.
+	// broken is a version of berth that does not start.
 	broken string
-	// version is what the daemon is that runs, started the configuration that it had then.
+	// version is the version of berth that runs, started the configuration with which it was started.
 	version string
 	started string
-	// at is called at each place that a run passes, and around each command.
+	// at is called at each place of a run, and before and after each command.
 	at func(place string)
 }
 
@@ -96,7 +96,7 @@ func (n *node) read(path string) string {
 	return string(text)
 }
 
-// kubeletEndpoint is what a kubelet would take from the files.
+// kubeletEndpoint is the endpoint that a kubelet would read from its files.
 func (n *node) kubeletEndpoint() string {
 	if m := regexp.MustCompile(`(?m)^ExecStart=.*--container-runtime-endpoint=(\S+)$`).FindStringSubmatch(n.read(kubeletconf.DropIn)); m != nil {
 		return m[1]
@@ -116,7 +116,7 @@ func (n *node) kubeletEndpoint() string {
 	return ""
 }
 
-// served are the handlers of the files, and whether each leads to another daemon.
+// served returns the handlers in berth's configuration files.
 func (n *node) served() []string {
 	var names []string
 	files, _ := filepath.Glob(filepath.Join(n.root, dropIns, "*.toml"))
@@ -220,7 +220,7 @@ func (n *node) Run(ctx context.Context, name string, args ...string) ([]byte, er
 		}
 		return []byte(`{"findings":[` + strings.Join(findings, ",") + `]}`), exited(3)
 	default:
-		n.t.Errorf("%q is not expected", command)
+		n.t.Errorf("unexpected command %q", command)
 	}
 	return nil, nil
 }
@@ -246,7 +246,7 @@ func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
 		return Beside{}, nil
 	}
 	if endpoint != theirs {
-		n.t.Errorf("%s is asked", endpoint)
+		n.t.Errorf("unexpected call of the daemon at %s", endpoint)
 	}
 	if n.dead {
 		return Beside{}, errors.New("connection refused")
@@ -254,7 +254,7 @@ func (n *node) Ask(_ context.Context, endpoint string) (Beside, error) {
 	return Beside{Handlers: []string{"crun", "runc"}, CgroupDriver: "cgroupfs"}, nil
 }
 
-// passes is where a run of the installer is, or may be interrupted.
+// passes is called at each place at which a run of the installer may be interrupted.
 func (n *node) passes(place string) {
 	if n.at != nil {
 		n.at(place)
@@ -269,11 +269,11 @@ func (n *node) installer() *Installer {
 func (n *node) install(w Wanted) error { return n.installer().Install(n.t.Context(), w) }
 func (n *node) uninstall() error       { return n.installer().Uninstall(n.t.Context()) }
 
-// interrupted is the end of a run that was killed.
+// interrupted is the panic by which killed ends a run.
 type interrupted string
 
-// killed runs f until it passes the place of a number, and returns whether it was killed there. What
-// it had on disk by then is all that is left.
+// killed runs f and kills it at the place with this number. It returns whether f had that place. Only
+// what f has written to disk is left.
 func (n *node) killed(place int, f func() error) (was bool) {
 	n.t.Helper()
 	defer func() {
@@ -294,7 +294,7 @@ func (n *node) killed(place int, f func() error) (was bool) {
 	return false
 }
 
-// tree is every file with its permissions and content.
+// tree lists every file with its mode, owner and content.
 func (n *node) tree() string {
 	n.t.Helper()
 	var lines []string
@@ -323,7 +323,7 @@ func (n *node) tree() string {
 func (n *node) as(before string) {
 	n.t.Helper()
 	if now := n.tree(); now != before {
-		n.t.Errorf("the node was\n%s\nand is\n%s", before, now)
+		n.t.Errorf("the node was\n%s\nbut is now\n%s", before, now)
 	}
 	if n.running["berth"] || n.endpoint != theirs {
 		n.t.Errorf("berth runs: %t; the kubelet uses %s", n.running["berth"], n.endpoint)
@@ -342,7 +342,7 @@ func (n *node) wanted() Wanted {
 	}}
 }
 
-// pod writes the record of a pod of the engine, in the namespace shop.
+// pod writes the record of a pod of berth's engine, in the namespace shop.
 func (n *node) pod(name, handler string) {
 	n.t.Helper()
 	config, err := proto.Marshal(&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "shop"}})

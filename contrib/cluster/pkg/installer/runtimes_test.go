@@ -25,20 +25,20 @@ func TestSources(t *testing.T) {
 		"not there":         {"crun", "/usr/sbin", "", "no such file"},
 		"none in it":        {"runsc", "/usr/bin", "", "has no runsc"},
 		"not executable":    {"crun", "/usr/bin/plain", "", "is not executable"},
-		"Kata is no file":   {"kata", "/usr/bin/crun", "", "is a file; a kata is a directory with bin/containerd-shim-kata-v2"},
+		"Kata as a file":    {"kata", "/usr/bin/crun", "", "is a file; a kata is a directory with bin/containerd-shim-kata-v2"},
 		"Kata without shim": {"kata", "/usr/bin", "", "has no bin/containerd-shim-kata-v2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Runtime{Handler: "h", Kind: c.kind, Source: n.root + c.source}
 			got, err := r.source(n.installer().root(), kinds[c.kind])
 			if c.wrong == "" && (err != nil || got != n.root+c.want) || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
-				t.Errorf("got %q, %v", got, err)
+				t.Errorf("got %q, %v, want %q, %q", got, err, c.want, c.wrong)
 			}
 		})
 	}
 }
 
-// A runtime that cannot run pods goes, and berth stays.
+// A runtime that cannot run pods is removed, and berth and the other runtimes stay.
 func TestRuntimeFailed(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
@@ -49,10 +49,10 @@ func TestRuntimeFailed(t *testing.T) {
 	i.patience = 0
 	test.Says(t, i.Install(t.Context(), w), "handler broken is not ready")
 	test.EqualLists(t, "the handlers", n.served(), []string{"containerd", "crun", "kata", "runc"})
-	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/broken"))), fs.ErrNotExist, "its files are left")
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/broken"))), fs.ErrNotExist, "find the removed files of broken")
 }
 
-// A runtime comes, changes and goes while the node has berth: the kubelet is not touched.
+// Runtimes are added, upgraded and removed on a node with berth, without a restart of any service.
 func TestRuntimesLive(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
@@ -70,25 +70,25 @@ func TestRuntimesLive(t *testing.T) {
 	w.Runtimes[0].Version = "1.25"
 	install()
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.25/crun") {
-		t.Errorf("crun is %s", got)
+		t.Errorf("the drop-in of crun is %s, want version 1.25", got)
 	}
 	if n.read("/opt/berth/runtimes/crun/1.24/crun") != "crun 1.24" {
-		t.Error("the pods of the older version have lost it")
+		t.Error("the older version, which pods may use, is gone")
 	}
 	w.Runtimes = all[1:]
 	install()
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "endpoint = ") {
-		t.Errorf("crun does not lead to the other daemon again: %s", got)
+		t.Errorf("the drop-in of crun is %s, want the endpoint of the other daemon", got)
 	}
 	for _, command := range n.asked {
 		if strings.Contains(command, "restart") {
-			t.Errorf("%q was asked for", command)
+			t.Errorf("unexpected command %q", command)
 		}
 	}
 }
 
-// A runtime's files stay while pods of the engine need them, also where the handler leads to the
-// other daemon again, and is ready.
+// A removed runtime's files stay while pods of berth's engine use them, even if its handler already
+// forwards to the other daemon.
 func TestRuntimeWithPods(t *testing.T) {
 	n := newTestNode(t)
 	w := n.wanted()
@@ -96,15 +96,15 @@ func TestRuntimeWithPods(t *testing.T) {
 	n.pod("def", "crun")
 	w.Runtimes = w.Runtimes[1:]
 	if err := n.install(w); !errors.Is(err, ErrPods) || !strings.Contains(err.Error(), "1 pod (shop/def)") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a wait for 1 pod", err)
 	}
-	test.Equal(t, "the pod has lost its runtime", n.read("/opt/berth/runtimes/crun/1.24/crun"), "crun 1.24")
+	test.Equal(t, "the runtime of the pod", n.read("/opt/berth/runtimes/crun/1.24/crun"), "crun 1.24")
 	test.Must(t, os.RemoveAll(filepath.Join(n.root, recordsOfPods)))
 	test.Must(t, n.install(w))
-	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun"))), fs.ErrNotExist, "its files are left")
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(n.root, "/opt/berth/runtimes/crun"))), fs.ErrNotExist, "find the removed files of crun")
 }
 
-// A runtime's next version that cannot run pods is not used: the one before is.
+// If a runtime's new version cannot run pods, the previous version stays in use.
 func TestRuntimesNextVersionFailed(t *testing.T) {
 	n := newTestNode(t)
 	w, before := n.wanted(), n.tree()
@@ -115,7 +115,7 @@ func TestRuntimesNextVersionFailed(t *testing.T) {
 	n.asked = nil
 	test.Says(t, i.Install(t.Context(), w), "handler crun is not ready")
 	if got := n.read(dropIns + "/50-crun.toml"); !strings.Contains(got, "/1.24/crun") || n.asked[len(n.asked)-1] != "berth handlers -o json" {
-		t.Errorf("crun is %s, after %q", got, n.asked)
+		t.Errorf("the drop-in of crun is %s, after the commands %q", got, n.asked)
 	}
 	test.Must(t, n.uninstall())
 	n.as(before)

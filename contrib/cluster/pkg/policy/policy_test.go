@@ -55,7 +55,7 @@ const threeHandlers = `handlers:
   capabilities: {host-network: {answer: "no", source: declared, note: it's a kernel of its own}, privileged: {answer: unknown}, exec: {answer: "yes", source: ran}}
 `
 
-// knownAll makes handlers able to do all that is not in its table.
+// knownAll sets all capabilities that a handler's table lacks to yes.
 func knownAll(all []runtimeclass.Handler) []runtimeclass.Handler {
 	for i := range all {
 		for _, name := range runtimeclass.Asked() {
@@ -76,7 +76,7 @@ func written(t *testing.T, all []runtime.Object) []byte {
 	return bytes.Join(texts, []byte("---\n"))
 }
 
-// What is generated, to the letter. integration/policy has an API server compile it.
+// The generated policies are as in the golden files. integration/policy sends them to an API server.
 func TestGenerate(t *testing.T) {
 	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("kata-large", "kata", "300Mi"), aClass("sandboxed", "kata", "160Mi"), aClass("gvisor", "gvisor", "")}
 	rules := test.Value(os.ReadFile(filepath.Join("testdata", "rules.yaml")))(t)
@@ -98,13 +98,13 @@ func TestGenerate(t *testing.T) {
 			}
 			want := test.Value(os.ReadFile(file))(t)
 			if !bytes.Equal(got, want) {
-				t.Errorf("%s says otherwise; got\n%s", file, got)
+				t.Errorf("the policies differ from %s; got\n%s", file, got)
 			}
 		})
 	}
 }
 
-// The same input makes the same policies: they are kept in repositories.
+// The same input gives the same text, because policies are kept in repositories.
 func TestGenerateIsStable(t *testing.T) {
 	first := ""
 	for range 20 {
@@ -115,12 +115,12 @@ func TestGenerateIsStable(t *testing.T) {
 			first = string(text)
 		}
 		if first != string(text) {
-			t.Fatalf("got\n%s\nafter\n%s", text, first)
+			t.Fatalf("got\n%s\nwant, as at first,\n%s", text, first)
 		}
 	}
 }
 
-// nothing is a handler that can do nothing.
+// nothing is a handler that supports nothing.
 func nothing(name string) runtimeclass.Handler {
 	h := runtimeclass.Handler{Name: name}
 	for _, name := range runtimeclass.Asked() {
@@ -129,7 +129,7 @@ func nothing(name string) runtimeclass.Handler {
 	return h
 }
 
-// More than the parser of an API server takes is refused here, where it can be said why.
+// Policies that an API server would refuse as too large are refused here, with the reason.
 func TestTooLarge(t *testing.T) {
 	var none []runtimeclass.Handler
 	var classes []runtimeclass.Class
@@ -173,22 +173,22 @@ func TestKnown(t *testing.T) {
 		o               Options
 	}{
 		{"annotations", "=runc std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, plain, runc}}},
-		{"a list beside them", "plain=other vm=kata", "", Options{Classes: []runtimeclass.Class{kata, plain}, Handlers: inventory(t, "handlers: [{name: other}]")}},
-		{"a default that is said", "=kata std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, runc}, Default: "kata"}},
-		{"a default of the list", "=other std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, runc}, Default: "other", Handlers: inventory(t, "handlers: [{name: other}]")}},
+		{"annotations and a list", "plain=other vm=kata", "", Options{Classes: []runtimeclass.Class{kata, plain}, Handlers: inventory(t, "handlers: [{name: other}]")}},
+		{"a default by the option", "=kata std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, runc}, Default: "kata"}},
+		{"a default by the option, in the list", "=other std=runc vm=kata", "", Options{Classes: []runtimeclass.Class{kata, runc}, Default: "other", Handlers: inventory(t, "handlers: [{name: other}]")}},
 		{"two defaults", "", "more than one default handler: runc, crun; choose one by --default", Options{Classes: []runtimeclass.Class{runc, crun}}},
-		{"a default that is not there", "", `--default: handler "crun" is not known; known are runc, kata`, Options{Classes: []runtimeclass.Class{kata, runc}, Default: "crun"}},
-		{"nothing", "", "nothing is known of what handlers can do: use --handlers", Options{Classes: []runtimeclass.Class{plain}}},
+		{"an unknown default", "", `--default: handler "crun" is not known; known are runc, kata`, Options{Classes: []runtimeclass.Class{kata, runc}, Default: "crun"}},
+		{"no annotations", "", "nothing is known of what handlers can do: use --handlers", Options{Classes: []runtimeclass.Class{plain}}},
 		{"a wrong isolation", "", `annotation berth.dev/isolation of RuntimeClass x has the wrong value: isolation "strong" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.IsolationAnnotation: "strong"})}}},
 		{"a wrong answer", "", `annotation berth.dev/capabilities of RuntimeClass x has a wrong value: capabilities.exec.answer "maybe" must be one of`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: wrong})}}},
-		{"no JSON", "", "annotation berth.dev/capabilities of RuntimeClass x is not a mapping of capabilities: ", Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: "exec"})}}},
-		{"no boolean", "", `annotation berth.dev/default of RuntimeClass x is "yes"; it must be true or false`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.DefaultAnnotation: "yes"})}}},
+		{"not JSON", "", "annotation berth.dev/capabilities of RuntimeClass x is not a mapping of capabilities: ", Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.CapabilitiesAnnotation: "exec"})}}},
+		{"not a boolean", "", `annotation berth.dev/default of RuntimeClass x is "yes"; it must be true or false`, Options{Classes: []runtimeclass.Class{annotated("x", "x", map[string]string{runtimeclass.DefaultAnnotation: "yes"})}}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			all, err := known(c.o)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Errorf("got %v, %v", all, err)
+					t.Errorf("got %v, %v, want the error %q", all, err, c.err)
 				}
 				return
 			}
@@ -197,13 +197,13 @@ func TestKnown(t *testing.T) {
 				got = append(got, one.name+"="+one.handler.Name)
 			}
 			if err != nil || strings.Join(got, " ") != c.want {
-				t.Errorf("got %v, %v", got, err)
+				t.Errorf("got %v, %v, want %s", got, err, c.want)
 			}
 		})
 	}
 }
 
-// What a handler lacks is refused everywhere only if it lacks it everywhere.
+// A policy refuses a missing capability only if the handler lacks it on every node.
 func TestJudged(t *testing.T) {
 	const missing, doubted = ", but the handler does not support it", ", but the handler may not support it"
 	no := func(of capability.Source, note string) capability.Known {
@@ -216,18 +216,18 @@ func TestJudged(t *testing.T) {
 		byDefault bool
 		want      string
 	}{
-		{"of the runtime", capability.HostPID, no(capability.Declared, "a kernel of its own"), false, missing + ": a kernel of its own"},
-		{"that a pod could not", capability.Exec, no(capability.Ran, "it failed"), false, missing + ": it failed"},
-		{"of which nobody says why", capability.HostPID, no("", ""), false, missing},
-		{"of a runtime built without", capability.SELinux, no(capability.Declared, "runc was built without SELinux"), false, missing + ": runc was built without SELinux"},
-		{"of the node", capability.SELinux, no(capability.Probed, "this node does not have SELinux"), false, doubted + ": the node that was asked answers no: this node does not have SELinux"},
-		{"of the node, without a note", capability.HugePages, no(capability.Probed, ""), false, doubted + ": the node that was asked answers no"},
-		{"that is ignored", capability.Sysctls, no(capability.Declared, "it ignores them"), false, doubted + ": it ignores them"},
-		{"that is not known", capability.Devices, capability.Known{Answer: capability.Unknown, Note: "some"}, false, doubted + ": some"},
-		{"of one node's default", capability.HostPID, no(capability.Declared, "a kernel of its own"), true, doubted + ": the default of the node that was asked does not: a kernel of its own"},
-		{"of one node's default, without a note", capability.Exec, no(capability.Ran, ""), true, doubted + ": the default of the node that was asked does not"},
-		{"of one node and its default", capability.SELinux, no(capability.Probed, "none"), true, doubted + ": the node that was asked answers no: none"},
-		{"that is there", capability.Exec, capability.Known{Answer: capability.Yes, Source: capability.Ran}, true, ""},
+		{"missing by declaration", capability.HostPID, no(capability.Declared, "a kernel of its own"), false, missing + ": a kernel of its own"},
+		{"missing by a self-check pod", capability.Exec, no(capability.Ran, "it failed"), false, missing + ": it failed"},
+		{"missing without a source", capability.HostPID, no("", ""), false, missing},
+		{"missing in this build of the runtime", capability.SELinux, no(capability.Declared, "runc was built without SELinux"), false, missing + ": runc was built without SELinux"},
+		{"missing by a probe of one node", capability.SELinux, no(capability.Probed, "this node does not have SELinux"), false, doubted + ": the node that was asked answers no: this node does not have SELinux"},
+		{"missing by a probe, without a note", capability.HugePages, no(capability.Probed, ""), false, doubted + ": the node that was asked answers no"},
+		{"ignored by the runtime", capability.Sysctls, no(capability.Declared, "it ignores them"), false, doubted + ": it ignores them"},
+		{"unknown", capability.Devices, capability.Known{Answer: capability.Unknown, Note: "some"}, false, doubted + ": some"},
+		{"missing in one node's default handler", capability.HostPID, no(capability.Declared, "a kernel of its own"), true, doubted + ": the default of the node that was asked does not: a kernel of its own"},
+		{"missing in one node's default handler, without a note", capability.Exec, no(capability.Ran, ""), true, doubted + ": the default of the node that was asked does not"},
+		{"missing by a probe of one node's default handler", capability.SELinux, no(capability.Probed, "none"), true, doubted + ": the node that was asked answers no: none"},
+		{"supported", capability.Exec, capability.Known{Answer: capability.Yes, Source: capability.Ran}, true, ""},
 	} {
 		h := runtimeclass.Handler{Name: "h", State: "cordoned", Table: capability.Table{Capabilities: map[capability.Name]capability.Known{c.name: c.known}}}
 		o := Options{Classes: []runtimeclass.Class{aClass("a", "h", "")}, Handlers: []runtimeclass.Handler{h}}
@@ -244,12 +244,12 @@ func TestJudged(t *testing.T) {
 		}
 		test.Equal(t, c.what, got, c.want)
 		if cordoned := all[0].handler.WhyNot() != ""; cordoned == c.byDefault {
-			t.Errorf("%s: state counts: %t", c.what, cordoned)
+			t.Errorf("%s: the state of the handler is used: %t", c.what, cordoned)
 		}
 		if h.Of(c.name) != c.known {
-			t.Errorf("%s: what was given is changed", c.what)
+			t.Errorf("%s: the given handler was changed", c.what)
 		}
-		// Who says which handler it is means it.
+		// With --default, the default handler is certain.
 		o.Default = "h"
 		if all, err = known(o); err != nil || all[0].name != "" || all[0].handler.WhyNot() == "" || c.known.Answer == capability.No && c.known.Source != capability.Probed && c.name != capability.Sysctls && all[0].handler.Of(c.name) != c.known {
 			t.Errorf("%s, by --default: %v, %v", c.what, all, err)
@@ -257,7 +257,7 @@ func TestJudged(t *testing.T) {
 	}
 }
 
-// Mistakes in rules are told with file, line and key, and what is allowed.
+// Errors about rules have file, line and key, and list what is allowed.
 func TestRulesGivenWrong(t *testing.T) {
 	const at = "rules.yaml:"
 	for text, want := range map[string]string{
@@ -281,7 +281,7 @@ func TestRulesGivenWrong(t *testing.T) {
 		"rules:\n- {name: a, isolation: strongest, least: strongest}":               at + `2: document 1: rules[0].least: "strongest" must be one of vm, user-space-kernel, shared-kernel`,
 		"rules:\n- {name: a, class: x, namespaces: {names: []}}":                    at + `2: document 1: rules[0].namespaces.names: is empty; leave the key out if it does not matter`,
 		"rules:\n- {name: a, class: x, pods: {labels: {}}}":                         at + `2: document 1: rules[0].pods.labels: is empty; leave`,
-		// What a template makes of a value that it does not have.
+		// As a template prints a missing value.
 		"rules:\n- name: a\n  class: x\n  namespaces:\n":                             at + `4: document 1: rules[0].namespaces: is empty; leave`,
 		"rules:\n- name: a\n  class: x\n  namespaces:\n    labels:\n":                at + `5: document 1: rules[0].namespaces.labels: is empty; leave`,
 		"rules:\n- {name: a, class: x, namespaces: {names: null}}":                   `rules[0].namespaces.names: is empty; leave`,
@@ -301,7 +301,7 @@ func TestRulesGivenWrong(t *testing.T) {
 	}
 }
 
-// What a rule wants and no class gives is told with what there is.
+// If no class fits a rule, the error lists the classes.
 func TestRulesWithoutClasses(t *testing.T) {
 	classes := []runtimeclass.Class{aClass("runc", "runc", ""), aClass("sandboxed", "kata", "")}
 	for text, want := range map[string]string{
@@ -312,23 +312,23 @@ func TestRulesWithoutClasses(t *testing.T) {
 			t.Errorf("%q: got %d objects, %v\nwant %s", text, len(all), err, want)
 		}
 	}
-	// The example that comes with the project.
+	// The rules in contrib/kubernetes.
 	text := test.Value(os.ReadFile(filepath.Join("..", "..", "..", "kubernetes", "classrules.yaml")))(t)
 	if all, err := Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, string(text))}); err != nil || len(all) == 0 {
-		t.Errorf("got %d objects, %v", len(all), err)
+		t.Errorf("the example gives %d objects, %v", len(all), err)
 	}
-	// It changes no pod of a namespace that nobody has labelled: pods that run on every node, as
-	// those of a CNI plugin do, would leave the nodes that the class does not select.
+	// Its rules are only for labelled namespaces: otherwise pods that must run on every node, such as
+	// those of a CNI plugin, could not run on nodes that the class does not select.
 	for _, r := range rulesOf(t, string(text)) {
 		if len(r.Namespaces.Labels) == 0 {
 			t.Errorf("rule %s of the example is for all namespaces", r.Name)
 		}
 	}
-	// A handler that takes no pods is not chosen, if that counts.
+	// With State, a handler that accepts no pods is not chosen.
 	test.Says(t, test.Err(Generate(Options{Classes: classes, Handlers: inventory(t, threeHandlers), State: true, Rules: rulesOf(t, "rules: [{name: a, isolation: vm}]")})), "no class gives vm; classes give shared-kernel (runc)")
 }
 
-// The strongest isolation that is left may be none. Somebody is told of that, or it fails.
+// If no class is stronger than shared-kernel, strongest has a note, or with least an error.
 func TestWeakRules(t *testing.T) {
 	runc, vm := aClass("runc", "runc", ""), aClass("sandboxed", "kata", "")
 	for name, c := range map[string]struct {
@@ -337,21 +337,21 @@ func TestWeakRules(t *testing.T) {
 		weak    bool
 		fails   string
 	}{
-		"a stronger one":  {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest}]", false, ""},
-		"only the node's": {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: strongest}]", true, ""},
-		"as it is wanted": {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: shared-kernel}]", false, ""},
-		"with a floor":    {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", false, "no class gives user-space-kernel or stronger; classes give shared-kernel (runc)"},
-		"above the floor": {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", false, ""},
+		"a stronger class":     {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest}]", false, ""},
+		"only shared-kernel":   {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: strongest}]", true, ""},
+		"shared-kernel wanted": {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: shared-kernel}]", false, ""},
+		"weaker than least":    {[]runtimeclass.Class{runc}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", false, "no class gives user-space-kernel or stronger; classes give shared-kernel (runc)"},
+		"stronger than least":  {[]runtimeclass.Class{runc, vm}, "rules: [{name: a, isolation: strongest, least: user-space-kernel}]", false, ""},
 	} {
 		o := Options{Classes: c.classes, Handlers: inventory(t, threeHandlers), Rules: rulesOf(t, c.rules)}
 		test.Equal(t, fmt.Sprintf("%s: weak", name), strings.Contains(strings.Join(Notes(o), "\n"), "rule a gives pods no more than shared-kernel"), c.weak)
 		if _, err := Generate(o); (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want %q", name, err, c.fails)
 		}
 	}
 }
 
-// Many classes of few handlers fit: what is said of a handler is there once.
+// Many classes of few handlers are not too large: the facts about a handler occur only once.
 func TestManyClasses(t *testing.T) {
 	h := runtimeclass.Handler{Name: "kata"}
 	for _, name := range runtimeclass.Asked() {

@@ -22,12 +22,12 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// Every rule is one that a pod can be about, once, and has an expression.
+// Each capability that a pod can need has exactly one rule, with an expression.
 func TestExpressions(t *testing.T) {
 	seen := map[string]bool{}
 	for _, e := range Expressions() {
 		if e.Text == "" || seen[string(e.Capability)] {
-			t.Errorf("%s is there twice, or has no expression", e.Capability)
+			t.Errorf("%s has two rules, or no expression", e.Capability)
 		}
 		seen[string(e.Capability)] = true
 	}
@@ -36,7 +36,7 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// An API server sends no warning with a control character, and scripts have them.
+// Control characters, as in scripts, are replaced: an API server sends no warning that has them.
 func TestRequirementIsPrintable(t *testing.T) {
 	for value, want := range map[string]string{
 		"x y": "f: x y", "x\ty\r\nz": "f: x y z", "\x1b[1m": "f:  [1m", "a\u0085b": "f: a b", "": "f: ",

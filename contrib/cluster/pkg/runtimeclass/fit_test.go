@@ -16,16 +16,16 @@ func pod(t *testing.T, spec, container string) *Pod {
 	return objects[0].Pod
 }
 
-// What an API server would not take; all else is in testdata/fit.
+// Pods that an API server would refuse. All other cases are in testdata/fit.
 func TestRequirements(t *testing.T) {
 	for _, c := range []struct{ what, spec, container, want string }{
 		{"nothing", "", "", ""},
-		{"a request alone", "", "    resources: {requests: {hugepages-2Mi: 2Mi}}", `hugepages spec.containers[0].resources.requests["hugepages-2Mi"]: 2Mi`},
-		{"requests beside limits", "", "    resources: {requests: {hugepages-2Mi: 2Mi}, limits: {cpu: 1}}", ""},
-		{"what is nobody's", "", "    resources: {limits: {kubernetes.io/x: 1, requests.example.com/x: 1, x: 1}}", ""},
+		{"only a request", "", "    resources: {requests: {hugepages-2Mi: 2Mi}}", `hugepages spec.containers[0].resources.requests["hugepages-2Mi"]: 2Mi`},
+		{"a request without its limit", "", "    resources: {requests: {hugepages-2Mi: 2Mi}, limits: {cpu: 1}}", ""},
+		{"resources that are not devices", "", "    resources: {limits: {kubernetes.io/x: 1, requests.example.com/x: 1, x: 1}}", ""},
 		{"devices of the pod", "\n  resources: {claims: [{name: gpu}]}", "", "devices spec.resources.claims[0]: gpu"},
-		{"a profile of no type", "", "    securityContext: {seccompProfile: {}}", "seccomp spec.containers[0].securityContext.seccompProfile.type: "},
-		{"a container for debugging", "\n  ephemeralContainers: [{name: e, image: i, securityContext: {privileged: true}}]", "", "privileged spec.ephemeralContainers[0].securityContext.privileged: true"},
+		{"a profile without a type", "", "    securityContext: {seccompProfile: {}}", "seccomp spec.containers[0].securityContext.seccompProfile.type: "},
+		{"an ephemeral container", "\n  ephemeralContainers: [{name: e, image: i, securityContext: {privileged: true}}]", "", "privileged spec.ephemeralContainers[0].securityContext.privileged: true"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			var all []string

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares with the file beside a fixture that ends with .golden.
+// golden compares a text with the .golden file of a fixture.
 func golden(t *testing.T, fixture, got string) {
 	t.Helper()
 	file := strings.TrimSuffix(fixture, filepath.Ext(fixture)) + ".golden"
@@ -23,16 +23,16 @@ func golden(t *testing.T, fixture, got string) {
 	}
 	want := test.Value(os.ReadFile(file))(t)
 	if got != string(want) {
-		t.Errorf("%s says otherwise; got\n%s", file, got)
+		t.Errorf("the result differs from %s; got\n%s", file, got)
 	}
 }
 
-// fixtures are the files of a directory of testdata that stand for themselves.
+// fixtures returns the fixtures of a directory of testdata, without their files of handlers.
 func fixtures(t *testing.T, dir string) []string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join("testdata", dir, "*.yaml"))
 	if err != nil || len(all) == 0 {
-		t.Fatalf("%v, %v", all, err)
+		t.Fatalf("find fixtures in %s: %v, %v", dir, all, err)
 	}
 	var files []string
 	for _, f := range all {
@@ -92,8 +92,8 @@ func pods(objects []Object) (all []Pod) {
 	return all
 }
 
-// A real API server is asked about these pods by the policies that pkg/policy makes of
-// the handlers, too: integration/policy.
+// integration/policy also sends these pods to a real API server, with policies from the same
+// handlers.
 func TestFitFixtures(t *testing.T) {
 	for _, file := range fixtures(t, "fit") {
 		t.Run(filepath.Base(file), func(t *testing.T) {

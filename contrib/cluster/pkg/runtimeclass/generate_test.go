@@ -31,25 +31,25 @@ func TestGenerate(t *testing.T) {
 		{"measured", measured(10, "160.2Mi", "12500u"), GenerateOptions{}, head + "overhead:\n  podFixed:\n    cpu: 13m\n" + counted + "    memory: 161Mi\n" + selector, "overhead: measured, p95 of 10 pods"},
 		{"nothing beyond the workload", measured(3, "0", "0"), GenerateOptions{}, head + only + selector, "overhead: none measured in 3 pods"},
 		{"any node", nil, GenerateOptions{AnyNode: true}, head + only, ""},
-		{"nobody counts", measured(10, "160.2Mi", "0"), GenerateOptions{NoCapacity: true}, head + "overhead:\n  podFixed:\n    memory: 161Mi\n" + byReadiness, ""},
-		{"any node, nobody counts", nil, GenerateOptions{AnyNode: true, NoCapacity: true}, head, ""},
+		{"without capacity", measured(10, "160.2Mi", "0"), GenerateOptions{NoCapacity: true}, head + "overhead:\n  podFixed:\n    memory: 161Mi\n" + byReadiness, ""},
+		{"any node, without capacity", nil, GenerateOptions{AnyNode: true, NoCapacity: true}, head, ""},
 		{"tolerations", nil, GenerateOptions{AnyNode: true, NoCapacity: true, Tolerations: tolerate}, head + "scheduling:\n  tolerations:\n  - effect: NoSchedule\n    key: vm\n    operator: Exists\n", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			class, note := Generate(Handler{Name: "kata", Overhead: c.m}, c.o)
 			text, err := yaml.Marshal(class)
 			if err != nil || string(text) != c.want || c.note != "" && note != c.note {
-				t.Errorf("%v: %s\n%s", err, note, text)
+				t.Errorf("%v: the note is %q, the class\n%s", err, note, text)
 			}
 			objects := test.Value(Parse("f", text))(t)
 			if all := Lint(Classes(objects), LintOptions{Handlers: []Handler{{Name: "kata", Overhead: c.m}}}); slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error }) {
-				t.Errorf("what is generated has findings: %+v", all)
+				t.Errorf("the generated class has lint errors: %+v", all)
 			}
 		})
 	}
 }
 
-// What is known of a handler is read back from the annotations of its class.
+// The facts about a handler are in the annotations of its class, and can be read back.
 func TestGenerateAnnotates(t *testing.T) {
 	h := Handler{Name: "kata", Default: true, State: Ready, Overhead: measured(3, "1Mi", "1m"), Table: capability.Table{Isolation: capability.VM, IsolationSource: capability.Declared, Conforms: []string{"sandboxed/v1", "vm/v1"}}}
 	h.Set(capability.HostPID, capability.No, capability.Declared, "it's \"a kernel\" <of> its own")
@@ -57,32 +57,32 @@ func TestGenerateAnnotates(t *testing.T) {
 	kept := map[capability.Name]capability.Known{
 		capability.HostPID: {Answer: capability.No, Note: h.Of(capability.HostPID).Note}, capability.Exec: {Answer: capability.Yes},
 	}
-	// What one node found, and what is unknown, is not for all of them.
+	// What a probe or a failed self-check found on one node, and what is unknown, is not annotated.
 	h.Set(capability.AppArmor, capability.No, capability.Probed, "this node does not have AppArmor")
 	h.Set(capability.HugePages, capability.Yes, capability.Probed, "")
 	h.Set(capability.InPlaceResize, capability.No, capability.Ran, "the self-check pod failed with it: EBUSY")
 	h.Set(capability.Devices, capability.Unknown, "", "the self-check pod failed with it: EBUSY")
 	c, _ := Generate(h, GenerateOptions{})
 	if got, want := c.Annotations[CapabilitiesAnnotation], `{"exec":{"answer":"yes"},"host-pid":{"answer":"no","note":"it's \"a kernel\" \u003cof\u003e its own"}}`; got != want || c.Annotations[IsolationAnnotation] != "vm" || c.Annotations[DefaultAnnotation] != "true" || c.Annotations[ConformsAnnotation] != "sandboxed/v1,vm/v1" {
-		t.Errorf("got %v", c.Annotations)
+		t.Errorf("the annotations are %v", c.Annotations)
 	}
 	got, err := Class{RuntimeClass: c}.Annotated()
 	if err != nil || !got.Default || got.Name != "kata" || got.Isolation != capability.VM || !maps.Equal(got.Capabilities, kept) || !slices.Equal(got.Conforms, h.Conforms) {
-		t.Errorf("%v: got %+v", err, got)
+		t.Errorf("read back: %v: %+v", err, got)
 	}
 	if c, _ := Generate(Handler{Name: "kata"}, GenerateOptions{}); len(c.Annotations) > 0 {
-		t.Errorf("of a handler that is not known it has %v", c.Annotations)
+		t.Errorf("the class of a handler without facts has the annotations %v", c.Annotations)
 	}
 }
 
-// The longest name that a handler may have makes a class that is valid.
+// The class of a handler with the longest valid name is valid.
 func TestGenerateForTheLongestName(t *testing.T) {
 	c, _ := Generate(Handler{Name: strings.Repeat("h", 63)}, GenerateOptions{})
 	if got := Lint([]Class{{Version: "v1", RuntimeClass: c}}, LintOptions{}); len(got) > 0 {
 		t.Error(got)
 	}
 	if !Counted(c) {
-		t.Errorf("its pods are not counted: %v", c.Overhead)
+		t.Errorf("pods of the class are not counted: %v", c.Overhead)
 	}
 }
 
@@ -94,12 +94,12 @@ func TestParseToleration(t *testing.T) {
 		"example.com/vm=:NoExecute": {Key: "example.com/vm", Operator: "Equal", Effect: "NoExecute"},
 	} {
 		if got, err := ParseToleration(text); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", text, got, err)
+			t.Errorf("%s is read as %+v, %v, want %+v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", ":NoSchedule", "=x"} {
 		if got, err := ParseToleration(text); err == nil {
-			t.Errorf("%q is %+v", text, got)
+			t.Errorf("%q is read as %+v, want an error", text, got)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestInventory(t *testing.T) {
 	const good = "handlers:\n- name: runc\n  default: true\n  isolation: shared-kernel\n  overhead: {pods: 3, memory: {p50: 1Mi, p95: 2Mi, max: 3Mi}, cpu: {p50: 1m, p95: 2m, max: 3m}}\n  capabilities:\n    seccomp: {answer: \"yes\", source: declared}\n- {name: kata, state: not-ready, reason: no kvm}\n"
 	all, err := ParseInventory("f", []byte(good))
 	if err != nil || len(all) != 2 || all[0].Of("seccomp").Answer != "yes" || all[0].Overhead.Pods != 3 || all[1].takesPods() {
-		t.Errorf("%v: %+v", err, all)
+		t.Errorf("read the inventory: %v: %+v", err, all)
 	}
 	for text, want := range map[string]string{
 		"handlers: [{name: a}, {name: a}]\n":                                   `f:1: document 1: handlers[1].name: duplicate handler "a"`,
@@ -124,19 +124,19 @@ func TestInventory(t *testing.T) {
 		"a: [\n":                                                               "f:",
 	} {
 		if all, err := ParseInventory("f", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) || all != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
 	names, err := ParseNames("runc, kata,runc")
 	if err != nil || len(names) != 2 || names[1].Name != "kata" {
-		t.Errorf("%v, %+v", err, names)
+		t.Errorf("read names: %v, %+v", err, names)
 	}
 	for _, text := range []string{"", "runc,", "runc.v2"} {
-		test.Fails(t, test.Err(ParseNames(text)), "%q is a list of names", text)
+		test.Fails(t, test.Err(ParseNames(text)), "%q is accepted as a list of names", text)
 	}
 	both := WithMeasurements(names, all)
 	if both[0].Overhead == nil || both[1].Overhead != nil || names[0].Overhead != nil {
-		t.Errorf("got %+v", both)
+		t.Errorf("with measurements the handlers are %+v", both)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestChoose(t *testing.T) {
 			fail = err.Error()
 		}
 		if names(chosen) != c.chosen || names(passed) != c.passed || fail != c.fail {
-			t.Errorf("%v: got %v, %v, %v", c.named, chosen, passed, err)
+			t.Errorf("choose %v: got %v, passed over %v, %v", c.named, chosen, passed, err)
 		}
 	}
 }

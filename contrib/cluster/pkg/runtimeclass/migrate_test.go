@@ -38,7 +38,7 @@ func TestMigrate(t *testing.T) {
 			`f:4: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1, handler "kata.v2" is now "kata-v2"`,
 		},
 		{
-			"what is around stays", "# License.\n---\n# Nothing.\n---\n" + beta + "---\n# The end.\n",
+			"other documents and comments stay", "# License.\n---\n# Nothing.\n---\n" + beta + "---\n# The end.\n",
 			"# License.\n---\n# Nothing.\n---\n" + strings.Replace(beta, "v1beta1", "v1", 1) + "---\n# The end.\n",
 			`f:6: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1`,
 		},
@@ -48,7 +48,7 @@ func TestMigrate(t *testing.T) {
 			`f:4: document 1: RuntimeClass "x": node.k8s.io/v1alpha1 is now node.k8s.io/v1`,
 		},
 		{
-			"several of JSON", `{"kind": "RuntimeClass", "apiVersion": "node.k8s.io/v1beta1", "metadata": {"name": "x"}, "handler": "a"} {"kind": "Namespace", "apiVersion": "v1"}`,
+			"several JSON objects", `{"kind": "RuntimeClass", "apiVersion": "node.k8s.io/v1beta1", "metadata": {"name": "x"}, "handler": "a"} {"kind": "Namespace", "apiVersion": "v1"}`,
 			"{\n  \"apiVersion\": \"node.k8s.io/v1\",\n  \"handler\": \"a\",\n  \"kind\": \"RuntimeClass\",\n  \"metadata\": {\n    \"name\": \"x\"\n  }\n} {\"kind\": \"Namespace\", \"apiVersion\": \"v1\"}",
 			`f:1: document 1: RuntimeClass "x": node.k8s.io/v1beta1 is now node.k8s.io/v1`,
 		},
@@ -61,23 +61,23 @@ func TestMigrate(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			m, err := Migrate("f", []byte(c.text), map[string]string{"": "runc", "kata.v2": "kata-v2"})
 			if err != nil || len(m.Findings) > 0 {
-				t.Fatalf("%v, %+v", err, m.Findings)
+				t.Fatalf("Migrate returns %v, with the findings %+v", err, m.Findings)
 			}
 			if string(m.Text) != c.want {
 				t.Errorf("got\n%s\nwant\n%s", m.Text, c.want)
 			}
 			if got := strings.Join(m.Changes, "\n"); got != c.changes {
-				t.Errorf("changes:\n%s\nwant\n%s", got, c.changes)
+				t.Errorf("the changes are\n%s\nwant\n%s", got, c.changes)
 			}
 			again, err := Migrate("f", m.Text, nil)
 			if err != nil || !bytes.Equal(again.Text, m.Text) || len(again.Changes) > 0 {
-				t.Errorf("not the same the second time: %v, %v\n%s", err, again.Changes, again.Text)
+				t.Errorf("a second migration changes the text: %v, %v\n%s", err, again.Changes, again.Text)
 			}
 		})
 	}
 }
 
-// v1alpha1 knew handlers that v1 does not.
+// v1alpha1 allowed handler names that v1 does not allow.
 func TestMigrateFlagsHandlersThatCannotBe(t *testing.T) {
 	for handler, want := range map[string]string{
 		`kata.v2`: `"kata.v2" is not a valid handler name: must not contain dots; rename it to "kata-v2" in the runtime's configuration and here; rename it by --handler OLD=NEW`,
@@ -85,7 +85,7 @@ func TestMigrateFlagsHandlersThatCannotBe(t *testing.T) {
 	} {
 		m, err := Migrate("f", []byte("apiVersion: node.k8s.io/v1alpha1\nkind: RuntimeClass\nmetadata: {name: x}\nspec:\n  runtimeHandler: "+handler+"\n"), nil)
 		if err != nil || len(m.Findings) != 1 || m.Findings[0].Message+"; "+m.Findings[0].Advice != want || !strings.HasPrefix(m.Findings[0].Where, "f:4: ") {
-			t.Errorf("%s: %v, %+v", handler, err, m.Findings)
+			t.Errorf("handler %s: %v, %+v", handler, err, m.Findings)
 		}
 	}
 }

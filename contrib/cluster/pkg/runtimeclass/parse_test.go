@@ -13,16 +13,16 @@ const podText = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containe
 
 func TestWhatCannotBeReadSaysWhere(t *testing.T) {
 	for _, c := range []struct{ what, text, want string }{
-		{"no YAML", "apiVersion: v1\nkind: Pod\n  metadata: x\n", "f:3: document 1: is not YAML: mapping values are not allowed in this context"},
-		{"no YAML in the second document", podText + "---\n# a comment\n\n[oops\n", "f:8: document 2: is not YAML: "},
+		{"not YAML", "apiVersion: v1\nkind: Pod\n  metadata: x\n", "f:3: document 1: is not YAML: mapping values are not allowed in this context"},
+		{"not YAML in the second document", podText + "---\n# a comment\n\n[oops\n", "f:8: document 2: is not YAML: "},
 		{"tabs", "apiVersion: v1\n\tkind: Pod\n", "f:2: document 1: is not YAML: found a tab character that violates indentation"},
 		{"a key twice", "apiVersion: v1\nkind: Pod\nkind: Pod\n", `f:3: document 1: is not YAML: key "kind" already set in map`},
-		{"no UTF-8", "apiVersion: \xff\n", "f: is not UTF-8 text, so neither YAML nor JSON"},
+		{"not UTF-8", "apiVersion: \xff\n", "f: is not UTF-8 text, so neither YAML nor JSON"},
 		{"a string", "just words\n", "f:1: document 1: is not a Kubernetes object: must be a mapping with apiVersion and kind (it is a string)"},
 		{"a list", "- a\n- b\n", "f:1: document 1: is not a Kubernetes object: must be a mapping with apiVersion and kind (it is a list)"},
 		{"no version", "kind: Pod\n", "f:1: document 1: is not a Kubernetes object: missing apiVersion"},
-		{"neither", "# first\n\nspec: {}\n", "f:3: document 1: is not a Kubernetes object: missing apiVersion and kind"},
-		{"a field of a pod", podText + "---\n" + podText + "  \n", ""},
+		{"no version and kind", "# first\n\nspec: {}\n", "f:3: document 1: is not a Kubernetes object: missing apiVersion and kind"},
+		{"two pods", podText + "---\n" + podText + "  \n", ""},
 		{"an unknown field", strings.Replace(podText, "{containers", "{hostNetwrok: true, containers", 1), `f:4: document 1: unknown field "spec.hostNetwrok"`},
 		{"a field in another case", strings.Replace(podText, "{containers", "{hostnetwork: true, containers", 1), `f:4: document 1: unknown field "spec.hostnetwork"`},
 		{
@@ -32,10 +32,10 @@ func TestWhatCannotBeReadSaysWhere(t *testing.T) {
 		},
 		{"a wrong type", strings.Replace(podText, "{containers", "{hostNetwork: maybe, containers", 1), "f:4: document 1: is not a Pod: spec.hostNetwork cannot be a string"},
 		{"a wrong quantity", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nhandler: x\noverhead: {podFixed: {memory: much}}\n", "f:1: document 1: is not a RuntimeClass: quantities must match the regular expression"},
-		{"handler in alpha's place", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: x}\n", `f:4: document 1: unknown field "spec"`},
-		{"no JSON", "{\"apiVersion\": \"v1\",\n \"kind\": \"Pod\"\n \"metadata\": {}}", "f:2: document 1: is not YAML: did not find expected"},
+		{"the handler where v1alpha1 has it", "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: x}\nspec: {runtimeHandler: x}\n", `f:4: document 1: unknown field "spec"`},
+		{"not JSON", "{\"apiVersion\": \"v1\",\n \"kind\": \"Pod\"\n \"metadata\": {}}", "f:2: document 1: is not YAML: did not find expected"},
 		{"lists in lists", strings.Repeat(`{"apiVersion": "v1", "kind": "List", "items": [`, 6) + strings.Repeat("]}", 6), "has lists nested more than 4 deep"},
-		{"items that are none", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:3: document 1: is not a List: items cannot be a mapping"},
+		{"items that are not a list", "apiVersion: v1\nkind: List\nitems: {a: b}\n", "f:3: document 1: is not a List: items cannot be a mapping"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			_, err := Parse("f", []byte(c.text))
@@ -57,7 +57,7 @@ func TestEveryMistakeIsSaid(t *testing.T) {
 	_, err := Parse("f", []byte(text))
 	var all Problems
 	if !errors.As(err, &all) || len(all) != 30 {
-		t.Fatalf("got %v", err)
+		t.Fatalf("got %v, want 30 problems", err)
 	}
 	if lines := strings.Split(err.Error(), "\n"); len(lines) != 21 || lines[20] != "and 10 more like these" || !strings.HasPrefix(lines[2], "f:6: document 3: ") {
 		t.Errorf("got\n%v", err)
@@ -70,27 +70,27 @@ func TestFormsOfFiles(t *testing.T) {
 		text  string
 		names string
 	}{
-		"nothing":              {"", ""},
-		"comments":             {"# nothing\n---\n# here\n--- # and here\n", ""},
-		"null":                 {"null\n", ""},
-		"one":                  {podText, "Pod p"},
-		"dashes all around":    {"---\n" + podText + "---\n---\n" + podText + "---\n", "Pod p, Pod p"},
-		"a mark of byte order": {"\ufeff" + podText, "Pod p"},
-		"ends of Windows":      {strings.ReplaceAll(podText+"---\n"+podText, "\n", "\r\n"), "Pod p, Pod p"},
-		"content after dashes": {"--- " + class + "\n--- # second\n" + class + "\n", "RuntimeClass x, RuntimeClass x"},
-		"dashes in a text":     {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: |\n    ---\n    b\n", "ConfigMap m"},
-		"a directive":          {"%YAML 1.1\n---\n" + podText, "Pod p"},
-		"dots between":         {podText + "...\n" + podText, "Pod p, Pod p"},
-		"dots at the end":      {podText + "...\n# end\n", "Pod p"},
-		"dots in a text":       {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: \"\n...x\n\"\n", "ConfigMap m"},
-		"JSON":                 {class, "RuntimeClass x"},
-		"JSON without end":     {class + class + "\n" + class, "RuntimeClass x, RuntimeClass x, RuntimeClass x"},
-		"flow":                 {"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: h}\n", "RuntimeClass z"},
-		"flows":                {"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: h}\n---\n" + class, "RuntimeClass z, RuntimeClass x"},
-		"a list of its kind":   {"apiVersion: node.k8s.io/v1\nkind: RuntimeClassList\nitems:\n- {metadata: {name: a}, handler: h}\n- " + class + "\n", "RuntimeClass a, RuntimeClass x"},
-		"a list in a list":     {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: PodList\n  metadata: {resourceVersion: \"1\"}\n  items: [{metadata: {name: a}}]\n", "Pod a"},
-		"other kinds":          {"apiVersion: example.com/v1\nkind: Job\nmetadata: {name: j, namespace: ns}\nanything: 1\n", "Job ns/j"},
-		"a name to come":       {"apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\n", "Pod p-…"},
+		"nothing":                     {"", ""},
+		"comments":                    {"# nothing\n---\n# here\n--- # and here\n", ""},
+		"null":                        {"null\n", ""},
+		"one":                         {podText, "Pod p"},
+		"dashes all around":           {"---\n" + podText + "---\n---\n" + podText + "---\n", "Pod p, Pod p"},
+		"byte order mark":             {"\ufeff" + podText, "Pod p"},
+		"line ends of Windows":        {strings.ReplaceAll(podText+"---\n"+podText, "\n", "\r\n"), "Pod p, Pod p"},
+		"content after dashes":        {"--- " + class + "\n--- # second\n" + class + "\n", "RuntimeClass x, RuntimeClass x"},
+		"dashes in a text":            {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: |\n    ---\n    b\n", "ConfigMap m"},
+		"a directive":                 {"%YAML 1.1\n---\n" + podText, "Pod p"},
+		"dots between":                {podText + "...\n" + podText, "Pod p, Pod p"},
+		"dots at the end":             {podText + "...\n# end\n", "Pod p"},
+		"dots in a text":              {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata:\n  a: \"\n...x\n\"\n", "ConfigMap m"},
+		"JSON":                        {class, "RuntimeClass x"},
+		"several JSON objects":        {class + class + "\n" + class, "RuntimeClass x, RuntimeClass x, RuntimeClass x"},
+		"flow style":                  {"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: h}\n", "RuntimeClass z"},
+		"two documents in flow style": {"{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: z}, handler: h}\n---\n" + class, "RuntimeClass z, RuntimeClass x"},
+		"a list of its kind":          {"apiVersion: node.k8s.io/v1\nkind: RuntimeClassList\nitems:\n- {metadata: {name: a}, handler: h}\n- " + class + "\n", "RuntimeClass a, RuntimeClass x"},
+		"a list in a list":            {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: PodList\n  metadata: {resourceVersion: \"1\"}\n  items: [{metadata: {name: a}}]\n", "Pod a"},
+		"other kinds":                 {"apiVersion: example.com/v1\nkind: Job\nmetadata: {name: j, namespace: ns}\nanything: 1\n", "Job ns/j"},
+		"generateName":                {"apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\n", "Pod p-…"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			objects := test.Value(Parse("f", []byte(c.text)))(t)
@@ -98,7 +98,7 @@ func TestFormsOfFiles(t *testing.T) {
 			for _, o := range objects {
 				names = append(names, o.String())
 			}
-			test.Equal(t, "the result", strings.Join(names, ", "), c.names)
+			test.Equal(t, "the objects", strings.Join(names, ", "), c.names)
 		})
 	}
 }
@@ -136,11 +136,11 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		objects, err := Parse("f", text)
 		if err != nil && (objects != nil || err.Error() == "") {
-			t.Errorf("%v with %d objects", err, len(objects))
+			t.Errorf("an empty error, or an error with objects: %v with %d objects", err, len(objects))
 		}
 		for _, o := range objects {
 			if o.Where("") == "" || o.Line("spec") < 1 {
-				t.Errorf("%s is nowhere", o)
+				t.Errorf("%s has no place in the file", o)
 			}
 			if o.Pod != nil {
 				Requirements(o.Pod.Pod)

@@ -44,7 +44,7 @@ const (
 	envelopeInToto = "application/vnd.in-toto+json"
 )
 
-// bed is a registry, a policy and keys.
+// bed is a registry, and a directory with policies and keys.
 type bed struct {
 	*testing.T
 	host, dir string
@@ -136,7 +136,7 @@ func (b *bed) signatureOf(key crypto.PrivateKey, payload string) string {
 
 type layer struct{ payload, signature string }
 
-// attach pushes signatures in the tag scheme.
+// attach pushes signatures under the tag that cosign derives from the digest.
 func (b *bed) attach(repo string, digest v1.Hash, layers ...layer) {
 	image := empty.Image
 	for _, l := range layers {
@@ -154,7 +154,7 @@ func (b *bed) sign(repo string, digest v1.Hash, key crypto.PrivateKey) {
 	b.attach(repo, digest, layer{payload, b.signatureOf(key, payload)})
 }
 
-// attachBundle pushes a bundle that refers to the image.
+// attachBundle pushes a bundle that refers to the image to, with a statement about signed.
 func (b *bed) attachBundle(repo string, to, signed v1.Hash, key crypto.PrivateKey, predicate string) {
 	signer, err := signature.LoadSigner(key, crypto.SHA256)
 	b.must(err)
@@ -215,7 +215,7 @@ func (b *bed) expect(what, policy, image string, digest v1.Hash, want string) {
 	b.Helper()
 	accepted, reason := b.ask(b.policy(policy), b.host+"/"+image, digest)
 	if accepted != strings.HasPrefix(want, "accepted") || !strings.Contains(reason, want) {
-		b.Errorf("%s: %v, %s; want %q", what, accepted, reason, want)
+		b.Errorf("%s: accepted: %v, %s; want %q", what, accepted, reason, want)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestSignaturesAtTheRegistry(t *testing.T) {
 	b.sign("team/signed", image, b.key)
 	b.expect("signed", signedRule, "team/signed:1", image, "accepted")
 	b.expect("signed, by digest", signedRule, "team/signed@"+image.String(), image, "accepted")
-	b.expect("signed, repository asked for", signedRule+"match_reference = true", "team/signed:1", image, "accepted")
+	b.expect("signed, with match_reference", signedRule+"match_reference = true", "team/signed:1", image, "accepted")
 
 	plain := b.push("team/plain")
 	b.expect("unsigned", signedRule, "team/plain:1", plain, "has no signature at")
@@ -250,7 +250,7 @@ func TestSignaturesAtTheRegistry(t *testing.T) {
 	moved := payloadOf(b.host+"/other/repository", copied)
 	b.attach("team/copied", copied, layer{moved, b.signatureOf(b.key, moved)})
 	b.expect("for another repository", signedRule, "team/copied:1", copied, "accepted")
-	b.expect("for another repository, which is asked for", signedRule+"match_reference = true", "team/copied:1", copied, "not for this name")
+	b.expect("for another repository, with match_reference", signedRule+"match_reference = true", "team/copied:1", copied, "not for this name")
 
 	many := make([]layer, 70)
 	for i := range many {
@@ -263,7 +263,7 @@ func TestSignaturesAtTheRegistry(t *testing.T) {
 	b.attach("team/copied", copied, layer{strings.Repeat("x", 1<<20+1), "AAAA"})
 	b.expect("too large", signedRule, "team/copied:1", copied, "the most is 1048576")
 	b.expect("a large manifest", signedRule, "team/large/x:1", copied, "more than 1048576 bytes")
-	b.expect("a registry that refuses", signedRule, "team/broken/x:1", copied, "check the registry")
+	b.expect("a registry that answers 403", signedRule, "team/broken/x:1", copied, "check the registry")
 }
 
 func TestBundlesAtTheRegistry(t *testing.T) {
@@ -276,10 +276,10 @@ func TestBundlesAtTheRegistry(t *testing.T) {
 	b.attachBundle("team/bundled", image, image, b.newKey("c.pub"), signStatement)
 	b.expect("wrong key", signedRule, "team/bundled:1", image, "not by a trusted key")
 	b.attachBundle("team/bundled", image, image, b.key, vulnerability)
-	b.expect("a scan", signedRule, "team/bundled:1", image, "does not sign an image")
+	b.expect("another predicate", signedRule, "team/bundled:1", image, "does not sign an image")
 	b.attachBundle("team/bundled", image, image, b.key, signStatement)
 	b.expect("signed", signedRule, "team/bundled:1", image, "accepted")
-	b.expect("repository asked for", signedRule+"match_reference = true", "team/bundled:1", image, "has no signature at")
+	b.expect("with match_reference", signedRule+"match_reference = true", "team/bundled:1", image, "has no signature at")
 }
 
 func TestRules(t *testing.T) {
@@ -294,12 +294,12 @@ func TestRules(t *testing.T) {
 	b.expect("refused below", rules, "team/never/x:1", image, "refuses it")
 	b.expect("default", "", "team/a:1", image, "the default of")
 	if b.requests.Load() != before {
-		t.Error("the registry was asked where nothing has to be signed")
+		t.Error("the registry was called although no signature is needed")
 	}
-	b.expect("signed is wanted", rules, "team/a:1", image, "has no signature at")
+	b.expect("unsigned, signature needed", rules, "team/a:1", image, "has no signature at")
 
 	if accepted, reason := b.ask(strings.Replace(b.policy(signedRule), "plain_http", "#", 1), b.host+"/team/a:1", image); accepted || !strings.Contains(reason, "plain_http") && !strings.Contains(reason, "HTTP response to HTTPS client") {
-		t.Errorf("without TLS: %v, %s", accepted, reason)
+		t.Errorf("without TLS: accepted: %v, %s", accepted, reason)
 	}
 }
 
@@ -349,7 +349,7 @@ func TestWhatIsNotAQuestion(t *testing.T) {
 		{"-name", "docker.io/library/a:1", "-digest", "../../etc", "-stdin-media-type", descriptorType},
 	} {
 		if accepted, reason := b.askWith(accept, args...); accepted || !strings.HasPrefix(reason, "refused: ") {
-			t.Errorf("%q: %v, %s", args, accepted, reason)
+			t.Errorf("%q: accepted: %v, %s, want a refusal", args, accepted, reason)
 		}
 	}
 	var stdout bytes.Buffer
@@ -377,10 +377,10 @@ func TestFiles(t *testing.T) {
 		b.write("large.toml", "default = \"accept\"\n"+strings.Repeat("#\n", 1<<19)): "bytes",
 	} {
 		if accepted, reason := ask(path); accepted || !strings.Contains(reason, want) {
-			t.Errorf("%s: %v, %s", path, accepted, reason)
+			t.Errorf("policy %s: accepted: %v, %s; want %q", path, accepted, reason, want)
 		}
 	}
-	b.expect("a key that is not there", signedRule, "team/a:1", image, "b.pub")
+	b.expect("a missing key", signedRule, "team/a:1", image, "b.pub")
 }
 
 func TestOneLine(t *testing.T) {
@@ -392,6 +392,6 @@ func TestOneLine(t *testing.T) {
 		}
 	}
 	if got := oneLine(strings.Repeat("é", 3000)); len(got) > maxReason+8 {
-		t.Errorf("%d bytes are left", len(got))
+		t.Errorf("the line has %d bytes, more than the limit", len(got))
 	}
 }

@@ -154,7 +154,7 @@ func FuzzParseImage(f *testing.F) {
 		}
 		again, err := ParseImage(image.Repository())
 		if err != nil || again.Repository() != image.Repository() {
-			t.Errorf("%q is %q, and that is %q, %v", name, image.Repository(), again.Repository(), err)
+			t.Errorf("%q is read as %q, and that as %q, %v", name, image.Repository(), again.Repository(), err)
 		}
 	})
 }

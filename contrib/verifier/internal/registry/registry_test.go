@@ -40,7 +40,7 @@ func trusting(t *testing.T, server *httptest.Server, plain ...string) *Client {
 	}
 	inner, ok := c.transport.inner.(*http.Transport)
 	if !ok {
-		t.Fatal("no transport")
+		t.Fatal("the inner transport is not an http.Transport")
 	}
 	roots := x509.NewCertPool()
 	if certificate := server.Certificate(); certificate != nil {
@@ -50,7 +50,7 @@ func trusting(t *testing.T, server *httptest.Server, plain ...string) *Client {
 	return c
 }
 
-// TestTLS: a private address is asked by TLS like any other.
+// TestTLS: TLS is used for private addresses, too, and its certificate is checked.
 func TestTLS(t *testing.T) {
 	asked := 0
 	in := registrytest.New(registrytest.Logger(log.New(io.Discard, "", 0)))
@@ -69,18 +69,18 @@ func TestTLS(t *testing.T) {
 		t.Error(err)
 	}
 	if asked < 3 {
-		t.Errorf("asked %d times", asked)
+		t.Errorf("the server got %d requests, want 3 or more", asked)
 	}
 	stranger, err := New(imageAt(t, server), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := stranger.Simple(t.Context(), hash, nothing); err == nil {
-		t.Error("a certificate that is not trusted passes")
+		t.Error("a certificate that is not trusted is accepted")
 	}
 }
 
-// TestPlainHTTP: neither a name nor a redirect nor a token server leads around TLS.
+// TestPlainHTTP: plain HTTP is never used: not for an address, a redirect or a token server.
 func TestPlainHTTP(t *testing.T) {
 	asked := 0
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -93,7 +93,7 @@ func TestPlainHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Simple(t.Context(), hash, nothing); err == nil || asked > 0 {
-		t.Errorf("asked without TLS: %v, %d", err, asked)
+		t.Errorf("plain HTTP: %v, %d requests", err, asked)
 	}
 	for name, handler := range map[string]http.HandlerFunc{
 		"redirect": func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +108,7 @@ func TestPlainHTTP(t *testing.T) {
 	} {
 		server := httptest.NewTLSServer(handler)
 		if err := trusting(t, server).Simple(t.Context(), hash, nothing); err == nil || asked > 0 {
-			t.Errorf("%s: asked without TLS: %v, %d", name, err, asked)
+			t.Errorf("plain HTTP by a %s: %v, %d requests", name, err, asked)
 		}
 		server.Close()
 	}
@@ -132,6 +132,6 @@ func TestRegistryThatStalls(t *testing.T) {
 	defer cancel()
 	began := time.Now()
 	if err := c.Simple(ctx, hash, nothing); err == nil || time.Since(began) > 10*time.Second {
-		t.Errorf("after %v: %v", time.Since(began), err)
+		t.Errorf("a registry that does not answer: after %v: %v", time.Since(began), err)
 	}
 }

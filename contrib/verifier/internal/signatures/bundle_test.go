@@ -38,7 +38,7 @@ func statementOf(predicate, digest string) string {
 		strings.TrimPrefix(digest, "sha256:"), predicate)
 }
 
-// bundleOf is a bundle as cosign pushes it.
+// bundleOf returns a bundle in the form that cosign pushes.
 func bundleOf(t *testing.T, envelope *dsse.Envelope, certificate *x509.Certificate, entity *ca.TestEntity) []byte {
 	t.Helper()
 	payload, err := envelope.DecodeB64Payload()
@@ -123,8 +123,8 @@ func TestBundleByKeys(t *testing.T) {
 			bundle []byte
 			image  Image
 		}{
-			"stranger":          {signedStatement(t, keyOf(t, kind), statementOf(signPredicate, digest)), image},
-			"of another":        {signedStatement(t, key, statementOf(signPredicate, other)), image},
+			"untrusted key":     {signedStatement(t, keyOf(t, kind), statementOf(signPredicate, digest)), image},
+			"of another image":  {signedStatement(t, key, statementOf(signPredicate, other)), image},
 			"other predicate":   {signedStatement(t, key, statementOf("https://slsa.dev/provenance/v1", digest)), image},
 			"no subject":        {signedStatement(t, key, strings.Replace(statementOf(signPredicate, digest), `"sha256":"`+hexed+`"`, "", 1)), image},
 			"other algorithm":   {signedStatement(t, key, strings.Replace(statementOf(signPredicate, digest), "sha256", "sha512", 1)), image},
@@ -132,11 +132,11 @@ func TestBundleByKeys(t *testing.T) {
 			"altered statement": {[]byte(replacePayload(t, good, payload)), Image{Image: image.Image, Digest: other}},
 			"empty":             {nil, image},
 			"not JSON":          {[]byte("x"), image},
-			"no bundle":         {[]byte("{}"), image},
-			"cut":               {good[:len(good)/2], image},
+			"not a bundle":      {[]byte("{}"), image},
+			"truncated":         {good[:len(good)/2], image},
 		} {
 			if v.Bundle(c.bundle, c.image) == nil {
-				t.Errorf("%s: %s passes", kind, name)
+				t.Errorf("a bundle by key %s is accepted: %s", kind, name)
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func replacePayload(t *testing.T, bundle []byte, payload string) string {
 	return string(text)
 }
 
-// authority is a sigstore of the test's own, and its trusted_root.json.
+// authority creates a sigstore for a test, and returns it and its trusted_root.json.
 func authority(t *testing.T) (*ca.VirtualSigstore, []byte) {
 	t.Helper()
 	s, err := ca.NewVirtualSigstore()
@@ -206,7 +206,7 @@ func TestBundleByIdentities(t *testing.T) {
 	s, trusted := authority(t)
 	stranger, _ := authority(t)
 	ids := []policy.Identity{{Issuer: "https://other.example", Subject: "x"}, {Issuer: issuer, Subject: me}}
-	// The test's authority writes no log of certificates; TestPublicGood has one.
+	// The test's authority has no certificate transparency log; that of TestPublicGood has one.
 	v, err := withIdentities(trusted, ids, verify.WithTransparencyLog(1), verify.WithObserverTimestamps(1))
 	if err != nil {
 		t.Fatal(err)
@@ -216,19 +216,19 @@ func TestBundleByIdentities(t *testing.T) {
 		t.Error(err)
 	}
 	if v.BySimple() || v.Simple([]byte("{}"), "AAAA", image) == nil {
-		t.Error("signatures without a certificate count")
+		t.Error("signatures without a certificate are accepted")
 	}
 	for name, bundle := range map[string][]byte{
-		"other subject":   attested(t, s, "me@example.com.evil.example", issuer, statementOf(signPredicate, digest)),
-		"other issuer":    attested(t, s, me, issuer+".evil.example", statementOf(signPredicate, digest)),
-		"mixed":           attested(t, s, "x", issuer, statementOf(signPredicate, digest)),
-		"of another":      attested(t, s, me, issuer, statementOf(signPredicate, other)),
-		"other predicate": attested(t, s, me, issuer, statementOf("https://spdx.dev/Document", digest)),
-		"other authority": attested(t, stranger, me, issuer, statementOf(signPredicate, digest)),
-		"by a key":        signedStatement(t, keyOf(t, "p256"), statementOf(signPredicate, digest)),
+		"other subject":    attested(t, s, "me@example.com.evil.example", issuer, statementOf(signPredicate, digest)),
+		"other issuer":     attested(t, s, me, issuer+".evil.example", statementOf(signPredicate, digest)),
+		"mixed":            attested(t, s, "x", issuer, statementOf(signPredicate, digest)),
+		"of another image": attested(t, s, me, issuer, statementOf(signPredicate, other)),
+		"other predicate":  attested(t, s, me, issuer, statementOf("https://spdx.dev/Document", digest)),
+		"other authority":  attested(t, stranger, me, issuer, statementOf(signPredicate, digest)),
+		"by a key":         signedStatement(t, keyOf(t, "p256"), statementOf(signPredicate, digest)),
 	} {
 		if v.Bundle(bundle, image) == nil {
-			t.Errorf("%s passes", name)
+			t.Errorf("a bundle is accepted: %s", name)
 		}
 	}
 	strict, err := WithIdentities(trusted, ids)
@@ -236,19 +236,19 @@ func TestBundleByIdentities(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strict.Bundle(good, image) == nil {
-		t.Error("a certificate that is in no log passes")
+		t.Error("a certificate that is not in a log is accepted")
 	}
 	keyed, err := WithKeys([][]byte{publicPEM(t, keyOf(t, "p256"))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if keyed.Bundle(good, image) == nil {
-		t.Error("a certificate passes where a key is wanted")
+		t.Error("a certificate is accepted where a key is needed")
 	}
 }
 
-// TestPublicGood verifies a bundle of the public sigstore as strictly as images are: it
-// is of a package, whose digest is of another kind.
+// TestPublicGood verifies a bundle of the public sigstore by all checks that images get. The bundle
+// is for an npm package, so its digest is a sha512, and it must not be accepted for an image.
 func TestPublicGood(t *testing.T) {
 	trusted := data.TrustedRoot(t, "public-good.json")
 	text, err := trusted.MarshalJSON()
@@ -271,14 +271,14 @@ func TestPublicGood(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := v.verifyEntity(b, verify.WithArtifactDigest("sha512", raw)); (err == nil) != want {
-			t.Errorf("%+v: %v", id, err)
+			t.Errorf("%+v: %v, want accepted: %v", id, err, want)
 		}
 		bundle, err := b.MarshalJSON()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if v.Bundle(bundle, imageOf(t, "docker.io/library/busybox:1", false)) == nil {
-			t.Errorf("%+v: it signs an image", id)
+			t.Errorf("%+v: the bundle of a package is accepted for an image", id)
 		}
 	}
 }
@@ -289,15 +289,15 @@ func TestMistakesOfIdentities(t *testing.T) {
 		root []byte
 		ids  []policy.Identity
 	}{
-		"no root":    {nil, []policy.Identity{{Issuer: issuer, Subject: me}}},
-		"empty root": {[]byte("{}"), []policy.Identity{{Issuer: issuer, Subject: me}}},
-		"nobody":     {trusted, nil},
-		"anybody":    {trusted, []policy.Identity{{}}},
-		"no subject": {trusted, []policy.Identity{{Issuer: issuer}}},
-		"no issuer":  {trusted, []policy.Identity{{Subject: me}}},
+		"no root":        {nil, []policy.Identity{{Issuer: issuer, Subject: me}}},
+		"empty root":     {[]byte("{}"), []policy.Identity{{Issuer: issuer, Subject: me}}},
+		"no identity":    {trusted, nil},
+		"empty identity": {trusted, []policy.Identity{{}}},
+		"no subject":     {trusted, []policy.Identity{{Issuer: issuer}}},
+		"no issuer":      {trusted, []policy.Identity{{Subject: me}}},
 	} {
 		if _, err := WithIdentities(c.root, c.ids); err == nil {
-			t.Errorf("%s passes", name)
+			t.Errorf("accepted: %s", name)
 		}
 	}
 }

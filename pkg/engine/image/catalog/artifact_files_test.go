@@ -10,6 +10,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// blobCalled returns the descriptor of a blob with that title, or without one.
 func blobCalled(name string) imagespec.Descriptor {
 	d := imagespec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromString(name)}
 	if name != "" {
@@ -34,33 +35,33 @@ func TestArtifactFiles(t *testing.T) {
 	type blobs []imagespec.Descriptor
 	for name, c := range map[string]struct {
 		blobs blobs
-		want  []string // paths, or types of archives; nil if says
-		says  string
+		want  []string // the path of each file, the media type of each archive
+		says  string   // a part of the expected error
 	}{
-		"titles":                     {blobs: blobs{blobCalled("a.txt"), blobCalled("dir/b.txt"), blobCalled("./dir//c")}, want: []string{"a.txt", "dir/b.txt", "dir/c"}},
-		"no title":                   {blobs: blobs{nameless}, want: []string{"sha256-" + nameless.Digest.Encoded()}},
-		"nothing":                    {blobs: blobs{with(imagespec.MediaTypeEmptyJSON, nil)}, want: []string{}},
-		"ModelPack":                  {blobs: blobs{with("application/vnd.cncf.model.weight.v1.raw", map[string]string{modelPath: "weights/1.bin"})}, want: []string{"weights/1.bin"}},
-		"ModelPack's archive":        {blobs: blobs{with("application/vnd.cncf.model.weight.v1.tar+zstd", map[string]string{modelPath: "weights/1.bin"})}, want: []string{imagespec.MediaTypeImageLayerZstd}},
-		"former ModelPack":           {blobs: blobs{with("application/vnd.cnai.model.doc.v1.tar", map[string]string{formerModelPath: "README.md"})}, want: []string{imagespec.MediaTypeImageLayer}},
-		"directory of ORAS":          {blobs: blobs{with(imagespec.MediaTypeImageLayerGzip, map[string]string{PackedDirectory: "true", imagespec.AnnotationTitle: "dir"})}, want: []string{imagespec.MediaTypeImageLayerGzip}},
-		"archive that stays one":     {blobs: blobs{with("application/vnd.cncf.helm.chart.content.v1.tar+gzip", map[string]string{imagespec.AnnotationTitle: "chart.tgz"})}, want: []string{"chart.tgz"}},
-		"outside":                    {blobs: blobs{blobCalled("../etc/passwd")}, says: "inside of a volume"},
-		"outside, later":             {blobs: blobs{blobCalled("a/../../b")}, says: "inside of a volume"},
-		"absolute":                   {blobs: blobs{blobCalled("/etc/passwd")}, says: "inside of a volume"},
-		"the volume itself":          {blobs: blobs{blobCalled("a/..")}, says: "inside of a volume"},
-		"NUL":                        {blobs: blobs{blobCalled("a\x00b")}, says: "inside of a volume"},
-		"twice":                      {blobs: blobs{blobCalled("a"), blobCalled("./a")}, says: "both called"},
-		"file and directory":         {blobs: blobs{blobCalled("a"), blobCalled("a/b/c")}, says: "in a directory of that name"},
-		"directory and file":         {blobs: blobs{blobCalled("a/b/c"), blobCalled("a/b")}, says: "both called"},
-		"long name":                  {blobs: blobs{blobCalled("d/" + long)}, says: "256 bytes"},
-		"as deep as may be":          {blobs: blobs{blobCalled(strings.Repeat("d/", maxFileDepth) + "f")}, want: []string{strings.Repeat("d/", maxFileDepth) + "f"}},
-		"too deep":                   {blobs: blobs{blobCalled(strings.Repeat("d/", maxFileDepth+1) + "f")}, says: "in 65 directories"},
-		"long path":                  {blobs: blobs{blobCalled(strings.Repeat("d/", 2048) + "f")}, says: "4097 bytes"},
-		"encrypted":                  {blobs: blobs{with("application/vnd.cncf.model.weight.v1.raw+encrypted", nil)}, says: "encrypted"},
-		"digest that is not one":     {blobs: blobs{{MediaType: "a/b", Digest: "x"}}, says: "digest"},
-		"digest that is a way out":   {blobs: blobs{{MediaType: "a/b", Digest: "sha256:../../x"}}, says: "digest"},
-		"more names than a pull may": {blobs: manyBlobs(400, strings.Repeat("d/", 1500)), says: "limit"},
+		"titles":                       {blobs: blobs{blobCalled("a.txt"), blobCalled("dir/b.txt"), blobCalled("./dir//c")}, want: []string{"a.txt", "dir/b.txt", "dir/c"}},
+		"no title":                     {blobs: blobs{nameless}, want: []string{"sha256-" + nameless.Digest.Encoded()}},
+		"empty JSON":                   {blobs: blobs{with(imagespec.MediaTypeEmptyJSON, nil)}, want: []string{}},
+		"ModelPack":                    {blobs: blobs{with("application/vnd.cncf.model.weight.v1.raw", map[string]string{modelPath: "weights/1.bin"})}, want: []string{"weights/1.bin"}},
+		"archive of ModelPack":         {blobs: blobs{with("application/vnd.cncf.model.weight.v1.tar+zstd", map[string]string{modelPath: "weights/1.bin"})}, want: []string{imagespec.MediaTypeImageLayerZstd}},
+		"former ModelPack":             {blobs: blobs{with("application/vnd.cnai.model.doc.v1.tar", map[string]string{formerModelPath: "README.md"})}, want: []string{imagespec.MediaTypeImageLayer}},
+		"directory of ORAS":            {blobs: blobs{with(imagespec.MediaTypeImageLayerGzip, map[string]string{PackedDirectory: "true", imagespec.AnnotationTitle: "dir"})}, want: []string{imagespec.MediaTypeImageLayerGzip}},
+		"archive that is not unpacked": {blobs: blobs{with("application/vnd.cncf.helm.chart.content.v1.tar+gzip", map[string]string{imagespec.AnnotationTitle: "chart.tgz"})}, want: []string{"chart.tgz"}},
+		"title begins with ..":         {blobs: blobs{blobCalled("../etc/passwd")}, says: "inside of a volume"},
+		"title leads out by ..":        {blobs: blobs{blobCalled("a/../../b")}, says: "inside of a volume"},
+		"absolute":                     {blobs: blobs{blobCalled("/etc/passwd")}, says: "inside of a volume"},
+		"title is the volume":          {blobs: blobs{blobCalled("a/..")}, says: "inside of a volume"},
+		"NUL in the title":             {blobs: blobs{blobCalled("a\x00b")}, says: "inside of a volume"},
+		"same title twice":             {blobs: blobs{blobCalled("a"), blobCalled("./a")}, says: "both called"},
+		"file and directory":           {blobs: blobs{blobCalled("a"), blobCalled("a/b/c")}, says: "in a directory of that name"},
+		"directory and file":           {blobs: blobs{blobCalled("a/b/c"), blobCalled("a/b")}, says: "both called"},
+		"long name":                    {blobs: blobs{blobCalled("d/" + long)}, says: "256 bytes"},
+		"as deep as allowed":           {blobs: blobs{blobCalled(strings.Repeat("d/", maxFileDepth) + "f")}, want: []string{strings.Repeat("d/", maxFileDepth) + "f"}},
+		"too deep":                     {blobs: blobs{blobCalled(strings.Repeat("d/", maxFileDepth+1) + "f")}, says: "in 65 directories"},
+		"long path":                    {blobs: blobs{blobCalled(strings.Repeat("d/", 2048) + "f")}, says: "4097 bytes"},
+		"encrypted":                    {blobs: blobs{with("application/vnd.cncf.model.weight.v1.raw+encrypted", nil)}, says: "encrypted"},
+		"invalid digest":               {blobs: blobs{{MediaType: "a/b", Digest: "x"}}, says: "digest"},
+		"digest with a path":           {blobs: blobs{{MediaType: "a/b", Digest: "sha256:../../x"}}, says: "digest"},
+		"too many bytes of names":      {blobs: manyBlobs(400, strings.Repeat("d/", 1500)), says: "limit"},
 	} {
 		files, err := artifactFiles(imagespec.Manifest{Layers: c.blobs})
 		if c.says != "" {

@@ -27,25 +27,25 @@ func TestManifestLimits(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		m    imagespec.Manifest
-		says string // empty: it passes
+		says string // a part of the expected error; empty: no error
 	}{
-		"as many layers as overlayfs takes": {imagespec.Manifest{Config: config, Layers: layers(500, nil)}, ""},
-		"one more":                          {imagespec.Manifest{Config: config, Layers: layers(501, nil)}, "more than 500"},
-		"no layers":                         {imagespec.Manifest{Config: config}, ""},
-		"large configuration": {
+		"as many layers as allowed": {imagespec.Manifest{Config: config, Layers: layers(500, nil)}, ""},
+		"one layer too many":        {imagespec.Manifest{Config: config, Layers: layers(501, nil)}, "more than 500"},
+		"no layers":                 {imagespec.Manifest{Config: config}, ""},
+		"too large configuration": {
 			imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: l.MaxManifestSize + 1}}, "more than 4194304",
 		},
 		"configuration without a digest": {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Digest: "sha256:\x1b[31m"}}, "of the configuration"},
 		"negative configuration":         {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: config.MediaType, Size: -1}}, "invalid size, -1"},
-		"chart":                          {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"}}, "of the configuration"},
-		"layer is a manifest": {
+		"configuration of a chart":       {imagespec.Manifest{Config: imagespec.Descriptor{MediaType: "application/vnd.cncf.helm.config.v1+json"}}, "of the configuration"},
+		"manifest as layer": {
 			imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = imagespec.MediaTypeImageManifest })}, "is not valid",
 		},
-		"negative layer":  {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.Size = -1 })}, "is not valid"},
-		"long media type": {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = "a/" + strings.Repeat("+encrypted", 100) })}, "media type"},
-		"urls":            {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{"https://a.test/", "https://b.test/"} })}, ""},
-		"many urls":       {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = make([]string, MaxURLs+1) })}, "URLs"},
-		"long url":        {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{strings.Repeat("a", maxURLLength+1)} })}, "URL of"},
+		"negative layer":      {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.Size = -1 })}, "is not valid"},
+		"too long media type": {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.MediaType = "a/" + strings.Repeat("+encrypted", 100) })}, "media type"},
+		"two URLs":            {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{"https://a.test/", "https://b.test/"} })}, ""},
+		"too many URLs":       {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = make([]string, MaxURLs+1) })}, "URLs"},
+		"too long URL":        {imagespec.Manifest{Config: config, Layers: layers(1, func(d *imagespec.Descriptor) { d.URLs = []string{strings.Repeat("a", maxURLLength+1)} })}, "URL of"},
 	} {
 		switch err := checkParts(l, c.m); {
 		case c.says == "" && err != nil:
@@ -59,21 +59,21 @@ func TestManifestLimits(t *testing.T) {
 func TestElements(t *testing.T) {
 	many := func(n int) string { return "[" + strings.Repeat(`"",`, n) + `""]` }
 	for name, c := range map[string]struct {
-		text  string
-		loose bool
+		text     string
+		accepted bool
 	}{
-		"as many":               {many(MaxElements - 1), true},
-		"one more":              {many(MaxElements), false},
-		"nested":                {strings.Repeat("[", MaxElements+1), false},
-		"objects":               {`{"a":[` + strings.Repeat("{},", MaxElements) + `{}]}`, false},
-		"commas in a string":    {`{"a":"` + strings.Repeat(",", MaxElements+1) + `"}`, true},
-		"quotes in a string":    {`{"a":"` + strings.Repeat(`\",`, MaxElements+1) + `"}`, true},
-		"backslash ends before": {`["\\"` + strings.Repeat(`,""`, MaxElements+1) + `]`, false},
-		"nothing":               {"", true},
-		"cut short":             {`"\`, true},
+		"as many as allowed":            {many(MaxElements - 1), true},
+		"one too many":                  {many(MaxElements), false},
+		"nested":                        {strings.Repeat("[", MaxElements+1), false},
+		"objects":                       {`{"a":[` + strings.Repeat("{},", MaxElements) + `{}]}`, false},
+		"commas in a string":            {`{"a":"` + strings.Repeat(",", MaxElements+1) + `"}`, true},
+		"quotes in a string":            {`{"a":"` + strings.Repeat(`\",`, MaxElements+1) + `"}`, true},
+		"string ends after a backslash": {`["\\"` + strings.Repeat(`,""`, MaxElements+1) + `]`, false},
+		"empty text":                    {"", true},
+		"truncated string":              {`"\`, true},
 	} {
-		if err := elements([]byte(c.text)); (err == nil) != c.loose {
-			t.Errorf("%s: %v", name, err)
+		if err := elements([]byte(c.text)); (err == nil) != c.accepted {
+			t.Errorf("%s: the error is %v; want it accepted: %v", name, err, c.accepted)
 		}
 	}
 }

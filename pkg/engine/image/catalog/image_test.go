@@ -15,15 +15,15 @@ func TestTag(t *testing.T) {
 		"busybox": "docker.io/library/busybox:latest", "library/busybox:1": "docker.io/library/busybox:1",
 		"busybox:2": "docker.io/library/busybox:1", "": "docker.io/library/busybox:1", "Not A Name": "docker.io/library/busybox:1",
 	} {
-		test.Equal(t, fmt.Sprintf("%q has the tag", asked), several.Tag(asked), want)
-		test.Equal(t, fmt.Sprintf("%q has the name", asked), several.Name(asked), want)
+		test.Equal(t, fmt.Sprintf("tag for %q", asked), several.Tag(asked), want)
+		test.Equal(t, fmt.Sprintf("name for %q", asked), several.Name(asked), want)
 	}
 	for asked, want := range map[string]string{
 		"busybox" + digest: "docker.io/library/busybox" + digest, "busybox:1" + digest: "docker.io/library/busybox" + digest,
 		"other" + digest: "docker.io/library/busybox:1",
 	} {
-		test.Equal(t, fmt.Sprintf("%q has the name", asked), several.Name(asked), want)
-		test.Equal(t, fmt.Sprintf("%q has the tag", asked), several.Tag(asked), several.RepoTags[0])
+		test.Equal(t, fmt.Sprintf("name for %q", asked), several.Name(asked), want)
+		test.Equal(t, fmt.Sprintf("tag for %q", asked), several.Tag(asked), several.RepoTags[0])
 	}
-	test.Equal(t, "an image without a tag has", (&Image{}).Tag("busybox"), "")
+	test.Equal(t, "tag of an image without tags", (&Image{}).Tag("busybox"), "")
 }

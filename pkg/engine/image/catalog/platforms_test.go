@@ -20,11 +20,11 @@ func TestPlatformOf(t *testing.T) {
 	}{
 		"no handler":                  {nil, NodePlatform},
 		"runc":                        {&handler.Definition{Type: handler.OCI, Path: "/usr/bin/runc"}, NodePlatform},
-		"crun for modules":            {&handler.Definition{Type: handler.OCI, Path: "/usr/bin/crun", Platform: "wasi/wasm"}, WasmPlatform},
+		"crun for Wasm":               {&handler.Definition{Type: handler.OCI, Path: "/usr/bin/crun", Platform: "wasi/wasm"}, WasmPlatform},
 		"Kata":                        {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-kata-v2"}, NodePlatform},
-		"a shim of modules":           {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2", Platform: "wasi/wasm"}, WasmPlatform},
-		"a shim that runs them too":   {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2"}, AnyPlatform},
-		"a shim nobody knows of them": {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-mine-v1", Platform: "wasi/wasm"}, WasmPlatform},
+		"Wasm shim, platform Wasm":    {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2", Platform: "wasi/wasm"}, WasmPlatform},
+		"Wasm shim, no platform":      {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-spin-v2"}, AnyPlatform},
+		"unknown shim, platform Wasm": {&handler.Definition{Type: handler.Shim, Path: "/opt/containerd-shim-mine-v1", Platform: "wasi/wasm"}, WasmPlatform},
 	} {
 		test.Equal(t, name, PlatformOf(tc.d), tc.want)
 	}
@@ -63,7 +63,7 @@ func TestPlatformMatching(t *testing.T) {
 				got = best.OS
 			}
 		}
-		test.Equal(t, fmt.Sprintf("%s of %v", tc.wanted, tc.of), got, tc.want)
+		test.Equal(t, fmt.Sprintf("best of %v for platform %s", tc.of, tc.wanted), got, tc.want)
 	}
 }
 
@@ -77,16 +77,16 @@ func TestRootDiffIDs(t *testing.T) {
 		want   []digest.Digest
 		wrong  bool
 	}{
-		"an ordinary image":                 {built: node, layers: []string{tar, tar}, ids: []digest.Digest{"a", "b"}, want: []digest.Digest{"a", "b"}},
-		"one layer too few":                 {built: node, layers: []string{tar, tar}, ids: []digest.Digest{"a"}, wrong: true},
-		"a module in an ordinary image":     {built: node, layers: []string{module}, wrong: true},
-		"a module":                          {built: wasm, layers: []string{module}},
-		"a module that counts as layer":     {built: wasm, layers: []string{module}, ids: []digest.Digest{"a"}},
-		"a file":                            {built: wasm, layers: []string{tar}, ids: []digest.Digest{"a"}, want: []digest.Digest{"a"}},
-		"files beside a module":             {built: wasm, layers: []string{module, tar, tar}, ids: []digest.Digest{"b", "c"}, want: []digest.Digest{"b", "c"}},
-		"files beside one that counts":      {built: wasm, layers: []string{tar, module, tar}, ids: []digest.Digest{"a", "b", "c"}, want: []digest.Digest{"a", "c"}},
-		"a number that nothing accounts":    {built: wasm, layers: []string{tar, module, tar}, ids: []digest.Digest{"a"}, wrong: true},
-		"more of them than there are blobs": {built: wasm, layers: []string{module}, ids: []digest.Digest{"a", "b"}, wrong: true},
+		"an ordinary image":                   {built: node, layers: []string{tar, tar}, ids: []digest.Digest{"a", "b"}, want: []digest.Digest{"a", "b"}},
+		"one layer too few":                   {built: node, layers: []string{tar, tar}, ids: []digest.Digest{"a"}, wrong: true},
+		"Wasm layer in an ordinary image":     {built: node, layers: []string{module}, wrong: true},
+		"module without a diff ID":            {built: wasm, layers: []string{module}},
+		"module with a diff ID":               {built: wasm, layers: []string{module}, ids: []digest.Digest{"a"}},
+		"ordinary layer in a Wasm image":      {built: wasm, layers: []string{tar}, ids: []digest.Digest{"a"}, want: []digest.Digest{"a"}},
+		"layers, module without a diff ID":    {built: wasm, layers: []string{module, tar, tar}, ids: []digest.Digest{"b", "c"}, want: []digest.Digest{"b", "c"}},
+		"layers, module with a diff ID":       {built: wasm, layers: []string{tar, module, tar}, ids: []digest.Digest{"a", "b", "c"}, want: []digest.Digest{"a", "c"}},
+		"fewer diff IDs than ordinary layers": {built: wasm, layers: []string{tar, module, tar}, ids: []digest.Digest{"a"}, wrong: true},
+		"more diff IDs than blobs":            {built: wasm, layers: []string{module}, ids: []digest.Digest{"a", "b"}, wrong: true},
 	} {
 		var m imagespec.Manifest
 		for _, of := range tc.layers {
@@ -94,7 +94,7 @@ func TestRootDiffIDs(t *testing.T) {
 		}
 		got, err := RootDiffIDs(m, tc.built, tc.ids)
 		if (err != nil) != tc.wrong || !slices.Equal(got, tc.want) {
-			t.Errorf("%s: %v, %v", name, got, err)
+			t.Errorf("%s: diff IDs %v, error %v; want %v, an error: %v", name, got, err, tc.want, tc.wrong)
 		}
 	}
 }

@@ -27,7 +27,7 @@ import (
 
 const usualMemory = 512 << 20
 
-// all lets a layer have any number of entries.
+// all is a Count function that allows any number of entries.
 func all(int64) error { return nil }
 
 func start(t *testing.T, memory int64) *Process {
@@ -37,7 +37,7 @@ func start(t *testing.T, memory int64) *Process {
 	return p
 }
 
-// blobOf is a file with that content.
+// blobOf returns an open file with that content, at its start.
 func blobOf(t *testing.T, content []byte) *os.File {
 	t.Helper()
 	f := test.Value(os.CreateTemp(t.TempDir(), "layer"))(t)
@@ -47,8 +47,8 @@ func blobOf(t *testing.T, content []byte) *os.File {
 	return f
 }
 
-// TestUnpacksAsContainerd compares with what containerd makes of layers in this process,
-// also of layers whose parents come later.
+// TestUnpacksAsContainerd unpacks random layers both in a child and by containerd in this process,
+// and compares the trees. Layers whose lower layers come later are among them.
 func TestUnpacksAsContainerd(t *testing.T) {
 	lower := []string{t.TempDir(), t.TempDir()}
 	for n, dir := range []string{lower[0] + "/d0", lower[1] + "/d0/d1", lower[1] + "/d1/d2", lower[1] + "/d3"} {
@@ -80,7 +80,7 @@ func TestUnpacksAsContainerd(t *testing.T) {
 			got, err := p.Unpack(t.Context(), c.layer, blobOf(t, layer))
 			if c.layer.BelowPending {
 				if left, _ := os.ReadDir(c.layer.Root); !errors.Is(err, ErrBelow) || len(left) > 0 {
-					t.Errorf("parents are needed: %v; left are %v", err, left)
+					t.Errorf("without the layers below: error %v, want ErrBelow; left are %v", err, left)
 				}
 				c.layer.BelowPending, c.layer.Below = false, lower
 				got, err = p.Unpack(t.Context(), c.layer, blobOf(t, layer))
@@ -96,7 +96,7 @@ func TestUnpacksAsContainerd(t *testing.T) {
 	}
 }
 
-// randomLayer has whatever a layer may have, in an order that none has.
+// randomLayer returns an archive with most kinds of entries, in a random order.
 func randomLayer(t *testing.T, r *rand.Rand) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -133,8 +133,8 @@ func randomLayer(t *testing.T, r *rand.Rand) []byte {
 	return append(b.Bytes(), make([]byte, 3000)...)
 }
 
-// treeOf is all that can be seen of what is below a directory, but the times of
-// directories that the layer does not name, which are those of the moment.
+// treeOf describes all files below a directory. It omits times of less than an hour ago, as
+// directories have that the layer does not name.
 func treeOf(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
@@ -159,7 +159,8 @@ func treeOf(t *testing.T, root string) string {
 	return b.String()
 }
 
-// packed is a layer with a file of so many bytes that hardly compress, in three forms.
+// packed returns a layer with one file of that size, plain, gzipped and zstd-compressed. The bytes
+// compress little.
 func packed(t *testing.T, size int) (plain, gzipped, zstded []byte) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -188,8 +189,8 @@ func archiveOf(t *testing.T, name string, body []byte) []byte {
 	return b.Bytes()
 }
 
-// Whatever decompresses a layer, by its size and by what the node has, the same comes
-// out, and what is broken is the layer's error.
+// The layer's size and the programs on the node select what decompresses the layer. The result
+// is the same, and a broken layer is always an invalid argument.
 func TestCompressions(t *testing.T) {
 	for _, size := range []int{1 << 20, 2 * worthProcess} {
 		plain, gzipped, zstded := packed(t, size)
@@ -200,9 +201,9 @@ func TestCompressions(t *testing.T) {
 			whole bool
 		}{
 			"plain": {plain, true}, "gzip": {gzipped, true}, "zstd": {zstded, true},
-			"two members": {append([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0}, gzipped...), true},
-			"damaged":     {damaged, false}, "cut": {gzipped[:len(gzipped)-5], false}, "cut in two": {gzipped[:len(gzipped)/2], false},
-			"cut zstd": {zstded[:len(zstded)/2], false}, "cut archive": {plain[:len(plain)/2], false}, "no archive": {bytes.Repeat([]byte("no"), size), false},
+			"gzip of two members": {append([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0}, gzipped...), true},
+			"damaged gzip":        {damaged, false}, "gzip without its end": {gzipped[:len(gzipped)-5], false}, "half of gzip": {gzipped[:len(gzipped)/2], false},
+			"half of zstd": {zstded[:len(zstded)/2], false}, "half of plain": {plain[:len(plain)/2], false}, "not an archive": {bytes.Repeat([]byte("no"), size), false},
 		} {
 			for where, path := range map[string]string{"this node": os.Getenv("PATH"), "a node without programs": t.TempDir()} {
 				t.Setenv("PATH", path)
@@ -212,15 +213,15 @@ func TestCompressions(t *testing.T) {
 					t.Errorf("%s of %d bytes on %s: %v, %v", name, size, where, got, err)
 				}
 				if !p.Usable() {
-					t.Errorf("%s of %d bytes on %s ended the child", name, size, where)
+					t.Errorf("%s of %d bytes on %s made the child unusable", name, size, where)
 				}
 			}
 		}
 	}
 }
 
-// TestFirstError has a layer that no file system takes, and whose checksum, which is read
-// ahead of that, is wrong.
+// TestFirstError unpacks a layer with a file below a file and with a wrong checksum. The error is
+// that of the files, although the checksum is read earlier.
 func TestFirstError(t *testing.T) {
 	var b, g bytes.Buffer
 	w, gw := tar.NewWriter(&b), gzip.NewWriter(&g)
@@ -232,10 +233,10 @@ func TestFirstError(t *testing.T) {
 	damaged := g.Bytes()
 	damaged[len(damaged)-8] ^= 0xff
 	_, err = start(t, usualMemory).Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, damaged))
-	test.ErrorIs(t, err, unix.ENOTDIR, "the file below a file")
+	test.ErrorIs(t, err, unix.ENOTDIR, "unpack a file below a file")
 }
 
-// A layer of too many entries ends long before its own end.
+// The unpacking of a layer with too many entries stops long before the layer's end.
 func TestTooManyEntries(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -247,11 +248,12 @@ func TestTooManyEntries(t *testing.T) {
 	want := errors.New("too many")
 	_, err := p.Unpack(t.Context(), Layer{Root: root, Count: func(int64) error { return want }}, blobOf(t, b.Bytes()))
 	if left, _ := os.ReadDir(root); !errors.Is(err, want) || p.Usable() || len(left) < countEach-1 || len(left) > 2*countEach {
-		t.Errorf("it ended with %v and %d files", err, len(left))
+		t.Errorf("the unpacking stopped with %v after %d files, want %v", err, len(left), want)
 	}
 }
 
-// A layer without others below has nothing to hide, and keeps its own files.
+// An opaque whiteout in the lowest layer keeps the layer's own files, and is not unpacked as a
+// file.
 func TestOpaqueInTheLowestLayer(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -263,7 +265,7 @@ func TestOpaqueInTheLowestLayer(t *testing.T) {
 	test.Must(t, test.Err(start(t, usualMemory).Unpack(t.Context(), Layer{Root: root, Count: all}, blobOf(t, b.Bytes()))))
 	for file, want := range map[string]bool{"a/b/own": true, "a/" + opaque: false} {
 		if _, err := os.Lstat(filepath.Join(root, file)); (err == nil) != want {
-			t.Errorf("%s: %v", file, err)
+			t.Errorf("%s: %v; want it to exist: %v", file, err, want)
 		}
 	}
 }

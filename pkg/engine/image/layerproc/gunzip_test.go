@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// TestIgzip puts others in the place of igzip.
+// TestIgzip replaces igzip by other programs.
 func TestIgzip(t *testing.T) {
 	_, gzipped, _ := packed(t, 2*worthProcess)
 	for name, c := range map[string]struct {
@@ -19,15 +19,15 @@ func TestIgzip(t *testing.T) {
 		is      func(error) bool
 		says    string
 	}{
-		"rights":          {"#!/bin/sh\necho $(id -u) $(grep -cE '^(CapEff:.0*|NoNewPrivs:.1)$' /proc/self/status) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 65534 2"},
-		"network":         {"#!/bin/sh\necho $(grep -c : /proc/net/dev) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 1:"},
-		"dies first":      {"#!/bin/sh\nsleep .3; cat /proc/self/oom_score_adj >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 1000"},
-		"killed":          {"#!/bin/sh\nkill -9 $$\n", errdefs.IsUnavailable, "killed"},
-		"cannot start":    {"\x7fELF", nil, ""},
-		"ends with error": {"#!/bin/sh\necho broken >&2; exit 3\n", errdefs.IsInvalidArgument, "igzip: broken"},
+		"rights":                     {"#!/bin/sh\necho $(id -u) $(grep -cE '^(CapEff:.0*|NoNewPrivs:.1)$' /proc/self/status) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 65534 2"},
+		"network":                    {"#!/bin/sh\necho $(grep -c : /proc/net/dev) >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 1:"},
+		"killed first out of memory": {"#!/bin/sh\nsleep .3; cat /proc/self/oom_score_adj >&2; exit 1\n", errdefs.IsInvalidArgument, "igzip: 1000"},
+		"killed":                     {"#!/bin/sh\nkill -9 $$\n", errdefs.IsUnavailable, "killed"},
+		"not executable":             {"\x7fELF", nil, ""},
+		"exits with an error":        {"#!/bin/sh\necho broken >&2; exit 3\n", errdefs.IsInvalidArgument, "igzip: broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, err := os.MkdirTemp("", "igzip-") // one that igzip's user may read
+			dir, err := os.MkdirTemp("", "igzip-") // t.TempDir is not readable by igzip's user
 			test.Must(t, err)
 			t.Cleanup(func() { test.Must(t, os.RemoveAll(dir)) })
 			test.Must(t, os.Chmod(dir, 0o755))

@@ -25,7 +25,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// The test binary is also the daemon that gets killed.
+// With this variable set the test binary is the daemon that the tests kill.
 const asDaemon = "BERTH_TEST_LAYERPROC_DAEMON"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// daemon unpacks a layer that never ends.
+// daemon starts a child, prints its pid, and has it unpack a layer that never ends.
 func daemon() {
 	p, err := Start(usualMemory)
 	if err != nil {
@@ -55,7 +55,7 @@ func gone(pid int) bool {
 	return err != nil
 }
 
-// daemonOf runs a daemon, and returns it with the pid of its child.
+// daemonOf runs the command as a daemon, and returns the daemon and the pid of its child.
 func daemonOf(t *testing.T, command ...string) (d *exec.Cmd, pid int) {
 	t.Helper()
 	d = exec.Command(command[0], command[1:]...)
@@ -67,10 +67,10 @@ func daemonOf(t *testing.T, command ...string) (d *exec.Cmd, pid int) {
 	return d, pid
 }
 
-// TestLowHardLimit has a daemon whose unit allows less memory than its children are given.
+// TestLowHardLimit starts a daemon whose own limit of data is lower than the limit of its children.
 func TestLowHardLimit(t *testing.T) {
 	skipUnderRace(t)
-	own, err := os.Executable() // /proc/self/exe would be prlimit
+	own, err := os.Executable() // prlimit would resolve /proc/self/exe to itself
 	test.Must(t, err)
 	d, pid := daemonOf(t, "prlimit", "--data="+strconv.Itoa(usualMemory/2), own)
 	test.Eventually(t, "the child is confined", func() bool {
@@ -78,17 +78,17 @@ func TestLowHardLimit(t *testing.T) {
 		return strings.TrimSpace(string(comm)) == name
 	})
 	test.Must(t, d.Process.Kill())
-	_ = d.Wait() // killed, as it shall be
+	_ = d.Wait() // its error is the kill
 }
 
 func TestChildOfAKilledDaemon(t *testing.T) {
 	d, pid := daemonOf(t, "/proc/self/exe")
 	test.Must(t, d.Process.Kill())
-	_ = d.Wait() // killed, as it shall be
-	test.Eventually(t, "the child ends with its daemon", func() bool { return gone(pid) })
+	_ = d.Wait() // its error is the kill
+	test.Eventually(t, "the child exits with its daemon", func() bool { return gone(pid) })
 }
 
-// TestCanceled ends a layer that has no end.
+// TestCanceled cancels the unpacking of a layer that never ends.
 func TestCanceled(t *testing.T) {
 	blob, to, err := os.Pipe()
 	test.Must(t, err)
@@ -97,13 +97,13 @@ func TestCanceled(t *testing.T) {
 	p := start(t, usualMemory)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	test.ErrorIs(t, test.Err(p.Unpack(ctx, Layer{Root: t.TempDir(), Count: all}, blob)), context.DeadlineExceeded, "it ended")
+	test.ErrorIs(t, test.Err(p.Unpack(ctx, Layer{Root: t.TempDir(), Count: all}, blob)), context.DeadlineExceeded, "cancelled unpacking")
 	if p.Usable() || !gone(p.cmd.Process.Pid) {
-		t.Error("the child is left")
+		t.Error("the child of the cancelled unpacking still runs")
 	}
 }
 
-// TestRights looks at a child as the kernel sees it.
+// TestRights checks a child's capabilities, network namespace and limits in /proc.
 func TestRights(t *testing.T) {
 	p := start(t, usualMemory)
 	test.Must(t, test.Err(p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))))
@@ -122,21 +122,21 @@ func TestRights(t *testing.T) {
 	}
 	ours, _ := os.Readlink("/proc/self/ns/net")
 	if its, err := os.Readlink(procfs.Path(pid, "ns/net")); err != nil || its == ours {
-		t.Errorf("it has the network namespace %s, %v", its, err)
+		t.Errorf("the child has the network namespace %s, %v; want another than this process", its, err)
 	}
 	limits := test.Value(os.ReadFile(procfs.Path(pid, "limits")))(t)
 	if !strings.Contains(string(limits), fmt.Sprintf("Max data size             %d", usualMemory)) {
-		t.Errorf("limits:\n%s", limits)
+		t.Errorf("the child's limits lack a data size of %d:\n%s", usualMemory, limits)
 	}
-	// This process has kept what it had.
+	// The start of a child does not restrict this process.
 	status = test.Value(os.ReadFile("/proc/self/status"))(t)
 	if strings.Contains(string(status), "NoNewPrivs:\t1") {
 		t.Error("this process has lost rights")
 	}
 }
 
-// longHeaders is a layer of directories, each of which containerd remembers with an
-// attribute of a megabyte.
+// longHeaders returns a layer of directories, each with an attribute of a megabyte. containerd
+// keeps the headers of directories in memory.
 func longHeaders(t *testing.T, dirs int, name string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -148,15 +148,17 @@ func longHeaders(t *testing.T, dirs int, name string) []byte {
 	return b.Bytes()
 }
 
-// skipUnderRace skips a test whose child needs its memory: the race detector takes more.
+// skipUnderRace skips a test of a child's memory limit, because the race detector needs more
+// memory.
 func skipUnderRace(t *testing.T) {
 	t.Helper()
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Skip("the race detector takes the memory")
+		t.Skip("the race detector needs more memory than the child has")
 	}
 }
 
-// Layers that are made to take memory cost their child, and the error names the limit.
+// A layer that needs too much memory fails with the name of the limit. Its child is unusable then,
+// except after a zstd window that is refused beforehand.
 func TestMemory(t *testing.T) {
 	skipUnderRace(t)
 	wide := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, (26 - 10) << 3, 1, 0, 0} // zstd with a window of 64 MiB
@@ -173,53 +175,53 @@ func TestMemory(t *testing.T) {
 		if !bounds.IsBeyond(err) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		test.Equal(t, fmt.Sprintf("%s: the child is usable", name), p.Usable(), name == "a wide window")
+		test.Equal(t, fmt.Sprintf("%s: is the child usable", name), p.Usable(), name == "a wide window")
 	}
 }
 
-// What a layer makes containerd log takes no memory of the daemon.
+// A layer cannot fill the daemon's memory by what it makes containerd log.
 func TestLogOfContainerd(t *testing.T) {
 	p := start(t, usualMemory)
 	layer := longHeaders(t, 5, "SCHILY.xattr.trusted."+strings.Repeat("a", 10_000))
 	if _, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, layer)); err != nil && len(err.Error()) > 2*maxError {
-		t.Errorf("the error has %d bytes", len(err.Error()))
+		t.Errorf("the error has %d bytes, want at most %d", len(err.Error()), 2*maxError)
 	}
 	p.Close()
 	if len(p.stderr) > 0 {
-		t.Errorf("standard error: %.200s", p.stderr)
+		t.Errorf("the child wrote to standard error: %.200s", p.stderr)
 	}
 }
 
-// TestOutput gives a daemon all that a child may write.
+// TestOutput checks that firstBytes accepts all bytes that a child writes and keeps only the first.
 func TestOutput(t *testing.T) {
 	var b firstBytes
 	for range 3 {
 		n := test.Value(io.Copy(&b, strings.NewReader(strings.Repeat("a", 100<<10))))(t)
 		if n != 100<<10 || len(b) != maxStderr {
-			t.Errorf("%d bytes were taken, %d kept", n, len(b))
+			t.Errorf("%d bytes were accepted and %d kept, want %d and %d", n, len(b), 100<<10, maxStderr)
 		}
 	}
 }
 
-// TestCrash ends children as the kernel and Go's runtime do.
+// TestCrash replaces the child by scripts that exit as the kernel or Go's runtime make it exit.
 func TestCrash(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
 		is     func(error) bool
 		says   string
 	}{
-		"killed":        {"kill -9 $$", errdefs.IsUnavailable, "no memory left"},
-		"no memory":     {"printf 'runtime: out of memory: cannot allocate 1-byte block\\nfatal error: out of memory\\n\\ngoroutine 1\\n' >&2; exit 2", bounds.IsBeyond, "max_unpack_memory"},
-		"no thread":     {"echo 'runtime: failed to create new OS thread (have 5 already; errno=11)' >&2; exit 2", errdefs.IsUnavailable, "TasksMax"},
-		"a panic":       {"printf 'panic: name\\nfatal error: out of memory\\n' >&2; exit 2", errdefs.IsInternal, "panic: name"},
-		"an error":      {"echo 'fatal error: out of memory' >&2; exit 1", errdefs.IsInternal, "exit status 1"},
-		"a long answer": {"printf '{\"Error\":\"' >&3; exec tr '\\0' a </dev/zero >&3", errdefs.IsInternal, "signal: killed"},
+		"killed":                       {"kill -9 $$", errdefs.IsUnavailable, "no memory left"},
+		"no memory":                    {"printf 'runtime: out of memory: cannot allocate 1-byte block\\nfatal error: out of memory\\n\\ngoroutine 1\\n' >&2; exit 2", bounds.IsBeyond, "max_unpack_memory"},
+		"no thread":                    {"echo 'runtime: failed to create new OS thread (have 5 already; errno=11)' >&2; exit 2", errdefs.IsUnavailable, "TasksMax"},
+		"a panic that quotes the text": {"printf 'panic: name\\nfatal error: out of memory\\n' >&2; exit 2", errdefs.IsInternal, "panic: name"},
+		"an ordinary exit":             {"echo 'fatal error: out of memory' >&2; exit 1", errdefs.IsInternal, "exit status 1"},
+		"an endless answer":            {"printf '{\"Error\":\"' >&3; exec tr '\\0' a </dev/zero >&3", errdefs.IsInternal, "signal: killed"},
 	} {
 		p := test.Value(startProgram(usualMemory, "/bin/sh", "sh", "-c", c.script))(t)
 		t.Cleanup(p.Close)
 		_, err := p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, nil))
 		if !c.is(err) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: the error is %v, want one of another class or with %q", name, err, c.says)
 		}
 	}
 }
@@ -227,23 +229,23 @@ func TestCrash(t *testing.T) {
 func TestStartError(t *testing.T) {
 	for errno, says := range map[error]string{unix.ENOSPC: "user.max_net_namespaces", unix.EAGAIN: "TasksMax"} {
 		if err := startError(&os.PathError{Err: errno}); !errdefs.IsUnavailable(err) || errors.Is(err, errno) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v: %v", errno, err)
+			t.Errorf("%v becomes %v, want an unavailable error with %q", errno, err, says)
 		}
 	}
 }
 
-// A child that has used much memory takes no other layer, and one that has not does.
+// A child unpacks further layers until one has used much memory.
 func TestChildIsUsedAgain(t *testing.T) {
 	skipUnderRace(t)
 	p := start(t, usualMemory)
 	for range 3 {
 		test.Must(t, test.Err(p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, archiveOf(t, "f", nil)))))
 		if !p.Usable() {
-			t.Error("a small layer ends its child")
+			t.Error("the child is not usable after a small layer")
 		}
 	}
 	test.Must(t, test.Err(p.Unpack(t.Context(), Layer{Root: t.TempDir(), Count: all}, blobOf(t, longHeaders(t, 100, "BERTH.long")))))
 	if p.Usable() {
-		t.Error("a child keeps much memory")
+		t.Error("the child is still usable after a layer that used much memory")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 )
 
-// archiveOf is an archive with that many links, and files of several sizes between them.
+// archiveOf returns an archive of files of the sizes, followed by that many links.
 func archiveOf(t testing.TB, links int, sizes ...int) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -35,7 +35,8 @@ func archiveOf(t testing.TB, links int, sizes ...int) []byte {
 
 var usual = bounds.Limits{}.Complete()
 
-// What is decoded while an archive is read has the bounds of documents from registries.
+// Documents that are decoded while an archive is read have the same bounds as documents from
+// registries.
 func TestDocumentsOfArchives(t *testing.T) {
 	document := func(name, text string) []byte {
 		var b bytes.Buffer
@@ -55,17 +56,17 @@ func TestDocumentsOfArchives(t *testing.T) {
 		text   []byte
 		beyond bool
 	}{
-		"usual":            {document("manifest.json", `[{"Config":"a","RepoTags":["b,\",["],"Layers":["c"]}]`), false},
-		"elements":         {document("./manifest.json", "["+strings.Repeat(`"",`, 2*catalog.MaxElements)+`""]`), true},
-		"elements, layout": {document("oci-layout", "["+strings.Repeat("0,", 2*catalog.MaxElements)+"0]"), true},
-		"bytes":            {document("manifest.json", strings.Repeat(" ", int(usual.MaxManifestSize)+1)), true},
-		"another file":     {document("layer.tar", strings.Repeat(",", 2*catalog.MaxElements)), false},
-		"quoted":           {document("manifest.json", `"`+strings.Repeat(`,\"`, catalog.MaxElements)+`"`), false},
-		"names":            {names.Bytes(), true},
+		"usual":                           {document("manifest.json", `[{"Config":"a","RepoTags":["b,\",["],"Layers":["c"]}]`), false},
+		"too many elements":               {document("./manifest.json", "["+strings.Repeat(`"",`, 2*catalog.MaxElements)+`""]`), true},
+		"too many elements in the layout": {document("oci-layout", "["+strings.Repeat("0,", 2*catalog.MaxElements)+"0]"), true},
+		"too many bytes":                  {document("manifest.json", strings.Repeat(" ", int(usual.MaxManifestSize)+1)), true},
+		"commas in another file":          {document("layer.tar", strings.Repeat(",", 2*catalog.MaxElements)), false},
+		"commas in a string":              {document("manifest.json", `"`+strings.Repeat(`,\"`, catalog.MaxElements)+`"`), false},
+		"too many bytes of names":         {names.Bytes(), true},
 	} {
 		for how, from := range map[string]io.Reader{"at once": bytes.NewReader(c.text), "in halves": iotest.HalfReader(bytes.NewReader(c.text))} {
 			if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), from, usual)); bounds.IsBeyond(err) != c.beyond {
-				t.Errorf("%s, %s: %v", name, how, err)
+				t.Errorf("%s, %s: the error is %v; want one of a limit: %v", name, how, err, c.beyond)
 			}
 		}
 	}
@@ -75,7 +76,7 @@ func TestTarEntries(t *testing.T) {
 	text := archiveOf(t, 3, 0, 1, 511, 512, 513, 5000)
 	for name, from := range map[string]io.Reader{
 		"at once": bytes.NewReader(text), "byte by byte": iotest.OneByteReader(bytes.NewReader(text)), "in halves": iotest.HalfReader(bytes.NewReader(text)),
-		"with more behind": io.MultiReader(bytes.NewReader(text), bytes.NewReader(make([]byte, 100_000))),
+		"with zeros at the end": io.MultiReader(bytes.NewReader(text), bytes.NewReader(make([]byte, 100_000))),
 	} {
 		got, err := io.ReadAll(newTarEntries(t.Context(), from, usual))
 		if err != nil || !bytes.HasPrefix(got, text) {
@@ -83,15 +84,15 @@ func TestTarEntries(t *testing.T) {
 		}
 	}
 	if _, err := io.Copy(io.Discard, newTarEntries(t.Context(), bytes.NewReader(archiveOf(t, maxArchiveEntries+1)), usual)); !bounds.IsBeyond(err) {
-		t.Errorf("an archive of links: %v", err)
+		t.Errorf("an archive of too many links: %v", err)
 	}
 	nonsense := bytes.Repeat([]byte("nonsense"), 100_000)
 	if got, err := io.ReadAll(newTarEntries(t.Context(), bytes.NewReader(nonsense), usual)); err != nil || !bytes.Equal(got, nonsense) {
-		t.Errorf("what is no archive: %d bytes, %v", len(got), err)
+		t.Errorf("data that is not an archive: read %d bytes, %v", len(got), err)
 	}
 }
 
-// A file of more than 8 GiB says its size before its header, and 0 in that.
+// A file of more than 8 GiB has its size in a PAX record; the size in its own header is 0.
 func TestTarEntriesOfLargeFiles(t *testing.T) {
 	const size = 9 << 30
 	var head, end bytes.Buffer
@@ -99,17 +100,16 @@ func TestTarEntriesOfLargeFiles(t *testing.T) {
 	test.Must(t, tar.NewWriter(&end).Close())
 	n, err := io.Copy(io.Discard, newTarEntries(t.Context(), io.MultiReader(&head, io.LimitReader(zeros{}, size>>5), &end), usual))
 	if err != nil || n < size>>5 {
-		t.Errorf("%d bytes, %v", n, err)
+		t.Errorf("read %d bytes, %v; want at least %d", n, err, size>>5)
 	}
 }
 
-// panickingReader is a reader that panics.
 type panickingReader struct{}
 
 func (panickingReader) Read([]byte) (int, error) { panic("while it is read") }
 
 func TestTarEntriesThatPanic(t *testing.T) {
-	test.Is(t, countEntries(t.Context(), panickingReader{}, usual), errdefs.IsInternal, "the error")
+	test.Is(t, countEntries(t.Context(), panickingReader{}, usual), errdefs.IsInternal, "count entries of a reader that panics")
 }
 
 type zeros struct{}

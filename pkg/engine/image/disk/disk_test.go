@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A layer that waits for the one below ends when that one fails.
+// A layer that waits for the layer below fails once that layer is removed.
 func TestLayerBelowFails(t *testing.T) {
 	root := t.TempDir()
 	f := test.Value(Open(t.Context(), Config{Root: root, WritableRoot: root, Snapshotter: Overlayfs}))(t)
@@ -38,28 +38,28 @@ func TestLayerBelowFails(t *testing.T) {
 	go func() { waited <- l.Wait(ctx, "below") }()
 	select {
 	case err := <-waited:
-		t.Fatalf("it did not wait: %v", err)
+		t.Fatalf("Wait did not wait for the layer below: %v", err)
 	default:
 	}
 	test.Must(t, l.Remove(ctx, "k1"))
-	test.Fails(t, <-waited, "there is no layer below, and nobody says so")
-	// Nothing is remembered of what has ended.
+	test.Fails(t, <-waited, "Wait returned no error after the layer below was removed")
+	// Removed layers leave no entries.
 	test.Must(t, l.Remove(ctx, "k2"))
 	if len(l.Rebases.active) > 0 {
-		t.Errorf("%+v", l.Rebases)
+		t.Errorf("entries of removed layers are left: %+v", l.Rebases)
 	}
 	prepare("k3", "below", "")
 	go func() { waited <- l.Wait(ctx, "below") }()
 	test.Must(t, l.Commit(ctx, "below", "k3", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: "below"})))
-	test.Checkf(t, <-waited, "the layer is there")
+	test.Checkf(t, <-waited, "wait for a layer that is committed")
 	cancelled, cancel := context.WithCancel(ctx)
 	prepare("k4", "never", "")
 	cancel()
-	test.Fails(t, l.Wait(cancelled, "never"), "it waits for ever")
+	test.Fails(t, l.Wait(cancelled, "never"), "Wait with a cancelled context returned no error")
 	test.Must(t, l.Remove(ctx, "k4"))
 }
 
-// What is on another filesystem is flushed there.
+// Other filesystems than the root's are recorded for the flush, each once.
 func TestFlushOfOtherFilesystems(t *testing.T) {
 	root, marks := t.TempDir(), t.TempDir()
 	f := test.Value(newFlusher(root, marks))(t)
@@ -71,12 +71,12 @@ func TestFlushOfOtherFilesystems(t *testing.T) {
 		test.Must(t, f.Wrote(id, dir))
 	}
 	if n := len(f.others[id]); n != 1 {
-		t.Errorf("%d filesystems beside its own", n)
+		t.Errorf("%d other filesystems are recorded, want 1", n)
 	}
 	f.End(id)
 	test.Must(t, f.Flushed(t.Context()))
 	if left := test.Value(os.ReadDir(marks))(t); len(left)+len(f.others) > 0 {
-		t.Errorf("left: %v, %v", left, f.others)
+		t.Errorf("after the flush there are marks %v and filesystems %v", left, f.others)
 	}
 }
 
@@ -89,18 +89,18 @@ func TestFailedFlushIsNotForgotten(t *testing.T) {
 	test.Must(t, err)
 	f.End(id)
 	test.Must(t, os.Remove(root))
-	test.Fails(t, f.Flushed(t.Context()), "a flush of nothing")
+	test.Fails(t, f.Flushed(t.Context()), "the flush of a removed root succeeded")
 	test.Must(t, os.Mkdir(root, 0o700))
 	again := test.Value(newFlusher(root, marks))(t)
 	test.Must(t, again.Recover(slices.Values([]string{"overlayfs"})))
 	test.Must(t, again.Flushed(t.Context()))
 	if left := test.Value(os.ReadDir(marks))(t); len(left) != 1 || len(again.lost) > 0 {
-		t.Errorf("marks %v, lost %v", left, again.lost)
+		t.Errorf("in the same boot there are marks %v, want 1, and lost unpackings %v", left, again.lost)
 	}
 	again.Boot = "the next"
 	test.Must(t, again.Recover(slices.Values([]string{"overlayfs"})))
 	if !again.lost[id] {
-		t.Error("the layers are trusted after the next boot")
+		t.Error("after a reboot the layers of the failed flush are trusted")
 	}
 }
 
@@ -114,12 +114,12 @@ func TestErofsOnEarlierKernels(t *testing.T) {
 	tree, file, dir := t.TempDir(), filepath.Join(t.TempDir(), "layer.erofs"), t.TempDir()
 	test.Must(t, os.WriteFile(filepath.Join(tree, "a"), []byte("of a"), 0o600))
 	if out, err := exec.Command("mkfs.erofs", "--quiet", file, tree).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("mkfs.erofs: %v: %s", err, out)
 	}
 	m := mount.Mount{Type: "erofs", Source: file, Options: []string{"ro", "loop"}}
 	test.Must(t, mountErofs(m, dir, func(string, string, string, uintptr, string) error { return unix.ENOTBLK }))
 	defer func() { test.Must(t, mount.UnmountAll(dir, 0)) }()
 	if text, err := os.ReadFile(filepath.Join(dir, "a")); string(text) != "of a" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("the file in the mount has %q, %v", text, err)
 	}
 }

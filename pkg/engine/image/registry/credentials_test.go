@@ -13,18 +13,18 @@ import (
 func TestKeysOfCredentials(t *testing.T) {
 	seen := map[string]string{}
 	for name, auth := range map[string]*runtimeapi.AuthConfig{
-		"none": nil, "user": {Username: "u", Password: "secret"}, "other secret": {Username: "u", Password: "secret2"},
-		"other user": {Username: "v", Password: "secret"}, "token": {IdentityToken: "secret"}, "host": {Username: "u", Password: "secret", ServerAddress: "r"},
+		"no credentials": nil, "password": {Username: "u", Password: "secret"}, "other password": {Username: "u", Password: "secret2"},
+		"other user": {Username: "v", Password: "secret"}, "token": {IdentityToken: "secret"}, "with a server": {Username: "u", Password: "secret", ServerAddress: "r"},
 	} {
 		c := test.Value(ParseAuth(auth))(t)
 		key := c.Key()
 		if other, there := seen[key]; there || strings.Contains(key, "secret") || (key == "") != (auth == nil) {
-			t.Errorf("%s: the key is %q, as of %q", name, key, other)
+			t.Errorf("%s: the key %q is also that of %q, is empty, or contains a secret", name, key, other)
 		}
 		seen[key] = name
 		again, err := ParseAuth(auth)
 		if err != nil || again.Key() != key {
-			t.Errorf("%s: another key the second time: %v", name, err)
+			t.Errorf("%s: the same credentials have another key: %v", name, err)
 		}
 	}
 }

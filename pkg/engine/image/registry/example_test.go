@@ -8,7 +8,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/registry"
 )
 
-// What a kubelet sends of an imagePullSecret is checked, and stays out of messages.
+// ParseAuth checks the credentials that a kubelet sends. A Redactor removes them from messages.
 func ExampleParseAuth() {
 	creds, err := registry.ParseAuth(&runtimeapi.AuthConfig{Username: "robot", Password: "s3cret-token"})
 	if err != nil {

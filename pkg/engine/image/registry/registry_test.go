@@ -60,17 +60,17 @@ func TestPace(t *testing.T) {
 		reads []read // in the order in which they end
 		slow  bool
 	}{
-		"fast":                       {[]read{{0, time.Second, 1 << 20}, {time.Second, 2 * time.Second, 1 << 20}}, false},
-		"slow, but not for long":     {[]read{{0, 9 * time.Second, 1}}, false},
-		"drips":                      {[]read{{0, 5 * time.Second, 1}, {5 * time.Second, 11 * time.Second, 1}}, true},
-		"just enough":                {[]read{{0, 5 * time.Second, 5000}, {5 * time.Second, 10 * time.Second, 5000}}, false},
-		"drips after a fast start":   {[]read{{0, 10 * time.Second, 1 << 30}, {10 * time.Second, 20 * time.Second, 1}}, true},
-		"pauses between fast phases": {[]read{{0, 9 * time.Second, 1}, {9 * time.Second, 10 * time.Second, 20_000}, {10 * time.Second, 19 * time.Second, 1}, {19 * time.Second, 20 * time.Second, 20_000}}, false},
-		"nobody waits in between":    {[]read{{0, time.Second, 1}, {time.Hour, time.Hour + time.Second, 1}}, false},
-		"parts that all drip":        {[]read{{0, 4 * time.Second, 1}, {0, 4 * time.Second, 1}, {4 * time.Second, 11 * time.Second, 1}, {4 * time.Second, 11 * time.Second, 1}}, true},
-		// Each for itself has half of the rate.
-		"parts that together have enough": {[]read{{0, 9 * time.Second, 5000}, {0, 10 * time.Second, 5000}}, false},
-		"parts one after the other":       {[]read{{0, 6 * time.Second, 1}, {6 * time.Second, 12 * time.Second, 1}}, true},
+		"fast":                               {[]read{{0, time.Second, 1 << 20}, {time.Second, 2 * time.Second, 1 << 20}}, false},
+		"slow, but not for long":             {[]read{{0, 9 * time.Second, 1}}, false},
+		"slow for the whole window":          {[]read{{0, 5 * time.Second, 1}, {5 * time.Second, 11 * time.Second, 1}}, true},
+		"just enough":                        {[]read{{0, 5 * time.Second, 5000}, {5 * time.Second, 10 * time.Second, 5000}}, false},
+		"slow after a fast window":           {[]read{{0, 10 * time.Second, 1 << 30}, {10 * time.Second, 20 * time.Second, 1}}, true},
+		"slow and fast reads in each window": {[]read{{0, 9 * time.Second, 1}, {9 * time.Second, 10 * time.Second, 20_000}, {10 * time.Second, 19 * time.Second, 1}, {19 * time.Second, 20 * time.Second, 20_000}}, false},
+		"pause without a waiting reader":     {[]read{{0, time.Second, 1}, {time.Hour, time.Hour + time.Second, 1}}, false},
+		"parallel parts that are all slow":   {[]read{{0, 4 * time.Second, 1}, {0, 4 * time.Second, 1}, {4 * time.Second, 11 * time.Second, 1}, {4 * time.Second, 11 * time.Second, 1}}, true},
+		// Each part alone is below the rate.
+		"parallel parts that are fast enough together": {[]read{{0, 9 * time.Second, 5000}, {0, 10 * time.Second, 5000}}, false},
+		"slow parts one after the other":               {[]read{{0, 6 * time.Second, 1}, {6 * time.Second, 12 * time.Second, 1}}, true},
 	} {
 		for _, limit := range []int64{rate, -1} {
 			var p pace
@@ -81,7 +81,7 @@ func TestPace(t *testing.T) {
 				}
 				slow = p.tooSlow(r.n, start.Add(r.until), window, limit)
 			}
-			test.Equal(t, fmt.Sprintf("%s, at a rate of %d: slow", name, limit), slow, c.slow && limit > 0)
+			test.Equal(t, fmt.Sprintf("%s, minimum rate %d: too slow", name, limit), slow, c.slow && limit > 0)
 		}
 	}
 }
@@ -91,15 +91,15 @@ func TestBodyIsCutAtItsBound(t *testing.T) {
 		b := &boundedBody{ReadCloser: io.NopCloser(bytes.NewReader(make([]byte, size))), limit: 10, left: 10}
 		got, err := io.ReadAll(b)
 		if works && (err != nil || len(got) != size) || !works && (!bounds.IsBeyond(err) || len(got) > 10) {
-			t.Errorf("%d bytes: %d, %v", size, len(got), err)
+			t.Errorf("body of %d bytes: read %d, %v", size, len(got), err)
 		}
 		if _, err := b.Read(make([]byte, 1)); works != errors.Is(err, io.EOF) {
-			t.Errorf("%d bytes: after the end %v", size, err)
+			t.Errorf("body of %d bytes: a read after the end returns %v", size, err)
 		}
 	}
 }
 
-// Who has configured a registry is told what is odd about it.
+// The log advises on a hosts.toml whose TLS options do not fit together.
 func TestAdviceOnConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	hosts := filepath.Join(dir, "localhost:5000")
@@ -113,6 +113,6 @@ func TestAdviceOnConfiguration(t *testing.T) {
 	ctx := log.WithLogger(t.Context(), logrus.NewEntry(logger))
 	test.Must(t, test.Err(configured(ctx, config.HostOptions{HostDir: config.HostDirFromRoot(dir)})("localhost:5000")))
 	if !strings.Contains(text.String(), "TLS") {
-		t.Errorf("the log has\n%s", text.String())
+		t.Errorf("the log has no advice on TLS:\n%s", text.String())
 	}
 }

@@ -1,6 +1,7 @@
 package unpack
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// unpackers are the children of this process that unpack layers.
+// unpackers returns the children of this process that unpack layers.
 func unpackers() []int {
 	return slices.DeleteFunc(procfs.Children(os.Getpid()), func(pid int) bool {
 		args, _ := os.ReadFile(procfs.Path(pid, "cmdline"))
@@ -19,12 +20,11 @@ func unpackers() []int {
 	})
 }
 
-// Children stay for a while when they have unpacked a layer. One that the node has killed
-// gets no layer.
+// Idle children are kept for the next layer, up to maxIdle. A child that was killed gets no layer.
 func TestChildren(t *testing.T) {
 	want := func(n int) {
 		t.Helper()
-		test.Eventually(t, "children", func() bool { return len(unpackers()) == n })
+		test.Eventually(t, fmt.Sprintf("there are %d children", n), func() bool { return len(unpackers()) == n })
 	}
 	c := newChildren(512 << 20)
 	defer c.close()
@@ -32,10 +32,10 @@ func TestChildren(t *testing.T) {
 	c.giveBack(first)
 	want(1)
 	test.Must(t, syscall.Kill(unpackers()[0], syscall.SIGKILL))
-	test.Eventually(t, "the end of the child", func() bool { return !first.Usable() })
+	test.Eventually(t, "the child has exited", func() bool { return !first.Usable() })
 	first, second, third := test.Value(c.take())(t), test.Value(c.take())(t), test.Value(c.take())(t)
 	if !first.Usable() {
-		t.Error("a child that was killed is handed out")
+		t.Error("take returned a child that was killed")
 	}
 	want(3)
 	c.giveBack(first)
@@ -44,7 +44,7 @@ func TestChildren(t *testing.T) {
 	want(maxIdle)
 	again := test.Value(c.take())(t)
 	if again != first && again != second {
-		t.Error("a child is started although one is idle")
+		t.Error("take started a child although one is idle")
 	}
 	c.giveBack(again)
 	c.end(first)

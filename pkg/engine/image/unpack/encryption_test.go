@@ -20,22 +20,22 @@ func TestCheckEncryption(t *testing.T) {
 		mediaType   string
 		works       bool
 	}{
-		"none":            {nil, "", true},
+		"no annotations":  {nil, "", true},
 		"usual":           {opts(`{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{}}`), "", true},
 		"right nonce":     {opts(`{"cipheroptions":{"nonce":"MDEyMzQ1Njc4OWFiY2RlZg=="}}`), "", true},
 		"short nonce":     {opts(`{"cipheroptions":{"nonce":"YQ=="}}`), "", false},
 		"empty nonce":     {opts(`{"cipheroptions":{"nonce":""}}`), "", false},
-		"no JSON":         {opts("{"), "", false},
-		"no base64":       {map[string]string{CipherAnnotation: "!"}, "", false},
-		"many keys":       {map[string]string{jwe: strings.Repeat("a,", maxWrappedKeys)}, "", false},
-		"long key":        {map[string]string{jwe: strings.Repeat("a", maxWrappedKeySize+1)}, "", false},
+		"not JSON":        {opts("{"), "", false},
+		"not base64":      {map[string]string{CipherAnnotation: "!"}, "", false},
+		"too many keys":   {map[string]string{jwe: strings.Repeat("a,", maxWrappedKeys)}, "", false},
+		"too long key":    {map[string]string{jwe: strings.Repeat("a", maxWrappedKeySize+1)}, "", false},
 		"encrypted twice": {nil, imagespec.MediaTypeImageLayerGzip + catalog.EncryptedSuffix + catalog.EncryptedSuffix, false},
 	} {
 		if c.mediaType == "" {
 			c.mediaType = imagespec.MediaTypeImageLayerGzip + catalog.EncryptedSuffix
 		}
 		if err := checkEncryption(imagespec.Descriptor{MediaType: c.mediaType, Annotations: c.annotations}); (err == nil) != c.works {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: the error is %v; want success: %v", name, err, c.works)
 		}
 	}
 }

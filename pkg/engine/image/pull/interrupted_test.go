@@ -20,6 +20,7 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 	ctx, collector := disk.InNamespace(t.Context()), disk.NewWorker()
 	go collector.Run(ctx, func(context.Context) {})
 	p := &Puller{Files: f, Work: containerfs.Work{Collector: collector}, Interrupted: &interrupted{files: f, collector: collector}}
+	// keep keeps the lease of an interrupted pull; want checks how many leases are left.
 	keep := func(key string) {
 		t.Helper()
 		leased, lease, err := f.Lease(ctx, nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/bounds"
 )
 
-// dockerArchive is what "docker save" writes.
+// dockerArchive returns an archive in the format of "docker save".
 func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
 	t.Helper()
 	refs := map[name.Reference]v1.Image{}
@@ -35,7 +35,7 @@ func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
 	return out.Bytes()
 }
 
-// exported is an archive of images of a store.
+// exported returns what Export writes for refs.
 func exported(t testing.TB, s *Store, refs ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -43,7 +43,8 @@ func exported(t testing.TB, s *Store, refs ...string) []byte {
 	return out.Bytes()
 }
 
-// rewritten is an archive with other files; edit returns nil to leave one out.
+// rewritten returns a copy of an archive with the contents that edit returns. It omits a file if
+// edit returns nil.
 func rewritten(t testing.TB, old []byte, edit func(name string, content []byte) []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -87,7 +88,7 @@ func TestImagesAreCarriedByArchives(t *testing.T) {
 			img, err := s.Get(app)
 			test.Must(t, err)
 			if img.ID != idOf(t, built) || img.Config.User != "7" {
-				t.Errorf("image %+v", img)
+				t.Errorf("the imported image is %+v", img)
 			}
 			wantLeases(t, s, 0)
 			s = reopen(t, s)
@@ -113,13 +114,13 @@ func TestExportOfSeveral(t *testing.T) {
 	to := openStore(t, Config{})
 	names := test.Value(to.Import(t.Context(), bytes.NewReader(text), archive.Request{}))(t)
 	if slices.Sort(names); !slices.Equal(names, []string{domain + "/one:1", domain + "/two:1"}) {
-		t.Errorf("names %q", names)
+		t.Errorf("the imported names are %q", names)
 	}
-	test.Is(t, s.Export(t.Context(), io.Discard, []string{"nothing:1"}), errdefs.IsNotFound, "an image that is not there")
-	// Docker reads it too.
+	test.Is(t, s.Export(t.Context(), io.Discard, []string{"nothing:1"}), errdefs.IsNotFound, "export of a missing image")
+	// The archive is also in Docker's format.
 	tag := test.Value(name.NewTag(domain + "/one:1"))(t)
 	img := test.Value(tarball.Image(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }, &tag))(t)
-	test.Equal(t, "docker's image", idOf(t, img), idOf(t, one))
+	test.Equal(t, "image in docker's format", idOf(t, img), idOf(t, one))
 }
 
 func TestImportByName(t *testing.T) {
@@ -127,7 +128,7 @@ func TestImportByName(t *testing.T) {
 	s := openStore(t, Config{})
 	names := test.Value(s.Import(t.Context(), bytes.NewReader(dockerArchive(t, map[string]v1.Image{app: built})), archive.Request{Name: "mine:2"}))(t)
 	test.EqualLists(t, "names", names, []string{"docker.io/library/mine:2"})
-	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "the archive's name")
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get by the archive's name")
 }
 
 func TestBadArchives(t *testing.T) {
@@ -162,28 +163,28 @@ func TestBadArchives(t *testing.T) {
 		limits bounds.Limits
 		want   string
 	}{
-		"nothing":            {want: "import: "},
-		"no archive":         {text: []byte(strings.Repeat("no archive ", 200)), want: "import: "},
-		"cut off":            {text: own[:len(own)/2], want: "import: "},
-		"a layer is missing": {text: without(last), want: "the archive lacks sha256:" + last},
-		"the index is not":   {text: without("index.json"), want: "import: "},
-		"a changed layer":    {text: rewritten(t, own, func(n string, b []byte) []byte { return flipped(n, last, b) }), want: "the archive lacks sha256:" + last},
-		"no name":            {text: index(func(m map[string]any) { delete(m, "annotations") }), want: "--name"},
-		"a tag only": {text: index(func(m map[string]any) {
+		"empty input":    {want: "import: "},
+		"not an archive": {text: []byte(strings.Repeat("no archive ", 200)), want: "import: "},
+		"truncated":      {text: own[:len(own)/2], want: "import: "},
+		"missing layer":  {text: without(last), want: "the archive lacks sha256:" + last},
+		"missing index":  {text: without("index.json"), want: "import: "},
+		"changed layer":  {text: rewritten(t, own, func(n string, b []byte) []byte { return flipped(n, last, b) }), want: "the archive lacks sha256:" + last},
+		"no name":        {text: index(func(m map[string]any) { delete(m, "annotations") }), want: "--name"},
+		"tag instead of a name": {text: index(func(m map[string]any) {
 			m["annotations"] = map[string]any{"org.opencontainers.image.ref.name": "latest"}
 		}), want: "--name"},
-		"a bad name":          {text: index(func(m map[string]any) { m["annotations"] = map[string]any{"io.containerd.image.name": "Not A Name"} }), want: "Not A Name"},
-		"another size":        {text: index(func(m map[string]any) { m["size"] = 7 }), want: "7"},
-		"two under one name":  {text: two, req: archive.Request{Name: "one:1"}, want: "2 images"},
-		"too many layers":     {text: own, limits: bounds.Limits{MaxLayers: 2}, want: "more than 2"},
-		"too many files":      {text: own, limits: bounds.Limits{MaxImageEntries: 3}, want: "registry.max_image_entries"},
-		"unknown snapshotter": {text: own, req: archive.Request{Snapshotter: "nothing"}, want: "nothing"},
+		"invalid name":            {text: index(func(m map[string]any) { m["annotations"] = map[string]any{"io.containerd.image.name": "Not A Name"} }), want: "Not A Name"},
+		"wrong size":              {text: index(func(m map[string]any) { m["size"] = 7 }), want: "7"},
+		"one name for two images": {text: two, req: archive.Request{Name: "one:1"}, want: "2 images"},
+		"too many layers":         {text: own, limits: bounds.Limits{MaxLayers: 2}, want: "more than 2"},
+		"too many files":          {text: own, limits: bounds.Limits{MaxImageEntries: 3}, want: "registry.max_image_entries"},
+		"unknown snapshotter":     {text: own, req: archive.Request{Snapshotter: "nothing"}, want: "nothing"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := openStore(t, Config{Limits: c.limits})
 			names, err := s.Import(t.Context(), bytes.NewReader(c.text), c.req)
 			if err == nil || len(names) > 0 || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("names %q, %v", names, err)
+				t.Fatalf("the import returned %q, %v; want an invalid argument with %q", names, err, c.want)
 			}
 			wantLeases(t, s, 0)
 			wantStored(t, s, 0, 0)
@@ -191,6 +192,7 @@ func TestBadArchives(t *testing.T) {
 	}
 }
 
+// flipped returns content with one changed bit if name contains of.
 func flipped(name, of string, content []byte) []byte {
 	if strings.Contains(name, of) {
 		content = slices.Clone(content)
@@ -199,7 +201,7 @@ func flipped(name, of string, content []byte) []byte {
 	return content
 }
 
-// An import whose sender went away leaves nothing, and keeps nobody from another.
+// An import whose sender disconnects leaves nothing, and a later import succeeds.
 func TestInterruptedImport(t *testing.T) {
 	built := build(t, v1.Config{}, bulk(t, 4<<20))
 	text := dockerArchive(t, map[string]v1.Image{app: built})
@@ -210,8 +212,8 @@ func TestInterruptedImport(t *testing.T) {
 		w.CloseWithError(context.Canceled)
 	}()
 	if _, err := s.Import(t.Context(), r, archive.Request{}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("an import that is interrupted: %v", err)
+		t.Fatalf("the interrupted import returned %v", err)
 	}
 	wantStored(t, s, 0, 0)
-	test.Checkf(t, test.Err(s.Import(t.Context(), bytes.NewReader(text), archive.Request{})), "another")
+	test.Checkf(t, test.Err(s.Import(t.Context(), bytes.NewReader(text), archive.Request{})), "a second import")
 }

@@ -33,7 +33,7 @@ type titled struct {
 	annotations            map[string]string
 }
 
-// artifact is a manifest of blobs that are files.
+// artifact returns an artifact; each of its blobs is a file or a packed directory.
 func artifact(t *testing.T, blobs ...titled) v1.Image {
 	t.Helper()
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), modelConfig)
@@ -56,7 +56,7 @@ func artifact(t *testing.T, blobs ...titled) v1.Image {
 	return img
 }
 
-// tarOf is an archive with entries as they are given.
+// tarOf returns an archive of the entries. The Linkname of a regular file is its text.
 func tarOf(t *testing.T, headers ...tar.Header) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -75,7 +75,7 @@ func tarOf(t *testing.T, headers ...tar.Header) string {
 	return b.String()
 }
 
-// volumeOf is the directory whose files a volume of an image has.
+// volumeOf returns the directory with the files of an image's volume.
 func volumeOf(t *testing.T, s *Store, container string, img *catalog.Image) string {
 	t.Helper()
 	mounts := test.Value(s.PrepareVolume(t.Context(), container, img, ""))(t)
@@ -85,7 +85,7 @@ func volumeOf(t *testing.T, s *Store, container string, img *catalog.Image) stri
 			return dir
 		}
 	}
-	t.Fatalf("mounts %v", mounts)
+	t.Fatalf("no lower directory in the mounts %v", mounts)
 	return ""
 }
 
@@ -101,7 +101,7 @@ func TestArtifactVolume(t *testing.T) {
 		)},
 	))
 	if img.ArtifactType != modelConfig || len(img.RepoTags) != 1 {
-		t.Errorf("%+v", img)
+		t.Errorf("the artifact is %+v", img)
 	}
 	dir := volumeOf(t, s, "c1", img)
 	for name, want := range map[string]string{"model/weights.bin": large, "again.bin": large, "README.md": "read me", "docs/a.txt": "of docs"} {
@@ -116,30 +116,32 @@ func TestArtifactVolume(t *testing.T) {
 	}
 	test.Must(t, s.Meter.MeasureStored(disk.InNamespace(t.Context())))
 	if images, _ := s.Meter.Usage(); images.Bytes > uint64(len(large))*3/2 {
-		t.Errorf("%d bytes are in use, though %d are shared", images.Bytes, len(large))
+		t.Errorf("%d bytes are in use: a blob of %d bytes is not shared", images.Bytes, len(large))
 	}
 
 	if again := pullImage(t, s, app); again.ID != img.ID {
-		t.Errorf("%s, then %s", img.ID, again.ID)
+		t.Errorf("the first pull returned %s, the second %s", img.ID, again.ID)
 	}
 	test.Refused(t, test.Err(s.PrepareRootfs(t.Context(), "c2", img, "", nil)), errdefs.IsFailedPrecondition, "volume")
 	test.Is(t, test.Err(s.Whole(t.Context(), img)), errdefs.IsFailedPrecondition, "configuration of an artifact")
 
-	// A container keeps its volume, also over a restart, and nothing is left after it.
+	// A container keeps its volume, also after a restart. Nothing is left once the container is
+	// removed.
 	test.Must(t, s.Remove(t.Context(), app))
 	s = reopen(t, s)
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID}}))
 	<-s.views.Work.Collector.Request()
-	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "README.md"))), "a volume in use has gone")
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "README.md"))), "a volume in use was removed")
 	test.Must(t, s.Meter.MeasureStored(disk.InNamespace(t.Context())))
 	if images, _ := s.Meter.Usage(); images.Bytes < uint64(len(large)) {
-		t.Errorf("%d bytes are in use; nobody but the volume has %d", images.Bytes, len(large))
+		t.Errorf("%d bytes are in use, less than the %d bytes of the volume", images.Bytes, len(large))
 	}
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	wantStored(t, s, 0, 0)
 }
 
-// TestHostileArtifacts refuses what would get out of a volume, or change what others have.
+// TestHostileArtifacts pulls artifacts with files outside of their volume, over or below a file of
+// an archive, or beyond a limit. Each pull is refused and leaves nothing.
 func TestHostileArtifacts(t *testing.T) {
 	outside := t.TempDir()
 	packed := func(h tar.Header) titled {
@@ -150,14 +152,14 @@ func TestHostileArtifacts(t *testing.T) {
 		blobs []titled
 		says  string
 	}{
-		"more entries than may be": {[]titled{
+		"too many entries": {[]titled{
 			packed(tar.Header{Name: "a", Typeflag: tar.TypeDir, Mode: 0o755}), {title: "a/b/c", text: "x"}, {title: "d/e/f/g/h", text: "y"},
 		}, "max_image_entries"},
-		"title outside":                {[]titled{{title: "../../x", text: "x"}}, "inside of a volume"},
+		"title outside of the volume":  {[]titled{{title: "../../x", text: "x"}}, "inside of a volume"},
 		"through a link of an archive": {[]titled{{title: "way/x", text: "x"}, packed(tar.Header{Name: "way", Typeflag: tar.TypeSymlink, Linkname: outside})}, "way/x"},
 		"over a file of an archive":    {[]titled{{title: "x", text: "x"}, taken}, "archive"},
 		"below a file of an archive":   {[]titled{{title: "x/y", text: "x"}, taken}, "x/y"},
-		"archive that is none": {[]titled{{
+		"text instead of an archive": {[]titled{{
 			title: "d", mediaType: imagespec.MediaTypeImageLayerGzip, annotations: taken.annotations, text: "no archive of any kind",
 		}}, "ends too early"},
 	} {
@@ -168,23 +170,23 @@ func TestHostileArtifacts(t *testing.T) {
 		})
 	}
 	if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
-		t.Errorf("outside there are %v, %v", left, err)
+		t.Errorf("outside of the volume there are %v, %v", left, err)
 	}
 }
 
-// An artifact is one, with its files, after a restart and in an archive.
+// An artifact has the same ID and files after a restart, and after an export and an import.
 func TestArtifactsAreCarriedByArchives(t *testing.T) {
 	_, source, img := pulled(t, Config{}, artifact(t, titled{title: "a", text: "of a"}))
 	source = reopen(t, source)
 	test.Must(t, source.Retain(t.Context(), nil))
 	s := openStore(t, Config{})
 	if names, err := s.Import(t.Context(), bytes.NewReader(exported(t, source, app)), archive.Request{}); err != nil || len(names) != 1 {
-		t.Fatalf("%v: %v", names, err)
+		t.Fatalf("the import returned %v, %v; want one name", names, err)
 	}
 	for where, s := range map[string]*Store{"restarted": source, "imported": s} {
 		got, err := s.Get(app)
 		if err != nil || got.ID != img.ID {
-			t.Fatalf("%s: %+v, %v", where, got, err)
+			t.Fatalf("the %s artifact is %+v, %v; want %s", where, got, err, img.ID)
 		}
 		sameTree(t, tree(t, volumeOf(t, s, "c", got)), map[string]string{"a": "of a"})
 	}

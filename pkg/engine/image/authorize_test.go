@@ -22,7 +22,7 @@ func encodeBase64(s string) string { return base64.StdEncoding.EncodeToString([]
 
 const header = "header-for-the-registry"
 
-// eavesdropper notes everything that it is sent.
+// eavesdropper is a server that records every request.
 type eavesdropper struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -72,7 +72,8 @@ func (e *eavesdropper) text() string {
 	return e.heard.String()
 }
 
-// wants asks for credentials.
+// wants returns an answer that requests credentials by a challenge, and a token for any
+// credentials.
 func wants(challenge func(e *eavesdropper) string) func(*eavesdropper, http.ResponseWriter, *http.Request) {
 	return func(e *eavesdropper, w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/token") {
@@ -90,8 +91,8 @@ func bearerChallenge(e *eavesdropper) string {
 	return fmt.Sprintf(`Bearer realm="%s/token",service="s",scope="repository:app:pull"`, e.URL)
 }
 
-// Whoever a registry, or its token server, redirects to gets no credentials, and
-// nobody gets them in the clear.
+// A server that a registry, or its token server, redirects to gets no credentials, and no server
+// gets credentials without TLS.
 func TestCredentialsStayWithTheRegistry(t *testing.T) {
 	given := map[string]*runtimeapi.AuthConfig{
 		"password": {Username: user, Password: password},
@@ -101,17 +102,17 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 		for name, c := range map[string]struct {
 			secure bool
 			answer func(*eavesdropper, http.ResponseWriter, *http.Request)
-			// lead makes the registry lead to the eavesdropper.
+			// lead returns a guard with which the registry sends clients to the eavesdropper.
 			lead func(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool
 		}{
-			"blob redirected basic":     {true, wants(basicChallenge), redirectBlobs},
-			"blob redirected bearer":    {true, wants(bearerChallenge), redirectBlobs},
-			"blob redirected in clear":  {false, wants(bearerChallenge), redirectBlobs},
-			"manifest redirected":       {true, wants(bearerChallenge), redirectAll},
-			"token server in clear":     {false, wants(bearerChallenge), challengeOf},
-			"token server redirects":    {true, wants(bearerChallenge), redirectTokens},
-			"token server into clear":   {false, wants(bearerChallenge), redirectTokens},
-			"blob redirected no answer": {false, func(_ *eavesdropper, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, redirectBlobs},
+			"blob to a server with basic auth":   {true, wants(basicChallenge), redirectBlobs},
+			"blob to a server with bearer auth":  {true, wants(bearerChallenge), redirectBlobs},
+			"blob to a server without TLS":       {false, wants(bearerChallenge), redirectBlobs},
+			"manifest to another server":         {true, wants(bearerChallenge), redirectAll},
+			"token server without TLS":           {false, wants(bearerChallenge), challengeOf},
+			"token server redirects to TLS":      {true, wants(bearerChallenge), redirectTokens},
+			"token server redirects without TLS": {false, wants(bearerChallenge), redirectTokens},
+			"blob to a server without the blob":  {false, func(_ *eavesdropper, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, redirectBlobs},
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				reg := newTestRegistry(t)
@@ -123,15 +124,15 @@ func TestCredentialsStayWithTheRegistry(t *testing.T) {
 				heard := e.text()
 				wantUnheard(t, heard)
 				if heard == "" && !strings.HasPrefix(name, "token server") {
-					t.Error("nobody asked the eavesdropper")
+					t.Error("the eavesdropper got no request")
 				}
 			})
 		}
 	}
 }
 
-// TestPlainRegistryNamesAStranger has a registry that is configured without TLS name a
-// token server of another host, without TLS too. One of its own host gets the credentials.
+// TestPlainRegistryNamesAStranger pulls from a registry without TLS that names a token server
+// without TLS. Only a token server on the registry's own host gets the credentials.
 func TestPlainRegistryNamesAStranger(t *testing.T) {
 	for name, own := range map[string]bool{"stranger": false, "its own host": true} {
 		listen := newStranger
@@ -148,7 +149,7 @@ func TestPlainRegistryNamesAStranger(t *testing.T) {
 		_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})
 		test.Fails(t, err, "%s: the pull succeeded", name)
 		if heard := strings.Contains(tokens.text(), password) || strings.Contains(tokens.text(), basic(user, password)); heard != own {
-			t.Errorf("%s: the token server heard the password: %v; %v", name, heard, err)
+			t.Errorf("%s: the token server got the password: %v, want %v; the pull: %v", name, heard, own, err)
 		}
 	}
 }
@@ -182,7 +183,7 @@ func challengeOf(_ *testRegistry, e *eavesdropper) func(http.ResponseWriter, *ht
 	}
 }
 
-// withHeader is a store whose configuration of the registry has a header for it.
+// withHeader opens a store whose hosts.toml has a secret header for the registry.
 func withHeader(t *testing.T, server string, cas ...string) *Store {
 	t.Helper()
 	cas = slices.DeleteFunc(cas, func(ca string) bool { return ca == "" })
@@ -195,12 +196,12 @@ func wantUnheard(t *testing.T, heard string) {
 	t.Helper()
 	for _, secret := range []string{password, idToken, basic(user, password), header} {
 		if strings.Contains(heard, secret) {
-			t.Errorf("%q was heard:\n%s", secret, heard)
+			t.Errorf("the server got %q:\n%s", secret, heard)
 		}
 	}
 }
 
-// redirectTokens makes the registry's own token server send its clients on.
+// redirectTokens makes the registry's own token server redirect to the eavesdropper.
 func redirectTokens(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter, *http.Request) bool {
 	allow := bearerAuth(reg, "nobody", "at all", "none")
 	return func(w http.ResponseWriter, r *http.Request) bool {
@@ -212,28 +213,28 @@ func redirectTokens(reg *testRegistry, e *eavesdropper) func(http.ResponseWriter
 	}
 }
 
-// onName is the address of a server on loopback by its name.
+// onName replaces the loopback address of a server by the name localhost.
 func onName(address string) string { return strings.Replace(address, "127.0.0.1", "localhost", 1) }
 
 func onAddress(address string) string { return address }
 
-// A registry that redirects to itself, under the same name or address but another
-// scheme or port, gets the credentials there too; never without TLS.
+// A registry that redirects to another scheme or port of the same name or address gets the
+// credentials there, too, but never without TLS.
 func TestCredentialsFollowTheName(t *testing.T) {
 	for name, c := range map[string]struct {
-		front, back bool // with TLS
+		front, back bool // TLS before and after the redirect
 		works       bool
-		// called is how the server is: by a name, or by its address.
+		// called returns the server's URL with its name or with its address.
 		called func(string) string
 	}{
-		"to TLS":                      {false, true, true, onName},
-		"to another port":             {true, true, true, onName},
-		"back into clear":             {true, false, false, onName},
-		"stays in clear":              {false, false, false, onName},
-		"address to TLS":              {false, true, true, onAddress},
-		"address to another port":     {true, true, true, onAddress},
-		"address back into clear":     {true, false, false, onAddress},
-		"address that stays in clear": {false, false, false, onAddress},
+		"to TLS":                     {false, true, true, onName},
+		"to another port":            {true, true, true, onName},
+		"from TLS to no TLS":         {true, false, false, onName},
+		"no TLS at all":              {false, false, false, onName},
+		"address to TLS":             {false, true, true, onAddress},
+		"address to another port":    {true, true, true, onAddress},
+		"address from TLS to no TLS": {true, false, false, onAddress},
+		"address without any TLS":    {false, false, false, onAddress},
 	} {
 		for kind, auth := range map[string]*runtimeapi.AuthConfig{
 			"password": {Username: user, Password: password},
@@ -269,20 +270,20 @@ func TestCredentialsFollowTheName(t *testing.T) {
 				s := withHeader(t, c.called(front.URL), reg.ca, ca)
 				_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: auth})
 				if (err == nil) != c.works {
-					t.Errorf("pull: %v", err)
+					t.Errorf("the pull returned %v; want success: %v", err, c.works)
 				}
 				heard := clear.text()
 				wantUnheard(t, heard)
 				if !c.back && heard == "" {
-					t.Error("nobody was redirected")
+					t.Error("the server without TLS got no request: nothing was redirected")
 				}
 			})
 		}
 	}
 }
 
-// A token server may be another host, as Docker Hub's is, and a blob may be on a
-// host that wants a token of its own from strangers.
+// A token server may be on another host, as Docker Hub's is. A blob may be on a third host, which
+// requests another token.
 func TestHonestRedirects(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
@@ -315,6 +316,6 @@ func TestHonestRedirects(t *testing.T) {
 	s := openStore(t, Config{HostsDir: hosts})
 	test.Checkf(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app, Auth: &runtimeapi.AuthConfig{Username: user, Password: password}})), "pull")
 	if heard := store.text(); strings.Contains(heard, password) || strings.Contains(heard, "for-the-registry") {
-		t.Errorf("the store of blobs heard:\n%s", heard)
+		t.Errorf("the blobs' host got the registry's credentials:\n%s", heard)
 	}
 }

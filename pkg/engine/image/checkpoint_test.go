@@ -15,14 +15,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/catalog"
 )
 
-// TestCheckpointImages knows images of checkpoints by their manifests, whatever else has the
-// same configuration, and which of them may be restored.
+// TestCheckpointImages checks that the manifest alone marks an image as a checkpoint, even if an
+// ordinary image has the same configuration, and that checkpoint_images selects what may be
+// restored.
 func TestCheckpointImages(t *testing.T) {
 	plain := build(t, v1.Config{Cmd: []string{"sh"}}, layer(t, file{name: "config.dump", body: "x"}))
 	r, s, before := pulled(t, Config{CheckpointImages: []string{domain + "/warm/*", domain + "/one"}}, plain)
 	of := func(key string) v1.Image { return mutate.Annotations(plain, map[string]string{key: "main"}).(v1.Image) }
 	if before.Checkpoint || before.ID != idOf(t, plain) {
-		t.Fatalf("the image is %s, checkpoint %v", before.ID, before.Checkpoint)
+		t.Fatalf("the ordinary image is %s, checkpoint %v", before.ID, before.Checkpoint)
 	}
 	for name, c := range map[string]struct {
 		key     string
@@ -30,7 +31,7 @@ func TestCheckpointImages(t *testing.T) {
 	}{
 		"warm/a:1": {catalog.CheckpointOfCRIO, true},
 		"warm/b:1": {catalog.CheckpointOfCRIU, true},
-		"one":      {catalog.CheckpointOfCRIU, true}, // for :latest
+		"one":      {catalog.CheckpointOfCRIU, true}, // stands for one:latest
 		"one:2":    {catalog.CheckpointOfCRIU, false},
 		"cold/a:1": {catalog.CheckpointOfCRIU, false},
 	} {
@@ -41,17 +42,17 @@ func TestCheckpointImages(t *testing.T) {
 			t.Errorf("%s is %s, checkpoint %v", name, img.ID, img.Checkpoint)
 		}
 		if err := s.MayRestore(img); (err == nil) != c.allowed || err != nil && (!errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "registry.checkpoint_images")) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: MayRestore returned %v; want it allowed: %v", name, err, c.allowed)
 		}
 		test.Must(t, s.Remove(t.Context(), img.ID))
 	}
 	s = reopen(t, s)
 	if img, err := s.Get(app); err != nil || img.Checkpoint || img.ID != before.ID {
-		t.Errorf("the other image is %+v, %v", img, err)
+		t.Errorf("the ordinary image is %+v, %v", img, err)
 	}
 }
 
-// TestCheckpointImageOverRestart: what a manifest says of an image is not forgotten.
+// TestCheckpointImageOverRestart checks that an image stays a checkpoint after a restart.
 func TestCheckpointImageOverRestart(t *testing.T) {
 	pushed := mutate.Annotations(build(t, v1.Config{}, layer(t, file{name: "a", body: "x"})), map[string]string{catalog.CheckpointOfCRIU: ""}).(v1.Image)
 	_, s, _ := pulled(t, Config{}, pushed)
@@ -62,10 +63,10 @@ func TestCheckpointImageOverRestart(t *testing.T) {
 	}
 	test.Must(t, s.Look(t.Context(), "looking", img, "", func(dir string) {
 		sameTree(t, tree(t, dir), map[string]string{"a": "x"})
-		test.Fails(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600), "it can be written to")
+		test.Fails(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600), "the image's directory is writable")
 	}))
 	if len(s.views.Release("looking")) > 0 {
-		t.Error("its layers are held")
+		t.Error("Look still holds the image's layers")
 	}
 }
 
@@ -78,7 +79,7 @@ func TestByContent(t *testing.T) {
 		"other.test/x@" + digestOf(t, index), "other.test/x:1@" + digestOf(t, amd), img.RepoDigests[0],
 	} {
 		if found, err := s.ByContent(ref, catalog.NodePlatform); err != nil || found.ID != img.ID {
-			t.Errorf("%s is %v, %v", ref, found, err)
+			t.Errorf("%s is %v, %v; want %s", ref, found, err, img.ID)
 		}
 	}
 	for ref, is := range map[string]func(error) bool{
@@ -90,7 +91,7 @@ func TestByContent(t *testing.T) {
 		"x@sha256:" + strings.Repeat("0", 1000): errdefs.IsInvalidArgument,
 	} {
 		if found, err := s.ByContent(ref, catalog.NodePlatform); !is(err) {
-			t.Errorf("%s is %v, %v", ref, found, err)
+			t.Errorf("%s is %v, with error %v of another class", ref, found, err)
 		}
 	}
 }

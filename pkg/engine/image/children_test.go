@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/procfs"
 )
 
-// unpackers are the children of this process that unpack layers.
+// unpackers returns the children of this process that unpack layers.
 func unpackers() []int {
 	return slices.DeleteFunc(procfs.Children(os.Getpid()), func(pid int) bool {
 		args, _ := os.ReadFile(procfs.Path(pid, "cmdline"))
@@ -24,7 +24,7 @@ func unpackers() []int {
 	})
 }
 
-// Pulls share a child, but for one that failed at a layer.
+// Pulls share one unpacking child. A child that failed at a layer is not kept.
 func TestPullsShareAChild(t *testing.T) {
 	reg := newTestRegistry(t)
 	bad := static.NewLayer([]byte("no archive"), types.OCILayer)
@@ -36,10 +36,10 @@ func TestPullsShareAChild(t *testing.T) {
 	first := unpackers()
 	pullImage(t, s, domain+"/b:1")
 	if len(first) != 1 || !slices.Equal(unpackers(), first) {
-		t.Errorf("children are %v, and then %v", first, unpackers())
+		t.Errorf("the unpacking children are %v after one pull and %v after two, want the same one", first, unpackers())
 	}
-	test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/bad:1"})), "no archive is pulled")
+	test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/bad:1"})), "the pull of a broken layer succeeded")
 	if len(unpackers()) != 0 {
-		t.Error("a child that failed is kept")
+		t.Error("the child that failed was kept")
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// topics remembers what was published.
+// topics records the topics of published events.
 type topics struct {
 	mu   sync.Mutex
 	told []string
@@ -39,6 +39,7 @@ func (p *topics) Publish(_ context.Context, topic string, _ events.Event) error 
 	return nil
 }
 
+// taken returns the topics since the last call, with repetitions merged.
 func (p *topics) taken() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +48,7 @@ func (p *topics) taken() []string {
 	return slices.Compact(told)
 }
 
-// writeBlob has a client write content under a lease.
+// writeBlob writes content under a lease, as a client.
 func writeBlob(ctx context.Context, t *testing.T, c content.Store, lease, text string) digest.Digest {
 	t.Helper()
 	desc := imagespec.Descriptor{Digest: digest.FromString(text), Size: int64(len(text))}
@@ -60,20 +61,20 @@ func TestEventsOfImages(t *testing.T) {
 	_, s, _ := pulled(t, Config{Events: told}, layered(t, v1.Config{}))
 	got := told.taken()
 	if !slices.Contains(got, "/content/create") || !slices.Contains(got, "/images/create") || got[len(got)-1] != "/images/create" {
-		t.Errorf("a pull is told as %v", got)
+		t.Errorf("a pull published %v", got)
 	}
 	pullImage(t, s, app)
 	if got := told.taken(); len(got) > 0 {
-		t.Errorf("a pull that changes nothing is told as %v", got)
+		t.Errorf("a pull that changes nothing published %v", got)
 	}
 	test.Must(t, s.Remove(t.Context(), app))
 	if got := told.taken(); len(got) == 0 || got[0] != "/images/delete" {
-		t.Errorf("a removal is told as %v", got)
+		t.Errorf("a removal published %v", got)
 	}
 }
 
-// What a client leased stays over a restart, and goes when its time is up or the disk is
-// full.
+// Content that a client leased stays after a restart. It is removed once its lease is old and the
+// disk is full. Clients do not see the leases of pulls.
 func TestLeasesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := disk.InNamespace(t.Context())
@@ -82,7 +83,7 @@ func TestLeasesOfClients(t *testing.T) {
 	_, lease, err := s.files.Lease(ctx, nil)
 	test.Must(t, err)
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
-		t.Errorf("a client sees %v, %v", listed, err)
+		t.Errorf("a client lists the leases %v, %v; want its own only", listed, err)
 	}
 	for what, err := range map[string]error{
 		"delete": s.Clients().Leases().Delete(ctx, lease),
@@ -95,15 +96,15 @@ func TestLeasesOfClients(t *testing.T) {
 	test.Checkf(t, test.Err(s.Clients().Content().Info(ctx, written)), "leased content after a restart")
 	s.files.DropClientLeases(ctx, time.Now().Add(-time.Hour))
 	if listed, err := s.Clients().Leases().List(ctx); err != nil || len(listed) != 1 {
-		t.Errorf("leases when the disk is full: %v, %v", listed, err)
+		t.Errorf("a new lease was dropped: %v, %v", listed, err)
 	}
 	s.files.DropClientLeases(ctx, time.Now().Add(time.Second))
 	test.Must(t, s.Clients().Collect(ctx))
-	test.Is(t, test.Err(s.Clients().Content().Info(ctx, written)), errdefs.IsNotFound, "content of a lease that was given up")
+	test.Is(t, test.Err(s.Clients().Content().Info(ctx, written)), errdefs.IsNotFound, "content of a dropped lease")
 }
 
-// An image that a client has named or written is one like any other, also after a
-// restart, and without the layers that were discarded.
+// An image that a client has given another name can be used and removed as any other, also after a
+// restart and with discarded layers.
 func TestImagesOfClients(t *testing.T) {
 	for name, discard := range map[string]bool{"layers are kept": false, "layers are discarded": true} {
 		t.Run(name, func(t *testing.T) {
@@ -115,17 +116,17 @@ func TestImagesOfClients(t *testing.T) {
 			first := test.Value(records.Get(ctx, app))(t)
 			made := test.Value(records.Create(ctx, images.Image{Name: "registry.test/other:2", Target: first.Target, Labels: map[string]string{"mine": "yes"}}))(t)
 			if made.Target.Digest != first.Target.Digest || made.Labels["mine"] != "yes" {
-				t.Errorf("made %+v", made)
+				t.Errorf("the created record is %+v", made)
 			}
-			test.Is(t, test.Err(records.Create(ctx, made)), errdefs.IsAlreadyExists, "made twice")
+			test.Is(t, test.Err(records.Create(ctx, made)), errdefs.IsAlreadyExists, "create the record again")
 			test.Must(t, records.Delete(ctx, app, images.SynchronousDelete()))
 			s = reopen(t, s)
 			test.Must(t, s.Retain(ctx, nil))
 			again := test.Value(s.Get("registry.test/other:2"))(t)
 			if again.ID != img.ID || slices.Contains(again.RepoTags, app) {
-				t.Errorf("after a restart: %+v", again)
+				t.Errorf("after a restart the image is %+v", again)
 			}
-			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "", nil)), "a container of it")
+			test.Checkf(t, test.Err(s.PrepareRootfs(ctx, "c", again, "", nil)), "prepare a container of the image")
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			for _, n := range append(again.RepoTags, again.RepoDigests...) {
 				test.Must(t, s.Clients().Images().Delete(ctx, n, images.SynchronousDelete()))
@@ -135,7 +136,7 @@ func TestImagesOfClients(t *testing.T) {
 	}
 }
 
-// ending has a client go when an image is removed.
+// ending is called when an image is removed. The test cancels its client's context then.
 type ending func()
 
 func (e ending) Publish(_ context.Context, topic string, _ events.Event) error {
@@ -145,13 +146,13 @@ func (e ending) Publish(_ context.Context, topic string, _ events.Event) error {
 	return nil
 }
 
-// A client that does not wait for the space has removed the name all the same.
+// A client that disconnects before the space is free has removed the name nevertheless.
 func TestRemovalWithoutWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(disk.InNamespace(t.Context()))
 	_, s, _ := pulled(t, Config{Events: ending(cancel)}, layered(t, v1.Config{}))
 	test.Check(t, s.Clients().Images().Delete(ctx, app, images.SynchronousDelete()))
-	test.Fails(t, ctx.Err(), "the client waits")
-	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "a removed name")
+	test.Fails(t, ctx.Err(), "the client's context was not cancelled by the removal")
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get a removed name")
 }
 
 // Labels of a client stay when the kubelet pulls the image again.
@@ -165,12 +166,12 @@ func TestLabelsOfClientsStay(t *testing.T) {
 	pullImage(t, s, app)
 	rec := test.Value(records.Get(ctx, app))(t)
 	if rec.Labels["mine"] != "yes" || rec.Labels["io.cri-containerd.image"] != "managed" {
-		t.Errorf("labels %v", rec.Labels)
+		t.Errorf("after the second pull the labels are %v", rec.Labels)
 	}
-	test.Is(t, test.Err(records.Update(ctx, rec, "name")), errdefs.IsInvalidArgument, "another name")
+	test.Is(t, test.Err(records.Update(ctx, rec, "name")), errdefs.IsInvalidArgument, "update of a record's name")
 }
 
-// Pulled content says where it came from, as containerd has it say.
+// Pulled content has containerd's label of its source repository.
 func TestSourceOfContent(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "team/app:1", layered(t, v1.Config{}))
@@ -179,30 +180,30 @@ func TestSourceOfContent(t *testing.T) {
 	n := 0
 	test.Must(t, s.Clients().Content().Walk(disk.InNamespace(t.Context()), func(i content.Info) error {
 		n++
-		test.Equal(t, fmt.Sprintf("%s is from", i.Digest), i.Labels["containerd.io/distribution.source.registry.test"], "team/app")
+		test.Equal(t, fmt.Sprintf("source of %s", i.Digest), i.Labels["containerd.io/distribution.source.registry.test"], "team/app")
 		return nil
 	}))
 	if n < 3 {
-		t.Errorf("%d blobs", n)
+		t.Errorf("there are %d blobs, want at least 3", n)
 	}
 }
 
-// In every namespace but the store's there is nothing.
+// Namespaces other than the store's have no images, content or snapshots.
 func TestOtherNamespacesAreEmpty(t *testing.T) {
 	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	ctx := namespaces.WithNamespace(t.Context(), "other")
 	if all, err := s.Clients().Images().List(ctx); err != nil || len(all) > 0 {
-		t.Errorf("images %v, %v", all, err)
+		t.Errorf("another namespace has the images %v, %v", all, err)
 	}
 	_, info := s.Clients().Content().Info(ctx, digest.Digest(img.ID))
 	_, read := s.Clients().Content().ReaderAt(ctx, imagespec.Descriptor{Digest: digest.Digest(img.ID)})
 	_, stat := s.Clients().Snapshotters()[disk.Overlayfs].Stat(ctx, img.ChainID.String())
 	for _, err := range []error{info, read, stat} {
-		test.Is(t, err, errdefs.IsNotFound, "content or snapshot")
+		test.Is(t, err, errdefs.IsNotFound, "content or snapshot in another namespace")
 	}
 }
 
-// Clients that delete whatever they know cost no pull anything.
+// Clients that delete content all the time do not make a pull fail or lose content.
 func TestDeletedContentOfPulls(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	test.Must(t, s.Retain(disk.InNamespace(t.Context()), nil))
@@ -217,7 +218,7 @@ func TestDeletedContentOfPulls(t *testing.T) {
 			for ctx.Err() == nil {
 				for _, d := range known {
 					if err := s.Clients().Content().Delete(ctx, d); err == nil {
-						continue // the image was away
+						continue // the image was removed at that time
 					} else if !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err) && ctx.Err() == nil {
 						t.Error(err)
 						return
@@ -229,7 +230,7 @@ func TestDeletedContentOfPulls(t *testing.T) {
 	for i := range 10 {
 		test.Mustf(t, test.Err(s.Pull(ctx, pull.Request{Ref: app})), "pull %d", i)
 		for _, d := range known {
-			test.Mustf(t, test.Err(s.files.Content.Info(ctx, d)), "after pull %d", i)
+			test.Mustf(t, test.Err(s.files.Content.Info(ctx, d)), "content after pull %d", i)
 		}
 		test.Must(t, s.Remove(ctx, img.ID))
 	}
@@ -237,7 +238,7 @@ func TestDeletedContentOfPulls(t *testing.T) {
 	deleting.Wait()
 }
 
-// Of an image that is removed while a client names it, either all is there or nothing.
+// An image that is removed while a client gives it another name is complete or removed entirely.
 func TestNamedWhileItIsRemoved(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := disk.InNamespace(t.Context())
@@ -256,15 +257,15 @@ func TestNamedWhileItIsRemoved(t *testing.T) {
 		both.Wait()
 		test.Must(t, s.Clients().Collect(ctx))
 		for _, left := range s.List() {
-			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "", nil)), "round %d: image %v is listed, and a container of it fails", i, left.RepoTags)
+			test.Mustf(t, test.Err(s.PrepareRootfs(ctx, "c", left, "", nil)), "round %d: image %v is listed, but a container of it cannot be prepared", i, left.RepoTags)
 			test.Must(t, s.RemoveRootfs(ctx, "c", ""))
 			test.Must(t, s.Remove(ctx, left.ID))
 		}
 	}
 }
 
-// What a client says of an image that is here must be true: by what is recorded it is
-// found after a restart.
+// A client's record of a stored image must have the right size and media type, because the image
+// is found by its record after a restart.
 func TestWrongDescriptionOfAnImage(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := disk.InNamespace(t.Context())
@@ -276,11 +277,11 @@ func TestWrongDescriptionOfAnImage(t *testing.T) {
 	} {
 		wrong := images.Image{Name: "registry.test/other:1", Target: rec.Target}
 		change(&wrong.Target)
-		test.Is(t, test.Err(s.Clients().Images().Create(ctx, wrong)), errdefs.IsInvalidArgument, "another %s", name)
+		test.Is(t, test.Err(s.Clients().Images().Create(ctx, wrong)), errdefs.IsInvalidArgument, "create a record with another %s", name)
 	}
 }
 
-// Nothing of clients stays for ever, and nothing is too large to be listed.
+// Clients cannot create content that is never collected, or labels that are too large to be listed.
 func TestLimitsOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := disk.InNamespace(t.Context())
@@ -293,11 +294,11 @@ func TestLimitsOfClients(t *testing.T) {
 	_, record := s.Clients().Images().Create(ctx, images.Image{Name: "registry.test/app:1", Target: desc, Labels: large})
 	_, lease := s.Clients().Leases().Create(ctx, leases.WithRandomID(), leases.WithLabels(large))
 	for name, err := range map[string]error{
-		"a root":             write(map[string]string{"containerd.io/gc.root": "x"}),
-		"a reference back":   write(map[string]string{"containerd.io/gc.bref.image.x": app}),
-		"large labels":       write(large),
-		"a lease with those": lease,
-		"an image with them": record,
+		"content with a root label":     write(map[string]string{"containerd.io/gc.root": "x"}),
+		"content with a back reference": write(map[string]string{"containerd.io/gc.bref.image.x": app}),
+		"content with large labels":     write(large),
+		"lease with large labels":       lease,
+		"image with large labels":       record,
 	} {
 		test.Is(t, err, errdefs.IsInvalidArgument, "%s", name)
 	}
@@ -306,20 +307,20 @@ func TestLimitsOfClients(t *testing.T) {
 	l := test.Value(s.Clients().Leases().Create(ctx, leases.WithRandomID()))(t)
 	writeBlob(ctx, t, s.Clients().Content(), l.ID, "x")
 	test.Must(t, s.Clients().Leases().Delete(ctx, l))
-	test.Eventually(t, "content of a lease that was given up is removed", func() bool {
+	test.Eventually(t, "content of a deleted lease is removed", func() bool {
 		_, err := s.Clients().Content().Info(ctx, desc.Digest)
 		return errdefs.IsNotFound(err)
 	})
-	// What was begun and left goes when the disk is full.
+	// Unfinished writes are dropped when the disk is full.
 	w := test.Value(s.Clients().Content().Writer(ctx, content.WithRef("left")))(t)
 	test.Must(t, w.Close())
 	s.files.DropClientWrites(ctx)
 	if left, err := s.Clients().Content().ListStatuses(ctx); err != nil || len(left) > 0 {
-		t.Errorf("still being written: %v, %v", left, err)
+		t.Errorf("unfinished writes are left: %v, %v", left, err)
 	}
 }
 
-// Clients write and label while garbage is collected, and none of it stops the store.
+// Clients can write and label content while garbage is collected. The store does not deadlock.
 func TestLabelsBesideWrites(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := disk.InNamespace(t.Context())
@@ -352,13 +353,13 @@ func TestLabelsBesideWrites(t *testing.T) {
 		test.Check(t, test.Err(c.Update(ctx, content.Info{Digest: kept, Labels: map[string]string{"x": fmt.Sprint(n)}}, "labels.x")))
 	})
 	until(func(int) { <-s.views.Work.Collector.Request() })
-	// If the store stands still, the time of the tests ends it.
+	// If the store deadlocks, the timeout of the test run ends this wait.
 	writers.Wait()
 	close(written)
 	beside.Wait()
 }
 
-// What a client made of an image's content stays with the image, and says so.
+// A client cannot delete content that an image refers to by a label. It is removed with the image.
 func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	ctx := disk.InNamespace(t.Context())
@@ -371,10 +372,10 @@ func TestDeletedContentThatIsReferredTo(t *testing.T) {
 	test.Refused(t, c.Delete(ctx, written), errdefs.IsFailedPrecondition, "belongs to image registry.test/app")
 	test.Must(t, s.Remove(ctx, img.ID))
 	<-s.views.Work.Collector.Request()
-	test.Is(t, test.Err(c.Info(ctx, written)), errdefs.IsNotFound, "after the image")
+	test.Is(t, test.Err(c.Info(ctx, written)), errdefs.IsNotFound, "get the content after the image was removed")
 }
 
-// slowInfo has a pull label content after a client's update has read what is there.
+// slowInfo calls meanwhile between the read and the write of a client's update.
 type slowInfo struct {
 	content.Store
 	meanwhile func()
@@ -386,7 +387,7 @@ func (s slowInfo) Info(ctx context.Context, d digest.Digest) (content.Info, erro
 	return info, err
 }
 
-// A reference of a client does not take the place of one that a pull writes beside it.
+// A client's reference does not replace a reference that a pull writes at the same time.
 func TestReferencesOfClients(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := disk.InNamespace(t.Context())
@@ -403,16 +404,16 @@ func TestReferencesOfClients(t *testing.T) {
 		test.Must(t, test.Err(beside.Update(ctx, content.Info{Digest: manifest, Labels: map[string]string{name: own.String()}}, paths...)))
 		info := test.Value(c.Info(ctx, manifest))(t)
 		if info.Labels[name] != layer.String() || info.Labels[name+"/client"] != own.String() {
-			t.Errorf("by %q the labels are %v", paths, info.Labels)
+			t.Errorf("after an update of the paths %q the labels are %v", paths, info.Labels)
 		}
 	}
-	// Both are kept by it, and nothing else is.
+	// Without leases of their own, both contents are kept by the manifest's references.
 	test.Must(t, s.Clients().Leases().AddResource(ctx, l, leases.Resource{ID: manifest.String(), Type: "content"}))
 	for _, d := range []digest.Digest{layer, own} {
 		test.Must(t, s.Clients().Leases().DeleteResource(ctx, l, leases.Resource{ID: d.String(), Type: "content"}))
 	}
 	test.Must(t, s.Clients().Collect(ctx))
 	for _, d := range []digest.Digest{layer, own} {
-		test.Checkf(t, test.Err(c.Info(ctx, d)), "content that is referred to")
+		test.Checkf(t, test.Err(c.Info(ctx, d)), "get content that the manifest refers to")
 	}
 }

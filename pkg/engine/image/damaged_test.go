@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// lowerOf are the directories of an image's layers, topmost first.
+// lowerOf returns the directories of an image's layers, topmost first.
 func lowerOf(t *testing.T, s *Store, img *catalog.Image) []string {
 	t.Helper()
 	v := s.views.Get(s.views.KeyOf(s.cfg.DefaultSnapshotter, img.ChainID))
@@ -33,8 +33,8 @@ func blobPath(s *Store, d digest.Digest) string {
 	return s.files.Path("content", "blobs", d.Algorithm().String(), d.Encoded())
 }
 
-// What the disk lost under the metadata is brought again by a pull; a container gets it from
-// what is left, or from the registry.
+// A pull replaces files of an image that the disk lost. A container start does so, too, if the rest
+// of the image suffices; otherwise the kubelet pulls the image.
 func TestDamagedImagesAreMended(t *testing.T) {
 	base := layer(t, file{name: "base", body: "of the base"})
 	built := build(t, v1.Config{Env: []string{"A=b"}}, base, layer(t), layer(t, file{name: "middle", body: "m"}), layer(t, file{name: "top", body: "of the top"}))
@@ -44,22 +44,22 @@ func TestDamagedImagesAreMended(t *testing.T) {
 	files := map[string]string{"base": "of the base", "middle": "m", "top": "of the top"}
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, s *Store, img *catalog.Image)
-		// alone: a container can have it without a registry.
+		// alone means that a container can start without the registry.
 		alone bool
 	}{
-		"top folder": {func(t *testing.T, s *Store, img *catalog.Image) {
+		"snapshot of the top layer": {func(t *testing.T, s *Store, img *catalog.Image) {
 			test.Must(t, os.RemoveAll(filepath.Dir(lowerOf(t, s, img)[0])))
 		}, true},
-		"lower folder": {func(t *testing.T, s *Store, img *catalog.Image) { test.Must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
-		"snapshotter": {func(t *testing.T, s *Store, _ *catalog.Image) {
+		"directory of the lowest layer": {func(t *testing.T, s *Store, img *catalog.Image) { test.Must(t, os.RemoveAll(lowerOf(t, s, img)[3])) }, true},
+		"all of the snapshotter": {func(t *testing.T, s *Store, _ *catalog.Image) {
 			test.Must(t, s.Close())
 			test.Must(t, os.RemoveAll(s.files.Path(disk.SnapshotsDir, disk.Overlayfs)))
 		}, true},
-		"folder and blob": {func(t *testing.T, s *Store, img *catalog.Image) {
+		"directory and blob of the top layer": {func(t *testing.T, s *Store, img *catalog.Image) {
 			test.Must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
 			test.Must(t, os.Truncate(blobPath(s, whole), 0))
 		}, false},
-		"folder and bytes": {func(t *testing.T, s *Store, img *catalog.Image) {
+		"directory and bytes of the top layer": {func(t *testing.T, s *Store, img *catalog.Image) {
 			test.Must(t, os.RemoveAll(lowerOf(t, s, img)[0]))
 			test.Must(t, os.WriteFile(blobPath(s, whole), make([]byte, manifest.Layers[3].Size), 0o600))
 		}, false},
@@ -67,7 +67,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 		"manifest": {func(t *testing.T, s *Store, _ *catalog.Image) {
 			test.Must(t, os.Remove(blobPath(s, digest.Digest(target.String()))))
 		}, true},
-		"layer blob": {func(t *testing.T, s *Store, _ *catalog.Image) { test.Must(t, os.Remove(blobPath(s, whole))) }, true},
+		"blob of the top layer": {func(t *testing.T, s *Store, _ *catalog.Image) { test.Must(t, os.Remove(blobPath(s, whole))) }, true},
 	} {
 		for _, restarted := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: " after a restart"}[restarted], func(t *testing.T) {
@@ -93,25 +93,25 @@ func TestDamagedImagesAreMended(t *testing.T) {
 					s, _ := damaged(t)
 					img := pullImage(t, s, app)
 					for _, d := range []digest.Digest{config, whole, digest.Digest(target.String())} {
-						test.Checkf(t, test.Err(os.Stat(blobPath(s, d))), "after the pull")
+						test.Checkf(t, test.Err(os.Stat(blobPath(s, d))), "blob %s after the pull", d)
 					}
 					runs(t, s, img, "c1")
 					for _, dir := range lowerOf(t, s, img) {
 						test.Check(t, test.Err(os.Stat(dir)))
 					}
-					// What is whole costs no write and no download.
+					// A pull of an undamaged image writes and downloads nothing.
 					reg.forgetHits()
 					before := writes(t, s)
 					pullImage(t, s, app)
 					if now := writes(t, s); now != before || reg.count("GET", "/blobs/") != 0 {
-						t.Errorf("a pull of what is there wrote %d times and fetched %d blobs", now-before, reg.count("GET", "/blobs/"))
+						t.Errorf("a pull of an undamaged image wrote %d times and fetched %d blobs", now-before, reg.count("GET", "/blobs/"))
 					}
 				})
 				t.Run("container", func(t *testing.T) {
 					s, old := damaged(t)
 					img, err := s.Get(old.ID)
 					if errdefs.IsNotFound(err) {
-						return // the kubelet pulls what the start found damaged
+						return // the restart removed the damaged image: the kubelet pulls it
 					}
 					test.Must(t, err)
 					reg.setGuard(func(w http.ResponseWriter, _ *http.Request) bool {
@@ -123,15 +123,15 @@ func TestDamagedImagesAreMended(t *testing.T) {
 						runs(t, s, img, "c1")
 						return
 					}
-					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "", nil)), "there is a root filesystem without a layer")
+					test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, "", nil)), "a root filesystem was prepared without its top layer")
 					ask := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: app}}
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() != nil {
-						t.Errorf("a kubelet would not pull: %v, %v", st.GetImage(), err)
+						t.Errorf("ImageStatus of the damaged image is %v, %v; want none, so that the kubelet pulls", st.GetImage(), err)
 					}
 					reg.setGuard(nil)
 					runs(t, s, pullImage(t, s, app), "c1")
 					if st, err := NewService(s).ImageStatus(t.Context(), ask); err != nil || st.GetImage() == nil {
-						t.Errorf("after the pull: %v, %v", st.GetImage(), err)
+						t.Errorf("ImageStatus after the pull is %v, %v", st.GetImage(), err)
 					}
 				})
 			})
@@ -139,7 +139,7 @@ func TestDamagedImagesAreMended(t *testing.T) {
 	}
 }
 
-// Other images and other snapshotters rely on the layers, too.
+// A damaged layer that two images share is replaced for both, with each snapshotter.
 func TestSharedDamagedLayersAreMended(t *testing.T) {
 	reg, base := newTestRegistry(t), layer(t, file{name: "base", body: "of the base"})
 	reg.push(t, "app:1", build(t, v1.Config{}, base, layer(t, file{name: "one", body: "1"})))

@@ -28,7 +28,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// keyPair makes a key: PEM of the private and of the public half.
+// keyPair generates an RSA key and returns both halves as PEM.
 func keyPair(t *testing.T) (private, public []byte) {
 	t.Helper()
 	key := test.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
@@ -60,7 +60,7 @@ func encrypt(t *testing.T, img v1.Image, public []byte) v1.Image {
 	if n := bytes.Count(b, []byte(catalog.EncryptedSuffix)); n == 0 {
 		t.Fatalf("no layer is encrypted in %s", b)
 	}
-	// The store of blobs is a directory of the same form as an image layout.
+	// containerd's content store is a directory of the same form as an image layout.
 	h := v1.Hash{Algorithm: "sha256", Hex: desc.Digest.Encoded()}
 	test.Must(t, path.AppendDescriptor(v1.Descriptor{MediaType: types.MediaType(desc.MediaType), Size: desc.Size, Digest: h}))
 	return test.Value(path.Image(h))(t)
@@ -104,24 +104,24 @@ func TestEncryptedImageWithoutItsKey(t *testing.T) {
 	for name, c := range map[string]struct{ dir, says string }{
 		"no directory":      {"", "decryption_keys_path"},
 		"missing directory": {filepath.Join(wrong, "none"), "put its private key there"},
-		"no key":            {t.TempDir(), "put its private key there"},
-		"another's key":     {wrong, "put its private key there"},
-		"colon":             {colon, "must not contain ':'"},
+		"empty directory":   {t.TempDir(), "put its private key there"},
+		"another key":       {wrong, "put its private key there"},
+		"colon in the path": {colon, "must not contain ':'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: c.dir})
 			_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/app:1"})
 			if !errdefs.IsFailedPrecondition(err) {
-				t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
+				t.Fatalf("the error is %v of class %v, want a failed precondition", err, errdefs.Resolve(err))
 			}
 			if text := err.Error(); !strings.Contains(text, c.says) || !strings.Contains(text, "encrypted") || !strings.Contains(text, c.dir) ||
 				strings.Contains(text, "\n") || len(text) > 1024 {
-				t.Errorf("text: %q", text)
+				t.Errorf("the error is %q; want one short line with %q, %q and \"encrypted\"", text, c.says, c.dir)
 			}
 			wantStored(t, s, 0, 0)
 		})
 	}
-	// The key may come later, without a restart.
+	// A key that is added later is used without a restart.
 	s := openStore(t, Config{HostsDir: reg.hosts(t), DecryptionKeysDir: wrong})
 	test.Must(t, os.WriteFile(filepath.Join(wrong, "app.pem"), private, 0o600))
 	pullImage(t, s, domain+"/app:1")

@@ -22,7 +22,7 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t), DiscardLayers: true})
 	img := pullImage(t, s, app)
 	<-s.views.Work.Collector.Request()
-	// What describes it, its layers unpacked, and the view of them.
+	// Kept are the manifest and the configuration, two unpacked layers, and their view.
 	wantStored(t, s, 2, 3)
 	s = reopen(t, s)
 	pullImage(t, s, app)
@@ -31,10 +31,10 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	wantFiles(t, s, second, "c1", "", map[string]string{"base": "of the base", "two": "2"})
 
 	test.Refused(t, s.Export(t.Context(), &bytes.Buffer{}, []string{app}), errdefs.IsNotFound, "discarded")
-	// Another snapshotter needs them: they are fetched again.
+	// Another snapshotter needs the discarded layers: they are downloaded again.
 	wantFiles(t, s, img, "c2", disk.Native, map[string]string{"base": "of the base", "one": "1"})
 
-	// An artifact is its blobs.
+	// The blobs of an artifact are not discarded.
 	model := pullImage(t, s, domain+"/model:1")
 	<-s.views.Work.Collector.Request()
 	exported(t, s, domain+"/model:1")
@@ -43,7 +43,7 @@ func TestLayersAreDiscardedOnceUnpacked(t *testing.T) {
 	test.Says(t, test.Err(s.PrepareRootfs(t.Context(), "c4", second, disk.Native, nil)), "berth image pull --handler")
 }
 
-// Compressed layers stay until what they were unpacked into is on disk.
+// Compressed layers stay until the unpacked layers are flushed to disk.
 func TestLayersAreNotDiscardedBeforeTheyAreFlushed(t *testing.T) {
 	_, s := serve(t, Config{DiscardLayers: true}, build(t, v1.Config{}, layer(t, file{name: "one", body: "1"})))
 	s.files.Flusher.Flushing.Lock()
@@ -57,7 +57,7 @@ func TestLayersAreNotDiscardedBeforeTheyAreFlushed(t *testing.T) {
 	blobs := 0
 	test.Must(t, s.files.Content.Walk(disk.InNamespace(t.Context()), func(content.Info) error { blobs++; return nil }))
 	if blobs != 3 {
-		t.Errorf("%d blobs", blobs)
+		t.Errorf("%d blobs are stored before the flush, want 3", blobs)
 	}
 	s.files.Flusher.Flushing.Unlock()
 	wantStored(t, s, 2, 2)

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// needErofs skips where the kernel or mkfs.erofs is missing.
+// needErofs skips the test if mkfs.erofs or the kernel's erofs is missing.
 func needErofs(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("mkfs.erofs"); err == nil && erofs.FindErofs() {
@@ -30,7 +30,7 @@ func needErofs(t *testing.T) {
 	t.Skip("mkfs.erofs (erofs-utils) or the kernel's erofs is missing")
 }
 
-// unmountLayers does what a reboot does.
+// unmountLayers unmounts the layers, as a reboot does.
 func unmountLayers(t *testing.T, root string) {
 	t.Helper()
 	for _, dir := range test.Value(filepath.Glob(filepath.Join(root, disk.SnapshotsDir, disk.Erofs, "mounts", "*")))(t) {
@@ -38,7 +38,7 @@ func unmountLayers(t *testing.T, root string) {
 	}
 }
 
-// allSnapshotters are those that need no other program.
+// allSnapshotters returns the built-in snapshotters that work on this machine.
 func allSnapshotters(t *testing.T) []string {
 	t.Helper()
 	_, err := exec.LookPath("mkfs.erofs")
@@ -48,7 +48,7 @@ func allSnapshotters(t *testing.T) []string {
 	return disk.SnapshotterNames(nil)
 }
 
-// mountedLayers are the layers of the snapshotter that are mounted.
+// mountedLayers returns the mount points of the snapshotter's layers.
 func mountedLayers(t *testing.T, s *Store) []string {
 	t.Helper()
 	return test.Value(filepath.Glob(filepath.Join(s.Root(), disk.SnapshotsDir, disk.Erofs, "mounts", "*")))(t)
@@ -74,23 +74,23 @@ func TestErofs(t *testing.T) {
 	test.Must(t, os.WriteFile(filepath.Join(dir, "written"), nil, 0o600))
 	test.Must(t, mount.UnmountAll(dir, 0))
 	if got := len(mountedLayers(t, s)); got != 3 {
-		t.Errorf("%d layers are mounted", got)
+		t.Errorf("%d layers are mounted, want 3", got)
 	}
 
-	// The same layers under overlayfs, beside it.
+	// The same layers are used with overlayfs at the same time.
 	other := test.Value(s.PrepareRootfs(t.Context(), "c2", img, disk.Overlayfs, nil))(t)
 	test.Must(t, mount.All(other.Mounts, dir))
 	sameTree(t, tree(t, dir), want)
 	test.Must(t, mount.UnmountAll(dir, 0))
 
-	// After a restart, and after a reboot, which unmounts everything.
+	// A restart after a reboot, which unmounts all layers, mounts them again.
 	test.Must(t, s.Close())
 	unmountLayers(t, root)
 	s = openStore(t, Config{Root: root, HostsDir: hosts, DefaultSnapshotter: disk.Erofs})
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: disk.Erofs}, {Owner: "c2", ChainID: img.ChainID, Snapshotter: disk.Overlayfs}}))
 	again := test.Value(s.PrepareRootfs(t.Context(), "c1", img, disk.Erofs, nil))(t)
 	test.Must(t, mount.All(again.Mounts, dir))
-	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "written"))), "what was written")
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(dir, "written"))), "the file that the container wrote")
 	test.Must(t, mount.UnmountAll(dir, 0))
 	test.Must(t, s.Remove(t.Context(), img.ID))
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", disk.Erofs))
@@ -102,8 +102,8 @@ func TestErofs(t *testing.T) {
 	wantStored(t, s, 0, 0)
 }
 
-// While a layer becomes a file, which takes as long as its bytes are many, the metadata
-// is free for everybody else.
+// While mkfs.erofs converts a layer, which takes long for a large layer, others can write to the
+// metadata.
 func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	needErofs(t)
 	mkfs := test.Value(exec.LookPath("mkfs.erofs"))(t)
@@ -118,7 +118,7 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 		_, err := s.Pull(t.Context(), pull.Request{Ref: app})
 		pulled <- err
 	}()
-	test.Eventually(t, "the layer becomes a file", func() bool { _, err := os.Stat(started); return err == nil })
+	test.Eventually(t, "mkfs.erofs has started", func() bool { _, err := os.Stat(started); return err == nil })
 	written := make(chan error, 1)
 	go func() {
 		ctx, lease, err := s.files.Lease(disk.InNamespace(t.Context()), nil)
@@ -131,11 +131,11 @@ func TestErofsKeepsNobodyFromTheMetadata(t *testing.T) {
 	case err := <-written:
 		test.Must(t, err)
 	case <-time.After(10 * time.Second):
-		t.Error("nobody can write to the metadata")
+		t.Error("the metadata is locked during mkfs.erofs")
 	}
 	test.Must(t, os.WriteFile(proceed, nil, 0o600))
 	test.Must(t, <-pulled)
 	if left, err := filepath.Glob(filepath.Join(s.Root(), disk.SnapshotsDir, disk.Erofs, "snapshots", "*", "fs", "*")); err != nil || len(left) > 0 {
-		t.Errorf("the layer is there twice: %v, %v", left, err)
+		t.Errorf("the layer's files are left beside its erofs file: %v, %v", left, err)
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// The test binary is also the daemon that gets killed: with these set it opens
-// the store, pulls, and waits for its end.
+// The test binary is also the daemon that gets killed: with these variables set it opens the
+// store, pulls an image, and waits until it is killed.
 const (
 	victimRoot  = "BERTH_TEST_IMAGE_ROOT"
 	victimHosts = "BERTH_TEST_IMAGE_HOSTS"
@@ -61,7 +61,7 @@ func victim(root string) {
 	select {}
 }
 
-// killed pulls an image in another process, and kills that when ready says so.
+// killed pulls an image in another process, and kills that process once ready returns true.
 func killed(t *testing.T, c Config, ref string, ready func(stdout string) bool) {
 	t.Helper()
 	out := &lockedBuffer{}
@@ -71,12 +71,12 @@ func killed(t *testing.T, c Config, ref string, ready func(stdout string) bool) 
 	test.Must(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed, as it shall be
+		_ = cmd.Wait() // its error is the kill
 	}()
-	test.Eventually(t, "the victim is where it shall be killed", func() bool { return ready(out.String()) })
+	test.Eventually(t, "the other process is where the test kills it", func() bool { return ready(out.String()) })
 }
 
-// forVictim serves an image to a store that is not there yet.
+// forVictim serves an image, and returns the configuration of a store that does not exist yet.
 func forVictim(t *testing.T, img v1.Image) (*testRegistry, Config) {
 	t.Helper()
 	reg := newTestRegistry(t)
@@ -88,17 +88,17 @@ func isDone(stdout string) bool { return strings.Contains(stdout, "done") }
 
 func random(size int) []byte {
 	b := make([]byte, size)
-	_, _ = rand.Read(b) // never fails
+	_, _ = rand.Read(b) // rand.Read never fails
 	return b
 }
 
-// bulk is a layer that does not compress.
+// bulk returns a layer of random bytes, which is not compressed.
 func bulk(t testing.TB, size int) v1.Layer {
 	t.Helper()
 	return layerAt(t, gzip.NoCompression, file{name: "big", body: string(random(size))})
 }
 
-// slow is a layer that takes its time to unpack.
+// slow returns a layer that is slow to decompress.
 func slow(t testing.TB, size int) v1.Layer {
 	t.Helper()
 	return layerAt(t, gzip.HuffmanOnly, file{name: "big", body: hex.EncodeToString(random(size / 2))})
@@ -113,7 +113,7 @@ func TestKilledInTheMiddleOfADownload(t *testing.T) {
 
 	s := openStore(t, c)
 	if len(s.List()) != 0 || leasesLeft(t, s) != 1 {
-		t.Errorf("after the kill: images %v, %d leases", s.List(), leasesLeft(t, s))
+		t.Errorf("after the kill there are images %v and %d leases, want none and 1", s.List(), leasesLeft(t, s))
 	}
 	wantNothingKept(t, s)
 	pullImage(t, s, app)
@@ -127,12 +127,12 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 		found, _ := filepath.Glob(half)
 		return len(found) > 0
 	})
-	// The kill is real: the layer is there, and not whole.
+	// The kill came during the unpacking: the layer's file is still in an uncommitted snapshot.
 	if found, _ := filepath.Glob(half); len(found) != 1 {
-		t.Fatalf("half unpacked layers: %v", found)
+		t.Fatalf("partially unpacked layers: %v, want 1", found)
 	}
 	s := openStore(t, c)
-	// Without another collection: Open has cleaned up.
+	// Open cleans up by itself, without another collection.
 	if found, _ := filepath.Glob(half); len(found) != 0 {
 		t.Errorf("left after the kill: %v", found)
 	}
@@ -140,11 +140,11 @@ func TestKilledInTheMiddleOfUnpacking(t *testing.T) {
 	rootfs := test.Value(s.PrepareRootfs(t.Context(), "c", img, "", nil))(t)
 	info := test.Value(os.Stat(filepath.Join(mounted(t, rootfs.Mounts), "big")))(t)
 	if info.Size() != size {
-		t.Errorf("the file has %d bytes", info.Size())
+		t.Errorf("the file has %d bytes, want %d", info.Size(), size)
 	}
 }
 
-// However far a pull has come: what it left is whole, and is used or removed.
+// A pull is killed at several moments. The next pull gets a complete image, whatever was left.
 func TestKilledAnywhere(t *testing.T) {
 	var layers []v1.Layer
 	files, blobs, ofBlobs := map[string]string{}, []titled{}, map[string]string{}
@@ -156,7 +156,7 @@ func TestKilledAnywhere(t *testing.T) {
 			entries = append(entries, file{name: fmt.Sprintf("%sfile%d", dir, i), body: strings.Repeat("x", 2000)})
 		}
 		if n > 0 {
-			// It has no entry for the directory: it waits for the layer below.
+			// This layer has no entry for the file's directory, and so needs the layer below.
 			entries = append(entries, file{name: fmt.Sprintf("opt%d/late%d", n-1, n), body: "late"})
 		}
 		for _, e := range entries {
@@ -206,13 +206,13 @@ func TestKilledWithARootfs(t *testing.T) {
 	before := hasRootfs(t, s, "victim", "")
 	test.Must(t, s.Retain(t.Context(), nil))
 	if !before || hasRootfs(t, s, "victim", "") {
-		t.Errorf("the container's root filesystem: there %v, and still when nothing owns it", before)
+		t.Errorf("root filesystem of the killed daemon: present after the restart: %v, want true; after Retain: %v, want false", before, hasRootfs(t, s, "victim", ""))
 	}
 	wantStored(t, s, 5, 4)
 }
 
-// smallDisk mounts a filesystem of so many MiB: ext4 on a loop device, which a
-// node's disk is like (a tmpfs has no journal and frees at once).
+// smallDisk mounts a filesystem of that many MiB: ext4 on a loop device. A tmpfs would be unlike
+// a node's disk, because it has no journal and frees space at once.
 func smallDisk(t *testing.T, mib int64) string {
 	t.Helper()
 	img := filepath.Join(t.TempDir(), "disk")
@@ -256,13 +256,13 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("%s on a full disk: %v", name, err)
 		}
 		wantLeases(t, s, 0)
-		// The failed pull itself has cleaned up.
+		// The failed pull cleans up by itself.
 		if b, sn, in := stored(t, s); len(b) != 5 || len(sn) != 4 || len(in) != 0 {
 			t.Errorf("%s left behind: %d blobs, %v, ingests %v", name, len(b), sn, in)
 		}
 		unix.Sync()
 		if lost := before - freeBytes(t, dir); lost > 1<<20 {
-			t.Errorf("%s cost %d bytes of the disk", name, lost)
+			t.Errorf("the failed pull of %s still uses %d bytes of the disk", name, lost)
 		}
 	}
 	img := test.Value(s.Get(domain + "/small:1"))(t)
@@ -271,7 +271,7 @@ func TestFullDisk(t *testing.T) {
 	test.Must(t, s.Close())
 	s = openStore(t, s.cfg)
 	if len(s.List()) != 1 {
-		t.Errorf("after restart %d images", len(s.List()))
+		t.Errorf("after a restart there are %d images, want 1", len(s.List()))
 	}
 	test.Must(t, s.Close())
 }
@@ -282,7 +282,7 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 	dir := smallDisk(t, 16)
 	s := openStore(t, Config{Root: filepath.Join(dir, "images"), HostsDir: reg.hosts(t)})
 	img := pullImage(t, s, domain+"/small:1")
-	// Fill the last inode, so that not even a directory can be made.
+	// Use all inodes, so that not even a directory can be created.
 	filler := filepath.Join(dir, "filler")
 	test.Must(t, os.Mkdir(filler, 0o700))
 	for i := 0; ; i++ {
@@ -297,6 +297,6 @@ func TestFullDiskHasNoRoomForARootfs(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	test.Must(t, os.RemoveAll(filler))
-	test.Checkf(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "", nil)), "after making room")
+	test.Checkf(t, test.Err(s.PrepareRootfs(t.Context(), "c", img, "", nil)), "prepare a root filesystem after inodes were freed")
 	test.Must(t, s.Close())
 }

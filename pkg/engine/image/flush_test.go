@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// marksOf are the marks of unpackings that were not flushed.
+// marksOf returns the marks of unpackings that were not flushed.
 func marksOf(t *testing.T, root string) []string {
 	t.Helper()
 	entries := test.Value(os.ReadDir(filepath.Join(root, disk.UnflushedDir)))(t)
@@ -26,8 +26,8 @@ func marksOf(t *testing.T, root string) []string {
 	return names
 }
 
-// After a power cut layers that were not flushed are unpacked again, with all that
-// stands on them, and no others. The image stays.
+// After a power cut, layers that were not flushed are unpacked again together with the layers above
+// them. Other layers and the images stay.
 func TestLayersOfAnEarlierBoot(t *testing.T) {
 	reg := newTestRegistry(t)
 	base, other := layer(t, file{name: "base", body: "base"}), layer(t, file{name: "other"})
@@ -39,9 +39,9 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	ctx := disk.InNamespace(t.Context())
 	info := test.Value(s.files.Layers[disk.Overlayfs].Stat(ctx, lost.ChainID.String()))(t)
 	top, kept := pullImage(t, s, app), pullImage(t, s, domain+"/other:1")
-	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "all layers are flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
-	// As if the flush had not been before the power cut.
+	// The mark of another boot is what a power cut before the flush leaves.
 	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels["berth.dev/unpacking"]), []byte("another boot"), 0o600))
 
 	s = test.Value(Open(t.Context(), s.cfg))(t)
@@ -51,17 +51,17 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	}
 	for img, want := range map[*catalog.Image]bool{lost: false, top: false, kept: true} {
 		if done, err := unpack.IsUnpacked(ctx, s.files.Layers[disk.Overlayfs], img.ChainID); done != want || err != nil {
-			t.Errorf("%v is unpacked: %v, %v", img.RepoTags, done, err)
+			t.Errorf("%v is unpacked: %v, %v; want %v", img.RepoTags, done, err, want)
 		}
 	}
 	if len(s.List()) != 3 {
-		t.Errorf("images: %v", s.List())
+		t.Errorf("the images are %v, want 3", s.List())
 	}
 	before := reg.count("GET", "/blobs/")
 	for _, img := range []*catalog.Image{lost, top, kept} {
 		_, undo, err := s.views.Hold(ctx, "container", containerfs.ViewKey{Snapshotter: disk.Overlayfs, Chain: img.ChainID}, img)
 		if err != nil {
-			t.Errorf("a container of %v: %v", img.RepoTags, err)
+			t.Errorf("hold the layers of %v: %v", img.RepoTags, err)
 			continue
 		}
 		undo()
@@ -71,10 +71,10 @@ func TestLayersOfAnEarlierBoot(t *testing.T) {
 	}
 }
 
-// A daemon that was killed in the same boot has lost nothing.
+// Unflushed layers of a daemon that was killed stay unpacked if the node has not rebooted since.
 func TestLayersOfThisBoot(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{}, layer(t, file{name: "a"})))
-	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "all layers are flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
 	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, "KILLED"), []byte(s.files.Flusher.Boot), 0o600))
 
@@ -82,13 +82,13 @@ func TestLayersOfThisBoot(t *testing.T) {
 	defer func() { test.Must(t, s.Close()) }()
 	done, err := unpack.IsUnpacked(disk.InNamespace(t.Context()), s.files.Layers[disk.Overlayfs], img.ChainID)
 	if err != nil || !done {
-		t.Errorf("unpacked: %v, %v", done, err)
+		t.Errorf("the image is unpacked: %v, %v; want true", done, err)
 	}
-	test.Eventually(t, "what was killed is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "the killed daemon's unpacking is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 }
 
-// A layer need not name the directories of those below: they stay what they were,
-// although it is unpacked before them.
+// A layer need not have entries for the directories of layers below. Their owners stay the same,
+// although the layer is unpacked before the layers below.
 func TestDirectoriesOfLayersBelow(t *testing.T) {
 	_, s, img := pulled(t, Config{}, build(t, v1.Config{},
 		slow(t, 16<<20),
@@ -105,11 +105,11 @@ func TestDirectoriesOfLayersBelow(t *testing.T) {
 			}
 			seen++
 			if st.Uid != uid {
-				t.Errorf("%s of %s is of user %d, not %d", name, dir, st.Uid, uid)
+				t.Errorf("%s in %s belongs to user %d, want %d", name, dir, st.Uid, uid)
 			}
 		}
 	}
 	if seen != 2+2+1+1 {
-		t.Errorf("%d directories", seen)
+		t.Errorf("the layers have %d of these directories, want 6", seen)
 	}
 }

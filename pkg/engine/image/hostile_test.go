@@ -34,12 +34,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// What ocicrypt does with the nonce of an image that was encrypted for this node
-// is a panic, in a goroutine of containerd's.
+// A wrong nonce in an image that was encrypted for this node is refused. Otherwise ocicrypt would
+// panic in a goroutine of containerd.
 func TestEncryptedImageWithWrongNonce(t *testing.T) {
 	for name, annotation := range map[string]string{
-		"in the clear": `{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{"nonce":"YQ=="}}`,
-		"no cipher":    `{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{"nonce":""}}`,
+		"short nonce": `{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{"nonce":"YQ=="}}`,
+		"empty nonce": `{"cipher":"AES_256_CTR_HMAC_SHA256","hmac":"YQ==","cipheroptions":{"nonce":""}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := newTestRegistry(t)
@@ -62,10 +62,10 @@ func TestEncryptedImageWithWrongNonce(t *testing.T) {
 	}
 }
 
-// A layer that is made to take memory costs its pull, and the next one nothing.
+// A layer that needs too much memory fails its own pull, and later pulls succeed.
 func TestLayerThatTakesMemory(t *testing.T) {
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		t.Skip("the race detector takes the memory of the process that unpacks")
+		t.Skip("the race detector needs more memory than the unpacking process has")
 	}
 	var text bytes.Buffer
 	z := gzip.NewWriter(&text)
@@ -79,14 +79,14 @@ func TestLayerThatTakesMemory(t *testing.T) {
 	reg.push(t, "bad:1", img)
 	reg.push(t, "good:1", layered(t, v1.Config{}))
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{MaxUnpackMemory: 128 << 20}})
-	for range 2 { // nothing that the first held is held still
+	for range 2 { // the first failure must not keep anything that the second pull needs
 		test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/bad:1"})), errdefs.IsInvalidArgument, "registry.max_unpack_memory")
 	}
 	wantStored(t, s, 0, 0)
 	pullImage(t, s, domain+"/good:1")
 }
 
-// Of a large configuration little stays in memory, and a container gets all of it.
+// Little of a large configuration stays in memory. Whole reads all of it for a container.
 func TestLargeConfigIsReadAgain(t *testing.T) {
 	reg := newTestRegistry(t)
 	var env []string
@@ -98,18 +98,18 @@ func TestLargeConfigIsReadAgain(t *testing.T) {
 	pullImage(t, s, domain+"/app:1")
 	img := test.Value(s.Get(domain + "/app:1"))(t)
 	if len(img.Config.Env) != 0 || img.Config.User != "app" {
-		t.Errorf("in memory are %d variables and the user %q", len(img.Config.Env), img.Config.User)
+		t.Errorf("in memory are %d variables and the user %q, want 0 and app", len(img.Config.Env), img.Config.User)
 	}
 	whole := test.Value(s.Whole(t.Context(), img))(t)
 	if !slices.Equal(whole.Config.Env, env) || whole.Config.User != "app" || whole.ID != img.ID {
-		t.Errorf("whole is %v", whole)
+		t.Errorf("the whole image is %v", whole)
 	}
 	if again, err := s.Whole(t.Context(), whole); err != nil || again != whole {
-		t.Errorf("once more: %v, %v", again, err)
+		t.Errorf("Whole of a whole image returns %v, %v", again, err)
 	}
 }
 
-// A blob that is there as a layer is not read into memory as a configuration.
+// A blob that is in the store as a layer is not read into memory as a configuration.
 func TestLayerAsConfiguration(t *testing.T) {
 	reg := newTestRegistry(t)
 	big := static.NewLayer(make([]byte, 5<<20), types.OCIUncompressedLayer)
@@ -127,7 +127,7 @@ func TestLayerAsConfiguration(t *testing.T) {
 	test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: domain + "/second:1"})), errdefs.IsInvalidArgument, "its descriptor says 100")
 }
 
-// A layer may be elsewhere than on the registry, if its type says so.
+// The URLs of a layer are used only if its media type is one of a foreign layer.
 func TestForeignLayer(t *testing.T) {
 	reg := newTestRegistry(t)
 	inner := layer(t, file{name: "f", body: "elsewhere"})
@@ -149,7 +149,7 @@ func TestForeignLayer(t *testing.T) {
 		reg.setManifest(text)
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		pullImage(t, s, domain+"/app:1")
-		test.Equal(t, fmt.Sprintf("%s: elsewhere was asked", mediaType), strings.Contains(elsewhere.text(), string(mediaType)), want)
+		test.Equal(t, fmt.Sprintf("%s: was the layer's URL requested", mediaType), strings.Contains(elsewhere.text(), string(mediaType)), want)
 	}
 }
 
@@ -171,12 +171,12 @@ func TestWorkerOutlivesPanic(t *testing.T) {
 	stop()
 	<-ended
 	if runs != 2 {
-		t.Errorf("%d runs", runs)
+		t.Errorf("the worker ran %d times, want 2", runs)
 	}
 }
 
-// What an image says about its layers to snapshotters does not reach those of this node:
-// it could name a layer below that never comes, or that is another image's.
+// An image's annotations for snapshotters do not reach the snapshotters of this node. They could
+// name a layer below that never comes, or one of another image.
 func TestImageNamesTheLayerBelow(t *testing.T) {
 	reg := newTestRegistry(t)
 	bottom := layer(t, file{name: "no/such/directory/file"})
@@ -192,12 +192,12 @@ func TestImageNamesTheLayerBelow(t *testing.T) {
 	info := test.Value(s.files.Layers[disk.Overlayfs].Stat(disk.InNamespace(t.Context()), pulled.ChainID.String()))(t)
 	for name := range info.Labels {
 		if strings.HasPrefix(name, "containerd.io/snapshot/") && name != snapshots.LabelSnapshotDiffID {
-			t.Errorf("the layer has label %s of the image", name)
+			t.Errorf("the layer has the label %s from the image", name)
 		}
 	}
 }
 
-// setManifest answers all requests for manifests by one.
+// setManifest makes the registry answer every request for a manifest with text.
 func (r *testRegistry) setManifest(text []byte) {
 	r.setGuard(func(w http.ResponseWriter, req *http.Request) bool {
 		if !strings.Contains(req.URL.Path, "/manifests/") {

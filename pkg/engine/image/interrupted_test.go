@@ -22,21 +22,21 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// breaking is a guard of a registry that knows ranges, and breaks connections.
+// breaking is the guard of a registry that supports ranges, and breaks off one layer.
 type breaking struct {
 	t   testing.TB
 	reg *testRegistry
-	// path is of the layer that breaks.
+	// path is the end of the path of the layer that breaks off.
 	path string
-	// small is the file of the other layer, which is there before this one breaks.
+	// small is the other layer's blob in the store. The connection breaks only once small exists.
 	small string
 
 	mu sync.Mutex
-	// after is how many bytes it sends of the layer, all if negative.
+	// after is the number of bytes before the break; a negative number sends the whole layer.
 	after int
-	// wrong is sent in their place if it is not empty.
+	// wrong replaces the beginning of the bytes before the break.
 	wrong []byte
-	// ranges are those that were asked for, "" for the whole.
+	// ranges are the requested ranges; "" is a request without a range.
 	ranges []string
 }
 
@@ -47,6 +47,7 @@ func newBreaking(t testing.TB, reg *testRegistry, l v1.Layer, after int) *breaki
 	return b
 }
 
+// mend makes the guard send the whole layer from now on, and clears ranges.
 func (b *breaking) mend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,7 +60,7 @@ func (b *breaking) asked() []string {
 	return b.ranges
 }
 
-// hold has connections that would break stall until the channel is closed.
+// hold makes connections of the layer stall, instead of break, until the channel is closed.
 func (b *breaking) hold() chan struct{} {
 	held := make(chan struct{})
 	b.reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
@@ -85,7 +86,7 @@ func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	if b.small != "" {
-		test.Eventually(b.t, "the other layer is there", func() bool { return test.Err(os.Stat(b.small)) == nil })
+		test.Eventually(b.t, "the other layer is stored", func() bool { return test.Err(os.Stat(b.small)) == nil })
 	}
 	body := slices.Clone(b.reg.body(r))
 	copy(body, wrong)
@@ -95,7 +96,8 @@ func (b *breaking) guard(w http.ResponseWriter, r *http.Request) bool {
 	panic(http.ErrAbortHandler)
 }
 
-// breaksOff serves an image whose second layer, which does not compress, breaks off.
+// breaksOff serves an image of a small layer and of a large layer, which breaks off after that
+// many bytes.
 func breaksOff(t testing.TB, after int) (s *Store, g *breaking, small, big v1.Layer) {
 	t.Helper()
 	small, big = layer(t, file{name: "small", body: "1"}), bulk(t, 4<<20)
@@ -111,13 +113,13 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 	for name, interrupt := range map[string]func(t *testing.T, s *Store, g *breaking) *Store{
 		"connection breaks": func(t *testing.T, s *Store, _ *breaking) *Store {
 			if _, err := pulls(s); !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") {
-				t.Fatalf("a pull from a registry that breaks: %v", err)
+				t.Fatalf("the pull that breaks off returned %v", err)
 			}
 			return s
 		},
 		"daemon restarts": func(t *testing.T, s *Store, _ *breaking) *Store {
 			if _, err := pulls(s); err == nil {
-				t.Fatal("no error")
+				t.Fatal("the pull that breaks off succeeded")
 			}
 			test.Must(t, s.Close())
 			return openStore(t, s.cfg)
@@ -146,19 +148,19 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 			s, g, small, _ := breaksOff(t, sent)
 			s = interrupt(t, s, g)
 			if n := leasesLeft(t, s); n != 1 || len(s.List()) != 0 {
-				t.Fatalf("%d pulls are kept, and images %v", n, s.List())
+				t.Fatalf("%d leases are kept, want 1, and images %v", n, s.List())
 			}
 			g.mend()
 			g.reg.forgetHits()
 			pullImage(t, s, app)
 			var from int
 			if got := g.asked(); len(got) != 1 {
-				t.Errorf("ranges %q", got)
+				t.Errorf("the second pull requested the ranges %q, want 1", got)
 			} else if _, err := fmt.Sscanf(got[0], "bytes=%d-", &from); err != nil || from < sent/3 {
-				t.Errorf("range %q", got[0])
+				t.Errorf("the second pull requested the range %q, want one from %d or later", got[0], sent/3)
 			}
 			if n := g.reg.count(http.MethodGet, digestOf(t, small)); n != 0 {
-				t.Errorf("the whole layer was downloaded again")
+				t.Errorf("the complete small layer was downloaded again")
 			}
 			wantLeases(t, s, 0)
 			wantStored(t, s, 4, 3)
@@ -166,17 +168,18 @@ func TestInterruptedPullIsResumed(t *testing.T) {
 	}
 }
 
-// What one registry began, or somebody on the way, keeps nobody from pulling.
+// A wrong beginning of a layer, from a registry or a proxy, does not make later pulls fail: the
+// layer is downloaded from its start.
 func TestWrongBeginningIsNotResumed(t *testing.T) {
 	s, g, _, _ := breaksOff(t, 2<<20)
 	g.wrong = []byte("not what it should be")
 	if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil {
-		t.Fatal("no error")
+		t.Fatal("the pull that breaks off succeeded")
 	}
 	g.mend()
 	pullImage(t, s, app)
 	if got := g.asked(); len(got) != 2 || !strings.HasPrefix(got[0], "bytes=") || got[1] != "" {
-		t.Errorf("ranges %q", got)
+		t.Errorf("the second pull requested the ranges %q, want a resumed and a whole one", got)
 	}
 	wantStored(t, s, 4, 3)
 }
@@ -203,10 +206,10 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 			s, g, _, _ := breaksOff(t, 2<<20)
 			g.reg.push(t, "other:1", small(t))
 			if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil {
-				t.Fatal("no error")
+				t.Fatal("the pull that breaks off succeeded")
 			}
 			if b, _, in := stored(t, s); len(b) == 0 || len(in) != 1 {
-				t.Fatalf("kept are %v and %v", b, in)
+				t.Fatalf("the interrupted pull kept the blobs %v and the ingests %v", b, in)
 			}
 			s = giveUp(t, s)
 			wantLeases(t, s, 0)
@@ -215,10 +218,10 @@ func TestInterruptedPullsAreGivenUp(t *testing.T) {
 	}
 }
 
-// An interrupted pull gets no more entries than a whole one, and no fewer if a layer is lost
-// meanwhile.
+// An interrupted and resumed pull has the same limit of entries as a whole one. Entries of a layer
+// that was lost in between do not count twice.
 func TestEntriesOfInterruptedPulls(t *testing.T) {
-	for name, files := range map[string][]int{"too many": {8, 8}, "lost": {4, 4, 2}} {
+	for name, files := range map[string][]int{"too many entries": {8, 8}, "lost layer": {4, 4, 2}} {
 		t.Run(name, func(t *testing.T) {
 			reg := newTestRegistry(t)
 			var layers []v1.Layer
@@ -244,11 +247,11 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 				return g.guard(w, r)
 			})
 			if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); err == nil || bounds.IsBeyond(err) {
-				t.Fatalf("an interrupted pull: %v", err)
+				t.Fatalf("the interrupted pull returned %v", err)
 			}
-			test.Equal(t, "layers that are unpacked", committed(), before)
+			test.Equal(t, "unpacked layers", committed(), before)
 			g.mend()
-			if name == "lost" {
+			if name == "lost layer" {
 				test.Must(t, os.RemoveAll(s.files.Path(disk.SnapshotsDir, disk.Overlayfs, "snapshots", "1")))
 				pullImage(t, s, app)
 				return
@@ -262,13 +265,13 @@ func TestEntriesOfInterruptedPulls(t *testing.T) {
 // isCommitted reports whether a snapshot's name is that of an unpacked layer.
 func isCommitted(name string) bool { return strings.HasPrefix(name, disk.Overlayfs+"/sha256:") }
 
-// testContext is one for the parts of a store.
+// testContext returns the test's context in the store's namespace.
 func (s *Store) testContext(t testing.TB) context.Context {
 	t.Helper()
 	return disk.InNamespace(t.Context())
 }
 
-// wantNothingKept gives up what an interrupted pull left, which was all.
+// wantNothingKept drops interrupted pulls, and checks that the store is empty then.
 func wantNothingKept(t testing.TB, s *Store) {
 	t.Helper()
 	s.puller.Interrupted.Drop(s.testContext(t))

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// A store that is opened without a free inode removes root filesystems, and makes
-// them again when there is room.
+// A store that is opened without a free inode can still remove root filesystems. It creates
+// new ones once inodes are free.
 func TestOpenWithoutInodes(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", layered(t, v1.Config{}))
@@ -37,24 +37,24 @@ func TestOpenWithoutInodes(t *testing.T) {
 	}
 	s = reopen(t, s)
 	test.Must(t, s.RemoveRootfs(t.Context(), "one", ""))
-	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "one"))), os.ErrNotExist, "it is still there")
+	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "one"))), os.ErrNotExist, "removed root filesystem")
 	test.Must(t, os.RemoveAll(filler))
 	img = test.Value(s.Get(img.ID))(t)
 	fs := test.Value(s.PrepareRootfs(t.Context(), "two", img, "", nil))(t)
 	mounted(t, fs.Mounts)
 
-	// Where overlayfs does not work at all, what there is can go too.
+	// Existing root filesystems can also be removed if overlayfs does not work at all.
 	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "three", img, "", nil)))
 	l := s.files.Layers[disk.Overlayfs]
 	l.Broken = errors.New("no overlayfs")
-	test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "four", img, "", nil)), "a broken snapshotter makes root filesystems")
+	test.Fails(t, test.Err(s.PrepareRootfs(t.Context(), "four", img, "", nil)), "a broken snapshotter created a root filesystem")
 	test.Must(t, s.RemoveRootfs(t.Context(), "three", ""))
-	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "three"))), os.ErrNotExist, "it is still there")
+	test.ErrorIs(t, test.Err(os.Stat(s.files.RootfsPath(disk.Overlayfs, "three"))), os.ErrNotExist, "removed root filesystem")
 	l.Broken = nil
 }
 
-// What a daemon left that was killed while it found out about overlayfs goes at the next
-// start, with its mount.
+// The directories and the mount of an overlayfs probe whose daemon was killed are removed at the
+// next start.
 func TestProbeOfAKilledDaemon(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "images")
 	lower, upper := filepath.Join(root, "probe-1"), filepath.Join(root, "probe-2")
@@ -69,6 +69,6 @@ func TestProbeOfAKilledDaemon(t *testing.T) {
 	t.Cleanup(func() { test.Must(t, mount.UnmountAll(merged, unix.MNT_DETACH)) })
 	openStore(t, Config{Root: root})
 	for _, dir := range []string{lower, upper} {
-		test.ErrorIs(t, test.Err(os.Stat(dir)), os.ErrNotExist, "%s", dir)
+		test.ErrorIs(t, test.Err(os.Stat(dir)), os.ErrNotExist, "probe directory %s", dir)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/registry"
 )
 
-// ranges notes the ranges of blobs that are asked for, and how many at the same time.
+// ranges records the requested ranges of blobs, and the largest number of concurrent requests.
 type ranges struct {
 	mu        sync.Mutex
 	asked     []string
@@ -43,30 +43,30 @@ func TestLargeLayersComeInParts(t *testing.T) {
 	const size = 4*registry.PartSize + registry.PartSize/2
 	large := bulk(t, size)
 	for name, c := range map[string]struct {
-		// change is what the registry makes of the n-th request for the large layer.
+		// change modifies the n-th request for the large layer.
 		change func(n int, r *http.Request)
-		breaks bool // in the second
-		parts  bool
+		breaks bool // the second request breaks off
+		parts  bool // the layer is fetched in parts
 		fails  bool
-		// most is how many requests there are at most, if it is not 0.
+		// most is the largest allowed number of requests; 0 is no limit.
 		most int
 	}{
-		"with parts":        {parts: true},
-		"that ignores them": {change: func(_ int, r *http.Request) { r.Header.Del("Range") }, most: 1},
-		// Two were under way by then, and one is for the rest.
-		"that forgets that it knows them": {most: 4, change: func(n int, r *http.Request) {
+		"registry with ranges":    {parts: true},
+		"registry without ranges": {change: func(_ int, r *http.Request) { r.Header.Del("Range") }, most: 1},
+		// One request succeeds, two are under way when ranges stop, and one fetches the rest.
+		"registry stops supporting ranges": {most: 4, change: func(n int, r *http.Request) {
 			if n > 1 {
 				r.Header.Del("Range")
 			}
 		}},
-		"that sends shorter ones": {parts: true, change: func(_ int, r *http.Request) {
+		"shorter ranges than requested": {parts: true, change: func(_ int, r *http.Request) {
 			var begin, end int
 			if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &begin, &end); err == nil {
 				r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", begin, min(end, begin+registry.PartSize/3)))
 			}
 		}},
-		"that breaks off in one": {parts: true, breaks: true},
-		"that sends another part": {parts: true, fails: true, change: func(n int, r *http.Request) {
+		"connection breaks off": {parts: true, breaks: true},
+		"wrong range": {parts: true, fails: true, change: func(n int, r *http.Request) {
 			if n == 2 {
 				r.Header.Set("Range", fmt.Sprintf("bytes=0-%d", registry.PartSize-1))
 			}
@@ -83,7 +83,7 @@ func TestLargeLayersComeInParts(t *testing.T) {
 				n, end := seen.begin(r.Header.Get("Range"))
 				defer end()
 				if c.parts && !c.fails {
-					// The second and the third come while each other goes on.
+					// The second request waits for the third, so that the two are concurrent.
 					switch n {
 					case 2:
 						<-both
@@ -101,23 +101,23 @@ func TestLargeLayersComeInParts(t *testing.T) {
 				return true
 			})
 			if _, err := s.Pull(t.Context(), pull.Request{Ref: app}); (err != nil) != c.fails {
-				t.Errorf("the pull: %v", err)
+				t.Errorf("the pull returned %v; want an error: %v", err, c.fails)
 			}
 			if c.most > 0 && len(seen.asked) > c.most || c.parts && len(seen.asked) < 4 || c.parts && !c.fails && seen.max < 2 {
-				t.Errorf("asked for were %v, %d at the same time", seen.asked, seen.max)
+				t.Errorf("the requested ranges were %v, at most %d at the same time", seen.asked, seen.max)
 			}
 			if !s.puller.Ahead.TryAcquire((16 << 20) / registry.PartSize) {
-				t.Error("memory of parts was not given back")
+				t.Error("the pull did not release the memory of its parts")
 			}
 		})
 	}
 }
 
-// A registry that breaks off again and again makes progress each time, and is slow all
-// the same.
+// A registry that breaks off each answer after a few bytes is too slow, although each request
+// makes progress.
 func TestPartsThatBreakOffAreSlow(t *testing.T) {
 	const pause = 50 * time.Millisecond
-	for name, after := range map[string]time.Duration{"the answer waits": 0, "the bytes wait": pause} {
+	for name, after := range map[string]time.Duration{"pause before the answer": 0, "pause after the bytes": pause} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			reg, s := serve(t, Config{PullProgressTimeout: 6 * time.Second, Limits: bounds.Limits{MinDownloadRate: 1 << 20}}, build(t, v1.Config{}, bulk(t, 5*registry.PartSize)))
@@ -136,7 +136,7 @@ func TestPartsThatBreakOffAreSlow(t *testing.T) {
 	}
 }
 
-// breakOff sends the first 1000 bytes of an answer that says that there are more.
+// breakOff sends the header and the first 1000 bytes of a longer answer, and closes the connection.
 func breakOff(reg *testRegistry, w http.ResponseWriter, r *http.Request, pause time.Duration) {
 	answer := httptest.NewRecorder()
 	reg.serveBlob(answer, r)

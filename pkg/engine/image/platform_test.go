@@ -24,10 +24,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// wasmConfig is the type of configurations that name modules and nothing to run them with.
+// wasmConfig is the media type of configurations that describe a module but not how to run it.
 const wasmConfig = "application/vnd.wasm.config.v0+json"
 
-// wasmImage is an image of modules: the blobs are no layers.
+// wasmImage returns a Wasm image of a module, which is not a tar layer, and of layers. If counted,
+// the configuration has a diff ID for the module, too.
 func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, module string, layers ...v1.Layer) v1.Image {
 	t.Helper()
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
@@ -51,12 +52,12 @@ func wasmImage(t testing.TB, os string, config types.MediaType, counted bool, mo
 	return retyped{Image: img, manifest: m}
 }
 
-// retyped is an image with another manifest: the library makes none whose configuration
-// is of a type that it does not know.
+// retyped is an image with another manifest. The library itself makes no manifest whose
+// configuration has a media type that it does not know.
 type retyped struct {
 	v1.Image
 	manifest *v1.Manifest
-	// config is another configuration; nil is that of the image.
+	// config replaces the image's configuration unless it is nil.
 	config []byte
 }
 
@@ -86,8 +87,8 @@ func pullFor(t testing.TB, s *Store, wanted catalog.Platform, ref string) *catal
 	return test.Value(s.Pull(t.Context(), pull.Request{Ref: ref, Platform: wanted}))(t)
 }
 
-// TestPullWasm: modules stay in the content store, whatever is discarded there, and a
-// container's root filesystem has the files of ordinary layers alone.
+// TestPullWasm checks that modules stay in the content store even if layers are discarded, and that
+// a container's root filesystem has only the files of ordinary layers.
 func TestPullWasm(t *testing.T) {
 	const ociConfig = types.OCIConfigJSON
 	files := layer(t, file{name: "app.wasm", body: "module"})
@@ -96,12 +97,12 @@ func TestPullWasm(t *testing.T) {
 		root  map[string]string
 		blobs int
 	}{
-		"a module":                      {wasmImage(t, "wasi", ociConfig, false, "m"), map[string]string{}, 3},
-		"a module that counts as layer": {wasmImage(t, "wasip1", ociConfig, true, "m"), map[string]string{}, 3},
-		"a file":                        {wasmImage(t, "wasip1", ociConfig, true, "", files), map[string]string{"app.wasm": "module"}, 3},
-		"both":                          {wasmImage(t, "wasi", ociConfig, false, "m", files), map[string]string{"app.wasm": "module"}, 4},
-		"both counted":                  {wasmImage(t, "wasi", ociConfig, true, "m", files), map[string]string{"app.wasm": "module"}, 4},
-		"an artifact":                   {wasmImage(t, "wasip2", wasmConfig, false, "m"), map[string]string{}, 3},
+		"module without a diff ID":           {wasmImage(t, "wasi", ociConfig, false, "m"), map[string]string{}, 3},
+		"module with a diff ID":              {wasmImage(t, "wasip1", ociConfig, true, "m"), map[string]string{}, 3},
+		"ordinary layer":                     {wasmImage(t, "wasip1", ociConfig, true, "", files), map[string]string{"app.wasm": "module"}, 3},
+		"layer and module without a diff ID": {wasmImage(t, "wasi", ociConfig, false, "m", files), map[string]string{"app.wasm": "module"}, 4},
+		"layer and module with a diff ID":    {wasmImage(t, "wasi", ociConfig, true, "m", files), map[string]string{"app.wasm": "module"}, 4},
+		"artifact":                           {wasmImage(t, "wasip2", wasmConfig, false, "m"), map[string]string{}, 3},
 	} {
 		for _, discard := range []bool{false, true} {
 			for _, snapshotter := range []string{disk.Overlayfs, disk.Native} {
@@ -109,7 +110,7 @@ func TestPullWasm(t *testing.T) {
 					reg, s := serve(t, Config{DiscardLayers: discard, DefaultSnapshotter: snapshotter}, tc.img)
 					img := pullFor(t, s, catalog.WasmPlatform, app)
 					if !catalog.IsWasm(img.Platform) {
-						t.Errorf("it is for %v", img.Platform)
+						t.Errorf("the image's platform is %v, want Wasm", img.Platform)
 					}
 					check := func(s *Store) {
 						t.Helper()
@@ -130,7 +131,7 @@ func TestPullWasm(t *testing.T) {
 					check(s)
 					before := reg.count("GET", "/blobs/")
 					if again := pullFor(t, s, catalog.WasmPlatform, app); again.ID != img.ID || reg.count("GET", "/blobs/") != before {
-						t.Errorf("pulled again it is %s, and %d blobs were fetched", again.ID, reg.count("GET", "/blobs/")-before)
+						t.Errorf("the second pull returned %s, want %s, and fetched %d blobs", again.ID, img.ID, reg.count("GET", "/blobs/")-before)
 					}
 					test.Must(t, s.Remove(t.Context(), img.ID))
 					wantStored(t, s, 0, 0)
@@ -140,14 +141,15 @@ func TestPullWasm(t *testing.T) {
 	}
 }
 
-// both are images of this node and of modules, below one index.
+// both returns an image for this node, a Wasm image, and an index of the two.
 func both(t testing.TB) (node, wasm v1.Image, index v1.ImageIndex) {
 	t.Helper()
 	node, wasm = build(t, v1.Config{}, layer(t, file{name: "node"})), wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")
 	return node, wasm, withModule(node, wasm)
 }
 
-// TestOneNameForTwoPlatforms: the name stands for what was pulled last, also after a restart.
+// TestOneNameForTwoPlatforms checks that a name refers to the image that was pulled last by this
+// name, also after a restart.
 func TestOneNameForTwoPlatforms(t *testing.T) {
 	node, wasm, index := both(t)
 	_, s := serve(t, Config{}, index)
@@ -157,31 +159,31 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 		id                string
 	}{
 		{catalog.WasmPlatform, catalog.WasmPlatform, catalog.NodePlatform, digestOf(t, wasm)},
-		{catalog.AnyPlatform, catalog.NodePlatform, catalog.WasmPlatform, idOf(t, node)}, // which prefers the node's
+		{catalog.AnyPlatform, catalog.NodePlatform, catalog.WasmPlatform, idOf(t, node)}, // AnyPlatform prefers the node's
 		{catalog.WasmPlatform, catalog.WasmPlatform, catalog.NodePlatform, digestOf(t, wasm)},
 	} {
 		if got := pullFor(t, s, tc.pulled, app); got.ID != tc.id {
-			t.Errorf("pulled for %s it is %s", tc.pulled, got.ID)
+			t.Errorf("the pull for %s returned %s, want %s", tc.pulled, got.ID, tc.id)
 		}
 		for range 2 {
 			for _, wanted := range []catalog.Platform{tc.as, catalog.AnyPlatform} {
 				if img, err := s.Find(app, wanted); err != nil || img.ID != tc.id {
-					t.Errorf("for %s: %v, %v", wanted, img, err)
+					t.Errorf("Find for %s: %v, %v; want %s", wanted, img, err, tc.id)
 				}
 			}
 			if img, err := s.Find(app, tc.other); !errdefs.IsNotFound(err) {
-				t.Errorf("for %s: %v, %v; want none", tc.other, img, err)
+				t.Errorf("Find for %s: %v, %v; want none", tc.other, img, err)
 			}
 			for _, called := range []string{app, tc.id} {
 				if run, err := s.ToRun(called, tc.as); err != nil || run.ID != tc.id {
-					t.Errorf("to run %s for %s: %v, %v", called, tc.as, run, err)
+					t.Errorf("ToRun of %s for %s: %v, %v; want %s", called, tc.as, run, err, tc.id)
 				}
 				if _, err := s.ToRun(called, tc.other); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "imagePullPolicy: Always") {
-					t.Errorf("to run %s for %s: %v", called, tc.other, err)
+					t.Errorf("ToRun of %s for %s: %v, want a failed precondition", called, tc.other, err)
 				}
 			}
 			if all := s.List(); len(all) != 1 {
-				t.Errorf("listed are %+v", all)
+				t.Errorf("listed are %+v, want one image", all)
 			}
 			s = reopen(t, s)
 			test.Must(t, s.Retain(t.Context(), nil))
@@ -191,7 +193,7 @@ func TestOneNameForTwoPlatforms(t *testing.T) {
 	wantStored(t, s, 0, 0)
 }
 
-// Pulls of one index for two platforms, under two names, leave each other's image alone.
+// Pulls of one index for two platforms, under two names, do not affect each other's image.
 func TestTwoNamesOfOneIndex(t *testing.T) {
 	node, wasm, index := both(t)
 	reg, s := serve(t, Config{}, index)
@@ -202,11 +204,11 @@ func TestTwoNamesOfOneIndex(t *testing.T) {
 	test.Must(t, s.Retain(t.Context(), nil))
 	<-s.views.Work.Collector.Request()
 	if run, err := s.ToRun(app, catalog.NodePlatform); err != nil || run.ID != idOf(t, node) {
-		t.Errorf("on the node runs %v, %v", run, err)
+		t.Errorf("ToRun of the node's name returns %v, %v", run, err)
 	}
 	test.Must(t, s.Remove(t.Context(), app))
 	if run, err := s.ToRun(domain+"/wasm:1", catalog.WasmPlatform); err != nil || run.ID != digestOf(t, wasm) {
-		t.Errorf("left is %v, %v", run, err)
+		t.Errorf("after the removal of the node's name ToRun of the other returns %v, %v", run, err)
 	}
 	test.Must(t, s.Remove(t.Context(), domain+"/wasm:1"))
 	wantStored(t, s, 0, 0)
@@ -231,46 +233,47 @@ func TestImageOfAnotherPlatform(t *testing.T) {
 	} {
 		_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/" + tc.ref, Platform: tc.wanted})
 		if !errdefs.IsNotFound(err) {
-			t.Errorf("%s for %s: %v", tc.ref, tc.wanted, err)
+			t.Errorf("the pull of %s for %s returned %v, want not found", tc.ref, tc.wanted, err)
 			continue
 		}
 		test.Says(t, err, tc.says...)
 	}
 	wantStored(t, s, 0, 0)
-	// What is for volumes is for those of modules too, and runs nowhere.
+	// An artifact for volumes can be pulled for any platform, and cannot be run for any.
 	pullFor(t, s, catalog.WasmPlatform, domain+"/artifact:1")
 	for _, wanted := range []catalog.Platform{catalog.NodePlatform, catalog.WasmPlatform, catalog.AnyPlatform} {
-		test.Is(t, test.Err(s.ToRun(domain+"/artifact:1", wanted)), errdefs.IsFailedPrecondition, "an artifact to run for %s", wanted)
+		test.Is(t, test.Err(s.ToRun(domain+"/artifact:1", wanted)), errdefs.IsFailedPrecondition, "ToRun of an artifact for %s", wanted)
 	}
-	// So is what only looks like a module, whatever its configuration holds.
+	// A Wasm artifact whose configuration is not JSON is an ordinary artifact.
 	odd := wasmImage(t, "wasi", wasmConfig, false, "m").(retyped)
 	odd.config = []byte("not JSON")
 	odd.manifest.Config.Size, odd.manifest.Config.Digest = int64(len(odd.config)), hashOf(t, odd.config)
 	reg.push(t, "odd:1", odd)
 	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/odd:1"); got.ArtifactType != wasmConfig || catalog.IsWasm(got.Platform) {
-		t.Errorf("it is %+v", got)
+		t.Errorf("the artifact with a broken configuration is %+v", got)
 	}
-	// Modules whose configuration is no image's are an artifact to everybody else.
+	// A Wasm artifact runs only for WasmPlatform. For the node it is an ordinary artifact.
 	reg.push(t, "module:1", wasmImage(t, "wasip2", wasmConfig, false, "m"))
 	pullFor(t, s, catalog.NodePlatform, domain+"/module:1")
 	test.Refused(t, test.Err(s.ToRun(domain+"/module:1", catalog.NodePlatform)), errdefs.IsFailedPrecondition, "is an artifact")
 	if got := pullFor(t, s, catalog.WasmPlatform, domain+"/module:1"); got.ArtifactType != wasmConfig {
-		t.Errorf("it is %+v", got)
+		t.Errorf("the Wasm artifact is %+v", got)
 	}
 	test.Check(t, test.Err(s.ToRun(domain+"/module:1", catalog.WasmPlatform)))
 }
 
-// withModule is an index of an image for the node and of one that it calls a module.
+// withModule returns an index of an image for the node, and of an image that the index lists as
+// Wasm.
 func withModule(node, module v1.Image) v1.ImageIndex {
 	return mutate.AppendManifests(indexOf(map[string]v1.Image{runtime.GOARCH: node}),
 		mutate.IndexAddendum{Add: module, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "wasi", Architecture: "wasm"}}})
 }
 
-// An image that says another platform of itself than its index is the same after a restart.
+// An image whose configuration has another platform than its index is the same after a restart.
 func TestIndexAndConfigurationDisagree(t *testing.T) {
 	for name, idx := range map[string]v1.ImageIndex{
-		"the index says the node's": indexOf(map[string]v1.Image{runtime.GOARCH: wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")}),
-		"the index says a module":   withModule(buildFor(t, "s390x", v1.Config{}), build(t, v1.Config{}, layer(t, file{name: "node"}))),
+		"Wasm image that is listed for the node":   indexOf(map[string]v1.Image{runtime.GOARCH: wasmImage(t, "wasi", types.OCIConfigJSON, false, "m")}),
+		"image of the node that is listed as Wasm": withModule(buildFor(t, "s390x", v1.Config{}), build(t, v1.Config{}, layer(t, file{name: "node"}))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, s := serve(t, Config{}, idx)
@@ -278,14 +281,14 @@ func TestIndexAndConfigurationDisagree(t *testing.T) {
 			s = reopen(t, s)
 			test.Must(t, s.Retain(t.Context(), nil))
 			if again, err := s.Get(app); err != nil || again.ID != img.ID {
-				t.Errorf("after a restart: %v, %v", again, err)
+				t.Errorf("after a restart the image is %v, %v; want %s", again, err, img.ID)
 			}
 		})
 	}
 }
 
-// Modules whose configurations are the same are not the same image, whether or not the
-// configuration reports that it counts them.
+// Images of different modules are different images even if their configurations are the same, with
+// or without diff IDs of the modules.
 func TestModulesOfOneConfiguration(t *testing.T) {
 	for _, counted := range []bool{false, true} {
 		reg := newTestRegistry(t)
@@ -301,25 +304,25 @@ func TestModulesOfOneConfiguration(t *testing.T) {
 			reg.push(t, "app:"+tags[i], img)
 			pulled := pullFor(t, s, catalog.WasmPlatform, domain+"/app:"+tags[i])
 			ids = append(ids, pulled.ID)
-			test.Equal(t, fmt.Sprintf("version %s", tags[i]), pulled.Manifest.Digest.String(), digestOf(t, img))
+			test.Equal(t, fmt.Sprintf("manifest of version %s", tags[i]), pulled.Manifest.Digest.String(), digestOf(t, img))
 		}
 		s = reopen(t, s)
 		test.Must(t, s.Retain(t.Context(), nil))
 		for i, tag := range tags {
 			run, err := s.ToRun(ids[i], catalog.WasmPlatform)
 			if err != nil || run.ID != ids[i] || !slices.Equal(run.RepoTags, []string{domain + "/app:" + tag}) {
-				t.Errorf("version %s runs %+v, %v", tag, run, err)
+				t.Errorf("ToRun of version %s returns %+v, %v", tag, run, err)
 			}
 		}
 		test.Must(t, s.Remove(t.Context(), ids[1]))
 		if left, err := s.Get(ids[0]); err != nil || left.Manifest.Digest.String() != digestOf(t, first) {
-			t.Errorf("without the second the first is %+v, %v", left, err)
+			t.Errorf("after the removal of the second image the first is %+v, %v", left, err)
 		}
 	}
 }
 
-// Clients give images of modules other names, and write back what they read, as containerd's
-// own do: with the labels that berth wrote there.
+// Clients of the containerd API can copy the record of a Wasm image to another name, and write back
+// a record that they read, including berth's labels.
 func TestClientsCopyImagesOfModules(t *testing.T) {
 	_, _, index := both(t)
 	_, s := serve(t, Config{}, index)
@@ -328,19 +331,19 @@ func TestClientsCopyImagesOfModules(t *testing.T) {
 	records := s.Clients().Images()
 	rec := test.Value(records.Get(ctx, app))(t)
 	if rec.Labels["berth.dev/platform"] == "" {
-		t.Fatalf("nothing says for which platform it was pulled: %v", rec.Labels)
+		t.Fatalf("the record has no label of the platform: %v", rec.Labels)
 	}
 	for _, paths := range [][]string{nil, {"labels"}, {"target"}, {"target", "labels"}} {
 		again, err := records.Update(ctx, rec, paths...)
 		if err != nil || again.Labels["berth.dev/platform"] != rec.Labels["berth.dev/platform"] {
-			t.Errorf("written back by %q: %v, %v", paths, again.Labels, err)
+			t.Errorf("Update with the paths %q returned the labels %v, %v", paths, again.Labels, err)
 		}
 	}
 	rec.Name = domain + "/copy:1"
 	test.Must(t, test.Err(records.Create(ctx, rec)))
 	for _, name := range []string{app, domain + "/copy:1"} {
 		if run, err := s.ToRun(name, catalog.WasmPlatform); err != nil || run.ID != img.ID {
-			t.Errorf("%s runs %+v, %v", name, run, err)
+			t.Errorf("ToRun of %s returns %+v, %v; want %s", name, run, err, img.ID)
 		}
 	}
 }

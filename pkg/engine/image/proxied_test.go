@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,12 +26,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/unpack"
 )
 
-// program is a snapshotter behind a socket, as that of another program.
+// program serves a snapshotter on a socket, as another program would.
 type program struct {
 	socket, root string
 	snapshotter  snapshots.Snapshotter
 	server       *grpc.Server
-	// stuck has calls of Mounts wait.
+	// stuck makes calls of Mounts wait for freed.
 	stuck atomic.Bool
 	freed chan struct{}
 }
@@ -58,7 +59,7 @@ func (p *program) start(t *testing.T) {
 	go func() { _ = p.server.Serve(l) }()
 }
 
-// left are the snapshots that the program has.
+// left returns the directories of the program's snapshots.
 func (p *program) left(t *testing.T) []string {
 	t.Helper()
 	return test.Value(filepath.Glob(filepath.Join(p.root, "snapshots", "*")))(t)
@@ -79,7 +80,7 @@ func (s stuckMounts) Mounts(ctx context.Context, key string) ([]mount.Mount, err
 	return s.Snapshotter.Mounts(ctx, key)
 }
 
-// pulledIntoProgram is a store with an image that the program unpacked.
+// pulledIntoProgram pulls an image into the program's snapshotter.
 func pulledIntoProgram(t *testing.T) (*program, *Store, *catalog.Image) {
 	t.Helper()
 	p := newProgram(t)
@@ -88,12 +89,14 @@ func pulledIntoProgram(t *testing.T) (*program, *Store, *catalog.Image) {
 	return p, s, img
 }
 
+// answers waits until the store has noticed that the snapshotter answers, or does not.
 func answers(t *testing.T, s *Store, want bool) {
 	t.Helper()
-	test.Eventually(t, "the snapshotter is noticed", func() bool { return (s.Ready("other") == nil) == want })
+	test.Eventually(t, fmt.Sprintf("the snapshotter is ready: %v", want), func() bool { return (s.Ready("other") == nil) == want })
 }
 
-// What was removed while a snapshotter did not answer is removed there, too, once it does.
+// Containers and images that were removed while a snapshotter did not answer are removed from the
+// snapshotter once it answers.
 func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	test.Must(t, s.Retain(t.Context(), nil))
@@ -104,14 +107,15 @@ func TestRemovedWhileASnapshotterWasAway(t *testing.T) {
 	test.Must(t, s.Remove(t.Context(), img.ID))
 	<-s.views.Work.Collector.Request()
 	if len(p.left(t)) == 0 {
-		t.Fatal("there is nothing that it would have to remove")
+		t.Fatal("the stopped snapshotter has no snapshots left to remove: the test checks nothing")
 	}
 	p.start(t)
 	answers(t, s, true)
-	test.Eventually(t, "it has removed what nobody needs", func() bool { return len(p.left(t)) == 0 })
+	test.Eventually(t, "the snapshotter has removed the unreferenced snapshots", func() bool { return len(p.left(t)) == 0 })
 }
 
-// The same for containers that went while neither berth nor the snapshotter ran.
+// Root filesystems of containers that were removed while neither berth nor the snapshotter ran are
+// removed once the snapshotter answers.
 func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	for _, id := range []string{"kept", "orphan"} {
@@ -124,7 +128,7 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	p.start(t)
 	answers(t, s, true)
 	test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "later", img, "other", nil)))
-	test.Eventually(t, "the orphan is gone, and no other", func() bool { return len(p.left(t)) == all })
+	test.Eventually(t, "there are as many snapshots as before: the orphan's is replaced by the later one", func() bool { return len(p.left(t)) == all })
 	for _, id := range []string{"kept", "later"} {
 		if !hasRootfs(t, s, id, "other") {
 			t.Errorf("%s has no root filesystem", id)
@@ -132,31 +136,30 @@ func TestOrphansOfASnapshotterThatIsAway(t *testing.T) {
 	}
 }
 
-// Layers that a power cut may have torn are not used by anybody, however late their
-// snapshotter answers.
+// Layers that a power cut may have torn are not used, however late their snapshotter answers.
 func TestTornLayersOfASnapshotterThatIsAway(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	ctx := disk.InNamespace(t.Context())
 	info := test.Value(s.files.Layers["other"].Stat(ctx, img.ChainID.String()))(t)
-	test.Eventually(t, "all is flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "all layers are flushed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
 	test.Must(t, os.WriteFile(filepath.Join(s.Root(), disk.UnflushedDir, info.Labels["berth.dev/unpacking"]), []byte("another boot"), 0o600))
 	p.server.Stop()
 	s = test.Value(Open(t.Context(), s.cfg))(t)
 	test.Must(t, s.Retain(t.Context(), nil))
 	if len(marksOf(t, s.Root())) == 0 {
-		t.Error("nobody knows any more that layers are torn")
+		t.Error("the marks of the torn layers were removed while the snapshotter did not answer")
 	}
 	p.start(t)
 	answers(t, s, true)
 	if done, err := unpack.IsUnpacked(ctx, s.files.Layers["other"], img.ChainID); done || err != nil {
-		t.Errorf("torn layers are there: %v, %v", done, err)
+		t.Errorf("the torn layers count as unpacked: %v, %v", done, err)
 	}
-	test.Eventually(t, "the marks go", func() bool { return len(marksOf(t, s.Root())) == 0 })
+	test.Eventually(t, "the marks are removed", func() bool { return len(marksOf(t, s.Root())) == 0 })
 	test.Must(t, s.Close())
 }
 
-// A snapshotter that answers and does not work does not keep berth from starting.
+// Open does not wait for a snapshotter that accepts connections and is stuck in a call.
 func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 	p, s, img := pulledIntoProgram(t)
 	test.Must(t, test.Err(s.PrepareVolume(t.Context(), "c1", img, "other")))
@@ -172,12 +175,12 @@ func TestStartBesideASnapshotterThatIsStuck(t *testing.T) {
 	case err := <-opened:
 		test.Must(t, err)
 	case <-time.After(time.Minute):
-		t.Fatal("berth does not start")
+		t.Fatal("Open waits for the stuck snapshotter")
 	}
 	p.stuck.Store(false)
 	answers(t, s, true)
 	if mounts, err := s.PrepareVolume(t.Context(), "c2", img, "other"); err != nil || len(mounts) == 0 {
-		t.Errorf("a volume: %v, %v", mounts, err)
+		t.Errorf("PrepareVolume after the snapshotter works again: %v, %v", mounts, err)
 	}
 	test.Must(t, s.Close())
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// tracing returns a context whose log goes, in full, to the returned buffer.
+// tracing returns a context, and a buffer with the context's log of all levels.
 func tracing(t testing.TB) (context.Context, *lockedBuffer) {
 	t.Helper()
 	buf := &lockedBuffer{}
@@ -89,8 +89,8 @@ func TestPullAuthentication(t *testing.T) {
 	}
 	for scheme, guard := range guards {
 		reg.setGuard(guard)
-		// One store for all: the blobs are there after the first success, and
-		// wrong credentials must fail all the same.
+		// All cases share one store: wrong credentials must fail even after another case has
+		// downloaded the blobs.
 		s := openStore(t, Config{HostsDir: reg.hosts(t)})
 		for _, c := range cases {
 			t.Run(scheme+"/"+c.name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestPullAuthentication(t *testing.T) {
 					t.Errorf("error %v, want permission denied", err)
 				}
 				if err != nil && (!strings.Contains(err.Error(), "imagePullSecrets") || len(err.Error()) > 1024) {
-					t.Errorf("text does not help: %v", err)
+					t.Errorf("the error is too long or does not name imagePullSecrets: %v", err)
 				}
 				text := fmt.Sprintf("%s %+v", logged, err)
 				for _, secret := range []string{password, idToken, basic(user, password), "token-of-the-test"} {
@@ -113,7 +113,7 @@ func TestPullAuthentication(t *testing.T) {
 					}
 				}
 				if !strings.Contains(text, "resolving") {
-					t.Error("the log that was searched has nothing of the pull")
+					t.Error("the searched log has no messages of the pull")
 				}
 			})
 		}
@@ -124,17 +124,17 @@ func TestPullRefusesCredentialsItCannotUse(t *testing.T) {
 	s := openStore(t, Config{})
 	for name, auth := range map[string]*runtimeapi.AuthConfig{
 		"registry token": {RegistryToken: "secret-token"},
-		"no base64":      {Auth: "secret!!"},
+		"not base64":     {Auth: "secret!!"},
 		"no colon":       {Auth: base64.StdEncoding.EncodeToString([]byte("secret"))},
 	} {
 		_, err := s.Pull(t.Context(), pull.Request{Ref: app, Auth: auth})
 		if !errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: the error is %v, want an invalid argument without the secret", name, err)
 		}
 	}
 }
 
-// A pod with credentials of its own must not pull by those of the node.
+// A pod with credentials must not pull with the credentials of the node's configuration.
 func TestCredentialsOfTheRequestPrevail(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
@@ -151,19 +151,19 @@ func TestCredentialsOfTheRequestPrevail(t *testing.T) {
 		auth  *runtimeapi.AuthConfig
 		works bool
 	}{
-		"nobody's":              {reg.hosts(t, header(password)), nil, true},
-		"empty":                 {reg.hosts(t, header(password)), &runtimeapi.AuthConfig{}, true},
-		"wrong over right":      {reg.hosts(t, header(password)), wrong, false},
-		"right over wrong":      {reg.hosts(t, header("wrong")), right, true},
-		"another server's":      {reg.hosts(t, header(password)), elsewhere, true},
-		"a mirror keeps header": {writeHosts(t, domain, mirror), wrong, true},
+		"no credentials":                     {reg.hosts(t, header(password)), nil, true},
+		"empty credentials":                  {reg.hosts(t, header(password)), &runtimeapi.AuthConfig{}, true},
+		"wrong credentials and right header": {reg.hosts(t, header(password)), wrong, false},
+		"right credentials and wrong header": {reg.hosts(t, header("wrong")), right, true},
+		"credentials for another server":     {reg.hosts(t, header(password)), elsewhere, true},
+		"mirror with its own header":         {writeHosts(t, domain, mirror), wrong, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, Config{HostsDir: c.hosts})
 			ctx, logged := tracing(t)
 			img, err := s.Pull(ctx, pull.Request{Ref: app, Auth: c.auth})
 			if c.works && (err != nil || !slices.Equal(img.RepoTags, []string{app})) {
-				t.Errorf("refused, or named after a mirror: %v, %+v", err, img)
+				t.Errorf("the pull failed, or the image is named after the mirror: %v, %+v", err, img)
 			}
 			if !c.works && !errdefs.IsPermissionDenied(err) {
 				t.Errorf("error %v, want permission denied", err)
@@ -175,7 +175,7 @@ func TestCredentialsOfTheRequestPrevail(t *testing.T) {
 	}
 }
 
-// deadAddress is an address of this machine that refuses connections.
+// deadAddress returns an address of this machine that refuses connections.
 func deadAddress(t testing.TB) string {
 	t.Helper()
 	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -183,14 +183,14 @@ func deadAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// A registry on localhost needs no configuration, so the log has nothing to advise.
+// A registry on localhost needs no configuration, so the log has no advice on TLS.
 func TestPullFromLocalhostAdvisesNothing(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
 	ctx, logged := tracing(t)
 	test.Must(t, test.Err(openStore(t, Config{}).Pull(ctx, pull.Request{Ref: strings.TrimPrefix(reg.back.URL, "http://") + "/app:1"})))
 	if text := logged.String(); !strings.Contains(text, "Image pulled") || strings.Contains(text, "TLS") {
-		t.Errorf("the log has\n%s", text)
+		t.Errorf("the log advises on TLS, or lacks the pull:\n%s", text)
 	}
 }
 
@@ -220,8 +220,8 @@ func TestPullErrors(t *testing.T) {
 		{"too many requests", app, reg.hosts(t), answer(http.StatusTooManyRequests), errdefs.IsUnavailable, "pull ", "limits"},
 		{"forbidden", app, reg.hosts(t), answer(http.StatusForbidden), errdefs.IsPermissionDenied, "pull ", "denies access"},
 		{"bad name", "Not A Name", "", nil, errdefs.IsInvalidArgument, "image name", "Not A Name"},
-		{"an id", strings.Repeat("ab", 32), "", nil, errdefs.IsInvalidArgument, "image name", ""},
-		// The network has no part in it.
+		{"ID instead of a name", strings.Repeat("ab", 32), "", nil, errdefs.IsInvalidArgument, "image name", ""},
+		// This error must not be reported as one of the network.
 		{"hard link to nothing", domain + "/broken:1", reg.hosts(t), nil, errdefs.IsUnknown, "pull ", "no such file or directory"},
 		{"truncated layer", app, reg.hosts(t), truncateBlobs, errdefs.IsUnknown, "RegistryUnavailable", ""},
 	}
@@ -234,14 +234,14 @@ func TestPullErrors(t *testing.T) {
 				t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
 			}
 			if !strings.HasPrefix(err.Error(), c.begin) || !strings.Contains(err.Error(), c.text) || len(err.Error()) > 1024 {
-				t.Errorf("text: %v", err)
+				t.Errorf("the error is %v; want it to begin with %q and to contain %q", err, c.begin, c.text)
 			}
 			wantNothingKept(t, s)
 		})
 	}
 }
 
-// truncateBlobs breaks the connection in the middle of every layer.
+// truncateBlobs closes the connection in the middle of every blob.
 func truncateBlobs(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") {
 		return false
@@ -267,14 +267,14 @@ func TestRedirectedDownloadKeepsSignatureSecret(t *testing.T) {
 	ctx, logged := tracing(t)
 	_, err := s.Pull(ctx, pull.Request{Ref: app})
 	if err == nil || strings.Contains(err.Error(), "signed-and-secret") || !strings.Contains(err.Error(), dead) {
-		t.Errorf("error %v", err)
+		t.Errorf("the error is %v, want one with %s and without the signature", err, dead)
 	}
 	if strings.Contains(logged.String(), "signed-and-secret") {
 		t.Errorf("the log has the signature:\n%s", logged)
 	}
 }
 
-// gate holds requests for layers until it is opened.
+// gate holds requests for blobs until open is closed.
 type gate struct {
 	reached chan struct{}
 	open    chan struct{}
@@ -312,7 +312,7 @@ func TestConcurrentPullsShareOneDownload(t *testing.T) {
 		})
 	}
 	<-g.reached
-	// A ninth caller leaves in the middle; the others must not notice.
+	// A ninth caller cancels its pull, which must not affect the other callers.
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {
@@ -320,7 +320,7 @@ func TestConcurrentPullsShareOneDownload(t *testing.T) {
 		left <- err
 	}()
 	cancel()
-	test.ErrorIs(t, <-left, context.Canceled, "the caller who left got")
+	test.ErrorIs(t, <-left, context.Canceled, "the cancelled pull")
 	close(g.open)
 	wg.Wait()
 	test.Check(t, errors.Join(errs...))
@@ -362,12 +362,12 @@ func TestPullsOfSharedLayersFetchThemOnce(t *testing.T) {
 		t.Errorf("the shared layer was fetched %d times", n)
 	}
 	if len(s.List()) != 3 {
-		t.Errorf("%d images", len(s.List()))
+		t.Errorf("there are %d images, want 3", len(s.List()))
 	}
 }
 
-// However a pull ends before it is done: its error says why, nothing stays that it did not
-// keep for the next one, and that one works.
+// A pull that is interrupted returns the reason, and keeps only content for the next pull of the
+// image. The next pull succeeds.
 func TestPullsThatEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		timeout time.Duration
@@ -394,13 +394,13 @@ func TestPullsThatEnd(t *testing.T) {
 			<-g.reached
 			c.end(s, cancel)
 			if err := <-done; !c.is(err) {
-				t.Errorf("the pull: %v", err)
+				t.Errorf("the interrupted pull returned %v", err)
 			}
 			if name == "closed" {
 				s = openStore(t, s.cfg)
 			}
-			// One lease stays, for the parts.
-			test.Eventually(t, "download ends", func() bool { return s.Running() == 0 && leasesLeft(t, s) == 1 })
+			// One lease stays: it keeps downloaded content for the next pull.
+			test.Eventually(t, "the download has ended, and one lease is left", func() bool { return s.Running() == 0 && leasesLeft(t, s) == 1 })
 			wantNothingKept(t, s)
 			close(g.open)
 			pullImage(t, s, app)
@@ -422,7 +422,7 @@ func TestAnswersThatDrip(t *testing.T) {
 	s := openStore(t, Config{HostsDir: reg.hosts(t), Limits: bounds.Limits{AnswerTimeout: 300 * time.Millisecond}})
 	_, err := s.Pull(t.Context(), pull.Request{Ref: domain + "/app:1"})
 	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "RegistryUnavailable") || !strings.Contains(err.Error(), "takes too long") {
-		t.Errorf("a manifest that drips: %v", err)
+		t.Errorf("the pull of a manifest that comes byte by byte returned %v", err)
 	}
 }
 
@@ -430,7 +430,8 @@ func TestSlowRegistryIsNoStall(t *testing.T) {
 	reg, s := serve(t, Config{PullProgressTimeout: 2500 * time.Millisecond}, build(t, v1.Config{}, layer(t, file{name: "f", body: strings.Repeat("x", 50_000)})))
 	reg.setGuard(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet {
-			// Over TCP. Each answer comes well within the timeout, all together well after it.
+			// A slow registry, over TCP. Each answer comes within the timeout, all answers together
+			// do not.
 			time.Sleep(900 * time.Millisecond)
 		}
 		return false

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// Limits are for what is pulled: what is there stays, and can be used.
+// Limits apply to pulls only: an image that is in the store stays usable under lower limits.
 func TestImagesOutliveLowerLimits(t *testing.T) {
 	env := "LONG=" + strings.Repeat("x", 32<<10)
 	_, s, pulled := pulled(t, Config{}, build(t, v1.Config{User: "7", Env: []string{env}},
@@ -48,18 +48,18 @@ func TestImagesOutliveLowerLimits(t *testing.T) {
 			test.Mustf(t, err, "the image is gone")
 			whole, err := s.Whole(t.Context(), img)
 			if err != nil || !slices.Equal(whole.Config.Env, []string{env}) {
-				t.Errorf("its configuration cannot be read: %v", err)
+				t.Errorf("the configuration is %+v, %v", whole, err)
 			}
 			if img.ID != pulled.ID || len(s.List()) != 1 || img.Size != pulled.Size {
-				t.Errorf("it is another one: %+v", img)
+				t.Errorf("the image is %+v, want %+v", img, pulled)
 			}
 			if now, _ := s.Meter.Usage(); now != before {
-				t.Errorf("stored %+v, was %+v", now, before)
+				t.Errorf("the usage is %+v, before the restart it was %+v", now, before)
 			}
 			ctx := disk.InNamespace(t.Context())
 			m := test.Value(s.catalog.Reader.ReadManifest(ctx, img.Manifest, catalog.CheckManifest))(t)
 			for _, l := range m.Layers {
-				test.Checkf(t, test.Err(s.files.Content.Info(ctx, l.Digest)), "layer")
+				test.Checkf(t, test.Err(s.files.Content.Info(ctx, l.Digest)), "layer %s", l.Digest)
 			}
 		})
 	}
@@ -79,8 +79,8 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 		kept, usable bool
 	}{
 		"usual":     {"a", imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("k"), Size: 1}, true, true},
-		"urls":      {"b", manyURLs, true, true},
-		"type":      {"c", longType, true, true},
+		"many-urls": {"b", manyURLs, true, true},
+		"long-type": {"c", longType, true, true},
 		"long-user": {longUser, manyURLs, true, false},
 		"damaged":   {missing, manyURLs, false, false},
 	}
@@ -94,26 +94,26 @@ func TestStartDeletesOnlyDamagedImages(t *testing.T) {
 	for name, c := range cases {
 		_, err := s.files.Images.Get(ctx, name)
 		if c.kept && err != nil || !c.kept && !errdefs.IsNotFound(err) {
-			t.Errorf("%s: record: %v", name, err)
+			t.Errorf("%s: record: %v; want it kept: %v", name, err, c.kept)
 		}
 		if _, err := s.files.Content.Info(ctx, manifests[name].Digest); (err == nil) != c.kept {
-			t.Errorf("%s: content: %v", name, err)
+			t.Errorf("%s: manifest: %v; want it kept: %v", name, err, c.kept)
 		}
 		img, err := s.Get(configs[name].Digest.String())
 		if (err == nil) != c.kept {
-			t.Errorf("%s: image: %v", name, err)
+			t.Errorf("%s: image: %v; want it kept: %v", name, err, c.kept)
 		}
 		if err != nil {
 			continue
 		}
 		if _, err := s.Whole(ctx, img); (err == nil) != c.usable {
-			t.Errorf("%s: usable: %v", name, err)
+			t.Errorf("%s: configuration: %v; want it usable: %v", name, err, c.usable)
 		}
 	}
 }
 
-// An image that would take too much memory cannot be used, but it can be seen and
-// removed, with all that it has on disk.
+// An image that would take too much memory cannot be used, but it is listed, and it can be removed
+// with all of its content.
 func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 	long := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromString("l"), Size: 1}
 	many := long
@@ -149,7 +149,7 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 			stored := uint64(0)
 			test.Must(t, s.files.Content.Walk(ctx, func(i content.Info) error { stored += uint64(i.Size); return nil }))
 			if list[0].Size != stored {
-				t.Errorf("its size is %d, %d bytes are stored", list[0].Size, stored)
+				t.Errorf("the image's size is %d, but %d bytes are stored", list[0].Size, stored)
 			}
 			img := test.Value(s.Get(app))(t)
 			status, err := NewService(s).ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: img.ID}, Verbose: true})
@@ -161,24 +161,24 @@ func TestImagesBeyondMemoryAreListedAndRemoved(t *testing.T) {
 			_, volumeErr := s.PrepareVolume(ctx, "container", img, "")
 			for _, err := range []error{wholeErr, rootErr, volumeErr} {
 				if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "remove it") {
-					t.Errorf("used: %v", err)
+					t.Errorf("using the image returned %v", err)
 				}
 			}
 			test.Must(t, s.Remove(ctx, id.String()))
 			<-s.views.Work.Collector.Request()
 			if _, err := s.files.Content.Info(ctx, target); !errdefs.IsNotFound(err) || len(s.List()) > 0 {
-				t.Errorf("it is left: %v, %v", err, s.List())
+				t.Errorf("after Remove its content: %v; images %v", err, s.List())
 			}
 			s = reopen(t, s)
 			if list := s.List(); len(list) > 0 {
-				t.Errorf("it is back: %+v", list)
+				t.Errorf("the removed image is back after a restart: %+v", list)
 			}
 		})
 	}
 }
 
-// An image that is beyond memory stays listed where its index says another platform than
-// its record, too.
+// An image that would take too much memory stays listed, even if its index names another platform
+// than its record.
 func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 	s := openStore(t, Config{})
 	ctx := disk.InNamespace(t.Context())
@@ -193,7 +193,7 @@ func TestImageBeyondMemoryThatDisagreesWithItsIndex(t *testing.T) {
 	}
 }
 
-// storeIndex has a stored image's name stand for an index of its manifest.
+// storeIndex stores an index of the manifest, and makes the name app refer to that index.
 func storeIndex(ctx context.Context, t *testing.T, s *Store, manifest imagespec.Descriptor, labels map[string]string) imagespec.Descriptor {
 	t.Helper()
 	text := test.Value(json.Marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{manifest}}))(t)
@@ -204,8 +204,7 @@ func storeIndex(ctx context.Context, t *testing.T, s *Store, manifest imagespec.
 	return index
 }
 
-// storeImage puts an image of one layer, which is not there, into the store,
-// past all limits.
+// storeImage stores an image of one layer without the layer's blob. It checks no limits.
 func storeImage(ctx context.Context, t *testing.T, s *Store, name, user string, layer imagespec.Descriptor) (manifest, config imagespec.Descriptor) {
 	t.Helper()
 	put := func(what any, mediaType string, labels map[string]string) imagespec.Descriptor {

@@ -37,8 +37,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// domain is the registry that the tests' images are named after. It resolves
-// nowhere: only hosts.toml leads from it to the test's own registry.
+// domain is the registry in the names of the tests' images. It does not resolve: only hosts.toml
+// maps it to the test's own registry.
 const domain = "registry.test"
 
 // app is the image that most tests pull.
@@ -49,16 +49,16 @@ type testRegistry struct {
 	*httptest.Server
 	// ca is the file with its certificate.
 	ca string
-	// back is the way around TLS, authentication and faults, for pushing.
+	// back serves the same registry without TLS, authentication and guard, for pushing.
 	back  *httptest.Server
 	inner http.Handler
-	// bodies are the blobs that serveBlob has sent, by path: a copy of a large one takes long
-	// with the race detector.
+	// bodies caches the blobs that serveBlob has sent, by path. Copying a large blob is slow under
+	// the race detector.
 	bodies sync.Map
 
 	mu   sync.Mutex
 	hits map[string]int
-	// guard may answer a request itself; it then returns true.
+	// guard returns true if it has answered the request.
 	guard func(http.ResponseWriter, *http.Request) bool
 }
 
@@ -86,8 +86,7 @@ func newTestRegistry(t testing.TB) *testRegistry {
 	return r
 }
 
-// serveTLS starts a server with a certificate of its own, and returns the file by which
-// clients trust it.
+// serveTLS starts a server with a new self-signed certificate, and returns the certificate's file.
 func serveTLS(t testing.TB, srv *httptest.Server) string {
 	t.Helper()
 	key := test.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
@@ -103,7 +102,7 @@ func serveTLS(t testing.TB, srv *httptest.Server) string {
 	return file
 }
 
-// body is the whole of a blob that a request is for.
+// body returns the whole blob that a request is for.
 func (r *testRegistry) body(req *http.Request) []byte {
 	if body, there := r.bodies.Load(req.URL.Path); there {
 		return body.([]byte)
@@ -118,7 +117,7 @@ func (r *testRegistry) body(req *http.Request) []byte {
 	return answer.Body.Bytes()
 }
 
-// serveBlob answers as registries do that know all kinds of ranges.
+// serveBlob serves a blob with support for all kinds of ranges.
 func (r *testRegistry) serveBlob(w http.ResponseWriter, req *http.Request) {
 	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(r.body(req)))
 }
@@ -129,7 +128,7 @@ func (r *testRegistry) setGuard(g func(http.ResponseWriter, *http.Request) bool)
 	r.guard = g
 }
 
-// count returns how many requests had a method and a part of a path.
+// count returns the number of requests with that method whose path contains part.
 func (r *testRegistry) count(method, part string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +193,7 @@ type file struct {
 	name, body string
 	mode       int64
 	uid        int
-	link       string // what it is a hard link to
+	link       string // the target if it is a hard link
 }
 
 // layer makes a layer of files; a name that ends in "/" is a directory.
@@ -203,13 +202,13 @@ func layer(t testing.TB, files ...file) v1.Layer {
 	return layerAt(t, gzip.BestSpeed, files...)
 }
 
-// layerAt compresses once, not each time that the layer is looked at: under the race
-// detector that is slow.
+// layerAt makes a layer with a compression level. It caches the compressed form, because
+// compressing is slow under the race detector.
 func layerAt(t testing.TB, level int, files ...file) v1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
 	if len(files) > 0 {
-		buf.Grow(len(files[0].body) + 4<<10) // the first is the large one, if there is one
+		buf.Grow(len(files[0].body) + 4<<10) // if a file is large, it is the first
 	}
 	tw := tar.NewWriter(&buf)
 	for _, f := range files {
@@ -249,7 +248,7 @@ func buildFor(t testing.TB, arch string, config v1.Config, layers ...v1.Layer) v
 	return test.Value(mutate.ConfigFile(img, cf))(t)
 }
 
-// index makes an index of images by architecture.
+// indexOf makes an index of images by architecture.
 func indexOf(images map[string]v1.Image) v1.ImageIndex {
 	idx := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for arch, img := range images {
@@ -260,7 +259,7 @@ func indexOf(images map[string]v1.Image) v1.ImageIndex {
 	return idx
 }
 
-// basicAuth asks for a user and password.
+// basicAuth returns a guard that requires a user and a password.
 func basicAuth(user, password string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if u, p, ok := r.BasicAuth(); ok && u == user && p == password {
@@ -272,8 +271,8 @@ func basicAuth(user, password string) func(http.ResponseWriter, *http.Request) b
 	}
 }
 
-// bearerAuth asks for a token that the registry's own /token hands out: to a
-// user with a password, and for an identity token.
+// bearerAuth returns a guard that requires a token. The registry's own /token issues it for a user
+// with a password, and for an identity token.
 func bearerAuth(r *testRegistry, user, password, identity string) func(http.ResponseWriter, *http.Request) bool {
 	const token = "token-of-the-test"
 	return func(w http.ResponseWriter, req *http.Request) bool {
@@ -284,7 +283,7 @@ func bearerAuth(r *testRegistry, user, password, identity string) func(http.Resp
 			if (u == user && p == password) || byForm {
 				_, _ = fmt.Fprintf(w, `{"token":%q,"access_token":%q,"expires_in":300}`, token, token)
 			} else {
-				http.Error(w, "who are you", http.StatusUnauthorized)
+				http.Error(w, "unknown user", http.StatusUnauthorized)
 			}
 			return true
 		}
@@ -297,7 +296,7 @@ func bearerAuth(r *testRegistry, user, password, identity string) func(http.Resp
 	}
 }
 
-// withWrongDiffID makes an image whose configuration lies about its layer.
+// withWrongDiffID makes an image whose configuration has a wrong diff ID.
 func withWrongDiffID(t testing.TB, img v1.Image) v1.Image {
 	t.Helper()
 	cf := test.Value(img.ConfigFile())(t)

@@ -38,9 +38,9 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 			t.Errorf("removed by %s, left: %+v", by, left[0])
 		}
 		for _, ref := range []string{app, domain + "/other:1", id} {
-			test.Is(t, test.Err(s.Get(ref)), errdefs.IsNotFound, "removed by %s, still there by %s", by, ref)
+			test.Is(t, test.Err(s.Get(ref)), errdefs.IsNotFound, "removed by %s: get %s", by, ref)
 		}
-		// Without waiting: Remove returns when the space is free.
+		// No wait is needed here: Remove returns once the space is free.
 		if b, sn, _ := stored(t, s); len(b)+len(sn)+len(snapshotDirs(t, s)) != 0 {
 			t.Errorf("removed by %s, left on disk: %v %v %v", by, b, sn, snapshotDirs(t, s))
 		}
@@ -54,14 +54,14 @@ func TestRemoveDropsAllNamesAndFreesSpace(t *testing.T) {
 	}
 }
 
-// A removal waits for the space only where a kubelet would evict pods for it.
+// Remove waits until the space is free only if the disk is so full that a kubelet would evict pods.
 func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 	_, s := serve(t, Config{}, layered(t, v1.Config{}))
 	test.Must(t, s.Retain(t.Context(), nil))
 	for _, full := range []bool{false, true} {
 		s.nearlyFull = func(string) bool { return full }
 		img := pullImage(t, s, app)
-		// While this is held nothing is collected.
+		// The collector waits while this lock is held.
 		view := disk.Overlayfs + "/berth-view-" + img.ChainID.String()
 		test.Must(t, s.views.Unpacker.Locks.Lock(t.Context(), view))
 		var collectable atomic.Bool
@@ -70,19 +70,19 @@ func TestRemoveWaitsOnANearlyFullDisk(t *testing.T) {
 			test.Check(t, s.Remove(t.Context(), app))
 			early <- !collectable.Load()
 		}()
-		test.Eventually(t, "the image is in no list", func() bool { return len(s.List()) == 0 })
+		test.Eventually(t, "the image is no longer listed", func() bool { return len(s.List()) == 0 })
 		if !full && !<-early {
-			t.Error("it waited")
+			t.Error("Remove waited although the disk is not full")
 		}
 		if full {
-			time.Sleep(20 * time.Millisecond) // time to return too early, beside a registry over TCP
+			time.Sleep(20 * time.Millisecond) // Remove must not return within this time
 			collectable.Store(true)
 		}
 		s.views.Unpacker.Locks.Unlock(view)
 		if full && <-early {
-			t.Error("it did not wait")
+			t.Error("Remove did not wait although the disk is full")
 		}
-		test.Eventually(t, "all is collected", func() bool { b, sn, _ := stored(t, s); return len(b)+len(sn) == 0 })
+		test.Eventually(t, "all content is collected", func() bool { b, sn, _ := stored(t, s); return len(b)+len(sn) == 0 })
 	}
 }
 
@@ -91,7 +91,7 @@ func TestScarce(t *testing.T) {
 		free, all uint64
 		want      bool
 	}{{19, 100, true}, {20, 100, false}, {0, 0, false}, {1 << 62, 1 << 63, false}, {1 << 60, 1 << 63, true}} {
-		test.Equal(t, fmt.Sprintf("%d of %d free", c.free, c.all), scarce(c.free, c.all, evictionMargin), c.want)
+		test.Equal(t, fmt.Sprintf("scarce with %d of %d free", c.free, c.all), scarce(c.free, c.all, evictionMargin), c.want)
 	}
 }
 
@@ -104,12 +104,12 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	dir := mounted(t, root.Mounts)
 
 	test.Must(t, s.Remove(t.Context(), img.ID))
-	// The content went, the layers (three and the view) stay.
+	// The content is removed. Four snapshots stay: three layers and the view.
 	wantStored(t, s, 0, 4)
 	sameTree(t, tree(t, dir), layeredTree)
 	sameTree(t, tree(t, mounted(t, volume)), layeredTree)
 
-	// Also over a restart, until the engine says otherwise.
+	// They stay after a restart, too, until Retain lists the containers in use.
 	s = reopen(t, s)
 	wantStored(t, s, 0, 4)
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID}, {Owner: "c2", ChainID: img.ChainID}}))
@@ -118,9 +118,9 @@ func TestRemoveUnderRunningContainer(t *testing.T) {
 	seen := test.Value(s.SeenOf(containerfs.Use{Owner: "c1", ChainID: img.ChainID}))(t)
 	sameTree(t, tree(t, mounted(t, seen)), layeredTree)
 
-	// A new pull brings the content back, for layers that never went.
+	// A new pull downloads the content again. The layers are still there.
 	if pulled := pullImage(t, s, app); pulled.ID != img.ID {
-		t.Errorf("pulled again: %s", pulled.ID)
+		t.Errorf("the second pull returned %s, want %s", pulled.ID, img.ID)
 	}
 	wantStored(t, s, 5, 4)
 	wantFiles(t, s, img, "n1", disk.Native, layeredTree)
@@ -163,7 +163,7 @@ func TestRemovalRacesWithRootfs(t *testing.T) {
 		wg.Go(func() {
 			root, err := s.PrepareRootfs(t.Context(), "c", img, "", nil)
 			if err != nil {
-				return // the image was faster
+				return // the image was removed first
 			}
 			dir := mounted(t, root.Mounts)
 			sameTree(t, tree(t, dir), layeredTree)

@@ -40,7 +40,7 @@ func TestRootfsWritesNoDatabase(t *testing.T) {
 		test.Must(t, s.RemoveRootfs(t.Context(), id, ""))
 	}
 	if n := writes(t, s) - before; n != 0 {
-		t.Errorf("20 root filesystems cost %d transactions", n)
+		t.Errorf("20 root filesystems needed %d write transactions", n)
 	}
 	snapshotsAfter := test.Value(os.ReadFile(s.files.Path(disk.SnapshotsDir, disk.Overlayfs, "metadata.db")))(t)
 	if !bytes.Equal(snapshotsBefore, snapshotsAfter) {
@@ -56,9 +56,9 @@ func TestPrepareRootfsIsIdempotent(t *testing.T) {
 		test.Must(t, os.WriteFile(filepath.Join(dir, "mine"), []byte("data"), 0o600))
 		second := test.Value(s.PrepareRootfs(t.Context(), "c1", img, snapshotter, nil))(t)
 		if fmt.Sprint(first) != fmt.Sprint(second) {
-			t.Errorf("%s: second call gave %+v, want %+v", snapshotter, second, first)
+			t.Errorf("%s: the second call returned %+v, want %+v", snapshotter, second, first)
 		}
-		test.Equal(t, fmt.Sprintf("%s: what the container wrote", snapshotter), test.File(t, filepath.Join(dir, "mine")), "data")
+		test.Equal(t, fmt.Sprintf("%s: the container's file after the second call", snapshotter), test.File(t, filepath.Join(dir, "mine")), "data")
 	}
 }
 
@@ -80,18 +80,18 @@ func TestRootfsOnAnotherSnapshotter(t *testing.T) {
 			sameTree(t, tree(t, dir), layeredTree)
 			test.Check(t, os.WriteFile(filepath.Join(dir, id), nil, 0o600))
 			if root.Upper != "" || root.Snapshotter != disk.Native {
-				t.Errorf("rootfs %+v", root)
+				t.Errorf("the root filesystem is %+v", root)
 			}
 		})
 	}
 	wg.Wait()
 	if n := reg.count("", ""); n != 0 {
-		t.Errorf("unpacking what is there asked the registry: %v", reg.hits)
+		t.Errorf("unpacking stored layers sent requests to the registry: %v", reg.hits)
 	}
 	for i := range 3 {
 		test.Must(t, s.RemoveRootfs(t.Context(), fmt.Sprintf("c%d", i), disk.Native))
 	}
-	// Three layers in each snapshotter and one view.
+	// Seven snapshots: three layers in each snapshotter, and overlayfs's view.
 	wantStored(t, s, 5, 7)
 	if leasesLeft(t, s) != 0 {
 		t.Error("leases are left")
@@ -113,7 +113,7 @@ func TestVolumeIsReadOnly(t *testing.T) {
 			}
 			test.Fails(t, os.WriteFile(filepath.Join(dir, "w"), nil, 0o600), "%s %s: volume is writable", snapshotter, ref)
 			if snapshotter != disk.Overlayfs {
-				continue // where this would be a copy of its own
+				continue // native volumes are copies, and erofs layers are read-only filesystems
 			}
 			_ = unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, "")
 			_ = unix.Mount("", dir, "", unix.MS_REMOUNT, "")
@@ -138,7 +138,7 @@ func TestVolumeOfMappedUsers(t *testing.T) {
 			for _, e := range entries {
 				info := test.Value(e.Info())(t)
 				if st := info.Sys().(*syscall.Stat_t); st.Uid < 200_000 || st.Gid < 200_000 {
-					t.Errorf("%s %s: %s is of %d:%d", snapshotter, ref, e.Name(), st.Uid, st.Gid)
+					t.Errorf("%s %s: %s is owned by %d:%d, want at least 200000", snapshotter, ref, e.Name(), st.Uid, st.Gid)
 				}
 			}
 			test.Fails(t, os.WriteFile(filepath.Join(dir, "w"), nil, 0o600), "%s %s: volume is writable", snapshotter, ref)
@@ -146,7 +146,7 @@ func TestVolumeOfMappedUsers(t *testing.T) {
 	}
 }
 
-// mappedTo pins a user namespace whose ids begin at host.
+// mappedTo creates a user namespace whose IDs begin at host, and returns its path.
 func mappedTo(t *testing.T, host uint32) string {
 	t.Helper()
 	ids := runtimespec.LinuxIDMapping{HostID: host, Size: 65_536}
@@ -175,27 +175,28 @@ func TestRetainRemovesOrphans(t *testing.T) {
 		for id, want := range map[string]bool{u.Owner: true, strings.Replace(u.Owner, "kept", "orphan", 1): false} {
 			_, err := os.Stat(filepath.Join(s.files.VolumesPath(u.Snapshotter, id), "file"))
 			if hasRootfs(t, s, id, u.Snapshotter) != want || (err == nil) != want {
-				t.Errorf("%s: root filesystem there: %v; volumes: %v", id, !want, err)
+				t.Errorf("%s: root filesystem: %v; volumes: %v; want both: %v", id, hasRootfs(t, s, id, u.Snapshotter), err, want)
 			}
 		}
 	}
-	// Layers in each, a view in all but native, and the native container's snapshot.
+	// Three layers in each snapshotter, a view in all but native, and the native container's
+	// snapshot.
 	n := len(allSnapshotters(t))
 	wantStored(t, s, 5, 3*n+n-1+1)
-	test.Eventually(t, "trash is emptied", func() bool {
+	test.Eventually(t, "the trash is emptied", func() bool {
 		left, _ := os.ReadDir(s.files.Path(disk.TrashDir))
 		return len(left) == 0
 	})
 }
 
-// What a container wrote is in its root filesystem and in its volumes, and goes with both.
+// Volumes count as the container's writable usage, and are removed with its root filesystem.
 func TestVolumesOfContainers(t *testing.T) {
 	_, s, img := pulled(t, Config{}, layered(t, v1.Config{}))
 	for _, snapshotter := range allSnapshotters(t) {
 		test.Must(t, test.Err(s.PrepareRootfs(t.Context(), "c1", img, snapshotter, nil)))
 		volumes := test.Value(s.MakeVolumes("c1", snapshotter))(t)
 		test.Must(t, os.WriteFile(filepath.Join(volumes, "file"), bytes.Repeat([]byte("x"), 3<<20), 0o600))
-		test.Eventually(t, "volumes are counted", func() bool {
+		test.Eventually(t, "the volumes are counted", func() bool {
 			n, _, _, err := s.Meter.WritableUsage(t.Context(), "c1", snapshotter)
 			return err == nil && n >= 3<<20
 		})
@@ -231,8 +232,8 @@ func TestRootfsInUserNamespace(t *testing.T) {
 			t.Errorf("%s is owned by %d:%d, want %d", name, st.Uid, st.Gid, want)
 		}
 	}
-	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c3", img, disk.Native, &containerfs.Owner{UID: 1, GID: 1})), errdefs.IsFailedPrecondition, "native in a user namespace")
-	test.Is(t, s.CanMap(disk.Native), errdefs.IsFailedPrecondition, "native")
+	test.Is(t, test.Err(s.PrepareRootfs(t.Context(), "c3", img, disk.Native, &containerfs.Owner{UID: 1, GID: 1})), errdefs.IsFailedPrecondition, "prepare a native root filesystem in a user namespace")
+	test.Is(t, s.CanMap(disk.Native), errdefs.IsFailedPrecondition, "CanMap of native")
 }
 
 func TestRootDirectoryIsOpenToAll(t *testing.T) {

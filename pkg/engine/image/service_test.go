@@ -33,8 +33,8 @@ func TestImageUser(t *testing.T) {
 	}
 }
 
-// What the kubelet sees of an image: one id everywhere, and whether it may be
-// collected. Being pinned does not keep it from being removed.
+// All answers of the service have the same ID of an image, and report it as pinned. A pinned image
+// can be removed.
 func TestServiceAnswersWithOneID(t *testing.T) {
 	reg := newTestRegistry(t)
 	built := build(t, v1.Config{User: "7:8"}, layer(t, file{name: "f"}))
@@ -51,10 +51,10 @@ func TestServiceAnswersWithOneID(t *testing.T) {
 	}
 	for where, img := range map[string]*runtimeapi.Image{"list": list.GetImages()[0], "status by name": byName.GetImage(), "status by id": byID.GetImage()} {
 		if img.GetId() != idOf(t, built) || img.GetId() != pulled.GetImageRef() {
-			t.Errorf("%s: id %q, PullImage said %q", where, img.GetId(), pulled.GetImageRef())
+			t.Errorf("%s: id %q, PullImage returned %q", where, img.GetId(), pulled.GetImageRef())
 		}
 		if !img.GetPinned() || img.GetUid().GetValue() != 7 || img.GetUsername() != "" || img.GetSize() == 0 {
-			t.Errorf("%s: %v", where, img)
+			t.Errorf("%s: the image is %v, want it pinned and with user 7", where, img)
 		}
 	}
 	test.Must(t, test.Err(service.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}})))
@@ -64,7 +64,7 @@ func TestServiceAnswersWithOneID(t *testing.T) {
 	}
 }
 
-// What no registry can have is refused before anybody is asked, in few words.
+// An invalid image name is refused with a short error.
 func TestPullOfWhatNoRegistryHas(t *testing.T) {
 	service := NewService(openStore(t, Config{}))
 	for ref, says := range map[string]string{
@@ -75,7 +75,7 @@ func TestPullOfWhatNoRegistryHas(t *testing.T) {
 	} {
 		_, err := service.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), says) || len(err.Error()) > 500 {
-			t.Errorf("%.40q: %v", ref, err)
+			t.Errorf("the pull of %.40q returned %v", ref, err)
 		}
 	}
 }

@@ -57,19 +57,19 @@ func serve(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store) 
 	return reg, openStore(t, c)
 }
 
-// pulled is serve, with the image pulled.
+// pulled calls serve and pulls the image.
 func pulled(t testing.TB, c Config, img remote.Taggable) (*testRegistry, *Store, *catalog.Image) {
 	t.Helper()
 	reg, s := serve(t, c, img)
 	return reg, s, pullImage(t, s, app)
 }
 
-// small is an image of one file.
+// small returns an image of one file.
 func small(t testing.TB) v1.Image {
 	return build(t, v1.Config{}, layer(t, file{name: "f"}))
 }
 
-// hasRootfs is whether a container's root filesystem is on disk.
+// hasRootfs reports whether a container's root filesystem is on disk.
 func hasRootfs(t testing.TB, s *Store, id, snapshotter string) bool {
 	t.Helper()
 	l, err := s.files.LayersFor(id, snapshotter)
@@ -91,7 +91,7 @@ func wantFiles(t testing.TB, s *Store, img *catalog.Image, id, snapshotter strin
 	return dir
 }
 
-// mounted mounts a root filesystem and returns where.
+// mounted mounts a root filesystem on a temporary directory, and returns the directory.
 func mounted(t testing.TB, mounts []mount.Mount) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func sameTree(t testing.TB, got, want map[string]string) {
 	}
 }
 
-// stored counts what is on disk: blobs, snapshots by name, and unfinished downloads.
+// stored lists the blobs, the snapshots and the unfinished downloads on disk.
 func stored(t testing.TB, s *Store) (blobs, snaps, ingests []string) {
 	t.Helper()
 	ctx := disk.InNamespace(t.Context())
@@ -148,7 +148,7 @@ func wantStored(t testing.TB, s *Store, blobs, snaps int) {
 	}
 }
 
-// snapshotDirs lists the layers' directories, which is what takes the space.
+// snapshotDirs lists the directories of layers, which use most of the disk space.
 func snapshotDirs(t testing.TB, s *Store) []string {
 	t.Helper()
 	return test.Value(filepath.Glob(s.files.Path(disk.SnapshotsDir, "*", "snapshots", "*")))(t)
@@ -167,14 +167,14 @@ func leasesLeft(t testing.TB, s *Store) int {
 	return len(l)
 }
 
-// writes is a number that grows with every write transaction.
+// writes returns a number that grows with every write transaction.
 func writes(t testing.TB, s *Store) (id int) {
 	t.Helper()
 	test.Must(t, s.files.DB.View(func(tx *bolt.Tx) error { id = tx.ID(); return nil }))
 	return id
 }
 
-// layered is an image that adds, changes and deletes over three layers.
+// layered returns an image of three layers, which add, change and delete files.
 func layered(t testing.TB, config v1.Config) v1.Image {
 	return build(t, config,
 		layer(t, file{name: "etc/"}, file{name: "etc/keep", body: "kept"}, file{name: "etc/gone", body: "x"}, file{name: "opaque/"}, file{name: "opaque/old", body: "old"}),
@@ -197,7 +197,7 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	test.EqualLists(t, "tags", img.RepoTags, []string{app})
 	test.EqualLists(t, "digests", img.RepoDigests, []string{domain + "/app@" + dgst})
 	if img.Config.StopSignal != "SIGUSR1" || img.Config.Cmd[0] != "/bin/app" || img.Platform.Architecture != runtime.GOARCH {
-		t.Errorf("config %+v, platform %+v", img.Config, img.Platform)
+		t.Errorf("the image has configuration %+v, platform %+v", img.Config, img.Platform)
 	}
 	size := test.Value(built.Size())(t)
 	if img.Size <= uint64(size) {
@@ -206,7 +206,7 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 
 	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	if root.Snapshotter != disk.Overlayfs || root.Upper == "" {
-		t.Errorf("rootfs %+v", root)
+		t.Errorf("the root filesystem is %+v", root)
 	}
 	dir := mounted(t, root.Mounts)
 	sameTree(t, tree(t, dir), layeredTree)
@@ -215,12 +215,12 @@ func TestPullByTagGivesRootfs(t *testing.T) {
 	test.Must(t, mount.UnmountAll(dir, 0))
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
 	test.Must(t, s.RemoveRootfs(t.Context(), "c1", ""))
-	test.Eventually(t, "writable layer is deleted", func() bool {
+	test.Eventually(t, "the writable layer is deleted", func() bool {
 		left, _ := os.ReadDir(s.files.Path(disk.TrashDir))
 		return len(left) == 0
 	})
 	if left, _ := os.ReadDir(s.files.Path(disk.RootfsDir, disk.Overlayfs)); len(left) != 0 {
-		t.Errorf("left in rootfs: %v", left)
+		t.Errorf("left of the removed root filesystem: %v", left)
 	}
 	wantLeases(t, s, 0)
 }
@@ -237,7 +237,7 @@ func TestPullByDigest(t *testing.T) {
 		}
 		for _, by := range []string{ref, domain + "/app@" + dgst, domain + "/app:any@" + dgst} {
 			if got, err := s.Get(by); err != nil || got.ID != img.ID {
-				t.Errorf("get %s: %v, %v", by, got, err)
+				t.Errorf("get %s: %v, %v; want %s", by, got, err, img.ID)
 			}
 		}
 		test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get by a tag that was not pulled")
@@ -266,7 +266,7 @@ func TestPullPicksPlatform(t *testing.T) {
 	reg.push(t, "plain:1", mine)
 	again := pullImage(t, s, domain+"/plain:1")
 	if again.ID != img.ID || len(again.RepoTags) != 2 || len(again.RepoDigests) != 2 || len(s.List()) != 1 {
-		t.Errorf("by a second name: %+v, %d images", again, len(s.List()))
+		t.Errorf("pulled by a second name: %+v, %d images; want 1 image with both names", again, len(s.List()))
 	}
 }
 
@@ -285,7 +285,7 @@ func TestMovedTagLeavesImage(t *testing.T) {
 	reg.push(t, "app:1", second)
 	img := pullImage(t, s, app)
 	if img.ID != idOf(t, second) {
-		t.Fatalf("the tag still leads to %s", img.ID)
+		t.Fatalf("the second pull by tag returned %s, want %s", img.ID, idOf(t, second))
 	}
 	for _, s := range []*Store{s, reopen(t, s)} {
 		old := test.Value(s.Get(idOf(t, first)))(t)
@@ -293,7 +293,7 @@ func TestMovedTagLeavesImage(t *testing.T) {
 			t.Errorf("old image has tags %v, digests %v", old.RepoTags, old.RepoDigests)
 		}
 		if got, err := s.Get(app); err != nil || got.ID != idOf(t, second) {
-			t.Errorf("tag: %v, %v", got, err)
+			t.Errorf("the tag refers to %v, %v; want the second image", got, err)
 		}
 		if len(s.List()) != 2 {
 			t.Errorf("%d images, want 2", len(s.List()))
@@ -307,16 +307,16 @@ func TestRepeatedPullWritesNothing(t *testing.T) {
 		reg.forgetHits()
 		before := writes(t, s)
 		if again := pullImage(t, s, app); again.ID != img.ID {
-			t.Errorf("%s: second pull gave %s", snapshotter, again.ID)
+			t.Errorf("%s: the second pull returned %s, want %s", snapshotter, again.ID, img.ID)
 		}
 		if n := writes(t, s) - before; n != 0 {
-			t.Errorf("%s: second pull wrote %d transactions", snapshotter, n)
+			t.Errorf("%s: the second pull made %d write transactions", snapshotter, n)
 		}
 		if n := reg.count("GET", ""); n != 0 {
-			t.Errorf("%s: second pull downloaded: %v", snapshotter, reg.hits)
+			t.Errorf("%s: the second pull downloaded: %v", snapshotter, reg.hits)
 		}
 		if n := reg.count("HEAD", "/manifests/1"); n != 1 {
-			t.Errorf("%s: second pull asked the registry %d times", snapshotter, n)
+			t.Errorf("%s: the second pull sent %d HEAD requests for the manifest, want 1", snapshotter, n)
 		}
 	}
 }
@@ -324,25 +324,25 @@ func TestRepeatedPullWritesNothing(t *testing.T) {
 func TestRestartKeepsImages(t *testing.T) {
 	_, s, img := pulled(t, Config{PinnedImages: []string{domain + "/app*"}}, layered(t, v1.Config{}))
 	if !img.Pinned {
-		t.Error("not pinned")
+		t.Error("the image is not pinned")
 	}
 	root := test.Value(s.PrepareRootfs(t.Context(), "c1", img, "", nil))(t)
 	s = reopen(t, s)
 	got := test.Value(s.Get(app))(t)
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", img) {
-		t.Errorf("after restart\n%+v, want\n%+v", got, img)
+		t.Errorf("after a restart the image is\n%+v, want\n%+v", got, img)
 	}
 	before := writes(t, s)
 	test.Must(t, s.Retain(t.Context(), []containerfs.Use{{Owner: "c1", ChainID: img.ChainID, Snapshotter: root.Snapshotter}}))
 	again := test.Value(s.PrepareRootfs(t.Context(), "c1", got, "", nil))(t)
 	if fmt.Sprint(again) != fmt.Sprint(root) {
-		t.Errorf("after restart rootfs is %+v, want %+v", again, root)
+		t.Errorf("after a restart the root filesystem is %+v, want %+v", again, root)
 	}
 	wantFiles(t, s, got, "c2", "", layeredTree)
 	<-s.views.Work.Collector.Request()
-	// Retain collects once or twice; the root filesystem itself writes nothing.
+	// Retain collects once or twice. Preparing root filesystems needs no write transaction.
 	if n := writes(t, s) - before; n > 2 {
-		t.Errorf("%d write transactions", n)
+		t.Errorf("there were %d write transactions, want at most 2", n)
 	}
 }
 
@@ -353,9 +353,9 @@ func TestDamagedImageIsForgotten(t *testing.T) {
 	_, hex, _ := strings.Cut(idOf(t, built), ":")
 	test.Must(t, os.Remove(s.files.Path("content", "blobs", "sha256", hex)))
 	s = openStore(t, s.cfg)
-	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "damaged image")
+	test.Is(t, test.Err(s.Get(app)), errdefs.IsNotFound, "get a damaged image")
 	img := pullImage(t, s, app)
-	test.Checkf(t, test.Err(s.catalog.Reader.Config(t.Context(), img)), "after pulling it again")
+	test.Checkf(t, test.Err(s.catalog.Reader.Config(t.Context(), img)), "read the configuration after another pull")
 }
 
 func TestOpenTwice(t *testing.T) {
@@ -365,13 +365,13 @@ func TestOpenTwice(t *testing.T) {
 
 func TestOpenRefusesConfig(t *testing.T) {
 	for _, c := range []Config{{}, {Root: "relative"}, {Root: "/a:b"}, {Root: "/a,b"}, {Root: t.TempDir(), DefaultSnapshotter: "zfs"}} {
-		test.Is(t, test.Err(Open(t.Context(), c)), errdefs.IsInvalidArgument, "%+v", c)
+		test.Is(t, test.Err(Open(t.Context(), c)), errdefs.IsInvalidArgument, "open with %+v", c)
 	}
 }
 
 func TestWrongDiffIDIsRefused(t *testing.T) {
 	_, s := serve(t, Config{}, withWrongDiffID(t, small(t)))
-	test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "an image whose layer does not match its configuration was taken")
+	test.Fails(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "the pull of an image whose layer does not match its configuration succeeded")
 	wantStored(t, s, 0, 0)
 	if dirs := snapshotDirs(t, s); len(dirs) != 0 {
 		t.Errorf("left behind: %v", dirs)

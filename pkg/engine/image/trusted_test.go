@@ -15,10 +15,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-const stranger = 12345
+const stranger = 12345 // a user ID
 
-// TestChangeableHosts has registries whose configuration, or a file that it names,
-// others than root can change. A pull from another registry goes on.
+// TestChangeableHosts pulls from a registry whose configuration, or a file that it names, another
+// user than root can change. The pull is refused; earlier images stay.
 func TestChangeableHosts(t *testing.T) {
 	reg := newTestRegistry(t)
 	reg.push(t, "app:1", small(t))
@@ -26,13 +26,13 @@ func TestChangeableHosts(t *testing.T) {
 		change func(dir, ca string) error
 		want   string
 	}{
-		"hosts.toml for all":      {func(dir, _ string) error { return os.Chmod(dir+"/hosts.toml", 0o666) }, "run chmod o-w $D/hosts.toml"},
-		"hosts.toml of another":   {func(dir, _ string) error { return os.Chown(dir+"/hosts.toml", stranger, 0) }, "run chown root $D/hosts.toml"},
-		"directory for all":       {func(dir, _ string) error { return os.Chmod(dir, 0o777) }, "run chmod o-w $D"},
-		"sticky directory":        {func(dir, _ string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "run chmod o-w $D"},
-		"all directories for all": {func(dir, _ string) error { return os.Chmod(filepath.Dir(dir), 0o777) }, "run chmod o-w"},
-		"CA of another":           {func(_, ca string) error { return os.Chown(ca, stranger, 0) }, "ca.pem belongs to user 12345"},
-		"certificate beside it": {func(dir, _ string) error {
+		"world-writable hosts.toml":       {func(dir, _ string) error { return os.Chmod(dir+"/hosts.toml", 0o666) }, "run chmod o-w $D/hosts.toml"},
+		"hosts.toml of another user":      {func(dir, _ string) error { return os.Chown(dir+"/hosts.toml", stranger, 0) }, "run chown root $D/hosts.toml"},
+		"world-writable directory":        {func(dir, _ string) error { return os.Chmod(dir, 0o777) }, "run chmod o-w $D"},
+		"sticky world-writable directory": {func(dir, _ string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "run chmod o-w $D"},
+		"world-writable parent directory": {func(dir, _ string) error { return os.Chmod(filepath.Dir(dir), 0o777) }, "run chmod o-w"},
+		"CA of another user":              {func(_, ca string) error { return os.Chown(ca, stranger, 0) }, "ca.pem belongs to user 12345"},
+		"world-writable certificate": {func(dir, _ string) error {
 			return errors.Join(os.Remove(dir+"/hosts.toml"), os.WriteFile(dir+"/a.crt", nil, 0o644), os.Chmod(dir+"/a.crt", 0o666))
 		}, "run chmod o-w $D/a.crt"},
 	} {
@@ -53,7 +53,8 @@ func TestChangeableHosts(t *testing.T) {
 	}
 }
 
-// TestChangeableFiles has verifiers and keys that others than root can change or put away.
+// TestChangeableFiles refuses pulls if another user than root can change or remove the verifiers
+// or the decryption keys.
 func TestChangeableFiles(t *testing.T) {
 	private, public := keyPair(t)
 	reg := newTestRegistry(t)
@@ -76,14 +77,14 @@ func TestChangeableFiles(t *testing.T) {
 		change func(above string) error
 		says   []string
 	}{
-		"program for all":       {verifier, forAll("/dir/a", 0o777), []string{"image verifier", "chmod o-w"}},
-		"program of another":    {verifier, ofAnother, []string{"image verifier", "chown root"}},
-		"directory of programs": {verifier, forAll("/dir", 0o777), []string{"image verifier", "chmod o-w"}},
-		"sticky directory":      {verifier, forAll("/dir", 0o777|os.ModeSticky), []string{"image verifier", "chmod o-w"}},
-		"put away by another":   {verifier, func(above string) error { return errors.Join(os.RemoveAll(above+"/dir"), os.Chmod(above, 0o777)) }, []string{"image verifier", "chmod o-w"}},
-		"key for all":           {key, forAll("/dir/a", 0o666), []string{"decryption keys", "chmod o-w"}},
-		"key of another":        {key, ofAnother, []string{"decryption keys", "chown root"}},
-		"directory of keys":     {key, forAll("/dir", 0o777), []string{"decryption keys", "chmod o-w"}},
+		"world-writable program":            {verifier, forAll("/dir/a", 0o777), []string{"image verifier", "chmod o-w"}},
+		"program of another user":           {verifier, ofAnother, []string{"image verifier", "chown root"}},
+		"world-writable programs directory": {verifier, forAll("/dir", 0o777), []string{"image verifier", "chmod o-w"}},
+		"sticky programs directory":         {verifier, forAll("/dir", 0o777|os.ModeSticky), []string{"image verifier", "chmod o-w"}},
+		"programs directory is missing":     {verifier, func(above string) error { return errors.Join(os.RemoveAll(above+"/dir"), os.Chmod(above, 0o777)) }, []string{"image verifier", "chmod o-w"}},
+		"world-writable key":                {key, forAll("/dir/a", 0o666), []string{"decryption keys", "chmod o-w"}},
+		"key of another user":               {key, ofAnother, []string{"decryption keys", "chown root"}},
+		"world-writable keys directory":     {key, forAll("/dir", 0o777), []string{"decryption keys", "chmod o-w"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			above := filepath.Join(t.TempDir(), "above")
@@ -95,7 +96,7 @@ func TestChangeableFiles(t *testing.T) {
 			test.Must(t, c.change(above))
 			test.Refused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), errdefs.IsFailedPrecondition, c.says...)
 			if config.DecryptionKeysDir != "" {
-				pullImage(t, s, domain+"/plain:1") // needs none
+				pullImage(t, s, domain+"/plain:1") // needs no key
 			}
 		})
 	}

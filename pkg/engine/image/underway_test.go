@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/pull"
 )
 
-// What layers go through is seen while it happens.
+// Underway reports the stage of each layer during a pull.
 func TestUnderway(t *testing.T) {
 	s, g, small, big := breaksOff(t, 2<<20)
 	held := g.hold()
@@ -19,7 +19,7 @@ func TestUnderway(t *testing.T) {
 		_, err := s.Pull(t.Context(), pull.Request{Ref: app})
 		done <- err
 	}()
-	test.Eventually(t, "one layer is unpacked, and one on its way", func() bool {
+	test.Eventually(t, "one layer is unpacked, and one is being fetched", func() bool {
 		if s.Running() != 1 || s.Fetched() < 2<<20 {
 			return false
 		}
@@ -33,8 +33,8 @@ func TestUnderway(t *testing.T) {
 			b.Digest.String() == digestOf(t, big) && b.Stage == progress.LayerFetching && b.Fetched > 1<<20 && b.Fetched < b.Size
 	})
 	close(held)
-	test.Fails(t, <-done, "no error")
+	test.Fails(t, <-done, "a pull that breaks off succeeded")
 	if now := s.Underway(t.Context()); len(now) != 0 {
-		t.Errorf("under way are %+v", now)
+		t.Errorf("after the pull Underway reports %+v", now)
 	}
 }

@@ -26,11 +26,11 @@ func verifiers(dir string) pull.Verifiers {
 	return pull.Verifiers{BinDir: dir, Timeout: 10 * time.Second}
 }
 
-// wantRefused checks an error for what the kubelet and the user look for in it.
+// wantRefused checks that an error has the reason that the kubelet expects, and the texts.
 func wantRefused(t *testing.T, err error, says ...string) {
 	t.Helper()
 	if !errdefs.IsUnknown(err) || !strings.HasPrefix(err.Error(), "SignatureValidationFailed") || len(err.Error()) > 1024 {
-		t.Fatalf("error %v of class %v", err, errdefs.Resolve(err))
+		t.Fatalf("the error is %v of class %v, want a short SignatureValidationFailed", err, errdefs.Resolve(err))
 	}
 	test.Says(t, err, says...)
 }
@@ -50,7 +50,7 @@ func TestVerifierIsToldWhatIsPulled(t *testing.T) {
 	var desc imagespec.Descriptor
 	test.Must(t, json.Unmarshal(stdin, &desc))
 	if desc.Digest.String() != digest || desc.Size == 0 || desc.MediaType == "" {
-		t.Errorf("descriptor %+v, want one of %s", desc, digest)
+		t.Errorf("the verifier read the descriptor %+v, want digest %s", desc, digest)
 	}
 }
 
@@ -62,12 +62,12 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 		timeout  time.Duration
 		says     []string
 	}{
-		"refused":         {map[string]string{"a": "cat >/dev/null; echo the signature is of nobody we know; exit 1"}, 0, []string{"a rejected", "exit code 1", "of nobody we know"}},
-		"one of two":      {map[string]string{"a": "echo yes", "b": "echo no; exit 3"}, 0, []string{"b rejected", "exit code 3"}},
-		"no answer":       {map[string]string{"a": "exec sleep 60"}, 100 * time.Millisecond, []string{"verifier a"}},
-		"no program":      {map[string]string{"a": ""}, 0, []string{"verifier a", "permission denied"}},
-		"a long speech":   {map[string]string{"a": "yes x | head -c 100000; exit 1"}, 0, []string{"a rejected"}},
-		"does not listen": {map[string]string{"a": "exec <&-; exit 1"}, 0, []string{"a rejected"}},
+		"refused":                   {map[string]string{"a": "cat >/dev/null; echo the signature is of nobody we know; exit 1"}, 0, []string{"a rejected", "exit code 1", "of nobody we know"}},
+		"second refuses":            {map[string]string{"a": "echo yes", "b": "echo no; exit 3"}, 0, []string{"b rejected", "exit code 3"}},
+		"timeout":                   {map[string]string{"a": "exec sleep 60"}, 100 * time.Millisecond, []string{"verifier a"}},
+		"not executable":            {map[string]string{"a": ""}, 0, []string{"verifier a", "permission denied"}},
+		"long output":               {map[string]string{"a": "yes x | head -c 100000; exit 1"}, 0, []string{"a rejected"}},
+		"closes its standard input": {map[string]string{"a": "exec <&-; exit 1"}, 0, []string{"a rejected"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -86,10 +86,10 @@ func TestRefusedImageLeavesNothing(t *testing.T) {
 			wantRefused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), append(c.says, dir, app)...)
 			wantStored(t, s, 0, 0)
 			if len(s.List()) != 0 || leasesLeft(t, s) != 0 {
-				t.Errorf("images %v, %d leases", s.List(), leasesLeft(t, s))
+				t.Errorf("left are images %v, %d leases", s.List(), leasesLeft(t, s))
 			}
 			if n := reg.count("GET", "/blobs/"); n != 0 {
-				t.Errorf("%d blobs were asked for before the verdict", n)
+				t.Errorf("%d blobs were requested, though the image was refused", n)
 			}
 		})
 	}
@@ -102,9 +102,9 @@ func TestVerifiersThatLetPass(t *testing.T) {
 	verifierProgram(t, refusing, "a", "exit 0")
 	verifierProgram(t, refusing, "b", "exit 1")
 	for name, v := range map[string]pull.Verifiers{
-		"no directory": verifiers(filepath.Join(t.TempDir(), "none")),
-		"nobody in it": verifiers(t.TempDir()),
-		"off":          {},
+		"no directory":    verifiers(filepath.Join(t.TempDir(), "none")),
+		"empty directory": verifiers(t.TempDir()),
+		"not configured":  {},
 	} {
 		s := openStore(t, Config{HostsDir: reg.hosts(t), Verifiers: v})
 		test.Checkf(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "%s", name)
@@ -113,20 +113,20 @@ func TestVerifiersThatLetPass(t *testing.T) {
 	wantRefused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "b rejected")
 }
 
-// An image on the node is verified again when it is pulled again: what is
-// allowed may have changed. The image itself stays, for the pods that have it.
+// An image on the node is verified again at each pull, because the verifiers may have changed. A
+// refused image stays in the store, for the pods that use it.
 func TestVerifierIsAskedAtEachPull(t *testing.T) {
 	dir := t.TempDir()
 	_, s, img := pulled(t, Config{Verifiers: verifiers(dir)}, small(t))
 	verifierProgram(t, dir, "a", "echo not any more; exit 1")
 	wantRefused(t, test.Err(s.Pull(t.Context(), pull.Request{Ref: app})), "not any more")
 	if got, err := s.Get(app); err != nil || got.ID != img.ID {
-		t.Errorf("the image that was there: %v, %v", got, err)
+		t.Errorf("the image that was pulled before is %v, %v", got, err)
 	}
 	test.Must(t, os.Remove(filepath.Join(dir, "a")))
 	pullImage(t, s, app)
 }
 
 func TestVerifiersNeedATimeout(t *testing.T) {
-	test.Is(t, test.Err(Open(t.Context(), Config{Root: t.TempDir(), Verifiers: pull.Verifiers{BinDir: t.TempDir()}})), errdefs.IsInvalidArgument, "no timeout")
+	test.Is(t, test.Err(Open(t.Context(), Config{Root: t.TempDir(), Verifiers: pull.Verifiers{BinDir: t.TempDir()}})), errdefs.IsInvalidArgument, "open without a timeout")
 }

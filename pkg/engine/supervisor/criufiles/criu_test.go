@@ -28,7 +28,7 @@ func TestCRIUConfig(t *testing.T) {
 		"pipes": {pipesConfig(pipes), "inherit-fd fd[1]:file[1a:2]\ninherit-fd fd[2]:file[1a:3]\n"},
 	} {
 		if string(c.got) != c.want {
-			t.Errorf("%s: %q", name, c.got)
+			t.Errorf("%s: got %q, want %q", name, c.got, c.want)
 		}
 	}
 }
@@ -37,12 +37,12 @@ func TestOnceConfig(t *testing.T) {
 	theirs := filepath.Join(t.TempDir(), "their.conf")
 	t.Setenv(ConfigEnv, theirs)
 	if got, err := onceConfig([]byte("ours")); err == nil {
-		t.Errorf("a missing file: %q", got)
+		t.Errorf("with a missing file the result is %q, want an error", got)
 	}
 	test.Must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
-	test.Equal(t, "the result", string(test.Value(onceConfig([]byte("ours")))(t)), "theirs\nours")
+	test.Equal(t, "configuration with another file", string(test.Value(onceConfig([]byte("ours")))(t)), "theirs\nours")
 	t.Setenv(ConfigEnv, "")
-	test.Equal(t, "without one", string(test.Value(onceConfig([]byte("ours")))(t)), "ours")
+	test.Equal(t, "configuration without another file", string(test.Value(onceConfig([]byte("ours")))(t)), "ours")
 }
 
 func TestRestoreArgs(t *testing.T) {
@@ -63,38 +63,38 @@ func TestRestoreArgs(t *testing.T) {
 func TestPipesOfCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	if got, err := readPipes(dir); err != nil || got != nil {
-		t.Errorf("none: %v, %v", got, err)
+		t.Errorf("without a file: %v, %v", got, err)
 	}
 	test.Must(t, WritePipes(dir, map[int]string{0: "file[1:2]", 1: "file[1:a3]"}))
 	if got, err := readPipes(dir); err != nil || got[1] != "file[1:a3]" || len(got) != 2 {
-		t.Errorf("read is %v, %v", got, err)
+		t.Errorf("the pipes that were read are %v, %v", got, err)
 	}
 	file := filepath.Join(dir, stdioFile)
 	for name, text := range map[string]string{
-		"no JSON":          "{",
-		"another fd":       `{"3":"file[1:2]"}`,
-		"another name":     `{"1":"pipe:[1]"}`,
-		"a second line":    `{"1":"file[1:2]\nexec-cmd"}`,
-		"a line inside":    `{"1":"file[1:2\n]"}`,
-		"nothing in it":    `{"1":"file[:]"}`,
-		"too much of it":   `{"1":"file[1:` + strings.Repeat("a", 17) + `]"}`,
-		"much too much":    strings.Repeat(" ", maxStdioFile+1),
-		"without brackets": `{"1":"file"}`,
+		"not JSON":                 "{",
+		"fd that is not stdio":     `{"3":"file[1:2]"}`,
+		"name that is not file[…]": `{"1":"pipe:[1]"}`,
+		"second line":              `{"1":"file[1:2]\nexec-cmd"}`,
+		"newline in the brackets":  `{"1":"file[1:2\n]"}`,
+		"empty numbers":            `{"1":"file[:]"}`,
+		"too long number":          `{"1":"file[1:` + strings.Repeat("a", 17) + `]"}`,
+		"too large file":           strings.Repeat(" ", maxStdioFile+1),
+		"without brackets":         `{"1":"file"}`,
 	} {
 		test.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		if got, err := readPipes(dir); err == nil {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: read %v, want an error", name, got)
 		}
 	}
 	test.Must(t, os.Remove(file))
 	test.Must(t, os.Symlink("/etc/hostname", file))
 	if got, err := readPipes(dir); err == nil {
-		t.Errorf("a link: %v", got)
+		t.Errorf("a symbolic link: read %v, want an error", got)
 	}
 }
 
 func TestHasSysVIPC(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "team[1]") // which is no pattern
+	dir := filepath.Join(t.TempDir(), "team[1]") // must not be treated as a pattern
 	test.Must(t, os.Mkdir(dir, 0o700))
 	write := func(name string, size int) {
 		t.Helper()
@@ -105,14 +105,14 @@ func TestHasSysVIPC(t *testing.T) {
 	}
 	write("ipcns-var-11.img", 100)
 	if has, err := HasSysVIPC(dir); has || err != nil {
-		t.Errorf("empty: %v, %v", has, err)
+		t.Errorf("with empty images: %v, %v; want false", has, err)
 	}
 	write("ipcns-msg-11.img", emptyImage+1)
 	if has, err := HasSysVIPC(dir); !has || err != nil {
-		t.Errorf("with a queue: %v, %v", has, err)
+		t.Errorf("with a message queue: %v, %v; want true", has, err)
 	}
 	if has, err := HasSysVIPC(filepath.Join(dir, "none")); has || err != nil {
-		t.Errorf("without images: %v, %v", has, err)
+		t.Errorf("without images: %v, %v; want false", has, err)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestCheckpointArgs(t *testing.T) {
 			[]string{"checkpoint", "--leave-running", "--image-path", "/images", "--work-path", "/work", "--tcp-established", "--ext-unix-sk", "--shell-job", "--file-locks", "id"},
 		},
 	} {
-		test.EqualLists(t, fmt.Sprintf("%v gives", c.options), CheckpointArgs("id", "/images", c.options), c.want)
+		test.EqualLists(t, fmt.Sprintf("arguments for %v", c.options), CheckpointArgs("id", "/images", c.options), c.want)
 	}
 }
 
@@ -141,22 +141,22 @@ func TestExplainCheckpoint(t *testing.T) {
 	if err := ExplainCheckpoint(failed, dir); !errors.Is(err, failed) || !strings.HasSuffix(err.Error(), "CRIU says: vdso: Unexpected rt vDSO area bounds") {
 		t.Errorf("with a log: %v", err)
 	}
-	test.Checkf(t, ExplainCheckpoint(nil, dir), "without an error")
+	test.Checkf(t, ExplainCheckpoint(nil, dir), "explain a nil error")
 }
 
 func TestCRIUErrors(t *testing.T) {
 	const rlimit = "(00.065265) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
 	for name, c := range map[string]struct{ log, want string }{
-		"nothing":          {"", ""},
-		"no error":         {"(00.1) Dumping finished successfully\n", ""},
-		"only the end":     {"(00.233798) Error (criu/cr-dump.c:2128): Dumping FAILED.\n", ""},
-		"only the warning": {rlimit, "rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"},
-		"the first counts": {
+		"empty log":             {"", ""},
+		"log without errors":    {"(00.1) Dumping finished successfully\n", ""},
+		"only the final error":  {"(00.233798) Error (criu/cr-dump.c:2128): Dumping FAILED.\n", ""},
+		"only the rlimit error": {rlimit, "rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted"},
+		"first error after the rlimit error": {
 			rlimit + "(00.175703) Error (criu/files-reg.c:1790): Can't lookup mount=27 for fd=0 path=/x\n(00.175707) ----\n" +
 				"(00.175715) Error (criu/cr-dump.c:1698): Dump files (pid: 7) failed with -1\n(00.2) Error (criu/cr-dump.c:2128): Dumping FAILED.\n",
 			"Can't lookup mount=27 for fd=0 path=/x",
 		},
-		"a helper that is gone": {
+		"error after that of cgroupd": {
 			"(00.1) Error (criu/cgroup.c:1247): cg: cgroupd: recv req error: No such file or directory\n" +
 				"(00.2)      1: Error (criu/files-reg.c:2104): Can't open file volume/data on restore: No such file or directory\n(00.3) Error (criu/cr-restore.c:2605): Restoring FAILED.\n",
 			"Can't open file volume/data on restore: No such file or directory",

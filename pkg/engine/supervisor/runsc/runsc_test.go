@@ -23,17 +23,17 @@ func TestLocksOfDeletedContainersAreSwept(t *testing.T) {
 			t.Errorf("the sandbox of %s is %q, want %q", id, got.sandbox, sandbox)
 		}
 	}
-	LocksOf(root, "gone", "").SweepEnded() // the sandbox is there
+	LocksOf(root, "gone", "").SweepEnded() // does nothing, because the sandbox exists
 	if got := names(t, root); len(got) != 6 {
-		t.Errorf("there are %v", got)
+		t.Errorf("SweepEnded left %v, want all 6 files", got)
 	}
 	LocksOf(root, "gone", "").Sweep()
 	want := []string{"else_sandbox:other.lock", "here_sandbox:pod.lock", "here_sandbox:pod.state", "pod_sandbox:pod.lock", "pod_sandbox:pod.state"}
-	test.EqualLists(t, "there", names(t, root), want)
+	test.EqualLists(t, "files after Sweep", names(t, root), want)
 }
 
-// TestLocksOfAnEndedSandboxAreSwept is about a member whose delete failed, after
-// it had removed its own lock, because the sandbox was deleted beside it.
+// TestLocksOfAnEndedSandboxAreSwept covers a member whose delete had removed its own lock, and then
+// failed because the sandbox was deleted at the same time.
 func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
 	root, bundle := t.TempDir(), t.TempDir()
 	for path, text := range map[string]string{
@@ -45,7 +45,7 @@ func TestLocksOfAnEndedSandboxAreSwept(t *testing.T) {
 		test.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	LocksOf(root, "gone", bundle).SweepEnded()
-	test.EqualLists(t, "there", names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"})
+	test.EqualLists(t, "files after SweepEnded", names(t, root), []string{"else_sandbox:other.lock", "else_sandbox:other.state"})
 }
 
 func names(t *testing.T, dir string) []string {
@@ -63,6 +63,6 @@ func TestStats(t *testing.T) {
 	got := test.Value(Stats([]byte(out)))(t)
 	memory := got.GetMemory().GetUsage()
 	if got.GetCPU().GetUsage().GetTotal() != 7 || memory.GetUsage() != 8 || memory.GetLimit() != 9 || got.GetPids().GetCurrent() != 2 {
-		t.Errorf("%v", got)
+		t.Errorf("the stats are %v", got)
 	}
 }

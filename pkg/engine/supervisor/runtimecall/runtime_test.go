@@ -14,23 +14,23 @@ import (
 
 func TestRuntimeMessage(t *testing.T) {
 	for _, tt := range []struct{ name, output, want string }{
-		{"nothing", "", ""},
-		{"a JSON log, its last error", `{"level":"error","msg":"first"}` + "\n" + `{"level":"error","msg":"last"}` + "\n" + `{"level":"info","msg":"bye"}`, "last"},
-		{"a text log", `time="2026-01-02T03:04:05Z" level=error msg="cannot \"do\" that"`, `cannot "do" that`},
-		{"a text log's bare word", "level=fatal msg=no", "no"},
-		{"a panic and no log", "panic: boom\n\ngoroutine 1", "goroutine 1"},
-		{"JSON goes before text", "oops\n" + `{"level":"error","msg":"why"}` + "\nbye", "why"},
+		{"empty output", "", ""},
+		{"last error of a JSON log", `{"level":"error","msg":"first"}` + "\n" + `{"level":"error","msg":"last"}` + "\n" + `{"level":"info","msg":"bye"}`, "last"},
+		{"text log", `time="2026-01-02T03:04:05Z" level=error msg="cannot \"do\" that"`, `cannot "do" that`},
+		{"text log without quotes", "level=fatal msg=no", "no"},
+		{"panic without a log", "panic: boom\n\ngoroutine 1", "goroutine 1"},
+		{"JSON between lines of text", "oops\n" + `{"level":"error","msg":"why"}` + "\nbye", "why"},
 		{"JSON without an error", `{"level":"warning","msg":"hm"}` + "\nthe end", "the end"},
 		{"broken JSON", `{"level":"error","msg":"cut`, `{"level":"error","msg":"cut`},
-		{"a usage of runsc", "flag provided but not defined: -bogus\nUsage: runsc <flags>\n\nUse \"runsc flags\"\n", "flag provided but not defined: -bogus"},
-		{"a usage of crun", "crun: unrecognized option '--bogus'\nTry `crun --help' or `crun --usage'\n", "crun: unrecognized option '--bogus'"},
-		{"no text", "\xff\xfe", "?"},
+		{"usage of runsc", "flag provided but not defined: -bogus\nUsage: runsc <flags>\n\nUse \"runsc flags\"\n", "flag provided but not defined: -bogus"},
+		{"usage of crun", "crun: unrecognized option '--bogus'\nTry `crun --help' or `crun --usage'\n", "crun: unrecognized option '--bogus'"},
+		{"invalid UTF-8", "\xff\xfe", "?"},
 	} {
 		test.Equal(t, fmt.Sprint(tt.name), Message([]byte(tt.output)), tt.want)
 	}
 	long := Message([]byte("begin " + strings.Repeat("é", 5000) + " end"))
 	if len(long) > maxMessage || !strings.HasPrefix(long, "begin ") || !strings.HasSuffix(long, " end") {
-		t.Errorf("%d bytes: %.20q … %.20q", len(long), long, long[len(long)-20:])
+		t.Errorf("the long message is cut to %d bytes: %.20q … %.20q", len(long), long, long[len(long)-20:])
 	}
 }
 
@@ -42,10 +42,10 @@ func TestUnknownToRuntime(t *testing.T) {
 		"permission denied":                                             false,
 		"crun: error while loading shared libraries: libyajl.so.2: cannot open shared object file: No such file or directory": false,
 	} {
-		test.Equal(t, fmt.Sprintf("%q", message), IsUnknown(&Error{Message: message}), want)
+		test.Equal(t, fmt.Sprintf("IsUnknown of %q", message), IsUnknown(&Error{Message: message}), want)
 	}
 	if IsUnknown(errors.New("does not exist")) {
-		t.Error("an error that is none of a runtime's")
+		t.Error("IsUnknown is true for an error that is not a runtime's")
 	}
 }
 
@@ -61,10 +61,10 @@ func TestEnvironmentIsWithoutWhatIsOurs(t *testing.T) {
 		}
 	}
 	if !kept {
-		t.Error("a runtime does not get the rest")
+		t.Error("a runtime does not get the other variables")
 	}
 	if got := environment("KEPT=no"); slices.Contains(got, "KEPT=yes") || got[len(got)-1] != "KEPT=no" {
-		t.Errorf("a runtime that is told of another value gets %q", got)
+		t.Errorf("with KEPT=no added the environment is %q", got)
 	}
 }
 
@@ -79,7 +79,8 @@ func TestArgv(t *testing.T) {
 	}
 }
 
-// The error of a call that hung has all that is needed to look further.
+// The error of a call that hung has its command and last output, and for a start the timeout
+// settings.
 func TestAborted(t *testing.T) {
 	late, end := context.WithTimeout(t.Context(), 0)
 	defer end()
@@ -95,7 +96,7 @@ func TestAborted(t *testing.T) {
 		test.Says(t, err, c.want...)
 		for _, not := range c.not {
 			if strings.Contains(err.Error(), not) {
-				t.Errorf("%s: %q has %q", c.verb, err, not)
+				t.Errorf("%s: the error is %q, which must not contain %q", c.verb, err, not)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// attachedFIFO attaches the reader that it returns to an output.
+// attachedFIFO attaches a new FIFO to an output, and returns the FIFO's reading end.
 func attachedFIFO(t *testing.T, o *Output, s *watches) *os.File {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "fifo")
@@ -24,8 +24,8 @@ func attachedFIFO(t *testing.T, o *Output, s *watches) *os.File {
 	return f
 }
 
-// TestAttachedWhoIsNotBehind sends no more than the FIFO of a reader holds: all of it must be there at
-// once, also when no goroutine comes to its turn in between.
+// TestAttachedWhoIsNotBehind sends blocks that fit into a reader's FIFO. send must write each block
+// directly, so that none waits in the backlog for another goroutine.
 func TestAttachedWhoIsNotBehind(t *testing.T) {
 	o := &Output{}
 	f := attachedFIFO(t, o, watching(t))
@@ -36,18 +36,19 @@ func TestAttachedWhoIsNotBehind(t *testing.T) {
 		o.attached.send(crilog.Stdout, chunk)
 		for at := range o.attached.all {
 			if !at.streams[crilog.Stdout].isEmpty() {
-				t.Fatalf("block %d counts against a reader that is not behind", n)
+				t.Fatalf("block %d is in the backlog of a reader that is not behind", n)
 			}
 		}
 		_ = f.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, chunk) {
-			t.Fatalf("block %d: %v, or another one", n, err)
+			t.Fatalf("block %d was read with other bytes, or with the error %v", n, err)
 		}
 	}
 }
 
-// TestAttachedWhoDoesNotRead has one reader that reads nothing, and one that falls behind and catches
-// up. The first is cut off. For the second, what goes straight into the FIFO must not overtake what waits.
+// TestAttachedWhoDoesNotRead has one reader that reads nothing, and one that falls behind and
+// catches up. The first is detached. The second gets all bytes in order, although some wait in the
+// backlog.
 func TestAttachedWhoDoesNotRead(t *testing.T) {
 	o, s := &Output{}, watching(t)
 	unread, f := attachedFIFO(t, o, s), attachedFIFO(t, o, s)
@@ -65,45 +66,46 @@ func TestAttachedWhoDoesNotRead(t *testing.T) {
 			continue
 		}
 		_ = f.SetReadDeadline(time.Now().Add(time.Minute))
-		test.Mustf(t, test.Err(io.ReadFull(f, got[read:sent])), "after %d bytes", read)
+		test.Mustf(t, test.Err(io.ReadFull(f, got[read:sent])), "read after %d bytes", read)
 		read = sent
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("bytes are not in order")
+		t.Error("the reader got bytes out of order")
 	}
-	test.Eventually(t, "the reader that reads nothing is cut off", func() bool {
+	test.Eventually(t, "the reader that reads nothing is detached", func() bool {
 		_, err := os.Lstat(unread.Name())
-		return errors.Is(err, os.ErrNotExist) && openBelow(t, unread.Name()) == 1 // its own end
+		return errors.Is(err, os.ErrNotExist) && openBelow(t, unread.Name()) == 1 // the reader's own end
 	})
 	o.attached.end()
 	if rest, err := io.ReadAll(f); len(rest) > 0 || err != nil {
-		t.Errorf("%d bytes more, %v", len(rest), err)
+		t.Errorf("after the end the reader got %d more bytes, %v", len(rest), err)
 	}
 }
 
-// What is being written counts, and what was added before the end is written.
+// The block that is being written counts against the limit. Data that was added before the end is
+// still written.
 func TestBacklog(t *testing.T) {
 	b := newBacklog()
 	block := func(n int) {
 		t.Helper()
 		if got := len(b.take()); got != n {
-			t.Fatalf("took %d bytes, want %d", got, n)
+			t.Fatalf("take returned %d bytes, want %d", got, n)
 		}
 	}
 	if !b.add(make([]byte, attachBacklog)) {
-		t.Fatal("there is no room in an empty one")
+		t.Fatal("an empty backlog does not accept attachBacklog bytes")
 	}
 	block(chunkSize)
-	block(chunkSize) // the first was written
+	block(chunkSize) // take implies that the first block was written
 	if !b.add(make([]byte, chunkSize)) || b.add([]byte("x")) {
-		t.Error("what is being written does not count")
+		t.Error("the block that is being written does not count against the limit")
 	}
 	block(0)
 	b = newBacklog()
 	b.add([]byte("last"))
 	b.end()
 	if !b.hasEnded() || b.isEmpty() || !b.add([]byte("late")) {
-		t.Error("it has not ended, or is full")
+		t.Error("after end the backlog has not ended, is empty, or rejects data")
 	}
 	block(4)
 	block(0)

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// watches counts those that were not dropped.
+// watches counts the watches that were not removed.
 type watches struct {
 	*processes.Set
 	held atomic.Int64
@@ -52,7 +52,7 @@ func fifo(t *testing.T, path string, flags int) *os.File {
 	return test.Value(os.OpenFile(path, flags|unix.O_NONBLOCK, 0))(t)
 }
 
-// openBelow is how many files are open here whose paths begin so.
+// openBelow returns the number of this process's open files whose paths begin with path.
 func openBelow(t *testing.T, path string) (n int) {
 	t.Helper()
 	entries := test.Value(os.ReadDir("/proc/self/fd"))(t)
@@ -64,7 +64,7 @@ func openBelow(t *testing.T, path string) (n int) {
 	return n
 }
 
-// A reader may leave while it is being attached. The race detector looks on.
+// A reader may close its FIFOs while it is being attached. This test also looks for data races.
 func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
 	s := watching(t)
 	dir := t.TempDir()
@@ -80,18 +80,18 @@ func TestReadersThatLeaveWhileTheyAttach(t *testing.T) {
 			out.Close()
 			stderr.Close()
 		}()
-		_ = o.Attach(s, paths, nil, InputEnd{}) // it may come too late
+		_ = o.Attach(s, paths, nil, InputEnd{}) // fails if the reader has already left
 		<-left
 		os.Remove(paths.Stdout)
 		os.Remove(paths.Stderr)
 	}
-	test.Eventually(t, "nothing is left open or watched", func() bool {
+	test.Eventually(t, "no file is left open or watched", func() bool {
 		return s.held.Load() == 0 && openBelow(t, dir) == 0
 	})
 }
 
-// A container that does not read its stdin keeps nothing of those who wrote and left,
-// and gets what the next one writes when it reads again.
+// Sessions write to a container that does not read its stdin, and leave: none of their files stay
+// open. Once the container reads again, it gets the input of the next session.
 func TestInputOfThoseWhoLeft(t *testing.T) {
 	t.Parallel()
 	s := watching(t)
@@ -117,7 +117,7 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	for range sessions {
 		attach(make([]byte, 200<<10))
 	}
-	test.Eventually(t, "what they wrote is given up", func() bool { return openBelow(t, filepath.Join(dir, "in")) == 0 })
+	test.Eventually(t, "the input of sessions that left is dropped", func() bool { return openBelow(t, filepath.Join(dir, "in")) == 0 })
 
 	go func() {
 		for b := make([]byte, 64<<10); ; {
@@ -130,8 +130,8 @@ func TestInputOfThoseWhoLeft(t *testing.T) {
 	go func() { written <- o.attached.write(t.Context(), stdin, make([]byte, 300<<10)) }()
 	select {
 	case err := <-written:
-		test.Checkf(t, err, "the next input")
+		test.Checkf(t, err, "write the next input")
 	case <-time.After(time.Minute):
-		t.Error("the next input is not passed on")
+		t.Error("the next input does not reach the container")
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// What was written before the reader looked is not forgotten, whether the writer
-// is still there or not.
+// Input that was written before the first read is read, whether the writer has closed the FIFO or
+// not.
 func TestInputThatIsThereAlready(t *testing.T) {
-	for name, stays := range map[string]bool{"the writer stays": true, "the writer has left": false} {
+	for name, stays := range map[string]bool{"writer stays": true, "writer has left": false} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "fifo")
 			test.Must(t, unix.Mkfifo(path, 0o600))
@@ -27,24 +27,24 @@ func TestInputThatIsThereAlready(t *testing.T) {
 			if !stays {
 				writer.Close()
 			}
-			// By then the kernel's poller has reported it, once and for all.
+			// After this time the poller has reported the input, and will not report it again.
 			time.Sleep(50 * time.Millisecond)
 			test.Must(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
 			read := chunkReader(reader, true)
 			chunk, n := read()
 			if string(chunk[:n]) != "early" {
-				t.Fatalf("read %q", chunk[:n])
+				t.Fatalf("read %q, want \"early\"", chunk[:n])
 			}
 			if !stays {
 				if _, n := read(); n != 0 {
-					t.Errorf("%d bytes after the end", n)
+					t.Errorf("read %d bytes after the end", n)
 				}
 			}
 		})
 	}
 }
 
-// A FIFO that nobody has opened for writing yet has not ended.
+// A FIFO that no writer has opened yet has not ended.
 func TestInputWhoseWriterComesLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	test.Must(t, unix.Mkfifo(path, 0o600))
@@ -67,7 +67,7 @@ func TestInputWhoseWriterComesLater(t *testing.T) {
 	for _, want := range []string{"late", ""} {
 		select {
 		case text := <-got:
-			test.Equal(t, "read", text, want)
+			test.Equal(t, "input", text, want)
 		case <-time.After(time.Minute):
 			t.Fatalf("nothing was read, want %q", want)
 		}

@@ -25,7 +25,7 @@ func TestAskedCgroup(t *testing.T) {
 		{"-.slice:berth:c", true, "/berth-c.scope"},
 		{"/no/systemd/path", true, ""},
 	} {
-		test.Equal(t, fmt.Sprintf("%q", tt.path), Asked(tt.path, "id", tt.systemd), tt.want)
+		test.Equal(t, fmt.Sprintf("cgroup of the path %q", tt.path), Asked(tt.path, "id", tt.systemd), tt.want)
 	}
 }
 
@@ -47,13 +47,13 @@ func TestLocateCgroup(t *testing.T) {
 		asked     string
 		want      Cgroup
 	}{
-		{"its own everywhere", map[string]string{"": "/pod/c", "memory": "/pod/c", "pids": "/pod/c"}, "",
+		{"cgroups of the container", map[string]string{"": "/pod/c", "memory": "/pod/c", "pids": "/pod/c"}, "",
 			Cgroup{Unified: dir + "/v2/pod/c", Memory: dir + "/memory/pod/c", Pids: dir + "/pids/pod/c"}},
-		{"the supervisor's", own, "", Cgroup{}},
-		{"it has exited, the spec says where it was", map[string]string{"": "/", "memory": "/", "pids": "/", "freezer": "/"}, "/asked",
+		{"cgroups of the supervisor", own, "", Cgroup{}},
+		{"exited container with a path in its spec", map[string]string{"": "/", "memory": "/", "pids": "/", "freezer": "/"}, "/asked",
 			Cgroup{Pids: dir + "/pids/asked"}},
-		{"one that is not there", map[string]string{"": "/gone", "memory": "/gone"}, "", Cgroup{}},
-		{"one outside of what is mounted", map[string]string{"memory": "/../x"}, "", Cgroup{}},
+		{"missing cgroups", map[string]string{"": "/gone", "memory": "/gone"}, "", Cgroup{}},
+		{"cgroup outside of the mount", map[string]string{"memory": "/../x"}, "", Cgroup{}},
 	} {
 		if got := locateCgroup(all, own, tt.container, tt.asked); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
@@ -68,8 +68,8 @@ func TestParseCounter(t *testing.T) {
 	}
 }
 
-// TestHierarchiesOfTheNode looks for those of the node while CRIU, and a container, have them
-// mounted elsewhere, too.
+// TestHierarchiesOfTheNode checks that the mounts below /sys/fs/cgroup are preferred to other
+// mounts of the same hierarchies, such as those of CRIU and of containers.
 func TestHierarchiesOfTheNode(t *testing.T) {
 	v1 := func(at, controllers string) *mountinfo.Info {
 		return &mountinfo.Info{FSType: "cgroup", Mountpoint: at, Root: "/", VFSOptions: "rw," + controllers}
@@ -84,5 +84,5 @@ func TestHierarchiesOfTheNode(t *testing.T) {
 	want := []Hierarchy{
 		{"memory", "/sys/fs/cgroup/memory", "/"}, {"", "/sys/fs/cgroup/unified", "/"}, {"pids", "/var/other/pids", "/"},
 	}
-	test.EqualLists(t, "found", got, want)
+	test.EqualLists(t, "hierarchies", got, want)
 }

@@ -13,25 +13,25 @@ import (
 
 func TestCheckID(t *testing.T) {
 	for _, id := range []string{"a", "0123abc", "a.b_c-d", strings.Repeat("x", 200)} {
-		test.Checkf(t, CheckID(id), "%.20q", id)
+		test.Checkf(t, CheckID(id), "check %.20q", id)
 	}
 	for _, id := range []string{"", ".", "..", "-a", "a/b", "a b", "a\n", "é", strings.Repeat("x", 201)} {
-		test.Is(t, CheckID(id), errdefs.IsInvalidArgument, "%.20q", id)
+		test.Is(t, CheckID(id), errdefs.IsInvalidArgument, "check %.20q", id)
 	}
 }
 
 func TestJournalIsReadByNameOnly(t *testing.T) {
 	dir := t.TempDir()
-	test.Is(t, test.Err(ReadTask(dir, "a")), errdefs.IsNotFound, "no task")
-	test.Is(t, test.Err(ReadExit(dir, "a")), errdefs.IsNotFound, "no exit")
+	test.Is(t, test.Err(ReadTask(dir, "a")), errdefs.IsNotFound, "read a missing task")
+	test.Is(t, test.Err(ReadExit(dir, "a")), errdefs.IsNotFound, "read a missing exit")
 	test.Must(t, os.MkdirAll(TaskDir(dir, "a"), 0o700))
 	file := filepath.Join(TaskDir(dir, "a"), TaskFile)
 	test.Must(t, os.WriteFile(file, []byte(`{"format":1,"id":"a","state":"running","fromANewerVersion":{"x":1}}`), 0o600))
 	if j, err := ReadTask(dir, "a"); err != nil || j.ID != "a" || j.State != TaskRunning {
-		t.Errorf("%+v, %v", j, err)
+		t.Errorf("the task of a newer version is %+v, %v", j, err)
 	}
 	test.Must(t, os.WriteFile(file, []byte(`{"id":`), 0o600))
 	if _, err := ReadTask(dir, "a"); err == nil || errdefs.IsNotFound(err) {
-		t.Errorf("half a journal: %v", err)
+		t.Errorf("read of a truncated journal: %v, want an error other than not found", err)
 	}
 }

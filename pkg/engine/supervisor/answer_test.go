@@ -13,6 +13,6 @@ func TestPanicCostsTheCall(t *testing.T) {
 	info := &ttrpc.UnaryServerInfo{FullMethod: "/task/Start"}
 	_, err := answer(t.Context(), nil, info, func(context.Context, func(any) error) (any, error) { panic("mistake") })
 	if status.Code(err) != codes.Internal {
-		t.Errorf("the caller gets %v", err)
+		t.Errorf("a call that panics returns %v, want an internal error", err)
 	}
 }

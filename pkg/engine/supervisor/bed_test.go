@@ -26,16 +26,16 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// bed is a supervisor under test and what the daemon would hold of it.
+// bed is a supervisor under test, with the connections and files that a daemon would hold.
 type bed struct {
 	testing.TB
 	runtime ociRuntime
-	dir     string // the supervisor's
+	dir     string // the supervisor's directory
 	base    string
 	cgroup  string
 	cmd     *exec.Cmd
 	exited  chan struct{}
-	// arguments are more of the supervisor's.
+	// arguments are appended to the supervisor's command line.
 	arguments []string
 	conn      net.Conn
 	client    *ttrpc.Client
@@ -62,7 +62,7 @@ func newBed(t testing.TB, r ociRuntime) *bed {
 	return b
 }
 
-// serve starts the supervisor, with what is left of a predecessor's.
+// serve starts a supervisor, which inherits the pidfds and terminals of running containers.
 func (b *bed) serve(env ...string) {
 	b.Helper()
 	path := test.Value(binary())(b)
@@ -86,7 +86,7 @@ func (b *bed) serve(env ...string) {
 	b.reconnect()
 }
 
-// reconnect is what a daemon does that comes back.
+// reconnect connects to the supervisor, as a restarted daemon does.
 func (b *bed) reconnect() {
 	b.Helper()
 	var err error
@@ -101,7 +101,8 @@ func (b *bed) reconnect() {
 	}
 }
 
-// inheritance hands on what the daemon keeps of running containers.
+// inheritance returns the pidfds and terminals of running containers, and the text that describes
+// them to a supervisor.
 func (b *bed) inheritance() ([]*os.File, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,7 +122,7 @@ func (b *bed) inheritance() ([]*os.File, string) {
 	return files, string(text)
 }
 
-// kill9 ends the supervisor as a crash would.
+// kill9 kills the supervisor, as a crash would, and disconnects.
 func (b *bed) kill9() {
 	_ = b.cmd.Process.Kill()
 	<-b.exited
@@ -158,7 +159,7 @@ func (b *bed) cleanup() {
 	os.RemoveAll(b.base)
 }
 
-// reportRaces fails the test when a supervisor's race detector wrote something.
+// reportRaces fails the test if the race detector of a supervisor wrote a report.
 func (b *bed) reportRaces() {
 	reports, _ := filepath.Glob(filepath.Join(b.base, "race.*"))
 	for _, path := range reports {

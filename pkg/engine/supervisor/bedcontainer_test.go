@@ -20,7 +20,7 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// container is a task, as a daemon sees it.
+// container is a task, with the files that a daemon keeps of it.
 type container struct {
 	*bed
 	id, bundle, logPath string
@@ -75,7 +75,7 @@ func (b *bed) spec(id string, c containerConfig) *specs.Spec {
 	return s
 }
 
-// create makes the bundle and the FIFOs and creates the task.
+// create makes the bundle and the FIFOs, and creates the task.
 func (b *bed) create(id string, cfg containerConfig) *container {
 	b.Helper()
 	c, err := b.tryCreate(id, cfg)
@@ -141,8 +141,7 @@ func (b *bed) tryCreate(id string, cfg containerConfig) (*container, error) {
 	return c, errgrpc.ToNative(err)
 }
 
-// keepReader holds a FIFO open that is never read by this end, as the daemon
-// does.
+// keepReader opens the reading end of a FIFO and does not read, as the daemon does.
 func keepReader(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil
@@ -150,7 +149,7 @@ func keepReader(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 }
 
-// keepTerminal takes a copy of the terminal's master from the supervisor.
+// keepTerminal duplicates the terminal's master from the supervisor, and keeps it for a successor.
 func (c *container) keepTerminal() *os.File {
 	c.Helper()
 	r := test.Value(c.extra.Terminal(c.ctx(), &supervisorv1.TerminalRequest{Id: c.id}))(c)
@@ -166,7 +165,7 @@ func (c *container) alive() bool {
 	poll := []unix.PollFd{{Fd: int32(c.pidfd.Fd()), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(poll, 0)
-		if err == unix.EINTR { // Go's own signals
+		if err == unix.EINTR { // by a signal of Go's runtime
 			continue
 		}
 		return err == nil && n == 0
@@ -209,15 +208,15 @@ func (c *container) close() {
 	}
 }
 
-// wait returns the exit status, from Wait and from the journal.
+// wait waits for the exit, and returns it from the journal. It must be the one that Wait returns.
 func (c *container) wait() journal.Exit {
 	c.Helper()
 	r, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
 	test.Mustf(c, err, "wait for %s", c.id)
 	exit, err := journal.ReadExit(c.dir, c.id)
-	test.Mustf(c, err, "the exit of %s was announced and is not on disk", c.id)
+	test.Mustf(c, err, "the exit of %s, which Wait has returned, in the journal", c.id)
 	if exit.Status != r.ExitStatus || !exit.Time().Equal(r.ExitedAt.AsTime()) {
-		c.Fatalf("Wait says %d at %v, the journal %d at %v", r.ExitStatus, r.ExitedAt.AsTime(), exit.Status, exit.Time())
+		c.Fatalf("Wait returns %d at %v, the journal has %d at %v", r.ExitStatus, r.ExitedAt.AsTime(), exit.Status, exit.Time())
 	}
 	return exit
 }
@@ -262,7 +261,7 @@ func readLog(t testing.TB, path string) []logLine {
 	for line := range strings.Lines(string(b)) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(fields) != 4 || !strings.HasSuffix(line, "\n") {
-			t.Fatalf("%s has a line that is none: %q", path, line)
+			t.Fatalf("%s has a line that is not in the CRI format: %q", path, line)
 		}
 		at := test.Value(time.Parse(time.RFC3339Nano, fields[0]))(t)
 		lines = append(lines, logLine{at: at, stream: fields[1], partial: fields[2] == "P", content: fields[3]})
@@ -274,7 +273,7 @@ func readLog(t testing.TB, path string) []logLine {
 func (c *container) said(content string) logLine {
 	c.Helper()
 	var found logLine
-	test.Eventually(c, fmt.Sprintf("%s says %q", c.id, content), func() bool {
+	test.Eventually(c, fmt.Sprintf("the log of %s has %q", c.id, content), func() bool {
 		for _, l := range c.lines() {
 			if l.content == content {
 				found = l
@@ -303,10 +302,10 @@ func (c *container) send(text string) {
 	c.done(c.keepIn.WriteString(text))
 }
 
-// exits waits for the end of the container, with that status.
+// exits waits for the exit of the container, and checks its status.
 func (c *container) exits(status uint32) {
 	c.Helper()
 	if exit := c.wait(); exit.Status != status || exit.Unknown {
-		c.Errorf("%s: %+v, want status %d", c.id, exit, status)
+		c.Errorf("the exit of %s is %+v, want status %d", c.id, exit, status)
 	}
 }

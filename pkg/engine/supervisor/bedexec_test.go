@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// execResult is what came of an exec.
+// execResult is the exit status and the output of an exec.
 type execResult struct {
 	status         uint32
 	stdout, stderr string
@@ -32,7 +32,7 @@ type execution struct {
 
 var execs atomic.Int64
 
-// exec adds an exec and reads its output; it is started by the caller.
+// addExec adds an exec and reads its output. The caller starts the exec.
 func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	c.Helper()
 	e := &execution{container: c, id: fmt.Sprintf("exec%d", execs.Add(1))}
@@ -54,7 +54,7 @@ func (c *container) addExec(terminal, stdin bool, args ...string) *execution {
 	return e
 }
 
-// readFIFO makes a FIFO and reads it to its end.
+// readFIFO makes a FIFO. The channel gets all that is written to the FIFO once it has ended.
 func readFIFO(t testing.TB, path string) (string, chan string) {
 	t.Helper()
 	test.Must(t, unix.Mkfifo(path, 0o600))
@@ -63,7 +63,7 @@ func readFIFO(t testing.TB, path string) (string, chan string) {
 	all := make(chan string, 1)
 	go func() {
 		defer f.Close()
-		// Wait for the first writer: a FIFO without one reads as ended.
+		// Wait for the first writer, because a read of a FIFO without a writer returns its end.
 		conn, _ := f.SyscallConn()
 		first := true
 		_ = conn.Read(func(uintptr) bool {
@@ -101,10 +101,10 @@ func (e *execution) delete() (*taskAPI.DeleteResponse, error) {
 // untilThere waits for a file in the container.
 func (c *container) untilThere(path string) {
 	c.Helper()
-	test.Eventually(c, path+" is there", func() bool { return c.exec("test", "-e", path).status == 0 })
+	test.Eventually(c, path+" exists", func() bool { return c.exec("test", "-e", path).status == 0 })
 }
 
-// exec runs a command to its end.
+// exec runs a command in the container, and waits until it has exited.
 func (c *container) exec(args ...string) execResult {
 	c.Helper()
 	e := c.addExec(false, false, args...)

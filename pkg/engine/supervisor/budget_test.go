@@ -9,15 +9,14 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// maxPSS is what one supervisor may cost with forty containers, in KiB: the
-// budget is 0.3 MB for each pod.
+// maxPSS is the memory budget of a supervisor with forty containers, in KiB: 0.3 MB for each pod.
 const maxPSS = 40 * 300
 
-// One supervisor holds forty containers that have written, and does not cost
-// more than it may.
+// One supervisor with forty containers that have written stays within its budgets of memory and
+// threads.
 func TestMemoryOfASupervisorWithFortyContainers(t *testing.T) {
 	if raceDetector {
-		t.Skip("without the race detector: it costs more than the budget")
+		t.Skip("the race detector needs more memory than the budget")
 	}
 	const containers = 40
 	b := newBed(t, findRuntime(t, "crun"))
@@ -32,14 +31,14 @@ func TestMemoryOfASupervisorWithFortyContainers(t *testing.T) {
 	threads := test.Value(os.ReadDir(fmt.Sprintf("/proc/%d/task", b.cmd.Process.Pid)))(t)
 	t.Logf("PSS of a supervisor: %d KiB without containers, %d KiB with %d; %d threads", empty, full, containers, len(threads))
 	if full > maxPSS {
-		t.Errorf("PSS is %d KiB, more than %d", full, maxPSS)
+		t.Errorf("PSS is %d KiB, want at most %d", full, maxPSS)
 	}
 	if len(threads) > 20 {
-		t.Errorf("%d threads", len(threads))
+		t.Errorf("the supervisor has %d threads, want at most 20", len(threads))
 	}
 }
 
-// pss is the supervisor's share of memory, in KiB.
+// pss returns the supervisor's proportional set size in KiB.
 func (b *bed) pss() int {
 	b.Helper()
 	text := test.Value(os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.cmd.Process.Pid)))(b)

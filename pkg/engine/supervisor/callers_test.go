@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A supervisor that nobody needs ends when its daemon does not come back. One with
-// a container stays, and so does one with a daemon.
+// A supervisor without tasks exits if its daemon does not reconnect. It stays while it has a task,
+// even one that has exited, or a connected daemon.
 func TestWithoutADaemonForLong(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	b.kill9()
@@ -30,27 +30,27 @@ func TestWithoutADaemonForLong(t *testing.T) {
 
 	b.serve()
 	if ended(1500 * time.Millisecond) {
-		t.Fatalf("it ended under its daemon:\n%s", b.log())
+		t.Fatalf("the supervisor exited while its daemon was connected:\n%s", b.log())
 	}
 	c := b.run("c", shell("trap 'exit 7' TERM; while :; do sleep 0.02; done"))
 	hangUp()
 	if ended(1500 * time.Millisecond) {
-		t.Fatalf("it left a container alone:\n%s", b.log())
+		t.Fatalf("the supervisor exited while a container ran:\n%s", b.log())
 	}
 	b.reconnect()
 	test.Must(t, c.kill(unix.SIGTERM, false))
 	c.exits(7)
 	hangUp()
 	if ended(1500 * time.Millisecond) {
-		t.Fatalf("it ended with an exit code that nobody has asked for:\n%s", b.log())
+		t.Fatalf("the supervisor exited before the exited container was deleted:\n%s", b.log())
 	}
 	b.reconnect()
 	c.mustDelete()
 	hangUp()
 	if !ended(20 * time.Second) {
-		t.Fatalf("it stays without a task:\n%s", b.log())
+		t.Fatalf("the supervisor without tasks and daemon does not exit:\n%s", b.log())
 	}
 	if state := b.cmd.ProcessState; !state.Success() {
-		t.Errorf("it ended with %v", state)
+		t.Errorf("the supervisor exited with %v", state)
 	}
 }

@@ -38,14 +38,14 @@ func TestExitStatus(t *testing.T) {
 			reply, err := c.delete()
 			test.Mustf(t, err, "delete")
 			if reply.ExitStatus != tt.want || reply.Pid != uint32(c.pid) {
-				t.Errorf("Delete says %+v", reply)
+				t.Errorf("Delete returns %+v, want status %d of pid %d", reply, tt.want, c.pid)
 			}
 			got := map[string]string{}
 			for _, l := range c.lines() {
 				got[l.stream] += l.content
 			}
 			if got["stdout"] != "out" || got["stderr"] != "err" {
-				t.Errorf("%s: log has %v", tt.script, got)
+				t.Errorf("%s: the log has %v", tt.script, got)
 			}
 			if _, err := os.Stat(b.dir + "/tasks/" + c.id); !os.IsNotExist(err) {
 				t.Errorf("the task's journal is left: %v", err)
@@ -58,8 +58,8 @@ func TestExitStatus(t *testing.T) {
 	})
 }
 
-// Whoever stops a container as soon as it is started signals the program, and not
-// what the runtime prepares it in. On an idle machine one is as good as the other.
+// Start returns once the program runs, so that a signal does not hit the runtime's init process.
+// The busy processes make an early return likely.
 func TestStartAnswersForTheProgram(t *testing.T) {
 	forEachRuntime(t, []string{"runc"}, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -75,7 +75,7 @@ func TestStartAnswersForTheProgram(t *testing.T) {
 			c := b.run(fmt.Sprintf("c%d", i), shell("exec sleep 1000"))
 			name := test.Value(os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.pid)))(t)
 			if strings.HasPrefix(string(name), "runc:") {
-				t.Errorf("start %d: the process is still %s", i, name)
+				t.Errorf("start %d returned while the process is still %s", i, name)
 			}
 			test.Must(t, c.kill(unix.SIGKILL, true))
 			c.wait()
@@ -91,19 +91,19 @@ func TestAContainerStartsOnce(t *testing.T) {
 		r := test.Value(c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id}))(t)
 		return r.Status
 	}
-	test.Equal(t, "before the start", state(), tasktypes.Status_CREATED)
+	test.Equal(t, "state before the start", state(), tasktypes.Status_CREATED)
 	if _, err := b.tryCreate("once", shell("true")); !errdefs.IsAlreadyExists(err) && !os.IsExist(err) {
 		t.Errorf("a second task of the same id: %v", err)
 	}
 	c.start()
-	test.Equal(t, "after the start", state(), tasktypes.Status_RUNNING)
+	test.Equal(t, "state after the start", state(), tasktypes.Status_RUNNING)
 	test.Is(t, c.tryStart(), errdefs.IsFailedPrecondition, "a second start")
 	test.Is(t, test.Err(c.delete()), errdefs.IsFailedPrecondition, "deleting a running container")
 	test.Must(t, c.kill(unix.SIGKILL, false))
 	c.exits(137)
-	test.Equal(t, "after the end", state(), tasktypes.Status_STOPPED)
-	test.Is(t, c.kill(unix.SIGKILL, false), errdefs.IsNotFound, "a kill after the end")
-	test.Is(t, c.tryStart(), errdefs.IsFailedPrecondition, "a start after the end")
+	test.Equal(t, "state after the exit", state(), tasktypes.Status_STOPPED)
+	test.Is(t, c.kill(unix.SIGKILL, false), errdefs.IsNotFound, "a kill after the exit")
+	test.Is(t, c.tryStart(), errdefs.IsFailedPrecondition, "a start after the exit")
 	c.mustDelete()
 }
 
@@ -112,11 +112,11 @@ func TestNeverStartedContainerIsDeleted(t *testing.T) {
 	c := b.create("idle", shell("true"))
 	task, err := journal.ReadTask(b.dir, "idle")
 	if err != nil || task.State != journal.TaskCreated {
-		t.Errorf("journal: %+v, %v", task, err)
+		t.Errorf("the journal of a created task: %+v, %v", task, err)
 	}
-	test.Is(t, c.kill(unix.SIGTERM, false), errdefs.IsFailedPrecondition, "killing what was never started")
+	test.Is(t, c.kill(unix.SIGTERM, false), errdefs.IsFailedPrecondition, "kill of a container that was never started")
 	c.mustDelete()
-	test.Is(t, test.Err(journal.ReadTask(b.dir, "idle")), errdefs.IsNotFound, "journal after delete")
+	test.Is(t, test.Err(journal.ReadTask(b.dir, "idle")), errdefs.IsNotFound, "journal after Delete")
 }
 
 func TestPauseAndUpdate(t *testing.T) {
@@ -128,7 +128,7 @@ func TestPauseAndUpdate(t *testing.T) {
 		if err != nil || s.Status != tasktypes.Status_PAUSED {
 			t.Errorf("state while paused: %v, %v", s, err)
 		}
-		// What it wrote before may be on its way into the log.
+		// Lines from before the pause may still be on their way to the log.
 		before := len(c.lines())
 		test.Eventually(t, "a paused container writes nothing", func() bool {
 			was := before
@@ -137,9 +137,9 @@ func TestPauseAndUpdate(t *testing.T) {
 			return before == was
 		})
 		c.done(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}))
-		test.Eventually(t, "it writes again", func() bool { return len(c.lines()) > before })
+		test.Eventually(t, "the resumed container writes again", func() bool { return len(c.lines()) > before })
 		updateMemory(c, 64<<20)
-		// A frozen container must die too.
+		// A kill must also work on a paused container.
 		c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
 		test.Must(t, c.kill(unix.SIGKILL, false))
 		c.exits(137)
@@ -147,8 +147,8 @@ func TestPauseAndUpdate(t *testing.T) {
 	})
 }
 
-// CRIU has the cgroup frozen again when it fails, and may be later than the end of the container
-// that it wrote: runtimes take that for paused, and do not delete it.
+// A failing CRIU may freeze the cgroup again after the container has exited. Runtimes consider such
+// a container paused and refuse to delete it. Delete must succeed nevertheless.
 func TestFrozenAfterItsEnd(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		dir := t.TempDir()
@@ -161,7 +161,7 @@ func TestFrozenAfterItsEnd(t *testing.T) {
 		test.Must(t, os.WriteFile(filepath.Join(dir, "freeze"), []byte(freeze), 0o600))
 		test.Must(t, c.kill(unix.SIGKILL, false))
 		c.wait()
-		test.Eventually(t, "it is frozen", func() bool {
+		test.Eventually(t, "the exited container is frozen", func() bool {
 			_, err := os.Stat(filepath.Join(dir, "once"))
 			return err == nil
 		})
@@ -169,7 +169,7 @@ func TestFrozenAfterItsEnd(t *testing.T) {
 	})
 }
 
-// A container that is killed is not written any more, whatever CRIU waits for.
+// A kill of a container ends its running checkpoint, even if CRIU hangs.
 func TestKilledWhileItIsWritten(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		begun := filepath.Join(t.TempDir(), "begun")
@@ -180,16 +180,16 @@ func TestKilledWhileItIsWritten(t *testing.T) {
 			_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: t.TempDir()})
 			written <- err
 		}()
-		test.Eventually(t, "it is written", func() bool {
+		test.Eventually(t, "the checkpoint has begun", func() bool {
 			_, err := os.Stat(begun)
 			return err == nil
 		})
 		test.Must(t, c.kill(unix.SIGKILL, true))
 		select {
 		case err := <-written:
-			test.Fails(t, err, "it is said to be written")
+			test.Fails(t, err, "the checkpoint of a killed container succeeded")
 		case <-time.After(30 * time.Second):
-			t.Fatal("it is still being written")
+			t.Fatal("the checkpoint of the killed container still runs")
 		}
 		c.wait()
 		c.mustDelete()
@@ -212,19 +212,19 @@ func TestOOMIsReported(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("greedy", memoryLimited(15<<20, "x=a; while :; do x=$x$x; done"))
 		if exit := c.wait(); exit.Status != 137 || !exit.OOM {
-			t.Errorf("%+v, want 137 and OOM", exit)
+			t.Errorf("the exit is %+v, want status 137 and OOM", exit)
 		}
 		c.mustDelete()
 		c = b.run("modest", memoryLimited(64<<20, "exit 137"))
 		if exit := c.wait(); exit.Status != 137 || exit.OOM {
-			t.Errorf("%+v, want 137 without OOM", exit)
+			t.Errorf("the exit is %+v, want status 137 without OOM", exit)
 		}
 		c.mustDelete()
 	})
 }
 
-// A container that shares the pid namespace of the host leaves processes when
-// its first one ends; they must not outlive it.
+// If the first process of a container in the host's pid namespace exits, the kernel does not kill
+// the others. They must be killed and reaped nevertheless.
 func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -253,8 +253,8 @@ func TestProcessesInAForeignPIDNamespaceEndWithTheFirst(t *testing.T) {
 	})
 }
 
-// Whether a container stands still is known to the next supervisor, and what a failed
-// call did is found out.
+// A successor knows whether a container is paused. If pause or resume fails, the state is that of
+// the container and not the requested one.
 func TestPausedIsKnown(t *testing.T) {
 	for _, name := range []string{"runc", "crun", "runsc"} {
 		t.Run(name, func(t *testing.T) {
@@ -265,9 +265,10 @@ func TestPausedIsKnown(t *testing.T) {
 				t.Helper()
 				s, err := c.task.State(c.ctx(), &taskAPI.StateRequest{ID: c.id})
 				if err != nil || s.Status != want {
-					t.Errorf("it is %v, %v; want %v", s, err, want)
+					t.Errorf("the state is %v, %v; want %v", s, err, want)
 				}
 			}
+			// failing switches on or off that a verb of the runtime fails.
 			failing := func(verb string, on bool) {
 				t.Helper()
 				err := os.WriteFile(fail+"-"+verb, nil, 0o600)
@@ -277,7 +278,7 @@ func TestPausedIsKnown(t *testing.T) {
 				test.Must(t, err)
 			}
 			failing("pause", true)
-			test.Fails(t, test.Err(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id})), "a pause that fails: no error")
+			test.Fails(t, test.Err(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id})), "the failing pause succeeded")
 			state(tasktypes.Status_RUNNING)
 			failing("pause", false)
 			c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
@@ -285,7 +286,7 @@ func TestPausedIsKnown(t *testing.T) {
 			b.serve()
 			state(tasktypes.Status_PAUSED)
 			failing("resume", true)
-			test.Fails(t, test.Err(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id})), "a resume that fails: no error")
+			test.Fails(t, test.Err(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id})), "the failing resume succeeded")
 			state(tasktypes.Status_PAUSED)
 			failing("resume", false)
 			c.done(c.task.Resume(c.ctx(), &taskAPI.ResumeRequest{ID: c.id}))
@@ -297,7 +298,8 @@ func TestPausedIsKnown(t *testing.T) {
 	}
 }
 
-// CRIU is inside of the processes: a daemon that goes away does not end it.
+// A checkpoint continues if its caller disconnects: killing CRIU could damage the processes that it
+// is writing.
 func TestCheckpointOutlivesItsCaller(t *testing.T) {
 	dir := t.TempDir()
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = checkpoint ] && { touch `+dir+`/begun; sleep 1; touch `+dir+`/done; exit 0; }`))
@@ -307,7 +309,7 @@ func TestCheckpointOutlivesItsCaller(t *testing.T) {
 		_, err := c.task.Checkpoint(c.ctx(), &taskAPI.CheckpointTaskRequest{ID: c.id, Path: dir + "/images"})
 		answered <- err
 	}()
-	test.Eventually(t, "it has begun", func() bool {
+	test.Eventually(t, "the checkpoint has begun", func() bool {
 		select {
 		case err := <-answered:
 			t.Fatal(err)
@@ -318,6 +320,6 @@ func TestCheckpointOutlivesItsCaller(t *testing.T) {
 	})
 	b.conn.Close()
 	b.reconnect()
-	test.Fails(t, <-answered, "it was answered over a connection that ended")
-	test.Eventually(t, "it is done", func() bool { _, err := os.Stat(dir + "/done"); return err == nil })
+	test.Fails(t, <-answered, "Checkpoint returned no error over a closed connection")
+	test.Eventually(t, "the checkpoint is complete", func() bool { _, err := os.Stat(dir + "/done"); return err == nil })
 }

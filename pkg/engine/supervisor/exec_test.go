@@ -23,7 +23,7 @@ func TestExecThatCannotBeStarted(t *testing.T) {
 		err := e.start()
 		if err == nil || !strings.Contains(err.Error(), "no such file") && !strings.Contains(err.Error(), "not found") &&
 			!strings.Contains(err.Error(), "No such file") {
-			t.Errorf("start: %v", err)
+			t.Errorf("the start of a missing program returns %v", err)
 		}
 		test.Equal(t, "status", e.wait(), 255)
 		test.Checkf(t, test.Err(e.delete()), "delete")
@@ -33,14 +33,14 @@ func TestExecThatCannotBeStarted(t *testing.T) {
 	})
 }
 
-// leftFiles are files of tasks that are left in the supervisor's directory.
+// leftFiles returns the files of tasks in the supervisor's directory that match pattern.
 func leftFiles(t testing.TB, b *bed, pattern string) []string {
 	t.Helper()
 	return test.Value(filepath.Glob(filepath.Join(b.dir, "tasks", "*", pattern)))(t)
 }
 
-// A caller whose time is over kills the exec; nothing of it may stay, neither
-// children nor what left its session and still holds its output.
+// A caller kills an exec after its timeout. No process of the exec may stay: neither children, nor
+// processes that left its session and still hold its output open.
 func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -55,13 +55,13 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 			e := c.addExec(false, false, "/bin/sh", "-c", script)
 			test.Must(t, e.start())
 			test.Eventually(t, script+" has its children", func() bool { return len(c.pids()) == before+processes })
-			test.Mustf(t, e.kill(unix.SIGKILL), "%s", script)
+			test.Mustf(t, e.kill(unix.SIGKILL), "kill %s", script)
 			test.Equal(t, fmt.Sprintf("%s: status", script), e.wait(), 137)
 			test.Eventually(t, script+" left nothing", func() bool { return len(c.pids()) == before })
 			select {
 			case <-e.stdout:
 			case <-time.After(time.Minute):
-				t.Errorf("%s: its output does not end", script)
+				t.Errorf("%s: the output does not end after the kill", script)
 			}
 			e.done(e.delete())
 		}
@@ -71,8 +71,8 @@ func TestKillOfAnExecEndsAllOfIt(t *testing.T) {
 	})
 }
 
-// An exec that has ended may leave a process that holds its output open, which
-// its caller waits for in vain until it kills that too.
+// An exited exec may leave a process that holds its output open. A kill of the exec then kills that
+// process, so that the output ends.
 func TestKillAfterTheEndOfAnExecEndsWhoHoldsItsOutput(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -82,12 +82,12 @@ func TestKillAfterTheEndOfAnExecEndsWhoHoldsItsOutput(t *testing.T) {
 		test.Equal(t, "status", e.wait(), 4)
 		select {
 		case text := <-e.stdout:
-			t.Fatalf("its output has ended, with %q", text)
+			t.Fatalf("the exec's output ended before the kill, with %q", text)
 		case <-time.After(100 * time.Millisecond):
 		}
 		test.Checkf(t, e.kill(unix.SIGKILL), "kill")
 		test.Equal(t, "stdout", <-e.stdout, "left\n")
-		test.Is(t, e.kill(unix.SIGKILL), errdefs.IsNotFound, "with nothing left to kill")
+		test.Is(t, e.kill(unix.SIGKILL), errdefs.IsNotFound, "a second kill, when no process is left")
 	})
 }
 
@@ -96,14 +96,14 @@ func TestExecSignals(t *testing.T) {
 		b := newBed(t, r)
 		c := b.run("c", shell("sleep 1000"))
 		e := c.addExec(false, false, "/bin/sh", "-c", "trap 'exit 8' TERM; touch /tmp/trapped; while :; do sleep 0.02; done")
-		test.Is(t, e.kill(unix.SIGTERM), errdefs.IsFailedPrecondition, "killing what was not started")
+		test.Is(t, e.kill(unix.SIGTERM), errdefs.IsFailedPrecondition, "kill of an exec that was not started")
 		test.Must(t, e.start())
 		test.Is(t, e.start(), errdefs.IsFailedPrecondition, "a second start")
-		test.Is(t, test.Err(e.delete()), errdefs.IsFailedPrecondition, "deleting what runs")
+		test.Is(t, test.Err(e.delete()), errdefs.IsFailedPrecondition, "delete of a running exec")
 		c.untilThere("/tmp/trapped")
 		test.Must(t, e.kill(unix.SIGTERM))
 		test.Equal(t, "status", e.wait(), 8)
-		test.Is(t, e.kill(unix.SIGTERM), errdefs.IsNotFound, "a signal after the end")
+		test.Is(t, e.kill(unix.SIGTERM), errdefs.IsNotFound, "a signal after the exit")
 		e.done(e.delete())
 		test.Is(t, test.Err(e.delete()), errdefs.IsNotFound, "a second delete")
 	})
@@ -114,25 +114,25 @@ func TestExecNeedsARunningContainer(t *testing.T) {
 	c := b.run("c", shell("sleep 1000"))
 	e := c.addExec(false, false, "/bin/true")
 	c.done(c.task.Pause(c.ctx(), &taskAPI.PauseRequest{ID: c.id}))
-	test.Is(t, e.start(), errdefs.IsFailedPrecondition, "in a paused container")
+	test.Is(t, e.start(), errdefs.IsFailedPrecondition, "start in a paused container")
 	test.Must(t, c.kill(unix.SIGKILL, false))
 	c.wait()
-	test.Is(t, e.start(), errdefs.IsFailedPrecondition, "in an ended container")
-	test.Checkf(t, test.Err(e.delete()), "deleting what was never started")
+	test.Is(t, e.start(), errdefs.IsFailedPrecondition, "start in an exited container")
+	test.Checkf(t, test.Err(e.delete()), "delete an exec that was never started")
 	_, err := c.task.Exec(c.ctx(), &taskAPI.ExecProcessRequest{ID: c.id, ExecID: "late", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})})
-	test.Is(t, errgrpc.ToNative(err), errdefs.IsFailedPrecondition, "an exec after the end")
+	test.Is(t, errgrpc.ToNative(err), errdefs.IsFailedPrecondition, "add an exec to an exited container")
 }
 
 func TestExecRefusesWhatIsNoProcess(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", shell("sleep 1000"))
 	for what, r := range map[string]*taskAPI.ExecProcessRequest{
-		"no args":         {ExecID: "a", Spec: anyJSON(t, map[string]any{"cwd": "/"})},
-		"no object":       {ExecID: "a", Spec: anyJSON(t, "text")},
-		"no spec":         {ExecID: "a"},
-		"an option as id": {ExecID: "--root", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})},
-		"a path as id":    {ExecID: "../a", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})},
-		"a relative FIFO": {ExecID: "a", Stdout: "out", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})},
+		"no args":                 {ExecID: "a", Spec: anyJSON(t, map[string]any{"cwd": "/"})},
+		"spec is a string":        {ExecID: "a", Spec: anyJSON(t, "text")},
+		"no spec":                 {ExecID: "a"},
+		"option as id":            {ExecID: "--root", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})},
+		"path as id":              {ExecID: "../a", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})},
+		"relative path of a FIFO": {ExecID: "a", Stdout: "out", Spec: anyJSON(t, map[string]any{"args": []string{"true"}})},
 	} {
 		r.ID = c.id
 		_, err := c.task.Exec(c.ctx(), r)

@@ -19,9 +19,8 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// scripted is a runtime that goes wrong: a shell script in front of the real
-// one, which it finds as $real. $verb is the subcommand and $pidfile what
-// --pid-file says.
+// scripted returns a runtime that runs a shell script before the real runtime, whose path is $real.
+// $verb is the subcommand, $last the last argument, and $pidfile the value of --pid-file.
 func scripted(t testing.TB, real ociRuntime, script string) ociRuntime {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "runtime")
@@ -40,7 +39,8 @@ exec $real "$@"
 	return real
 }
 
-// nothingLeft checks that a container that did not start is gone.
+// nothingLeft checks that a failed start left no process, runtime state or open output, and deletes
+// the container.
 func (c *container) nothingLeft() {
 	c.Helper()
 	for _, dir := range []string{"pids", "memory"} {
@@ -49,20 +49,21 @@ func (c *container) nothingLeft() {
 			c.Errorf("processes are left: %q", procs)
 		}
 	}
-	test.ErrorIs(c, test.Err(os.Stat(filepath.Join(c.root(), c.id))), os.ErrNotExist, "the runtime still knows it")
+	test.ErrorIs(c, test.Err(os.Stat(filepath.Join(c.root(), c.id))), os.ErrNotExist, "the runtime's state of the container")
 	if exit := c.wait(); exit.Status != 128 || exit.Unknown {
-		c.Errorf("%+v, want status 128", exit)
+		c.Errorf("the exit is %+v, want status 128", exit)
 	}
-	// Nobody holds its output any more.
+	// The read reaches the end only if no process holds the output open.
 	test.Must(c, c.keepOut.SetReadDeadline(time.Now().Add(time.Minute)))
 	if n, err := c.keepOut.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
-		c.Errorf("its output is still held open: %d, %v", n, err)
+		c.Errorf("the output is still held open, or not empty: read %d bytes, %v", n, err)
 	}
 	c.mustDelete()
 }
 
-// A call that is killed before the runtime has recorded the container leaves processes in
-// sessions of their own, as runsc's sandbox is, which its delete does not find.
+// If the runtime's call is killed before it has recorded the container, the runtime's delete does
+// not find processes in sessions of their own, such as runsc's sandbox. They must be killed
+// nevertheless.
 func TestKilledStartLeavesNoSandbox(t *testing.T) {
 	begun := filepath.Join(t.TempDir(), "begun")
 	b := newBed(t, scripted(t, findRuntime(t, "runsc"), `[ $verb = run ] && { setsid sh -c "echo > `+begun+`; sleep 1000; true" sandbox "$@" & exec sleep 1000; }`))
@@ -71,7 +72,7 @@ func TestKilledStartLeavesNoSandbox(t *testing.T) {
 	go func() { done <- c.tryStart() }()
 	test.Eventually(t, "the sandbox runs", func() bool { _, err := os.Stat(begun); return err == nil })
 	test.Must(t, c.kill(unix.SIGKILL, false))
-	test.Fails(t, <-done, "a killed start is no error")
+	test.Fails(t, <-done, "the killed start succeeded")
 	if left := commandLines(t, c.bundle, "sandbox"); len(left) > 0 {
 		t.Errorf("processes are left: %q", left)
 	}
@@ -86,21 +87,21 @@ func TestStartsThatFail(t *testing.T) {
 		want         string
 		class        func(error) bool
 	}{
-		{name: "it ends with an error in its log", script: `[ $verb = run ] && real="$real --debug"`,
+		{name: "error in the runtime's log", script: `[ $verb = run ] && real="$real --debug"`,
 			config: containerConfig{args: []string{"/no/such/program"}}, want: "no such file or directory"},
-		{name: "it says why on stderr only", script: `[ $verb = run ] && { echo "no luck today" >&2; exit 3; }`, want: "no luck today"},
-		{name: "it says nothing", script: `[ $verb = run ] && exit 4`, want: "exited with status 4"},
-		{name: "it is killed", script: `[ $verb = run ] && kill -9 $$`, want: "killed by signal 9"},
-		{name: "it hangs", script: `[ $verb = run ] && exec sleep 1000`, timeout: 300, class: isTimeout},
-		{name: "it hangs with children", script: `[ $verb = run ] && { sleep 1000 & sleep 1000; }`, timeout: 300, class: isTimeout},
-		{name: "it starts the container and hangs", script: `[ $verb = run ] && { $real "$@"; exec sleep 1000; }`, timeout: 700, class: isTimeout},
-		{name: "it starts the container and fails", script: `[ $verb = run ] && { $real "$@"; exit 5; }`, want: "exited with status 5"},
-		{name: "no pid file", script: `[ $verb = run ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
+		{name: "error on stderr only", script: `[ $verb = run ] && { echo "no luck today" >&2; exit 3; }`, want: "no luck today"},
+		{name: "exit without a message", script: `[ $verb = run ] && exit 4`, want: "exited with status 4"},
+		{name: "runtime is killed", script: `[ $verb = run ] && kill -9 $$`, want: "killed by signal 9"},
+		{name: "runtime hangs", script: `[ $verb = run ] && exec sleep 1000`, timeout: 300, class: isTimeout},
+		{name: "runtime hangs with children", script: `[ $verb = run ] && { sleep 1000 & sleep 1000; }`, timeout: 300, class: isTimeout},
+		{name: "runtime starts the container and hangs", script: `[ $verb = run ] && { $real "$@"; exec sleep 1000; }`, timeout: 700, class: isTimeout},
+		{name: "runtime starts the container and fails", script: `[ $verb = run ] && { $real "$@"; exit 5; }`, want: "exited with status 5"},
+		{name: "missing pid file", script: `[ $verb = run ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
 		{name: "no number in the pid file", script: `[ $verb = run ] && { $real "$@"; echo pid > $pidfile; exit 0; }`, want: "is not the PID of a container"},
-		{name: "the pid of nobody", script: `[ $verb = run ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
-		{name: "the pid of the supervisor", script: `[ $verb = run ] && { $real "$@"; echo $PPID > $pidfile; exit 0; }`, want: "is not a child of this supervisor"},
-		{name: "the pid of pid 1", script: `[ $verb = run ] && { $real "$@"; echo 1 > $pidfile; exit 0; }`, want: "is not the PID of a container"},
-		{name: "nothing was started", script: `[ $verb = run ] && exit 0`, want: "the process's PID cannot be read"},
+		{name: "pid that does not exist", script: `[ $verb = run ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
+		{name: "pid of the supervisor", script: `[ $verb = run ] && { $real "$@"; echo $PPID > $pidfile; exit 0; }`, want: "is not a child of this supervisor"},
+		{name: "pid 1", script: `[ $verb = run ] && { $real "$@"; echo 1 > $pidfile; exit 0; }`, want: "is not the PID of a container"},
+		{name: "success without a container", script: `[ $verb = run ] && exit 0`, want: "the process's PID cannot be read"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, scripted(t, findRuntime(t, "runc"), tt.script))
@@ -117,34 +118,34 @@ func TestStartsThatFail(t *testing.T) {
 			err := c.tryStart()
 			switch {
 			case err == nil:
-				t.Fatal("it started")
+				t.Fatal("the failing start succeeded")
 			case tt.class != nil && !tt.class(err), !strings.Contains(err.Error(), tt.want), len(err.Error()) > 1024:
-				t.Errorf("start: %v", err)
+				t.Errorf("the start returns %v, want %q", err, tt.want)
 			}
 			if took := time.Since(begin); took > 20*time.Second {
-				t.Errorf("it took %v", took)
+				t.Errorf("the failing start took %v", took)
 			}
 			c.nothingLeft()
 			if b.cmd.ProcessState != nil {
-				t.Error("the supervisor is dead")
+				t.Error("the supervisor has exited")
 			}
 		})
 	}
 }
 
-// TestSocketOfASandboxThatWasKilled: runsc's delete leaves the socket of a sandbox that was
-// killed while it started, one more for each try of a kubelet.
+// TestSocketOfASandboxThatWasKilled: runsc's delete leaves the socket of a sandbox that was killed
+// while it started. The supervisor must remove it, or each retry of the kubelet would add a socket.
 func TestSocketOfASandboxThatWasKilled(t *testing.T) {
 	b := newBed(t, scripted(t, findRuntime(t, "runsc"), `[ "$verb" = run ] && { mkdir -p "$2"; : >"$2/runsc-$last.sock"; kill -9 $$; }`))
 	c := b.create("c", shell("sleep 1000"))
 	test.Says(t, c.tryStart(), "killed by signal 9")
-	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(c.root(), "runsc-c.sock"))), os.ErrNotExist, "the socket")
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(c.root(), "runsc-c.sock"))), os.ErrNotExist, "the socket of the killed sandbox")
 	c.nothingLeft()
 }
 
 func isTimeout(err error) bool { return errdefs.IsDeadlineExceeded(err) }
 
-// A runtime that is removed between the create and the start, and comes back.
+// The runtime's program is removed between Create and Start, and is restored later.
 func TestRuntimeVanishes(t *testing.T) {
 	r := scripted(t, findRuntime(t, "runc"), "")
 	b := newBed(t, r)
@@ -153,7 +154,7 @@ func TestRuntimeVanishes(t *testing.T) {
 	running.said("up")
 	test.Must(t, os.Rename(r.path, r.path+".away"))
 	test.Refused(t, first.tryStart(), errdefs.IsFailedPrecondition, r.path)
-	test.Checkf(t, running.kill(unix.SIGKILL, false), "a kill needs no runtime")
+	test.Checkf(t, running.kill(unix.SIGKILL, false), "kill without the runtime's program")
 	running.exits(137)
 	running.mustDelete()
 	test.Must(t, os.Rename(r.path+".away", r.path))
@@ -163,67 +164,67 @@ func TestRuntimeVanishes(t *testing.T) {
 	second.mustDelete()
 }
 
-// A start that hangs is given up when the container is killed.
+// A start that hangs ends when the container is killed.
 func TestKillEndsAStartThatHangs(t *testing.T) {
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = run ] && exec sleep 1000`))
 	c := b.create("c", shell("true"))
 	started := make(chan error, 1)
 	go func() { started <- c.tryStart() }()
-	test.Eventually(t, "it is being started", func() bool {
+	test.Eventually(t, "the container is being started", func() bool {
 		task, err := journal.ReadTask(b.dir, c.id)
 		return err == nil && task.State == journal.TaskStarting
 	})
-	test.Eventually(t, "it is killed", func() bool { return c.kill(unix.SIGKILL, false) == nil })
+	test.Eventually(t, "the container can be killed", func() bool { return c.kill(unix.SIGKILL, false) == nil })
 	select {
 	case err := <-started:
-		test.Fails(t, err, "it started")
+		test.Fails(t, err, "the killed start succeeded")
 	case <-time.After(10 * time.Second):
-		t.Fatal("the start goes on")
+		t.Fatal("the start still hangs after the kill")
 	}
 	c.nothingLeft()
 }
 
-// Nobody knows how far a start was when the supervisor died: the container is
-// removed, whether the runtime had made it or not.
+// If a supervisor is killed during a start, its successor removes the container, whether the
+// runtime had created it or not.
 func TestStartThatItsSupervisorDidNotSurviveIsUndone(t *testing.T) {
 	for name, script := range map[string]string{
-		"before the container is made": `[ $verb = run ] && exec sleep 30`,
-		"after it was made":            `[ $verb = run ] && { $real "$@"; touch $pidfile.made; exec sleep 30; }`,
+		"before the container is created": `[ $verb = run ] && exec sleep 30`,
+		"after the container was created": `[ $verb = run ] && { $real "$@"; touch $pidfile.created; exec sleep 30; }`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, scripted(t, findRuntime(t, "runc"), script))
 			c := b.create("c", shell("sleep 1000"))
-			go func() { _ = c.tryStart() }() // its answer never comes
-			test.Eventually(t, "it is being started", func() bool {
+			go func() { _ = c.tryStart() }() // the killed supervisor does not answer
+			test.Eventually(t, "the container is being started", func() bool {
 				task, err := journal.ReadTask(b.dir, c.id)
 				return err == nil && task.State == journal.TaskStarting
 			})
-			if strings.Contains(script, "made") {
-				test.Eventually(t, "it is made", func() bool { return len(leftFiles(t, b, "pid.made")) > 0 })
+			if strings.Contains(script, "created") {
+				test.Eventually(t, "the container is created", func() bool { return len(leftFiles(t, b, "pid.created")) > 0 })
 			}
 			b.kill9()
 			b.serve()
 			if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
-				t.Errorf("%+v, want 255 and unknown", exit)
+				t.Errorf("the exit is %+v, want status 255 and unknown", exit)
 			}
-			test.ErrorIs(t, test.Err(os.Stat(filepath.Join(b.root(), c.id))), os.ErrNotExist, "the runtime still knows it")
+			test.ErrorIs(t, test.Err(os.Stat(filepath.Join(b.root(), c.id))), os.ErrNotExist, "the runtime's state of the container")
 			c.mustDelete()
 		})
 	}
 }
 
-// A runtime that can neither start a container nor delete it does not keep it.
+// A container can be deleted even if its runtime can neither start nor delete it.
 func TestRuntimeThatCanDoNothing(t *testing.T) {
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `echo "it cannot be done" >&2; exit 1`))
 	c := b.create("c", shell("sleep 1000"))
 	if err := c.tryStart(); err == nil {
-		t.Fatal("it started")
+		t.Fatal("the failing start succeeded")
 	}
 	c.nothingLeft()
 }
 
-// A runtime that is slow to begin outlives the supervisor that called it: it must not
-// start the container after that was given up.
+// A slow call of the runtime may outlive the supervisor that made it. It must not start the
+// container after the successor has reported the container's exit.
 func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
 	for _, name := range []string{"runc", "crun", "runsc"} {
 		t.Run(name, func(t *testing.T) {
@@ -231,38 +232,38 @@ func TestRuntimeThatOutlivesItsSupervisorStartsNothing(t *testing.T) {
 			begun := filepath.Join(t.TempDir(), "begun")
 			b := newBed(t, scripted(t, findRuntime(t, name), `[ $verb = run ] && { touch `+begun+`; sleep 1; }`))
 			c := b.create("c", shell("sleep 4321"))
-			go func() { _ = c.tryStart() }() // its answer never comes
+			go func() { _ = c.tryStart() }() // the killed supervisor does not answer
 			test.Eventually(t, "the runtime has begun", func() bool { _, err := os.Stat(begun); return err == nil })
 			b.kill9()
 			b.serve()
 			if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
-				t.Errorf("%+v, want 255 and unknown", exit)
+				t.Errorf("the exit is %+v, want status 255 and unknown", exit)
 			}
 			if left := calledWith(t, b.dir); len(left) > 0 {
-				t.Errorf("after its end was told there are %q", left)
+				t.Errorf("after the exit was reported there are the processes %q", left)
 			}
-			time.Sleep(2 * time.Second) // the runtime would have begun by then
-			test.ErrorIs(t, test.Err(os.Stat(filepath.Join(b.root(), c.id))), os.ErrNotExist, "the runtime knows it")
+			time.Sleep(2 * time.Second) // the runtime's call would have started the container by then
+			test.ErrorIs(t, test.Err(os.Stat(filepath.Join(b.root(), c.id))), os.ErrNotExist, "the runtime's state of the container")
 			if left := calledWith(t, b.dir); len(left) > 0 {
-				t.Errorf("there are %q", left)
+				t.Errorf("two seconds later there are the processes %q", left)
 			}
 			c.mustDelete()
 		})
 	}
 }
 
-// calledWith are the command lines, but of supervisors, that have a path.
+// calledWith returns the command lines of a runtime's run --detach that contain a path.
 func calledWith(t *testing.T, path string) []string {
 	t.Helper()
 	return commandLines(t, path, "run --detach")
 }
 
-// commandLines are those that have both.
+// commandLines returns the command lines of all processes that contain both path and words.
 func commandLines(t *testing.T, path, words string) (found []string) {
 	t.Helper()
 	files := test.Value(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	for _, file := range files {
-		text, _ := os.ReadFile(file) // it may be gone
+		text, _ := os.ReadFile(file) // the process may have exited
 		line := strings.ReplaceAll(string(text), "\x00", " ")
 		if strings.Contains(line, path) && strings.Contains(line, words) {
 			found = append(found, line)
@@ -271,8 +272,8 @@ func commandLines(t *testing.T, path, words string) (found []string) {
 	return found
 }
 
-// An exec that is killed while its runtime is still at it must not go on in a
-// kernel of the container's own, where nobody else knows of it.
+// An exec that is killed while the runtime still starts it must not continue, not even in a kernel
+// of the container's own, where its process is not visible on the host.
 func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
 	for _, name := range []string{"runc", "runsc"} {
 		t.Run(name, func(t *testing.T) {
@@ -282,10 +283,10 @@ func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
 			e := c.addExec(false, false, "/bin/sleep", "2002")
 			started := make(chan error, 1)
 			go func() { started <- e.start() }()
-			test.Eventually(t, "the runtime has made it", func() bool { _, err := os.Stat(begun); return err == nil })
+			test.Eventually(t, "the runtime has started the exec", func() bool { _, err := os.Stat(begun); return err == nil })
 			test.Checkf(t, e.kill(unix.SIGKILL), "kill")
 			if err := <-started; err == nil && name == "runc" {
-				t.Error("it was started")
+				t.Error("the start of the killed exec succeeded")
 			}
 			e.wait()
 			e.done(e.delete())
@@ -294,11 +295,11 @@ func TestKillOfAnExecThatIsBeingStarted(t *testing.T) {
 	}
 }
 
-// runsc itself waits for an exec's process no longer than ten seconds, then fails
-// without a word, and leaves that process alone with its start. On a busy node that
-// may take longer: here it is given what to run only after runsc has given up.
+// runsc waits at most ten seconds for an exec's process, then fails without a message, and leaves
+// the process, which may still start on a busy node. Here the process gets its spec only after
+// runsc has failed.
 func TestExecThatItsRuntimeGaveUpOn(t *testing.T) {
-	// The runtime reads what to run first, and then its child does.
+	// The runtime reads the exec's spec first, and then its child reads the spec again.
 	const readTwice = `[ $verb = exec ] && case "$*" in *--detach*)
 	spec=${pidfile%%.pid}.json
 	mv $spec $spec.whole && mkfifo $spec && cat $spec.whole > $spec &
@@ -313,21 +314,21 @@ esac`
 		timeout    int64
 		check      func(t *testing.T, c *container, e *execution, err error)
 	}{
-		{"and that starts", `cat $spec.whole > $spec &`, 60_000, func(t *testing.T, _ *container, e *execution, err error) {
+		{"process starts", `cat $spec.whole > $spec &`, 60_000, func(t *testing.T, _ *container, e *execution, err error) {
 			test.Mustf(t, err, "start")
 			if status, said := e.wait(), <-e.stdout; status != 5 || said != "done\n" {
-				t.Errorf("status %d, %q", status, said)
+				t.Errorf("the exec has status %d and output %q", status, said)
 			}
 		}},
-		{"and that fails", `echo nonsense > $spec &`, 60_000, func(t *testing.T, _ *container, _ *execution, err error) {
+		{"process fails", `echo nonsense > $spec &`, 60_000, func(t *testing.T, _ *container, _ *execution, err error) {
 			test.Says(t, err, "parsing process spec")
 		}},
-		{"and that hangs", ``, 15_000, func(t *testing.T, c *container, _ *execution, err error) {
+		{"process hangs", ``, 15_000, func(t *testing.T, c *container, _ *execution, err error) {
 			if !isTimeout(err) {
 				t.Errorf("start: %v", err)
 			}
 			if left := commandLines(t, c.dir, "exec"); len(left) > 0 {
-				t.Errorf("there are %q", left)
+				t.Errorf("processes of the exec are left: %q", left)
 			}
 		}},
 	} {
@@ -341,7 +342,7 @@ esac`
 			e := c.addExec(false, false, "/bin/sh", "-c", "echo done; exit 5")
 			err := e.start()
 			if _, missing := os.Stat(gaveUp); missing != nil {
-				t.Fatalf("the runtime has not given up; start: %v", err)
+				t.Fatalf("the runtime has not failed as expected; start: %v", err)
 			}
 			tt.check(t, c, e, err)
 			e.wait()
@@ -355,11 +356,11 @@ func TestExecFaults(t *testing.T) {
 		name, script, want, stderr string
 		class                      func(error) bool
 	}{
-		{name: "it hangs", script: `[ $verb = exec ] && exec sleep 1000`, class: isTimeout},
-		{name: "it starts the process and hangs", script: `[ $verb = exec ] && { $real "$@"; exec sleep 1000; }`, class: isTimeout},
-		{name: "it fails", script: `[ $verb = exec ] && { echo "no exec for you" >&2; exit 3; }`, want: "exited with status 3", stderr: "no exec for you\n"},
-		{name: "no pid file", script: `[ $verb = exec ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
-		{name: "the pid of nobody", script: `[ $verb = exec ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
+		{name: "runtime hangs", script: `[ $verb = exec ] && exec sleep 1000`, class: isTimeout},
+		{name: "runtime starts the process and hangs", script: `[ $verb = exec ] && { $real "$@"; exec sleep 1000; }`, class: isTimeout},
+		{name: "runtime fails", script: `[ $verb = exec ] && { echo "no exec for you" >&2; exit 3; }`, want: "exited with status 3", stderr: "no exec for you\n"},
+		{name: "missing pid file", script: `[ $verb = exec ] && { $real "$@"; rm -f $pidfile; exit 0; }`, want: "the process's PID cannot be read"},
+		{name: "pid that does not exist", script: `[ $verb = exec ] && { $real "$@"; echo 4194303 > $pidfile; exit 0; }`, want: "does not exist"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBed(t, scripted(t, findRuntime(t, "runc"), tt.script))
@@ -374,13 +375,13 @@ func TestExecFaults(t *testing.T) {
 			test.Equal(t, "status", e.wait(), 255)
 			e.done(e.delete())
 			if !c.alive() {
-				t.Error("the container died")
+				t.Error("the container exited")
 			}
 			select {
 			case said := <-e.stderr:
 				test.Equal(t, "stderr", said, tt.stderr)
 			case <-time.After(time.Minute):
-				t.Error("its stderr does not end")
+				t.Error("the exec's stderr does not end")
 			}
 			test.Eventually(t, "nothing of the exec is left", func() bool { return len(c.pids()) == 1 })
 		})
@@ -396,7 +397,7 @@ func TestRuntimeThatWasUninstalled(t *testing.T) {
 			ended := b.run("ended", shell("exit 3"))
 			ended.wait()
 			if kept, _ := filepath.Glob(b.root() + "/c*"); len(kept) == 0 {
-				t.Fatal("the runtime keeps nothing where this test looks")
+				t.Fatal("the runtime has no state in its directory: the test would check nothing")
 			}
 			test.Must(t, os.Remove(r.path))
 			test.Must(t, unix.Kill(c.pid, unix.SIGKILL))

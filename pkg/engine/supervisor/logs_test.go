@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Both streams of several containers, as fast as they can: nothing is lost,
-// doubled or out of order, and whoever hears of the end finds all of it.
+// Several containers write to both streams as fast as they can. No line is lost, doubled or out of
+// order, and the log is complete once Wait returns the exit.
 func TestLogsUnderLoad(t *testing.T) {
 	const lines = 100_000
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
@@ -29,7 +29,7 @@ func TestLogsUnderLoad(t *testing.T) {
 			var last time.Time
 			for _, l := range c.lines() {
 				if l.at.Before(last) {
-					t.Fatalf("%v comes after %v", l.at, last)
+					t.Fatalf("the log has a line of %v after one of %v", l.at, last)
 				}
 				last = l.at
 				streams[l.stream] = append(streams[l.stream], l)
@@ -41,8 +41,8 @@ func TestLogsUnderLoad(t *testing.T) {
 	})
 }
 
-// What a container leaves outside of itself must keep neither the news of its end nor Delete
-// waiting for the end of its output.
+// A process outside of the container may hold its output open. Neither Wait nor Delete may then
+// wait until the output ends.
 func TestNothingWaitsForWhoHoldsTheOutput(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", shell("echo said; sleep 0.5; exit 5"))
@@ -52,7 +52,7 @@ func TestNothingWaitsForWhoHoldsTheOutput(t *testing.T) {
 	c.exits(5)
 	c.mustDelete()
 	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("the end and Delete took %v", took)
+		t.Errorf("Wait and Delete took %v, want at most 20s", took)
 	}
 	expectContents(t, c.lines(), "said")
 }
@@ -63,5 +63,5 @@ func expectContents(t testing.TB, lines []logLine, want ...string) {
 	for _, l := range lines {
 		got = append(got, l.content)
 	}
-	test.EqualLists(t, "the log says", got, want)
+	test.EqualLists(t, "lines of the log", got, want)
 }

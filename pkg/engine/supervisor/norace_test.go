@@ -2,6 +2,6 @@
 
 package supervisor_test
 
-// raceDetector says that the tests, and so the supervisor that they start, look
-// for data races.
+// raceDetector reports whether the tests, and the supervisors that they start, are built with the
+// race detector.
 const raceDetector = false

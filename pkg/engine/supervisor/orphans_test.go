@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// A start that hangs keeps the orphans of others from being reaped only if they
-// may be its own: runsc waits for some, and deletes nothing meanwhile.
+// While a start hangs, only orphans that may belong to that start are not reaped. Others must be
+// reaped, because runsc's delete waits for some of them.
 func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = run ] && [ $last = hung ] && exec sleep 1000`))
 	old := b.run("old", inHostPIDs("sleep 996 & sleep 996 & echo ready; sleep 996"))
@@ -24,7 +24,7 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 	if err != nil || len(pids.Processes) < 3 {
 		t.Fatalf("pids: %v, %v", pids, err)
 	}
-	time.Sleep(50 * time.Millisecond) // the kernel counts starts in steps of 10 ms
+	time.Sleep(50 * time.Millisecond) // start times of processes have a resolution of 10 ms
 	hung := b.create("hung", shell("true"))
 	started := make(chan error, 1)
 	go func() { started <- hung.tryStart() }()
@@ -32,11 +32,12 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 		task, err := journal.ReadTask(b.dir, hung.id)
 		return err == nil && task.State == journal.TaskStarting
 	}
-	test.Eventually(t, "the other one is being started", starting)
+	test.Eventually(t, "the hung container is being started", starting)
 
-	// This orphan is younger than the start. It waits, and others behind it do not.
+	// This orphan is younger than the start and is not reaped. Orphans that exit after it are
+	// reaped.
 	young := strings.TrimSpace(old.exec("sh", "-c", "sleep 0.1 >/dev/null 2>&1 & echo $!").stdout)
-	test.Eventually(t, "the young orphan has ended", func() bool {
+	test.Eventually(t, "the young orphan has exited", func() bool {
 		state, err := os.ReadFile("/proc/" + young + "/stat")
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
@@ -46,18 +47,18 @@ func TestOrphansDoNotWaitForAStartThatHangs(t *testing.T) {
 		test.Eventually(t, "process "+strconv.Itoa(int(p.Pid))+" is reaped", func() bool { return unix.Kill(int(p.Pid), 0) != nil })
 	}
 	if !starting() {
-		t.Error("the start has ended meanwhile: nothing was tested")
+		t.Error("the start does not hang any more: the test checked nothing")
 	}
 	old.mustDelete()
-	test.Eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
-	test.Fails(t, <-started, "it started")
+	test.Eventually(t, "the hung container can be killed", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
+	test.Fails(t, <-started, "the killed start succeeded")
 	hung.nothingLeft()
 	pid := test.Value(strconv.Atoi(young))(t)
 	test.Eventually(t, "the young orphan is reaped", func() bool { return unix.Kill(pid, 0) != nil })
 }
 
-// The helper that a runtime leaves of a container that was started and has ended while
-// the start of another one hangs is reaped: runsc's delete waits for its gofer.
+// A container starts and exits while another start hangs. The helper process that its runtime left
+// is reaped, because runsc's delete waits for its gofer.
 func TestHelpersDoNotWaitForAStartThatHangs(t *testing.T) {
 	helper := t.TempDir() + "/helper"
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `
@@ -73,22 +74,22 @@ fi`))
 		task, err := journal.ReadTask(b.dir, hung.id)
 		return err == nil && task.State == journal.TaskStarting
 	}
-	test.Eventually(t, "the other one is being started", starting)
+	test.Eventually(t, "the hung container is being started", starting)
 	quick := b.run("quick", shell("exit 3"))
 	if w := quick.wait(); w.Status != 3 {
-		t.Errorf("it ended with %d", w.Status)
+		t.Errorf("the container exited with %d, want 3", w.Status)
 	}
 	quick.mustDelete()
 	if !starting() {
-		t.Error("the start has ended meanwhile: nothing was tested")
+		t.Error("the start does not hang any more: the test checked nothing")
 	}
-	test.Eventually(t, "the start is given up", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
-	test.Fails(t, <-started, "it started")
+	test.Eventually(t, "the hung container can be killed", func() bool { return hung.kill(unix.SIGKILL, false) == nil })
+	test.Fails(t, <-started, "the killed start succeeded")
 	hung.nothingLeft()
 }
 
-// What a failed start leaves is reaped before the runtime is told to delete:
-// runsc waits for that, and would keep its state when it is killed waiting.
+// Orphans of a failed start are reaped before the runtime's delete is called. runsc's delete waits
+// for them, and would keep its state if it were killed while it waits.
 func TestFailedStartReapsBeforeItDeletes(t *testing.T) {
 	left, late := t.TempDir()+"/left", t.TempDir()+"/late"
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `
@@ -97,7 +98,7 @@ if [ $verb = delete ] && [ $last = bad ]; then
   n=0; while kill -0 $(cat `+left+`) 2>/dev/null; do n=$((n+1)); [ $n = 300 ] && touch `+late+` && break; sleep 0.02; done
 fi`))
 	c := b.create("bad", shell("true"))
-	test.Fails(t, c.tryStart(), "it started")
-	test.Mustf(t, test.Err(os.Stat(left)), "nothing was left")
-	test.Fails(t, test.Err(os.Stat(late)), "the orphan was there as long as the runtime's delete")
+	test.Fails(t, c.tryStart(), "the failing start succeeded")
+	test.Mustf(t, test.Err(os.Stat(left)), "the failed start left no orphan")
+	test.Fails(t, test.Err(os.Stat(late)), "the orphan was not reaped during the runtime's delete")
 }

@@ -20,11 +20,11 @@ import (
 func TestMemberEndsWithItsSandbox(t *testing.T) {
 	const why = "the sandbox that runs all containers of the pod was killed"
 	for name, tt := range map[string]struct{ sandbox, want journal.Exit }{
-		"killed":         {journal.Exit{PID: 7, Status: 137, ExitedAt: 1}, journal.Exit{PID: 7, Status: 137, ExitedAt: 1, Why: why}},
-		"out of memory":  {journal.Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true}, journal.Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true, Why: why}},
-		"it broke":       {journal.Exit{PID: 7, Status: 2, ExitedAt: 1}, journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
-		"nobody knows":   {journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}, journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
-		"said, unlikely": {journal.Exit{PID: 7, Status: 137, ExitedAt: 1, Unknown: true}, journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
+		"killed":                       {journal.Exit{PID: 7, Status: 137, ExitedAt: 1}, journal.Exit{PID: 7, Status: 137, ExitedAt: 1, Why: why}},
+		"out of memory":                {journal.Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true}, journal.Exit{PID: 7, Status: 137, ExitedAt: 1, OOM: true, Why: why}},
+		"sandbox crashed":              {journal.Exit{PID: 7, Status: 2, ExitedAt: 1}, journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
+		"unknown exit":                 {journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}, journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
+		"unknown exit with status 137": {journal.Exit{PID: 7, Status: 137, ExitedAt: 1, Unknown: true}, journal.Exit{PID: 7, Status: 255, ExitedAt: 1, Unknown: true}},
 	} {
 		if got := withSandbox(tt.sandbox); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
@@ -62,8 +62,8 @@ func TestFailedMemberLeavesTheSandbox(t *testing.T) {
 	unix.Close(pidfd)
 }
 
-// TestOOMKillsAreExcused has three members share a cgroup's counter, as those of a
-// sandbox do: one kill makes one of them OOMKilled.
+// TestOOMKillsAreExcused lets members of two sandboxes share one counter of OOM kills. In each
+// sandbox, one kill makes only the first killed member OOMKilled.
 func TestOOMKillsAreExcused(t *testing.T) {
 	p, err := processes.New()
 	test.Must(t, err)
@@ -86,22 +86,22 @@ func TestOOMKillsAreExcused(t *testing.T) {
 	claims := func(t *task) bool { return t.kernel.(*ownKernel).claimOOM() }
 	a, b, elsewhere := join("a", 1), join("b", 1), join("elsewhere", 2)
 	if claims(a) {
-		t.Error("there was a kill before any")
+		t.Error("claimOOM is true before any kill")
 	}
 	count("1")
 	late := join("late", 1)
 	if !claims(a) || claims(b) || claims(late) || !claims(elsewhere) {
-		t.Error("the kill is not that of the first who was killed, in each sandbox")
+		t.Error("the first kill is not claimed by exactly the first member of each sandbox")
 	}
 	if j, err := journal.ReadTask(s.dir, "b"); err != nil || j.IgnoredOOM != 1 {
-		t.Errorf("a successor would read %d, %v", j.IgnoredOOM, err)
+		t.Errorf("the journal of b has %d ignored kills, %v; want 1", j.IgnoredOOM, err)
 	}
 	count("2")
 	if !claims(b) {
-		t.Error("the next kill is nobody's")
+		t.Error("b cannot claim the second kill")
 	}
 	count("3")
 	if !claims(late) {
-		t.Error("one that began between a kill and its claim is excused of one too many")
+		t.Error("late, which joined between the first kill and its claim, cannot claim the third kill")
 	}
 }

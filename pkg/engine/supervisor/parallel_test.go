@@ -15,8 +15,8 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// Twenty at once, of which half end while others are being started: every one gets its own
-// pid, output and exit code, and no orphan of theirs stays.
+// Twenty containers start at once, and half of them exit while others start. Each has its own pid,
+// output and exit code. No orphans are left.
 func TestParallelStarts(t *testing.T) {
 	const containers = 20
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
@@ -29,14 +29,14 @@ func TestParallelStarts(t *testing.T) {
 		for n, c := range all {
 			work.Go(func() {
 				if err := c.tryStart(); err != nil {
-					t.Errorf("%s: %v", c.id, err)
+					t.Errorf("start %s: %v", c.id, err)
 					return
 				}
 				w, err := c.task.Wait(c.ctx(), &taskAPI.WaitRequest{ID: c.id})
 				if err != nil || w.ExitStatus != uint32(n) {
-					t.Errorf("%s: %v, %v", c.id, w, err)
+					t.Errorf("wait for %s: %v, %v; want status %d", c.id, w, err, n)
 				}
-				test.Checkf(t, test.Err(c.delete()), "%s", c.id)
+				test.Checkf(t, test.Err(c.delete()), "delete %s", c.id)
 			})
 		}
 		work.Wait()
@@ -54,13 +54,13 @@ func TestParallelStarts(t *testing.T) {
 		})
 		info, err := b.extra.Info(b.ctx(), &supervisorv1.InfoRequest{})
 		if err != nil || len(info.Tasks) != 0 {
-			t.Errorf("%v, %v", info, err)
+			t.Errorf("Info returns %v, %v; want no tasks", info, err)
 		}
 	})
 }
 
-// Calls for one container that must not overlap wait for each other, and
-// deletes at the same time are one.
+// Of concurrent calls of Start for one container exactly one succeeds, and the same holds for
+// Delete.
 func TestParallelCallsForOneContainer(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.create("c", shell("sleep 1000"))
@@ -81,7 +81,7 @@ func TestParallelCallsForOneContainer(t *testing.T) {
 		}
 	}
 	if started != 1 {
-		t.Errorf("%d of the starts succeeded", started)
+		t.Errorf("%d of the concurrent starts succeeded, want 1", started)
 	}
 	test.Must(t, c.kill(unix.SIGKILL, false))
 	c.wait()
@@ -101,6 +101,6 @@ func TestParallelCallsForOneContainer(t *testing.T) {
 		}
 	}
 	if deleted != 1 {
-		t.Errorf("%d of the deletes succeeded", deleted)
+		t.Errorf("%d of the concurrent deletes succeeded, want 1", deleted)
 	}
 }

@@ -21,7 +21,7 @@ type ociRuntime struct {
 	ownKernel  bool
 }
 
-// missing skips a test, or fails it where everything must be there.
+// missing skips a test, or fails it if BERTH_TEST_REQUIRE is 1.
 func missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("BERTH_TEST_REQUIRE") == "1" {
@@ -50,8 +50,8 @@ func findRuntime(t testing.TB, name string) ociRuntime {
 	return ociRuntime{name: name, path: path, ownKernel: name == "runsc"}
 }
 
-// mountHugetlb mounts the one controller without which crun refuses hosts that
-// have both versions of cgroups. It stays, as everything there does.
+// mountHugetlb mounts the hugetlb controller, without which crun refuses hosts with both versions
+// of cgroups. It stays mounted after the test.
 func mountHugetlb(t testing.TB) {
 	controllers, err := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers")
 	if err != nil || !strings.Contains(string(controllers), "hugetlb") {
@@ -66,7 +66,7 @@ func mountHugetlb(t testing.TB) {
 	}
 }
 
-// forEachRuntime runs a test with every runtime.
+// forEachRuntime runs a test with each of the named runtimes.
 func forEachRuntime(t *testing.T, names []string, test func(t *testing.T, r ociRuntime)) {
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) { test(t, findRuntime(t, name)) })
@@ -78,7 +78,7 @@ var (
 	hostRuntimes = []string{"runc", "crun"}
 )
 
-// binary builds berth-shim as it is shipped.
+// binary builds berth-shim as it is released, or with the race detector if the tests have it.
 var binary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(scratch, "berth-shim")
 	const shim = "github.com/berth-cri/berth/cmd/berth-shim"
@@ -93,7 +93,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// scratch holds what all tests share.
+// scratch is a directory for the files of all tests.
 var scratch string
 
 func TestMain(m *testing.M) {
@@ -128,7 +128,7 @@ var rootfs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	// The links name this host's path of busybox.
+	// The installed links have the host's path of busybox as target.
 	entries, err := os.ReadDir(filepath.Dir(busybox))
 	if err != nil {
 		return "", err

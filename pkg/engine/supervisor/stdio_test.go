@@ -31,7 +31,7 @@ func TestWithoutATerminalThereIsNone(t *testing.T) {
 	}
 }
 
-// attachAs attaches to a container's output; it is read until it ends.
+// attachAs attaches to a container. out and errs get all of the output once it has ended.
 func (c *container) attachAs(name string, stdin bool, r *supervisorv1.AttachRequest) (out, errs chan string, in *os.File) {
 	c.Helper()
 	dir := filepath.Join(c.base, name)
@@ -53,14 +53,14 @@ func (c *container) attachAs(name string, stdin bool, r *supervisorv1.AttachRequ
 	return out, errs, in
 }
 
-// What was typed last gets to the container before its stdin ends, and before
-// who typed it is detached.
+// All input reaches the container before its stdin ends, and before the session that sent the input
+// is detached.
 func TestInputEnds(t *testing.T) {
 	typed := strings.Repeat("0123456789abcde\n", 1<<14)
 	const counted = "262144\n"
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
-		t.Run("with stdin", func(t *testing.T) {
+		t.Run("stdin ends with the session", func(t *testing.T) {
 			cfg := shell(`echo before; sleep 0.2; exec wc -c`)
 			cfg.stdin = true
 			c := b.run("once", cfg)
@@ -70,9 +70,9 @@ func TestInputEnds(t *testing.T) {
 			c.keepIn = nil
 			test.Must(t, test.Err(in.WriteString(typed)))
 			in.Close()
-			test.Equal(t, "the container counted", <-out, counted)
+			test.Equal(t, "bytes that the container counted", <-out, counted)
 		})
-		t.Run("alone", func(t *testing.T) {
+		t.Run("stdin stays open", func(t *testing.T) {
 			cfg := shell(`echo before; sleep 0.2; head -c 262144 | wc -c; read x; echo "then $x"; sleep 1000`)
 			cfg.stdin = true
 			c := b.run("again", cfg)
@@ -84,7 +84,7 @@ func TestInputEnds(t *testing.T) {
 				select {
 				case <-stream:
 				case <-time.After(10 * time.Second):
-					t.Fatal("it is still attached")
+					t.Fatal("the session is still attached after its stdin ended")
 				}
 			}
 			c.said(strings.TrimSpace(counted))
@@ -94,7 +94,7 @@ func TestInputEnds(t *testing.T) {
 	})
 }
 
-// Who does not read is detached; neither the container nor its log waits.
+// A reader that does not read is detached. Neither the container nor its log waits for the reader.
 func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	const lines = 400_000 // 2.7 MB: more than twice what a reader may be behind
@@ -112,9 +112,9 @@ func TestAttachedReaderThatDoesNotReadIsDetached(t *testing.T) {
 	})
 	c.mustDelete()
 	expectSequence(t, lines, c.lines())
-	// What it was sent before ends.
+	// The reader gets the data that was sent before, and then the end of the FIFO.
 	test.Checkf(t, test.Err(io.Copy(io.Discard, reader)), "the reader's FIFO has not ended")
-	test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "the reader cannot tell that it missed something")
+	test.ErrorIs(t, test.Err(os.Lstat(path)), os.ErrNotExist, "the FIFO, whose removal shows that output was lost")
 }
 
 // expectSequence checks that a log holds the numbers from 1 in their order.
@@ -130,7 +130,7 @@ func expectSequence(t testing.TB, last int, lines []logLine) {
 	}
 }
 
-// A task that a foreign shim runs: only its output is here.
+// The supervisor handles only stdio and the log of a task that a foreign shim runs.
 func TestForeignStdio(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	dir := filepath.Join(b.base, "foreign")
@@ -142,25 +142,25 @@ func TestForeignStdio(t *testing.T) {
 	}
 	b.done(b.extra.OpenStdio(b.ctx(), r))
 	if _, err := b.extra.OpenStdio(b.ctx(), r); !errdefs.IsAlreadyExists(errgrpc.ToNative(err)) {
-		t.Errorf("twice: %v", err)
+		t.Errorf("a second OpenStdio: %v", err)
 	}
 	in := test.Value(os.OpenFile(r.Stdin, os.O_RDONLY, 0))(t)
 	defer in.Close()
 	kept := test.Value(keepReader(r.Stdout))(t)
 	defer kept.Close()
-	// The shim comes and goes, as its restarts do.
+	// The shim opens and closes its FIFOs several times, as after restarts.
 	for n := range 3 {
 		for _, path := range []string{r.Stdout, r.Stderr} {
 			test.Must(t, os.WriteFile(path, fmt.Appendf(nil, "%s %d\n", filepath.Base(path), n), 0))
 		}
 	}
-	test.Eventually(t, "all is in the log", func() bool { return len(readLog(t, r.LogPath)) == 6 })
+	test.Eventually(t, "all six lines are in the log", func() bool { return len(readLog(t, r.LogPath)) == 6 })
 	b.kill9()
 	test.Must(t, os.WriteFile(r.Stdout, []byte("meanwhile\n"), 0))
 	b.serve()
 	test.Must(t, os.WriteFile(r.Stdout, []byte("after\nno end"), 0))
 	if info, err := b.extra.Info(b.ctx(), &supervisorv1.InfoRequest{}); err != nil || len(info.Tasks) != 1 || info.Tasks[0].State != "stdio" {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("Info returns %v, %v; want one task in the state stdio", info, err)
 	}
 	b.done(b.task.CloseIO(b.ctx(), &taskAPI.CloseIORequest{ID: "f", Stdin: true}))
 	if n, err := in.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -176,12 +176,12 @@ func TestForeignStdio(t *testing.T) {
 	test.EqualLists(t, "stdout", streams["stdout"], []string{"stdout 0", "stdout 1", "stdout 2", "meanwhile", "after", "no end"})
 	test.EqualLists(t, "stderr", streams["stderr"], []string{"stderr 0", "stderr 1", "stderr 2"})
 	if left := leftFiles(t, b, "*"); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("files of the closed task are left: %v", left)
 	}
 }
 
-// A session with which the stdin of a foreign shim's task ends is over with the
-// supervisor, whose successor does not hold it open.
+// A session with CloseStdin ends with its supervisor. The stdin of the foreign shim's task then
+// ends, too, because the successor does not hold stdin open.
 func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	fifo := func(name string) string {
@@ -214,8 +214,8 @@ func TestForeignStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 	}
 }
 
-// What a foreign shim's task writes flows also when its log cannot be opened by
-// the successor: nobody else reads it, and the container would stand still.
+// The successor reads the output of a foreign shim's task even if it cannot open the log. Otherwise
+// the container would block.
 func TestForeignOutputFlowsWithoutALog(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	out, logs := filepath.Join(b.base, "stdout"), filepath.Join(b.base, "logs")
@@ -236,11 +236,11 @@ func TestForeignOutputFlowsWithoutALog(t *testing.T) {
 	case err := <-written:
 		test.Check(t, err)
 	case <-time.After(20 * time.Second):
-		t.Fatal("the output does not flow")
+		t.Fatal("the successor does not read the output")
 	}
 	writer.Close()
 	b.done(b.extra.CloseStdio(b.ctx(), &supervisorv1.CloseStdioRequest{Id: "f"}))
 	if left, err := os.ReadDir(filepath.Join(b.dir, "tasks")); err != nil || len(left) != 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("tasks are left after CloseStdio: %v, %v", left, err)
 	}
 }

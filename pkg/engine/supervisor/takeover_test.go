@@ -21,8 +21,8 @@ import (
 	supervisorv1 "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// counting is a container that writes numbered lines until it is told to end,
-// and then says how many there were.
+// counting is a container that writes numbered lines until SIGTERM, and then writes their number
+// and exits with status.
 func counting(status int, pause string) containerConfig {
 	return shell(fmt.Sprintf(`trap 'printf "total %%08d end\n" $i; exit %d' TERM
 i=0
@@ -32,12 +32,12 @@ while :; do i=$((i+1)); printf "line %%08d end\n" $i; %s; done`, status, pause))
 const (
 	atFullSpeed = ":"
 	slowly      = "usleep 2000"
-	// inHand is how many numbered lines a supervisor may have read and not yet
-	// written when it is killed: those of one chunk, which may cut one at each end.
+	// inHand is the number of numbered lines that a supervisor may have read and not yet written
+	// when it is killed: those of one chunk, with a part of a line at each end.
 	inHand = 32*1024/len("line 00000000 end\n") + 2
 )
 
-// counted is what became of numbered lines.
+// counted is the number of lines that were written, are missing in the log, and are cut.
 type counted struct {
 	total, lost, damaged int
 }
@@ -72,9 +72,9 @@ func (c *container) counted() counted {
 	return r
 }
 
-// Ten containers write while their supervisor is killed, three times. None
-// stops, every exit code is true, no line comes twice, and not more are lost
-// than the dead had in their hands.
+// Ten containers write while their supervisor is killed, three times. All of them continue, every
+// exit code is right, and no line is written twice. At most those lines are lost that the killed
+// supervisor had read and not yet written.
 func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 	const containers, kills = 10, 3
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
@@ -99,9 +99,9 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 			b.serve()
 			for _, c := range all {
 				if !c.alive() {
-					t.Fatalf("%s died with its supervisor", c.id)
+					t.Fatalf("%s exited with its supervisor", c.id)
 				}
-				test.Eventually(t, c.id+" is in the log again", func() bool { return size(t, c.logPath) > before[c.id] })
+				test.Eventually(t, c.id+" has written to the log again", func() bool { return size(t, c.logPath) > before[c.id] })
 			}
 		}
 		for n, c := range all {
@@ -111,8 +111,8 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 			}
 			c.mustDelete()
 			got := c.counted()
-			// A slow writer's lines go by one at a time, unless the supervisor
-			// gets no processor for a while: then it reads several at once.
+			// A slow writer's lines are read one at a time, unless the supervisor has to wait for a
+			// processor and reads several at once.
 			const late = 250 // lines in half a second
 			allowed := kills * late
 			if n >= 8 {
@@ -120,7 +120,7 @@ func TestSuccessorTakesOverContainersThatWrite(t *testing.T) {
 			}
 			t.Logf("%s: of %d lines %d are lost, %d damaged", c.id, got.total, got.lost, got.damaged)
 			if got.lost > allowed || got.damaged > kills {
-				t.Errorf("%s lost more than %d lines, or more than %d are damaged", c.id, allowed, kills)
+				t.Errorf("%s: %d lines are lost, at most %d are allowed; %d are damaged, at most %d are allowed", c.id, got.lost, allowed, got.damaged, kills)
 			}
 		}
 	})
@@ -132,14 +132,14 @@ func size(t testing.TB, path string) int64 {
 	return info.Size()
 }
 
-// untilDead waits for the end of a container that no supervisor watches.
+// untilDead waits for the exit of a container that no supervisor watches.
 func (c *container) untilDead() {
 	c.Helper()
-	test.Eventually(c, c.id+" is dead", func() bool { return !c.alive() })
+	test.Eventually(c, c.id+" has exited", func() bool { return !c.alive() })
 }
 
-// What happens between two supervisors is told truly by what the daemon kept:
-// the exit code by the pidfd, the last lines by the FIFO.
+// If a container exits while no supervisor runs, the successor reads the exit code from the pidfd,
+// and the last lines from the FIFO, which the daemon kept open.
 func TestContainersEndWhileNobodyWatches(t *testing.T) {
 	forEachRuntime(t, allRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -150,11 +150,11 @@ func TestContainersEndWhileNobodyWatches(t *testing.T) {
 		end.untilDead()
 		b.serve()
 		if exit := end.wait(); exit.Status != 17 || exit.Unknown {
-			t.Errorf("%+v, want status 17", exit)
+			t.Errorf("the exit is %+v, want status 17", exit)
 		}
 		end.mustDelete()
 		if l := end.lines(); len(l) != 2 || l[1].content != "last" {
-			t.Errorf("the log has %v", l)
+			t.Errorf("the log has the lines %v", l)
 		}
 	})
 }
@@ -166,18 +166,18 @@ func TestWithoutAPidfdALostExitCodeIsNotInvented(t *testing.T) {
 	test.Must(t, unix.Kill(c.pid, unix.SIGTERM))
 	test.Must(t, unix.Kill(c.pid, unix.SIGKILL))
 	c.untilDead()
-	// Until it is reaped its state can still be read.
-	test.Eventually(t, "it is reaped", func() bool { return unix.Kill(c.pid, 0) != nil })
+	// The state of a process can be read until the process is reaped.
+	test.Eventually(t, "the container's process is reaped", func() bool { return unix.Kill(c.pid, 0) != nil })
 	c.pidfd.Close()
 	c.pidfd = nil
 	b.serve()
 	if exit := c.wait(); exit.Status != 255 || !exit.Unknown {
-		t.Errorf("%+v, want 255 and unknown", exit)
+		t.Errorf("the exit is %+v, want status 255 and unknown", exit)
 	}
 	c.mustDelete()
 }
 
-// A kill for memory is seen also by a supervisor that was not there.
+// A successor reports an OOM kill that happened while no supervisor ran.
 func TestOOMWhileNobodyWatches(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("greedy", memoryLimited(15<<20, "while [ ! -e /proc/1/root/tmp/go ]; do sleep 0.02; done; x=a; while :; do x=$x$x; done"))
@@ -186,13 +186,12 @@ func TestOOMWhileNobodyWatches(t *testing.T) {
 	c.untilDead()
 	b.serve()
 	if exit := c.wait(); exit.Status != 137 || !exit.OOM {
-		t.Errorf("%+v, want 137 and OOM", exit)
+		t.Errorf("the exit is %+v, want status 137 and OOM", exit)
 	}
 	c.mustDelete()
 }
 
-// An exit that was journaled before the supervisor died is the one that its
-// successor tells.
+// A successor returns the exit that its predecessor wrote to the journal.
 func TestJournaledExitIsTold(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("ended", shell("echo bye; exit 5"))
@@ -202,7 +201,7 @@ func TestJournaledExitIsTold(t *testing.T) {
 	c.pidfd = nil
 	b.serve()
 	if again := c.wait(); again != first || again.Status != 5 {
-		t.Errorf("%+v, before %+v", again, first)
+		t.Errorf("the successor returns the exit %+v, its predecessor returned %+v", again, first)
 	}
 	c.mustDelete()
 	if l := c.lines(); len(l) != 1 {
@@ -232,17 +231,17 @@ func TestExecsDieWithTheirSupervisor(t *testing.T) {
 		test.Eventually(t, "the exec and its children run", func() bool { return len(c.pids()) == 4 })
 		b.kill9()
 		b.serve()
-		test.Eventually(t, "they are dead", func() bool { return len(c.pids()) == 1 })
+		test.Eventually(t, "the exec and its children have exited", func() bool { return len(c.pids()) == 1 })
 		if !c.alive() {
-			t.Error("the container died too")
+			t.Error("the container exited with its supervisor")
 		}
 		if got := c.exec("/bin/echo", "hi"); got.stdout != "hi\n" || got.status != 0 {
-			t.Errorf("a new exec: %+v", got)
+			t.Errorf("the result of a new exec is %+v", got)
 		}
 	})
 }
 
-// A downgrade can leave the task of a kernel that this supervisor does not have.
+// After a downgrade there may be a task with a kernel option that this supervisor does not know.
 func TestTasksOfAnUnknownKernelAreLeftAlone(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", shell("sleep 1000"))
@@ -259,11 +258,12 @@ func TestTasksOfAnUnknownKernelAreLeftAlone(t *testing.T) {
 		t.Error("the container was killed")
 	}
 	if _, err := c.delete(); !errdefs.IsNotFound(err) {
-		t.Errorf("delete: %v", err)
+		t.Errorf("Delete returns %v, want not found", err)
 	}
 }
 
-// In a kernel of its own an exec outlives the runtime's call that waits for it.
+// With a kernel of its own, an exec continues after the runtime's call that waits for it was
+// killed. The successor must kill the exec.
 func TestExecsInAKernelOfItsOwnDieWithTheirSupervisor(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runsc"))
 	c := b.run("c", shell("sleep 1000"))
@@ -272,25 +272,25 @@ func TestExecsInAKernelOfItsOwnDieWithTheirSupervisor(t *testing.T) {
 	before := len(c.pids())
 	b.kill9()
 	b.serve()
-	test.Eventually(t, "the exec is dead", func() bool { return len(c.pids()) == before-1 })
+	test.Eventually(t, "the exec has exited", func() bool { return len(c.pids()) == before-1 })
 	if !c.alive() {
-		t.Error("the container died too")
+		t.Error("the container exited with its supervisor")
 	}
 }
 
-// The supervisor dies after a start that failed, before the runtime has deleted the container.
+// The supervisor is killed after a failed start whose container the runtime could not delete.
 func TestFailedStartIsDeletedByASuccessor(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "no-delete")
 	test.Must(t, os.WriteFile(marker, nil, 0o600))
 	b := newBed(t, scripted(t, findRuntime(t, "runc"), `[ $verb = run ] && { $real "$@"; exit 5; }
 [ $verb = delete ] && [ -e `+marker+` ] && { echo "not now" >&2; exit 1; }`))
 	c := b.create("c", shell("sleep 1000"))
-	test.Fails(t, c.tryStart(), "a failed start is no error")
+	test.Fails(t, c.tryStart(), "the failing start succeeded")
 	test.Must(t, os.Remove(marker))
 	b.kill9()
 	b.serve()
 	c.mustDelete()
-	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(c.root(), c.id))), os.ErrNotExist, "the runtime still knows it")
+	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(c.root(), c.id))), os.ErrNotExist, "the runtime's state of the container")
 }
 
 func TestTerminalAndInputAreTakenOver(t *testing.T) {
@@ -313,27 +313,27 @@ func TestTerminalAndInputAreTakenOver(t *testing.T) {
 		cat.keepIn = nil
 		cat.done(cat.task.CloseIO(cat.ctx(), &taskAPI.CloseIORequest{ID: cat.id, Stdin: true}))
 		if exit := cat.wait(); exit.Status != 0 {
-			t.Errorf("cat: %+v", exit)
+			t.Errorf("the exit of cat is %+v, want status 0", exit)
 		}
 		term.done(term.task.ResizePty(term.ctx(), &taskAPI.ResizePtyRequest{ID: term.id, Width: 91, Height: 17}))
 		if _, err := term.task.ResizePty(term.ctx(), &taskAPI.ResizePtyRequest{ID: term.id, Width: 1 << 16}); !errdefs.IsInvalidArgument(errgrpc.ToNative(err)) {
-			t.Errorf("a terminal that is too wide: %v", err)
+			t.Errorf("ResizePty with a width of 65536: %v", err)
 		}
 		term.send("me\n")
 		if exit := term.wait(); exit.Status != 9 || exit.Unknown {
-			t.Errorf("the terminal's: %+v", exit)
+			t.Errorf("the exit of the container with a terminal is %+v, want status 9", exit)
 		}
 		term.mustDelete()
 		var got []string
 		for _, l := range term.lines() {
 			got = append(got, l.content)
 		}
-		test.EqualLists(t, "the terminal said", got, []string{"begin", "got me", "17 91"})
+		test.EqualLists(t, "lines of the terminal", got, []string{"begin", "got me", "17 91"})
 	})
 }
 
-// A session with which stdin ends is over with the supervisor. One with which it
-// does not end leaves it open for the next.
+// Sessions end with their supervisor. A session with CloseStdin ends the container's stdin then;
+// any other session leaves stdin open for the next session.
 func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 	forEachRuntime(t, hostRuntimes, func(t *testing.T, r ociRuntime) {
 		b := newBed(t, r)
@@ -346,7 +346,7 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 			_, _, in := c.attachAs("to-"+id, true, &supervisorv1.AttachRequest{CloseStdin: once, UntilStdinEnds: !once})
 			t.Cleanup(func() { in.Close() })
 			test.Must(t, test.Err(in.WriteString("typed\n")))
-			test.Eventually(t, "what was typed is handed on", func() bool {
+			test.Eventually(t, "the input has reached the container's FIFO", func() bool {
 				fd := test.Value(unix.Open(c.stdin, unix.O_RDONLY|unix.O_NONBLOCK, 0))(t)
 				defer unix.Close(fd)
 				n, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
@@ -363,37 +363,38 @@ func TestStdinEndsWithTheSupervisorOfItsSession(t *testing.T) {
 		once.exits(3)
 		once.mustDelete()
 		if l := once.lines(); len(l) != 1 || l[0].content != "6" {
-			t.Errorf("the container counted %v", l)
+			t.Errorf("the container with CloseStdin counted %v, want 6 bytes", l)
 		}
 		writer, err := os.OpenFile(often.stdin, os.O_WRONLY|unix.O_NONBLOCK, 0)
-		test.Mustf(t, err, "the other one's stdin has ended")
+		test.Mustf(t, err, "open the stdin of the container without CloseStdin")
 		test.Must(t, test.Err(writer.WriteString("more\n")))
 		writer.Close()
 		test.Must(t, test.Err(often.task.CloseIO(often.ctx(), &taskAPI.CloseIORequest{ID: often.id, Stdin: true})))
 		often.exits(3)
 		often.mustDelete()
 		if l := often.lines(); len(l) != 1 || l[0].content != "11" {
-			t.Errorf("the other container counted %v", l)
+			t.Errorf("the container without CloseStdin counted %v, want 11 bytes", l)
 		}
 	})
 }
 
-// Shutdown leaves to the successor what runs; it refuses unless it is told to.
+// Shutdown fails while a container runs, except with Now. The successor then takes over the
+// container.
 func TestShutdownHandsOver(t *testing.T) {
 	b := newBed(t, findRuntime(t, "runc"))
 	c := b.run("c", counting(3, slowly))
 	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{}); !errdefs.IsFailedPrecondition(errgrpc.ToNative(err)) {
 		t.Errorf("Shutdown with a task: %v", err)
 	}
-	test.Eventually(t, "its trap is set", func() bool { return len(c.lines()) > 0 })
-	// It may be gone before its answer is.
+	test.Eventually(t, "the container has set its trap", func() bool { return len(c.lines()) > 0 })
+	// The supervisor may exit before it has sent its answer.
 	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{Now: true}); err != nil && !errors.Is(err, ttrpc.ErrClosed) {
 		t.Fatal(err)
 	}
 	select {
 	case <-b.exited:
 	case <-time.After(time.Minute):
-		t.Fatal("it does not end")
+		t.Fatal("the supervisor does not exit after Shutdown with Now")
 	}
 	b.kill9()
 	b.serve()
@@ -401,13 +402,13 @@ func TestShutdownHandsOver(t *testing.T) {
 	c.exits(3)
 	c.mustDelete()
 	if got := c.counted(); got.lost > 1 || got.damaged > 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("of the lines there are %+v, want at most 1 lost and 1 damaged", got)
 	}
 	if _, err := b.task.Shutdown(b.ctx(), &taskAPI.ShutdownRequest{}); err != nil && !errors.Is(err, ttrpc.ErrClosed) {
 		t.Errorf("Shutdown without tasks: %v", err)
 	}
 	<-b.exited
 	if state := b.cmd.ProcessState; !state.Success() {
-		t.Errorf("it ended with %v", state)
+		t.Errorf("the supervisor exited with %v", state)
 	}
 }

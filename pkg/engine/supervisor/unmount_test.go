@@ -11,8 +11,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// TestUnmountAfterCrun: a crun that was killed in a restore has the container's root
-// filesystem mounted in the bundle, which is removed with all that is in it.
+// TestUnmountAfterCrun: a crun that was killed in a restore leaves the container's root filesystem
+// mounted in the bundle. It must be unmounted before the bundle is removed with its content.
 func TestUnmountAfterCrun(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts need root")
@@ -21,12 +21,12 @@ func TestUnmountAfterCrun(t *testing.T) {
 	kept := filepath.Join(rootfs, "kept")
 	test.Must(t, os.WriteFile(kept, nil, 0o600))
 	r := criuRestore{&task{id: "one", dir: t.TempDir(), journal: journal.Task{Bundle: bundle, Options: journal.Options{Root: t.TempDir()}}}}
-	test.Mustf(t, r.unmount(), "without any")
+	test.Mustf(t, r.unmount(), "unmount without a mount")
 	at := filepath.Join(bundle, crunRoot)
 	test.Must(t, os.Mkdir(at, 0o755))
 	test.Must(t, unix.Mount(rootfs, at, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 	test.Must(t, r.unmount())
-	test.Checkf(t, os.Remove(bundle), "something is left")
+	test.Checkf(t, os.Remove(bundle), "remove the bundle, which must be empty")
 	test.Check(t, test.Err(os.Stat(kept)))
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// says is a runtime that is a script.
+// says returns a script that acts as a runtime of a version.
 func says(version string) string {
 	return fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = features ]; then exit 1; fi\necho runc version %s\n", version)
 }
 
-// runtimeBed is a daemon's life with one handler, on a script.
+// runtimeBed returns a daemon with one handler; its runtime is a script.
 func runtimeBed(t *testing.T) (*toolBed, *handler.Definition) {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,11 +35,11 @@ func runtimeBed(t *testing.T) (*toolBed, *handler.Definition) {
 	return k, d
 }
 
-// install puts a script in place of another.
+// install writes a script, or replaces one.
 func install(t *testing.T, path, content string) {
 	t.Helper()
-	// A child that is forked meanwhile has it open for writing, until it executes:
-	// nobody can run the script then.
+	// A child that is forked during the write inherits the open file until its exec;
+	// until then the kernel refuses to run the script.
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(path+".next", []byte(content), 0o700) //nolint:gosec // it is a program
 	syscall.ForkLock.RUnlock()
@@ -54,7 +54,7 @@ func forPod(t *testing.T, k *toolBed, d *handler.Definition) (keep.Binary, func(
 	rt, all, release, err := k.binaries.ForPod(t.Context(), d)
 	test.Must(t, err)
 	if len(all) != 1 || all[0].Version != rt.Version || all[0].Path != d.Path {
-		t.Fatalf("%s runs on %+v", rt.Version, all)
+		t.Fatalf("version %s runs on %+v", rt.Version, all)
 	}
 	return all[0], release
 }
@@ -79,26 +79,26 @@ func TestBinariesAreKeptAsLongAsTheyAreNeeded(t *testing.T) {
 			t.Errorf("%s: kept are %q", what, k.kept(t))
 		}
 	}
-	expect("a pod is in the making", true, true)
+	expect("a pod is being created", true, true)
 	test.Must(t, test.Err(k.pods.Create("pod", pod.SandboxSpec{Definition: d, Pinned: pod.Pinned{Binaries: []keep.Binary{first}}}, pod.SandboxStatus{}, store.Relaxed)))
 	releaseFirst()
 	releaseSecond()
-	expect("a record names it", true, true)
+	expect("a record names the first binary", true, true)
 	test.Must(t, k.pods.Delete("pod"))
-	expect("its pod is gone", false, true)
+	expect("the pod is deleted", false, true)
 	k.collector.configured = func() []*handler.Definition { return nil }
-	expect("its handler is gone", false, false)
+	expect("the handler is removed", false, false)
 
 	k.binaries.warmedUp.Store(false)
 	third, release := forPod(t, k, d)
 	release()
 	k.collector.Collect()
 	if !isKept(k, third) {
-		t.Error("a daemon that has not looked at all handlers removes what they take")
+		t.Error("the binary was removed before the warm-up of all handlers")
 	}
 }
 
-// TestBinariesOfARuntimeWithNeighbours has a script that runs what is beside it.
+// A runtime that needs another file of its directory runs from there, not from a kept copy.
 func TestBinariesOfARuntimeWithNeighbours(t *testing.T) {
 	k, d := runtimeBed(t)
 	install(t, filepath.Join(filepath.Dir(d.Path), "neighbour"), says("3"))
@@ -106,7 +106,7 @@ func TestBinariesOfARuntimeWithNeighbours(t *testing.T) {
 	one, release := forPod(t, k, d)
 	defer release()
 	if one.Kept != "" || one.SHA256 == "" || one.Version != "3" {
-		t.Errorf("it runs on %+v", one)
+		t.Errorf("the pod runs on %+v", one)
 	}
 	s := &pod.SandboxSpec{Definition: d, Pinned: pod.Pinned{Binaries: []keep.Binary{one}}}
 	if on := k.runtimes.Of(s); on.Path != d.Path {
@@ -120,7 +120,7 @@ func TestBinariesWhereNoCopyRuns(t *testing.T) {
 	one, release := forPod(t, k, d)
 	release()
 	if one.Kept != "" || one.SHA256 == "" || slices.ContainsFunc(k.kept(t), func(name string) bool { return strings.HasPrefix(name, keep.Prefix) }) {
-		t.Errorf("it runs on %+v, kept are %q", one, k.kept(t))
+		t.Errorf("the pod runs on %+v, kept are %q", one, k.kept(t))
 	}
 }
 
@@ -130,18 +130,18 @@ func TestOnBinaries(t *testing.T) {
 	both := []keep.Binary{{Kept: "runtime-1/containerd-shim-runc-v2"}, {Kept: "runtime-2/crun"}}
 	on := onBinaries(d, both, s)
 	if on.Path != "/tools/runtime-1/containerd-shim-runc-v2" || on.ShimOptions["BinaryName"] != "/tools/runtime-2/crun" || on.ShimOptions["IoUid"] != int64(7) {
-		t.Errorf("it is %+v", on)
+		t.Errorf("the result is %+v", on)
 	}
 	if len(d.ShimOptions) != 1 {
 		t.Errorf("the Definition was changed: %v", d.ShimOptions)
 	}
 	if same := onBinaries(d, nil, s); same != d {
-		t.Error("a pod without copies does not run by path")
+		t.Error("without kept binaries, the Definition is changed")
 	}
 }
 
-// TestBinariesUnderWay starts pods all the time, while the runtime is replaced and
-// copies are removed. What a pod got is there until its record would say so.
+// TestBinariesUnderWay starts pods while the runtime is replaced and copies are
+// collected. A pod's copy stays until the pod's release is called.
 func TestBinariesUnderWay(t *testing.T) {
 	k, d := runtimeBed(t)
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
@@ -157,7 +157,7 @@ func TestBinariesUnderWay(t *testing.T) {
 				}
 				k.collector.Collect()
 				if !isKept(k, all[0]) {
-					t.Errorf("the copy %s is gone", all[0].Kept)
+					t.Errorf("the copy %s was removed before its release", all[0].Kept)
 				}
 				release()
 			}
@@ -174,9 +174,9 @@ func TestBinariesUnderWay(t *testing.T) {
 	working.Wait()
 	k.collector.Collect()
 	if kept := slices.DeleteFunc(k.kept(t), func(name string) bool { return !strings.HasPrefix(name, keep.Prefix) }); len(kept) != 1 {
-		t.Errorf("kept are %q, and one runtime is installed", kept)
+		t.Errorf("kept are %q, want only the installed runtime", kept)
 	}
 	if len(k.binaries.held) != 0 {
-		t.Errorf("held are %v, and no pod is in the making", k.binaries.held)
+		t.Errorf("held are %v although no pod is being created", k.binaries.held)
 	}
 }

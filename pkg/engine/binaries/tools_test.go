@@ -37,7 +37,7 @@ func TestUnusedTools(t *testing.T) {
 	}
 }
 
-// toolBed is what a daemon runs pods on.
+// toolBed is the part of a daemon that installs and collects its tools.
 type toolBed struct {
 	root      string
 	log       *log.Entry
@@ -49,8 +49,8 @@ type toolBed struct {
 	collector *collector
 }
 
-// daemon is one life of a daemon, as far as its tools go. Each build has other
-// programs.
+// daemon starts a toolBed in dir. The contents of its supervisor and pause programs
+// depend on build.
 func daemon(t *testing.T, dir, build string) *toolBed {
 	t.Helper()
 	c := struct{ Root, State, Supervisor, Pause string }{
@@ -102,7 +102,7 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 	test.Must(t, os.Symlink(old.tools.Supervisor, filepath.Join(supervised, "program")))
 
 	now := daemon(t, dir, "now")
-	// A daemon that was killed left halves.
+	// A killed daemon leaves incomplete tools.
 	tools := filepath.Join(now.root, "tools")
 	put(t, filepath.Join(tools, ".new-123"), "half")
 	test.Must(t, os.MkdirAll(filepath.Join(tools, ".old-pause-gone", "dev"), 0o755))
@@ -115,13 +115,13 @@ func TestToolsAreCollectedWhenNobodyNeedsThem(t *testing.T) {
 		now.collector.Collect()
 		test.EqualLists(t, fmt.Sprintf("%s: kept", what), now.kept(t), want)
 	}
-	expect("the old ones are needed", both)
+	expect("a pod and a supervisor use the old tools", both)
 
 	test.Must(t, now.pods.Delete("pod"))
 	test.Must(t, os.RemoveAll(supervised))
-	expect("nobody needs them", slices.DeleteFunc(both, func(name string) bool { return slices.Contains(olds, name) }))
+	expect("nothing uses the old tools", slices.DeleteFunc(both, func(name string) bool { return slices.Contains(olds, name) }))
 	if again := daemon(t, dir, "old"); !slices.Contains(again.kept(t), pauseRoot) {
-		t.Error("the old build does not find its tools again")
+		t.Error("the old build did not install its tools again")
 	}
 }
 

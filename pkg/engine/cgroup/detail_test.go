@@ -61,10 +61,10 @@ func TestReadDetailV1(t *testing.T) {
 }
 
 func TestReadDetailOfNothing(t *testing.T) {
-	test.Is(t, test.Err(ReadDetail(Paths{Unified: filepath.Join(t.TempDir(), "gone")})), errdefs.IsNotFound, "the error")
+	test.Is(t, test.Err(ReadDetail(Paths{Unified: filepath.Join(t.TempDir(), "gone")})), errdefs.IsNotFound, "a missing cgroup")
 }
 
-// What the facts promise, a cgroup of this machine with a process in it tells.
+// A cgroup of this machine with a process in it has exactly the values that HostFacts promises.
 func TestRealDetail(t *testing.T) {
 	p := makeCgroup(t)
 	join(t, p, "", start(t, "sh", "-c", "while :; do :; done").Process.Pid)
@@ -90,7 +90,7 @@ func TestRealDetail(t *testing.T) {
 		"pressure":      {f.Pressure, d.CPUPressure != nil},
 	} {
 		if told.promised != told.got {
-			t.Errorf("%s: promised %v, told %v", name, told.promised, told.got)
+			t.Errorf("%s: promised %v, got %v", name, told.promised, told.got)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestHugepageSizes(t *testing.T) {
 	}
 	test.EqualLists(t, "the result", readHugepageSizes(dir), []string{"1GB", "2MB", "64KB"})
 	if got := readHugepageSizes(filepath.Join(dir, "none")); got != nil {
-		t.Errorf("got %v of no directory", got)
+		t.Errorf("got %v from a missing directory", got)
 	}
 }
 

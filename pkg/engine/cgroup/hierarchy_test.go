@@ -29,7 +29,7 @@ func TestParseMounts(t *testing.T) {
 				"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
 			"", "cpu cpuacct memory name=systemd unified",
 		},
-		"parts and doubles": {
+		"partial and repeated mounts": {
 			"33 31 0:29 /docker/x /mnt/part rw - cgroup cgroup rw,memory\n" +
 				"34 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
 				"35 31 0:29 / /elsewhere rw - cgroup cgroup rw,memory\n",
@@ -57,7 +57,7 @@ func TestControllersUnified(t *testing.T) {
 	s := h.controllers(none)
 	test.Equal(t, "names", strings.Join(s.names, " "), "cpu cpuset hugetlb io memory pids")
 	if !s.HasHugetlb() || s.HasSwap() || s.Has("rdma") {
-		t.Errorf("%+v", s)
+		t.Errorf("controllers are %+v", s)
 	}
 	write(t, filepath.Join(root, "system.slice"), map[string]string{"memory.swap.max": "max\n"})
 	if !h.controllers(none).HasSwap() {
@@ -70,12 +70,12 @@ func TestControllersUnified(t *testing.T) {
 	}
 }
 
-// What this machine has is what its kernel says.
+// The hierarchy found is the one in /proc/self/cgroup, with the controllers that berth needs.
 func TestControllersOfThisMachine(t *testing.T) {
 	b := test.Value(os.ReadFile("/proc/self/cgroup"))(t)
 	unified := strings.TrimSpace(string(b)) == strings.TrimSpace(strings.Split(string(b), "\n")[0]) && strings.HasPrefix(string(b), "0::")
 	if got := host().unified != ""; got != unified {
-		t.Errorf("a unified hierarchy: %v, /proc/self/cgroup:\n%s", got, b)
+		t.Errorf("found a unified hierarchy: %v; /proc/self/cgroup has:\n%s", got, b)
 	}
 	for _, name := range []string{"cpu", "memory", "pids"} {
 		if !Controllers().Has(name) {
@@ -84,7 +84,7 @@ func TestControllersOfThisMachine(t *testing.T) {
 	}
 }
 
-// write makes files in a directory, which it makes too.
+// write creates a directory and files in it.
 func write(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	test.Must(t, os.MkdirAll(dir, 0o755))

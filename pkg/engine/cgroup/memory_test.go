@@ -37,8 +37,8 @@ func TestContains(t *testing.T) {
 		test.Equal(t, fmt.Sprintf("%q", key), p.Contains(key), want)
 	}
 	if (Paths{}).Contains("") || (Paths{}).Contains("/") {
-		t.Error("no cgroup contains something")
+		t.Error("empty Paths contain a cgroup")
 	}
-	test.Equal(t, "the child", p.below("/x").MemoryKey(), "/m/pods/a/x")
-	test.Equal(t, "the child", (Paths{Unified: "/u/a"}).below("/x").MemoryKey(), "/u/a/x")
+	test.Equal(t, "key of the child", p.below("/x").MemoryKey(), "/m/pods/a/x")
+	test.Equal(t, "key of the child", (Paths{Unified: "/u/a"}).below("/x").MemoryKey(), "/u/a/x")
 }

@@ -20,7 +20,7 @@ func TestPath(t *testing.T) {
 	tests := []struct {
 		driver               Driver
 		prefix, parent, want string
-		inside               string // where it is below a hierarchy
+		inside               string // the path below a hierarchy's root
 	}{
 		{Cgroupfs, "berth", "", "/berth/" + id, "/berth/" + id},
 		{Cgroupfs, "berth", "/kubepods/burstable/pod1", "/kubepods/burstable/pod1/" + id, "/kubepods/burstable/pod1/" + id},
@@ -45,7 +45,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// Agents that know containerd find the id of a pod's container by the name of its cgroup.
+// Agents written for containerd find a container's ID in the path of its cgroup.
 func TestAgentsFindContainers(t *testing.T) {
 	cadvisor := regexp.MustCompile(`([a-z0-9]{64})`) // container/containerd/factory.go of cAdvisor
 	// CRI_CGROUP_LAYOUT of Falco's libs, for containerd.
@@ -88,18 +88,18 @@ func TestPathRefuses(t *testing.T) {
 			continue
 		}
 		if n := len(err.Error()); n >= 1024 {
-			t.Errorf("the text has %d bytes", n)
+			t.Errorf("the error has %d bytes", n)
 		}
 	}
 }
 
-// A path that could be the root or a parent must name no directory at all: what
-// it names may be removed.
+// HostPaths returns no directory for a path that could name a hierarchy's root or a
+// parent, because Remove deletes the directories of Paths.
 func TestHostPathsOfNothing(t *testing.T) {
 	for _, path := range []string{"", "/", "/..", "//", ".", "a", "a.slice:berth:", "a.slice", "a:b:c", "a.slice/../..:berth:c"} {
 		p := HostPaths(path)
 		if dirs := p.directories(); len(dirs) > 0 {
-			t.Errorf("%q is %v", path, dirs)
+			t.Errorf("%q has the directories %v", path, dirs)
 		}
 		test.Check(t, p.Remove(t.Context()))
 		if pids, err := p.Processes(); err != nil || len(pids) > 0 {
@@ -148,7 +148,7 @@ func FuzzPathStaysInside(f *testing.F) {
 
 func TestDetect(t *testing.T) {
 	if d, err := Detect("cgroupfs"); d != Cgroupfs || err != nil {
-		t.Errorf("%q, %v", d, err)
+		t.Errorf("Detect(cgroupfs) = %q, %v", d, err)
 	}
 	test.Refused(t, test.Err(Detect("cgroupsfs")), errdefs.IsInvalidArgument, "cgroupsfs")
 	answers := systemdAnswers() == nil

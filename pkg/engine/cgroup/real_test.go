@@ -43,14 +43,14 @@ func makeCgroup(t testing.TB) Paths {
 		defer cancel()
 		test.Check(t, p.Kill(ctx))
 		test.Check(t, p.Remove(ctx))
-		for _, dir := range p.directories() { // the parent was the test's own
+		for _, dir := range p.directories() { // the test created the parents
 			test.Check(t, os.Remove(filepath.Dir(dir)))
 		}
 	})
 	return p
 }
 
-// join puts a process into a cgroup, below it by sub, in every hierarchy.
+// join moves a process into the subgroup sub of a cgroup, in every hierarchy.
 func join(t testing.TB, p Paths, sub string, pid int) {
 	t.Helper()
 	for _, dir := range p.directories() {
@@ -62,7 +62,7 @@ func join(t testing.TB, p Paths, sub string, pid int) {
 	}
 }
 
-// copyCpuset fills in what a new cgroup of the v1 cpuset controller lacks.
+// copyCpuset gives a new v1 cpuset cgroup, which is empty, the CPUs and memory nodes of its parent.
 func copyCpuset(t testing.TB, dir string) {
 	t.Helper()
 	parent := filepath.Dir(dir)
@@ -82,13 +82,13 @@ func copyCpuset(t testing.TB, dir string) {
 	}
 }
 
-// start starts a process and reaps it in time.
+// start starts a process, which is killed and reaped when the test ends.
 func start(t testing.TB, command ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
 	test.Must(t, cmd.Start())
 	done := make(chan struct{})
-	go func() { // ends with the process, which the cleanup makes sure of
+	go func() { // ends with the process, which the cleanup kills
 		defer close(done)
 		_ = cmd.Wait()
 	}()
@@ -99,22 +99,22 @@ func start(t testing.TB, command ...string) *exec.Cmd {
 	return cmd
 }
 
-// hold is a command that starts to allocate when it is told to, by the path of a
-// file: memory is charged to the cgroup that a process is in at that moment. It
-// keeps so many MiB until it is killed.
+// hold returns a command that allocates memory once tell is called, and keeps it until
+// the command is killed. The kernel charges memory to the cgroup that a process is in
+// when it allocates, so call tell after join.
 func hold(t testing.TB, mebibytes int) (command []string, tell func()) {
 	t.Helper()
 	fifo := filepath.Join(t.TempDir(), "go")
 	test.Must(t, unix.Mkfifo(fifo, 0o600))
-	// dd reads one block into memory, and then waits for somebody to read it.
+	// dd reads one block into memory, then blocks because sleep does not read the pipe.
 	script := fmt.Sprintf("read go < %s; dd if=/dev/zero bs=%dM count=1 2>/dev/null | sleep 300", fifo, mebibytes)
 	return []string{"sh", "-c", script}, func() {
 		test.Must(t, os.WriteFile(fifo, []byte("go\n"), 0))
 	}
 }
 
-// eventually reads statistics until they are as wanted: the kernel adds up what
-// its processors count only now and then, every two seconds at the latest.
+// eventually reads statistics until wanted returns true: the kernel adds up the
+// counters of its processors up to two seconds later.
 func eventually(t *testing.T, p Paths, wanted func(Detail) bool) {
 	t.Helper()
 	test.Retry(t, func() error {
@@ -128,7 +128,7 @@ func eventually(t *testing.T, p Paths, wanted func(Detail) bool) {
 
 func TestRealCgroup(t *testing.T) {
 	p := makeCgroup(t)
-	test.Checkf(t, test.Err(ReadStats(p)), "an empty cgroup")
+	test.Checkf(t, test.Err(ReadStats(p)), "statistics of an empty cgroup")
 	command, tell := hold(t, 16)
 	busy := start(t, command...)
 	join(t, p, "", busy.Process.Pid)
@@ -158,7 +158,7 @@ func TestRealCgroup(t *testing.T) {
 	defer cancel()
 	test.Is(t, p.Remove(short), errdefs.IsDeadlineExceeded, "removal of a cgroup in use")
 	test.Must(t, p.Kill(t.Context()))
-	for range 2 { // again is fine
+	for range 2 { // removing again is not an error
 		test.Must(t, p.Remove(t.Context()))
 	}
 	for _, dir := range p.directories() {
@@ -195,6 +195,6 @@ func TestFailuresOfDifferentKinds(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if err := oncePerReason([]string{"/gone"}, func(string) error { return nil }); err != nil {
-		t.Errorf("nothing failed, and it is %v", err)
+		t.Errorf("no removal failed, but the error is %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// unifiedFiles are those of a container on cgroup v2, as a 6.1 kernel has them.
+// unifiedFiles are the files of a container's v2 cgroup on a 6.1 kernel.
 var unifiedFiles = map[string]string{
 	"cpu.stat":            "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
 	"memory.current":      "10485760\n",
@@ -67,7 +67,7 @@ func TestReadStatsUnified(t *testing.T) {
 	}
 }
 
-// A controller that is off has no files, and that is no error.
+// A disabled controller has no files, which is not an error.
 func TestReadStatsUnifiedWithoutControllers(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"cpu.stat": unifiedFiles["cpu.stat"]})
@@ -101,7 +101,7 @@ func TestReadStatsV1Files(t *testing.T) {
 	want := Stats{
 		CPUUsageNano:    known(1234567),
 		MemoryUsage:     known(10485760),
-		WorkingSet:      known(0), // never below
+		WorkingSet:      known(0), // never negative
 		RSS:             known(4194304),
 		Cache:           known(21),
 		MappedFile:      known(22),
@@ -119,7 +119,7 @@ func TestReadStatsV1Files(t *testing.T) {
 		t.Errorf("oom kills %d, %v", n, err)
 	}
 	if n := MemoryHits(p); n != 4 {
-		t.Errorf("it ran into its limit %d times", n)
+		t.Errorf("%d memory hits", n)
 	}
 	if io := test.Value(ReadDetail(p))(t).IO; !reflect.DeepEqual(io, []DeviceIO{{"254:0", 4096, 8192, 1, 2}}) {
 		t.Errorf("io %+v", io)
@@ -132,8 +132,8 @@ func TestOOMKillsAndIOUnified(t *testing.T) {
 	if n, err := OOMKills(Paths{Unified: dir}); n != 2 || err != nil {
 		t.Errorf("oom kills %d, %v", n, err)
 	}
-	if n := MemoryHits(Paths{Unified: dir}); n != 5 { // those of its children are not its own
-		t.Errorf("it ran into its limit %d times", n)
+	if n := MemoryHits(Paths{Unified: dir}); n != 5 { // from memory.events.local, which excludes child cgroups
+		t.Errorf("%d memory hits", n)
 	}
 	io := test.Value(ReadDetail(Paths{Unified: dir}))(t).IO
 	if want := []DeviceIO{{"254:0", 4096, 8192, 1, 2}, {"254:1", 1, 2, 3, 4}}; !reflect.DeepEqual(io, want) {

@@ -24,11 +24,11 @@ func TestSum(t *testing.T) {
 		}
 	}
 	if got := Sum(); got.CPUUsageNano != known(0) || got.WorkingSet != known(0) || got.Time.Before(at) {
-		t.Errorf("nothing uses %+v", got)
+		t.Errorf("the sum of nothing is %+v", got)
 	}
 }
 
-// A field that is added to Stats must be added up too.
+// Sum adds up every field of Stats, including fields that are added later.
 func TestSumOfEveryValue(t *testing.T) {
 	var one Stats
 	v := reflect.ValueOf(&one).Elem()
@@ -45,7 +45,7 @@ func TestSumOfEveryValue(t *testing.T) {
 	}
 }
 
-// A field that is added to Detail must be added up too, but for the peak.
+// SumDetails adds up every field of Detail, including fields that are added later, except PeakMemory.
 func TestSumDetailsOfEveryValue(t *testing.T) {
 	var one Detail
 	v := reflect.ValueOf(&one).Elem()
@@ -71,7 +71,7 @@ func TestSumDetailsOfEveryValue(t *testing.T) {
 		t.Errorf("io %+v", sum.IO)
 	}
 	if one.IO[0].ReadBytes != 1 || one.Hugetlb[0].Usage != known(2) {
-		t.Errorf("a part was changed: %+v", one)
+		t.Errorf("SumDetails changed its argument: %+v", one)
 	}
 	got := reflect.ValueOf(sum)
 	for i := range got.NumField() {
@@ -81,6 +81,6 @@ func TestSumDetailsOfEveryValue(t *testing.T) {
 		}
 	}
 	if none := SumDetails(); none.MemoryUsage != known(0) || none.OOMKills.Known {
-		t.Errorf("nothing tells %+v", none)
+		t.Errorf("the sum of nothing is %+v", none)
 	}
 }

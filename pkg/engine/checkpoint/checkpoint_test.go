@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// files makes files below a new directory; of a name that ends in "/" a directory.
+// files creates files below a new directory, and a directory for a name that ends in "/".
 func files(t *testing.T, names ...string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -94,13 +94,13 @@ func TestFilesOfAnIdleContainer(t *testing.T) {
 	test.ErrorIs(t, test.Err(os.Stat(filepath.Join(d.Path, metadata.DeletedFilesFile))), os.ErrNotExist, "deleted files of a container that deleted none")
 }
 
-// TestFilesWithHoles that are larger than the disk fill none of it.
+// A sparse file larger than the disk is refused, and does not fill the disk.
 func TestFilesWithHoles(t *testing.T) {
 	written := files(t, "ab", "huge")
 	if err := os.Truncate(filepath.Join(written, "huge"), 1<<43); err != nil {
 		t.Skipf("the file system of the test has no files of that size: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it would be full before the test times out
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a copy of the holes would fill the disk by then
 	defer cancel()
 	tree := filepath.Join(t.TempDir(), "shm.tar")
 	for name, err := range map[string]error{"a container": open(t).Files(ctx, written, t.TempDir()), "/dev/shm": PackTree(ctx, written, tree)} {
@@ -109,11 +109,11 @@ func TestFilesWithHoles(t *testing.T) {
 		}
 	}
 	if info, err := os.Stat(tree); err != nil || info.Size() > 1<<20 {
-		t.Errorf("written are %v, %v", info, err)
+		t.Errorf("the archive is %v, %v", info, err)
 	}
 }
 
-// TestFilesWithTwoNames take the room of one.
+// A file with two names, which are hard links, needs space only once.
 func TestFilesWithTwoNames(t *testing.T) {
 	written := files(t, "a")
 	test.Must(t, os.Truncate(filepath.Join(written, "a"), small+1))
@@ -121,15 +121,15 @@ func TestFilesWithTwoNames(t *testing.T) {
 	info := test.Value(os.Stat(filepath.Join(written, "b")))(t)
 	r := &room{}
 	if !r.first(info) || r.first(info) {
-		t.Error("the second name takes room, too")
+		t.Error("the second name is counted as another file")
 	}
 	tree := filepath.Join(t.TempDir(), "shm.tar")
 	test.Must(t, PackTree(t.Context(), written, tree))
 	test.EqualLists(t, "packed", names(t, tree), []string{"a", "b"})
 }
 
-// TestLogThatIsALink puts no file of the host into an archive that a pod's author
-// may read.
+// A log that is a symbolic link must not copy a file of the host into the archive,
+// which a pod's author may read.
 func TestLogThatIsALink(t *testing.T) {
 	logs, secret := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
 	test.Must(t, os.WriteFile(secret, []byte("secret"), 0o600))
@@ -151,7 +151,7 @@ func TestPack(t *testing.T) {
 	at := time.Now()
 	test.Must(t, d.Describe(metadata.ContainerConfig{ID: "id", Name: "main", CheckpointedAt: at}, []byte(`{"ociVersion":"1.0"}`), map[string]string{"state": "running"}))
 	log := filepath.Join(t.TempDir(), "log")
-	test.Must(t, d.Log("", log)) // it is not there
+	test.Must(t, d.Log("", log)) // the log does not exist yet
 	test.Must(t, os.WriteFile(log, []byte("line\n"), 0o644))
 	test.Must(t, d.Log("", log))
 	config, _, err := metadata.ReadContainerCheckpointConfigDump(d.Path)
@@ -183,15 +183,15 @@ func TestPack(t *testing.T) {
 	want := []string{"checkpoint/", "checkpoint/inventory.img", "config.dump", "container.log", "spec.dump", "status.dump"}
 	test.EqualLists(t, "archive has", names(t, location), want)
 	if left, _ := os.ReadDir(locations); len(left) != 1 {
-		t.Errorf("left: %v", left)
+		t.Errorf("beside the archive are: %v", left)
 	}
 	again := test.Value(Open(d.Path))(t)
 	if left, _ := os.ReadDir(again.Path); len(left) != 1 {
-		t.Errorf("what was there before is still there: %v", left)
+		t.Errorf("Open kept old files: %v", left)
 	}
 }
 
-// TestPackToOneLocation writes checkpoints of two containers to one file at a time.
+// TestPackToOneLocation packs two checkpoints to the same file at the same time.
 func TestPackToOneLocation(t *testing.T) {
 	location := filepath.Join(t.TempDir(), "a.tar")
 	var packing sync.WaitGroup

@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// unpackedFiles makes the files of an archive, beside those that each has.
+// unpackedFiles writes the files that every archive has, and more.
 func unpackedFiles(t *testing.T, more map[string]string) string {
 	t.Helper()
 	all := map[string]string{
@@ -45,7 +45,7 @@ func TestUnpack(t *testing.T) {
 	dir := unpackedFiles(t, nil)
 	u := test.Value(Unpack(dir))(t)
 	if u.Config.Name != "main" || u.Config.RootfsImageRef != "x@sha256:1" || !slices.Equal(u.Spec.Process.Args, []string{"a"}) {
-		t.Errorf("it says %+v %+v", u.Config, u.Spec)
+		t.Errorf("config %+v, spec %+v", u.Config, u.Spec)
 	}
 	to := filepath.Join(t.TempDir(), "a", "b")
 	test.Must(t, u.Images(t.Context(), to))
@@ -54,7 +54,7 @@ func TestUnpack(t *testing.T) {
 		t.Errorf("the directory is %v, %v", info, err)
 	}
 	if left, _ := os.ReadDir(to); len(left) != 2 {
-		t.Errorf("copied are %v", left)
+		t.Errorf("the copied files are %v", left)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -70,9 +70,9 @@ func TestImagesWithoutRoom(t *testing.T) {
 	}
 	u := test.Value(Unpack(dir))(t)
 	to := t.TempDir()
-	test.Is(t, u.Images(t.Context(), to), errdefs.IsResourceExhausted, "the answer")
+	test.Is(t, u.Images(t.Context(), to), errdefs.IsResourceExhausted, "copying a file larger than the disk")
 	if left, _ := os.ReadDir(to); len(left) > 0 {
-		t.Errorf("copied are %v", left)
+		t.Errorf("the copied files are %v", left)
 	}
 }
 
@@ -80,18 +80,18 @@ func TestNoArchive(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "shadow")
 	test.Must(t, os.WriteFile(secret, []byte("{}"), 0o600))
 	for name, change := range map[string]func(dir string) error{
-		"empty":       func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
-		"no spec":     func(dir string) error { return os.Remove(filepath.Join(dir, metadata.SpecDumpFile)) },
-		"spec a link": func(dir string) error { return relink(secret, filepath.Join(dir, metadata.SpecDumpFile)) },
-		"images a link": func(dir string) error {
+		"empty":          func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
+		"no spec":        func(dir string) error { return os.Remove(filepath.Join(dir, metadata.SpecDumpFile)) },
+		"spec is a link": func(dir string) error { return relink(secret, filepath.Join(dir, metadata.SpecDumpFile)) },
+		"images directory is a link": func(dir string) error {
 			return errors.Join(os.Rename(filepath.Join(dir, "checkpoint"), dir+"2"), os.Symlink(dir+"2", filepath.Join(dir, "checkpoint")))
 		},
-		"spec a pipe": func(dir string) error {
+		"spec is a pipe": func(dir string) error {
 			file := filepath.Join(dir, metadata.SpecDumpFile)
 			return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600))
 		},
-		"large": func(dir string) error { return os.Truncate(filepath.Join(dir, metadata.ConfigDumpFile), maxDocument+1) },
-		"many streams": func(dir string) error {
+		"config too large": func(dir string) error { return os.Truncate(filepath.Join(dir, metadata.ConfigDumpFile), maxDocument+1) },
+		"too many streams": func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "checkpoint", "descriptors.json"), []byte(`["","","","pipe:[4]"]`), 0o600)
 		},
 	} {
@@ -103,10 +103,10 @@ func TestNoArchive(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(dir string) error{
-		"a link":        func(dir string) error { return os.Symlink(secret, filepath.Join(dir, "x.img")) },
-		"a second name": func(dir string) error { return os.Link(filepath.Join(dir, "pages-1.img"), filepath.Join(dir, "x.img")) },
-		"a directory":   func(dir string) error { return os.Mkdir(filepath.Join(dir, "x.img"), 0o700) },
-		"a pipe":        func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "x.img"), 0o600) },
+		"a link":      func(dir string) error { return os.Symlink(secret, filepath.Join(dir, "x.img")) },
+		"a hard link": func(dir string) error { return os.Link(filepath.Join(dir, "pages-1.img"), filepath.Join(dir, "x.img")) },
+		"a directory": func(dir string) error { return os.Mkdir(filepath.Join(dir, "x.img"), 0o700) },
+		"a pipe":      func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "x.img"), 0o600) },
 	} {
 		dir := unpackedFiles(t, nil)
 		u := test.Value(Unpack(dir))(t)
@@ -136,7 +136,7 @@ func diff(t *testing.T, headers ...tar.Header) string {
 	return out.String()
 }
 
-// TestApply is what a container changed, on what its image has.
+// TestApply applies the changes of a container to the files of its image.
 func TestApply(t *testing.T) {
 	rootfs := files(t, "etc/keep", "etc/gone", "dir/old", "dir/again", "was-file", "was-dir/x", "link-of-image/x", "usr/bin/sh")
 	test.Must(t, os.RemoveAll(filepath.Join(rootfs, "link-of-image")))
@@ -151,7 +151,7 @@ func TestApply(t *testing.T) {
 			tar.Header{Typeflag: tar.TypeReg, Name: "dir/again", Linkname: "changed"},
 			tar.Header{Typeflag: tar.TypeFifo, Name: "fifo"},
 		),
-		// What is there all the same is not removed, nor what is behind a link.
+		// Apply keeps listed files that the diff has again, and files behind a link.
 		metadata.DeletedFilesFile: `["etc/gone", "/dir/old", "dir/again", "none/x", "link-of-image/bin", "was-dir/x"]`,
 	})))(t)
 	test.Must(t, u.Apply(t.Context(), rootfs))
@@ -161,7 +161,7 @@ func TestApply(t *testing.T) {
 	for _, name := range []string{"etc/gone", "dir/old"} {
 		test.ErrorIs(t, test.Err(os.Lstat(filepath.Join(rootfs, name))), os.ErrNotExist, "%s", name)
 	}
-	test.Equal(t, "link is of", test.Value(os.Readlink(filepath.Join(rootfs, "link")))(t), "/etc/keep")
+	test.Equal(t, "the target of link", test.Value(os.Readlink(filepath.Join(rootfs, "link")))(t), "/etc/keep")
 	idle := test.Value(Unpack(unpackedFiles(t, nil)))(t)
 	test.Must(t, idle.Apply(t.Context(), t.TempDir()))
 }
@@ -172,19 +172,19 @@ func TestAdmit(t *testing.T) {
 		h    tar.Header
 		says string
 	}{
-		"file":               {tar.Header{Typeflag: tar.TypeReg, Name: "./a", Size: 10}, ""},
-		"larger":             {tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 11}, "sparse"},
-		"negative":           {tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: -1}, "sparse"},
-		"from the root":      {tar.Header{Typeflag: tar.TypeDir, Name: "/a/b"}, ""},
-		"up":                 {tar.Header{Typeflag: tar.TypeDir, Name: "a/../" + up}, "leads out"},
-		"up from the root":   {tar.Header{Typeflag: tar.TypeDir, Name: "/" + up + "a"}, "leads out"},
-		"symbolic link":      {tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: up}, ""},
-		"hard link":          {tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: "/b"}, ""},
-		"hard link to above": {tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: up + "b"}, "leads out"},
-		"device":             {tar.Header{Typeflag: tar.TypeChar, Name: "a"}, "device"},
-		"block device":       {tar.Header{Typeflag: tar.TypeBlock, Name: "a"}, "device"},
-		"sparse":             {tar.Header{Typeflag: tar.TypeGNUSparse, Name: "a"}, "type"},
-		"pipe":               {tar.Header{Typeflag: tar.TypeFifo, Name: "a"}, ""},
+		"file":                {tar.Header{Typeflag: tar.TypeReg, Name: "./a", Size: 10}, ""},
+		"larger than allowed": {tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: 11}, "sparse"},
+		"negative size":       {tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: -1}, "sparse"},
+		"absolute":            {tar.Header{Typeflag: tar.TypeDir, Name: "/a/b"}, ""},
+		"up":                  {tar.Header{Typeflag: tar.TypeDir, Name: "a/../" + up}, "leads out"},
+		"absolute and up":     {tar.Header{Typeflag: tar.TypeDir, Name: "/" + up + "a"}, "leads out"},
+		"symbolic link":       {tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: up}, ""},
+		"hard link":           {tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: "/b"}, ""},
+		"hard link to above":  {tar.Header{Typeflag: tar.TypeLink, Name: "a", Linkname: up + "b"}, "leads out"},
+		"device":              {tar.Header{Typeflag: tar.TypeChar, Name: "a"}, "device"},
+		"block device":        {tar.Header{Typeflag: tar.TypeBlock, Name: "a"}, "device"},
+		"sparse":              {tar.Header{Typeflag: tar.TypeGNUSparse, Name: "a"}, "type"},
+		"pipe":                {tar.Header{Typeflag: tar.TypeFifo, Name: "a"}, ""},
 	} {
 		err := (&budget{bytes: 10, entries: 1}).admit(&c.h)
 		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
@@ -216,7 +216,7 @@ func TestFits(t *testing.T) {
 		"a volume":    {`{"mounts":[{"destination":"/data","type":"none","options":["rbind"]}],"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/o"}]}}`, []string{`"/data"`}},
 		"a terminal":  {`{"process":{"terminal":true},"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/o"}]}}`, []string{"tty: true"}},
 		"host's pids": {`{"linux":{"namespaces":[{"type":"network","path":"/o"}]}}`, []string{"another pid namespace"}},
-		"all of it": {
+		"many differences": {
 			`{"mounts":[{"destination":"/data","type":"bind"}],"linux":{"namespaces":[{"type":"user"}]}}`,
 			[]string{`"/data"`, "another pid namespace", "another network namespace", "user namespace"},
 		},
@@ -228,7 +228,7 @@ func TestFits(t *testing.T) {
 		}
 		for _, text := range c.says {
 			if !strings.Contains(fmt.Sprint(err), text) {
-				t.Errorf("%s: %v does not say %q", name, err, text)
+				t.Errorf("%s: %v does not contain %q", name, err, text)
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 
 const stranger = 12345
 
-// TestChangeableDevices has a CDI spec that others than root can change. Devices of
-// the other spec are given.
+// TestChangeableDevices has two CDI specs. Devices of the spec that users other than
+// root can change are refused; devices of the other spec are given.
 func TestChangeableDevices(t *testing.T) {
 	text := func(vendor string) string {
 		return `{"cdiVersion": "0.6.0", "kind": "` + vendor + `/gpu", "devices": [{"name": "0", "containerEdits": {"env": ["GPU=0"]}}]}`
@@ -23,10 +23,10 @@ func TestChangeableDevices(t *testing.T) {
 		change func(dir string) error
 		want   string
 	}{
-		"for all":           {func(dir string) error { return os.Chmod(dir+"/theirs.json", 0o666) }, "chmod o-w"},
-		"of another":        {func(dir string) error { return os.Chown(dir+"/theirs.json", stranger, 0) }, "chown root"},
-		"directory for all": {func(dir string) error { return os.Chmod(dir, 0o777) }, "chmod o-w"},
-		"sticky directory":  {func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "chmod o-w"},
+		"file writable by all":      {func(dir string) error { return os.Chmod(dir+"/theirs.json", 0o666) }, "chmod o-w"},
+		"file of another user":      {func(dir string) error { return os.Chown(dir+"/theirs.json", stranger, 0) }, "chown root"},
+		"directory writable by all": {func(dir string) error { return os.Chmod(dir, 0o777) }, "chmod o-w"},
+		"sticky directory":          {func(dir string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, "chmod o-w"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := t.TempDir(), t.TempDir()
@@ -38,7 +38,7 @@ func TestChangeableDevices(t *testing.T) {
 			test.Refused(t, b.injectCDI(spec, []string{"ours.com/gpu=0", "theirs.com/gpu=0"}), errdefs.IsFailedPrecondition, c.want, "theirs.com/gpu=0")
 			test.Check(t, b.injectCDI(spec, []string{"ours.com/gpu=0"}))
 			if len(spec.Process.Env) != 1 {
-				t.Errorf("environment %q, want what one device has", spec.Process.Env)
+				t.Errorf("environment %q, want that of one device", spec.Process.Env)
 			}
 		})
 	}

@@ -25,9 +25,9 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// After an exit the log is read to its end before the exit is recorded; then the runtime
-// forgets the task, and the log's writer after it. What fails is left for the removal,
-// which fails until it has been done.
+// After an exit, the log is read to its end, the exit is recorded, the runtime deletes
+// the task, and the log's writer is closed, in this order. RemoveContainer repeats a
+// failed Delete or CloseLog, and fails as long as the repeated call fails.
 func TestOrderAfterAnExit(t *testing.T) {
 	for fails, want := range map[string][]string{
 		"":         {"FlushLog", "Delete", "CloseLog"},
@@ -52,21 +52,21 @@ func TestOrderAfterAnExit(t *testing.T) {
 				return err
 			}
 			if fails == "Delete" || fails == "CloseLog" {
-				test.Fails(t, remove(), "it is removed while the runtime has it")
+				test.Fails(t, remove(), "RemoveContainer succeeded although %s fails", fails)
 				if _, there := b.Pods.Containers.Get(c.ID()); !there {
-					t.Fatal("its record is gone")
+					t.Fatal("the container's record is gone")
 				}
 				delete(runner.Fails, fails)
 			}
 			test.Check(t, remove())
 			if _, there := b.Pods.Containers.Get(c.ID()); there {
-				t.Error("its record is left")
+				t.Error("the container's record is left")
 			}
 		})
 	}
 }
 
-// exited is what follows the exit of a container that runs by its record.
+// exited returns a container that runs according to its record, and the handling of its exit.
 func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
@@ -89,7 +89,8 @@ func exited(t *testing.T, runner *enginetest.Runner) (*ends, *pod.Container) {
 	}}, c
 }
 
-// On a full disk nothing is erased that alone tells how a container ended.
+// If the exit cannot be recorded, as on a full disk, the task is not deleted: only the
+// task still has the exit code.
 func TestExitIsNotErasedUnrecorded(t *testing.T) {
 	runner := &enginetest.Runner{}
 	b, c := exited(t, runner)
@@ -97,7 +98,7 @@ func TestExitIsNotErasedUnrecorded(t *testing.T) {
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records %q, %v", records, err)
 	}
-	// A directory of that name keeps the file from being written, for root too.
+	// A directory of this name prevents the file's creation, even for root.
 	fresh := filepath.Join(filepath.Dir(records[0]), ".status.json.new", "in the way")
 	test.Must(t, os.MkdirAll(fresh, 0o700))
 	b.exited(c, pod.Exit{Status: 3})
@@ -106,11 +107,11 @@ func TestExitIsNotErasedUnrecorded(t *testing.T) {
 	}
 }
 
-// That the kernel killed it for memory is told also where its exit code is lost.
+// A container that the kernel killed for memory has the reason OOMKilled even if its exit code is lost.
 func TestLostExitForMemory(t *testing.T) {
 	b, c := exited(t, &enginetest.Runner{})
 	b.exited(c, pod.Exit{Unknown: true, OOM: true})
 	if st := c.Status(); st.Reason != "OOMKilled" || st.ExitCode != pod.UnknownExitCode {
-		t.Errorf("it is %s %d", st.Reason, st.ExitCode)
+		t.Errorf("reason %s, exit code %d", st.Reason, st.ExitCode)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// TestOOMNewsMeetsTheExit has a shim tell of an out-of-memory kill in the moment in which
-// the exit is recorded. Whichever is first, the container was killed for memory.
+// TestOOMNewsMeetsTheExit records an out-of-memory kill, as a shim reports it, and the exit
+// at the same time. The reason is OOMKilled, whichever is recorded first.
 func TestOOMNewsMeetsTheExit(t *testing.T) {
 	pods, _, err := pod.Open(t.Context(), t.TempDir(), t.TempDir())
 	test.Must(t, err)
@@ -30,7 +30,7 @@ func TestOOMNewsMeetsTheExit(t *testing.T) {
 		both.Go(func() { b.RecordExit(c, pod.Exit{Status: 137, At: time.Now()}) })
 		both.Wait()
 		if st := c.Status(); st.Reason != "OOMKilled" {
-			t.Fatalf("container %d is %s", n, st.Reason)
+			t.Fatalf("container %d has the reason %q", n, st.Reason)
 		}
 		pods.Index.DropContainer(c.ID())
 	}

@@ -29,15 +29,15 @@ func put(t *testing.T, path, content string) string {
 	return path
 }
 
-// pinBed is what of a daemon is asked here.
+// pinBed is the part of a daemon that these tests use.
 type pinBed struct {
 	pods     *pod.Registry
 	settings *settings.Settings
 	tasks    *task.Service
 }
 
-// told is what a core does with a pod, as far as the configuration decides it.
-type told struct {
+// properties are those of a pod and its containers that depend on the configuration.
+type properties struct {
 	systemd                 bool
 	maxLog                  int32
 	snapshotter, cgroupPath string
@@ -45,13 +45,13 @@ type told struct {
 	seccomp                 specs.LinuxSeccompAction
 }
 
-func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
+func propertiesOf(t *testing.T, k *pinBed, s *pod.Sandbox) properties {
 	t.Helper()
 	options := test.Value(k.tasks.Bind(s).Options(pod.TaskOptions{}))(t)
 	task := &supervisorapi.TaskOptions{}
 	test.Must(t, options.UnmarshalTo(task))
 	spec := test.Value((&creation{Deps: Deps{Pods: k.pods, Rootfs: rootfs.New(k.pods, nil)}}).plan(s, strings.Repeat("c", pod.IDLength), &runtimeapi.CreateContainerRequest{}, &catalog.Image{}))(t)
-	got := told{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
+	got := properties{systemd: task.SystemdCgroup, maxLog: task.MaxLogLine, snapshotter: spec.Snapshotter, cgroupPath: spec.CgroupsPath}
 	base := test.Value(k.settings.BaseSpec(s.Spec()))(t)
 	if base != nil {
 		got.hostname = base.Hostname
@@ -64,8 +64,8 @@ func tell(t *testing.T, k *pinBed, s *pod.Sandbox) told {
 	return got
 }
 
-// A pod keeps what the configuration said when it was made, through a record on
-// disk, another configuration, and other contents of the files.
+// A pod that is read from its record keeps the configuration of its creation, although
+// the daemon's configuration and the contents of the configured files have changed.
 func TestPodKeepsItsConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	d := &handler.Definition{Name: "runc", Type: handler.OCI, Path: "/runc", BaseRuntimeSpec: filepath.Join(dir, "base.json")}
@@ -89,11 +89,11 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	}}}
 	after.tasks = task.New(after.pods, &binaries.Binaries{Runtimes: binaries.NewRuntimes(nil, log.L)}, nil)
 	id := strings.Repeat("c", pod.IDLength)
-	want := told{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog}
-	if got := tell(t, after, old); got != want {
+	want := properties{true, 100, "overlayfs", "pods.slice:then:" + id, "then", specs.ActLog}
+	if got := propertiesOf(t, after, old); got != want {
 		t.Errorf("the old pod has %+v, want %+v", got, want)
 	}
-	// Without files a pod keeps that there were none.
+	// A pod that was created without such files does not get them later.
 	plain := *d
 	plain.BaseRuntimeSpec = ""
 	before.DefaultSeccomp = ""
@@ -102,7 +102,7 @@ func TestPodKeepsItsConfiguration(t *testing.T) {
 	}
 	spec = pod.SandboxSpec{Definition: &plain, Pinned: kept}
 	spec.Config.Msg = &runtimeapi.PodSandboxConfig{}
-	if got := tell(t, after, enginetest.Sandbox(t, records, spec, &enginetest.Runner{})); got.hostname != "" || got.seccomp != "" {
+	if got := propertiesOf(t, after, enginetest.Sandbox(t, records, spec, &enginetest.Runner{})); got.hostname != "" || got.seccomp != "" {
 		t.Errorf("a pod without files has %+v", got)
 	}
 }

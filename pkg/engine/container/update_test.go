@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// A runtime that takes back nothing must not keep the spec from being put back,
-// nor hold up the roll-back past its time.
+// If the runtime does not respond, the roll-back still restores the spec, and ends when
+// its context does.
 func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	k := enginetest.NewUnresponsive(t)
 	c := k.Container(t, handler.Definition{ContainerCreateTimeout: time.Second})
@@ -26,15 +26,15 @@ func TestFailedUpdateLeavesTheOldSpec(t *testing.T) {
 	spec := &specs.Spec{Linux: &specs.Linux{Resources: limit(1)}}
 	u := &pod.Undo{}
 	if err := (&Resources{k.Pods, k.Tasks, k.Settings}).setResources(t.Context(), u, c, spec, limit(2)); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
-		t.Fatalf("the update: %v", err)
+		t.Fatalf("the update failed with %v, want a timeout", err)
 	}
 	holds := func(want int64) {
 		t.Helper()
 		now := test.Value(pod.ReadSpec(k.Pods.ContainerDir(c.ID())))(t)
-		test.Equal(t, "the spec has", *now.Linux.Resources.Memory.Limit, want)
+		test.Equal(t, "the memory limit of the spec", *now.Linux.Resources.Memory.Limit, want)
 	}
 	holds(2)
-	test.Fails(t, u.Run(), "a deaf runtime put the limits back")
+	test.Fails(t, u.Run(), "the roll-back succeeded although the runtime does not respond")
 	holds(1)
 	over, end := context.WithCancel(t.Context())
 	end()

@@ -42,7 +42,7 @@ func TestAllowed(t *testing.T) {
 		{"images.Images/Create", shim.Namespace, Agents, codes.PermissionDenied},
 		{"content.Content/Write", shim.Namespace, Shims, codes.OK},
 		{"content.Content/Write", "default", Shims, codes.PermissionDenied},
-		{"leases.Leases/Create", "", Agents, codes.OK}, // refused for its lack by the service
+		{"leases.Leases/Create", "", Agents, codes.OK}, // the service refuses an empty namespace
 		{"tasks.Tasks/Get", Namespace, Agents, codes.OK},
 		{"tasks.Tasks/Kill", Namespace, Agents, codes.PermissionDenied},
 		{"tasks.Tasks/Kill", Namespace, Shims, codes.PermissionDenied},
@@ -78,7 +78,7 @@ func TestNamespaceOfTheStore(t *testing.T) {
 		test.Equal(t, fmt.Sprintf("namespace %q for %d is the store's", c.asked, c.to), test.Value(ours(ctx))(t), c.own)
 	}
 	ctx := test.Value(newGate(Agents).admit(context.Background(), full("images.Images/List")))(t)
-	test.Fails(t, test.Err(ours(ctx)), "a call without a namespace is about some")
+	test.Fails(t, test.Err(ours(ctx)), "a call without a namespace got one")
 }
 
 func TestWhole(t *testing.T) {
@@ -93,7 +93,7 @@ func TestWhole(t *testing.T) {
 		"no content to change": {&contentapi.UpdateRequest{}, codes.InvalidArgument},
 		"no resource":          {&leasesapi.AddResourceRequest{}, codes.InvalidArgument},
 		"no resource to drop":  {&leasesapi.DeleteResourceRequest{}, codes.InvalidArgument},
-		"any other":            {&imagesapi.ListImagesRequest{}, codes.OK},
+		"any other request":    {&imagesapi.ListImagesRequest{}, codes.OK},
 	} {
 		test.Equal(t, name, status.Code(checkFields(c.req)), c.want)
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/berth-cri/berth/pkg/observe"
 )
 
-// served is a server with a client, in the namespace of Kubernetes.
+// served starts a server for agents, and returns a client with a context for its calls.
 func served(t *testing.T) (context.Context, *grpc.ClientConn) { return newServer(t).served(t, Agents) }
 
 func (s *Server) served(t *testing.T, to Audience) (context.Context, *grpc.ClientConn) {
@@ -73,7 +73,7 @@ func TestStreamsOfEachAudience(t *testing.T) {
 	}
 }
 
-// gRPC panics, in no goroutine of a call, if two receive on one stream.
+// If two goroutines receive on one stream, gRPC panics outside of the call's goroutines.
 func TestManyTransfersWithOneStream(t *testing.T) {
 	ctx, c := served(t)
 	for i := range 20 {
@@ -98,7 +98,7 @@ func TestManyTransfersWithOneStream(t *testing.T) {
 	}
 }
 
-// What fails, and what its caller gives up, leaves nothing behind.
+// Transfers that fail or are cancelled leave no goroutines behind.
 func TestTransfersLeaveNothing(t *testing.T) {
 	ctx, c := served(t)
 	bad := func(i int) {
@@ -106,14 +106,14 @@ func TestTransfersLeaveNothing(t *testing.T) {
 		defer cancel()
 		id := fmt.Sprint("bad", i)
 		stream := openStream(ctx, t, c, id)
-		for range 4 { // not an archive, and more of it than is read
+		for range 4 { // not an archive, and more data than the import reads
 			_ = stream.Send(packed(t, &transfer.Data{Data: bytes.Repeat([]byte{'x'}, 32<<10)}))
 		}
 		_, err := transferapi.NewTransferClient(c).Transfer(ctx, &transferapi.TransferRequest{
 			Source: packed(t, &transfer.ImageImportStream{Stream: id}), Destination: packed(t, &transfer.ImageStore{}),
 		})
 		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("import of what is no archive: %v", err)
+			t.Errorf("import of data that is not an archive: %v", err)
 		}
 	}
 	abandoned := func(i int) {
@@ -128,7 +128,7 @@ func TestTransfersLeaveNothing(t *testing.T) {
 				Destination: packed(t, &transfer.ImageStore{}),
 			})
 		}()
-		test.Must(t, test.Err(stream.Recv())) // the question for credentials, which gets no answer
+		test.Must(t, test.Err(stream.Recv())) // the request for credentials, which is not answered
 		cancel()
 		<-done
 	}
@@ -148,7 +148,7 @@ func TestTransfersLeaveNothing(t *testing.T) {
 	})
 }
 
-// A client's mistakes are answered to the client, and not written into the journal.
+// A client's mistakes are returned to the client, and not logged.
 func TestMistakesAreNotLogged(t *testing.T) {
 	var written bytes.Buffer
 	var mu sync.Mutex
@@ -160,12 +160,12 @@ func TestMistakesAreNotLogged(t *testing.T) {
 	for i := range 50 {
 		w := test.Value(contentapi.NewContentClient(c).Write(ctx))(t)
 		_ = w.Send(&contentapi.WriteContentRequest{Action: contentapi.WriteAction_COMMIT, Ref: "x", Expected: "sha256:nonsense"})
-		test.Fails(t, test.Err(w.Recv()), "nonsense is written")
+		test.Fails(t, test.Err(w.Recv()), "content with an invalid digest was committed")
 		if _, err := imagesapi.NewImagesClient(c).Create(ctx, &imagesapi.CreateImageRequest{}); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("an image without anything: %v", err)
+			t.Errorf("an empty request to create an image: %v", err)
 		}
 		if _, err := contentapi.NewContentClient(c).Update(ctx, &contentapi.UpdateRequest{}); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("content without anything: %v", err)
+			t.Errorf("an empty request to update content: %v", err)
 		}
 		stream, end := context.WithCancel(ctx)
 		openStream(stream, t, c, fmt.Sprint("stream", i))
@@ -174,7 +174,7 @@ func TestMistakesAreNotLogged(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if lines := strings.Count(written.String(), "\n") - strings.Count(written.String(), "Call of the containerd API"); lines > 5 {
-		t.Errorf("%d lines:\n%.2000s", lines, written.String())
+		t.Errorf("%d unexpected log lines:\n%.2000s", lines, written.String())
 	}
 }
 

@@ -39,8 +39,8 @@ func (noStats) ContainerStats(context.Context, *runtimeapi.ContainerStatsRequest
 	return nil, errors.New("no statistics here")
 }
 
-// Each method of each service is decided on: one that a newer API brings is not let
-// through by chance.
+// Every method of every service has a kind, so that a method of a newer API is not
+// allowed by accident.
 func TestEveryMethodHasAKind(t *testing.T) {
 	server := test.Value(newServer(t).server(t.Context(), Agents, nil))(t)
 	var served []string
@@ -51,17 +51,17 @@ func TestEveryMethodHasAKind(t *testing.T) {
 	}
 	for _, m := range served {
 		if kinds[m] == unknown {
-			t.Errorf("%s is of no kind", m)
+			t.Errorf("%s has no kind", m)
 		}
 	}
 	for m := range kinds {
 		if !slices.Contains(served, m) {
-			t.Errorf("%s is not served", m)
+			t.Errorf("%s has a kind but is not served", m)
 		}
 	}
 }
 
-// Clients look for these by their names.
+// Clients search for these plugins by name.
 func TestPluginsThatClientsLookFor(t *testing.T) {
 	served, err := containerdServices(t.Context(), newServer(t).deps, newStreams())
 	if err != nil || len(served) != 5 {
@@ -93,10 +93,10 @@ func TestBrokerDisconnectsWhoDoesNotRead(t *testing.T) {
 		n++
 	}
 	if n != subscriberBuffer || !silent.missed {
-		t.Errorf("who did not read has %d events, missed %t", n, silent.missed)
+		t.Errorf("the subscriber that did not read has %d events, missed is %t", n, silent.missed)
 	}
 	for _, filters := range [][]string{{"topic~="}, make([]string, maxFilters+1), {strings.Repeat("x", maxFilterBytes+1)}} {
-		test.Is(t, test.Err(b.subscribe(filters)), errdefs.IsInvalidArgument, "%d filters that are none", len(filters))
+		test.Is(t, test.Err(b.subscribe(filters)), errdefs.IsInvalidArgument, "%d invalid filters", len(filters))
 	}
 	for range maxSubscribers {
 		_, err = b.subscribe(nil)
@@ -122,7 +122,7 @@ func TestFiltersOfEvents(t *testing.T) {
 			got = append(got, e.Topic)
 		}
 	}
-	test.EqualLists(t, "let through", got, []string{"/images/delete"})
+	test.EqualLists(t, "the matching events", got, []string{"/images/delete"})
 }
 
 const (
@@ -132,8 +132,8 @@ const (
 	deleted = runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
 )
 
-// The events of a pod's life, as the rooms announce them: by the time of the exit the
-// record has no process any more, and by that of the removal there is no container.
+// An exit is announced after the record has lost its process ID, and a removal after the
+// container is gone. The events have the process ID and the exit code all the same.
 func TestLifeEvents(t *testing.T) {
 	d := &handler.Definition{Name: "runc", Path: "/usr/bin/runc"}
 	plain := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: d}, &enginetest.Runner{})
@@ -156,27 +156,27 @@ func TestLifeEvents(t *testing.T) {
 		want string
 	}{
 		{"a container is created", func() { b.Announced(plain, ran, ran.ID(), created) }, "/containers/create registry.test/app@sha256:0"},
-		{"it is started", func() {
+		{"the container is started", func() {
 			set(ran, func(st *pod.ContainerStatus) { st.PID, st.StartedAt = 7, 1 })
 			b.Announced(plain, ran, ran.ID(), started)
 		}, "/tasks/create 7, /tasks/start 7"},
-		{"it is killed for memory", func() {
+		{"the container is killed for memory", func() {
 			set(ran, func(st *pod.ContainerStatus) { st.PID, st.ExitCode, st.Reason, st.FinishedAt = 0, 137, "OOMKilled", 2 })
 			b.Announced(plain, ran, ran.ID(), stopped)
 		}, "/tasks/oom, /tasks/exit 7 137"},
-		{"it is removed", func() { b.Announced(plain, nil, ran.ID(), deleted) }, "/tasks/delete 7 137, /containers/delete"},
+		{"the container is removed", func() { b.Announced(plain, nil, ran.ID(), deleted) }, "/tasks/delete 7 137, /containers/delete"},
 		{"a container is stopped before it was started", func() {
 			set(never, func(st *pod.ContainerStatus) { st.ExitCode = 137 })
 			b.Announced(plain, never, never.ID(), stopped)
 		}, ""},
-		{"and removed", func() { b.Announced(plain, nil, never.ID(), deleted) }, "/containers/delete"},
+		{"the container that was not started is removed", func() { b.Announced(plain, nil, never.ID(), deleted) }, "/containers/delete"},
 		{"a sandbox without a process is created", func() { b.Announced(plain, nil, plain.ID(), created) }, "/containers/create berth.dev/pause"},
-		{"and started", func() { b.Announced(plain, nil, plain.ID(), started) }, ""},
-		{"and stopped", func() { b.Announced(plain, nil, plain.ID(), stopped) }, ""},
-		{"and removed", func() { b.Announced(plain, nil, plain.ID(), deleted) }, "/containers/delete"},
-		{"one with a process is started", func() { process(withProcess, 8, 0); b.Announced(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
-		{"and stopped", func() { process(withProcess, 0, 137); b.Announced(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 137"},
-		{"and removed", func() { b.Announced(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 137, /containers/delete"},
+		{"the sandbox without a process is started", func() { b.Announced(plain, nil, plain.ID(), started) }, ""},
+		{"the sandbox without a process is stopped", func() { b.Announced(plain, nil, plain.ID(), stopped) }, ""},
+		{"the sandbox without a process is removed", func() { b.Announced(plain, nil, plain.ID(), deleted) }, "/containers/delete"},
+		{"a sandbox with a process is started", func() { process(withProcess, 8, 0); b.Announced(withProcess, nil, withProcess.ID(), started) }, "/tasks/create 8, /tasks/start 8"},
+		{"the sandbox with a process is stopped", func() { process(withProcess, 0, 137); b.Announced(withProcess, nil, withProcess.ID(), stopped) }, "/tasks/exit 8 137"},
+		{"the sandbox with a process is removed", func() { b.Announced(withProcess, nil, withProcess.ID(), deleted) }, "/tasks/delete 8 137, /containers/delete"},
 	} {
 		step.tell()
 		var got []string
@@ -186,11 +186,11 @@ func TestLifeEvents(t *testing.T) {
 		test.Equal(t, fmt.Sprint(step.name), strings.Join(got, ", "), step.want)
 	}
 	if n := len(b.tasks); n != 0 {
-		t.Errorf("%d tasks of removed containers are known", n)
+		t.Errorf("%d tasks of removed containers are still recorded", n)
 	}
 }
 
-// said is an event with what tells it apart.
+// said returns the topic of an event, and the fields that this test checks.
 func said(e *core.Envelope) string {
 	event, err := typeurl.UnmarshalAny(e.Event)
 	if err != nil {
@@ -228,6 +228,6 @@ func TestRuntimeName(t *testing.T) {
 func TestLabels(t *testing.T) {
 	got := labels(map[string]string{"a": "image", "b": "image", kindLabel: "image"}, map[string]string{"a": "pod"}, kindContainer)
 	if len(got) != 3 || got["a"] != "pod" || got["b"] != "image" || got[kindLabel] != kindContainer {
-		t.Errorf("%v", got)
+		t.Errorf("the labels are %v", got)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/image/disk"
 )
 
-// A client may ask for what the node does anyway.
+// A client's resolver is accepted if it requests what the node does anyway.
 func TestRegistriesAreTheNodes(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -38,7 +38,7 @@ func TestRegistriesAreTheNodes(t *testing.T) {
 	} {
 		named := test.Value(reference.ParseDockerRef(c.name))(t)
 		if err := checkResolver(c.resolver, named); errdefs.IsInvalidArgument(err) != c.refused {
-			t.Errorf("%s by %v: %v", c.name, c.resolver, err)
+			t.Errorf("%s with resolver %v: %v", c.name, c.resolver, err)
 		}
 	}
 }
@@ -49,9 +49,9 @@ func TestSlowArchivesAreGivenUp(t *testing.T) {
 		pace pace
 		want error
 	}{
-		"in time":            {pace{}, nil},
-		"drips":              {pace{waited: paceTimeout, moved: paceBytes - 1}, errTooSlow},
-		"slow, but it moves": {pace{waited: paceTimeout, moved: paceBytes}, nil},
+		"in time":               {pace{}, nil},
+		"too slow":              {pace{waited: paceTimeout, moved: paceBytes - 1}, errTooSlow},
+		"slow, but fast enough": {pace{waited: paceTimeout, moved: paceBytes}, nil},
 	} {
 		c.pace.giveUp = func() {}
 		got, err := io.ReadAll(&pacedReader{from: iotest.OneByteReader(strings.NewReader(text)), pace: c.pace})
@@ -103,7 +103,7 @@ func TestPlatformsOfClients(t *testing.T) {
 			test.Equal(t, fmt.Sprint(a), test.Value(platformOf(a))(t), want)
 		}
 	}
-	test.Is(t, test.Err(platformOf([]*types.Platform{node, {OS: "linux", Architecture: "s390x"}})), errdefs.IsInvalidArgument, "another machine's")
+	test.Is(t, test.Err(platformOf([]*types.Platform{node, {OS: "linux", Architecture: "s390x"}})), errdefs.IsInvalidArgument, "a platform of another machine")
 }
 
 func TestStreamsAreBounded(t *testing.T) {
@@ -113,10 +113,10 @@ func TestStreamsAreBounded(t *testing.T) {
 	for i := range maxClientStreams - 1 {
 		test.Must(t, s.Register(t.Context(), fmt.Sprint(i), nil))
 	}
-	test.Is(t, s.Register(t.Context(), "one more", nil), errdefs.IsResourceExhausted, "the error")
-	test.Is(t, s.Register(t.Context(), "first", nil), errdefs.IsAlreadyExists, "the error")
+	test.Is(t, s.Register(t.Context(), "one more", nil), errdefs.IsResourceExhausted, "one stream too many")
+	test.Is(t, s.Register(t.Context(), "first", nil), errdefs.IsAlreadyExists, "a second stream of the same name")
 	test.Check(t, test.Err(s.Get(context.Background(), "0")))
-	test.Is(t, test.Err(s.Get(context.Background(), "0")), errdefs.IsNotFound, "a stream has two users")
+	test.Is(t, test.Err(s.Get(context.Background(), "0")), errdefs.IsNotFound, "the second Get of a stream")
 	end()
 	test.Must(t, s.Register(t.Context(), "first", nil))
 }

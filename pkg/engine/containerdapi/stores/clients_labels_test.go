@@ -48,16 +48,16 @@ func TestLabelChanges(t *testing.T) {
 		paths []string
 		want  string
 	}{
-		"all of them":                 {map[string]string{"a": "3", "c": "4"}, nil, "map[a:3 b: c:4] [labels.a labels.b labels.c]"},
-		"all of them, by path":        {map[string]string{"a": "1"}, []string{"labels"}, "map[b:] [labels.b]"},
-		"none":                        {nil, nil, "map[a: b:] [labels.a labels.b]"},
-		"one":                         {map[string]string{"a": "3", "c": "4"}, []string{"labels.a"}, "map[a:3] [labels.a]"},
-		"one removed":                 {nil, []string{"labels.a", "labels.a"}, "map[a:] [labels.a]"},
-		"one that is not there":       {nil, []string{"labels.z"}, "map[] []"},
-		"one as it is":                {map[string]string{"a": "1"}, []string{"labels.a"}, "map[] []"},
-		"berth's own":                 {map[string]string{"berth.dev/platform": "y"}, []string{"labels.berth.dev/platform"}, "map[] []"},
-		"the collector's":             {map[string]string{"containerd.io/gc.ref.content.0": "e"}, []string{"labels.containerd.io/gc.ref.content.0"}, "map[] []"},
-		"a new one for the collector": {map[string]string{"containerd.io/gc.ref.content.1": "e"}, []string{"labels.containerd.io/gc.ref.content.1"}, "map[containerd.io/gc.ref.content.1:e] [labels.containerd.io/gc.ref.content.1]"},
+		"all labels":                    {map[string]string{"a": "3", "c": "4"}, nil, "map[a:3 b: c:4] [labels.a labels.b labels.c]"},
+		"all labels, by path":           {map[string]string{"a": "1"}, []string{"labels"}, "map[b:] [labels.b]"},
+		"no labels":                     {nil, nil, "map[a: b:] [labels.a labels.b]"},
+		"one label":                     {map[string]string{"a": "3", "c": "4"}, []string{"labels.a"}, "map[a:3] [labels.a]"},
+		"one label removed":             {nil, []string{"labels.a", "labels.a"}, "map[a:] [labels.a]"},
+		"a missing label removed":       {nil, []string{"labels.z"}, "map[] []"},
+		"one label unchanged":           {map[string]string{"a": "1"}, []string{"labels.a"}, "map[] []"},
+		"berth's own label":             {map[string]string{"berth.dev/platform": "y"}, []string{"labels.berth.dev/platform"}, "map[] []"},
+		"the collector's label":         {map[string]string{"containerd.io/gc.ref.content.0": "e"}, []string{"labels.containerd.io/gc.ref.content.0"}, "map[] []"},
+		"a new label for the collector": {map[string]string{"containerd.io/gc.ref.content.1": "e"}, []string{"labels.containerd.io/gc.ref.content.1"}, "map[containerd.io/gc.ref.content.1:e] [labels.containerd.io/gc.ref.content.1]"},
 	} {
 		labels, paths, err := labelChanges(now, c.asked, c.paths)
 		if got := fmt.Sprint(labels, " ", paths); err != nil || got != c.want {
@@ -68,7 +68,7 @@ func TestLabelChanges(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked map[string]string
 		paths []string
-	}{"another field": {nil, []string{"size"}}, "too long a label": {long, []string{"labels.a"}}} {
+	}{"another field": {nil, []string{"size"}}, "a label that is too long": {long, []string{"labels.a"}}} {
 		if _, _, err := labelChanges(now, c.asked, c.paths); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}

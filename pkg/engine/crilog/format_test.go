@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
-// line is a line of a log, read by the format's rules.
+// line is a parsed line of a log.
 type line struct {
 	at      time.Time
 	stream  string
@@ -22,7 +22,7 @@ type line struct {
 	content string
 }
 
-// parse fails the test on every byte that is not of the format.
+// parse fails the test if the text violates the format.
 func parse(t testing.TB, text []byte) []line {
 	t.Helper()
 	if len(text) > 0 && text[len(text)-1] != '\n' {
@@ -32,14 +32,14 @@ func parse(t testing.TB, text []byte) []line {
 	for l := range bytes.Lines(text) {
 		fields := bytes.SplitN(bytes.TrimSuffix(l, []byte{'\n'}), []byte{' '}, 4)
 		if len(fields) != 4 {
-			t.Fatalf("no log line: %q", tail(l))
+			t.Fatalf("not a log line: %q", tail(l))
 		}
 		at, err := time.Parse(time.RFC3339Nano, string(fields[0]))
 		if err != nil || !strings.HasSuffix(string(fields[0]), "Z") {
-			t.Fatalf("%q is no time in UTC: %v", fields[0], err)
+			t.Fatalf("%q is not a time in UTC: %v", fields[0], err)
 		}
 		if tag := string(fields[2]); tag != "P" && tag != "F" {
-			t.Fatalf("%q is no tag", tag)
+			t.Fatalf("%q is not a tag", tag)
 		}
 		lines = append(lines, line{at, string(fields[1]), fields[2][0] == 'P', string(fields[3])})
 	}
@@ -61,7 +61,7 @@ func open(t testing.TB, path string, o crilog.Options) *crilog.Log {
 	return l
 }
 
-// write writes as a container does.
+// write fails the test unless the stream accepts the whole text.
 func write(t testing.TB, s *crilog.Stream, text string) {
 	if n, err := s.Write([]byte(text)); n != len(text) || err != nil {
 		t.Errorf("Write took %d of %d bytes: %v", n, len(text), err)
@@ -99,23 +99,23 @@ func TestFormat(t *testing.T) {
 		{name: "an empty line", writes: []string{"\n"}, want: "F "},
 		{name: "several lines in one write", writes: []string{"a\n\nb\n"}, want: "F a|F |F b"},
 		{name: "a line in several writes", writes: []string{"a", "b", "", "c\nd"}, want: "F abc|P d"},
-		{name: "its end in a write of its own", writes: []string{"abc", "\n"}, want: "F abc"},
-		{name: "no end", writes: []string{"abc"}, want: "P abc"},
+		{name: "a line and its end in two writes", writes: []string{"abc", "\n"}, want: "F abc"},
+		{name: "a line without an end", writes: []string{"abc"}, want: "P abc"},
 		{name: "blanks and carriage returns are content", writes: []string{" a  b \r\n"}, want: "F  a  b \r"},
-		{name: "bytes that are no text", writes: []string{"\x00\xff\xfe\n"}, want: "F \x00\xff\xfe"},
+		{name: "bytes that are not text", writes: []string{"\x00\xff\xfe\n"}, want: "F \x00\xff\xfe"},
 
-		{name: "as long as a line may be", maxLine: 4, writes: []string{"abcd\n"}, want: "F abcd"},
-		{name: "one byte longer", maxLine: 4, writes: []string{"abcde\n"}, want: "P abcd|F e"},
-		{name: "twice as long", maxLine: 4, writes: []string{"abcdefgh\n"}, want: "P abcd|F efgh"},
-		{name: "long, bytewise", maxLine: 4, writes: strings.Split("abcdefghij\n", ""), want: "P abcd|P efgh|F ij"},
-		{name: "long, without end", maxLine: 4, writes: []string{"abcdefghij"}, want: "P abcd|P efgh|P ij"},
-		{name: "full, without end", maxLine: 4, writes: []string{"abcd"}, want: "P abcd"},
-		{name: "full, the end comes later", maxLine: 4, writes: []string{"abcd", "\n"}, want: "F abcd"},
-		{name: "full, more comes later", maxLine: 4, writes: []string{"abcd", "e\n"}, want: "P abcd|F e"},
+		{name: "a line of the maximum length", maxLine: 4, writes: []string{"abcd\n"}, want: "F abcd"},
+		{name: "a line one byte longer", maxLine: 4, writes: []string{"abcde\n"}, want: "P abcd|F e"},
+		{name: "a line twice as long", maxLine: 4, writes: []string{"abcdefgh\n"}, want: "P abcd|F efgh"},
+		{name: "a long line, byte by byte", maxLine: 4, writes: strings.Split("abcdefghij\n", ""), want: "P abcd|P efgh|F ij"},
+		{name: "a long line without an end", maxLine: 4, writes: []string{"abcdefghij"}, want: "P abcd|P efgh|P ij"},
+		{name: "a full line without an end", maxLine: 4, writes: []string{"abcd"}, want: "P abcd"},
+		{name: "a full line, its end comes later", maxLine: 4, writes: []string{"abcd", "\n"}, want: "F abcd"},
+		{name: "a full line, more comes later", maxLine: 4, writes: []string{"abcd", "e\n"}, want: "P abcd|F e"},
 		{name: "lines of one byte", maxLine: 1, writes: []string{"abc\n"}, want: "P a|P b|F c"},
 		{name: "no limit", maxLine: -1, writes: []string{strings.Repeat("x", 40_000), strings.Repeat("y", 40_000) + "\n"},
 			want: "F " + strings.Repeat("x", 40_000) + strings.Repeat("y", 40_000)},
-		{name: "the usual limit", writes: []string{strings.Repeat("x", crilog.DefaultMaxLine) + "y\n"},
+		{name: "the default limit", writes: []string{strings.Repeat("x", crilog.DefaultMaxLine) + "y\n"},
 			want: "P " + strings.Repeat("x", crilog.DefaultMaxLine) + "|F y"},
 
 		{name: "a terminal's lines", terminal: true, writes: []string{"a\r\nb\r\n"}, want: "F a|F b"},
@@ -181,7 +181,7 @@ func TestOpenRefusesWhatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// What a writer leaves that was killed within a write.
+// Open removes the partial line of a writer that was killed within a write.
 func TestOpenTakesHalfALineAway(t *testing.T) {
 	const whole = "2026-01-02T03:04:05.6Z stdout F whole"
 	long := strings.Repeat("x", 100_000)
@@ -189,8 +189,8 @@ func TestOpenTakesHalfALineAway(t *testing.T) {
 		{"half a line", whole + "\n2026-01-02T03:04:05.7Z stdout F ha", "F whole|F next"},
 		{"half a time", whole + "\n2026-01-02T0", "F whole|F next"},
 		{"whole lines", whole + "\n", "F whole|F next"},
-		{"a line that is longer than is looked for", whole + "\n2026-01-02T03:04:05.7Z stdout F " + long, "F whole|F " + long + "|F next"},
-		{"the only line, which may be somebody else's", whole, "F whole|F next"},
+		{"a partial line that is too long to be found", whole + "\n2026-01-02T03:04:05.7Z stdout F " + long, "F whole|F " + long + "|F next"},
+		{"one line without an end, perhaps of another writer", whole, "F whole|F next"},
 		{"an empty file", "", "F next"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,8 +212,8 @@ func TestWithoutAPathOutputIsDropped(t *testing.T) {
 	test.Checkf(t, l.Reopen(), "Reopen")
 }
 
-// Streams share a file: lines never mix, those of one stream keep their order,
-// and times never go back.
+// Streams share a file: lines never mix, the lines of each stream keep their order,
+// and times never decrease.
 func TestStreamsShareAFile(t *testing.T) {
 	const streams, lines = 4, 5000
 	path := filepath.Join(t.TempDir(), "0.log")
@@ -269,7 +269,7 @@ func FuzzContentIsTheInput(f *testing.F) {
 	f.Add([]byte{0, 0xff, '\n', ' '}, 1, 2, true)
 	f.Fuzz(func(t *testing.T, input []byte, maxLine, chunk int, terminal bool) {
 		if maxLine > 1<<20 || len(input) > 1<<17 {
-			t.Skip("larger than what is of interest")
+			t.Skip("larger than this test needs")
 		}
 		path := filepath.Join(t.TempDir(), "0.log")
 		l := open(t, path, crilog.Options{MaxLine: maxLine})
@@ -300,15 +300,15 @@ func FuzzContentIsTheInput(f *testing.F) {
 		}
 		want := input
 		if terminal {
-			// Where a line was split before its carriage return nobody knows
-			// any more that it belonged to the end.
+			// A line that is split before its carriage return keeps the
+			// carriage return, which would otherwise be removed.
 			got = bytes.ReplaceAll(got, []byte("\r\n"), []byte("\n"))
 			want = bytes.ReplaceAll(want, []byte("\r\n"), []byte("\n"))
 			got = bytes.ReplaceAll(got, []byte("\r"), nil)
 			want = bytes.ReplaceAll(want, []byte("\r"), nil)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("put together the log is %q, the input was %q", tail(got), tail(want))
+			t.Errorf("the lines joined are %q, the input was %q", tail(got), tail(want))
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
-// smallDisk is a file system of one MiB.
+// smallDisk mounts a file system of one MiB.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -29,7 +29,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// TestFullDiskWithinTheFirstLine has room for half of the only line of a file, as after a rotation.
+// TestFullDiskWithinTheFirstLine has space for half of a file's first line, as after a rotation.
 func TestFullDiskWithinTheFirstLine(t *testing.T) {
 	dir := smallDisk(t)
 	path, ballast := filepath.Join(dir, "0.log"), filepath.Join(dir, "ballast")
@@ -39,7 +39,7 @@ func TestFullDiskWithinTheFirstLine(t *testing.T) {
 	test.Must(t, os.Remove(ballast))
 	write(t, s, "next\n")
 	if kept := read(t, path); len(kept) != 1 || kept[0].content != "next" {
-		t.Errorf("%d lines are kept, and not the one that there was room for", len(kept))
+		t.Errorf("%d lines are kept, want only the line that fits", len(kept))
 	}
 }
 
@@ -51,7 +51,7 @@ func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 	l := open(t, path, crilog.Options{OnError: func(err error) { told = append(told, err) }})
 	s := l.Stream(crilog.Stdout)
 	written := 0
-	// Lines of 37 bytes, some to a write: the disk is full within one of them.
+	// Each write has 100 lines of different lengths, so the disk becomes full within a line.
 	fill := func(lines int) {
 		for range lines / 100 {
 			var chunk []byte
@@ -64,13 +64,13 @@ func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 	}
 	fill(10_000)
 	if len(told) != 1 || !errors.Is(told[0], unix.ENOSPC) {
-		t.Errorf("told of %v, want one ENOSPC", told)
+		t.Errorf("the reported errors are %v, want one ENOSPC", told)
 	}
 	kept := read(t, path)
 	if len(kept) == written {
 		t.Fatal("the disk was not full")
 	}
-	// Shorter writes may fit after a longer one did not: there may be gaps.
+	// A short line may fit after a longer line did not, so lines may be missing in between.
 	last := -1
 	for _, l := range kept {
 		var i int
@@ -91,16 +91,16 @@ func TestFullDiskLosesLinesAndNothingElse(t *testing.T) {
 		t.Fatalf("%d lines after there was room again, want 1000", len(after))
 	}
 	if want := fmt.Sprint(resumed, " "); !strings.HasPrefix(after[0].content, want) {
-		t.Errorf("the log goes on with %q, want %q", after[0].content, want)
+		t.Errorf("the log continues with %q, want %q", after[0].content, want)
 	}
 
-	// The next time it is told of again.
+	// The next failure is reported again.
 	if err := os.WriteFile(ballast, make([]byte, 600<<10), 0o600); err != nil && !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
 	fill(10_000)
 	if len(told) != 2 {
-		t.Errorf("told of %d failures, want 2", len(told))
+		t.Errorf("%d failures were reported, want 2", len(told))
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/crilog"
 )
 
-// The log is rotated again and again while two streams write: every line is in
-// one file, once, and the files in their order hold the lines in theirs.
+// The log is rotated again and again while two streams write: the files, in the order
+// of the rotations, have every line once and in order.
 func TestRotationUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	const lines, rotations = 30_000, 50
 	path := filepath.Join(t.TempDir(), "0.log")

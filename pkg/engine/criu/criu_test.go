@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// runner runs a container that stands still.
+// runner runs a frozen container.
 type runner struct {
 	*enginetest.Runner
 
@@ -39,7 +39,7 @@ func (r *runner) Client(context.Context) (*shim.Client, error) {
 	return &shim.Client{Task: r.frozen}, nil
 }
 
-// frozen is a container that cannot be thawed before that many attempts.
+// frozen is the shim of a container: the first busy calls of Pause and Resume fail.
 type frozen struct {
 	runtimev2.TaskServiceClient
 
@@ -47,7 +47,7 @@ type frozen struct {
 	gone bool
 }
 
-// Pause fails as often as Resume does.
+// Pause fails until busy is zero, as Resume does.
 func (f *frozen) Pause(context.Context, *taskapi.PauseRequest) (*emptypb.Empty, error) {
 	if f.gone {
 		return nil, errgrpc.ToGRPC(errdefs.ErrNotFound)
@@ -58,27 +58,27 @@ func (f *frozen) Pause(context.Context, *taskapi.PauseRequest) (*emptypb.Empty, 
 	return &emptypb.Empty{}, nil
 }
 
-// TestFreezeAgain where a runtime fails to freeze a container, but not for ever.
+// freeze retries if a runtime fails to freeze a container, but not forever.
 func TestFreezeAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		f     frozen
-		left  int // attempts that were not made
+		left  int // busy after the attempts
 		class func(error) bool
 	}{
-		"at once":    {frozen{}, -1, func(err error) bool { return err == nil }},
-		"the third":  {frozen{busy: 2}, -1, func(err error) bool { return err == nil }},
-		"never":      {frozen{busy: 100}, 100 - freezeAttempts, errdefs.IsUnknown},
-		"it is gone": {frozen{busy: 100, gone: true}, 100, errdefs.IsNotFound},
+		"first attempt succeeds": {frozen{}, -1, func(err error) bool { return err == nil }},
+		"third attempt succeeds": {frozen{busy: 2}, -1, func(err error) bool { return err == nil }},
+		"every attempt fails":    {frozen{busy: 100}, 100 - freezeAttempts, errdefs.IsUnknown},
+		"container is gone":      {frozen{busy: 100, gone: true}, 100, errdefs.IsNotFound},
 	} {
 		if err := freeze(t.Context(), &shim.Client{Task: &c.f}, "c"); !c.class(err) || c.f.busy != c.left {
-			t.Errorf("%s: %v, %d attempts are left", name, err, c.f.busy)
+			t.Errorf("%s: %v, busy is %d", name, err, c.f.busy)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	f := &frozen{busy: 100}
 	if err := freeze(ctx, &shim.Client{Task: f}, "c"); err == nil || f.busy != 99 {
-		t.Errorf("for nobody: %v, %d attempts are left", err, f.busy)
+		t.Errorf("with an ended context: %v, busy is %d", err, f.busy)
 	}
 }
 
@@ -96,7 +96,7 @@ func (f *frozen) State(context.Context, *taskapi.StateRequest) (*taskapi.StateRe
 	return &taskapi.StateResponse{Status: tasktypes.Status_PAUSED}, nil
 }
 
-// stands is a container that stands still, on record, whose Op is held.
+// stands returns a frozen container with its record. The container's Op is locked.
 func stands(t *testing.T, f *frozen) (d *Dumper, c *pod.Container, record string) {
 	t.Helper()
 	pods, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
@@ -108,20 +108,20 @@ func stands(t *testing.T, f *frozen) (d *Dumper, c *pod.Container, record string
 	return New(pods, nil, nil), c, record
 }
 
-// TestThawGoesOnTrying where CRIU was still at it for longer than anybody waits.
+// If Thaw fails, it returns an error and continues in the background until it succeeds.
 func TestThawGoesOnTrying(t *testing.T) {
 	d, c, record := stands(t, &frozen{busy: 2})
-	test.Fails(t, d.Thaw(t.Context(), c), "it is said to go on")
+	test.Fails(t, d.Thaw(t.Context(), c), "Thaw succeeded although Resume failed")
 	c.Op.Unlock()
-	test.Eventually(t, "it is thawed", func() bool {
+	test.Eventually(t, "the record is removed after the thaw", func() bool {
 		_, err := os.Stat(record)
 		return errors.Is(err, fs.ErrNotExist)
 	})
 }
 
-// TestThawOfNothing: a container that was deleted meanwhile does not stand still.
+// Thaw succeeds for a container that no longer exists, and removes its record.
 func TestThawOfNothing(t *testing.T) {
 	d, c, record := stands(t, &frozen{busy: 1, gone: true})
 	test.Check(t, d.Thaw(t.Context(), c))
-	test.ErrorIs(t, test.Err(os.Stat(record)), fs.ErrNotExist, "it is on record")
+	test.ErrorIs(t, test.Err(os.Stat(record)), fs.ErrNotExist, "the record of the container")
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// newEvents is the part of an engine that announces.
+// newEvents returns the part of an engine that serves events.
 func newEvents() Calls {
 	return Calls{NewBroker(), log.L}
 }
 
-// ticks tells the times of events.
+// ticks provides the times of events.
 var ticks pod.Clock
 
-// happen announces n times.
+// happen publishes n events.
 func (b Calls) happen(n int) {
 	for range n {
 		b.Broker.publish(func() *runtimeapi.ContainerEventResponse {
@@ -33,7 +33,7 @@ func (b Calls) happen(n int) {
 	}
 }
 
-// reader is the server's end of a stream. Send waits until there is room.
+// reader is the server's end of a stream. Send blocks until the channel read has room.
 type reader struct {
 	grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]
 	ctx  context.Context
@@ -47,8 +47,8 @@ func (r *reader) Send(e *runtimeapi.ContainerEventResponse) error {
 	return nil
 }
 
-// subscribeAs serves a reader that has room for that many events, and returns how
-// its subscription ends.
+// subscribeAs subscribes a reader that has room for that many events. The channel
+// receives the result of the subscription.
 func (b Calls) subscribeAs(ctx context.Context, room int) (*reader, <-chan error) {
 	r := &reader{ctx: ctx, read: make(chan *runtimeapi.ContainerEventResponse, room)}
 	ended := make(chan error, 1)
@@ -83,7 +83,7 @@ func TestEventTimesGrow(t *testing.T) {
 			n := 0
 			for e := range r.read {
 				if n++; e.GetCreatedAt() <= last {
-					t.Errorf("reader %d: event %d is of %d, the one before of %d", i, n, e.GetCreatedAt(), last)
+					t.Errorf("reader %d: event %d has the time %d, the event before it %d", i, n, e.GetCreatedAt(), last)
 				}
 				last = e.GetCreatedAt()
 			}
@@ -94,8 +94,8 @@ func TestEventTimesGrow(t *testing.T) {
 	})
 }
 
-// A reader that stalls delays nobody, is told that it missed something, and leaves
-// nothing behind.
+// A reader that stalls does not delay other readers. Its subscription is removed and
+// ends with an error.
 func TestStalledReaderIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newEvents()
@@ -104,12 +104,12 @@ func TestStalledReaderIsCutOff(t *testing.T) {
 		stalled, ended := b.subscribeAs(ctx, 0)
 		well, _ := b.subscribeAs(ctx, 10*subscriberBuffer)
 		synctest.Wait()
-		b.happen(1) // the stalled reader waits with it in hand
+		b.happen(1) // the stalled reader's Send blocks with this event
 		synctest.Wait()
 		b.happen(subscriberBuffer)
 		synctest.Wait()
 		if n := len(b.Broker.subs); n != 2 {
-			t.Fatalf("%d subscribers are left by a full buffer, want both", n)
+			t.Fatalf("%d subscribers are left when a buffer is full, want 2", n)
 		}
 		b.happen(subscriberBuffer)
 		synctest.Wait()
@@ -119,13 +119,13 @@ func TestStalledReaderIsCutOff(t *testing.T) {
 		if n := len(well.read); n != 2*subscriberBuffer+1 {
 			t.Errorf("another reader got %d events", n)
 		}
-		<-stalled.read // it goes on
+		<-stalled.read // the stalled reader continues
 		err := <-ended
 		if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "subscribe again") {
-			t.Errorf("its subscription ends with %v, want an Unavailable that says what to do", err)
+			t.Errorf("the stalled subscription ends with %v, want Unavailable that advises to subscribe again", err)
 		}
 		if _, more := <-stalled.read; more {
-			t.Error("it gets more events after those that it missed")
+			t.Error("the stalled reader got an event after the events that it missed")
 		}
 	})
 }
@@ -137,16 +137,16 @@ func TestEventsOfAClosingEngine(t *testing.T) {
 		synctest.Wait()
 		b.Broker.Close()
 		if err := <-ended; err != nil {
-			t.Errorf("got %v", err)
+			t.Errorf("the subscription ends with %v", err)
 		}
 		b.happen(1)
 		if _, ended := b.subscribeAs(t.Context(), 0); <-ended != nil {
-			t.Error("a subscription to a closed engine fails")
+			t.Error("a subscription to a closed broker fails")
 		}
 	})
 }
 
-// What a reader that stalls holds is bounded, and let go of when it is cut off.
+// The events buffered for a stalled reader are freed when its subscription is removed.
 func TestStalledReaderHoldsLittle(t *testing.T) {
 	b := NewBroker()
 	s := b.subscribe()
@@ -164,7 +164,7 @@ func TestStalledReaderHoldsLittle(t *testing.T) {
 		})
 	}
 	if after := used(); after > before+subscriberBuffer*size/4 {
-		t.Errorf("it holds %d KiB after it was cut off", (after-before)>>10)
+		t.Errorf("the heap has grown by %d KiB after the stalled reader was removed", (after-before)>>10)
 	}
 	runtime.KeepAlive(s)
 }

@@ -36,7 +36,7 @@ func userns(t *testing.T) string {
 	return ns.User
 }
 
-// layer makes a directory with a file of user 7.
+// layer creates a directory with a file of user 7.
 func layer(t *testing.T, path, file string) string {
 	t.Helper()
 	test.Must(t, os.MkdirAll(path, 0o755))
@@ -51,8 +51,8 @@ func mounted(t *testing.T, m mount.Mount) (target string, err error) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	err = Mount(userns(t), []mount.Mount{m}, target, scratch)
 	t.Cleanup(func() { test.Check(t, mount.UnmountAll(target, unix.MNT_DETACH)) })
-	// A directory that something is mounted on cannot have been removed.
-	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "scratch is left")
+	// A mount point cannot be removed, so scratch has no mount any more either.
+	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "scratch is left after Mount")
 	return target, err
 }
 
@@ -78,7 +78,7 @@ func TestOverlay(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		wantOwner(t, filepath.Join(target, name), host+7, host+8)
 	}
-	// The upper directory is not mapped: the pod writes its host ids there.
+	// The upper directory is not mapped: files of the pod have their host IDs there.
 	wantOwner(t, filepath.Join(target, "u"), 7, 8)
 	test.Must(t, os.Chown(filepath.Join(target, "a"), host+1, host+1))
 	wantOwner(t, filepath.Join(a, "a"), 7, 8)
@@ -90,7 +90,7 @@ func TestReadOnlyOverlay(t *testing.T) {
 	dir := t.TempDir()
 	target := test.Value(mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b"))))(t)
 	wantOwner(t, filepath.Join(target, "b"), host+7, host+8)
-	test.Fails(t, os.WriteFile(filepath.Join(target, "w"), nil, 0o600), "it is writable")
+	test.Fails(t, os.WriteFile(filepath.Join(target, "w"), nil, 0o600), "the overlay is writable")
 }
 
 func TestBind(t *testing.T) {
@@ -104,7 +104,7 @@ func TestBind(t *testing.T) {
 		wantOwner(t, filepath.Join(target, "a"), host+7, host+8)
 		err := os.Chown(filepath.Join(target, "a"), host+1, host+1)
 		if readonly != errors.Is(err, unix.EROFS) {
-			t.Errorf("read-only %v: chown answers %v", readonly, err)
+			t.Errorf("read-only %v: chown returns %v", readonly, err)
 		}
 		if !readonly {
 			wantOwner(t, filepath.Join(source, "a"), 1, 1)
@@ -133,8 +133,8 @@ func TestBindOne(t *testing.T) {
 	wantOwner(t, file, host+1, host+2)
 }
 
-// What is mounted below comes along, also later; unmounting the copy leaves the
-// original alone, although that passes on what happens to it.
+// The copy has the mounts below the source, including later ones. Unmounting the copy
+// does not unmount anything of the source, although the source is shared.
 func TestBindFollows(t *testing.T) {
 	source, target := t.TempDir(), t.TempDir()
 	tmpfs := func(path string) {
@@ -159,7 +159,7 @@ func TestBindRefuses(t *testing.T) {
 	target := t.TempDir()
 	test.Is(t, bound(t, "/proc/self", target), errdefs.IsFailedPrecondition, "a filesystem without mapped ids")
 	test.ErrorIs(t, bound(t, target+"/missing", target), os.ErrNotExist, "a missing source")
-	test.Fails(t, Bind(target, target, target), "a directory was taken for a user namespace")
+	test.Fails(t, Bind(target, target, target), "a directory was accepted as a user namespace")
 }
 
 func TestMountRefuses(t *testing.T) {
@@ -170,7 +170,7 @@ func TestMountRefuses(t *testing.T) {
 	}{
 		"a filesystem without mapped ids": {mount.Mount{Type: "bind", Source: "/proc/self"}, errdefs.IsFailedPrecondition},
 		"an overlay without layers":       {mount.Mount{Type: "overlay", Options: []string{"upperdir=/x"}}, errdefs.IsInvalidArgument},
-		"layers all over":                 {overlay("/usr/lib", "/var/lib"), errdefs.IsNotImplemented},
+		"layers without a common parent":  {overlay("/usr/lib", "/var/lib"), errdefs.IsNotImplemented},
 		"another type":                    {mount.Mount{Type: "tmpfs"}, errdefs.IsNotImplemented},
 		"a missing layer":                 {overlay(plain, plain+"x"), func(err error) bool { return err != nil }},
 	} {
@@ -179,10 +179,10 @@ func TestMountRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if entries, _ := os.ReadDir(target); len(entries) > 0 {
-			t.Errorf("%s: something is mounted all the same", name)
+			t.Errorf("%s: a mount is left", name)
 		}
 	}
-	test.Fails(t, Mount(plain, []mount.Mount{{Type: "bind", Source: plain}}, t.TempDir(), ""), "a directory was taken for a user namespace")
+	test.Fails(t, Mount(plain, []mount.Mount{{Type: "bind", Source: plain}}, t.TempDir(), ""), "a directory was accepted as a user namespace")
 	test.Is(t, Mount(userns(t), nil, t.TempDir(), ""), errdefs.IsNotImplemented, "no mounts")
 }
 
@@ -192,7 +192,7 @@ func TestForget(t *testing.T) {
 	test.Must(t, os.Mkdir(scratch, 0o700))
 	test.Must(t, unix.Mount("/usr", scratch, "", unix.MS_BIND, ""))
 	test.Must(t, Forget(scratch))
-	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "it is left")
+	test.ErrorIs(t, test.Err(os.Lstat(scratch)), os.ErrNotExist, "scratch is left after Forget")
 }
 
 func TestAncestor(t *testing.T) {
@@ -210,13 +210,13 @@ func TestAncestor(t *testing.T) {
 func TestProbe(t *testing.T) {
 	dir := t.TempDir()
 	test.Must(t, Probe(t.Context(), dir))
-	// An overlay cannot be a mapped layer of another.
+	// An overlay cannot be a mapped layer of another overlay.
 	target := test.Value(mounted(t, overlay(layer(t, dir+"/1", "a"), layer(t, dir+"/2", "b"))))(t)
-	test.Fails(t, Probe(t.Context(), target), "a read-only place passes")
+	test.Fails(t, Probe(t.Context(), target), "the probe of a read-only directory succeeded")
 	upper := overlay(layer(t, dir+"/3", "a"))
 	upper.Options = append(upper.Options, "upperdir="+layer(t, dir+"/up", "u"), "workdir="+layer(t, dir+"/work", "w"))
 	target = test.Value(mounted(t, upper))(t)
-	test.Is(t, Probe(t.Context(), target), errdefs.IsFailedPrecondition, "on an overlay")
+	test.Is(t, Probe(t.Context(), target), errdefs.IsFailedPrecondition, "the probe on an overlay")
 	for _, d := range []string{dir, target} {
 		if left, _ := filepath.Glob(d + "/*probe*"); len(left) > 0 {
 			t.Errorf("left are %v", left)
@@ -224,7 +224,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// A daemon that is killed in a probe leaves mounts on what another may remove.
+// A daemon that is killed during a probe leaves mounts. The next probe removes them, but
+// not the files that are mounted.
 func TestProbeAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	precious := layer(t, t.TempDir()+"/fs", "file")
@@ -239,5 +240,5 @@ func TestProbeAfterAKill(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v (%v)", left, err)
 	}
-	test.Checkf(t, test.Err(os.Stat(filepath.Join(precious, "file"))), "what was mounted there is gone")
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(precious, "file"))), "the mounted file is gone")
 }

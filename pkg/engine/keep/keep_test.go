@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// bed is a store and a program that is installed beside it.
+// bed is a store and the path of an installed program.
 type bed struct {
 	*Store
 	path string
@@ -31,7 +31,7 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-// install puts another file in place of the program.
+// install replaces the program with a new file.
 func (b *bed) install(t *testing.T, content string) {
 	t.Helper()
 	next := b.path + ".next"
@@ -78,7 +78,7 @@ func TestCopy(t *testing.T) {
 	two := b.copy(t)
 	b.holds(t, one, "one")
 	b.holds(t, two, "two")
-	// The same program under another name: that decides what it does.
+	// The same program under another name, which may decide what the program does.
 	krun := filepath.Join(filepath.Dir(b.path), "krun")
 	test.Must(t, os.Symlink("crun", krun))
 	id := test.Value(probe.Identify(krun))(t)
@@ -98,7 +98,7 @@ func TestCopyOfWhatChanged(t *testing.T) {
 		"replaced":    func(t *testing.T, b *bed) { t.Helper(); b.install(t, "two") },
 		"overwritten": func(t *testing.T, b *bed) { t.Helper(); overwrite(t, b.path, "longer") },
 		"gone":        func(t *testing.T, b *bed) { t.Helper(); os.Remove(b.path) },
-		"forbidden": func(t *testing.T, b *bed) {
+		"mode changed": func(t *testing.T, b *bed) {
 			t.Helper()
 			test.Must(t, os.Chmod(b.path, 0o600))
 		},
@@ -108,7 +108,7 @@ func TestCopyOfWhatChanged(t *testing.T) {
 			id := b.identity(t)
 			change(t, b)
 			if _, err := b.Copy(id); !errors.Is(err, ErrChanged) {
-				t.Errorf("%v; want ErrChanged", err)
+				t.Errorf("got %v, want ErrChanged", err)
 			}
 		})
 	}
@@ -117,20 +117,20 @@ func TestCopyOfWhatChanged(t *testing.T) {
 func TestRecall(t *testing.T) {
 	b := newBed(t)
 	one := b.copy(t)
-	later := New(b.dir) // of a daemon that was started again
+	later := New(b.dir) // the store of a restarted daemon
 	if got, err := later.Recall(one.Identity); err == nil {
-		t.Errorf("it recalls %+v, of which it was not told", got)
+		t.Errorf("Recall returned %+v, which was not recorded", got)
 	}
 	later.Record(one)
 	if got, err := later.Recall(one.Identity); err != nil || !reflect.DeepEqual(got, one) {
-		t.Errorf("it recalls %+v, want %+v", got, one)
+		t.Errorf("Recall returned %+v, want %+v", got, one)
 	}
 	overwrite(t, b.Abs(one), "bad")
 	if _, err := later.Recall(one.Identity); err == nil {
-		t.Error("it recalls a copy that was touched")
+		t.Error("Recall returned a changed copy")
 	}
 	if again, err := later.Copy(one.Identity); err != nil || again.Kept != one.Kept {
-		t.Errorf("%+v, %v", again, err)
+		t.Errorf("the new copy is %+v, %v", again, err)
 	}
 	b.holds(t, one, "one")
 }
@@ -138,14 +138,14 @@ func TestRecall(t *testing.T) {
 func TestVerify(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, b *bed, copied string)
-		// mended says that the copy is right afterwards.
-		mended bool
+		// restored is whether Verify can restore the copy.
+		restored bool
 	}{
-		"right":   {func(*testing.T, *bed, string) {}, true},
-		"touched": {func(t *testing.T, _ *bed, copied string) { t.Helper(); touch(t, copied) }, true},
-		"damaged": {func(t *testing.T, _ *bed, copied string) { t.Helper(); overwrite(t, copied, "bad") }, true},
-		"gone":    {func(_ *testing.T, _ *bed, copied string) { os.RemoveAll(filepath.Dir(copied)) }, true},
-		"damaged, and another installed": {func(t *testing.T, b *bed, copied string) {
+		"unchanged": {func(*testing.T, *bed, string) {}, true},
+		"touched":   {func(t *testing.T, _ *bed, copied string) { t.Helper(); touch(t, copied) }, true},
+		"damaged":   {func(t *testing.T, _ *bed, copied string) { t.Helper(); overwrite(t, copied, "bad") }, true},
+		"gone":      {func(_ *testing.T, _ *bed, copied string) { os.RemoveAll(filepath.Dir(copied)) }, true},
+		"damaged, and another program installed": {func(t *testing.T, b *bed, copied string) {
 			t.Helper()
 			overwrite(t, copied, "bad")
 			b.install(t, "two")
@@ -157,7 +157,7 @@ func TestVerify(t *testing.T) {
 			one := b.copy(t)
 			c.damage(t, b, b.Abs(one))
 			err := b.Verify(one)
-			if c.mended {
+			if c.restored {
 				if err != nil || !b.Untouched(one) {
 					t.Errorf("%v, untouched %t", err, b.Untouched(one))
 				}
@@ -168,9 +168,9 @@ func TestVerify(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			if _, err := os.Lstat(b.Abs(one)); !os.IsNotExist(err) {
-				t.Errorf("what is damaged is still there (%v)", err)
+				t.Errorf("the damaged copy is still there (%v)", err)
 			}
-			// It heals when what it was made from is installed again.
+			// Verify restores the copy once the same program is installed again.
 			b.install(t, "one")
 			test.Check(t, b.Verify(one))
 			b.holds(t, one, "one")
@@ -178,7 +178,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A program with companions is kept, checked and mended as one.
+// A program with companions is kept, checked and restored as a whole.
 func TestCompanions(t *testing.T) {
 	b := newBed(t)
 	part := filepath.Join(filepath.Dir(b.path), "parts", "deep", "sentry")
@@ -197,7 +197,7 @@ func TestCompanions(t *testing.T) {
 	b.holds(t, one, "one")
 	holds("sentry one")
 	if alone := b.copy(t); alone.SHA256 == one.SHA256 || alone.Dir() == one.Dir() {
-		t.Errorf("with and without companions it is %s", alone.Dir())
+		t.Errorf("the copies with and without companions are both in %s", alone.Dir())
 	}
 	for name, damage := range map[string]func(){
 		"damaged": func() { overwrite(t, kept, "bad") },
@@ -205,7 +205,7 @@ func TestCompanions(t *testing.T) {
 	} {
 		damage()
 		if b.Untouched(one) {
-			t.Errorf("%s: it is untouched", name)
+			t.Errorf("%s: the copy counts as untouched", name)
 		}
 		if err := b.Verify(one); err != nil || !b.Untouched(one) {
 			t.Errorf("%s: %v", name, err)
@@ -215,11 +215,11 @@ func TestCompanions(t *testing.T) {
 	before := whole()
 	overwrite(t, part, "sentry two of an upgrade")
 	if _, err := New(b.dir).Copy(before); !errors.Is(err, ErrChanged) {
-		t.Errorf("half replaced: %v, want ErrChanged", err)
+		t.Errorf("with a replaced companion: %v, want ErrChanged", err)
 	}
 	two, err := b.Copy(whole())
 	if err != nil || two.Dir() == one.Dir() {
-		t.Errorf("%+v, %v", two, err)
+		t.Errorf("the new copy is %+v, %v", two, err)
 	}
 	holds("sentry one")
 }
@@ -229,7 +229,7 @@ func touch(t *testing.T, path string) {
 	test.Must(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
 }
 
-// TestLabels needs root, for attributes that only it may set.
+// TestLabels needs root, because only root may set these attributes.
 func TestLabels(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: it sets security attributes")
@@ -256,11 +256,11 @@ func TestNoExec(t *testing.T) {
 		t.Cleanup(func() { test.Check(t, unix.Unmount(dir, 0)) })
 		test.Equal(t, name, test.Value(NoExec(dir))(t), flags != 0)
 	}
-	test.Fails(t, test.Err(NoExec("/nowhere")), "of a directory that is not there it is told")
+	test.Fails(t, test.Err(NoExec("/nowhere")), "NoExec of a missing directory succeeded")
 }
 
-// A copy that cannot be read at the moment, as when there are too many open files,
-// may be all right: it is not thrown away.
+// A copy that cannot be read at the moment, for example because too many files are
+// open, may be undamaged, so it is not removed.
 func TestVerifyOfWhatCannotBeRead(t *testing.T) {
 	b := newBed(t)
 	one := b.copy(t)
@@ -270,8 +270,8 @@ func TestVerifyOfWhatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.install(t, "two")
-	test.Is(t, b.Verify(one), errdefs.IsUnavailable, "the error")
-	test.Mustf(t, os.Remove(copied), "it was thrown away")
+	test.Is(t, b.Verify(one), errdefs.IsUnavailable, "Verify of an unreadable copy")
+	test.Mustf(t, os.Remove(copied), "the unreadable copy was removed")
 	test.Must(t, os.Rename(copied+".away", copied))
 	test.Check(t, b.Verify(one))
 }

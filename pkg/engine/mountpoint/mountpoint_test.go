@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// place is a directory on a file system of its own that propagates mounts to
-// nobody outside, and to copies of itself if it is shared.
+// place returns a directory with a file system of its own. Mounts below it propagate to
+// bind mounts of the directory if propagation is MS_SHARED, and nowhere else.
 func place(t *testing.T, propagation uintptr) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,7 +43,7 @@ func bindOntoItself(t *testing.T, dir string) {
 	mustMount(t, "", dir, "", unix.MS_SHARED|unix.MS_REC)
 }
 
-// mountsBelow are all mounts at or below dir, hidden ones included.
+// mountsBelow returns all mounts at or below dir, including hidden ones.
 func mountsBelow(t *testing.T, dir string) []string {
 	t.Helper()
 	b := test.Value(os.ReadFile("/proc/self/mountinfo"))(t)
@@ -69,7 +69,7 @@ func gone(t *testing.T, path string) {
 
 var propagations = map[string]uintptr{"private": unix.MS_PRIVATE, "shared": unix.MS_SHARED}
 
-// Whatever hides the lower mount of a file, the file goes, and with it both.
+// Remove removes a file with all mounts on it, including a mount that another mount hides.
 func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
 	for name, propagation := range propagations {
 		for times, hide := range map[string]func(t *testing.T, top, dir string){
@@ -109,16 +109,16 @@ func TestRemoveWhatIsMountedOnUnseen(t *testing.T) {
 					t.Errorf("%d mounts of others, %d before:\n%s", len(got), want, strings.Join(got, ""))
 				}
 				if now := mountsBelow(t, "/proc"); len(now) != len(host) {
-					t.Errorf("mounts of the host went: %q, were %q", now, host)
+					t.Errorf("mounts of the host are %q, were %q before", now, host)
 				}
-				test.Checkf(t, Remove(mine), "again")
+				test.Checkf(t, Remove(mine), "a second Remove")
 				test.Check(t, Remove(others))
 			})
 		}
 	}
 }
 
-// A directory goes with the places of mounts in it; what is mounted there stays whole.
+// RemoveAll removes a directory with hidden mounts in it, but not the files mounted there.
 func TestRemoveAllWhereMountsAreUnseen(t *testing.T) {
 	top := place(t, unix.MS_PRIVATE)
 	state, volume := filepath.Join(top, "state"), filepath.Join(top, "volume")
@@ -132,14 +132,14 @@ func TestRemoveAllWhereMountsAreUnseen(t *testing.T) {
 	bindOntoItself(t, state)
 	test.Must(t, Unmount(rootfs))
 	if err := os.Remove(rootfs); !errors.Is(err, unix.EBUSY) {
-		t.Fatalf("nothing is hidden: %v", err)
+		t.Fatalf("rootfs has no hidden mount: %v", err)
 	}
 	test.Must(t, RemoveAll(filepath.Join(state, "c")))
 	gone(t, filepath.Join(state, "c"))
-	test.Equal(t, "what was mounted there", test.File(t, kept), "data")
+	test.Equal(t, "the mounted file", test.File(t, kept), "data")
 }
 
-// Copies in other mount namespaces are in nobody's way, and go as well.
+// Copies of the mount in other mount namespaces do not prevent Remove, and are removed too.
 func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
 	top := place(t, unix.MS_PRIVATE)
 	pin := filepath.Join(top, "pin")
@@ -157,22 +157,22 @@ func TestRemoveWhatAnotherMountNamespaceHas(t *testing.T) {
 	gone(t, pin)
 	table := test.Value(os.ReadFile("/proc/" + strconv.Itoa(holder.Process.Pid) + "/mountinfo"))(t)
 	if strings.Contains(string(table), pin) {
-		t.Error("the other namespace still holds it")
+		t.Error("the other namespace still has the mount")
 	}
 }
 
-// TestRemoveCovered removes what is mounted on, below what others have mounted over
-// the directories that it is in.
+// TestRemoveCovered removes a file that is a mount point, although other mounts cover
+// its parent directories.
 func TestRemoveCovered(t *testing.T) {
 	for name, cover := range map[string]func(t *testing.T, top, dir string){
-		"directory": func(t *testing.T, _, dir string) { mustMount(t, "tmpfs", dir, "tmpfs", 0) },
-		"twice": func(t *testing.T, _, dir string) {
+		"parent": func(t *testing.T, _, dir string) { mustMount(t, "tmpfs", dir, "tmpfs", 0) },
+		"parent twice": func(t *testing.T, _, dir string) {
 			mustMount(t, "tmpfs", dir, "tmpfs", 0)
 			mustMount(t, "tmpfs", dir, "tmpfs", 0)
 		},
-		"directory above":   func(t *testing.T, top, _ string) { mustMount(t, "tmpfs", top, "tmpfs", 0) },
+		"grandparent":       func(t *testing.T, top, _ string) { mustMount(t, "tmpfs", top, "tmpfs", 0) },
 		"bound onto itself": func(t *testing.T, _, dir string) { bindOntoItself(t, dir); mustMount(t, "tmpfs", dir, "tmpfs", 0) },
-		"both": func(t *testing.T, top, dir string) {
+		"parent and grandparent": func(t *testing.T, top, dir string) {
 			mustMount(t, "tmpfs", dir, "tmpfs", 0)
 			mustMount(t, "tmpfs", top, "tmpfs", 0)
 		},
@@ -197,7 +197,7 @@ func TestRemoveCovered(t *testing.T) {
 					test.Must(t, RemoveCovered(path))
 				}
 				var st unix.Stat_t
-				test.ErrorIs(t, unix.Fstatat(below, "file", &st, 0), unix.ENOENT, "the file is there")
+				test.ErrorIs(t, unix.Fstatat(below, "file", &st, 0), unix.ENOENT, "the removed file")
 				test.Checkf(t, unix.Fstatat(below, "other", &st, 0), "another file is gone")
 				left := strings.Join(mountsBelow(t, top), "")
 				if strings.Contains(left, path+" ") || !strings.Contains(left, other+" ") || strings.Count(left, "\n") >= before {
@@ -224,17 +224,17 @@ func TestUnmountBelow(t *testing.T) {
 	test.Must(t, os.Symlink(dir, elsewhere))
 	before := mountsBelow(t, dir)
 	if err := UnmountBelow(elsewhere); err != nil || len(mountsBelow(t, dir)) != len(before) {
-		t.Errorf("in a link: %v, %q are left of %q", err, mountsBelow(t, dir), before)
+		t.Errorf("for the target of a link: %v, %q are left of %q", err, mountsBelow(t, dir), before)
 	}
 	top = filepath.Join(elsewhere, "a")
 	for range 2 {
 		test.Must(t, UnmountBelow(top))
 		if left := mountsBelow(t, filepath.Join(dir, "a")); len(left) != 1 {
-			t.Errorf("at and below it there are %q", left)
+			t.Errorf("at and below the directory there are %q", left)
 		}
 	}
 	if left := mountsBelow(t, beside); len(left) != 1 {
-		t.Errorf("beside it there are %q", left)
+		t.Errorf("beside the directory there are %q", left)
 	}
 	test.Check(t, UnmountBelow(filepath.Join(dir, "none")))
 }

@@ -24,8 +24,8 @@ func count(t *testing.T, path string) (times int, propagation string) {
 	return times, propagation
 }
 
-// Of what is mounted in the directory when it is shared, its owner can remove
-// everything as before: by one unmount and one unlink.
+// Mounts in a directory, made before or after Share, can still be removed by one unmount
+// and one unlink each.
 func TestShareCoversNothing(t *testing.T) {
 	for name, propagation := range propagations {
 		t.Run(name, func(t *testing.T) {
@@ -38,10 +38,10 @@ func TestShareCoversNothing(t *testing.T) {
 				t.Errorf("the directory is mounted %d times, %q", times, how)
 			}
 			if times, _ := count(t, old); propagation == unix.MS_PRIVATE && times != 1 {
-				t.Errorf("what was there is mounted %d times", times)
+				t.Errorf("the old mount is there %d times", times)
 			}
 			pinned(t, later)
-			// As a tool does that does not look whether it is a mount already.
+			// As a tool does that does not check whether the directory is a mount point already.
 			bindOntoItself(t, dir)
 			for _, path := range []string{old, later} {
 				test.Must(t, unix.Unmount(path, 0))
@@ -57,7 +57,7 @@ func TestShareCoversNothing(t *testing.T) {
 	}
 }
 
-// Daemons that start at the same time share it once.
+// Daemons that start at the same time mount the directory only once.
 func TestShareOnce(t *testing.T) {
 	dir := filepath.Join(place(t, unix.MS_PRIVATE), "netns")
 	var all sync.WaitGroup
@@ -68,6 +68,6 @@ func TestShareOnce(t *testing.T) {
 	}
 	all.Wait()
 	if times, _ := count(t, dir); times != 1 {
-		t.Errorf("it is mounted %d times", times)
+		t.Errorf("the directory is mounted %d times", times)
 	}
 }

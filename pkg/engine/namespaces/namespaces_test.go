@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// all asks for every namespace, in a directory that is released with the test.
+// all requests a network, an IPC and a UTS namespace, which are released when the test ends.
 func all(t testing.TB) Request {
 	r := Request{
 		Dir: filepath.Join(t.TempDir(), "ns"), Net: true, IPC: true, UTS: true, Hostname: "berth-ns-test",
@@ -52,8 +52,8 @@ func inside(t *testing.T, ns *Paths, command ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// hostNamespace is the namespace of the main thread, which TestMain ran on. That
-// of pid 1 may be closed to this process.
+// hostNamespace returns the path of a namespace of the main thread. This process may not
+// be allowed to open the namespaces of PID 1.
 func hostNamespace(name string) string {
 	return fmt.Sprintf("/proc/%d/task/%d/ns/%s", os.Getpid(), os.Getpid(), name)
 }
@@ -126,7 +126,7 @@ func TestCreateAtNetPath(t *testing.T) {
 	}
 }
 
-// A CNI daemon in a pod has its own mount namespace, which follows the host's.
+// A CNI daemon in a pod has its own mount namespace, which receives the host's new mounts.
 func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 	dir := t.TempDir()
 	test.Must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
@@ -145,11 +145,11 @@ func TestMountsReachFollowingMountNamespaces(t *testing.T) {
 	ns := create(t, r)
 	seen := filepath.Join("/proc", strconv.Itoa(follower.Process.Pid), "root", ns.Net)
 	if !Exists(seen) {
-		t.Error("a process in a mount namespace that follows the host's does not see the pod's network namespace")
+		t.Error("a process in a mount namespace that receives the host's mounts does not see the pod's network namespace")
 	}
 	test.Must(t, Release(r.Dir))
 	if Exists(seen) {
-		t.Error("it still holds the namespace after Release")
+		t.Error("the process still sees the network namespace after Release")
 	}
 }
 
@@ -158,9 +158,9 @@ func TestCreateRefuses(t *testing.T) {
 		change func(*Request)
 		says   string
 	}{
-		"host sysctl":        {sysctls("vm.overcommit_memory", "1"), "vm.overcommit_memory"},
-		"hostname by sysctl": {sysctls("kernel.hostname", "x"), "kernel.hostname"},
-		"sysctl that climbs": {sysctls("net/../vm/overcommit_memory", "1"), "not the name"},
+		"host sysctl":                    {sysctls("vm.overcommit_memory", "1"), "vm.overcommit_memory"},
+		"hostname by sysctl":             {sysctls("kernel.hostname", "x"), "kernel.hostname"},
+		"sysctl with a path to a parent": {sysctls("net/../vm/overcommit_memory", "1"), "not the name"},
 		"sysctl of the host's ipc": {func(r *Request) {
 			r.IPC = false
 			r.Sysctls = map[string]string{"kernel.sem": "1 2 3 4"}
@@ -178,7 +178,7 @@ func TestCreateRefuses(t *testing.T) {
 				t.Fatalf("got %v, want %q", err, tc.says)
 			}
 			if !strings.HasPrefix(err.Error(), "sysctl") {
-				t.Errorf("the text begins with a step of ours: %v", err)
+				t.Errorf("the error does not begin with the sysctl: %v", err)
 			}
 			test.ErrorIs(t, test.Err(os.Lstat(r.Dir)), os.ErrNotExist, "%s is left", r.Dir)
 			if after := mountCount(t); after != mounts {
@@ -196,10 +196,10 @@ func TestCreateCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := all(t)
-	test.ErrorIs(t, test.Err(Create(ctx, r)), context.Canceled, "the error")
+	test.ErrorIs(t, test.Err(Create(ctx, r)), context.Canceled, "Create with an ended context")
 }
 
-// What is there stays: a second Create neither replaces nor removes it.
+// A second Create neither replaces nor removes a namespace that exists.
 func TestCreateTwice(t *testing.T) {
 	r := all(t)
 	ns := create(t, r)
@@ -273,14 +273,14 @@ func TestDo(t *testing.T) {
 	if strings.Join(names, " ") != "lo" {
 		t.Errorf("inside are %v, want lo alone", names)
 	}
-	test.Fails(t, test.Err(net.Dial("tcp", listener.Addr().String())), "a socket that was opened inside is reached from the host")
+	test.Fails(t, test.Err(net.Dial("tcp", listener.Addr().String())), "the host reached a socket that was opened inside")
 	test.Checkf(t, Do(ns.Net, func() error {
 		conn, err := net.Dial("tcp", listener.Addr().String())
 		if err == nil {
 			err = conn.Close()
 		}
 		return err
-	}), "it is not reached from inside")
+	}), "a connection to the socket from inside")
 	want := errors.New("mine")
 	if err := Do(ns.Net, func() error { return want }); !errors.Is(err, want) {
 		t.Errorf("got %v, want the function's error", err)
@@ -295,8 +295,8 @@ func TestDoWithoutNamespace(t *testing.T) {
 	test.Is(t, Do(file, called), errdefs.IsNotFound, "file without a mount")
 }
 
-// Threads end, files are closed, mounts go, and no goroutine is ever in another
-// namespace than the host's, the one on the main thread included.
+// Create, Do and Release leave no mounts and open files, and no thread in a network
+// namespace other than the host's.
 func TestNothingLeaks(t *testing.T) {
 	before := hostCounts(t)
 	host := inode(t, hostNamespace("net"))
@@ -315,8 +315,8 @@ func TestNothingLeaks(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Threads that are idle stay with the runtime; those that were in a
-	// namespace must not.
+	// The Go runtime keeps idle threads, but must not keep a thread
+	// that was in a pod's namespace.
 	for _, task := range tasks(t) {
 		var st unix.Stat_t
 		if err := unix.Stat(filepath.Join(task, "ns/net"), &st); err == nil && st.Ino != host {
@@ -347,7 +347,7 @@ func hostCounts(t *testing.T) counts {
 	return counts{mountCount(t), len(files)}
 }
 
-// mountCount counts namespaces that are mounted, for others mount things too.
+// mountCount counts the namespaces that tests have mounted; other processes mount things too.
 func mountCount(t *testing.T) int {
 	t.Helper()
 	b := test.Value(os.ReadFile("/proc/self/mountinfo"))(t)

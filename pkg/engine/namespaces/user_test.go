@@ -41,7 +41,7 @@ func insideUser(t *testing.T, ns *Paths, command ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// owner is the user namespace that a namespace belongs to.
+// owner returns the inode of the user namespace that a namespace belongs to.
 func owner(t *testing.T, path string) uint64 {
 	t.Helper()
 	f := test.Value(os.Open(path))(t)
@@ -66,7 +66,7 @@ func TestUserOwnsTheOthers(t *testing.T) {
 	test.Must(t, coredump.Forbid())
 	ns := create(t, r)
 	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 || err != nil {
-		t.Errorf("the process, which forbade it, can be dumped: %d, %v", dumpable, err)
+		t.Errorf("the process can be dumped, although it forbade that: %d, %v", dumpable, err)
 	}
 	user := inode(t, ns.User)
 	if user == inode(t, hostNamespace("user")) {
@@ -115,7 +115,7 @@ func children(t *testing.T) []string {
 	return out
 }
 
-// A pod on the host's network still has IPC objects of its own.
+// A pod on the host's network still has its own IPC namespace.
 func TestUserWithIPCAlone(t *testing.T) {
 	r := withUser(t)
 	r.Net, r.UTS, r.Hostname = false, false, ""
@@ -134,7 +134,7 @@ func TestUserRefuses(t *testing.T) {
 		"unmapped ping": {sysctls("net.ipv4.ping_group_range", "0 2147483647"), "2147483647", errdefs.IsInvalidArgument},
 		"bad ping":      {sysctls("net.ipv4.ping_group_range", "all"), "all", errdefs.IsInvalidArgument},
 		"bad limit":     {sysctls("kernel.msgmax", "much"), "much", errdefs.IsInvalidArgument},
-		"ids that the kernel does not take": {func(r *Request) {
+		"ids that the kernel refuses": {func(r *Request) {
 			r.User.UIDs.HostID, r.User.UIDs.Size = 1<<32-2, 10
 		}, "user namespace", func(err error) bool { return err != nil }},
 	} {
@@ -164,7 +164,7 @@ func TestUserValuesOutside(t *testing.T) {
 	} {
 		test.Equal(t, fmt.Sprintf("%q becomes", value), test.Value(u.outside(pingGroups, value))(t), want)
 	}
-	test.Fails(t, test.Err(u.outside(pingGroups, "0 65536")), "a group that is not mapped was taken")
+	test.Fails(t, test.Err(u.outside(pingGroups, "0 65536")), "a group that is not mapped was accepted")
 	test.Equal(t, "another sysctl becomes", test.Value(u.outside("net/ipv4/ip_forward", "0 1"))(t), "0 1")
 }
 
@@ -190,7 +190,7 @@ func TestUserLeaksNothing(t *testing.T) {
 	if left := children(t); len(left) > 0 {
 		t.Errorf("processes %v are left", left)
 	}
-	// What a thread does as another user must not stay with it.
+	// A thread that became another user must not be left.
 	for _, task := range tasks(t) {
 		b, err := os.ReadFile(filepath.Join(task, "status"))
 		if err == nil && !strings.Contains(string(b), "\nUid:\t0\t0\t0\t0\n") {

@@ -20,7 +20,7 @@ func TestConfigurations(t *testing.T) {
 		files map[string]string
 		max   int
 		want  string   // names of the networks
-		says  []string // or the error
+		says  []string // or texts of the error
 	}{
 		"empty":           {says: []string{"cni plugin not initialized", "no network configuration in", "install"}},
 		"one":             {files: map[string]string{"a.conflist": list("a")}, want: "a"},
@@ -65,7 +65,7 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// Every change counts for the next pod.
+// Every change of the configuration takes effect for the next pod.
 func TestChangesCountAtOnce(t *testing.T) {
 	n := newNode(t)
 	n.script("plugin", "exit 1")
@@ -94,7 +94,7 @@ func TestChangesCountAtOnce(t *testing.T) {
 	n.unconfigure("0.conflist")
 	expect("two")
 
-	// As a mounted ConfigMap changes: by a link.
+	// Kubernetes updates a mounted ConfigMap by replacing a symbolic link.
 	for _, name := range []string{"v1", "v2"} {
 		test.Must(t, os.Mkdir(filepath.Join(n.config.ConfDir, name), 0o755))
 		n.configure(filepath.Join(name, "x"), text(name))

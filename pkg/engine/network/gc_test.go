@@ -16,13 +16,13 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// collect does what a start of the daemon does.
+// collect disconnects all pods except the valid ones, as a start of the daemon does.
 func collect(t *testing.T, p *Plugins, valid ...Pod) error {
 	t.Helper()
 	return p.Leftovers(valid...).Collect(t.Context())
 }
 
-// unfinished leaves a pod of which neither ADD nor DEL works: its journal.
+// unfinished leaves a pod for which both ADD and DEL fail, and returns the path of its journal entry.
 func unfinished(t *testing.T, n *node) (entry string) {
 	t.Helper()
 	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}, {"type": "not-there"}]}`)
@@ -30,7 +30,7 @@ func unfinished(t *testing.T, n *node) (entry string) {
 	n.spy("not-there", "exit 1")
 	pod := n.pod("pod-broken")
 	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
-		t.Fatal("no error")
+		t.Fatal("Setup succeeded although a plugin is missing")
 	}
 	entry = filepath.Join(n.config.CacheDir, "journal", pod.ID+".json")
 	if err := collect(t, New(n.config)); err == nil || !strings.Contains(err.Error(), pod.ID) {
@@ -39,32 +39,32 @@ func unfinished(t *testing.T, n *node) (entry string) {
 	return entry
 }
 
-// A network that was mended takes back what it gave before.
+// Pods of a broken configuration are disconnected with the corrected configuration.
 func TestCollectByTheMendedConfiguration(t *testing.T) {
 	n := newNode(t)
 	entry := unfinished(t, n)
 	n.configure("10-spied.conflist", `{"cniVersion": "1.0.0", "name": "spied", "plugins": [{"type": "first"}]}`)
 	test.Must(t, collect(t, New(n.config)))
-	test.ErrorIs(t, test.Err(os.Stat(entry)), os.ErrNotExist, "it is not forgotten")
+	test.ErrorIs(t, test.Err(os.Stat(entry)), os.ErrNotExist, "the journal entry is left")
 	n.checkClean()
 }
 
-// What cannot be disconnected for a day is not tried for ever.
+// A pod that cannot be disconnected for giveUpAfter is given up.
 func TestCollectGivesUp(t *testing.T) {
 	n := newNode(t)
 	path := unfinished(t, n)
 	if err := collect(t, New(n.config)); err == nil {
-		t.Fatal("it was given up at once")
+		t.Fatal("the pod was given up at once")
 	}
 	p := New(n.config)
 	entry, err := p.journal.read("pod-broken")
 	if err != nil || entry.FailedSince.IsZero() || time.Since(entry.FailedSince) > time.Minute {
-		t.Fatalf("%+v, %v", entry, err)
+		t.Fatalf("the journal entry is %+v, %v", entry, err)
 	}
 	entry.FailedSince = entry.FailedSince.Add(-giveUpAfter)
 	test.Must(t, p.journal.write(entry))
 	test.Checkf(t, collect(t, p), "a collection that gives up")
-	test.ErrorIs(t, test.Err(os.Stat(path)), os.ErrNotExist, "it is not forgotten")
+	test.ErrorIs(t, test.Err(os.Stat(path)), os.ErrNotExist, "the journal entry is left")
 	n.checkClean()
 }
 
@@ -89,11 +89,11 @@ func TestCollectSendsTheVerb(t *testing.T) {
 	n.configure("10-new.conflist", `{"cniVersion": "1.1.0", "name": "new", "disableGC": true, "plugins": [{"type": "first"}]}`)
 	test.Must(t, collect(t, New(n.config)))
 	if got := n.commands("first"); got != "ADD GC DEL GC" {
-		t.Errorf("commands %s: disableGC is not heeded", got)
+		t.Errorf("commands %s: disableGC was ignored", got)
 	}
 }
 
-// Another daemon may have pods on the network, which the verb would take for gone.
+// Without the option GC the verb is not sent: it would disconnect the pods of another daemon.
 func TestCollectSendsNoVerbUnasked(t *testing.T) {
 	n := newNode(t)
 	n.config.GC = false
@@ -105,8 +105,8 @@ func TestCollectSendsNoVerbUnasked(t *testing.T) {
 	n.checkClean()
 }
 
-// held installs the plugin "first", which says in a log when it begins and ends,
-// and does not end a command of the pod before the file that is returned is there.
+// held installs the plugin "first", which writes to log when a command begins and ends.
+// The command that is given blocks for that pod until the file release exists.
 func held(n *node, command, pod string) (log, release string) {
 	dir := n.t.TempDir()
 	log, release = filepath.Join(dir, "log"), filepath.Join(dir, "release")
@@ -120,7 +120,7 @@ echo end "$CNI_COMMAND" "$CNI_CONTAINERID" >> %[1]q
 	return log, release
 }
 
-// waitFor waits until a line is in the log, and returns all of it.
+// waitFor waits until a line is in the log, and returns the whole log.
 func waitFor(t *testing.T, log, line string) (text string) {
 	t.Helper()
 	test.Retry(t, func() error {
@@ -133,14 +133,14 @@ func waitFor(t *testing.T, log, line string) (text string) {
 	return text
 }
 
-func letGo(t *testing.T, release string) {
+func unblock(t *testing.T, release string) {
 	t.Helper()
 	test.Must(t, os.WriteFile(release, nil, 0o600))
 }
 
 const oneList = `{"cniVersion": %q, "name": "one", "plugins": [{"type": "first"}]}`
 
-// A leftover of which the DEL hangs is no other pod's concern.
+// A leftover with a DEL that hangs does not delay other pods.
 func TestCollectHoldsUpNoPod(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
@@ -159,15 +159,15 @@ func TestCollectHoldsUpNoPod(t *testing.T) {
 	r := mustSetup(t, p, young)
 	mustTeardown(t, p, young, r)
 	if all := waitFor(t, log, "end DEL pod-young"); strings.Contains(all, "end DEL pod-lost\n") || strings.Contains(all, "GC") {
-		t.Errorf("the collection went on:\n%s", all)
+		t.Errorf("the collection continued during the DEL that hangs:\n%s", all)
 	}
-	letGo(t, release)
+	unblock(t, release)
 	test.Check(t, <-done)
 	waitFor(t, log, "end GC")
 	n.checkClean()
 }
 
-// Each leftover has its own time, and the verb comes when all had it.
+// Each leftover has its own timeout, and GC runs after all leftovers.
 func TestCollectBoundsEachPod(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
@@ -176,18 +176,18 @@ func TestCollectBoundsEachPod(t *testing.T) {
 	p := New(n.config)
 	p.undoTimeout = 100 * time.Millisecond
 	checkError(t, collect(t, p), errdefs.IsDeadlineExceeded, "pod-hangs", "killed before it finished")
-	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") > 1 { // it may be killed before it says so
+	if all := waitFor(t, log, "end GC"); strings.Count(all, "begin DEL") > 1 { // it may be killed before it writes a line
 		t.Errorf("the same DEL was tried more than once:\n%s", all)
 	}
 	if entry, err := p.journal.read("pod-hangs"); err != nil || entry == nil || entry.FailedSince.IsZero() {
-		t.Errorf("the next start does not know of it: %+v, %v", entry, err)
+		t.Errorf("the failure is not in the journal: %+v, %v", entry, err)
 	}
-	letGo(t, release)
+	unblock(t, release)
 	test.Check(t, collect(t, New(n.config)))
 	n.checkClean()
 }
 
-// CNI: no ADD and no DEL beside a GC. Pods wait for it as long as their callers do.
+// CNI allows neither ADD nor DEL during a GC. Pods wait for the GC until their contexts end.
 func TestVerbRunsAlone(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
@@ -211,12 +211,12 @@ func TestVerbRunsAlone(t *testing.T) {
 	all := waitFor(t, log, "end DEL pod-old")
 	_, after, _ := strings.Cut(all, "begin GC")
 	if !strings.HasPrefix(after, " \nend GC") {
-		t.Errorf("a plugin ran beside the verb:\n%s", all)
+		t.Errorf("a plugin ran during the GC:\n%s", all)
 	}
 	n.checkClean()
 }
 
-// The verb waits for an ADD without keeping other pods from theirs.
+// GC waits for a running ADD without blocking the ADD of other pods.
 func TestVerbWaitsForPlugins(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", fmt.Sprintf(oneList, "1.1.0"))
@@ -236,16 +236,16 @@ func TestVerbWaitsForPlugins(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- left.Collect(t.Context()) }()
 	mustTeardown(t, p, quick, mustSetup(t, p, quick))
-	letGo(t, release)
+	unblock(t, release)
 	test.Check(t, errors.Join(<-added, <-done))
 	if all := waitFor(t, log, "end GC"); strings.Index(all, "begin GC") < strings.Index(all, "end ADD pod-slow") {
-		t.Errorf("the verb ran beside ADD:\n%s", all)
+		t.Errorf("the GC ran during an ADD:\n%s", all)
 	}
 	mustTeardown(t, p, slow, nil)
 	n.checkClean()
 }
 
-// A power cut may have taken the journal, but not what libcni wrote before.
+// A power cut may lose the journal, but not the cache that libcni had written.
 func TestCollectWithoutJournal(t *testing.T) {
 	n := newSpyNode(t)
 	kept, lost := n.pod("pod-kept"), fullPod(n)
@@ -271,8 +271,8 @@ func TestCollectWithoutJournal(t *testing.T) {
 	n.checkClean()
 }
 
-// A power cut may leave a journal's file and not what was in it: the pods are
-// disconnected by libcni's cache, or else by the present configuration.
+// A power cut may leave a journal's file without its content: the pods are disconnected
+// with libcni's cache or, without a cache, with the current configuration.
 func TestDamagedJournal(t *testing.T) {
 	for name, content := range map[string]string{"empty": "", "cut off": `{"id": "pod-`, "zeroes": "\x00\x00\x00"} {
 		for _, cached := range []bool{true, false} {
@@ -289,8 +289,8 @@ func TestDamagedJournal(t *testing.T) {
 				}
 				p := New(n.config)
 				leftovers := p.Leftovers(removed)
-				test.Checkf(t, p.Teardown(t.Context(), removed, nil), "a pod of which there is a record")
-				test.Checkf(t, leftovers.Collect(t.Context()), "a pod of which there is none")
+				test.Checkf(t, p.Teardown(t.Context(), removed, nil), "teardown of a pod with a record")
+				test.Checkf(t, leftovers.Collect(t.Context()), "collection of a pod without a record")
 				test.Equal(t, "commands", n.commands("first"), "ADD ADD DEL DEL")
 				n.checkClean()
 			})

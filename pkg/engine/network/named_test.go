@@ -7,7 +7,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// What plugins answered, in the form of containerd's verbose status.
+// Described converts the plugins' results to the form of containerd's verbose status.
 func TestDescribed(t *testing.T) {
 	r := &Result{Attachments: []Attachment{
 		{Network: "pods", Interface: "eth0", NetNS: "/run/netns/x", Result: json.RawMessage(`{"cniVersion":"1.0.0",

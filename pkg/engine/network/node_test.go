@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// realBinDir is where the CNI plugins of Debian are.
+// realBinDir has the CNI plugins of Debian.
 const realBinDir = "/usr/lib/cni"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// node is a place with its own configuration, plugins, bridge and addresses.
+// node simulates a node with its own configuration, plugins, bridge and addresses.
 type node struct {
 	t      testing.TB
 	config Config
@@ -50,7 +50,7 @@ func newNode(t testing.TB) *node {
 		ConfDir:  filepath.Join(dir, "net.d"),
 		BinDirs:  []string{filepath.Join(dir, "bin")},
 		CacheDir: filepath.Join(dir, "cache"),
-		GC:       true, // nobody else uses what is only here
+		GC:       true, // no other daemon uses these networks
 	}}
 	for _, d := range []string{n.config.ConfDir, n.config.BinDirs[0]} {
 		test.Must(t, os.Mkdir(d, 0o755))
@@ -70,7 +70,7 @@ func newRealNode(t testing.TB) *node {
 	return n
 }
 
-// subnet is one of 10.99.0.0/16's, by the node's bridge.
+// subnet returns a subnet of 10.99.0.0/16 that depends on the bridge's name.
 func (n *node) subnet() string {
 	hash := fnv.New32a()
 	_, _ = fmt.Fprint(hash, n.bridge)
@@ -106,8 +106,8 @@ func (n *node) script(name, body string) {
 	test.Must(n.t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
 }
 
-// spy installs a plugin that writes down how it is called, and then does what
-// body says; with an empty body it answers as a plugin should.
+// spy installs a plugin that records each call and then runs body. Unless body exits,
+// the plugin then answers as a plugin should.
 func (n *node) spy(name, body string) {
 	n.script(name, fmt.Sprintf(`calls=%q; mkdir -p "$calls"
 n=$(ls "$calls" | grep -c stdin)
@@ -227,7 +227,7 @@ func mustTeardown(t testing.TB, p *Plugins, pod Pod, r *Result) {
 	test.Must(t, p.Teardown(t.Context(), pod, r))
 }
 
-// reach sends something from the pod to an address of the host and back.
+// reach connects from the pod to an address of the host, and reads what the host sends.
 func reach(t *testing.T, pod Pod, host net.IP) {
 	t.Helper()
 	server := test.Value(net.Listen("tcp", net.JoinHostPort(host.String(), "0")))(t)
@@ -238,7 +238,7 @@ func reach(t *testing.T, pod Pod, host net.IP) {
 			return
 		}
 		defer conn.Close()
-		_, _ = fmt.Fprint(conn, "hello") // who reads misses it
+		_, _ = fmt.Fprint(conn, "hello") // the reader reports a failure
 	}()
 	test.Checkf(t, namespaces.Do(pod.NetNS, func() error {
 		conn, err := net.DialTimeout("tcp", server.Addr().String(), time.Minute)

@@ -45,7 +45,7 @@ func TestPodFrom(t *testing.T) {
 func TestPodFromLittle(t *testing.T) {
 	pod, err := PodFrom("id1", &runtimeapi.PodSandboxConfig{}, "")
 	if err != nil || pod.Bandwidth != nil || pod.DNS != nil || pod.PortMappings != nil {
-		t.Errorf("%+v, %v", pod, err)
+		t.Errorf("PodFrom returned %+v, %v", pod, err)
 	}
 }
 
@@ -57,12 +57,12 @@ func TestPodFromRefuses(t *testing.T) {
 		config *runtimeapi.PodSandboxConfig
 		says   string
 	}{
-		"no quantity": {annotation("fast"), "fast"},
-		"empty":       {annotation(""), egressAnnotation},
-		"too little":  {annotation("999"), "between 1k and 1P"},
-		"too much":    {annotation("2P"), "between 1k and 1P"},
-		"negative":    {annotation("-1M"), "between 1k and 1P"},
-		"long":        {annotation(strings.Repeat("9", 5000)), egressAnnotation},
+		"not a quantity": {annotation("fast"), "fast"},
+		"empty":          {annotation(""), egressAnnotation},
+		"too little":     {annotation("999"), "between 1k and 1P"},
+		"too much":       {annotation("2P"), "between 1k and 1P"},
+		"negative":       {annotation("-1M"), "between 1k and 1P"},
+		"long":           {annotation(strings.Repeat("9", 5000)), egressAnnotation},
 		"separator": {&runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "a;IP=1.2.3.4"}},
 			"name"},
 	}

@@ -53,7 +53,7 @@ func TestPodOnRealPlugins(t *testing.T) {
 	if rules := iptables(t); strings.Contains(rules, fmt.Sprintf("--dport %d", port)) {
 		t.Error("the rule of the host port is left")
 	}
-	mustTeardown(t, p, pod, r) // again is fine
+	mustTeardown(t, p, pod, r) // a second Teardown is not an error
 }
 
 func freePort(t *testing.T) int32 {
@@ -63,7 +63,7 @@ func freePort(t *testing.T) int32 {
 	return int32(l.Addr().(*net.TCPAddr).Port)
 }
 
-// The record of a sandbox is all that a new daemon has.
+// A restarted daemon has only the sandbox's record.
 func TestTeardownAfterRestartWithAnotherConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*node){
 		"other network": func(n *node) {
@@ -97,8 +97,8 @@ func (n *node) unconfigure(file string) {
 	test.Must(n.t, os.Remove(filepath.Join(n.config.ConfDir, file)))
 }
 
-// What a runtime, a plugin that was killed, an operator or a firewall takes from a pod
-// does not keep rules for its address.
+// Teardown removes the rules for a pod's address, although a runtime, a killed plugin, an
+// operator or a firewall has removed other parts of the pod's network before.
 func TestTeardownOfWhatIsGone(t *testing.T) {
 	inside := func(f func(n *node, pod Pod, eth0 netlink.Link) error) func(*node, Pod) error {
 		return func(n *node, pod Pod) error {
@@ -118,13 +118,13 @@ func TestTeardownOfWhatIsGone(t *testing.T) {
 		recorded bool // Teardown has the result of ADD
 		leftover bool // there is no record of the pod
 	}{
-		"addresses, by gVisor":          {take: inside(func(_ *node, _ Pod, eth0 netlink.Link) error { return takeAddresses(eth0) }), recorded: true},
-		"interface, by half a DEL":      {take: half, recorded: true},
-		"interface, of a leftover":      {take: half, leftover: true},
-		"namespace":                     {take: unmounted, recorded: true},
-		"namespace, without a result":   {take: unmounted},
-		"configuration and the result":  {take: func(n *node, _ Pod) error { n.unconfigure("10-real.conflist"); return nil }},
-		"rules, by a firewall's reload": {take: func(n *node, _ Pod) error { n.flush(); return nil }, recorded: true},
+		"addresses, by gVisor":            {take: inside(func(_ *node, _ Pod, eth0 netlink.Link) error { return takeAddresses(eth0) }), recorded: true},
+		"interface, by an incomplete DEL": {take: half, recorded: true},
+		"interface, of a leftover":        {take: half, leftover: true},
+		"namespace":                       {take: unmounted, recorded: true},
+		"namespace, without a result":     {take: unmounted},
+		"configuration and the result":    {take: func(n *node, _ Pod) error { n.unconfigure("10-real.conflist"); return nil }},
+		"rules, by a firewall's reload":   {take: func(n *node, _ Pod) error { n.flush(); return nil }, recorded: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newRealNode(t)
@@ -149,14 +149,14 @@ func TestTeardownOfWhatIsGone(t *testing.T) {
 				t.Errorf("rules for the pod are left:\n%s", rules)
 			}
 			if left, _ := filepath.Glob(filepath.Join(n.config.CacheDir, "substitutes", "*")); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+				t.Errorf("substitutes are left: %v", left)
 			}
 			if !namespaces.Exists(pod.NetNS) {
 				return
 			}
 			err := namespaces.Do(pod.NetNS, func() error { _, err := netlink.LinkByName("eth0"); return err })
 			if !errors.As(err, &netlink.LinkNotFoundError{}) {
-				t.Errorf("eth0 of the pod: %v", err)
+				t.Errorf("eth0 in the pod: %v, want that it does not exist", err)
 			}
 		})
 	}
@@ -170,7 +170,7 @@ func takeAddresses(eth0 netlink.Link) error {
 	return err
 }
 
-// flush removes the rules that the network made for its pods, and their chains.
+// flush removes the network's rules for its pods, and the chains of these rules.
 func (n *node) flush() {
 	n.t.Helper()
 	prefix := strings.TrimSuffix(n.subnet(), "0/24")
@@ -188,7 +188,7 @@ func (n *node) flush() {
 	}
 }
 
-// The second plugin fails, so the first has given an address by then.
+// The second plugin fails after the first has assigned an address.
 func TestFailedSetupLeavesNothing(t *testing.T) {
 	n := newRealNode(t)
 	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0
@@ -198,7 +198,7 @@ echo '{"cniVersion": "1.0.0", "code": 7, "msg": "no such table", "details": "nat
 	n.checkClean()
 }
 
-// A caller that gives up in the middle still has its pod undone.
+// If the caller's context ends during Setup, the pod is disconnected all the same.
 func TestCanceledSetupLeavesNothing(t *testing.T) {
 	n := newRealNode(t)
 	n.script("portmap", `cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0; sleep 60 & wait`)
@@ -207,7 +207,7 @@ func TestCanceledSetupLeavesNothing(t *testing.T) {
 	started := time.Now()
 	checkError(t, test.Err(New(n.config).Setup(ctx, n.pod("pod-hangs"))), errdefs.IsDeadlineExceeded, "portmap", "killed")
 	if took := time.Since(started); took > 20*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("Setup took %v", took)
 	}
 	n.checkClean()
 }

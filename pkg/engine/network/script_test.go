@@ -38,7 +38,7 @@ func checkError(t *testing.T, err error, is func(error) bool, says ...string) {
 	}
 	test.Says(t, err, says...)
 	if n := len(err.Error()); n >= 1024 {
-		t.Errorf("the text has %d bytes", n)
+		t.Errorf("the error has %d bytes", n)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestTeardownRepeatsAFailedRelease(t *testing.T) {
 	n.checkClean()
 }
 
-// A pod that asks for nothing hands nothing over.
+// Plugins get no runtimeConfig if the pod requests none of their capabilities.
 func TestNoRuntimeConfigWithoutCause(t *testing.T) {
 	n := newSpyNode(t)
 	mustSetup(t, New(n.config), n.pod("pod-plain"))
@@ -174,7 +174,7 @@ func TestPluginFailures(t *testing.T) {
 		is     func(error) bool
 		says   []string
 	}{
-		"exit without a word":    {"exit 3", errdefs.IsInternal, []string{"exit status 3", "no reason given", "first"}},
+		"exit without output":    {"exit 3", errdefs.IsInternal, []string{"exit status 3", "no reason given", "first"}},
 		"stderr alone":           {"echo broken pipe dream >&2; exit 1", errdefs.IsInternal, []string{"broken pipe dream"}},
 		"not JSON":               {"echo Segmentation fault; exit 2", errdefs.IsInternal, []string{"Segmentation fault", "not a CNI result"}},
 		"CNI error":              {`echo '{"code": 100, "msg": "no vlan", "details": "on ens3"}'; exit 1`, errdefs.IsInternal, []string{"no vlan", "on ens3", "100"}},
@@ -195,7 +195,7 @@ func TestPluginFailures(t *testing.T) {
 			_, err := New(n.config).Setup(t.Context(), n.pod("pod-x"))
 			checkError(t, err, tc.is, tc.says...)
 			if plugin, failed := errors.AsType[*runError](err); failed && plugin.Plugin != filepath.Join(n.config.BinDirs[0], "first") {
-				t.Errorf("%#v", plugin)
+				t.Errorf("the failed plugin is %#v", plugin)
 			}
 			if got := n.commands("first"); got != "ADD DEL" {
 				t.Errorf("called with %s, want DEL after the failed ADD", got)
@@ -205,7 +205,7 @@ func TestPluginFailures(t *testing.T) {
 	}
 }
 
-// A plugin that writes without end is killed, and its output is not kept.
+// A plugin that writes too much is killed, and its output is dropped.
 func TestPluginOutputIsBounded(t *testing.T) {
 	n := newNode(t)
 	for name, script := range map[string]string{
@@ -229,11 +229,11 @@ func TestPluginOutputIsBounded(t *testing.T) {
 	_, err := run(t.Context(), filepath.Join(n.config.BinDirs[0], "floods"), nil, nil)
 	var failed *runError
 	if !errors.As(err, &failed) || len(failed.Stderr) > 1<<10 || !strings.HasSuffix(failed.Stderr, "the end\n") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want the end of stderr", err)
 	}
 }
 
-// A child of the plugin that keeps its pipes must not keep the call.
+// A child that keeps the plugin's pipes open must not block the call.
 func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "first"}]}`)
@@ -246,23 +246,23 @@ func TestHangingPluginIsKilledWithItsChildren(t *testing.T) {
 	started := time.Now()
 	checkError(t, test.Err(p.Setup(ctx, n.pod("pod-hangs"))), errdefs.IsDeadlineExceeded, "first", "killed before it finished")
 	if took := time.Since(started); took > 20*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("Setup took %v", took)
 	}
 	pid := test.Value(os.ReadFile(pidFile))(t)
 	runs := func() bool {
 		status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
 		return err == nil && !strings.Contains(string(status), "State:\tZ")
 	}
-	// It was killed, and may still have to die.
-	test.Eventually(t, "the plugin's child has ended", func() bool { return !runs() })
-	// DEL hung as well, so the pod is still written down, for GC to try again.
+	// The child was killed, but may need some time to exit.
+	test.Eventually(t, "the plugin's child has exited", func() bool { return !runs() })
+	// DEL hung as well, so the pod is still in the journal for the next collection.
 	n.spy("first", "")
 	test.Must(t, collect(t, New(n.config)))
 	n.checkClean()
 }
 
-// A plugin ends with the daemon, which the kernel takes for the end of the
-// thread that started it. Threads end whenever a namespace was entered.
+// The kernel kills a plugin when the thread that started it ends. A thread ends after
+// it has entered a namespace, so plugins must not be started on such a thread.
 func TestPluginOutlivesThreads(t *testing.T) {
 	n := newNode(t)
 	n.script("slow", "sleep 0.1")
@@ -296,7 +296,7 @@ func TestPluginOutlivesThreads(t *testing.T) {
 	ending.Wait()
 }
 
-// A plugin that succeeds and leaves a child with its stdout has succeeded.
+// A plugin that exits with success has succeeded, even if a child keeps its stdout open.
 func TestPluginMayLeaveADaemon(t *testing.T) {
 	n := newSpyNode(t)
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -314,7 +314,7 @@ func TestTeardownReportsOnlyWhatWasConnected(t *testing.T) {
 	checkError(t, p.Teardown(t.Context(), pod, r), errdefs.IsInternal, "second", "table is locked", "shop/web")
 	checkError(t, New(n.config).Teardown(t.Context(), pod, nil), errdefs.IsInternal, "table is locked")
 
-	// One of which ADD never completed is nobody's error.
+	// Teardown of a pod without a completed ADD is not an error.
 	never := n.pod("pod-never")
 	mustTeardown(t, p, never, nil)
 
@@ -343,16 +343,16 @@ func TestSeveralNetworks(t *testing.T) {
 	if got := n.called("third")[0].environ["CNI_IFNAME"]; got != "eth1" {
 		t.Errorf("the second network is on %s, want eth1", got)
 	}
-	// One network that fails does not keep the other.
+	// A DEL that fails does not prevent the DEL of the other network.
 	n.spy("third", `[ "$CNI_COMMAND" = DEL ] && exit 1`)
-	test.Fails(t, p.Teardown(t.Context(), pod, r), "no error")
-	test.Equal(t, "the first network was called with", n.commands("first"), "ADD DEL")
+	test.Fails(t, p.Teardown(t.Context(), pod, r), "Teardown succeeded although a DEL failed")
+	test.Equal(t, "the commands of the first network", n.commands("first"), "ADD DEL")
 	n.spy("third", "")
 	mustTeardown(t, p, pod, r)
 	n.checkClean()
 }
 
-// Plugins that came from files of their own are stored with the pod too.
+// Plugins that have configuration files of their own are recorded with the pod too.
 func TestPluginsInFilesOfTheirOwn(t *testing.T) {
 	n := newNode(t)
 	n.configure("10-split.conflist", `{"cniVersion": "1.0.0", "name": "split"}`)
@@ -365,7 +365,7 @@ func TestPluginsInFilesOfTheirOwn(t *testing.T) {
 	test.Must(t, os.RemoveAll(dir))
 	mustTeardown(t, New(n.config), pod, r)
 	if calls := n.called("first"); len(calls) != 2 || calls[1].stdin["mark"] != 7.0 {
-		t.Errorf("DEL had %v", calls)
+		t.Errorf("the calls are %v, want a DEL with the mark", calls)
 	}
 }
 
@@ -382,11 +382,11 @@ func TestHandlersOwnDirectory(t *testing.T) {
 	pod.CNIConfDir = "" // the handler may have changed meanwhile
 	mustTeardown(t, p, pod, r)
 	if n.commands("third") != "ADD DEL" || n.commands("first") != "" {
-		t.Errorf("third: %s, first: %s", n.commands("third"), n.commands("first"))
+		t.Errorf("commands of third: %q, of first: %q", n.commands("third"), n.commands("first"))
 	}
 	pod.CNIConfDir = filepath.Join(own, "missing")
 	checkError(t, test.Err(p.Setup(t.Context(), pod)), errdefs.IsUnavailable, pod.CNIConfDir)
-	test.Checkf(t, p.Status(), "the node's network is ready all the same")
+	test.Checkf(t, p.Status(), "the status of the node's own network")
 }
 
 // The configuration of ADD is on disk before the first plugin runs.
@@ -397,10 +397,10 @@ func TestKilledDuringSetup(t *testing.T) {
 	n.spy("second", `[ "$CNI_COMMAND" = ADD ] && exit 1`)
 	pod := n.pod("pod-killed")
 	if _, err := New(n.config).Setup(t.Context(), pod); err == nil {
-		t.Fatal("no error")
+		t.Fatal("Setup succeeded although a plugin failed")
 	}
-	// Put back what a daemon that died in the middle would have left, and let
-	// the configuration change.
+	// Restore the journal that a daemon leaves if it is killed during Setup,
+	// and change the configuration.
 	runShell(t, "rm -r "+filepath.Join(n.config.CacheDir, "journal")+" && mv "+saved+" "+filepath.Join(n.config.CacheDir, "journal"))
 	n.unconfigure("10-spied.conflist")
 	before := len(n.called("first"))

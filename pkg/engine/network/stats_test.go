@@ -24,15 +24,15 @@ func TestParseInterfaces(t *testing.T) {
 	for text, want := range map[string][]InterfaceStats{
 		"":                          nil,
 		headings + lo:               nil,
-		headings + lo + net1 + eth0: {first, other}, // eth0 first, wherever it stands
+		headings + lo + net1 + eth0: {first, other}, // eth0 is first, in any order of lines
 		headings + eth0 + net1:      {first, other},
 	} {
 		if got := test.Value(parseInterfaces([]byte(text)))(t); !slices.Equal(got, want) {
 			t.Errorf("%q: got %+v, want %+v", text, got, want)
 		}
 	}
-	test.Is(t, test.Err(parseInterfaces([]byte(headings+"eth0: 1 2 3\n"))), errdefs.IsInternal, "a line without its numbers")
+	test.Is(t, test.Err(parseInterfaces([]byte(headings+"eth0: 1 2 3\n"))), errdefs.IsInternal, "a line with too few numbers")
 	if _, err := parseInterfaces([]byte(headings + "eth0: 1 2 3 4 5 6 7 8 9 10 11 many\n")); err == nil {
-		t.Error("a word that is no number was accepted")
+		t.Error("a word that is not a number was accepted")
 	}
 }

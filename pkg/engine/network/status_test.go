@@ -25,10 +25,10 @@ func TestHealthLooksAtMostOnceASecond(t *testing.T) {
 			test.Must(t, h.status())
 		}
 		if n := looks.Load(); n != 1 {
-			t.Errorf("looked %d times", n)
+			t.Errorf("checked %d times", n)
 		}
 		state = errors.New("gone")
-		test.Checkf(t, h.status(), "not from memory")
+		test.Checkf(t, h.status(), "the cached status")
 		time.Sleep(checkInterval)
 		if err := h.status(); !errors.Is(err, state) {
 			t.Errorf("got %v after a second", err)
@@ -46,14 +46,14 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 		}
 		for range 5 {
 			started := time.Now()
-			test.Is(t, h.status(), errdefs.IsUnavailable, "the error")
+			test.Is(t, h.status(), errdefs.IsUnavailable, "the status while the check hangs")
 			if took := time.Since(started); took > checkWait {
-				t.Errorf("it took %v", took)
+				t.Errorf("the status took %v", took)
 			}
 			time.Sleep(checkInterval)
 		}
 		if n := looks.Load(); n != 1 {
-			t.Errorf("%d looks hang", n)
+			t.Errorf("%d checks were started", n)
 		}
 		close(hang)
 		synctest.Wait()
@@ -63,8 +63,8 @@ func TestHealthDoesNotWaitForADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A pod that comes right after the start of a daemon on a busy node is not refused
-// because the configuration was not read at once.
+// A pod that comes right after the daemon's start waits for the first check: on a busy
+// node, reading the configuration may take seconds.
 func TestPodsWaitForTheFirstLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{
@@ -85,7 +85,7 @@ func TestPodsWaitForTheFirstLook(t *testing.T) {
 		defer cancel()
 		started = time.Now()
 		if err := h.ready(ctx); !errdefs.IsUnavailable(err) || time.Since(started) > 2*time.Second {
-			t.Errorf("got %v after %v for a caller with a second", err, time.Since(started))
+			t.Errorf("got %v after %v for a caller with a timeout of a second", err, time.Since(started))
 		}
 		close(hang)
 	})
@@ -94,14 +94,14 @@ func TestPodsWaitForTheFirstLook(t *testing.T) {
 func TestHealthAsksPlugins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		var mended atomic.Bool
+		var repaired atomic.Bool
 		down := errors.New("agent down")
 		h := &health{
 			check: func(context.Context) error { return nil },
 			ask: func(ctx context.Context) error {
 				asked.Add(1)
 				time.Sleep(3 * time.Second)
-				if mended.Load() {
+				if repaired.Load() {
 					return nil
 				}
 				return down
@@ -112,10 +112,10 @@ func TestHealthAsksPlugins(t *testing.T) {
 			t.Errorf("got %v after %v: the first answer must not wait for plugins", err, time.Since(started))
 		}
 		time.Sleep(4 * time.Second)
-		test.ErrorIs(t, h.status(), down, "the error")
+		test.ErrorIs(t, h.status(), down, "the status after the plugins have failed")
 		synctest.Wait()
-		mended.Store(true)
-		time.Sleep(8 * time.Second) // asked again meanwhile, as it failed
+		repaired.Store(true)
+		time.Sleep(8 * time.Second) // the failed plugins are asked again in this time
 		_ = h.status()
 		time.Sleep(4 * time.Second)
 		if err := h.status(); err != nil {

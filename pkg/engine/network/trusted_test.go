@@ -13,22 +13,22 @@ import (
 
 const stranger = 12345
 
-// TestChangeableNetworks has configurations and plugins that others than root can
-// change: no pod is connected by them, and Status says why.
+// TestChangeableNetworks has configurations and plugins that users other than root can
+// change: they are not used, and the error says why.
 func TestChangeableNetworks(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(conf, plugin string) error
 		want   string
 	}{
-		"fine":                            {func(string, string) error { return nil }, ""},
-		"configuration for all":           {func(conf, _ string) error { return os.Chmod(conf, 0o666) }, "chmod o-w"},
-		"configuration of another":        {func(conf, _ string) error { return os.Chown(conf, stranger, 0) }, "chown root"},
-		"directory for all":               {func(conf, _ string) error { return os.Chmod(filepath.Dir(conf), 0o777) }, "chmod o-w"},
-		"sticky directory":                {func(conf, _ string) error { return os.Chmod(filepath.Dir(conf), 0o777|os.ModeSticky) }, "chmod o-w"},
-		"plugin for all":                  {func(_, plugin string) error { return os.Chmod(plugin, 0o777) }, "chmod o-w"},
-		"plugins' directory for all":      {func(_, plugin string) error { return os.Chmod(filepath.Dir(plugin), 0o777) }, "chmod o-w"},
-		"plugin of its archive's owner":   {func(_, plugin string) error { return os.Chown(plugin, stranger, stranger) }, ""},
-		"plugins of their archive's user": {func(_, plugin string) error { return os.Chown(filepath.Dir(plugin), stranger, stranger) }, ""},
+		"unchanged":                                  {func(string, string) error { return nil }, ""},
+		"configuration writable by all":              {func(conf, _ string) error { return os.Chmod(conf, 0o666) }, "chmod o-w"},
+		"configuration of another user":              {func(conf, _ string) error { return os.Chown(conf, stranger, 0) }, "chown root"},
+		"directory writable by all":                  {func(conf, _ string) error { return os.Chmod(filepath.Dir(conf), 0o777) }, "chmod o-w"},
+		"sticky directory":                           {func(conf, _ string) error { return os.Chmod(filepath.Dir(conf), 0o777|os.ModeSticky) }, "chmod o-w"},
+		"plugin writable by all":                     {func(_, plugin string) error { return os.Chmod(plugin, 0o777) }, "chmod o-w"},
+		"plugins' directory writable by all":         {func(_, plugin string) error { return os.Chmod(filepath.Dir(plugin), 0o777) }, "chmod o-w"},
+		"plugin of another user, as from an archive": {func(_, plugin string) error { return os.Chown(plugin, stranger, stranger) }, ""},
+		"plugins' directory of another user":         {func(_, plugin string) error { return os.Chown(filepath.Dir(plugin), stranger, stranger) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -38,7 +38,7 @@ func TestChangeableNetworks(t *testing.T) {
 			conf, plugin := filepath.Join(n.config.ConfDir, "a.conflist"), filepath.Join(n.config.BinDirs[0], "plugin")
 			test.Must(t, test.Err(p.networks(t.Context(), "")))
 			test.Must(t, c.change(conf, plugin))
-			_, err := p.networks(t.Context(), "") // of one that has read before
+			_, err := p.networks(t.Context(), "") // these Plugins have read the configuration before
 			_, first := New(n.config).networks(t.Context(), "")
 			for _, err := range []error{err, first} {
 				if c.want != "" {
@@ -49,7 +49,7 @@ func TestChangeableNetworks(t *testing.T) {
 			}
 			if strings.HasPrefix(name, "plugin") {
 				if _, err := (&pluginExec{}).FindInPath("plugin", n.config.BinDirs); (err == nil) != (c.want == "") {
-					t.Errorf("the plugin that is run: %v", err)
+					t.Errorf("FindInPath returns %v", err)
 				}
 			}
 		})

@@ -19,8 +19,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// TestMain lets this binary be an installed plugin, which the daemon starts with
-// its name in the environment.
+// TestMain lets this binary act as an installed plugin, too: the daemon starts plugins
+// with their name in the environment.
 func TestMain(m *testing.M) {
 	if os.Getenv(api.PluginNameEnvVar) == "" {
 		os.Exit(m.Run())
@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// beInstalled is a plugin that writes what it is told to the file that its
-// configuration names.
+// beInstalled runs a plugin that writes its calls to the file that its configuration
+// names.
 func beInstalled() error {
 	p := &plugin{}
 	s, err := stub.New(p)
@@ -42,8 +42,8 @@ func beInstalled() error {
 	return s.Run(context.Background())
 }
 
-// plugin notes what it is told and does what a test gave it. A nil function does
-// nothing.
+// plugin records its calls and runs the functions that a test has set. A function may be
+// nil.
 type plugin struct {
 	onRun    func() error
 	onCreate func(*api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error)
@@ -177,8 +177,8 @@ func (p *plugin) RemoveContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 	return nil
 }
 
-// node is a node in memory. A container's lock is held by whoever changes it, as
-// in the engine.
+// node is a node in memory. UpdateContainer takes the container's lock, as the engine
+// does.
 type node struct {
 	mu         sync.Mutex
 	pods       []Subject
@@ -207,7 +207,7 @@ func (n *node) UpdateContainer(_ context.Context, id string, r *api.LinuxResourc
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if strings.HasPrefix(id, "bad") {
-		return errors.New("the runtime says no")
+		return errors.New("the runtime refuses")
 	}
 	n.updated = append(n.updated, fmt.Sprintf("%s shares=%d", id, ToCRI(r).GetCpuShares()))
 	return nil
@@ -219,7 +219,7 @@ func (n *node) updates() []string {
 	return slices.Clone(n.updated)
 }
 
-// thing is a Subject.
+// thing is a Subject: a container, or a pod if container is empty.
 type thing struct {
 	pod       string
 	container string
@@ -242,7 +242,7 @@ func (s thing) Container() Container {
 	return Container{ID: s.container, Sandbox: s.pod, State: State(s.state), Config: &runtimeapi.ContainerConfig{}}
 }
 
-// requestTimeout is what the tests give a plugin to answer.
+// requestTimeout is the time that a plugin has for an answer.
 const requestTimeout = 300 * time.Millisecond
 
 func testConfig(t *testing.T) Config {
@@ -259,7 +259,7 @@ func start(t *testing.T, c Config, n Node) *Plugins {
 	t.Helper()
 	p := test.Value(Open(c, n))(t)
 	if p == nil {
-		t.Fatal("there is nothing to listen to")
+		t.Fatal("Open returned no Plugins")
 	}
 	t.Cleanup(func() { test.Check(t, p.Close()) })
 	test.Must(t, p.Start())

@@ -100,10 +100,10 @@ func TestResourcesThereAndBack(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	if r := fromCRI(&runtimeapi.LinuxContainerResources{}); r.Cpu.Quota != nil || r.Cpu.Shares != nil || r.Memory.Limit != nil {
-		t.Errorf("what the CRI leaves as it is became a value: %v", r)
+		t.Errorf("a resource that the CRI does not set got a value: %v", r)
 	}
 	if fromCRI(nil) != nil || ToCRI(nil) != nil || Pids(nil) != nil {
-		t.Error("nothing became something")
+		t.Error("nil was converted to a value")
 	}
 	for limit, want := range map[int64]int64{5: 5, -1: -1, -7: -1} {
 		if got := Pids(&api.LinuxResources{Pids: &api.LinuxPids{Limit: limit}}); got == nil || *got != want {
@@ -123,7 +123,7 @@ func TestAdjust(t *testing.T) {
 	a.SetLinuxMemoryLimit(1 << 20)
 	a.SetLinuxPidLimits(9)
 	a.SetLinuxRDTClass("gold")
-	a.SetLinuxCgroupsPath("/kubepods/ctr") // where it is
+	a.SetLinuxCgroupsPath("/kubepods/ctr") // the present path
 	a.AddCDIDevice(&api.CDIDevice{Name: "vendor.com/gpu=0"})
 	var injected []string
 	s := spec()
@@ -154,5 +154,5 @@ func TestAdjustRefuses(t *testing.T) {
 	for word, a := range map[string]*api.ContainerAdjustment{"/elsewhere": moved, "slow": class, "no such device": cdi} {
 		test.Refused(t, Adjust(spec(), a, none), errdefs.IsFailedPrecondition, word)
 	}
-	test.Checkf(t, Adjust(spec(), nil, none), "no plugin changes anything")
+	test.Checkf(t, Adjust(spec(), nil, none), "without an adjustment")
 }

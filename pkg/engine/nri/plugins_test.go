@@ -72,7 +72,7 @@ func TestNilCostsNothing(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	t.Run("a file that is no plugin", func(t *testing.T) {
+	t.Run("a file that is not a plugin", func(t *testing.T) {
 		c := testConfig(t)
 		test.Must(t, os.Mkdir(c.PluginPath, 0o755))
 		for name, mode := range map[string]os.FileMode{"README": 0o644, "10-fine": 0o755, "helper": 0o755} {
@@ -82,13 +82,13 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	t.Run("another's socket", func(t *testing.T) {
+	t.Run("the socket of another daemon", func(t *testing.T) {
 		c := testConfig(t)
 		l := test.Value(net.Listen("unix", c.SocketPath))(t)
 		defer l.Close()
 		test.Refused(t, test.Err(Open(c, &node{})), errdefs.IsFailedPrecondition, c.SocketPath)
 	})
-	t.Run("not a socket that a dead daemon left", func(t *testing.T) {
+	t.Run("but not the socket of a dead daemon", func(t *testing.T) {
 		c := testConfig(t)
 		l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: c.SocketPath}))(t)
 		l.SetUnlinkOnClose(false)
@@ -113,7 +113,7 @@ func TestLifeInOrder(t *testing.T) {
 	memory := &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 5}
 	test.Must(t, p.UpdatePodSandbox(ctx, pod, memory, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 6}))
 	p.PostUpdatePodSandbox(ctx, pod)
-	// Everybody who sees the end says so.
+	// Every part of the engine that notices the exit calls StopContainer.
 	var all sync.WaitGroup
 	for range 3 {
 		all.Go(func() { p.StopContainer(ctx, ctr) })
@@ -129,7 +129,7 @@ func TestLifeInOrder(t *testing.T) {
 		"update ctr", "postupdate ctr", "updatepod pod 5 6", "postupdatepod pod",
 		"stop ctr", "stoppod pod", "remove ctr", "removepod pod")
 	if len(p.stages)+len(p.creating) > 0 {
-		t.Errorf("what is gone is remembered: %v %v", p.stages, p.creating)
+		t.Errorf("removed objects are still recorded: %v %v", p.stages, p.creating)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestRefusedContainerIsUndone(t *testing.T) {
 	p.RemoveContainer(t.Context(), ctr)
 	same(t, first.told()[2:], "create ctr", "stop ctr", "remove ctr")
 	if len(p.stages)+len(p.creating) > 0 {
-		t.Errorf("what is gone is remembered: %v %v", p.stages, p.creating)
+		t.Errorf("removed objects are still recorded: %v %v", p.stages, p.creating)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestCallerWhoGivesUpIsNoRefusal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if p.count.Load() != 1 {
-		t.Error("the plugin is blamed for the caller's deadline")
+		t.Error("the plugin was dropped because of the caller's deadline")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestHangingPluginIsDropped(t *testing.T) {
 	begin := time.Now()
 	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
 	if took := time.Since(begin); took < requestTimeout || took > 10*requestTimeout {
-		t.Errorf("a plugin that hangs took %s, its time is %s", took, requestTimeout)
+		t.Errorf("a plugin that hangs took %s, its timeout is %s", took, requestTimeout)
 	}
 	p.StopPodSandbox(t.Context(), pod)
 	same(t, bad.told()[2:], "run pod")
@@ -211,7 +211,7 @@ func TestDeadPluginIsDropped(t *testing.T) {
 	q.stub.Stop()
 	q.stub.Wait()
 	test.Must(t, p.RunPodSandbox(t.Context(), pod, done))
-	test.Eventually(t, "nobody listens", func() bool {
+	test.Eventually(t, "no plugin is left", func() bool {
 		p.StopPodSandbox(t.Context(), pod)
 		return p.count.Load() == 0
 	})
@@ -236,7 +236,7 @@ func TestLatePluginSeesTheNode(t *testing.T) {
 	q := &plugin{}
 	connect(t, p, q, "10")
 	same(t, q.told()[1:], "sync c1=RUNNING c3=CREATED c4=RUNNING c5=CREATED p1 p2")
-	// It is told of the rest of their lives, and of no life that it missed.
+	// The plugin gets the later calls for the objects of its Synchronize, and for no others.
 	p.StopContainer(t.Context(), thing{pod: "p1", container: "c1"})
 	p.RemoveContainer(t.Context(), thing{pod: "p1", container: "c2"})
 	p.StopPodSandbox(t.Context(), thing{pod: "p1"})
@@ -246,8 +246,8 @@ func TestLatePluginSeesTheNode(t *testing.T) {
 	same(t, q.told()[2:], "stop c1", "stoppod p1", "removepod p2", "stop c5", "remove c5")
 }
 
-// TestNothingIsLostWhileAPluginRegisters creates containers beside plugins that
-// come: each learns of each container, one way or the other.
+// TestNothingIsLostWhileAPluginRegisters creates containers while plugins register: each
+// plugin gets each container either in Synchronize or in CreateContainer.
 func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 	n := &node{}
 	p := start(t, testConfig(t), n)
@@ -263,7 +263,7 @@ func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 			}
 			c := thing{pod: "pod", container: "c" + strings.Repeat("i", i%40) + time.Now().Format(".000000000")}
 			test.Check(t, test.Err(p.CreateContainer(t.Context(), c)))
-			time.Sleep(50 * time.Microsecond) // time for a plugin, behind a socket, to come in between
+			time.Sleep(50 * time.Microsecond) // gives a plugin time to register at this point
 			_ = p.Shown(c, func() error {
 				n.mu.Lock()
 				defer n.mu.Unlock()
@@ -276,7 +276,7 @@ func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 	var plugins []*plugin
 	for _, idx := range []string{"10", "20", "30"} {
 		q := &plugin{onSync: func() []*api.ContainerUpdate {
-			time.Sleep(20 * time.Millisecond) // no container may come in between
+			time.Sleep(20 * time.Millisecond) // no container may be created in this time
 			return nil
 		}}
 		connect(t, p, q, idx)
@@ -288,7 +288,7 @@ func TestNothingIsLostWhileAPluginRegisters(t *testing.T) {
 		return len(names)
 	}
 	before := created()
-	test.Eventually(t, "a container begins and is created with all plugins", func() bool { return created() > before+1 })
+	test.Eventually(t, "a container was created after all plugins had registered", func() bool { return created() > before+1 })
 	close(stop)
 	creator.Wait()
 	for i, q := range plugins {
@@ -318,7 +318,7 @@ func TestUpdatesOfOthers(t *testing.T) {
 		onStop: func() []*api.ContainerUpdate { return []*api.ContainerUpdate{shares("other", 3)} },
 	}
 	connect(t, p, q, "10")
-	test.Checkf(t, test.Err(p.CreateContainer(t.Context(), ctr)), "an update that fails is not the new container's failure")
+	test.Checkf(t, test.Err(p.CreateContainer(t.Context(), ctr)), "creating a container while the update of another fails")
 	same(t, n.updates(), "other shares=1")
 	got := test.Value(p.UpdateContainer(t.Context(), ctr, &runtimeapi.LinuxContainerResources{CpuShares: 7, MemoryLimitInBytes: 9, MemorySwapLimitInBytes: 10}))(t)
 	if r := ToCRI(got); r.GetCpuShares() != 8 || r.GetMemoryLimitInBytes() != 9 || r.GetCpuQuota() != 0 {
@@ -346,13 +346,13 @@ func TestUnsolicitedUpdates(t *testing.T) {
 	class.SetLinuxRDTClass("gold")
 	test.Checkf(t, test.Err(q.stub.UpdateContainers([]*api.ContainerUpdate{ignored})), "a failure that may be ignored")
 	for _, u := range []*api.ContainerUpdate{shares("bad", 1), class} {
-		test.Fails(t, test.Err(q.stub.UpdateContainers([]*api.ContainerUpdate{u})), "the update of %s failed and the plugin was not told", u.GetContainerId())
+		test.Fails(t, test.Err(q.stub.UpdateContainers([]*api.ContainerUpdate{u})), "the update of %s failed, but the plugin got no error", u.GetContainerId())
 	}
 	same(t, n.updates(), "one shares=1", "two shares=2")
 }
 
-// TestRegistrationDoesNotWaitForAContainer lets a plugin want an update, as it
-// registers, of a container whose lock is held by a call that waits for plugins.
+// TestRegistrationDoesNotWaitForAContainer has a plugin that, as it registers, requests
+// the update of a container that is locked by a call that waits for plugins.
 func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 	lock := &sync.Mutex{}
 	n := &node{locks: map[string]*sync.Mutex{"busy": lock}}
@@ -373,9 +373,9 @@ func TestRegistrationDoesNotWaitForAContainer(t *testing.T) {
 	connect(t, p, q, "10")
 	test.Check(t, <-started)
 	if took := time.Since(begin); took > updateTimeout/2 {
-		t.Errorf("it took %s", took)
+		t.Errorf("the registration took %s", took)
 	}
-	// Later updates come after it.
+	// Later updates are made after this update.
 	q.onStop = func() []*api.ContainerUpdate { return []*api.ContainerUpdate{shares("busy", 2)} }
 	p.StopContainer(t.Context(), thing{pod: "pod", container: "busy"})
 	same(t, n.updates(), "busy shares=1", "busy shares=2")
@@ -389,7 +389,7 @@ func TestInstalledPlugin(t *testing.T) {
 	for _, dir := range []string{c.PluginPath, c.PluginConfigPath} {
 		test.Must(t, os.Mkdir(dir, 0o755))
 	}
-	// A link counts as what it points to; a plugin that cannot run is left out.
+	// A plugin that cannot be executed is left out.
 	if err := errors.Join(
 		os.Link(self, filepath.Join(c.PluginPath, "10-good")),
 		os.WriteFile(filepath.Join(c.PluginConfigPath, "10-good.conf"), []byte(notes), 0o600),
@@ -406,8 +406,8 @@ func TestInstalledPlugin(t *testing.T) {
 	}
 }
 
-// TestChangeablePlugins has plugins that others than root can change: they are left
-// out, and the others and the daemon start.
+// TestChangeablePlugins has plugins that users other than root can change: they are left
+// out, while the other plugins and the daemon start.
 func TestChangeablePlugins(t *testing.T) {
 	const stranger = 12345
 	program := func(c Config) string { return filepath.Join(c.PluginPath, "20-theirs") }
@@ -415,13 +415,13 @@ func TestChangeablePlugins(t *testing.T) {
 		change func(c Config) error
 		want   int32 // plugins that start
 	}{
-		"fine":                              {func(Config) error { return nil }, 2},
-		"program for all":                   {func(c Config) error { return os.Chmod(program(c), 0o777) }, 1},
-		"program of another":                {func(c Config) error { return os.Chown(program(c), stranger, 0) }, 1},
-		"target of a link":                  {func(c Config) error { return replaceByLink(t, program(c)) }, 1},
-		"configuration for all":             {func(c Config) error { return os.Chmod(filepath.Join(c.PluginConfigPath, "theirs.conf"), 0o666) }, 1},
-		"directory for all":                 {func(c Config) error { return os.Chmod(c.PluginPath, 0o777) }, 0},
-		"configurations' directory for all": {func(c Config) error { return os.Chmod(c.PluginConfigPath, 0o777) }, 0},
+		"unchanged":                                 {func(Config) error { return nil }, 2},
+		"program writable by all":                   {func(c Config) error { return os.Chmod(program(c), 0o777) }, 1},
+		"program of another user":                   {func(c Config) error { return os.Chown(program(c), stranger, 0) }, 1},
+		"target of a link writable by all":          {func(c Config) error { return replaceByLink(t, program(c)) }, 1},
+		"configuration writable by all":             {func(c Config) error { return os.Chmod(filepath.Join(c.PluginConfigPath, "theirs.conf"), 0o666) }, 1},
+		"directory writable by all":                 {func(c Config) error { return os.Chmod(c.PluginPath, 0o777) }, 0},
+		"configurations' directory writable by all": {func(c Config) error { return os.Chmod(c.PluginConfigPath, 0o777) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := testConfig(t)
@@ -446,7 +446,7 @@ func TestChangeablePlugins(t *testing.T) {
 	}
 }
 
-// replaceByLink puts a link to a program that every user can write in its place.
+// replaceByLink replaces a program with a symbolic link to a file that every user can write.
 func replaceByLink(t *testing.T, program string) error {
 	target := filepath.Join(t.TempDir(), "program")
 	return errors.Join(os.Rename(program, target), os.Chmod(target, 0o707), os.Symlink(target, program))
@@ -465,5 +465,5 @@ func TestHooksWaitForTheStart(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	test.Must(t, p.Close())
-	<-told // the end of the daemon lets go of it
+	<-told // Close ends the wait of the hook
 }

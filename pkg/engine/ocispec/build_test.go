@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// What must be refused, by whose fault it is, and what the text must say.
+// Build refuses each situation with an error of the given class that contains the text says.
 func TestBuildRefuses(t *testing.T) {
 	invalidArgument, failedPrecondition := errdefs.ErrInvalidArgument, errdefs.ErrFailedPrecondition
 	for name, c := range map[string]struct {
@@ -33,7 +33,7 @@ func TestBuildRefuses(t *testing.T) {
 		"env that JSON cannot carry": {func(c *Container, _ *Node) {
 			c.Config.Envs = []*runtimeapi.KeyValue{{Key: "A", Value: []byte{0xff}}}
 		}, failedPrecondition, "UTF-8"},
-		"user namespace that was not made": {func(c *Container, _ *Node) {
+		"user namespace that was not created": {func(c *Container, _ *Node) {
 			inUserNS(c, 65536)
 			c.Sandbox.UserNS = ""
 		}, failedPrecondition, "no user namespace"},
@@ -42,11 +42,11 @@ func TestBuildRefuses(t *testing.T) {
 			c.User.UID = 65536
 		}, invalidArgument, "user 65536"},
 		"group beyond the user namespace": {func(c *Container, _ *Node) { inUserNS(c, 2000) }, invalidArgument, "group 2000"},
-		"user namespace for a runtime that does not know them": {func(c *Container, _ *Node) {
+		"user namespace for a runtime that does not support them": {func(c *Container, _ *Node) {
 			inUserNS(c, 65536)
 			c.Runtime = runsc(t)
 		}, failedPrecondition, "user namespace"},
-		"host pid in a pod without": {func(c *Container, _ *Node) {
+		"host pid in a pod without host pid": {func(c *Container, _ *Node) {
 			c.security().NamespaceOptions.Pid = runtimeapi.NamespaceMode_NODE
 		}, invalidArgument, "host's PID namespace"},
 		"shared pid without a process": {func(c *Container, _ *Node) {
@@ -67,28 +67,28 @@ func TestBuildRefuses(t *testing.T) {
 			n.Capabilities = []string{"CAP_CHOWN"}
 			c.security().Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}}
 		}, failedPrecondition, "CAP_SYS_ADMIN"},
-		"seccomp on a kernel without": {func(c *Container, n *Node) {
+		"seccomp on a kernel without seccomp": {func(c *Container, n *Node) {
 			n.Seccomp = false
 			c.security().Seccomp = &runtimeapi.SecurityProfile{}
 		}, failedPrecondition, "kernel"},
-		"seccomp on a runtime without": {func(c *Container, _ *Node) {
+		"seccomp on a runtime without seccomp": {func(c *Container, _ *Node) {
 			c.Runtime = &probe.Runtime{Path: "/opt/tiny", BuildTags: []string{"-SECCOMP"}}
 			c.security().Seccomp = &runtimeapi.SecurityProfile{}
 		}, failedPrecondition, "/opt/tiny"},
 		"seccomp file missing": {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/none.json") }, failedPrecondition, "/profiles/none.json"},
 		"seccomp file broken":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/broken.json") }, failedPrecondition, "neither OCI nor Docker"},
-		"seccomp file of others": {func(c *Container, _ *Node) {
+		"seccomp file with a condition on users": {func(c *Container, _ *Node) {
 			c.security().Seccomp = local("/profiles/docker.json")
 		}, failedPrecondition, "users"},
-		"seccomp file with more":       {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/two.json") }, failedPrecondition, "more than one"},
-		"seccomp file without action":  {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/nothing.json") }, failedPrecondition, "defaultAction"},
-		"seccomp flag unknown to runc": {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/flags.json") }, failedPrecondition, "WAIT_KILLABLE"},
-		"apparmor profile not loaded":  {func(c *Container, _ *Node) { c.security().Apparmor = local("absent") }, failedPrecondition, "not loaded"},
-		"apparmor on a node without": {func(c *Container, n *Node) {
+		"seccomp file with two documents": {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/two.json") }, failedPrecondition, "more than one"},
+		"seccomp file without action":     {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/nothing.json") }, failedPrecondition, "defaultAction"},
+		"seccomp flag unknown to runc":    {func(c *Container, _ *Node) { c.security().Seccomp = local("/profiles/flags.json") }, failedPrecondition, "WAIT_KILLABLE"},
+		"apparmor profile not loaded":     {func(c *Container, _ *Node) { c.security().Apparmor = local("absent") }, failedPrecondition, "not loaded"},
+		"apparmor on a node without AppArmor": {func(c *Container, n *Node) {
 			n.AppArmor = false
 			c.security().Apparmor = local("k8s-nginx")
 		}, failedPrecondition, "no AppArmor"},
-		"apparmor kernel trouble": {func(c *Container, n *Node) {
+		"apparmor profiles unreadable": {func(c *Container, n *Node) {
 			n.AppArmorLoaded = func(string) (bool, error) { return false, errors.New("no securityfs") }
 			c.security().Apparmor = local("k8s-nginx")
 		}, failedPrecondition, "no securityfs"},
@@ -137,10 +137,10 @@ func TestBuildRefuses(t *testing.T) {
 				t.Fatalf("got error %v, want class %v", err, c.class)
 			}
 			if !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%q does not say %q", err, c.says)
+				t.Errorf("%q does not contain %q", err, c.says)
 			}
 			if len(err.Error()) > 1024 {
-				t.Errorf("the text has %d bytes", len(err.Error()))
+				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func local(ref string) *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: ref}
 }
 
-// Unknown fields of the request must not make Build depend on them being there.
+// Build must not need fields of the request or the node that may be unset.
 func TestBuildOfNothing(t *testing.T) {
 	c := Container{Image: imagespec.ImageConfig{Cmd: []string{"sh"}}, Sandbox: Sandbox{PID: 9}}
 	s := test.Value(Build(c, Node{}))(t)
@@ -159,7 +159,7 @@ func TestBuildOfNothing(t *testing.T) {
 	}
 }
 
-// A container gets an IPC namespace of its own, and is in the pod's others.
+// With OwnIPC a container gets its own IPC namespace, and the pod's other namespaces.
 func TestOwnIPC(t *testing.T) {
 	c := testContainer(t)
 	c.OwnIPC = true
@@ -169,12 +169,12 @@ func TestOwnIPC(t *testing.T) {
 		joined[n.Type] = n.Path != ""
 	}
 	if own, there := joined[specs.IPCNamespace]; own || !there || !joined[specs.UTSNamespace] || !joined[specs.NetworkNamespace] {
-		t.Errorf("it has %v", s.Linux.Namespaces)
+		t.Errorf("the namespaces are %v", s.Linux.Namespaces)
 	}
 }
 
-// Nothing that Build returns may be reached from its input, and two specs must
-// not share anything but the filter.
+// A spec that Build returns shares no memory with Build's input, and none with another
+// spec except the seccomp filter.
 func TestBuildSharesNothing(t *testing.T) {
 	c, n := testContainer(t), modernNode()
 	c.Base = &specs.Spec{Process: &specs.Process{Env: []string{"A=1"}}, Mounts: defaultMounts(), Annotations: map[string]string{"k": "v"}}
@@ -187,7 +187,7 @@ func TestBuildSharesNothing(t *testing.T) {
 		t.Errorf("a change of one spec shows in the next: %v\n%s\n%s", err, want, got)
 	}
 	if after, err := json.Marshal(c); err != nil || !bytes.Equal(after, before) {
-		t.Errorf("a change of the spec shows in what it was made of: %v", err)
+		t.Errorf("a change of the spec shows in Build's input: %v", err)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestDeprecatedProfileNames(t *testing.T) {
 				got = "default"
 			}
 		}
-		test.Equal(t, fmt.Sprintf("%q: got filter", deprecated), got, want)
+		test.Equal(t, fmt.Sprintf("%q: the filter", deprecated), got, want)
 	}
 	for deprecated, want := range map[string]string{
 		"": defaultAppArmorProfile, "runtime/default": defaultAppArmorProfile, "unconfined": "", "localhost/k8s-nginx": "k8s-nginx",
@@ -250,16 +250,16 @@ func TestDeprecatedProfileNames(t *testing.T) {
 			t.Errorf("apparmor %q: got %q, %v, want %q", deprecated, s.Process.ApparmorProfile, err, want)
 		}
 	}
-	// The structured field wins.
+	// The structured field has precedence.
 	c, n := testContainer(t), modernNode()
 	c.security().ApparmorProfile = "localhost/absent" //nolint:staticcheck // Old clients send it.
 	c.security().Apparmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	if s, err := Build(c, n); err != nil || s.Process.ApparmorProfile != "" {
-		t.Errorf("the structured field must win, got %v, %v", s, err)
+		t.Errorf("the structured field must have precedence, got %v, %v", s, err)
 	}
 }
 
-// A node without AppArmor runs what asks for no more than the default.
+// A node without AppArmor runs containers that request the default profile or none.
 func TestNoAppArmor(t *testing.T) {
 	for _, p := range []*runtimeapi.SecurityProfile{nil, {}, {ProfileType: runtimeapi.SecurityProfile_Unconfined}} {
 		c, n := testContainer(t), modernNode()
@@ -278,15 +278,15 @@ func TestCapabilities(t *testing.T) {
 		node []string
 		want []string
 	}{
-		"default":                {nil, nil, defaultCapabilities},
-		"default on a poor node": {nil, []string{"CAP_KILL", "CAP_CHOWN"}, []string{"CAP_CHOWN", "CAP_KILL"}},
-		"add all":                {&runtimeapi.Capability{AddCapabilities: []string{"all"}}, nil, all},
-		"add all on a poor node": {&runtimeapi.Capability{AddCapabilities: []string{"ALL"}}, []string{"CAP_KILL"}, []string{"CAP_KILL"}},
-		"drop all":               {&runtimeapi.Capability{DropCapabilities: []string{"ALL"}}, nil, nil},
-		"add all drop one":       {&runtimeapi.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"CHOWN"}}, nil, without(all, []string{"CAP_CHOWN"})},
-		"drop all add one":       {&runtimeapi.Capability{AddCapabilities: []string{"chown"}, DropCapabilities: []string{"All"}}, nil, []string{"CAP_CHOWN"}},
-		"both all":               {&runtimeapi.Capability{AddCapabilities: []string{"ALL", "KILL"}, DropCapabilities: []string{"ALL"}}, nil, []string{"CAP_KILL"}},
-		"drop beats add":         {&runtimeapi.Capability{AddCapabilities: []string{"SYS_TIME"}, DropCapabilities: []string{"ALL", "CAP_SYS_TIME"}}, nil, nil},
+		"default": {nil, nil, defaultCapabilities},
+		"default on a node with few capabilities": {nil, []string{"CAP_KILL", "CAP_CHOWN"}, []string{"CAP_CHOWN", "CAP_KILL"}},
+		"add all": {&runtimeapi.Capability{AddCapabilities: []string{"all"}}, nil, all},
+		"add all on a node with few capabilities": {&runtimeapi.Capability{AddCapabilities: []string{"ALL"}}, []string{"CAP_KILL"}, []string{"CAP_KILL"}},
+		"drop all":         {&runtimeapi.Capability{DropCapabilities: []string{"ALL"}}, nil, nil},
+		"add all drop one": {&runtimeapi.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"CHOWN"}}, nil, without(all, []string{"CAP_CHOWN"})},
+		"drop all add one": {&runtimeapi.Capability{AddCapabilities: []string{"chown"}, DropCapabilities: []string{"All"}}, nil, []string{"CAP_CHOWN"}},
+		"both all":         {&runtimeapi.Capability{AddCapabilities: []string{"ALL", "KILL"}, DropCapabilities: []string{"ALL"}}, nil, []string{"CAP_KILL"}},
+		"drop beats add":   {&runtimeapi.Capability{AddCapabilities: []string{"SYS_TIME"}, DropCapabilities: []string{"ALL", "CAP_SYS_TIME"}}, nil, nil},
 	} {
 		sc := &runtimeapi.LinuxContainerSecurityContext{Capabilities: c.req}
 		got, err := capabilities(nil, sc, Node{Capabilities: c.node}, nil)
@@ -305,7 +305,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// A kernel of its own has all capabilities, whatever the daemon has.
+// A runtime with a separate kernel can give every capability, whatever the daemon has.
 func TestCapabilitiesOfSeparateKernel(t *testing.T) {
 	sc := &runtimeapi.LinuxContainerSecurityContext{Capabilities: &runtimeapi.Capability{AddCapabilities: []string{"SYS_ADMIN"}, DropCapabilities: []string{"ALL"}}}
 	got, err := capabilities(nil, sc, bareNode(), runsc(t))
@@ -367,7 +367,7 @@ func TestFitDropsTuning(t *testing.T) {
 	s := &specs.Spec{Process: &specs.Process{Scheduler: &specs.Scheduler{}, IOPriority: &specs.LinuxIOPriority{}, ExecCPUAffinity: &specs.CPUAffinity{}}}
 	test.Must(t, Fit(s, oldCrun(t)))
 	if s.Process.Scheduler != nil || s.Process.IOPriority != nil || s.Process.ExecCPUAffinity != nil || s.Version != "1.0.2" {
-		t.Errorf("an old runtime was left with %+v, ociVersion %s", s.Process, s.Version)
+		t.Errorf("for an old runtime are left %+v, ociVersion %s", s.Process, s.Version)
 	}
 }
 
@@ -377,7 +377,7 @@ func TestDefaultSeccompDependsOnCapabilities(t *testing.T) {
 	}
 }
 
-// The first sysfs of a network namespace decides for all that follow.
+// The first sysfs of a network namespace decides whether later mounts can be writable.
 func TestSysfsOfSandboxProcessIsWritableForPrivilegedPods(t *testing.T) {
 	for privileged, want := range map[bool]string{true: "rw", false: "ro"} {
 		sp := SandboxProcess{Sandbox: testSandbox(), Runtime: runc(t)}
@@ -393,7 +393,7 @@ func TestSysfsOfSandboxProcessIsWritableForPrivilegedPods(t *testing.T) {
 func TestBuildSandboxProcessRefuses(t *testing.T) {
 	for name, situation := range map[string]func(*SandboxProcess){
 		"no network namespace": func(sp *SandboxProcess) { sp.NetNS = "" },
-		"user namespace that was not made": func(sp *SandboxProcess) {
+		"user namespace that was not created": func(sp *SandboxProcess) {
 			sp.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions = mapped(100000, 65536)
 		},
 		"seccomp file missing": func(sp *SandboxProcess) { sp.Config.Linux.SecurityContext.Seccomp = local("/none") },

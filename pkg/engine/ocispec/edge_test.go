@@ -67,7 +67,7 @@ func TestCheckMounts(t *testing.T) {
 			t.Errorf("%s %s: got %v, want ok %v", c.path, c.prop, err, c.ok)
 		}
 	}
-	test.Checkf(t, CheckMounts([]*runtimeapi.Mount{{ContainerPath: "/c", Propagation: both, Image: &runtimeapi.ImageSpec{Image: "x"}}}), "an image has no host path to check")
+	test.Checkf(t, CheckMounts([]*runtimeapi.Mount{{ContainerPath: "/c", Propagation: both, Image: &runtimeapi.ImageSpec{Image: "x"}}}), "an image, which has no host path to check")
 }
 
 func TestDetectNode(t *testing.T) {
@@ -81,7 +81,7 @@ func TestDetectNode(t *testing.T) {
 	if err != nil || n.Hostname != host {
 		t.Errorf("hostname %q, want %q (%v)", n.Hostname, host, err)
 	}
-	// What it says can be done must be possible.
+	// Restores the value of this process at the end of the test.
 	old := test.Value(os.ReadFile("/proc/self/oom_score_adj"))(t)
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0); err == nil {
 		defer os.WriteFile("/proc/self/oom_score_adj", old, 0) //nolint:errcheck // Best effort in a test process.
@@ -96,7 +96,7 @@ func TestDetectNode(t *testing.T) {
 	}
 	test.Fails(t, test.Err(n.Devices("/dev/none-such", "/x")), "a device that does not exist was found")
 	if loaded, err := n.AppArmorLoaded("berth-no-such-profile"); loaded {
-		t.Errorf("a profile that nobody loaded is loaded (%v)", err)
+		t.Errorf("a profile that does not exist is loaded (%v)", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestApplyCDI(t *testing.T) {
 	mounted := slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/vendor" })
 	allowed := slices.ContainsFunc(s.Linux.Resources.Devices, func(d specs.LinuxDeviceCgroup) bool { return d.Allow && deref(d.Major) == 1 && deref(d.Minor) == 3 })
 	if !slices.Contains(s.Process.Env, "CDI=1") || len(s.Linux.Devices) != 1 || !mounted || !allowed || s.Hooks == nil || len(s.Hooks.CreateContainer) != 1 {
-		t.Errorf("not everything of the device is there: env %v, devices %v, mounted %v, allowed %v, hooks %v", s.Process.Env, s.Linux.Devices, mounted, allowed, s.Hooks)
+		t.Errorf("edits of the device are missing: env %v, devices %v, mounted %v, allowed %v, hooks %v", s.Process.Env, s.Linux.Devices, mounted, allowed, s.Hooks)
 	}
 
 	write(t, filepath.Join(dir, "broken.json"), "{")
@@ -157,6 +157,6 @@ func TestApplyCDI(t *testing.T) {
 		t.Fatal("the registry does not notice a broken spec")
 	}
 	test.Refused(t, ApplyCDI(&specs.Spec{}, []string{"vendor.com/device=absent"}, registry), errdefs.IsFailedPrecondition, "vendor.com/device=absent", "in "+dir+" ", filepath.Join(dir, "broken.json")+" cannot be used: ")
-	test.Checkf(t, ApplyCDI(&specs.Spec{}, nil, nil), "no devices need no registry")
+	test.Checkf(t, ApplyCDI(&specs.Spec{}, nil, nil), "no devices and no registry")
 	test.Is(t, test.Err(CDIDevices(&runtimeapi.ContainerConfig{Annotations: map[string]string{cdi.AnnotationPrefix + "x": "nonsense"}})), errdefs.IsInvalidArgument, "a malformed annotation")
 }

@@ -33,7 +33,7 @@ func TestFitNode(t *testing.T) {
 	s := wild()
 	test.Must(t, FitNode(s, modernNode()))
 	if r := s.Linux.Resources; deref(r.Memory.Swap) != 5 || len(r.HugepageLimits) != 1 {
-		t.Errorf("a node that has everything lost something: %+v", r)
+		t.Errorf("FitNode removed something for a node with all controllers: %+v", r)
 	}
 
 	s, n := wild(), bareNode()
@@ -47,6 +47,6 @@ func TestFitNode(t *testing.T) {
 	s.Linux.Resources.HugepageLimits, s.Linux.Resources.Unified = nil, map[string]string{"memory.high": "1"}
 	test.Is(t, FitNode(s, n), errdefs.IsFailedPrecondition, "cgroup v2 values on v1")
 	for _, s := range []*specs.Spec{{}, {Linux: &specs.Linux{}}} {
-		test.Checkf(t, FitNode(s, n), "nothing to fit")
+		test.Checkf(t, FitNode(s, n), "a spec without resources")
 	}
 }

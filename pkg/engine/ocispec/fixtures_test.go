@@ -169,7 +169,7 @@ func testContainer(t testing.TB) Container {
 	}
 }
 
-// security shortens access to what most situations change.
+// security returns the security context, which most situations change.
 func (c Container) security() *runtimeapi.LinuxContainerSecurityContext {
 	return c.Config.GetLinux().GetSecurityContext()
 }
@@ -180,7 +180,7 @@ func (c Container) podSecurity() *runtimeapi.LinuxSandboxSecurityContext {
 
 func (c *Container) mount(m ...*runtimeapi.Mount) { c.Config.Mounts = append(c.Config.Mounts, m...) }
 
-// mapped are the options of a pod with a user namespace.
+// mapped returns the options of a pod with a user namespace.
 func mapped(host, length uint32) *runtimeapi.UserNamespace {
 	return &runtimeapi.UserNamespace{
 		Mode: runtimeapi.NamespaceMode_POD,

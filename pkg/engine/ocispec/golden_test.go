@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew; read the difference before you commit it")
 
 // golden compares a spec with its file. The default seccomp filter differs
-// between architectures and kernels, so that only its presence is written.
+// between architectures and kernels, so the file records only that there is one.
 func golden(t *testing.T, name string, s *specs.Spec) {
 	t.Helper()
 	shown := *s

@@ -24,17 +24,17 @@ func TestMountsToMap(t *testing.T) {
 		mount specs.Mount
 		want  []int
 	}{
-		"crun, joined":              {crun, joined, mapped(ids, ids), []int{1}},
-		"crun, joined, from host":   {crun, joined, mapped(ids, ids, "rbind", "rslave"), []int{1}},
-		"crun, PIDs of its own":     {crun, specs.LinuxNamespace{Type: specs.PIDNamespace}, mapped(ids, ids), nil},
-		"crun, the host's network":  {crun, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: "/n"}, mapped(ids, ids), nil},
-		"crun, no mapping":          {crun, joined, mapped(nil, nil), nil},
-		"crun, another mapping":     {crun, joined, mapped(others, others), nil},
-		"crun, another group":       {crun, joined, mapped(ids, others), nil},
-		"runc":                      {&probe.Runtime{Name: "runc"}, joined, mapped(ids, ids), nil},
-		"a runtime nobody asked":    {nil, joined, mapped(ids, ids), nil},
-		"runc, joined, both ways":   {&probe.Runtime{Name: "runc"}, joined, mapped(ids, ids, "rshared"), nil},
-		"crun, unmapped, both ways": {crun, joined, mapped(nil, nil, "rshared"), nil},
+		"crun, joined":                    {crun, joined, mapped(ids, ids), []int{1}},
+		"crun, joined, host to container": {crun, joined, mapped(ids, ids, "rbind", "rslave"), []int{1}},
+		"crun, own PID namespace":         {crun, specs.LinuxNamespace{Type: specs.PIDNamespace}, mapped(ids, ids), nil},
+		"crun, no PID namespace":          {crun, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: "/n"}, mapped(ids, ids), nil},
+		"crun, no mapping":                {crun, joined, mapped(nil, nil), nil},
+		"crun, another mapping":           {crun, joined, mapped(others, others), nil},
+		"crun, another group mapping":     {crun, joined, mapped(ids, others), nil},
+		"runc":                            {&probe.Runtime{Name: "runc"}, joined, mapped(ids, ids), nil},
+		"unknown runtime":                 {nil, joined, mapped(ids, ids), nil},
+		"runc, joined, bidirectional":     {&probe.Runtime{Name: "runc"}, joined, mapped(ids, ids, "rshared"), nil},
+		"crun, unmapped, bidirectional":   {crun, joined, mapped(nil, nil, "rshared"), nil},
 	} {
 		s := &specs.Spec{
 			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, tc.mount},
@@ -44,7 +44,7 @@ func TestMountsToMap(t *testing.T) {
 		tc.mount.Options = append(tc.mount.Options, "rshared")
 		s.Mounts[1] = tc.mount
 		if _, err := MountsToMap(s, tc.rt); (len(tc.want) > 0) != errdefs.IsFailedPrecondition(err) {
-			t.Errorf("%s, both ways: %v", name, err)
+			t.Errorf("%s, bidirectional: %v", name, err)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestUpdateResourcesMerges(t *testing.T) {
 				t.Errorf("got  %v\nwant %v", status, want)
 			}
 			if deref(got.Pids.Limit) != 9 {
-				t.Error("what the request does not know is gone")
+				t.Error("a limit that the CRI does not have was removed")
 			}
 			if after, err := json.Marshal(current); err != nil || !bytes.Equal(after, before) {
 				t.Fatalf("the current resources were changed: %v", err)
@@ -77,7 +77,7 @@ func TestContainerResources(t *testing.T) {
 	want := proto.Clone(c.Config.GetLinux().GetResources()).(*runtimeapi.LinuxContainerResources)
 	want.MemorySwapLimitInBytes = want.GetMemoryLimitInBytes()
 	if got := ContainerResources(s).GetLinux(); !proto.Equal(got, want) {
-		t.Errorf("status does not echo the request:\ngot  %v\nwant %v", got, want)
+		t.Errorf("the status differs from the request:\ngot  %v\nwant %v", got, want)
 	}
 	for _, s := range []*specs.Spec{nil, {}, {Linux: &specs.Linux{}}} {
 		if got := ContainerResources(s); got.GetLinux() == nil {

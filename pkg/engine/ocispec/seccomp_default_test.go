@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// A node's own default profile stands in for the built-in one, and only for that.
+// A node's own default profile replaces the built-in default profile, and nothing else.
 func TestRuntimeDefaultIsTheNodesProfile(t *testing.T) {
 	n := Node{Seccomp: true, DefaultSeccomp: func() (*SeccompProfile, error) {
 		return ParseSeccomp("/etc/seccomp.json", `{"defaultAction":"SCMP_ACT_LOG"}`)
@@ -24,6 +24,6 @@ func TestRuntimeDefaultIsTheNodesProfile(t *testing.T) {
 		t.Errorf("without a profile of the node: %+v, %v", got, err)
 	}
 	if got, err := seccompOf(nil, "", false, nil, nil, n, &probe.Runtime{}); err != nil || got != nil {
-		t.Errorf("no profile asked for: %+v, %v", got, err)
+		t.Errorf("no profile requested: %+v, %v", got, err)
 	}
 }

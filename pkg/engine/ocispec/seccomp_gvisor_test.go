@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// gVisor enforces a profile of the node in the containers that asked for it, and
-// leaves the others to its kernel.
+// gVisor enforces a profile of the node in the containers that request it. Other containers
+// do not get the annotation that enables the filter.
 func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 	const file = "/profiles/gvisor.json"
 	allow := `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_ERRNO"}]}`
@@ -28,10 +28,10 @@ func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 		mistaken string
 	}{
 		"Localhost":          {asks: &sc{Seccomp: local}, want: "true"},
-		"by the old field":   {asks: &sc{SeccompProfilePath: "localhost/" + file}, want: "true"}, //nolint:staticcheck // Old clients send it.
+		"in the old field":   {asks: &sc{SeccompProfilePath: "localhost/" + file}, want: "true"}, //nolint:staticcheck // Old clients send it.
 		"under runc":         {asks: &sc{Seccomp: local}, runtime: runc},
 		"RuntimeDefault":     {asks: &sc{Seccomp: &runtimeapi.SecurityProfile{}}},
-		"none":               {asks: &sc{}},
+		"no profile":         {asks: &sc{}},
 		"an unknown action":  {asks: &sc{Seccomp: local}, profile: `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_KILL_PROCESS"}]}`, mistaken: "SCMP_ACT_KILL_PROCESS"},
 		"an unknown default": {asks: &sc{Seccomp: local}, profile: `{"defaultAction":"SCMP_ACT_LOG"}`, mistaken: "SCMP_ACT_LOG"},
 	} {
@@ -50,7 +50,7 @@ func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 			s, err := Build(c, n)
 			if tt.mistaken != "" {
 				if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), tt.mistaken) {
-					t.Fatalf("it is %v", err)
+					t.Fatalf("the error is %v", err)
 				}
 				return
 			}
@@ -60,9 +60,9 @@ func TestGVisorEnforcesProfilesOfTheNode(t *testing.T) {
 	}
 }
 
-// TestGVisorFiltersWhatIsExecd: gVisor decides about what is exec'd in a container by the sandbox's
-// flags, and by the container's profile. A container that is not filtered must have none, or
-// its probes and execs alone would be filtered.
+// gVisor filters a process that is exec'd in a container according to the sandbox's flags and the
+// container's profile. A container that is not filtered must have no profile, or gVisor would
+// filter only its probes and execs.
 func TestGVisorFiltersWhatIsExecd(t *testing.T) {
 	byDefault := &runtimeapi.SecurityProfile{}
 	for name, tt := range map[string]struct {
@@ -70,11 +70,11 @@ func TestGVisorFiltersWhatIsExecd(t *testing.T) {
 		runtime            func(testing.TB) *probe.Runtime
 		annotated, profile bool
 	}{
-		"as it comes":   {runtime: runsc, annotated: true},
-		"by flag":       {runtime: runsc, d: handler.Definition{OCI: handler.OCIOptions{GlobalFlags: []string{"--oci-seccomp"}}}, profile: true},
-		"by its file":   {runtime: runsc, d: handler.Definition{ConfigPath: "/etc/runsc.toml"}, profile: true},
-		"by other flag": {runtime: runsc, d: handler.Definition{OCI: handler.OCIOptions{GlobalFlags: []string{"--platform=kvm"}}}, annotated: true},
-		"under runc":    {runtime: runc, profile: true},
+		"default flags":         {runtime: runsc, annotated: true},
+		"by flag":               {runtime: runsc, d: handler.Definition{OCI: handler.OCIOptions{GlobalFlags: []string{"--oci-seccomp"}}}, profile: true},
+		"by configuration file": {runtime: runsc, d: handler.Definition{ConfigPath: "/etc/runsc.toml"}, profile: true},
+		"with another flag":     {runtime: runsc, d: handler.Definition{OCI: handler.OCIOptions{GlobalFlags: []string{"--platform=kvm"}}}, annotated: true},
+		"under runc":            {runtime: runc, profile: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, n := testContainer(t), modernNode()

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// docker is a profile with all that Docker's, Podman's and CRI-O's have.
+// docker is a profile with every key that the profiles of Docker, Podman and CRI-O have.
 const docker = `{
 	"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "defaultErrno": "ENOSYS",
 	"archMap": [
@@ -52,7 +52,7 @@ func TestSeccompProfileIsForAContainer(t *testing.T) {
 		for _, s := range got.Syscalls {
 			names = append(names, strings.Join(s.Names, ","))
 			if s.Names[0] == "clone" && (s.ErrnoRet == nil || *s.ErrnoRet != 1) {
-				t.Errorf("clone answers %v", s.ErrnoRet)
+				t.Errorf("the errno of clone is %v", s.ErrnoRet)
 			}
 		}
 		if strings.Join(names, " ") != c.want || !slices.Equal(got.Architectures, c.archs) {
@@ -62,23 +62,23 @@ func TestSeccompProfileIsForAContainer(t *testing.T) {
 			t.Errorf("%+v: by default %s, %d", c.facts, got.DefaultAction, *got.DefaultErrnoRet)
 		}
 	}
-	test.Is(t, test.Err(p.filter(seccompFacts{arch: "amd64", kernel: "unknown"})), errdefs.IsFailedPrecondition, "on a kernel that does not say its version")
+	test.Is(t, test.Err(p.filter(seccompFacts{arch: "amd64", kernel: "unknown"})), errdefs.IsFailedPrecondition, "a kernel without a version number")
 }
 
-// What cannot be put into effect is refused, and never left out.
+// A profile with a part that cannot be enforced is refused; no part is left out.
 func TestSeccompProfileRefused(t *testing.T) {
 	for what, c := range map[string]struct{ content, says string }{
-		"unknown key":           {`{"defaultAction": "SCMP_ACT_ALLOW", "denied": ["mount"]}`, `"denied"`},
-		"unknown key of a rule": {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"], "action": "SCMP_ACT_ERRNO", "includes": {"users": ["root"]}}]}`, `"users"`},
-		"no action":             {`{"syscalls": []}`, "defaultAction"},
-		"both architectures":    {`{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86"], "archMap": [{"architecture": "SCMP_ARCH_X86"}]}`, "archMap"},
-		"both names":            {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"name": "a", "names": ["b"], "action": "SCMP_ACT_ERRNO"}]}`, "names"},
-		"no names":              {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"action": "SCMP_ACT_ERRNO"}]}`, "no names"},
-		"a rule for others":     {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"], "action": "SCMP_ACT_ERRNO", "errno": "EWHAT", "includes": {"arches": ["none"]}}]}`, "EWHAT"},
-		"a kernel of no version": {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"], "action": "SCMP_ACT_ERRNO", "includes": {"arches": ["none"], "minKernel": "new"}}]}`,
+		"unknown key":                           {`{"defaultAction": "SCMP_ACT_ALLOW", "denied": ["mount"]}`, `"denied"`},
+		"unknown key of a rule":                 {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"], "action": "SCMP_ACT_ERRNO", "includes": {"users": ["root"]}}]}`, `"users"`},
+		"no action":                             {`{"syscalls": []}`, "defaultAction"},
+		"both architectures":                    {`{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86"], "archMap": [{"architecture": "SCMP_ARCH_X86"}]}`, "archMap"},
+		"both names":                            {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"name": "a", "names": ["b"], "action": "SCMP_ACT_ERRNO"}]}`, "names"},
+		"no names":                              {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"action": "SCMP_ACT_ERRNO"}]}`, "no names"},
+		"a bad errno in a rule for other nodes": {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"], "action": "SCMP_ACT_ERRNO", "errno": "EWHAT", "includes": {"arches": ["none"]}}]}`, "EWHAT"},
+		"a bad kernel version in a rule for other nodes": {`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["a"], "action": "SCMP_ACT_ERRNO", "includes": {"arches": ["none"], "minKernel": "new"}}]}`,
 			"minKernel"},
-		"more":    {`{"defaultAction": "SCMP_ACT_ALLOW"} {}`, "more than one"},
-		"no JSON": {`SCMP_ACT_ALLOW`, "neither"},
+		"two documents": {`{"defaultAction": "SCMP_ACT_ALLOW"} {}`, "more than one"},
+		"not JSON":      {`SCMP_ACT_ALLOW`, "neither"},
 	} {
 		_, err := ParseSeccomp("/p.json", c.content)
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.says) {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// TestChangeableProfile has profiles of the node that others than root can change.
+// TestChangeableProfile has profiles of the node that users other than root can change.
 func TestChangeableProfile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files to another user needs root")
@@ -21,10 +21,10 @@ func TestChangeableProfile(t *testing.T) {
 		change func(file string) error
 		want   string
 	}{
-		"fine":              {func(string) error { return nil }, ""},
-		"for all":           {func(file string) error { return os.Chmod(file, 0o666) }, "chmod o-w"},
-		"directory for all": {func(file string) error { return os.Chmod(filepath.Dir(file), 0o777) }, "chmod o-w"},
-		"of an operator":    {func(file string) error { return os.Chown(file, 65535, 65535) }, ""},
+		"unchanged":                 {func(string) error { return nil }, ""},
+		"writable by all":           {func(file string) error { return os.Chmod(file, 0o666) }, "chmod o-w"},
+		"directory writable by all": {func(file string) error { return os.Chmod(filepath.Dir(file), 0o777) }, "chmod o-w"},
+		"owned by an operator":      {func(file string) error { return os.Chown(file, 65535, 65535) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "profile.json")

@@ -42,8 +42,8 @@ func TestStopSignal(t *testing.T) {
 	}
 }
 
-// Every signal that the CRI names is one of Linux, and comes back the same but
-// for second names.
+// StopSignal knows every signal of the CRI, and CRISignal converts it back. A signal with
+// two names comes back with the first.
 func TestEverySignalOfTheCRI(t *testing.T) {
 	second := map[runtimeapi.Signal]runtimeapi.Signal{
 		runtimeapi.Signal_SIGNAL_SIGCLD: runtimeapi.Signal_SIGNAL_SIGCHLD, runtimeapi.Signal_SIGNAL_SIGIOT: runtimeapi.Signal_SIGNAL_SIGABRT,
@@ -56,7 +56,7 @@ func TestEverySignalOfTheCRI(t *testing.T) {
 		}
 		sig, name := StopSignal(&runtimeapi.ContainerConfig{StopSignal: asked}, "")
 		if sig == syscall.SIGTERM && asked != runtimeapi.Signal_SIGNAL_SIGTERM || name == "" {
-			t.Errorf("%s is not understood", asked)
+			t.Errorf("%s is not known", asked)
 		}
 		want := asked
 		if first, ok := second[asked]; ok {
@@ -64,7 +64,7 @@ func TestEverySignalOfTheCRI(t *testing.T) {
 		}
 		test.Equal(t, fmt.Sprintf("%s came back as", asked), CRISignal(name), want)
 	}
-	test.Equal(t, "no signal came back as", CRISignal("SIGNONE"), runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT)
+	test.Equal(t, "an unknown signal came back as", CRISignal("SIGNONE"), runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT)
 }
 
 func TestSysctls(t *testing.T) {
@@ -88,8 +88,8 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
-// Whatever a pod and a pattern are, berth's own annotations stand, and nothing
-// passes that no pattern names.
+// For any pattern and any annotation of a pod, berth's own annotations are kept, and
+// another annotation passes only if the pattern matches.
 func FuzzAnnotations(f *testing.F) {
 	f.Add("io.example/*", "io.example/a", "v")
 	f.Add("*", annotationSandboxID, "forged")

@@ -118,7 +118,7 @@ func TestResolveUserRefuses(t *testing.T) {
 	}
 }
 
-// An image chooses what its files are; it must not choose what the node reads.
+// An image controls its own files, but must not make berth read other files of the node.
 func TestResolveUserHostileImage(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	write(t, secret, "victim:x:666:666::/:\n")
@@ -136,18 +136,18 @@ func TestResolveUserHostileImage(t *testing.T) {
 		"absolute link to a file of the node": {func(t *testing.T, root string) {
 			link(t, secret, filepath.Join(root, "etc/passwd"))
 		}, 0},
-		"absolute link that exists inside too": {func(t *testing.T, root string) {
+		"absolute link with a target inside too": {func(t *testing.T, root string) {
 			inRoot(t, root)
 			link(t, secret, filepath.Join(root, "etc/passwd"))
 		}, 42},
-		"climbing link": {func(t *testing.T, root string) {
+		"relative link out of the root": {func(t *testing.T, root string) {
 			link(t, strings.Repeat("../", 40)+secret, filepath.Join(root, "etc/passwd"))
 		}, 0},
-		"climbing link that exists inside too": {func(t *testing.T, root string) {
+		"relative link with a target inside too": {func(t *testing.T, root string) {
 			inRoot(t, root)
 			link(t, strings.Repeat("../", 40)+secret, filepath.Join(root, "etc/passwd"))
 		}, 42},
-		"etc is a link to the node's": {func(t *testing.T, root string) {
+		"etc is a link to a directory of the node": {func(t *testing.T, root string) {
 			test.Must(t, os.Rename(secret, filepath.Join(filepath.Dir(secret), "passwd")))
 			t.Cleanup(func() { write(t, secret, "victim:x:666:666::/:\n") })
 			link(t, filepath.Dir(secret), filepath.Join(root, "etc"))
@@ -169,7 +169,7 @@ func TestResolveUserHostileImage(t *testing.T) {
 		"endless line": {func(t *testing.T, root string) {
 			write(t, filepath.Join(root, "etc/passwd"), strings.Repeat("x", 2*maxLine)+"\nvictim:x:42:42::/:\n")
 		}, 0},
-		"beyond what is read": {func(t *testing.T, root string) {
+		"entry after the part that is read": {func(t *testing.T, root string) {
 			write(t, filepath.Join(root, "etc/passwd"), strings.Repeat(strings.Repeat("x", 1023)+"\n", maxDatabase/1024)+"victim:x:42:42::/:\n")
 		}, 0},
 	} {
@@ -202,7 +202,7 @@ func link(t *testing.T, target, path string) {
 	test.Must(t, os.Symlink(target, path))
 }
 
-// Images without a user database (FROM scratch) are ordinary.
+// Images without a user database (FROM scratch) are valid.
 func TestResolveUserWithoutFiles(t *testing.T) {
 	root := t.TempDir()
 	for image, want := range map[string]User{"": {}, "65532:65532": {UID: 65532, GID: 65532}, "1000": {UID: 1000}} {
@@ -231,23 +231,23 @@ func TestResolveUserReadsEachMemberOnce(t *testing.T) {
 		file += fmt.Sprintf(line, 100+gid)
 	}
 	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(file), 0o600))
-	// Looking for each member among those before it took minutes of processor time.
+	// Comparing each member with all members before it took minutes of processor time.
 	before := processorTime(t)
 	u, err := ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)
 	if err != nil || len(u.AdditionalGids) != 17 {
 		t.Errorf("%d groups, %v", len(u.AdditionalGids), err)
 	}
 	if took := processorTime(t) - before; took > 20*time.Second {
-		t.Errorf("it took %v of processor time", took)
+		t.Errorf("ResolveUser took %v of processor time", took)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	test.ErrorIs(t, test.Err(ResolveUser(gone, root, imagespec.ImageConfig{User: "app"}, nil)), context.Canceled, "for a caller that is gone")
+	test.ErrorIs(t, test.Err(ResolveUser(gone, root, imagespec.ImageConfig{User: "app"}, nil)), context.Canceled, "with an ended context")
 	must(os.WriteFile(filepath.Join(root, "etc/group"), []byte(strings.Repeat("g::1:app\n", maxGroups+1)), 0o600))
-	test.Is(t, test.Err(ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)), errdefs.IsFailedPrecondition, "more groups than the kernel takes")
+	test.Is(t, test.Err(ResolveUser(t.Context(), root, imagespec.ImageConfig{User: "app"}, nil)), errdefs.IsFailedPrecondition, "more groups than the kernel allows")
 }
 
-// processorTime is what this process used so far.
+// processorTime returns the time that this process has used so far.
 func processorTime(t *testing.T) time.Duration {
 	var r unix.Rusage
 	test.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &r))
@@ -265,9 +265,9 @@ func FuzzUserDatabase(f *testing.F) {
 			if ok && (e.name == "" || e.uid > 1<<31-1 || e.gid > 1<<31-1) {
 				t.Errorf("found %+v", e)
 			}
-			// An id is only zero where the file has a zero.
+			// A UID is zero only if the line has a zero.
 			if ok && e.uid == 0 && !strings.Contains(line, "0") {
-				t.Errorf("root out of nothing: %+v", e)
+				t.Errorf("root from a line without a zero: %+v", e)
 			}
 			g, ok := parseGroup(line)
 			if ok && (g.name == "" || g.gid > 1<<31-1 || g.has("")) {

@@ -29,16 +29,16 @@ func TestDefinedVolumes(t *testing.T) {
 		paths, want []string
 		refused     string
 	}{
-		"none":            {},
-		"parents first":   {paths: []string{"/a/b/c", "/z", "/a/b"}, want: []string{"/z", "/a/b", "/a/b/c"}},
-		"written oddly":   {paths: []string{"a", "/a/", "//a", "/b/../a", "../a", "./a/."}, want: []string{"/a"}},
-		"of the kernel":   {paths: []string{"/proc", "/proc/sys", "/dev/x", "/sys/fs/cgroup", "/x/../proc", "/process"}, want: []string{"/process"}},
-		"newline":         {paths: []string{"/a\nb"}, want: []string{"/a\nb"}},
-		"the root":        {paths: []string{"/"}, refused: "cover its whole root"},
-		"the root, oddly": {paths: []string{"/a/.."}, refused: "cover its whole root"},
-		"nothing":         {paths: []string{""}, refused: "cover its whole root"},
-		"a NUL":           {paths: []string{"/a\x00b"}, refused: "not a path"},
-		"very long":       {paths: []string{"/" + strings.Repeat("x/", 3000)}, refused: "not a path"},
+		"none":                {},
+		"parents first":       {paths: []string{"/a/b/c", "/z", "/a/b"}, want: []string{"/z", "/a/b", "/a/b/c"}},
+		"not normalized":      {paths: []string{"a", "/a/", "//a", "/b/../a", "../a", "./a/."}, want: []string{"/a"}},
+		"kernel's paths":      {paths: []string{"/proc", "/proc/sys", "/dev/x", "/sys/fs/cgroup", "/x/../proc", "/process"}, want: []string{"/process"}},
+		"newline":             {paths: []string{"/a\nb"}, want: []string{"/a\nb"}},
+		"the root":            {paths: []string{"/"}, refused: "cover its whole root"},
+		"not normalized root": {paths: []string{"/a/.."}, refused: "cover its whole root"},
+		"an empty path":       {paths: []string{""}, refused: "cover its whole root"},
+		"a NUL":               {paths: []string{"/a\x00b"}, refused: "not a path"},
+		"very long":           {paths: []string{"/" + strings.Repeat("x/", 3000)}, refused: "not a path"},
 		"too many": {paths: slices.Collect(func(yield func(string) bool) {
 			for i := range 101 {
 				yield(fmt.Sprint(i))
@@ -49,7 +49,7 @@ func TestDefinedVolumes(t *testing.T) {
 			got, err := DefinedVolumes(imageWith(c.paths...))
 			if c.refused != "" {
 				if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), c.refused) {
-					t.Errorf("refused with %v", err)
+					t.Errorf("the error is %v", err)
 				}
 				return
 			}
@@ -125,7 +125,7 @@ func TestResolveTargets(t *testing.T) {
 	}
 }
 
-// A volume of an image gives way to whatever else a container has there.
+// A volume of an image is left out at or below the path of another mount of the container.
 func TestDefinedVolumesGiveWay(t *testing.T) {
 	c := Container{
 		Config:  &runtimeapi.ContainerConfig{Mounts: []*runtimeapi.Mount{{ContainerPath: "/asked", HostPath: "/host"}}},

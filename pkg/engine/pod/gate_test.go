@@ -20,27 +20,27 @@ func TestGateEndsThoseInsideAndWaitsForThem(t *testing.T) {
 		go func() {
 			<-inside.Done()
 			if g.Ctx.Err() == nil {
-				t.Error("the context ended, and the gate is open")
+				t.Error("the context ended although the gate is open")
 			}
 			time.Sleep(time.Minute)
-			test.ErrorIs(t, g.Show(func() { t.Error("it was shown behind a shut gate") }), errShut, "behind a shut gate")
+			test.ErrorIs(t, g.Show(func() { t.Error("Show ran its function behind a shut gate") }), errShut, "Show behind a shut gate")
 			leave()
 		}()
 		bounded, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		test.ErrorIs(t, g.Shut(bounded), context.DeadlineExceeded, "while somebody is inside")
+		test.ErrorIs(t, g.Shut(bounded), context.DeadlineExceeded, "Shut while a call is inside")
 		if _, _, err := g.Enter(t.Context()); !errors.Is(err, errShut) {
-			t.Errorf("a shut gate lets somebody in: %v", err)
+			t.Errorf("Enter of a shut gate: %v", err)
 		}
 		begin := time.Now()
 		if err := g.Shut(t.Context()); err != nil || time.Since(begin) != time.Minute-time.Second {
-			t.Errorf("it was left after %v, %v", time.Since(begin), err)
+			t.Errorf("Shut returned after %v, %v", time.Since(begin), err)
 		}
-		test.Checkf(t, g.Shut(t.Context()), "the third time")
+		test.Checkf(t, g.Shut(t.Context()), "a third Shut")
 	})
 }
 
-// What is shown at all is seen by whoever shut the gate.
+// After Shut has returned, Show runs no more functions.
 func TestNothingIsShownAfterTheGateWasShut(t *testing.T) {
 	for range 200 {
 		var shown, last int
@@ -53,16 +53,16 @@ func TestNothingIsShownAfterTheGateWasShut(t *testing.T) {
 					if err != nil {
 						return
 					}
-					_ = g.Show(func() { shown++ }) // shut meanwhile
+					_ = g.Show(func() { shown++ }) // fails once the gate is shut
 					leave()
 				}
 			})
 		}
 		test.Must(t, g.Shut(t.Context()))
-		last = shown // the race detector looks too
+		last = shown // the race detector checks this too
 		all.Wait()
 		if shown != last {
-			t.Fatalf("%d were shown when the gate was shut, %d in the end", last, shown)
+			t.Fatalf("%d functions had run when the gate was shut, %d in the end", last, shown)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func TestClockNeverRepeats(t *testing.T) {
 	last := future
 	for range 1000 {
 		if now := c.Now(); now <= last {
-			t.Fatalf("%d after %d", now, last)
+			t.Fatalf("Now returned %d after %d", now, last)
 		} else {
 			last = now
 		}

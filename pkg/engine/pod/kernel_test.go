@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// TestKernelIsRecorded: the next daemon knows the kernel of a pod without its runtime.
+// A restarted daemon reads a pod's kernel from the record, without the runtime.
 func TestKernelIsRecorded(t *testing.T) {
 	d := &handler.Definition{Type: handler.OCI}
 	for _, rt := range []*probe.Runtime{{Name: probe.Runc}, {Name: probe.Runsc}, {Name: probe.Runsc, Driven: &probe.Identity{}}, {ShimAlone: true}} {

@@ -22,7 +22,7 @@ func TestPlanSandbox(t *testing.T) {
 			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.OCI}, runc,
 			Plan{Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
 		},
-		"shared PID namespace needs one": {
+		"shared PID namespace needs a process": {
 			podConfig(&runtimeapi.NamespaceOption{Pid: pod}), handler.Definition{Type: handler.OCI}, runc,
 			Plan{Process: true, Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
 		},
@@ -42,11 +42,11 @@ func TestPlanSandbox(t *testing.T) {
 			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.OCI}, runsc,
 			Plan{Process: true, Kernel: "gvisor", Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runsc"},
 		},
-		"a shim too": {
+		"a shim needs a process": {
 			podConfig(&runtimeapi.NamespaceOption{Pid: container}), handler.Definition{Type: handler.Shim}, &probe.Runtime{},
 			Plan{Process: true, Net: true, IPC: true, UTS: true, Hostname: "web-0"},
 		},
-		"so does who says so": {
+		"a handler can require a process": {
 			podConfig(&runtimeapi.NamespaceOption{Pid: container}),
 			handler.Definition{Type: handler.OCI, SandboxProcess: handler.SandboxProcessAlways}, runc,
 			Plan{Process: true, Net: true, IPC: true, UTS: true, Hostname: "web-0", Runtime: "runc"},
@@ -74,7 +74,7 @@ func TestPodUser(t *testing.T) {
 		}}}
 	}
 	for name, c := range map[string]*runtimeapi.PodSandboxConfig{
-		"nothing": {}, "no options": config(nil), "old": config(&runtimeapi.UserNamespace{}), "the host's": config(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}),
+		"nothing": {}, "no options": config(nil), "no mappings": config(&runtimeapi.UserNamespace{}), "the host's": config(&runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}),
 	} {
 		if u := podUser(c); u != nil {
 			t.Errorf("%s: %+v", name, u)
@@ -90,12 +90,12 @@ func TestPodUser(t *testing.T) {
 		t.Errorf("the namespace is %v", of)
 	}
 	if of := (&Plan{}).UserNamespace(); of != nil {
-		t.Errorf("the namespace of a pod without is %v", of)
+		t.Errorf("without a user, the namespace is %v", of)
 	}
 	if uid, gid := plan.Root(); uid != 7 || gid != 7 {
 		t.Errorf("root is %d:%d", uid, gid)
 	}
 	if uid, gid := (&Plan{}).Root(); uid != 0 || gid != 0 {
-		t.Errorf("root of a pod without is %d:%d", uid, gid)
+		t.Errorf("without a user, root is %d:%d", uid, gid)
 	}
 }

@@ -23,7 +23,7 @@ func TestMessageKeepsWhatThisBuildDoesNotKnow(t *testing.T) {
 	}
 	var none message[*runtimeapi.ContainerConfig]
 	if text, _ := json.Marshal(none); string(text) != "null" || json.Unmarshal(text, &none) != nil || none.Msg != nil {
-		t.Errorf("no message became %s, %v", text, none.Msg)
+		t.Errorf("an empty message became %s, %v", text, none.Msg)
 	}
 }
 
@@ -40,17 +40,17 @@ func TestExitReason(t *testing.T) {
 	}
 }
 
-// A node's pods have the same files: a record of each must not cost memory each.
+// The records of a node's pods usually have the same texts. Equal texts share their memory.
 func TestTextsAreShared(t *testing.T) {
 	var a, b, none Text
 	for into, from := range map[*Text]string{&a: `"long"`, &b: `"long"`, &none: `""`} {
 		test.Must(t, json.Unmarshal([]byte(from), into))
 	}
 	if a != b || a.String() != "long" {
-		t.Errorf("%v and %v", a, b)
+		t.Errorf("equal texts are %v and %v", a, b)
 	}
 	if none != (Text{}) || none.String() != "" {
-		t.Errorf("nothing became %v", none)
+		t.Errorf("an empty text became %v", none)
 	}
-	test.Fails(t, json.Unmarshal([]byte("1"), &a), "a number is taken for a text")
+	test.Fails(t, json.Unmarshal([]byte("1"), &a), "a number was accepted as a text")
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// TestRefusedIsLeftAlone: containers that cannot be written are neither frozen nor thawed, which
-// would wait for a supervisor that is being replaced.
+// Containers that cannot be checkpointed are neither frozen nor thawed. A thaw would wait for a
+// supervisor that is being replaced.
 func TestRefusedIsLeftAlone(t *testing.T) {
 	all, by := pods(t), &enginetest.Runner{Fails: map[string]error{"Client": errdefs.ErrUnavailable}}
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, by)
@@ -29,13 +29,13 @@ func TestRefusedIsLeftAlone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	e := &perContainer{pods: all, dumper: criu.New(all, nil, nil)}
-	test.Is(t, e.write(ctx, s, []*pod.Container{c}, nil, t.TempDir()), errdefs.IsFailedPrecondition, "it is refused")
+	test.Is(t, e.write(ctx, s, []*pod.Container{c}, nil, t.TempDir()), errdefs.IsFailedPrecondition, "the checkpoint")
 	if calls := by.Calls(); len(calls) > 0 || exists(all.FrozenDir(c.ID())) {
-		t.Errorf("its supervisor is asked for %q", calls)
+		t.Errorf("the supervisor got the calls %q", calls)
 	}
 }
 
-// waits is a Runner that answers when another was asked.
+// waits is a Runner with a Client method that blocks until that of another Runner is called.
 type waits struct {
 	*enginetest.Runner
 
@@ -58,7 +58,7 @@ func (w *waits) Client(ctx context.Context) (*shim.Client, error) {
 	return nil, errdefs.ErrFailedPrecondition
 }
 
-// TestThawOfAll: no container waits until another goes on.
+// All containers are thawed at the same time.
 func TestThawOfAll(t *testing.T) {
 	all := pods(t)
 	one, two := make(chan struct{}), make(chan struct{})
@@ -73,7 +73,7 @@ func TestThawOfAll(t *testing.T) {
 	select {
 	case <-two:
 	case <-time.After(10 * time.Second):
-		t.Error("the second one waits for the first")
+		t.Error("the second thaw waits for the first")
 	}
-	test.Is(t, <-done, errdefs.IsFailedPrecondition, "they were thawed")
+	test.Is(t, <-done, errdefs.IsFailedPrecondition, "the thaw")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// pods are none, with directories of their own.
+// pods returns an empty registry with its own directories.
 func pods(t *testing.T) *pod.Registry {
 	t.Helper()
 	all, _, err := pod.Open(t.Context(), filepath.Join(t.TempDir(), "root"), filepath.Join(t.TempDir(), "state"))
@@ -29,8 +29,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// TestInterruptedIsDiscarded when nothing of it is being written any more: not while CRIU may write
-// a container, which outlives the daemon, and not what others write there by now.
+// An interrupted checkpoint is discarded once nothing writes it any more: CRIU can outlive the
+// daemon and still write a container, and another call may use the directory.
 func TestInterruptedIsDiscarded(t *testing.T) {
 	all := pods(t)
 	c := enginetest.Container(t, enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{}))
@@ -51,16 +51,16 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 		t.Helper()
 		select {
 		case <-done:
-			t.Errorf("it is given up %s", while)
+			t.Errorf("discard returned %s", while)
 		case <-time.After(3 * retryInterval):
 		}
 		if !exists(file) || !exists(b.notes.file(one)) {
-			t.Errorf("it is removed %s", while)
+			t.Errorf("the files were removed %s", while)
 		}
 	}
 	stays("while a container may be written")
 	test.Must(t, os.Remove(all.FrozenDir(c.ID())))
-	stays("while somebody uses the directory")
+	stays("while the directory is in use")
 	release()
 	<-done
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 || exists(b.notes.file(one)) {
@@ -68,7 +68,7 @@ func TestInterruptedIsDiscarded(t *testing.T) {
 	}
 }
 
-// TestInterruptedStaysForTheNextStart when the daemon stops before a container goes on.
+// If the daemon stops before a container is thawed, the note stays for the next start.
 func TestInterruptedStaysForTheNextStart(t *testing.T) {
 	all := pods(t)
 	var stop context.CancelFunc

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// TestWaiting: a checkpoint is needed until each of the pod's containers has started, or never will.
+// A checkpoint is needed until each of the pod's containers has started or has failed to start.
 func TestWaiting(t *testing.T) {
 	started := pod.ContainerStatus{Phase: pod.PhaseRunning, StartedAt: 1}
 	for name, c := range map[string]struct {
@@ -23,7 +23,7 @@ func TestWaiting(t *testing.T) {
 	}{
 		"all are started":          {[]pod.ContainerStatus{started, started}, false},
 		"one is not started":       {[]pod.ContainerStatus{started, {Phase: pod.PhaseCreated}}, true},
-		"one has ended":            {[]pod.ContainerStatus{started, {Phase: pod.PhaseExited, StartedAt: 1}}, false},
+		"one has exited":           {[]pod.ContainerStatus{started, {Phase: pod.PhaseExited, StartedAt: 1}}, false},
 		"one could not be started": {[]pod.ContainerStatus{started, {Phase: pod.PhaseExited}}, false},
 	} {
 		all := pods(t)
@@ -39,6 +39,6 @@ func TestWaiting(t *testing.T) {
 			o := test.Value(records.Create(pod.NewID(), spec, status, store.Relaxed))(t)
 			all.Index.AddContainer(pod.NewContainer(o, s))
 		}
-		test.Equal(t, fmt.Sprintf("%s: it is needed", name), slices.Contains((&Service{Deps: Deps{Pods: all}}).Waiting(), dir), c.needed)
+		test.Equal(t, fmt.Sprintf("%s: the checkpoint is needed", name), slices.Contains((&Service{Deps: Deps{Pods: all}}).Waiting(), dir), c.needed)
 	}
 }

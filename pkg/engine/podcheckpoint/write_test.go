@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// TestNamed containers are those of the pod, each once by whatever beginning of its id.
+// named finds containers of the pod by the beginnings of their IDs, each container only once.
 func TestNamed(t *testing.T) {
 	all := pods(t)
 	s := enginetest.Sandbox(t, t.TempDir(), pod.SandboxSpec{Definition: &handler.Definition{}}, &enginetest.Runner{})
@@ -24,10 +24,10 @@ func TestNamed(t *testing.T) {
 		ids   []string
 		class func(error) bool
 	}{
-		"both":            {[]string{one.ID(), two.ID()[:20]}, func(err error) bool { return err == nil }},
-		"one twice":       {[]string{one.ID(), one.ID()[:20]}, errdefs.IsInvalidArgument},
-		"of another pod":  {[]string{other.ID()}, errdefs.IsInvalidArgument},
-		"that is unknown": {[]string{pod.NewID()}, errdefs.IsNotFound},
+		"both":                       {[]string{one.ID(), two.ID()[:20]}, func(err error) bool { return err == nil }},
+		"one twice":                  {[]string{one.ID(), one.ID()[:20]}, errdefs.IsInvalidArgument},
+		"a container of another pod": {[]string{other.ID()}, errdefs.IsInvalidArgument},
+		"an unknown container":       {[]string{pod.NewID()}, errdefs.IsNotFound},
 	} {
 		if found, err := b.named(s, c.ids); !c.class(err) || err == nil && len(found) != len(c.ids) {
 			t.Errorf("%s: %v, %v", name, found, err)

@@ -25,9 +25,9 @@ func TestCheck(t *testing.T) {
 		"another type":                   func(m *imagespec.Manifest) { m.ArtifactType = "x" },
 		"another configuration":          func(m *imagespec.Manifest) { m.Config.MediaType = imagespec.MediaTypeImageConfig },
 		"a long configuration":           func(m *imagespec.Manifest) { m.Config.Size = maxConfig + 1 },
-		"a negative one":                 func(m *imagespec.Manifest) { m.Config.Size = -1 },
+		"a negative configuration size":  func(m *imagespec.Manifest) { m.Config.Size = -1 },
 		"no name":                        func(m *imagespec.Manifest) { m.Layers[0].Annotations = nil },
-		"a way out":                      func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = "../manifest.json" },
+		"a name that leads out":          func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = "../manifest.json" },
 		"the directory":                  func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = ".." },
 		"an absolute name":               func(m *imagespec.Manifest) { m.Layers[0].Annotations[imagespec.AnnotationTitle] = "/etc/passwd" },
 		"a negative file":                func(m *imagespec.Manifest) { m.Layers[0].Size = -1 },
@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// says is a registry that answers with that.
+// says is a registry that answers every Fetch with this text.
 type says string
 
 func (s says) Fetch(context.Context, imagespec.Descriptor) (io.ReadCloser, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
-// made makes a whole checkpoint of 10 bytes, that many hours old.
+// made creates a complete checkpoint of 10 bytes that is so many hours old.
 func made(t *testing.T, dir, pod string, hours int) string {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700))
@@ -38,13 +38,13 @@ func private(t *testing.T) string {
 	return dir
 }
 
-// write makes a file and the directories that it is in.
+// write creates a file and its parent directories.
 func write(t *testing.T, path string) {
 	t.Helper()
 	test.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)))
 }
 
-// names are what is directly in dir.
+// names returns the names of the entries of dir.
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries := test.Value(os.ReadDir(dir))(t)
@@ -55,21 +55,21 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
-// nobody is where no pod waits.
-func nobody() ([]string, error) { return nil, nil }
+// nonePending reports that no pod needs a checkpoint.
+func nonePending() ([]string, error) { return nil, nil }
 
 func TestRemove(t *testing.T) {
 	parent := private(t)
 	dir := func(name string) string { return filepath.Join(parent, name) }
 	whole := made(t, dir("whole"), "p", 1)
-	if err := Remove(whole+"/", nobody); err != nil || names(t, parent) != "" {
+	if err := Remove(whole+"/", nonePending); err != nil || names(t, parent) != "" {
 		t.Errorf("%v; left is %s", err, names(t, parent))
 	}
-	test.ErrorIs(t, Remove(whole, nobody), fs.ErrNotExist, "of none")
+	test.ErrorIs(t, Remove(whole, nonePending), fs.ErrNotExist, "Remove of a missing checkpoint")
 	used := made(t, dir("used"), "p", 1)
 	release := test.Value(Use(used))(t)
-	if err := Remove(used, nobody); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("one in use: %v", err)
+	if err := Remove(used, nonePending); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("Remove of a checkpoint in use: %v", err)
 	}
 	release()
 	around := filepath.Join(t.TempDir(), "around")
@@ -77,36 +77,36 @@ func TestRemove(t *testing.T) {
 	for _, path := range []string{used, filepath.Join(around, "used")} {
 		waiting := func() ([]string, error) { return []string{dir("none"), path}, nil }
 		if err := Remove(used, waiting); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "start all containers") {
-			t.Errorf("one that a pod needs as %s: %v", path, err)
+			t.Errorf("Remove of a checkpoint that a pod needs as %s: %v", path, err)
 		}
 	}
-	test.ErrorIs(t, Remove(used, func() ([]string, error) { return nil, fs.ErrInvalid }), fs.ErrInvalid, "one of which nobody can tell")
+	test.ErrorIs(t, Remove(used, func() ([]string, error) { return nil, fs.ErrInvalid }), fs.ErrInvalid, "Remove if the pods cannot be read")
 	write(t, dir("used/notes"))
-	test.Refused(t, Remove(used, nobody), errdefs.IsFailedPrecondition, `"notes"`)
+	test.Refused(t, Remove(used, nonePending), errdefs.IsFailedPrecondition, `"notes"`)
 	write(t, dir("half/images/pages.img"))
-	test.Is(t, Remove(dir("half"), nobody), errdefs.IsInvalidArgument, "one without a manifest")
+	test.Is(t, Remove(dir("half"), nonePending), errdefs.IsInvalidArgument, "Remove of a directory without a manifest")
 	test.Must(t, os.Symlink(used, dir("link")))
-	test.Fails(t, Remove(dir("link"), nobody), "a link is followed")
+	test.Fails(t, Remove(dir("link"), nonePending), "Remove followed a link")
 	test.Equal(t, "left", names(t, used)+" "+names(t, dir("half")), "images manifest.json notes images")
 }
 
-// TestUseOfWhatIsRemoved: a checkpoint that is being removed is not used, and one that has taken
-// the place of another is not taken for it.
+// Use refuses a checkpoint that is being removed. A lock on a removed checkpoint does not count
+// for a new checkpoint at the same path.
 func TestUseOfWhatIsRemoved(t *testing.T) {
 	dir := made(t, filepath.Join(private(t), "x"), "p", 1)
 	lock := test.Value(locked(dir, unix.LOCK_EX))(t)
 	if _, err := Use(dir); !errors.Is(err, ErrInUse) || !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("while it is removed: %v", err)
+		t.Errorf("Use during the removal: %v", err)
 	}
 	test.Must(t, os.RemoveAll(dir))
 	made(t, dir, "p", 1)
 	if isAt(lock, dir, os.Stat) {
-		t.Error("another is taken for the one that was locked")
+		t.Error("isAt takes the new checkpoint for the locked one")
 	}
 	release := test.Value(Use(dir))(t)
 	defer release()
 	test.Must(t, errors.Join(lock.Close()))
-	test.ErrorIs(t, Remove(dir, nobody), ErrInUse, "of the new one")
+	test.ErrorIs(t, Remove(dir, nonePending), ErrInUse, "Remove of the new checkpoint, which is in use")
 	none := test.Value(Use(dir + ".none"))(t)
 	none()
 }
@@ -116,7 +116,7 @@ func TestDiscard(t *testing.T) {
 	whole, half := made(t, filepath.Join(parent, "whole"), "p", 1), filepath.Join(parent, "half")
 	write(t, filepath.Join(half, "images/pages.img"))
 	release := test.Value(Use(half))(t)
-	test.ErrorIs(t, Discard(half), ErrInUse, "one in use")
+	test.ErrorIs(t, Discard(half), ErrInUse, "Discard of a directory in use")
 	release()
 	for _, dir := range []string{whole, half, filepath.Join(parent, "none")} {
 		test.Checkf(t, Discard(dir), "%s", dir)
@@ -147,25 +147,25 @@ func TestFinish(t *testing.T) {
 	test.Equal(t, "left", regexp.MustCompile(`_\d{8}T\d{6}\.\d{3}Z`).ReplaceAllString(names(t, parent), ""), removing+"busy "+removing+"file mine n_full n_written")
 	test.Must(t, busy.Close())
 	write(t, dir(removing+"busy/notes"))
-	test.Fails(t, Finish(parent), "what holds something else was removed")
+	test.Fails(t, Finish(parent), "Finish removed a directory that has another file")
 	others := private(t)
 	made(t, filepath.Join(others, removing+"x"), "p", 1)
 	test.Must(t, os.Chmod(others, 0o777|os.ModeSticky))
 	if err := Finish(others); !errdefs.IsInvalidArgument(err) || names(t, others) != removing+"x" {
-		t.Errorf("where others can write: %v", err)
+		t.Errorf("Finish where other users can write: %v", err)
 	}
 }
 
 func TestDirectories(t *testing.T) {
 	at := time.Date(2026, 11, 25, 15, 58, 25, 123e6, time.FixedZone("", 3600))
 	for name, c := range map[string]struct{ namespace, name, want string }{
-		"a pod":        {"default", "notebook-0.x", "default_notebook-0.x_20261125T145825.123Z"},
-		"a way out":    {"..", "../../etc", "_..-..-etc_20261125T145825.123Z"},
-		"hidden":       {".x", "y", "x_y_20261125T145825.123Z"},
-		"nobody":       {"", "", "__20261125T145825.123Z"},
-		"other signs":  {"ä\n", "b c", "--_b-c_20261125T145825.123Z"},
-		"a long name":  {strings.Repeat("n", 150), strings.Repeat("p", 250), strings.Repeat("n", 150) + "_" + strings.Repeat("p", 49) + "_20261125T145825.123Z"},
-		"a long space": {strings.Repeat("n", 250), "p", strings.Repeat("n", 200) + "_20261125T145825.123Z"},
+		"a pod":            {"default", "notebook-0.x", "default_notebook-0.x_20261125T145825.123Z"},
+		"names of parents": {"..", "../../etc", "_..-..-etc_20261125T145825.123Z"},
+		"hidden":           {".x", "y", "x_y_20261125T145825.123Z"},
+		"empty names":      {"", "", "__20261125T145825.123Z"},
+		"other characters": {"ä\n", "b c", "--_b-c_20261125T145825.123Z"},
+		"a long name":      {strings.Repeat("n", 150), strings.Repeat("p", 250), strings.Repeat("n", 150) + "_" + strings.Repeat("p", 49) + "_20261125T145825.123Z"},
+		"a long namespace": {strings.Repeat("n", 250), "p", strings.Repeat("n", 200) + "_20261125T145825.123Z"},
 	} {
 		if got := nameOf(c.namespace, c.name, at); got != c.want || !isOwnName(got) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -173,7 +173,7 @@ func TestDirectories(t *testing.T) {
 	}
 	for _, name := range []string{"", "x", "x_y", "20261125T145825.123Z", "_20261125T145825.123Z", "x_20261125T145825.123Z_"} {
 		if isOwnName(name) {
-			t.Errorf("%q is no name of berth's", name)
+			t.Errorf("%q counts as a name that berth has chosen", name)
 		}
 	}
 	parent := filepath.Join(private(t), "a", "b")
@@ -183,5 +183,5 @@ func TestDirectories(t *testing.T) {
 			t.Errorf("%s is %v, %v", d, info, err)
 		}
 	}
-	test.Is(t, test.Err(New(parent, "n", "p", at)), errdefs.IsAlreadyExists, "a second one of that name")
+	test.Is(t, test.Err(New(parent, "n", "p", at)), errdefs.IsAlreadyExists, "a second directory of that name")
 }

@@ -36,7 +36,7 @@ func containerConfig() *runtimeapi.ContainerConfig {
 	}
 }
 
-// made is what a checkpoint says, and where it can be restored.
+// made returns a manifest, and a target that fits it.
 func made(t *testing.T) (*Manifest, *Target) {
 	t.Helper()
 	pod := test.Value(Encode(podConfig()))(t)
@@ -52,7 +52,7 @@ func made(t *testing.T) (*Manifest, *Target) {
 func TestFits(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Target)
-		says   []string // nothing is that it fits
+		says   []string // nil if the target fits
 	}{
 		"the same":    {func(*Target) {}, nil},
 		"another pod": {func(to *Target) { to.Pod.Metadata.Uid, to.Pod.Hostname, to.Pod.Linux.CgroupParent = "v", "q", "/b" }, nil},
@@ -67,7 +67,7 @@ func TestFits(t *testing.T) {
 		"labels": {func(to *Target) {
 			to.Containers[0].Labels, to.Pod.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d"}
 		}, nil},
-		"a field that says nothing": {func(to *Target) { to.Pod.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{} }, nil},
+		"an empty field": {func(to *Target) { to.Pod.Linux.SecurityContext = &runtimeapi.LinuxSandboxSecurityContext{} }, nil},
 
 		"another machine":    {func(to *Target) { to.Node.Architecture = "aarch64" }, []string{"made on x86_64", "this node is aarch64"}},
 		"an older processor": {func(to *Target) { to.Node.CPUFeatures = []string{"aes"} }, []string{"lacks avx"}},
@@ -76,19 +76,19 @@ func TestFits(t *testing.T) {
 			to.Handler.Binaries = []Binary{{Path: "/new", Version: "2", SHA256: strings.Repeat("b", 64)}}
 		},
 			[]string{"made by 1 (/runsc, sha256 aaaaaaaaaaaa)", "the handler has 2 (/new, sha256 bbbbbbbbbbbb)", "install that version"}},
-		"other flags":         {func(to *Target) { to.Handler.Flags = nil }, []string{`flags ["--debug"]`}},
-		"another image":       {func(to *Target) { to.Images["main"] = Image{ID: "sha256:2"} }, []string{`container "main" ran image busybox (sha256:1)`, "is to run sha256:2"}},
-		"another command":     {func(to *Target) { to.Containers[0].Command = []string{"ash"} }, []string{`container "main": command differs`}},
-		"another argument":    {func(to *Target) { to.Containers[0].Args[1] = "y" }, []string{"args differs"}},
-		"another environment": {func(to *Target) { to.Containers[0].Envs[1].Value = []byte("3") }, []string{"envs differs"}},
-		"another user":        {func(to *Target) { to.Containers[0].Linux.SecurityContext.RunAsUser.Value = 0 }, []string{"linux.security_context.run_as_user.value differs"}},
-		"no user":             {func(to *Target) { to.Containers[0].Linux.SecurityContext.RunAsUser = nil }, []string{"linux.security_context.run_as_user differs"}},
-		"a writable mount":    {func(to *Target) { to.Containers[0].Mounts[0].Readonly = false }, []string{"mounts differs"}},
-		"a terminal":          {func(to *Target) { to.Containers[0].Tty = true }, []string{"tty differs"}},
-		"another sysctl":      {func(to *Target) { to.Pod.Linux.Sysctls["kernel.x"] = "2" }, []string{"the pod's linux.sysctls differs"}},
-		"told to gVisor":      {func(to *Target) { to.Pod.Annotations = map[string]string{"dev.gvisor.spec.mount.x.type": "tmpfs"} }, []string{"the pod's annotations differs"}},
-		"one too few":         {func(to *Target) { to.Containers = nil }, []string{`the container "main" is missing`}},
-		"one too many": {func(to *Target) {
+		"other flags":              {func(to *Target) { to.Handler.Flags = nil }, []string{`flags ["--debug"]`}},
+		"another image":            {func(to *Target) { to.Images["main"] = Image{ID: "sha256:2"} }, []string{`container "main" ran image busybox (sha256:1)`, "is to run sha256:2"}},
+		"another command":          {func(to *Target) { to.Containers[0].Command = []string{"ash"} }, []string{`container "main": command differs`}},
+		"another argument":         {func(to *Target) { to.Containers[0].Args[1] = "y" }, []string{"args differs"}},
+		"another environment":      {func(to *Target) { to.Containers[0].Envs[1].Value = []byte("3") }, []string{"envs differs"}},
+		"another user":             {func(to *Target) { to.Containers[0].Linux.SecurityContext.RunAsUser.Value = 0 }, []string{"linux.security_context.run_as_user.value differs"}},
+		"no user":                  {func(to *Target) { to.Containers[0].Linux.SecurityContext.RunAsUser = nil }, []string{"linux.security_context.run_as_user differs"}},
+		"a writable mount":         {func(to *Target) { to.Containers[0].Mounts[0].Readonly = false }, []string{"mounts differs"}},
+		"a terminal":               {func(to *Target) { to.Containers[0].Tty = true }, []string{"tty differs"}},
+		"another sysctl":           {func(to *Target) { to.Pod.Linux.Sysctls["kernel.x"] = "2" }, []string{"the pod's linux.sysctls differs"}},
+		"an annotation for gVisor": {func(to *Target) { to.Pod.Annotations = map[string]string{"dev.gvisor.spec.mount.x.type": "tmpfs"} }, []string{"the pod's annotations differs"}},
+		"a missing container":      {func(to *Target) { to.Containers = nil }, []string{`the container "main" is missing`}},
+		"an additional container": {func(to *Target) {
 			more := containerConfig()
 			more.Metadata.Name = "more"
 			to.Containers = append(to.Containers, more)
@@ -102,7 +102,7 @@ func TestFits(t *testing.T) {
 		asked := proto.CloneOf(to.Pod)
 		err := m.Fits(to)
 		if !proto.Equal(asked, to.Pod) {
-			t.Errorf("%s: what was asked for is now %v", name, to.Pod)
+			t.Errorf("%s: Fits changed the pod to %v", name, to.Pod)
 		}
 		if len(c.says) == 0 {
 			test.Checkf(t, err, "%s", name)
@@ -116,8 +116,8 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestFitsByCRIU: any version of the runtime has CRIU make of the files what they say, which
-// must know them, and the kernel have what they need.
+// A checkpoint by CRIU fits any version of the runtime, but CRIU and the kernel must not be
+// older than those that made the checkpoint.
 func TestFitsByCRIU(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Target)
@@ -127,14 +127,14 @@ func TestFitsByCRIU(t *testing.T) {
 		"another version of the runtime": {func(to *Target) {
 			to.Handler.Binaries = []Binary{{Path: "/new", Version: "2", SHA256: strings.Repeat("b", 64)}}
 		}, nil},
-		"other flags":      {func(to *Target) { to.Handler.Flags = nil }, nil},
-		"newer":            {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "4.2", "6.12.1-cloud" }, nil},
-		"another patch":    {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "3.17", "6.1" }, nil},
-		"another runtime":  {func(to *Target) { to.Handler.Runtime = "crun" }, []string{"made by runsc", "the handler runs crun"}},
-		"an older CRIU":    {func(to *Target) { to.Handler.CRIU = "3.9.3" }, []string{"made by CRIU 3.17.1", "this node has 3.9.3", "install CRIU 3.17.1 or newer"}},
-		"no CRIU":          {func(to *Target) { to.Handler.CRIU = "" }, []string{"made by CRIU 3.17.1"}},
-		"an older kernel":  {func(to *Target) { to.Node.Kernel = "5.15.0-1" }, []string{"made on Linux 6.1.0-9", "this node has 5.15.0-1"}},
-		"another argument": {func(to *Target) { to.Containers[0].Args[1] = "y" }, []string{"args differs"}},
+		"other flags":           {func(to *Target) { to.Handler.Flags = nil }, nil},
+		"newer CRIU and kernel": {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "4.2", "6.12.1-cloud" }, nil},
+		"another patch":         {func(to *Target) { to.Handler.CRIU, to.Node.Kernel = "3.17", "6.1" }, nil},
+		"another runtime":       {func(to *Target) { to.Handler.Runtime = "crun" }, []string{"made by runsc", "the handler runs crun"}},
+		"an older CRIU":         {func(to *Target) { to.Handler.CRIU = "3.9.3" }, []string{"made by CRIU 3.17.1", "this node has 3.9.3", "install CRIU 3.17.1 or newer"}},
+		"no CRIU":               {func(to *Target) { to.Handler.CRIU = "" }, []string{"made by CRIU 3.17.1"}},
+		"an older kernel":       {func(to *Target) { to.Node.Kernel = "5.15.0-1" }, []string{"made on Linux 6.1.0-9", "this node has 5.15.0-1"}},
+		"another argument":      {func(to *Target) { to.Containers[0].Args[1] = "y" }, []string{"args differs"}},
 	} {
 		m, to := made(t)
 		m.Format, m.Handler.CRIU, m.Node.Kernel = byContainer, "3.17.1", "6.1.0-9"
@@ -163,7 +163,7 @@ func TestFilesByContainer(t *testing.T) {
 	test.Must(t, Seal(t.Context(), dir, m))
 	again := test.Value(Read(dir))(t)
 	if len(again.Files) != 3 || !again.ByContainer() {
-		t.Errorf("read is %+v", again)
+		t.Errorf("Read returned %+v", again)
 	}
 	test.Must(t, again.Verify(t.Context(), dir, Thoroughly))
 	for says, change := range map[string]func(){
@@ -186,7 +186,7 @@ func TestValidName(t *testing.T) {
 	}
 }
 
-// written is the directory of a checkpoint with two files.
+// written returns the directory and the manifest of a checkpoint with two files.
 func written(t *testing.T) (string, *Manifest) {
 	t.Helper()
 	dir := t.TempDir()
@@ -204,7 +204,7 @@ func TestSealedIsRead(t *testing.T) {
 	dir, m := written(t)
 	again := test.Value(Read(dir))(t)
 	if len(again.Files) != 2 || again.Handler.Binaries[0] != m.Handler.Binaries[0] {
-		t.Errorf("read is %+v", again)
+		t.Errorf("Read returned %+v", again)
 	}
 	test.Must(t, again.Verify(t.Context(), dir, Thoroughly))
 	for _, name := range []string{Name, "images/checkpoint.img", "images/pages.img"} {
@@ -214,12 +214,12 @@ func TestSealedIsRead(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	test.ErrorIs(t, again.Verify(cancelled, dir, Quickly), context.Canceled, "cancelled")
+	test.ErrorIs(t, again.Verify(cancelled, dir, Quickly), context.Canceled, "Verify with an ended context")
 	test.Must(t, Remove(dir))
 	test.Must(t, Empty(dir))
 }
 
-// TestHostileCheckpoints are directories that others prepared.
+// TestHostileCheckpoints has damaged checkpoints and those that an attacker may prepare.
 func TestHostileCheckpoints(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	test.Must(t, os.WriteFile(secret, []byte("memory"), 0o600))
@@ -244,38 +244,38 @@ func TestHostileCheckpoints(t *testing.T) {
 		says   string
 	}{
 		"no manifest": {func(t *testing.T, dir string) { test.Must(t, os.Remove(filepath.Join(dir, Name))) }, "has no checkpoint of a pod"},
-		"no JSON": {func(t *testing.T, dir string) {
+		"not JSON": {func(t *testing.T, dir string) {
 			test.Must(t, os.WriteFile(filepath.Join(dir, Name), []byte("{"), 0o600))
 		}, "cannot be decoded"},
-		"a long one": {func(t *testing.T, dir string) { test.Must(t, os.Truncate(filepath.Join(dir, Name), maxSize+1)) }, "more than"},
-		"a linked one": {func(t *testing.T, dir string) {
+		"a long manifest": {func(t *testing.T, dir string) { test.Must(t, os.Truncate(filepath.Join(dir, Name), maxSize+1)) }, "more than"},
+		"a linked manifest": {func(t *testing.T, dir string) {
 			test.Must(t, os.Remove(filepath.Join(dir, Name)))
 			test.Must(t, os.Symlink(secret, filepath.Join(dir, Name)))
 		}, "has no checkpoint of a pod"},
-		"a newer one":   {edit(func(m map[string]any) { m["format"] = 3 }), "with the version of berth that made it"},
-		"no containers": {edit(func(m map[string]any) { m["containers"] = nil }), "names no containers"},
-		"one name twice": {edit(func(m map[string]any) {
+		"a newer manifest": {edit(func(m map[string]any) { m["format"] = 3 }), "with the version of berth that made it"},
+		"no containers":    {edit(func(m map[string]any) { m["containers"] = nil }), "names no containers"},
+		"a container twice": {edit(func(m map[string]any) {
 			all := m["containers"].([]any)
 			m["containers"] = append(all, all[0])
 		}), `"main" twice`},
-		"a way out":       {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["name"] = "../" + Name }), "names the file"},
-		"no files":        {edit(func(m map[string]any) { m["files"] = nil }), "names 0 files"},
-		"a negative size": {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["size"] = -1 }), "names the file"},
-		"another name": {func(t *testing.T, dir string) {
+		"a name that leads out": {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["name"] = "../" + Name }), "names the file"},
+		"no files":              {edit(func(m map[string]any) { m["files"] = nil }), "names 0 files"},
+		"a negative size":       {edit(func(m map[string]any) { m["files"].([]any)[0].(map[string]any)["size"] = -1 }), "names the file"},
+		"another name of a container": {func(t *testing.T, dir string) {
 			text := test.Value(os.ReadFile(filepath.Join(dir, Name)))(t)
 			test.Must(t, os.WriteFile(filepath.Join(dir, Name), bytes.Replace(text, []byte("main"), []byte("many"), 1), 0o600))
 		}, "its manifest was changed"},
-		"a truncated file":    {image(func(path string) error { return os.Truncate(path, 3) }), "has 3 bytes instead of 6"},
-		"an altered file":     {image(func(path string) error { return os.WriteFile(path, []byte("memorx"), 0o600) }), "was changed"},
-		"a missing file":      {image(os.Remove), "is missing"},
-		"one too many":        {image(func(path string) error { return os.WriteFile(path+".x", nil, 0o600) }), "another file"},
-		"a link":              {instead(func(path string) error { return os.Symlink(secret, path) }), "damaged"},
-		"a hard link":         {instead(func(path string) error { return os.Link(secret, path) }), "damaged"},
-		"a FIFO":              {instead(func(path string) error { return unix.Mkfifo(path, 0o600) }), "damaged"},
-		"a directory":         {instead(func(path string) error { return os.Mkdir(path, 0o700) }), "damaged"},
-		"others' file":        {image(func(path string) error { return os.Chown(path, 1000, 0) }), "give it to root"},
-		"a file for all":      {image(func(path string) error { return os.Chmod(path, 0o666) }), "others than root can change it"},
-		"a directory for all": {func(t *testing.T, dir string) { test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir), 0o777)) }, "others than root can change it"},
+		"a truncated file":            {image(func(path string) error { return os.Truncate(path, 3) }), "has 3 bytes instead of 6"},
+		"an altered file":             {image(func(path string) error { return os.WriteFile(path, []byte("memorx"), 0o600) }), "was changed"},
+		"a missing file":              {image(os.Remove), "is missing"},
+		"an additional file":          {image(func(path string) error { return os.WriteFile(path+".x", nil, 0o600) }), "another file"},
+		"a link":                      {instead(func(path string) error { return os.Symlink(secret, path) }), "damaged"},
+		"a hard link":                 {instead(func(path string) error { return os.Link(secret, path) }), "damaged"},
+		"a FIFO":                      {instead(func(path string) error { return unix.Mkfifo(path, 0o600) }), "damaged"},
+		"a directory":                 {instead(func(path string) error { return os.Mkdir(path, 0o700) }), "damaged"},
+		"a file of another user":      {image(func(path string) error { return os.Chown(path, 1000, 0) }), "give it to root"},
+		"a file writable by all":      {image(func(path string) error { return os.Chmod(path, 0o666) }), "others than root can change it"},
+		"a directory writable by all": {func(t *testing.T, dir string) { test.Must(t, os.Chmod(filepath.Join(dir, ImagesDir), 0o777)) }, "others than root can change it"},
 		"linked images": {func(t *testing.T, dir string) {
 			test.Must(t, os.Rename(filepath.Join(dir, ImagesDir), filepath.Join(dir, "moved")))
 			test.Must(t, os.Symlink("moved", filepath.Join(dir, ImagesDir)))

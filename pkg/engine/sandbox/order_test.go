@@ -26,17 +26,17 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// orderBed runs and stops sandboxes of which nothing is real but the records. Who is
-// called is written down, in order.
+// orderBed runs and stops sandboxes. Only their records are real; the Runner records the
+// calls to other packages in order.
 type orderBed struct {
 	*runs
 	*enginetest.Runner
 	sandbox *pod.Sandbox
 }
 
-// others stand for the rooms that sandboxes call.
+// others replaces the other packages that sandboxes call.
 type others struct {
-	networks // connects nothing
+	networks // nil: only Teardown is called
 	*enginetest.Runner
 }
 
@@ -83,7 +83,7 @@ func newOrderBed(t *testing.T, spec pod.SandboxSpec, status pod.SandboxStatus) *
 	return &orderBed{runs: service.runs, Runner: runner, sandbox: pod.NewSandbox(o, runner)}
 }
 
-// reserveName takes the name of the sandbox, as RunPodSandbox does.
+// reserveName reserves the name of the sandbox, as RunPodSandbox does.
 func (b *orderBed) reserveName(t *testing.T) {
 	t.Helper()
 	test.Must(t, b.Pods.Names.Reserve(reserve.SandboxName(b.sandbox.Config().GetMetadata()), b.sandbox.ID()))
@@ -96,9 +96,9 @@ func (b *orderBed) nameIsFree() bool {
 	return free
 }
 
-// Containers stop before the sandbox process, and that before the network goes. What
-// fails ends the stop there, and the next one does all of it again; a sandbox that was
-// stopped whole is not touched again.
+// Containers stop before the sandbox process, and the process before the network is
+// disconnected. A failed step ends the stop, and the next stop repeats all steps. A sandbox
+// that was stopped completely is not touched again.
 func TestStopOrder(t *testing.T) {
 	all := []string{"StopOrKill", "end container", "End", "disconnect"}
 	for fails, want := range map[string][]string{
@@ -120,10 +120,10 @@ func TestStopOrder(t *testing.T) {
 			if fails != "" {
 				b.Fails[fails] = errors.New("it fails")
 				if err := stop(); err == nil || b.sandbox.Status().Stopped {
-					t.Errorf("it failed with %v, stopped: %v", err, b.sandbox.Status().Stopped)
+					t.Errorf("stop returned %v, stopped: %v", err, b.sandbox.Status().Stopped)
 				}
 				test.EqualLists(t, "called", b.Calls(), want)
-				test.Fails(t, b.sandbox.Open(), "a sandbox whose stop failed takes new containers")
+				test.Fails(t, b.sandbox.Open(), "a sandbox accepts new containers after its stop failed")
 				delete(b.Fails, fails)
 				want = append(slices.Clone(want), all...)
 			}
@@ -137,8 +137,8 @@ func TestStopOrder(t *testing.T) {
 	}
 }
 
-// A start that fails leaves nothing: no record, no name, no claim on a supervisor. What
-// cannot be rolled back is listed NOTREADY, so that the kubelet removes it.
+// A failed start leaves no record, no reserved name and no hold on a supervisor. A sandbox
+// that cannot be rolled back is listed as NOTREADY, so that the kubelet removes it.
 func TestRollBackOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails   []string
@@ -147,7 +147,7 @@ func TestRollBackOrder(t *testing.T) {
 		left    bool
 	}{
 		"no supervisor": {[]string{"Prepare"}, false, []string{"hold", "Prepare", "release"}, false},
-		// A sandbox process is rolled back however far it came.
+		// A sandbox process is rolled back however far its start came.
 		"no supervisor, with a process": {[]string{"Prepare"}, true, []string{"hold", "Prepare", "End", "release"}, false},
 		"roll-back fails":               {[]string{"Prepare", "End"}, true, []string{"hold", "Prepare", "End"}, true},
 	} {
@@ -159,7 +159,7 @@ func TestRollBackOrder(t *testing.T) {
 			}
 			err := b.bringUp(t.Context(), b.sandbox, nil)
 			if !errors.Is(err, b.Fails["Prepare"]) {
-				t.Errorf("it failed with %v, not with the cause", err)
+				t.Errorf("bringUp failed with %v, not with the cause", err)
 			}
 			test.EqualLists(t, "called", b.Calls(), c.want)
 			_, recorded := b.Pods.Sandboxes.Get(b.sandbox.ID())
@@ -168,14 +168,14 @@ func TestRollBackOrder(t *testing.T) {
 				t.Errorf("listed %v, recorded %v, name free %v; left should be %v", listed, recorded, b.nameIsFree(), c.left)
 			}
 			if c.left && b.sandbox.State() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-				t.Error("what is left of it is ready")
+				t.Error("the sandbox that is left is ready")
 			}
 		})
 	}
 }
 
-// A sandbox that comes to be when its caller has left is rolled back: nobody knows its id,
-// and nobody would remove it.
+// A sandbox that is created after its caller has left is rolled back: no client has its ID,
+// so no client would remove it.
 func TestRollBackAfterTheCallerLeft(t *testing.T) {
 	b := newOrderBed(t, pod.SandboxSpec{}, pod.SandboxStatus{})
 	b.reserveName(t)
@@ -185,8 +185,8 @@ func TestRollBackAfterTheCallerLeft(t *testing.T) {
 			cancel()
 		}
 	}
-	test.ErrorIs(t, b.bringUp(ctx, b.sandbox, nil), context.Canceled, "it answered")
+	test.ErrorIs(t, b.bringUp(ctx, b.sandbox, nil), context.Canceled, "bringUp after the caller has left")
 	if _, there := b.Pods.Sandboxes.Get(b.sandbox.ID()); there || !b.nameIsFree() {
-		t.Error("a sandbox is left that nobody was told of")
+		t.Error("a sandbox is left, but its ID was not returned")
 	}
 }

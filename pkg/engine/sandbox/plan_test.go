@@ -30,11 +30,11 @@ func TestPlanned(t *testing.T) {
 		from *pod.Origin
 		want decided
 	}{
-		"without a process":             {handler.Definition{Type: handler.OCI}, &pod.Origin{}, decided{}},
-		"with a process":                {handler.Definition{Type: handler.Shim}, &pod.Origin{}, decided{pauseRoot: "pause-1"}},
-		"a supervisor for each pod":     {handler.Definition{Type: handler.OCI, Supervision: handler.SupervisionPod}, &pod.Origin{}, decided{alone: true}},
-		"restored":                      {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c"}, decided{checkpoint: "/c", whole: "/c"}},
-		"restored container by another": {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c", ByContainer: true}, decided{checkpoint: "/c"}},
+		"without a process":               {handler.Definition{Type: handler.OCI}, &pod.Origin{}, decided{}},
+		"with a process":                  {handler.Definition{Type: handler.Shim}, &pod.Origin{}, decided{pauseRoot: "pause-1"}},
+		"a supervisor for each pod":       {handler.Definition{Type: handler.OCI, Supervision: handler.SupervisionPod}, &pod.Origin{}, decided{alone: true}},
+		"restored":                        {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c"}, decided{checkpoint: "/c", whole: "/c"}},
+		"restored container by container": {handler.Definition{Type: handler.OCI}, &pod.Origin{Images: "/c", ByContainer: true}, decided{checkpoint: "/c"}},
 	} {
 		spec := b.planned(id, r, &c.d, &probe.Runtime{}, pod.Pinned{Generation: 7, Binaries: []keep.Binary{{SHA256: "1"}}}, c.from)
 		got := decided{spec.Pinned.PauseRoot, spec.Checkpoint, spec.WholeCheckpoint(), strings.Contains(spec.Supervisor, id[:16])}

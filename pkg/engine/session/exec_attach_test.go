@@ -13,12 +13,12 @@ func TestFirstSize(t *testing.T) {
 	for name, test := range map[string]struct {
 		said sizes
 		gone bool
-		want specs.Box // none is nil
+		want specs.Box // zero if the result is nil
 	}{
-		"there already":     {said: sizes{{Width: 80, Height: 24}, {Width: 100, Height: 50}}, want: specs.Box{Width: 80, Height: 24}},
-		"none before one":   {said: sizes{{}, {Width: 80}, {Width: 100, Height: 50}}, want: specs.Box{Width: 100, Height: 50}},
-		"never said":        {},
-		"no size, and gone": {said: sizes{{}}, gone: true},
+		"a size at once":                   {said: sizes{{Width: 80, Height: 24}, {Width: 100, Height: 50}}, want: specs.Box{Width: 80, Height: 24}},
+		"incomplete sizes first":           {said: sizes{{}, {Width: 80}, {Width: 100, Height: 50}}, want: specs.Box{Width: 100, Height: 50}},
+		"no size":                          {},
+		"an incomplete size, then the end": {said: sizes{{}}, gone: true},
 	} {
 		ch := make(chan remotecommand.TerminalSize, len(test.said))
 		for _, s := range test.said {
@@ -35,6 +35,6 @@ func TestFirstSize(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	if got := firstSize(over, make(chan remotecommand.TerminalSize)); got != nil {
-		t.Errorf("of a client that is gone: %v", got)
+		t.Errorf("with an ended context: %v", got)
 	}
 }

@@ -21,14 +21,14 @@ func outputsOf(t *testing.T, memory *semaphore.Weighted) *Execution {
 	return e
 }
 
-// Commands hold the memory of what they wrote beyond smallOutput, and have what they wrote
-// before there was none left.
+// A command reserves memory for its output beyond smallOutput. Once there is no memory
+// left, the rest of the output is dropped.
 func TestLargeOutputs(t *testing.T) {
 	memory := semaphore.NewWeighted(128 << 10)
 	free := func(want int64) {
 		t.Helper()
 		if !memory.TryAcquire(want) || memory.TryAcquire(1) {
-			t.Fatalf("it is not %d bytes that are free", want)
+			t.Fatalf("want exactly %d bytes to be free", want)
 		}
 		memory.Release(want)
 	}
@@ -38,7 +38,7 @@ func TestLargeOutputs(t *testing.T) {
 	free(128 << 10)
 	first.stderr.keep(large)
 	first.stdout.keep(large)
-	free(32 << 10) // small is free of each stream
+	free(32 << 10) // smallOutput of each stream needs no reservation
 	second.stdout.keep(large)
 	free(0)
 	second.stderr.keep(small[1:])
@@ -46,7 +46,7 @@ func TestLargeOutputs(t *testing.T) {
 	first.release()
 	first.release()
 	free(96 << 10)
-	second.stderr.keep([]byte("none in the middle is left out"))
+	second.stderr.keep([]byte("this would leave a gap"))
 	first.stdout.keep([]byte("late"))
 	free(96 << 10)
 	for e, want := range map[*Execution][2][]byte{first: {append(small[:smallOutput:smallOutput], large...), large}, second: {large, small}} {
@@ -56,7 +56,7 @@ func TestLargeOutputs(t *testing.T) {
 	}
 }
 
-// Commands that hang keep no memory from others beside that of what they wrote.
+// Commands that hang reserve memory only for what they have written.
 func TestHangingCommandsHoldWhatTheyWrote(t *testing.T) {
 	memory := semaphore.NewWeighted(outputMemory)
 	large := bytes.Repeat([]byte("x"), smallOutput+1)

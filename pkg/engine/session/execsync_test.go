@@ -22,10 +22,10 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// lateTasks registers a command after its caller gave up, whatever became of the
-// call.
+// lateTasks registers a command when may is closed, even if the caller of Exec has given
+// up before.
 type lateTasks struct {
-	runtimev2.TaskServiceClient // for all that must not be called
+	runtimev2.TaskServiceClient // nil: its methods must not be called
 
 	asked, may chan struct{}
 	log        chan string
@@ -60,7 +60,7 @@ func TestCommandThatIsRegisteredLateIsRemoved(t *testing.T) {
 		did = append(did, what)
 	}
 	if len(did) != 2 || did[0] != "registered" || did[1] != "removed" {
-		t.Errorf("the other side did %q", did)
+		t.Errorf("the shim's calls are %q", did)
 	}
 }
 
@@ -79,11 +79,11 @@ func TestFitAnswer(t *testing.T) {
 	} {
 		out, errOut := fitAnswer(c.out, c.err)
 		if out != c.wantOut || errOut != c.wantErr {
-			t.Errorf("of %d and %d: %d and %d, want %d and %d", c.out, c.err, out, errOut, c.wantOut, c.wantErr)
+			t.Errorf("fitAnswer(%d, %d) = %d, %d, want %d, %d", c.out, c.err, out, errOut, c.wantOut, c.wantErr)
 		}
 		answer := &runtimeapi.ExecSyncResponse{Stdout: make([]byte, out), Stderr: make([]byte, errOut), ExitCode: -1}
 		if size := proto.Size(answer); size > maxExecOutput {
-			t.Errorf("of %d and %d the answer has %d bytes", c.out, c.err, size)
+			t.Errorf("for %d and %d bytes the answer has %d bytes", c.out, c.err, size)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestExecErrorOfADeadlineThatTheOtherSideSawFirst(t *testing.T) {
 		err := execError(ctx, task.FromShim(errgrpc.ToGRPC(context.DeadlineExceeded)))
 		cancel()
 		if !strings.Contains(err.Error(), want) || !errdefs.IsDeadlineExceeded(err) {
-			t.Errorf("with %v left it is %v", left, err)
+			t.Errorf("with %v left the error is %v", left, err)
 		}
 	}
 }
@@ -102,12 +102,12 @@ func TestExecErrorOfADeadlineThatTheOtherSideSawFirst(t *testing.T) {
 func TestTooManyCommands(t *testing.T) {
 	b := newExecs(&pod.Registry{Index: pod.NewIndex()}, nil)
 	if !b.commands.TryAcquire(maxExecSyncs) {
-		t.Fatal("no commands run yet")
+		t.Fatal("a command runs already")
 	}
 	request := &runtimeapi.ExecSyncRequest{ContainerId: "c", Cmd: []string{"true"}}
 	test.Refused(t, test.Err(b.ExecSync(t.Context(), request)), errdefs.IsResourceExhausted, "try again later")
-	b.commands.Release(1) // one has ended
+	b.commands.Release(1) // a command has exited
 	for range 2 {
-		test.Is(t, test.Err(b.ExecSync(t.Context(), request)), errdefs.IsNotFound, "after a command has ended, one in a container that does not exist")
+		test.Is(t, test.Err(b.ExecSync(t.Context(), request)), errdefs.IsNotFound, "a command in a missing container, after another command has exited")
 	}
 }

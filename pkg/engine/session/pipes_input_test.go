@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A shim may say that a command runs before it has opened the command's stdin.
+// A shim may report that a command runs before the shim has opened the command's stdin.
 func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 	for name, typed := range map[string]string{"something": "all of it", "nothing": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -21,7 +21,7 @@ func TestInputThatEndsBeforeItIsOpened(t *testing.T) {
 			p.copy(strings.NewReader(typed), nil, nil, func() { close(ended) })
 			select {
 			case <-ended:
-				t.Fatal("the input ended before anybody could read it")
+				t.Fatal("the input ended before it could be read")
 			case <-time.After(50 * time.Millisecond):
 			}
 			f := test.Value(os.Open(p.in.path()))(t)
@@ -40,6 +40,6 @@ func TestInputThatNobodyOpens(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(10 * stdinOpenTimeout):
-		t.Error("it is waited for without end")
+		t.Error("the copy waits for a reader without end")
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// slowClient takes its time for every write.
+// slowClient sleeps in every write.
 type slowClient struct {
 	bytes.Buffer
 	pause time.Duration
 }
 
 func (c *slowClient) Write(b []byte) (int, error) {
-	time.Sleep(c.pause) // beside FIFOs of the kernel
+	time.Sleep(c.pause) // in real time, because the FIFOs are the kernel's
 	return c.Buffer.Write(b)
 }
 
@@ -40,7 +40,8 @@ func ended(t *testing.T, copied <-chan struct{}) {
 	}
 }
 
-// The grace for what holds an ended command's output is none for its reader.
+// The grace limits how long another process may hold an exited command's output open. It does
+// not limit the client that reads the output.
 func TestASlowClientGetsEverything(t *testing.T) {
 	const grace = 20 * time.Millisecond
 	p, process := sessionPipes(t)
@@ -52,7 +53,7 @@ func TestASlowClientGetsEverything(t *testing.T) {
 	p.processEnded(grace)
 	ended(t, copied)
 	if client.String() != text {
-		t.Errorf("%d of %d bytes", client.Len(), len(text))
+		t.Errorf("the client got %d of %d bytes", client.Len(), len(text))
 	}
 }
 
@@ -74,11 +75,11 @@ func TestPipesThatAreInTheWay(t *testing.T) {
 	test.Must(t, os.WriteFile(prefix+"-err", nil, 0o600))
 	if p, err := newPipes(prefix, true, true, true); err == nil {
 		p.close()
-		t.Fatal("a file was taken for a pipe")
+		t.Fatal("a file was accepted as a pipe")
 	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 {
-		t.Errorf("what was made before is left: %v, %v", left, err)
+		t.Errorf("pipes are left after the failure: %v, %v", left, err)
 	}
 }
 

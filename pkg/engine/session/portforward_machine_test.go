@@ -17,12 +17,12 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/namespaces"
 )
 
-// newNetwork is a network namespace that is gone with the test.
+// newNetwork returns the path of a network namespace that exists until the test ends.
 func newNetwork(t *testing.T) (path string) {
 	t.Helper()
 	made, over := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
 		made <- unix.Unshare(unix.CLONE_NEWNET)
 		<-over
@@ -32,13 +32,13 @@ func newNetwork(t *testing.T) (path string) {
 	return path
 }
 
-// inNetwork runs f there.
+// inNetwork runs f in the network namespace at path.
 func inNetwork(t *testing.T, path string, f func() error) {
 	t.Helper()
 	test.Must(t, namespaces.Do(path, f))
 }
 
-// cable joins two namespaces by two interfaces that are up.
+// cable connects two namespaces with a pair of interfaces, and sets these up.
 func cable(t *testing.T, from, name, to, peer string) {
 	t.Helper()
 	there := test.Value(os.Open(to))(t)
@@ -58,7 +58,7 @@ func up(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// addressed gives an interface addresses that count at once.
+// addressed gives an interface addresses that can be used at once.
 func addressed(t *testing.T, ns, name string, addresses ...string) {
 	t.Helper()
 	inNetwork(t, ns, func() error {
@@ -80,9 +80,9 @@ func addressed(t *testing.T, ns, name string, addresses ...string) {
 	})
 }
 
-// TestDialAMachine reaches a inner whose workload is at the other end of the cable that
-// ends in the inner's network namespace, as a virtual machine is: the namespace's loopback
-// is there, and nobody listens on it.
+// TestDialAMachine reaches a workload that is connected to the pod's network namespace
+// (inner) by a cable, as a virtual machine is. The namespace has a loopback interface, but
+// nothing listens there.
 func TestDialAMachine(t *testing.T) {
 	node, inner, machine := newNetwork(t), newNetwork(t), newNetwork(t)
 	cable(t, node, "cni0", inner, "eth0")
@@ -127,7 +127,7 @@ func TestDialAMachine(t *testing.T) {
 		test.Check(t, errors.Join(conn.Close(), l.Close()))
 		var refused *refusedError
 		if _, err := dialPod(t.Context(), ways, port); !errors.As(err, &refused) || !strings.Contains(refused.where(), "10.99.0.2 or fd99::2") {
-			t.Errorf("nobody listens: %v", err)
+			t.Errorf("dial without a listener: %v", err)
 		}
 	}
 }

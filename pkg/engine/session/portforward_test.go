@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// joined are two ends of one TCP connection.
+// joined returns the two ends of one TCP connection.
 func joined(t *testing.T) (here, there *net.TCPConn) {
 	t.Helper()
 	l := test.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -26,12 +26,12 @@ func joined(t *testing.T) (here, there *net.TCPConn) {
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
-// halfClosing is a session's stream: closing it ends its own direction.
+// halfClosing is a session's stream: Close ends only the direction that is written.
 type halfClosing struct{ *net.TCPConn }
 
 func (s halfClosing) Close() error { return s.CloseWrite() }
 
-// spliced joins a client and a server of a pod.
+// spliced connects a client with a server in a pod.
 func spliced(ctx context.Context, t *testing.T) (client, server *net.TCPConn, result <-chan error) {
 	return splicedFor(ctx, t, podGrace)
 }
@@ -57,7 +57,7 @@ func hear(t *testing.T, c *net.TCPConn, want string) {
 	test.Must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	b := make([]byte, len(want))
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != want {
-		t.Fatalf("heard %q, %v; want %q", b, err, want)
+		t.Fatalf("read %q, %v; want %q", b, err, want)
 	}
 }
 
@@ -65,7 +65,7 @@ func hearEnd(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	test.Must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	if b, err := io.ReadAll(c); len(b) > 0 || err != nil && !errors.Is(err, unix.ECONNRESET) {
-		t.Fatalf("heard %q, %v; want the end", b, err)
+		t.Fatalf("read %q, %v; want the end", b, err)
 	}
 }
 
@@ -82,7 +82,8 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 	test.Check(t, <-result)
 }
 
-// A server that does not mind that its client has said all is not waited for.
+// If the server does not react to the end of the client's direction, the connection ends
+// after the grace period.
 func TestASilentServerEndsWithItsClient(t *testing.T) {
 	client, server, result := splicedFor(t.Context(), t, 500*time.Millisecond)
 	say(t, client, "question")
@@ -91,7 +92,7 @@ func TestASilentServerEndsWithItsClient(t *testing.T) {
 	hearEnd(t, server)
 	hearEnd(t, client)
 	if err := <-result; err != nil {
-		t.Errorf("there is nobody to be told of %v", err)
+		t.Errorf("splice returned %v although the client has left", err)
 	}
 }
 
@@ -103,12 +104,12 @@ func TestTheServerIsToldThatTheClientIsGone(t *testing.T) {
 	hear(t, server, "last words")
 	hearEnd(t, server)
 	if err := <-result; err != nil {
-		t.Errorf("there is nobody to be told of %v", err)
+		t.Errorf("splice returned %v although the client has left", err)
 	}
 }
 
-// A reset by the pod ends its connection. Reported as an error it ended the whole session:
-// clients close one on the first error of a stream.
+// A reset by the pod ends only its connection. It is not reported as an error, because clients
+// close the whole session at the first error of a stream.
 func TestAResetIsTheEndOfItsConnection(t *testing.T) {
 	client, server, result := spliced(t.Context(), t)
 	say(t, client, "question")
@@ -118,11 +119,11 @@ func TestAResetIsTheEndOfItsConnection(t *testing.T) {
 	hearEnd(t, client)
 	test.Must(t, client.Close())
 	if err := <-result; err != nil {
-		t.Errorf("the session hears of %v", err)
+		t.Errorf("splice returned %v for a reset", err)
 	}
 }
 
-// loopback are the ways to a pod whose network namespace that is.
+// loopback returns the ways to a pod that has this network namespace.
 func loopback(netns string) []way {
 	return waysTo(false, netns, []string{"10.0.0.1"})
 }
@@ -136,10 +137,10 @@ func TestDialPod(t *testing.T) {
 		test.Check(t, errors.Join(conn.Close(), l.Close()))
 		var refused *refusedError
 		if _, err := dialPod(t.Context(), loopback(""), port); !errors.As(err, &refused) || !strings.Contains(err.Error(), "::1") {
-			t.Errorf("nobody listens: %v", err)
+			t.Errorf("dial without a listener: %v", err)
 		}
 	}
-	test.Fails(t, test.Err(dialPod(t.Context(), loopback("/no/such/namespace"), 80)), "dialled from a namespace that is not there")
+	test.Fails(t, test.Err(dialPod(t.Context(), loopback("/no/such/namespace"), 80)), "dialPod succeeded in a missing namespace")
 }
 
 func TestWaysToAPod(t *testing.T) {

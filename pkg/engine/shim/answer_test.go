@@ -9,8 +9,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A start action that outlives its daemon still writes its answer: whoever looks
-// for it meanwhile waits.
+// A start action that outlives its daemon still writes its answer, and Started waits for
+// the answer.
 func TestStartedWaitsForTheAction(t *testing.T) {
 	m, bundle := &ForeignShims{}, t.TempDir()
 	test.ErrorIs(t, test.Err(m.Started(t.Context(), bundle)), ErrGone, "without a start")
@@ -32,13 +32,13 @@ func TestStartedWithoutAnswer(t *testing.T) {
 	m, bundle := &ForeignShims{}, t.TempDir()
 	f := test.Value(newAnswer(bundle))(t)
 	if info, err := f.Stat(); err != nil || info.Size() != 0 {
-		t.Errorf("an answer that was not given has %d bytes (%v)", info.Size(), err)
+		t.Errorf("an answer that was not written has %d bytes (%v)", info.Size(), err)
 	}
 	test.Must(t, f.Close())
-	test.ErrorIs(t, test.Err(m.Started(t.Context(), bundle)), ErrGone, "the error")
+	test.ErrorIs(t, test.Err(m.Started(t.Context(), bundle)), ErrGone, "Started without an answer")
 }
 
-// A pid may have been given to another process since.
+// The kernel may have given the shim's PID to another process since.
 func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	test.Must(t, cmd.Start())
@@ -52,11 +52,11 @@ func TestKillSparesAStrangerWithThePID(t *testing.T) {
 	test.Check(t, stranger.kill())
 	select {
 	case <-ended:
-		t.Fatal("a stranger was killed")
+		t.Fatal("another process was killed")
 	case <-time.After(50 * time.Millisecond):
 	}
 	ep := Endpoint{PID: cmd.Process.Pid, StartTime: since}
 	test.Check(t, ep.kill())
 	<-ended
-	test.Checkf(t, ep.kill(), "a dead shim")
+	test.Checkf(t, ep.kill(), "kill of a dead shim")
 }

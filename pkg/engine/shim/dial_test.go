@@ -57,19 +57,19 @@ func TestDialForeign(t *testing.T) {
 		}
 		_, _ = c.Close(), l.Close()
 		if _, err := dialForeign(address); !noListener(err) {
-			t.Errorf("%s when nobody listens: %v", address, err)
+			t.Errorf("%s without a listener: %v", address, err)
 		}
 	}
 }
 
-// Who is first has the name of an abstract socket: what another user listens on is not
-// taken for the shim, and not for a shim that is gone either.
+// Every user can listen on the name of an abstract socket. A socket of another user is not
+// taken for the shim, and does not mean that the shim is gone either.
 func TestDialForeignOfAnotherUser(t *testing.T) {
 	const nobody = 65534
 	address := fmt.Sprintf("@/containerd-shim/berth-test-%d-nobody.sock", os.Getpid())
 	var fd int
 	err := thread.Run(func() (err error) {
-		// Of this thread alone, which ends.
+		// Changes the user of this thread only, which then ends.
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
 			return errno
 		}

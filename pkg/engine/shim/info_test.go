@@ -16,9 +16,9 @@ func TestReadInfo(t *testing.T) {
 		info *types.RuntimeInfo
 		want string
 	}{
-		"features":             {&types.RuntimeInfo{Features: &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/features/Features", Value: []byte(features)}}, features},
-		"features of its own":  {&types.RuntimeInfo{Features: &anypb.Any{TypeUrl: "example.com/Own", Value: []byte(features)}}, ""},
-		"nothing but versions": {&types.RuntimeInfo{}, ""},
+		"features":                 {&types.RuntimeInfo{Features: &anypb.Any{TypeUrl: "types.containerd.io/opencontainers/runtime-spec/1/features/Features", Value: []byte(features)}}, features},
+		"features of another type": {&types.RuntimeInfo{Features: &anypb.Any{TypeUrl: "example.com/Own", Value: []byte(features)}}, ""},
+		"nothing but versions":     {&types.RuntimeInfo{}, ""},
 	} {
 		tc.info.Name, tc.info.Version = "io.containerd.runc.v2", &types.RuntimeVersion{Version: "v2.4.2"}
 		answer := test.Value(proto.Marshal(tc.info))(t)
@@ -28,6 +28,6 @@ func TestReadInfo(t *testing.T) {
 		}
 	}
 	if _, _, _, err := (Protocol{}).ReadInfo([]byte("flag provided but not defined: -info")); err == nil {
-		t.Error("a usage text is taken for an answer")
+		t.Error("a usage text was accepted as an answer")
 	}
 }

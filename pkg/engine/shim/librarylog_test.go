@@ -35,7 +35,7 @@ func TestLateAnswersAreForDebugging(t *testing.T) {
 	}
 }
 
-// slow answers when it is told to.
+// slow answers once answer is closed.
 type slow struct {
 	taskapi.TTRPCTaskService
 	answer chan struct{}
@@ -46,7 +46,7 @@ func (s slow) Pause(context.Context, *taskapi.PauseRequest) (*emptypb.Empty, err
 	return &emptypb.Empty{}, nil
 }
 
-// watcher sees what the process's log is given, after those before it.
+// watcher records late answers in the process's log, after the other hooks have run.
 type watcher struct {
 	mu   sync.Mutex
 	seen []logrus.Level
@@ -68,7 +68,7 @@ func (w *watcher) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// The library still says these words of an answer that comes too late.
+// The library still logs the text lateAnswer for an answer that comes too late.
 func TestLateAnswerOfAShim(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")
@@ -88,10 +88,10 @@ func TestLateAnswerOfAShim(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := c.Task.Pause(ctx, &taskapi.PauseRequest{ID: "id"}); err == nil {
-		t.Fatal("it did not wait")
+		t.Fatal("Pause did not wait")
 	}
 	close(service.answer)
-	test.Eventually(t, "the late answer is there", func() bool {
+	test.Eventually(t, "the late answer is logged", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.lost+len(w.seen) > 0
@@ -99,6 +99,6 @@ func TestLateAnswerOfAShim(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, level := range w.seen {
-		test.Equal(t, "it is logged as", level, log.DebugLevel)
+		test.Equal(t, "the level of the late answer", level, log.DebugLevel)
 	}
 }

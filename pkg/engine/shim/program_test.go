@@ -21,7 +21,7 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// built is the real berth-shim.
+// built returns the program berth-shim.
 var built = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "berth-shim-")
 	if err != nil {
@@ -37,14 +37,14 @@ var built = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// builds are paths of two builds that differ.
+// builds returns the paths of two different builds.
 func builds(t *testing.T) (a, b string) {
 	t.Helper()
 	program := test.Value(built())(t)
 	dir := t.TempDir()
 	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	for _, path := range []string{a, b} {
-		// What follows the last section is not looked at.
+		// The kernel ignores what follows the last section.
 		if err := os.WriteFile(path, append(slices.Clone(program), path...), 0o755); err != nil { //nolint:gosec // it is a program
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func builds(t *testing.T) (a, b string) {
 	return a, b
 }
 
-// manager is one life of a daemon.
+// manager returns the Manager of a new daemon.
 func manager(t *testing.T, state, program string) *Manager {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -83,7 +83,7 @@ func serving(t *testing.T, m *Manager, key string) int {
 		if err == nil {
 			info, err = c.Supervisor.Info(t.Context(), &supervisorapi.InfoRequest{})
 		}
-		// A connection breaks a moment after the process that it led to.
+		// A connection breaks only a moment after its process has exited.
 		if err != nil && !Lost(err) {
 			t.Fatalf("supervisor %s: %v", key, err)
 		}
@@ -94,7 +94,7 @@ func serving(t *testing.T, m *Manager, key string) int {
 	return pid
 }
 
-// endWithTest kills a process that may be gone by then, and no other of its pid.
+// endWithTest kills a process when the test ends, but no other process that has its PID by then.
 func endWithTest(t *testing.T, pid int) {
 	t.Helper()
 	fd := test.Value(unix.PidfdOpen(pid, 0))(t)
@@ -132,17 +132,17 @@ func TestSuccessorIsTheSameProgram(t *testing.T) {
 	runs(t, next, a)
 	runs(t, serving(t, now, "new"), b)
 	if programs, err := Programs(state); err != nil || !slices.Equal(slices.Sorted(slices.Values(programs)), []string{a, b}) {
-		t.Errorf("in use are %v, %v", programs, err)
+		t.Errorf("the programs in use are %v, %v", programs, err)
 	}
 
-	// Whoever removes the kept copy must not leave the pods without anybody.
+	// If the kept copy is removed, the pods still get a supervisor.
 	test.Must(t, os.Remove(a))
 	kill(t, next)
 	runs(t, serving(t, now, "old"), b)
-	test.EqualLists(t, "in use", test.Value(Programs(state))(t), []string{b, b})
+	test.EqualLists(t, "the programs in use", test.Value(Programs(state))(t), []string{b, b})
 }
 
-// A daemon that was killed while it made the directory of a supervisor leaves one.
+// A daemon that is killed while it creates a supervisor's directory leaves it without a program.
 func TestDirectoryWithoutAProgram(t *testing.T) {
 	state := stateDir(t)
 	m := manager(t, state, "/none")
@@ -152,7 +152,7 @@ func TestDirectoryWithoutAProgram(t *testing.T) {
 	}
 }
 
-// A supervisor that lives and cannot be reached keeps its directory.
+// A supervisor that runs but cannot be reached keeps its directory.
 func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	a, _ := builds(t)
 	state := stateDir(t)
@@ -170,9 +170,9 @@ func TestLiveSupervisorIsNotReplaced(t *testing.T) {
 	if err := second.Sweep(t.Context(), func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), fmt.Sprint("process ", pid, " ")) {
 		t.Errorf("sweep: %v, want that process %d is in the way", err, pid)
 	}
-	test.Mustf(t, test.Err(os.Stat(away)), "the directory of a live supervisor was taken away")
+	test.Mustf(t, test.Err(os.Stat(away)), "the directory of a live supervisor was removed")
 
-	// It listens again while it is waited for.
+	// The supervisor listens again while third waits for it.
 	third := manager(t, state, a)
 	back := time.AfterFunc(100*time.Millisecond, func() { _ = os.Rename(away, socket) })
 	defer back.Stop()
@@ -189,7 +189,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
 	if _, err := m.Live(t.Context(), "key"); !noListener(err) {
-		t.Errorf("nobody was started: %v", err)
+		t.Errorf("before the start: %v", err)
 	}
 	pid := serving(t, m, "key")
 	c := test.Value(m.Live(t.Context(), "key"))(t)
@@ -199,15 +199,15 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 		return c.Answers(ctx)
 	}
 	if !answers(20 * time.Second) {
-		t.Error("a live one does not answer")
+		t.Error("a live supervisor does not answer")
 	}
 	stopProcess(t, pid)
 	if answers(300 * time.Millisecond) {
-		t.Error("a stopped one answers")
+		t.Error("a stopped supervisor answers")
 	}
-	test.Checkf(t, m.Sweep(t.Context(), func(key string) bool { return key == "key" }), "sweep without the silent one")
+	test.Checkf(t, m.Sweep(t.Context(), func(key string) bool { return key == "key" }), "a sweep that keeps the stopped supervisor")
 	kill(t, pid)
 	if !answers(20 * time.Second) {
-		t.Error("a dead one is waited for")
+		t.Error("Answers waits for a dead supervisor")
 	}
 }

@@ -55,13 +55,13 @@ func FuzzParseEndpoint(f *testing.F) {
 func TestPauseGrowsForShortLives(t *testing.T) {
 	s := &supervisor{}
 	now := time.Now()
-	test.Equal(t, "the first start waits", s.pause(now), 0)
+	test.Equal(t, "the wait before the first start", s.pause(now), 0)
 	s.started = now
 	if d := s.pause(now.Add(time.Millisecond)); d <= 0 || d > minDelay {
 		t.Errorf("after a death at once the next start waits %s", d)
 	}
 	s.delay = maxDelay
-	test.Equal(t, "a repeated death waits", s.pause(now.Add(time.Second)), maxDelay-time.Second)
+	test.Equal(t, "the wait after repeated deaths", s.pause(now.Add(time.Second)), maxDelay-time.Second)
 	if d := s.pause(now.Add(time.Hour)); d != 0 || s.delay != 0 {
 		t.Errorf("after a long life the start waits %s, delay %s", d, s.delay)
 	}
@@ -90,7 +90,7 @@ func TestKeeperLendsDuplicatesAndClosesAll(t *testing.T) {
 	seen := map[int]bool{}
 	for id, i := range which {
 		if i.Pidfd < 4 || i.Pidfd >= 6 || seen[i.Pidfd] || i.TTY != 0 {
-			t.Errorf("%s is said to be at %+v", id, i)
+			t.Errorf("the descriptors of %s are %+v", id, i)
 		}
 		seen[i.Pidfd] = true
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// safeBuffer is one that others may write while it is read.
+// safeBuffer is a buffer that may be written while it is read.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -37,8 +37,8 @@ func (s *safeBuffer) has(text string) bool {
 	return bytes.Contains(s.b.Bytes(), []byte(text))
 }
 
-// The log of a shim is read as long as its process is there, whatever becomes of the
-// connection to it.
+// The log of a shim is read as long as the shim's process runs, even if the connection to
+// the shim breaks.
 func TestLogOutlivesTheConnection(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")
@@ -70,11 +70,11 @@ func TestLogOutlivesTheConnection(t *testing.T) {
 	conn := test.Value(l.Accept())(t)
 	test.Must(t, conn.Close())
 	<-c.done
-	for range 100 { // it must not end a moment later; the kernel closes the connection
-		test.Mustf(t, says("after"), "nobody reads the log after the connection broke")
+	for range 100 { // the reader must not stop a moment later either
+		test.Mustf(t, says("after"), "write to the log after the connection broke")
 		time.Sleep(time.Millisecond)
 	}
 	test.Eventually(t, "the log is read after the connection broke", func() bool { return said.has("after") })
 	ended()
-	test.Eventually(t, "nobody reads the log of a shim that has ended", func() bool { return errors.Is(says("gone"), unix.ENXIO) })
+	test.Eventually(t, "the log of an exited shim is not read any more", func() bool { return errors.Is(says("gone"), unix.ENXIO) })
 }

@@ -19,12 +19,12 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// stopProcess stops a process, and returns when no thread of it runs any more: one
-// may go on for a moment after the signal was sent.
+// stopProcess stops a process, and returns when all its threads are stopped: a thread
+// may continue for a moment after the signal was sent.
 func stopProcess(t *testing.T, pid int) {
 	t.Helper()
 	test.Must(t, syscall.Kill(pid, syscall.SIGSTOP))
-	test.Eventually(t, "all of it stands still", func() bool {
+	test.Eventually(t, "all threads are stopped", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 		if err != nil || len(threads) == 0 {
 			t.Fatalf("the threads of %d: %v", pid, err)
@@ -34,7 +34,7 @@ func stopProcess(t *testing.T, pid int) {
 			if err != nil {
 				return false
 			}
-			// The name of the program may have anything in it; the state follows it.
+			// The state follows the name of the program, which may have any characters.
 			if _, state, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " "); !strings.HasPrefix(state, "T") {
 				return false
 			}
@@ -43,8 +43,8 @@ func stopProcess(t *testing.T, pid int) {
 	})
 }
 
-// Calls of a process that reads nothing end, however many they are, and the next
-// ones have a connection of their own.
+// Calls to a process that reads nothing end, however many they are, and the next call
+// gets a new connection.
 func TestNoCallWaitsForAReader(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")
@@ -72,7 +72,7 @@ func TestNoCallWaitsForAReader(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):
-		t.Fatal("calls are stuck in a connection that nobody reads")
+		t.Fatal("calls are stuck in a connection that is not read")
 	}
 	lost := 0
 	for _, err := range errs {
@@ -92,8 +92,8 @@ func TestNoCallWaitsForAReader(t *testing.T) {
 	}
 }
 
-// A supervisor that does not leave when it is asked to is asked again, and whoever
-// wants it meanwhile waits no longer than it wants to.
+// A supervisor that does not exit when it is asked to is asked again. A caller that needs
+// the supervisor waits no longer than its own context.
 func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
@@ -107,23 +107,23 @@ func TestIdleSupervisorIsAskedAgain(t *testing.T) {
 	m.Supervisors.mu.Lock()
 	s := m.lookup("key")
 	m.Supervisors.mu.Unlock()
-	test.Eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
+	test.Eventually(t, "the supervisor is asked to exit", func() bool { return len(s.busy) > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	test.ErrorIs(t, test.Err(m.Supervisor(ctx, "key")), context.DeadlineExceeded, "whoever waits for one that is asked to leave")
-	test.Eventually(t, "it is given up", func() bool { return len(s.busy) == 0 })
+	test.ErrorIs(t, test.Err(m.Supervisor(ctx, "key")), context.DeadlineExceeded, "a caller that needs a supervisor that is asked to exit")
+	test.Eventually(t, "the request to exit is given up", func() bool { return len(s.busy) == 0 })
 	test.Must(t, syscall.Kill(pid, syscall.SIGCONT))
 	select {
 	case <-left:
 	case <-time.After(20 * time.Second):
-		t.Fatal("nobody asked again")
+		t.Fatal("the supervisor was not asked again")
 	}
 	if _, err := os.Stat(m.SupervisorDir("key")); !os.IsNotExist(err) {
-		t.Errorf("its directory: %v", err)
+		t.Errorf("the supervisor's directory: %v, want that it does not exist", err)
 	}
 }
 
-// That its connection broke does not say that a supervisor is gone.
+// A broken connection does not mean that the supervisor is gone.
 func TestLostConnectionIsNoEnd(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
@@ -135,14 +135,14 @@ func TestLostConnectionIsNoEnd(t *testing.T) {
 	m.Supervisors.mu.Lock()
 	s := m.lookup("key")
 	m.Supervisors.mu.Unlock()
-	test.Eventually(t, "it is asked to leave", func() bool { return len(s.busy) > 0 })
+	test.Eventually(t, "the supervisor is asked to exit", func() bool { return len(s.busy) > 0 })
 	test.Must(t, c.conn.Close())
-	test.Fails(t, <-ended, "a stopped supervisor is said to have left")
-	test.Checkf(t, test.Err(os.Stat(filepath.Join(m.SupervisorDir("key"), socketName))), "the directory of a live supervisor was taken away")
+	test.Fails(t, <-ended, "Sweep succeeded although the supervisor is stopped")
+	test.Checkf(t, test.Err(os.Stat(filepath.Join(m.SupervisorDir("key"), socketName))), "the directory of a live supervisor was removed")
 }
 
-// A supervisor that had something to do when it was told to leave is reached again for the next
-// time. Once it was said not to listen on its socket, every minute, while its pods answered.
+// A supervisor that was busy when it was asked to exit can be asked again. It used to be
+// reported as not listening on its socket, every minute, although its pods worked.
 func TestSupervisorIsReachedAgainToLeave(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
@@ -154,16 +154,16 @@ func TestSupervisorIsReachedAgainToLeave(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "out")
 	test.Must(t, syscall.Mkfifo(pipe, 0o600))
 	test.Must(t, test.Err(c.Supervisor.OpenStdio(t.Context(), &supervisorapi.OpenStdioRequest{Id: "id", Stdout: pipe})))
-	test.Fails(t, m.Sweep(t.Context(), func(string) bool { return false }), "a supervisor that reads the output of a container left")
+	test.Fails(t, m.Sweep(t.Context(), func(string) bool { return false }), "a supervisor exited although it reads the output of a container")
 	test.Must(t, test.Err(c.Supervisor.CloseStdio(t.Context(), &supervisorapi.CloseStdioRequest{Id: "id"})))
 	m.Hold("key")
 	m.Release("key")
 	select {
 	case <-left:
 	case <-time.After(20 * time.Second):
-		t.Fatal("it is not reached any more")
+		t.Fatal("the supervisor was not asked again")
 	}
 	if _, err := os.Stat(m.SupervisorDir("key")); !os.IsNotExist(err) {
-		t.Errorf("its directory: %v", err)
+		t.Errorf("the supervisor's directory: %v, want that it does not exist", err)
 	}
 }

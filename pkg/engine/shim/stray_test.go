@@ -31,7 +31,7 @@ func TestStrayInABundleBehindALink(t *testing.T) {
 	test.Must(t, os.Symlink(bundle, link))
 	stray := exec.Command("sh", "-c", "read line", "shim", "-id", "abc", "serve")
 	stray.Dir = bundle
-	if _, err := stray.StdinPipe(); err != nil { // which nobody writes to
+	if _, err := stray.StdinPipe(); err != nil { // nothing is written to it
 		t.Fatal(err)
 	}
 	test.Must(t, stray.Start())

@@ -26,7 +26,7 @@ import (
 func TestPatience(t *testing.T) {
 	l := limits{silence: time.Second, making: time.Minute}
 	for method, want := range map[string]time.Duration{
-		"Wait": 0, "Ping": 0, // for ever
+		"Wait": 0, "Ping": 0, // no limit
 		"Create": time.Minute, "Start": time.Minute, "Checkpoint": time.Minute,
 		"Kill": time.Second, "Delete": time.Second, "State": time.Second, "Exec": time.Second, "Update": time.Second, "Stats": time.Second,
 		"Pause": time.Second, "Resume": time.Second, "ResizePty": time.Second, "CloseIO": time.Second, "Connect": time.Second, "Shutdown": time.Second,
@@ -40,14 +40,14 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// quick finds a process unresponsive soon.
+// quick shortens the time after which a process counts as unresponsive.
 func quick(m *Manager) {
 	m.Supervisors.limits.quiet, m.Supervisors.limits.silence, m.Supervisors.limits.making = 20*time.Millisecond, time.Second, time.Second
 	m.ForeignShims.limits = m.Supervisors.limits
 }
 
-// Calls to a supervisor that is stopped waited for as long as their callers did, and those
-// without a limit for ever.
+// Calls to a stopped supervisor fail after a while. They used to wait as long as their
+// callers, and forever for callers without a limit.
 func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
@@ -77,24 +77,24 @@ func TestCallsOfUnresponsiveSupervisorEnd(t *testing.T) {
 	}
 	found := m.Unresponsive(t.Context())
 	if len(found) != 1 || !strings.Contains(found[0], fmt.Sprintf("supervisor key (process %d) is unresponsive since", pid)) {
-		t.Errorf("found are %v", found)
+		t.Errorf("the unresponsive supervisors are %v", found)
 	}
 	select {
 	case err := <-waiting:
-		t.Errorf("a wait ended with %v", err)
+		t.Errorf("Wait ended with %v", err)
 	default:
 	}
 	giveUp()
-	test.Fails(t, <-waiting, "a wait for a task that it does not have ended well")
+	test.Fails(t, <-waiting, "Wait for an unknown task succeeded")
 
 	test.Must(t, syscall.Kill(pid, syscall.SIGCONT))
-	test.Eventually(t, "it answers again", func() bool { return len(m.Unresponsive(t.Context())) == 0 })
+	test.Eventually(t, "the supervisor answers again", func() bool { return len(m.Unresponsive(t.Context())) == 0 })
 	if err := calls["State"](); err == nil || IsUnresponsive(err) {
-		t.Errorf("State of a task that it does not have: %v", err)
+		t.Errorf("State of an unknown task: %v", err)
 	}
 }
 
-// Whoever stops a pod replaces its supervisor, once, however many do.
+// Concurrent calls replace an unresponsive supervisor only once.
 func TestReplaceUnresponsive(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
@@ -121,18 +121,18 @@ func TestReplaceUnresponsive(t *testing.T) {
 	}
 	successor := serving(t, m, "key")
 	if successor == pid {
-		t.Error("it was not killed")
+		t.Error("the supervisor was not killed")
 	}
 	again := test.Value(m.Live(t.Context(), "key"))(t)
 	if next := serving(t, m, "key"); next != successor {
 		t.Errorf("successor %d was killed too", successor)
 	}
 	if found := m.Unresponsive(t.Context()); len(found) > 0 || again.Unresponsive() != nil {
-		t.Errorf("its successor: %v", found)
+		t.Errorf("the successor is unresponsive: %v", found)
 	}
 }
 
-// One process that is stopped uses up the time of the others.
+// A stopped process uses up the time of the check, but other processes are not reported.
 func TestOnlyWhatIsStoppedIsNamed(t *testing.T) {
 	a, _ := builds(t)
 	m := manager(t, stateDir(t), a)
@@ -145,13 +145,13 @@ func TestOnlyWhatIsStoppedIsNamed(t *testing.T) {
 	for range 3 {
 		found := m.Unresponsive(t.Context())
 		if len(found) != 1 || !strings.Contains(found[0], fmt.Sprintf("(process %d)", pids["a"])) {
-			t.Errorf("stopped is %d, and found %v", pids["a"], found)
+			t.Errorf("process %d is stopped, but the unresponsive ones are %v", pids["a"], found)
 		}
 	}
 }
 
-// A daemon that stands still itself, as on a node that swaps, finds its supervisor unresponsive
-// only if that does not answer afterwards.
+// If the daemon itself stalls, as on a node that swaps, its supervisor counts as unresponsive
+// only if it does not answer afterwards.
 func TestStallOfTheDaemon(t *testing.T) {
 	const inChild = "BERTH_TEST_STALL"
 	if os.Getenv(inChild) != "" {
@@ -174,13 +174,13 @@ func TestStallOfTheDaemon(t *testing.T) {
 		}
 		signal(command.Process.Pid, syscall.SIGSTOP)
 		signal(supervisor, syscall.SIGCONT)
-		time.Sleep(2 * time.Second) // longer than the silence of quick
+		time.Sleep(2 * time.Second) // longer than the limit silence that quick sets
 		signal(command.Process.Pid, syscall.SIGCONT)
 	}
 	test.Check(t, command.Wait())
 }
 
-// stalls is the daemon.
+// stalls runs in the child, and is the daemon.
 func stalls(t *testing.T) {
 	t.Helper()
 	a, _ := builds(t)
@@ -201,7 +201,7 @@ func stalls(t *testing.T) {
 	}
 }
 
-// A shim that answers is waited for, however long its runtime takes.
+// A call to a responsive shim is waited for, however long the shim's runtime takes.
 func TestSlowCallIsWaitedFor(t *testing.T) {
 	dir := stateDir(t)
 	m := manager(t, dir, "/none")

@@ -38,7 +38,7 @@ func TestRecordsCarryTheirFormat(t *testing.T) {
 	}
 }
 
-// What a newer daemon wrote may be misread, and its pods may run.
+// Open refuses records of a newer daemon: they could be misread, and their pods may run.
 func TestNewerRecordsAreLeftAlone(t *testing.T) {
 	for _, file := range []string{specFile, statusFile} {
 		t.Run(file, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 			aRecord(t, dir, "mine")
 			aRecord(t, dir, "newer")
 			path := filepath.Join(dir, "newer", file)
-			// A spec in another shape is no broken record, either.
+			// A spec with another structure does not count as broken either.
 			test.Must(t, os.WriteFile(path, []byte(`{"format":3,"name":["other","shape"]}`), 0o600))
 			unfinished := filepath.Join(dir, "unfinished")
 			test.Must(t, os.Mkdir(unfinished, 0o700))
@@ -55,7 +55,7 @@ func TestNewerRecordsAreLeftAlone(t *testing.T) {
 				t.Fatalf("Open: %v", err)
 			}
 			test.Says(t, err, "format 3", "newer", dir, "up to 2", "reinstall the newer berth")
-			test.Checkf(t, test.Err(os.Stat(unfinished)), "a refused start has removed something")
+			test.Checkf(t, test.Err(os.Stat(unfinished)), "the refused Open removed a directory")
 			if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), "other") {
 				t.Errorf("the newer record is now %s: %v", b, err)
 			}

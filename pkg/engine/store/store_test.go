@@ -64,12 +64,12 @@ func TestFailedUpdateChangesNothing(t *testing.T) {
 	blocker := filepath.Join(dir, "a", ".status.json.new")
 	test.Must(t, os.MkdirAll(filepath.Join(blocker, "full"), 0o700))
 	if err := o.Update(func(st *status) error { st.N = 3; return nil }); err == nil {
-		t.Fatal("Update succeeded without a disk")
+		t.Fatal("Update succeeded although the write fails")
 	}
 	if o.Status().N != 1 {
 		t.Errorf("status is %d after failed updates, want 1", o.Status().N)
 	}
-	test.Fails(t, o.Force(func(st *status) { st.N = 4 }), "Force hid that the disk did not take it")
+	test.Fails(t, o.Force(func(st *status) { st.N = 4 }), "Force succeeded although the write fails")
 	if o.Status().N != 4 {
 		t.Errorf("status is %d after Force, want 4", o.Status().N)
 	}
@@ -98,10 +98,10 @@ func TestDelete(t *testing.T) {
 	if again, _ := open(t, dir); len(again.List()) != 0 {
 		t.Error("a deleted object came back")
 	}
-	test.Checkf(t, test.Err(s.Create("a", spec{}, status{}, store.Relaxed)), "the id of a deleted object is not free")
+	test.Checkf(t, test.Err(s.Create("a", spec{}, status{}, store.Relaxed)), "reuse of the ID of a deleted object")
 }
 
-// A crash may end anywhere between two writes; what it leaves must load.
+// A crash may happen between any two writes. Open must load the files that it leaves.
 func TestOpenAfterACrash(t *testing.T) {
 	for name, tc := range map[string]struct {
 		files      map[string]string

@@ -21,28 +21,28 @@ func TestWhoIsToBlame(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"nothing":                 {oci, nil, false},
-		"it fails":                {oci, errors.New("run: exit status 1: it cannot be done"), true},
-		"of a class":              {oci, fmt.Errorf("it is broken: %w", errdefs.ErrInternal), true},
-		"it cannot be run at all": {oci, fmt.Errorf("no such file: %w", errdefs.ErrFailedPrecondition), true},
-		"it takes too long":       {oci, fmt.Errorf("it was killed: %w", context.DeadlineExceeded), true},
-		"a library is missing":    {oci, errors.New("error while loading shared libraries: libseccomp.so.2: cannot open shared object file: No such file or directory"), true},
-		"the caller went away":    {oci, fmt.Errorf("start: %w", context.Canceled), false},
-		"a name is taken":         {oci, fmt.Errorf("task x: %w", errdefs.ErrAlreadyExists), false},
-		"the request is wrong":    {oci, fmt.Errorf("bundle: %w", errdefs.ErrInvalidArgument), false},
-		"the task is gone":        {oci, fmt.Errorf("task x: %w", errdefs.ErrNotFound), false},
-		"our supervisor died":     {oci, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), false},
-		"the handler's shim died": {other, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), true},
-		"runc, no such program":   {oci, errors.New(`exec: "/nope": stat /nope: no such file or directory`), false},
-		"runc, none in PATH":      {oci, errors.New("exec: \"nope\": executable file not found in $PATH"), false},
-		"crun, no such program":   {oci, errors.New("executable file `nope` not found in $PATH: No such file or directory"), false},
-		"runc, no memory":         {oci, errors.New("runc run failed: unable to start container process: container init was OOM-killed (memory limit too low?)"), false},
-		"runc, less than it has":  {oci, errors.New("unable to set memory limit to 524288 (current usage: 2981888, peak usage: 3039232)"), false},
-		"runsc, no such program":  {oci, errors.New(`creating process: error finding executable "nope" in PATH []: no such file or directory`), false},
+		"nothing":                    {oci, nil, false},
+		"the runtime fails":          {oci, errors.New("run: exit status 1: it cannot be done"), true},
+		"the error has a class":      {oci, fmt.Errorf("it is broken: %w", errdefs.ErrInternal), true},
+		"the runtime cannot be run":  {oci, fmt.Errorf("no such file: %w", errdefs.ErrFailedPrecondition), true},
+		"the runtime takes too long": {oci, fmt.Errorf("it was killed: %w", context.DeadlineExceeded), true},
+		"a library is missing":       {oci, errors.New("error while loading shared libraries: libseccomp.so.2: cannot open shared object file: No such file or directory"), true},
+		"the caller went away":       {oci, fmt.Errorf("start: %w", context.Canceled), false},
+		"a name is taken":            {oci, fmt.Errorf("task x: %w", errdefs.ErrAlreadyExists), false},
+		"the request is wrong":       {oci, fmt.Errorf("bundle: %w", errdefs.ErrInvalidArgument), false},
+		"the task is gone":           {oci, fmt.Errorf("task x: %w", errdefs.ErrNotFound), false},
+		"our supervisor died":        {oci, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), false},
+		"the handler's shim died":    {other, fmt.Errorf("%w: %w", ttrpc.ErrClosed, errdefs.ErrUnavailable), true},
+		"runc, no such program":      {oci, errors.New(`exec: "/nope": stat /nope: no such file or directory`), false},
+		"runc, none in PATH":         {oci, errors.New("exec: \"nope\": executable file not found in $PATH"), false},
+		"crun, no such program":      {oci, errors.New("executable file `nope` not found in $PATH: No such file or directory"), false},
+		"runc, no memory":            {oci, errors.New("runc run failed: unable to start container process: container init was OOM-killed (memory limit too low?)"), false},
+		"runc, limit below usage":    {oci, errors.New("unable to set memory limit to 524288 (current usage: 2981888, peak usage: 3039232)"), false},
+		"runsc, no such program":     {oci, errors.New(`creating process: error finding executable "nope" in PATH []: no such file or directory`), false},
 	} {
 		got := c.by.Attribute(c.err)
 		if handler.IsRuntimeFault(got) != c.want || !errors.Is(got, c.err) || (c.err != nil && got.Error() != c.err.Error()) {
-			t.Errorf("%s: blamed %v, want %v (%v)", name, handler.IsRuntimeFault(got), c.want, got)
+			t.Errorf("%s: attributed to the runtime: %v, want %v (%v)", name, handler.IsRuntimeFault(got), c.want, got)
 		}
 	}
 }

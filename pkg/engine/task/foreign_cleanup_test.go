@@ -23,9 +23,9 @@ func TestExitOfACleanedUpTask(t *testing.T) {
 		wasAlive, oom bool
 		want          pod.Exit
 	}{
-		"it was alive":         {shim.TaskExit{Status: 137, At: now}, true, false, pod.Exit{Status: 137, At: now, Why: "the container was killed because its shim died"}},
-		"its shim saw the end": {shim.TaskExit{Status: 3, At: then}, false, false, pod.Exit{Status: 3, At: then}},
-		"nobody did": {shim.TaskExit{Status: 137, At: then}, false, true,
+		"alive until the clean-up": {shim.TaskExit{Status: 137, At: now}, true, false, pod.Exit{Status: 137, At: now, Why: "the container was killed because its shim died"}},
+		"exit seen by the shim":    {shim.TaskExit{Status: 3, At: then}, false, false, pod.Exit{Status: 3, At: then}},
+		"exit not seen": {shim.TaskExit{Status: 137, At: then}, false, true,
 			pod.Exit{Status: 137, At: now, OOM: true, Why: "its shim died before it reported how the container exited"}},
 		"the shim's binary is gone": {shim.TaskExit{}, false, true,
 			pod.Exit{Status: 255, At: now, OOM: true, Unknown: true}},
@@ -36,7 +36,7 @@ func TestExitOfACleanedUpTask(t *testing.T) {
 	}
 }
 
-// in starts a process in a new cgroup, which goes with the test.
+// in starts a process in a new cgroup. The end of the test kills it and removes the cgroup.
 func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 	t.Helper()
 	group := cgroup.HostPaths(cgroupsPath)
@@ -46,15 +46,15 @@ func in(t *testing.T, cgroupsPath string) *exec.Cmd {
 	cmd := exec.Command("sleep", "3600")
 	test.Must(t, cmd.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // what the test did not
+		_ = cmd.Process.Kill() // if the test has not killed it
 		_ = cmd.Wait()
 	})
 	test.Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
 	return cmd
 }
 
-// A container that the kernel kills with the sandbox process, whose PID namespace it is
-// in, is one that its shim's death ended.
+// Containers in the PID namespace of the sandbox process are killed by the kernel with that
+// process. Their exits are attributed to the shim's death.
 func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 	r, _ := deadShim(t, shim.ErrGone)
 	parent := "/berth-test-" + strconv.Itoa(os.Getpid())
@@ -68,7 +68,7 @@ func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 		test.Must(t, test.Err(r.pods.Containers.Create(id, spec, pod.ContainerStatus{Phase: pod.PhaseRunning, PID: cmd.Process.Pid}, store.Relaxed)))
 		ids, processes = append(ids, id), append(processes, cmd)
 	}
-	// The third has ended by itself, which nobody saw.
+	// The third container exited by itself before; its exit was not recorded.
 	kill(t, processes[2])
 	for i, id := range ids {
 		if i == 1 {
@@ -85,5 +85,5 @@ func TestCleanUpKillsAPodAtOnce(t *testing.T) {
 func kill(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	test.Must(t, cmd.Process.Kill())
-	_ = cmd.Wait() // killed, as it shall be
+	_ = cmd.Wait() // the error reports that the process was killed
 }

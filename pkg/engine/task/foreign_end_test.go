@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// deadShims are foreign shims none of which can be reached. They write down what is done
+// deadShims are foreign shims that cannot be reached. They record the calls that are made
 // about them.
 type deadShims struct {
 	processes
@@ -71,23 +71,23 @@ func deadShim(t *testing.T, lost error) (*foreign, *deadShims) {
 	return pod.NewSandbox(o, r).Runner.Tasks.(*foreign), d
 }
 
-// A shim that is gone is dismissed before anybody cleans up after it, so that it makes
-// nothing more; the pod is not ready from then on.
+// End dismisses a dead shim before it cleans up after the shim, so that the shim creates
+// nothing more. Then the pod is not ready any more.
 func TestEndOfADeadShim(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails string
 		want  []string
 	}{
-		"it goes":            {"", []string{"connect", "dismiss", "clean up", "dismiss"}},
-		"it does not go":     {"dismiss", []string{"connect", "dismiss"}},
-		"its binary is gone": {"clean up", []string{"connect", "dismiss", "clean up", "dismiss"}},
+		"dismissed":       {"", []string{"connect", "dismiss", "clean up", "dismiss"}},
+		"dismissal fails": {"dismiss", []string{"connect", "dismiss"}},
+		"clean-up fails":  {"clean up", []string{"connect", "dismiss", "clean up", "dismiss"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, d := deadShim(t, shim.ErrGone)
 			d.fails[c.fails] = errors.New("it fails")
 			err := r.End(t.Context())
 			if failed := c.fails == "dismiss"; (err != nil) != failed {
-				t.Errorf("it answered %v", err)
+				t.Errorf("End returned %v", err)
 			}
 			test.EqualLists(t, "called", d.calls, c.want)
 			test.Equal(t, "the pod is ready", r.sandbox.Status().Phase == pod.PhaseReady, c.fails == "dismiss")
@@ -95,8 +95,8 @@ func TestEndOfADeadShim(t *testing.T) {
 	}
 }
 
-// A shim that refuses is told again until its time is up, and then killed. What it ran is
-// asked once more whether it is gone.
+// A shim that refuses to stop a task is asked again until shimPatience is over, and then
+// killed. After that, end is called once more to check that the task is gone.
 func TestShimThatRefuses(t *testing.T) {
 	r, d := deadShim(t, shim.ErrGone)
 	synctest.Test(t, func(t *testing.T) {
@@ -105,15 +105,15 @@ func TestShimThatRefuses(t *testing.T) {
 		err := r.StopOrKill(t.Context(), func(context.Context) error {
 			asked++
 			if len(d.calls) > 0 {
-				return nil // it is dead
+				return nil // the shim is dead
 			}
 			return refuses
 		})
 		if err != nil {
-			t.Errorf("it answered %v", err)
+			t.Errorf("StopOrKill returned %v", err)
 		}
 		if took := time.Since(began); took != shimPatience {
-			t.Errorf("it was killed after %v, not %v", took, shimPatience)
+			t.Errorf("the shim was killed after %v, not %v", took, shimPatience)
 		}
 		if want := int(shimPatience/retryInterval) + 1; asked < want-1 || asked > want+1 {
 			t.Errorf("asked %d times, want about %d", asked, want)
@@ -122,16 +122,16 @@ func TestShimThatRefuses(t *testing.T) {
 	test.EqualLists(t, "called", d.calls, []string{"dismiss", "clean up"})
 }
 
-// A caller that leaves does not cost a shim its time.
+// If the caller leaves, the shim is not killed before shimPatience is over.
 func TestCallerLeavesShimThatRefuses(t *testing.T) {
 	r, d := deadShim(t, shim.ErrGone)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		test.ErrorIs(t, r.StopOrKill(ctx, func(context.Context) error { return errors.New("it refuses") }), context.DeadlineExceeded, "it answered")
+		test.ErrorIs(t, r.StopOrKill(ctx, func(context.Context) error { return errors.New("it refuses") }), context.DeadlineExceeded, "StopOrKill")
 	})
 	if len(d.calls) > 0 {
-		t.Errorf("the shim was not given its time: %q", d.calls)
+		t.Errorf("the shim was killed too early: %q", d.calls)
 	}
 }
 
@@ -147,11 +147,11 @@ func TestDeleteTaskOfADeadShim(t *testing.T) {
 	}
 }
 
-// The endpoint that a killed daemon did not write down is had from the shim's answer.
+// An endpoint that a killed daemon did not record is read from the shim's answer.
 func TestEndpointOfAKilledDaemon(t *testing.T) {
 	r, d := deadShim(t, shim.ErrGone)
 	r.sandbox.Record(t.Context(), func(st *pod.SandboxStatus) { st.Shim = nil })
-	test.ErrorIs(t, test.Err(r.Client(t.Context())), shim.ErrGone, "the error")
+	test.ErrorIs(t, test.Err(r.Client(t.Context())), shim.ErrGone, "Client of a dead shim")
 	test.EqualLists(t, "called", d.calls, []string{"find", "connect"})
 	d.fails["find"] = errors.New("none was started")
 	d.calls = nil

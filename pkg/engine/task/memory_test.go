@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// A start in which the pod ran into its memory limit names the limit, and is not the runtime's
-// fault. Runs into it before the start explain nothing.
+// If a pod hits its memory limit during a start, the error names the limit and is not attributed
+// to the runtime. Hits before the start do not count.
 func TestMemoryExplains(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"memory.events.local": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n", "memory.max": "25165824\n", "memory.current": "1\n"} {
@@ -23,10 +23,10 @@ func TestMemoryExplains(t *testing.T) {
 	before := PodMemory{paths: cgroup.Paths{Unified: dir}, hits: 2}
 	err := before.Explain(broken)
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "memory limit of 24Mi") || handler.IsRuntimeFault((&supervised{}).Attribute(err)) {
-		t.Errorf("after a run into the limit: %v, blamed %v", err, handler.IsRuntimeFault((&supervised{}).Attribute(err)))
+		t.Errorf("after a hit: %v, attributed to the runtime: %v", err, handler.IsRuntimeFault((&supervised{}).Attribute(err)))
 	}
 	for name, m := range map[string]PodMemory{
-		"an earlier run into it": {paths: cgroup.Paths{Unified: dir}, hits: 3}, "no limit": {}, "a cgroup that is gone": {paths: cgroup.Paths{Unified: dir + "/gone"}},
+		"an earlier hit": {paths: cgroup.Paths{Unified: dir}, hits: 3}, "no limit": {}, "a cgroup that is gone": {paths: cgroup.Paths{Unified: dir + "/gone"}},
 	} {
 		if got := m.Explain(broken); !errors.Is(broken, got) {
 			t.Errorf("%s: %v", name, got)

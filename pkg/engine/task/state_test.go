@@ -19,18 +19,18 @@ func TestStateOfTask(t *testing.T) {
 		answer  tasktypes.Status
 		want    State
 	}{
-		"never started":             {"created", created, Unstarted},
-		"being started":             {"starting", created, Starting},
-		"ran after the answer":      {"running", created, Starting},
-		"runs":                      {"running", running, Started},
-		"is paused":                 {"running", tasktypes.Status_PAUSED, Started},
-		"has run":                   {"running", stopped, Started},
-		"did not start":             {"starting", stopped, Failed},
-		"a shim's that may start":   {"", created, Unstarted},
-		"a shim's that runs":        {"", running, Started},
-		"a shim's that has run":     {"", stopped, Started},
-		"journal cannot be read":    {"?", created, Unstarted},
-		"runs, journal is not read": {"?", running, Started},
+		"never started":               {"created", created, Unstarted},
+		"being started":               {"starting", created, Starting},
+		"ran after the answer":        {"running", created, Starting},
+		"runs":                        {"running", running, Started},
+		"is paused":                   {"running", tasktypes.Status_PAUSED, Started},
+		"has run":                     {"running", stopped, Started},
+		"did not start":               {"starting", stopped, Failed},
+		"foreign, created":            {"", created, Unstarted},
+		"foreign, running":            {"", running, Started},
+		"foreign, stopped":            {"", stopped, Started},
+		"created, journal unreadable": {"?", created, Unstarted},
+		"runs, journal unreadable":    {"?", running, Started},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := ""
@@ -44,7 +44,7 @@ func TestStateOfTask(t *testing.T) {
 				}
 				test.Must(t, os.WriteFile(filepath.Join(task, "task.json"), []byte(text), 0o600))
 			}
-			test.Equal(t, "it", stateOf(dir, &taskapi.StateResponse{ID: "one", Status: c.answer}), c.want)
+			test.Equal(t, "the state", stateOf(dir, &taskapi.StateResponse{ID: "one", Status: c.answer}), c.want)
 		})
 	}
 }

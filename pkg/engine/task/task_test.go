@@ -24,13 +24,13 @@ func TestShimOptions(t *testing.T) {
 		}
 	}
 	d.ShimOptions["Nonsense"] = 1
-	test.Is(t, test.Err(shimOptions(d, pod.Plan{}, true)), errdefs.IsInvalidArgument, "an unknown option gives")
+	test.Is(t, test.Err(shimOptions(d, pod.Plan{}, true)), errdefs.IsInvalidArgument, "an unknown option")
 	kata := &handler.Definition{Path: "/opt/kata/bin/containerd-shim-kata-v2", ConfigPath: "/etc/kata.toml"}
 	b, err := shimOptions(kata, pod.Plan{}, false)
 	if err != nil || !strings.Contains(b.String(), "/etc/kata.toml") {
-		t.Errorf("%v, %v", b, err)
+		t.Errorf("Kata's options are %v, %v", b, err)
 	}
-	// As containerd writes them: shims of typeurl before version 2 know no prefix.
+	// As containerd writes them: shims with a typeurl before version 2 do not accept a prefix.
 	if a.GetTypeUrl() != "containerd.runc.v1.Options" || b.GetTypeUrl() != "runtimeoptions.v1.Options" {
 		t.Errorf("the types are %q and %q", a.GetTypeUrl(), b.GetTypeUrl())
 	}
@@ -57,6 +57,6 @@ func TestSupervisorKey(t *testing.T) {
 	}
 	d.Supervision = handler.SupervisionPod
 	if SupervisorKey(&d, nil, "", strings.Repeat("0", pod.IDLength)) == SupervisorKey(&d, nil, "", strings.Repeat("1", pod.IDLength)) {
-		t.Error("two pods share a supervisor that each should have alone")
+		t.Error("two pods share a supervisor although each should have its own")
 	}
 }

@@ -11,16 +11,16 @@ func TestCheckpointPod(t *testing.T) {
 		change func(*runtimeapi.CheckpointPodRequest)
 		field  string
 	}{
-		"right":                {func(*runtimeapi.CheckpointPodRequest) {}, ""},
-		"no pod":               {func(r *runtimeapi.CheckpointPodRequest) { r.PodSandboxId = "" }, "pod_sandbox_id"},
-		"no directory":         {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "" }, "output_path"},
-		"a relative one":       {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "a/b" }, "output_path"},
-		"no containers":        {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds = nil }, "container_ids"},
-		"one without an id":    {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "" }, "container_ids[1]"},
-		"one container twice":  {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "1" }, "container_ids"},
-		"compressed":           {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: fastCompression} }, ""},
-		"compressed otherwise": {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: "x"} }, "options"},
-		"an option":            {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
+		"valid":                     {func(*runtimeapi.CheckpointPodRequest) {}, ""},
+		"no pod":                    {func(r *runtimeapi.CheckpointPodRequest) { r.PodSandboxId = "" }, "pod_sandbox_id"},
+		"no directory":              {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "" }, "output_path"},
+		"a relative directory":      {func(r *runtimeapi.CheckpointPodRequest) { r.OutputPath = "a/b" }, "output_path"},
+		"no containers":             {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds = nil }, "container_ids"},
+		"a container without an ID": {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "" }, "container_ids[1]"},
+		"one container twice":       {func(r *runtimeapi.CheckpointPodRequest) { r.ContainerIds[1] = "1" }, "container_ids"},
+		"compressed":                {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: fastCompression} }, ""},
+		"unknown compression":       {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{Compression: "x"} }, "options"},
+		"an unknown option":         {func(r *runtimeapi.CheckpointPodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
 	} {
 		r := &runtimeapi.CheckpointPodRequest{PodSandboxId: "p", OutputPath: "/a", ContainerIds: []string{"1", "2"}}
 		test.change(r)
@@ -36,15 +36,15 @@ func TestRestorePod(t *testing.T) {
 		change func(*runtimeapi.RestorePodRequest)
 		field  string
 	}{
-		"right":                {func(*runtimeapi.RestorePodRequest) {}, ""},
-		"no checkpoint":        {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = "" }, "checkpoint_path"},
-		"no pod":               {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, "config"},
-		"a pod without a name": {func(r *runtimeapi.RestorePodRequest) { r.Config.Metadata.Name = "" }, "config.metadata.name"},
-		"no containers":        {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, "container_configs"},
-		"an empty one":         {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = nil }, "container_configs[1]"},
-		"one without a name":   {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Metadata = nil }, "container_configs[0].metadata"},
-		"one name twice":       {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] }, "container_configs"},
-		"an option":            {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
+		"valid":                      {func(*runtimeapi.RestorePodRequest) {}, ""},
+		"no checkpoint":              {func(r *runtimeapi.RestorePodRequest) { r.CheckpointPath = "" }, "checkpoint_path"},
+		"no pod":                     {func(r *runtimeapi.RestorePodRequest) { r.Config = nil }, "config"},
+		"a pod without a name":       {func(r *runtimeapi.RestorePodRequest) { r.Config.Metadata.Name = "" }, "config.metadata.name"},
+		"no containers":              {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs = nil }, "container_configs"},
+		"an empty container":         {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = nil }, "container_configs[1]"},
+		"a container without a name": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[0].Metadata = nil }, "container_configs[0].metadata"},
+		"two containers of one name": {func(r *runtimeapi.RestorePodRequest) { r.ContainerConfigs[1] = r.ContainerConfigs[0] }, "container_configs"},
+		"an unknown option":          {func(r *runtimeapi.RestorePodRequest) { r.Options = map[string]string{"a": ""} }, "options"},
 	} {
 		r := &runtimeapi.RestorePodRequest{
 			CheckpointPath:   "/a",

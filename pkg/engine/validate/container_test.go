@@ -18,29 +18,29 @@ func TestContainerRefuses(t *testing.T) {
 		field  string
 		change func(*config)
 	}{
-		"no metadata":         {"config.metadata", func(c *config) { c.Metadata = nil }},
-		"no name":             {"config.metadata.name", func(c *config) { c.Metadata.Name = "" }},
-		"long name":           {"config.metadata.name", func(c *config) { c.Metadata.Name = long }},
-		"no image":            {"config.image", func(c *config) { c.Image = nil }},
-		"empty image":         {"config.image", func(c *config) { c.Image = &runtimeapi.ImageSpec{} }},
-		"bad image":           {"image", func(c *config) { c.Image.Image = "A B" }},
-		"command with NUL":    {"config.command[1]", func(c *config) { c.Command = []string{"a", "b\x00"} }},
-		"argument with NUL":   {"config.args[0]", func(c *config) { c.Args = []string{long + "\x00"} }},
-		"relative directory":  {"config.working_dir", func(c *config) { c.WorkingDir = "srv" }},
-		"variable, no name":   {"config.envs[0].key", func(c *config) { c.Envs[0].Key = "" }},
-		"variable with =":     {"config.envs[0].key", func(c *config) { c.Envs[0].Key = "A=B" }},
-		"name with NUL":       {"config.envs[0].key", func(c *config) { c.Envs[0].Key = "A\x00" }},
-		"value with NUL":      {"config.envs[1].value", func(c *config) { c.Envs[1].Value = []byte{0} }},
-		"log climbs":          {"config.log_path", func(c *config) { c.LogPath = "a/../../b" }},
-		"log is absolute":     {"config.log_path", func(c *config) { c.LogPath = "/var/log/x" }},
-		"endless log":         {"config.log_path", func(c *config) { c.LogPath = long }},
-		"unknown signal":      {"config.stop_signal", func(c *config) { c.StopSignal = 9999 }},
-		"mount to nowhere":    {"config.mounts[0].container_path", func(c *config) { c.Mounts[0].ContainerPath = "" }},
-		"mount over the root": {"config.mounts[0].container_path", func(c *config) { c.Mounts[0].ContainerPath = "//." }},
-		"mount of nothing":    {"config.mounts[0].host_path", func(c *config) { c.Mounts[0].HostPath = "" }},
-		"relative mount":      {"config.mounts[1].host_path", func(c *config) { c.Mounts[1].HostPath = "data" }},
-		"unknown propagation": {"config.mounts[1].propagation", func(c *config) { c.Mounts[1].Propagation = 3 }},
-		"recursive, writable": {"config.mounts[1].recursive_read_only", func(c *config) { c.Mounts[1].Readonly = false }},
+		"no metadata":                   {"config.metadata", func(c *config) { c.Metadata = nil }},
+		"no name":                       {"config.metadata.name", func(c *config) { c.Metadata.Name = "" }},
+		"long name":                     {"config.metadata.name", func(c *config) { c.Metadata.Name = long }},
+		"no image":                      {"config.image", func(c *config) { c.Image = nil }},
+		"empty image":                   {"config.image", func(c *config) { c.Image = &runtimeapi.ImageSpec{} }},
+		"bad image":                     {"image", func(c *config) { c.Image.Image = "A B" }},
+		"command with NUL":              {"config.command[1]", func(c *config) { c.Command = []string{"a", "b\x00"} }},
+		"argument with NUL":             {"config.args[0]", func(c *config) { c.Args = []string{long + "\x00"} }},
+		"relative directory":            {"config.working_dir", func(c *config) { c.WorkingDir = "srv" }},
+		"variable, no name":             {"config.envs[0].key", func(c *config) { c.Envs[0].Key = "" }},
+		"variable with =":               {"config.envs[0].key", func(c *config) { c.Envs[0].Key = "A=B" }},
+		"name with NUL":                 {"config.envs[0].key", func(c *config) { c.Envs[0].Key = "A\x00" }},
+		"value with NUL":                {"config.envs[1].value", func(c *config) { c.Envs[1].Value = []byte{0} }},
+		"log path leaves its directory": {"config.log_path", func(c *config) { c.LogPath = "a/../../b" }},
+		"log is absolute":               {"config.log_path", func(c *config) { c.LogPath = "/var/log/x" }},
+		"log path too long":             {"config.log_path", func(c *config) { c.LogPath = long }},
+		"unknown signal":                {"config.stop_signal", func(c *config) { c.StopSignal = 9999 }},
+		"mount to nowhere":              {"config.mounts[0].container_path", func(c *config) { c.Mounts[0].ContainerPath = "" }},
+		"mount over the root":           {"config.mounts[0].container_path", func(c *config) { c.Mounts[0].ContainerPath = "//." }},
+		"mount of nothing":              {"config.mounts[0].host_path", func(c *config) { c.Mounts[0].HostPath = "" }},
+		"relative mount":                {"config.mounts[1].host_path", func(c *config) { c.Mounts[1].HostPath = "data" }},
+		"unknown propagation":           {"config.mounts[1].propagation", func(c *config) { c.Mounts[1].Propagation = 3 }},
+		"recursive, writable":           {"config.mounts[1].recursive_read_only", func(c *config) { c.Mounts[1].Readonly = false }},
 		"recursive, shared": {"config.mounts[1].recursive_read_only", func(c *config) {
 			c.Mounts[1].Propagation = runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL
 		}},
@@ -51,28 +51,28 @@ func TestContainerRefuses(t *testing.T) {
 		"empty mapping": {"config.mounts[1].gidMappings[0].length", func(c *config) {
 			c.Mounts[1].UidMappings, c.Mounts[1].GidMappings = []*runtimeapi.IDMapping{{Length: 1}}, []*runtimeapi.IDMapping{{}}
 		}},
-		"image and path":        {"config.mounts[2].host_path", func(c *config) { c.Mounts[2].HostPath = "/x" }},
-		"image without name":    {"config.mounts[2].image", func(c *config) { c.Mounts[2].Image.Image = "" }},
-		"writable image":        {"config.mounts[2].readonly", func(c *config) { c.Mounts[2].Readonly = false }},
-		"path out of an image":  {"config.mounts[2].image_sub_path", func(c *config) { c.Mounts[2].ImageSubPath = "../x" }},
-		"relative device":       {"config.devices[0].host_path", func(c *config) { c.Devices[0].HostPath = "fuse" }},
-		"device to nowhere":     {"config.devices[0].container_path", func(c *config) { c.Devices[0].ContainerPath = "" }},
-		"device nobody may use": {"config.devices[0].permissions", func(c *config) { c.Devices[0].Permissions = "" }},
-		"device to execute":     {"config.devices[0].permissions", func(c *config) { c.Devices[0].Permissions = "rx" }},
-		"unqualified CDI name":  {"config.CDI_devices[0].name", func(c *config) { c.CDIDevices[0].Name = "gpu0" }},
-		"negative shares":       {"config.linux.resources.cpu_shares", func(c *config) { c.Linux.Resources.CpuShares = -1 }},
-		"short period":          {"config.linux.resources.cpu_period", func(c *config) { c.Linux.Resources.CpuPeriod = 999 }},
-		"long period":           {"config.linux.resources.cpu_period", func(c *config) { c.Linux.Resources.CpuPeriod = 1000001 }},
-		"small quota":           {"config.linux.resources.cpu_quota", func(c *config) { c.Linux.Resources.CpuQuota = 999 }},
-		"negative memory":       {"config.linux.resources.memory_limit_in_bytes", func(c *config) { c.Linux.Resources.MemoryLimitInBytes = -1 }},
-		"swap below memory":     {"config.linux.resources.memory_swap_limit_in_bytes", func(c *config) { c.Linux.Resources.MemorySwapLimitInBytes = 1 }},
-		"negative swap":         {"config.linux.resources.memory_swap_limit_in_bytes", func(c *config) { c.Linux.Resources.MemorySwapLimitInBytes = -2 }},
-		"oom score too high":    {"config.linux.resources.oom_score_adj", func(c *config) { c.Linux.Resources.OomScoreAdj = 1001 }},
-		"CPUs in words":         {"config.linux.resources.cpuset_cpus", func(c *config) { c.Linux.Resources.CpusetCpus = "all" }},
-		"CPUs backwards":        {"config.linux.resources.cpuset_cpus", func(c *config) { c.Linux.Resources.CpusetCpus = "3-1" }},
-		"nodes end in a comma":  {"config.linux.resources.cpuset_mems", func(c *config) { c.Linux.Resources.CpusetMems = "0," }},
-		"huge page size":        {"config.linux.resources.hugepage_limits[0].page_size", func(c *config) { c.Linux.Resources.HugepageLimits[0].PageSize = "2MiB" }},
-		"cgroup file climbs": {`config.linux.resources.unified["../memory.max"]`, func(c *config) {
+		"image and path":             {"config.mounts[2].host_path", func(c *config) { c.Mounts[2].HostPath = "/x" }},
+		"image without name":         {"config.mounts[2].image", func(c *config) { c.Mounts[2].Image.Image = "" }},
+		"writable image":             {"config.mounts[2].readonly", func(c *config) { c.Mounts[2].Readonly = false }},
+		"path out of an image":       {"config.mounts[2].image_sub_path", func(c *config) { c.Mounts[2].ImageSubPath = "../x" }},
+		"relative device":            {"config.devices[0].host_path", func(c *config) { c.Devices[0].HostPath = "fuse" }},
+		"device to nowhere":          {"config.devices[0].container_path", func(c *config) { c.Devices[0].ContainerPath = "" }},
+		"device without permissions": {"config.devices[0].permissions", func(c *config) { c.Devices[0].Permissions = "" }},
+		"device to execute":          {"config.devices[0].permissions", func(c *config) { c.Devices[0].Permissions = "rx" }},
+		"unqualified CDI name":       {"config.CDI_devices[0].name", func(c *config) { c.CDIDevices[0].Name = "gpu0" }},
+		"negative shares":            {"config.linux.resources.cpu_shares", func(c *config) { c.Linux.Resources.CpuShares = -1 }},
+		"short period":               {"config.linux.resources.cpu_period", func(c *config) { c.Linux.Resources.CpuPeriod = 999 }},
+		"long period":                {"config.linux.resources.cpu_period", func(c *config) { c.Linux.Resources.CpuPeriod = 1000001 }},
+		"small quota":                {"config.linux.resources.cpu_quota", func(c *config) { c.Linux.Resources.CpuQuota = 999 }},
+		"negative memory":            {"config.linux.resources.memory_limit_in_bytes", func(c *config) { c.Linux.Resources.MemoryLimitInBytes = -1 }},
+		"swap below memory":          {"config.linux.resources.memory_swap_limit_in_bytes", func(c *config) { c.Linux.Resources.MemorySwapLimitInBytes = 1 }},
+		"negative swap":              {"config.linux.resources.memory_swap_limit_in_bytes", func(c *config) { c.Linux.Resources.MemorySwapLimitInBytes = -2 }},
+		"oom score too high":         {"config.linux.resources.oom_score_adj", func(c *config) { c.Linux.Resources.OomScoreAdj = 1001 }},
+		"CPUs in words":              {"config.linux.resources.cpuset_cpus", func(c *config) { c.Linux.Resources.CpusetCpus = "all" }},
+		"CPUs backwards":             {"config.linux.resources.cpuset_cpus", func(c *config) { c.Linux.Resources.CpusetCpus = "3-1" }},
+		"nodes end in a comma":       {"config.linux.resources.cpuset_mems", func(c *config) { c.Linux.Resources.CpusetMems = "0," }},
+		"huge page size":             {"config.linux.resources.hugepage_limits[0].page_size", func(c *config) { c.Linux.Resources.HugepageLimits[0].PageSize = "2MiB" }},
+		"cgroup file outside of the cgroup": {`config.linux.resources.unified["../memory.max"]`, func(c *config) {
 			c.Linux.Resources.Unified = map[string]string{"../memory.max": "1"}
 		}},
 		"cgroup file, no controller": {`config.linux.resources.unified["high"]`, func(c *config) {
@@ -120,13 +120,13 @@ func TestContainerRefuses(t *testing.T) {
 			err := CreateContainer(req, sandboxRequest().GetConfig())
 			checkRefused(t, err, test.field)
 			if ofImage := strings.HasPrefix(test.field, "config.mounts[2]"); ofImage != errors.Is(err, crierrors.ErrImageVolumeMountFailed) {
-				t.Errorf("%v: the kubelet knows it as an image volume's: %v", err, !ofImage)
+				t.Errorf("%v: is ErrImageVolumeMountFailed: %v", err, !ofImage)
 			}
 		})
 	}
 }
 
-// A secret is often in a variable: no message may repeat one.
+// Variables often contain secrets, so no error may repeat their values.
 func TestValuesOfVariablesStaySecret(t *testing.T) {
 	req := containerRequest()
 	req.Config.Envs = []*runtimeapi.KeyValue{{Key: "TOKEN", Value: []byte("hunter2\x00")}}
@@ -137,7 +137,7 @@ func TestValuesOfVariablesStaySecret(t *testing.T) {
 	}
 }
 
-// The sandbox as it was created counts, not the copy in the request.
+// A container is checked against the sandbox as it was created, not its copy in the request.
 func TestContainerIsCheckedAgainstItsSandbox(t *testing.T) {
 	req, sandbox := containerRequest(), sandboxRequest().GetConfig()
 	req.Config.Linux.SecurityContext.Privileged = true

@@ -31,7 +31,7 @@ func TestImageRef(t *testing.T) {
 		"registry.test/a:1@sha256:" + hex: {true, true},
 		"[::1]:5000/a":                    {true, true},
 		"localhost/a":                     {true, true},
-		"sha256:" + hex:                   {true, true}, // to pull it is the tag of a repository
+		"sha256:" + hex:                   {true, true}, // in a pull, this is a tag of the repository sha256
 		hex:                               {true, false},
 		hex[:12]:                          {true, true},
 		"":                                {},
@@ -57,7 +57,7 @@ func TestImageRef(t *testing.T) {
 			case tc.ok && tc.err != nil:
 				t.Errorf("%s %.80q: %v", name, ref, tc.err)
 			case !tc.ok && tc.err == nil:
-				t.Errorf("%s %.80q is taken", name, ref)
+				t.Errorf("%s %.80q is accepted", name, ref)
 			case !tc.ok:
 				checkRefused(t, tc.err, "image")
 			}
@@ -65,8 +65,8 @@ func TestImageRef(t *testing.T) {
 	}
 }
 
-// An unknown value is answered with those that are known, but never with all of
-// a long list.
+// The error for an unknown value lists the known values, but cuts off a long
+// list.
 func TestUnknownValueListsTheKnown(t *testing.T) {
 	req := sandboxRequest()
 	req.Config.PortMappings[0].Protocol = 42
@@ -76,7 +76,7 @@ func TestUnknownValueListsTheKnown(t *testing.T) {
 	test.Says(t, CreateContainer(c, nil), ", …")
 }
 
-// Whatever a client sends, the answer is nil or an error as promised.
+// For any input, the result is nil or an error of the promised class, length and characters.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"", "a", "../..", "a\x00b", "/x", "0-3,8", "sha256:ff", "localhost/x", "\xff\xfe", "net.ipv4/x", long} {
 		f.Add(s)
@@ -100,7 +100,7 @@ func FuzzText(f *testing.F) {
 			}
 		}
 		if checkID("id", s) == nil && (s == ".." || strings.ContainsAny(s, "/\x00\n")) {
-			t.Errorf("%q is taken for an id", s)
+			t.Errorf("%q is accepted as an ID", s)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func checkRefused(t *testing.T, err error, field string) {
 		t.Errorf("%q does not name %s", text, field)
 	}
 	if !strings.Contains(text, "; ") {
-		t.Errorf("%q does not say what to do", text)
+		t.Errorf("%q does not advise what to do", text)
 	}
 	if len(text) > 1024 {
 		t.Errorf("the message has %d bytes", len(text))
@@ -63,7 +63,7 @@ func sandboxRequest() *runtimeapi.RunPodSandboxRequest {
 	}}
 }
 
-// containerRequest is what a kubelet sends for an ordinary container of it.
+// containerRequest is what a kubelet sends for an ordinary container of that pod.
 func containerRequest() *runtimeapi.CreateContainerRequest {
 	return &runtimeapi.CreateContainerRequest{
 		PodSandboxId:  strings.Repeat("0a", 32),
@@ -105,7 +105,7 @@ func TestOrdinaryRequests(t *testing.T) {
 	test.Checkf(t, CreateContainer(containerRequest(), sandboxRequest().GetConfig()), "container")
 }
 
-// The least that a client may send.
+// Clients may leave out all other fields.
 func TestSmallestRequests(t *testing.T) {
 	test.Checkf(t, RunPodSandbox(&runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "a", Namespace: "b", Uid: "c"},

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/beneath"
 )
 
-// bed is a trusted directory, reached by a link, and a file outside of it.
+// bed has a trusted directory, a symbolic link to it (root), and a file outside of it (victim).
 type bed struct{ root, below, outside, victim string }
 
 const content = "not a log"
@@ -32,8 +32,8 @@ func newBed(t *testing.T) bed {
 	return b
 }
 
-// TestUntrusted puts below the directory what leads elsewhere. What is outside
-// stays as it is, and nothing waits.
+// TestUntrusted has links, FIFOs and the like below the directory. Read and Append
+// refuse them without blocking, and the file outside stays unchanged.
 func TestUntrusted(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -62,7 +62,7 @@ func TestUntrusted(t *testing.T) {
 		{"the file is a socket", func(b bed) error {
 			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), unix.Mknod(filepath.Join(b.below, "app/0.log"), unix.S_IFSOCK|0o600, 0))
 		}, "not a regular file"},
-		{"the file has another name outside", func(b bed) error {
+		{"the file is a hard link to a file outside", func(b bed) error {
 			return errors.Join(os.Mkdir(filepath.Join(b.below, "app"), 0o755), os.Link(b.victim, filepath.Join(b.below, "app/0.log")))
 		}, "2 hard links"},
 	} {
@@ -71,7 +71,7 @@ func TestUntrusted(t *testing.T) {
 			test.Must(t, tt.make(b))
 			if f, err := beneath.Read(b.root, "app/0.log"); err == nil {
 				f.Close()
-				t.Error("Read opened it")
+				t.Error("Read opened the file")
 			} else {
 				test.Refused(t, err, errdefs.IsFailedPrecondition, tt.want)
 			}
@@ -80,7 +80,7 @@ func TestUntrusted(t *testing.T) {
 				var f *os.File
 				if f, err = beneath.Append(b.root, "app/0.log", 0o640); err == nil {
 					f.Close()
-					t.Error("Append opened it")
+					t.Error("Append opened the file")
 					return
 				}
 			}
@@ -110,24 +110,24 @@ func TestMakeParentsThroughALink(t *testing.T) {
 
 func TestAppendAndRead(t *testing.T) {
 	b := newBed(t)
-	test.ErrorIs(t, test.Err(beneath.Read(b.root, "app/0.log")), fs.ErrNotExist, "a missing directory is answered")
+	test.ErrorIs(t, test.Err(beneath.Read(b.root, "app/0.log")), fs.ErrNotExist, "Read in a missing directory")
 	test.Must(t, errors.Join(beneath.MakeParents(b.root, "app/0.log", 0o755), beneath.MakeParents(b.root, "app/0.log", 0o755)))
-	test.ErrorIs(t, test.Err(beneath.Read(b.root, "app/0.log")), fs.ErrNotExist, "a missing file is answered")
+	test.ErrorIs(t, test.Err(beneath.Read(b.root, "app/0.log")), fs.ErrNotExist, "Read of a missing file")
 	for _, text := range []string{"one\n", "two\n"} {
 		f := test.Value(beneath.Append(b.root, "app/0.log", 0o640))(t)
 		test.Must(t, test.Err(f.WriteString(text)))
-		test.Equal(t, "its name", f.Name(), filepath.Join(b.root, "app/0.log"))
+		test.Equal(t, "the file's name", f.Name(), filepath.Join(b.root, "app/0.log"))
 		f.Close()
 	}
 	f := test.Value(beneath.Read(b.root, "app/0.log"))(t)
 	defer f.Close()
-	test.Equal(t, "it", string(test.Value(io.ReadAll(f))(t)), "one\ntwo\n")
+	test.Equal(t, "the file's content", string(test.Value(io.ReadAll(f))(t)), "one\ntwo\n")
 	if info, err := f.Stat(); err != nil || info.Mode() != 0o640 {
-		t.Errorf("its mode is %v: %v", info.Mode(), err)
+		t.Errorf("the file's mode is %v: %v", info.Mode(), err)
 	}
 }
 
-// TestAppendWhileItIsRenamed is a rotation under the eyes of a writer.
+// TestAppendWhileItIsRenamed rotates a log again and again while Append opens it.
 func TestAppendWhileItIsRenamed(t *testing.T) {
 	b := newBed(t)
 	stop, done := make(chan struct{}), make(chan struct{})

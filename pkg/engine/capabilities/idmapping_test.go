@@ -11,28 +11,28 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A yes is remembered for good, a no for a while.
+// A success is remembered forever, a failure for a while.
 func TestIDMappingRemembers(t *testing.T) {
 	ctx := t.Context()
 	dir := filepath.Join(t.TempDir(), "store")
 	var m idMapping
 	if err := m.probe(ctx, ctx, dir); err == nil {
-		t.Fatal("a missing directory passes")
+		t.Fatal("the probe of a missing directory succeeded")
 	}
 	test.Must(t, os.Mkdir(dir, 0o711))
-	test.Fails(t, m.probe(ctx, ctx, dir), "a no is forgotten at once")
+	test.Fails(t, m.probe(ctx, ctx, dir), "the failure was forgotten at once")
 	m.asked = m.asked.Add(-2 * failedProbe)
-	test.Checkf(t, m.probe(ctx, ctx, dir), "asked again")
-	test.Checkf(t, os.Remove(dir), "the probe left something")
+	test.Checkf(t, m.probe(ctx, ctx, dir), "the probe after the failure expired")
+	test.Checkf(t, os.Remove(dir), "the probe left files in its directory")
 	m.asked = m.asked.Add(-24 * time.Hour)
-	test.Checkf(t, m.probe(ctx, ctx, dir), "a yes was forgotten")
+	test.Checkf(t, m.probe(ctx, ctx, dir), "the success was forgotten")
 }
 
 func TestIDMappingDoesNotWait(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	m := idMapping{done: make(chan struct{})} // a probe that hangs
-	test.ErrorIs(t, m.probe(ended, t.Context(), t.TempDir()), context.Canceled, "the error")
+	test.ErrorIs(t, m.probe(ended, t.Context(), t.TempDir()), context.Canceled, "a probe with an ended context")
 }
 
 func TestPassable(t *testing.T) {
@@ -45,18 +45,18 @@ func TestPassable(t *testing.T) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
-	// Where tests' directories are is nobody else's to enter.
+	// Other users may not enter the directories above the test's own, so open those too.
 	for d := closed; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
 		test.Must(t, os.Chmod(d, 0o711))
 	}
 	test.Check(t, passable(state))
-	test.ErrorIs(t, passable(state+"x"), os.ErrNotExist, "a missing one")
+	test.ErrorIs(t, passable(state+"x"), os.ErrNotExist, "a missing directory")
 }
 
-// TestProbeIsOverWhenTheEngineCloses has an engine close while a probe has mounts.
+// When the engine closes, settle waits until a running probe has removed its mounts.
 func TestProbeIsOverWhenTheEngineCloses(t *testing.T) {
 	var m idMapping
-	m.settle(t.Context()) // nobody has asked
+	m.settle(t.Context()) // returns at once: no probe was started
 	background, stop := context.WithCancel(t.Context())
 	dir := t.TempDir()
 	done := m.ask(background, dir)
@@ -65,12 +65,12 @@ func TestProbeIsOverWhenTheEngineCloses(t *testing.T) {
 	select {
 	case <-done:
 	default:
-		t.Error("the probe goes on")
+		t.Error("the probe still runs after settle")
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
-		t.Errorf("%q is left", left)
+		t.Errorf("the probe left %q", left)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	(&idMapping{done: make(chan struct{})}).settle(ended) // one that hangs keeps nobody
+	(&idMapping{done: make(chan struct{})}).settle(ended) // returns although the probe hangs
 }

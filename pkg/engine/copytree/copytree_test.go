@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// tree makes one of everything that an image may have.
+// tree creates a directory with every kind of file and attribute that an image may have.
 func tree(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "source")
@@ -38,7 +38,7 @@ func tree(t *testing.T) string {
 	do(os.Lchown(at("dir/program"), 5, 6))
 	do(unix.Chmod(at("dir/program"), 0o6755))
 	do(unix.Chmod(at("dir"), 0o3770))
-	// The form of the kernel, version 2: CAP_NET_RAW, permitted and effective.
+	// The kernel's struct vfs_cap_data, revision 2: CAP_NET_RAW, permitted and effective.
 	do(unix.Lsetxattr(at("dir/program"), "security.capability", []byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
 	do(unix.Lsetxattr(at("absolute"), "trusted.of-a-link", []byte("seen"), 0))
 	do(unix.Lsetxattr(at("dir/empty"), "trusted.empty", nil, 0))
@@ -51,7 +51,7 @@ func tree(t *testing.T) string {
 	return root
 }
 
-// described is all that is to be seen of a tree, by path.
+// described returns a line for each file of a tree, with all attributes and content.
 func described(t *testing.T, root string) []string {
 	t.Helper()
 	var out []string
@@ -116,7 +116,7 @@ func TestCopyEndsWithItsContext(t *testing.T) {
 	source, target := tree(t), t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	test.ErrorIs(t, Copy(ctx, target, source), context.Canceled, "copied")
+	test.ErrorIs(t, Copy(ctx, target, source), context.Canceled, "Copy with an ended context")
 }
 
 func TestCopyOfNoDirectory(t *testing.T) {
@@ -124,6 +124,6 @@ func TestCopyOfNoDirectory(t *testing.T) {
 	test.Must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	test.Must(t, os.Symlink("/etc", filepath.Join(dir, "link")))
 	for _, name := range []string{"file", "link"} {
-		test.ErrorIs(t, Copy(t.Context(), t.TempDir(), filepath.Join(dir, name)), unix.ENOTDIR, "%s is copied", name)
+		test.ErrorIs(t, Copy(t.Context(), t.TempDir(), filepath.Join(dir, name)), unix.ENOTDIR, "Copy of a %s", name)
 	}
 }

@@ -24,15 +24,15 @@ func TestLocks(t *testing.T) {
 		go func() { waited <- lock("a") }()
 		synctest.Wait()
 		l.Unlock("a")
-		test.Checkf(t, <-waited, "a holder after one has left")
+		test.Checkf(t, <-waited, "a lock after one holder has unlocked")
 		if n := l.Used(); n != 2 {
-			t.Errorf("%d keys are known, want 2", n)
+			t.Errorf("%d keys are used, want 2", n)
 		}
 		l.Unlock("a")
 		l.Unlock("a")
 		l.Unlock("b")
 		if n := l.Used(); n != 0 {
-			t.Errorf("%d keys are known after the last holder, want 0", n)
+			t.Errorf("%d keys are used after the last Unlock, want 0", n)
 		}
 	})
 }

@@ -19,23 +19,23 @@ func TestVictimOf(t *testing.T) {
 		"oom_memcg=/kubepods.slice/pod1.slice,task_memcg=/kubepods.slice/pod1.slice/berth-a.scope/container,task=tail,pid=812,uid=0"
 	for name, tt := range map[string]struct{ record, want string }{
 		"a kill":                {"6,339,5140900,-;" + kill + "\n SUBSYSTEM=memory\n", "/kubepods.slice/pod1.slice/berth-a.scope/container"},
-		"a level of one's own":  {"4,339,5140900,-,caller=T1;" + kill, "/kubepods.slice/pod1.slice/berth-a.scope/container"},
+		"another log level":     {"4,339,5140900,-,caller=T1;" + kill, "/kubepods.slice/pod1.slice/berth-a.scope/container"},
 		"something else":        {"6,340,5140901,-;eth0: link up", ""},
-		"a program's own words": {"12,341,5140902,-;" + kill, ""},
-		"a cgroup that lies": {"6,342,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,task_memcg=/other,task=y,mems_allowed=0," +
+		"a line from a program": {"12,341,5140902,-;" + kill, ""},
+		"a cpuset that forges a victim": {"6,342,1,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,task_memcg=/other,task=y,mems_allowed=0," +
 			"oom_memcg=/mine,task_memcg=/mine,task=sh,pid=1,uid=0", "/mine"},
-		"a process that lies":           {"6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=,task_memcg=/x,pid=1,uid=0", "/mine"},
-		"a process that says it twice":  {"6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=,task=,task=,t,pid=1,uid=0", "/mine"},
-		"a process that lies in cipher": {`6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=\x0a,task_memcg=\x0a\x0a,pid=1,uid=0`, "/mine"},
-		"the whole machine":             {"6,343,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a/b,task=sh,pid=1,uid=0", "/a/b"},
-		"an older kernel":               {"6,344,1,-;Task in /a killed as a result of limit of /a", ""},
-		"nothing":                       {"", ""},
+		"a process name that forges a victim":          {"6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=,task_memcg=/x,pid=1,uid=0", "/mine"},
+		"a process name that forges its field":         {"6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=,task=,task=,t,pid=1,uid=0", "/mine"},
+		"an escaped process name that forges a victim": {`6,342,1,-;oom-kill:oom_memcg=/mine,task_memcg=/mine,task=\x0a,task_memcg=\x0a\x0a,pid=1,uid=0`, "/mine"},
+		"the whole machine":                            {"6,343,1,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a/b,task=sh,pid=1,uid=0", "/a/b"},
+		"an older kernel":                              {"6,344,1,-;Task in /a killed as a result of limit of /a", ""},
+		"nothing":                                      {"", ""},
 	} {
 		test.Equal(t, name, victimOf([]byte(tt.record)), tt.want)
 	}
 }
 
-// recorded is a log with these records, of which some were overwritten.
+// recorded returns a log with these records. An empty one stands for overwritten records.
 func recorded(records ...string) *Log {
 	return &Log{open: func() (readRecord, error) {
 		return func(into []byte) (int, error) {
@@ -78,7 +78,7 @@ func TestOnlySoManyVictimsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestKernelLogTellsOfKills kills a real process for want of memory.
+// TestKernelLogTellsOfKills has the kernel kill a real process in a cgroup with little memory.
 func TestKernelLogTellsOfKills(t *testing.T) {
 	if _, err := openKernelLog(); err != nil {
 		t.Skipf("the kernel's log cannot be read here: %v", err)
@@ -93,14 +93,14 @@ func TestKernelLogTellsOfKills(t *testing.T) {
 	}
 	t.Cleanup(func() { test.Check(t, os.Remove(dir)) })
 	test.Must(t, os.WriteFile(filepath.Join(dir, limit), []byte("8388608"), 0o600))
-	// The kernel leaves out lines when many kills come at once, as of other tests.
+	// The kernel drops lines if there are many kills at once, for example from other tests.
 	for deadline := time.Now().Add(time.Minute); New().Kills(t.Context(), path) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the kernel's log has no kill in %s", path)
 		}
 		err := exec.Command("sh", "-c", "echo $$ > "+dir+"/cgroup.procs && exec tail /dev/zero").Run()
 		if err == nil || !strings.Contains(err.Error(), "killed") {
-			t.Fatalf("it ended with %v, want to be killed", err)
+			t.Fatalf("the process exited with %v, want a kill", err)
 		}
 	}
 }

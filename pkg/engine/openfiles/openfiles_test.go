@@ -46,7 +46,7 @@ func TestEndedProcess(t *testing.T) {
 func TestCountEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	test.ErrorIs(t, test.Err(Count(ctx, []int{os.Getpid()})), context.Canceled, "the error")
+	test.ErrorIs(t, test.Err(Count(ctx, []int{os.Getpid()})), context.Canceled, "Count with an ended context")
 }
 
 func TestSoftLimit(t *testing.T) {

@@ -21,15 +21,15 @@ func TestDying(t *testing.T) {
 		t.Errorf("a child: %v, %v", dying, err)
 	}
 	test.Must(t, child.Process.Kill())
-	// From the moment that the signal was sent, until it is a zombie and beyond.
-	test.Eventually(t, "it is a zombie", func() bool {
+	// Dying is true from the moment that the signal is sent until the child is gone.
+	test.Eventually(t, "the child is a zombie", func() bool {
 		zombie := strings.Contains(test.File(t, fmt.Sprintf("/proc/%d/stat", pid)), ") Z ")
 		if dying, err := Dying(pid); !dying || err != nil {
 			t.Fatalf("a child that was killed: %v, %v", dying, err)
 		}
 		return zombie
 	})
-	test.Fails(t, child.Wait(), "it was not killed")
+	test.Fails(t, child.Wait(), "the child was not killed")
 	if dying, err := Dying(pid); !dying || err != nil {
 		t.Errorf("a child that is gone: %v, %v", dying, err)
 	}

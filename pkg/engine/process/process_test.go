@@ -24,7 +24,7 @@ func TestParseRollup(t *testing.T) {
 	}
 }
 
-// What a real process has is told, and its children are below it.
+// Look finds a real child below its parent, and reports the child's memory and CPU time.
 func TestLook(t *testing.T) {
 	if os.Getenv("PROCESS_TEST_HOLDS") != "" {
 		hold(t)
@@ -49,28 +49,28 @@ func TestLook(t *testing.T) {
 	}
 	p := below[1]
 	if age := all.Age(p); age > 10*time.Minute {
-		t.Errorf("it is %v old", age)
+		t.Errorf("the child is %v old", age)
 	}
 	if m, err := p.Memory(); err != nil || m < megabytes<<20 || m > (megabytes+40)<<20 {
-		t.Errorf("it holds %d MiB, and has %d: %v", megabytes, m>>20, err)
+		t.Errorf("the child holds %d MiB, but Memory reports %d: %v", megabytes, m>>20, err)
 	}
 	if used, err := p.CPU(); err != nil || used < 200*time.Millisecond || used > time.Minute {
-		t.Errorf("it worked for 200 ms and used %v: %v", used, err)
+		t.Errorf("the child used 200 ms, but CPU reports %v: %v", used, err)
 	}
 	if !p.Names("nothing of the kind", "TestLook") || p.Names("nothing of the kind") {
-		t.Error("its arguments are not found, or others are")
+		t.Error("Names does not find the child's arguments, or finds others")
 	}
 	test.Must(t, stdin.Close())
 	test.Must(t, cmd.Wait())
-	test.Is(t, test.Err(p.Memory()), errdefs.IsNotFound, "memory of one that has ended")
-	test.Is(t, test.Err(p.CPU()), errdefs.IsNotFound, "CPU time of one that has ended")
+	test.Is(t, test.Err(p.Memory()), errdefs.IsNotFound, "memory of a process that has exited")
+	test.Is(t, test.Err(p.CPU()), errdefs.IsNotFound, "CPU time of a process that has exited")
 	other := Process{PID: os.Getpid(), Started: 1}
-	test.Is(t, test.Err(other.Memory()), errdefs.IsNotFound, "memory of another with its id")
+	test.Is(t, test.Err(other.Memory()), errdefs.IsNotFound, "memory of another process with the same PID")
 }
 
-// hold is the life of the other process.
+// hold runs in the child.
 func hold(t *testing.T) {
-	// Not Go's own, of which the race detector has a shadow.
+	// Not allocated by Go, because the race detector uses additional memory for Go's heap.
 	text := test.Value(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	for i := 0; i < len(text); i += os.Getpagesize() {
 		text[i] = 1
@@ -81,6 +81,6 @@ func hold(t *testing.T) {
 	test.Must(t, test.Err(os.Stdout.WriteString("x")))
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	if text[0] != 1 {
-		t.Fatal("what it held is gone")
+		t.Fatal("the memory was changed")
 	}
 }

@@ -29,7 +29,7 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "42 (sh) R", "42 (sh) R x" + strings.Repeat(" 1", 60)} {
-		test.Fails(t, test.Err(parseStat([]byte(bad))), "%q was read", bad)
+		test.Fails(t, test.Err(parseStat([]byte(bad))), "%q was parsed", bad)
 	}
 	own, err := StatOf(os.Getpid())
 	if err != nil || own.Parent != os.Getppid() || own.Started == 0 {
@@ -53,19 +53,19 @@ func TestMembers(t *testing.T) {
 			t.Errorf("%q: %v, %v", content, got, err)
 		}
 	}
-	test.ErrorIs(t, test.Err(Members(t.TempDir())), fs.ErrNotExist, "of a directory that is no cgroup")
+	test.ErrorIs(t, test.Err(Members(t.TempDir())), fs.ErrNotExist, "Members of a directory that is not a cgroup")
 }
 
 func TestThisProcess(t *testing.T) {
 	all, err := Processes()
 	if err != nil || !slices.Contains(all, os.Getpid()) || !slices.Contains(all, 1) {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf("the processes are %v, %v", all, err)
 	}
 	where, err := CgroupsOf(os.Getpid())
 	if err != nil || len(where) == 0 {
-		t.Errorf("%v, %v", where, err)
+		t.Errorf("the cgroups are %v, %v", where, err)
 	}
 	score := test.Value(OOMScore())(t)
 	test.Check(t, SetOOMScore(os.Getpid(), score))
-	test.ErrorIs(t, SetOOMScore(1<<22+1, 0), fs.ErrNotExist, "of no process")
+	test.ErrorIs(t, SetOOMScore(1<<22+1, 0), fs.ErrNotExist, "the score of a process that does not exist")
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A goroutine on the main thread must hand over, or the main thread ends up in
-// a pod's namespace for ever.
+// Run must not use the main thread, even if its caller runs there: the main thread would
+// stay in a pod's namespace forever.
 func TestRunSparesTheMainThread(t *testing.T) {
 	for range 200 {
 		test.Must(t, Run(func() error {
@@ -22,5 +22,5 @@ func TestRunSparesTheMainThread(t *testing.T) {
 		}))
 		runtime.Gosched()
 	}
-	test.Checkf(t, test.Err(os.Readlink("/proc/self/ns/net")), "the main thread is gone")
+	test.Checkf(t, test.Err(os.Readlink("/proc/self/ns/net")), "the namespace of the main thread")
 }

@@ -22,6 +22,6 @@ func TestDocumented(t *testing.T) {
 		delete(documented, d.GetName())
 	}
 	for name := range documented {
-		t.Errorf("docs/statistics.md has %s, which is no metric", name)
+		t.Errorf("docs/statistics.md has %s, which is not a metric", name)
 	}
 }

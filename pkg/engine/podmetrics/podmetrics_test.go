@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/network"
 )
 
-// everything is a host that measures all there is.
+// everything is a host that measures every metric.
 var everything = cgroup.Facts{
 	CPUTime: true, Quota: true, Memory: true, Pids: true, BlockIO: true, Swap: true,
 	KernelMemory: true, PeakMemory: true, Hugetlb: true, HugetlbPeak: true, Pressure: true,
@@ -25,7 +25,7 @@ var everything = cgroup.Facts{
 
 func known(n uint64) cgroup.Value { return cgroup.Value{N: n, Known: true} }
 
-// full is a container of which everything is known, no two numbers alike.
+// full returns a container with every value known, and no two values equal.
 func full() Sample {
 	const second = 1e9
 	return Sample{
@@ -60,8 +60,8 @@ func full() Sample {
 	}
 }
 
-// wanted are the metrics of full: name and the values of the labels after the
-// subject's → value.
+// wanted has the values of the metrics of full. A key is the metric's name with the values
+// of its labels, except those of the subject.
 var wanted = map[string]uint64{
 	"cpu_usage_seconds_total total": 12, "cpu_user_seconds_total": 31, "cpu_system_seconds_total": 32,
 	"cpu_cfs_periods_total": 33, "cpu_cfs_throttled_periods_total": 34, "cpu_cfs_throttled_seconds_total": 35,
@@ -91,15 +91,15 @@ var wanted = map[string]uint64{
 	"last_seen": 1000, "start_time_seconds": 900,
 }
 
-// flat checks what holds for every metric and returns them in the form of wanted.
+// flat checks the properties that all metrics share, and returns the metrics in the form of wanted.
 func flat(t *testing.T, s Sample, all []*runtimeapi.Metric) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
 	for _, m := range all {
 		subject, rest := m.GetLabelValues()[:len(subjectLabels)], m.GetLabelValues()[len(subjectLabels):]
-		test.EqualLists(t, fmt.Sprintf("%s is about", m.GetName()), subject, []string{s.Pod, s.Namespace, s.Container, s.ID, s.Image})
+		test.EqualLists(t, fmt.Sprintf("the subject of %s", m.GetName()), subject, []string{s.Pod, s.Namespace, s.Container, s.ID, s.Image})
 		if m.GetValue() == nil || m.GetTimestamp() != 0 {
-			t.Errorf("%s is %v: it was measured live", m.GetName(), m)
+			t.Errorf("%s is %v, want a value without a time", m.GetName(), m)
 		}
 		counts := strings.HasSuffix(m.GetName(), "_total") && !strings.HasPrefix(m.GetName(), "container_fs_inodes")
 		if counts && m.GetMetricType() != runtimeapi.MetricType_COUNTER {
@@ -111,7 +111,7 @@ func flat(t *testing.T, s Sample, all []*runtimeapi.Metric) map[string]uint64 {
 		}
 		key := strings.TrimSpace(name + " " + strings.Join(rest, " "))
 		if _, twice := out[key]; twice {
-			t.Errorf("%s is there twice", key)
+			t.Errorf("%s was sent twice", key)
 		}
 		out[key] = m.GetValue().GetValue()
 	}
@@ -127,12 +127,12 @@ func TestEverything(t *testing.T) {
 		delete(got, key)
 	}
 	for key := range got {
-		t.Errorf("%s was not asked for", key)
+		t.Errorf("%s is not in wanted", key)
 	}
 }
 
-// What is declared is sent, with as many labels, on whatever host; what a host
-// does not measure is in neither.
+// On every host, the metrics that are sent are those that are declared, with the declared
+// number of labels.
 func TestDescriptorsAgree(t *testing.T) {
 	hosts := map[string]cgroup.Facts{"everything": everything, "nothing": {}}
 	kinds := reflect.TypeFor[cgroup.Facts]()
@@ -163,7 +163,7 @@ func TestDescriptorsAgree(t *testing.T) {
 			}
 			for name := range declared {
 				if !sent[name] {
-					t.Errorf("%s is declared and never sent", name)
+					t.Errorf("%s is declared but not sent", name)
 				}
 			}
 		})
@@ -183,7 +183,7 @@ func TestWhatIsNotKnownIsNotSent(t *testing.T) {
 			Sample{Network: []network.InterfaceStats{{Name: "eth0"}}},
 			slices.DeleteFunc(slices.Sorted(maps.Keys(wanted)), func(key string) bool { return !strings.HasSuffix(key, " eth0") }),
 		},
-		"a container that tells little": {
+		"a container with few values": {
 			Sample{Cgroup: cgroup.Detail{Stats: cgroup.Stats{CPUUsageNano: known(1e9), Pids: known(2)}}, Processes: known(2)},
 			[]string{"cpu_usage_seconds_total total", "processes", "threads", "threads_max"},
 		},

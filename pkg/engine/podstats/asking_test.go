@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
-// A process that hangs, and does not even heed the context, costs its own
-// questions their time, and is never asked more than a few at once.
+// A query of a process that hangs and ignores the context ends after askTimeout. At most
+// queriesPerProcess queries of one process run at once. Other processes are not delayed.
 func TestAskOfOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := keyedlock.New(queriesPerProcess)
@@ -39,10 +39,10 @@ func TestAskOfOneThatHangs(t *testing.T) {
 				if time.Since(begin) == askTimeout {
 					asked.Add(1)
 					if !errdefs.IsUnavailable(err) {
-						t.Errorf("who asked got %v, want an Unavailable", err)
+						t.Errorf("a query that ran returned %v, want Unavailable", err)
 					}
 				} else if !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("who had no turn got %v, want his own deadline", err)
+					t.Errorf("a query that only waited returned %v, want its own deadline", err)
 				}
 			})
 		}
@@ -54,13 +54,13 @@ func TestAskOfOneThatHangs(t *testing.T) {
 		})
 		asking.Wait()
 		if took := time.Since(begin); took > 2*askTimeout {
-			t.Errorf("it took %s", took)
+			t.Errorf("the queries took %s", took)
 		}
 		if n := asked.Load(); n != queriesPerProcess {
-			t.Errorf("%d got to ask, want %d", n, queriesPerProcess)
+			t.Errorf("%d queries ended after askTimeout, want %d", n, queriesPerProcess)
 		}
 		if n := inside.Load(); n != queriesPerProcess {
-			t.Errorf("asked %d times at once, want %d", n, queriesPerProcess)
+			t.Errorf("%d queries ran at once, want %d", n, queriesPerProcess)
 		}
 		close(release)
 		synctest.Wait()
@@ -74,7 +74,7 @@ func TestAskOutlivesPanic(t *testing.T) {
 	l := keyedlock.New(queriesPerProcess)
 	test.Refused(t, test.Err(ask(t.Context(), l, "odd", func(context.Context) (int, error) { panic("what is this") })), errdefs.IsInternal)
 	if got, err := ask(t.Context(), l, "odd", func(context.Context) (int, error) { return 7, nil }); got != 7 || err != nil {
-		t.Errorf("the next got %d, %v", got, err)
+		t.Errorf("the next query returned %d, %v", got, err)
 	}
 }
 
@@ -91,14 +91,14 @@ func TestAskWaitsForItsTurn(t *testing.T) {
 					case <-ctx.Done():
 						return 0, ctx.Err()
 					}
-				})), "one that had to wait for others")
+				})), "a query that had to wait for others")
 			})
 		}
 		asking.Wait()
 	})
 }
 
-// Everything is done once and in its place, and those that wait do not wait for
+// collect processes every item once and keeps the order. Items that block do not wait for
 // each other.
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestAnswerIn(t *testing.T) {
 				ctx, cancel := answerIn(ctx)
 				defer cancel()
 				deadline, _ := ctx.Deadline()
-				test.Equal(t, "there is time for", time.Until(deadline), want)
+				test.Equal(t, "the remaining time", time.Until(deadline), want)
 			})
 		})
 	}

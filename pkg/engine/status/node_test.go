@@ -19,15 +19,15 @@ func TestFeaturesOfABusyNode(t *testing.T) {
 		knownFeatures knownFeatures
 		want          *runtimeapi.RuntimeHandlerFeatures
 	}{
-		{"not known yet", "a", none, no, none},
-		{"one of them is", "a", mounts, half, mounts},
-		{"nothing this time", "a", none, no, mounts},
-		{"both are", "a", both, all, both},
-		{"too slow this time", "a", none, no, both},
-		{"too slow for one", "a", none, half, users},
+		{"neither known", "a", none, no, none},
+		{"mounts known", "a", mounts, half, mounts},
+		{"neither known, mounts remembered", "a", none, no, mounts},
+		{"both known", "a", both, all, both},
+		{"neither known, both remembered", "a", none, no, both},
+		{"mounts lost, users remembered", "a", none, half, users},
 		{"another handler", "b", none, no, none},
-		{"really lost", "a", none, all, none},
-		{"stays lost", "a", none, no, none},
+		{"both lost", "a", none, all, none},
+		{"both stay lost", "a", none, no, none},
 	} {
 		if got := m.after(step.digest, step.found, step.knownFeatures); !proto.Equal(got, step.want) {
 			t.Errorf("%s: %v", step.name, got)

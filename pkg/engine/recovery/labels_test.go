@@ -16,8 +16,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// taken asks the library whether it would give out the categories of a label. It
-// keeps its list with and without SELinux in the kernel.
+// taken reports whether the library has reserved the categories of a label. The library
+// keeps its list even if the kernel has no SELinux.
 func taken(t *testing.T, label string) bool {
 	t.Helper()
 	err := selinux.ReserveLabelV2(label)
@@ -31,7 +31,7 @@ func taken(t *testing.T, label string) bool {
 	return true
 }
 
-// A daemon that starts again takes back the labels of all that there is.
+// A restarted daemon reserves the labels of all sandboxes and containers again.
 func TestRecoveryTakesLabels(t *testing.T) {
 	const shared, own = "system_u:system_r:container_t:s0:c103,c104", "system_u:system_r:container_t:s0:c105,c106"
 	dir := t.TempDir()
@@ -50,7 +50,7 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	r.takeSandboxes(t.Context())
 	r.takeContainers(t.Context())
 	if !taken(t, shared) || !taken(t, own) {
-		t.Error("categories of recovered objects would be given out again")
+		t.Error("categories of recovered objects could be given to other objects")
 	}
 	r.Pods.Labels.Release(own)
 	r.Pods.Labels.Release(shared)
@@ -59,6 +59,6 @@ func TestRecoveryTakesLabels(t *testing.T) {
 	}
 	r.Pods.Labels.Release(shared)
 	if taken(t, shared) {
-		t.Error("the categories stay taken")
+		t.Error("the categories stay reserved")
 	}
 }

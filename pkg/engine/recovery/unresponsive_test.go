@@ -33,18 +33,18 @@ func TestUnresponsiveOnesAreAskedOnce(t *testing.T) {
 		stopping, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, stop)
 		if err := r.ask(stopping, unresponsive, wait); !errors.Is(err, context.Canceled) || r.unresponsive.has("silent") {
-			t.Errorf("the end of the daemon makes it silent: %v", err)
+			t.Errorf("after the end of the daemon the supervisor counts as unresponsive: %v", err)
 		}
 		_ = r.ask(t.Context(), other, fail)
-		test.ErrorIs(t, r.ask(t.Context(), unresponsive, wait), context.DeadlineExceeded, "the first question")
+		test.ErrorIs(t, r.ask(t.Context(), unresponsive, wait), context.DeadlineExceeded, "the first call")
 		for range 100 {
 			if err := r.ask(t.Context(), neighbour, wait); !errors.Is(err, errUnresponsive) {
-				t.Fatalf("a neighbour's question: %v", err)
+				t.Fatalf("a call for another sandbox of the same supervisor: %v", err)
 			}
 		}
-		test.Equal(t, "one silent supervisor cost", time.Since(began), task.RecoveryAnswer+time.Second)
+		test.Equal(t, "the time that an unresponsive supervisor costs", time.Since(began), task.RecoveryAnswer+time.Second)
 		if err := asked(other); err == nil || errors.Is(err, errUnresponsive) {
-			t.Errorf("one that answered with an error is silent: %v", err)
+			t.Errorf("a supervisor that answered with an error counts as unresponsive: %v", err)
 		}
 	})
 }

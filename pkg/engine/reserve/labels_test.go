@@ -7,8 +7,8 @@ import (
 	"github.com/opencontainers/selinux/go-selinux"
 )
 
-// taken asks the library whether it would give out the categories of a label. It
-// keeps its list with and without SELinux in the kernel.
+// taken reports whether the library has reserved the categories of a label. The library
+// keeps its list even if the kernel has no SELinux.
 func taken(t *testing.T, label string) bool {
 	t.Helper()
 	err := selinux.ReserveLabelV2(label)
@@ -30,15 +30,15 @@ func TestLabelsAreFreeWhenTheLastUserHasGone(t *testing.T) {
 	l.Hold(container)
 	l.Release(container)
 	if !taken(t, sandbox) {
-		t.Error("a container took the categories of its sandbox along")
+		t.Error("the release of a container's label freed the categories of its sandbox")
 	}
 	l.Release(sandbox)
 	if taken(t, sandbox) {
-		t.Error("the categories stay taken")
+		t.Error("the categories stay reserved")
 	}
 	l.Hold(sandbox)
 	if !taken(t, sandbox) {
-		t.Error("they cannot be taken again")
+		t.Error("the categories cannot be reserved again")
 	}
 	l.Release(sandbox)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A straggler makes its file again as often as that is removed, and ends in time.
+// Writers create their files again while the directory is removed, but stop after a while.
 func TestRemoveDirWithAStraggler(t *testing.T) {
 	for range 4 {
 		dir := filepath.Join(t.TempDir(), "bundle")
 		test.Must(t, os.Mkdir(dir, 0o700))
-		for i := range 1000 { // reading them takes a while
+		for i := range 1000 { // reading the directory takes a while
 			test.Must(t, os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600))
 		}
 		var writing sync.WaitGroup

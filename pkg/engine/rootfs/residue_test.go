@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/mountpoint"
 )
 
-// busyDir is a directory that the kernel does not remove while a process is in it: a
-// cgroup. It is busy until release is called.
+// busyDir returns the directory of a cgroup, which the kernel does not remove while a
+// process is in the cgroup. The directory is busy until release is called.
 func busyDir(t *testing.T) (dir string, release func()) {
 	t.Helper()
 	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"} {
@@ -45,7 +45,7 @@ func busyDir(t *testing.T) (dir string, release func()) {
 	return dir, release
 }
 
-// What is busy fails no removal and is removed when it is not busy any more.
+// Erase succeeds for a busy directory, and removes it when it is not busy any more.
 func TestResidueIsRemovedLater(t *testing.T) {
 	dir, release := busyDir(t)
 	if err := mountpoint.Remove(dir); !errors.Is(err, unix.EBUSY) {
@@ -66,7 +66,7 @@ func TestResidueIsRemovedLater(t *testing.T) {
 		if errors.Is(err, os.ErrNotExist) && left == 0 && !retrying {
 			return nil
 		}
-		return fmt.Errorf("it is still there: %w, %d left, retrying: %t", err, left, retrying)
+		return fmt.Errorf("the directory is still there: %w, %d left, retrying: %t", err, left, retrying)
 	})
 }
 

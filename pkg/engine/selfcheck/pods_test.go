@@ -8,10 +8,10 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// What the program ends with, however early it is asked to.
+// The program exits with one of these statuses on request, however early the request is.
 func TestSelfCheckEnds(t *testing.T) {
 	for status, want := range map[uint32]bool{0: true, 2: true, 143: true, 1: false, 127: false, 137: false} {
-		test.Equal(t, fmt.Sprintf("endedAsAsked(%d)", status), exitedOnRequest(status), want)
+		test.Equal(t, fmt.Sprintf("exitedOnRequest(%d)", status), exitedOnRequest(status), want)
 	}
 }
 
@@ -19,7 +19,7 @@ func TestNoSelfCheckAfterTheEnd(t *testing.T) {
 	b := &Pods{existing: map[string]bool{}}
 	d := &handler.Definition{Name: "runc"}
 	test.Must(t, b.reserve(d))
-	test.Fails(t, b.reserve(d), "there are two at a time")
+	test.Fails(t, b.reserve(d), "a handler has two self-check pods at a time")
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -28,5 +28,5 @@ func TestNoSelfCheckAfterTheEnd(t *testing.T) {
 	b.release(d)
 	b.running.Done()
 	<-over
-	test.Fails(t, b.reserve(d), "one began after the end")
+	test.Fails(t, b.reserve(d), "a self-check pod was reserved after Close")
 }

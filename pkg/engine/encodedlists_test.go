@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// What is sent is what the typed lists say, in every state and with every filter.
+// The encoded lists equal the typed lists, in every state and with every filter.
 func TestEncodedListsSayWhatListsSay(t *testing.T) {
 	o := pod.NewIndex()
 	for i, name := range []string{"a", "b", "c"} {
@@ -56,7 +56,7 @@ func TestEncodedListsSayWhatListsSay(t *testing.T) {
 			same(when, encoded, err, &runtimeapi.ListContainersResponse{}, &runtimeapi.ListContainersResponse{Containers: containers.List(f)})
 		}
 	}
-	compare("at first")
+	compare("initially")
 	for _, next := range []pod.Phase{pod.PhaseCreated, pod.PhaseRunning, pod.PhaseExited, pod.PhasePlanned} {
 		for _, c := range o.AllContainers() {
 			test.Must(t, c.Update(func(st *pod.ContainerStatus) error { st.Phase = next; return nil }))
@@ -68,5 +68,5 @@ func TestEncodedListsSayWhatListsSay(t *testing.T) {
 		compare("a sandbox " + string(next))
 	}
 	o.DropContainer(o.AllContainers()[0].ID())
-	compare("one less")
+	compare("with one container removed")
 }

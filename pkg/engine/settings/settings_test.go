@@ -20,12 +20,12 @@ func TestPinRefusesFilesThatNoPodCouldUse(t *testing.T) {
 	dir := t.TempDir()
 	good := put(t, filepath.Join(dir, "good.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
 	for name, tc := range map[string]struct{ base, seccomp, says string }{
-		"base is gone":     {base: "/none/base.json", says: "base.json"},
-		"base is empty":    {base: put(t, filepath.Join(dir, "empty"), ""), says: "empty"},
-		"base is no spec":  {base: good, says: "defaultAction"},
-		"profile is gone":  {seccomp: "/none/seccomp.json", says: "default_seccomp_profile"},
-		"profile is none":  {seccomp: put(t, filepath.Join(dir, "none.json"), `{}`), says: "SCMP_ACT_"},
-		"profile is typed": {seccomp: put(t, filepath.Join(dir, "typo.json"), `{"default":"SCMP_ACT_LOG"}`), says: "default"},
+		"base is gone":          {base: "/none/base.json", says: "base.json"},
+		"base is empty":         {base: put(t, filepath.Join(dir, "empty"), ""), says: "empty"},
+		"base is not a spec":    {base: good, says: "defaultAction"},
+		"profile is gone":       {seccomp: "/none/seccomp.json", says: "default_seccomp_profile"},
+		"profile has no action": {seccomp: put(t, filepath.Join(dir, "none.json"), `{}`), says: "SCMP_ACT_"},
+		"profile has a typo":    {seccomp: put(t, filepath.Join(dir, "typo.json"), `{"default":"SCMP_ACT_LOG"}`), says: "default"},
 	} {
 		k := &Settings{Config: Config{DefaultSeccomp: tc.seccomp}}
 		_, err := k.Pin(&handler.Definition{Name: "runc", BaseRuntimeSpec: tc.base})
@@ -44,7 +44,7 @@ func TestImageVolumes(t *testing.T) {
 	}
 }
 
-// A pod keeps the prefix that was in force when it was made.
+// A pod keeps the prefix that was configured when it was created.
 func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 	const id = "0123"
 	now := "berth"
@@ -72,7 +72,7 @@ func TestPodsKeepTheirCgroupPrefix(t *testing.T) {
 			t.Errorf("%s: %q, %v, want the prefix %s", name, got, err, tc.want)
 		}
 	}
-	test.Equal(t, "a daemon that is told no prefix gives new pods", (&Settings{}).Current(d).CgroupPrefix, "berth")
+	test.Equal(t, "the prefix of new pods, without a configured prefix", (&Settings{}).Current(d).CgroupPrefix, "berth")
 }
 
 func put(t *testing.T, path, content string) string {

@@ -45,7 +45,7 @@ func TestPassable(t *testing.T) {
 			t.Errorf("mode %o: %v", mode, err)
 		}
 	}
-	// Other users may not enter the directories above the test's own, so open those too.
+	// Other users cannot enter the parents of the test's directory either, so open these too.
 	for d := closed; d != "/tmp" && d != "/"; d = filepath.Dir(d) {
 		test.Must(t, os.Chmod(d, 0o711))
 	}

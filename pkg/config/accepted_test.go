@@ -13,7 +13,7 @@ import (
 
 const goodMain = "default_runtime = \"runc\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n"
 
-// accept makes what the files say the last accepted configuration.
+// accept starts with the files and stores them as the last accepted configuration.
 func (n *node) accept(o Options) *Config {
 	n.t.Helper()
 	cfg, err := Start(o)
@@ -24,28 +24,28 @@ func (n *node) accept(o Options) *Config {
 	return cfg
 }
 
-// placed are options with a state directory of the node's own.
+// placed returns options with engine.root below the node's directory.
 func (n *node) placed() Options {
 	o := n.options()
 	o.Flags = map[string]string{"engine.root": n.path("root")}
 	return o
 }
 
-// TestStartWithTheLastAcceptedConfiguration: whatever a reload refuses, a start uses what was
-// in force before it, as a whole.
+// TestStartWithTheLastAcceptedConfiguration: if a reload would refuse the files, a start uses
+// the whole configuration that was accepted before.
 func TestStartWithTheLastAcceptedConfiguration(t *testing.T) {
 	for _, c := range []struct{ what, file, text, problem string }{
 		{"main file: syntax", "config.toml", "[runtimes.runc]\nruntime_path = \n", "config.toml:2:16: unexpected"},
 		{"main file: unknown key", "config.toml", goodMain + "[log]\nlevl = \"x\"\n", "config.toml:7:1: log.levl: unknown key"},
-		{"main file: the key of the state directory", "config.toml", goodMain + "[engine]\nroot = 1\n", "config.toml:7:1: engine.root: must be a string"},
+		{"main file: wrong type of engine.root", "config.toml", goodMain + "[engine]\nroot = 1\n", "config.toml:7:1: engine.root: must be a string"},
 		{"main file: later version", "config.toml", "version = 9\n", "config.toml:1:1: version: is 9"},
-		{"main file: default that is not there", "config.toml", "default_runtime = \"kata\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n", "config.toml:1:1: default_runtime: handler"},
-		{"main file: gone", "config.toml", "", "config.toml: the file does not exist"},
+		{"main file: default that does not exist", "config.toml", "default_runtime = \"kata\"\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n", "config.toml:1:1: default_runtime: handler"},
+		{"main file: removed", "config.toml", "", "config.toml: the file does not exist"},
 		{"drop-in: syntax", "conf.d/10-bad.toml", "[runtimes.kata]\nruntime_path = \n", "10-bad.toml:2:16: unexpected"},
 		{"drop-in: unknown key", "conf.d/10-bad.toml", "[log]\nlevl = \"debug\"\nlevel = \"debug\"\n[runtimes.kata]\nruntime_path = \"$BIN/runc\"\n", "10-bad.toml:2:1: log.levl: unknown key"},
 		{"drop-in: handler without path", "conf.d/10-bad.toml", "[runtimes.kata]\n", "10-bad.toml:1:2: runtimes.kata: runtime_path is missing"},
 		{"drop-in: handler of the main file", "conf.d/10-bad.toml", "[runtimes.runc]\nruntime_path = \"$BIN/crun\"\n", "10-bad.toml:1:2: runtimes.runc: handler \"runc\" is already configured"},
-		{"drop-in of before", "conf.d/20-good.toml", "[runtimes.extra]\nruntime_pat = \"$BIN/crun\"\n", "20-good.toml:2:1: runtimes.extra.runtime_pat: unknown key"},
+		{"drop-in that was accepted before", "conf.d/20-good.toml", "[runtimes.extra]\nruntime_pat = \"$BIN/crun\"\n", "20-good.toml:2:1: runtimes.extra.runtime_pat: unknown key"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNode(t, "runc", "crun")
@@ -58,16 +58,16 @@ func TestStartWithTheLastAcceptedConfiguration(t *testing.T) {
 				n.must(os.Remove(n.path(c.file)))
 			}
 			_, refused := Load(o)
-			for range 2 { // a restart keeps it for the next one
+			for range 2 { // the second start uses what the first one stored
 				cfg := test.Value(Start(o))(t)
 				if names(cfg) != "crun extra runc" || cfg.DefaultRuntime != "runc" || cfg.Log.Format != "json" || cfg.Log.Level != "info" || len(cfg.Broken) > 0 {
-					t.Errorf("in force are %s, default %s, log %+v, broken %q", names(cfg), cfg.DefaultRuntime, cfg.Log, brokenNames(cfg))
+					t.Errorf("the handlers in force are %s, default %s, log %+v, broken %q", names(cfg), cfg.DefaultRuntime, cfg.Log, brokenNames(cfg))
 				}
 				if got := n.relative(cfg.Origin("log.format").String()); got != "$DIR/conf.d/20-good.toml:4" || !cfg.ReadAt.Equal(before.ReadAt) {
 					t.Errorf("log.format is from %s, read at %s", got, cfg.ReadAt)
 				}
 				if cfg.Rejected.Error() != refused.Error() || !strings.Contains(cfg.Rejected.Error(), c.problem) {
-					t.Errorf("rejected is\n%v\nand a reload says\n%v", cfg.Rejected, refused)
+					t.Errorf("Rejected is\n%v\nbut a reload fails with\n%v", cfg.Rejected, refused)
 				}
 				n.must(cfg.KeepAccepted(o))
 			}
@@ -75,19 +75,19 @@ func TestStartWithTheLastAcceptedConfiguration(t *testing.T) {
 			n.write("conf.d/20-good.toml", "")
 			n.write("config.toml", goodMain)
 			if cfg, err := Start(o); err != nil || len(cfg.Rejected) > 0 || names(cfg) != "crun runc" {
-				t.Errorf("mended: %s, %v", names(cfg), err)
+				t.Errorf("after the repair of the files: handlers %s, error %v", names(cfg), err)
 			}
 		})
 	}
 }
 
-// TestStartWithoutAnAcceptedConfiguration fails with the mistakes of the files, and with why
-// there is nothing to go on with.
+// TestStartWithoutAnAcceptedConfiguration: the error contains the mistakes of the files and, if
+// a configuration is stored, the reason why it cannot be used.
 func TestStartWithoutAnAcceptedConfiguration(t *testing.T) {
 	const refused = "$DIR/config.toml:1:1: x: unknown key"
 	for _, c := range []struct{ what, kept, want string }{
-		{"none", "", ""},
-		{"no JSON", "{", "unexpected end of JSON input"},
+		{"not stored", "", ""},
+		{"not JSON", "{", "unexpected end of JSON input"},
 		{"later format", `{"format": 2}`, "it has format 2, and this berth reads format 1"},
 		{"a key that this berth refuses", `{"format": 1, "documents": [{"file": "/then.toml", "main": true, "text": "y = 1"}]}`, "/then.toml:1:1: y: unknown key"},
 		{"too large", `"` + strings.Repeat("x", maxAccepted) + `"`, "has more than 16777216 bytes"},
@@ -102,34 +102,34 @@ func TestStartWithoutAnAcceptedConfiguration(t *testing.T) {
 			}
 			cfg, err := Start(o)
 			if cfg != nil || err == nil {
-				t.Fatalf("it starts: %+v", cfg)
+				t.Fatalf("Start succeeded with %+v", cfg)
 			}
 			first, rest, _ := strings.Cut(n.relative(err.Error()), "\n")
 			if !strings.HasPrefix(first, refused) || (rest == "") != (c.want == "") || !strings.Contains(rest, c.want) {
 				t.Errorf("got\n%v", err)
 			}
 			if c.want != "" && !strings.Contains(rest, "cannot be used instead: "+n.relative(o.AcceptedFile())) {
-				t.Errorf("the file is not named: %s", rest)
+				t.Errorf("the error does not name the stored file: %s", rest)
 			}
 		})
 	}
 }
 
-// TestAcceptedConfigurationOfOthers: a file that other users can change is not run as root,
-// and one of other places is not used.
+// TestAcceptedConfigurationOfOthers: a start uses neither a stored configuration that other users
+// can change, nor the one of another main file.
 func TestAcceptedConfigurationOfOthers(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain)
 	o := n.placed()
 	n.accept(o)
 	if info, err := os.Stat(o.AcceptedFile()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file, which may hold credentials, is %v, %v", info.Mode(), err)
+		t.Errorf("the stored file may contain credentials, but has the mode %v (error %v)", info.Mode(), err)
 	}
 	other := o
 	other.File = n.path("other.toml")
 	n.write("other.toml", "x = 1\n")
 	if cfg, err := Start(other); err == nil {
-		t.Errorf("another main file starts with %s", names(cfg))
+		t.Errorf("Start with another main file used the handlers %s", names(cfg))
 	}
 	n.write("other.toml", "[runtimes.other]\nruntime_path = \"$BIN/crun\"\n")
 	n.accept(other)
@@ -143,7 +143,8 @@ func TestAcceptedConfigurationOfOthers(t *testing.T) {
 	}
 }
 
-// TestAcceptedConfigurationWithoutFiles: a node that was never configured goes on as it was.
+// TestAcceptedConfigurationWithoutFiles: a node whose accepted file was empty still discovers
+// its runtimes.
 func TestAcceptedConfigurationWithoutFiles(t *testing.T) {
 	n := newNode(t, "crun")
 	o := n.placed()
@@ -165,29 +166,29 @@ func TestTooLargeToBeKept(t *testing.T) {
 	cfg := n.accept(o)
 	cfg.documents = append(cfg.documents, cfg.documents...)
 	test.Says(t, cfg.KeepAccepted(o), "the limit is 16777216")
-	test.Fails(t, test.Err(os.Stat(o.AcceptedFile())), "one is kept, so a start with a mistake would use the one before")
+	test.Fails(t, test.Err(os.Stat(o.AcceptedFile())), "a file is stored, so a start with a mistake would use an older configuration")
 }
 
-// TestAcceptedConfigurationThatCannotBeWritten: an older one is removed, unless it is the same.
+// TestAcceptedConfigurationThatCannotBeWritten: the stored one is removed, unless it is equal.
 func TestAcceptedConfigurationThatCannotBeWritten(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain)
 	o := n.placed()
 	same := n.accept(o)
-	n.raw("root/accepted-config/."+filepath.Base(o.AcceptedFile())+".new/x", "", 0o600) // where it is written first
-	test.Checkf(t, same.KeepAccepted(o), "the same again")
+	n.raw("root/accepted-config/."+filepath.Base(o.AcceptedFile())+".new/x", "", 0o600) // blocks the temporary file
+	test.Checkf(t, same.KeepAccepted(o), "store the same configuration again")
 	n.write("config.toml", "[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	other, err := Load(o)
 	n.must(err)
 	test.Says(t, other.KeepAccepted(o), "not empty")
 	n.write("config.toml", "x = 1\n")
 	if cfg, err := Start(o); err == nil {
-		t.Errorf("it starts with the stale %s", names(cfg))
+		t.Errorf("Start used the outdated handlers %s", names(cfg))
 	}
 }
 
-// TestWhatIsGone: a main file or a directory of drop-ins that the last accepted configuration
-// was read from is a mistake without it, alike for a start, a reload and a check.
+// TestWhatIsGone: a missing directory of drop-ins is a mistake if the last accepted configuration
+// was read from it. A start, a reload and a check report it alike.
 func TestWhatIsGone(t *testing.T) {
 	const (
 		noDir    = "$DIR/conf.d: the directory does not exist, but the last accepted configuration was read from it; restore it, or create an empty directory to drop its settings"
@@ -200,7 +201,7 @@ func TestWhatIsGone(t *testing.T) {
 		{"drop-ins of packages", "vendor", "", noVendor},
 		{"one drop-in", "conf.d/20-good.toml", "", ""},
 		{"an empty directory instead", "conf.d", "conf.d", ""},
-		{"a directory without drop-ins", "none", "", ""},
+		{"nothing", "none", "", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNode(t, "runc", "crun")
@@ -216,14 +217,14 @@ func TestWhatIsGone(t *testing.T) {
 			cfg, err := Start(o)
 			n.must(err)
 			if got := n.relative(cfg.Rejected.Error()); (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
-				t.Errorf("rejected is %q", got)
+				t.Errorf("Rejected is %q", got)
 			}
 			_, checked := Load(o)
 			o.Running = running
 			_, reloaded := Load(o)
 			for what, err := range map[string]error{"check": checked, "reload": reloaded} {
 				if fmt.Sprint(err) != fmt.Sprint(errOrNil(cfg.Rejected)) {
-					t.Errorf("a %s says %v", what, err)
+					t.Errorf("a %s fails with %v", what, err)
 				}
 			}
 		})
@@ -237,9 +238,9 @@ func errOrNil(p Problems) error {
 	return p
 }
 
-// TestTheDefaultFileIsGone: what was read from no main file needs none, and without one that
-// it was read from, the runtime that is found does not become the default. As
-// TestNoConfiguration, it needs a machine without the file.
+// TestTheDefaultFileIsGone: a missing main file is a mistake only if the accepted configuration
+// was read from it. Then no discovered runtime becomes the default. Like TestNoConfiguration, the
+// test needs a machine without the file.
 func TestTheDefaultFileIsGone(t *testing.T) {
 	if _, err := os.Stat(DefaultFile); err == nil {
 		t.Skipf("this machine has %s", DefaultFile)
@@ -251,9 +252,9 @@ func TestTheDefaultFileIsGone(t *testing.T) {
 		main              bool
 		handlers, problem string
 	}{
-		"a main file":    {DefaultFile, true, "own", missing},
-		"none":           {"", false, "runc", ""},
-		"only a drop-in": {"/etc/berth/conf.d/x.toml", false, "runc", ""},
+		"read from a main file":    {DefaultFile, true, "own", missing},
+		"read from no file":        {"", false, "runc", ""},
+		"read from a drop-in only": {"/etc/berth/conf.d/x.toml", false, "runc", ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			n := newNode(t, "runc", "own")
@@ -264,15 +265,15 @@ func TestTheDefaultFileIsGone(t *testing.T) {
 				before.documents = []storedDocument{{c.file, c.main, strings.ReplaceAll(own, "$BIN", n.path("bin"))}}
 			}
 			test.Must(t, before.KeepAccepted(o))
-			for range 2 { // a restart keeps it for the next one
+			for range 2 { // the second start uses what the first one stored
 				cfg := test.Value(Start(o))(t)
 				if names(cfg) != c.handlers || cfg.DefaultRuntime != c.handlers || cfg.Rejected.Error() != c.problem {
-					t.Errorf("in force are %s, default %s; rejected is %q", names(cfg), cfg.DefaultRuntime, cfg.Rejected)
+					t.Errorf("the handlers in force are %s, default %s; Rejected is %q", names(cfg), cfg.DefaultRuntime, cfg.Rejected)
 				}
 				test.Must(t, cfg.KeepAccepted(o))
 				reload := Options{DropInDir: o.DropInDir, VendorDir: o.VendorDir, SearchPath: o.SearchPath, Running: cfg}
 				if err := test.Err(Load(reload)); fmt.Sprint(err) != fmt.Sprint(errOrNil(cfg.Rejected)) {
-					t.Errorf("a reload says %v", err)
+					t.Errorf("a reload fails with %v", err)
 				}
 			}
 		})

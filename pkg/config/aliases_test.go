@@ -37,11 +37,11 @@ max_pods = 7
 		}
 	}
 	if got := cfg.Runtimes[byName["usual"]].Limits.MaxPods; got != 7 {
-		t.Errorf("the alias may have %d pods", got)
+		t.Errorf("MaxPods of the alias is %d, want 7", got)
 	}
 }
 
-// An alias is no way around what keeps the other from being served.
+// An alias of a broken handler is broken too.
 func TestAliasOfWhatIsLeftOut(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", "default_runtime = \"runc\"\n[import]\ncrio = [\""+n.path("crio.conf")+"\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n[runtimes.another]\nalias_of = \"bad\"\n")
@@ -54,7 +54,7 @@ func TestAliasOfWhatIsLeftOut(t *testing.T) {
 		}
 	}
 	if len(cfg.Broken) != 2 || !strings.Contains(cfg.Broken[0].Reason, `it is an alias of "bad"`) {
-		t.Errorf("left out are %+v", cfg.Broken)
+		t.Errorf("the broken handlers are %+v", cfg.Broken)
 	}
 }
 

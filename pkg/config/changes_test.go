@@ -7,7 +7,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// withHandlers is a configuration with handlers by name and path; the first is the default.
+// withHandlers returns a configuration with handlers by name and path; the first is the default.
 func withHandlers(pairs ...string) *Config {
 	c := &Config{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -31,18 +31,18 @@ func TestDiffOfHandlers(t *testing.T) {
 		before, next *Config
 		want         Diff
 	}{
-		"nothing":             {withHandlers("runc", "/r"), withHandlers("runc", "/r"), Diff{DefaultFrom: "runc", DefaultTo: "runc"}},
-		"a line further down": {withHandlers("runc", "/r"), moved, Diff{DefaultFrom: "runc", DefaultTo: "runc"}},
+		"no change":             {withHandlers("runc", "/r"), withHandlers("runc", "/r"), Diff{DefaultFrom: "runc", DefaultTo: "runc"}},
+		"only the line changed": {withHandlers("runc", "/r"), moved, Diff{DefaultFrom: "runc", DefaultTo: "runc"}},
 		"two added": {withHandlers("runc", "/r"), withHandlers("runc", "/r", "kata", "/k", "crun", "/c"),
 			Diff{Added: []string{"crun", "kata"}, DefaultFrom: "runc", DefaultTo: "runc"}},
-		"one changed":     {withHandlers("runc", "/r"), withHandlers("runc", "/new"), Diff{Changed: []string{"runc"}, DefaultFrom: "runc", DefaultTo: "runc"}},
-		"default removed": {withHandlers("runc", "/r", "crun", "/c"), withHandlers("crun", "/c"), Diff{Removed: []string{"runc"}, DefaultFrom: "runc", DefaultTo: "crun"}},
-		"mended":          {withBroken(withHandlers("runc", "/r"), "kata", "bad"), withHandlers("runc", "/r", "kata", "/k"), Diff{Changed: []string{"kata"}, DefaultFrom: "runc", DefaultTo: "runc"}},
-		"still broken":    {withBroken(withHandlers("runc", "/r"), "kata", "bad"), withBroken(withHandlers("runc", "/r"), "kata", "bad"), Diff{DefaultFrom: "runc", DefaultTo: "runc"}},
+		"one changed":         {withHandlers("runc", "/r"), withHandlers("runc", "/new"), Diff{Changed: []string{"runc"}, DefaultFrom: "runc", DefaultTo: "runc"}},
+		"default removed":     {withHandlers("runc", "/r", "crun", "/c"), withHandlers("crun", "/c"), Diff{Removed: []string{"runc"}, DefaultFrom: "runc", DefaultTo: "crun"}},
+		"broken one repaired": {withBroken(withHandlers("runc", "/r"), "kata", "bad"), withHandlers("runc", "/r", "kata", "/k"), Diff{Changed: []string{"kata"}, DefaultFrom: "runc", DefaultTo: "runc"}},
+		"still broken":        {withBroken(withHandlers("runc", "/r"), "kata", "bad"), withBroken(withHandlers("runc", "/r"), "kata", "bad"), Diff{DefaultFrom: "runc", DefaultTo: "runc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, got := Reload(c.before, c.next)
-			got.Live = nil // the default handler is a key, too
+			got.Live = nil // Live also has default_runtime
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}

@@ -19,7 +19,7 @@ func TestCrictlTalksToTheDefaultSocket(t *testing.T) {
 	}
 }
 
-// TestUnitKeepsPodsAlive holds the settings that pods' lives depend on.
+// TestUnitKeepsPodsAlive checks the settings of the unit that keep pods running.
 func TestUnitKeepsPodsAlive(t *testing.T) {
 	f := test.Value(os.Open("../../contrib/systemd/berth.service"))(t)
 	defer f.Close()
@@ -46,6 +46,6 @@ func TestDropInForAgents(t *testing.T) {
 	n.write("conf.d/60-agents.toml", string(data))
 	c := n.load()
 	if c.ContainerdAPI.Socket != "/run/containerd/containerd.sock" || c.Engine.CgroupPrefix != "cri-containerd" {
-		t.Errorf("%+v, prefix %q", c.ContainerdAPI, c.Engine.CgroupPrefix)
+		t.Errorf("containerd_api is %+v, cgroup_prefix %q", c.ContainerdAPI, c.Engine.CgroupPrefix)
 	}
 }

@@ -9,35 +9,35 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// again is what a daemon with that configuration reads.
+// again loads the files as a daemon that runs with the given configuration.
 func (n *node) again(running *Config) (*Config, error) {
 	o := n.options()
 	o.Running = running
 	return Load(o)
 }
 
-// start is what a daemon reads that starts.
+// start loads the files as a daemon that starts.
 func (n *node) start() (*Config, error) {
 	return Load(n.options())
 }
 
-// TestTheDefaultOfARunningDaemonStays: what is installed and removed moves no pods
-// that name no handler; a file does.
+// TestTheDefaultOfARunningDaemonStays: a runtime that is installed or removed does not change the
+// default handler of a running daemon; the main file does.
 func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 	for _, c := range []struct {
-		what, before, after string // the runtimes that are there
+		what, before, after string // the installed runtimes
 		main, next          string // the main file
 		served, fallback    string
 	}{
 		{"nothing changes", "runc crun", "runc crun", "", "", "crun runc", "runc"},
-		{"the default is away", "runc crun", "crun", "", "", "crun runc", "runc"},
-		{"all are away", "runc", "", "", "", "runc", "runc"},
-		{"a better one comes", "crun", "runc crun", "", "", "crun runc", "crun"},
-		{"another goes", "runc crun", "runc", "", "", "runc", "runc"},
-		{"a file names another", "runc crun", "crun", "", "default_runtime = \"crun\"\n", "crun", "crun"},
-		{"the file names none any more", "runc crun", "runc crun", "default_runtime = \"crun\"\n", "", "crun runc", "runc"},
-		{"the one that the file names is away", "runc crun", "runc", "default_runtime = \"crun\"\n", "default_runtime = \"crun\"\n", "crun runc", "crun"},
-		{"the file names all", "crun", "crun", "", "[runtimes.mine]\nruntime_path = \"$BIN/crun\"\n", "mine", "mine"},
+		{"the default is removed", "runc crun", "crun", "", "", "crun runc", "runc"},
+		{"all are removed", "runc", "", "", "", "runc", "runc"},
+		{"a preferred one is installed", "crun", "runc crun", "", "", "crun runc", "crun"},
+		{"another is removed", "runc crun", "runc", "", "", "runc", "runc"},
+		{"the file names another default", "runc crun", "crun", "", "default_runtime = \"crun\"\n", "crun", "crun"},
+		{"the file no longer names a default", "runc crun", "runc crun", "default_runtime = \"crun\"\n", "", "crun runc", "runc"},
+		{"the default that the file names is removed", "runc crun", "runc", "default_runtime = \"crun\"\n", "default_runtime = \"crun\"\n", "crun runc", "crun"},
+		{"the file configures all handlers", "crun", "crun", "", "[runtimes.mine]\nruntime_path = \"$BIN/crun\"\n", "mine", "mine"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNode(t, strings.Fields(c.before)...)
@@ -50,7 +50,7 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 				n.binary("bin/"+r, 0o755)
 			}
 			n.write("config.toml", c.next)
-			// It must hold for any number of reloads.
+			// The result must be the same after each reload.
 			for range 3 {
 				cfg := test.Value(n.again(running))(t)
 				if names(cfg) != c.served || cfg.DefaultRuntime != c.fallback {
@@ -61,15 +61,15 @@ func TestTheDefaultOfARunningDaemonStays(t *testing.T) {
 			for _, d := range running.Runtimes {
 				there := strings.Contains(c.after, d.Name) || d.Name == "mine"
 				if lacks := hostfiles.Lacking(d); (lacks == nil) != there {
-					t.Errorf("%s lacks %v", d.Name, lacks)
+					t.Errorf("Lacking(%s) is %v", d.Name, lacks)
 				}
 			}
 		})
 	}
 }
 
-// TestADefaultThatOthersBringIsAwaited: the daemon must not depend on files that
-// installers write, nor on packages, also if default_runtime names what they bring.
+// TestADefaultThatOthersBringIsAwaited: the daemon also starts while the imported file that
+// defines its default_runtime does not exist, and serves the handler once the file does.
 func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	main := "default_runtime = \"kata\"\n[import]\ncrio = [\"" + n.path("crio") + "\"]\n[runtimes.mine]\nruntime_path = \"$BIN/runc\"\n[runtimes.old]\nalias_of = \"kata\"\n"
@@ -82,21 +82,21 @@ func TestADefaultThatOthersBringIsAwaited(t *testing.T) {
 	if want := "$DIR/config.toml:1:1: default_runtime: handler \"kata\" does not exist in the files of [import]"; !strings.HasPrefix(n.relative(cfg.Broken[0].Reason), want) {
 		t.Errorf("the reason is %s", cfg.Broken[0].Reason)
 	}
-	// It comes, goes, and comes.
+	// The imported file is created, removed and created again.
 	for range 2 {
 		if cfg, err = n.again(cfg); err != nil || brokenNames(cfg) != "kata old" {
-			t.Fatalf("while it is away: %v, broken %q", err, brokenNames(cfg))
+			t.Fatalf("without the imported file: %v, broken %q", err, brokenNames(cfg))
 		}
 		n.write("crio/10", "[crio.runtime.runtimes.kata]\nruntime_path = \"$BIN/crun\"\n")
 		if cfg, err = n.again(cfg); err != nil || names(cfg) != "kata mine old" || cfg.DefaultRuntime != "kata" {
-			t.Fatalf("when it is there: %v, served %q, default %s", err, names(cfg), cfg.DefaultRuntime)
+			t.Fatalf("with the imported file: %v, served %q, default %s", err, names(cfg), cfg.DefaultRuntime)
 		}
 		test.Must(t, os.Remove(n.path("crio/10")))
 	}
-	// A daemon that runs knows what others brought; any other name is a mistake.
+	// A default that no imported file ever defined is a mistake.
 	n.write("config.toml", strings.Replace(main, "default_runtime = \"kata\"", "default_runtime = \"kato\"", 1))
 	test.Says(t, test.Err(n.again(cfg)), `handler "kato" does not exist`)
-	// To the strict reading of "berth check" this is no mistake of the file either.
+	// "berth check" reports the missing handler, but not as a mistake of the main file.
 	n.write("config.toml", main)
 	cfg, err = Load(n.options())
 	test.Must(t, err)
@@ -117,5 +117,5 @@ func TestADefaultThatIsNotInstalledIsAwaited(t *testing.T) {
 		t.Errorf("got %v, served %q", err, names(cfg))
 	}
 	n.write("config.toml", "default_runtime = \"runk\"\n")
-	test.Fails(t, test.Err(n.start()), "a name that nobody has is no mistake of the main file")
+	test.Fails(t, test.Err(n.start()), "default_runtime names an unknown runtime, and Load accepted it")
 }

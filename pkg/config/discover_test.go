@@ -62,18 +62,18 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestDiscoveredHandlers: which there are, and which is the default.
+// TestDiscoveredHandlers checks which handlers are discovered, and which is the default.
 func TestDiscoveredHandlers(t *testing.T) {
 	for _, c := range []struct{ what, binaries, dropIn, served, fallback string }{
 		{"all", "runsc youki crun runc", "", "crun gvisor runc runsc>gvisor youki", "runc"},
 		{"no runc", "runsc youki crun", "", "crun gvisor runsc>gvisor youki", "crun"},
-		{"youki", "runsc youki", "", "gvisor runsc>gvisor youki", "youki"},
+		{"gVisor and youki", "runsc youki", "", "gvisor runsc>gvisor youki", "youki"},
 		{"gVisor alone", "runsc", "", "gvisor runsc>gvisor", "gvisor"},
-		{"gVisor and machines", "runsc containerd-shim-kata-v2", "", "gvisor kata runsc>gvisor", "gvisor"},
-		{"another gvisor", "runsc runc crun", "[runtimes.gvisor]\nruntime_path = \"$BIN/crun\"\n", "crun gvisor runc runsc", "runc"},
-		{"another runsc", "runsc runc", "[runtimes.runsc]\nruntime_path = \"$BIN/runsc\"\nmax_pods = 1\n", "gvisor runc runsc", "runc"},
-		{"a third name", "runsc", "[runtimes.sandboxed]\nalias_of = \"gvisor\"\n", "gvisor runsc>gvisor sandboxed>gvisor", "gvisor"},
-		{"a chosen second name", "runsc runc", "default_runtime = \"runsc\"\n", "gvisor runc runsc>gvisor", "runsc"},
+		{"gVisor and Kata", "runsc containerd-shim-kata-v2", "", "gvisor kata runsc>gvisor", "gvisor"},
+		{"a drop-in defines gvisor", "runsc runc crun", "[runtimes.gvisor]\nruntime_path = \"$BIN/crun\"\n", "crun gvisor runc runsc", "runc"},
+		{"a drop-in defines runsc", "runsc runc", "[runtimes.runsc]\nruntime_path = \"$BIN/runsc\"\nmax_pods = 1\n", "gvisor runc runsc", "runc"},
+		{"a drop-in adds an alias", "runsc", "[runtimes.sandboxed]\nalias_of = \"gvisor\"\n", "gvisor runsc>gvisor sandboxed>gvisor", "gvisor"},
+		{"a drop-in chooses the alias", "runsc runc", "default_runtime = \"runsc\"\n", "gvisor runc runsc>gvisor", "runsc"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNode(t, strings.Fields(c.binaries)...)
@@ -107,10 +107,10 @@ func TestNothingToDiscover(t *testing.T) {
 	if len(got) != 1 || got[0] != want {
 		t.Errorf("got %v", got)
 	}
-	test.Equal(t, "the result", shortList(strings.Fields("a b c d e f g h")), "a, b, c, d, e, f and 2 more directories")
+	test.Equal(t, "shortList", shortList(strings.Fields("a b c d e f g h")), "a, b, c, d, e, f and 2 more directories")
 }
 
-// TestSearchDirs: the PATH of the one who looks decides nothing.
+// TestSearchDirs: the directories do not depend on the PATH of the process.
 func TestSearchDirs(t *testing.T) {
 	t.Setenv(hostfiles.SearchPathEnv, "")
 	want := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
@@ -122,7 +122,7 @@ func TestSearchDirs(t *testing.T) {
 		}
 		for _, dir := range dirs[len(want):] {
 			if ok, _ := filepath.Match("/opt/*/bin", dir); !ok {
-				t.Errorf("with PATH=%s it has %s", path, dir)
+				t.Errorf("with PATH=%s: unexpected directory %s", path, dir)
 			}
 		}
 	}
@@ -143,15 +143,15 @@ func TestBareNameIsFound(t *testing.T) {
 
 func TestHelperPath(t *testing.T) {
 	n := newNode(t, "berth-test-helper")
-	test.Equal(t, "found", helperPath("berth-test-helper", nil), "")
+	test.Equal(t, "without directories", helperPath("berth-test-helper", nil), "")
 	t.Setenv("PATH", n.path("bin"))
-	test.Equal(t, "found in PATH", helperPath("berth-test-helper", nil), "")
-	test.Equal(t, "where runtimes", helperPath("berth-test-helper", []string{n.path("bin")}), n.path("bin/berth-test-helper"))
+	test.Equal(t, "only in PATH", helperPath("berth-test-helper", nil), "")
+	test.Equal(t, "in a search directory", helperPath("berth-test-helper", []string{n.path("bin")}), n.path("bin/berth-test-helper"))
 	self := test.Value(os.Executable())(t)
 	beside := filepath.Join(filepath.Dir(self), "berth-test-helper")
 	test.Must(t, os.WriteFile(beside, nil, 0o755))
 	t.Cleanup(func() { os.Remove(beside) })
-	test.Equal(t, "beside", helperPath("berth-test-helper", nil), beside)
+	test.Equal(t, "beside the running binary", helperPath("berth-test-helper", nil), beside)
 }
 
 func TestHelpers(t *testing.T) {

@@ -23,11 +23,11 @@ const keysPage = "../../docs/configuration.md"
 
 // keysTable is a table of docs/configuration.md.
 type keysTable struct {
-	// name stands in the marker above the table.
+	// name is in the marker above the table.
 	name string
 	// defaults is a struct with toml tags.
 	defaults any
-	// file is a configuration that sets one of the keys, in place of %s.
+	// file is a configuration in which %s is replaced by a line that sets a key of the table.
 	file string
 }
 
@@ -73,8 +73,8 @@ func TestKeysPage(t *testing.T) {
 	}
 }
 
-// rows returns the table as Markdown. The column "takes effect" is left out of the tables of
-// handlers, whose keys are for new pods, and where all keys are for the next start.
+// rows returns the table as Markdown. It omits the column "takes effect" if no key has an effect
+// tag: keys of handlers apply to new pods, all others at the next start.
 func (k keysTable) rows(t *testing.T, comments map[string]string) string {
 	t.Helper()
 	v := reflect.ValueOf(k.defaults)
@@ -104,8 +104,8 @@ func (k keysTable) rows(t *testing.T, comments map[string]string) string {
 	return "| key | default | takes effect | |\n|---|---|---|---|\n" + strings.Join(rows, "")
 }
 
-// elements returns the type of an empty default, if that does not show it. Paths are the texts that
-// must be absolute.
+// elements returns the type of an empty default if the value does not show it. A key is a path if
+// Load refuses a relative one.
 func (k keysTable) elements(t *testing.T, name string, v reflect.Value) string {
 	t.Helper()
 	text, path := `"relative"`, " path"
@@ -148,7 +148,7 @@ func fieldComments(t *testing.T) map[string]string {
 }
 
 var (
-	// marked matches what the page shows as code or as a link, and names.
+	// marked matches identifiers, and all that the page shows as code or as a link.
 	marked  = regexp.MustCompile("`[^`]*`" + `|\["[^\]]*"\]|"[^"]*"|'[^']'|docs/([\w-]+\.md)(?:#([a-z-]+))?|[A-Za-z][\w.]*\w`)
 	tomlKey = regexp.MustCompile(`^[a-z]+(_[a-z]+)+$|^[a-z]+\.[a-z]+(_[a-z]+)*$`)
 )
@@ -197,7 +197,7 @@ func markdown(t *testing.T, keys reflect.Type, field string, comments map[string
 	return out + text[last:]
 }
 
-// link returns a link to a heading, with its words.
+// link returns a link to a heading of the page; the text of the link is the heading.
 func link(t *testing.T, page, anchor string, lower bool) string {
 	t.Helper()
 	text := string(test.Value(os.ReadFile("../../docs/" + page))(t))
@@ -214,7 +214,7 @@ func link(t *testing.T, page, anchor string, lower bool) string {
 	return ""
 }
 
-// TestDocumentedLimits keeps numbers in prose true.
+// TestDocumentedLimits checks numbers and names in the prose of docs/configuration.md.
 func TestDocumentedLimits(t *testing.T) {
 	data := test.Value(os.ReadFile("../../docs/configuration.md"))(t)
 	for _, want := range []string{DefaultFile, DefaultVendorDir, hostfiles.SearchPathEnv, "at most 107 bytes",

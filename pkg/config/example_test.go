@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// All mistakes are found at once, each with its place.
+// Load reports all mistakes together, each with its place.
 func ExampleLoad() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

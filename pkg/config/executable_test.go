@@ -14,24 +14,24 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// What others can replace is not run as root, wherever on its path that is.
+// A binary is refused if users other than root can replace it or a directory of its path.
 func TestReplaceable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
 	const nobody = 65534
 	for name, c := range map[string]struct {
-		change func(dir string) error // dir/open/bin/runtime is asked for
+		change func(dir string) error // prepares dir; dir/open/bin/runtime is checked
 		want   string
 	}{
-		"fine":      {func(string) error { return nil }, ""},
-		"sticky":    {func(dir string) error { return os.Chmod(dir+"/open", 0o777|fs.ModeSticky) }, ""},
-		"group":     {func(dir string) error { return os.Chmod(dir+"/open", 0o775) }, ""},
-		"above":     {func(dir string) error { return os.Chmod(dir+"/open", 0o777) }, "every user can replace files in $DIR/open (owner 0, mode 0777), which would be run as root; run chmod o-w $DIR/open"},
-		"directory": {func(dir string) error { return os.Chmod(dir+"/open/bin", 0o757) }, "every user can replace files in $DIR/open/bin (owner 0, mode 0757), which would be run as root; run chmod o-w $DIR/open/bin"},
-		"owner":     {func(dir string) error { return os.Chown(dir+"/open/bin/runtime", nobody, 0) }, "$DIR/open/bin/runtime belongs to user 65534 (mode 0755), who could change what is run as root; run chown root $DIR/open/bin/runtime"},
-		"its owner": {func(dir string) error { return os.Chown(dir+"/open", nobody, 0) }, "$DIR/open belongs to user 65534 (mode 0755), who could change what is run as root; run chown root $DIR/open"},
-		"link": {func(dir string) error {
+		"only root":                     {func(string) error { return nil }, ""},
+		"sticky directory":              {func(dir string) error { return os.Chmod(dir+"/open", 0o777|fs.ModeSticky) }, ""},
+		"directory of a group":          {func(dir string) error { return os.Chmod(dir+"/open", 0o775) }, ""},
+		"parent directory":              {func(dir string) error { return os.Chmod(dir+"/open", 0o777) }, "every user can replace files in $DIR/open (owner 0, mode 0777), which would be run as root; run chmod o-w $DIR/open"},
+		"directory of the file":         {func(dir string) error { return os.Chmod(dir+"/open/bin", 0o757) }, "every user can replace files in $DIR/open/bin (owner 0, mode 0757), which would be run as root; run chmod o-w $DIR/open/bin"},
+		"owner of the file":             {func(dir string) error { return os.Chown(dir+"/open/bin/runtime", nobody, 0) }, "$DIR/open/bin/runtime belongs to user 65534 (mode 0755), who could change what is run as root; run chown root $DIR/open/bin/runtime"},
+		"owner of the parent directory": {func(dir string) error { return os.Chown(dir+"/open", nobody, 0) }, "$DIR/open belongs to user 65534 (mode 0755), who could change what is run as root; run chown root $DIR/open"},
+		"link into a directory": {func(dir string) error {
 			if err := os.MkdirAll(dir+"/else/where", 0o755); err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func TestReplaceable(t *testing.T) {
 	}
 }
 
-// A runtime on a network file system that is gone costs its own handler.
+// A runtime on an unresponsive file system affects only its own handler.
 func TestDeadMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
@@ -69,14 +69,14 @@ func TestDeadMount(t *testing.T) {
 		t.Fatalf("got %v, handlers %q", err, names(cfg))
 	}
 	if lacks := hostfiles.Lacking(cfg.Runtimes[0]); lacks == nil || !strings.Contains(n.relative(lacks.Error()), "config.toml:4: runtime_path: stat $DIR/nfs/runsc timed out") {
-		t.Errorf("it lacks %v", lacks)
+		t.Errorf("Lacking is %v", lacks)
 	}
 	if found := Discover([]string{n.path("nfs"), n.path("bin")}); len(found) != 1 || found[0].Path != n.path("bin/runc") {
 		t.Errorf("discovered %v", found)
 	}
 }
 
-// deadMount covers a directory with a file system that answers nobody.
+// deadMount mounts a file system on dir that never responds.
 func deadMount(t *testing.T, dir string) {
 	t.Helper()
 	fuse := test.Value(os.OpenFile("/dev/fuse", os.O_RDWR, 0))(t)
@@ -87,7 +87,7 @@ func deadMount(t *testing.T, dir string) {
 	})
 }
 
-// What "auto" stands for decides whether a shim's own option contradicts it.
+// With "auto", the driver of this machine decides whether a shim's SystemdCgroup conflicts.
 func TestDriverMistake(t *testing.T) {
 	for _, c := range []struct {
 		asked   bool

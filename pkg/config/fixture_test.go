@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
-// node is a machine with its own configuration directories and runtimes. In
-// texts that it writes, $BIN stands for the directory of runtimes.
+// node is a machine with its own configuration directories and runtimes. write
+// replaces $BIN by the directory of runtimes.
 type node struct {
 	t *testing.T
 	// dir holds config.toml, conf.d, vendor and bin.
@@ -80,8 +80,8 @@ func (n *node) refuse(o Options) []string {
 	return lines
 }
 
-// lacks are the lines of what the machine lacks for the handlers of cfg, each with the place
-// of its key.
+// lacks returns one line for each thing that the machine lacks for the handlers of cfg. A line
+// begins with the place of the key.
 func (n *node) lacks(cfg *Config) []string {
 	var lines []string
 	for _, d := range cfg.Runtimes {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// FuzzParse looks for files that end the daemon, and for problems that point
-// outside of the file.
+// FuzzParse searches for files that crash the daemon, and for problems with a
+// place outside of the file.
 func FuzzParse(f *testing.F) {
 	f.Add(configs.Berth)
 	for _, seed := range []string{
@@ -37,7 +37,7 @@ func FuzzParse(f *testing.F) {
 		lines := strings.Split(string(data), "\n")
 		for _, p := range problems.Sorted() {
 			if p.Message == "" || p.Error() == "" {
-				t.Errorf("a problem says nothing: %+v", p)
+				t.Errorf("a problem has no message: %+v", p)
 			}
 			if p.Line < 0 || p.Line > len(lines) || p.Line > 0 && (p.Column < 1 || p.Column > len(lines[p.Line-1])+1) {
 				t.Errorf("a problem is outside of the file: %+v", p)
@@ -48,7 +48,7 @@ func FuzzParse(f *testing.F) {
 		wrong := slices.ContainsFunc(doc.Problems, func(p Problem) bool { return p.Key != "version" })
 		deep := slices.ContainsFunc(doc.Problems, func(p Problem) bool { return strings.HasPrefix(p.Message, "is nested") })
 		if (err != nil) != wrong && !deep {
-			t.Errorf("go-toml says %v, and we say %v", err, doc.Problems)
+			t.Errorf("the error of go-toml is %v, but the problems are %v", err, doc.Problems)
 		}
 		for _, d := range cfg.Runtimes {
 			d.Digest()
@@ -65,9 +65,9 @@ func (c *Config) serves(name string) bool {
 	return false
 }
 
-// FuzzImport looks for files of other daemons that end this one, for handlers
-// of theirs that are served unchecked, and for drop-ins made of them that berth
-// does not read.
+// FuzzImport searches for imported files that crash berth, for invalid handlers
+// that are served from them, and for drop-ins translated from them that berth
+// cannot read.
 func FuzzImport(f *testing.F) {
 	files, err := filepath.Glob("testdata/import/*/*")
 	if err != nil || len(files) == 0 {
@@ -102,22 +102,22 @@ func FuzzImport(f *testing.F) {
 		}
 		o := Options{File: main, DropInDir: filepath.Join(dir, "conf.d"), VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{"/bin"}}
 		cfg, err := Load(o)
-		test.Mustf(t, err, "an imported file stops the daemon")
+		test.Mustf(t, err, "load with an imported file")
 		if !cfg.serves("runc") || cfg.DefaultRuntime != "runc" {
-			t.Errorf("an imported file takes the main file's handler away: %+v", cfg)
+			t.Errorf("an imported file replaced the main file's handler: %+v", cfg)
 		}
 		for _, d := range cfg.Runtimes {
 			if handler.ValidName(d.Name) != nil || !filepath.IsAbs(d.Path) || d.Type != handler.OCI && d.Type != handler.Shim {
-				t.Errorf("served unchecked: %+v", d)
+				t.Errorf("an invalid handler is served: %+v", d)
 			}
 		}
 		for _, n := range cfg.ImportNotes {
 			if n.Why == "" || n.Origin.File == "" {
-				t.Errorf("a note says nothing: %+v", n)
+				t.Errorf("a note has no reason or no file: %+v", n)
 			}
 		}
 		translated, err := Translate([]string{file}, o)
-		test.Mustf(t, err, "it cannot be translated")
+		test.Mustf(t, err, "translate the file")
 		if doc := parse("drop-in", translated.DropIn); len(doc.Problems) > 0 {
 			t.Errorf("the drop-in cannot be read: %v\n%s", doc.Problems, translated.DropIn)
 		}

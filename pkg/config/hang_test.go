@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// dead is a directory that gives no answer.
+// dead returns a directory whose file system does not respond.
 func dead(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -18,7 +18,7 @@ func dead(t *testing.T) string {
 	return dir
 }
 
-// bounded fails if f does not end long before somebody would call it stuck.
+// bounded returns the result of f. It fails the test if f takes a minute.
 func bounded[T any](t *testing.T, what string, f func() T) T {
 	t.Helper()
 	done := make(chan T, 1)
@@ -27,13 +27,13 @@ func bounded[T any](t *testing.T, what string, f func() T) T {
 	case got := <-done:
 		return got
 	case <-time.After(time.Minute):
-		t.Fatalf("%s has no end", what)
+		t.Fatalf("%s takes more than a minute", what)
 		panic("unreachable")
 	}
 }
 
-// TestDeadMounts: a drop-in that leads to a file system which gives no answer is a
-// mistake, an imported directory there costs its own handlers, and nobody waits for either.
+// TestDeadMounts: a drop-in that links to an unresponsive file system is a mistake, an imported
+// directory there affects only its own handlers, and Load waits for neither.
 func TestDeadMounts(t *testing.T) {
 	t.Parallel()
 	gone := dead(t)
@@ -49,17 +49,17 @@ func TestDeadMounts(t *testing.T) {
 	n.write("conf.d/20-good.toml", "[runtimes.extra]\nruntime_path = \"$BIN/crun\"\n")
 	lines := bounded(t, "a reload", func() []string { return n.refuse(n.options()) })
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "$DIR/conf.d/10-dead.toml: cannot be read") || !strings.HasPrefix(lines[1], "$DIR/conf.d/11-dead.toml: cannot be read") {
-		t.Errorf("a reload says\n%s", strings.Join(lines, "\n"))
+		t.Errorf("a reload fails with\n%s", strings.Join(lines, "\n"))
 	}
 	one := bounded(t, "a fingerprint", func() string { print, _ := hostfiles.Fingerprint(cfg.Watched()); return print })
 	n.write("conf.d/20-good.toml", "[runtimes.other]\nruntime_path = \"$BIN/crun\"\n")
 	other, links := hostfiles.Fingerprint(cfg.Watched())
 	if one == other || !links {
-		t.Errorf("a change beside a dead link is not seen (links: %v)", links)
+		t.Errorf("the fingerprint misses a change in a directory with a dead link (links: %v)", links)
 	}
 }
 
-// A directory of drop-ins that gives no answer is a mistake of its own.
+// An unresponsive directory of drop-ins is one mistake.
 func TestDeadDirectory(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "runc", "crun")
@@ -68,6 +68,6 @@ func TestDeadDirectory(t *testing.T) {
 	o.DropInDir = dead(t)
 	lines := bounded(t, "a reload", func() []string { return n.refuse(o) })
 	if len(lines) != 1 || !strings.Contains(lines[0], "cannot be listed: stat timed out") {
-		t.Errorf("it says %q", lines)
+		t.Errorf("Load fails with %q", lines)
 	}
 }

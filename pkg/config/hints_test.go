@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// knownKeys are the keys that a section has.
+// knownKeys returns the keys of section s.
 func knownKeys(t *testing.T, s string) []string {
 	t.Helper()
 	switch s {
@@ -51,7 +51,7 @@ func TestHintsPointAtKeys(t *testing.T) {
 				t.Errorf("%s: %s is a key of berth's and needs no hint", s, name)
 			}
 			if (e.key == "") == (e.text == "") {
-				t.Errorf("%s: the hint for %s needs a key or a text", s, name)
+				t.Errorf("%s: the hint for %s needs either a key or a text", s, name)
 			}
 			if e.key != "" && !pointsSomewhere(t, s, e.key) {
 				t.Errorf("%s: the hint for %s points at %s, which does not exist", s, name, e.key)

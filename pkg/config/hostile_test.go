@@ -15,15 +15,15 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// TestHostileDropIns holds a daemon that starts to this: whatever lies in its
-// directories, it reads no more than a little, waits for nothing, and names
-// what it does not take. Root reads files of mode 0, so what cannot be read is
-// played by what fails to open or to read.
+// TestHostileDropIns: whatever is in its directories, a daemon that starts
+// reads a bounded amount, does not block, and names the files that it refuses.
+// Root can read files of mode 0, so the unreadable files here fail to open or
+// to read in other ways.
 func TestHostileDropIns(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		make func(n *node, path string)
-		// want is the problem, of which files of the node begin with $DIR.
+		// want is the problem after the file's name.
 		want string
 	}{
 		{"dangling link", func(n *node, path string) { n.link("/nowhere/at/all", path) }, "is a link to /nowhere/at/all, which does not exist"},
@@ -65,7 +65,7 @@ func TestHostileDropIns(t *testing.T) {
 			problems := n.relative(cfg.Problems.Error())
 			for _, dir := range []string{"crio", "cd"} {
 				if strings.Contains(c.want, "unknown key") {
-					continue // what is not a handler is not looked at there
+					continue // imports read only tables of handlers
 				}
 				if want := "$DIR/" + dir + "/50-bad.toml:" + spaced(c.want); !strings.Contains(problems, want) {
 					t.Errorf("no problem is %q:\n%s", want, problems)
@@ -80,7 +80,7 @@ func TestHostileDropIns(t *testing.T) {
 	}
 }
 
-// spaced is what follows a file's name and a colon: a place, or a text.
+// spaced returns want as it follows "file:": a text has a space before it, a line number does not.
 func spaced(want string) string {
 	if want[0] >= '0' && want[0] <= '9' {
 		return want
@@ -88,7 +88,7 @@ func spaced(want string) string {
 	return " " + want
 }
 
-// within fails rather than hang.
+// within fails the test if load takes a minute.
 func within(t *testing.T, load func() *Config) *Config {
 	t.Helper()
 	loaded := make(chan *Config, 1)
@@ -103,7 +103,7 @@ func within(t *testing.T, load func() *Config) *Config {
 		}
 		return cfg
 	case <-time.After(time.Minute):
-		t.Fatal("it does not end")
+		t.Fatal("load takes more than a minute")
 		return nil
 	}
 }
@@ -139,7 +139,7 @@ func TestDropInsHaveATotalSize(t *testing.T) {
 	}
 }
 
-// TestFileThatChangesWhileItIsRead is read again, and never taken for whole.
+// TestFileThatChangesWhileItIsRead: a part of a file that is being written is never parsed.
 func TestFileThatChangesWhileItIsRead(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain)
@@ -171,10 +171,10 @@ func TestFileThatChangesWhileItIsRead(t *testing.T) {
 	}
 }
 
-// TestFileThatGoesAway between the listing and the reading is no mistake.
+// TestFileThatGoesAway: a file that is removed after the listing is not a mistake.
 func TestFileThatGoesAway(t *testing.T) {
 	if docs := readEach([]string{filepath.Join(t.TempDir(), "gone.toml")}, nil, parse); len(docs) != 0 {
-		t.Errorf("it is read as %+v", docs[0])
+		t.Errorf("the missing file is read as %+v", docs[0])
 	}
 }
 

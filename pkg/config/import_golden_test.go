@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew; read the difference before you commit it")
+var update = flag.Bool("update", false, "rewrite the golden files; review the difference before you commit it")
 
 // installed are the programs and files that installers bring.
 var installed = []string{
@@ -28,8 +28,8 @@ var installed = []string{
 	"/opt/kata/share/defaults/kata-containers/configuration-qemu-tdx.toml",
 }
 
-// installation is a node on which installers were: each file of testdata with
-// its paths below the node's directory.
+// installation returns a node with the files of testdata/import/name. Paths in
+// these files are moved below the node's directory.
 func installation(t *testing.T, name string) (n *node, paths []string) {
 	t.Helper()
 	n = newNode(t, "runc")
@@ -67,8 +67,8 @@ func (n *node) programs() []string {
 	return []string{n.path("usr/local/bin"), n.path("usr/bin"), n.path("opt/kata/bin")}
 }
 
-// TestInstallersFiles holds what becomes of files as installers write them: the
-// drop-in, all that is not in it, and what cannot be served.
+// TestInstallersFiles compares translations of installers' files with golden
+// files: the drop-in, notes on what it omits, and handlers that cannot be served.
 func TestInstallersFiles(t *testing.T) {
 	cases, err := os.ReadDir("testdata/import")
 	if err != nil || len(cases) < 10 {
@@ -84,7 +84,7 @@ func TestInstallersFiles(t *testing.T) {
 			}
 			for _, p := range got.Problems {
 				if strings.Contains(p.Message, "/dev/kvm does not exist") {
-					continue // the handler is right; the machine that runs this test lacks it
+					continue // the handler is valid; the machine of this test lacks /dev/kvm
 				}
 				text += fmt.Sprintln("# problem:", p.Error())
 			}
@@ -101,8 +101,8 @@ func TestInstallersFiles(t *testing.T) {
 	}
 }
 
-// TestImportIsItsTranslation serves the same files as imports and as the drop-in
-// that they are translated to: all handlers must be the same.
+// TestImportIsItsTranslation loads the same files first as imports, then as the
+// drop-in that they are translated to. The handlers must be equal.
 func TestImportIsItsTranslation(t *testing.T) {
 	for _, c := range []struct{ name, key string }{
 		{"nvidia-crio", "crio"}, {"kata-crio", "crio"}, {"odd-crio", "crio"},

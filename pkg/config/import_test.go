@@ -11,8 +11,8 @@ import (
 
 const crioCrun = "[crio.runtime.runtimes.crun]\nruntime_path = \"$BIN/crun\"\n"
 
-// TestImportsAndOwnHandlers: what is configured for berth counts, and nobody is
-// moved by what is configured for others.
+// TestImportsAndOwnHandlers: berth's own handlers win over imported ones, and
+// imported files do not change the default handler.
 func TestImportsAndOwnHandlers(t *testing.T) {
 	n := newNode(t, "runc", "crun", "youki")
 	n.write("config.toml", "[import]\ncrio = [\""+n.path("crio")+"\"]\ncontainerd = [\""+n.path("cd")+"\", \""+n.path("config.other")+"\"]\n")

@@ -138,8 +138,8 @@ func TestDropInsAreReadInOrder(t *testing.T) {
 	n.write("config.toml", "[log]\nlevel = \"warn\"\nformat = \"json\"\n[cni]\nbin_dirs = [\"/a\", \"/b\"]\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
 	n.write("vendor/10-crun.toml", "[runtimes.crun]\nruntime_path = \"$BIN/crun\"\n[log]\nlevel = \"error\"\n")
 	n.write("vendor/20-off.toml", "[runtimes.off]\nruntime_path = \"/nowhere\"\n")
-	n.write("conf.d/20-off.toml", "")                                                // takes the vendor's away
-	n.write("vendor/70-null.toml", "[runtimes.null]\nruntime_path = \"/nowhere\"\n") // as a link to /dev/null does
+	n.write("conf.d/20-off.toml", "")                                                // masks the vendor's file
+	n.write("vendor/70-null.toml", "[runtimes.null]\nruntime_path = \"/nowhere\"\n") // masked by the link to /dev/null
 	n.write("conf.d/30-log.toml", "[log]\nlevel = \"debug\"\n[cni]\nbin_dirs = [\"/c\"]\n")
 	n.write("conf.d/05-first.toml", "[log]\nlevel = \"trace\"\n")
 	n.write("conf.d/40-note.txt", "not TOML")
@@ -153,7 +153,7 @@ func TestDropInsAreReadInOrder(t *testing.T) {
 	if got := names(cfg); got != "crun runc" || cfg.Discovered {
 		t.Errorf("handlers are %s", got)
 	}
-	test.Equal(t, "a drop-in's handler became the default", cfg.DefaultRuntime, "runc")
+	test.Equal(t, "default", cfg.DefaultRuntime, "runc")
 	var sources []string
 	for _, s := range cfg.Sources {
 		sources = append(sources, n.relative(s))
@@ -172,7 +172,7 @@ func TestDropInsAreReadInOrder(t *testing.T) {
 func TestMainFile(t *testing.T) {
 	n := newNode(t, "crun")
 	o := n.options()
-	test.EqualLists(t, "a file that is named and absent", n.refuse(o), []string{"$DIR/config.toml: the file does not exist"})
+	test.EqualLists(t, "a main file that does not exist", n.refuse(o), []string{"$DIR/config.toml: the file does not exist"})
 	n.write("config.toml", "")
 	if cfg := n.load(); !cfg.Discovered || names(cfg) != "crun" || cfg.DefaultRuntime != "crun" {
 		t.Errorf("an empty file does not discover: %+v", cfg)
@@ -183,8 +183,8 @@ func TestMainFile(t *testing.T) {
 	}
 }
 
-// TestNoConfiguration needs a machine without berth's own configuration, which
-// is what CI and a developer's machine are.
+// TestNoConfiguration needs a machine without /etc/berth, such as those of CI
+// and of developers.
 func TestNoConfiguration(t *testing.T) {
 	if _, err := os.Stat(filepath.Dir(DefaultFile)); err == nil {
 		t.Skipf("this machine has %s", filepath.Dir(DefaultFile))
@@ -200,17 +200,17 @@ func TestUnreadableFiles(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", strings.Repeat("# filler\n", hostfiles.MaxFileSize/8))
 	if got := n.refuse(n.options()); !strings.Contains(got[0], "the limit for a configuration file is") {
-		t.Errorf("huge: %v", got)
+		t.Errorf("huge main file: %v", got)
 	}
 	o := n.options()
 	o.File = n.path("bin")
 	if got := n.refuse(o); !strings.Contains(strings.Join(got, " "), "must be a file, not a directory") {
-		t.Errorf("directory: %v", got)
+		t.Errorf("directory as the main file: %v", got)
 	}
 	n.write("config.toml", "")
 	o = n.options()
 	o.DropInDir = n.path("config.toml")
-	test.EqualLists(t, "drop-in directory that is none", n.refuse(o), []string{"$DIR/config.toml: cannot be listed: not a directory"})
+	test.EqualLists(t, "a file as the drop-in directory", n.refuse(o), []string{"$DIR/config.toml: cannot be listed: not a directory"})
 }
 
 func TestFlagsWin(t *testing.T) {
@@ -273,8 +273,8 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-// TestDropInsDoNotMoveTheDefault adds a drop-in with a runtime that would be
-// chosen before those which are there.
+// TestDropInsDoNotMoveTheDefault adds a drop-in with a runtime that is preferred
+// to the existing ones.
 func TestDropInsDoNotMoveTheDefault(t *testing.T) {
 	const dropIn = "[runtimes.runc]\nruntime_path = \"$BIN/other\"\n"
 	for what, main := range map[string]string{
@@ -292,14 +292,14 @@ func TestDropInsDoNotMoveTheDefault(t *testing.T) {
 	}
 }
 
-// A path may be written in more than one way.
+// An absolute path need not be clean.
 func TestSocketForAgentsIsAnyAbsolutePath(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", "[containerd_api]\nsocket = \"/run//containerd/containerd.sock\"\n\n[runtimes.runc]\nruntime_path = \"$BIN/runc\"\n")
-	test.Equal(t, "it", n.load().ContainerdAPI.Socket, "/run//containerd/containerd.sock")
+	test.Equal(t, "containerd_api.socket", n.load().ContainerdAPI.Socket, "/run//containerd/containerd.sock")
 }
 
-// TestLongAdminSocket has one that follows from a socket which is short enough.
+// TestLongAdminSocket: the default admin socket is too long, and server.socket is not.
 func TestLongAdminSocket(t *testing.T) {
 	n := newNode(t, "runc")
 	n.write("config.toml", "[server]\nsocket = \"/"+strings.Repeat("x", 98)+"/s\"\n")

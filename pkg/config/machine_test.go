@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// A socket that is not there yet comes with its daemon; what is there and is none
-// never becomes one.
+// A missing socket is accepted, since its daemon creates it. A file or directory in its place is
+// a mistake.
 func TestEndpointsOnThisMachine(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "file"), filepath.Join(dir, "cri.sock")

@@ -90,7 +90,7 @@ func TestShowSaysWhereValuesAreFrom(t *testing.T) {
 		"# [runtimes.gone] is not in use ($DIR/crio.conf:1): $DIR/crio.conf:2:1: runtimes.gone.runtime_path: must be a string",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("lacks %q in\n%s", want, text)
+			t.Errorf("Show lacks %q in\n%s", want, text)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config/tomlfile"
 )
 
-// uncommented is the shipped file with all keys and tables switched on.
+// uncommented returns the shipped file with all keys and tables uncommented.
 func uncommented() string {
 	return regexp.MustCompile(`(?m)^#([a-z\[])`).ReplaceAllString(string(configs.Berth), "$1")
 }
@@ -32,14 +32,14 @@ func TestTemplateAsShippedSaysNothing(t *testing.T) {
 	test.Equal(t, "handlers", names(cfg), "crun")
 }
 
-// TestTemplateSwitchedOn takes every comment away from a key: each must exist,
-// and those of the sections must show the default.
+// TestTemplateSwitchedOn loads the uncommented file: each key in it must exist,
+// and it must show every key of the sections with its default.
 func TestTemplateSwitchedOn(t *testing.T) {
 	doc := parse("berth.toml", []byte(uncommented()))
 	doc.main = true
 	cfg, problems := assemble([]*document{doc}, Options{})
 	for _, p := range problems {
-		// The runtimes that it shows need not be on this machine.
+		// The runtimes in the file need not be on this machine.
 		if p.Lacking == "" {
 			t.Error(p)
 		}

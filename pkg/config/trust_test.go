@@ -14,8 +14,8 @@ import (
 
 const stranger = 12345
 
-// TestChangeableFiles has drop-ins that others than root can change, or replace. At
-// the daemon's start each costs its own handlers, and says what to do.
+// TestChangeableFiles: files that users other than root can change or replace are refused, and
+// the error contains the command that repairs them.
 func TestChangeableFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files to another user needs root")
@@ -73,7 +73,7 @@ func TestChangeableFiles(t *testing.T) {
 		}
 		test.Must(t, os.Chown(n.path("base.json"), stranger, stranger))
 		if m := hostfiles.NoSpec(n.path("base.json")); !strings.Contains(m, "belongs to user 12345") {
-			t.Errorf("it says %q", m)
+			t.Errorf("the problem is %q", m)
 		}
 	})
 	t.Run("default seccomp profile", func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestChangeableFiles(t *testing.T) {
 		}
 		test.Must(t, os.Chmod(n.path("profile.json"), 0o666))
 		if m := noProfile(n.path("profile.json")); !strings.Contains(m, "run chmod o-w") {
-			t.Errorf("it says %q", m)
+			t.Errorf("the problem is %q", m)
 		}
 	})
 	t.Run("certificate that the last of many files names", func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestChangeableFiles(t *testing.T) {
 		test.Must(t, os.Chmod(n.path("ca.pem"), 0o666))
 		problems, _ := n.load().Changeable()
 		if text := problems.Error(); !strings.Contains(text, "ca.pem can be changed") {
-			t.Errorf("it says %q", text)
+			t.Errorf("the problem is %q", text)
 		}
 	})
 	t.Run("imported file", func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestChangeableFiles(t *testing.T) {
 		test.Must(t, os.Chown(n.path("containerd.toml"), stranger, stranger))
 		if cfg, err := Load(n.options()); err == nil && !strings.Contains(cfg.Problems.Error(), "belongs to user 12345") ||
 			err != nil && !strings.Contains(err.Error(), "belongs to user 12345") {
-			t.Errorf("Load says %v", err)
+			t.Errorf("Load fails with %v", err)
 		}
 	})
 	t.Run("configuration of a runtime", func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// TestWhatHandlersCanDo: it is told with the verdict, watchers hear of a change, and a
-// probe that fails says nothing of it.
+// TestWhatHandlersCanDo: a probe that succeeds sets the capabilities, watchers get an event if
+// these changed, and a probe that fails keeps them.
 func TestWhatHandlersCanDo(t *testing.T) {
 	b := &bed{
 		t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, pods: map[string]int{},
@@ -22,27 +22,27 @@ func TestWhatHandlersCanDo(t *testing.T) {
 		h := test.Value(b.m.Handler(name))(t)
 		return h.Capabilities.Of(capability.Exec).Answer
 	}
-	b.wait("what runc can do", func() bool { return exec("runc") != capability.Unknown })
+	b.wait("runc's capabilities are known", func() bool { return exec("runc") != capability.Unknown })
 	if exec("runc") != capability.Yes || exec("kata") != capability.Unknown {
-		t.Errorf("runc: %s, kata, which cannot be probed: %s", exec("runc"), exec("kata"))
+		t.Errorf("exec of runc: %s, of kata, whose probe fails: %s", exec("runc"), exec("kata"))
 	}
 	generation, events := b.m.Current().Generation, b.m.Watch(t.Context())
 	b.set(func() { b.able["/r"] = capability.No })
-	for range 2 { // the second time it is nothing new
+	for range 2 { // the second probe finds no change
 		test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	}
 	if e := <-events; !slices.Equal(e.Handlers, []string{"runc"}) || e.Generation != generation {
-		t.Errorf("watchers hear %+v", e)
+		t.Errorf("watchers get %+v", e)
 	}
 	b.set(func() { b.failures["/r"] = errors.New("gone") })
 	test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
-	test.Equal(t, "after a probe that failed", exec("runc"), capability.No)
+	test.Equal(t, "exec of runc after a failed probe", exec("runc"), capability.No)
 	if e := <-events; e.Generation == generation {
-		t.Errorf("watchers hear %+v of a handler that is no longer ready", e)
+		t.Errorf("the event %+v has the generation of before runc was not ready", e)
 	}
 	select {
 	case e := <-events:
-		t.Errorf("watchers hear %+v of nothing new", e)
+		t.Errorf("watchers get %+v without a change", e)
 	default:
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// What a probe finds of a handler holds for its other names, whichever is asked.
+// The result of a probe applies to a handler and its aliases, whichever name is probed.
 func TestAProbeIsAboutAllNamesOfAHandler(t *testing.T) {
 	c := &config.Config{}
 	c.DefaultRuntime = "runc"
@@ -26,7 +26,7 @@ func TestAProbeIsAboutAllNamesOfAHandler(t *testing.T) {
 			test.Must(t, test.Err(b.m.Probe(t.Context(), asked, probe.Ask)))
 			for name, want := range map[string]bool{"runc": broken == nil, "legacy": broken == nil, "crun": true} {
 				if h, err := b.m.Handler(name); err != nil || h.State.AcceptsPods() != want {
-					t.Errorf("%s asked, which fails with %v: %s is %v, %v", asked, broken, name, h.State, err)
+					t.Errorf("probe of %s, which fails with %v: %s is %v, %v", asked, broken, name, h.State, err)
 				}
 			}
 		}

@@ -14,10 +14,10 @@ func TestBackgroundEndsItsWork(t *testing.T) {
 		b := newBackground(ctx)
 		cancel()
 		if b.life.Err() != nil || b.life.Value(key{}) != "kept" {
-			t.Errorf("its life is %v, with the value %v", b.life.Err(), b.life.Value(key{}))
+			t.Errorf("the error of life is %v, its value %v", b.life.Err(), b.life.Value(key{}))
 		}
 		if !b.begin() {
-			t.Fatal("nothing may begin")
+			t.Fatal("begin returns false before close")
 		}
 		go func() {
 			defer b.work.Done()
@@ -26,10 +26,10 @@ func TestBackgroundEndsItsWork(t *testing.T) {
 		}()
 		begun := time.Now()
 		if err := b.close(); err != nil || time.Since(begun) != closePatience/2 {
-			t.Errorf("it was closed after %v: %v", time.Since(begun), err)
+			t.Errorf("close returned after %v: %v", time.Since(begun), err)
 		}
 		if b.begin() {
-			t.Error("work begins after the end")
+			t.Error("begin returns true after close")
 		}
 	})
 }
@@ -40,7 +40,7 @@ func TestBackgroundLeavesWhatHangsBehind(t *testing.T) {
 		b.work.Go(func() { <-hang })
 		begun := time.Now()
 		if err := b.close(); err == nil || time.Since(begun) != closePatience {
-			t.Errorf("it was closed after %v: %v", time.Since(begun), err)
+			t.Errorf("close returned after %v: %v", time.Since(begun), err)
 		}
 		close(hang)
 	})

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// bed is everything around a Manager, under a test's control.
+// bed is a Manager and, under a test's control, everything that it uses.
 type bed struct {
 	t   *testing.T
 	dir string
@@ -41,7 +41,7 @@ type bed struct {
 	inForce   []*config.Config
 	loading   func() // called by each load, unlocked
 	failures  map[string]error
-	selfCheck map[string]error // of self-check pods, by path
+	selfCheck map[string]error // errors of self-check pods, by path
 	checks    []check
 	sums      map[string]string // SHA256 of candidates, by path
 	hanging   map[string]chan struct{}
@@ -52,7 +52,7 @@ type bed struct {
 	announced []string
 }
 
-// check is one call of a bed as a Prober.
+// check is one call of bed.Check; anew is set for a depth above Look.
 type check struct {
 	path string
 	anew bool
@@ -65,7 +65,7 @@ func newBed(t *testing.T, start *config.Config) *bed {
 	return b
 }
 
-// open makes a Manager, as a daemon that starts.
+// open creates and starts a Manager, as a daemon does at its start.
 func (b *bed) open(start *config.Config) {
 	b.t.Helper()
 	var err error
@@ -135,7 +135,7 @@ func (b *bed) Capabilities(_ context.Context, d *handler.Definition, rt *probe.R
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if rt == nil {
-		b.t.Errorf("what %s can do is asked without a runtime", d.Name)
+		b.t.Errorf("Capabilities of %s is called without a runtime", d.Name)
 	}
 	if can, known := b.able[d.Path]; known {
 		t.Set(capability.Exec, can, capability.Ran, "")
@@ -170,14 +170,14 @@ func (b *bed) Reloaded(context.Context, Current, []Handler) {
 	b.set(func() { b.announced = append(b.announced, "reloaded") })
 }
 
-// last is the plan in force.
+// last returns the plan in force.
 func (b *bed) last() *Plan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.published[len(b.published)-1]
 }
 
-// reload puts a configuration in place and reloads.
+// reload makes next the configuration of the files and reloads.
 func (b *bed) reload(next *config.Config) (Outcome, error) {
 	b.t.Helper()
 	b.set(func() { b.next, b.loadErr = next, nil })
@@ -190,7 +190,7 @@ func (b *bed) must(o Outcome, err error) Outcome {
 	return o
 }
 
-// phase is the state of a handler, or "" if there is none.
+// phase returns the phase of a handler, or "" if the plan does not contain it.
 func (b *bed) phase(name string) handler.Phase {
 	e, _ := b.last().entry(name)
 	return e.State.Phase
@@ -201,7 +201,7 @@ func (b *bed) wait(what string, is func() bool) {
 	test.Eventually(b.t, what, is)
 }
 
-// conf is a configuration with handlers by name and path; the first is the default.
+// conf returns a configuration with handlers by name and path; the first is the default.
 func conf(pairs ...string) *config.Config {
 	c := &config.Config{}
 	for i := 0; i < len(pairs); i += 2 {

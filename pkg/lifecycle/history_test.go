@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// told are the changes of a handler, each in a line without its time.
+// told returns the changes of a handler, each as a line without its time.
 func (b *bed) told(name string) []string {
 	b.t.Helper()
 	all, err := b.m.Changes(name)
@@ -26,8 +26,8 @@ func (b *bed) told(name string) []string {
 	return lines
 }
 
-// A change was logged as a Go struct, or as a call that named no handler, and was gone
-// with the log: what there was before, who changed it and why could not be seen.
+// The history keeps each change with the old and new value, its author and its reason, also
+// across restarts.
 func TestEveryChangeIsKept(t *testing.T) {
 	b := newBed(t, trying(10))
 	ctx := WithUser(t.Context(), "uid 7")
@@ -38,7 +38,7 @@ func TestEveryChangeIsKept(t *testing.T) {
 	b.must(Outcome{}, b.m.Abort(ctx, "runc", "too slow"))
 	b.set(func() { b.failures["/old"] = errBroke })
 	_, _ = b.m.Probe(ctx, "runc", 0)
-	b.wait("the failure", func() bool { return b.phase("runc") == "not-ready" })
+	b.wait("runc is not ready", func() bool { return b.phase("runc") == "not-ready" })
 	next := conf("runc", "/newer")
 	b.set(func() { b.next = next })
 	b.must(Outcome{}, test.Err(b.m.Reload(ctx, TriggerAdmin)))
@@ -74,7 +74,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	all := h.last("")
 	if len(all) != maxChanges || all[0].What != "3" || len(all[0].Reason) > maxChangeReason+len("…") || !strings.HasSuffix(all[0].Reason, "ä…") {
-		t.Errorf("%d are kept, the first is %+v", len(all), all[0])
+		t.Errorf("%d changes are kept, the first is %+v", len(all), all[0])
 	}
 	for _, text := range []string{"{", `{"format": 2, "changes": [{"what": "reload"}]}`} {
 		test.Must(t, os.WriteFile(filepath.Join(dir, "history.json"), []byte(text), 0o600))

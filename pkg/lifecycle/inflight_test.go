@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// node is a router on a backend in memory whose table a Manager makes.
+// node is a router on an in-memory backend, with a table that a Manager publishes.
 type node struct {
 	backend  *routertest.Backend
 	registry *handler.Registry[router.Backend]
@@ -68,14 +68,14 @@ func (n *node) Publish(p *lifecycle.Plan) error {
 	return nil
 }
 
-// RegisterService takes the router's face as it is, without a socket.
+// RegisterService keeps the router's service, so that the test calls it without a socket.
 func (n *node) RegisterService(_ *grpc.ServiceDesc, service any) {
 	if s, ok := service.(runtimeapi.RuntimeServiceServer); ok {
 		n.service = s
 	}
 }
 
-// version is a configuration whose handler "changing" has a path of its own.
+// version returns the configuration of reload i, in which the handler "changing" has a new path.
 func version(i int) *config.Config {
 	c := &config.Config{DefaultRuntime: []string{"steady", "changing"}[i%2]}
 	c.Runtimes = []*handler.Definition{
@@ -89,18 +89,18 @@ const (
 	inFlight = 50
 )
 
-// TestPainReloadNeverReachesPods: a thousand reloads, each while 50 pods are on
-// their way, lose none of them; each pod has a Definition that was in force
-// between its request and its answer; and what a reload has put in force is what
-// the next pod gets.
+// TestPainReloadNeverReachesPods: a thousand reloads while 50 pods start at a
+// time lose no pod. Each pod has a Definition that was in force between its
+// request and its response, and the first pod after a reload has the new
+// Definition.
 func TestPainReloadNeverReachesPods(t *testing.T) {
 	n := &node{backend: routertest.New("memory")}
 	n.config.Store(version(0))
-	var now atomic.Int64 // the version that was last put in force
+	var now atomic.Int64 // the version in force
 	var waiting atomic.Int64
 	n.backend.Fail = func(_ context.Context, rpc string) error {
 		if rpc == "RunPodSandbox" {
-			// Long enough for reloads to come in between.
+			// Long enough for reloads during the call.
 			waiting.Add(1)
 			time.Sleep(time.Millisecond)
 			waiting.Add(-1)
@@ -149,14 +149,14 @@ func TestPainReloadNeverReachesPods(t *testing.T) {
 	pods.Wait()
 	t.Logf("%d pods during %d reloads, up to %d at once", made.Load(), reloads, crowd.Load())
 	if made.Load() < reloads || crowd.Load() < inFlight/2 {
-		t.Errorf("only %d pods, %d at once, were made meanwhile", made.Load(), crowd.Load())
+		t.Errorf("only %d pods, %d at once, were started during the reloads", made.Load(), crowd.Load())
 	}
 	if left := n.backend.Inventory(); len(left) > 0 || len(n.router.SandboxCounts()) > 0 {
-		t.Errorf("left are %v, %v", left, n.router.SandboxCounts())
+		t.Errorf("pods are left: in the backend %v, in the router %v", left, n.router.SandboxCounts())
 	}
 }
 
-// onePod makes, finds and removes a pod.
+// onePod starts a pod, reads its status and removes it.
 func (n *node) onePod(t *testing.T, i int, now *atomic.Int64) {
 	name := []string{"", "steady", "changing"}[i%3]
 	before := now.Load()
@@ -165,20 +165,20 @@ func (n *node) onePod(t *testing.T, i int, now *atomic.Int64) {
 		t.Errorf("a pod of handler %q was lost: %v", name, err)
 		return
 	}
-	after := now.Load() + 1 // a reload in force may not be noted yet
+	after := now.Load() + 1 // a reload may be in force before now has its number
 	id := resp.GetPodSandboxId()
 	if d := n.backend.Definition(id); d.Name == "changing" {
 		var got int64
 		if _, err := fmt.Sscanf(d.Path, "/runtime-%d", &got); err != nil || got < before || got > after {
-			t.Errorf("a pod asked for between %d and %d is on %s (%v)", before, after, d.Path, err)
+			t.Errorf("a pod that started between versions %d and %d is on %s (%v)", before, after, d.Path, err)
 		}
 	}
 	if s, err := n.service.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}); err != nil || s.GetStatus().GetId() != id {
-		t.Errorf("a pod is not to be found: %v", err)
+		t.Errorf("a pod is not found: %v", err)
 	}
 	n.remove(t, id)
 }
 
 func (n *node) remove(t *testing.T, id string) {
-	test.Checkf(t, test.Err(n.service.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})), "a pod could not be removed")
+	test.Checkf(t, test.Err(n.service.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})), "remove a pod")
 }

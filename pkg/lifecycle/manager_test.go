@@ -26,7 +26,7 @@ func TestStartPublishesWhatProbesFound(t *testing.T) {
 	b := &bed{t: t, dir: t.TempDir(), failures: map[string]error{"/k": errors.New("no kvm")}, pods: map[string]int{"old": 2}}
 	b.open(broken(conf("runc", "/r", "kata", "/k"), "lost", "lost.toml:3: typo"))
 	if got := b.published[0]; got.Generation != 1 || got.Entries[0].State.AcceptsPods() {
-		t.Errorf("before probes the plan is %+v", got)
+		t.Errorf("before the probes, the plan is %+v", got)
 	}
 	want := map[string]handler.State{
 		"kata": {Phase: handler.NotReady, Reason: "no kvm"},
@@ -41,19 +41,19 @@ func TestStartPublishesWhatProbesFound(t *testing.T) {
 		delete(want, h.Definition.Name)
 	}
 	if len(want) > 0 {
-		t.Errorf("missing are %v", want)
+		t.Errorf("missing handlers: %v", want)
 	}
 	runc, err := b.m.Handler("runc")
 	if err != nil || !runc.Default || !runc.Configured || runc.Runtime == nil || runc.Since != 1 {
 		t.Errorf("got %+v, %v", runc, err)
 	}
 	if now := b.m.Current(); now.Generation != 1 {
-		t.Errorf("the first that serves pods is generation %d", now.Generation)
+		t.Errorf("the first generation that serves pods is %d", now.Generation)
 	}
 	b.set(func() { b.failures["/r"] = errors.New("gone") })
 	b.must(b.reload(conf("runc", "/r", "kata", "/k")))
 	if now := b.m.Current(); now.Generation != 2 {
-		t.Errorf("the next is generation %d", now.Generation)
+		t.Errorf("the next generation is %d", now.Generation)
 	}
 }
 
@@ -68,17 +68,17 @@ func TestReloadIsOneTransaction(t *testing.T) {
 	}
 	now := b.last()
 	if now.Generation != before.Generation+1 || now.Default != "crun" || o.Generation != now.Generation || o.Digest != now.Digest || now.Digest == before.Digest {
-		t.Errorf("one reload made %d plans, the last of which is %+v", now.Generation-before.Generation, now)
+		t.Errorf("one reload published %d plans; the last one is %+v", now.Generation-before.Generation, now)
 	}
 	if b.phase("runc") != handler.Ready || b.phase("crun") != handler.NotReady || b.phase("kata") != handler.Draining {
 		t.Errorf("got %+v", now.Entries)
 	}
 	e, _ := now.entry("kata")
 	if e.Definition.Path != "/k" {
-		t.Errorf("a handler that is gone is remembered as %+v", e.Definition)
+		t.Errorf("the removed handler has the Definition %+v", e.Definition)
 	}
 	if again := b.must(b.reload(conf("crun", "/c", "runc", "/r2"))); again.Changed || again.Generation != now.Generation || b.last() != now {
-		t.Errorf("reloading the same is %+v", again)
+		t.Errorf("a reload of the same configuration is %+v", again)
 	}
 }
 
@@ -94,22 +94,22 @@ func TestABadFileChangesNothing(t *testing.T) {
 		t.Fatalf("got %+v, %v", o, err)
 	}
 	if want := "/etc/berth/conf.d/k.toml:3:1: runtimes.kata.path: unknown key"; !slices.Equal(o.Problems, []string{want}) {
-		t.Errorf("it says %q", o.Problems)
+		t.Errorf("the problems are %q", o.Problems)
 	}
 	if e := <-events; e.Outcome == nil || e.Outcome.Error == nil || len(e.Handlers) != 0 {
-		t.Errorf("watchers hear %+v", e)
+		t.Errorf("watchers get %+v", e)
 	}
 	if c := b.m.Current(); c.Last == nil || c.Last.Error == nil || c.Generation != before.Generation || c.Config.DefaultRuntime != "runc" {
 		t.Errorf("current is %+v", c)
 	}
 	if o := b.must(b.reload(conf("runc", "/r"))); o.Error != nil || b.m.Current().Last.Error != nil {
-		t.Errorf("after it was mended: %+v", o)
+		t.Errorf("after the file was repaired: %+v", o)
 	}
 	test.EqualLists(t, "announced", b.announced, []string{"reloading", "reloaded", "reloading", "reloaded"})
 }
 
-// A start with the last accepted configuration is told as a reload that failed, once, until
-// a reload accepts the files.
+// A start with the last accepted configuration is reported as one failed reload, until a reload
+// accepts the files.
 func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mistake := config.Problems{{Origin: config.Origin{File: "/etc/berth/config.toml", Line: 3, Column: 1}, Key: "log.levl", Message: "unknown key"}}
@@ -128,10 +128,10 @@ func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 			t.Fatalf("the last outcome is %+v", c.Last)
 		}
 		if !c.Loaded.Equal(start.ReadAt) || b.phase("runc") != handler.Ready || len(b.announced) > 0 {
-			t.Errorf("read at %s, runc is %s, announced are %v", c.Loaded, b.phase("runc"), b.announced)
+			t.Errorf("the configuration is of %s, runc is %s, announced: %v", c.Loaded, b.phase("runc"), b.announced)
 		}
 		if !b.m.counts.failed || !b.m.counts.success.Equal(start.ReadAt) {
-			t.Errorf("metrics tell %+v", b.m.counts)
+			t.Errorf("the metrics are %+v", b.m.counts)
 		}
 		all, err := b.m.Changes("")
 		if err != nil || len(all) != 2 || all[0].To != "rejected" || all[0].By != "start" || all[0].Reason != mistake[0].Error() {
@@ -139,32 +139,32 @@ func TestAStartWithTheLastAcceptedConfiguration(t *testing.T) {
 		}
 		b.must(b.reload(conf("runc", "/r")))
 		if c := b.m.Current(); c.Last.Error != nil || b.m.counts.failed {
-			t.Errorf("mended, the last outcome is %+v", c.Last)
+			t.Errorf("after the files were repaired, the last outcome is %+v", c.Last)
 		}
 		b.close()
 	})
 }
 
-// What is in force is told to be kept: also if no pod is routed otherwise, and never what
-// was rejected.
+// InForce is called with each accepted configuration, also if no route changes, and never with
+// a rejected one.
 func TestWhatIsInForceIsTold(t *testing.T) {
 	start := conf("runc", "/r")
 	b := newBed(t, start)
 	if !slices.Equal(b.inForce, []*config.Config{start}) {
-		t.Fatalf("after the start %d were told", len(b.inForce))
+		t.Fatalf("after the start, InForce was called %d times", len(b.inForce))
 	}
 	b.set(func() { b.loadErr = errors.New("a mistake") })
-	test.Fails(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), "a mistake is no error")
+	test.Fails(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), "the reload of a mistake succeeded")
 	b.set(func() { b.refuse = errors.New("refused") })
-	test.Fails(t, test.Err(b.reload(conf("crun", "/c"))), "a table that is refused is no error")
+	test.Fails(t, test.Err(b.reload(conf("crun", "/c"))), "the reload of a refused plan succeeded")
 	if len(b.inForce) != 1 {
-		t.Errorf("%d were told", len(b.inForce))
+		t.Errorf("InForce was called %d times", len(b.inForce))
 	}
 	b.set(func() { b.refuse = nil })
 	same := conf("runc", "/r")
 	b.must(b.reload(same))
 	if len(b.inForce) != 2 || b.inForce[1] != same {
-		t.Errorf("%d were told", len(b.inForce))
+		t.Errorf("InForce was called %d times", len(b.inForce))
 	}
 }
 
@@ -175,12 +175,12 @@ func TestATableThatIsRefusedChangesNothing(t *testing.T) {
 	if _, err := b.reload(conf("crun", "/c")); err == nil || b.m.Current().Default != "runc" {
 		t.Errorf("got %v; the default is %s", err, b.m.Current().Default)
 	}
-	test.Fails(t, b.m.Cordon(t.Context(), "runc", "", "uid 0"), "a cordon that is not in force is no error")
+	test.Fails(t, b.m.Cordon(t.Context(), "runc", "", "uid 0"), "the cordon succeeded although its plan was refused")
 	b.set(func() { b.refuse = nil })
 	b.close()
 	b.open(conf("runc", "/r"))
 	if b.phase("runc") != handler.Ready || before.Default != "runc" {
-		t.Error("a cordon that was refused came back from disk")
+		t.Error("a refused cordon is in force after a restart")
 	}
 }
 
@@ -192,13 +192,13 @@ func TestARemovedHandlerDrains(t *testing.T) {
 		t.Fatalf("kata is %q", b.phase("kata"))
 	}
 	b.must(b.reload(conf("runc", "/r", "kata", "/k")))
-	test.Equal(t, "back again it", b.phase("kata"), handler.Ready)
+	test.Equal(t, "kata, configured again", b.phase("kata"), handler.Ready)
 	b.must(b.reload(conf("runc", "/r")))
 	b.set(func() { delete(b.pods, "kata") })
-	b.wait("the last pod to take its handler with it", func() bool { return b.phase("kata") == "" })
-	// A pod that was on its way when its handler went.
+	b.wait("kata is removed after its last pod", func() bool { return b.phase("kata") == "" })
+	// This pod was starting when its handler was removed.
 	b.set(func() { b.pods["kata"] = 1 })
-	b.wait("a late pod's handler", func() bool { return b.phase("kata") == handler.Draining })
+	b.wait("the handler of a late pod drains", func() bool { return b.phase("kata") == handler.Draining })
 }
 
 func TestIntentsSurviveRestarts(t *testing.T) {
@@ -220,7 +220,7 @@ func TestIntentsSurviveRestarts(t *testing.T) {
 	b.close()
 	b.open(conf("runc", "/r", "kata", "/k"))
 	if b.phase("kata") != handler.Ready {
-		t.Error("what was taken back is there again")
+		t.Error("a cordon that was undone is in force after a restart")
 	}
 }
 
@@ -231,24 +231,24 @@ func TestIntentsThatCannotBeKept(t *testing.T) {
 		is   func(error) bool
 		says string
 	}{
-		"an unknown handler": {b.m.Cordon(t.Context(), "rnc", "", "uid 0"), errdefs.IsNotFound, `did you mean "runc"?`},
-		"a long reason":      {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300), "uid 0"), errdefs.IsInvalidArgument, "the limit is 256"},
-		"nothing to undo":    {b.m.Uncordon(t.Context(), "rnc"), errdefs.IsNotFound, "rnc"},
+		"an unknown handler":             {b.m.Cordon(t.Context(), "rnc", "", "uid 0"), errdefs.IsNotFound, `did you mean "runc"?`},
+		"a long reason":                  {b.m.Cordon(t.Context(), "runc", strings.Repeat("x", 300), "uid 0"), errdefs.IsInvalidArgument, "the limit is 256"},
+		"an unknown handler to uncordon": {b.m.Uncordon(t.Context(), "rnc"), errdefs.IsNotFound, "rnc"},
 	} {
 		if c.err == nil || !c.is(c.err) || !strings.Contains(c.err.Error(), c.says) {
 			t.Errorf("%s: %v", name, c.err)
 		}
 	}
-	// A directory in the file's place lets no write succeed.
+	// With a directory in place of the file, each write fails.
 	file := filepath.Join(b.dir, "root", "intents.json")
 	test.Must(t, os.MkdirAll(filepath.Join(file, "x"), 0o755))
 	if err := b.m.Cordon(t.Context(), "runc", "", "uid 0"); err == nil || b.phase("runc") != handler.Ready {
 		t.Errorf("got %v; runc is %q", err, b.phase("runc"))
 	}
 	if left, err := filepath.Glob(filepath.Join(b.dir, "root", ".intents-*")); err != nil || len(left) > 0 {
-		t.Errorf("left are %v, %v", left, err)
+		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
-	// A daemon that cannot read it starts, and says so.
+	// A daemon that cannot read the file starts and reports a problem.
 	b.close()
 	b.open(conf("runc", "/r"))
 	if p := b.m.Current().Problems; len(p) != 1 || !strings.Contains(p[0], file) {
@@ -262,16 +262,16 @@ func TestAVanishedBinary(t *testing.T) {
 	b := newBed(t, start)
 	events := b.m.Watch(t.Context())
 	b.set(func() { b.failures["/r"] = errors.New("/r does not exist") })
-	b.wait("the loss to be seen", func() bool { return b.phase("runc") == handler.NotReady })
+	b.wait("runc is not ready", func() bool { return b.phase("runc") == handler.NotReady })
 	if e := <-events; !slices.Equal(e.Handlers, []string{"runc"}) || e.Generation != b.last().Generation {
-		t.Errorf("watchers hear %+v", e)
+		t.Errorf("watchers get %+v", e)
 	}
 	h, err := b.m.Handler("runc")
 	if err != nil || h.Runtime == nil || h.ProbeError != "/r does not exist" {
 		t.Errorf("got %+v, %v", h, err)
 	}
 	b.set(func() { delete(b.failures, "/r") })
-	b.wait("it to be back", func() bool { return b.phase("runc") == handler.Ready })
+	b.wait("runc is ready again", func() bool { return b.phase("runc") == handler.Ready })
 }
 
 func TestProbeOnDemand(t *testing.T) {
@@ -281,12 +281,12 @@ func TestProbeOnDemand(t *testing.T) {
 		t.Errorf("got %+v, %v", h, err)
 	}
 	if !slices.Contains(b.checks, check{"/r", true}) {
-		t.Errorf("the runtime is not asked anew: %v", b.checks)
+		t.Errorf("the probe did not query the runtime: %v", b.checks)
 	}
-	test.Is(t, test.Err(b.m.Probe(t.Context(), "nothing", probe.Ask)), errdefs.IsNotFound, "the error")
+	test.Is(t, test.Err(b.m.Probe(t.Context(), "nothing", probe.Ask)), errdefs.IsNotFound, "probe of an unknown handler")
 }
 
-// A runtime that hangs costs its own handler only, and counts when it answers.
+// A runtime that hangs affects only its own handler.
 func TestARuntimeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -296,7 +296,7 @@ func TestARuntimeThatHangs(t *testing.T) {
 		if o.Took > probeWait+time.Second || o.NotReady["slow"] != rollout.NotProbedYet || b.phase("crun") != handler.Ready {
 			t.Errorf("got %+v", o)
 		}
-		// An answer about a Definition that was replaced meanwhile says nothing.
+		// The late answer about the replaced Definition is ignored.
 		b.must(b.reload(conf("runc", "/r", "slow", "/s")))
 		close(hang)
 		synctest.Wait()
@@ -318,8 +318,8 @@ func TestALateAnswerCounts(t *testing.T) {
 	})
 }
 
-// Many requests while one reload goes on are one more reload, which began after
-// each of them.
+// All requests during a reload are coalesced into one more reload, which begins
+// after the last of them.
 func TestReloadsCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
@@ -339,7 +339,7 @@ func TestReloadsCoalesce(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			if o, err := b.m.Reload(t.Context(), TriggerSignal); err != nil || o.Changed {
-				t.Errorf("the first is %+v, %v", o, err)
+				t.Errorf("the first reload is %+v, %v", o, err)
 			}
 		})
 		synctest.Wait()
@@ -349,14 +349,14 @@ func TestReloadsCoalesce(t *testing.T) {
 		all.Go(func() {
 			o, err := b.m.Reload(t.Context(), TriggerAdmin)
 			if err != nil || !slices.Equal(o.Diff.Added, []string{"crun"}) || o.Trigger != TriggerAdmin {
-				t.Errorf("the second is %+v, %v", o, err)
+				t.Errorf("the second reload is %+v, %v", o, err)
 			}
 		})
 		synctest.Wait()
 		close(release)
 		all.Wait()
 		if n := loads.Load(); n != 2 {
-			t.Errorf("102 requests were %d reloads", n)
+			t.Errorf("102 requests caused %d reloads", n)
 		}
 		b.close()
 	})
@@ -369,7 +369,7 @@ func TestAnEditorIsGivenTime(t *testing.T) {
 		b.m.reloads.filesChanged()
 		synctest.Wait()
 		if b.loads != 1 || b.m.Current().Last != nil {
-			t.Errorf("after %d readings the outcome is %+v", b.loads, b.m.Current().Last)
+			t.Errorf("after %d loads the outcome is %+v", b.loads, b.m.Current().Last)
 		}
 		b.set(func() { b.loadErr, b.next = nil, conf("runc", "/r", "crun", "/c") })
 		time.Sleep(settle)
@@ -377,7 +377,7 @@ func TestAnEditorIsGivenTime(t *testing.T) {
 		if last := b.m.Current().Last; last == nil || last.Error != nil || b.phase("crun") != handler.Ready {
 			t.Errorf("the outcome is %+v", last)
 		}
-		// What stays half is a mistake.
+		// A file that stays incomplete is a mistake.
 		b.set(func() { b.loadErr = errors.New("half a file") })
 		b.m.reloads.filesChanged()
 		time.Sleep(settle)
@@ -389,8 +389,8 @@ func TestAnEditorIsGivenTime(t *testing.T) {
 	})
 }
 
-// What the kernel did not tell of is told if it matters: mistakes, that there are
-// none any more, and keys besides the handlers'.
+// A poll of the files is announced only if it finds a new mistake, the end of a
+// mistake, or changed keys.
 func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bed{t: t, dir: t.TempDir(), next: conf("runc", "/r")}
@@ -403,27 +403,27 @@ func TestWhatIsFoundByLookingIsTold(t *testing.T) {
 			return b.m.Current().Last
 		}
 		if last := found(); last != nil || len(b.announced) > 0 {
-			t.Fatalf("nothing has changed, and the outcome is %+v", last)
+			t.Fatalf("nothing has changed, but the outcome is %+v", last)
 		}
 		b.set(func() { b.loadErr = errors.New("a mistake") })
 		if last := found(); last == nil || last.Error == nil || len(b.announced) != 1 {
-			t.Fatalf("the outcome is %+v, announced are %v", last, b.announced)
+			t.Fatalf("the outcome is %+v, announced: %v", last, b.announced)
 		}
 		if found(); len(b.announced) != 1 {
-			t.Errorf("one mistake is announced as %v", b.announced)
+			t.Errorf("the same mistake was announced again: %v", b.announced)
 		}
 		b.set(func() { b.loadErr = nil })
 		if last := found(); last.Error != nil || len(b.announced) != 2 {
-			t.Errorf("the files are as they were, the outcome is %+v, announced are %v", last, b.announced)
+			t.Errorf("the mistake is corrected, but the outcome is %+v, announced: %v", last, b.announced)
 		}
 		louder := conf("runc", "/r")
 		louder.Log.Level = "debug"
 		b.set(func() { b.next = louder })
 		if last := found(); len(last.Diff.Live) != 1 || len(b.announced) != 3 {
-			t.Errorf("the outcome is %+v, announced are %v", last, b.announced)
+			t.Errorf("the outcome is %+v, announced: %v", last, b.announced)
 		}
 		if found(); len(b.announced) != 3 {
-			t.Errorf("nothing has changed, and announced are %v", b.announced)
+			t.Errorf("nothing has changed, but announced: %v", b.announced)
 		}
 		b.close()
 	})
@@ -438,14 +438,14 @@ func TestKeysThatNeedARestart(t *testing.T) {
 	next.Engine.CgroupPrefix = "cri-containerd"
 	o := b.must(b.reload(next))
 	if len(o.Diff.Pending) != 1 || o.Diff.Pending[0].Key != "streaming.port" || o.Diff.Pending[0].From != "0" || o.Diff.Pending[0].To != "99" {
-		t.Errorf("needing a restart are %v", o.Diff.Pending)
+		t.Errorf("the keys that need a restart are %v", o.Diff.Pending)
 	}
 	c := b.m.Current()
 	if c.Config.Streaming.Port != 0 || c.Config.Log.Level != "debug" || len(c.NeedRestart) != 1 || !b.last().AdvertiseNotReady {
-		t.Errorf("in force is %+v", c)
+		t.Errorf("the current state is %+v", c)
 	}
 	if b.phase("crun") != handler.Ready {
-		t.Error("the handlers wait for the restart, too")
+		t.Error("the new handler is not ready before a restart")
 	}
 	if next.Streaming.Port != 99 {
 		t.Error("the loader's configuration was changed")
@@ -461,7 +461,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 	}
 }
 
-// A prefix is no handler's: it is live although no handler changes.
+// engine.cgroup_prefix takes effect at once, although no handler changes.
 func TestCgroupPrefixIsLive(t *testing.T) {
 	b := newBed(t, conf("runc", "/r"))
 	next := conf("runc", "/r")
@@ -470,9 +470,9 @@ func TestCgroupPrefixIsLive(t *testing.T) {
 	if !o.Changed || len(o.Diff.Pending) != 0 || len(o.Diff.Live) != 1 || o.Diff.Live[0].Key != "engine.cgroup_prefix" {
 		t.Errorf("the outcome is %+v", o)
 	}
-	test.Equal(t, "new pods get", b.last().CgroupPrefix, "cri-containerd")
+	test.Equal(t, "the prefix of new pods", b.last().CgroupPrefix, "cri-containerd")
 	if o := b.must(b.reload(next)); o.Changed {
-		t.Errorf("the same again is a change: %+v", o)
+		t.Errorf("a reload of the same configuration is a change: %+v", o)
 	}
 }
 
@@ -502,15 +502,15 @@ func TestWatchersThatAreSlowMissNothing(t *testing.T) {
 	}
 	cancel()
 	if _, open := <-events; open {
-		t.Error("a watcher that left is told more")
+		t.Error("the channel is open although the watcher's context ended")
 	}
 	left := b.m.Watch(t.Context())
 	b.close()
 	if _, open := <-left; open {
-		t.Error("a closed Manager has watchers")
+		t.Error("a watcher's channel is open after Close")
 	}
 	if _, open := <-b.m.Watch(t.Context()); open {
-		t.Error("a closed Manager takes watchers")
+		t.Error("a closed Manager accepts watchers")
 	}
-	test.ErrorIs(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), errClosed, "a closed Manager reloads")
+	test.ErrorIs(t, test.Err(b.m.Reload(t.Context(), TriggerAdmin)), errClosed, "reload of a closed Manager")
 }

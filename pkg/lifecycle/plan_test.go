@@ -15,7 +15,7 @@ func TestState(t *testing.T) {
 		phase  handler.Phase
 		reason string
 	}{
-		"fine":                {"", nil, handler.Ready, ""},
+		"no problem":          {"", nil, handler.Ready, ""},
 		"probe failed":        {"no binary", nil, handler.NotReady, "no binary"},
 		"cordoned":            {"", cordon, handler.Cordoned, "kernel upgrade"},
 		"drained":             {"", drain, handler.Draining, "set by an operator"},

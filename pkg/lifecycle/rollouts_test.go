@@ -27,7 +27,7 @@ func trying(percent int) *config.Config {
 	return c
 }
 
-// rollingOut is what a share of new pods runs, and main what the others do.
+// rollingOut returns the binary of a share of new pods (tried) and that of the others (main).
 func (b *bed) rollingOut(t *testing.T) (main, tried string, status *rollout.Status) {
 	t.Helper()
 	e, _ := b.last().entry("runc")
@@ -46,8 +46,8 @@ func (b *bed) wantRollout(t *testing.T, main, tried string, state rollout.State,
 	}
 }
 
-// pod is one that tries the next binary, in the configuration of trying(10) or of
-// any other that differs in Next only.
+// pod returns a pod on the candidate binary at path, in the configuration trying(10)
+// except for this path.
 func pod(path, sha256, uid string) handler.Attempt {
 	d := trying(10).Runtimes[0]
 	d.Candidate.Path = path
@@ -58,7 +58,7 @@ var errBroke = errors.New("it broke")
 
 func (b *bed) awaitEnd() {
 	b.t.Helper()
-	b.wait("the end of the rollout", func() bool { _, tried, _ := b.rollingOut(b.t); return tried == "" })
+	b.wait("the rollout is over", func() bool { _, tried, _ := b.rollingOut(b.t); return tried == "" })
 }
 
 func TestRolloutAbortsItself(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRolloutAbortsItself(t *testing.T) {
 	for i := range 8 {
 		b.m.Began("runc", pod("/new", "", fmt.Sprint("good", i)))
 	}
-	for range 5 { // one pod is one failure, however often the kubelet tries it
+	for range 5 { // a pod counts once, however often the kubelet retries it
 		b.m.Failed("runc", pod("/new", "", "bad0"), errBroke)
 	}
 	b.m.Failed("runc", pod("/new", "", "bad1"), errBroke)
@@ -83,14 +83,14 @@ func TestRolloutAbortsItself(t *testing.T) {
 	b.must(b.reload(trying(10)))
 	b.wantRollout(t, "/old", "", rollout.Aborted, "3 of 11 pods")
 	if _, _, status := b.rollingOut(t); !strings.Contains(status.Fault(), "3 of 11 pods") || status.Label() != "failed" {
-		t.Errorf("the rollout is told as %q, with the fault %q", status.Label(), status.Fault())
+		t.Errorf("the label of the rollout is %q, its fault %q", status.Label(), status.Fault())
 	}
 	b.must(b.reload(trying(20))) // another rollout
 	b.wantRollout(t, "/old", "/new", rollout.Running, "")
 }
 
-// A rollout is of a program, not of a path: the next program there is judged anew,
-// and so is the same one that was taken out of the configuration and put in again.
+// A rollout belongs to a program, not to its path: another program at the path begins a
+// new one, and so does a candidate that was removed from the configuration and added again.
 func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	b := newBed(t, trying(10))
 	sum := "first"
@@ -117,7 +117,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	}{
 		{"the first", func() {}},
 		{"another program", became("second")},
-		{"the same, in the configuration again", func() { b.must(b.reload(none)); b.must(b.reload(trying(10))) }},
+		{"the same, removed and added again", func() { b.must(b.reload(none)); b.must(b.reload(trying(10))) }},
 		{"another program, after a restart", func() { b.close(); b.set(func() { b.sums["/new"] = "third" }); sum = "third"; b.open(trying(10)) }},
 		{"the first again", became("first")},
 		{"after one that was promoted", func() {
@@ -133,7 +133,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	} {
 		next.begin()
 		b.wantRollout(t, "/old", "/new", rollout.Running, "")
-		for i := range 9 { // pods of the last rollout say nothing about this one
+		for i := range 9 { // pods of the previous rollout do not count
 			b.m.Failed("runc", pod("/new", "before "+sum, fmt.Sprint(i)), errors.New("of another rollout"))
 		}
 		fail()
@@ -147,7 +147,7 @@ func TestEachRolloutIsJudgedByItsOwnPods(t *testing.T) {
 	}
 }
 
-// A decision holds while the binary is not known yet, and when it comes back the same.
+// A decision stays in force while the binary or the handler is broken, and after its repair.
 func TestDecisionHoldsForTheSameProgram(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.sums["/new"] = "first" })
@@ -178,7 +178,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	ctx := t.Context()
 	test.Must(t, b.m.Promote(ctx, "runc"))
 	b.wantRollout(t, "/new", "", rollout.Promoted, "an operator")
-	for i := range 9 { // what was promoted is not rolled out any more
+	for i := range 9 { // failures of a promoted binary do not abort the rollout
 		b.m.Failed("runc", pod("/new", "", fmt.Sprint(i)), errBroke)
 	}
 	b.close()
@@ -187,7 +187,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	test.Must(t, b.m.Abort(ctx, "runc", "too slow"))
 	b.wantRollout(t, "/old", "", rollout.Aborted, "too slow")
 
-	// The files have the last word.
+	// The files override a decision.
 	test.Must(t, b.m.Promote(ctx, "runc"))
 	settled := trying(10)
 	settled.Runtimes[0].Path, settled.Runtimes[0].Candidate = "/new", nil
@@ -196,13 +196,13 @@ func TestPromoteAndAbort(t *testing.T) {
 		t.Errorf("pods run %q and %q, the rollout is %+v", main, tried, status)
 	}
 	for name, want := range map[string]error{"runc": errdefs.ErrFailedPrecondition, "nobody": errdefs.ErrNotFound} {
-		test.ErrorIs(t, b.m.Promote(ctx, name), want, "promoting the binary that %s does not try", name)
-		test.ErrorIs(t, b.m.Abort(ctx, name, ""), want, "aborting the rollout that %s has not", name)
+		test.ErrorIs(t, b.m.Promote(ctx, name), want, "promote %s, which has no candidate", name)
+		test.ErrorIs(t, b.m.Abort(ctx, name, ""), want, "abort the rollout of %s, which has no candidate", name)
 	}
 }
 
-// An aborted binary in whose place there is one that cannot be probed is not ready,
-// as that is what to mend. The decision waits for the program that it is on.
+// If the aborted binary is replaced by one that cannot be probed, the rollout is not ready.
+// The decision applies again when the aborted program is back.
 func TestAbortedBinaryReplacedByOneThatCannotBeProbed(t *testing.T) {
 	b := newBed(t, trying(10))
 	look := func(sum string, failure error) {
@@ -233,16 +233,16 @@ func TestCandidateThatIsNotThere(t *testing.T) {
 	test.Must(t, test.Err(b.m.Probe(t.Context(), "runc", probe.Ask)))
 	b.wantRollout(t, "/old", "", rollout.NotReady, "/new does not exist")
 	if b.phase("runc") != handler.Ready {
-		t.Error("the handler is not ready for want of a binary that it only tries")
+		t.Error("the handler is not ready because only its candidate is missing")
 	}
-	test.Is(t, b.m.Promote(t.Context(), "runc"), errdefs.IsFailedPrecondition, "a binary that is not there was promoted")
+	test.Is(t, b.m.Promote(t.Context(), "runc"), errdefs.IsFailedPrecondition, "promote a missing binary")
 }
 
-// What cannot be kept is not in force, and a file that cannot be read is told.
+// A refused decision is not in force, and an unreadable file is reported as a problem.
 func TestDecisionsThatCannotBeKept(t *testing.T) {
 	b := newBed(t, trying(10))
 	b.set(func() { b.refuse = errors.New("no") })
-	test.Fails(t, b.m.Abort(t.Context(), "runc", ""), "it was aborted")
+	test.Fails(t, b.m.Abort(t.Context(), "runc", ""), "a refused abort succeeded")
 	b.set(func() { b.refuse = nil })
 	b.close()
 	b.open(trying(10))
@@ -271,6 +271,6 @@ func TestCandidates(t *testing.T) {
 		for _, d := range b.last().Candidates {
 			paths = append(paths, d.Path)
 		}
-		test.EqualLists(t, "the result", paths, []string{"/old", "/new", "/lame"})
+		test.EqualLists(t, "the probed binaries", paths, []string{"/old", "/new", "/lame"})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/lifecycle/rollout"
 )
 
-// newTestStore is a store of a bed that nothing else works on.
+// newTestStore returns a store on the fakes of b, without a Manager.
 func newTestStore(t *testing.T, b *bed, handlers ...string) *store {
 	t.Helper()
 	s := newStore(newBackground(t.Context()), b, b, &history{wake: make(chan struct{}, 1)})
@@ -20,7 +20,7 @@ func newTestStore(t *testing.T, b *bed, handlers ...string) *store {
 	return s
 }
 
-// A change is seen by nobody unless its plan was published.
+// A change takes effect only if its plan was published.
 func TestStoreChangesAllOrNothing(t *testing.T) {
 	b := &bed{t: t}
 	s := newTestStore(t, b, "runc", "/r")
@@ -37,15 +37,15 @@ func TestStoreChangesAllOrNothing(t *testing.T) {
 		},
 	} {
 		if err := change(); err == nil || s.snapshot() != before || s.plan != plan || len(before.intents) > 0 {
-			t.Errorf("%s: %v, and it is in force", what, err)
+			t.Errorf("%s: %v, but the change is in force", what, err)
 		}
 	}
 	if err := s.change(cordon); err != nil || b.phase("runc") != handler.Cordoned || len(before.intents) > 0 {
-		t.Errorf("it is %s, %v; the old truth has %v", b.phase("runc"), err, before.intents)
+		t.Errorf("runc is %s, %v; the old snapshot has the intents %v", b.phase("runc"), err, before.intents)
 	}
 }
 
-// All plans before pods are routed are of the first generation.
+// All plans before pods are routed have the first generation.
 func TestGenerationsOfAStore(t *testing.T) {
 	b := &bed{t: t}
 	s := newTestStore(t, b, "runc", "/r")
@@ -57,11 +57,11 @@ func TestGenerationsOfAStore(t *testing.T) {
 		test.Must(t, s.change(func(t *truth) error { t.intents["runc"] = &Intent{Kind: kind}; return nil }))
 		got = append(got, s.Current().Generation)
 	}
-	test.EqualLists(t, "the result", got, []uint64{1, 1, 2, 3})
+	test.EqualLists(t, "generations", got, []uint64{1, 1, 2, 3})
 	select {
 	case <-s.routing:
 	default:
-		t.Error("those who wait for pods to be routed wait still")
+		t.Error("the channel routing is not closed")
 	}
 }
 

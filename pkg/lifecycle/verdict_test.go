@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// What pods of a handler keep to is known while it can run them. What may pass takes nothing away.
+// A transient failure keeps the profiles that a handler conforms to; a lasting one clears them.
 func TestConformsAfterProbes(t *testing.T) {
 	d := &handler.Definition{Name: "gvisor"}
 	truth := &truth{verdicts: map[string]verdict{}}
@@ -52,19 +52,19 @@ func TestVerdictAfterProbes(t *testing.T) {
 		failure, transient bool
 		tries              int
 	}{
-		"good":                                {[]one{{0, nil}}, false, false, 0},
-		"bad":                                 {[]one{{0, errLasting}}, true, false, 1},
-		"good, then bad":                      {[]one{{0, nil}, {1, errLasting}}, true, false, 1},
-		"nothing is known, then it may pass":  {[]one{{0, errPassing}}, true, false, 1},
-		"good, then it may pass":              {[]one{{0, nil}, {9, errPassing}}, false, true, 1},
-		"it may pass for a while":             {[]one{{0, nil}, {9, errPassing}, {10, errPassing}, {23, errPassing}}, false, true, 3},
-		"it did not pass":                     {[]one{{0, nil}, {9, errPassing}, {10, errPassing}, {24, errPassing}}, true, false, 3},
-		"it passed":                           {[]one{{0, nil}, {9, errPassing}, {24, nil}}, false, false, 0},
-		"it passed, and came again":           {[]one{{0, nil}, {9, errPassing}, {20, nil}, {30, errPassing}}, false, true, 1},
-		"in doubt, then bad":                  {[]one{{0, nil}, {9, errPassing}, {10, errLasting}}, true, false, 2},
-		"bad, and then it may pass":           {[]one{{0, nil}, {9, errLasting}, {10, errPassing}}, true, false, 2},
-		"it did not pass, and so it goes on":  {[]one{{0, nil}, {9, errPassing}, {24, errPassing}, {25, errPassing}}, true, false, 3},
-		"it did not pass, and then it did so": {[]one{{0, nil}, {9, errPassing}, {24, errPassing}, {25, nil}}, false, false, 0},
+		"good":                                       {[]one{{0, nil}}, false, false, 0},
+		"bad":                                        {[]one{{0, errLasting}}, true, false, 1},
+		"good, then bad":                             {[]one{{0, nil}, {1, errLasting}}, true, false, 1},
+		"transient failure at first":                 {[]one{{0, errPassing}}, true, false, 1},
+		"good, then a transient failure":             {[]one{{0, nil}, {9, errPassing}}, false, true, 1},
+		"transient failures for a while":             {[]one{{0, nil}, {9, errPassing}, {10, errPassing}, {23, errPassing}}, false, true, 3},
+		"transient failures for too long":            {[]one{{0, nil}, {9, errPassing}, {10, errPassing}, {24, errPassing}}, true, false, 3},
+		"transient failure, then good":               {[]one{{0, nil}, {9, errPassing}, {24, nil}}, false, false, 0},
+		"transient failure, good, transient failure": {[]one{{0, nil}, {9, errPassing}, {20, nil}, {30, errPassing}}, false, true, 1},
+		"transient failure, then bad":                {[]one{{0, nil}, {9, errPassing}, {10, errLasting}}, true, false, 2},
+		"bad, then a transient failure":              {[]one{{0, nil}, {9, errLasting}, {10, errPassing}}, true, false, 2},
+		"transient failures for too long, and more":  {[]one{{0, nil}, {9, errPassing}, {24, errPassing}, {25, errPassing}}, true, false, 3},
+		"transient failures for too long, then good": {[]one{{0, nil}, {9, errPassing}, {24, errPassing}, {25, nil}}, false, false, 0},
 	} {
 		start := time.Now()
 		var v verdict
@@ -105,12 +105,12 @@ func TestWhenToLookAgain(t *testing.T) {
 			return verdict{tries: c.tries, at: now}.due(now.Add(passed), c.interval)
 		}
 		if c.after == 0 && due(time.Hour) || c.after > 0 && (due(c.after-1) || !due(c.after)) {
-			t.Errorf("%+v", c)
+			t.Errorf("verdict.due is wrong for %+v", c)
 		}
 	}
 }
 
-// timed runs a test by a clock of its own.
+// timed runs a test with a fake clock, on a bed with runc and crun.
 func timed(t *testing.T, run func(t *testing.T, b *bed)) {
 	synctest.Test(t, func(t *testing.T) {
 		start := conf("runc", "/r", "crun", "/c")
@@ -122,7 +122,7 @@ func timed(t *testing.T, run func(t *testing.T, b *bed)) {
 	})
 }
 
-// pass lets time go by, and lets everybody do what there is to do then.
+// pass advances the clock and waits until all goroutines are blocked.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -142,35 +142,35 @@ func TestAHandlerInDoubtStaysReady(t *testing.T) {
 			t.Errorf("got %+v, %v", h, err)
 		}
 		if again := (check{"/r", true}); !slices.Contains(b.checks, again) {
-			t.Errorf("it was not asked again: %v", b.checks)
+			t.Errorf("runc was not queried again: %v", b.checks)
 		}
 		b.set(func() { b.failures["/r"] = errPassing })
 		pass(30 * time.Second)
 		pass(transientFor + longestRetry)
 		if b.phase("runc") != handler.NotReady || b.phase("crun") != handler.Ready {
-			t.Errorf("they are %s and %s", b.phase("runc"), b.phase("crun"))
+			t.Errorf("runc is %s, crun is %s", b.phase("runc"), b.phase("crun"))
 		}
 	})
 }
 
-// A handler is back soon after what kept it is gone, and not an interval later.
+// A handler is ready soon after its failure is gone, not only after the probe interval.
 func TestANotReadyHandlerComesBackSoon(t *testing.T) {
 	timed(t, func(t *testing.T, b *bed) {
 		for _, after := range []time.Duration{0, time.Hour} {
 			b.set(func() { b.failures["/r"] = errLasting })
 			pass(31 * time.Second)
 			if b.phase("runc") != handler.NotReady {
-				t.Fatalf("it is %s", b.phase("runc"))
+				t.Fatalf("runc is %s", b.phase("runc"))
 			}
 			pass(after)
 			b.set(func() { delete(b.failures, "/r") })
 			pass(longestRetry + lookInterval)
-			test.Equal(t, "it", b.phase("runc"), handler.Ready)
+			test.Equal(t, "runc", b.phase("runc"), handler.Ready)
 		}
 	})
 }
 
-// Who is due when all are looked at is looked at once.
+// A failed handler is not probed twice when its retry and the probe of all handlers are due.
 func TestAFailedHandlerIsLookedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := conf("runc", "/r")
@@ -180,12 +180,12 @@ func TestAFailedHandlerIsLookedAtOnce(t *testing.T) {
 		pass(20*time.Second + lookInterval/2)
 		b.close()
 		if n := len(b.checks); n < 20 || n > 22 {
-			t.Errorf("it was looked at %d times in as many seconds", n)
+			t.Errorf("runc was probed %d times in 20 seconds", n)
 		}
 	})
 }
 
-// Runtimes that hang are asked once at a time, and keep no other from being asked.
+// A runtime that hangs has only one probe at a time, and does not delay probes of others.
 func TestRuntimesThatHangDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -208,14 +208,14 @@ func TestRuntimesThatHangDelayNobody(t *testing.T) {
 		anew := 0
 		for _, c := range b.checks {
 			if c.path != "/r" && c.path != "/z" {
-				t.Fatalf("%s is asked although it has not answered", c.path)
+				t.Fatalf("%s is probed although its last probe has not finished", c.path)
 			}
 			if c.anew {
 				anew++
 			}
 		}
 		if len(b.checks) < 10 || anew < 4 || anew == len(b.checks) {
-			t.Errorf("healthy ones were asked %d times, %d of them anew", len(b.checks), anew)
+			t.Errorf("healthy handlers were probed %d times, %d of them with a query", len(b.checks), anew)
 		}
 		close(hang)
 		synctest.Wait()
@@ -224,11 +224,11 @@ func TestRuntimesThatHangDelayNobody(t *testing.T) {
 	})
 }
 
-// Another probe of the handler may have ended meanwhile.
+// A probe may finish after one that began later; its older result is ignored.
 func TestAnOlderProbeThatIsToldLateSaysNothingNew(t *testing.T) {
 	d := &handler.Definition{Name: "twice"}
 	begin := time.Now()
-	for name, late := range map[string]error{"it was well": nil, "it was bad": errLasting} {
+	for name, late := range map[string]error{"older success": nil, "older failure": errLasting} {
 		truth := &truth{verdicts: map[string]verdict{}}
 		later := errLasting
 		if late != nil {
@@ -237,17 +237,17 @@ func TestAnOlderProbeThatIsToldLateSaysNothingNew(t *testing.T) {
 		truth.note(result{definition: d, at: begin.Add(time.Second), err: later, runtime: &probe.Runtime{}})
 		truth.note(result{definition: d, at: begin, err: late, runtime: &probe.Runtime{}})
 		if v := truth.verdicts[d.Digest()]; (v.failure != "") != (later != nil) {
-			t.Errorf("%s before: got %+v", name, v)
+			t.Errorf("%s: got %+v", name, v)
 		}
 		truth.note(result{definition: d, at: begin.Add(2 * time.Second), err: late, runtime: &probe.Runtime{}})
 		if v := truth.verdicts[d.Digest()]; (v.failure != "") != (late != nil) {
-			t.Errorf("%s again: got %+v", name, v)
+			t.Errorf("%s, then a newer result of the same kind: got %+v", name, v)
 		}
 	}
 }
 
-// An operator's probe waits for a pod that takes longer than a reload waits for
-// runtimes, and tells what came of that one.
+// An operator's probe waits longer for its result than a reload does, and returns
+// it.
 func TestAnOperatorsProbeWaitsToItsEnd(t *testing.T) {
 	timed(t, func(t *testing.T, b *bed) {
 		hang := make(chan struct{})
@@ -265,13 +265,13 @@ func TestAnOperatorsProbeWaitsToItsEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if h, err := b.m.Probe(ctx, "crun", probe.Ask); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a caller that waits no longer got %+v, %v", h, err)
+			t.Errorf("a caller whose deadline passed got %+v, %v", h, err)
 		}
 		close(hang)
 		synctest.Wait()
 		h, err = b.m.Handler("crun")
 		if err != nil || h.State.Phase != handler.Ready || time.Since(h.Probed) > time.Second {
-			t.Errorf("what came later is not known: %+v, %v", h, err)
+			t.Errorf("the late result is lost: %+v, %v", h, err)
 		}
 	})
 }

@@ -58,8 +58,8 @@ func TestRelevantEvents(t *testing.T) {
 	}
 }
 
-// Changes of many kinds are told, in directories that exist from the beginning
-// and in those that come later; one burst is told few times.
+// Changes of many kinds are reported, in directories that exist at the start and
+// in those created later. A burst of writes causes only a few reports.
 func TestFilesAreWatched(t *testing.T) {
 	dir := t.TempDir()
 	main, dropIns, vendor := filepath.Join(dir, "berth", "config.toml"), filepath.Join(dir, "berth", "conf.d"), filepath.Join(dir, "lib", "berth", "conf.d")
@@ -72,7 +72,7 @@ func TestFilesAreWatched(t *testing.T) {
 	}
 	defer func() {
 		if f.polls.Load() {
-			t.Error("the kernel did not tell")
+			t.Error("files are polled although inotify works")
 		}
 	}()
 	f.add()
@@ -93,22 +93,22 @@ func TestFilesAreWatched(t *testing.T) {
 		what string
 		do   func()
 	}{
-		{"the main file comes", func() { write(main) }},
-		{"it is written in place", func() { write(main) }},
-		{"an editor renames over it", func() { write(main + ".new"); rename(main+".new", main) }},
-		{"conf.d comes with a file", func() {
+		{"the main file is created", func() { write(main) }},
+		{"the main file is written in place", func() { write(main) }},
+		{"an editor replaces the main file", func() { write(main + ".new"); rename(main+".new", main) }},
+		{"conf.d is created with a file", func() {
 			test.Must(t, os.Mkdir(dropIns, 0o755))
 			write(filepath.Join(dropIns, "a.toml"))
 		}},
-		{"a file in conf.d, which came later", func() { write(filepath.Join(dropIns, "b.toml")) }},
-		{"the vendor's directory comes, three levels deep", func() {
+		{"another file in the new conf.d is created", func() { write(filepath.Join(dropIns, "b.toml")) }},
+		{"the vendor's directory is created, three levels deep", func() {
 			test.Must(t, os.MkdirAll(vendor, 0o755))
 		}},
-		{"a file of the vendor's", func() { write(filepath.Join(vendor, "v.toml")) }},
+		{"a file of the vendor is created", func() { write(filepath.Join(vendor, "v.toml")) }},
 		{"conf.d is moved away", func() { rename(dropIns, dropIns+".old") }},
-		{"another takes its place", func() { rename(dropIns+".old", dropIns) }},
-		{"a file in that one", func() { write(filepath.Join(dropIns, "c.toml")) }},
-		{"a file goes", func() {
+		{"conf.d is moved back", func() { rename(dropIns+".old", dropIns) }},
+		{"a file in this conf.d is created", func() { write(filepath.Join(dropIns, "c.toml")) }},
+		{"a file is removed", func() {
 			test.Must(t, os.Remove(filepath.Join(dropIns, "a.toml")))
 		}},
 	} {
@@ -116,9 +116,9 @@ func TestFilesAreWatched(t *testing.T) {
 		select {
 		case <-told:
 		case <-time.After(20 * time.Second):
-			t.Fatalf("%s: nobody is told", step.what)
+			t.Fatalf("%s: the change is not reported", step.what)
 		}
-		// What the step did may take more than one telling.
+		// One step may cause more than one report.
 		for quietFor := 3 * quiet; ; {
 			select {
 			case <-told:
@@ -132,13 +132,13 @@ func TestFilesAreWatched(t *testing.T) {
 		write(main)
 	}
 	<-told
-	time.Sleep(3 * quiet) // for what inotify, in the kernel, may still report
+	time.Sleep(3 * quiet) // for late events of inotify
 	if n := len(told); n > 100 {
-		t.Errorf("500 writes in a row were told %d times", n+1)
+		t.Errorf("500 writes in a row were reported %d times", n+1)
 	}
 }
 
-// What is behind links changes without a word of the kernel's.
+// Changes behind links are found by polling, since inotify does not report them.
 func TestFilesBehindLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -178,26 +178,26 @@ func TestFilesBehindLinks(t *testing.T) {
 				do(os.Rename(filepath.Join(dir, "map/..tmp"), filepath.Join(dir, "map/..data")))
 			}},
 			{"the target is written", func() { write("map/..two/kata.toml", "yet another") }},
-			{"the target goes", func() { do(os.Remove(filepath.Join(dir, "map/..two/kata.toml"))) }},
-			{"a target that was not there comes", func() { write("later/late.toml", "late") }},
+			{"the target is removed", func() { do(os.Remove(filepath.Join(dir, "map/..two/kata.toml"))) }},
+			{"a missing target is created", func() { write("later/late.toml", "late") }},
 		} {
 			step.do()
 			time.Sleep(5 * f.interval)
 			synctest.Wait()
 			if len(told) == 0 {
-				t.Fatalf("%s: nobody is told", step.what)
+				t.Fatalf("%s: the change is not reported", step.what)
 			}
-			for len(told) > 0 { // what a step did may take more than one telling
+			for len(told) > 0 { // one step may cause more than one report
 				<-told
 			}
 		}
 	})
 }
 
-// asUserWithoutInotify makes this test's binary a process that may have none.
+// asUserWithoutInotify is set for the child process of the test that cannot use inotify.
 const asUserWithoutInotify = "BERTH_TEST_WITHOUT_INOTIFY"
 
-// Where no watches are left files are looked at, which is said once and counted.
+// Without inotify, files are polled.
 func TestFilesWithoutInotify(t *testing.T) {
 	if os.Getenv(asUserWithoutInotify) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFilesWithoutInotify$", "-test.v")
@@ -209,17 +209,17 @@ func TestFilesWithoutInotify(t *testing.T) {
 		}
 		return
 	}
-	// Of this user namespace only.
+	// This sets the limit of this user namespace only.
 	test.Must(t, os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("0"), 0))
 	start := conf("runc", "/r")
 	start.Handlers.Watch = true
 	b := newBed(t, start)
-	b.wait("the first reading", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.loads > 0 })
+	b.wait("the first load", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.loads > 0 })
 	if !b.m.reloads.polls.Load() {
-		t.Fatal("nothing says that files are looked at")
+		t.Fatal("files are not reported as polled")
 	}
 	b.set(func() { b.next = conf("runc", "/r", "kata", "/k") })
 	test.Must(t, os.WriteFile(b.Paths()[0], []byte("changed"), 0o600))
 	b.wait("the change", func() bool { return b.phase("kata") != "" })
-	b.wait("its announcement", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return slices.Contains(b.announced, "reloaded") })
+	b.wait("the reload is announced", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return slices.Contains(b.announced, "reloaded") })
 }

@@ -60,7 +60,7 @@ func TestValue(t *testing.T) {
 		"/usr/bin/runc": `"/usr/bin/runc"`, "true": "true", "3": "3", `"3"`: `"3"`, "native": `"native"`, `["a", "b"]`: `["a", "b"]`,
 		"": `""`, "a\nb": `"a\nb"`, "90s": `"90s"`, "'x'": "'x'",
 	} {
-		test.Equal(t, fmt.Sprintf("%q became", text), Value(text), want)
+		test.Equal(t, fmt.Sprintf("Value(%q)", text), Value(text), want)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 	if want := []Setting{{Key: "b", Value: "1"}, {Key: "options.X", Value: "true"}}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	test.Is(t, test.Err(Parse([]byte("b ="))), errdefs.IsInvalidArgument, "bad lines")
+	test.Is(t, test.Err(Parse([]byte("b ="))), errdefs.IsInvalidArgument, "invalid TOML")
 }
 
 func FuzzWrite(f *testing.F) {
@@ -82,10 +82,10 @@ func FuzzWrite(f *testing.F) {
 		}
 		var values map[string]any
 		if err := toml.Unmarshal(text, &values); err != nil {
-			t.Skip() // a key such as a.b = 1 in a value's place is Load's to refuse
+			t.Skip() // Write does not check that keys fit each other; Load does
 		}
 		if _, err := Read(text, "x"); err != nil {
-			t.Errorf("%q = %q makes more than a key:\n%s\n%v", key, value, text, err)
+			t.Errorf("%q = %q sets more than this key:\n%s\n%v", key, value, text, err)
 		}
 	})
 }

@@ -25,15 +25,15 @@ func containerdFile(name, plugin string, handlers tables) *tomlfile.Document {
 	return &tomlfile.Document{File: name, Values: tables{"plugins": tables{plugin: tables{"containerd": tables{"runtimes": handlers}}}}}
 }
 
-// TestTwoFilesWithOneHandler: CRI-O takes the later table, containerd 2 merges
-// them key by key, whatever version the files have.
+// TestTwoFilesWithOneHandler: CRI-O uses the later table; containerd 2 merges
+// both tables key by key, whatever version the files have.
 func TestTwoFilesWithOneHandler(t *testing.T) {
 	handlers, notes := Translate(CRIO, []*tomlfile.Document{
 		crioFile("1", tables{"a": tables{"runtime_path": "/one", "runtime_root": "/run/one"}}),
 		crioFile("2", tables{"a": tables{"runtime_path": "/two"}}),
 	}, inBin)
 	if want := (tables{"runtime_path": "/two", "runtime_type": "oci"}); len(handlers) != 1 || !reflect.DeepEqual(handlers[0].Values, want) {
-		t.Errorf("CRI-O's is %+v", handlers)
+		t.Errorf("CRI-O's handlers are %+v", handlers)
 	}
 	if len(notes) != 1 || notes[0].Origin.File != "1" || !strings.Contains(notes[0].Why, "2 is read later") {
 		t.Errorf("notes are %+v", notes)
@@ -45,7 +45,7 @@ func TestTwoFilesWithOneHandler(t *testing.T) {
 	}, inBin)
 	want := tables{"runtime_path": "/bin/two", "runtime_type": "oci", "runtime_root": "/run/one", "cni_conf_dir": "/net"}
 	if len(handlers) != 1 || !reflect.DeepEqual(handlers[0].Values, want) {
-		t.Errorf("containerd's is %+v", handlers)
+		t.Errorf("containerd's handlers are %+v", handlers)
 	}
 	from := handlers[0].From
 	if from["runtime_path"].File != "2" || from["runtime_root"].File != "1" || from["cni_conf_dir"].File != "1" {
@@ -73,8 +73,8 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// TestVolumesOfImages: only handlers are imported, and a daemon that makes no volumes
-// of images is told of.
+// TestVolumesOfImages: if the other daemon ignores volumes of images, a note recommends the
+// same setting of berth.
 func TestVolumesOfImages(t *testing.T) {
 	crio := func(value string) []Note {
 		_, notes := Translate(CRIO, []*tomlfile.Document{{File: "f", Values: tables{"crio": tables{"image": tables{"image_volumes": value}}}}}, inBin)
@@ -89,18 +89,18 @@ func TestVolumesOfImages(t *testing.T) {
 		return false
 	}
 	if !told(crio("ignore")) || told(crio("mkdir")) || told(crio("bind")) {
-		t.Errorf("CRI-O's: %+v, %+v, %+v", crio("ignore"), crio("mkdir"), crio("bind"))
+		t.Errorf("the notes on CRI-O's ignore, mkdir and bind are %+v, %+v, %+v", crio("ignore"), crio("mkdir"), crio("bind"))
 	}
 	_, containerd := Translate(Containerd, []*tomlfile.Document{{File: "f", Values: tables{"plugins": tables{
 		"io.containerd.cri.v1.runtime": tables{"ignore_image_defined_volumes": true},
 	}}}}, inBin)
 	if !told(containerd) {
-		t.Errorf("containerd's: %+v", containerd)
+		t.Errorf("the notes on containerd are %+v", containerd)
 	}
 }
 
-// TestImagePlatforms: what containerd's image plugin says of a handler's images. The
-// later of two files wins.
+// TestImagePlatforms translates the platform that containerd's image plugin sets for a
+// handler. The later of two files wins.
 func TestImagePlatforms(t *testing.T) {
 	node := runtime.GOOS + "/" + runtime.GOARCH
 	file := func(platforms ...any) []*tomlfile.Document {
@@ -116,14 +116,14 @@ func TestImagePlatforms(t *testing.T) {
 		from  string
 		notes int
 	}{
-		"none":                       {file(), nil, "", 0},
-		"wasm":                       {file("wasi/wasm"), "wasi/wasm", "1", 0},
-		"wasm in capitals":           {file("WASI/Wasm"), "wasi/wasm", "1", 0},
-		"the node's":                 {file(node), nil, "", 0},
-		"the node's after wasm":      {file("wasi/wasm", node), nil, "", 0},
-		"wasm after the node's":      {file(node, "wasi/wasm"), "wasi/wasm", "2", 0},
-		"another that no node runs":  {file("windows/wasm"), nil, "", 1},
-		"something that is no value": {file(int64(1)), nil, "", 1},
+		"none":                  {file(), nil, "", 0},
+		"wasm":                  {file("wasi/wasm"), "wasi/wasm", "1", 0},
+		"wasm in capitals":      {file("WASI/Wasm"), "wasi/wasm", "1", 0},
+		"the node's":            {file(node), nil, "", 0},
+		"the node's after wasm": {file("wasi/wasm", node), nil, "", 0},
+		"wasm after the node's": {file(node, "wasi/wasm"), "wasi/wasm", "2", 0},
+		"unsupported platform":  {file("windows/wasm"), nil, "", 1},
+		"not a string":          {file(int64(1)), nil, "", 1},
 	} {
 		handlers, notes := Translate(Containerd, tc.files, inBin)
 		if len(handlers) != 1 || handlers[0].Values["platform"] != tc.want || handlers[0].From["platform"].File != tc.from || len(notes) != tc.notes {
@@ -132,12 +132,12 @@ func TestImagePlatforms(t *testing.T) {
 	}
 	_, nobody := Translate(Containerd, []*tomlfile.Document{{File: "1", Values: tables{"plugins": tables{imagesPlugin: tables{"runtime_platforms": tables{"b": tables{"platform": "wasi/wasm"}}}}}}}, inBin)
 	if len(nobody) != 1 || !strings.Contains(nobody[0].Why, "no file has") {
-		t.Errorf("of a handler that is not there: %+v", nobody)
+		t.Errorf("the notes on a handler that does not exist are %+v", nobody)
 	}
 }
 
-// TestRegistriesOfContainerd: mirrors, credentials and certificates were one note about all
-// of it, and pulls failed on the new node. What is a secret stays where it is.
+// TestRegistriesOfContainerd: each of the mirrors, credentials and certificates has its own
+// note with what to do, and no note contains a secret.
 func TestRegistriesOfContainerd(t *testing.T) {
 	registry := tables{
 		"config_path": "/etc/containerd/certs.d",
@@ -162,7 +162,7 @@ func TestRegistriesOfContainerd(t *testing.T) {
 		for _, n := range notes {
 			_, key, _ := strings.Cut(n.Key, ".registry.")
 			if advice := want[key]; advice == "" || !strings.Contains(n.Do, advice) {
-				t.Errorf("%s: of %v it says %q, %q", plugin, n.Key, n.Why, n.Do)
+				t.Errorf("%s: the note on %v is %q, %q", plugin, n.Key, n.Why, n.Do)
 			}
 			if strings.Contains(n.Why+n.Do+n.Key, "secret") {
 				t.Errorf("%s: a note has the secret: %+v", plugin, n)

@@ -11,15 +11,15 @@ import (
 
 func TestFiles(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"nothing":    {`server = "https://a"`, ""},
-		"one":        {`ca = "ca.pem"`, "/d/ca.pem"},
-		"absolute":   {`ca = "/etc/ca.pem"`, "/etc/ca.pem"},
-		"list":       {`ca = ["a", "b"]`, "/d/a /d/b"},
-		"client":     {`client = "both.pem"`, "/d/both.pem"},
-		"pairs":      {`client = [["a.cert", "a.key"], ["b.cert", "b.key"]]`, "/d/a.cert /d/a.key /d/b.cert /d/b.key"},
-		"of hosts":   {"ca = \"a\"\n[host.\"https://m\"]\nca = \"b\"\nclient = [\"c\"]\n[host.\"https://n\"]\nca = \"d\"", "/d/a /d/b /d/c /d/d"},
-		"no strings": {`ca = 3`, ""},
-		"not TOML":   {`ca = `, ""},
+		"no certificate":  {`server = "https://a"`, ""},
+		"relative path":   {`ca = "ca.pem"`, "/d/ca.pem"},
+		"absolute path":   {`ca = "/etc/ca.pem"`, "/etc/ca.pem"},
+		"list":            {`ca = ["a", "b"]`, "/d/a /d/b"},
+		"client":          {`client = "both.pem"`, "/d/both.pem"},
+		"pairs":           {`client = [["a.cert", "a.key"], ["b.cert", "b.key"]]`, "/d/a.cert /d/a.key /d/b.cert /d/b.key"},
+		"tables of hosts": {"ca = \"a\"\n[host.\"https://m\"]\nca = \"b\"\nclient = [\"c\"]\n[host.\"https://n\"]\nca = \"d\"", "/d/a /d/b /d/c /d/d"},
+		"not a string":    {`ca = 3`, ""},
+		"not TOML":        {`ca = `, ""},
 	} {
 		got := Files("/d", []byte(c.text))
 		slices.Sort(got)

@@ -16,7 +16,7 @@ import (
 
 var errBroke = errors.New("it broke")
 
-// What fails on the whole node does not abort a rollout; pods of long ago do not count.
+// Failures of all pods on the node do not abort a rollout, and old failures do not count.
 func TestFailuresBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost()
@@ -29,14 +29,14 @@ func TestFailuresBesideOthers(t *testing.T) {
 		}
 		one := h.c.tallies.running["runc"]
 		if one.over || h.status().State != Running {
-			t.Error("the rollout is aborted although nothing can start")
+			t.Error("the rollout is aborted although no pod of the node can start")
 		}
 		time.Sleep(2 * window)
 		for i := range 2 {
 			h.c.Failed("runc", candidate("a", fmt.Sprint(i)), errBroke)
 		}
 		if one.over || len(one.candidate.failed) != 2 || len(one.stable.begun) != 0 || h.status().State != Running {
-			t.Errorf("pods of long ago count: %+v", one)
+			t.Errorf("pods from before the window count: %+v", one)
 		}
 		h.c.Failed("runc", candidate("a", "2"), errBroke)
 		if s := h.status(); s.State != Aborted || !s.ByItself || s.Reason != "3 of 3 pods on the candidate failed to start within 10m0s; last error: it broke" {
@@ -48,7 +48,7 @@ func TestFailuresBesideOthers(t *testing.T) {
 	})
 }
 
-// Each of these pods fails, and is none of the rollout's.
+// None of these failed pods belongs to a running rollout.
 func TestPodsOfNoRollout(t *testing.T) {
 	other := definition()
 	other.Candidate.Path = "/elsewhere"
@@ -77,7 +77,7 @@ func TestPodsOfNoRollout(t *testing.T) {
 			h.c.Failed(c.of, c.pod, errBroke)
 		}
 		if after := h.status(); len(h.c.tallies.running) != 0 || (after == nil) != (before == nil) || after != nil && *after != *before {
-			t.Errorf("%s: it counts, the rollout is %+v", name, after)
+			t.Errorf("%s: the pod counts, the rollout is %+v", name, after)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestAbortThatFails(t *testing.T) {
 		t.Fatalf("got %+v", s)
 	}
 	h.refuse = nil
-	h.c.Began("runc", candidate("a", "good")) // which is no reason
+	h.c.Began("runc", candidate("a", "good")) // a success does not retry the abort
 	if s := h.status(); s.State != Running {
 		t.Fatalf("got %+v", s)
 	}
@@ -109,12 +109,12 @@ func TestAbortThatFails(t *testing.T) {
 	h.stopping = true
 	fail(3)
 	if s := h.status(); s.State != Running {
-		t.Errorf("a daemon that stops has decided: %+v", s)
+		t.Errorf("a daemon that is stopping aborted the rollout: %+v", s)
 	}
 }
 
-// The same candidate that was taken out of the configuration and put in again is a
-// new rollout.
+// A candidate that was removed from the configuration and added again begins a new
+// rollout.
 func TestKeepForgetsWhatIsOver(t *testing.T) {
 	h := newHost()
 	fail := func(pod string) { h.c.Failed("runc", candidate("a", pod), errBroke) }
@@ -122,7 +122,7 @@ func TestKeepForgetsWhatIsOver(t *testing.T) {
 	fail("2")
 	h.set(known()) // nothing has changed
 	if len(h.c.tallies.running) != 1 {
-		t.Error("the tally of a rollout that runs is forgotten")
+		t.Error("the tally of a running rollout is dropped")
 	}
 	none := known()
 	none.Definition.Candidate = nil
@@ -153,7 +153,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	test.Is(t, h.c.Promote(ctx, "runc"), errdefs.IsFailedPrecondition, "a handler without a rollout")
 }
 
-// The last error of a pod can be of any length and of any bytes.
+// The last error of a pod can have any length and any bytes.
 func TestReasonIsBounded(t *testing.T) {
 	h := newHost()
 	for i := range 3 {

@@ -29,7 +29,7 @@ type host struct {
 	views    map[string]View
 	c        *Controller
 	work     sync.WaitGroup
-	refuse   error // of Decide
+	refuse   error // the error of Decide
 	stopping bool
 }
 
@@ -39,7 +39,7 @@ func newHost() *host {
 	return h
 }
 
-// set makes a View the one of runc, as a reload or a probe would.
+// set replaces the View of runc, as a reload or a probe does.
 func (h *host) set(v View) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,7 @@ func (h *host) Go(f func(context.Context)) bool {
 	return !h.stopping
 }
 
-// status is that of runc once nothing goes on any more.
+// status returns the status of runc's rollout, after all background work has finished.
 func (h *host) status() *Status {
 	h.work.Wait()
 	h.mu.Lock()
@@ -90,7 +90,7 @@ func (h *host) status() *Status {
 	return h.views["runc"].Status()
 }
 
-// definition has a candidate.
+// definition returns a Definition with a candidate.
 func definition() *handler.Definition {
 	return &handler.Definition{
 		Name: "runc", Type: handler.OCI, Path: "/old",
@@ -98,17 +98,17 @@ func definition() *handler.Definition {
 	}
 }
 
-// known is a rollout that runs.
+// known returns the View of a running rollout.
 func known() View {
 	return View{Definition: definition(), Probed: Probed{Known: true, SHA256: "a"}}
 }
 
-// candidate is a pod on that binary.
+// candidate returns a pod on the candidate binary with this checksum.
 func candidate(sha256, pod string) handler.Attempt {
 	return handler.Attempt{Definition: definition().WithCandidate(), SHA256: sha256, Pod: pod}
 }
 
-// stable is a pod on the handler's own.
+// stable returns a pod on the handler's own binary.
 func stable(pod string) handler.Attempt {
 	return handler.Attempt{Definition: definition(), Pod: pod}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What an operator wanted is no fault.
+// A decision of an operator is not a fault.
 func TestFaultOfARollout(t *testing.T) {
 	for _, c := range []struct {
 		status       *Status

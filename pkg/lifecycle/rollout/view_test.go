@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// on is a Decision about the rollout of definition.
+// on returns a Decision about the rollout of definition.
 func on(s State, sha256 string) *Decision {
 	return &Decision{State: s, Reason: "why", On: *definition().Candidate, SHA256: sha256}
 }
@@ -33,21 +33,21 @@ func TestWhatPodsGet(t *testing.T) {
 		state           State
 		reason          string
 	}{
-		"no Definition":                {View{}, "", "", "", ""},
-		"no candidate":                 {View{Definition: plain, Decision: on(Promoted, "a")}, "/old", "", "", ""},
-		"running":                      {View{definition(), nil, good}, "/old", "/new", Running, ""},
-		"not probed":                   {View{definition(), nil, Probed{}}, "/old", "", NotReady, NotProbedYet},
-		"probe failed":                 {View{definition(), nil, bad}, "/old", "", NotReady, "no binary"},
-		"promoted":                     {View{definition(), on(Promoted, "a"), good}, "/new", "", Promoted, "why"},
-		"promoted, not probed":         {View{definition(), on(Promoted, "a"), Probed{}}, "/new", "", Promoted, "why"},
-		"promoted, probe failed":       {View{definition(), on(Promoted, "a"), bad}, "/new", "", Promoted, "why"},
-		"aborted":                      {View{definition(), on(Aborted, "a"), good}, "/old", "", Aborted, "why"},
-		"aborted, program not known":   {View{definition(), on(Aborted, ""), good}, "/old", "", Aborted, "why"},
-		"aborted, then probe failed":   {View{definition(), on(Aborted, "a"), bad}, "/old", "", Aborted, "why"},
-		"aborted, another cannot run":  {View{definition(), on(Aborted, "a"), replaced}, "/old", "", NotReady, "no binary"},
-		"aborted, another program":     {View{definition(), on(Aborted, "b"), good}, "/old", "/new", Running, ""},
-		"promoted, another program":    {View{definition(), on(Promoted, "b"), good}, "/old", "/new", Running, ""},
-		"aborted, then a larger share": {View{definition(), larger, good}, "/old", "/new", Running, ""},
+		"no Definition":                       {View{}, "", "", "", ""},
+		"no candidate":                        {View{Definition: plain, Decision: on(Promoted, "a")}, "/old", "", "", ""},
+		"running":                             {View{definition(), nil, good}, "/old", "/new", Running, ""},
+		"not probed":                          {View{definition(), nil, Probed{}}, "/old", "", NotReady, NotProbedYet},
+		"probe failed":                        {View{definition(), nil, bad}, "/old", "", NotReady, "no binary"},
+		"promoted":                            {View{definition(), on(Promoted, "a"), good}, "/new", "", Promoted, "why"},
+		"promoted, not probed":                {View{definition(), on(Promoted, "a"), Probed{}}, "/new", "", Promoted, "why"},
+		"promoted, probe failed":              {View{definition(), on(Promoted, "a"), bad}, "/new", "", Promoted, "why"},
+		"aborted":                             {View{definition(), on(Aborted, "a"), good}, "/old", "", Aborted, "why"},
+		"aborted, checksum unknown":           {View{definition(), on(Aborted, ""), good}, "/old", "", Aborted, "why"},
+		"aborted, then probe failed":          {View{definition(), on(Aborted, "a"), bad}, "/old", "", Aborted, "why"},
+		"aborted, another program cannot run": {View{definition(), on(Aborted, "a"), replaced}, "/old", "", NotReady, "no binary"},
+		"aborted, another program":            {View{definition(), on(Aborted, "b"), good}, "/old", "/new", Running, ""},
+		"promoted, another program":           {View{definition(), on(Promoted, "b"), good}, "/old", "/new", Running, ""},
+		"aborted, then a larger share":        {View{definition(), larger, good}, "/old", "/new", Running, ""},
 	} {
 		main, candidate := c.view.Routes()
 		path := func(d *handler.Definition) string {
@@ -57,7 +57,7 @@ func TestWhatPodsGet(t *testing.T) {
 			return d.Path
 		}
 		if path(main) != c.main || path(candidate) != c.candidate {
-			t.Errorf("%s: pods get %q, and a share %q", name, path(main), path(candidate))
+			t.Errorf("%s: most pods run %q, a share runs %q", name, path(main), path(candidate))
 		}
 		switch s := c.view.Status(); {
 		case s == nil && c.state == "":
@@ -98,21 +98,21 @@ func TestDecisions(t *testing.T) {
 		of    *key
 		err   string
 	}{
-		"promote what too many failed of":     {lost, Promoted, nil, "was aborted: 3 of 3 pods failed"},
-		"abort that once more, with a reason": {lost, Aborted, nil, "was already aborted: 3 of 3 pods failed"},
-		"promote what an operator aborted":    {stopped, Promoted, nil, ""},
-		"promote":                             {known(), Promoted, nil, ""},
-		"abort":                               {known(), Aborted, nil, ""},
-		"promote what is not probed":          {unprobed, Promoted, nil, "not ready: " + NotProbedYet},
-		"promote what cannot run":             {unable, Promoted, nil, "no binary"},
-		"abort what is not probed":            {unprobed, Aborted, nil, ""},
-		"abort what cannot run":               {unable, Aborted, nil, ""},
-		"too many failures":                   {known(), Aborted, of("a"), ""},
-		"too many failures of the unknown":    {known(), Aborted, of(""), ""},
-		"too many failures of another":        {known(), Aborted, of("b"), "changed during this call"},
-		"the candidate is gone":               {plain, Aborted, nil, "changed during this call"},
-		"the candidate has another share":     {larger, Promoted, nil, "changed during this call"},
-		"there is no Definition any more":     {View{}, Aborted, nil, "changed during this call"},
+		"promote after too many failures":      {lost, Promoted, nil, "was aborted: 3 of 3 pods failed"},
+		"abort again after too many failures":  {lost, Aborted, nil, "was already aborted: 3 of 3 pods failed"},
+		"promote after an operator's abort":    {stopped, Promoted, nil, ""},
+		"promote":                              {known(), Promoted, nil, ""},
+		"abort":                                {known(), Aborted, nil, ""},
+		"promote an unprobed candidate":        {unprobed, Promoted, nil, "not ready: " + NotProbedYet},
+		"promote a candidate that cannot run":  {unable, Promoted, nil, "no binary"},
+		"abort an unprobed candidate":          {unprobed, Aborted, nil, ""},
+		"abort a candidate that cannot run":    {unable, Aborted, nil, ""},
+		"too many failures":                    {known(), Aborted, of("a"), ""},
+		"too many failures, checksum unknown":  {known(), Aborted, of(""), ""},
+		"too many failures of another program": {known(), Aborted, of("b"), "changed during this call"},
+		"the candidate is gone":                {plain, Aborted, nil, "changed during this call"},
+		"the candidate has another share":      {larger, Promoted, nil, "changed during this call"},
+		"the Definition is gone":               {View{}, Aborted, nil, "changed during this call"},
 	} {
 		d, err := c.view.decide("runc", end{state: c.state, reason: "why", on: *definition().Candidate, of: c.of}, now)
 		if c.err != "" {
@@ -127,7 +127,7 @@ func TestDecisions(t *testing.T) {
 		}
 	}
 	if d, err := lost.decide("runc", end{state: Aborted, on: *definition().Candidate}, now); err != nil || d != lost.Decision {
-		t.Errorf("aborted once more: got %+v, %v", d, err)
+		t.Errorf("abort again without a reason: got %+v, %v", d, err)
 	}
 }
 
@@ -143,11 +143,11 @@ func TestOutdated(t *testing.T) {
 	}
 	view := func(name string) View { return views[name] }
 	for unusable, want := range map[bool][]string{false: {"away", "gone", "other"}, true: {"other"}} {
-		test.EqualLists(t, fmt.Sprintf("files that cannot be used: %v", unusable), Outdated(decisions, view, unusable), want)
+		test.EqualLists(t, fmt.Sprintf("with unusable files: %v", unusable), Outdated(decisions, view, unusable), want)
 	}
 }
 
-// TestFile holds the form on disk.
+// TestFile checks the format of rollouts.json.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	f := File(dir)
@@ -163,7 +163,7 @@ func TestFile(t *testing.T) {
 	want := Decision{
 		State: Aborted, Reason: "slow", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), On: *definition().Candidate, ByItself: true, SHA256: "a",
 	}
-	for range 2 { // the second time it is what Write made
+	for range 2 { // the second time, Read reads what Write wrote
 		all, err := f.Read()
 		if err != nil || len(all) != 1 || *all["runc"] != want {
 			t.Errorf("got %+v, %v", all, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// freezing notes what it is asked to freeze.
+// freezing is a backend that records its last CheckpointPod request.
 type freezing struct {
 	inventoried
 	asked *runtimeapi.CheckpointPodRequest
@@ -34,7 +34,7 @@ func TestPodsAreFrozenByShortIDs(t *testing.T) {
 	req := &runtimeapi.CheckpointPodRequest{PodSandboxId: "a", ContainerIds: []string{"c1", id("c2"), "d", "nobody's"}}
 	test.Must(t, test.Err(c.CheckpointPod(t.Context(), req)))
 	if want := []string{id("c1"), id("c2"), id("d"), "nobody's"}; b.asked.GetPodSandboxId() != id("a") || !slices.Equal(b.asked.GetContainerIds(), want) {
-		t.Errorf("asked %v", b.asked)
+		t.Errorf("the backend got %v", b.asked)
 	}
-	test.Is(t, test.Err(c.CheckpointPod(t.Context(), &runtimeapi.CheckpointPodRequest{PodSandboxId: "a", ContainerIds: []string{"c"}})), errdefs.IsInvalidArgument, "the beginning of two ids")
+	test.Is(t, test.Err(c.CheckpointPod(t.Context(), &runtimeapi.CheckpointPodRequest{PodSandboxId: "a", ContainerIds: []string{"c"}})), errdefs.IsInvalidArgument, "a prefix of two ids")
 }

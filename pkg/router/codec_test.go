@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// What clients get is what gRPC's own codec would have sent.
+// The codec encodes each message to the same bytes as gRPC's own codec.
 func TestCodecEncodesAsGRPCDoes(t *testing.T) {
 	one := &runtimeapi.Container{Id: strings.Repeat("c", 64), ImageRef: strings.Repeat("x", 1000)}
 	many := func(n int) *runtimeapi.ListContainersResponse {
@@ -41,9 +41,9 @@ func TestCodecEncodesAsGRPCDoes(t *testing.T) {
 			t.Errorf("%s: %d bytes that differ from gRPC's %d", name, got.Len(), want.Len())
 		}
 		if len(m.ProtoReflect().GetUnknown()) != before {
-			t.Errorf("%s: the answer was changed", name)
+			t.Errorf("%s: Marshal changed the message", name)
 		}
 	}
-	test.Fails(t, test.Err((codec{standard}).Marshal("no message")), "what is no message was encoded")
-	test.Fails(t, test.Err((codec{standard}).Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: "\xff" + strings.Repeat("x", large)}}})), "text that is no UTF-8 was encoded")
+	test.Fails(t, test.Err((codec{standard}).Marshal("no message")), "a value that is not a message was encoded")
+	test.Fails(t, test.Err((codec{standard}).Marshal(&runtimeapi.ListContainersResponse{Containers: []*runtimeapi.Container{{Id: "\xff" + strings.Repeat("x", large)}}})), "text that is not UTF-8 was encoded")
 }

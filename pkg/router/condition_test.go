@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// A berth behind this one has handlers of its own.
+// The condition HandlersReady of a backend that is a berth is not forwarded.
 func TestConditionsOfAnotherBerth(t *testing.T) {
 	of := func(message string, ready bool) *runtimeapi.StatusResponse {
 		return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
@@ -39,14 +39,14 @@ func TestHandlersReady(t *testing.T) {
 		message  string
 		stranded []string
 	}{
-		"all ready":          {[]*route{in("a", handler.Ready, "")}, "", nil},
-		"cordoned by people": {[]*route{in("a", handler.Cordoned, "upgrade"), in("b", handler.Draining, "gone")}, "", nil},
-		"one":                {[]*route{in("a", handler.Ready, ""), in("b", handler.NotReady, "no binary")}, `handler "b": no binary`, nil},
-		"two":                {[]*route{in("a", handler.NotReady, "x"), in("b", handler.NotReady, "y")}, `handler "a": x; handler "b": y`, nil},
-		"many":               {many, "more", nil},
-		"a long reason":      {[]*route{in("a", handler.NotReady, strings.Repeat("ä", 2000))}, "...", nil},
-		"pods of none":       {[]*route{in("a", handler.Ready, "")}, "2 pods", []string{"2 pods"}},
-		"both":               {[]*route{in("a", handler.NotReady, "x")}, `handler "a": x; 2 pods`, []string{"2 pods"}},
+		"all ready":               {[]*route{in("a", handler.Ready, "")}, "", nil},
+		"cordoned by an operator": {[]*route{in("a", handler.Cordoned, "upgrade"), in("b", handler.Draining, "gone")}, "", nil},
+		"one":                     {[]*route{in("a", handler.Ready, ""), in("b", handler.NotReady, "no binary")}, `handler "b": no binary`, nil},
+		"two":                     {[]*route{in("a", handler.NotReady, "x"), in("b", handler.NotReady, "y")}, `handler "a": x; handler "b": y`, nil},
+		"many":                    {many, "more", nil},
+		"a long reason":           {[]*route{in("a", handler.NotReady, strings.Repeat("ä", 2000))}, "...", nil},
+		"pods without a handler":  {[]*route{in("a", handler.Ready, "")}, "2 pods", []string{"2 pods"}},
+		"handler and pods":        {[]*route{in("a", handler.NotReady, "x")}, `handler "a": x; 2 pods`, []string{"2 pods"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := handlersReady(c.routes, c.stranded)

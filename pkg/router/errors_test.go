@@ -30,23 +30,23 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 			status.Error(codes.ResourceExhausted, "no room"), codes.ResourceExhausted,
 			`handler "runc": no room`,
 		},
-		"named already": {
+		"already named": {
 			fmt.Errorf("handler \"runc\": no room: %w", errdefs.ErrUnavailable), codes.Unavailable,
 			`handler "runc": no room`,
 		},
-		"refused by preflight, which begins with it": {
+		"refused by preflight, begins with the handler": {
 			fmt.Errorf("handler \"runc\" does not support checkpoints: %w", errdefs.ErrFailedPrecondition), codes.FailedPrecondition,
 			`handler "runc" does not support checkpoints`,
 		},
-		"named further inside": {
+		"names the handler in the middle": {
 			fmt.Errorf("base_runtime_spec of handler \"runc\": %w", errdefs.ErrUnavailable), codes.Unavailable,
 			`base_runtime_spec of handler "runc"`,
 		},
-		"a status that is named already": {
+		"a status that is already named": {
 			status.Error(codes.Aborted, `handler "runc": no room`), codes.Aborted,
 			`handler "runc": no room`,
 		},
-		"a word that the kubelet looks for": {
+		"begins with a word that the kubelet parses": {
 			fmt.Errorf("RROUnsupported: the kernel is too old: %w", errdefs.ErrInvalidArgument), codes.InvalidArgument,
 			"RROUnsupported: the kernel is too old",
 		},
@@ -58,7 +58,7 @@ func TestErrorsNameTheHandlerOnce(t *testing.T) {
 			n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 			_, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: n.run(t, "")})
 			wantCode(t, err, tc.code)
-			test.Equal(t, "the text", status.Convert(err).Message(), tc.text)
+			test.Equal(t, "text of the error", status.Convert(err).Message(), tc.text)
 		})
 	}
 }
@@ -78,7 +78,7 @@ func TestDetailsOfErrorsSurvive(t *testing.T) {
 	}
 }
 
-// Calls by id never ask another backend than the owner.
+// A call about an object reaches only the backend that owns it.
 func TestASickBackendCostsItsOwnCallsOnly(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
@@ -89,9 +89,9 @@ func TestASickBackendCostsItsOwnCallsOnly(t *testing.T) {
 	test.Equal(t, "the container is on backend", n.where(t, inHealthy), "one")
 	test.Check(t, test.Err(n.PodSandboxStatus(ctx(t), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: healthy})))
 	if n.run(t, "runc") == "" {
-		t.Error("no new sandbox")
+		t.Error("no new sandbox on the healthy backend")
 	}
 	_, err := n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: inSick})
 	wantCode(t, err, codes.Unavailable)
-	test.Equal(t, "the text", status.Convert(err).Message(), `handler "kata": out of order`)
+	test.Equal(t, "text of the error", status.Convert(err).Message(), `handler "kata": out of order`)
 }

@@ -23,7 +23,7 @@ func Example() {
 
 	registry := handler.NewRegistry(handler.EmptyTable[router.Backend]())
 	pods := router.NewPods(registry)
-	pods.Adopt(engine) // with the pod that it has from an earlier run
+	pods.Adopt(engine) // including the pod above
 
 	table, err := handler.NewTable(1, "runc", []handler.Route[router.Backend]{
 		{Backend: engine, Definition: runc, State: handler.State{Phase: handler.Ready}},

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// criMethods are all methods of the CRI, as its own descriptors list them.
+// criMethods returns all methods in the descriptors of the CRI.
 func criMethods(t *testing.T) (all []protoreflect.MethodDescriptor) {
 	t.Helper()
 	for _, service := range []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"} {
@@ -38,7 +38,7 @@ func criMethods(t *testing.T) (all []protoreflect.MethodDescriptor) {
 	return all
 }
 
-// message makes a message and sets those of the fields that its type has.
+// message creates a message and sets those of the fields that its type has.
 func message(t *testing.T, d protoreflect.MessageDescriptor, fields map[protoreflect.Name]string) proto.Message {
 	t.Helper()
 	kind := test.Value(protoregistry.GlobalTypes.FindMessageByName(d.FullName()))(t)
@@ -51,7 +51,7 @@ func message(t *testing.T, d protoreflect.MessageDescriptor, fields map[protoref
 	return m.Interface()
 }
 
-// call makes any call and returns how it ended. Answers are dropped.
+// call calls any method and returns its error. It drops the responses.
 func (n *node) call(t *testing.T, method protoreflect.MethodDescriptor, req proto.Message) error {
 	t.Helper()
 	path := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
@@ -87,7 +87,7 @@ func TestNothingAnswersBeforeItIsReady(t *testing.T) {
 		}
 	}
 	if len(one.Inventory()) != 0 {
-		t.Error("a sandbox was made behind the gate")
+		t.Error("a sandbox was created before SetReady")
 	}
 	n.router.SetReady()
 	test.Check(t, test.Err(n.Version(ctx(t), &runtimeapi.VersionRequest{})))
@@ -105,10 +105,10 @@ func (b broken) Inventory() []handler.Owned {
 	return []handler.Owned{{Sandbox: b.id + "-sandbox", Handler: "runc", Containers: []string{b.id + "-container"}}}
 }
 
-// Each method but Version must get as far as a backend, and a panic there must cost
-// that call only: also when the backends are asked in goroutines.
+// Each method but Version must reach a backend, and a panic there must fail only that
+// call, also if backends are called in goroutines.
 func TestEveryMethodReachesABackendAndSurvivesIt(t *testing.T) {
-	if err := log.SetLevel("fatal"); err != nil { // the stacks of these panics are no news
+	if err := log.SetLevel("fatal"); err != nil { // hides the stacks of these panics
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { test.Check(t, log.SetLevel(quiet)) })
@@ -121,7 +121,7 @@ func TestEveryMethodReachesABackendAndSurvivesIt(t *testing.T) {
 					"pod_sandbox_id": "one-sandbox", "container_id": "one-container",
 				})
 				want := codes.Internal
-				if method.Name() == "Version" { // the node's own
+				if method.Name() == "Version" { // needs no backend
 					want = codes.OK
 				}
 				wantCode(t, n.call(t, method, req), want)

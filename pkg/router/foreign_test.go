@@ -11,10 +11,10 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// A backend that answers with the id of another backend's pod, or container, gets
-// no hold of it: the call fails, and the id stays the other's.
+// If a backend returns the id of another backend's pod or container, the call fails
+// and the owner stays the same.
 func TestABackendThatNamesWhatAnotherHas(t *testing.T) {
-	// Backends of the same first letter number what they make alike.
+	// Backends whose names begin with the same letter create the same ids.
 	honest, liar := routertest.New("one"), routertest.New("other")
 	n := serveReady(t, table(t, 1, "runc", ready("runc", honest), ready("kata", liar)), honest, liar)
 	first := n.run(t, "runc")
@@ -24,17 +24,17 @@ func TestABackendThatNamesWhatAnotherHas(t *testing.T) {
 		t.Error(err)
 	}
 	if owner, _ := n.router.Find(first); owner.Backend.ID() != "one" {
-		t.Errorf("%s is of %s now", first, owner.Backend.ID())
+		t.Errorf("the owner of %s changed to %s", first, owner.Backend.ID())
 	}
-	if _, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: first}); err != nil { // its number is 2
+	if _, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: first}); err != nil { // has the number 2
 		t.Fatal(err)
 	}
 	_, err = n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "kata", Config: &runtimeapi.PodSandboxConfig{}})
-	if err != nil { // 2 is no sandbox's
+	if err != nil { // no sandbox has the number 2
 		t.Fatal(err)
 	}
 	third := n.run(t, "kata")
-	for range 2 { // 3 and 4
+	for range 2 { // have the numbers 3 and 4
 		test.Must(t, test.Err(n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: first})))
 	}
 	wantCode(t, test.Err(n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: third})), codes.AlreadyExists)

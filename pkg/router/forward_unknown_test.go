@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// text is a message with one field.
+// text returns a message with one field.
 func text(n protowire.Number, value string) string {
 	return string(protowire.AppendString(protowire.AppendTag(nil, n, protowire.BytesType), value))
 }
@@ -29,20 +29,20 @@ func TestOwnersThatNewerCallsMention(t *testing.T) {
 	other = append(other, owned(late))
 	number := string(protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 7))
 	for name, c := range map[string]struct{ message, want string }{
-		"nothing":                         {"", ""},
+		"empty message":                   {"", ""},
 		"other texts":                     {text(1, "hello") + text(2, "aaaaaa1"), ""},
 		"a sandbox":                       {text(1, sandbox), sandbox},
 		"a container behind other fields": {number + text(1, "x") + text(9, container), container},
-		"one of several":                  {text(4, "x") + text(4, container), container},
-		"inside of a message":             {text(2, text(1, number+text(7, sandbox))), sandbox},
-		"one that was not known":          {text(1, late), late},
-		"one that nobody has":             {text(1, strings.Repeat("d", 64)), ""},
-		"the beginning of one":            {text(1, "aaaaaa1"), sandbox},
-		"the beginning of a container":    {text(1, "bbbbbb"), container},
-		"too short":                       {text(1, "bbbbb"), ""},
-		"no beginning of an id":           {text(1, "bbbbbbx"), ""},
-		"a full id beside a beginning":    {text(1, "aaaaaa1") + text(2, container), container},
-		"no message":                      {"\xff\xff", ""},
+		"a container in a repeated field": {text(4, "x") + text(4, container), container},
+		"in a nested message":             {text(2, text(1, number+text(7, sandbox))), sandbox},
+		"a sandbox that is not known yet": {text(1, late), late},
+		"an id that no backend has":       {text(1, strings.Repeat("d", 64)), ""},
+		"a prefix of a sandbox":           {text(1, "aaaaaa1"), sandbox},
+		"a prefix of a container":         {text(1, "bbbbbb"), container},
+		"a prefix that is too short":      {text(1, "bbbbb"), ""},
+		"not a prefix of an id":           {text(1, "bbbbbbx"), ""},
+		"a full id after a prefix":        {text(1, "aaaaaa1") + text(2, container), container},
+		"not a message":                   {"\xff\xff", ""},
 	} {
 		m := &emptypb.Empty{}
 		m.ProtoReflect().SetUnknown(protoreflect.RawFields(c.message))

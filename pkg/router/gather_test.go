@@ -15,13 +15,13 @@ func TestRequestsForTheOtherFormKeepWhatIsNewer(t *testing.T) {
 	test.Equal(t, "bytes of unknown fields", len(to.ProtoReflect().GetUnknown()), 3)
 }
 
-// A newer CRI may have lists with other fields than their items.
+// Lists of a newer CRI may have fields beside their items.
 func TestConcatenatedMessagesWithOtherFields(t *testing.T) {
 	all := concatenated([]*runtimeapi.StatusResponse{
 		{RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: "a"}}, Status: &runtimeapi.RuntimeStatus{}},
 		{RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Name: "b"}}},
 	})
 	if len(all.GetRuntimeHandlers()) != 2 || all.GetStatus() == nil {
-		t.Errorf("they are %v", all)
+		t.Errorf("the concatenated message is %v", all)
 	}
 }

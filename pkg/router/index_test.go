@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// longID is an id of full length that begins as told.
+// longID returns a full id that begins with prefix.
 func longID(prefix string) string { return prefix + strings.Repeat("0", fullID-len(prefix)) }
 
 func put(x *index, owners ...*Owner) {
@@ -23,16 +23,16 @@ func TestResolve(t *testing.T) {
 	x := &index{}
 	put(x, &Owner{ID: longID("abc1")}, &Owner{ID: longID("abc2")}, &Owner{ID: longID("f0")}, &Owner{ID: "abc"}, &Owner{ID: longID("e1") + "77"})
 	for name, tc := range map[string]struct{ id, want, mistake string }{
-		"whole":                         {id: longID("abc1"), want: longID("abc1")},
+		"full id":                       {id: longID("abc1"), want: longID("abc1")},
 		"unique prefix":                 {id: "abc1", want: longID("abc1")},
 		"one letter":                    {id: "f", want: longID("f0")},
-		"whole id that is also prefix":  {id: "abc", want: "abc"},
+		"id that is also a prefix":      {id: "abc", want: "abc"},
 		"ambiguous":                     {id: "ab", mistake: longID("abc1") + ", " + longID("abc2")},
 		"unknown":                       {id: "77"},
 		"unknown beside known ones":     {id: "abd"},
-		"whole ids are never prefixes":  {id: longID("e1")},
-		"nothing is the prefix of none": {id: ""},
-		"no hexadecimal":                {id: "/etc"},
+		"full id that is also a prefix": {id: longID("e1")},
+		"empty id":                      {id: ""},
+		"not hexadecimal":               {id: "/etc"},
 		"bytes beyond ASCII":            {id: "\xff\x00"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestResolve(t *testing.T) {
 			if owner != nil {
 				got = owner.ID
 			}
-			test.Equal(t, "the result", got, tc.want)
+			test.Equal(t, "owner", got, tc.want)
 		})
 	}
 }
@@ -81,5 +81,5 @@ func TestPutKeepsTheFirstOwner(t *testing.T) {
 	x := &index{}
 	x.put(&Owner{ID: "aa", Handler: "first"})
 	x.put(&Owner{ID: "aa", Handler: "second"})
-	test.Equal(t, "the owner became", x.get("aa").Handler, "first")
+	test.Equal(t, "handler of the owner", x.get("aa").Handler, "first")
 }

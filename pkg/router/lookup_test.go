@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// node is a busy one: 100 handlers, 10,000 pods of two containers.
+// busyNode returns a node with 100 handlers and 10,000 pods of two containers.
 func busyNode(tb testing.TB) (r routes, o *owners, names, sandboxes, containers []string) {
 	tb.Helper()
 	b := routertest.New("one")
@@ -53,7 +53,7 @@ func TestLookupAllocatesNothing(t *testing.T) {
 				t.Fatal("not found")
 			}
 		}); allocs != 0 {
-			t.Errorf("a lookup of a %s allocates %v times", what, allocs)
+			t.Errorf("a lookup (%s) allocates %v times", what, allocs)
 		}
 	}
 }

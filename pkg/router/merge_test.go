@@ -23,7 +23,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// failing makes one call of a backend fail.
+// failing returns a function for Backend.Fail that fails one method.
 func failing(call string, err error) func(context.Context, string) error {
 	return func(_ context.Context, rpc string) error {
 		if rpc == call {
@@ -33,7 +33,7 @@ func failing(call string, err error) func(context.Context, string) error {
 	}
 }
 
-// encoder is a backend that has its lists as they are sent.
+// encoder is a backend that returns its lists encoded.
 type encoder struct{ *routertest.Backend }
 
 func (e encoder) EncodedSandboxes(f *runtimeapi.PodSandboxFilter) ([]byte, error) {
@@ -52,7 +52,7 @@ func (e encoder) EncodedContainers(f *runtimeapi.ContainerFilter) ([]byte, error
 	return proto.Marshal(list)
 }
 
-// The lists themselves are not asked for.
+// ListPodSandbox fails, because the router must use the encoded list.
 func (encoder) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
 	return nil, errors.New("decoded")
 }
@@ -63,9 +63,9 @@ func (encoder) ListContainers(context.Context, *runtimeapi.ListContainersRequest
 
 func TestListsHaveThePodsOfAllBackends(t *testing.T) {
 	for name, backends := range map[string][]router.Backend{
-		"plain":            {routertest.New("one"), routertest.New("two")},
-		"encoded alone":    {encoder{routertest.New("one")}},
-		"encoded, another": {encoder{routertest.New("one")}, routertest.New("two")},
+		"plain":                  {routertest.New("one"), routertest.New("two")},
+		"one encoded":            {encoder{routertest.New("one")}},
+		"one encoded, one plain": {encoder{routertest.New("one")}, routertest.New("two")},
 	} {
 		last := backends[len(backends)-1]
 		n := serveReady(t, table(t, 1, "runc", ready("runc", backends[0]), ready("kata", last)), backends...)
@@ -171,7 +171,7 @@ func TestShortIDsInFilters(t *testing.T) {
 	wantCode(t, test.Err(n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{Id: "000"}})), codes.InvalidArgument)
 }
 
-// Half a list would tell the kubelet that the other half has died.
+// From a list without the pods of a backend, the kubelet would conclude that they died.
 func TestAListIsWholeOrFails(t *testing.T) {
 	one, two := two()
 	two.Fail = failing("ListPodSandbox", status.Error(codes.ResourceExhausted, "too many"))
@@ -210,7 +210,7 @@ func TestEventsOfAllBackends(t *testing.T) {
 		}
 		n.router.EndStreams()
 		wantCode(t, test.Err(stream.Recv()), codes.Unavailable)
-		test.Eventually(t, "the subscriptions to end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
+		test.Eventually(t, "the subscriptions end", func() bool { return one.Subscribers()+two.Subscribers() == 0 })
 	}
 }
 
@@ -220,29 +220,29 @@ func TestEventsEndWithAnyBackend(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one, two)
 	stream := test.Value(n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{}))(t)
 	wantCode(t, test.Err(stream.Recv()), codes.Aborted)
-	test.Eventually(t, "the other subscription to end", func() bool { return one.Subscribers() == 0 })
+	test.Eventually(t, "the other subscription ends", func() bool { return one.Subscribers() == 0 })
 }
 
 func (n *node) subscribe(t *testing.T, backends ...*routertest.Backend) grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse] {
 	t.Helper()
 	stream := test.Value(n.GetContainerEvents(ctx(t), &runtimeapi.GetEventsRequest{}))(t)
 	for _, b := range backends {
-		test.Eventually(t, "the subscription at "+b.ID(), func() bool { return b.Subscribers() == 1 })
+		test.Eventually(t, "a subscription at "+b.ID(), func() bool { return b.Subscribers() == 1 })
 	}
 	return stream
 }
 
-// A default backend that is away, or broken, does not take the node with it.
+// If the default backend is away or broken, another backend answers for the node.
 func TestAnotherBackendSpeaksForTheNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		err, others error
 		want        codes.Code
 	}{
-		"away":        {status.Error(codes.Unavailable, "gone"), nil, codes.OK},
-		"broken":      {status.Error(codes.Internal, "what it answered is not a message of the CRI"), nil, codes.OK},
-		"out of time": {status.Error(codes.DeadlineExceeded, "slow"), nil, codes.OK},
-		"older":       {status.Error(codes.Unimplemented, "unknown method"), nil, codes.Unimplemented},
-		"all broken":  {status.Error(codes.Internal, "first"), errors.New("second"), codes.Internal},
+		"away":           {status.Error(codes.Unavailable, "gone"), nil, codes.OK},
+		"broken":         {status.Error(codes.Internal, "what it answered is not a message of the CRI"), nil, codes.OK},
+		"too slow":       {status.Error(codes.DeadlineExceeded, "slow"), nil, codes.OK},
+		"without Status": {status.Error(codes.Unimplemented, "unknown method"), nil, codes.Unimplemented},
+		"all broken":     {status.Error(codes.Internal, "first"), errors.New("second"), codes.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			one, two := two()
@@ -294,7 +294,7 @@ func TestStatusSaysWhoSaidWhat(t *testing.T) {
 	}
 	test.Must(t, json.Unmarshal([]byte(resp.GetInfo()["backends"]), &said))
 	if c := said["one"].Status.Conditions; len(c) != 3 || c[2].Type != "Healthy-one" || !strings.Contains(said["two"].Error, "out of order") {
-		t.Errorf("said: %+v", said)
+		t.Errorf("the statuses of the backends are %+v", said)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestASickBackendDoesNotMakeTheNodeSick(t *testing.T) {
 	}
 	n.registry.Swap(table(t, 2, "kata", ready("runc", one), ready("kata", two)))
 	if resp, err = n.Status(ctx(t), &runtimeapi.StatusRequest{}); err != nil || len(resp.GetStatus().GetConditions()) != 4 {
-		t.Errorf("the default handler's backend is sick: %v, %v", resp, err)
+		t.Errorf("with a failing default backend: %v, %v", resp, err)
 	}
 }
 
@@ -332,7 +332,7 @@ func TestTheDefaultsBackendSpeaksForTheNode(t *testing.T) {
 	}
 	n.registry.Swap(table(t, 2, "runc", ready("runc", one), ready("kata", two)))
 	if v, err := n.Version(ctx(t), &runtimeapi.VersionRequest{}); err != nil || v.GetRuntimeName() != before.GetRuntimeName() {
-		t.Errorf("another default changes what the runtime is called: %v, %v", v, err)
+		t.Errorf("another default handler changes the runtime's name: %v, %v", v, err)
 	}
 	n.registry.Swap(table(t, 3, "kata", ready("runc", one), ready("kata", two)))
 	fs, err := n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})
@@ -353,8 +353,8 @@ func TestImagesGoByTheirHandler(t *testing.T) {
 	wantCode(t, test.Err(n.pull(t, "none")), codes.InvalidArgument)
 }
 
-// A pull that names no handler is for that of its pod, which decides what is pulled, also
-// on a node with one store of images. Most kubelets name none.
+// A pull without a handler uses the pod's handler, because the handler decides what is pulled,
+// even if all handlers share one store. Most kubelets send no handler.
 func TestImagesGoByTheirPod(t *testing.T) {
 	one, _ := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("wasm", one)), one)
@@ -390,7 +390,7 @@ func TestImagesOfABrokenDefault(t *testing.T) {
 	wantCode(t, test.Err(n.pull(t, "kata")), codes.Unavailable)
 }
 
-// What the kubelet looks for at the beginning of an error must stay there.
+// The word that the kubelet parses must stay at the beginning of the error.
 func TestPullErrorsKeepTheirFirstWord(t *testing.T) {
 	one, _ := two()
 	one.Fail = failing("PullImage", status.Error(codes.Unavailable, "RegistryUnavailable: connection refused"))
@@ -408,8 +408,8 @@ func (n *node) pull(t *testing.T, name string) (*runtimeapi.PullImageResponse, e
 	return n.images.PullImage(ctx(t), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "busybox", RuntimeHandler: name}})
 }
 
-// A backend that still has pods of a handler which leads elsewhere by now knows
-// the name as well; what counts is what those do that get the next pods.
+// A backend with old pods of a handler may report its features too. Only those of
+// the backend that gets the handler's new pods count.
 func TestFeaturesAreOfWhereNewPodsGo(t *testing.T) {
 	one, two := two()
 	yes, no := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}, &runtimeapi.RuntimeHandlerFeatures{}

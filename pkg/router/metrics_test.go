@@ -17,24 +17,24 @@ func described(name string, keys ...string) *runtimeapi.ListMetricDescriptorsRes
 func TestMetricsOfAllBackendsHaveTheSameLabels(t *testing.T) {
 	for name, tc := range map[string]struct {
 		node, other []string
-		want        []string // the node's keys
-		values      []string // of the other backend, whose own are its keys
+		want        []string // the merged keys
+		values      []string // translated ones of the other backend, whose values equal its keys
 	}{
-		"the same":         {[]string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}},
-		"another order":    {[]string{"pod", "id"}, []string{"id", "pod"}, []string{"pod", "id"}, []string{"pod", "id"}},
-		"one less":         {[]string{"pod", "id", "scope"}, []string{"pod", "id"}, []string{"pod", "id", "scope"}, []string{"pod", "id", ""}},
-		"of no CPU":        {[]string{"id", "cpu"}, []string{"id"}, []string{"id", "cpu"}, []string{"id", "total"}},
-		"one more":         {[]string{"pod"}, []string{"scope", "pod"}, []string{"pod", "scope"}, []string{"pod", "scope"}},
-		"nothing is alike": {[]string{"pod"}, []string{"id"}, []string{"pod", "id"}, []string{"", "id"}},
+		"the same":        {[]string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}, []string{"pod", "id"}},
+		"another order":   {[]string{"pod", "id"}, []string{"id", "pod"}, []string{"pod", "id"}, []string{"pod", "id"}},
+		"one less":        {[]string{"pod", "id", "scope"}, []string{"pod", "id"}, []string{"pod", "id", "scope"}, []string{"pod", "id", ""}},
+		"without a CPU":   {[]string{"id", "cpu"}, []string{"id"}, []string{"id", "cpu"}, []string{"id", "total"}},
+		"one more":        {[]string{"pod"}, []string{"scope", "pod"}, []string{"pod", "scope"}, []string{"pod", "scope"}},
+		"no common label": {[]string{"pod"}, []string{"id"}, []string{"pod", "id"}, []string{"", "id"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := described("m", tc.node...)
 			merged := mergeDescriptors([]*runtimeapi.ListMetricDescriptorsResponse{first, described("m", tc.other...), nil})
 			if got := merged.GetDescriptors(); len(got) != 1 || !slices.Equal(got[0].GetLabelKeys(), tc.want) {
-				t.Errorf("the node has %v, want %v", got, tc.want)
+				t.Errorf("the merged descriptors are %v, want %v", got, tc.want)
 			}
 			if !slices.Equal(first.GetDescriptors()[0].GetLabelKeys(), tc.node) {
-				t.Errorf("the first backend's own were changed to %v", first)
+				t.Errorf("the first backend's descriptors were changed to %v", first)
 			}
 			d := dialects{node: labelsOf(merged), of: map[string]labels{}}
 			metrics := []*runtimeapi.Metric{
@@ -45,7 +45,7 @@ func TestMetricsOfAllBackendsHaveTheSameLabels(t *testing.T) {
 			d.translate(labelsOf(described("m", tc.other...)), metrics)
 			test.EqualLists(t, "values", metrics[0].GetLabelValues(), tc.values)
 			if len(metrics[1].GetLabelValues()) != 1 || len(metrics[2].GetLabelValues()) != 4 {
-				t.Errorf("what cannot be translated was changed: %v", metrics[1:])
+				t.Errorf("metrics that cannot be translated were changed: %v", metrics[1:])
 			}
 		})
 	}
@@ -59,7 +59,7 @@ type namedBackend struct {
 
 func (b namedBackend) ID() string { return b.name }
 
-// What came unread is read where it has to be changed, and only there.
+// Metrics that are not decoded yet are decoded only if they must be changed.
 func TestMetricsThatCameUnreadAreTranslated(t *testing.T) {
 	said := &runtimeapi.ListPodSandboxMetricsResponse{PodMetrics: []*runtimeapi.PodSandboxMetrics{{
 		PodSandboxId: "p", Metrics: []*runtimeapi.Metric{{Name: "m", LabelValues: []string{"1"}}},
@@ -70,7 +70,7 @@ func TestMetricsThatCameUnreadAreTranslated(t *testing.T) {
 	unread.ProtoReflect().SetUnknown(encoded)
 	d := dialects{node: labels{"m": {"pod", "id"}}, of: map[string]labels{"other": {"m": {"id"}}}}
 	if got := d.translated(namedBackend{name: "alike"}, unread); got != unread {
-		t.Errorf("what needs no translation is another message: %v", got)
+		t.Errorf("metrics that need no translation were replaced by %v", got)
 	}
 	got := d.translated(namedBackend{name: "other"}, unread).GetPodMetrics()
 	if len(got) != 1 || !slices.Equal(got[0].GetMetrics()[0].GetLabelValues(), []string{"", "1"}) ||

@@ -54,7 +54,7 @@ type node struct {
 	registry *handler.Registry[router.Backend]
 }
 
-// serve serves a table on a socket. The gate is closed.
+// serve serves a table on a socket, without a call of SetReady.
 func serve[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
 	t.Helper()
 	registry := handler.NewRegistry(first)
@@ -76,7 +76,7 @@ func serveRouter(t *testing.T, registry *handler.Registry[router.Backend], r *ro
 	return n
 }
 
-// connect serves on a socket of its own until the test ends.
+// connect serves on a new socket until the test ends, and returns a connection to it.
 func connect(t *testing.T, server *grpc.Server) *grpc.ClientConn {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "cri.sock")
@@ -92,7 +92,7 @@ func connect(t *testing.T, server *grpc.Server) *grpc.ClientConn {
 	return conn
 }
 
-// serveReady serves a table and opens the gate.
+// serveReady serves a table and calls SetReady.
 func serveReady[B router.Backend](t *testing.T, first *handler.Table[router.Backend], backends ...B) *node {
 	t.Helper()
 	n := serve(t, first, backends...)
@@ -118,7 +118,7 @@ func ctx(t *testing.T) context.Context {
 	return bound
 }
 
-// run makes a sandbox. It may be called in any goroutine.
+// run creates a sandbox. It may be called in any goroutine.
 func (n *node) run(t *testing.T, name string) (sandbox string) {
 	t.Helper()
 	resp, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name})
@@ -126,7 +126,7 @@ func (n *node) run(t *testing.T, name string) (sandbox string) {
 	return resp.GetPodSandboxId()
 }
 
-// create makes a container.
+// create creates a container.
 func (n *node) create(t *testing.T, sandbox string) (container string) {
 	t.Helper()
 	resp, err := n.CreateContainer(ctx(t), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox})
@@ -134,7 +134,7 @@ func (n *node) create(t *testing.T, sandbox string) (container string) {
 	return resp.GetContainerId()
 }
 
-// where asks a container on which backend it is.
+// where returns the backend of a container.
 func (n *node) where(t *testing.T, container string) (backend string) {
 	t.Helper()
 	resp, err := n.ExecSync(ctx(t), &runtimeapi.ExecSyncRequest{ContainerId: container})

@@ -77,7 +77,7 @@ func TestUnknownHandlerIsRefusedBeforeAnythingIsDone(t *testing.T) {
 		test.Says(t, err, word)
 	}
 	if len(one.Inventory()) != 0 {
-		t.Error("a sandbox was made")
+		t.Error("a sandbox was created")
 	}
 }
 
@@ -93,7 +93,7 @@ func TestHandlersThatAcceptNoPodsSayWhy(t *testing.T) {
 			t.Errorf("%s: got %v", phase, err)
 		}
 		if len(one.Inventory()) != 0 {
-			t.Error("a sandbox was made")
+			t.Error("a sandbox was created")
 		}
 	}
 }
@@ -116,7 +116,7 @@ func TestShortIDs(t *testing.T) {
 	wantCode(t, test.Err(n.ContainerStatus(ctx(t), &runtimeapi.ContainerStatusRequest{ContainerId: container[:6]})), codes.NotFound)
 }
 
-// What the CRI says about ids that nothing has.
+// The CRI defines the results of calls about unknown ids.
 func TestUnknownIDs(t *testing.T) {
 	one, _ := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
@@ -151,7 +151,7 @@ func TestOwnersEndWithWhatTheyOwn(t *testing.T) {
 		t.Error("a removed container has an owner")
 	}
 	if _, err := n.router.Find(second); err != nil {
-		t.Error("the other container has none")
+		t.Error("the other container has no owner")
 	}
 	test.Must(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox[:8]})))
 	for _, id := range []string{sandbox, second} {
@@ -167,10 +167,10 @@ func TestAFailedRemovalKeepsTheOwner(t *testing.T) {
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 	sandbox := n.run(t, "")
 	_, err := n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})
-	// NotFound would tell the kubelet that all is done.
+	// With NotFound, the kubelet would treat the sandbox as removed.
 	wantCode(t, err, codes.Internal)
 	if _, err := n.router.Find(sandbox); err != nil {
-		t.Error("the sandbox has no owner any more")
+		t.Error("the sandbox lost its owner")
 	}
 }
 
@@ -181,7 +181,7 @@ func TestLeftoversCanBeRemoved(t *testing.T) {
 	one.Fail = failing("RunPodSandbox, half-way", errors.New("no address is left"))
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one)), one)
 	if _, err := n.RunPodSandbox(ctx(t), &runtimeapi.RunPodSandboxRequest{}); err == nil {
-		t.Fatal("it did not fail")
+		t.Fatal("RunPodSandbox succeeded")
 	}
 	list, err := n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(list.GetItems()) != 1 {
@@ -193,8 +193,8 @@ func TestLeftoversCanBeRemoved(t *testing.T) {
 	}
 }
 
-// A list may show a sandbox before its creation has returned; a call about it
-// must then reach the backend instead of being taken for one about nothing.
+// A list may show a sandbox before its creation has returned. A call about the
+// sandbox must then reach the backend, and not succeed as one about an unknown id.
 func TestASandboxThatIsListedCanBeStopped(t *testing.T) {
 	one, _ := two()
 	halfway, proceed := make(chan struct{}), make(chan struct{})
@@ -219,12 +219,12 @@ func TestASandboxThatIsListedCanBeStopped(t *testing.T) {
 	running.Wait()
 	list, err = n.ListPodSandbox(ctx(t), &runtimeapi.ListPodSandboxRequest{})
 	if err != nil || len(list.GetItems()) != 1 || list.GetItems()[0].GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
-		t.Errorf("the stop did not arrive: %v, %v", list, err)
+		t.Errorf("the stop did not reach the backend: %v, %v", list, err)
 	}
 }
 
-// Tables are swapped under load: each pod is on exactly the backend that its
-// owner says, under that table's definition, and stays there.
+// While tables are swapped under load, each pod is only on the backend of its
+// owner, with the definition of that handler.
 func TestSwapUnderLoad(t *testing.T) {
 	one, two := two()
 	tables := []*handler.Table[router.Backend]{
@@ -262,7 +262,7 @@ func TestSwapUnderLoad(t *testing.T) {
 	}
 }
 
-// livePod takes a pod through its life and checks where it is.
+// livePod creates and removes a pod, and checks its backend.
 func livePod(t *testing.T, n *node, backends ...*routertest.Backend) {
 	sandbox := n.run(t, "")
 	owner, err := n.router.Find(sandbox)
@@ -283,7 +283,7 @@ func livePod(t *testing.T, n *node, backends ...*routertest.Backend) {
 	test.Check(t, test.Err(n.RemovePodSandbox(ctx(t), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sandbox})))
 }
 
-// sees is a backend that notes the generation of each new sandbox.
+// sees is a backend that records the generation of each new sandbox.
 type sees struct {
 	*routertest.Backend
 	generations []uint64
@@ -294,13 +294,13 @@ func (s *sees) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandboxR
 	return s.Backend.RunPodSandbox(ctx, req)
 }
 
-// A sandbox knows the table that it was routed by, and not only that which its
-// handler came with.
+// The backend gets the generation of the table that routed a sandbox, which may be
+// newer than its handler.
 func TestSandboxesKnowTheirGeneration(t *testing.T) {
 	b := &sees{Backend: routertest.New("one")}
 	n := serveReady[router.Backend](t, table(t, 3, "runc", ready("runc", b)), b)
 	n.run(t, "")
 	n.registry.Swap(table(t, 7, "runc", ready("runc", b)))
 	n.run(t, "runc")
-	test.EqualLists(t, "they are of", b.generations, []uint64{3, 7})
+	test.EqualLists(t, "generations", b.generations, []uint64{3, 7})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// inventoried is a backend whose inventory is told by the test.
+// inventoried is a backend with an inventory that the test sets.
 type inventoried struct {
 	*routertest.Backend
 	inventory func() []handler.Owned
@@ -44,7 +44,7 @@ func TestAdoptLearnsWhatABackendHas(t *testing.T) {
 	if _, err := o.container("c1"); !unknown(err) {
 		t.Errorf("the container of a removed sandbox has an owner, error %v", err)
 	}
-	test.Checkf(t, test.Err(o.sandbox("5b")), "the other sandbox is gone")
+	test.Checkf(t, test.Err(o.sandbox("5b")), "find the other sandbox")
 	if len(o.contents) != 0 {
 		t.Errorf("contents of removed sandboxes are kept: %v", o.contents)
 	}
@@ -64,7 +64,7 @@ func TestInventoriesDoNotBringBackWhatIsRemoved(t *testing.T) {
 				o.mu.Unlock()
 				t.Errorf("%s: the inventory is taken without mu", name)
 			}
-			removal.Go(func() { o.dropSandbox("5a") }) // by another call, after the backend looked
+			removal.Go(func() { o.dropSandbox("5a") }) // by another call, during the inventory
 			return []handler.Owned{owned("5a", "c1")}
 		}
 		test.Check(t, take(o, b))
@@ -84,12 +84,12 @@ func TestContainerOfARemovedSandboxGetsNoOwner(t *testing.T) {
 	o.dropSandbox("5a")
 	test.Check(t, o.addContainer("c1", "5a"))
 	if _, err := o.container("c1"); !unknown(err) {
-		t.Errorf("it has, error %v", err)
+		t.Errorf("the container has an owner, error %v", err)
 	}
 }
 
-// Asking the backends is for the time of a creation only: an unknown id is
-// everyday, and must cost nothing.
+// With one backend, a lookup of an unknown id takes its inventory only during a
+// creation: such lookups are frequent and must be cheap.
 func TestUnknownIDsAskBackendsOnlyDuringCreation(t *testing.T) {
 	o := newOwners()
 	asked := 0
@@ -99,11 +99,11 @@ func TestUnknownIDsAskBackendsOnlyDuringCreation(t *testing.T) {
 	o.backends.Store(&[]Backend{b})
 
 	if _, err := o.sandbox("5b"); !unknown(err) || asked != 0 {
-		t.Fatalf("error %v, asked %d times", err, asked)
+		t.Fatalf("error %v, after %d inventories", err, asked)
 	}
 	_ = o.create(b, func() error {
 		if _, err := o.sandbox("5b"); err != nil || asked != 1 {
-			t.Errorf("error %v, asked %d times", err, asked)
+			t.Errorf("error %v, after %d inventories", err, asked)
 		}
 		return nil
 	})
@@ -116,10 +116,10 @@ func TestFailedCreationTeachesWhatIsLeft(t *testing.T) {
 	if err := o.create(b, func() error { return failed }); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
-	test.Checkf(t, test.Err(o.sandbox("5a")), "nobody can remove the leftover")
+	test.Checkf(t, test.Err(o.sandbox("5a")), "find the leftover")
 }
 
-// A start whose sandbox an inventory shows before it has ended is one pod, not two.
+// A start whose sandbox is already in an inventory counts as one pod, not two.
 func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 	o, one := newOwners(), routertest.New("one")
 	make := func() string {
@@ -129,7 +129,7 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 	want := func(settled, unsettled int) {
 		t.Helper()
 		if s, u := o.live("runc"); s != settled || u != unsettled {
-			t.Errorf("%d are settled and %d are not, want %d and %d", s, u, settled, unsettled)
+			t.Errorf("%d sandboxes are settled and %d unsettled, want %d and %d", s, u, settled, unsettled)
 		}
 	}
 	want(0, 0)
@@ -139,7 +139,7 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 	_ = o.create(one, func() error {
 		id := make()
 		want(1, 0)
-		o.refresh(one) // for somebody else
+		o.refresh(one) // for another call
 		want(1, 1)
 		test.Check(t, o.addSandbox(id, "runc", handler.Attempt{}, one))
 		want(2, 0)
@@ -158,11 +158,11 @@ func TestSandboxesOfStartsAreNotSettled(t *testing.T) {
 	want(1, 0)
 }
 
-// counted is a backend that counts how often it is asked what it has.
+// counted is a backend that counts the calls of Inventory.
 type counted struct {
 	inventoried
 	asked atomic.Int64
-	// slow is called while it is asked, if it is not nil.
+	// slow is called by Inventory, if it is not nil.
 	slow func()
 }
 
@@ -198,7 +198,7 @@ func TestManyCallsAboutWhatIsGoneShareALook(t *testing.T) {
 	}
 	close(hold)
 	calls.Wait()
-	if n := one.asked.Load(); n > 2 { // the one under way, and one for all that came meanwhile
-		t.Errorf("50 calls at once had the backend asked %d times", n)
+	if n := one.asked.Load(); n > 2 { // one for the first call, and one for all others
+		t.Errorf("50 concurrent calls took %d inventories", n)
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// judge notes what it hears, and tells nothing in Status.
+// outcomes counts its calls as router.Outcomes, and is an empty router.NodeReport.
 type outcomes struct {
 	mu                 sync.Mutex
 	rollingOut, failed map[string]int
-	// started and notStarted are those of all handlers.
+	// started and notStarted count the calls for all handlers.
 	started, notStarted int
 }
 
@@ -39,7 +39,7 @@ func (j *outcomes) NotStarted(string, handler.Attempt, error) {
 }
 
 func (*outcomes) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
-	return nil, errors.New("nobody asks")
+	return nil, errors.New("not used")
 }
 func (*outcomes) Stranded() []string      { return nil }
 func (*outcomes) AdvertiseNotReady() bool { return false }
@@ -68,8 +68,8 @@ func rollingOut(b router.Backend, percent int) handler.Route[router.Backend] {
 	return r
 }
 
-// The share is what was asked for, whatever uids look like; a pod always gets the
-// same; and who is in a share is in every larger one.
+// The share of pods on the candidate is close to the percentage, even if their uids
+// are similar. Pods in a share are in every larger share too.
 func TestShareOfARollout(t *testing.T) {
 	one, _ := two()
 	n := serveReady(t, table(t, 1, "runc", rollingOut(one, 0)), one)
@@ -83,7 +83,7 @@ func TestShareOfARollout(t *testing.T) {
 			resp := test.Value(n.RunPodSandbox(ctx(t), podOf("", uid)))(t)
 			if d := one.Definition(resp.GetPodSandboxId()); d.Binary == handler.BinaryCandidate {
 				if d.Path != "/new" {
-					t.Fatalf("it runs %s", d.Path)
+					t.Fatalf("the candidate is %s", d.Path)
 				}
 				got[percent][uid] = true
 			}
@@ -92,19 +92,19 @@ func TestShareOfARollout(t *testing.T) {
 	for percent, least := range map[int]int{0: 0, 10: 70, 50: 440, 100: pods} {
 		most := map[int]int{0: 0, 10: 130, 50: 560, 100: pods}[percent]
 		if n := len(got[percent]); n < least || n > most {
-			t.Errorf("%d of %d pods try it, at %d percent", n, pods, percent)
+			t.Errorf("%d of %d pods run the candidate, at %d percent", n, pods, percent)
 		}
 	}
 	for uid := range got[10] {
 		if !got[50][uid] {
-			t.Errorf("pod %s tries it at 10 percent, and not at 50", uid)
+			t.Errorf("pod %s runs the candidate at 10 percent, but not at 50", uid)
 		}
 	}
 }
 
-// Failures count when the backend blames the runtime for them, and nobody went
-// away. They belong to the pod's binary, also when the table has none in a rollout any
-// more, and to the pod, however many sandboxes it takes.
+// A failure counts if the backend attributes it to the runtime and the call was not
+// canceled. It counts for the binary of the pod, also after the rollout is over, and for
+// the pod as a whole, which may have several sandboxes.
 func TestOutcomesAreHeard(t *testing.T) {
 	b := routertest.New("one")
 	b.SHA256 = map[string]string{"/new": "5a"}
@@ -144,7 +144,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 		for _, c := range []struct {
 			err    error
 			counts bool
-			// ofNode is set if the request is not the reason.
+			// ofNode is set if the cause is not in the request: NotStarted is called.
 			ofNode bool
 		}{
 			{errors.New("network: no address is left"), false, true},
@@ -179,7 +179,7 @@ func TestOutcomesAreHeard(t *testing.T) {
 			if got {
 				count++
 			}
-			test.Equal(t, fmt.Sprintf("%s, %v: heard as not started", rpc, c.err), j.notStarted > notStarted, c.ofNode)
+			test.Equal(t, fmt.Sprintf("%s, %v: NotStarted was called", rpc, c.err), j.notStarted > notStarted, c.ofNode)
 		}
 		registry.Swap(table(t, 2, "runc", rollingOut(b, 100)))
 	}
@@ -187,10 +187,10 @@ func TestOutcomesAreHeard(t *testing.T) {
 	fail = nil
 	n.run(t, "") // in no rollout
 	if _, err := n.StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container}); err != nil || j.started == 0 {
-		t.Errorf("heard of %d started containers (%v)", j.started, err)
+		t.Errorf("Started was called %d times (%v)", j.started, err)
 	}
 	if len(j.rollingOut) != 2 || j.rollingOut["runc/new 5a u1"] != 1 || j.failed["runc/new 5a u1"] != 4 || j.failed["runc/new  u1"] != 2 || count != 6 {
-		t.Errorf("heard of %v and %v", j.rollingOut, j.failed)
+		t.Errorf("Began was called for %v, Failed for %v", j.rollingOut, j.failed)
 	}
 	for _, v := range r.BinaryStarts() {
 		if v.Handler == "runc" && v.Failures != map[string]uint64{"stable": 0, "candidate": 6}[v.Binary] {
@@ -198,12 +198,12 @@ func TestOutcomesAreHeard(t *testing.T) {
 		}
 	}
 
-	// Pods on the handler's own binary are what a candidate is compared with.
+	// Pods on the handler's own binary count too, for the comparison with the candidate.
 	registry.Swap(table(t, 4, "runc", rollingOut(b, 0)))
 	if _, err := n.RunPodSandbox(ctx(t), podOf("", "u2")); err != nil || j.rollingOut["runc/old  u2"] != 1 {
-		t.Errorf("heard of %v, error %v", j.rollingOut, err)
+		t.Errorf("Began was called for %v, error %v", j.rollingOut, err)
 	}
-	// And who was there before the daemon is known by what the backend says.
+	// After a restart, the backend reports the binary of an older pod.
 	again := router.New(router.NewPods(registry), j, j)
 	again.Adopt(b)
 	again.SetReady()
@@ -215,6 +215,6 @@ func TestOutcomesAreHeard(t *testing.T) {
 	}
 	_, err := serveRouter(t, registry, again).StartContainer(ctx(t), &runtimeapi.StartContainerRequest{ContainerId: container})
 	if err == nil || j.failed["runc/new 5a u1"] != 5 {
-		t.Errorf("heard of %v, error %v", j.failed, err)
+		t.Errorf("Failed was called for %v, error %v", j.failed, err)
 	}
 }

@@ -27,7 +27,7 @@ func limited(name string, b router.Backend, l handler.Limits) handler.Route[rout
 	return r
 }
 
-// held is a backend whose starts stand still until they are let go, in any order.
+// held is a backend whose starts block until a value is sent on let.
 type held struct {
 	*routertest.Backend
 	arrived chan string // the uid of each pod, as its start arrives
@@ -55,7 +55,7 @@ func podOf(name, uid string) *runtimeapi.RunPodSandboxRequest {
 	}}
 }
 
-// runAsync starts a pod, and gives its error, or nil.
+// runAsync starts a pod, and returns a channel that gets its error or nil.
 func (n *node) runAsync(c context.Context, name, uid string) <-chan error {
 	ended := make(chan error, 1)
 	go func() {
@@ -72,7 +72,7 @@ func (n *node) startsOf(t *testing.T, name string) router.Starts {
 			return s
 		}
 	}
-	t.Fatalf("nothing is told of handler %s", name)
+	t.Fatalf("Starts has no handler %s", name)
 	return router.Starts{}
 }
 
@@ -92,13 +92,13 @@ func wantText(t *testing.T, err error, code codes.Code, words ...string) {
 	wantCode(t, err, code)
 	for _, w := range words {
 		if err != nil && !strings.Contains(status.Convert(err).Message(), w) {
-			t.Errorf("%v does not say %q", err, w)
+			t.Errorf("the error %v does not contain %q", err, w)
 		}
 	}
 }
 
-// Pods come and go at once: there are never more than may be, and none is
-// refused in the end that has room.
+// While pods are created and removed concurrently, there are never more than
+// max_pods. Afterwards exactly max_pods can start.
 func TestMaxPodsIsExact(t *testing.T) {
 	const most = 5
 	one, _ := two()
@@ -136,7 +136,7 @@ func TestMaxPodsIsExact(t *testing.T) {
 	}
 	working.Wait()
 	if s := n.startsOf(t, "runc"); s.Running != 0 || s.Refused["max_pods"] != uint64(refused.Load()) {
-		t.Errorf("%+v, and %d were refused", s, refused.Load())
+		t.Errorf("the counts are %+v, but %d starts were refused", s, refused.Load())
 	}
 	for range most {
 		n.run(t, "runc")
@@ -147,7 +147,7 @@ func TestMaxPodsIsExact(t *testing.T) {
 	}
 }
 
-// What a failed start leaves is listed until it is removed, and takes no place.
+// The sandbox of a failed start does not count for max_pods, although it is listed.
 func TestFailedStartsAndMaxPods(t *testing.T) {
 	one, _ := two()
 	var where atomic.Value
@@ -177,8 +177,8 @@ func TestFailedStartsAndMaxPods(t *testing.T) {
 	wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", ""))), codes.ResourceExhausted, "pods running or being created: 2,")
 }
 
-// A sandbox takes a place until it is stopped whole or has died, and not again
-// when it is removed: the kubelet makes the next one before it removes the last.
+// A sandbox counts for max_pods until it was stopped without an error or died, not
+// until it is removed: the kubelet creates the next sandbox before it removes the last.
 func TestMaxPodsCountsWhatRuns(t *testing.T) {
 	one, _ := two()
 	n := serveReady(t, table(t, 1, "runc", limited("runc", one, handler.Limits{MaxPods: 1})), one)
@@ -255,15 +255,15 @@ func TestStartsWaitInOrder(t *testing.T) {
 	}
 	wantText(t, test.Err(n.RunPodSandbox(ctx(t), podOf("runc", "7"))), codes.ResourceExhausted, `handler "runc": pods being started: 2`, "max_parallel_starts is 2", "waiting: 4", "max_queued_starts is 4", "[runtimes.runc]")
 	if got := n.startsOf(t, "runc").Refused["max_parallel_starts"]; got != 1 {
-		t.Errorf("%d are counted as refused", got)
+		t.Errorf("%d starts are counted as refused, want 1", got)
 	}
-	// Another handler's starts have nothing to do with it.
+	// Starts of another handler are not limited.
 	n.run(t, "free")
 	order := []string{<-h.arrived, <-h.arrived}
 	for i := 2; i < 6; i++ {
 		h.let <- struct{}{}
 		if got := <-h.arrived; got != fmt.Sprint(i) {
-			t.Errorf("pod %s came instead of %d", got, i)
+			t.Errorf("pod %s started instead of %d", got, i)
 		}
 	}
 	close(h.let)
@@ -272,7 +272,7 @@ func TestStartsWaitInOrder(t *testing.T) {
 	}
 	n.awaitStarts(t, "runc", 0, 0)
 	slices.Sort(order)
-	test.EqualLists(t, "the first were", order, []string{"0", "1"})
+	test.EqualLists(t, "the first two starts", order, []string{"0", "1"})
 }
 
 func TestNoQueue(t *testing.T) {
@@ -299,7 +299,7 @@ func TestWhoLeavesTheQueueCostsNothing(t *testing.T) {
 	leave()
 	wantCode(t, <-impatient, codes.Canceled)
 	n.awaitStarts(t, "runc", 1, 1)
-	last := n.runAsync(ctx(t), "runc", "last") // as a third pod it has room, and as the second in the queue
+	last := n.runAsync(ctx(t), "runc", "last") // as the third pod and the second in the queue, it is within the limits
 	n.awaitStarts(t, "runc", 1, 2)
 	close(h.let)
 	for _, e := range []<-chan error{first, patient, last} {
@@ -307,7 +307,7 @@ func TestWhoLeavesTheQueueCostsNothing(t *testing.T) {
 	}
 	for _, want := range []string{"first", "patient", "last"} {
 		if got := <-h.arrived; got != want {
-			t.Errorf("%s came instead of %s", got, want)
+			t.Errorf("%s started instead of %s", got, want)
 		}
 	}
 }
@@ -327,21 +327,21 @@ func TestStartTimeout(t *testing.T) {
 	}
 	n.awaitStarts(t, "queue", 0, 0)
 	if got := n.startsOf(t, "queue").Refused["start_timeout"]; got != 2 {
-		t.Errorf("%d are counted", got)
+		t.Errorf("%d starts are counted", got)
 	}
-	// The caller's own time is the caller's.
+	// The end of the caller's context is not counted.
 	short, cancel := context.WithTimeout(ctx(t), 20*time.Millisecond)
 	defer cancel()
 	n.registry.Swap(table(t, 2, "runc", limited("runc", h, handler.Limits{StartTimeout: time.Hour})))
 	wantCode(t, test.Err(n.RunPodSandbox(short, podOf("runc", ""))), codes.DeadlineExceeded)
 	n.awaitStarts(t, "runc", 0, 0)
 	if got := n.startsOf(t, "runc").Refused["start_timeout"]; got != 1 {
-		t.Errorf("%d are counted", got)
+		t.Errorf("%d starts are counted", got)
 	}
 }
 
-// Counts are the handler's, not the table's; limits are those of now; and who
-// waited is judged by the table of when its turn comes.
+// Counts belong to the handler and survive a new table, the limits of the new table
+// apply at once, and a start that waited is routed by the current table.
 func TestLimitsAcrossTables(t *testing.T) {
 	h := newHeld()
 	withLimits := func(generation uint64, l handler.Limits) *handler.Table[router.Backend] {
@@ -361,7 +361,7 @@ func TestLimitsAcrossTables(t *testing.T) {
 	h.let <- struct{}{} // one still runs
 	n.awaitStarts(t, "runc", 1, 3)
 	n.registry.Swap(withLimits(3, handler.Limits{}))
-	h.let <- struct{}{} // nobody has to wait any more
+	h.let <- struct{}{} // no start has to wait any more
 	n.awaitStarts(t, "runc", 3, 0)
 
 	n.registry.Swap(withLimits(4, handler.Limits{MaxParallelStarts: 3, MaxQueuedStarts: 1}))
@@ -378,7 +378,7 @@ func TestLimitsAcrossTables(t *testing.T) {
 	n.awaitStarts(t, "runc", 0, 0)
 }
 
-// Many starts, few at a time, some impatient: all that stay get their turn.
+// Of many starts, few at a time, all succeed whose callers do not give up.
 func TestManyStartsFewAtATime(t *testing.T) {
 	const most = 3
 	one, _ := two()
@@ -411,6 +411,6 @@ func TestManyStartsFewAtATime(t *testing.T) {
 	working.Wait()
 	n.awaitStarts(t, "runc", 0, 0)
 	if len(one.Inventory()) < 150 {
-		t.Errorf("only %d pods are there", len(one.Inventory()))
+		t.Errorf("only %d pods were created", len(one.Inventory()))
 	}
 }

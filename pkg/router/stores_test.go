@@ -17,7 +17,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// stored are the images of one store.
+// stored returns the images of one store.
 func stored(t *testing.T, b *routertest.Backend) (names []string) {
 	t.Helper()
 	list := test.Value(b.ListImages(ctx(t), &runtimeapi.ListImagesRequest{}))(t)
@@ -57,7 +57,7 @@ func TestAStoreThatCannotRemoveAnImageIsNamed(t *testing.T) {
 	}
 }
 
-// An image is there for a caller without a handler if all stores have it from which pods run.
+// For a caller without a handler, an image is present if all stores have it that pods use.
 func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
@@ -76,16 +76,16 @@ func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 	}
 	is("in no store", false, false)
 	pull("kata")
-	is("not in the default handler's, without pods", false, true)
+	is("not in the default handler's store, without pods", false, true)
 	n.run(t, "kata")
-	is("in the only one with pods", true, true)
+	is("in the only store with pods", true, true)
 	n.run(t, "runc")
-	is("in one of two with pods", false, true)
+	is("in one of two stores with pods", false, true)
 	n.registry.Swap(table(t, 2, "kata", ready("kata", two)))
-	is("lacking where no handler leads", true, true)
+	is("missing only in a store without a handler", true, true)
 	n.registry.Swap(table(t, 3, "runc", ready("runc", one), ready("kata", two)))
 	pull("runc")
-	is("in both", true, true)
+	is("in both stores", true, true)
 }
 
 func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
@@ -97,7 +97,7 @@ func TestAnEmptyListOfImagesIsNoMessage(t *testing.T) {
 	}
 }
 
-// hesitant is a store that does not answer.
+// hesitant is an unresponsive store.
 type hesitant struct{ *routertest.Backend }
 
 func (hesitant) Responsive() bool { return false }
@@ -106,8 +106,8 @@ func TestStoresThatDoNotAnswerAreNotWaitedFor(t *testing.T) {
 	one, two := two()
 	asked := func(_ context.Context, rpc string) error {
 		switch rpc {
-		case "ImageStatus", "RemoveImage": // lists have what it had last
-			t.Errorf("%s was asked of a store that does not answer", rpc)
+		case "ImageStatus", "RemoveImage": // the list of images may be called: it returns the last known ones
+			t.Errorf("%s was called at an unresponsive store", rpc)
 		}
 		return nil
 	}
@@ -155,7 +155,7 @@ func TestEventsEndWhenThereIsAnotherBackend(t *testing.T) {
 	wantCode(t, test.Err(stream.Recv()), codes.Unavailable)
 }
 
-// What a store that does not answer keeps is listed, so its removal fails.
+// The images of an unresponsive store are listed, so their removal fails.
 func TestAnImageOfAStoreThatDoesNotAnswerIsNotRemoved(t *testing.T) {
 	one, two := two()
 	n := serveReady[router.Backend](t, table(t, 1, "runc", ready("runc", one), ready("kata", hesitant{two})), one, hesitant{two})
@@ -170,8 +170,8 @@ func TestAnImageOfAStoreThatDoesNotAnswerIsNotRemoved(t *testing.T) {
 	test.Check(t, n.removeImage(t, "another"))
 }
 
-// A store that stands still, and is not known to yet, is not asked to remove
-// anything: it may do so much later.
+// RemoveImage is not sent to a store that hangs but is not marked as unresponsive
+// yet: it might remove the image much later.
 func TestAStoreThatStandsStillIsNotAskedToRemove(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
@@ -184,17 +184,17 @@ func TestAStoreThatStandsStillIsNotAskedToRemove(t *testing.T) {
 			<-c.Done()
 			return c.Err()
 		case "RemoveImage":
-			t.Error("it was asked to remove")
+			t.Error("RemoveImage was sent to the store that hangs")
 		}
 		return nil
 	}
 	wantCode(t, n.removeImage(t, "busybox"), codes.Unavailable)
 	if left := stored(t, one); len(left) > 0 {
-		t.Errorf("%v are left in the other one", left)
+		t.Errorf("%v are left in the other store", left)
 	}
 }
 
-// Stores are asked at once: neither answers before both are asked.
+// Stores are called concurrently: here, neither answers before both are called.
 func TestStoresAreAskedTogether(t *testing.T) {
 	one, two := two()
 	for rpc, call := range map[string]func(*node) error{
@@ -243,7 +243,7 @@ func TestFileSystemsOfImagesWithoutTheDefault(t *testing.T) {
 	wantCode(t, test.Err(n.images.ImageFsInfo(ctx(t), &runtimeapi.ImageFsInfoRequest{})), codes.Unavailable)
 }
 
-// There are stores that take no notice of a filter.
+// Some stores ignore a filter.
 func TestAListOfImagesByName(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)
@@ -256,7 +256,7 @@ func TestAListOfImagesByName(t *testing.T) {
 	}
 }
 
-// A pull goes to the store of its pod's live sandbox, also one that was there before the router.
+// A pull goes to the store of its pod's live sandbox, also if the sandbox is older than the router.
 func TestPullsGoToTheirPodsStore(t *testing.T) {
 	one, two := two()
 	made := func(n *node, uid string) string {

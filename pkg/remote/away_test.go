@@ -7,7 +7,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// away is a daemon that is gone, with a pod that a Backend knows of.
+// away returns a daemon that was stopped, and a Backend that knows one pod of it.
 func away(t *testing.T) (d *daemon, b *Backend, dir, id string) {
 	t.Helper()
 	d, dir = newDaemon(t), t.TempDir()
@@ -20,7 +20,7 @@ func away(t *testing.T) (d *daemon, b *Backend, dir, id string) {
 	return d, b, dir, made
 }
 
-// The age of what is listed goes on over a restart of berth.
+// The age of the last known entries continues across a restart of berth.
 func TestAgeOverARestart(t *testing.T) {
 	d, b, dir, _ := away(t)
 	var before time.Duration
@@ -32,7 +32,7 @@ func TestAgeOverARestart(t *testing.T) {
 	again := connect(t, d, dir)
 	first, known := again.Age()
 	if !known || first < before {
-		t.Errorf("the age is %v, %v after a restart, and was %v", first, known, before)
+		t.Errorf("the age after a restart is %v, %v; before, it was %v", first, known, before)
 	}
 	test.Eventually(t, "the age grows on", func() bool { later, _ := again.Age(); return later > first })
 }

@@ -23,28 +23,28 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// daemon is a CRI daemon in memory behind a real socket.
+// daemon is an in-memory CRI daemon on a real socket.
 type daemon struct {
 	*routertest.Backend
 	path   string
 	server *grpc.Server
-	// service is served in place of the daemon, if it is not nil.
+	// service, if not nil, is served in place of the daemon.
 	service runtimeapi.RuntimeServiceServer
-	// unknown serves calls that this CRI does not have, if it is not nil.
+	// unknown, if not nil, serves methods that this CRI does not have.
 	unknown grpc.StreamHandler
-	// before is asked before each call, and may return its error or wait.
+	// before runs before each call. It may return an error for the call, or block.
 	before atomic.Pointer[func(ctx context.Context, method string) error]
-	// streams is the URL that it answers with for sessions, a string.
+	// streams is the URL in responses to Exec, Attach and PortForward, a string.
 	streams atomic.Value
-	// told is what it was told last that the pod network's addresses are, a string.
+	// told is the pod CIDR of the last UpdateRuntimeConfig, a string.
 	told atomic.Value
 
 	mu sync.Mutex
-	// calls are those since heard was called last.
+	// calls are the calls since the last call of heard.
 	calls []call
 }
 
-// call is one to the daemon.
+// call is one call to the daemon.
 type call struct {
 	method string
 	sent   metadata.MD
@@ -95,7 +95,7 @@ func (d *daemon) PortForward(context.Context, *runtimeapi.PortForwardRequest) (*
 	return &runtimeapi.PortForwardResponse{Url: d.session()}, nil
 }
 
-// begin notes a call, and returns the error that it is to fail with.
+// begin records a call, and returns the error that the call must fail with.
 func (d *daemon) begin(ctx context.Context, method string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	d.mu.Lock()
@@ -137,14 +137,14 @@ func (d *daemon) start(t testing.TB) {
 	go serve(t, d.server, l)
 }
 
-// serve ends with the server.
+// serve returns when the server stops.
 func serve(t testing.TB, s *grpc.Server, l net.Listener) {
 	test.Check(t, s.Serve(l))
 }
 
 func newDaemon(t testing.TB) *daemon { return newDaemonThat(t, nil) }
 
-// newDaemonThat fails, hangs or panics as fail does; see routertest.Backend.
+// newDaemonThat returns a daemon whose calls fail, hang or panic as fail does; see routertest.Backend.
 func newDaemonThat(t testing.TB, fail func(ctx context.Context, rpc string) error) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
@@ -170,7 +170,7 @@ func isReady(t *testing.T, b *Backend) {
 	test.Eventually(t, "ready", func() bool { return b.Health().Phase == Ready })
 }
 
-// ready is the Backend of a daemon, once it is that.
+// ready returns the Backend of a daemon, once it is ready.
 func ready(t *testing.T, d *daemon) *Backend {
 	t.Helper()
 	b := connect(t, d, t.TempDir())
@@ -178,12 +178,12 @@ func ready(t *testing.T, d *daemon) *Backend {
 	return b
 }
 
-// legacy is the context of calls for the handler of that name.
+// legacy returns the context of a call for the handler "legacy".
 func legacy(t *testing.T) context.Context {
 	return handler.WithDefinition(t.Context(), &handler.Definition{Name: "legacy"})
 }
 
-// pod makes a pod.
+// pod creates a pod.
 func pod(t *testing.T, b *Backend) (id string) {
 	t.Helper()
 	resp := test.Value(b.RunPodSandbox(legacy(t), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
@@ -202,7 +202,7 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	_, err := b.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetContainerId()})
 	if status.Code(err) != codes.Unavailable {
-		t.Errorf("a call to a daemon that is gone: %v", err)
+		t.Errorf("a call to a stopped daemon: %v", err)
 	}
 	listed := func(b *Backend) {
 		t.Helper()
@@ -219,7 +219,7 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	again := connect(t, d, dir)
 	listed(again)
 	if got := again.Inventory(); len(got) != 1 || got[0].Handler != "legacy" || len(got[0].Containers) != 1 {
-		t.Errorf("inventory %+v", got)
+		t.Errorf("the inventory is %+v", got)
 	}
 	d.start(t)
 	test.Eventually(t, "back", func() bool { return b.Health().Phase == Ready })
@@ -228,7 +228,7 @@ func TestPodsOfADaemonThatGoesAway(t *testing.T) {
 	}
 }
 
-// hung makes the daemon answer nothing until it is let go.
+// hung returns a fail function for newDaemonThat. After hang, calls block until let is called.
 func hung() (fail func(context.Context, string) error, hang, let func()) {
 	var gate atomic.Pointer[chan struct{}]
 	fail = func(ctx context.Context, _ string) error {
@@ -258,7 +258,7 @@ func TestListsOfADaemonThatHangs(t *testing.T) {
 		}
 		s, err := b.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 		if err != nil || len(s.GetStats()) != 0 {
-			t.Errorf("measured %v, %v", s, err)
+			t.Errorf("got the stats %v, %v", s, err)
 		}
 	}
 	let()
@@ -306,7 +306,7 @@ func TestListsInTheFormThatADaemonHas(t *testing.T) {
 	}
 }
 
-// listener is a client of events.
+// listener is a client that receives events.
 type listener struct {
 	grpc.ServerStream
 	ctx   context.Context
@@ -332,7 +332,8 @@ func (l *listener) next(t *testing.T) string {
 	}
 }
 
-// A subscription ends with the daemon, and one of meanwhile when it is back: the client lists then.
+// A subscription ends when the daemon goes away, and one made while it is away ends when it is back:
+// the client must list the containers then.
 func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)
@@ -347,16 +348,16 @@ func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 		return len(l.heard) > 0
 	})
 	if got := l.next(t); !strings.HasSuffix(got, " started") {
-		t.Errorf("heard %s", got)
+		t.Errorf("the event is %s", got)
 	}
 	d.server.Stop()
 	if err := <-ended; status.Code(err) != codes.Unavailable {
-		t.Errorf("with the daemon it ended with %v", err)
+		t.Errorf("when the daemon stopped, the subscription ended with %v", err)
 	}
 	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	subscribe()
 	d.start(t)
 	if err := <-ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "list, and subscribe again") {
-		t.Errorf("with the daemon back it ended with %v", err)
+		t.Errorf("when the daemon was back, the subscription ended with %v", err)
 	}
 }

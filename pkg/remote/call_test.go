@@ -17,12 +17,12 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// CRI-O's socket, which other protocols share, passes exactly this content type.
+// CRI-O's socket also serves other protocols, and accepts exactly this content type for gRPC.
 func TestContentType(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)
 	test.Check(t, b.lists.stream(legacy(t), sandboxLists.stream, &runtimeapi.StreamPodSandboxesRequest{}, func(wire.Frame) error { return nil }))
-	test.Fails(t, face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{}), "a call that the daemon lacks succeeds")
+	test.Fails(t, face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{}), "a call that the daemon does not have succeeded")
 	calls := d.heard()
 	for _, method := range []string{runtimeapi.RuntimeService_Status_FullMethodName, sandboxLists.unary, sandboxLists.stream, newest} {
 		if !slices.ContainsFunc(calls, func(c call) bool { return c.method == method }) {
@@ -34,8 +34,8 @@ func TestContentType(t *testing.T) {
 	}
 }
 
-// A daemon's errors keep their code, text and details. Those that name no daemon of
-// themselves do by their prefix.
+// A daemon's errors keep their code, text and details. Unavailable and Unimplemented get a
+// prefix that names the daemon.
 func TestErrorsOfADaemon(t *testing.T) {
 	const text = "the daemon's words"
 	d := newDaemon(t)
@@ -60,7 +60,7 @@ func TestErrorsOfADaemon(t *testing.T) {
 	}
 }
 
-// A daemon's span is inside of berth's own, if it has one, else inside of the client's.
+// The parent of a daemon's span is berth's span, or else the client's.
 func TestTraceContext(t *testing.T) {
 	c := &caller{via: "me"}
 	const clients = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -73,12 +73,12 @@ func TestTraceContext(t *testing.T) {
 		return ""
 	}
 	if sent("traceparent") != clients || sent("tracestate") != "k=v" {
-		t.Errorf("without a span of its own: %q, %q", sent("traceparent"), sent("tracestate"))
+		t.Errorf("without a span of berth: %q, %q", sent("traceparent"), sent("tracestate"))
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
 	}))
-	test.Equal(t, "with a span of its own", sent("traceparent"), "00-01000000000000000000000000000000-0200000000000000-01")
+	test.Equal(t, "with a span of berth", sent("traceparent"), "00-01000000000000000000000000000000-0200000000000000-01")
 	if from, _ := metadata.FromIncomingContext(ctx); from.Get("traceparent")[0] != clients {
 		t.Error("the client's metadata was changed")
 	}

@@ -27,17 +27,17 @@ func TestCapabilitiesOf(t *testing.T) {
 		"a berth": {&runtimeapi.StatusResponse{Info: berth(table), RuntimeHandlers: features}, "runc", capability.VM, 2, map[capability.Name]capability.Known{
 			capability.Exec: {Answer: capability.Yes, Source: capability.Ran}, "of-next-year": {Answer: capability.No, Source: capability.Probed},
 		}},
-		"its default": {&runtimeapi.StatusResponse{Info: berth(table)}, "", capability.VM, 2, nil},
+		"a berth's default": {&runtimeapi.StatusResponse{Info: berth(table)}, "", capability.VM, 2, nil},
 		"containerd": {&runtimeapi.StatusResponse{Info: map[string]string{"config": "{}"}, RuntimeHandlers: features}, "runc", "", 2, map[capability.Name]capability.Known{
 			capability.UserNamespaces:          {Answer: capability.No, Source: capability.Declared, Note: byStatus},
 			capability.RecursiveReadOnlyMounts: {Answer: capability.Yes, Source: capability.Declared, Note: byStatus},
 		}},
-		"containerd's default":            {&runtimeapi.StatusResponse{RuntimeHandlers: features}, "", "", 2, map[capability.Name]capability.Known{capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Declared, Note: byStatus}}},
-		"a daemon that tells no features": {&runtimeapi.StatusResponse{RuntimeHandlers: features}, "old", "", 0, nil},
-		"an unknown handler":              {&runtimeapi.StatusResponse{Info: berth(table), RuntimeHandlers: features}, "gone", "", 0, nil},
-		"an older berth":                  {&runtimeapi.StatusResponse{Info: berth(table), RuntimeHandlers: features}, "new", "", 0, nil},
-		"a table that is none":            {&runtimeapi.StatusResponse{Info: berth(`{"isolation":"strong"}`), RuntimeHandlers: features}, "runc", "", 2, nil},
-		"garbage":                         {&runtimeapi.StatusResponse{Info: map[string]string{infoKey: "["}}, "runc", "", 0, nil},
+		"containerd's default":       {&runtimeapi.StatusResponse{RuntimeHandlers: features}, "", "", 2, map[capability.Name]capability.Known{capability.UserNamespaces: {Answer: capability.Yes, Source: capability.Declared, Note: byStatus}}},
+		"a handler without features": {&runtimeapi.StatusResponse{RuntimeHandlers: features}, "old", "", 0, nil},
+		"an unknown handler":         {&runtimeapi.StatusResponse{Info: berth(table), RuntimeHandlers: features}, "gone", "", 0, nil},
+		"an older berth":             {&runtimeapi.StatusResponse{Info: berth(table), RuntimeHandlers: features}, "new", "", 0, nil},
+		"an invalid table":           {&runtimeapi.StatusResponse{Info: berth(`{"isolation":"strong"}`), RuntimeHandlers: features}, "runc", "", 2, nil},
+		"garbage":                    {&runtimeapi.StatusResponse{Info: map[string]string{infoKey: "["}}, "runc", "", 0, nil},
 	} {
 		got := capabilitiesOf(tc.status, tc.handler)
 		if got.Isolation != tc.isolation || len(got.Capabilities) != tc.known {

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// freezer is a daemon that can freeze and thaw pods.
+// freezer is a daemon that can checkpoint and restore pods.
 type freezer struct {
 	*daemon
 	restored  atomic.Pointer[runtimeapi.RestorePodRequest]
@@ -69,22 +69,22 @@ func TestPodsAreFrozenAndThawed(t *testing.T) {
 	got := f.restored.Load()
 	if got.GetRuntimeHandler() != "runc" || got.GetContainerConfigs()[0].GetImage().GetRuntimeHandler() != "runc" ||
 		got.GetContainerConfigs()[1].GetMounts()[0].GetImage().GetRuntimeHandler() != "runc" || got.GetContainerConfigs()[1].GetMounts()[1].GetHostPath() != "/h" {
-		t.Errorf("the daemon was asked %v", got)
+		t.Errorf("the daemon got %v", got)
 	}
 	if req.GetContainerConfigs()[0].GetImage().GetRuntimeHandler() != "legacy" || req.GetContainerConfigs()[1].GetMounts()[0].GetImage().GetRuntimeHandler() != "legacy" {
 		t.Errorf("the request was changed: %v", req)
 	}
 	inventory := b.Inventory()
 	if len(inventory) != 1 || inventory[0].Sandbox != "p" || inventory[0].Handler != "legacy" || len(inventory[0].Containers) != 2 {
-		t.Errorf("it has %+v", inventory)
+		t.Errorf("the inventory is %+v", inventory)
 	}
 	s := b.known.State()
 	if s.Containers["ca"].GetMetadata().GetName() != "a" || s.Containers["cb"].GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
-		t.Errorf("known are %v", s)
+		t.Errorf("the last known state is %v", s)
 	}
 }
 
-// A daemon's descriptors do not change while it runs.
+// Descriptors are requested once per connection: they do not change while a daemon runs.
 func TestMetricsAreDescribedOncePerConnection(t *testing.T) {
 	f := newFreezer(t)
 	b := ready(t, f.daemon)
@@ -99,7 +99,7 @@ func TestMetricsAreDescribedOncePerConnection(t *testing.T) {
 	}
 	ask()
 	if n := f.described.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("the daemon was called %d times", n)
 	}
 	f.server.Stop()
 	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
@@ -107,6 +107,6 @@ func TestMetricsAreDescribedOncePerConnection(t *testing.T) {
 	test.Eventually(t, "ready again", func() bool { return b.Health().Phase == Ready })
 	ask()
 	if n := f.described.Load(); n != 2 {
-		t.Errorf("asked %d times on two connections", n)
+		t.Errorf("the daemon was called %d times on two connections", n)
 	}
 }

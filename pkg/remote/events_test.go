@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
-// An event that is newer than this CRI is passed on, with berth's names of handlers.
+// An event of a newer CRI is forwarded, with berth's names of handlers.
 func TestNewerEvents(t *testing.T) {
 	to := &listener{ctx: t.Context(), heard: make(chan *runtimeapi.ContainerEventResponse, 10)}
 	n := newNames([]lastknown.Handler{{Name: "legacy", Remote: "runc"}})
@@ -22,13 +22,13 @@ func TestNewerEvents(t *testing.T) {
 		}
 		test.Must(t, s.pass(encoded(t, newer(e)), to))
 		if len(to.heard) != 1 {
-			t.Fatalf("%v was told %d times", kind, len(to.heard))
+			t.Fatalf("%v was sent %d times", kind, len(to.heard))
 		}
 		got := <-to.heard
 		of := got.GetContainersStatuses()[0]
 		if got.GetContainerEventType() != kind || len(got.ProtoReflect().GetUnknown()) == 0 || got.GetPodSandboxStatus().GetRuntimeHandler() != "legacy" ||
 			of.GetImage().GetRuntimeHandler() != "legacy" || of.GetMounts()[0].GetImage().GetRuntimeHandler() != "legacy" {
-			t.Errorf("told %v", got)
+			t.Errorf("sent %v", got)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// A pool has one backend for each daemon that handlers lead to.
+// A pool has one backend for each daemon that handlers use.
 func ExamplePool() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -38,7 +38,7 @@ func ExamplePool() {
 			panic(err)
 		}
 	}()
-	runtime, err := pool.Check(context.Background(), legacy) // may the handler be put in force?
+	runtime, err := pool.Check(context.Background(), legacy) // can the handler run pods?
 	fmt.Println(runtime.Name, err)
 
 	b, err := pool.For(legacy)
@@ -46,7 +46,7 @@ func ExamplePool() {
 		panic(err)
 	}
 	inForce := []*handler.Definition{legacy}
-	if err := pool.Record(inForce); err != nil { // on disk, before there are pods
+	if err := pool.Record(inForce); err != nil { // writes to disk, before the first pod
 		panic(err)
 	}
 	pool.SetInForce(inForce)
@@ -56,7 +56,7 @@ func ExamplePool() {
 	// ready
 }
 
-// daemonAt serves a CRI daemon in memory.
+// daemonAt serves an in-memory CRI daemon.
 func daemonAt(socket string) *grpc.Server {
 	l, err := net.Listen("unix", socket)
 	if err != nil {

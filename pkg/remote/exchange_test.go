@@ -24,8 +24,8 @@ import (
 
 const newest = "/runtime.v1.RuntimeService/Newest"
 
-// answeringNewest is a daemon that repeats each request of a call that this CRI does
-// not have, with what else the test says. ended hears how the last one ended.
+// answeringNewest returns a daemon with a method that this CRI does not have. It doubles
+// the text of each message. A call ends with end; ended gets the error of a canceled one.
 func answeringNewest(t *testing.T, end error) (d *daemon, ended chan error) {
 	t.Helper()
 	ended = make(chan error, 1)
@@ -54,7 +54,7 @@ func answeringNewest(t *testing.T, end error) (d *daemon, ended chan error) {
 	return d, ended
 }
 
-// face serves what a backend forwards.
+// face serves calls that a backend forwards, and returns a client connection.
 func face(t *testing.T, b *Backend) *grpc.ClientConn {
 	t.Helper()
 	path := t.TempDir() + "/face.sock"
@@ -99,7 +99,7 @@ func TestNewerCallsOfEveryForm(t *testing.T) {
 			}
 
 			stream := test.Value(conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, newest))(t)
-			for _, word := range []string{"b", "c"} { // each is answered before the next is said
+			for _, word := range []string{"b", "c"} { // each response comes before the next request
 				test.Must(t, stream.SendMsg(wrapperspb.String(word)))
 				if err := stream.RecvMsg(got); err != nil || got.GetValue() != word+word {
 					t.Errorf("%v, %v", got, err)
@@ -126,9 +126,9 @@ func TestNewerCallsEndWithTheirClient(t *testing.T) {
 	cancel()
 	select {
 	case err := <-ended:
-		test.ErrorIs(t, err, context.Canceled, "the error")
+		test.ErrorIs(t, err, context.Canceled, "the context of the daemon's call")
 	case <-time.After(20 * time.Second):
-		t.Error("the daemon was not told that the client is gone")
+		t.Error("the daemon's call continues although its client is gone")
 	}
 }
 
@@ -137,6 +137,6 @@ func TestWhoLacksACallIsNamed(t *testing.T) {
 	b := ready(t, d)
 	err := face(t, b).Invoke(t.Context(), newest, &emptypb.Empty{}, &emptypb.Empty{})
 	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), d.path) || b.Health().Phase != Ready {
-		t.Errorf("%v; it is %s", err, b.Health().Phase)
+		t.Errorf("the error is %v; the daemon is %s", err, b.Health().Phase)
 	}
 }

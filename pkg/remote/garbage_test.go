@@ -26,22 +26,22 @@ func TestSound(t *testing.T) {
 	shape := (&runtimeapi.ListContainersResponse{}).ProtoReflect().Descriptor()
 	whole := encoded(t, newer(list(3)))
 	if !wire.WellFormed(whole, shape) {
-		t.Error("a list with unknown fields is not sound")
+		t.Error("a list with unknown fields is not well-formed")
 	}
 	for name, broken := range map[string]wire.Frame{
-		"half a field": whole[:len(whole)-1], "an item that ends early": {0x0a, 2, 0x0a, 9},
-		"a name that is no text": {0x0a, 3, 0x0a, 1, 0xff}, "a label that is no text": {0x0a, 5, 0x42, 3, 0x0a, 1, 0xfe},
+		"an incomplete field": whole[:len(whole)-1], "an item that ends early": {0x0a, 2, 0x0a, 9},
+		"a name that is not UTF-8": {0x0a, 3, 0x0a, 1, 0xff}, "a label that is not UTF-8": {0x0a, 5, 0x42, 3, 0x0a, 1, 0xfe},
 	} {
 		if wire.WellFormed(broken, shape) {
-			t.Errorf("%s is sound", name)
+			t.Errorf("%s is well-formed", name)
 		}
 		if proto.Unmarshal(broken, &runtimeapi.ListContainersResponse{}) == nil {
-			t.Errorf("%s can be read", name)
+			t.Errorf("%s can be decoded", name)
 		}
 	}
 }
 
-// broken is a daemon that answers to some calls with what is no message of theirs.
+// broken returns a daemon that responds to some methods with bytes that are not their message.
 func broken(t *testing.T, bytes wire.Frame, methods ...string) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
@@ -66,7 +66,7 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 	garbage := wire.Frame{0x0a, 3, 0x0a, 1, 0xff}
 	t.Run("from the start", func(t *testing.T) {
 		b := connect(t, broken(t, garbage, "ListContainers"), t.TempDir())
-		test.Eventually(t, "asked", func() bool { return strings.Contains(b.Health().Reason, "not a message of the CRI") })
+		test.Eventually(t, "the garbage is reported", func() bool { return strings.Contains(b.Health().Reason, "not a message of the CRI") })
 		if b.Health().Phase != Down {
 			t.Errorf("%+v", b.Health())
 		}
@@ -83,11 +83,11 @@ func TestGarbageIsNotPassedOn(t *testing.T) {
 	}
 	s, err := b.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 	if err != nil || len(s.ProtoReflect().GetUnknown()) != 0 {
-		t.Errorf("measured %v, %v", s, err)
+		t.Errorf("got the stats %v, %v", s, err)
 	}
 }
 
-// answering answers every call with the same.
+// answering is a connection that responds to every call with the same frame.
 type answering struct {
 	grpc.ClientConnInterface
 	wire.Frame
@@ -119,12 +119,12 @@ func TestErrorsOfListsCostNobodyElse(t *testing.T) {
 			t.Errorf("%v: listed %v, %v", code, l, err)
 		}
 		if _, err := b.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{}); err != nil {
-			t.Errorf("%v: measured %v", code, err)
+			t.Errorf("%v: stats: %v", code, err)
 		}
 	}
 }
 
-// A daemon whose lists fail for good answers, but nobody sees any more what ends there.
+// A daemon that responds but whose lists keep failing is not ready: exits of its containers are not seen.
 func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	var fail atomic.Bool
 	d := newDaemonThat(t, func(_ context.Context, rpc string) error {
@@ -141,7 +141,7 @@ func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	}
 	fail.Store(true)
 	lists()
-	test.Equal(t, "it has failed once", b.known.ListFailure(time.Now()), "")
+	test.Equal(t, "after one failure", b.known.ListFailure(time.Now()), "")
 	b.known.Mu.Lock()
 	b.known.Containers.At = time.Now().Add(-2 * lastknown.Tolerated)
 	b.known.Mu.Unlock()
@@ -205,8 +205,8 @@ func TestADaemonThatFailsWhenItIsBack(t *testing.T) {
 	}
 }
 
-// A daemon that was restarted so quickly that nobody saw it down has forgotten as much as one that was
-// away for long.
+// A daemon that was restarted before a call found it down needs its settings again, like one that was
+// down for long.
 func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)
@@ -217,7 +217,7 @@ func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	b.node.support.Load().markMissing("/a/B")
 	d.server.Stop()
 	d.start(t) // no call has met the lost connection
-	test.Eventually(t, "it was asked and told all anew", func() bool {
+	test.Eventually(t, "the daemon got its settings again", func() bool {
 		b.node.monitor.suspect()
 		return b.Health().Phase == Ready && b.node.support.Load().has("/a/B") && d.told.Load() == cidr
 	})

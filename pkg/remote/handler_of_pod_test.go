@@ -14,32 +14,32 @@ import (
 	"github.com/berth-cri/berth/pkg/remote/lastknown"
 )
 
-// A daemon may leave the handler of a pod out of what it says, as CRI-O does: the pod
-// goes by the one that it was made under all the same.
+// A daemon may omit the handler of a pod in responses, as CRI-O does. The pod still belongs
+// to the handler that created it.
 func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 	n := naming{names: newNames(nil), known: &lastknown.Pods{}}
 	n.names.set([]lastknown.Handler{{Name: "crio", Remote: ""}, {Name: "crun", Remote: "crun"}, {Name: "kata", Remote: "kata-qemu"}})
 	for name, tc := range map[string]struct{ handler, theirs, want string }{
-		"the daemon's default":   {"crio", "", ""},
-		"another handler":        {"crun", "crun", "crun"},
-		"one of another name":    {"kata", "kata-qemu", "kata"},
-		"one that leads nowhere": {"gone", "crun", "gone"},
+		"the daemon's default":             {"crio", "", ""},
+		"a handler of the same name":       {"crun", "crun", "crun"},
+		"a handler of another name":        {"kata", "kata-qemu", "kata"},
+		"a handler that is not configured": {"gone", "crun", "gone"},
 	} {
 		ctx := handler.WithDefinition(t.Context(), &handler.Definition{Name: tc.handler})
 		kept := n.assignedFor(ctx, tc.theirs)
-		test.Equal(t, fmt.Sprintf("%s: the kept handler", name), kept, tc.want)
+		test.Equal(t, fmt.Sprintf("%s: the recorded handler", name), kept, tc.want)
 		if kept == "" {
 			continue
 		}
 		n.known.Assign(name, kept)
 		for _, said := range []string{tc.theirs, ""} {
-			test.Equal(t, fmt.Sprintf("%s: when its daemon says %q it is of", name, said), n.sandbox(name, said), tc.handler)
+			test.Equal(t, fmt.Sprintf("%s: the handler if the daemon reports %q", name, said), n.sandbox(name, said), tc.handler)
 		}
 	}
 }
 
-// What is not said is of the handler that its pods count for, also where all names are the
-// daemon's own.
+// A pod that is listed without a handler gets the handler that such pods count for, also if
+// all handlers have the daemon's names.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: newNames(nil), known: &lastknown.Pods{}}
@@ -47,12 +47,12 @@ func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 		theirs := test.Value(proto.Marshal(&runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "one"}}}))(t)
 		var ours runtimeapi.ListPodSandboxResponse
 		test.Must(t, proto.Unmarshal(n.list(theirs), &ours))
-		test.Equal(t, fmt.Sprintf("with %v the sandbox is of", handlers), ours.GetItems()[0].GetRuntimeHandler(), handlers[0].Name)
+		test.Equal(t, fmt.Sprintf("with %v, the sandbox's handler is", handlers), ours.GetItems()[0].GetRuntimeHandler(), handlers[0].Name)
 	}
 }
 
-// TestPinIsWrittenAtOnce ends a daemon before it writes lists down again: what no list
-// has is there.
+// TestPinIsWrittenAtOnce reads the state file right after a pod's creation: it must have the
+// pod's handler, before the next list is written.
 func TestPinIsWrittenAtOnce(t *testing.T) {
 	b := test.Value(newBackend(backendOptions{
 		Endpoint: filepath.Join(t.TempDir(), "cri.sock"), Dir: t.TempDir(), Instance: "me", ListTimeout: time.Second, Changed: func() {},
@@ -60,6 +60,6 @@ func TestPinIsWrittenAtOnce(t *testing.T) {
 	}))(t)
 	b.record(t.Context(), lastknown.Change{Kind: lastknown.CreatedSandbox, Handler: "other", Sandbox: &runtimeapi.PodSandbox{Id: "p"}})
 	if got := opened(t, b.state.Path).Known.HandlerOf["p"]; got != "other" {
-		t.Errorf("the handler of the pod is %q after a kill", got)
+		t.Errorf("the handler of the pod is %q in the file", got)
 	}
 }

@@ -16,14 +16,14 @@ func TestHealthAfterObservations(t *testing.T) {
 		seen []observation
 		want []Phase
 	}{
-		"comes":               {[]observation{ok}, []Phase{Ready}},
-		"comes unready":       {[]observation{unready, ok, unready}, []Phase{Connected, Ready, Connected}},
-		"goes":                {[]observation{ok, lost, ok}, []Phase{Ready, Down, Ready}},
+		"responds":            {[]observation{ok}, []Phase{Ready}},
+		"responds, not ready": {[]observation{unready, ok, unready}, []Phase{Connected, Ready, Connected}},
+		"goes away":           {[]observation{ok, lost, ok}, []Phase{Ready, Down, Ready}},
 		"late once":           {[]observation{ok, late, ok}, []Phase{Ready, Lagging, Ready}},
 		"late for long":       {[]observation{ok, late, late, late, late}, []Phase{Ready, Lagging, Lagging, Down, Down}},
 		"late from the start": {[]observation{late, late, ok}, []Phase{Down, Down, Ready}},
 		"late, then gone":     {[]observation{ok, late, lost, late}, []Phase{Ready, Lagging, Down, Down}},
-		"misses start anew":   {[]observation{ok, late, late, ok, late, late}, []Phase{Ready, Lagging, Lagging, Ready, Lagging, Lagging}},
+		"misses are reset":    {[]observation{ok, late, late, ok, late, late}, []Phase{Ready, Lagging, Lagging, Ready, Lagging, Lagging}},
 	} {
 		h, now := Health{Phase: Down, Reason: "new"}, time.Unix(0, 0)
 		for i, o := range c.seen {
@@ -54,8 +54,8 @@ func TestLostReason(t *testing.T) {
 	}
 }
 
-// Who hears how a daemon is, and looks at once whether it was asked, finds that it
-// was: nobody may tell him again.
+// The channel asked is closed before the first change of health is reported: the receiver
+// of that change may check it, and there may be no further change.
 func TestADaemonWasAskedBeforeAnybodyHears(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -72,6 +72,6 @@ func TestADaemonWasAskedBeforeAnybodyHears(t *testing.T) {
 		})
 	go m.run(ctx)
 	if !<-heard {
-		t.Error("it was heard of before it counted as asked")
+		t.Error("a change was reported before asked was closed")
 	}
 }

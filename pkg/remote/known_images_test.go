@@ -26,7 +26,7 @@ func pulled(t *testing.T, b *Backend, names ...string) {
 	}
 }
 
-// has checks which images a backend lists, and that it knows its file system.
+// has checks the images of a backend, and that it returns its file system.
 func has(t *testing.T, b *Backend, want ...string) {
 	t.Helper()
 	var got []string
@@ -41,7 +41,7 @@ func has(t *testing.T, b *Backend, want ...string) {
 	test.EqualLists(t, "images", got, want)
 	fs, err := b.ImageFsInfo(t.Context(), &runtimeapi.ImageFsInfoRequest{})
 	if err != nil || fs.GetImageFilesystems()[0].GetFsId().GetMountpoint() != "other" {
-		t.Errorf("file systems %v, %v", fs, err)
+		t.Errorf("the file systems are %v, %v", fs, err)
 	}
 }
 
@@ -60,19 +60,19 @@ func TestImagesOfADaemonThatGoesAway(t *testing.T) {
 	d.server.Stop()
 	has(t, b, "one", "two")
 	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
-	has(t, b, "one", "two") // not what was removed after it was listed
+	has(t, b, "one", "two") // without the image that was removed after the list
 	if err := remove("one"); status.Code(err) != codes.Unavailable {
-		t.Errorf("removed from a daemon that is gone: %v", err)
+		t.Errorf("RemoveImage at a stopped daemon: %v", err)
 	}
-	// One that is asked for by name, in a list of its own, is not invented.
+	// A list with a filter is not answered from the last known images.
 	_, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{Filter: &runtimeapi.ImageFilter{Image: &runtimeapi.ImageSpec{Image: "one"}}})
 	if status.Code(err) != codes.Unavailable {
-		t.Errorf("a list by name of a daemon that is gone: %v", err)
+		t.Errorf("a filtered list of a stopped daemon: %v", err)
 	}
 	has(t, connect(t, d, dir), "one", "two")
 	test.Check(t, b.state.Close(true))
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files are left: %v, %v", left, err)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestImagesOfADaemonThatHangs(t *testing.T) {
 	has(t, b, "one")
 }
 
-// A kubelet forgets the secrets of what is not listed, whatever the reason.
+// The last known images stay listed: the kubelet forgets the pull secrets of all others.
 func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 	var broken atomic.Bool
 	d := newDaemonThat(t, func(_ context.Context, rpc string) error {
@@ -100,7 +100,7 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 	b := ready(t, d)
 	broken.Store(true)
 	if _, err := b.ListImages(t.Context(), &runtimeapi.ListImagesRequest{}); status.Code(err) != codes.Internal {
-		t.Errorf("nothing is known, and listed: %v", err)
+		t.Errorf("the first list failed, but the result is %v", err)
 	}
 	broken.Store(false)
 	pulled(t, b, "one")
@@ -109,7 +109,7 @@ func TestImagesOfADaemonThatFailsToList(t *testing.T) {
 	has(t, b, "one")
 }
 
-// opened is a state file without damage.
+// opened opens a state file, which must not be damaged.
 func opened(t *testing.T, path string) *lastknown.File {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))

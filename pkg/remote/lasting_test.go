@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// A daemon that is taken to be down while it does something is not told to leave
-// it half done; whoever asked for it is told at once, and sees it in the next list.
+// If a daemon counts as down during a call that changes something, the client gets an
+// error at once, but the daemon may finish the call: a list shows the result later.
 func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 	begun, let, canceled := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	d := newDaemonThat(t, func(ctx context.Context, rpc string) error {
@@ -35,17 +35,17 @@ func TestADaemonThatHangsIsNotDisturbed(t *testing.T) {
 	<-begun
 	b.node.monitor.observe(ctx, observation{lost: "it hangs"})
 	if err := <-answered; status.Code(err) != codes.Unavailable {
-		t.Errorf("who asked for the pod is told %v", err)
+		t.Errorf("the client got %v", err)
 	}
 	close(let)
-	test.Checkf(t, <-canceled, "the daemon was told to leave it")
+	test.Checkf(t, <-canceled, "the context of the daemon's call")
 	test.Eventually(t, "the pod is listed", func() bool {
 		_ = b.lists.sync(unmonitored(ctx))
 		return len(b.Inventory()) == 1
 	})
 }
 
-// A caller that gives up takes its call along, also a lasting one.
+// If a caller gives up, the daemon's call is canceled, also one that changes something.
 func TestACallerThatGivesUp(t *testing.T) {
 	for method, call := range map[string]func(context.Context, *Backend) error{
 		runtimeapi.RuntimeService_RunPodSandbox_FullMethodName: func(ctx context.Context, b *Backend) error {
@@ -82,7 +82,7 @@ func TestACallerThatGivesUp(t *testing.T) {
 			case err := <-ended:
 				test.ErrorIs(t, err, context.Canceled, "the daemon's context")
 			case <-time.After(30 * time.Second):
-				t.Error("the daemon still works on the call")
+				t.Error("the daemon's call was not canceled")
 			}
 		})
 	}

@@ -28,7 +28,7 @@ func newPool(t *testing.T, dir string) *Pool {
 	return p
 }
 
-// force is what a table does that has these handlers.
+// force puts handlers in force, as a new table does.
 func force(t *testing.T, p *Pool, definitions ...*handler.Definition) {
 	t.Helper()
 	for _, d := range definitions {
@@ -45,7 +45,7 @@ func leads(name string, d *daemon) *handler.Definition {
 	return &handler.Definition{Name: name, Type: handler.CRI, Endpoint: d.path, RemoteHandler: "runc"}
 }
 
-// run makes a pod under a handler.
+// run creates a pod of a handler.
 func run(t *testing.T, p *Pool, d *handler.Definition) (id string) {
 	t.Helper()
 	b := test.Value(p.For(d))(t)
@@ -54,7 +54,7 @@ func run(t *testing.T, p *Pool, d *handler.Definition) (id string) {
 	return resp.GetPodSandboxId()
 }
 
-// reread is a message that was passed on unread.
+// reread decodes a message that carries an undecoded response.
 func reread[M proto.Message](t *testing.T, carried proto.Message, to M) M {
 	t.Helper()
 	content, err := proto.Marshal(carried)
@@ -65,26 +65,26 @@ func reread[M proto.Message](t *testing.T, carried proto.Message, to M) M {
 	return to
 }
 
-// What a check has found counts until it is put in force, whatever else is put in
-// force meanwhile.
+// The daemon of a checked handler is kept until the handler is put in force, even if
+// other handlers are put in force before.
 func TestACheckedDaemonStays(t *testing.T) {
 	d, p := newDaemon(t), newPool(t, t.TempDir())
 	legacy := leads("legacy", d)
 	test.Must(t, test.Err(p.Check(t.Context(), legacy)))
 	force(t, p)
 	if all := p.All(); len(all) != 1 || all[0].Health().Phase != Ready {
-		t.Fatalf("the daemon of a handler that was checked is %v", all)
+		t.Fatalf("after a check, the daemons are %v", all)
 	}
 	force(t, p, legacy)
 	force(t, p)
 	if all := p.All(); len(all) != 0 {
-		t.Errorf("no handler leads to %s any more", all[0].ID())
+		t.Errorf("%s is kept although no handler uses it", all[0].ID())
 	}
 }
 
-// Checks, tables with and without the handler, and its way out, all at once: a
-// check never meets a Backend that was let go, nor do the files of the next one
-// go with the last.
+// Checks run while the handler is put in force and removed: a check never uses a
+// discarded Backend, and discarding one does not remove the files of the next one
+// for the same daemon.
 func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
 	d, dir := newDaemon(t), t.TempDir()
 	p, legacy := newPool(t, dir), leads("legacy", d)
@@ -103,7 +103,7 @@ func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
 	}
 	for ctx.Err() == nil {
 		force(t, p, legacy)
-		p.mu.Lock() // as if a minute had passed since the last check
+		p.mu.Lock() // as if the last check was long ago
 		p.all[d.path].checkedAt = time.Time{}
 		p.mu.Unlock()
 		force(t, p)
@@ -115,11 +115,11 @@ func TestChecksWhileDaemonsComeAndGo(t *testing.T) {
 	d.server.Stop()
 	again := newPool(t, dir)
 	if got := again.All(); len(got) != 1 || len(got[0].Inventory()) != 1 {
-		t.Errorf("the next berth knows of %v", got)
+		t.Errorf("after a restart, the daemons are %v", got)
 	}
 }
 
-// A daemon with a pod stays, and leaves when the pod has.
+// A daemon that no handler uses is kept until its last pod is removed.
 func TestADaemonWithPodsStays(t *testing.T) {
 	d, p := newDaemon(t), newPool(t, t.TempDir())
 	legacy := leads("legacy", d)
@@ -131,16 +131,16 @@ func TestADaemonWithPodsStays(t *testing.T) {
 	b.creating.Add(1)
 	test.Must(t, test.Err(b.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})))
 	if gone := p.TakeUnused(); len(gone) != 0 {
-		t.Error("it leaves while a pod is being made")
+		t.Error("the daemon is unused although a pod is being created")
 	}
 	b.creating.Add(-1)
 	force(t, p)
 	if p.Has(b) {
-		t.Error("it stays although nothing needs it")
+		t.Error("the daemon is kept although nothing uses it")
 	}
 }
 
-// Nobody else tells of pods that no handler leads to.
+// Stranded reports pods of a daemon that is down and that no handler uses.
 func TestStrandedPodsAreToldOf(t *testing.T) {
 	d, p := newDaemon(t), newPool(t, t.TempDir())
 	legacy := leads("legacy", d)
@@ -150,20 +150,20 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 	b := p.All()[0]
 	test.Eventually(t, "down", func() bool { return b.Health().Phase == Down })
 	if texts := p.Stranded(); len(texts) != 0 {
-		t.Errorf("a handler tells of them: %q", texts)
+		t.Errorf("a handler uses the daemon, but reported: %q", texts)
 	}
 	force(t, p)
 	if texts := p.Stranded(); len(texts) != 1 || !strings.Contains(texts[0], "pods that cannot be reached: 1; no handler uses the CRI daemon at "+d.path+" any more, and it is down: ") {
-		t.Errorf("told of it: %q", texts)
+		t.Errorf("reported: %q", texts)
 	}
 	d.start(t)
 	test.Eventually(t, "back", func() bool { return b.Health().Phase == Ready })
 	if texts := p.Stranded(); len(texts) != 0 {
-		t.Errorf("they can be reached: %q", texts)
+		t.Errorf("the daemon is ready, but reported: %q", texts)
 	}
 }
 
-// Pods that are of none of our handlers go by that which leads to the default one.
+// Pods of other handlers of the daemon count for the handler that uses its default one.
 func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
 	for _, c := range []struct {
 		handlers []lastknown.Handler
@@ -178,8 +178,8 @@ func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
 	}
 }
 
-// A pod keeps the name of its handler, here, in lists and after a restart, when
-// others come to lead to the daemon's handler of it.
+// A pod keeps the name of its handler in inventories and lists, also after a restart,
+// if another handler begins to use the same handler of the daemon.
 func TestPodsKeepTheirHandler(t *testing.T) {
 	d, dir := newDaemon(t), t.TempDir()
 	p := newPool(t, dir)
@@ -196,13 +196,13 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 		isReady(t, b)
 		listed := test.Value(b.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{}))(t)
 		for _, one := range reread(t, listed, &runtimeapi.ListPodSandboxResponse{}).GetItems() {
-			test.Equal(t, fmt.Sprintf("%s, a pod of %s is listed as one of", when, want[one.GetId()]), one.GetRuntimeHandler(), want[one.GetId()])
+			test.Equal(t, fmt.Sprintf("%s: a pod of %s is listed as one of", when, want[one.GetId()]), one.GetRuntimeHandler(), want[one.GetId()])
 		}
 		for id, name := range want {
 			resp := test.Value(b.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: id}))(t)
 			said := reread(t, resp, &runtimeapi.PodSandboxStatusResponse{}).GetStatus().GetRuntimeHandler()
 			if got[id] != name || said != name {
-				t.Errorf("%s, a pod of %s counts as one of %s, and says %s", when, name, got[id], said)
+				t.Errorf("%s: a pod of %s is in the inventory as one of %s, and its status has %s", when, name, got[id], said)
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func TestPodsKeepTheirHandler(t *testing.T) {
 	look("after a restart", p)
 }
 
-// What a berth knows from its last run is what it goes back to, also the first time.
+// If Record fails, the handlers of the record from the last run stay in force.
 func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 	one, two, dir := newDaemon(t), newDaemon(t), t.TempDir()
 	first := newPool(t, dir)
@@ -225,25 +225,25 @@ func TestHandlersOfARecordComeBackWhenOthersCannotBeKept(t *testing.T) {
 	p := newPool(t, dir)
 	for _, b := range p.All() {
 		if b.endpoint == two.path {
-			next := filepath.Join(dir, "."+filepath.Base(b.state.Path)+".new", "x") // where its next state would be
+			next := filepath.Join(dir, "."+filepath.Base(b.state.Path)+".new", "x") // blocks the temporary file of its state
 			test.Must(t, os.MkdirAll(next, 0o700))
 			t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(next)) })
 		}
 	}
-	for range 20 { // whichever of both comes first
+	for range 20 { // for both orders of the daemons
 		if err := p.Record([]*handler.Definition{leads("c", one), leads("d", two)}); err == nil {
-			t.Fatal("a record was kept where it cannot be")
+			t.Fatal("a record was written although its file is blocked")
 		}
 	}
 	for _, b := range p.All() {
 		want := map[string]string{one.path: "a", two.path: "b"}[b.endpoint]
 		if got := b.recorded(); len(got) != 1 || got[0].Name != want || b.names.ours("runc") != want {
-			t.Errorf("%s has %v, and calls its pods %q", b.endpoint, got, b.names.ours("runc"))
+			t.Errorf("%s: the record is %v, the handler of its pods %q", b.endpoint, got, b.names.ours("runc"))
 		}
 	}
 }
 
-// What cannot be read costs its own pods, and not the node.
+// Damaged files are ignored; the daemons of the other files are known.
 func TestDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	d := newDaemon(t)
@@ -252,15 +252,15 @@ func TestDamagedRecords(t *testing.T) {
 		test.Must(t, os.WriteFile(filepath.Join(dir, name+lastknown.Suffix), []byte(content), 0o600))
 	}
 	if all := newPool(t, dir).All(); len(all) != 1 || all[0].endpoint != d.path {
-		t.Errorf("known are %v", all)
+		t.Errorf("the daemons are %v", all)
 	}
 }
 
-// A file that cannot be read may be sound: it must not be replaced by what is known without it.
+// A file that cannot be read may be undamaged, so berth must not overwrite it.
 func TestAStateFileThatCannotBeReadIsLeftAlone(t *testing.T) {
 	d, dir := newDaemon(t), t.TempDir()
 	var path string
-	t.Run("before", func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
+	t.Run("before", func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed at the end of the subtest
 	test.Must(t, os.Remove(path))
 	test.Must(t, os.Symlink(filepath.Base(path), path))
 	test.Says(t, test.Err(newBackend(backendOptions{Endpoint: d.path, Dir: dir, Instance: "me", ListTimeout: time.Second, Changed: func() {}})), path)
@@ -268,22 +268,22 @@ func TestAStateFileThatCannotBeReadIsLeftAlone(t *testing.T) {
 
 func TestADamagedStateFileStopsNothing(t *testing.T) {
 	for name, content := range map[string][]byte{
-		"empty": nil, "zeros": make([]byte, 4096), "half": []byte(`{"format": 1, "sandboxes": "CgM`),
+		"empty": nil, "zeros": make([]byte, 4096), "incomplete": []byte(`{"format": 1, "sandboxes": "CgM`),
 		"a broken list": []byte(`{"format": 1, "sandboxes": "CA=="}`), "broken text": []byte(`{"format": 1, "sandboxes": "CgMKAf8="}`),
-		"no format": []byte(`{"sandboxes": "CgMKAXA="}`), "a format to come": []byte(`{"format": 2, "sandboxes": "CgMKAXA="}`),
+		"no format": []byte(`{"sandboxes": "CgMKAXA="}`), "a later format": []byte(`{"format": 2, "sandboxes": "CgMKAXA="}`),
 	} {
 		d := newDaemon(t)
 		dir := t.TempDir()
 		var path string
-		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed with it
+		t.Run("before "+name, func(t *testing.T) { path = connect(t, d, dir).state.Path }) // closed at the end of the subtest
 		test.Must(t, os.WriteFile(path, content, 0o600))
 		if _, damage, err := lastknown.Open(path); err != nil || damage == nil || len(damage.Error()) > 1000 {
-			t.Errorf("%s: %v; it says %.300v", name, err, damage)
+			t.Errorf("%s: error %v, damage %.300v", name, err, damage)
 		}
 		test.Must(t, os.WriteFile(path, content, 0o600))
 		b := connect(t, d, dir)
 		if got := b.Inventory(); len(got) != 0 {
-			t.Errorf("%s: inventory %v", name, got)
+			t.Errorf("%s: the inventory is %v", name, got)
 		}
 		isReady(t, b)
 	}

@@ -23,8 +23,8 @@ func TestWithout(t *testing.T) {
 		got  wire.Frame
 		want string
 	}{
-		"all stay": {wire.Without(f, func([]byte) bool { return false }), "a,,b,c,"}, "named": {named, "a,b,c,"},
-		"attached": {k.WithSandbox(named), "a,c,"}, "none": {wire.Without(f, func([]byte) bool { return true }), ""},
+		"nothing removed": {wire.Without(f, func([]byte) bool { return false }), "a,,b,c,"}, "items with an id": {named, "a,b,c,"},
+		"items of a known sandbox": {k.WithSandbox(named), "a,c,"}, "all removed": {wire.Without(f, func([]byte) bool { return true }), ""},
 	} {
 		var read runtimeapi.ListContainersResponse
 		test.Must(t, proto.Unmarshal(c.got, &read))
@@ -33,7 +33,7 @@ func TestWithout(t *testing.T) {
 			ids += item.GetId() + ","
 		}
 		if ids != c.want || len(read.ProtoReflect().GetUnknown()) == 0 {
-			t.Errorf("%s: %s and %d bytes that are unknown", name, ids, len(read.ProtoReflect().GetUnknown()))
+			t.Errorf("%s: items %s and %d bytes of unknown fields", name, ids, len(read.ProtoReflect().GetUnknown()))
 		}
 	}
 }

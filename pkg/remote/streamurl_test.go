@@ -55,8 +55,8 @@ func TestHostsOfStreams(t *testing.T) {
 	}
 }
 
-// A daemon that names another host is refused, by its name, for each kind of
-// session; what is newer in an answer that is not survives.
+// For each kind of session, a URL with another host is refused with an error that
+// names the daemon and the host.
 func TestAddressesOfStreams(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)
@@ -80,9 +80,9 @@ func TestAddressesOfStreams(t *testing.T) {
 		d.streams.Store("http://169.254.169.254/x/y")
 		got, err := call()
 		if status.Code(err) != codes.FailedPrecondition || got != "" {
-			t.Errorf("%s elsewhere: %q, %v", name, got, err)
+			t.Errorf("%s on another host: %q, %v", name, got, err)
 		} else if text := err.Error(); !strings.Contains(text, d.path) || !strings.Contains(text, "169.254.169.254") {
-			t.Errorf("%s elsewhere: %v", name, err)
+			t.Errorf("%s on another host: %v", name, err)
 		}
 	}
 }

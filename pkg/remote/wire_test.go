@@ -31,7 +31,7 @@ func list(n int) *runtimeapi.ListContainersResponse {
 	return l
 }
 
-// newer is a message with a field that this CRI does not have.
+// newer adds a field to m that this CRI does not have.
 func newer(m proto.Message) proto.Message {
 	m.ProtoReflect().SetUnknown([]byte{0xfa, 0x3f, 2, 'h', 'i'}) // field 1023
 	return m
@@ -42,15 +42,15 @@ func TestCarriedMessageIsWhatCame(t *testing.T) {
 	carried := &runtimeapi.ListContainersResponse{}
 	f.Carry(carried)
 	if len(carried.GetContainers()) != 0 {
-		t.Error("a carried message was read")
+		t.Error("a carried message was decoded")
 	}
 	if got := encoded(t, carried); !bytes.Equal(got, f) {
 		t.Errorf("got %x, want %x", got, f)
 	}
 }
 
-// A daemon may know more of a request than berth does, and a list that such a
-// request asks for need not be whole.
+// A request with unknown fields may have a filter that only the daemon knows, so
+// its list may be incomplete.
 func TestListsThatAreWhole(t *testing.T) {
 	newest := &runtimeapi.ListPodSandboxRequest{}
 	newer(newest)
@@ -82,15 +82,15 @@ func TestChunks(t *testing.T) {
 			all = append(all, piece...)
 			var l runtimeapi.ListContainersResponse
 			if err := proto.Unmarshal(piece, &l); err != nil || (len(piece) > limit && len(l.GetContainers()) > 1) {
-				t.Errorf("limit %d: a piece of %d bytes with %d items, %v", limit, len(piece), len(l.GetContainers()), err)
+				t.Errorf("limit %d: a chunk of %d bytes with %d items, %v", limit, len(piece), len(l.GetContainers()), err)
 			}
 		}
 		if !bytes.Equal(all, f) || (limit == 1 && len(pieces) != 40) || (limit == 1<<20 && len(pieces) != 1) {
-			t.Errorf("limit %d: %d pieces, of %d bytes instead of %d", limit, len(pieces), len(all), len(f))
+			t.Errorf("limit %d: %d chunks of %d bytes instead of %d", limit, len(pieces), len(all), len(f))
 		}
 	}
 	if got := (wire.Frame{}).Chunks(10); len(got) != 0 {
-		t.Errorf("an empty list is cut into %v", got)
+		t.Errorf("the chunks of an empty list are %v", got)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestRenamed(t *testing.T) {
 		t.Errorf("renamed %v, %v", &read, err)
 	}
 	if same := wire.Renamed(f, containerNames, func(n string) string { return n }); &same[0] != &f[0] {
-		t.Error("a list in which nothing changes was copied")
+		t.Error("a list without changes was copied")
 	}
 }
 
@@ -137,38 +137,38 @@ func asBytes(frames []wire.Frame) [][]byte {
 	return all
 }
 
-// What the paths were when they were written by hand. One more may come with a newer CRI;
-// none may go.
+// These paths were found by hand. A newer CRI may add paths, but none of these may be
+// missing.
 func TestPathsToHandlersOfImages(t *testing.T) {
 	for name, c := range map[string]struct {
 		message proto.Message
 		want    [][]protowire.Number
 	}{
-		"a list of images":       {&runtimeapi.ListImagesResponse{}, [][]protowire.Number{{1, 7, 19}}},
-		"an image's status":      {&runtimeapi.ImageStatusResponse{}, [][]protowire.Number{{1, 7, 19}}},
-		"a list of containers":   {&runtimeapi.ListContainersResponse{}, [][]protowire.Number{{1, 4, 19}}},
-		"a container's status":   {&runtimeapi.ContainerStatusResponse{}, [][]protowire.Number{{1, 8, 19}, {1, 14, 9, 19}}},
-		"a sandbox's status":     {&runtimeapi.PodSandboxStatusResponse{}, [][]protowire.Number{{3, 8, 19}, {3, 14, 9, 19}}},
-		"an event":               {&runtimeapi.ContainerEventResponse{}, [][]protowire.Number{{5, 8, 19}, {5, 14, 9, 19}}},
-		"statistics name nobody": {&runtimeapi.ListContainerStatsResponse{}, nil},
+		"a list of images":     {&runtimeapi.ListImagesResponse{}, [][]protowire.Number{{1, 7, 19}}},
+		"an image's status":    {&runtimeapi.ImageStatusResponse{}, [][]protowire.Number{{1, 7, 19}}},
+		"a list of containers": {&runtimeapi.ListContainersResponse{}, [][]protowire.Number{{1, 4, 19}}},
+		"a container's status": {&runtimeapi.ContainerStatusResponse{}, [][]protowire.Number{{1, 8, 19}, {1, 14, 9, 19}}},
+		"a sandbox's status":   {&runtimeapi.PodSandboxStatusResponse{}, [][]protowire.Number{{3, 8, 19}, {3, 14, 9, 19}}},
+		"an event":             {&runtimeapi.ContainerEventResponse{}, [][]protowire.Number{{5, 8, 19}, {5, 14, 9, 19}}},
+		"statistics have none": {&runtimeapi.ListContainerStatsResponse{}, nil},
 	} {
 		if got := wire.ImageHandlers(c.message); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 	if wire.ItemsField != 1 || wire.IDField != 1 || wire.SandboxHandlerField != 7 || wire.ContainerSandboxField != 2 {
-		t.Errorf("items %d, id %d, handler %d, sandbox %d", wire.ItemsField, wire.IDField, wire.SandboxHandlerField, wire.ContainerSandboxField)
+		t.Errorf("the field numbers are: items %d, id %d, handler %d, sandbox %d", wire.ItemsField, wire.IDField, wire.SandboxHandlerField, wire.ContainerSandboxField)
 	}
 }
 
-// Every list has its items, and these their ids, where the first one has them.
+// All lists have the same field numbers for items and their ids.
 func TestItemsAreWhereTheyAreLookedFor(t *testing.T) {
 	for _, list := range []proto.Message{
 		&runtimeapi.ListPodSandboxResponse{}, &runtimeapi.ListContainersResponse{}, &runtimeapi.ListImagesResponse{},
 	} {
 		items := list.ProtoReflect().Descriptor().Fields().ByNumber(wire.ItemsField)
 		if items == nil || !items.IsList() || items.Message().Fields().ByName("id").Number() != wire.IDField {
-			t.Errorf("%s has its items, or they their ids, elsewhere", list.ProtoReflect().Descriptor().Name())
+			t.Errorf("%s has another field number of its items or their ids", list.ProtoReflect().Descriptor().Name())
 		}
 	}
 }

@@ -30,7 +30,7 @@ func learn(t *testing.T, k *Pods, pods map[string][]string) {
 	k.Take(&k.Containers, encoded(t, &cs), k.Mark(), time.Now())
 }
 
-// sketch is "pod:state[container:state …] …".
+// sketch returns the states of pods, by id, and of containers, by "pod/container".
 func sketch(t *testing.T, k *Pods) map[string]string {
 	t.Helper()
 	s := k.State()
@@ -57,14 +57,14 @@ func TestWhatCallsDidIsKnown(t *testing.T) {
 		changes []Change
 		want    map[string]string
 	}{
-		"nothing":           {nil, map[string]string{"p": ready, "p/c": made}},
+		"no change":         {nil, map[string]string{"p": ready, "p/c": made}},
 		"started":           {[]Change{{Kind: StartedContainer, ID: "c"}}, map[string]string{"p": ready, "p/c": running}},
-		"ended":             {[]Change{{Kind: StartedContainer, ID: "c"}, {Kind: StoppedContainer, ID: "c"}}, map[string]string{"p": ready, "p/c": exited}},
+		"exited":            {[]Change{{Kind: StartedContainer, ID: "c"}, {Kind: StoppedContainer, ID: "c"}}, map[string]string{"p": ready, "p/c": exited}},
 		"removed":           {[]Change{{Kind: RemovedContainer, ID: "c"}}, map[string]string{"p": ready}},
 		"pod stopped":       {[]Change{{Kind: StoppedSandbox, ID: "p"}}, map[string]string{"p": notReady, "p/c": exited}},
 		"pod removed":       {[]Change{{Kind: RemovedSandbox, ID: "p"}}, map[string]string{}},
 		"new pod":           {[]Change{pod("q"), container("d", "q")}, map[string]string{"p": ready, "p/c": made, "q": ready, "q/d": made}},
-		"new, and gone":     {[]Change{pod("q"), container("d", "q"), {Kind: RemovedSandbox, ID: "q"}}, map[string]string{"p": ready, "p/c": made}},
+		"new pod removed":   {[]Change{pod("q"), container("d", "q"), {Kind: RemovedSandbox, ID: "q"}}, map[string]string{"p": ready, "p/c": made}},
 		"without a sandbox": {[]Change{container("d", "q")}, map[string]string{"p": ready, "p/c": made}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,20 +100,20 @@ func TestListsReplaceChanges(t *testing.T) {
 	learn(t, k, map[string][]string{"p": {"c"}})
 	before := k.Mark()
 	k.Note(Change{Kind: RemovedSandbox, ID: "p"})
-	// A list that was asked for before the removal has the pod, and must not
-	// bring it back.
+	// A list that was requested before the removal contains the pod, and must
+	// not bring it back.
 	k.Take(&k.Sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), before, time.Now())
 	if got := sketch(t, k); len(got) != 0 {
 		t.Errorf("a removed pod came back: %v", got)
 	}
 	learn(t, k, map[string][]string{"q": {"d"}})
 	if got := sketch(t, k); len(got) != 2 {
-		t.Errorf("new lists gave %v", got)
+		t.Errorf("after new lists: %v", got)
 	}
 	if len(k.changes) != 0 {
-		t.Errorf("%d changes were kept for nothing", len(k.changes))
+		t.Errorf("%d changes are kept although the lists contain them", len(k.changes))
 	}
-	// A slow list that was asked for earlier changes nothing any more.
+	// A slow list that was requested earlier changes nothing.
 	k.Note(Change{Kind: StartedContainer, ID: "d"})
 	learn(t, k, map[string][]string{"q": {"d"}, "r": nil})
 	k.Take(&k.Sandboxes, nil, Mark{}, time.Now())
@@ -125,15 +125,15 @@ func TestListsReplaceChanges(t *testing.T) {
 func TestAListThatWasOvertakenIsNotTaken(t *testing.T) {
 	k := &Pods{}
 	learn(t, k, map[string][]string{"p": nil})
-	slow, fast := k.Mark(), k.Mark() // nothing was done between the two
+	slow, fast := k.Mark(), k.Mark() // without a change between the two
 	if !k.Take(&k.Sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}, {Id: "q"}}}), fast, time.Now()) {
-		t.Error("a new pod is no news")
+		t.Error("Take returned false for a new pod")
 	}
 	if k.Take(&k.Sandboxes, encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p"}}}), slow, time.Now()) {
-		t.Error("an overtaken list is news")
+		t.Error("Take returned true for an older list")
 	}
 	if got := sketch(t, k); len(got) != 2 {
-		t.Errorf("an overtaken list was taken: %v", got)
+		t.Errorf("an older list replaced a newer one: %v", got)
 	}
 }
 
@@ -145,14 +145,14 @@ func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
 	only := encoded(t, &runtimeapi.ListPodSandboxResponse{Items: []*runtimeapi.PodSandbox{{Id: "p", RuntimeHandler: "runc"}}})
 	k.Take(&k.Sandboxes, only, k.Mark(), time.Now())
 	if got := sketch(t, k); len(got) != 1 || got["p"] == "" {
-		t.Errorf("known is %v", got)
+		t.Errorf("the last known entries are %v", got)
 	}
 	if !k.Take(&k.Containers, nil, k.Mark(), time.Now()) {
-		t.Error("that a change is in no list is no news")
+		t.Error("Take returned false although a change is in no list")
 	}
 }
 
-// A daemon that keeps containers and labels in maps lists them in another order each time: that is nothing new.
+// A daemon may list the same containers and labels in another order each time, which is not a change.
 func TestTheSameInAnotherOrderIsKnown(t *testing.T) {
 	k := &Pods{}
 	l := &runtimeapi.ListContainersResponse{}
@@ -160,15 +160,15 @@ func TestTheSameInAnotherOrderIsKnown(t *testing.T) {
 		l.Containers = append(l.Containers, &runtimeapi.Container{Id: fmt.Sprint("c", i), PodSandboxId: "p", Labels: map[string]string{"a": "b", "c": "d", "e": fmt.Sprint(i)}})
 	}
 	if !k.Take(&k.Containers, encoded(t, l), k.Mark(), time.Now()) {
-		t.Fatal("the first list is nothing new")
+		t.Fatal("the first list is not a change")
 	}
 	l.Containers[0], l.Containers[5] = l.Containers[5], l.Containers[0]
 	if before := k.State(); k.Take(&k.Containers, encoded(t, l), k.Mark(), time.Now()) || k.State() != before {
-		t.Error("a list in another order is something new")
+		t.Error("another order of a list is a change")
 	}
 	l.Containers[3].State = runtimeapi.ContainerState_CONTAINER_EXITED
 	if !k.Take(&k.Containers, encoded(t, l), k.Mark(), time.Now()) {
-		t.Error("a container that has exited is nothing new")
+		t.Error("the exit of a container is not a change")
 	}
 }
 
@@ -179,31 +179,31 @@ func TestDamagedImagesStopNothing(t *testing.T) {
 		test.Must(t, os.WriteFile(path, []byte(content), 0o600))
 		s, damage, err := Open(path)
 		if err != nil || damage == nil || !strings.Contains(damage.Error(), path) {
-			t.Errorf("%q is read: %v, %v", damaged, damage, err)
+			t.Errorf("%q: damage %v, error %v", damaged, damage, err)
 		}
-		// What is sound stays.
+		// The undamaged parts are kept.
 		if got := sketch(t, s.Known); len(got) != 1 || s.record == nil || len(s.record.Handlers) != 1 {
-			t.Errorf("%q: kept are %v and %v", damaged, got, s.record)
+			t.Errorf("%q: kept pods %v, record %v", damaged, got, s.record)
 		}
 	}
 }
 
-// A list that was asked for before a removal must not bring the image back.
+// A list that was requested before a removal must not bring the image back.
 func TestImagesAreNotTakenFromAListThatWasOvertaken(t *testing.T) {
 	s := &Images{}
 	one := encoded(t, &runtimeapi.ListImagesResponse{Images: []*runtimeapi.Image{{Id: "one"}}})
 	before := s.Mark()
 	if s.Removed("one") || s.Take(one, before) {
-		t.Error("nothing has changed, and is to be written")
+		t.Error("the file must be written, but nothing has changed")
 	}
 	if f, known := s.Last(); known {
-		t.Errorf("known: %q", f)
+		t.Errorf("the images are known: %q", f)
 	}
 	if !s.Take(one, s.Mark()) {
-		t.Error("a list is not to be written")
+		t.Error("Take returned false for the first list")
 	}
 	if f, known := s.Last(); !known || len(f) == 0 {
-		t.Errorf("known: %q, %v", f, known)
+		t.Errorf("the images are %q, known %v", f, known)
 	}
 }
 
@@ -212,7 +212,7 @@ func encoded(t testing.TB, m proto.Message) []byte {
 	return test.Value(proto.MarshalOptions{Deterministic: true}.Marshal(m))(t)
 }
 
-// opened is a state file without damage.
+// opened opens a state file, which must not be damaged.
 func opened(t *testing.T, path string) *File {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Links of the node lead to files of the node, not of a process that sees it from outside.
+// Links are resolved below the node's root, not below the root of this process.
 func TestLinksOfTheNode(t *testing.T) {
 	root := t.TempDir()
 	for link, target := range map[string]string{"/var/run": "/run", "/up": "../../../../run", "/opt/there": "/usr/lib"} {
@@ -21,12 +21,12 @@ func TestLinksOfTheNode(t *testing.T) {
 		"/var/run/crio/crio.sock": "/run/crio/crio.sock", "/up/x": "/run/x", "/opt/there/new": "/usr/lib/new", "/var/run": "/var/run", "/none/x": "/none/x",
 	} {
 		if got := Root(root).Path(path); got != filepath.Join(root, want) {
-			t.Errorf("%s is %s, want %s", path, got, want)
+			t.Errorf("Path(%s) is %s, want %s", path, got, want)
 		}
 	}
 }
 
-// TestCopy completes a copy that lacks some of its files, and leaves the others.
+// TestCopy copies the files that the target lacks, and keeps the existing ones.
 func TestCopy(t *testing.T) {
 	source, r := t.TempDir(), Root(t.TempDir())
 	for name, mode := range map[string]fs.FileMode{"bin/shim": 0o777, "share/c.toml": 0o600, "share/image": 0o666} {

@@ -83,6 +83,6 @@ func TestLabels(t *testing.T) {
 		}
 	}
 	if got := Labels(nil); len(got) != 0 {
-		t.Errorf("no handlers have labels: %v", got)
+		t.Errorf("labels without any handler: %v", got)
 	}
 }

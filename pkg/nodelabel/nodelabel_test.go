@@ -11,8 +11,8 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	test.Equal(t, "the result", Handler("runc"), "feature.node.kubernetes.io/handler.runc")
-	test.Equal(t, "the result", About("runc", "isolation"), "feature.node.kubernetes.io/handler.runc.isolation")
+	test.Equal(t, "Handler", Handler("runc"), "feature.node.kubernetes.io/handler.runc")
+	test.Equal(t, "About", About("runc", "isolation"), "feature.node.kubernetes.io/handler.runc.isolation")
 	abouts := []string{isolation, state, "present", "default", "max-pods", pods}
 	for _, name := range labelled {
 		abouts = append(abouts, string(name))
@@ -31,7 +31,7 @@ func TestNames(t *testing.T) {
 				t.Errorf("%s: %v", label, problems)
 			}
 			if seen[label] {
-				t.Errorf("%s is the label of two things", label)
+				t.Errorf("%s has two meanings", label)
 			}
 			seen[label] = true
 		}
@@ -47,7 +47,7 @@ func TestIsPods(t *testing.T) {
 	}
 }
 
-// A label is about one handler, however long their names are, and whatever they begin with.
+// A label belongs to one handler, also if names are long or one begins with another.
 func TestIsAbout(t *testing.T) {
 	long := strings.Repeat("k", 63)
 	for _, c := range []struct {

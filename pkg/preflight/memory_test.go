@@ -7,8 +7,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe"
 )
 
-// A limit that gVisor itself does not fit in is refused by name, for gVisor alone. With a
-// little more it depends on its release: that is tried.
+// A memory limit in which gVisor itself cannot run is refused, for gVisor alone. A slightly
+// larger limit is accepted, because it depends on the release.
 func TestMemory(t *testing.T) {
 	gVisor := Handler{Name: "gvisor", Runtime: &probe.Runtime{Name: probe.Runsc, Version: "20260831"}}
 	for name, c := range map[string]struct {
@@ -16,14 +16,14 @@ func TestMemory(t *testing.T) {
 		h     Handler
 		want  string
 	}{
-		"none":                  {0, gVisor, ""},
-		"far too little":        {512 << 10, gVisor, "a memory limit of 0.5Mi for the whole pod: runsc 20260831 itself needs 24Mi"},
-		"too little":            {20 << 20, gVisor, "a memory limit of 20Mi for the whole pod: runsc 20260831 itself needs 24Mi"},
-		"perhaps":               {21 << 20, gVisor, ""},
-		"enough":                {24 << 20, gVisor, ""},
-		"of runc":               {1 << 20, Handler{Runtime: &probe.Runtime{Name: probe.Runc}}, ""},
-		"of a VM":               {1 << 20, Handler{Runtime: &probe.Runtime{ShimAlone: true}}, ""},
-		"of what did not reply": {1 << 20, Handler{}, ""},
+		"no limit":          {0, gVisor, ""},
+		"far too little":    {512 << 10, gVisor, "a memory limit of 0.5Mi for the whole pod: runsc 20260831 itself needs 24Mi"},
+		"too little":        {20 << 20, gVisor, "a memory limit of 20Mi for the whole pod: runsc 20260831 itself needs 24Mi"},
+		"almost enough":     {21 << 20, gVisor, ""},
+		"enough":            {24 << 20, gVisor, ""},
+		"runc":              {1 << 20, Handler{Runtime: &probe.Runtime{Name: probe.Runc}}, ""},
+		"a VM":              {1 << 20, Handler{Runtime: &probe.Runtime{ShimAlone: true}}, ""},
+		"no probed runtime": {1 << 20, Handler{}, ""},
 	} {
 		err := Refuse(c.h, func() []Handler { return nil }, func(h Handler) *Refusal { return Memory(c.limit, h) })
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file")
 
-// recorded asks a program that answers as a runtime was recorded to.
+// recorded probes a program that prints the recorded output of a runtime.
 func recorded(t *testing.T, name string) *probe.Runtime {
 	t.Helper()
 	from := test.Value(filepath.Abs(filepath.Join("../probe/testdata", name)))(t)
@@ -31,7 +31,7 @@ func recorded(t *testing.T, name string) *probe.Runtime {
 	return test.Value(probe.New(nil).Probe(t.Context(), &handler.Definition{Name: name, Type: handler.OCI, Path: path}))(t)
 }
 
-// runtimes are the handlers of a node with one of everything.
+// runtimes returns handlers of all kinds, on a node with all features.
 func runtimes(t *testing.T) []Handler {
 	t.Helper()
 	node := Node{MountSetattr: true, AppArmor: true, SELinux: true}
@@ -92,9 +92,9 @@ func asked() []ask {
 		{"hostNetwork", pod(&runtimeapi.NamespaceOption{Network: node}, nil)},
 		{"hostPID", pod(&runtimeapi.NamespaceOption{Pid: node}, nil)},
 		{"hostIPC", pod(&runtimeapi.NamespaceOption{Ipc: node}, nil)},
-		{"users of its own", pod(&runtimeapi.NamespaceOption{UsernsOptions: users}, nil)},
-		{"users of the host", pod(&runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: node}}, nil)},
-		{"users of its own beside hostNetwork", pod(&runtimeapi.NamespaceOption{Network: node, UsernsOptions: users}, nil)},
+		{"a user namespace", pod(&runtimeapi.NamespaceOption{UsernsOptions: users}, nil)},
+		{"the host's user namespace", pod(&runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: node}}, nil)},
+		{"a user namespace with hostNetwork", pod(&runtimeapi.NamespaceOption{Network: node, UsernsOptions: users}, nil)},
 		{"a pod's SELinux level", pod(nil, labels)},
 		{"an ordinary container", container(&sc{Seccomp: none, Apparmor: none}, &runtimeapi.Mount{ContainerPath: "/v", Readonly: true})},
 		{"a container without a linux block", func(h Handler) *Refusal { return Container(&runtimeapi.ContainerConfig{}, h) }},
@@ -117,8 +117,8 @@ func asked() []ask {
 	}
 }
 
-// TestRefusals holds every ask against every recorded runtime, and the texts
-// against testdata/refusals.txt (go test ./pkg/preflight -update).
+// TestRefusals checks every request with every runtime, and compares the texts
+// with testdata/refusals.txt (go test ./pkg/preflight -update).
 func TestRefusals(t *testing.T) {
 	all := runtimes(t)
 	var b strings.Builder
@@ -149,7 +149,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What the kernel lacks, nobody has; and what is not enforced is not asked of runtimes.
+// If the kernel lacks a feature, the refusal names no handler that supports it. AppArmor and
+// SELinux are not required of a runtime if the node does not enforce them.
 func TestTheNode(t *testing.T) {
 	all := runtimes(t)
 	for i := range all {
@@ -173,7 +174,7 @@ func TestTheNode(t *testing.T) {
 	}
 }
 
-// The kubelet finds the word only at the beginning.
+// The kubelet recognizes ErrRROUnsupported only at the beginning of an error.
 func TestTheKubeletsWord(t *testing.T) {
 	all := runtimes(t)
 	for _, a := range asked() {
@@ -212,6 +213,6 @@ func TestRefusalsStayShort(t *testing.T) {
 		}
 	}
 	if refusals < 8 {
-		t.Errorf("only %d were refused", refusals)
+		t.Errorf("only %d requests were refused", refusals)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/printable"
 )
 
-// A client sees the class of an error as the code of the answer: "code =
-// FailedPrecondition desc = …: failed precondition" says it twice.
+// A client sees the class of an error as the code of the response: "code =
+// FailedPrecondition desc = …: failed precondition" would repeat it.
 func TestErrorHasNoClass(t *testing.T) {
 	for _, class := range []error{
 		errdefs.ErrUnknown, errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrPermissionDenied,
@@ -40,7 +40,7 @@ func TestErrorHasNoClass(t *testing.T) {
 			test.Equal(t, fmt.Sprintf("%q is shown as", err), printable.Error(err), want)
 		}
 	}
-	// What a shim answers has its class once more, behind the text.
+	// An error of a shim has its class a second time, after the text.
 	beside := fmt.Errorf("open /x: %w", fmt.Errorf("it is a file: %w: %w", errors.New("not a directory"), errdefs.ErrFailedPrecondition))
 	test.Equal(t, "an error of a shim is shown as", printable.Error(errgrpc.ToNative(errgrpc.ToGRPC(beside))), "open /x: it is a file: not a directory")
 }
@@ -49,7 +49,7 @@ func TestErrorKeepsWhatIsNoClass(t *testing.T) {
 	for want, err := range map[string]error{
 		"a: context deadline exceeded": fmt.Errorf("a: %w", context.DeadlineExceeded),
 		"a: not found":                 errors.New("a: not found"),
-		"pull a: a: not found":         fmt.Errorf("pull a: %s: %w", "a: not found", errdefs.ErrNotFound), // a registry's word
+		"pull a: a: not found":         fmt.Errorf("pull a: %s: %w", "a: not found", errdefs.ErrNotFound), // from the text of the registry
 		"the disk is full":             errdefs.ErrUnavailable.WithMessage("the disk is full"),
 		"b: no room":                   fmt.Errorf("b: %w", status.Error(codes.Aborted, "no room")),
 	} {

@@ -34,8 +34,8 @@ func TestCheckSaysWhatIsMissing(t *testing.T) {
 	test.Checkf(t, test.Err(c.Check(t.Context(), whole, Look)), "with the binary back")
 }
 
-// A candidate is known by its content: written again it is the same, and
-// other content at its path is another.
+// A candidate is identified by its content: the same content in a new file is
+// the same candidate.
 func TestCheckSumsCandidates(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
@@ -46,7 +46,7 @@ func TestCheckSumsCandidates(t *testing.T) {
 		rt := test.Value(c.Check(t.Context(), d, Look))(t)
 		return rt.SHA256
 	}
-	test.Equal(t, "a program that is no candidate was read", check(), "")
+	test.Equal(t, "hash of a program that is not a candidate", check(), "")
 	d.Binary = handler.BinaryCandidate
 	first := check()
 	content, err := os.ReadFile(path)
@@ -61,19 +61,19 @@ func TestCheckSumsCandidates(t *testing.T) {
 		test.Must(t, os.Rename(path+".new", path))
 	}
 	write(content)
-	test.Equal(t, fmt.Sprintf("the same content is %s and", first), check(), first)
+	test.Equal(t, fmt.Sprintf("hash of the same content as %s", first), check(), first)
 	write(append(content, "# another\n"...))
 	if other := check(); other == first {
-		t.Error("other content is taken for the same")
+		t.Error("other content has the same hash")
 	}
 	broken := []byte("#!/bin/sh\nexit 1\n")
 	write(broken)
 	rt, err := c.Check(t.Context(), d, Look)
 	if want := fmt.Sprintf("%x", sha256.Sum256(broken)); err == nil || rt == nil || rt.SHA256 != want || rt.Version != "" {
-		t.Errorf("of a program that does not answer it says %+v, %v", rt, err)
+		t.Errorf("a program that fails: got %+v, %v", rt, err)
 	}
 	test.Must(t, os.Remove(path))
 	if rt, err := c.Check(t.Context(), d, Look); err == nil || rt != nil {
-		t.Errorf("of none it says %+v, %v", rt, err)
+		t.Errorf("a missing program: got %+v, %v", rt, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// release writes a release of gVisor that says what real ones do.
+// release writes a fake release of gVisor with companions, and returns the path of runsc.
 func release(t *testing.T, dir, version string) (path string) {
 	t.Helper()
 	bin := filepath.Join(dir, "gvisor-bin")
@@ -36,11 +36,11 @@ func TestCompanions(t *testing.T) {
 			t.Helper()
 			test.Must(t, os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor-sentry-prewarmer"), 0o644))
 		}, "gvisor-sentry-prewarmer cannot be executed"},
-		"open to others": {func(t *testing.T, dir string) {
+		"writable by all": {func(t *testing.T, dir string) {
 			t.Helper()
 			test.Must(t, os.Chmod(filepath.Join(dir, "gvisor-bin", "gvisor_sentry"), 0o777))
 		}, "gvisor_sentry"},
-		"half replaced": {func(t *testing.T, dir string) {
+		"only runsc replaced": {func(t *testing.T, dir string) {
 			t.Helper()
 			script(t, dir, "runsc", "echo runsc version release-20261005.0\n")
 		}, "gvisor_sentry is of release release-20260831.0"},
@@ -57,7 +57,7 @@ func TestCompanions(t *testing.T) {
 			rt, err := p.Probe(t.Context(), oci(path))
 			if c.wrong == "" {
 				if rt != good || err != nil {
-					t.Errorf("the second look found %+v, %v", rt, err)
+					t.Errorf("the second probe returned %+v, %v", rt, err)
 				}
 				return
 			}
@@ -72,7 +72,7 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// A wrapper calls a runsc that has its companions elsewhere.
+// A wrapper has no companions: those of the runsc that it calls are elsewhere.
 func TestWrapperWithoutCompanions(t *testing.T) {
 	path := script(t, t.TempDir(), "runsc", "[ \"$1\" != features ] || exit 128\necho runsc version release-20260831.0\n")
 	rt, err := New(nil).Probe(t.Context(), oci(path))
@@ -81,7 +81,7 @@ func TestWrapperWithoutCompanions(t *testing.T) {
 	}
 }
 
-// A release before companions does not know the flag, and needs nothing beside itself.
+// A release without companions does not know the flag, and needs no other files.
 func TestReleaseWithoutCompanions(t *testing.T) {
 	path := script(t, t.TempDir(), "runsc", "case $1 in --version) echo runsc version release-20250512.0;; *) exit 128;; esac\n")
 	rt, err := New(nil).Probe(t.Context(), oci(path))
@@ -108,7 +108,7 @@ func TestCompanionsOfAHandler(t *testing.T) {
 	test.Must(t, os.WriteFile(guest, []byte("another kernel"), 0o644))
 	two, err := p.Probe(t.Context(), d)
 	if err != nil || two == one {
-		t.Fatalf("the companion changed: %+v, %v", two, err)
+		t.Fatalf("after a change of the companion: %+v, %v", two, err)
 	}
 	if other, err := two.Identity.SHA256(); err != nil || other == sum {
 		t.Errorf("both have the hash %s (%v)", other, err)

@@ -12,24 +12,24 @@ func TestKernelKind(t *testing.T) {
 		rt   *Runtime
 		want KernelKind
 	}{
-		"not asked":         {nil, nodeKernel},
-		"unknown":           {&Runtime{Version: "0.3"}, nodeKernel},
-		"runc":              {&Runtime{Name: Runc}, nodeKernel},
-		"runc by a shim":    {&Runtime{Name: Runc, Driven: driven}, nodeKernel},
-		"modules":           {&Runtime{ShimAlone: true, Wasm: true}, nodeKernel},
-		"gVisor":            {&Runtime{Name: Runsc}, gVisorKernel},
-		"gVisor by runc's":  {&Runtime{Name: Runsc, Driven: driven}, gVisorShimKernel},
-		"gVisor's own shim": {&Runtime{ShimAlone: true, ShimName: "io.containerd.runsc.v1"}, gVisorOwnShimKernel},
-		"Kata's shim":       {&Runtime{ShimAlone: true, Path: "/opt/bin/containerd-shim-kata-v2"}, kataKernel},
-		"a shim of its own": {&Runtime{ShimAlone: true, Path: "/opt/bin/containerd-shim-kata-v2", ShimName: "other"}, machineKernel},
-		"krun":              {&Runtime{Name: Crun, Path: "/opt/bin/krun"}, nodeKernel},
+		"no runtime":            {nil, nodeKernel},
+		"unknown":               {&Runtime{Version: "0.3"}, nodeKernel},
+		"runc":                  {&Runtime{Name: Runc}, nodeKernel},
+		"runc by a shim":        {&Runtime{Name: Runc, Driven: driven}, nodeKernel},
+		"Wasm modules":          {&Runtime{ShimAlone: true, Wasm: true}, nodeKernel},
+		"gVisor":                {&Runtime{Name: Runsc}, gVisorKernel},
+		"gVisor by runc's shim": {&Runtime{Name: Runsc, Driven: driven}, gVisorShimKernel},
+		"gVisor's own shim":     {&Runtime{ShimAlone: true, ShimName: "io.containerd.runsc.v1"}, gVisorOwnShimKernel},
+		"Kata's shim":           {&Runtime{ShimAlone: true, Path: "/opt/bin/containerd-shim-kata-v2"}, kataKernel},
+		"another shim's name":   {&Runtime{ShimAlone: true, Path: "/opt/bin/containerd-shim-kata-v2", ShimName: "other"}, machineKernel},
+		"krun":                  {&Runtime{Name: Crun, Path: "/opt/bin/krun"}, nodeKernel},
 	} {
 		test.Equal(t, name, c.rt.KernelKind(), c.want)
 	}
 }
 
-// TestFactsOfKernels: a pod whose kernel has other facts is stopped, measured and reached in
-// ways that do not work for it. containerd's shims cannot be asked for a whole pod.
+// TestFactsOfKernels: these facts decide how a pod is stopped, measured and reached. containerd's
+// shims have no call for a checkpoint of a whole pod.
 func TestFactsOfKernels(t *testing.T) {
 	for kind, want := range map[KernelKind]Kernel{
 		nodeKernel: {HostProcesses: true},

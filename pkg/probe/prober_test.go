@@ -34,7 +34,8 @@ func script(t *testing.T, dir, name, body string) string {
 	return path
 }
 
-// replay is a script that answers like a recorded runtime and counts its runs.
+// replay writes a script that prints the recorded output of a runtime, and records its runs in
+// the file counter.
 func replay(t *testing.T, dir, recording string) (path, counter string) {
 	t.Helper()
 	from := test.Value(filepath.Abs(filepath.Join("testdata", recording)))(t)
@@ -97,14 +98,14 @@ func TestProbeFailures(t *testing.T) {
 	plain := filepath.Join(dir, "plain")
 	test.Must(t, os.WriteFile(plain, nil, 0o644))
 	for name, c := range map[string]struct{ path, says string }{
-		"missing":        {filepath.Join(dir, "none"), "install it"},
-		"not executable": {plain, "not an executable file"},
-		"directory":      {dir, "not an executable file"},
-		"fails":          {script(t, dir, "fails", "echo no such luck >&2; exit 3\n"), "no such luck"},
-		"silent":         {script(t, dir, "silent", "exit 0\n"), "not an OCI runtime"},
-		"any program":    {"/bin/true", "not an OCI runtime"},
-		"of a version":   {script(t, dir, "git", "echo git version 2.39.5\n"), `"git version 2.39.5"`},
-		"no interpreter": {badInterpreter(t, dir), "runtime_path"},
+		"missing":                   {filepath.Join(dir, "none"), "install it"},
+		"not executable":            {plain, "not an executable file"},
+		"directory":                 {dir, "not an executable file"},
+		"fails":                     {script(t, dir, "fails", "echo no such luck >&2; exit 3\n"), "no such luck"},
+		"no output":                 {script(t, dir, "silent", "exit 0\n"), "not an OCI runtime"},
+		"any program":               {"/bin/true", "not an OCI runtime"},
+		"another program's version": {script(t, dir, "git", "echo git version 2.39.5\n"), `"git version 2.39.5"`},
+		"no interpreter":            {badInterpreter(t, dir), "runtime_path"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(nil).Probe(t.Context(), oci(c.path))
@@ -135,12 +136,12 @@ func TestFailureIsNotRemembered(t *testing.T) {
 	}
 	test.Must(t, os.WriteFile(filepath.Join(dir, "healed"), nil, 0o600))
 	if rt, err := p.Probe(t.Context(), oci(path)); err != nil || rt.Version != "9.9.9" {
-		t.Fatalf("got %v, %v after the cause was gone", rt, err)
+		t.Fatalf("got %v, %v after the cause was removed", rt, err)
 	}
 }
 
-// A binary that hangs is killed, with the children that hold its pipes.
-// TestProbeOfABinaryThatWasReplaced joins a probe that began with the binary before.
+// TestProbeOfABinaryThatWasReplaced: a call that joins a probe of the old binary gets the result
+// of the new one.
 func TestProbeOfABinaryThatWasReplaced(t *testing.T) {
 	dir := t.TempDir()
 	asked, goOn := filepath.Join(dir, "asked"), filepath.Join(dir, "go-on")
@@ -154,7 +155,7 @@ echo "runc version 1.0.0"; echo "spec: 1.0.2"`)
 		_, err := p.Probe(t.Context(), oci(path))
 		first <- err
 	}()
-	test.Eventually(t, "the binary is asked", func() bool { return test.Err(os.Stat(asked)) == nil })
+	test.Eventually(t, "the binary runs", func() bool { return test.Err(os.Stat(asked)) == nil })
 	now := script(t, t.TempDir(), "runtime", `[ "$1" = --version ] || exit 1
 echo "runc version 2.0.0"; echo "spec: 1.0.2"`)
 	test.Must(t, os.Rename(now, path))
@@ -168,10 +169,11 @@ echo "runc version 2.0.0"; echo "spec: 1.0.2"`)
 	test.Must(t, os.WriteFile(goOn, nil, 0o600))
 	test.Check(t, <-first)
 	if rt := <-second; rt != nil && rt.Version != "2.0.0" {
-		t.Errorf("the runtime that was installed before the call is 2.0.0, the answer is of %s", rt.Version)
+		t.Errorf("the binary was replaced by 2.0.0 before the call, but the result is of %s", rt.Version)
 	}
 }
 
+// A binary that hangs is killed, with the children that hold its pipes.
 func TestProbeKillsHangingBinary(t *testing.T) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
@@ -197,7 +199,7 @@ func waitGone(t *testing.T, pid string) {
 	})
 }
 
-// A child that is left behind with the pipes open does not hold up the answer.
+// A child process that keeps the pipes open does not delay the result, and is killed.
 func TestProbeLeavesNoChildBehind(t *testing.T) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
@@ -212,7 +214,7 @@ func TestProbeLeavesNoChildBehind(t *testing.T) {
 	}
 }
 
-// The caller's context ends the caller's waiting only.
+// The end of a caller's context does not end the probe.
 func TestProbeOutlivesItsFirstCaller(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "runtime", "sleep 0.5\necho runc version 1.2.3\n")
@@ -230,7 +232,7 @@ func TestProbeOutlivesItsFirstCaller(t *testing.T) {
 func TestProbeHugeOutput(t *testing.T) {
 	path := script(t, t.TempDir(), "runtime", "echo runc version 1.0.0\nhead -c 4000000 /dev/zero\n")
 	p := New(nil)
-	p.timeout = time.Minute // this is about what is read, not how soon
+	p.timeout = time.Minute // only the amount of output matters here
 	rt, err := p.Probe(t.Context(), oci(path))
 	if err != nil || rt.Version != "1.0.0" || rt.Features != nil {
 		t.Fatalf("got %v, %v", rt, err)
@@ -261,7 +263,7 @@ func TestProbeShimThatDrivesARuntime(t *testing.T) {
 	test.Refused(t, test.Err(p.Probe(t.Context(), shim(path, filepath.Join(dir, "gone")))), errdefs.IsUnavailable, "BinaryName")
 }
 
-// What a shim drives that does not say depended on the PATH of the process that asked.
+// The runtime of a shim without BinaryName does not depend on the PATH of this process.
 func TestDrivenRuntimeIsFoundWithoutAPath(t *testing.T) {
 	there, other := t.TempDir(), t.TempDir()
 	for _, dir := range []string{there, other} {
@@ -279,8 +281,8 @@ func TestDrivenRuntimeIsFoundWithoutAPath(t *testing.T) {
 	}
 }
 
-// A build of containerd's shim under another name got the options of runc's shim and was
-// probed as one with a kernel of its own.
+// A build of containerd's runc shim under another file name is probed like the shim: its pods
+// share the node's kernel.
 func TestProbeShimForRuncOfAnotherName(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "containerd-shim-runc-fips", "test $1 = -v || exit 1\necho '  Version:  v2.4.2'\n")
@@ -303,12 +305,12 @@ echo 'Kata Containers containerd shim (Golang): id: "io.containerd.kata.v2", ver
 	dumb := script(t, dir, "containerd-shim-dumb-v1", "exit 64\n")
 	rt, err = New(nil).Probe(t.Context(), shim(dumb, ""))
 	if err != nil || rt.Version != "" || rt.Kernel().HostProcesses || rt.Identity.Inode == 0 {
-		t.Errorf("got %+v, %v: a shim that answers nothing is known by its identity", rt, err)
+		t.Errorf("got %+v, %v: a shim without any output must have an identity", rt, err)
 	}
 }
 
-// TestRunsWasm: which shims run modules in processes of the host, by their files, by what
-// they say, and by what images they are given.
+// TestRunsWasm: a shim that runs modules in host processes is recognized by its file name, by
+// the name that it reports, or by the platform of its images.
 func TestRunsWasm(t *testing.T) {
 	type answer struct{ runs, declared, byFile bool }
 	for _, tc := range []struct {
@@ -341,13 +343,13 @@ func TestRunsWasm(t *testing.T) {
 		path := filepath.Join("/opt/bin", tc.file)
 		got := answer{byFile: RunsWasm(path)}
 		if got.runs, got.declared = runsWasm(path, tc.name, tc.wasmImages); got != tc.want {
-			t.Errorf("%s that calls itself %q, modules %v: %+v", tc.file, tc.name, tc.wasmImages, got)
+			t.Errorf("%s that reports the name %q, Wasm images %v: %+v", tc.file, tc.name, tc.wasmImages, got)
 		}
 	}
 }
 
-// TestProbeShimByItsImages: one file is asked for two handlers, one of which has images
-// of WebAssembly only.
+// TestProbeShimByItsImages probes one file for two handlers, one of which has only images of
+// WebAssembly.
 func TestProbeShimByItsImages(t *testing.T) {
 	dir := t.TempDir()
 	plain := shim(script(t, dir, "containerd-shim-unknown-v1", "exit 64\n"), "")
@@ -356,15 +358,15 @@ func TestProbeShimByItsImages(t *testing.T) {
 	p := New(nil)
 	for range 2 {
 		if rt, err := p.Probe(t.Context(), plain); err != nil || rt.Kernel().HostProcesses || rt.Wasm {
-			t.Errorf("by itself it is %+v, %v", rt, err)
+			t.Errorf("for other images it is %+v, %v", rt, err)
 		}
 		if rt, err := p.Probe(t.Context(), &wasm); err != nil || !rt.Kernel().HostProcesses || !rt.Wasm {
-			t.Errorf("for modules it is %+v, %v", rt, err)
+			t.Errorf("for Wasm images it is %+v, %v", rt, err)
 		}
 	}
 }
 
-// realBinary finds a runtime by the environment or PATH, or says what is missing.
+// realBinary finds a runtime by the environment or PATH, or skips the test.
 func realBinary(t *testing.T, env, name string) string {
 	t.Helper()
 	if p := os.Getenv(env); p != "" {
@@ -405,9 +407,9 @@ func TestRealRuntimes(t *testing.T) {
 			path := realBinary(t, c.env, c.name)
 			rt := test.Value(New(nil).Probe(t.Context(), oci(path)))(t)
 			if rt.Name != c.name || rt.Version == "" {
-				t.Errorf("%s says that it is %q %q", path, rt.Name, rt.Version)
+				t.Errorf("%s reports the name %q and the version %q", path, rt.Name, rt.Version)
 			}
-			test.Equal(t, fmt.Sprintf("%+v: but", rt), c.check(rt), "")
+			test.Equal(t, fmt.Sprintf("%+v: the check", rt), c.check(rt), "")
 			major, _, _ := strings.Cut(rt.OCIVersion(), ".")
 			if n, err := strconv.Atoi(major); err != nil || n != 1 {
 				t.Errorf("ociVersion %q", rt.OCIVersion())
@@ -425,8 +427,8 @@ func TestRealShim(t *testing.T) {
 	}
 }
 
-// deadMount covers a directory with a file system that answers nobody, until
-// end is called.
+// deadMount mounts a file system on dir that does not respond, until end is
+// called.
 func deadMount(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	fuse := test.Value(os.OpenFile("/dev/fuse", os.O_RDWR, 0))(t)
@@ -446,8 +448,8 @@ func inside(method string) int {
 	return strings.Count(string(stacks), "probe.(*Prober)."+method+"(")
 }
 
-// A file that cannot be looked at costs each caller its own patience, and all of
-// them together one goroutine.
+// On an unresponsive file system, each caller waits until its own deadline, and
+// all callers share one goroutine.
 func TestProbeOnADeadMount(t *testing.T) {
 	dir := t.TempDir()
 	path, _ := replay(t, dir, "runc-1.5.2")
@@ -467,7 +469,7 @@ func TestProbeOnADeadMount(t *testing.T) {
 	}
 	test.Refused(t, test.Err(p.Probe(t.Context(), oci(path))), errdefs.IsUnavailable, "network file system")
 	end()
-	// The flight that waited may still answer with what it saw last.
+	// A probe that was waiting may still return an older result.
 	test.Eventually(t, "the binary is found when its mount is back", func() bool {
 		rt, err := p.Probe(t.Context(), oci(path))
 		return err == nil && rt.Version == "1.5.2"

@@ -19,23 +19,23 @@ func TestWhatMayPass(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"nothing":            {nil, false},
-		"no process":         {fmt.Errorf("fork: %w: %w", syscall.EAGAIN, errdefs.ErrUnavailable), true},
-		"it is written":      {&os.PathError{Op: "fork/exec", Path: "/r", Err: syscall.ETXTBSY}, true},
-		"no memory":          {syscall.ENOMEM, true},
-		"open files":         {os.NewSyscallError("pipe2", syscall.EMFILE), true},
-		"open files of all":  {os.NewSyscallError("pipe2", syscall.ENFILE), true},
-		"too slow":           {context.DeadlineExceeded, true},
-		"it is not there":    {&os.PathError{Op: "stat", Path: "/r", Err: syscall.ENOENT}, false},
-		"it may not be run":  {&os.PathError{Op: "fork/exec", Path: "/r", Err: syscall.EACCES}, false},
-		"for another kernel": {syscall.ENOEXEC, false},
-		"of its class":       {errdefs.ErrUnavailable, false},
+		"no error":                        {nil, false},
+		"no process":                      {fmt.Errorf("fork: %w: %w", syscall.EAGAIN, errdefs.ErrUnavailable), true},
+		"open for writing":                {&os.PathError{Op: "fork/exec", Path: "/r", Err: syscall.ETXTBSY}, true},
+		"no memory":                       {syscall.ENOMEM, true},
+		"too many open files":             {os.NewSyscallError("pipe2", syscall.EMFILE), true},
+		"too many open files on the node": {os.NewSyscallError("pipe2", syscall.ENFILE), true},
+		"too slow":                        {context.DeadlineExceeded, true},
+		"missing":                         {&os.PathError{Op: "stat", Path: "/r", Err: syscall.ENOENT}, false},
+		"permission denied":               {&os.PathError{Op: "fork/exec", Path: "/r", Err: syscall.EACCES}, false},
+		"for another kernel":              {syscall.ENOEXEC, false},
+		"only the class":                  {errdefs.ErrUnavailable, false},
 	} {
 		test.Equal(t, name, Transient(c.err), c.want)
 	}
 }
 
-// What a real program ends by, and writes, means the same.
+// Exit statuses and output of real programs are classified in the same way.
 func TestProgramsThatMayRunAgain(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct {
@@ -44,7 +44,7 @@ func TestProgramsThatMayRunAgain(t *testing.T) {
 	}{
 		"killed":        {"kill -9 $$", true},
 		"crashed":       {"kill -11 $$", false},
-		"no":            {"echo no >&2; exit 1", false},
+		"failed":        {"echo no >&2; exit 1", false},
 		"no process":    {"echo 'runtime: failed to create new OS thread (have 2 already; errno=11)' >&2; exit 2", true},
 		"no memory":     {"echo 'cannot allocate memory' >&2; exit 1", true},
 		"no open files": {"echo 'pipe: Too many open files' >&2; exit 1", true},
@@ -59,11 +59,11 @@ func TestProgramsThatMayRunAgain(t *testing.T) {
 	test.Must(t, err)
 	defer f.Close()
 	if _, err := run(t.Context(), path); !Transient(err) {
-		t.Errorf("a program that is written: %v", err)
+		t.Errorf("a program that is open for writing: %v", err)
 	}
 }
 
-// features that were killed are no features document, and not the lack of one.
+// A killed "features" command fails the probe: it does not mean that the runtime has none.
 func TestAnAnswerThatWasCutOffIsNone(t *testing.T) {
 	dir := t.TempDir()
 	path := script(t, dir, "runc", `case "$1" in --version) echo "runc version 1.5.2" ;; *) kill -9 $$ ;; esac`)
@@ -85,11 +85,11 @@ func TestAskAsksAgain(t *testing.T) {
 	say("echo runc version 1.5.2")
 	first := test.Value(p.Probe(t.Context(), oci(path)))(t)
 	if same, err := p.Ask(t.Context(), oci(path)); err != nil || same != first {
-		t.Errorf("the same answer is another Runtime: %+v, %v", same, err)
+		t.Errorf("the same output gave another Runtime: %+v, %v", same, err)
 	}
 	say("echo runc version 1.6.0")
 	if old, err := p.Probe(t.Context(), oci(path)); err != nil || old != first {
-		t.Errorf("a binary that has not changed was asked: %+v, %v", old, err)
+		t.Errorf("Probe ran a binary that has not changed: %+v, %v", old, err)
 	}
 	now, err := p.Ask(t.Context(), oci(path))
 	if err != nil || now.Version != "1.6.0" {
@@ -103,14 +103,14 @@ func TestAskAsksAgain(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if known, err := p.Probe(t.Context(), oci(path)); err != nil || known != now {
-		t.Errorf("after what may pass: %+v, %v", known, err)
+		t.Errorf("after a transient failure: %+v, %v", known, err)
 	}
 	say("exit 1")
 	if _, err := p.Ask(t.Context(), oci(path)); err == nil || Transient(err) {
 		t.Errorf("got %v", err)
 	}
 	if known, err := p.Probe(t.Context(), oci(path)); err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("a broken runtime is known as %+v", known)
+		t.Errorf("Probe of a broken runtime returned %+v", known)
 	}
 }
 

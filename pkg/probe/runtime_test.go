@@ -22,7 +22,7 @@ func recorded(t *testing.T, name string) *Runtime {
 	rt := parseVersion(string(out))
 	if out, err = os.ReadFile(filepath.Join("testdata", name, "features.json")); err == nil {
 		if rt.Features = parseFeatures(out); rt.Features == nil {
-			t.Fatalf("%s: features.json was not understood", name)
+			t.Fatalf("%s: cannot parse features.json", name)
 		}
 	}
 	return rt
@@ -104,11 +104,11 @@ func TestOCIVersion(t *testing.T) {
 	test.Equal(t, "no runtime", (*Runtime)(nil).OCIVersion(), minimalOCIVersion)
 }
 
-// A runtime that says nothing must not be taken to support anything.
+// Without information, no feature counts as supported.
 func TestUnknownIsNo(t *testing.T) {
 	for name, rt := range map[string]*Runtime{
-		"nil": nil, "empty": {}, "a crun of which nothing is known": {Name: Crun, Version: "1.8"}, "a crun without a version": {Name: Crun},
-		"another silent runtime": {Name: Runc, Version: "1.8.1"}, "a crun that says it": {Name: Crun, Version: "1.9", Features: &features.Features{}}, "empty features": {Features: &features.Features{}}, "empty linux": {Features: &features.Features{Linux: &features.Linux{}}},
+		"nil": nil, "empty": {}, "a crun with a version only": {Name: Crun, Version: "1.8"}, "a crun without a version": {Name: Crun},
+		"a runc with a version only": {Name: Runc, Version: "1.8.1"}, "a crun with empty features": {Name: Crun, Version: "1.9", Features: &features.Features{}}, "empty features": {Features: &features.Features{}}, "empty linux": {Features: &features.Features{Linux: &features.Linux{}}},
 	} {
 		for what, got := range map[string]bool{
 			"rro": rt.SupportsRecursiveReadOnly(), "idmap": rt.SupportsIDMap(), "userns": rt.SupportsUserNamespaces(),
@@ -143,13 +143,13 @@ func TestLacksRestore(t *testing.T) {
 		rt   *Runtime
 		want string
 	}{
-		"nobody":             {nil, ""},
-		"runc":               {&Runtime{Name: Runc, Version: "1.1.5"}, ""},
-		"runc of a shim":     {&Runtime{Name: Runc, Version: "1.1.5", Driven: &Identity{}}, ""},
-		"crun":               {&Runtime{Name: Crun, Version: "1.23"}, ""},
-		"old crun":           {&Runtime{Name: Crun, Version: "1.22"}, "crun before 1.23 cannot"},
-		"crun of a shim":     {&Runtime{Name: Crun, Version: "1.27", Driven: &Identity{}}, "without a shim"},
-		"crun of no release": {&Runtime{Name: Crun, Version: "UNKNOWN"}, ""},
+		"no runtime":                   {nil, ""},
+		"runc":                         {&Runtime{Name: Runc, Version: "1.1.5"}, ""},
+		"runc of a shim":               {&Runtime{Name: Runc, Version: "1.1.5", Driven: &Identity{}}, ""},
+		"crun":                         {&Runtime{Name: Crun, Version: "1.23"}, ""},
+		"old crun":                     {&Runtime{Name: Crun, Version: "1.22"}, "crun before 1.23 cannot"},
+		"crun of a shim":               {&Runtime{Name: Crun, Version: "1.27", Driven: &Identity{}}, "without a shim"},
+		"crun with an unknown version": {&Runtime{Name: Crun, Version: "UNKNOWN"}, ""},
 	} {
 		if got := c.rt.LacksRestore(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -164,7 +164,7 @@ func TestLacksSeccomp(t *testing.T) {
 		"build tag": {BuildTags: []string{"+SYSTEMD", "-SECCOMP"}},
 	} {
 		if rt.Seccomp() != capability.No {
-			t.Errorf("%s: the runtime says that it has no seccomp, and is not believed", name)
+			t.Errorf("%s: the runtime reports no seccomp, but the answer is not \"no\"", name)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestLacksSeccomp(t *testing.T) {
 func TestParseVersion(t *testing.T) {
 	for out, want := range map[string][2]string{
 		"runc version 1.5.2\nspec: 1.3.0\n": {Runc, "1.5.2"},
-		// nvidia-container-runtime speaks first, then the runtime it wraps.
+		// nvidia-container-runtime prints its version before that of its runtime.
 		"NVIDIA Container Runtime version 1.17.4\ncommit: 9b69590\nspec: 1.2.0\n\nrunc version 1.2.4\n": {Runc, "1.2.4"},
 		"sysbox-runc\n\tedition: \tCommunity Edition (CE)\n\tversion: \t0.6.6\n":                        {"", "0.6.6"},
 		"wasm-runner version 0.3\n": {"", "0.3"},

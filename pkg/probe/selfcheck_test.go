@@ -14,14 +14,14 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// selfCheckFunc is who runs self-check pods.
+// selfCheckFunc replaces the run of a self-check pod.
 type selfCheckFunc func(d *handler.Definition) error
 
 func (f selfCheckFunc) SelfCheck(_ context.Context, d *handler.Definition, _ *Runtime, _ bool) (Proof, error) {
 	return nil, f(d)
 }
 
-// already is closed.
+// already returns a closed channel.
 func already() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -46,18 +46,18 @@ func TestWhenASelfCheckRuns(t *testing.T) {
 		prior func()
 	}{
 		{what: "a look", d: plain, depth: Look},
-		{what: "a question", d: plain, depth: Ask},
-		{what: "somebody insists", d: plain, depth: WithSelfCheck, runs: 1},
-		{what: "it is new", d: wants, depth: Look, runs: 1},
-		{what: "it is known", d: wants, depth: Look},
-		{what: "it promises something", d: promises, depth: Look, runs: 1},
-		{what: "it has shown it", d: promises, depth: Look},
-		{what: "it is asked", d: wants, depth: Ask, runs: 1},
-		{what: "it fails", d: wants, depth: Ask, runs: 1, fails: errors.New("no")},
-		{what: "it failed", d: wants, depth: Look, runs: 1, fails: errors.New("no")},
-		{what: "it works again", d: wants, depth: Look, runs: 1},
-		{what: "its runtime is another", d: wants, depth: Look, runs: 1, prior: func() { replay(t, dir, "runc-1.5.2") }},
-		{what: "its runtime is gone", d: wants, depth: WithSelfCheck, prior: func() { _ = os.Remove(path) }},
+		{what: "a query", d: plain, depth: Ask},
+		{what: "a requested self-check", d: plain, depth: WithSelfCheck, runs: 1},
+		{what: "a new handler with a self-check", d: wants, depth: Look, runs: 1},
+		{what: "a known handler with a self-check", d: wants, depth: Look},
+		{what: "a new handler with a profile", d: promises, depth: Look, runs: 1},
+		{what: "a known handler with a profile", d: promises, depth: Look},
+		{what: "a query of a known handler", d: wants, depth: Ask, runs: 1},
+		{what: "a failing self-check", d: wants, depth: Ask, runs: 1, fails: errors.New("no")},
+		{what: "a look after a failure", d: wants, depth: Look, runs: 1, fails: errors.New("no")},
+		{what: "a success after a failure", d: wants, depth: Look, runs: 1},
+		{what: "a replaced runtime", d: wants, depth: Look, runs: 1, prior: func() { replay(t, dir, "runc-1.5.2") }},
+		{what: "a removed runtime", d: wants, depth: WithSelfCheck, prior: func() { _ = os.Remove(path) }},
 	} {
 		if step.prior != nil {
 			step.prior()
@@ -65,17 +65,17 @@ func TestWhenASelfCheckRuns(t *testing.T) {
 		ran.Store(0)
 		fails = step.fails
 		rt, err := c.Check(t.Context(), step.d, step.depth)
-		gone := step.what == "its runtime is gone"
+		gone := step.what == "a removed runtime"
 		if ran.Load() != step.runs || !gone && !errors.Is(err, step.fails) || (rt == nil) != (err != nil) || gone && err == nil {
-			t.Errorf("%s: %d ran, %v, %v", step.what, ran.Load(), rt, err)
+			t.Errorf("%s: %d self-check pods ran, %v, %v", step.what, ran.Load(), rt, err)
 		}
 	}
 	if got := c.Runs()["wants"]; got.Good != 4 || got.Bad != 2 {
-		t.Errorf("counted %+v", got)
+		t.Errorf("the counts are %+v", got)
 	}
 }
 
-// Nobody can run pods yet when a daemon starts.
+// A check waits until self-check pods can run, which is later than the daemon's start.
 func TestASelfCheckWaitsForWhoRunsIt(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
 	ready := make(chan struct{})
@@ -91,18 +91,18 @@ func TestASelfCheckWaitsForWhoRunsIt(t *testing.T) {
 		}()
 	}
 	cancel()
-	test.ErrorIs(t, <-ended, context.Canceled, "the error")
+	test.ErrorIs(t, <-ended, context.Canceled, "a canceled check")
 	close(ready)
 	test.Check(t, <-ended)
 }
 
-// trying is a self-check pod that says what it was to do, and tries exec.
+// trying replaces self-check pods. It records the value of thorough, and returns proof and err.
 type trying struct {
 	thorough []bool
 	proof    Proof
 	err      error
-	started  chan struct{} // if set, told of each start
-	goOn     chan struct{} // if set, waited for
+	started  chan struct{} // if set, gets a value at each start
+	goOn     chan struct{} // lets a start continue
 }
 
 func (c *trying) SelfCheck(_ context.Context, _ *handler.Definition, _ *Runtime, thorough bool) (Proof, error) {
@@ -132,31 +132,31 @@ func TestWhatSelfChecksProve(t *testing.T) {
 		return c.Proof(d, rt)
 	}
 	if got := proof(WithSelfCheck); !maps.Equal(got, by.proof) {
-		t.Errorf("it has proven %v", got)
+		t.Errorf("the proof is %v", got)
 	}
 	by.proof = nil
 	if got := proof(Ask); len(got) != 2 {
-		t.Errorf("a pod that tried nothing leaves %v", got)
+		t.Errorf("after a pod that tried nothing, the proof is %v", got)
 	}
 	by.proof = Proof{capability.InPlaceResize: ""}
 	if got := proof(WithSelfCheck); !maps.Equal(got, Proof{capability.Exec: "", capability.InPlaceResize: ""}) {
-		t.Errorf("what was tried again is %v", got)
+		t.Errorf("after another try, the proof is %v", got)
 	}
-	test.EqualLists(t, "asked to be thorough", by.thorough, []bool{true, false, true})
+	test.EqualLists(t, "thorough", by.thorough, []bool{true, false, true})
 	by.err = errors.New("it does not run")
 	if got := proof(Ask); got != nil {
-		t.Errorf("where none runs any more it says %v", got)
+		t.Errorf("after a failure, the proof is %v", got)
 	}
 	by.err = nil
 	proof(WithSelfCheck)
 	replay(t, dir, "runc-1.5.2")
 	by.proof = nil
 	if got := proof(Look); len(got) != 0 {
-		t.Errorf("of another binary it says %v", got)
+		t.Errorf("the proof of another binary is %v", got)
 	}
 }
 
-// Who wants to know more than the pod that runs tries gets one of its own.
+// A thorough self-check that is requested during a plain one gets its own pod.
 func TestWhoAsksForMoreWaits(t *testing.T) {
 	path, _ := replay(t, t.TempDir(), "runc-1.5.2")
 	by := &trying{started: make(chan struct{}), goOn: make(chan struct{})}
@@ -176,5 +176,5 @@ func TestWhoAsksForMoreWaits(t *testing.T) {
 	<-by.started
 	by.goOn <- struct{}{}
 	both.Wait()
-	test.EqualLists(t, "asked to be thorough", by.thorough, []bool{false, true})
+	test.EqualLists(t, "thorough", by.thorough, []bool{false, true})
 }

@@ -25,7 +25,7 @@ func TestSteps(t *testing.T) {
 		var r step.Recorder
 		ctx := context.WithValue(t.Context(), step.Key{}, &r)
 		var all sync.WaitGroup
-		for range 2 { // parts of one name count together
+		for range 2 { // the times of one name are added
 			_, end := step.Begin(ctx, step.Plugins)
 			time.Sleep(time.Second)
 			end(nil)
@@ -53,7 +53,7 @@ func TestSteps(t *testing.T) {
 	})
 }
 
-// A step is a span below the call's, and those within it are below it.
+// The span of a step is a child of the call's span, and the parent of steps within it.
 func TestSpans(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
@@ -69,13 +69,13 @@ func TestSpans(t *testing.T) {
 	}
 	inner, network := ended[0], ended[1]
 	if inner.Name() != step.Runtime || inner.Parent().SpanID() != network.SpanContext().SpanID() {
-		t.Errorf("%s is below %v", inner.Name(), inner.Parent().SpanID())
+		t.Errorf("the parent of %s is %v", inner.Name(), inner.Parent().SpanID())
 	}
 	if network.Name() != step.Network || network.Parent().SpanID() != call.SpanContext().SpanID() {
-		t.Errorf("%s is below %v", network.Name(), network.Parent().SpanID())
+		t.Errorf("the parent of %s is %v", network.Name(), network.Parent().SpanID())
 	}
 	if s := network.Status(); s.Code != codes.Error || s.Description != "no address is left" {
-		t.Errorf("its status is %+v", s)
+		t.Errorf("the status of the step is %+v", s)
 	}
 }
 
@@ -83,10 +83,10 @@ func TestNobodyMeasures(t *testing.T) {
 	ctx, end := step.Begin(t.Context(), step.Fetch)
 	end(nil)
 	if ctx != t.Context() {
-		t.Error("a context was made for nobody")
+		t.Error("Begin created a context although nothing records steps")
 	}
 	if n := testing.AllocsPerRun(100, func() { _, end := step.Begin(context.Background(), step.Fetch); end(nil) }); n > 0 {
-		t.Errorf("%v allocations for nobody", n)
+		t.Errorf("%v allocations although nothing records steps", n)
 	}
 }
 

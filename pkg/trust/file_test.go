@@ -28,15 +28,15 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestCheck has files and links as they are on disks; dir/f/file is asked for.
+// TestCheck checks the path d/f/file after each change of files and links in d.
 func TestCheck(t *testing.T) {
 	needRoot(t)
 	for name, c := range map[string]struct {
 		make func(d string) error
 		want string
 	}{
-		"fine":    {func(string) error { return nil }, ""},
-		"missing": {func(d string) error { return os.Remove(d + "/f/file") }, "no such file"},
+		"only root": {func(string) error { return nil }, ""},
+		"missing":   {func(d string) error { return os.Remove(d + "/f/file") }, "no such file"},
 		"missing in a directory for all": {func(d string) error {
 			return errors.Join(os.Remove(d+"/f/file"), os.Chmod(d+"/f", 0o777))
 		}, "chmod o-w $D/f"},
@@ -49,7 +49,7 @@ func TestCheck(t *testing.T) {
 		"link up and down": {func(d string) error {
 			return errors.Join(os.Mkdir(d+"/g", 0o755), os.Rename(d+"/f/file", d+"/g/file"), os.Symlink("../g/./file", d+"/f/file"))
 		}, ""},
-		"the directory that a link to a link leads to": {func(d string) error {
+		"directory at the end of two links": {func(d string) error {
 			return errors.Join(os.Mkdir(d+"/g", 0o755), os.Mkdir(d+"/h", 0o755), os.Rename(d+"/f/file", d+"/h/file"),
 				os.Symlink("../h/file", d+"/g/link"), os.Symlink("../g/link", d+"/f/file"), os.Chmod(d+"/h", 0o777))
 		}, "chmod o-w $D/h"},
@@ -62,14 +62,14 @@ func TestCheck(t *testing.T) {
 			must(t, c.make(d))
 			err := Check(d+"/f/file", Configuration)
 			if want := strings.ReplaceAll(c.want, "$D", d); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-				t.Errorf("Check says %v, want %q", err, want)
+				t.Errorf("Check returned %v, want %q", err, want)
 			}
 			if r, refused := errors.AsType[*Refused](err); refused && !errdefs.IsFailedPrecondition(r) {
 				t.Errorf("%v is of another class", r)
 			}
 			text, err := ReadFile(d+"/f/file", Configuration)
 			if (err == nil) != (c.want == "") || c.want == "" && string(text) != "text" {
-				t.Errorf("ReadFile says %q, %v", text, err)
+				t.Errorf("ReadFile returned %q, %v", text, err)
 			}
 		})
 	}
@@ -84,10 +84,10 @@ func TestCheckDir(t *testing.T) {
 	if _, err := ReadFile(below, Configuration); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), below) {
 		t.Errorf("a file in a directory that is missing: %v", err)
 	}
-	test.ErrorIs(t, CheckDir(filepath.Join(d, "none"), Configuration), fs.ErrNotExist, "one that is not there")
+	test.ErrorIs(t, CheckDir(filepath.Join(d, "none"), Configuration), fs.ErrNotExist, "a missing directory")
 }
 
-// TestExaminedIsRead replaces a file after it was examined.
+// TestExaminedIsRead: Open opens the file that Check examined, even if it was replaced.
 func TestExaminedIsRead(t *testing.T) {
 	d := t.TempDir()
 	file := filepath.Join(d, "file")
@@ -100,7 +100,7 @@ func TestExaminedIsRead(t *testing.T) {
 	test.Equal(t, "read", string(test.Value(io.ReadAll(f))(t)), "examined")
 }
 
-// TestNoLeak finds ways that leave nothing open.
+// TestNoLeak: Check closes all file descriptors.
 func TestNoLeak(t *testing.T) {
 	d := t.TempDir()
 	must(t, os.Symlink(d+"/a/../b", d+"/link"), os.Mkdir(d+"/a", 0o755), os.WriteFile(d+"/b", nil, 0o600))

@@ -11,8 +11,8 @@ func TestCheckHops(t *testing.T) {
 	owners := map[uint32]bool{0: true, 1000: true}
 	for name, c := range map[string]struct {
 		hop Hop
-		// what is said of it as configuration, as a program, and as something that
-		// others install; a "~" says that it is used all the same
+		// the advice if the hop is configuration, a program, or a file that others
+		// install; "~" marks a warning instead of a refusal
 		configuration, program, installed string
 	}{
 		"file":                         {Hop{Mode: 0o644}, "", "", ""},
@@ -39,12 +39,12 @@ func TestCheckHops(t *testing.T) {
 				refused, warnings := checkHops(p, owners, []Hop{{Path: "/", Mode: dir | 0o755}, c.hop, {Path: "/a/b/c", Mode: 0o644}})
 				switch {
 				case want == "" && (refused != nil || len(warnings) > 0):
-					t.Errorf("%d: %v, %v, want nothing", p, refused, warnings)
+					t.Errorf("purpose %d: %v, %v, want nothing", p, refused, warnings)
 				case want == "":
 				case warned && (refused != nil || len(warnings) != 1 || !strings.Contains(warnings[0].Error(), want)):
-					t.Errorf("%d: %v, warnings %v, want %q", p, refused, warnings, want)
+					t.Errorf("purpose %d: %v, warnings %v, want %q", p, refused, warnings, want)
 				case !warned && (refused == nil || refused.Path != "/a/b" || !strings.Contains(refused.Error(), want)):
-					t.Errorf("%d: %v, want %q", p, refused, want)
+					t.Errorf("purpose %d: %v, want %q", p, refused, want)
 				}
 				if refused != nil && !strings.Contains(refused.Error(), "(mode ") && !strings.Contains(refused.Error(), "mode 0") &&
 					!strings.Contains(refused.Error(), "mode 1") {

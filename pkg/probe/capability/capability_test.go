@@ -12,14 +12,14 @@ import (
 func TestWhatNobodySaidIsUnknown(t *testing.T) {
 	var table Table
 	if got := table.Of(Seccomp); got != (Known{Answer: Unknown}) {
-		t.Errorf("an empty table says %+v", got)
+		t.Errorf("an empty table has %+v", got)
 	}
 	table.Set(Seccomp, No, Probed, "built without it")
 	if got := table.Of(Seccomp); got != (Known{No, Probed, "built without it"}) {
 		t.Errorf("got %+v", got)
 	}
 	if got := table.Of(AppArmor).Answer; got != Unknown {
-		t.Errorf("got %s for what was not set", got)
+		t.Errorf("got %s for a name that was not set", got)
 	}
 }
 
@@ -36,14 +36,14 @@ func TestValidate(t *testing.T) {
 		if err := table.Validate(); err != nil {
 			got = err.Error()
 		}
-		test.Equal(t, "the result", got, want)
+		test.Equal(t, "Validate", got, want)
 	}
 }
 
 func TestSorted(t *testing.T) {
 	var table Table
 	if !table.Empty() || len(table.Sorted()) != 0 {
-		t.Error("an empty table has something")
+		t.Error("an empty table has entries")
 	}
 	for _, n := range []Name{"zz", SystemdCgroup, "aa", Privileged} {
 		table.Set(n, Yes, Declared, "")
@@ -53,7 +53,7 @@ func TestSorted(t *testing.T) {
 	}
 }
 
-// What people see has an explanation, and nothing else has.
+// docs/capabilities.md explains exactly the names that exist.
 func TestEveryNameIsDocumented(t *testing.T) {
 	text := test.Value(os.ReadFile("../../../docs/capabilities.md"))(t)
 	var documented []Name
@@ -67,6 +67,6 @@ func TestEveryNameIsDocumented(t *testing.T) {
 		}
 	}
 	if want := append([]Name{"isolation"}, Names()...); !slices.Equal(documented, want) {
-		t.Errorf("documented are\n%v, and there are\n%v", documented, want)
+		t.Errorf("the documented names are\n%v, want\n%v", documented, want)
 	}
 }

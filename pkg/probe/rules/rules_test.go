@@ -26,14 +26,14 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// recorded are runtimes by the directories of their answers, with the file name of a
-// shim, if that is what was recorded.
+// recorded has the directories of recorded runtimes. The value is the file name of a shim, or ""
+// for an OCI runtime.
 var recorded = map[string]string{
 	"runc-1.5.2": "", "runc-1.1.5": "", "crun-1.24": "", "crun-1.8.1": "", "youki-0.5.7": "", "youki-0.6.1": "", "runsc-2025": "", "runsc-2026": "",
 	"kata-go-3.32.0": "containerd-shim-kata-v2", "kata-rust-3.29.0": "containerd-shim-kata-v2",
 }
 
-// replay asks a program that answers as a runtime or shim was recorded to.
+// replay probes a program that prints the recorded output of a runtime or shim.
 func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	t.Helper()
 	from := test.Value(filepath.Abs(filepath.Join("../testdata", dir)))(t)
@@ -55,7 +55,7 @@ func replay(t *testing.T, dir, shimName string) preflight.Handler {
 	return preflight.Handler{Name: "test", Runtime: rt}
 }
 
-// nodes are one that has everything and one that has nothing.
+// nodes returns a node with all features and one with none.
 func nodes() map[string]func(preflight.Handler) Facts {
 	return map[string]func(preflight.Handler) Facts{
 		"new": func(h preflight.Handler) Facts {
@@ -86,7 +86,7 @@ func text(t capability.Table) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRecorded: what follows from the answers of each runtime on either node.
+// TestRecorded compares the capabilities of each recorded runtime on both nodes with golden files.
 func TestRecorded(t *testing.T) {
 	for dir, shimName := range recorded {
 		t.Run(dir, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestRecorded(t *testing.T) {
 			for _, name := range []string{"new", "old"} {
 				table := Of(nodes()[name](h))
 				test.Check(t, table.Validate())
-				test.EqualLists(t, "it has", table.Sorted(), capability.Names())
+				test.EqualLists(t, "names", table.Sorted(), capability.Names())
 				for n, k := range table.Capabilities {
 					if strings.Contains(k.Note, h.Runtime.Version) {
 						t.Errorf("the note of %s has the version of this node's runtime: %s", n, k.Note)
@@ -115,15 +115,15 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotKnown: nobody guesses.
+// TestWhatIsNotKnown: an unknown runtime has no isolation and no capability.
 func TestWhatIsNotKnown(t *testing.T) {
 	if got := Of(Facts{}); !got.Empty() {
-		t.Errorf("of a runtime that was not asked: %+v", got)
+		t.Errorf("without a runtime: %+v", got)
 	}
 	for name, h := range map[string]preflight.Handler{
-		"a shim that nobody knows":    {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-dumb-v1", ShimAlone: true}},
-		"one that calls itself other": {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-v2", ShimAlone: true, ShimName: "io.containerd.dumb.v1"}},
-		"a runtime that nobody knows": {Runtime: &probe.Runtime{Path: "/bin/wasm-runner", Version: "0.3"}},
+		"an unknown shim":             {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-dumb-v1", ShimAlone: true}},
+		"a shim with an unknown name": {Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-v2", ShimAlone: true, ShimName: "io.containerd.dumb.v1"}},
+		"an unknown runtime":          {Runtime: &probe.Runtime{Path: "/bin/wasm-runner", Version: "0.3"}},
 	} {
 		table := Of(nodes()["new"](h))
 		if table.Isolation != "" || table.IsolationSource != "" {
@@ -131,7 +131,7 @@ func TestWhatIsNotKnown(t *testing.T) {
 		}
 		for n, k := range table.Capabilities {
 			if k.Answer == capability.Yes {
-				t.Errorf("%s is said to have %s", name, n)
+				t.Errorf("%s has %s", name, n)
 			}
 		}
 	}
@@ -143,15 +143,15 @@ func TestKinds(t *testing.T) {
 		want capability.Isolation
 		from capability.Source
 	}{
-		"krun":             {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/krun", Name: probe.Crun}}, capability.VM, capability.Probed},
-		"crun":             {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/crun", Name: probe.Crun}}, capability.SharedKernel, capability.Declared},
-		"a shim with krun": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runc-v2", Name: probe.Crun, Driven: &probe.Identity{Path: "/bin/krun"}}}, capability.VM, capability.Probed},
-		"a shim with runc": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runc-v2", Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
-		"a shim of kata":   {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/shim", ShimAlone: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
-		"by its file":      {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-qemu-v2", ShimAlone: true}}, capability.VM, capability.Probed},
-		"a Wasm shim":      {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-spin-v2", Wasm: true}}, capability.SharedKernel, capability.Probed},
-		"one that says so": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/shim", ShimName: "io.containerd.spin.v2", Wasm: true, WasmDeclared: true}}, capability.SharedKernel, capability.Declared},
-		"gVisor's shim":    {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runsc-v1", ShimAlone: true}}, capability.UserSpaceKernel, capability.Probed},
+		"krun":               {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/krun", Name: probe.Crun}}, capability.VM, capability.Probed},
+		"crun":               {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/crun", Name: probe.Crun}}, capability.SharedKernel, capability.Declared},
+		"a shim with krun":   {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runc-v2", Name: probe.Crun, Driven: &probe.Identity{Path: "/bin/krun"}}}, capability.VM, capability.Probed},
+		"a shim with runc":   {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runc-v2", Name: probe.Runc, Driven: &probe.Identity{Path: "/bin/runc"}}}, capability.SharedKernel, capability.Declared},
+		"a shim of kata":     {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/shim", ShimAlone: true, ShimName: "io.containerd.kata-qemu.v2"}}, capability.VM, capability.Declared},
+		"kata's file name":   {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-kata-qemu-v2", ShimAlone: true}}, capability.VM, capability.Probed},
+		"a Wasm shim":        {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-spin-v2", Wasm: true}}, capability.SharedKernel, capability.Probed},
+		"a Wasm shim's name": {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/shim", ShimName: "io.containerd.spin.v2", Wasm: true, WasmDeclared: true}}, capability.SharedKernel, capability.Declared},
+		"gVisor's shim":      {preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-runsc-v1", ShimAlone: true}}, capability.UserSpaceKernel, capability.Probed},
 	} {
 		table := Of(nodes()["new"](tc.h))
 		if table.Isolation != tc.want || table.IsolationSource != tc.from {
@@ -160,8 +160,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestWasmShims: modules are processes of the host, and nothing can be started beside
-// them. What the shims do not say stays unknown.
+// TestWasmShims: modules are host processes, and no other process can be started in their
+// pods. All that the shims do not report is unknown.
 func TestWasmShims(t *testing.T) {
 	table := Of(nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Path: "/bin/containerd-shim-spin-v2", Wasm: true}}))
 	for n, want := range map[capability.Name]capability.Answer{
@@ -185,7 +185,7 @@ func TestHostNetworkOfGVisor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		may, told bool
 		want      capability.Answer
-	}{"by default": {false, false, capability.No}, "told so": {true, true, capability.Yes}, "it may be": {true, false, capability.Unknown}} {
+	}{"by default": {false, false, capability.No}, "configured": {true, true, capability.Yes}, "possibly configured": {true, false, capability.Unknown}} {
 		f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc}, HostNetwork: tc.may})
 		f.HostNetwork = tc.told
 		if got := Of(f).Of(capability.HostNetwork); got.Answer != tc.want {
@@ -202,11 +202,11 @@ func TestNotFoundOutInTime(t *testing.T) {
 	}
 	f.Handler.Runtime = &probe.Runtime{Name: probe.Runc}
 	if got := Of(f).Of(capability.UserNamespaces); got.Answer != capability.No || got.Source != capability.Declared {
-		t.Errorf("of a runtime that does not know them: %+v", got)
+		t.Errorf("of a runtime without user namespaces: %+v", got)
 	}
 }
 
-// What a handler promises counts once a self-check pod has run: it fails otherwise.
+// A handler's profiles count only after a self-check pod, which fails if one is not met.
 func TestConforms(t *testing.T) {
 	f := nodes()["new"](preflight.Handler{Runtime: &probe.Runtime{Name: probe.Runsc}})
 	f.Conforms = []string{"sandboxed/v1"}
@@ -232,7 +232,7 @@ func TestWhatRan(t *testing.T) {
 	}
 }
 
-// pods are pods and containers that ask for what preflight looks at.
+// pods returns, for each capability that preflight checks, a pod or container that requests it.
 func pods() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
 	type (
 		sandboxContext   = runtimeapi.LinuxSandboxSecurityContext
@@ -267,8 +267,8 @@ func pods() map[capability.Name]func(preflight.Handler) *preflight.Refusal {
 	}
 }
 
-// TestAgreesWithPreflight: "no" is refused where preflight looks, "yes" is not, for
-// every runtime that was recorded, and some that cannot be, on either node.
+// TestAgreesWithPreflight: preflight refuses a request exactly if the capability is "no", for
+// every recorded runtime and some others, on both nodes.
 func TestAgreesWithPreflight(t *testing.T) {
 	handlers := map[string]preflight.Handler{
 		"built without": {Runtime: &probe.Runtime{Name: probe.Crun, Version: "1.8", BuildTags: []string{"-SECCOMP", "-APPARMOR", "-SELINUX"}}},
@@ -287,28 +287,28 @@ func TestAgreesWithPreflight(t *testing.T) {
 			f := facts(h)
 			table := Of(f)
 			for n, ask := range pods() {
-				// These preflight leaves alone where the node has them not: what is
-				// asked for is left out there, or refused for every handler.
+				// Preflight does not check these if the node lacks them: the request is
+				// ignored, or refused for every handler.
 				if n == capability.AppArmor && !f.Handler.Node.AppArmor || n == capability.SELinux && !f.Handler.Node.SELinux || n == capability.Seccomp && !f.Node.Seccomp {
 					continue
 				}
 				lack, k := ask(f.Handler), table.Of(n)
 				answers[k.Answer]++
 				if lack == nil && k.Answer == capability.No || lack != nil && k.Answer != capability.No {
-					t.Errorf("%s on the %s node: %s is %q (%s), and preflight says %+v", name, node, n, k.Answer, k.Note, lack)
+					t.Errorf("%s on the %s node: %s is %q (%s), but preflight returns %+v", name, node, n, k.Answer, k.Note, lack)
 				}
 			}
 		}
 	}
 	if answers[capability.Yes] < 50 || answers[capability.No] < 50 {
-		t.Errorf("it has seen too little: %v", answers)
+		t.Errorf("too few answers: %v", answers)
 	}
 	for n := range asks {
 		if pods()[n] == nil {
-			t.Errorf("%s is not asked for here", n)
+			t.Errorf("pods has no request for %s", n)
 		}
 	}
 	if len(pods()) != len(asks) {
-		t.Error("asks lack something")
+		t.Error("pods has a request that asks does not have")
 	}
 }

@@ -20,7 +20,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// TestRegisterWaitsForTheProbe has a runtime that answers later than a reload waits.
+// TestRegisterWaitsForTheProbe: the probe takes longer than a reload waits for it.
 func TestRegisterWaitsForTheProbe(t *testing.T) {
 	b := newBed(t)
 	slow := make(chan struct{})
@@ -67,11 +67,11 @@ func TestHandlers(t *testing.T) {
 	}
 	want := (&node{}).Capabilities(t.Context(), nil, nil)
 	if got := client.Capabilities(h); !reflect.DeepEqual(got, want) {
-		t.Errorf("it can do %+v", got)
+		t.Errorf("the capabilities are %+v", got)
 	}
 	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{})
 	if err != nil || one.GetHandler().GetName() != "runc" || one.GetBinary().GetPath() != b.path("bin/runc") {
-		t.Errorf("the default one: %v, %v", one, err)
+		t.Errorf("the default handler: %v, %v", one, err)
 	}
 	if i := slices.IndexFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "runtime_path" }); i < 0 ||
 		one.GetSettings()[i].GetOrigin() != b.path("config.toml")+":3" {
@@ -108,7 +108,7 @@ func TestCordonAndUncordon(t *testing.T) {
 		t.Errorf("%v, %v", cordoned, err)
 	}
 	if s, err := b.GetStatus(t.Context(), &adminv1.GetStatusRequest{}); err != nil || len(s.GetDegraded()) > 0 {
-		t.Errorf("what an operator did is no fault: %v, %v", s, err)
+		t.Errorf("a cordon counts as degraded: %v, %v", s, err)
 	}
 	back, err := b.Uncordon(t.Context(), &adminv1.UncordonRequest{Name: "runc"})
 	if err != nil || back.GetHandler().GetState() != adminv1.State_STATE_READY {
@@ -143,9 +143,9 @@ func TestDrainReportsUntilEmpty(t *testing.T) {
 		}
 		step.next()
 	}
-	test.Fails(t, test.Err(stream.Recv()), "it goes on")
+	test.Fails(t, test.Err(stream.Recv()), "the stream continues after the last pod")
 	if h, err := b.manager.Handler("runc"); err != nil || h.State.AcceptsPods() {
-		t.Errorf("empty, it is %v, %v", h.State, err)
+		t.Errorf("after the last pod, the handler is %v, %v", h.State, err)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestDrainIsCancelled(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if h, err := b.manager.Handler("runc"); err != nil || h.State.AcceptsPods() {
-		t.Errorf("it is %v, %v", h.State, err)
+		t.Errorf("the handler is %v, %v", h.State, err)
 	}
 }
 
@@ -205,8 +205,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Scripts go by the answer: it is the same whether a watcher of the files has been
-// first or not.
+// Scripts depend on the response of Reload: it must be the same if the files were already
+// reloaded by their watcher.
 func TestReloadTellsWhatSomebodyElseHasBrought(t *testing.T) {
 	for name, c := range map[string]struct {
 		text     string
@@ -225,7 +225,7 @@ func TestReloadTellsWhatSomebodyElseHasBrought(t *testing.T) {
 			b.write("conf.d/10.toml", c.text, 0o644)
 			first, err := b.manager.Reload(t.Context(), lifecycle.TriggerFiles)
 			if (err == nil) != c.accepted || (first.Error == nil) != c.accepted {
-				t.Fatalf("the files alone: %v, %v", first.Error, err)
+				t.Fatalf("reload by the watcher: %v, %v", first.Error, err)
 			}
 			for range 2 {
 				resp, err := b.Reload(t.Context(), &adminv1.ReloadRequest{})
@@ -249,7 +249,7 @@ func TestGetConfig(t *testing.T) {
 				origin = s.GetOrigin()
 			}
 		}
-		test.Equal(t, fmt.Sprintf("files %t: crun is from", inFiles), origin, want)
+		test.Equal(t, fmt.Sprintf("files %t: the origin of crun", inFiles), origin, want)
 	}
 	b.write("conf.d/10.toml", "x = 1\n", 0o644)
 	_, err := b.GetConfig(t.Context(), &adminv1.GetConfigRequest{Files: true})
@@ -258,7 +258,7 @@ func TestGetConfig(t *testing.T) {
 	}
 }
 
-// A pod is outdated if a new one would get another program, under the same definition.
+// A pod is outdated if a new one would get another program or another definition.
 func TestPodsOfAReplacedProgramAreOutdated(t *testing.T) {
 	b := newBed(t)
 	b.node.run("a", "one", b.definition("runc"))
@@ -274,25 +274,25 @@ func TestPodsOfAReplacedProgramAreOutdated(t *testing.T) {
 		}
 		pin := at.GetPod().GetPin()
 		if pin.GetOutdated() != (pin.GetOutdatedReason() != "") {
-			t.Errorf("it is %v", pin)
+			t.Errorf("the pin is %v", pin)
 		}
 		return pin.GetOutdatedReason()
 	}
-	test.Equal(t, "it is outdated", outdated(), "")
+	test.Equal(t, "reason", outdated(), "")
 	b.node.replace(b.path("bin/runc"), "def")
-	test.Equal(t, "it is outdated", outdated(), "a different binary is installed now: "+b.path("bin/runc")+" 1.2.4")
-	// Nothing is known of a program that does not answer.
+	test.Equal(t, "reason", outdated(), "a different binary is installed now: "+b.path("bin/runc")+" 1.2.4")
+	// If the installed program is not known, the pod is not outdated.
 	b.node.breaks(b.path("bin/runc"), true)
-	test.Equal(t, "it is outdated", outdated(), "")
+	test.Equal(t, "reason", outdated(), "")
 	b.node.breaks(b.path("bin/runc"), false)
 	b.node.replace(b.path("bin/runc"), "abc") // as it was
-	test.Equal(t, "it is outdated", outdated(), "")
+	test.Equal(t, "reason", outdated(), "")
 	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	b.node.run("a", "one", b.definition("crun"))
 	test.Must(t, test.Err(b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: `"native"`}}})))
-	test.Equal(t, "it is outdated", outdated(), "the definition of the handler has changed")
+	test.Equal(t, "reason", outdated(), "the definition of the handler has changed")
 	test.Must(t, test.Err(b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})))
-	test.Equal(t, "it is outdated", outdated(), "the handler is no longer configured")
+	test.Equal(t, "reason", outdated(), "the handler is no longer configured")
 }
 
 func TestPodsAndWhereIs(t *testing.T) {
@@ -320,7 +320,7 @@ func TestPodsAndWhereIs(t *testing.T) {
 		t.Errorf("%v, %v", at, err)
 	}
 	if one := at.GetPod().GetPin().GetBinaries()[0]; one.GetPath() != b.path("bin/crun") || one.GetRuns() != "/kept/runc" || one.GetDigest() != "abc" || one.GetVersion() != "1.2.3" {
-		t.Errorf("its binary is %v", one)
+		t.Errorf("the pod's binary is %v", one)
 	}
 	_, err = b.WhereIs(t.Context(), &adminv1.WhereIsRequest{Id: "zzz"})
 	if e := b.failure(err); e.Code != codes.NotFound {

@@ -29,8 +29,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// bed is the service on a real socket, over the real life cycle, which reads
-// real files. Pods and what runtimes answer are the test's.
+// bed is the service on a real socket, with a real lifecycle.Manager that reads
+// real files. Pods and probes of runtimes are fakes.
 type bed struct {
 	*client.Client
 	t       *testing.T
@@ -40,13 +40,13 @@ type bed struct {
 	node    *node
 }
 
-// node has the pods and the answers of runtimes.
+// node fakes the pods and the probes of runtimes.
 type node struct {
 	mu     sync.Mutex
 	pods   map[string]admin.Pod // by id
 	broken map[string]bool      // by path of the runtime
-	slow   chan struct{}        // no runtime answers before it is closed; nil is at once
-	// replaced are contents of programs, by path.
+	slow   chan struct{}        // probes wait until it is closed, unless it is nil
+	// replaced are the SHA256 of replaced programs, by path.
 	replaced map[string]string
 }
 
@@ -105,7 +105,7 @@ func (n *node) Find(id string) (admin.Place, error) {
 	return admin.Place{}, fmt.Errorf("no id begins with %q: %w", id, errdefs.ErrNotFound)
 }
 
-// Installed has one program at each path, until somebody replaces it.
+// Installed returns the same program for each path, until a test replaces it.
 func (n *node) Installed(_ context.Context, d *handler.Definition) ([]handler.OwnedBinary, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -142,7 +142,7 @@ func (n *node) breaks(path string, broken bool) {
 	n.broken[path] = broken
 }
 
-// files reads them as a running daemon does.
+// files reads the configuration files as a running daemon does.
 type files struct{ options config.Options }
 
 func (f files) Load(context.Context) (*config.Config, error) { return config.Load(f.options) }
@@ -158,7 +158,7 @@ func (f files) Check(_ context.Context, file string, text []byte) error {
 	return err
 }
 
-// published takes every plan.
+// published accepts every plan.
 type published struct{}
 
 func (published) Publish(*lifecycle.Plan) error { return nil }
@@ -183,7 +183,7 @@ func newBedWith(t *testing.T, more func(*admin.Options)) *bed {
 	t.Cleanup(func() { test.Check(t, b.manager.Close()) })
 	b.manager.Start()
 	test.Must(t, b.manager.Ready(t.Context()))
-	test.Eventually(t, "what runc can do is known", func() bool { return !b.manager.Handlers()[0].Capabilities.Empty() })
+	test.Eventually(t, "runc's capabilities are known", func() bool { return !b.manager.Handlers()[0].Capabilities.Empty() })
 	b.serve(loader, more)
 	return b
 }
@@ -192,7 +192,7 @@ func noPods(context.Context) (map[string]overhead.Pods, error) {
 	return map[string]overhead.Pods{}, nil
 }
 
-// serve serves on a socket whose path is short enough, whatever the test's name.
+// serve serves on a socket with a short path: t.TempDir contains the test's name.
 func (b *bed) serve(loader files, more func(*admin.Options)) {
 	b.t.Helper()
 	dir, err := os.MkdirTemp("", "ba-")
@@ -226,7 +226,7 @@ func (b *bed) serve(loader files, more func(*admin.Options)) {
 
 func (b *bed) path(name string) string { return filepath.Join(b.dir, name) }
 
-// write makes a file, in which $DIR stands for the directory.
+// write creates a file, and replaces $DIR in its text by the directory.
 func (b *bed) write(name, text string, mode os.FileMode) {
 	b.t.Helper()
 	file := b.path(name)
@@ -235,7 +235,7 @@ func (b *bed) write(name, text string, mode os.FileMode) {
 	test.Must(b.t, os.Chmod(file, mode))
 }
 
-// read is a file's text with $DIR for the directory, or "" if there is none.
+// read returns a file's text with $DIR for the directory, or "" if the file does not exist.
 func (b *bed) read(name string) string {
 	b.t.Helper()
 	text, err := os.ReadFile(b.path(name))
@@ -245,18 +245,18 @@ func (b *bed) read(name string) string {
 	return strings.ReplaceAll(string(text), b.dir, "$DIR")
 }
 
-// failure is what a call failed with.
+// failure returns the explained error of a call.
 func (b *bed) failure(err error) *client.Error {
 	b.t.Helper()
 	var e *client.Error
 	if !errors.As(b.Explain(err), &e) {
-		b.t.Fatalf("it did not fail as a call does: %v", err)
+		b.t.Fatalf("not the error of a call: %v", err)
 	}
 	e.Text = strings.ReplaceAll(e.Text, b.dir, "$DIR")
 	return e
 }
 
-// definition is what a handler is now.
+// definition returns the current Definition of a handler.
 func (b *bed) definition(name string) *handler.Definition {
 	b.t.Helper()
 	h, err := b.manager.Handler(name)

@@ -21,10 +21,10 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// archives has one archive.
+// archives fakes the image store. It exports content.
 type archives struct {
 	content []byte
-	// imported is what came, with the name and for the handler that were given.
+	// imported is the last imported archive; name and handler are those of the request.
 	imported      []byte
 	name, handler string
 	fails         error
@@ -39,7 +39,7 @@ func (a *archives) Export(_ context.Context, to io.Writer, images []string) erro
 		return fmt.Errorf("image %q is not on this node: %w", images[0], errdefs.ErrNotFound)
 	}
 	for part := a.content; len(part) > 0; {
-		n := min(len(part), 700_000) // of another size than messages
+		n := min(len(part), 700_000) // not a multiple of the size of messages
 		if _, err := to.Write(part[:n]); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func TestArchives(t *testing.T) {
 		got = append(got, m.GetData()...)
 	}
 	if !bytes.Equal(got, a.content) {
-		t.Errorf("%d bytes came of %d, or others", len(got), len(a.content))
+		t.Errorf("got %d bytes, want the %d bytes of the archive", len(got), len(a.content))
 	}
 
 	names, err := send(t, b, &adminv1.ImportImagesRequest{Name: "x:1", Data: a.content[:3]}, &adminv1.ImportImagesRequest{Data: a.content[3:10]}, &adminv1.ImportImagesRequest{}, &adminv1.ImportImagesRequest{Data: a.content[10:20]})
@@ -92,7 +92,7 @@ func TestArchives(t *testing.T) {
 	}
 	pulls, err := b.ListPulls(t.Context(), &adminv1.ListPullsRequest{})
 	if err != nil || len(pulls.GetPulls()) != 1 || pulls.GetPulls()[0].GetLayers()[0].GetFetched() != 7 || pulls.GetPulls()[0].GetBeganAt().GetSeconds() != 1 {
-		t.Errorf("pulls are %v, %v", pulls, err)
+		t.Errorf("the pulls are %v, %v", pulls, err)
 	}
 
 	a.fails = fmt.Errorf("the archive is not whole: %w", errdefs.ErrInvalidArgument)
@@ -101,17 +101,17 @@ func TestArchives(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"half an archive": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{}); return err }, codes.InvalidArgument, `failed after the import of ["a:1" "b:1"]`},
+		"failed import":   {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{}); return err }, codes.InvalidArgument, `failed after the import of ["a:1" "b:1"]`},
 		"no message":      {func() error { _, err := send(t, b); return err }, codes.InvalidArgument, "nothing was sent"},
 		"unknown handler": {func() error { _, err := send(t, b, &adminv1.ImportImagesRequest{Handler: "rnuc"}); return err }, codes.NotFound, "rnuc"},
-		"export of nothing": {func() error {
+		"export without a name": {func() error {
 			stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{})
 			if err == nil {
 				_, err = stream.Recv()
 			}
 			return err
 		}, codes.InvalidArgument, "images is empty"},
-		"export of what is not there": {func() error {
+		"export of a missing image": {func() error {
 			stream, err := b.ExportImages(t.Context(), &adminv1.ExportImagesRequest{Images: []string{"nothing"}})
 			if err == nil {
 				_, err = stream.Recv()
@@ -128,6 +128,6 @@ func TestArchives(t *testing.T) {
 func TestWithoutImages(t *testing.T) {
 	b := newBed(t)
 	if _, err := b.ListPulls(t.Context(), &adminv1.ListPullsRequest{}); status.Code(err) != codes.Unimplemented {
-		t.Errorf("pulls of a daemon without images: %v", err)
+		t.Errorf("ListPulls without an image store: %v", err)
 	}
 }

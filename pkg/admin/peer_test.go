@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// asCaller makes this test's binary a client of the socket that it names.
+// asCaller contains the socket for the test binary as a client.
 const asCaller = "BERTH_TEST_ADMIN_SOCKET"
 
 func TestMain(m *testing.M) {
@@ -36,8 +36,8 @@ func callOnce(socket string) int {
 	return 0
 }
 
-// Another user is refused by the daemon itself, also where the socket's mode
-// would let it pass.
+// The daemon itself refuses another user, even if the socket's mode allows the
+// connection.
 func TestOtherUsersAreRefused(t *testing.T) {
 	b := newBed(t)
 	test.Must(t, os.Chmod(b.socket, 0o777))

@@ -15,7 +15,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// crun is how tests register a handler.
+// crun returns the request that registers the handler crun.
 func (b *bed) crun(more ...*adminv1.Setting) *adminv1.RegisterHandlerRequest {
 	return &adminv1.RegisterHandlerRequest{Name: "crun", Settings: append([]*adminv1.Setting{
 		{Key: "runtime_path", Value: `"` + b.path("bin/crun") + `"`},
@@ -49,7 +49,7 @@ $`)
 	}
 	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "crun"})
 	if err != nil || len(one.GetWritten()) != 2 || one.GetWritten()[1].GetKey() != "snapshotter" {
-		t.Errorf("written is %v, %v", one.GetWritten(), err)
+		t.Errorf("the written keys are %v, %v", one.GetWritten(), err)
 	}
 
 	b.node.run("a", "one", b.definition("crun"))
@@ -58,16 +58,16 @@ $`)
 		t.Errorf("removed: %v, %v", removed, err)
 	}
 	if h, err := b.manager.Handler("crun"); err != nil || h.Configured {
-		t.Errorf("with a pod it is %v, %v", h, err)
+		t.Errorf("with a pod, the removed handler is %v, %v", h, err)
 	}
 	_, err = b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
 	if e := b.failure(err); e.Code != codes.FailedPrecondition || !strings.Contains(e.Text, "already removed") {
-		t.Errorf("again: %v %s", e.Code, e.Text)
+		t.Errorf("second removal: %v %s", e.Code, e.Text)
 	}
 }
 
-// A change that is refused leaves the file, and what is served, as they were, and
-// says file, line and key.
+// A refused change leaves the file and the handlers as they were, and the error
+// contains file, line and key.
 func TestRefusedChangesLeaveNothing(t *testing.T) {
 	b := newBed(t)
 	before := b.manager.Current()
@@ -78,24 +78,24 @@ func TestRefusedChangesLeaveNothing(t *testing.T) {
 		t.Errorf("got %v: %s\n%v", e.Code, e.Text, e.Problems)
 	}
 	if _, err := os.Stat(b.path("conf.d")); !os.IsNotExist(err) {
-		t.Errorf("something was written (%v)", err)
+		t.Errorf("the directory of drop-ins exists (%v)", err)
 	}
-	test.Fails(t, test.Err(b.manager.Handler("crun")), "the handler is there")
+	test.Fails(t, test.Err(b.manager.Handler("crun")), "the refused handler exists")
 	if now := b.manager.Current(); now.Digest != before.Digest || now.Generation != before.Generation || now.Last != nil {
-		t.Errorf("what is in force changed: %+v", now)
+		t.Errorf("the configuration in force changed: %+v", now)
 	}
 	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	text := b.read("conf.d/50-crun.toml")
 	file := test.Value(os.Stat(b.path("conf.d/50-crun.toml")))(t)
 	_, err = b.UpdateHandler(t.Context(), &adminv1.UpdateHandlerRequest{Name: "crun", Set: []*adminv1.Setting{{Key: "snapshotter", Value: "1"}}})
 	if e := b.failure(err); !e.Invalid() || b.read("conf.d/50-crun.toml") != text {
-		t.Errorf("the file became\n%s\n%s", b.read("conf.d/50-crun.toml"), e.Text)
+		t.Errorf("the file is now\n%s\n%s", b.read("conf.d/50-crun.toml"), e.Text)
 	}
 	if now, err := os.Stat(b.path("conf.d/50-crun.toml")); err != nil || !os.SameFile(now, file) || !now.ModTime().Equal(file.ModTime()) {
 		t.Errorf("the file was written again (%v)", err)
 	}
 
-	// The default handler cannot go.
+	// The default handler cannot be removed.
 	b.write("config.toml", "default_runtime = \"crun\"\n[runtimes.runc]\nruntime_path = \"$DIR/bin/runc\"\n[handlers]\nwatch = false\n", 0o644)
 	test.Must(t, test.Err(b.Reload(t.Context(), &adminv1.ReloadRequest{})))
 	_, err = b.RemoveHandler(t.Context(), &adminv1.RemoveHandlerRequest{Name: "crun"})
@@ -117,11 +117,11 @@ func TestRegisterWhatCannotBe(t *testing.T) {
 		"a handler of another file": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
 			return &adminv1.RegisterHandlerRequest{Name: "runc"}
 		}, codes.AlreadyExists, "at $DIR/config.toml:2"},
-		"somebody's file": {func(b *bed) { b.write("conf.d/50-crun.toml", "# mine\n", 0o644) },
+		"a file of an operator": {func(b *bed) { b.write("conf.d/50-crun.toml", "# mine\n", 0o644) },
 			(*bed).plain, codes.AlreadyExists, "$DIR/conf.d/50-crun.toml exists; edit it by hand"},
-		"a vendor's file": {func(b *bed) { b.write("vendor/50-crun.toml", "", 0o644) },
+		"a file of a vendor": {func(b *bed) { b.write("vendor/50-crun.toml", "", 0o644) },
 			(*bed).plain, codes.AlreadyExists, "$DIR/vendor/50-crun.toml exists"},
-		"two keys in one": {nil, func(b *bed) *adminv1.RegisterHandlerRequest {
+		"two keys in one value": {nil, func(b *bed) *adminv1.RegisterHandlerRequest {
 			return b.crun(&adminv1.Setting{Key: "snapshotter", Value: "\"native\"\n[server]"})
 		}, codes.InvalidArgument, "several lines"},
 		"no path": {nil, func(*bed) *adminv1.RegisterHandlerRequest {
@@ -138,7 +138,7 @@ func TestRegisterWhatCannotBe(t *testing.T) {
 			if e := b.failure(err); e.Code != c.code || !strings.Contains(e.Text, c.text) {
 				t.Errorf("got %v: %s", e.Code, e.Text)
 			}
-			test.Equal(t, "the file became", b.read("conf.d/50-crun.toml"), before)
+			test.Equal(t, "the file", b.read("conf.d/50-crun.toml"), before)
 		})
 	}
 }
@@ -158,7 +158,7 @@ func TestOtherFilesAreNotTouched(t *testing.T) {
 		}
 	}
 	if b.read("conf.d/50-crun.toml") == "" {
-		t.Error("it was removed")
+		t.Error("the file of an operator was removed")
 	}
 }
 
@@ -171,18 +171,18 @@ func TestUpdateOfAKeyThatIsNotThere(t *testing.T) {
 	}
 }
 
-// What a daemon that was killed while it wrote has left is in nobody's way.
+// The temporary file of a daemon that was killed during a write does not block the next one.
 func TestLeftoversOfAKill(t *testing.T) {
 	b := newBed(t)
 	b.write("conf.d/.50-crun.toml.new", "[runtimes.cr", 0o644)
 	test.Must(t, test.Err(b.RegisterHandler(t.Context(), b.crun())))
 	if b.read("conf.d/.50-crun.toml.new") != "" {
-		t.Error("it is still there")
+		t.Error("the temporary file still exists")
 	}
 }
 
-// Of many who register at once under one name one does it, and the others hear
-// that it is taken; those with names of their own do not disturb each other.
+// Of concurrent registrations of one name, one succeeds and the others fail with
+// AlreadyExists. Registrations of different names all succeed.
 func TestRegisteringAtOnce(t *testing.T) {
 	b := newBed(t)
 	const many = 4
@@ -204,11 +204,11 @@ func TestRegisteringAtOnce(t *testing.T) {
 		case i >= many && err != nil:
 			t.Errorf("crun-%d: %v", i, err)
 		case i < many && b.failure(err).Code != codes.AlreadyExists:
-			t.Errorf("the same name: %v", err)
+			t.Errorf("registration of the same name: %v", err)
 		}
 	}
 	if won != 1 {
-		t.Errorf("%d registered one name", won)
+		t.Errorf("%d registrations of one name succeeded", won)
 	}
 	if got := len(b.manager.Handlers()); got != many+2 {
 		t.Errorf("there are %d handlers", got)

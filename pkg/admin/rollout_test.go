@@ -20,15 +20,15 @@ func TestPromoteAndAbort(t *testing.T) {
 	b.write("bin/next", "#!/bin/sh\n", 0o755)
 	resp := test.Value(b.RegisterHandler(t.Context(), b.crun(
 		&adminv1.Setting{Key: "candidate.runtime_path", Value: `"` + b.path("bin/next") + `"`}, &adminv1.Setting{Key: "candidate.percent", Value: "10"})))(t)
-	// The keys' old names were given; today's are written.
+	// The settings contain the keys of the candidate.
 	one, err := b.GetHandler(t.Context(), &adminv1.GetHandlerRequest{Name: "crun"})
 	if err != nil || !slices.ContainsFunc(one.GetSettings(), func(s *adminv1.Setting) bool { return s.GetKey() == "candidate.percent" && s.GetValue() == "10" }) {
-		t.Errorf("%v, the settings are %v", err, one.GetSettings())
+		t.Errorf("error %v, the settings are %v", err, one.GetSettings())
 	}
 	if rollout := resp.GetHandler().GetRollout(); rollout.GetState() != "running" || rollout.GetPercent() != 10 || rollout.GetPath() != b.path("bin/next") {
 		t.Errorf("the rollout is %v", rollout)
 	}
-	// Pods on either binary are what new pods get.
+	// New pods get either binary, so pods on both are up to date.
 	b.node.run("a", "one", b.definition("crun"))
 	b.node.run("b", "two", b.definition("crun").WithCandidate())
 	pods, err := b.ListPods(t.Context(), &adminv1.ListPodsRequest{Handler: "crun"})
@@ -54,7 +54,7 @@ func TestPromoteAndAbort(t *testing.T) {
 	}
 }
 
-// Nobody has to look at each handler to learn that its candidate is not used.
+// The status of the daemon reports a rollout whose candidate cannot run.
 func TestStatusNamesANextBinaryThatIsNotTried(t *testing.T) {
 	b := newBed(t)
 	b.write("bin/next", "#!/bin/sh\n", 0o755)

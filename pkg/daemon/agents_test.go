@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// asAgent asks at the socket for agents.
+// asAgent calls the health service on the socket for agents.
 func (b *bed) asAgent(t *testing.T) error {
 	t.Helper()
 	conn := test.Value(grpc.NewClient("unix://"+b.config.ContainerdAPI.Socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
@@ -29,11 +29,11 @@ func TestAgentsAreServed(t *testing.T) {
 	test.Check(t, b.asAgent(t))
 	info, err := os.Stat(b.config.ContainerdAPI.Socket)
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket: %v, %v", info.Mode(), err)
+		t.Errorf("the mode of the socket is %v, %v", info.Mode(), err)
 	}
 	test.Check(t, d.Stop(t.Context()))
 	if _, err := os.Lstat(b.config.ContainerdAPI.Socket); !os.IsNotExist(err) {
-		t.Errorf("the socket of a daemon that has stopped: %v", err)
+		t.Errorf("the socket still exists after Stop: %v", err)
 	}
 }
 
@@ -43,11 +43,11 @@ func TestWithoutASocketAgentsAreNotServed(t *testing.T) {
 	b.config.ContainerdAPI.Socket = ""
 	b.started(t)
 	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
-		t.Errorf("a socket that is not configured: %v", err)
+		t.Errorf("the socket exists although it is not configured: %v", err)
 	}
 }
 
-// Where somebody answers, berth does not start, and leaves the socket alone.
+// If another process serves the socket, berth does not start and does not touch the socket.
 func TestSocketOfAnotherContainerd(t *testing.T) {
 	b := newBed(t)
 	test.Must(t, os.MkdirAll(filepath.Dir(b.config.ContainerdAPI.Socket), 0o755))
@@ -56,15 +56,15 @@ func TestSocketOfAnotherContainerd(t *testing.T) {
 	err := b.daemon(t).Start(t.Context())
 	test.Says(t, err, "containerd_api.socket", "another process is serving this socket (daemon.test, process "+strconv.Itoa(os.Getpid()))
 	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
-	test.Mustf(t, err, "the other's socket")
+	test.Mustf(t, err, "connect to the other process")
 	conn.Close()
 	if _, err := os.Lstat(b.config.Server.Socket); !os.IsNotExist(err) {
-		t.Errorf("the CRI socket of a daemon that did not start: %v", err)
+		t.Errorf("the CRI socket exists although the start failed: %v", err)
 	}
 }
 
-// A containerd that starts later takes the socket over, as it does from any other; what
-// is its own by then stays when berth stops.
+// A containerd that starts later replaces the socket. berth does not remove the new socket
+// when it stops.
 func TestSocketThatAnotherTookOver(t *testing.T) {
 	b := newBed(t)
 	d := b.started(t)
@@ -73,6 +73,6 @@ func TestSocketThatAnotherTookOver(t *testing.T) {
 	defer other.Close()
 	test.Check(t, d.Stop(t.Context()))
 	conn, err := net.Dial("unix", b.config.ContainerdAPI.Socket)
-	test.Mustf(t, err, "the other's socket is gone")
+	test.Mustf(t, err, "connect to the other process")
 	conn.Close()
 }

@@ -30,8 +30,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// TestMain keeps the log out of the output of a test that fails. The test binary is also
-// the daemon that is killed.
+// TestMain keeps the log out of the output of a test that fails. With victimSocket set, the
+// test binary is the daemon that is killed.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(victimSocket); path != "" {
 		victim(path)
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// bed is a directory for one daemon, and an engine in memory for it.
+// bed has the configuration and an in-memory engine of one daemon.
 type bed struct {
 	config  *config.Config
 	engine  *routertest.Backend
@@ -78,7 +78,7 @@ func (b *bed) memory() memory {
 	return memory{b.engine}
 }
 
-// memory is an engine whose pods are nowhere else.
+// memory is an engine with pods in memory.
 type memory struct {
 	*routertest.Backend
 }
@@ -97,7 +97,7 @@ func (memory) CheckpointDurations() prometheus.Collector {
 	return podcheckpoint.NewDurations()
 }
 
-// ServeContainerdAPI answers that it is there.
+// ServeContainerdAPI serves only the health service.
 func (memory) ServeContainerdAPI(ctx context.Context, l net.Listener, options ...grpc.ServerOption) error {
 	server := grpc.NewServer(options...)
 	healthapi.RegisterHealthServer(server, health.NewServer())
@@ -115,8 +115,8 @@ func (memory) Installed(context.Context, *handler.Definition) ([]handler.OwnedBi
 
 func (m memory) LastFailure(string) string { return "" }
 
-// Overhead is what pods have beyond their containers: each of gvisor's 20 MiB, of which
-// 10 are declared.
+// Overhead returns the overhead of pods: 20 MiB for each of gvisor's, of which 10 MiB are
+// declared.
 func (m memory) Overhead(context.Context) (map[string]overhead.Pods, error) {
 	const mi = 1 << 20
 	p := overhead.Pods{Declared: []overhead.Declared{{Memory: 10 * mi, CPU: 250}}}
@@ -128,7 +128,7 @@ func (m memory) Overhead(context.Context) (map[string]overhead.Pods, error) {
 	return map[string]overhead.Pods{"gvisor": p}, nil
 }
 
-// willing finds that every handler can run pods.
+// willing is a prober for which every handler can run pods.
 type willing struct{}
 
 func (willing) Check(context.Context, *handler.Definition, probe.Depth) (*probe.Runtime, error) {
@@ -139,15 +139,15 @@ func (willing) Proof(*handler.Definition, *probe.Runtime) probe.Proof { return n
 
 func (willing) Runs() map[string]probe.SelfCheckRuns { return nil }
 
-// daemon makes a daemon that is stopped when the test ends.
+// daemon creates a daemon that is stopped at the end of the test.
 func (b *bed) daemon(t *testing.T) *daemon.Daemon {
 	t.Helper()
 	d := test.Value(daemon.New(b.options))(t)
-	t.Cleanup(func() { d.Stop(context.Background()) }) //nolint:errcheck // tests that care look themselves
+	t.Cleanup(func() { d.Stop(context.Background()) }) //nolint:errcheck // tests that need the error call Stop
 	return d
 }
 
-// started makes and starts a daemon.
+// started creates and starts a daemon.
 func (b *bed) started(t *testing.T) *daemon.Daemon {
 	t.Helper()
 	d := b.daemon(t)
@@ -155,7 +155,7 @@ func (b *bed) started(t *testing.T) *daemon.Daemon {
 	return d
 }
 
-// client talks to the daemon's socket.
+// client returns a client of the daemon's CRI socket.
 func (b *bed) client(t *testing.T) runtimeapi.RuntimeServiceClient {
 	t.Helper()
 	conn := test.Value(grpc.NewClient("unix://"+b.config.Server.Socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
@@ -171,7 +171,7 @@ func (b *bed) version(t *testing.T) error {
 	return err
 }
 
-// failing makes the engine fail in one method.
+// failing makes one method of the engine fail.
 func (b *bed) failing(method, text string) {
 	b.engine.Fail = func(_ context.Context, rpc string) error {
 		if rpc == method {
@@ -181,7 +181,7 @@ func (b *bed) failing(method, text string) {
 	}
 }
 
-// manager is what systemd is to a daemon.
+// manager returns the notify socket of a service manager, as systemd has it.
 func (b *bed) manager(t *testing.T) *net.UnixConn {
 	t.Helper()
 	b.options.NotifySocket = filepath.Join(t.TempDir(), "notify")
@@ -190,7 +190,7 @@ func (b *bed) manager(t *testing.T) *net.UnixConn {
 	return conn
 }
 
-// told returns what the manager hears next.
+// told returns the next message to the service manager, or "" if there is none in time.
 func told(t *testing.T, conn *net.UnixConn, within time.Duration) string {
 	t.Helper()
 	test.Must(t, conn.SetReadDeadline(time.Now().Add(within)))

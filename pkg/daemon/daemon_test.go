@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/daemon"
 )
 
-// A whole life: nothing answers before the pods are recovered, and the service
-// manager hears of each step.
+// From start to stop: calls fail before the pods are recovered, and the service
+// manager is notified of each step.
 func TestLifeOfADaemon(t *testing.T) {
 	b := newBed(t)
 	manager := b.manager(t)
@@ -43,10 +43,10 @@ func TestLifeOfADaemon(t *testing.T) {
 	if err := b.version(t); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "recovering") {
 		t.Errorf("while it recovers: %v", err)
 	}
-	test.Equal(t, "before it is ready it says", told(t, manager, 50*time.Millisecond), "")
+	test.Equal(t, "notification before it is ready", told(t, manager, 50*time.Millisecond), "")
 	close(recovered)
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
-		t.Errorf("when it is ready it says %q", said)
+		t.Errorf("the notification when it is ready is %q", said)
 	}
 	test.Check(t, b.version(t))
 	sandbox, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})
@@ -56,7 +56,7 @@ func TestLifeOfADaemon(t *testing.T) {
 
 	stop()
 	test.Check(t, <-ended)
-	test.Equal(t, "when it stops it says", told(t, manager, time.Minute), "STOPPING=1")
+	test.Equal(t, "notification when it stops", told(t, manager, time.Minute), "STOPPING=1")
 	select {
 	case <-closed:
 	default:
@@ -66,7 +66,7 @@ func TestLifeOfADaemon(t *testing.T) {
 		t.Error("a socket is left")
 	}
 	if b.engine.Definition(sandbox.GetPodSandboxId()) == nil {
-		t.Error("stopping has touched a pod")
+		t.Error("the stop removed a pod")
 	}
 }
 
@@ -76,7 +76,7 @@ func TestRestart(t *testing.T) {
 	first := b.started(t)
 	sandbox := test.Value(b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"}))(t)
 	test.Must(t, first.Stop(t.Context()))
-	b.config.Runtimes = b.config.Runtimes[1:] // gvisor is gone
+	b.config.Runtimes = b.config.Runtimes[1:] // removes gvisor
 	b.started(t)
 	resp, err := b.client(t).PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox.GetPodSandboxId()})
 	if err != nil || resp.GetStatus().GetId() != sandbox.GetPodSandboxId() {
@@ -94,12 +94,12 @@ func TestABrokenHandlerSaysWhy(t *testing.T) {
 	resp := test.Value(b.client(t).Status(t.Context(), &runtimeapi.StatusRequest{}))(t)
 	for _, h := range resp.GetRuntimeHandlers() {
 		if h.GetName() == "kata" {
-			t.Error("the node advertises a handler that cannot work")
+			t.Error("the node advertises a handler that cannot run pods")
 		}
 	}
 }
 
-// What a failed start did is undone, and a second daemon can have the place.
+// A failed start is rolled back, and another daemon can start on the same paths.
 func TestAFailedStartIsUndone(t *testing.T) {
 	for name, sabotage := range map[string]func(*bed){
 		"the engine does not open": func(b *bed) {
@@ -108,11 +108,11 @@ func TestAFailedStartIsUndone(t *testing.T) {
 			}
 		},
 		"recovery fails": func(b *bed) { b.failing("Recover", "sabotage") },
-		"no address for metrics": func(b *bed) {
+		"bad address for metrics": func(b *bed) {
 			b.config.Metrics.Address = "127.0.0.1:sabotage"
 		},
-		"no such group": func(b *bed) { b.config.Server.SocketGroup = "sabotage" },
-		"no default":    func(b *bed) { b.config.DefaultRuntime = "sabotage" },
+		"no such group":   func(b *bed) { b.config.Server.SocketGroup = "sabotage" },
+		"unknown default": func(b *bed) { b.config.DefaultRuntime = "sabotage" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t)
@@ -139,9 +139,9 @@ func TestStartAndStopInAnyOrder(t *testing.T) {
 	b := newBed(t)
 	d := b.daemon(t)
 	test.Check(t, d.Stop(t.Context()))
-	test.Fails(t, d.Start(t.Context()), "it starts after it was stopped")
+	test.Fails(t, d.Start(t.Context()), "a stopped daemon started")
 	if exists(t, b.config.Server.Socket) {
-		t.Error("it listens")
+		t.Error("the socket exists")
 	}
 
 	d = b.daemon(t)
@@ -159,11 +159,11 @@ func TestStartAndStopInAnyOrder(t *testing.T) {
 	}
 	all.Wait()
 	if exists(t, b.config.Server.Socket) {
-		t.Error("it listens")
+		t.Error("the socket exists")
 	}
 }
 
-// Whoever stops a daemon that still recovers does not wait for the recovery.
+// A stop of a daemon during its recovery ends the recovery.
 func TestStopEndsAStart(t *testing.T) {
 	for name, end := range map[string]func(stop context.CancelFunc, d *daemon.Daemon) error{
 		"by its context": func(stop context.CancelFunc, _ *daemon.Daemon) error { stop(); return nil },
@@ -188,7 +188,7 @@ func TestStopEndsAStart(t *testing.T) {
 			<-recovering
 			test.Check(t, end(stop, d))
 			if err := <-ended; err != nil && ctx.Err() != nil {
-				t.Errorf("a daemon that is told to end while it starts fails with %v", err)
+				t.Errorf("Run was stopped during the start, and failed with %v", err)
 			}
 			if exists(t, b.config.Server.Socket) {
 				t.Error("the socket is left")
@@ -197,7 +197,7 @@ func TestStopEndsAStart(t *testing.T) {
 	}
 }
 
-// Calls get half of the time to end; what hangs is cut off, and the engine is
+// Running calls get half of StopTimeout, then they are canceled. The engine is
 // closed after the last call.
 func TestStopIsBounded(t *testing.T) {
 	b := newBed(t)
@@ -221,10 +221,10 @@ func TestStopIsBounded(t *testing.T) {
 	client := b.client(t)
 	sandbox := test.Value(client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{}))(t)
 	events := test.Value(client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{}))(t)
-	test.Eventually(t, "events are subscribed to", func() bool { return b.engine.Subscribers() > 0 })
+	test.Eventually(t, "the engine has a subscriber", func() bool { return b.engine.Subscribers() > 0 })
 	var calling sync.WaitGroup
 	calling.Go(func() {
-		test.Fails(t, test.Err(client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox.GetPodSandboxId()})), "a call that hangs succeeds")
+		test.Fails(t, test.Err(client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox.GetPodSandboxId()})), "a call that hung succeeded")
 	})
 	<-hanging
 	begin := time.Now()

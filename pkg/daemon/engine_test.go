@@ -20,7 +20,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/streaming"
 )
 
-// loaded is the engine's configuration by a configuration file, in which $DIR stands for dir.
+// loaded returns the engine's configuration from a configuration file. It replaces $DIR by dir.
 func loaded(t *testing.T, dir, text string) engine.Config {
 	t.Helper()
 	for name, content := range map[string]string{
@@ -33,7 +33,7 @@ func loaded(t *testing.T, dir, text string) engine.Config {
 	return engineConfig(cfg, Build{Version: "1.2.3", Revision: "abc"})
 }
 
-// Each key has a value of its own. Switches are in TestSwitchesOfTheEngine.
+// Each key has a different value. TestSwitchesOfTheEngine has the boolean keys.
 func TestKeysOfTheEngine(t *testing.T) {
 	dir := t.TempDir()
 	got := loaded(t, dir, `
@@ -114,7 +114,7 @@ plugin_request_timeout = "111s"
 	}
 }
 
-// One switch at a time is on, and the numbers that mean no limit are set.
+// In each round one boolean key is true. Numbers that mean "no limit" are set.
 func TestSwitchesOfTheEngine(t *testing.T) {
 	keys := []string{
 		"engine.sync_rootfs", "engine.unprivileged_ports", "engine.unprivileged_icmp", "engine.ignore_image_defined_volumes",
@@ -133,7 +133,7 @@ func TestSwitchesOfTheEngine(t *testing.T) {
 		} {
 			test.Equal(t, "with "+on+", "+key, is, key == on)
 		}
-		test.Equal(t, "all networks", c.Network.MaxConfNum, -1)
-		test.Equal(t, "no timeout", c.Images.PullProgressTimeout, -1)
+		test.Equal(t, "max_conf_num 0", c.Network.MaxConfNum, -1)
+		test.Equal(t, "pull_progress_timeout 0s", c.Images.PullProgressTimeout, -1)
 	}
 }

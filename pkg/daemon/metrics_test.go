@@ -41,7 +41,7 @@ func (b *bed) scrape(t *testing.T) string {
 	return string(text)
 }
 
-// busy starts a daemon and makes calls of which every metric says something.
+// busy starts a daemon and makes calls that give each metric a value.
 func (b *bed) busy(t *testing.T) {
 	t.Helper()
 	b.started(t)
@@ -49,7 +49,7 @@ func (b *bed) busy(t *testing.T) {
 		test.Must(t, test.Err(b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "gvisor"})))
 	}
 	if _, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "from a client"}); err == nil {
-		t.Fatal("an unknown handler is known")
+		t.Fatal("RunPodSandbox with an unknown handler succeeded")
 	}
 }
 
@@ -78,16 +78,16 @@ func TestMetricsOfTheNode(t *testing.T) {
 		`berth_rpc_duration_seconds_count{binary="",code="InvalidArgument",handler="",rpc="RunPodSandbox"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {
-			t.Errorf("lacks %s", want)
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 	for _, unwanted := range []string{`berth_handler_overhead_memory_bytes{handler="runc"`, `berth_handler_overhead_declared_memory_bytes{handler="runc"`} {
 		if strings.Contains(text, unwanted) {
-			t.Errorf("without pods there is %s", unwanted)
+			t.Errorf("without pods, the metrics have %s", unwanted)
 		}
 	}
 	if strings.Contains(text, "from a client") {
-		t.Error("what a client says became a label")
+		t.Error("text of a client became a label")
 	}
 }
 
@@ -98,10 +98,10 @@ func TestWithoutAnAddressNothingIsCounted(t *testing.T) {
 	test.Check(t, b.version(t))
 }
 
-// family is a metric as the document describes it.
+// family is a metric as docs/metrics.md describes it.
 type family struct{ kind, labels, help string }
 
-// exposed are the metrics of berth itself.
+// exposed returns berth's own metrics.
 func exposed(text string) map[string]family {
 	all := map[string]family{}
 	for line := range strings.Lines(text) {
@@ -121,7 +121,7 @@ func exposed(text string) map[string]family {
 	return all
 }
 
-// labelsOf are the names of a metric's labels, in order.
+// labelsOf returns the names of a metric's labels, in order.
 func labelsOf(text, metric string) string {
 	series := regexp.MustCompile(`(?m)^` + metric + `(?:_count)?\{(.*)\} `).FindStringSubmatch(text)
 	if series == nil {
@@ -135,7 +135,7 @@ func labelsOf(text, metric string) string {
 	return strings.Join(names, ", ")
 }
 
-// documented are the metrics in the document's table.
+// documented returns the metrics in the tables of docs/metrics.md.
 func documented(t *testing.T) map[string]family {
 	t.Helper()
 	text := test.Value(os.ReadFile("../../docs/metrics.md"))(t)
@@ -156,7 +156,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	test.Check(t, b.asAgent(t))
 	var text string
 	late := func(metric string) bool { return !strings.Contains(text, "\n"+metric) }
-	test.Eventually(t, "what is measured later is there", func() bool {
+	test.Eventually(t, "metrics that are measured later exist", func() bool {
 		text = b.scrape(t)
 		return !slices.ContainsFunc([]string{"berth_backend_list_age_seconds{", "berth_node_labels_current ", "berth_handler_overhead_cpu_cores{"}, late)
 	})
@@ -171,18 +171,18 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 	for name := range want {
 		if _, ok := got[name]; !ok {
-			t.Errorf("docs/metrics.md has %s, and the daemon has not", name)
+			t.Errorf("docs/metrics.md has %s, which the daemon does not expose", name)
 		}
 	}
 	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !regexp.MustCompile(`^(berth|go|process)_`).MatchString(name) {
-			t.Errorf("docs/metrics.md does not say what %s is", strings.TrimSpace(name))
+			t.Errorf("docs/metrics.md does not describe %s", strings.TrimSpace(name))
 		}
 	}
 }
 
-// The calls of pods that try a binary are told from those of the others, each with
-// its code and duration.
+// Calls about pods on a candidate have another label than those about pods on the
+// handler's own binary.
 func TestMetricsOfBothBinaries(t *testing.T) {
 	b := newBed(t)
 	b.config.Runtimes[1].Candidate = &handler.Candidate{Path: "/next", Percent: 100}
@@ -198,7 +198,7 @@ func TestMetricsOfBothBinaries(t *testing.T) {
 		for _, rpc := range []string{"RunPodSandbox", "StopPodSandbox"} {
 			want := fmt.Sprintf(`berth_rpc_duration_seconds_count{binary=%q,code="OK",handler=%q,rpc=%q} 1`, binary, name, rpc)
 			if !strings.Contains(text, want+"\n") {
-				t.Errorf("lacks %s", want)
+				t.Errorf("the metrics lack %s", want)
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// hasLine says whether a file has a line.
+// hasLine reports whether a file has a line.
 func hasLine(t *testing.T, path, line string) bool {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -23,8 +23,8 @@ func hasLine(t *testing.T, path, line string) bool {
 	return strings.Contains(string(text), "\n"+line+"\n")
 }
 
-// The file says which handlers take pods, from when they do until the daemon has
-// ended, and stays for the next one.
+// The file has the handlers that accept pods. It is written once they do, and it
+// stays after the daemon stopped.
 func TestNodeLabels(t *testing.T) {
 	const label = "feature.node.kubernetes.io/handler."
 	b := newBed(t)
@@ -32,17 +32,17 @@ func TestNodeLabels(t *testing.T) {
 	b.config.NodeLabels = config.NodeLabels{File: path, Lifetime: time.Hour}
 	b.failing("Recover", "unreadable records")
 	if err := b.daemon(t).Start(t.Context()); err == nil {
-		t.Fatal("a daemon that does not know its pods starts")
+		t.Fatal("the daemon started although the recovery failed")
 	}
 	if exists(t, path) {
-		t.Error("it told of handlers that take no pods yet")
+		t.Error("the file was written before handlers accept pods")
 	}
 	b.engine.Fail = nil
 
 	d := b.started(t)
 	has := func(line string, want bool) {
 		t.Helper()
-		test.Eventually(t, fmt.Sprintf("that the file has the line %s is %v", line, want), func() bool { return hasLine(t, path, label+line) == want })
+		test.Eventually(t, fmt.Sprintf("line %s in the file: %v", line, want), func() bool { return hasLine(t, path, label+line) == want })
 	}
 	for line, want := range map[string]bool{
 		"runc=ready": true, "gvisor=ready": true, "kata=ready": false, "kata.state=not-ready": true, "runc.state=ready": true,
@@ -55,7 +55,7 @@ func TestNodeLabels(t *testing.T) {
 	has("gvisor=ready", true)
 	for _, name := range []string{"runc", "gvisor", "kata"} {
 		if !hasLine(t, path+"-present", label+name+".present=true") {
-			t.Errorf("that %s is present is not said", name)
+			t.Errorf("the file lacks the label present of %s", name)
 		}
 	}
 	test.Must(t, d.Stop(t.Context()))
@@ -66,6 +66,6 @@ func TestNodeLabels(t *testing.T) {
 	test.Must(t, os.Remove(path))
 	b.started(t)
 	if exists(t, path) {
-		t.Error("a file was written without a name")
+		t.Error("the file was written although node_labels.file is empty")
 	}
 }

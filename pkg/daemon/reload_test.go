@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/lifecycle"
 )
 
-// files are what a daemon's configuration is read from.
+// files is a Loader whose configuration or error the test sets.
 type files struct {
 	mu   sync.Mutex
 	next *config.Config
@@ -51,7 +51,7 @@ func (f *files) put(next *config.Config, err error) {
 	f.next, f.err = next, err
 }
 
-// with is a copy of a configuration with one more handler.
+// with returns a copy of a configuration with one more handler and another log level.
 func with(c *config.Config, name string) *config.Config {
 	next := *c
 	next.Runtimes = append(slices.Clone(c.Runtimes), &handler.Definition{Name: name, Type: handler.OCI, Path: "/" + name})
@@ -59,8 +59,8 @@ func with(c *config.Config, name string) *config.Config {
 	return &next
 }
 
-// The service manager hears when a reload begins, by the clock that it has, and
-// when it is over; what is reloaded is in force by then.
+// The service manager is notified when a reload begins, with the monotonic time, and
+// when it ends. The new configuration is in force by then.
 func TestReload(t *testing.T) {
 	b := newBed(t)
 	manager := b.manager(t)
@@ -70,7 +70,7 @@ func TestReload(t *testing.T) {
 	b.options.Apply = func(_ context.Context, c *config.Config) { applied <- c.Log.Level }
 	d := b.started(t)
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
-		t.Fatalf("it says %q", said)
+		t.Fatalf("the notification at the start is %q", said)
 	}
 	run := func(name string) error {
 		_, err := b.client(t).RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: name})
@@ -85,24 +85,24 @@ func TestReload(t *testing.T) {
 	var at int64
 	said := told(t, manager, time.Minute)
 	if _, err := fmt.Sscanf(said, "RELOADING=1\nMONOTONIC_USEC=%d", &at); err != nil || at < begin || at > monotonic(t) {
-		t.Errorf("it says %q (%v), and it was after %d", said, err, begin)
+		t.Errorf("the notification is %q (%v), want a time after %d", said, err, begin)
 	}
 	said = told(t, manager, time.Minute)
 	if !strings.HasPrefix(said, "READY=1\nSTATUS=Generation ") || !strings.Contains(said, "crun, gvisor, kata (not-ready), runc") {
-		t.Errorf("it says %q", said)
+		t.Errorf("the notification is %q", said)
 	}
 	test.Equal(t, "the log's level", <-applied, "warn")
-	test.Checkf(t, run("crun"), "after")
+	test.Checkf(t, run("crun"), "run a pod after the reload")
 
 	f.put(nil, errors.New("config.toml:3:1: no"))
 	d.Reload(lifecycle.TriggerSignal)
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "RELOADING=1\n") {
-		t.Errorf("it says %q", said)
+		t.Errorf("the notification is %q", said)
 	}
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\n") || !strings.Contains(said, "config.toml:3:1: no") {
-		t.Errorf("it says %q", said)
+		t.Errorf("the notification is %q", said)
 	}
-	test.Checkf(t, run("crun"), "a bad file took a handler away")
+	test.Checkf(t, run("crun"), "run a pod after the reload of a bad file")
 }
 
 func monotonic(t *testing.T) int64 {
@@ -112,16 +112,16 @@ func monotonic(t *testing.T) int64 {
 	return now.Nano() / 1000
 }
 
-// A reload that is asked for while the daemon starts comes when it has.
+// A reload that is requested during the start runs after the start.
 func TestAReloadDuringTheStartIsRemembered(t *testing.T) {
 	b := newBed(t)
 	f := &files{next: with(b.config, "crun")}
 	b.options.Loader = f
 	d := b.daemon(t)
-	d.Reload(lifecycle.TriggerSignal) // nothing is there yet
+	d.Reload(lifecycle.TriggerSignal) // before the start
 	b.engine.Fail = func(_ context.Context, rpc string) error {
 		if rpc == "Recover" {
-			d.Reload(lifecycle.TriggerSignal) // half of it is
+			d.Reload(lifecycle.TriggerSignal) // during the recovery
 		}
 		return nil
 	}
@@ -135,8 +135,8 @@ func TestAReloadDuringTheStartIsRemembered(t *testing.T) {
 	}
 }
 
-// What an operator cordoned stays so, and is still told to the kubelet, which has
-// the features of pods that exist from there.
+// A cordon survives a restart. The handler stays advertised, since the kubelet
+// needs its features for the existing pods.
 func TestCordonOverRestarts(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
@@ -152,11 +152,11 @@ func TestCordonOverRestarts(t *testing.T) {
 		t.Error("a cordoned handler is not advertised")
 	}
 	if info := resp.GetInfo()["handlers"]; !strings.Contains(info, `"state":"cordoned","reason":"kernel bug"`) {
-		t.Errorf("the verbose part is %s", info)
+		t.Errorf("the verbose information is %s", info)
 	}
 }
 
-// A handler that takes no pods is no advice for a pod that another one refuses.
+// A handler that accepts no pods must not be recommended for a pod that another one refuses.
 func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 	b := newBed(t)
 	for _, d := range b.config.Runtimes {
@@ -173,14 +173,14 @@ func TestOnlyHandlersThatTakePodsAreRecommended(t *testing.T) {
 	}
 	test.Must(t, d.Lifecycle().Cordon(t.Context(), "gvisor", "kernel bug", "uid 0"))
 	if accepting := handlers.Accepting(); len(accepting) != 1 || accepting[0].Name != "runc" {
-		t.Errorf("%v take pods, want runc", accepting)
+		t.Errorf("%v accept pods, want runc", accepting)
 	}
 	if usable := len(handlers.Usable()); usable != 2 {
-		t.Errorf("%d are usable, want the cordoned one too", usable)
+		t.Errorf("%d handlers are usable, want 2: the cordoned one counts", usable)
 	}
 }
 
-// The engine has a reload's prefix of cgroups for the pods that come after it.
+// After a reload, the engine uses the new cgroup prefix for new pods.
 func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 	b := newBed(t)
 	b.config.Engine.CgroupPrefix = "berth"
@@ -189,7 +189,7 @@ func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 	var handlers *daemon.Handlers
 	b.options.NewEngine = func(_ context.Context, _ *config.Config, _ daemon.Build, h *daemon.Handlers) (daemon.Engine, error) {
 		handlers = h
-		test.Equal(t, "before there are handlers it", h.CgroupPrefix(), "berth")
+		test.Equal(t, "prefix before the start", h.CgroupPrefix(), "berth")
 		return b.memory(), nil
 	}
 	d := b.started(t)
@@ -198,10 +198,10 @@ func TestNewPodsGetThePrefixOfTheLastReload(t *testing.T) {
 		next.Engine.CgroupPrefix = prefix
 		f.put(&next, nil)
 		test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal)))
-		test.Equal(t, "after the reload it", handlers.CgroupPrefix(), prefix)
+		test.Equal(t, "prefix after the reload", handlers.CgroupPrefix(), prefix)
 	}
 	f.put(nil, errors.New("a mistake"))
 	if _, err := d.Lifecycle().Reload(t.Context(), lifecycle.TriggerSignal); err == nil || handlers.CgroupPrefix() != "berth" {
-		t.Errorf("after a reload that failed with %v it is %q", err, handlers.CgroupPrefix())
+		t.Errorf("after a reload that failed with %v, the prefix is %q", err, handlers.CgroupPrefix())
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-cri/berth/pkg/router/routertest"
 )
 
-// leadTo starts another berth and gives this one a handler legacy, whose pods
-// are that one's under runc.
+// leadTo starts another berth, and adds a handler "legacy" to this one that uses
+// runc of the other berth.
 func (b *bed) leadTo(t *testing.T, other *bed) {
 	t.Helper()
 	other.engine = routertest.New("other")
@@ -32,7 +32,7 @@ func (b *bed) leadTo(t *testing.T, other *bed) {
 	})
 }
 
-// handlerIs waits until the node says of a handler that it is ready, or why not.
+// handlerIs waits until a handler is advertised, or until it is not and the node reports reason.
 func (b *bed) handlerIs(t *testing.T, name, reason string) {
 	t.Helper()
 	test.Retry(t, func() error {
@@ -67,7 +67,7 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 	theirs := test.Value(client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "legacy", Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	own := test.Value(client.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{}}))(t)
 	if got := other.engine.Definition(theirs.GetPodSandboxId()); got == nil || got.Name != "runc" {
-		t.Errorf("the pod is there as %v", got)
+		t.Errorf("the pod's definition in the other daemon is %v", got)
 	}
 	listed := func(want ...string) error {
 		l, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
@@ -84,7 +84,7 @@ func TestPodsOfAnotherDaemon(t *testing.T) {
 			}
 		}
 		if len(got) != len(want) {
-			return fmt.Errorf("%d are listed, and %d wanted", len(got), len(want))
+			return fmt.Errorf("%d are listed, want %d", len(got), len(want))
 		}
 		return nil
 	}
@@ -112,10 +112,10 @@ func TestPodsOfADaemonThatIsGone(t *testing.T) {
 	test.Must(t, err)
 	test.Must(t, gone.Stop(context.Background()))
 	b.handlerIs(t, "legacy", "does not exist; check that its daemon is running")
-	for range 2 { // the second time by a berth that has never seen the daemon
+	for range 2 { // the second time after a restart, while the daemon is away
 		_, err = client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: theirs.GetPodSandboxId()})
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), `handler "legacy": the CRI daemon at `) {
-			t.Errorf("a pod of a daemon that is gone: %v", err)
+			t.Errorf("the status of a pod of a stopped daemon: %v", err)
 		}
 		l, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetRuntimeHandler() != "legacy" {
@@ -127,8 +127,8 @@ func TestPodsOfADaemonThatIsGone(t *testing.T) {
 	}
 }
 
-// Before a daemon has said for the first time what it has, nothing is listed: an
-// empty list would make a kubelet start all its pods a second time.
+// A list waits for the first list of each daemon: a list without its pods would make
+// the kubelet start them a second time.
 func TestNothingIsListedBeforeASlowDaemonHasToldItsPods(t *testing.T) {
 	b, other := newBed(t), newBed(t)
 	slow := make(chan struct{})
@@ -169,8 +169,8 @@ func TestADaemonIsNoBackendOfItsOwn(t *testing.T) {
 	test.Check(t, test.Err(b.client(t).ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})))
 }
 
-// A circle of three is seen by each of them, also where nobody's default handler
-// leads around it and there is no pod.
+// Each of three daemons that use each other in a circle detects the circle, even if no
+// default handler is part of it and there are no pods.
 func TestACircleOfDaemons(t *testing.T) {
 	beds := []*bed{newBed(t), newBed(t), newBed(t)}
 	for i, b := range beds {
@@ -195,8 +195,8 @@ func secondName(t *testing.T, socket string) string {
 func TestTwoSocketsOfOneDaemon(t *testing.T) {
 	b, other := newBed(t), newBed(t)
 	b.leadTo(t, other)
-	// The daemon's own default pods are seen twice: as the remote's, and again
-	// through a second name of its socket.
+	// The pods of the other daemon are listed twice: through its socket, and through
+	// a second name of the socket.
 	b.config.Runtimes = append(b.config.Runtimes, &handler.Definition{
 		Name: "twice", Type: handler.CRI, Endpoint: secondName(t, other.config.Server.Socket), RemoteHandler: "runc",
 	})
@@ -215,7 +215,7 @@ func TestTwoSocketsOfOneDaemon(t *testing.T) {
 	}
 }
 
-// A table whose handlers cannot be kept on disk is not put in force.
+// A table whose handlers cannot be recorded on disk is not put in force.
 func TestHandlersThatCannotBeKept(t *testing.T) {
 	b, other := newBed(t), newBed(t)
 	b.leadTo(t, other)
@@ -237,7 +237,7 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 	}
 	test.Says(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)), "record the handlers of the CRI daemon")
 	if err := run("more"); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a handler of a table that was refused: %v", err)
+		t.Errorf("a handler of a refused table: %v", err)
 	}
 	test.Must(t, errors.Join(os.Remove(records), os.Rename(records+".away", records)))
 	test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)))
@@ -245,16 +245,13 @@ func TestHandlersThatCannotBeKept(t *testing.T) {
 	test.Check(t, errors.Join(run("more"), run("legacy2")))
 }
 
-// records are the files about CRI daemons.
+// records returns the files about CRI daemons.
 func (b *bed) records(t *testing.T) []string {
 	t.Helper()
 	return test.Value(filepath.Glob(filepath.Join(b.config.Engine.Root, "remote", "*")))(t)
 }
 
-// A handler that leads to another daemon by now leaves its pods where they are,
-// also over a restart, and the daemon is let go with the last one.
-// A daemon that becomes a backend while the node is in use needs the addresses of
-// pods as much as those that were there when the kubelet told them.
+// A daemon that becomes a backend later gets the pod CIDR that the kubelet sent before.
 func TestADaemonThatComesLateIsTold(t *testing.T) {
 	b, other := newBed(t), newBed(t)
 	f := &files{next: b.config}
@@ -271,12 +268,14 @@ func TestADaemonThatComesLateIsTold(t *testing.T) {
 	test.Must(t, test.Err(d.Lifecycle().Reload(t.Context(), lifecycle.TriggerAdmin)))
 	test.Retry(t, func() error {
 		if got := other.engine.CIDR(); got != cidr {
-			return fmt.Errorf("it was told %q", got)
+			return fmt.Errorf("the CIDR of the other daemon is %q", got)
 		}
 		return nil
 	})
 }
 
+// If a handler changes to another daemon, its pods stay in the old one, also after a restart.
+// The old daemon is dropped with its last pod.
 func TestAHandlerLeadsElsewhere(t *testing.T) {
 	b, before, after := newBed(t), newBed(t), newBed(t)
 	b.leadTo(t, before)
@@ -292,7 +291,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 	moved := *b.config
 	moved.Runtimes = moved.Runtimes[:len(moved.Runtimes)-1]
 	b.config = &moved
-	after.engine = routertest.New("zzz") // its ids are others
+	after.engine = routertest.New("zzz") // creates other ids
 	after.started(t)
 	b.config.Runtimes = append(slices.Clone(b.config.Runtimes), &handler.Definition{
 		Name: "legacy", Type: handler.CRI, Endpoint: after.config.Server.Socket, RemoteHandler: "runc",
@@ -302,7 +301,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 	here := run()
 	for id, engine := range map[string]*routertest.Backend{there: before.engine, here: after.engine} {
 		if engine.Definition(id) == nil {
-			t.Errorf("sandbox %s is not where it should be", id)
+			t.Errorf("sandbox %s is not in the expected daemon", id)
 		}
 	}
 	test.Must(t, d.Stop(context.Background()))
@@ -321,7 +320,7 @@ func TestAHandlerLeadsElsewhere(t *testing.T) {
 	test.Must(t, test.Err(client.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: there})))
 	test.Retry(t, func() error {
 		if left := b.records(t); len(left) != many/2 {
-			return fmt.Errorf("what is kept of CRI daemons: %v", left)
+			return fmt.Errorf("the records of CRI daemons are %v", left)
 		}
 		return nil
 	})

@@ -19,7 +19,7 @@ func (b *bed) makeSocketDir(t *testing.T) {
 	test.Must(t, os.MkdirAll(filepath.Dir(b.config.Server.Socket), 0o700))
 }
 
-// listening takes a place before a daemon does.
+// listening listens on a socket before a daemon starts.
 func listening(t *testing.T, path string) *net.UnixListener {
 	t.Helper()
 	l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
@@ -42,7 +42,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	test.Check(t, b.version(t))
 }
 
-// victimSocket has the test binary listen there, and leave the socket to a child.
+// victimSocket is the path on which the test binary listens. It leaves the socket to a child.
 const victimSocket = "BERTH_TEST_VICTIM_SOCKET"
 
 func victim(path string) {
@@ -62,7 +62,7 @@ func victim(path string) {
 	}
 }
 
-// A child of a killed daemon has the daemon's sockets until it comes to its exec.
+// A child of a killed daemon may have the daemon's sockets open until its exec.
 func TestASocketThatAChildHasIsReplaced(t *testing.T) {
 	b := newBed(t)
 	b.makeSocketDir(t)
@@ -82,7 +82,7 @@ func TestALiveSocketIsRefused(t *testing.T) {
 	err := b.daemon(t).Start(t.Context())
 	test.Says(t, err, b.config.Server.Socket, "another process is serving this socket")
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", b.config.Server.Socket)
-	test.Mustf(t, err, "the other's socket is gone")
+	test.Mustf(t, err, "connect to the other process")
 	conn.Close()
 	other.Close()
 }
@@ -91,7 +91,7 @@ func TestTwoDaemonsDoNotShareASocket(t *testing.T) {
 	b := newBed(t)
 	first := b.started(t)
 	test.Says(t, b.daemon(t).Start(t.Context()), "another berth runs here")
-	test.Checkf(t, b.version(t), "the first one does not answer any more")
+	test.Checkf(t, b.version(t), "call the first daemon")
 	test.Check(t, first.Stop(context.Background()))
 	b.started(t)
 }
@@ -118,13 +118,13 @@ func groupOf(t *testing.T, info fs.FileInfo) uint32 {
 	t.Helper()
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		t.Fatalf("%T is no Stat_t", info.Sys())
+		t.Fatalf("%T is not a Stat_t", info.Sys())
 	}
 	return stat.Gid
 }
 
-// TestItsBytesSayWhichProcessItIs also to a client that asks after they came,
-// as installers may that look for whom to send a SIGHUP.
+// TestItsBytesSayWhichProcessItIs: the bytes of the daemon carry its process ID, also
+// if a client requests credentials later, as installers do that send a SIGHUP.
 func TestItsBytesSayWhichProcessItIs(t *testing.T) {
 	b := newBed(t)
 	b.started(t)
@@ -134,7 +134,7 @@ func TestItsBytesSayWhichProcessItIs(t *testing.T) {
 	var asked error
 	err := raw.Read(func(fd uintptr) bool {
 		if n, _, _ := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT); n < 1 {
-			return false // it is called again when there are bytes
+			return false // called again when there are bytes
 		}
 		asked = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PASSCRED, 1)
 		return true

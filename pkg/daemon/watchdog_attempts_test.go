@@ -11,16 +11,16 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// One check that hangs or fails does not speak for the daemon; all of them do.
+// The daemon counts as unresponsive only if all checks hang or fail.
 func TestAnsweredAsksAgain(t *testing.T) {
 	hang := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 	fail := func(context.Context) error { return errors.New("refused") }
 	fine := func(context.Context) error { return nil }
 	for name, c := range map[string]struct {
-		checks   []func(context.Context) error // the last also for those after it
+		checks   []func(context.Context) error // the last one is repeated
 		patience time.Duration
 		asked    int32
-		want     string // of the error; empty is none
+		want     string // in the error, or "" for success
 	}{
 		"at once":                {[]func(context.Context) error{fine}, time.Minute, 1, ""},
 		"the first hangs":        {[]func(context.Context) error{hang, fine}, 4 * time.Second, 2, ""},
@@ -38,7 +38,7 @@ func TestAnsweredAsksAgain(t *testing.T) {
 				return c.checks[min(n, len(c.checks))-1](ctx)
 			}, c.patience)
 			if got := asked.Load(); c.asked > 0 && got != c.asked {
-				t.Errorf("asked %d times, want %d", got, c.asked)
+				t.Errorf("%d checks, want %d", got, c.asked)
 			}
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
@@ -47,7 +47,7 @@ func TestAnsweredAsksAgain(t *testing.T) {
 	}
 }
 
-// A slow answer counts as long as there is patience, though others were asked after it.
+// A slow check may still succeed within the patience, after later checks have begun.
 func TestAnsweredWaitsForASlowOne(t *testing.T) {
 	const patience = 4 * time.Second
 	test.Check(t, answered(t.Context(), func(ctx context.Context) error {

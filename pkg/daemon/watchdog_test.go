@@ -10,7 +10,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// The service manager hears of a daemon for as long as it answers.
+// The service manager is notified as long as the daemon responds.
 func TestWatchdog(t *testing.T) {
 	b := newBed(t)
 	manager := b.manager(t)
@@ -33,22 +33,22 @@ func TestWatchdog(t *testing.T) {
 	}
 	b.started(t)
 	if said := told(t, manager, time.Minute); !strings.HasPrefix(said, "READY=1\nSTATUS=Generation 1, handlers: ") {
-		t.Errorf("when it is ready it says %q", said)
+		t.Errorf("the notification when it is ready is %q", said)
 	}
 	for range 3 {
 		if said := told(t, manager, time.Minute); said != "WATCHDOG=1" {
-			t.Fatalf("while it answers it says %q", said)
+			t.Fatalf("the notification while it responds is %q", said)
 		}
 	}
 
 	mu.Lock()
 	stuck = make(chan struct{})
 	mu.Unlock()
-	for told(t, manager, 2*time.Second) != "" { // what was said before
+	for told(t, manager, 2*time.Second) != "" { // older notifications
 	}
 
 	mu.Lock()
 	close(stuck)
 	mu.Unlock()
-	test.Equal(t, "when it answers again it says", told(t, manager, time.Minute), "WATCHDOG=1")
+	test.Equal(t, "notification when it responds again", told(t, manager, time.Minute), "WATCHDOG=1")
 }

@@ -48,11 +48,11 @@ func TestLevels(t *testing.T) {
 		{"GetContainerEvents", codes.Canceled, log.DebugLevel},
 		{"ListContainers", codes.Canceled, log.DebugLevel},
 	} {
-		test.Equal(t, fmt.Sprintf("%s with %s is logged as", tc.rpc, tc.code), level(tc.rpc, tc.code), tc.want)
+		test.Equal(t, fmt.Sprintf("level of %s with %s", tc.rpc, tc.code), level(tc.rpc, tc.code), tc.want)
 	}
 }
 
-// logged returns what a call puts into the log.
+// logged returns the log of one call.
 func logged(t *testing.T, rpc, handler string, req, resp any, err error) string {
 	t.Helper()
 	ctx, out := logTo(t)
@@ -60,7 +60,7 @@ func logged(t *testing.T, rpc, handler string, req, resp any, err error) string 
 	return out.String()
 }
 
-// lines keeps what is logged, from any goroutine.
+// lines is a buffer of log lines. It can be used by any goroutine.
 type lines struct {
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -78,7 +78,7 @@ func (l *lines) String() string {
 	return l.out.String()
 }
 
-// logTo gives a context with a log of its own, which has all levels.
+// logTo returns a context that logs all levels to a new buffer.
 func logTo(t *testing.T) (context.Context, *lines) {
 	t.Helper()
 	out, logger := &lines{}, another(log.L.Logger)
@@ -86,7 +86,7 @@ func logTo(t *testing.T) (context.Context, *lines) {
 	return log.WithLogger(t.Context(), &log.Entry{Logger: logger}), out
 }
 
-// another makes a second one of a type that the log's package has no name for.
+// another returns a new value of a type that package log does not name.
 func another[T any](*T) *T { return new(T) }
 
 func TestAccessLogSaysWhatACallIsAbout(t *testing.T) {
@@ -102,7 +102,7 @@ func TestAccessLogSaysWhatACallIsAbout(t *testing.T) {
 			rpc: "RunPodSandbox", req: &runtimeapi.RunPodSandboxRequest{Config: config}, resp: &runtimeapi.RunPodSandboxResponse{PodSandboxId: "5a"},
 			want: []string{"level=info", `msg="CRI call"`, "rpc=RunPodSandbox", "code=OK", "handler=runc", "pod=shop/web", "sandbox=5a"},
 		},
-		"a sandbox that was not made": {
+		"a sandbox that failed": {
 			rpc: "RunPodSandbox", req: &runtimeapi.RunPodSandboxRequest{Config: config}, resp: (*runtimeapi.RunPodSandboxResponse)(nil),
 			err:  status.Error(codes.Unavailable, "no address is left"),
 			want: []string{"level=warning", "code=Unavailable", `error="no address is left"`, "pod=shop/web"}, wantNot: []string{"sandbox="},
@@ -134,7 +134,7 @@ func TestAccessLogSaysWhatACallIsAbout(t *testing.T) {
 	}
 }
 
-// Whoever reads the log must not learn what only the caller may know.
+// The log must not contain secrets of callers.
 func TestAccessLogHasNoSecrets(t *testing.T) {
 	const secret = "hunter2"
 	config := &runtimeapi.PodSandboxConfig{
@@ -155,7 +155,7 @@ func TestAccessLogHasNoSecrets(t *testing.T) {
 			&runtimeapi.ExecSyncRequest{ContainerId: "c1", Cmd: []string{"echo", secret}},
 			&runtimeapi.ExecSyncResponse{Stdout: []byte(secret), Stderr: []byte(secret)},
 		},
-		// Whoever has the URL is let in.
+		// The URL alone gives access.
 		"Exec":            {&runtimeapi.ExecRequest{ContainerId: "c1", Cmd: []string{secret}}, &runtimeapi.ExecResponse{Url: "http://127.0.0.1/" + secret}},
 		"Attach":          {&runtimeapi.AttachRequest{ContainerId: "c1"}, &runtimeapi.AttachResponse{Url: "http://127.0.0.1/" + secret}},
 		"PortForward":     {&runtimeapi.PortForwardRequest{PodSandboxId: "5a"}, &runtimeapi.PortForwardResponse{Url: "http://127.0.0.1/" + secret}},

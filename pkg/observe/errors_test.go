@@ -51,7 +51,7 @@ func TestCodesOfErrors(t *testing.T) {
 		"no class, after the call ended": {ctx: over, err: errors.New("signal: killed"), want: codes.Canceled},
 		"a class, after the call ended":  {ctx: over, err: errdefs.ErrAborted, want: codes.Aborted},
 
-		// A kubelet takes NotFound of these for "there is nothing left to do".
+		// The kubelet treats NotFound from these calls as success.
 		"stop sandbox, a file is missing":     {rpc: "StopPodSandbox", err: errdefs.ErrNotFound, want: codes.Internal},
 		"remove sandbox, a file is missing":   {rpc: "RemovePodSandbox", err: errdefs.ErrNotFound, want: codes.Internal},
 		"stop container, a file is missing":   {rpc: "StopContainer", err: errdefs.ErrNotFound, want: codes.Internal},
@@ -60,7 +60,7 @@ func TestCodesOfErrors(t *testing.T) {
 		"run, a file is missing":              {rpc: "RunPodSandbox", err: status.Error(codes.NotFound, "x"), want: codes.Internal},
 		"an error of the file system":         {rpc: "RunPodSandbox", err: fmt.Errorf("x: %w", os.ErrNotExist), want: codes.Unknown},
 
-		// The kubelet finds its reasons in errors of Unknown only.
+		// The kubelet searches for reasons only in errors with the code Unknown.
 		"registry":                   {rpc: "PullImage", err: fmt.Errorf("RegistryUnavailable: x: %w", errdefs.ErrUnavailable), want: codes.Unknown},
 		"signature":                  {rpc: "PullImage", err: fmt.Errorf("SignatureValidationFailed: x: %w", errdefs.ErrPermissionDenied), want: codes.Unknown},
 		"no such image":              {rpc: "PullImage", err: errdefs.ErrNotFound, want: codes.NotFound},
@@ -74,7 +74,7 @@ func TestCodesOfErrors(t *testing.T) {
 			}
 			got := status.Convert(toStatus(ctx, tc.rpc, tc.err))
 			test.Equal(t, fmt.Sprint(tc.err), got.Code(), tc.want)
-			test.Equal(t, "the text", got.Message(), printable.Error(tc.err))
+			test.Equal(t, "text", got.Message(), printable.Error(tc.err))
 		})
 	}
 	if err := toStatus(t.Context(), "Version", nil); err != nil {
@@ -90,8 +90,8 @@ func TestDetailsSurvive(t *testing.T) {
 	}
 }
 
-// What a registry, a runtime or another daemon says cannot reach the terminal of
-// who reads the error, nor make it look like several.
+// Control characters from a registry, a runtime or another daemon are escaped: an
+// error must not control a terminal or look like several lines.
 func TestTextsOfErrorsPrint(t *testing.T) {
 	const said = "unexpected status: \x1b]0;owned\x07\x1b[2J\r\nlevel=error msg=forged \xff\u202e"
 	const want = `unexpected status: \u001b]0;owned\u0007\u001b[2J\r\nlevel=error msg=forged \xff\u202e`
@@ -126,7 +126,7 @@ func TestShorten(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "short", strings.Repeat("x", maxMessage)} {
-		test.Equal(t, fmt.Sprintf("%q became", text), shown(text), text)
+		test.Equal(t, fmt.Sprintf("shown(%q)", text), shown(text), text)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Whoever calls what does not exist must not fill the metrics with names.
+// Calls of unknown methods must not add labels to the metrics.
 func TestMadeUpCallsHaveOneLabel(t *testing.T) {
 	r := prometheus.NewRegistry()
 	m := newRPCMetrics(r)

@@ -26,7 +26,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// service is a CRI that does what a test says.
+// service is a CRI whose calls run serve.
 type service struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	serve func(ctx context.Context) error
@@ -40,7 +40,7 @@ func (s service) StreamContainers(_ *runtimeapi.StreamContainersRequest, to grpc
 	return s.serve(to.Context())
 }
 
-// served serves on a real socket, and counts into the registry.
+// served serves on a real socket, and returns the registry with its metrics.
 func served(t *testing.T, serve func(context.Context) error, options ...grpc.ServerOption) (*grpc.ClientConn, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -49,7 +49,7 @@ func served(t *testing.T, serve func(context.Context) error, options ...grpc.Ser
 	}), registry
 }
 
-// dial connects to a server of what register puts on it.
+// dial starts a server with the services that register adds, and connects to it.
 func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)) *grpc.ClientConn {
 	t.Helper()
 	server := grpc.NewServer(options...)
@@ -67,7 +67,7 @@ func dial(t *testing.T, options []grpc.ServerOption, register func(*grpc.Server)
 	return conn
 }
 
-// loggingAs makes calls log where ctx does.
+// loggingAs returns options by which calls use the logger of ctx.
 func loggingAs(ctx context.Context) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(call context.Context, req any, _ *grpc.UnaryServerInfo, serve grpc.UnaryHandler) (any, error) {
@@ -79,11 +79,11 @@ func loggingAs(ctx context.Context) []grpc.ServerOption {
 	}
 }
 
-// ends makes the unary and the streaming call and returns how each ended.
+// ends makes a unary and a streaming call and returns both errors.
 func ends(t *testing.T, conn *grpc.ClientConn) [2]error {
 	t.Helper()
 	client := runtimeapi.NewRuntimeServiceClient(conn)
-	_, unary := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "whatever a client says"})
+	_, unary := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{RuntimeHandler: "any text of a client"})
 	s := test.Value(client.StreamContainers(t.Context(), &runtimeapi.StreamContainersRequest{}))(t)
 	_, stream := s.Recv()
 	if errors.Is(stream, io.EOF) {
@@ -92,7 +92,7 @@ func ends(t *testing.T, conn *grpc.ClientConn) [2]error {
 	return [2]error{unary, stream}
 }
 
-// succeed wants both calls to.
+// succeed fails the test if one of both calls fails.
 func succeed(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	if got := ends(t, conn); got != [2]error{} {
@@ -109,7 +109,7 @@ func TestErrorsCrossTheWire(t *testing.T) {
 	}
 }
 
-// scraped are the lines of one metric, as Prometheus gets them.
+// scraped returns the lines of one metric, as Prometheus gets them.
 func scraped(t *testing.T, r *prometheus.Registry, metric string) (found []string) {
 	t.Helper()
 	out := httptest.NewRecorder()
@@ -122,7 +122,7 @@ func scraped(t *testing.T, r *prometheus.Registry, metric string) (found []strin
 	return found
 }
 
-// counted waits until calls are counted as told: an answer may arrive before
+// counted waits until the counts of calls are want: a response may arrive before
 // its call is counted.
 func counted(t *testing.T, r *prometheus.Registry, want ...string) {
 	t.Helper()
@@ -134,8 +134,8 @@ func counted(t *testing.T, r *prometheus.Registry, want ...string) {
 	})
 }
 
-// Labels come from what berth knows, never from what a client says: whoever can
-// call must not be able to fill the memory.
+// Labels never contain text of a client: a client must not be able to fill the
+// memory.
 func TestLabelsAreBounded(t *testing.T) {
 	conn, registry := served(t, func(ctx context.Context) error {
 		SetHandler(ctx, "runc")
@@ -196,7 +196,7 @@ func TestPanicsAreInternal(t *testing.T) {
 	}
 }
 
-// A caller's end is the code when a call fails by it in whatever words.
+// If a call fails after its caller canceled it, the code is Canceled, whatever the error.
 func TestACallThatTheCallerEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	conn, registry := served(t, func(ctx context.Context) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/step"
 )
 
-// slowNode answers with what a test says, and does parts of calls.
+// slowNode is a CRI whose calls have steps.
 type slowNode struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
@@ -64,10 +64,10 @@ func TestStarts(t *testing.T) {
 		test.Must(t, err)
 	}
 	ctx := t.Context()
-	// A pull without a pod is nobody's.
+	// A pull without a pod belongs to no start.
 	must(images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "early"}}))
 	if _, err := node.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: podConfig("bad", "0"), RuntimeHandler: "crun"}); err == nil {
-		t.Fatal("it succeeded")
+		t.Fatal("the start of pod bad succeeded")
 	}
 	must(node.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: podConfig("web", "1"), RuntimeHandler: "runc"}))
 	must(images.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: "app:1"}, SandboxConfig: podConfig("web", "1")}))
@@ -83,10 +83,10 @@ func TestStarts(t *testing.T) {
 	}
 	web, bad := recent[0], recent[1]
 	if bad.Sandbox != "" || bad.Handler != "crun" || len(bad.Calls) != 1 || bad.Calls[0].Code != codes.Unavailable {
-		t.Errorf("the one that failed: %+v", bad)
+		t.Errorf("the failed start is %+v", bad)
 	}
 	if web.Namespace != "n" || web.Name != "web" || web.UID != "1" || web.Sandbox != "s-1" || web.Handler != "runc" || web.Began.IsZero() {
-		t.Errorf("%+v", web)
+		t.Errorf("the start is %+v", web)
 	}
 	var calls []string
 	var sum time.Duration
@@ -100,12 +100,12 @@ func TestStarts(t *testing.T) {
 	}
 	test.Equal(t, "calls", fmt.Sprint(calls), "[RunPodSandbox  network PullImage app:1 fetch CreateContainer app StartContainer app runtime]")
 	if web.Took() != sum || web.Calls[0].Took < web.Calls[0].Steps[0].Took || web.Calls[0].Steps[0].Took <= 0 {
-		t.Errorf("it took %v, its first call %v, of that the network %v", web.Took(), web.Calls[0].Took, web.Calls[0].Steps[0].Took)
+		t.Errorf("the start took %v, its first call %v, of which the network took %v", web.Took(), web.Calls[0].Took, web.Calls[0].Steps[0].Took)
 	}
 }
 
-// What is remembered is bounded, however many pods there were and however often a
-// container is created in vain.
+// The number of starts is bounded, and so is the number of calls of one start, such as
+// repeated creations of a container.
 func TestStartsAreBounded(t *testing.T) {
 	known := NewStarts()
 	conn := serveNode(t, New(Options{Starts: known}))

@@ -54,7 +54,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 	counted(t, registry,
 		`berth_rpc_duration_seconds_count{binary="",code="OK",handler="gvisor",rpc="RunPodSandbox"} 1`,
 		`berth_rpc_duration_seconds_count{binary="",code="OK",handler="gvisor",rpc="StreamContainers"} 1`)
-	// A span ends after its call was answered, and Close takes ended ones only.
+	// A span ends after the response of its call, and Close sends only spans that ended.
 	test.Eventually(t, "both spans have ended", func() bool { return len(ended.Ended()) == 2 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -67,7 +67,7 @@ func TestSpansSayRPCAndHandler(t *testing.T) {
 	}
 }
 
-// Nobody there to take spans costs nothing but the spans.
+// Without a collector, only the spans are lost: calls succeed and Close is fast.
 func TestACollectorThatIsAway(t *testing.T) {
 	tracing := test.Value(StartTracing(t.Context(), TracingOptions{Endpoint: "127.0.0.1:1", SampleRatio: 1, Insecure: true}))(t)
 	conn, _ := served(t, func(context.Context) error { return nil }, tracing.ServerOptions()...)
@@ -75,7 +75,7 @@ func TestACollectorThatIsAway(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	_ = tracing.Close(ctx) // that the spans are lost is what it says
+	_ = tracing.Close(ctx) // the error reports the lost spans
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("closing took %s", took)
 	}

@@ -15,7 +15,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Errors of a daemon that is not there say so, and what to do.
+// If the daemon is not running, the error reports that and what to do.
 func TestNobodyAnswers(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -48,7 +48,7 @@ func TestNoWorkingDirectory(t *testing.T) {
 	test.Says(t, err, `the management socket "unix://berth.sock": `)
 }
 
-// TestUnimplemented: only what the daemon does not know is explained by its age.
+// TestUnimplemented: only an unknown service or method is explained by an older daemon.
 func TestUnimplemented(t *testing.T) {
 	c := test.Value(New("/nowhere"))(t)
 	defer c.Close()
@@ -68,7 +68,7 @@ func TestExplainNothing(t *testing.T) {
 	c := test.Value(New("/nowhere"))(t)
 	defer c.Close()
 	if err := c.Explain(nil); err != nil {
-		t.Errorf("nothing became %v", err)
+		t.Errorf("nil is explained as %v", err)
 	}
 }
 
@@ -78,6 +78,6 @@ func TestLine(t *testing.T) {
 		"command line: k: wrong":                    {File: "command line", Key: "k", Message: "wrong"},
 		"wrong":                                     {Message: "wrong"},
 	} {
-		test.Equal(t, "the result", Line(p), want)
+		test.Equal(t, "Line", Line(p), want)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// fetch gets what an endpoint says.
+// fetch returns the response of an endpoint.
 func fetch(t *testing.T, method, url string) (code int, body string, err error) {
 	t.Helper()
 	req := test.Value(http.NewRequestWithContext(t.Context(), method, url, http.NoBody))(t)
@@ -48,11 +48,11 @@ func TestEndpoint(t *testing.T) {
 	}
 	test.Check(t, e.Close(t.Context()))
 	if _, _, err := fetch(t, http.MethodGet, at+"/metrics"); err == nil {
-		t.Error("it still answers")
+		t.Error("the endpoint responds after Close")
 	}
 }
 
-// A request that takes for ever must not keep the daemon from stopping.
+// A request that never ends must not delay the stop of the daemon.
 func TestEndpointClosesOnTime(t *testing.T) {
 	l := test.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	asked, release := make(chan struct{}), make(chan struct{})
@@ -72,7 +72,7 @@ func TestEndpointClosesOnTime(t *testing.T) {
 	<-asked
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	test.ErrorIs(t, e.Close(over), context.Canceled, "the error")
+	test.ErrorIs(t, e.Close(over), context.Canceled, "Close")
 	fetching.Wait()
 	close(release)
 }

@@ -21,35 +21,35 @@ func TestWrite(t *testing.T) {
 			path := filepath.Join(dir, "file")
 			for _, content := range []string{"first", "second", ""} {
 				test.Must(t, Write(path, []byte(content), 0o646, d))
-				test.Equal(t, "it", test.File(t, path), content)
+				test.Equal(t, "the content", test.File(t, path), content)
 			}
 			if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o646 {
-				t.Errorf("its mode is %v, %v", st.Mode(), err)
+				t.Errorf("the mode is %v, %v", st.Mode(), err)
 			}
 			if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-				t.Errorf("beside it are %v, %v", left, err)
+				t.Errorf("the directory contains %v, %v", left, err)
 			}
 		})
 	}
 }
 
-// TestWriteBesideLeftovers has what a killed writer, or somebody else, put there.
+// TestWriteBesideLeftovers has leftovers of a killed writer at the temporary path, or a link there.
 func TestWriteBesideLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	path, theirs := filepath.Join(dir, "file"), filepath.Join(t.TempDir(), "theirs")
 	fresh := filepath.Join(dir, ".file.new")
 	test.Must(t, os.WriteFile(theirs, []byte("theirs"), 0o600))
 	for name, leave := range map[string]func() error{
-		"half a file": func() error { return os.WriteFile(fresh, []byte("half"), 0o666) },
-		"a link":      func() error { return os.Symlink(theirs, fresh) },
+		"incomplete file": func() error { return os.WriteFile(fresh, []byte("half"), 0o666) },
+		"a link":          func() error { return os.Symlink(theirs, fresh) },
 	} {
 		test.Must(t, leave())
 		test.Checkf(t, Write(path, []byte("ours"), 0o600, Relaxed), "%s", name)
 		if got, _ := os.ReadFile(theirs); string(got) != "theirs" {
-			t.Errorf("%s: what it leads to says %q", name, got)
+			t.Errorf("%s: the target of the link now contains %q", name, got)
 		}
 		if st, err := os.Lstat(path); err != nil || st.Mode() != 0o600 {
-			t.Errorf("%s: its mode is %v, %v", name, st.Mode(), err)
+			t.Errorf("%s: the mode is %v, %v", name, st.Mode(), err)
 		}
 	}
 }
@@ -60,19 +60,19 @@ func TestFailedWriteChangesNothing(t *testing.T) {
 	test.Must(t, os.WriteFile(path, []byte("old"), 0o600))
 	blocker := filepath.Join(dir, ".file.new", "full")
 	test.Must(t, os.MkdirAll(blocker, 0o700))
-	test.Fails(t, Write(path, []byte("new"), 0o600, Durable), "it was written where it cannot be")
+	test.Fails(t, Write(path, []byte("new"), 0o600, Durable), "Write succeeded although its temporary path is blocked")
 	if got, _ := os.ReadFile(path); string(got) != "old" {
-		t.Errorf("it says %q", got)
+		t.Errorf("the file contains %q", got)
 	}
-	test.ErrorIs(t, Write(filepath.Join(dir, "none", "file"), nil, 0o600, Relaxed), os.ErrNotExist, "a directory that is not there")
+	test.ErrorIs(t, Write(filepath.Join(dir, "none", "file"), nil, 0o600, Relaxed), os.ErrNotExist, "write into a missing directory")
 }
 
 func TestExplain(t *testing.T) {
 	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
 		if err := Explain(&os.PathError{Op: "write", Path: "/f", Err: full}); !errdefs.IsResourceExhausted(err) || !errors.Is(err, full) {
-			t.Errorf("%v became %v", full, err)
+			t.Errorf("%v is explained as %v", full, err)
 		} else if again := Explain(fmt.Errorf("record: %w", err)); strings.Count(again.Error(), "inodes are free") != 1 {
-			t.Errorf("twice explained: %v", again)
+			t.Errorf("explained twice: %v", again)
 		}
 		if err := Explain(fmt.Errorf("unshare: %w", full)); errdefs.IsResourceExhausted(err) {
 			t.Errorf("a limit of the kernel is taken for a full disk: %v", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
 
-// what makes this test's binary a process that forbids its cores; if "exec", it then
-// becomes a program that says what it may do.
+// what is set for the test binary as a process that forbids its core dumps. With "exec", it
+// runs a program that crashes, and prints how the program ended.
 const what = "COREDUMP_TEST"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	_, _ = os.Stdout.WriteString("forbidden")
-	time.Sleep(time.Hour) // a process of its own, which is killed
+	time.Sleep(time.Hour) // the test kills this process
 }
 
 func process(t *testing.T, how string) *exec.Cmd {
@@ -48,15 +48,16 @@ func TestForbid(t *testing.T) {
 	test.Must(t, c.Start())
 	test.Must(t, test.Err(out.Read(make([]byte, 1))))
 	if coredumptest.Crashed(t, c) {
-		t.Error("it left a core")
+		t.Error("the process left a core dump")
 	}
 }
 
-// TestProgramsLeaveCores is about those that such a process starts: they may be pods'.
+// TestProgramsLeaveCores: programs that the process starts still leave core dumps, since they may
+// be those of pods.
 func TestProgramsLeaveCores(t *testing.T) {
 	coredumptest.Need(t)
 	out, err := process(t, "exec").Output()
 	if err != nil || !strings.Contains(string(out), "core dumped") {
-		t.Errorf("a program that it started: %q, %v", out, err)
+		t.Errorf("the started program: %q, %v", out, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// root is a node on which all is well, which a test then breaks.
+// root is a healthy node that a test breaks.
 type root struct {
 	t *testing.T
 	Node
@@ -102,7 +102,7 @@ func (r *root) remove(path string) {
 	test.Must(r.t, os.RemoveAll(r.at(path)))
 }
 
-// full puts a filesystem at path, and fills it.
+// full mounts a tmpfs with options at path, and writes 2 MiB to it.
 func (r *root) full(path, options string) {
 	r.t.Helper()
 	at := r.make(path)
@@ -115,7 +115,7 @@ func (r *root) full(path, options string) {
 	}
 }
 
-// process makes another one that has the socket of an inode.
+// process adds a process that has the socket with the inode open.
 func (r *root) process(pid, name, inode string) {
 	r.write("/proc/"+pid+"/comm", name+"\n")
 	r.link("/proc/"+pid+"/fd/3", "socket:["+inode+"]")
@@ -131,7 +131,7 @@ func TestAHealthyNode(t *testing.T) {
 	same := func(c check, f Finding) bool { return c.name == f.Check }
 	found = slices.CompactFunc(found, func(a, b Finding) bool { return a.Check == b.Check })
 	if !slices.EqualFunc(checks(), found, same) || Worst(found) != OK {
-		t.Errorf("found is %v: %s", found, Worst(found))
+		t.Errorf("the findings are %v, the worst level is %s", found, Worst(found))
 	}
 }
 
@@ -147,15 +147,15 @@ func TestBrokenNodes(t *testing.T) {
 			r.ConfigError = config.Problems{{Origin: config.Origin{File: "/c.toml", Line: 3, Column: 1}, Key: "x", Message: "unknown key"}}
 		},
 			"config", Fail, "/c.toml:3:1: x: unknown key", "berth check"},
-		"label that is gone": {func(r *root) {
+		"handler without its ready label": {func(r *root) {
 			r.write(r.Config.NodeLabels.File, "# +expiry-time=2026-11-27T22:00:00Z\nfeature.node.kubernetes.io/handler.kata=ready\n")
 		}, "kubelet-restart", Warn, "a restart of the kubelet now ends pods of handlers that accept no pods, if their class selects the label ready: runc", "kubelet-restart-ends-pods"},
-		"drop-in left out": {func(r *root) {
+		"rejected drop-in": {func(r *root) {
 			r.Config.Problems = config.Problems{{Origin: config.Origin{File: "/d.toml"}, Message: "bad"}}
 		}, "config", Fail, "/d.toml: bad", "berth reload --wait"},
 		"no shim":        {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},
 		"broken handler": {func(r *root) { r.Config.Broken = []config.Broken{{Name: "kata", Origin: "/k:1", Reason: "no shim"}} }, "handlers", Fail, `"kata" cannot run pods: no shim`, "correct /k:1"},
-		// One missing binary was two failures.
+		// A missing binary must be one finding, not two.
 		"broken handler of a drop-in": {func(r *root) {
 			p := config.Problem{Origin: config.Origin{File: "/d.toml", Line: 2, Column: 1}, Key: "runtimes.x.runtime_path", Message: "/none does not exist"}
 			r.Config.Problems, r.Config.Broken = config.Problems{p}, []config.Broken{{Name: "x", Origin: "/d.toml:1", Reason: p.Error()}}
@@ -165,9 +165,9 @@ func TestBrokenNodes(t *testing.T) {
 		"no nameserver":          {func(r *root) { r.write("/etc/resolv.conf", "search example\n") }, "registries", Warn, "names no nameserver", "add one"},
 		"runtime gone":           {func(r *root) { r.Config.Runtimes[0].Path = "/gone" }, "handlers", Fail, "/gone does not exist", "/etc/berth/config.toml:3"},
 		"runtime not executable": {func(r *root) { r.write("/opt/x", ""); r.Config.Runtimes[0].Path = "/opt/x" }, "handlers", Fail, "is not executable", "runtime_path"},
-		"driven runtime gone":    {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"BinaryName": "/none"} }, "handlers", Fail, "options.BinaryName /none does not exist", "correct"},
+		"runtime of a shim gone": {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"BinaryName": "/none"} }, "handlers", Fail, "options.BinaryName /none does not exist", "correct"},
 		"no handler":             {func(r *root) { r.Config.Runtimes = nil }, "handlers", Fail, "no handlers configured or discovered", "apt-get install crun"},
-		"socket left behind": {func(r *root) {
+		"stale socket": {func(r *root) {
 			r.write("/proc/net/unix", "")
 			r.write("/proc/self/status", "CapEff:\t000001ffffffffff\n")
 		}, "daemon", Warn, "is stale", "restart berth"},
@@ -194,54 +194,54 @@ func TestBrokenNodes(t *testing.T) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\ncgroupDriver: systemd\n")
 		}, "cgroup-driver", Warn, "the kubelet's cgroupDriver is systemd", "cgroupDriver: cgroupfs"},
 		"a handler's driver": {func(r *root) { r.Config.Runtimes[0].ShimOptions = map[string]any{"SystemdCgroup": true} }, "cgroup-driver", Fail, "SystemdCgroup = true", "remove options.SystemdCgroup"},
-		"systemd that is not": {func(r *root) {
+		"systemd is not process 1": {func(r *root) {
 			r.Config.Engine.CgroupDriver = config.CgroupDriverSystemd
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\n")
 		}, "cgroup-driver", Fail, "process 1 is not", "cgroupfs"},
-		"root noexec":            {func(r *root) { r.Config.Engine.Root = "/run/berth/root" }, "noexec", Fail, "mounted noexec", "remount,exec /run"},
-		"root read-only":         {func(r *root) { r.Config.Engine.Root = "/var/lib/with space/x" }, "noexec", Fail, "mounted read-only", "remount,rw"},
-		"no mounts":              {func(r *root) { r.remove("/proc/self/mountinfo") }, "noexec", Warn, "cannot read", "/proc"},
-		"no forwarding":          {func(r *root) { r.write("/proc/sys/net/ipv4/ip_forward", "0\n") }, "sysctls", Fail, "ip_forward is 0", "sysctl -w"},
-		"bridges pass iptables":  {func(r *root) { r.write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0\n") }, "sysctls", Warn, "bridge-nf-call-iptables is 0", "sysctl -w"},
-		"no br_netfilter":        {func(r *root) { r.remove("/proc/sys/net/bridge") }, "sysctls", Warn, "br_netfilter", "modprobe"},
-		"no user namespaces":     {func(r *root) { r.write("/proc/sys/user/max_user_namespaces", "0\n") }, "sysctls", Warn, "max_user_namespaces is 0", "sysctl -w"},
-		"no network":             {func(r *root) { r.remove("/etc/cni/net.d") }, "cni", Warn, "no CNI configuration in /etc/cni/net.d", "CNI plugin"},
-		"a network that is none": {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{") }, "cni", Fail, "is not a valid CNI configuration", "correct it"},
-		"an empty network":       {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{}") }, "cni", Fail, "no plugin configured", "correct it"},
-		"no plugin":              {func(r *root) { r.remove("/opt/cni/bin/portmap") }, "cni", Fail, "needs the plugin portmap", "containernetworking-plugins"},
-		"a handler's network":    {func(r *root) { r.Config.Runtimes[0].CNIConfDir = "/etc/cni/none" }, "cni", Warn, `pods of handler "runc" cannot start without one`, "CNI plugin"},
-		"NRI of another": {func(r *root) {
+		"root noexec":           {func(r *root) { r.Config.Engine.Root = "/run/berth/root" }, "noexec", Fail, "mounted noexec", "remount,exec /run"},
+		"root read-only":        {func(r *root) { r.Config.Engine.Root = "/var/lib/with space/x" }, "noexec", Fail, "mounted read-only", "remount,rw"},
+		"no mounts":             {func(r *root) { r.remove("/proc/self/mountinfo") }, "noexec", Warn, "cannot read", "/proc"},
+		"no forwarding":         {func(r *root) { r.write("/proc/sys/net/ipv4/ip_forward", "0\n") }, "sysctls", Fail, "ip_forward is 0", "sysctl -w"},
+		"bridges pass iptables": {func(r *root) { r.write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0\n") }, "sysctls", Warn, "bridge-nf-call-iptables is 0", "sysctl -w"},
+		"no br_netfilter":       {func(r *root) { r.remove("/proc/sys/net/bridge") }, "sysctls", Warn, "br_netfilter", "modprobe"},
+		"no user namespaces":    {func(r *root) { r.write("/proc/sys/user/max_user_namespaces", "0\n") }, "sysctls", Warn, "max_user_namespaces is 0", "sysctl -w"},
+		"no network":            {func(r *root) { r.remove("/etc/cni/net.d") }, "cni", Warn, "no CNI configuration in /etc/cni/net.d", "CNI plugin"},
+		"an invalid network":    {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{") }, "cni", Fail, "is not a valid CNI configuration", "correct it"},
+		"an empty network":      {func(r *root) { r.write("/etc/cni/net.d/10-net.conflist", "{}") }, "cni", Fail, "no plugin configured", "correct it"},
+		"no plugin":             {func(r *root) { r.remove("/opt/cni/bin/portmap") }, "cni", Fail, "needs the plugin portmap", "containernetworking-plugins"},
+		"a handler's network":   {func(r *root) { r.Config.Runtimes[0].CNIConfDir = "/etc/cni/none" }, "cni", Warn, `pods of handler "runc" cannot start without one`, "CNI plugin"},
+		"NRI socket of another process": {func(r *root) {
 			r.Config.NRI.SocketPath = "/var/run/nri/nri.sock"
 			r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 /run/nri/nri.sock\n")
 			r.process("50", "containerd", "300")
 		}, "nri", Fail, "is served by containerd (pid 50)", "nri.socket_path"},
-		"containerd where agents are served": {func(r *root) {
+		"agents' socket of containerd": {func(r *root) {
 			r.Config.ContainerdAPI.Socket = "/run/agents.sock"
 			r.write("/proc/net/unix", unixTable+"0: 00000002 00000000 00010000 0001 01 300 /run/agents.sock\n")
 			r.process("50", "containerd", "300")
 		}, "containerd-api", Fail, "is served by containerd (pid 50)", "stop that"},
-		"a port of another": {func(r *root) { r.Config.Metrics.Address = "127.0.0.1:9091"; r.process("51", "prometheus", "200") }, "ports", Fail, "port 9091 of metrics.address is used by prometheus (pid 51)", "choose another"},
-		"one port for two":  {func(r *root) { r.Config.Metrics.Address, r.Config.Streaming.Port = "127.0.0.1:7000", 7000 }, "ports", Fail, "both 7000", "metrics.address"},
-		"kubelet elsewhere": {func(r *root) {
+		"port of another process": {func(r *root) { r.Config.Metrics.Address = "127.0.0.1:9091"; r.process("51", "prometheus", "200") }, "ports", Fail, "port 9091 of metrics.address is used by prometheus (pid 51)", "choose another"},
+		"one port for two keys":   {func(r *root) { r.Config.Metrics.Address, r.Config.Streaming.Port = "127.0.0.1:7000", 7000 }, "ports", Fail, "both 7000", "metrics.address"},
+		"kubelet uses another socket": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n")
 		}, "kubelet", Fail, "runtime endpoint is unix:///run/crio/crio.sock (/var/lib/kubelet/config.yaml)", "restart the kubelet"},
-		"kubelet by its flag": {func(r *root) {
+		"kubelet uses another socket by its flag": {func(r *root) {
 			r.process("60", "kubelet", "1")
 			r.write("/proc/60/cmdline", "kubelet\x00--container-runtime-endpoint=unix:///run/x.sock\x00")
 		}, "kubelet", Fail, "unix:///run/x.sock (its command line)", "restart the kubelet"},
-		"kubelet untold": {func(r *root) { r.write("/var/lib/kubelet/config.yaml", "cgroupDriver: cgroupfs\n") }, "kubelet", Fail, "no runtime endpoint set", "containerRuntimeEndpoint: unix:///run/berth/berth.sock"},
-		"images elsewhere": {func(r *root) {
+		"kubelet without an endpoint": {func(r *root) { r.write("/var/lib/kubelet/config.yaml", "cgroupDriver: cgroupfs\n") }, "kubelet", Fail, "no runtime endpoint set", "containerRuntimeEndpoint: unix:///run/berth/berth.sock"},
+		"kubelet pulls from another socket": {func(r *root) {
 			r.write("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/berth/berth.sock\nimageServiceEndpoint: unix:///run/i.sock\n")
 		}, "kubelet", Fail, "image endpoint is unix:///run/i.sock", "remove that"},
-		"no crictl.yaml":      {func(r *root) { r.remove("/etc/crictl.yaml") }, "crictl", Warn, "/etc/crictl.yaml does not exist", "runtime-endpoint: unix:///run/berth/berth.sock"},
-		"crictl asks another": {func(r *root) { r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/crio/crio.sock\n") }, "crictl", Warn, "crio.sock", "crictl config"},
-		"crictl pulls by another": {func(r *root) {
+		"no crictl.yaml":             {func(r *root) { r.remove("/etc/crictl.yaml") }, "crictl", Warn, "/etc/crictl.yaml does not exist", "runtime-endpoint: unix:///run/berth/berth.sock"},
+		"crictl uses another socket": {func(r *root) { r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/crio/crio.sock\n") }, "crictl", Warn, "crio.sock", "crictl config"},
+		"crictl pulls from another socket": {func(r *root) {
 			r.write("/etc/crictl.yaml", "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/crio/crio.sock\n")
 		}, "crictl", Warn, "image-endpoint", "crictl config"},
-		"crictl.yaml is none":     {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot read", "correct"},
+		"invalid crictl.yaml":     {func(r *root) { r.write("/etc/crictl.yaml", "- [") }, "crictl", Fail, "cannot read", "correct"},
 		"crictl.yaml is a socket": {func(r *root) { r.socket("/etc/crictl.yaml") }, "crictl", Fail, "cannot read /etc/crictl.yaml: /etc/crictl.yaml is not a regular file", "correct"},
 		"another CRI daemon":      {func(r *root) { r.socket("/run/containerd/containerd.sock") }, "other-runtimes", Warn, "containerd is also running", "stop containerd once it has no pods"},
-		"kubelet elsewhere by a file of --config-dir": {func(r *root) {
+		"kubelet uses another socket by a file of --config-dir": {func(r *root) {
 			r.process("60", "kubelet", "1")
 			r.write("/proc/60/cmdline", "kubelet\x00--config-dir=/etc/kubelet.d\x00")
 			r.write("/etc/kubelet.d/10/x.conf", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n")
@@ -263,12 +263,12 @@ func TestBrokenNodes(t *testing.T) {
 			if f.Check != c.check || f.Level != c.level || !strings.Contains(f.Text, c.text) || !strings.Contains(f.Next, c.next) {
 				t.Errorf("got %+v", f)
 			}
-			test.Equal(t, "the worst", Worst(bad), c.level)
+			test.Equal(t, "the worst level", Worst(bad), c.level)
 		})
 	}
 }
 
-// The installer's drop-in wins over kubeadm's files.
+// The endpoint in the installer's drop-in wins over the one in kubeadm's files.
 func TestKubeletLedByDropIn(t *testing.T) {
 	r := newRoot(t)
 	r.write("/var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///var/run/crio/crio.sock --v=2"`+"\n")
@@ -280,7 +280,7 @@ func TestKubeletLedByDropIn(t *testing.T) {
 	}
 }
 
-// kubeadm's own files say what the kubelet gets at its next start.
+// kubeadm's own files set the endpoint for the kubelet's next start.
 func TestKubeadm(t *testing.T) {
 	r := newRoot(t)
 	r.write("/var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///var/run/crio/crio.sock --v=2"`+"\n")
@@ -300,7 +300,7 @@ func TestKubeadm(t *testing.T) {
 	}
 }
 
-// berth at containerd's socket is no other runtime, but kubeadm must be told.
+// berth on containerd's socket does not count as another runtime, but kubeadm finds two sockets.
 func TestContainerdAPI(t *testing.T) {
 	r := newRoot(t)
 	const path = "/run/containerd/containerd.sock"
@@ -329,7 +329,7 @@ func TestContainerdAPI(t *testing.T) {
 	}
 }
 
-// A node without anything is told what it lacks, and nothing fails to look.
+// On a node without any files, each finding has a next step.
 func TestAnEmptyNode(t *testing.T) {
 	found := Examine(Node{Root: t.TempDir()})
 	if Worst(found) != Fail {
@@ -337,7 +337,7 @@ func TestAnEmptyNode(t *testing.T) {
 	}
 	for _, f := range found {
 		if f.Level != OK && f.Next == "" {
-			t.Errorf("%s says not what to do: %+v", f.Check, f)
+			t.Errorf("the finding of %s has no next step: %+v", f.Check, f)
 		}
 	}
 	if text, err := json.Marshal(found); err != nil || !strings.Contains(string(text), `"check":"config"`) {
@@ -351,7 +351,7 @@ func TestOlder(t *testing.T) {
 	}
 }
 
-// A program of a pod may be called kubelet; and a daemon that handlers lead to stays.
+// A program "kubelet" in a pod is ignored, and so is a CRI daemon that handlers forward to.
 func TestWhatIsNoFault(t *testing.T) {
 	for name, change := range map[string]func(*root){
 		"a pod's program": func(r *root) {
@@ -360,7 +360,7 @@ func TestWhatIsNoFault(t *testing.T) {
 			r.link("/proc/1/ns/pid", "pid:[1]")
 			r.link("/proc/60/ns/pid", "pid:[2]")
 		},
-		"a daemon beside": func(r *root) {
+		"a daemon that a handler forwards to": func(r *root) {
 			r.socket("/run/containerd/containerd.sock")
 			r.Config.Runtimes = append(r.Config.Runtimes, &handler.Definition{Name: "theirs", Type: handler.CRI, Endpoint: "/run/containerd/containerd.sock"})
 		},
@@ -417,6 +417,6 @@ func TestRegistries(t *testing.T) {
 		said += f.Text + "\n"
 	}
 	if !strings.Contains(said, shut.Addr().String()) || !strings.Contains(said, "none.invalid:443") || strings.Contains(said, open.Addr().String()) {
-		t.Errorf("it says %s", said)
+		t.Errorf("the findings are %s", said)
 	}
 }

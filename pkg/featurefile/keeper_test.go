@@ -23,7 +23,7 @@ import (
 
 const patience = 30 * time.Second
 
-// bed is a features.d, and what is true.
+// bed is a features.d directory and the current content.
 type bed struct {
 	dir, path string
 	changes   chan struct{}
@@ -60,7 +60,7 @@ func (b *bed) start(t *testing.T, lifetime time.Duration) *Keeper {
 	return k
 }
 
-// is makes something true, and tells that.
+// is sets the current content and notifies the Keeper.
 func (b *bed) is(c Content) {
 	b.mu.Lock()
 	b.now = c
@@ -71,7 +71,7 @@ func (b *bed) is(c Content) {
 	}
 }
 
-// labels are those in the file; "none" without one.
+// labels returns the labels in the file, or "none" if the file does not exist.
 func (b *bed) labels(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(b.path)
@@ -100,7 +100,7 @@ func (b *bed) wait(t *testing.T, want string) {
 	})
 }
 
-// metrics waits for the Keeper to say whether the file is true; "" is that it says nothing.
+// metrics waits until berth_node_labels_current is want; "" means that the metric does not exist.
 func metrics(t *testing.T, k *Keeper, want string) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -127,7 +127,7 @@ func TestKeeper(t *testing.T) {
 	metrics(t, k, "")
 	b.is(content("a/runc=ready"))
 	if _, err := os.Stat(b.dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("the directory was made: %v", err)
+		t.Fatalf("the Keeper created the directory: %v", err)
 	}
 	b.make(t)
 	b.is(content("a/runc=ready"))
@@ -137,7 +137,7 @@ func TestKeeper(t *testing.T) {
 	if err != nil || info.Mode() != 0o644 {
 		t.Errorf("the file's mode is %v, %v", info.Mode(), err)
 	}
-	// The last of many changes is what stays.
+	// Of many changes, the file has the last one.
 	for i := range 200 {
 		b.is(content(fmt.Sprintf("a/n=%d", i)))
 	}
@@ -145,7 +145,7 @@ func TestKeeper(t *testing.T) {
 	b.is(Content{})
 	b.wait(t, "")
 
-	// What somebody does to the file is mended, though nothing has changed.
+	// A removed or replaced file is written again, even if the content is the same.
 	test.Must(t, os.Remove(b.path))
 	b.changes <- struct{}{}
 	b.wait(t, "")
@@ -154,11 +154,11 @@ func TestKeeper(t *testing.T) {
 	b.is(content("a/runc=ready"))
 	test.Retry(t, func() error {
 		if info, err := os.Lstat(b.path); err != nil || !info.Mode().IsRegular() {
-			return fmt.Errorf("it is %v, %v", info, err)
+			return fmt.Errorf("the file is %v, %v", info, err)
 		}
 		return nil
 	})
-	test.Equal(t, "where a link led to there is now", test.File(t, elsewhere), "mine")
+	test.Equal(t, "target of the link", test.File(t, elsewhere), "mine")
 	for _, dir := range []string{b.dir, filepath.Dir(b.dir)} {
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != 1 {
@@ -167,8 +167,8 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// A handler of which nothing is known yet keeps what an earlier file said of it: until
-// something is known, once, and no longer than that file counted.
+// An unprobed handler keeps its labels of an earlier file until it is probed or that file
+// expires. Once probed, it does not get them back.
 func TestUndecided(t *testing.T) {
 	t.Parallel()
 	of := func(label string) string { return nodelabel.Prefix + "handler." + label }
@@ -176,7 +176,7 @@ func TestUndecided(t *testing.T) {
 		age  time.Duration // of the earlier file
 		want string
 	}{
-		"counts":  {0, of("kata=ready") + " " + of("runc=ready")},
+		"current": {0, of("kata=ready") + " " + of("runc=ready")},
 		"expired": {2 * time.Hour, of("runc=ready")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestUndecided(t *testing.T) {
 			b.now = unknown
 			b.start(t, time.Hour)
 			b.wait(t, c.want)
-			b.is(content(of("runc=ready"))) // it is known by now that it does not work
+			b.is(content(of("runc=ready"))) // the probe of kata failed
 			b.wait(t, of("runc=ready"))
 			b.is(unknown)
 			again := content(of("runc=ready"), of("crun=ready"))
@@ -201,8 +201,8 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
-// What is kept counts no longer than the file that said so, or a daemon that starts again and
-// again would say it for ever.
+// Labels that are kept from an earlier file do not extend its expiry time. Otherwise a daemon
+// that restarts again and again would keep them forever.
 func TestUndecidedEnds(t *testing.T) {
 	t.Parallel()
 	of := func(label string) string { return nodelabel.Prefix + "handler." + label }
@@ -219,7 +219,7 @@ func TestUndecidedEnds(t *testing.T) {
 		test.Retry(t, func() error {
 			text, err := os.ReadFile(b.path)
 			if got := expires(string(text)); err != nil || !want(got) {
-				return fmt.Errorf("it counts until %v, %v", got, err)
+				return fmt.Errorf("the file expires at %v, %v", got, err)
 			}
 			return nil
 		})
@@ -230,7 +230,7 @@ func TestUndecidedEnds(t *testing.T) {
 	is(end.Add(30 * time.Minute).Before)
 }
 
-// What lasts has a file of its own, which has no end and stays whatever happens.
+// Lasting labels have a separate file without an expiry time.
 func TestLasting(t *testing.T) {
 	t.Parallel()
 	parent := small(t, "size=64k")
@@ -244,13 +244,13 @@ func TestLasting(t *testing.T) {
 	lasting := &bed{dir: b.dir, path: b.path + lastingSuffix}
 	lasting.wait(t, "a/runc.present=true")
 	if text, err := os.ReadFile(lasting.path); err != nil || strings.Contains(string(text), expiry) {
-		t.Errorf("it is %q, %v", text, err)
+		t.Errorf("the file contains %q, %v", text, err)
 	}
 	now.Lasting = content("a/crun.present=true", "a/runc.present=true").Labels
 	b.is(now)
 	lasting.wait(t, "a/crun.present=true a/runc.present=true")
 
-	// Without room the labels that say ready go, and these stay.
+	// On a full disk, the labels "ready" are removed and the lasting ones stay.
 	fill := filepath.Join(parent, "fill")
 	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
@@ -264,38 +264,38 @@ func TestLasting(t *testing.T) {
 	metrics(t, k, "1")
 }
 
-// The worker looks when something happens in the directory, and then looks away for a
-// second: the first thing that it hears of a change must be the change.
+// The worker of Node Feature Discovery reads the directory at an event and then waits for
+// a second. So the first event of a change must come when the file is complete.
 func TestChangeIsOneEvent(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, t.TempDir())
 	b.make(t)
 	watcher := test.Value(fsnotify.NewWatcher())(t)
-	defer watcher.Close() //nolint:errcheck // it only heard
+	defer watcher.Close() //nolint:errcheck // it only reads
 	test.Must(t, watcher.Add(b.dir))
 	b.start(t, time.Hour)
-	// The first write, again for it may have gone unseen after what was there before.
+	// The first write is repeated: the worker may have missed it after an earlier event.
 	for range 2 {
 		select {
 		case e := <-watcher.Events:
 			if e.Name != b.path || e.Op != fsnotify.Create {
-				t.Errorf("heard %v", e)
+				t.Errorf("got the event %v", e)
 			}
 			if got := b.labels(t); got != "a/runc=ready a/crun=ready" {
-				t.Errorf("it says %q by then", got)
+				t.Errorf("at the event, the file has %q", got)
 			}
 		case <-time.After(patience):
-			t.Fatal("nothing was heard")
+			t.Fatal("no event")
 		}
 	}
 	select {
 	case e := <-watcher.Events:
-		t.Errorf("heard %v", e)
+		t.Errorf("got the event %v", e)
 	case <-time.After(2 * repeatDelay):
 	}
 }
 
-// What it says is good for a while, which is prolonged as long as there is a Keeper.
+// The Keeper extends the expiry time of the file before the file expires.
 func TestProlonged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -310,25 +310,25 @@ func TestProlonged(t *testing.T) {
 		}
 		first := until()
 		if left := time.Until(first); left > lifetime || left < -patience {
-			t.Errorf("it is good for %v", left)
+			t.Errorf("the file expires in %v", left)
 		}
 		test.Retry(t, func() error {
 			if !until().After(first.Add(lifetime)) {
-				return fmt.Errorf("it is good until %v", until())
+				return fmt.Errorf("the file expires at %v", until())
 			}
 			return nil
 		})
 		test.Must(t, k.Close(t.Context()))
 		last := until()
-		test.Equal(t, "the end leaves", b.labels(t), "a/runc=ready a/crun=ready")
+		test.Equal(t, "labels after Close", b.labels(t), "a/runc=ready a/crun=ready")
 		time.Sleep(lifetime / 2)
 		if !until().Equal(last) {
-			t.Error("it is prolonged when nobody keeps it")
+			t.Error("the expiry time was extended after Close")
 		}
 	})
 }
 
-// small is a file system of one page and a directory, with a features.d.
+// small mounts a tmpfs with options on a new directory.
 func small(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -355,20 +355,20 @@ func TestDiskFull(t *testing.T) {
 	if err := os.WriteFile(fill, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	// What is still true stays.
+	// Labels that are still true stay.
 	b.is(content("a/runc=ready", "a/crun=ready", "a/kata=ready"))
 	metrics(t, k, "0")
-	test.ErrorIs(t, k.Fault(), unix.ENOSPC, "what is wrong")
+	test.ErrorIs(t, k.Fault(), unix.ENOSPC, "Fault")
 	test.Equal(t, "the file has", b.labels(t), "a/runc=ready a/crun=ready")
-	// What is not, does not, though the file is still the old one.
+	// Labels that are no longer true are removed from the old file in place.
 	before := inode(t, b.path)
 	b.is(content("a/runc=ready"))
 	b.wait(t, "a/runc=ready")
 	if inode(t, b.path) != before {
-		t.Error("there was room for another file")
+		t.Error("the file was replaced although the disk is full")
 	}
 	metrics(t, k, "0")
-	// What is longer has no place in it.
+	// Content that is longer than the old file cannot be written.
 	b.is(content("a/" + strings.Repeat("long", 50) + "=ready"))
 	test.Retry(t, func() error {
 		if got := b.labels(t); strings.Contains(got, "runc") {
@@ -381,7 +381,7 @@ func TestDiskFull(t *testing.T) {
 	b.wait(t, "a/runc=ready")
 	metrics(t, k, "1")
 	if err := k.Fault(); err != nil {
-		t.Errorf("what is wrong is %v", err)
+		t.Errorf("Fault returns %v", err)
 	}
 }
 
@@ -398,7 +398,7 @@ func TestReadOnly(t *testing.T) {
 	metrics(t, k, "1")
 }
 
-// Where the directory is a mount, as in a container, the new file is made in it.
+// If the directory is a mount point, as in a container, the new file is created in it.
 func TestDirectoryIsAMount(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()

@@ -26,18 +26,18 @@ func TestText(t *testing.T) {
 	got, left := content("a/runc=ready", "a/crun=ready").text(noon)
 	want := head + "# +expiry-time=2026-05-04T12:00:00Z\na/runc=ready\na/crun=ready\n# +no-label\nstate=ready\n"
 	if got != want || left != 0 {
-		t.Errorf("got, without %d,\n%s\nwant\n%s", left, got, want)
+		t.Errorf("got, with %d labels left out,\n%s\nwant\n%s", left, got, want)
 	}
 	if got := expires(got); !got.Equal(noon) {
-		t.Errorf("it expires at %v", got)
+		t.Errorf("the text expires at %v", got)
 	}
 	local := noon.In(time.FixedZone("east", 3600)).Add(999 * time.Millisecond)
 	if again, _ := content("a/runc=ready", "a/crun=ready").text(local); again != want {
-		t.Errorf("another zone makes it\n%s", again)
+		t.Errorf("in another time zone, the text is\n%s", again)
 	}
 }
 
-// What has no room is left out from the end, and by whole lines.
+// Labels beyond the largest size are left out, as whole lines from the end.
 func TestTextThatIsTooLong(t *testing.T) {
 	var c Content
 	for i := range 2000 {
@@ -45,16 +45,16 @@ func TestTextThatIsTooLong(t *testing.T) {
 	}
 	text, left := c.text(noon)
 	if len(text) > largest || len(text) < largest-100 {
-		t.Errorf("it has %d bytes", len(text))
+		t.Errorf("the text has %d bytes", len(text))
 	}
 	if got := strings.Count(text, "=ready\n"); got+left != 2000 || left == 0 {
-		t.Errorf("%d labels are in it, and %d left out", got, left)
+		t.Errorf("the text has %d labels, and %d are left out", got, left)
 	}
 	if !strings.HasSuffix(text, "=ready\n") || !strings.Contains(text, nodelabel.Handler("handler-0000")) {
-		t.Errorf("it ends in %q", text[len(text)-60:])
+		t.Errorf("the text ends in %q", text[len(text)-60:])
 	}
 	if due(text, c, time.Hour, noon.Add(-40*time.Minute)) {
-		t.Error("it is written for ever because something has no room")
+		t.Error("a text with labels left out is due again at once")
 	}
 }
 
@@ -67,25 +67,25 @@ func TestDue(t *testing.T) {
 		now  time.Time
 		want bool
 	}{
-		"fresh":                 {text, noon.Add(-lifetime), false},
-		"not yet half over":     {text, noon.Add(-lifetime/2 - time.Second), false},
-		"half over":             {text, noon.Add(-lifetime / 2), true},
-		"over":                  {text, noon.Add(time.Hour), true},
-		"the clock went back":   {text, noon.Add(-lifetime - time.Minute), true},
-		"not there":             {"", noon.Add(-lifetime), true},
-		"another label":         {strings.Replace(text, "crun=ready", "kata=ready", 1), noon.Add(-lifetime), true},
-		"another feature":       {strings.Replace(text, "state=ready", "state=cordoned", 1), noon.Add(-lifetime), true},
-		"cut":                   {text[:len(text)-3], noon.Add(-lifetime), true},
-		"somebody added to it":  {text + "a/mine=1\n", noon.Add(-lifetime), true},
-		"the time is no time":   {strings.Replace(text, "2026-", "26-", 1), noon.Add(-lifetime), true},
-		"another program's":     {"a/runc=ready\n", noon.Add(-lifetime), true},
-		"no regular file or it": {"\x00\xff", noon.Add(-lifetime), true},
+		"fresh":                       {text, noon.Add(-lifetime), false},
+		"before half of its lifetime": {text, noon.Add(-lifetime/2 - time.Second), false},
+		"half of its lifetime":        {text, noon.Add(-lifetime / 2), true},
+		"expired":                     {text, noon.Add(time.Hour), true},
+		"clock set back":              {text, noon.Add(-lifetime - time.Minute), true},
+		"no file":                     {"", noon.Add(-lifetime), true},
+		"another label":               {strings.Replace(text, "crun=ready", "kata=ready", 1), noon.Add(-lifetime), true},
+		"another feature":             {strings.Replace(text, "state=ready", "state=cordoned", 1), noon.Add(-lifetime), true},
+		"cut off":                     {text[:len(text)-3], noon.Add(-lifetime), true},
+		"a line added":                {text + "a/mine=1\n", noon.Add(-lifetime), true},
+		"invalid time":                {strings.Replace(text, "2026-", "26-", 1), noon.Add(-lifetime), true},
+		"file of another program":     {"a/runc=ready\n", noon.Add(-lifetime), true},
+		"binary content":              {"\x00\xff", noon.Add(-lifetime), true},
 	} {
 		test.Equal(t, fmt.Sprintf("%s: due", name), due(v.text, c, lifetime, v.now), v.want)
 	}
 }
 
-// What cannot count longer is not written again and again.
+// A text whose expiry time cannot be extended is not written again.
 func TestDueWithAnEnd(t *testing.T) {
 	c := content("a/runc=ready")
 	c.end = noon
@@ -94,29 +94,29 @@ func TestDueWithAnEnd(t *testing.T) {
 		until, now time.Time
 		want       bool
 	}{
-		{"counts as long as it may", noon, noon.Add(-time.Hour), false},
-		{"is nearly over", noon, noon.Add(-time.Minute), false},
-		{"counts for longer", noon.Add(10 * time.Minute), noon.Add(-50 * time.Minute), true},
-		{"counts for less", noon.Add(-10 * time.Minute), noon.Add(-20 * time.Minute), true},
+		{"has the latest expiry time", noon, noon.Add(-time.Hour), false},
+		{"expires soon", noon, noon.Add(-time.Minute), false},
+		{"expires too late", noon.Add(10 * time.Minute), noon.Add(-50 * time.Minute), true},
+		{"expires too early", noon.Add(-10 * time.Minute), noon.Add(-20 * time.Minute), true},
 	} {
 		text, _ := c.text(v.until)
-		test.Equal(t, fmt.Sprintf("one that %s is due", v.what), due(text, c, time.Hour, v.now), v.want)
+		test.Equal(t, fmt.Sprintf("a text that %s is due", v.what), due(text, c, time.Hour, v.now), v.want)
 	}
 }
 
-// What lasts says no end, and is not written again for one.
+// A lasting text has no expiry time, and is not due for one.
 func TestTextThatLasts(t *testing.T) {
 	c := Content{Labels: content("a/runc.present=true").Labels}
 	text, left := c.text(time.Time{})
 	if want := head + "a/runc.present=true\n"; text != want || left != 0 {
-		t.Errorf("got, without %d,\n%s\nwant\n%s", left, text, want)
+		t.Errorf("got, with %d labels left out,\n%s\nwant\n%s", left, text, want)
 	}
 	bounded, _ := c.text(noon)
 	other, _ := content("a/crun.present=true").text(time.Time{})
 	for name, v := range map[string]struct {
 		text string
 		want bool
-	}{"the same": {text, false}, "with an end": {bounded, true}, "another label": {other, true}, "not there": {"", true}} {
+	}{"the same": {text, false}, "with an expiry time": {bounded, true}, "another label": {other, true}, "no file": {"", true}} {
 		test.Equal(t, fmt.Sprintf("%s: due", name), due(v.text, c, 0, noon), v.want)
 	}
 }
@@ -137,11 +137,11 @@ func TestUntrue(t *testing.T) {
 		test.Equal(t, fmt.Sprintf("%s: untrue", name), untrue(written, v.now), v.want)
 	}
 	if untrue("", Content{}) {
-		t.Error("what says nothing is untrue")
+		t.Error("an empty text is untrue")
 	}
 }
 
-// What is kept of an earlier file is what it said of handlers of which nothing is known yet.
+// Of an earlier file, only the labels and features of unprobed handlers are kept.
 func TestKeeping(t *testing.T) {
 	fact := func(key, value string) nodelabel.Fact { return nodelabel.Fact{Key: key, Value: value} }
 	said := Content{
@@ -162,12 +162,12 @@ func TestKeeping(t *testing.T) {
 		undecided []string
 		want      Content
 	}{
-		{"all is known", nil, now},
-		{"one is not", []string{"kata"}, Content{
+		{"all are probed", nil, now},
+		{"one is not probed", []string{"kata"}, Content{
 			Labels:   []nodelabel.Fact{fact(nodelabel.Handler("kata"), "ready"), fact(nodelabel.MaxPods("kata"), "7"), fact(nodelabel.Handler("crun"), "ready")},
 			Features: []nodelabel.Fact{fact(nodelabel.About("kata", "state"), "ready"), fact(nodelabel.About("crun", "state"), "ready")},
 		}},
-		{"one that is new", []string{"youki"}, now},
+		{"a new one is not probed", []string{"youki"}, now},
 	} {
 		got, _ := now.merge(earlier.only(c.undecided)).text(noon)
 		if want, _ := c.want.text(noon); got != want {

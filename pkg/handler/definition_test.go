@@ -32,7 +32,7 @@ func TestStoredForm(t *testing.T) {
 	v := reflect.ValueOf(*d)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {
-			t.Errorf("this test does not fill %s", v.Type().Field(i).Name)
+			t.Errorf("full does not set %s", v.Type().Field(i).Name)
 		}
 	}
 	b := test.Value(json.Marshal(d))(t)
@@ -42,7 +42,7 @@ func TestStoredForm(t *testing.T) {
 		t.Errorf("stored %+v, loaded %+v", d, &again)
 	}
 	if d.Digest() != again.Digest() {
-		t.Error("the digest changed by being stored")
+		t.Error("the stored definition has another digest")
 	}
 }
 
@@ -74,6 +74,6 @@ func TestDefinitionInContext(t *testing.T) {
 	}
 	d := full()
 	if DefinitionFrom(WithDefinition(context.Background(), d)) != d {
-		t.Error("the definition got lost")
+		t.Error("the context lost the definition")
 	}
 }

@@ -41,11 +41,11 @@ func TestNearest(t *testing.T) {
 		{"kata_qemu", "kata-qemu"}, // separator
 		{"Kata-QEMU", "kata-qemu"}, // case
 		{"gviser", "gvisor"},
-		{"gvizr", ""},   // two of five
-		{"run", "crun"}, // of two that are as near, the first
-		{"docker", ""},  // nothing like it
-		{"", ""},        // says nothing
-		{"----", ""},    // says nothing either
+		{"gvizr", ""},   // two edits in five letters
+		{"run", "crun"}, // the first of two with the same distance
+		{"docker", ""},  // nothing is similar
+		{"", ""},        // empty
+		{"----", ""},    // only separators
 		{strings.Repeat("kata", 1<<18), ""},
 	} {
 		got, ok := Nearest(c.name, known)

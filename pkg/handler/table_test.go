@@ -88,7 +88,7 @@ func TestNewTableRefuses(t *testing.T) {
 		{"no definition", "a", append(routes("a"), Route[string]{}), "no definition"},
 		{"an unknown default", "b", routes("a"), `default handler "b" is not in the table`},
 		{"no default", "", routes("a"), "default handler"},
-		{"nothing", "", nil, "default handler"},
+		{"no routes", "", nil, "default handler"},
 	} {
 		tab, err := NewTable(1, c.defaultName, c.routes)
 		if err == nil || tab != nil || !strings.Contains(err.Error(), c.want) || !errdefs.IsInvalidArgument(err) {
@@ -101,7 +101,7 @@ func TestUnknownError(t *testing.T) {
 	tab := table(t, "runc", "runc", "crun", "kata")
 	for _, name := range []string{"runsc", "runcs", "cru"} {
 		if text := tab.UnknownError(name).Error(); strings.Contains(text, "did you mean") {
-			t.Errorf("a weaker handler is suggested: %s", text)
+			t.Errorf("a handler with weaker isolation is suggested: %s", text)
 		}
 	}
 	text := tab.UnknownError("katta").Error()
@@ -127,7 +127,7 @@ func TestUnknownErrorStaysShort(t *testing.T) {
 			t.Errorf("%d bytes: %v", len(err.Error()), err)
 		}
 		if !strings.Contains(err.Error(), "more") {
-			t.Errorf("%v does not say that there are more handlers", err)
+			t.Errorf("%v does not mention more handlers", err)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestRegistry(t *testing.T) {
 		t.Fatal("Swap did not swap")
 	}
 	if _, ok := held.Lookup("a"); !ok {
-		t.Error("a swap changed the table that a call holds")
+		t.Error("Swap changed the table that a call uses")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestRegistryUnderReload(t *testing.T) {
 	for range 10000 {
 		tab := r.Current()
 		if got, ok := tab.Lookup(""); !ok || got.Definition.Name != tab.Default() {
-			t.Fatal("a reader saw half a table")
+			t.Fatal("a reader got an inconsistent table")
 		}
 	}
 	<-done

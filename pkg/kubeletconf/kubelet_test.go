@@ -17,7 +17,7 @@ const (
 	ours   = Berth
 )
 
-// files are texts by path, in that order.
+// files returns the files of pairs of path and text.
 func files(pathsAndTexts ...string) []file {
 	var all []file
 	for n := 0; n < len(pathsAndTexts); n += 2 {
@@ -26,7 +26,7 @@ func files(pathsAndTexts ...string) []file {
 	return all
 }
 
-// TestMovable has kubelets of all kinds: which endpoint they use, and what keeps them there.
+// TestMovable has all kinds of kubelets, with their endpoint and what prevents a change of it.
 func TestMovable(t *testing.T) {
 	const flags, extra = "/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet"
 	const crio = "unix:///run/crio/crio.sock"
@@ -44,7 +44,7 @@ func TestMovable(t *testing.T) {
 		"kubeadm's instance configuration":  {Kubelet{configs: files(Config, "containerRuntimeEndpoint: a\n", InstanceConfig, "containerRuntimeEndpoint: "+crio+"\n")}, crio, ""},
 		"kubeadm's flags win":               {Kubelet{configs: files(Config, "containerRuntimeEndpoint: a\n"), flags: files(flags, "A=\"--container-runtime-endpoint="+crio+" --v=2\"\n")}, crio, ""},
 		"an operator's file, and a comment": {Kubelet{flags: files(extra, "# --container-runtime-endpoint=old\nA=--v=2 --container-runtime-endpoint "+crio+"\n")}, crio, ""},
-		"its command line wins":             {Kubelet{flags: files(flags, "A=--container-runtime-endpoint=a\n"), arguments: []string{"kubelet", "--container-runtime-endpoint=" + crio}}, crio, ""},
+		"the command line wins":             {Kubelet{flags: files(flags, "A=--container-runtime-endpoint=a\n"), arguments: []string{"kubelet", "--container-runtime-endpoint=" + crio}}, crio, ""},
 		"no service":                        {Kubelet{Unit: "-"}, theirs, "cannot be restarted"},
 		"images as well":                    {Kubelet{configs: files(Config, "imageServiceEndpoint: 'unix:///var/run/containerd/containerd.sock'\n")}, theirs, ""},
 		"images of another daemon": {
@@ -68,7 +68,7 @@ func TestMovable(t *testing.T) {
 	}
 }
 
-// TestLead has units as distributions and kubeadm write them.
+// TestLead has units as distributions and kubeadm install them.
 func TestLead(t *testing.T) {
 	const section = header + "[Service]\nExecStart=\nExecStart="
 	const ending = " --container-runtime-endpoint=" + ours + "\n"
@@ -81,8 +81,8 @@ func TestLead(t *testing.T) {
 			Kubelet{}, "# /lib/systemd/system/kubelet.service\n[Service]\nExecStart=/usr/bin/kubelet\n\n# /usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf\n[Service]\n# This is a file\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS ${X}\n",
 			section + "/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS ${X}" + ending,
 		},
-		"on several lines": {Kubelet{}, "[Service]\nExecStart = -/usr/bin/kubelet \\\n  --v=2 \\\n  --x='a b'\nExecStartPre=/bin/true\n", section + "-/usr/bin/kubelet    --v=2    --x='a b'" + ending},
-		"led before":       {Kubelet{}, "# /usr/lib/systemd/system/kubelet.service\n[Service]\nExecStart=/usr/bin/kubelet\n\n# " + DropIn + "\n" + section + "/usr/bin/old" + ending, section + "/usr/bin/kubelet" + ending},
+		"on several lines":      {Kubelet{}, "[Service]\nExecStart = -/usr/bin/kubelet \\\n  --v=2 \\\n  --x='a b'\nExecStartPre=/bin/true\n", section + "-/usr/bin/kubelet    --v=2    --x='a b'" + ending},
+		"with an older drop-in": {Kubelet{}, "# /usr/lib/systemd/system/kubelet.service\n[Service]\nExecStart=/usr/bin/kubelet\n\n# " + DropIn + "\n" + section + "/usr/bin/old" + ending, section + "/usr/bin/kubelet" + ending},
 		"images as well": {
 			Kubelet{configs: files(Config, "imageServiceEndpoint: "+theirs+"\n")}, "[Service]\nExecStart=/usr/bin/kubelet\n",
 			section + "/usr/bin/kubelet --container-runtime-endpoint=" + ours + " --image-service-endpoint=" + ours + "\n",
@@ -99,7 +99,7 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// A kubelet that was led to berth uses what it used before once the drop-in is gone.
+// Without berth's drop-in, the kubelet uses its earlier endpoint again.
 func TestWithout(t *testing.T) {
 	root := nodefs.Root(t.TempDir())
 	for path, text := range map[string]string{
@@ -112,14 +112,14 @@ func TestWithout(t *testing.T) {
 	}
 	k, err := Find(root)
 	if err != nil || k.Endpoint() != ours || k.CheckReleased() == nil {
-		t.Errorf("it uses %s, %v", k.Endpoint(), err)
+		t.Errorf("the kubelet uses %s, %v", k.Endpoint(), err)
 	}
 	if k = k.WithoutDropIn(); k.Endpoint() != "unix:///run/crio/crio.sock" || k.CheckReleased() != nil {
-		t.Errorf("it goes back to %s: %v", k.Endpoint(), k.CheckReleased())
+		t.Errorf("without the drop-in, the kubelet uses %s: %v", k.Endpoint(), k.CheckReleased())
 	}
 }
 
-// A unit that is enabled by a link has its flags where that leads.
+// Find reads the flags of a unit through its link.
 func TestFindByLink(t *testing.T) {
 	root := nodefs.Root(t.TempDir())
 	test.Must(t, root.Put("/usr/lib/kubelet.service", []byte("ExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix:///run/crio/crio.sock\n"), 0o644))
@@ -136,7 +136,7 @@ func TestFindByLink(t *testing.T) {
 	}
 }
 
-// A program of a pod may be called kubelet, and names files that are none of its business.
+// A program of a pod may be named kubelet; Find must not read the files on its command line.
 func TestKubeletOfAPod(t *testing.T) {
 	root := nodefs.Root(t.TempDir())
 	process := func(pid, comm, namespace, cmdline string) {
@@ -155,11 +155,11 @@ func TestKubeletOfAPod(t *testing.T) {
 	}
 	process("20", "kubelet", "1", "kubelet\x00--container-runtime-endpoint=unix:///run/crio/crio.sock\x00")
 	if k, err := Find(root); err != nil || k.Endpoint() != "unix:///run/crio/crio.sock" {
-		t.Errorf("the node's own is %+v, %v", k, err)
+		t.Errorf("the node's kubelet is %+v, %v", k, err)
 	}
 }
 
-// systemd takes a line for a comment also when it is indented, and a flag may be.
+// For systemd, an indented line can be a comment, or can have a flag.
 func TestIndentedFlags(t *testing.T) {
 	for text, want := range map[string]string{
 		"  # A=--container-runtime-endpoint=unix:///x\n":     "",
@@ -167,12 +167,12 @@ func TestIndentedFlags(t *testing.T) {
 		"  --container-runtime-endpoint=unix:///x\n":         "unix:///x",
 		"A=\"--v=2 --container-runtime-endpoint=unix:///x\"": "unix:///x",
 	} {
-		test.Equal(t, fmt.Sprintf("%q has", text), flagValue(text, endpointFlags[0]), want)
+		test.Equal(t, fmt.Sprintf("the flag in %q", text), flagValue(text, endpointFlags[0]), want)
 	}
 }
 
-// A kubelet that does not run has its configuration where its unit says, and files of a directory
-// beside that, of which the last one wins.
+// If the kubelet does not run, Find gets the path of its configuration from the unit. Of the files
+// in --config-dir, the last one wins.
 func TestFindConfigDir(t *testing.T) {
 	root := nodefs.Root(t.TempDir())
 	for path, text := range map[string]string{
@@ -189,9 +189,9 @@ func TestFindConfigDir(t *testing.T) {
 	k := test.Value(Find(root))(t)
 	const last = "/etc/kubernetes/kubelet.conf.d/deeper/20.conf"
 	if k.Endpoint() != ours || !slices.Equal(k.filesWithBerth(), []string{last}) || k.configs[0].path != "/etc/kubelet.yaml" {
-		t.Errorf("got %s by %v; its configuration is %v", k.Endpoint(), k.filesWithBerth(), k.configs)
+		t.Errorf("got %s from %v; the configuration is %v", k.Endpoint(), k.filesWithBerth(), k.configs)
 	}
-	test.Equal(t, "it is well at", k.HealthAddress(), "127.0.0.1:10300")
+	test.Equal(t, "HealthAddress", k.HealthAddress(), "127.0.0.1:10300")
 }
 
 func TestHealthAddress(t *testing.T) {
@@ -213,7 +213,7 @@ func TestHealthAddress(t *testing.T) {
 	}
 }
 
-// k3s hides its command line, has flags in its unit, and reads more files than one.
+// k3s hides its command line. Its flags are in its unit, and it reads several files.
 func TestK3sLedToBerth(t *testing.T) {
 	const unit = "/etc/systemd/system/k3s.service"
 	for name, files := range map[string]map[string]string{
@@ -231,7 +231,7 @@ func TestK3sLedToBerth(t *testing.T) {
 			}
 			k, err := Find(root)
 			if err != nil || k.CheckReleased() == nil || k.Endpoint() != ours {
-				t.Errorf("it uses %s by %v: %v", k.Endpoint(), k.filesWithBerth(), err)
+				t.Errorf("k3s uses %s from %v: %v", k.Endpoint(), k.filesWithBerth(), err)
 			}
 		})
 	}

@@ -31,11 +31,11 @@ func TestAbove(t *testing.T) {
 		want     string
 	}{
 		"nothing is declared": {Declared{}, ""},
-		"as much":             {Declared{10 * mi, 5}, ""},
+		"exactly":             {Declared{10 * mi, 5}, ""},
 		"more":                {Declared{20 * mi, 250}, ""},
 		"less memory":         {Declared{9 * mi, 0}, "10Mi of memory (p95, pods measured: 3), but its pods declare 9Mi;"},
 		"less CPU":            {Declared{0, 3}, "5m of cpu (p95, pods measured: 2), but its pods declare 3m;"},
-		"noise":               {Declared{9*mi + mi/2, 4}, ""},
+		"slightly less":       {Declared{9*mi + mi/2, 4}, ""},
 		"less of both": {
 			Declared{8*mi + mi/2, 1},
 			"10Mi of memory (p95, pods measured: 3), but its pods declare 8.5Mi; 5m of cpu (p95, pods measured: 2), but its pods declare 1m;",
@@ -49,6 +49,6 @@ func TestAbove(t *testing.T) {
 	test.Equal(t, "without data", (Report{Declared: Declared{1, 1}}).Above(), "")
 	unknown := &Estimate{Pods: 1}
 	if got := unknown.Above(Declared{1, 1}); len(got) > 0 {
-		t.Errorf("CPU that is not known: %v", got)
+		t.Errorf("with unknown CPU: %v", got)
 	}
 }

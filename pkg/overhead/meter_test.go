@@ -13,13 +13,13 @@ import (
 	"github.com/berth-cri/berth/pkg/handler"
 )
 
-// node has pods.
+// node is a node whose pods the test sets.
 type node struct {
 	mu   sync.Mutex
 	pods map[string]Pods
-	// looks counts the readings of pods.
+	// looks counts the calls of read that finished.
 	looks int
-	// hangs, if set, is what a reading waits for.
+	// hangs, if set, blocks read until it is closed.
 	hangs chan struct{}
 	d     *handler.Definition
 }
@@ -49,7 +49,7 @@ func testOf(t *testing.T) {
 	}
 	n.pods["runc"] = Pods{Readings: []Reading{{"a", []Part{{"p", 5 * mi, 0, 1}}}}, Declared: []Declared{{3 * mi, 0}, {9 * mi, 7}}}
 	if r := m.Of(t.Context(), n.d); r.Live != nil || n.looks != 1 {
-		t.Errorf("%d looks within a moment: %+v", n.looks, r)
+		t.Errorf("%d readings within maxAge: %+v", n.looks, r)
 	}
 	m.last.at = m.last.at.Add(-maxAge)
 	r := m.Of(t.Context(), n.d)
@@ -61,7 +61,7 @@ func testOf(t *testing.T) {
 	}
 	m.last.at = m.last.at.Add(-maxAge)
 	if r = m.Of(t.Context(), n.d); r.Live.CPUPods != 1 || r.Live.Window < maxAge {
-		t.Errorf("at the second look: %+v", r.Live)
+		t.Errorf("at the second reading: %+v", r.Live)
 	}
 	for why, c := range map[string]struct {
 		d *handler.Definition
@@ -79,7 +79,7 @@ func testOf(t *testing.T) {
 	}
 	m.o.Ready = func() bool { return false }
 	if r := m.Of(t.Context(), n.d); r.NoLive == "" {
-		t.Error("pods are known before they are recovered")
+		t.Error("pods are measured before Ready")
 	}
 }
 
@@ -104,7 +104,7 @@ func TestNextWindow(t *testing.T) {
 
 func TestAReadingThatHangs(t *testing.T) { synctest.Test(t, testAReadingThatHangs) }
 
-// It keeps one waiting for a while, nobody after that, and counts when it is there.
+// A reading that hangs delays only the first call, up to readPatience. Its late result is used.
 func testAReadingThatHangs(t *testing.T) {
 	n, m := newNode(t)
 	n.hangs = make(chan struct{})
@@ -116,10 +116,10 @@ func testAReadingThatHangs(t *testing.T) {
 	for range 3 {
 		m.Of(t.Context(), n.d)
 	}
-	test.Equal(t, "all waited", time.Since(begun), readPatience)
+	test.Equal(t, "time of all calls", time.Since(begun), readPatience)
 	close(n.hangs)
 	synctest.Wait()
 	if r := m.Of(t.Context(), n.d); r.Live == nil {
-		t.Errorf("when it is there: %+v", r)
+		t.Errorf("after the late result: %+v", r)
 	}
 }

@@ -18,7 +18,7 @@ func TestBetween(t *testing.T) {
 	}{
 		"nothing":     {nil, Reading{}, sample{}},
 		"one reading": {nil, Reading{Parts: []Part{{"a", 10 * mi, sec, 1}}}, sample{Memory: 10 * mi}},
-		"its own part": {
+		"an exclusive part": {
 			&Reading{Parts: []Part{{"a", 99 * mi, sec, 1}}},
 			Reading{Parts: []Part{{"a", 10 * mi, 2 * sec, 1}}},
 			sample{Memory: 10 * mi, CPU: 1e8, CPUKnown: true},
@@ -28,22 +28,22 @@ func TestBetween(t *testing.T) {
 			Reading{Parts: []Part{{"a", 8 * mi, 2 * sec, 4}}},
 			sample{Memory: 2 * mi, CPU: 25e6, CPUKnown: true},
 		},
-		"both": {
+		"a shared and an exclusive part": {
 			&Reading{Parts: []Part{{"a", 0, 0, 2}, {"b", 0, sec, 1}}},
 			Reading{Parts: []Part{{"a", 8 * mi, sec, 2}, {"b", 3 * mi, 2 * sec, 1}}},
 			sample{Memory: 7 * mi, CPU: 15e7, CPUKnown: true},
 		},
-		"one came meanwhile": {
+		"a new part": {
 			&Reading{Parts: []Part{{"a", 0, sec, 1}}},
 			Reading{Parts: []Part{{"a", mi, sec, 1}, {"b", mi, 9 * sec, 1}}},
 			sample{Memory: 2 * mi, CPUKnown: true},
 		},
-		"one went meanwhile": {
+		"a removed part": {
 			&Reading{Parts: []Part{{"a", 0, sec, 1}, {"b", 7 * mi, sec, 1}}},
 			Reading{Parts: []Part{{"a", mi, 2 * sec, 1}}},
 			sample{Memory: mi, CPU: 1e8, CPUKnown: true},
 		},
-		"a counter that began anew": {
+		"a counter that was reset": {
 			&Reading{Parts: []Part{{"a", 0, 9 * sec, 1}}},
 			Reading{Parts: []Part{{"a", mi, sec, 1}}},
 			sample{Memory: mi, CPUKnown: true},
@@ -57,11 +57,11 @@ func TestBetween(t *testing.T) {
 
 func TestEstimated(t *testing.T) {
 	if e := estimateOf(nil); e != nil {
-		t.Errorf("no samples are %+v", e)
+		t.Errorf("the estimate of no samples is %+v", e)
 	}
 	one := estimateOf([]sample{{Memory: 5}})
 	if want := (Distribution{5, 5, 5}); one.Memory != want || one.Pods != 1 || one.CPUPods != 0 || one.CPU != (Distribution{}) {
-		t.Errorf("one: %+v", one)
+		t.Errorf("one sample: %+v", one)
 	}
 	var many []sample
 	for i := range uint64(20) {
@@ -75,7 +75,7 @@ func TestEstimated(t *testing.T) {
 		t.Errorf("cpu %+v of %d, want %+v", e.CPU, e.CPUPods, want)
 	}
 	if e := estimateOf([]sample{{Memory: 1}, {Memory: 3}}); e.Memory != (Distribution{1, 3, 3}) {
-		t.Errorf("two: %+v", e.Memory)
+		t.Errorf("two samples: %+v", e.Memory)
 	}
 }
 

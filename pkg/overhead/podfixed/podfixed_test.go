@@ -14,26 +14,26 @@ func TestExceeds(t *testing.T) {
 		p95, declared, step uint64
 		want                bool
 	}{
-		{"nothing of nothing", 0, 0, c, false},
-		{"noise of nothing", 36_932, 0, c, false},
-		{"nearly a step of nothing", c - 1, 0, c, false},
-		{"a step of nothing", c, 0, c, true},
-		{"as much", 8 * m, 8 * m, m, false},
-		{"less", 7 * m, 8 * m, m, false},
-		{"rounds to the next step", 8*m + 1, 8 * m, m, false},
+		{"0, nothing declared", 0, 0, c, false},
+		{"little, nothing declared", 36_932, 0, c, false},
+		{"almost a step, nothing declared", c - 1, 0, c, false},
+		{"a step, nothing declared", c, 0, c, true},
+		{"as declared", 8 * m, 8 * m, m, false},
+		{"less than declared", 7 * m, 8 * m, m, false},
+		{"rounded up to the next step", 8*m + 1, 8 * m, m, false},
 		{"a step more", 9 * m, 8 * m, m, true},
-		{"less than a step of much", 161*m - 1, 160 * m, m, false},
-		{"a step of much", 161 * m, 160 * m, m, true},
+		{"less than a step above much", 161*m - 1, 160 * m, m, false},
+		{"a step above much", 161 * m, 160 * m, m, true},
 		{"CPU that varies", 22_900_000, 21 * c, c, false},
-		{"CPU that is more", 24 * c, 21 * c, c, true},
+		{"CPU far above", 24 * c, 21 * c, c, true},
 	} {
 		got := Exceeds(x.p95, x.declared, x.step)
 		test.Equal(t, fmt.Sprint(x.what), got, x.want)
 		if got && RoundedUp(x.p95, x.step) < x.declared+x.step {
-			t.Errorf("%s: what to declare instead is %d", x.what, RoundedUp(x.p95, x.step))
+			t.Errorf("%s: the advised declaration is only %d", x.what, RoundedUp(x.p95, x.step))
 		}
 		if Exceeds(x.p95, RoundedUp(x.p95, x.step), x.step) {
-			t.Errorf("%s: what is advised is too little", x.what)
+			t.Errorf("%s: the advised declaration is exceeded too", x.what)
 		}
 	}
 }

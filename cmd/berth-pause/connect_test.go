@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// TestMain makes the test binary the program that it tests.
+// TestMain runs berth-pause in the test binary if the environment requests it.
 func TestMain(m *testing.M) {
 	if os.Getenv("BERTH_PAUSE_TEST_MAIN") == "1" {
 		main()
@@ -24,17 +24,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is more than anything here takes.
+// patience is longer than any step of these tests.
 const patience = time.Minute
 
-// carried is a program that carries a connection, and what it was given.
+// carried is a running "/connect" with the test's ends of its socket and of its stderr.
 type carried struct {
 	cmd      *exec.Cmd
 	conn     *net.UnixConn
 	problems *os.File
 }
 
-// start starts the program. The socket that it gets does not block: gVisor's do not.
+// start starts the program with a non-blocking socket, as gVisor does.
 func start(t *testing.T, port int) carried {
 	t.Helper()
 	fds := test.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
@@ -55,16 +55,16 @@ func start(t *testing.T, port int) carried {
 	return c
 }
 
-// answered is what the program says of the connection.
+// answered checks the status byte that the program sends about its connection.
 func (c carried) answered(t *testing.T, want unix.Errno) {
 	t.Helper()
 	var b [1]byte
 	if _, err := io.ReadFull(c.conn, b[:]); err != nil || unix.Errno(b[0]) != want {
-		t.Fatalf("it answered %d (%v), %v; want %d", b[0], unix.Errno(b[0]), err, want)
+		t.Fatalf("the status is %d (%v), %v; want %d", b[0], unix.Errno(b[0]), err, want)
 	}
 }
 
-// listen serves one connection.
+// listen accepts one connection and calls serve with it.
 func listen(t *testing.T, address string, serve func(*net.TCPConn)) (port int) {
 	t.Helper()
 	l := test.Value(net.Listen("tcp", address))(t)
@@ -83,7 +83,7 @@ func TestConnectCarriesBothWaysToTheirEnds(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(address, func(t *testing.T) {
 			port := listen(t, address, func(c *net.TCPConn) {
-				all, _ := io.ReadAll(c) // until the client has said all
+				all, _ := io.ReadAll(c) // until the client closes its side
 				_, _ = c.Write(all)
 			})
 			c := start(t, port)
@@ -99,7 +99,7 @@ func TestConnectCarriesBothWaysToTheirEnds(t *testing.T) {
 	}
 }
 
-// The server's end must be seen while the client has still something to say.
+// The end of the server's data must reach the client while the client can still send.
 func TestConnectPassesOnTheServersEnd(t *testing.T) {
 	heard := make(chan []byte, 1)
 	port := listen(t, "[::1]:0", func(c *net.TCPConn) {
@@ -110,16 +110,16 @@ func TestConnectPassesOnTheServersEnd(t *testing.T) {
 	})
 	c := start(t, port)
 	c.answered(t, 0)
-	test.Equal(t, "the server said", string(test.Value(io.ReadAll(c.conn))(t)), "bye")
+	test.Equal(t, "data from the server", string(test.Value(io.ReadAll(c.conn))(t)), "bye")
 	test.Must(t, test.Err(io.WriteString(c.conn, "wait")))
 	test.Must(t, c.conn.CloseWrite())
 	select {
 	case got := <-heard:
 		if string(got) != "wait" {
-			t.Errorf("the server heard %q", got)
+			t.Errorf("the server got %q", got)
 		}
 	case <-time.After(patience):
-		t.Error("the server heard no end")
+		t.Error("the end of the client's data did not reach the server")
 	}
 }
 
@@ -129,10 +129,10 @@ func TestConnectIsRefused(t *testing.T) {
 	l.Close()
 	c := start(t, port)
 	c.answered(t, unix.ECONNREFUSED)
-	test.Fails(t, c.cmd.Wait(), "it ended as if there had been a connection")
+	test.Fails(t, c.cmd.Wait(), "a refused connection succeeded")
 }
 
-// A silent connection must not outlive who asked for it.
+// A connection without data must end when its client is gone.
 func TestConnectEndsWithItsReader(t *testing.T) {
 	gone := make(chan struct{})
 	port := listen(t, "127.0.0.1:0", func(c *net.TCPConn) {
@@ -145,7 +145,7 @@ func TestConnectEndsWithItsReader(t *testing.T) {
 	select {
 	case <-gone:
 	case <-time.After(patience):
-		t.Error("the connection is still there")
+		t.Error("the connection still exists")
 	}
-	test.Fails(t, c.cmd.Wait(), "it ended as if all had been said")
+	test.Fails(t, c.cmd.Wait(), "a connection without a client succeeded")
 }

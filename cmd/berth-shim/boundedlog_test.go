@@ -19,7 +19,7 @@ func TestBoundedLogBeginsAnewAndKeepsTheOneBefore(t *testing.T) {
 	}
 	for name, want := range map[string]string{path: "def\nghi\n", path + ".old": "12345\nabc\n"} {
 		if got, _ := os.ReadFile(name); string(got) != want {
-			t.Errorf("%s holds %q, want %q", filepath.Base(name), got, want)
+			t.Errorf("%s contains %q, want %q", filepath.Base(name), got, want)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestBoundedLogWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// What else writes where the log does follows it.
+// begun is called with each new file, for other writers of the log.
 func TestBoundedLogTellsOfEachFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l := test.Value(openBoundedLog(path, 10))(t)
@@ -58,6 +58,6 @@ func TestBoundedLogTellsOfEachFile(t *testing.T) {
 		test.Must(t, test.Err(l.Write([]byte("entry\n"))))
 	}
 	if got, _ := os.ReadFile(path); begun != 3 || string(got) != "crash\nentry\n" {
-		t.Errorf("%d were begun; the last holds %q", begun, got)
+		t.Errorf("begun was called %d times; the last file contains %q", begun, got)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/journal"
 )
 
-// TestMain makes the test binary the program that it tests.
+// TestMain runs berth-shim in the test binary if the environment requests it.
 func TestMain(m *testing.M) {
 	if os.Getenv("BERTH_SHIM_TEST_MAIN") == "1" {
 		main()
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// shim is the program, with what it would inherit.
+// shim returns a command that runs the program with inherited files and environment.
 func shim(files []*os.File, env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(append(os.Environ(), "BERTH_SHIM_TEST_MAIN=1"), env...)
@@ -36,7 +36,7 @@ func shim(files []*os.File, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// socketIn returns a listening socket of that path as a descriptor.
+// socketIn returns a socket that listens on path, as a file.
 func socketIn(t *testing.T, path string) *os.File {
 	t.Helper()
 	l := test.Value(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
@@ -70,11 +70,11 @@ func TestWhatCannotServeSaysWhy(t *testing.T) {
 		{name: "a relative directory", args: []string{"serve", "--dir", "x"}, want: "must be an absolute path"},
 		{name: "another argument", args: []string{"serve", "--dir", dir, "more"}, want: "no other arguments"},
 		{name: "another flag", args: []string{"serve", "--address", "x"}, want: "flag provided but not defined: -address"},
-		{name: "a directory that is not there", args: []string{"serve", "--dir", filepath.Join(dir, "none")}, want: "no such file or directory"},
+		{name: "a missing directory", args: []string{"serve", "--dir", filepath.Join(dir, "none")}, want: "no such file or directory"},
 		{name: "an unknown level", args: []string{"serve", "--dir", dir, "--log-level", "loud"}, want: `not a valid logrus Level: "loud"`},
 		{name: "no socket", args: []string{"serve", "--dir", dir}, want: "descriptor 3 must be a listening unix socket"},
 		{name: "a file as socket", files: []*os.File{file}, args: []string{"serve", "--dir", dir}, want: "descriptor 3 must be a listening unix socket"},
-		{name: "an inheritance that is none", env: []string{journal.InheritEnv + "=x"}, args: []string{"serve", "--dir", dir}, want: journal.InheritEnv},
+		{name: "an invalid inheritance", env: []string{journal.InheritEnv + "=x"}, args: []string{"serve", "--dir", dir}, want: journal.InheritEnv},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stderr bytes.Buffer
@@ -83,10 +83,10 @@ func TestWhatCannotServeSaysWhy(t *testing.T) {
 			err := cmd.Run()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-				t.Errorf("it ended with %v", err)
+				t.Errorf("the program ended with %v", err)
 			}
 			if said := stderr.String(); !strings.HasPrefix(said, "berth-shim: ") || !strings.Contains(said, tt.want) {
-				t.Errorf("it said %q, want %q", said, tt.want)
+				t.Errorf("stderr is %q, want %q", said, tt.want)
 			}
 		})
 	}
@@ -105,31 +105,31 @@ func serving(t *testing.T, env ...string) (cmd *exec.Cmd, dir, socket string) {
 	socket = filepath.Join(dir, "shim.sock")
 	cmd = shim([]*os.File{socketIn(t, socket)}, env, "serve", "--dir", dir)
 	test.Must(t, cmd.Start())
-	test.Eventually(t, "it serves", func() bool {
+	test.Eventually(t, "the supervisor serves", func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "log"))
 		return err == nil && bytes.Contains(text, []byte("Supervisor started"))
 	})
 	return cmd, dir, socket
 }
 
-// It holds what pods read and write, and what they are given on their stdin.
+// The memory of a supervisor contains input and output of pods, which must not be dumped.
 func TestLeavesNoCore(t *testing.T) {
 	coredumptest.Need(t)
 	if cmd, _, _ := serving(t, coredumptest.Environment); coredumptest.Crashed(t, cmd) {
-		t.Error("it left a core, in / if that is where cores go")
+		t.Error("the supervisor left a core dump, perhaps in /")
 	}
 }
 
-// What a terminal's or a service manager's end sends to its children does not
-// end a supervisor, and neither does a log that nobody reads.
+// Signals from the end of a terminal or a service manager do not end a supervisor,
+// and neither does SIGPIPE.
 func TestServesUntilItIsKilled(t *testing.T) {
 	cmd, dir, path := serving(t)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	test.Equal(t, "its session", test.Value(unix.Getsid(cmd.Process.Pid))(t), cmd.Process.Pid)
+	test.Equal(t, "session", test.Value(unix.Getsid(cmd.Process.Pid))(t), cmd.Process.Pid)
 	second, err := shim([]*os.File{socketIn(t, path+"2")}, nil, "serve", "--dir", dir).CombinedOutput()
 	if want := "is already served by process " + strconv.Itoa(cmd.Process.Pid); err == nil || !bytes.Contains(second, []byte(want)) {
-		t.Errorf("a second one: %v, %q; want %q", err, second, want)
+		t.Errorf("a second supervisor: %v, %q; want %q", err, second, want)
 	}
 	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGPIPE} {
 		test.Must(t, cmd.Process.Signal(sig))
@@ -138,11 +138,11 @@ func TestServesUntilItIsKilled(t *testing.T) {
 	defer conn.Close()
 	select {
 	case err := <-ended:
-		t.Fatalf("it ended with %v", err)
+		t.Fatalf("the supervisor ended with %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	test.Equal(t, "it is in", test.Value(os.Readlink("/proc/"+strconv.Itoa(cmd.Process.Pid)+"/cwd"))(t), "/")
+	test.Equal(t, "working directory", test.Value(os.Readlink("/proc/"+strconv.Itoa(cmd.Process.Pid)+"/cwd"))(t), "/")
 	test.Must(t, cmd.Process.Kill())
-	test.Fails(t, <-ended, "a killed process ended well")
-	test.Checkf(t, test.Err(os.Stat(path)), "the daemon's socket")
+	test.Fails(t, <-ended, "a killed supervisor exited with status 0")
+	test.Checkf(t, test.Err(os.Stat(path)), "find the socket after the kill")
 }

@@ -15,7 +15,7 @@ func TestUnknownOutputIsAMistakeOfTheCommandLine(t *testing.T) {
 	}
 }
 
-// Without a daemon every command fails with that, and what to do.
+// Without a daemon, every command fails with this reason and with a next step.
 func TestCommandsWithoutADaemon(t *testing.T) {
 	t.Setenv("BERTH_ADMIN_SOCKET", t.TempDir()+"/none.sock")
 	for _, line := range []string{

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// What only some programs have a use for stays out of the others: it would be loaded
-// on every node, by every pod's supervisor.
+// Packages that a program does not need must not be linked into it: every node and every
+// pod's supervisor would load them.
 func TestWhatIsNotLinked(t *testing.T) {
 	const module = "github.com/berth-cri/berth/"
 	client := []string{"k8s.io/api/", "k8s.io/client-go", module + "contrib"}
@@ -19,12 +19,12 @@ func TestWhatIsNotLinked(t *testing.T) {
 			out := test.Value(exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/"+program).Output())(t)
 			packages := strings.Fields(string(out))
 			if len(packages) == 0 {
-				t.Fatal("it is made of nothing")
+				t.Fatal("the program has no packages")
 			}
 			for _, p := range packages {
 				for _, no := range forbidden {
 					if strings.HasPrefix(p, no) {
-						t.Errorf("it is linked to %s", p)
+						t.Errorf("the program is linked with %s", p)
 					}
 				}
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-cri/berth/pkg/doctor"
 )
 
-// runnable calls f with every command that does something itself.
+// runnable calls f with every command that has no subcommands.
 func runnable(c *cobra.Command, f func(*cobra.Command)) {
 	for _, below := range c.Commands() {
 		runnable(below, f)
@@ -44,19 +44,19 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 			t.Errorf("docs/cli.md does not have %q", path)
 		}
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
-			t.Errorf("%q is described by %q", path, c.Short)
+			t.Errorf("%q has the short description %q", path, c.Short)
 		}
 	})
 	for line := range strings.Lines(text) {
 		for _, command := range documentedIn(line) {
 			if !known[command] {
-				t.Errorf("docs/cli.md has %q, which is no command", command)
+				t.Errorf("docs/cli.md has %q, which is not a command", command)
 			}
 		}
 	}
 }
 
-// documentedIn are the commands that the first cell of a table's row names.
+// documentedIn returns the commands in the first cell of a table's row.
 func documentedIn(line string) []string {
 	if !strings.HasPrefix(line, "| `berth ") {
 		return nil

@@ -31,7 +31,7 @@ func TestMessagesInTheJournalHaveTheirPriority(t *testing.T) {
 	}
 }
 
-// Libraries write into messages what registries say.
+// Messages of libraries contain text of registries, so control characters are escaped.
 func TestMessagesPrint(t *testing.T) {
 	var out bytes.Buffer
 	l := logrus.New()
@@ -40,7 +40,7 @@ func TestMessagesPrint(t *testing.T) {
 	l.WithField("status", "\x1b]0;owned\x07").Warn("fetch failed after status: 500 \x1b[2J\rall is well")
 	for _, order := range []string{"\x1b]", "\x1b[2J", "\r"} {
 		if bytes.Contains(out.Bytes(), []byte(order)) {
-			t.Errorf("%q orders the terminal: %q", out.String(), order)
+			t.Errorf("the output %q contains the control sequence %q", out.String(), order)
 		}
 	}
 }
@@ -59,13 +59,13 @@ func TestTheJournalIsKnownByItsFile(t *testing.T) {
 	}
 }
 
-// Whatever an error or a table quotes, berth's output orders a terminal nothing.
+// Control characters in quoted text are escaped in berth's output.
 func TestOutputPrints(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"handler", "edit", "runc", "--from", "/no/such\x1b]0;owned\x07/file"}, &stdout, &stderr); code == 0 {
-		t.Error("it was accepted")
+		t.Error("a file that does not exist was accepted")
 	}
 	if text := stdout.String() + stderr.String(); bytes.ContainsAny([]byte(text), "\x1b\x07") || !bytes.Contains([]byte(text), []byte(`such\u001b]0;owned\u0007`)) {
-		t.Errorf("%q", text)
+		t.Errorf("the output is %q", text)
 	}
 }

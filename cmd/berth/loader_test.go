@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config"
 )
 
-// An accepted configuration that cannot be written is a fault until it could be: meanwhile
-// none is kept, and a start with a mistake fails.
+// An accepted configuration that cannot be stored is a fault until it is stored. Until then no
+// older one is kept, and a start with a mistake in the files fails.
 func TestAnAcceptedConfigurationThatCannotBeKeptIsAFault(t *testing.T) {
 	dir := t.TempDir()
 	must := func(err error) {
@@ -31,11 +31,11 @@ func TestAnAcceptedConfigurationThatCannotBeKeptIsAFault(t *testing.T) {
 		l.InForce(t.Context(), cfg)
 		got := strings.Join(l.Faults(), "\n")
 		if (got == "") != (want == "") || !strings.Contains(got, want) {
-			t.Errorf("faults are %q", got)
+			t.Errorf("the faults are %q", got)
 		}
 	}
 	if got := l.Faults(); len(got) > 0 {
-		t.Errorf("before the first is in force, faults are %q", got)
+		t.Errorf("before the first configuration is in force, the faults are %q", got)
 	}
 	inForce("")
 	blocked := filepath.Join(dir, "accepted-config", "."+filepath.Base(o.AcceptedFile())+".new")
@@ -44,15 +44,15 @@ func TestAnAcceptedConfigurationThatCannotBeKeptIsAFault(t *testing.T) {
 	inForce("so a start with a mistake in the files fails: ")
 	inForce("correct that, then run \"berth reload --wait\"")
 	if _, err := os.Stat(o.AcceptedFile()); !os.IsNotExist(err) {
-		t.Errorf("the older one is there: %v", err)
+		t.Errorf("the older configuration is still stored: %v", err)
 	}
 	must(os.RemoveAll(blocked))
 	inForce("")
 	test.Check(t, test.Err(os.Stat(o.AcceptedFile())))
 }
 
-// A package upgrade takes a runtime away for a moment. What reads the files again
-// of a daemon must not make another the default in the meantime.
+// A package upgrade removes a runtime for a moment. A reload during this time must
+// not make another runtime the default.
 func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
@@ -67,19 +67,19 @@ func TestReloadKeepsTheDefaultThatIsAway(t *testing.T) {
 	o := test.Value(serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options())(t)
 	start, err := config.Load(o)
 	if err != nil || start.DefaultRuntime != "runc" {
-		t.Fatalf("it starts with %+v, %v", start, err)
+		t.Fatalf("the start has %+v, %v", start, err)
 	}
 	l := newLoader(o, start)
 	test.Must(t, os.Remove(filepath.Join(bin, "runc")))
 	for range 2 {
 		cfg, err := l.Load(t.Context())
 		if err != nil || cfg.DefaultRuntime != "runc" || len(cfg.Runtimes) != 2 {
-			t.Errorf("while it is away: %+v, %v", cfg, err)
+			t.Errorf("without runc: %+v, %v", cfg, err)
 		}
 	}
 }
 
-// To look at files that are not in force, and are taken back, moves no pods.
+// Read does not put files in force: if they are restored, the default handler stays the same.
 func TestALookAtFilesIsNoReload(t *testing.T) {
 	dir := t.TempDir()
 	bin, file := filepath.Join(dir, "bin"), filepath.Join(dir, "config.toml")
@@ -93,16 +93,16 @@ func TestALookAtFilesIsNoReload(t *testing.T) {
 	o := test.Value(serveFlags{places: config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{bin}}}.options())(t)
 	start, err := config.Load(o)
 	if err != nil || start.DefaultRuntime != "crun" {
-		t.Fatalf("it starts with %+v, %v", start, err)
+		t.Fatalf("the start has %+v, %v", start, err)
 	}
 	l := newLoader(o, start)
 	write(filepath.Join(bin, "runc"), "#!/bin/sh\n", 0o755)
 	write(file, "default_runtime = \"runc\"\n", 0o600)
 	if cfg, err := l.Read(t.Context()); err != nil || cfg.DefaultRuntime != "runc" {
-		t.Fatalf("the files say %+v, %v", cfg, err)
+		t.Fatalf("Read returns %+v, %v", cfg, err)
 	}
 	write(file, "", 0o600)
 	if cfg, err := l.Load(t.Context()); err != nil || cfg.DefaultRuntime != "crun" {
-		t.Errorf("the default is %+v, %v", cfg, err)
+		t.Errorf("Load returns %+v, %v", cfg, err)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/berth-cri/berth/pkg/coredump/coredumptest"
 )
 
-// asBerth makes this test's binary be berth.
+// asBerth makes the test binary run berth.
 const asBerth = "BERTH_TEST_AS_BERTH"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// TestServeProcess runs berth as a process of its own, on the real engine.
+// TestServeProcess runs berth as a separate process with the real engine.
 func TestServeProcess(t *testing.T) {
 	cmd, dir, socket := served(t)
 	out := &journal{}
@@ -47,15 +47,15 @@ func TestServeProcess(t *testing.T) {
 	})
 
 	answers(t, socket)
-	// Users of pods pass through here, whatever the umask was.
+	// Users of pods need to traverse this directory, whatever the umask is.
 	if st, err := os.Stat(filepath.Join(dir, "state", "sandboxes")); err != nil || st.Mode().Perm() != 0o711 {
-		t.Errorf("the state directory is %v (%v)", st.Mode(), err)
+		t.Errorf("the mode of the state directory is %v (%v)", st.Mode(), err)
 	}
 	test.Must(t, cmd.Process.Signal(unix.SIGHUP))
-	test.Eventually(t, "SIGHUP makes it reload", func() bool {
+	test.Eventually(t, "SIGHUP causes a reload", func() bool {
 		select {
 		case err := <-ended:
-			t.Fatalf("SIGHUP ended it: %v\n%s", err, out)
+			t.Fatalf("SIGHUP ended the daemon: %v\n%s", err, out)
 		default:
 		}
 		return strings.Contains(out.String(), "Configuration reloaded")
@@ -68,9 +68,9 @@ func TestServeProcess(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("SIGTERM does not end it")
+		t.Fatal("SIGTERM does not end the daemon")
 	}
-	test.ErrorIs(t, test.Err(os.Lstat(socket)), fs.ErrNotExist, "the socket is left")
+	test.ErrorIs(t, test.Err(os.Lstat(socket)), fs.ErrNotExist, "the socket after the exit")
 	for _, want := range []string{"Serving the CRI", "Configuration reloaded", "Stopped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, out)
@@ -78,7 +78,7 @@ func TestServeProcess(t *testing.T) {
 	}
 }
 
-// served is a berth that is to serve at socket, with a umask that tells nobody anything.
+// served returns a command that runs berth at socket, with the umask 077.
 func served(t *testing.T) (cmd *exec.Cmd, dir, socket string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -96,7 +96,8 @@ func served(t *testing.T) (cmd *exec.Cmd, dir, socket string) {
 	return cmd, dir, socket
 }
 
-// TestServeLeavesNoCore has a daemon crash, which may hold the credentials of registries.
+// TestServeLeavesNoCore: a daemon that crashes leaves no core dump, which could contain
+// credentials of registries.
 func TestServeLeavesNoCore(t *testing.T) {
 	coredumptest.Need(t)
 	cmd, dir, socket := served(t)
@@ -105,11 +106,11 @@ func TestServeLeavesNoCore(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	answers(t, socket)
 	if coredumptest.Crashed(t, cmd) {
-		t.Error("it left a core")
+		t.Error("the daemon left a core dump")
 	}
 }
 
-// journal is what a process wrote so far.
+// journal collects the output of a process.
 type journal struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -127,7 +128,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// answers waits until the daemon answers.
+// answers waits until the daemon responds.
 func answers(t *testing.T, socket string) {
 	t.Helper()
 	conn := test.Value(grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
@@ -135,7 +136,7 @@ func answers(t *testing.T, socket string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	client := runtimeapi.NewRuntimeServiceClient(conn)
-	test.Eventually(t, "the daemon answers", func() bool {
+	test.Eventually(t, "the daemon responds", func() bool {
 		_, err := client.Version(ctx, &runtimeapi.VersionRequest{}, grpc.WaitForReady(true))
 		return err == nil
 	})

@@ -17,7 +17,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// daemonOf serves a management API with pods that wait to go on from checkpoints.
+// daemonOf serves a management API that reports checkpoints in use.
 type daemonOf struct {
 	adminv1.UnimplementedAdminServer
 
@@ -41,7 +41,7 @@ func serveAdmin(t *testing.T, s adminv1.AdminServer) (socket string) {
 	return socket
 }
 
-// checkpointIn makes a checkpoint of a pod.
+// checkpointIn creates a checkpoint of a pod in dir.
 func checkpointIn(t *testing.T, dir string) string {
 	t.Helper()
 	test.Must(t, os.MkdirAll(filepath.Join(dir, manifest.ImagesDir), 0o700))
@@ -54,7 +54,8 @@ func checkpointIn(t *testing.T, dir string) string {
 	return dir
 }
 
-// TestRemovalAsksTheDaemon: what a pod is yet to go on from stays, by whatever path it was restored.
+// TestRemovalAsksTheDaemon: a checkpoint that a restored pod still needs is not removed, even if the
+// daemon knows it by another path.
 func TestRemovalAsksTheDaemon(t *testing.T) {
 	parent := t.TempDir()
 	around := filepath.Join(t.TempDir(), "around")
@@ -68,10 +69,10 @@ func TestRemovalAsksTheDaemon(t *testing.T) {
 		t.Errorf("prune: exit status %d: %s%s", code, stdout, stderr)
 	}
 	test.Must(t, test.Err(os.Stat(waits)))
-	test.Fails(t, test.Err(os.Stat(free)), "what no pod waits for was not pruned")
+	test.Fails(t, test.Err(os.Stat(free)), "the unused checkpoint was not pruned")
 	recovering := serveAdmin(t, &daemonOf{recovering: true})
 	if code, _, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", recovering); code != commandline.Failed || !strings.Contains(stderr, "try again") {
-		t.Errorf("before it knows its pods: exit status %d: %s", code, stderr)
+		t.Errorf("during the recovery: exit status %d: %s", code, stderr)
 	}
 	socket = serveAdmin(t, &daemonOf{})
 	if code, stdout, stderr := ran(t, "checkpoint", "rm", waits, "--admin-socket", socket); code != 0 || stdout != "removed "+waits+"\n" {

@@ -13,7 +13,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// answering serves a management API that has a handler and no status.
+// answering serves a management API with one handler and without GetStatus.
 type answering struct {
 	adminv1.UnimplementedAdminServer
 
@@ -56,7 +56,7 @@ func TestEditUnsetsWhatAFileLacks(t *testing.T) {
 		t.Fatalf("exit status %d: %s", code, stderr)
 	}
 	if set := d.updated.GetSet(); len(set) != 1 || set[0].GetKey() != "a" || !slices.Equal(d.updated.GetUnset(), []string{"b"}) {
-		t.Errorf("it asks for %v", d.updated)
+		t.Errorf("the update is %v", d.updated)
 	}
 }
 

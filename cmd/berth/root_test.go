@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/commandline"
 )
 
-// ran runs a command line.
+// ran runs a command line and returns its exit status and output.
 func ran(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, mistakes bytes.Buffer
@@ -33,8 +33,8 @@ func TestHelpListsEveryCommand(t *testing.T) {
 	}
 }
 
-// What the user did wrong is one line, without a page of usage, and says where
-// to read on.
+// A wrong command line is reported as one line without the usage, which names the
+// help to read.
 func TestWrongCommandLines(t *testing.T) {
 	for line, want := range map[string]string{
 		"serv":                 `berth: unknown command "serv" for "berth" (did you mean "serve"?); see "berth --help"`,
@@ -79,12 +79,12 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// Every command that prints a result has -o, and refuses a form that there is not;
-// what cannot reach a daemon fails with 1, and says what to do.
+// Every command that prints a result has -o, and refuses an unknown format. Without a
+// daemon, a command that needs one fails with status 1 and a next step.
 func TestEveryCommandsFormsAndStatus(t *testing.T) {
 	t.Setenv("BERTH_ADMIN_SOCKET", t.TempDir()+"/nobody")
 	withoutResult := map[string]bool{"berth serve": true, "berth man": true, "berth config default": true, "berth image pull": true, "berth image export": true, "berth help": true}
-	goOn := map[string]bool{"berth config show": true, "berth checkpoint rm": true, "berth checkpoint prune": true} // without a daemon
+	goOn := map[string]bool{"berth config show": true, "berth checkpoint rm": true, "berth checkpoint prune": true} // these work without a daemon
 	arguments := map[string][]string{
 		"add": {"--path", "/x", "x"}, "edit": {"--set", "a=1", "x"}, "import": {"/nowhere"}, "show": nil,
 		"rm": {"x"}, "probe": {"x"}, "cordon": {"x"}, "uncordon": {"x"}, "drain": {"x"}, "promote": {"x"}, "abort": {"x"}, "whereis": {"x"},
@@ -122,6 +122,6 @@ func TestEveryCommandsFormsAndStatus(t *testing.T) {
 	}
 	walk(newRoot())
 	if asks < 16 {
-		t.Errorf("only %d commands ask a daemon", asks)
+		t.Errorf("only %d commands need a daemon", asks)
 	}
 }

@@ -44,7 +44,7 @@ func TestServeFlagsBecomeOptions(t *testing.T) {
 	}
 }
 
-// A daemon whose configuration is wrong ends before it touches anything.
+// A daemon with a mistake in its configuration exits before it creates anything.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.toml")
@@ -55,15 +55,15 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	}
 	entries := test.Value(os.ReadDir(dir))(t)
 	if i := slices.IndexFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "cri.sock") }); i >= 0 {
-		t.Errorf("%s was made", entries[i].Name())
+		t.Errorf("%s was created", entries[i].Name())
 	}
 }
 
 func TestTakeEnv(t *testing.T) {
 	t.Setenv("BERTH_TEST_TAKEN", "value")
-	test.Equal(t, "the result", takeEnv("BERTH_TEST_TAKEN"), "value")
+	test.Equal(t, "takeEnv", takeEnv("BERTH_TEST_TAKEN"), "value")
 	if _, ok := os.LookupEnv("BERTH_TEST_TAKEN"); ok {
-		t.Error("children would see the variable")
+		t.Error("the variable is still in the environment")
 	}
 }
 
@@ -83,7 +83,7 @@ func raise(t *testing.T, s unix.Signal) {
 	test.Must(t, unix.Kill(unix.Getpid(), s))
 }
 
-// ended is whether a context ends within some time.
+// ended reports whether a context ends within a time.
 func ended(ctx context.Context, within time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -98,7 +98,7 @@ func TestSignals(t *testing.T) {
 		seen := make(chan os.Signal, 2)
 		signal.Notify(seen, end)
 		ctx, hangups, done := untilSignal(t.Context())
-		// Uncaught, each of these would end the test here.
+		// If it is not caught, each of these signals ends the test process.
 		raise(t, unix.SIGHUP)
 		raise(t, unix.SIGPIPE)
 		if ended(ctx, 50*time.Millisecond) {
@@ -108,16 +108,16 @@ func TestSignals(t *testing.T) {
 		go reloadOn(ctx, hangups, func(wanted lifecycle.Trigger) { reloads <- wanted })
 		select {
 		case wanted := <-reloads:
-			test.Equal(t, "SIGHUP is a reload by", wanted, lifecycle.TriggerSignal)
+			test.Equal(t, "trigger of the reload after SIGHUP", wanted, lifecycle.TriggerSignal)
 		case <-time.After(10 * time.Second):
-			t.Error("SIGHUP is forgotten")
+			t.Error("SIGHUP causes no reload")
 		}
 		raise(t, end)
 		if !ended(ctx, time.Minute) {
 			t.Errorf("%s does not end the daemon", end)
 		}
-		// A second one is for a daemon that is stopping, and must have come
-		// before signals are no longer caught.
+		// A second signal reaches a daemon that is stopping. It must arrive before
+		// done, after which signals are not caught.
 		raise(t, end)
 		<-seen
 		<-seen
@@ -132,6 +132,6 @@ func TestSignalsEndWithTheParent(t *testing.T) {
 	defer done()
 	cancel()
 	if !ended(ctx, time.Minute) {
-		t.Error("the context goes on after its parent")
+		t.Error("the context does not end with its parent")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Flags that exclude each other, or are missing, are told as any other mistake of a command line.
+// Flags that exclude each other or are missing are reported like other mistakes of a command line.
 func TestFlagsTogether(t *testing.T) {
 	for line, says := range map[string]string{
 		"list":                   `--to is needed; see "x list --help"`,

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The class of an error is for programs: people read the cause and what to do.
+// Report omits the class of an error, which is for programs.
 func TestReport(t *testing.T) {
 	for want, c := range map[string]struct {
 		err  error

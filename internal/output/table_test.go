@@ -23,13 +23,13 @@ func TestTablesFitTheTerminal(t *testing.T) {
 		}
 	}
 	if text := tab.Text(60); !strings.Contains(text, "…") || !strings.Contains(text, "runc (default)  ready") {
-		t.Errorf("in 60 columns it is\n%s", text)
+		t.Errorf("in 60 columns the table is\n%s", text)
 	}
 	if text := tab.Text(0); strings.Contains(text, "…") {
-		t.Errorf("without a terminal it is\n%s", text)
+		t.Errorf("without a terminal the table is\n%s", text)
 	}
 	if text := tab.Text(5); !strings.Contains(text, "NAME") {
-		t.Errorf("in a terminal that is too narrow it is\n%s", text)
+		t.Errorf("in a terminal that is too narrow the table is\n%s", text)
 	}
 }
 
@@ -60,9 +60,9 @@ func TestTablesByFlags(t *testing.T) {
 	}
 }
 
-// A cell from elsewhere is one line, whatever is in it.
+// Line breaks and tabs in a cell become spaces.
 func TestCellsAreOneLine(t *testing.T) {
 	tab := &Table{Header: []string{"A", "B"}}
 	tab.Add("x\ny", "z\t\tz")
-	test.Equal(t, "the result", tab.Text(0), "A    B\nx y  z z\n")
+	test.Equal(t, "table", tab.Text(0), "A    B\nx y  z z\n")
 }

@@ -20,7 +20,7 @@ func TestTerminal(t *testing.T) {
 			}
 			rest = rest[len(part):]
 		}
-		test.Equal(t, fmt.Sprintf("written in pieces of %d it", cut), got.String(), "NAME\tSTATE\nrunc\t\\u001b]0;owned\\u0007not-ready: größe 世界 🚢\\r\\xff\n")
+		test.Equal(t, fmt.Sprintf("written in pieces of %d bytes", cut), got.String(), "NAME\tSTATE\nrunc\t\\u001b]0;owned\\u0007not-ready: größe 世界 🚢\\r\\xff\n")
 	}
 }
 
@@ -29,6 +29,6 @@ func TestCellsPrint(t *testing.T) {
 	table.Add("runc", "no \x1b[2J\u009b1m such\r\nfile")
 	table.Add("crun", "")
 	for _, width := range []int{0, 40} {
-		test.Equal(t, fmt.Sprintf("in %d columns it", width), table.Text(width), "NAME  REASON\nrunc  no \\u001b[2J\\u009b1m such file\ncrun\n")
+		test.Equal(t, fmt.Sprintf("in %d columns", width), table.Text(width), "NAME  REASON\nrunc  no \\u001b[2J\\u009b1m such file\ncrun\n")
 	}
 }

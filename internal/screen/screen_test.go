@@ -24,15 +24,15 @@ func TestSeen(t *testing.T) {
 	}
 	s := seen{}.with(nil, gone, at(1)).with(nil, gone, at(2))
 	if !s.away.Equal(at(1)) || s.err == nil || s.view != nil {
-		t.Errorf("away from the beginning: %+v", s)
+		t.Errorf("no data from the start: %+v", s)
 	}
 	s = s.with(shows("7"), nil, at(3)).with(shows("8"), nil, at(4))
 	if s.err != nil || !s.away.IsZero() || s.view(at(4), 0).Top[0].Text != "8" {
-		t.Errorf("back: %+v", s)
+		t.Errorf("with data: %+v", s)
 	}
 	s = s.with(nil, gone, at(6))
 	if s.view(at(6), 0).Top[0].Text != "8" || !s.away.Equal(at(6)) {
-		t.Errorf("away again: %+v", s)
+		t.Errorf("no data again: %+v", s)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// counter is a source of numbers, which fails between two of them.
+// counter returns a source of numbers. Sample n fails with the error of failing(n).
 func counter(failing func(n int) error) Source {
 	n := 0
 	return Source{
@@ -108,7 +108,7 @@ func TestPrint(t *testing.T) {
 			case 2:
 				return errors.New("gone")
 			case 4:
-				end() // which is no error
+				end() // the end of the context is not an error
 			}
 			return nil
 		}
@@ -116,12 +116,12 @@ func TestPrint(t *testing.T) {
 		test.Must(t, counter(second).Print(ctx, &out))
 		since := time.Now().Add(-2 * time.Second).Format(time.TimeOnly)
 		want := "1 in 0\n\\u001b[2Jbody\n\n1 in 0\nno data from it since " + since + " (0s), trying again every 1s: gone\n\\u001b[2Jbody\n\n3 in 0\n\\u001b[2Jbody\n"
-		test.Equal(t, "the result", out.String(), want)
+		test.Equal(t, "output", out.String(), want)
 	})
 	var out strings.Builder
 	err := counter(func(int) error { return errors.New("never") }).Print(t.Context(), &out)
 	if err == nil || err.Error() != "never" || out.String() != "" {
-		t.Errorf("an error for good: %v, %q", err, out.String())
+		t.Errorf("a final error: %v, %q", err, out.String())
 	}
 }
 
@@ -133,24 +133,24 @@ func TestModel(t *testing.T) {
 		return nil
 	})}
 	if v := m.View(); !v.AltScreen || v.Content != "" {
-		t.Errorf("before its size is known it shows %q", v.Content)
+		t.Errorf("before its size is known, the screen shows %q", v.Content)
 	}
 	m.Update(m.Init()())
 	m.Update(tea.WindowSizeMsg{Width: 40, Height: 4})
 	if v := m.View(); !strings.Contains(v.Content, "1 in 40") || !strings.Contains(v.Content, `\u001b[2Jbody`) {
-		t.Errorf("it shows %q", v.Content)
+		t.Errorf("the screen shows %q", v.Content)
 	}
 	m.Update(tea.WindowSizeMsg{Width: 20, Height: 4})
 	if _, next := m.Update(due{}); next == nil {
-		t.Error("nothing is asked when it is time")
+		t.Error("due does not start a sample")
 	} else if _, next = m.Update(next()); next == nil {
-		t.Error("nothing is next")
+		t.Error("a sample does not schedule the next one")
 	}
 	if v := m.View(); !strings.Contains(v.Content, "2 in 20") {
-		t.Errorf("resized it shows %q", v.Content)
+		t.Errorf("after a resize, the screen shows %q", v.Content)
 	}
 	if _, next := m.Update(m.sample()); next == nil || next() != (tea.QuitMsg{}) {
-		t.Error("it goes on when nothing is to be hoped for")
+		t.Error("the screen does not quit after a final error")
 	}
 	for key, quits := range map[string]tea.KeyPressMsg{
 		"q": {Code: 'q', Text: "q"}, "ctrl+c": {Code: 'c', Mod: tea.ModCtrl}, "esc": {Code: tea.KeyEscape},

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// recorder is a test that keeps what it fails with.
+// recorder is a testing.TB that records its failures.
 type recorder struct {
 	testing.TB
 	failures []string
@@ -36,7 +36,7 @@ func TestSays(t *testing.T) {
 	}
 }
 
-// A nil interface value has no type to choose a verb by.
+// Equal also accepts a nil interface value, which has no type to choose the verb.
 func TestEqualOfNil(t *testing.T) {
 	r := &recorder{TB: t}
 	Equal[error](r, "the error", nil, errors.ErrUnsupported)

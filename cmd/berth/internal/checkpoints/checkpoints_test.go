@@ -22,7 +22,7 @@ func TestExpired(t *testing.T) {
 		want      string
 	}{
 		"no bounds":                        {some, 0, 0, ""},
-		"none":                             {nil, 1, time.Hour, ""},
+		"no checkpoints":                   {nil, 1, time.Hour, ""},
 		"two of each":                      {some, 2, 0, "a'''''"},
 		"one of each":                      {some, 1, 0, "a''''' a'''"},
 		"another namespace is another pod": {append([]listedCheckpoint{elsewhere}, some...), 3, 0, ""},
@@ -30,8 +30,8 @@ func TestExpired(t *testing.T) {
 		"all are too old":                  {some, 0, time.Hour, "a''''' a''' b'' a'"},
 		"number and age":                   {some, 2, 2 * time.Hour, "a''''' a''' b''"},
 		"neither too many nor too old":     {some, 5, 10 * time.Hour, ""},
-		"of one time":                      {[]listedCheckpoint{{Directory: "x", Created: now}, {Directory: "y", Created: now}}, 1, 0, "x"},
-		"of the future":                    {[]listedCheckpoint{at("x", -1), at("x", 0)}, 1, time.Hour, "x"},
+		"two of the same time":             {[]listedCheckpoint{{Directory: "x", Created: now}, {Directory: "y", Created: now}}, 1, 0, "x"},
+		"one from the future":              {[]listedCheckpoint{at("x", -1), at("x", 0)}, 1, time.Hour, "x"},
 	} {
 		before := slices.Clone(c.all)
 		var got []string
@@ -42,7 +42,7 @@ func TestExpired(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 		if !slices.EqualFunc(c.all, before, func(a, b listedCheckpoint) bool { return a.Directory == b.Directory }) {
-			t.Errorf("%s: it changed its argument", name)
+			t.Errorf("%s: expired changed its argument", name)
 		}
 	}
 }

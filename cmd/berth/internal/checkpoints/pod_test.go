@@ -13,18 +13,18 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/podcheckpoint/manifest"
 )
 
-// TestSizeOfACheckpoint that is being written counts the files of each container.
+// TestSizeOfACheckpoint: the size of a checkpoint that is being written is that of its files.
 func TestSizeOfACheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	if got := sizeOf(dir); got != 0 {
-		t.Errorf("without any there are %d bytes", got)
+		t.Errorf("without files, the size is %d", got)
 	}
 	for name, text := range map[string]string{"0/config.dump": "{}", "1/checkpoint/pages-1.img": "memory", "shm.tar": "x"} {
 		path := filepath.Join(dir, manifest.ImagesDir, name)
 		test.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)))
 	}
 	if got := sizeOf(dir); got != 9 {
-		t.Errorf("there are %d bytes", got)
+		t.Errorf("the size is %d", got)
 	}
 }
 

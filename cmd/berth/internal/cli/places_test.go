@@ -19,11 +19,11 @@ func TestCredentialsOfAPull(t *testing.T) {
 		}
 	}
 	if got, err := ReadCredentials("", nil); got != nil || err != nil {
-		t.Errorf("none: %v, %v", got, err)
+		t.Errorf("without a file: %v, %v", got, err)
 	}
 	for _, text := range []string{"", "nobody", ":secret"} {
 		if _, err := ReadCredentials("-", strings.NewReader(text)); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("of %q: %v", text, err)
+			t.Errorf("credentials %q: %v", text, err)
 		}
 	}
 }

@@ -14,7 +14,7 @@ func TestProgressWithoutATerminalIsLines(t *testing.T) {
 	p.Step("%d left", 2)
 	p.Step("%d left", 1)
 	p.End()
-	test.Equal(t, "the result", out.String(), "2 left\n1 left\n")
+	test.Equal(t, "output", out.String(), "2 left\n1 left\n")
 }
 
 func TestProgressOnATerminalIsOneLine(t *testing.T) {

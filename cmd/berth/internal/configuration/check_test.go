@@ -18,8 +18,8 @@ import (
 	"github.com/berth-cri/berth/pkg/config/hostfiles"
 )
 
-// written makes a directory with a runtime, berth's own binaries and a main
-// file, in which $DIR stands for the directory.
+// written creates a directory with a runtime, berth's own binaries and a main
+// file with the text toml, in which $DIR is replaced by the directory.
 func written(t *testing.T, toml string) (dir string, o config.Options) {
 	t.Helper()
 	dir = t.TempDir()
@@ -32,7 +32,7 @@ func written(t *testing.T, toml string) (dir string, o config.Options) {
 	return dir, config.Options{File: file, VendorDir: filepath.Join(dir, "vendor"), SearchPath: []string{dir}}
 }
 
-// executed runs a command.
+// executed runs a command and returns its exit status and output.
 func executed(t *testing.T, c *cobra.Command, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, mistakes bytes.Buffer
@@ -44,7 +44,7 @@ func executed(t *testing.T, c *cobra.Command, args ...string) (code int, stdout,
 	return commandline.Status(err), out.String(), mistakes.String() + fmt.Sprintln(err)
 }
 
-// Paths of flags may begin at the working directory.
+// Paths in flags may be relative to the working directory.
 func TestCheckOfRelativePaths(t *testing.T) {
 	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n")
 	t.Chdir(dir)
@@ -72,11 +72,11 @@ func TestCheck(t *testing.T) {
 	}{
 		{"good", good, 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\nconfig: ok\n", ""},
 		{"discovered", "", 0, "read $DIR/config.toml\nrunc  oci   $DIR/runc  discovered in $DIR (default)\nconfig: ok\n", ""},
-		{"nothing there", good + "[runtimes.legacy]\nendpoint = \"unix://$DIR/other.sock\"\n[runtimes.gone]\nruntime_path = \"$DIR/gone\"\n", 3, "read $DIR/config.toml\n" +
+		{"missing runtime and daemon", good + "[runtimes.legacy]\nendpoint = \"unix://$DIR/other.sock\"\n[runtimes.gone]\nruntime_path = \"$DIR/gone\"\n", 3, "read $DIR/config.toml\n" +
 			"gone    oci   $DIR/gone  $DIR/config.toml:5\nlegacy  cri   $DIR/other.sock  $DIR/config.toml:3\nrunc    oci   $DIR/runc  $DIR/config.toml:1 (default)\n",
 			"handler \"gone\": $DIR/config.toml:5: runtime_path: $DIR/gone does not exist; install it, or correct the path\n" +
 				"handler \"legacy\": cannot connect to its daemon: dial unix $DIR/other.sock: connect: no such file or directory\nconfig: 2 problems on this machine\n"},
-		{"no runtime", "[runtimes.runc]\nruntime_path = \"/bin/false\"\n", 3, "read $DIR/config.toml\nrunc  oci   /bin/false  $DIR/config.toml:1 (default)\n",
+		{"a binary that is not a runtime", "[runtimes.runc]\nruntime_path = \"/bin/false\"\n", 3, "read $DIR/config.toml\nrunc  oci   /bin/false  $DIR/config.toml:1 (default)\n",
 			"handler \"runc\": /bin/false --version: exit status 1; reinstall the runtime or correct the handler's runtime_path\nconfig: 1 problem on this machine\n"},
 		{"a candidate", good + "candidate = { runtime_path = \"$DIR/next\", percent = 1 }\n", 3, "read $DIR/config.toml\nrunc  oci   $DIR/runc  $DIR/config.toml:1 (default)\n",
 			"candidate of handler \"runc\": $DIR/config.toml:1: runtime_path: $DIR/next does not exist; install it, or correct the path\nconfig: 1 problem on this machine\n"},
@@ -99,8 +99,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckTellsWhoCanChangeFiles has one directory of each kind that is read while
-// pods run. The daemon starts all the same.
+// TestCheckTellsWhoCanChangeFiles has one directory of each kind that is read while pods run.
+// The check reports files that other users can change, but a daemon starts with them.
 func TestCheckTellsWhoCanChangeFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("giving files to another user needs root")
@@ -131,7 +131,7 @@ bin_dir = "$DIR/verifiers"
 		code   int
 		want   []string
 	}{
-		{"fine", func(string) error { return nil }, 0, nil},
+		{"only root", func(string) error { return nil }, 0, nil},
 		{"files for all", func(dir string) error {
 			var errs []error
 			for f := range files {
@@ -142,8 +142,8 @@ bin_dir = "$DIR/verifiers"
 			"config.toml:4:1: cni.conf_dir: $DIR/net.d/a.conflist can be changed by every user (owner 0, mode 0666)", "run chmod o-w $DIR/cni/bridge", "run chmod o-w $DIR/cdi/a.json",
 			"run chmod o-w $DIR/nri/10-a", "run chmod o-w $DIR/nri.d/a.conf", "run chmod o-w $DIR/keys/team/a.pem", "run chmod o-w $DIR/hosts/a/hosts.toml", "run chmod o-w $DIR/verifiers/a",
 		}},
-		{"what a registry's file names", func(dir string) error { return os.Chmod(dir+"/ca.pem", 0o666) }, commandline.Degraded, []string{"registry.hosts_dir: $DIR/ca.pem can be changed"}},
-		{"plugins of their archive's owner", func(dir string) error { return os.Chown(dir+"/cni/bridge", 1001, 1001) }, 0,
+		{"file that a hosts.toml names", func(dir string) error { return os.Chmod(dir+"/ca.pem", 0o666) }, commandline.Degraded, []string{"registry.hosts_dir: $DIR/ca.pem can be changed"}},
+		{"plugin of another user", func(dir string) error { return os.Chown(dir+"/cni/bridge", 1001, 1001) }, 0,
 			[]string{"warning: cni.bin_dirs: $DIR/cni/bridge belongs to user 1001"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -162,9 +162,9 @@ bin_dir = "$DIR/verifiers"
 				}
 			}
 			if c.want == nil && (strings.Contains(out, "warning") || stderr.Len() > 0) {
-				t.Errorf("it says\n%s", out)
+				t.Errorf("the output is\n%s", out)
 			}
-			test.Checkf(t, test.Err(config.Load(o)), "a daemon would not start")
+			test.Checkf(t, test.Err(config.Load(o)), "load as a daemon does")
 		})
 	}
 }
@@ -199,7 +199,7 @@ func TestConfigShow(t *testing.T) {
 	_, out, _ := executed(t, ConfigCommand(), "show", "-c", o.File)
 	for _, want := range []string{"[runtimes.runc] # " + o.File + ":1", "[runtimes.gone] # " + o.File + ":3", "socket = \"/run/berth/berth.sock\" # default"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("lacks %q in\n%s", want, out)
+			t.Errorf("the output lacks %q:\n%s", want, out)
 		}
 	}
 }

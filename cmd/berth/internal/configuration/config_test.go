@@ -27,13 +27,13 @@ func TestConfigImport(t *testing.T) {
 		t.Errorf("the report is %s", stderr)
 	}
 
-	// What cannot be served is still translated.
+	// A handler that cannot be served is still translated.
 	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")), 0o600))
 	code, stdout, stderr = executed(t, ConfigCommand(), "import", filepath.Dir(file))
 	if code != commandline.Degraded || !strings.Contains(stdout, "/nowhere/runc") || !strings.Contains(stderr, "/nowhere/runc does not exist") {
 		t.Errorf("exit status %d: %s\n%s", code, stdout, stderr)
 	}
-	// A mistake counts for more.
+	// A mistake has priority in the exit status.
 	test.Must(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, dir, "/nowhere")+"[crio.runtime.runtimes.odd]\nruntime_path = 1\n"), 0o600))
 	if code, _, _ := executed(t, ConfigCommand(), "import", file); code != commandline.Mistaken {
 		t.Errorf("exit status %d of a mistake", code)
@@ -43,8 +43,8 @@ func TestConfigImport(t *testing.T) {
 	}
 }
 
-// TestCheckOfImports: notes are no mistakes, and what is not on this machine is none of the
-// files.
+// TestCheckOfImports: a note does not change the exit status, and a binary that is missing on
+// this machine is not a mistake of the file.
 func TestCheckOfImports(t *testing.T) {
 	dir, o := written(t, "[runtimes.runc]\nruntime_path = \"$DIR/runc\"\n[import]\ncrio = [\"$DIR/crio.conf\"]\n")
 	file := filepath.Join(dir, "crio.conf")

@@ -11,7 +11,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// The exit status is that of how things are after a reload, also if it changed nothing.
+// The exit status reports the state after a reload, even if the reload changed nothing.
 func TestExitStatusOfAReload(t *testing.T) {
 	mistake := []*adminv1.Problem{{File: "/etc/x", Line: 1, Message: "is wrong"}}
 	for name, c := range map[string]struct {
@@ -21,7 +21,7 @@ func TestExitStatusOfAReload(t *testing.T) {
 		"nothing to do":               {&adminv1.ReloadResponse{Accepted: true}, 0},
 		"a handler that was changed":  {&adminv1.ReloadResponse{Accepted: true, Changes: []string{"handler x: changed"}}, 0},
 		"a handler that is not ready": {&adminv1.ReloadResponse{Accepted: true, NotReady: []string{"x"}}, commandline.Degraded},
-		"a part that is left out":     {&adminv1.ReloadResponse{Accepted: true, Problems: mistake}, commandline.Degraded},
+		"a rejected part":             {&adminv1.ReloadResponse{Accepted: true, Problems: mistake}, commandline.Degraded},
 		"refused":                     {&adminv1.ReloadResponse{Problems: mistake}, commandline.Mistaken},
 		"refused, and not ready":      {&adminv1.ReloadResponse{Problems: mistake, NotReady: []string{"x"}}, commandline.Mistaken},
 	} {
@@ -31,7 +31,7 @@ func TestExitStatusOfAReload(t *testing.T) {
 	}
 }
 
-// What is not waited for has no outcome, in no form.
+// Without --wait, no output format shows an outcome.
 func TestReloadThatIsNotWaitedFor(t *testing.T) {
 	resp := &adminv1.ReloadResponse{Generation: 7, Digest: "abc"}
 	for form, want := range map[string]string{
@@ -42,7 +42,7 @@ func TestReloadThatIsNotWaitedFor(t *testing.T) {
 			t.Errorf("%s: %v\n%s", form, err, out.String())
 		}
 		if form == "json" && !json.Valid(out.Bytes()) {
-			t.Errorf("no JSON: %s", out.String())
+			t.Errorf("not JSON: %s", out.String())
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestTried(t *testing.T) {
 	for name, c := range map[string]struct {
 		table capability.Table
 		want  bool
-	}{"nothing known": {none, false}, "what its kind can do": {declared, false}, "a command": {ran, true}} {
+	}{"nothing known": {none, false}, "declared only": {declared, false}, "exec ran": {ran, true}} {
 		test.Equal(t, name, tried(c.table), c.want)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// Names have 63 and 253 characters at most, reasons any number: every table fits an
-// ordinary terminal all the same, shows where it was cut, and is whole when asked.
+// Names have at most 63 or 253 characters, reasons any number. Still every table fits a
+// terminal of 80 columns and shows where it was cut; -o wide and pipes get the whole text.
 func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 	long, pod, reason := strings.Repeat("h", 63), strings.Repeat("p", 253), strings.Repeat("the shim does not answer; ", 40)
 	handlers := []*adminv1.Handler{{
@@ -44,21 +44,21 @@ func TestEveryTableFitsAnOrdinaryTerminal(t *testing.T) {
 				}
 			}
 			if !strings.Contains(text, "…") {
-				t.Errorf("it does not say that it is cut:\n%s", text)
+				t.Errorf("the table does not show that it is cut:\n%s", text)
 			}
 			if whole := of(false).Text(0); strings.Contains(whole, "…") || !strings.Contains(whole, long) {
-				t.Errorf("in a pipe it is\n%s", whole)
+				t.Errorf("in a pipe, the table is\n%s", whole)
 			}
 			if !of(true).Whole || of(false).Whole {
-				t.Error("wide is cut, or nothing is")
+				t.Error("Whole must be set exactly for the wide table")
 			}
 		})
 	}
-	// No handler is lost where they are shown below each other.
+	// If the matrix is split into blocks, each handler is in one of them.
 	text := capabilityMatrix(capabilities, false).Text(80)
 	for i := range capabilities {
 		if !strings.Contains(text, fmt.Sprint(i, "hhhhh")) {
-			t.Errorf("handler %d is not there:\n%s", i, text)
+			t.Errorf("handler %d is missing:\n%s", i, text)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestOutputForms(t *testing.T) {
 	}
 }
 
-// What the command makes of the daemon's answer is what the daemon itself knows.
+// The command derives the same labels from the response as the daemon itself.
 func TestLabelsOfHandlers(t *testing.T) {
 	handlers := []*adminv1.Handler{
 		{Name: "a", State: adminv1.State_STATE_READY, MaxPods: 40, Capabilities: &adminv1.Capabilities{
@@ -91,19 +91,19 @@ func TestLabelsOfHandlers(t *testing.T) {
 	for _, k := range knownOf(handlers) {
 		phases = append(phases, k.Phase)
 	}
-	test.EqualLists(t, "the result", phases, []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining})
+	test.EqualLists(t, "phases", phases, []handler.Phase{handler.Ready, handler.NotReady, handler.Cordoned, handler.Draining})
 	want := []nodelabel.Fact{
 		{Key: nodelabel.Handler("a"), Value: nodelabel.Ready},
 		{Key: nodelabel.MaxPods("a"), Value: "40"},
 		{Key: nodelabel.About("a", "isolation"), Value: string(capability.VM)},
 		{Key: nodelabel.About("a", "checkpoint"), Value: "true"},
 	}
-	test.EqualLists(t, "the result", nodelabel.Labels(knownOf(handlers)), want)
+	test.EqualLists(t, "labels", nodelabel.Labels(knownOf(handlers)), want)
 	metadata := func(labels []nodelabel.Fact) string { return fmt.Sprint(nodeOf("node-1", labels)["metadata"]) }
 	if n := metadata(want); !strings.Contains(n, "name:node-1") || !strings.Contains(n, nodelabel.Handler("a")+":"+nodelabel.Ready) {
 		t.Errorf("got %+v", n)
 	}
 	if n := metadata(nil); n != "map[labels:map[] name:node-1]" {
-		t.Error("no labels are null, and not none")
+		t.Error("no labels must be an empty map, not null")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/internal/test"
 )
 
-// Either the command or the daemon notices the end of the time first.
+// The timeout may end the command's context or the daemon's call first.
 func TestGaveUp(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -20,10 +20,10 @@ func TestGaveUp(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"here":                 {over, status.Error(codes.Canceled, "context canceled"), true},
-		"by the daemon":        {t.Context(), status.Error(codes.DeadlineExceeded, "context deadline exceeded"), true},
-		"a daemon that leaves": {t.Context(), status.Error(codes.Unavailable, "closing"), false},
-		"anything else":        {t.Context(), errors.New("no"), false},
+		"the command's context": {over, status.Error(codes.Canceled, "context canceled"), true},
+		"the daemon's call":     {t.Context(), status.Error(codes.DeadlineExceeded, "context deadline exceeded"), true},
+		"a daemon that stops":   {t.Context(), status.Error(codes.Unavailable, "closing"), false},
+		"anything else":         {t.Context(), errors.New("no"), false},
 	} {
 		test.Equal(t, name, gaveUp(c.ctx, c.err), c.want)
 	}

@@ -52,10 +52,10 @@ func TestMeasurementOf(t *testing.T) {
 			Pods: 3, CpuPods: 2, MemoryBytes: &adminv1.OverheadDistribution{}, CpuNanocores: &adminv1.OverheadDistribution{},
 		},
 	} {
-		test.Equal(t, "the result", string(test.Value(json.Marshal(measurementOf(e)))(t)), want)
+		test.Equal(t, "JSON", string(test.Value(json.Marshal(measurementOf(e)))(t)), want)
 	}
 	if text, err := json.Marshal(measurementOf(estimateOf(5, 0))); err != nil || strings.Contains(string(text), "cpu") {
-		t.Errorf("CPU use that is not known is told: %s, %v", text, err)
+		t.Errorf("the JSON has CPU use that is not known: %s, %v", text, err)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestShownOverhead(t *testing.T) {
 	test.Must(t, showOverhead(&b, &cli.Remote{}, "crun", o))
 	for _, want := range []string{"crun     3, CPU 2", "7.0Mi", "1.50m", "4.0Mi 250m, exceeded"} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("lacks %q:\n%s", want, b.String())
+			t.Errorf("the output lacks %q:\n%s", want, b.String())
 		}
 	}
 	b.Reset()
@@ -80,7 +80,7 @@ func TestDeclared(t *testing.T) {
 		"-": {}, "4.0Mi": {DeclaredMemoryBytes: 4 << 20}, "5m": {DeclaredCpuMillicores: 5}, "5m, exceeded": {DeclaredCpuMillicores: 5, Warning: "too much"},
 	} {
 		if got := declaredCell(o); got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("the cell is %q, want %q", got, want)
 		}
 	}
 }

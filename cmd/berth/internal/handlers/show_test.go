@@ -9,7 +9,7 @@ import (
 	adminv1 "github.com/berth-cri/berth/proto/berth/admin/v1"
 )
 
-// What a runtime wrote is shown in its lines, indented, without what a terminal would act on.
+// The output of a runtime is shown line by line, indented, with control characters escaped.
 func TestLastFailureOfAHandler(t *testing.T) {
 	var out bytes.Buffer
 	resp := &adminv1.GetHandlerResponse{Handler: &adminv1.Handler{Name: "runc"}, LastFailure: "first\nsecond\x1b[2J\n"}

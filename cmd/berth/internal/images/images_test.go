@@ -41,10 +41,10 @@ func TestWholeFile(t *testing.T) {
 	test.Must(t, writeComplete(path, func(w io.Writer) error { _, err := io.WriteString(w, "all of it"); return err }))
 	failed := errors.New("cut off")
 	err := writeComplete(path, func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return failed })
-	test.Equal(t, "the error of a write that fails, as it is for who reads its class", err, failed)
+	test.Equal(t, "the unwrapped error of a failed write", err, failed)
 	text, err := os.ReadFile(path)
 	left, listed := os.ReadDir(dir)
 	if err != nil || string(text) != "all of it" || listed != nil || len(left) != 1 {
-		t.Errorf("there is %q in %v: %v, %v", text, left, err, listed)
+		t.Errorf("the file contains %q, the directory %v: %v, %v", text, left, err, listed)
 	}
 }

@@ -22,8 +22,8 @@ func TestPullOfAnImage(t *testing.T) {
 	}
 }
 
-// Of layers that were unpacked after the last look, lines are missing
-// otherwise, and bars look as if the pull had stopped half way.
+// Layers that were unpacked after the last sample must be shown as unpacked
+// at the end of a pull.
 func TestLayersThatCameLast(t *testing.T) {
 	half := &adminv1.Pull{Layers: []*adminv1.PullLayer{
 		{Digest: "sha256:first", Size: 1 << 20, Fetched: 1 << 20, Stage: "unpacked"},

@@ -38,11 +38,11 @@ func TestFailedStarts(t *testing.T) {
 		level  doctor.Level // empty: no finding
 		text   string
 	}{
-		"none yet":      {nil, "", ""},
-		"good":          {&adminv1.Starts{Recent: 7}, doctor.OK, "handler runc: 0 of the last 7 starts failed"},
-		"one failed":    {&adminv1.Starts{Recent: 7, Failed: 1, InARow: 1, Error: "no network"}, doctor.Warn, "1 of the last 7 starts failed, the last one: no network"},
-		"good again":    {&adminv1.Starts{Recent: 7, Failed: 3, Error: "no network"}, doctor.OK, "3 of the last 7 starts failed"},
-		"they all fail": {&adminv1.Starts{Recent: 7, Failed: 6, InARow: 6, Error: "no network"}, doctor.Fail, "6 of the last 7"},
+		"no starts":            {nil, "", ""},
+		"none failed":          {&adminv1.Starts{Recent: 7}, doctor.OK, "handler runc: 0 of the last 7 starts failed"},
+		"the last one failed":  {&adminv1.Starts{Recent: 7, Failed: 1, InARow: 1, Error: "no network"}, doctor.Warn, "1 of the last 7 starts failed, the last one: no network"},
+		"failed earlier":       {&adminv1.Starts{Recent: 7, Failed: 3, Error: "no network"}, doctor.OK, "3 of the last 7 starts failed"},
+		"many in a row failed": {&adminv1.Starts{Recent: 7, Failed: 6, InARow: 6, Error: "no network"}, doctor.Fail, "6 of the last 7"},
 	} {
 		found := failedStarts([]*adminv1.Handler{{Name: "runc", Starts: c.starts}})
 		if c.level == "" {

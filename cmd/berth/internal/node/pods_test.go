@@ -19,6 +19,6 @@ func TestPodsFitAnOrdinaryTerminal(t *testing.T) {
 		}
 	}
 	if !podTable(pods, true).Whole {
-		t.Error("wide is cut")
+		t.Error("the wide table is cut")
 	}
 }

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 var watchedAt = time.Date(2026, 11, 26, 3, 4, 5, 0, time.Local)
 
-// started is a start of a pod that began so long ago.
+// started returns a start of a pod that began ago before watchedAt.
 func started(name, handler string, ago time.Duration, code string, ms ...int64) *adminv1.PodStart {
 	d := func(i int) *durationpb.Duration { return durationpb.New(time.Duration(ms[i]) * time.Millisecond) }
 	s := &adminv1.PodStart{
@@ -102,9 +102,9 @@ func TestPerMinute(t *testing.T) {
 		many = append(many, started(fmt.Sprint(i), []string{"a", "b"}[i%2], time.Duration(i+1)*30*time.Second/remembered, "OK", 1, 0, 0, 0))
 	}
 	for handler, want := range map[string]int{"": 2 * remembered, "a": remembered, "c": 0} {
-		test.Equal(t, fmt.Sprintf("of %q, in 30 seconds of which all is remembered", handler), perMinute(many, handler, watchedAt), want)
+		test.Equal(t, fmt.Sprintf("handler %q, if the starts of the last 30 seconds are known", handler), perMinute(many, handler, watchedAt), want)
 	}
-	test.Equal(t, "of which all is remembered", perMinute(many[:100], "", watchedAt), 100)
+	test.Equal(t, "if all starts are known", perMinute(many[:100], "", watchedAt), 100)
 }
 
 func TestP95(t *testing.T) {
@@ -115,12 +115,12 @@ func TestP95(t *testing.T) {
 	}
 	starts = append(starts, started("failed", "h", time.Second, "Unknown", 9999, 0, 0, 0))
 	for n, want := range map[int]string{0: "-", 1: "1ms", 2: "2ms", 20: "19ms", 100: "95ms", 101: "95ms"} {
-		test.Equal(t, fmt.Sprintf("of %d", n), p95(starts[:n], "h", all), want)
+		test.Equal(t, fmt.Sprintf("of %d starts", n), p95(starts[:n], "h", all), want)
 	}
-	test.Equal(t, "of a handler without starts", p95(starts, "other", all), "-")
+	test.Equal(t, "handler without starts", p95(starts, "other", all), "-")
 }
 
-// What is shown is of the time in which all starts are known.
+// The page covers only the time in which all starts are known.
 func TestCovered(t *testing.T) {
 	span := func(n int, oldest time.Duration) []*adminv1.PodStart {
 		var all []*adminv1.PodStart
@@ -133,16 +133,16 @@ func TestCovered(t *testing.T) {
 		starts []*adminv1.PodStart
 		want   string
 	}{
-		"nothing":                {nil, "in the last 10 minutes"},
-		"all of it":              {span(remembered-1, time.Minute), "in the last 10 minutes"},
-		"only the latest":        {span(remembered, 45*time.Second), "in the last 45s: the daemon remembers 256 starts"},
-		"the latest, and enough": {span(remembered, 11*time.Minute), "in the last 10 minutes"},
-		"a moment ago":           {span(remembered, 100*time.Millisecond), "in the last 1s: the daemon remembers 256 starts"},
+		"no starts":                          {nil, "in the last 10 minutes"},
+		"all starts are known":               {span(remembered-1, time.Minute), "in the last 10 minutes"},
+		"only the latest are known":          {span(remembered, 45*time.Second), "in the last 45s: the daemon remembers 256 starts"},
+		"the latest of more than 10 minutes": {span(remembered, 11*time.Minute), "in the last 10 minutes"},
+		"a moment ago":                       {span(remembered, 100*time.Millisecond), "in the last 1s: the daemon remembers 256 starts"},
 	} {
 		test.Equal(t, name, covered(c.starts, watchedAt), c.want)
 		page := text(nodeSample{status: &adminv1.GetStatusResponse{}, starts: c.starts}.page(watchedAt, 0))
 		if !strings.Contains(page, "by handler, "+c.want+"\n") {
-			t.Errorf("%s: it shows\n%s", name, page)
+			t.Errorf("%s: the page is\n%s", name, page)
 		}
 	}
 }

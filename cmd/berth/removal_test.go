@@ -54,8 +54,8 @@ func checkpointIn(t *testing.T, dir string) string {
 	return dir
 }
 
-// TestRemovalAsksTheDaemon: a checkpoint that a restored pod still needs is not removed, even if the
-// daemon knows it by another path.
+// TestRemovalAsksTheDaemon: a checkpoint that a restored pod still needs is not removed, even if
+// the daemon knows it by another path.
 func TestRemovalAsksTheDaemon(t *testing.T) {
 	parent := t.TempDir()
 	around := filepath.Join(t.TempDir(), "around")

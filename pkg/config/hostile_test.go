@@ -139,7 +139,7 @@ func TestDropInsHaveATotalSize(t *testing.T) {
 	}
 }
 
-// TestFileThatChangesWhileItIsRead: a part of a file that is being written is never parsed.
+// TestFileThatChangesWhileItIsRead: Load reads the file again, or reports that it changed.
 func TestFileThatChangesWhileItIsRead(t *testing.T) {
 	n := newNode(t, "runc", "crun")
 	n.write("config.toml", goodMain)

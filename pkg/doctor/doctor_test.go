@@ -150,7 +150,7 @@ func TestBrokenNodes(t *testing.T) {
 		"handler without its ready label": {func(r *root) {
 			r.write(r.Config.NodeLabels.File, "# +expiry-time=2026-11-27T22:00:00Z\nfeature.node.kubernetes.io/handler.kata=ready\n")
 		}, "kubelet-restart", Warn, "a restart of the kubelet now ends pods of handlers that accept no pods, if their class selects the label ready: runc", "kubelet-restart-ends-pods"},
-		"rejected drop-in": {func(r *root) {
+		"drop-in with a mistake": {func(r *root) {
 			r.Config.Problems = config.Problems{{Origin: config.Origin{File: "/d.toml"}, Message: "bad"}}
 		}, "config", Fail, "/d.toml: bad", "berth reload --wait"},
 		"no shim":        {func(r *root) { r.Config.Engine.ShimPath = "" }, "config", Fail, "berth-shim was not found", "package"},

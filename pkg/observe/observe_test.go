@@ -196,7 +196,7 @@ func TestPanicsAreInternal(t *testing.T) {
 	}
 }
 
-// If a call fails after its caller canceled it, the code is Canceled, whatever the error.
+// If a call fails after its caller canceled it, an error without a class gets the code Canceled.
 func TestACallThatTheCallerEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	conn, registry := served(t, func(ctx context.Context) error {

@@ -144,7 +144,7 @@ func serve(t testing.TB, s *grpc.Server, l net.Listener) {
 
 func newDaemon(t testing.TB) *daemon { return newDaemonThat(t, nil) }
 
-// newDaemonThat returns a daemon whose calls fail, hang or panic as fail does; see routertest.Backend.
+// newDaemonThat returns a daemon with fail as the Fail of its routertest.Backend.
 func newDaemonThat(t testing.TB, fail func(ctx context.Context, rpc string) error) *daemon {
 	t.Helper()
 	d := &daemon{Backend: routertest.New("other"), path: filepath.Join(t.TempDir(), "cri.sock")}
@@ -332,8 +332,8 @@ func (l *listener) next(t *testing.T) string {
 	}
 }
 
-// A subscription ends when the daemon goes away, and one made while it is away ends when it is back:
-// the client must list the containers then.
+// A subscription ends when the daemon goes away. One that begins while the daemon is away ends when
+// it is back: the client must list the containers then.
 func TestEventsOfADaemonThatGoesAway(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)

@@ -124,7 +124,7 @@ func TestErrorsOfListsCostNobodyElse(t *testing.T) {
 	}
 }
 
-// A daemon that responds but whose lists keep failing is not ready: exits of its containers are not seen.
+// A daemon whose lists keep failing is not ready, although it responds: exits would be missed.
 func TestADaemonThatCannotListIsNotReady(t *testing.T) {
 	var fail atomic.Bool
 	d := newDaemonThat(t, func(_ context.Context, rpc string) error {
@@ -205,8 +205,8 @@ func TestADaemonThatFailsWhenItIsBack(t *testing.T) {
 	}
 }
 
-// A daemon that was restarted before a call found it down needs its settings again, like one that was
-// down for long.
+// A daemon that was restarted before a call found it down needs its settings again, like one that
+// was down for long.
 func TestADaemonThatWasRestartedUnseen(t *testing.T) {
 	d := newDaemon(t)
 	b := ready(t, d)

@@ -38,8 +38,8 @@ func TestPinsWhereADaemonMayNotSay(t *testing.T) {
 	}
 }
 
-// A pod that is listed without a handler gets the handler that such pods count for, also if
-// all handlers have the daemon's names.
+// A pod that a daemon lists without a handler gets the first handler that uses this daemon,
+// even if the names of all handlers are the same in both.
 func TestListsNameTheHandlerThatADaemonLeavesOut(t *testing.T) {
 	for _, handlers := range [][]lastknown.Handler{{{Name: "legacy", Remote: "crun"}}, {{Name: "crun", Remote: "crun"}}, {{Name: "crio", Remote: ""}}} {
 		n := naming{names: newNames(nil), known: &lastknown.Pods{}}

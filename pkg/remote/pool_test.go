@@ -163,7 +163,7 @@ func TestStrandedPodsAreToldOf(t *testing.T) {
 	}
 }
 
-// Pods of other handlers of the daemon count for the handler that uses its default one.
+// Pods of the daemon's other handlers count for the handler that uses the daemon's default.
 func TestWhoHasThePodsOfOtherHandlers(t *testing.T) {
 	for _, c := range []struct {
 		handlers []lastknown.Handler

@@ -57,7 +57,7 @@ func TestAStoreThatCannotRemoveAnImageIsNamed(t *testing.T) {
 	}
 }
 
-// For a caller without a handler, an image is present if all stores have it that pods use.
+// For a caller without a handler, an image is present if all stores with pods have it.
 func TestImagesAreThereInEveryUsedStoreOnly(t *testing.T) {
 	one, two := two()
 	n := serveReady(t, table(t, 1, "runc", ready("runc", one), ready("kata", two)), one, two)

@@ -103,7 +103,7 @@ func TestBreaches(t *testing.T) {
 		{"the node's log", SharedKernel, facts(shared, func(f *Facts) { f.Seen.KernelLog = true }), []string{"its pods can read the kernel log of the node"}},
 		{"the log of another kernel", Sandboxed, facts(user, func(f *Facts) { f.Seen.KernelLog = true }), nil},
 		{"no self-check pod", VM, Facts{Isolation: vm, Node: node}, []string{"what its pods see is not known"}},
-		{"no self-check pod", Wasm, Facts{}, []string{`it is not for WebAssembly modules only: configure a shim that runs them, and platform = "wasi/wasm"`}},
+		{"no WebAssembly modules", Wasm, Facts{}, []string{`it is not for WebAssembly modules only: configure a shim that runs them, and platform = "wasi/wasm"`}},
 		{"an unknown set", "sandboxed/v2", facts(user, nil), []string{"this release of berth does not have that set"}},
 	} {
 		test.EqualLists(t, fmt.Sprintf("%s as %s", c.name, c.set), Breaches(c.set, c.f), c.want)

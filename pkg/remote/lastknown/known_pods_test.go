@@ -152,7 +152,7 @@ func TestAPodThatSomebodyElseRemovedIsForgotten(t *testing.T) {
 	}
 }
 
-// A daemon may list the same containers and labels in another order each time, which is not a change.
+// A daemon may list the same containers and labels in another order each time. This is no change.
 func TestTheSameInAnotherOrderIsKnown(t *testing.T) {
 	k := &Pods{}
 	l := &runtimeapi.ListContainersResponse{}

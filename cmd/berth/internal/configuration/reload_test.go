@@ -21,7 +21,7 @@ func TestExitStatusOfAReload(t *testing.T) {
 		"nothing to do":               {&adminv1.ReloadResponse{Accepted: true}, 0},
 		"a handler that was changed":  {&adminv1.ReloadResponse{Accepted: true, Changes: []string{"handler x: changed"}}, 0},
 		"a handler that is not ready": {&adminv1.ReloadResponse{Accepted: true, NotReady: []string{"x"}}, commandline.Degraded},
-		"a rejected part":             {&adminv1.ReloadResponse{Accepted: true, Problems: mistake}, commandline.Degraded},
+		"accepted with problems":      {&adminv1.ReloadResponse{Accepted: true, Problems: mistake}, commandline.Degraded},
 		"refused":                     {&adminv1.ReloadResponse{Problems: mistake}, commandline.Mistaken},
 		"refused, and not ready":      {&adminv1.ReloadResponse{Problems: mistake, NotReady: []string{"x"}}, commandline.Mistaken},
 	} {

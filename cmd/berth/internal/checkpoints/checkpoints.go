@@ -32,8 +32,9 @@ func Command() *cobra.Command {
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
 		Short:   "Manage checkpoints of pods",
-		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. Only "list" and
-"prune" without DIR need a running daemon. A running daemon protects checkpoints in use.`,
+		Long: `Manage checkpoints that "berth pod checkpoint" or a CRI client has written. "list"
+and "prune" need a running daemon if DIR is omitted. No other subcommand needs one. A
+running daemon protects checkpoints in use.`,
 	}
 	c.AddCommand(checkpointListCommand(), checkpointInspectCommand(), checkpointPushCommand(), checkpointPullCommand(), checkpointRemoveCommand(),
 		checkpointPruneCommand())

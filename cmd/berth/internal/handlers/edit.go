@@ -45,7 +45,8 @@ conf.d.
 
 ` + aboutSettings + `
 
-The exit status is 3 if the handler was added but it, or its candidate, cannot run pods.`,
+Exit status 3 means that the handler was added, but it or its candidate binary cannot run
+pods.`,
 		Example: `  berth handler add crun --path /usr/bin/crun --set options.no_new_keyring=true
   berth handler add kata --path /opt/kata/bin/containerd-shim-kata-v2 --set 'pod_annotations=["io.katacontainers.*"]'`,
 		Args: cobra.ExactArgs(1),
@@ -116,7 +117,8 @@ func editCommand() *cobra.Command {
 opened in $VISUAL, else $EDITOR, else vi. Existing pods keep the settings that they were
 created with; new pods get the new ones. If the daemon would reject the configuration,
 nothing is changed, and the edited text is kept in a file that the last line names.
-The exit status is 3 if the handler or its candidate cannot run pods now.
+Exit status 3 means that the handler was changed, but it or its candidate binary cannot run
+pods.
 
 ` + aboutSettings,
 		Example: "  berth handler edit kata\n  berth handler edit kata --set snapshotter=native --unset pod_annotations",

@@ -83,7 +83,7 @@ Exit status: 2 if the command line is wrong, 1 after any other failure.`,
 	}
 	c.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default $KUBECONFIG, or the service account of the pod)")
 	c.Flags().StringVar(&namespace, "namespace", leaseNamespace, "`NAMESPACE` of the lease; the same for all controllers of a cluster")
-	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of running pods: by-status (Kubernetes 1.36 and 1.37) or once")
+	c.Flags().StringVar(&counting, "count-overhead", string(capacity.ByStatus), "how the cluster's scheduler counts the overhead of running pods: by-status (up to Kubernetes 1.37), or once (with kubernetes/kubernetes#139627 fixed)")
 	c.Flags().StringVar(&address, "address", ":8080", "`ADDRESS` of /metrics, /healthz and /readyz; empty: none")
 	commandline.Check(c)
 	return c

@@ -78,10 +78,10 @@ func newRoot() *cobra.Command {
 func (s *settings) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
-		Short: "Reconcile this node with the values (runs as a DaemonSet pod)",
-		Long: `Reconcile this node with the values, and run until SIGTERM. After a failure the pod is
-not ready, so that a rollout of the DaemonSet stops: correct the cause, and delete the pod
-or change the values.`,
+		Short: "Reconcile this node with the values file (in a pod of a DaemonSet)",
+		Long: `Reconcile this node with the values file, and run until SIGTERM. After a failure the pod
+is not ready, so that a rollout of the DaemonSet stops: correct the cause, and delete the
+pod or change the values.`,
 		Example: "  berth-installer run --root /host --node worker-1",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return s.run(c.Context()) },

@@ -188,7 +188,7 @@ func (m *monitor) report(ctx context.Context, before, now Health) {
 		if now.Phase == Ready {
 			entry.Info("Backend became ready")
 		} else {
-			entry.Warn("Backend became unready")
+			entry.Warn("Backend is not ready")
 		}
 	}
 	m.changed(now)

@@ -31,7 +31,7 @@ type node struct {
 	// version and driver are from the initialization of the connection.
 	version *runtimeapi.VersionResponse
 	driver  runtimeapi.CgroupDriver
-	// behind are the instances of berth that calls to the daemon may reach, as it reported them.
+	// behind are the instances of berth behind the daemon's socket, as the daemon reported them.
 	behind        []string
 	driverUnknown bool
 }
@@ -125,8 +125,7 @@ func (n *node) handlers(theirs []*runtimeapi.RuntimeHandler) []*runtimeapi.Runti
 	return all
 }
 
-// ask is the monitor's check of the daemon and its runtime. It works while the daemon counts as
-// down.
+// ask is the monitor's check of the daemon and its runtime, also while the daemon counts as down.
 func (n *node) ask(ctx context.Context) observation {
 	if !n.monitor.current().Answers() {
 		n.redial()

@@ -285,7 +285,7 @@ func (p *Pool) Check(ctx context.Context, d *handler.Definition) (*probe.Runtime
 	return b.node.suits(d, driver)
 }
 
-// check is For, for a handler that may never be put in force. done ends the check.
+// check is like For; the handler may never be put in force. done ends the check.
 func (p *Pool) check(d *handler.Definition) (b *Backend, done func(), err error) {
 	for {
 		m, err := p.get(d.Endpoint, nil)

@@ -124,7 +124,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 			return err
 		}
 		_, err := s.Adopt(ctx, p, n, func(d digest.Digest) error {
-			return fmt.Errorf("content %s is missing; write what the image needs on this platform before the image: %w", d, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("content %s is missing; write the image's content for this platform first: %w", d, errdefs.ErrFailedPrecondition)
 		})
 		if err != nil {
 			return fmt.Errorf("image %s: %w", img.Name, err)

@@ -207,7 +207,7 @@ func Empty(dir string) error {
 // filter checks each entry before it is unpacked.
 type filter struct {
 	Layer
-	// lowest is set if no layer is below.
+	// lowest is set if Overlay is not, and Root was empty: no layer is below.
 	lowest  bool
 	entries int64
 	answers *json.Encoder

@@ -74,7 +74,7 @@ type Backend struct {
 	// handlers are the handlers in the state file.
 	handlers []lastknown.Handler
 
-	// creating counts the calls in progress that may create objects.
+	// creating counts the calls in progress that may create sandboxes or pull images.
 	creating atomic.Int64
 
 	// conflict is why the daemon must not be used although it answers, nil if it may be used.
@@ -280,7 +280,7 @@ func (b *Backend) save() {
 	}
 }
 
-// writeInterval is the least time between two writes, since lists may change all the time.
+// writeInterval is the least time between two writes of lists, which may change all the time.
 const writeInterval = time.Second
 
 func (b *Backend) writeLoop(ctx context.Context) {
@@ -301,7 +301,7 @@ func (b *Backend) writeLoop(ctx context.Context) {
 	}
 }
 
-// refreshAfter is the age at which lists are fetched without a client's request.
+// refreshAfter is the age after which lists are fetched without a client's request.
 const refreshAfter = 30 * time.Second
 
 func (b *Backend) refresh(ctx context.Context) {

@@ -115,14 +115,14 @@ func (c *caller) result(ctx, era context.Context, method string, a answer) (wire
 	return a.Frame, nil
 }
 
-// stream forwards a call with a stream of answers. It ends with the first error that each returns.
+// stream forwards a call with a stream of answers. It ends with the first error of each().
 func (c *caller) stream(ctx context.Context, method string, req proto.Message, each func(wire.Frame) error) error {
 	return c.exchange(ctx, method, req, func() (proto.Message, error) { return nil, io.EOF }, each)
 }
 
-// exchange forwards a call of unknown form: first and the requests from more, and the daemon's
-// answers, headers and trailers. It ends when the daemon ends the call, or with the first error
-// that each returns.
+// exchange forwards a call of unknown form: the request first, then those that more() returns, and
+// the daemon's answers, headers and trailers. It ends when the daemon ends the call, or with the
+// first error of each().
 func (c *caller) exchange(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), each func(wire.Frame) error) error {
 	era, err := c.monitor.admit(ctx)
 	if err != nil {

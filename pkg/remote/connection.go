@@ -20,12 +20,12 @@ import (
 // maxMessage bounds a message, in bytes. A full node's lists and ExecSync's output must fit.
 const maxMessage = 80 << 20
 
-// window is the flow-control window for answers, in bytes. Almost all answers are smaller, and it
-// allocates nothing in advance.
+// window is the flow-control window for answers, in bytes. Almost all answers are smaller, and the
+// window allocates nothing in advance.
 const window = 16 << 20
 
-// dialTimeout bounds one attempt to connect. A unix socket connects at once unless its daemon does
-// not accept.
+// dialTimeout bounds one attempt to connect. An attempt at a unix socket usually succeeds or fails
+// at once.
 const dialTimeout = 2 * time.Second
 
 // dialer connects to one socket and keeps the result of the last attempt.

@@ -65,7 +65,7 @@ func (s streamHosts) check(address string) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil, u.Host == "", u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("the address of its streaming server, %q, is not a http or https URL", address)
+		return fmt.Errorf("the address of its streaming server, %q, is not an http or https URL", address)
 	case u.User != nil:
 		return fmt.Errorf("the address of its streaming server, on %q, has a user", u.Host)
 	}

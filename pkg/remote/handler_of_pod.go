@@ -10,8 +10,8 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// A pod keeps the handler that it was created under, or adopted for, even if other handlers later
-// use its daemon with the same remote name, or the pod's handler moves to another daemon. The
+// A pod keeps the handler that it was created under, or first mapped to, even if other handlers
+// later use its daemon with the same remote name, or the pod's handler moves to another daemon. The
 // daemon does not report this berth's handlers, so they are stored here.
 
 // naming maps a sandbox to the name of its handler in this berth.

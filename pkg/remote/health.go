@@ -37,9 +37,9 @@ const maxMisses = 3
 type observation struct {
 	// lost is why the daemon cannot be used, such as a lost connection; empty if it can be used.
 	lost string
-	// late is why there was no answer in time; empty if there was one.
+	// late is why the check timed out; empty if it did not.
 	late string
-	// unready is why an answering daemon is not ready; empty if it is ready.
+	// unready is why an answering daemon is not ready; otherwise empty.
 	unready string
 	// reconnected is set while the session is not initialized on the current connection.
 	reconnected bool

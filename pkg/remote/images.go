@@ -39,8 +39,8 @@ func (i images) ListImages(ctx context.Context, req *runtimeapi.ListImagesReques
 	return carried[runtimeapi.ListImagesResponse](i.names.rename(f, imageNames), err)
 }
 
-// all returns the daemon's list, or the last known one if whole is set and the daemon fails to
-// list.
+// all returns the daemon's list. If whole is set, the last known list replaces it while the daemon
+// lags or fails to list, and a daemon in conflict has an empty list.
 func (i images) all(ctx context.Context, req *runtimeapi.ListImagesRequest, whole bool) (wire.Frame, error) {
 	if !whole {
 		return i.whole(ctx, imageLists, req)

@@ -26,8 +26,7 @@ var containerNames = wire.ImageHandlers(&runtimeapi.ListContainersResponse{})[0]
 // lateListTimeout limits a list call that continues after its client got the last known list.
 const lateListTimeout = 30 * time.Second
 
-// lists serves lists of sandboxes and containers: the last known ones if the daemon does not
-// answer.
+// lists serves lists of sandboxes and containers: the last known ones if the daemon fails to list.
 type lists struct {
 	*caller
 	names *names
@@ -134,13 +133,13 @@ func (l *lists) recordFailure(p *lastknown.Page, err error) error {
 	return err
 }
 
-// timeoutWithin returns how long a call may wait for the daemon: most, but at most three quarters
-// of the time until the deadline. The rest is for an answer without the daemon.
-func timeoutWithin(ctx context.Context, most time.Duration) time.Duration {
+// timeoutWithin returns how long a call may wait for the daemon: the lesser of limit and
+// three quarters of the time until the deadline. The rest is for an answer without the daemon.
+func timeoutWithin(ctx context.Context, limit time.Duration) time.Duration {
 	if deadline, there := ctx.Deadline(); there {
-		return min(most, time.Until(deadline)*3/4)
+		return min(limit, time.Until(deadline)*3/4)
 	}
-	return most
+	return limit
 }
 
 // errSlow is the cause of a wait that ended by the timeout.

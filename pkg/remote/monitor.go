@@ -138,7 +138,7 @@ func (m *monitor) run(ctx context.Context) {
 	}
 }
 
-// checkOnce returns the time until the next check.
+// checkOnce checks the daemon and returns the time until the next check.
 func (m *monitor) checkOnce(ctx context.Context) time.Duration {
 	bound, cancel := context.WithTimeout(ctx, checkTimeout)
 	seen := m.check(bound)

@@ -22,8 +22,8 @@ type translation struct {
 	// handlers are sorted by name.
 	handlers     []lastknown.Handler
 	ours, theirs map[string]string
-	// first is the handler that pods with an unknown remote handler count for: the one that uses
-	// the daemon's default handler, or else the first by name.
+	// first is the handler of pods with an unknown remote handler: the handler that uses the
+	// daemon's default handler, or else the first by name.
 	first string
 	// same is set if there is nothing to translate.
 	same bool
@@ -38,7 +38,7 @@ func newNames(handlers []lastknown.Handler) *names {
 func (n *names) set(handlers []lastknown.Handler) { n.current.Store(translationOf(handlers)) }
 
 // translationOf returns the translation for handlers. If several use the same remote handler, pods
-// without a stored handler count for the first by name. Pure.
+// without a stored handler belong to the first by name. Pure.
 func translationOf(handlers []lastknown.Handler) *translation {
 	sorted := slices.SortedFunc(slices.Values(handlers), func(a, b lastknown.Handler) int { return cmp.Compare(a.Name, b.Name) })
 	t := &translation{handlers: sorted, ours: map[string]string{}, theirs: map[string]string{}, same: true}

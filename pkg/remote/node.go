@@ -56,7 +56,7 @@ func (n *node) UpdateRuntimeConfig(ctx context.Context, req *runtimeapi.UpdateRu
 	return resp, err
 }
 
-// replay repeats the settings.
+// replay sends the last settings again.
 func (n *node) replay(ctx context.Context) error {
 	n.mu.Lock()
 	settings := n.settings
@@ -89,7 +89,7 @@ func (n *node) initialize(ctx context.Context) error {
 }
 
 // Status returns the daemon's status, with this berth's names of its handlers. If the daemon does
-// not answer in time, it returns the last status, because features must not come and go.
+// not answer in time, Status returns its last answer, so that the features do not change meanwhile.
 func (n *node) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	wait, cancel := context.WithTimeout(ctx, timeoutWithin(ctx, checkTimeout))
 	defer cancel()

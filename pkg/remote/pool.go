@@ -59,8 +59,8 @@ type member struct {
 // grace is how long a Backend stays after a check for a handler that was not put in force.
 const grace = time.Minute
 
-// NewPool returns a Pool with the daemons that an earlier run recorded, because they may have its
-// pods. ctx provides the logger.
+// NewPool returns a Pool with the daemons that an earlier run of berth recorded, because they may
+// still have berth's pods. ctx provides the logger.
 func NewPool(ctx context.Context, o PoolOptions) (*Pool, error) {
 	if o.CgroupDriver == nil || o.Changed == nil {
 		return nil, errors.New("remote: CgroupDriver or Changed is missing")
@@ -202,7 +202,7 @@ func (p *Pool) Discard(b *Backend) error {
 	return err
 }
 
-// unused reports whether m is not in use, and will not be soon.
+// unused reports whether m has no pods, and no handler uses it or may soon use it.
 func (m *member) unused(now time.Time) bool {
 	if m.inUse || m.checks > 0 || now.Sub(m.checkedAt) < grace || m.creating.Load() > 0 {
 		return false

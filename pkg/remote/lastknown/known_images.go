@@ -58,7 +58,7 @@ func (s *Images) TakeFilesystems(fs *runtimeapi.ImageFsInfoResponse) bool {
 	return first // later only their usage changes
 }
 
-// Removed removes the image with that ID, tag or digest.
+// Removed removes the image with the given ID, tag or digest.
 func (s *Images) Removed(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

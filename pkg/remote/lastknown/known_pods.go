@@ -102,7 +102,7 @@ func (k *Pods) Take(p *Page, f wire.Frame, m Mark, now time.Time) (differs bool)
 }
 
 // replace stores the items of a list. It reports whether they differ from the former items. Their
-// order does not count, because daemons list from maps. Mu is held.
+// order does not count, because daemons list in no fixed order. Mu is held.
 func (k *Pods) replace(p *Page, f wire.Frame) bool {
 	next := k.listed
 	var err error
@@ -149,11 +149,11 @@ func (k *Pods) Fail(p *Page, why string) {
 	p.failed = why
 }
 
-// Tolerated is how long a daemon may fail to list, so that a single failure has no effect.
+// Tolerated is the age of the last list up to which failures of newer lists have no effect.
 const Tolerated = 10 * time.Second
 
-// ListFailure returns why a daemon has failed to list for longer than Tolerated, empty if it has
-// not. While lists fail, the last known lists may show exited containers as running.
+// ListFailure returns why the newest list failed if the last successful one is older than
+// Tolerated, otherwise "". The last known lists may then show exited containers as running.
 func (k *Pods) ListFailure(now time.Time) string {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()
@@ -165,7 +165,7 @@ func (k *Pods) ListFailure(now time.Time) string {
 	return ""
 }
 
-// Note records the change of a call.
+// Note records a change made by a call.
 func (k *Pods) Note(c Change) {
 	k.Mu.Lock()
 	defer k.Mu.Unlock()

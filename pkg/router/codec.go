@@ -11,9 +11,9 @@ import (
 // codec bypasses gRPC's buffer pool.
 const large = 16 << 10
 
-// codec is gRPC's codec, except for large answers. Unknown fields of at least large bytes are sent
-// without a copy; everything else is encoded into a buffer of exactly its size: buffers of gRPC's
-// pool are up to a MiB larger, and cleared for each answer.
+// codec is gRPC's codec, except for large answers. Their unknown fields, if large, are sent without
+// a copy; the rest is encoded into a buffer of exactly its size, because buffers of gRPC's pool are
+// up to a MiB larger and are cleared for each answer.
 type codec struct {
 	encoding.CodecV2
 }
@@ -47,7 +47,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return pieces, nil
 }
 
-// withoutUnknown returns a copy of a message without its unknown fields. It shares the rest.
+// withoutUnknown returns a copy of a message without its unknown fields. The copy shares the rest.
 func withoutUnknown(m proto.Message) proto.Message {
 	from := m.ProtoReflect()
 	to := from.New()

@@ -16,9 +16,9 @@ import (
 
 // Forwarder is a Backend that can pass on a call that berth's CRI does not have.
 type Forwarder interface {
-	// Forward makes the call. It sends first, and then the requests from more until more returns an
-	// error, which is io.EOF after the last request. It passes each answer to send undecoded. more
-	// may still be waiting when Forward returns, and must then return when the client's call ends.
+	// Forward makes the call. It sends the request first, then those that more() returns until its
+	// error, which is io.EOF after the last request. It passes each answer undecoded to send().
+	// more() may still wait when Forward returns, and must return when the client's call ends.
 	Forward(ctx context.Context, method string, first proto.Message, more func() (proto.Message, error), send func(proto.Message) error) error
 }
 

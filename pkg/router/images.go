@@ -52,10 +52,10 @@ func (i images) StreamImages(req *runtimeapi.StreamImagesRequest, to grpc.Server
 }
 
 // ImageStatus without a handler returns an image only if every store that pods run from has it:
-// otherwise a kubelet would not pull it into the store of its pod. That store counts, because the
-// sandbox exists before the call. A store that does not answer is left out, because it cannot run
-// the image either. A verbose call, which people make, returns the image from the first store that
-// has it, the default handler's before others.
+// otherwise a kubelet would not pull it into the store of its pod. The pod's store is among them,
+// because its sandbox exists before the call. A store that does not answer is left out, because it
+// cannot run the image either. A verbose call, which people make, returns the image from the first
+// store that has it, the default handler's before others.
 func (i images) ImageStatus(ctx context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	others := i.others(req.GetImage())
 	if len(others) == 0 {

@@ -95,9 +95,9 @@ func exhausted(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrResourceExhausted)...)
 }
 
-// admit begins waiting starts in their order while fewer than most run; 0 is unlimited. mu is held.
-func (l *startQueue) admit(most int) {
-	for len(l.waiting) > 0 && (most == 0 || l.running < most) {
+// admit begins waiting starts in order while fewer than limit run; 0 is unlimited. mu is held.
+func (l *startQueue) admit(limit int) {
+	for len(l.waiting) > 0 && (limit == 0 || l.running < limit) {
 		close(l.waiting[0])
 		l.waiting = l.waiting[1:]
 		l.running++

@@ -73,7 +73,7 @@ func stillListed(ctx context.Context, b Backend, name string) error {
 	defer cancel()
 	last, err := b.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil || len(imagestores.WithName(imagestores.Decoded(last).GetImages(), name)) == 0 {
-		return nil // the image is not listed, either
+		return nil // the client's list omits the image, too
 	}
 	return fmt.Errorf("it does not respond and still has the image; remove the image after its daemon is back: %w", errdefs.ErrUnavailable)
 }

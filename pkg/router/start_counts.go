@@ -125,7 +125,7 @@ func (t *startCounter) ended(o *Owner, start bool, err error, reported bool) {
 }
 
 // errOverdue is the error of a start that is still running at its caller's deadline.
-var errOverdue = errors.New("the start did not finish before its caller's deadline: a network plugin of berth or a runtime of berth-shim hangs (see \"ps axf\"); start_timeout aborts such a start")
+var errOverdue = errors.New("the start did not finish before its caller's deadline: a network plugin (child process of berth) or a runtime (child process of berth-shim) hangs, see \"ps axf\"; start_timeout aborts such a start")
 
 // watch reports a start as failed if it is still running at its caller's deadline. ended stops the
 // watch, and returns whether the start was reported.

@@ -22,9 +22,9 @@ type starts struct {
 var errStartTimeout = errors.New("start_timeout exceeded")
 
 // run creates a sandbox under the handler with that name. A start that had to wait is routed again,
-// because its handler may have been changed or cordoned meanwhile. start must call made with the
-// new sandbox's ID; the context of start ends with the handler's start_timeout. check, which may be
-// nil, refuses a pod before it waits.
+// because its handler may have been changed or cordoned meanwhile. start() must call made() with
+// the new sandbox's ID; its context ends with the handler's start_timeout. check(), if not nil, may
+// refuse a pod before the pod waits.
 func (s *starts) run(ctx context.Context, name, uid string, check func(context.Context, Backend) error,
 	start func(ctx context.Context, to *route, made func(id string)) error,
 ) error {

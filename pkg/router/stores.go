@@ -36,8 +36,8 @@ type reply[P any] struct {
 	err     error
 }
 
-// askEach asks several backends at once. It waits at most optionalTimeout for all except first,
-// which the call requires; first may be nil.
+// askEach asks several backends at once. It waits at most optionalTimeout for each except the
+// backend first, which the call requires; first may be nil.
 func askEach[Q, R any, P interface{ *R }](ctx context.Context, first Backend, others []Backend, req Q,
 	call func(Backend, context.Context, Q) (P, error),
 ) []reply[P] {

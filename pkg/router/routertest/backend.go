@@ -113,14 +113,14 @@ func (b *Backend) fail(ctx context.Context, rpc string) error {
 	return b.Fail(ctx, rpc)
 }
 
-// answer returns the result of the function of, called with mu held, or the error of Fail.
-func answer[R any](ctx context.Context, b *Backend, rpc string, of func() (R, error)) (R, error) {
+// answer returns the error of Fail, or else calls get with mu held and returns its result.
+func answer[R any](ctx context.Context, b *Backend, rpc string, get func() (R, error)) (R, error) {
 	if err := b.fail(ctx, rpc); err != nil {
 		return *new(R), err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return of()
+	return get()
 }
 
 // newID returns an ID of 64 hexadecimal digits that begins with the object's number. b.mu is held.

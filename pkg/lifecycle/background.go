@@ -16,7 +16,7 @@ type background struct {
 	gate sync.Mutex // held to begin work, and to close
 }
 
-// newBackground returns a background with the values of ctx, but not its end.
+// newBackground returns a background with the values of ctx, but not its cancellation.
 func newBackground(ctx context.Context) *background {
 	b := &background{}
 	b.life, b.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -67,5 +67,5 @@ func (b *background) close() error {
 	}
 }
 
-// errClosed is returned for a reload after close.
-var errClosed = errors.New("cannot reload: the daemon is stopping")
+// errClosed is returned for a reload or probe after close.
+var errClosed = errors.New("the daemon is stopping")

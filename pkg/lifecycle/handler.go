@@ -43,7 +43,7 @@ type Handler struct {
 }
 
 // Starts summarizes the last starts of a handler's sandboxes and containers since the daemon
-// started. Starts that failed because of the pod itself are not counted.
+// started. Not counted are starts on a rollout's candidate, and failures because of the pod itself.
 type Starts struct {
 	// Recent counts the remembered starts, Failed the failed ones among them. InARow counts the
 	// failures since the last success; it is 0 ten minutes after the last failure.

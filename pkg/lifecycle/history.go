@@ -82,7 +82,7 @@ func (h *history) add(c Change) {
 	}
 }
 
-// run writes changes until ctx ends, and once more then. Changes during a write share the next one.
+// run writes changes until ctx ends, and then once more. Changes during a write share the next one.
 func (h *history) run(ctx context.Context) {
 	for more := true; more; {
 		select {
@@ -103,8 +103,8 @@ func (h *history) last(name string) []Change {
 	return slices.DeleteFunc(slices.Clone(h.changes), func(c Change) bool { return name != "" && c.Handler != name })
 }
 
-// reloaded records a reload that failed or changed something, with its changes of handlers; before
-// and after are their definitions.
+// reloaded records a reload with its changes of handlers; before and after are the definitions of
+// all handlers.
 func (h *history) reloaded(o *Outcome, from uint64, by string, before, after map[string]*handler.Definition) {
 	by = cmp.Or(by, string(o.Trigger))
 	c := Change{What: "reload", From: fmt.Sprintf("generation %d", from), By: by}

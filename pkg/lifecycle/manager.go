@@ -10,7 +10,7 @@
 // A Manager is the one owner of four facts: the configuration that is in force, the intents of
 // operators (cordon, drain), the results of probes, and the table computed from them. Every change
 // of one of the first three computes a new Plan with pure functions, and passes it to the Publisher
-// before the change becomes visible; on a failure nothing changes.
+// before the change takes effect; if the Publisher fails, the old Plan stays.
 //
 // Its parts are layered in one order: background, store (the truth and its plan), rollouts, probes,
 // reloader, Manager. Each uses those before it.
@@ -177,8 +177,8 @@ func (m *Manager) Handler(name string) (Handler, error) {
 	return h, nil
 }
 
-// startsOf returns the starts of a handler. A row of failures ends when the handler became ready
-// after its last failure: its self-check pod passed.
+// startsOf returns the starts of a handler. A row of failures is over once the handler has become
+// ready after the last of them.
 func (m *Manager) startsOf(h Handler) Starts {
 	s := m.Starts(h.Definition.Name)
 	if h.State.Phase == handler.Ready && h.State.Since.After(s.At) {

@@ -19,7 +19,7 @@ var (
 	restartDesc = prometheus.NewDesc("berth_config_restart_needed_keys",
 		"Number of changed keys that need a restart of the daemon.", nil, nil)
 	polledDesc = prometheus.NewDesc("berth_config_files_polled",
-		"1 if configuration files are polled because the kernel has no inotify watches left, otherwise 0.", nil, nil)
+		"1 if configuration files are polled because inotify cannot watch them, otherwise 0.", nil, nil)
 	stateDesc = prometheus.NewDesc("berth_handler_state",
 		"1 if the handler is in the state, otherwise 0.", []string{"handler", "state"}, nil)
 	rolloutDesc = prometheus.NewDesc("berth_handler_rollout_state",

@@ -102,8 +102,7 @@ func (m *Manager) Probe(ctx context.Context, name string, depth probe.Depth) (Ha
 	return m.Handler(name)
 }
 
-// sameAs returns the handler's other names, with their candidates: they have the same runtime.
-// Pure.
+// sameAs returns the Definitions of the handler's other names (alias_of), with candidates. Pure.
 func sameAs(d *handler.Definition, all []*handler.Definition) []*handler.Definition {
 	var same []*handler.Definition
 	for _, o := range all {

@@ -66,7 +66,7 @@ type Options struct {
 	Prober     Prober
 	PodCounter PodCounter
 	Publisher  Publisher
-	// Dir is the absolute path of the directory for intents; it must survive a reboot.
+	// Dir is the absolute path of the directory for decisions and history; it must survive a reboot.
 	Dir              string
 	CapabilitySource CapabilitySource
 	// Announcer may be nil.

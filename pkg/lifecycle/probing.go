@@ -43,17 +43,17 @@ type probes struct {
 // slots limits how many probes start at a time.
 type slots chan struct{}
 
-// take waits for a slot, and releases it after long or when give is called.
-func (t slots) take(long time.Duration) (give func()) {
+// take waits for a slot, which is released when give is called, but at the latest after hold.
+func (t slots) take(hold time.Duration) (give func()) {
 	t <- struct{}{}
 	once := sync.OnceFunc(func() { <-t })
-	timer := time.AfterFunc(long, once)
+	timer := time.AfterFunc(hold, once)
 	return func() { timer.Stop(); once() }
 }
 
-// probeAll probes handlers in parallel. It returns when all have answered (finished is set),
-// after patience unless that is unbounded, or when ctx ends. The next plan has the results so
-// far; later ones are published when they arrive. A probe after a failed one is at least as deep.
+// probeAll probes handlers in parallel. It returns when all have answered (finished is set), when
+// the time patience is over unless it is unbounded, or when ctx ends. The next plan has the results
+// so far; later ones are published when they arrive. A probe after a failed one is at least as deep.
 func (p *probes) probeAll(ctx context.Context, all []*handler.Definition, depth probe.Depth, patience time.Duration) (finished bool) {
 	slot := make(slots, probesAtOnce)
 	before := p.snapshot()
@@ -124,8 +124,8 @@ func (p *probes) capabilities(r result) capability.Table {
 	return p.source.Capabilities(ctx, r.definition, r.runtime)
 }
 
-// learnCapabilities checks the capabilities once pods are routed, unless a later probe did so
-// first.
+// learnCapabilities checks the capabilities once pods are routed, and stores them unless a later
+// probe has stored some first.
 func (p *probes) learnCapabilities(r result) {
 	select {
 	case <-p.routing:

@@ -24,8 +24,8 @@ const (
 	FailuresInARow = 2
 	// selfCheckPatience is how long a self-check pod may run before it counts as failed.
 	selfCheckPatience = 5 * time.Second
-	// checkInterval is the shortest time between two of these self-check pods; it doubles up to
-	// longestCheckInterval until a start succeeds.
+	// checkInterval is the least time between the first two of these self-check pods. The time
+	// doubles with each, up to longestCheckInterval, until a start succeeds.
 	checkInterval        = 5 * time.Second
 	longestCheckInterval = 5 * time.Minute
 )
@@ -52,8 +52,8 @@ func (l *startLog) add(err string, now time.Time) {
 	l.err, l.at = err, now
 }
 
-// depth returns how closely to probe the handler after a failed start: its binary at once, and with
-// a self-check pod after more failures in a row. It records when the next one may run.
+// depth returns how deeply to probe the handler after a failed start: its binary, or also with a
+// self-check pod after several failures in a row. It records when the next such pod may run.
 func (l *startLog) depth(now time.Time) probe.Depth {
 	if l.inARow < FailuresInARow || now.Before(l.next) {
 		return probe.Ask
@@ -109,7 +109,7 @@ func (s *starts) Starts(name string) Starts {
 	return Starts{}
 }
 
-// onCandidate reports whether a pod runs on the candidate of a rollout, which counts the start.
+// onCandidate reports whether a pod runs on an unpromoted candidate: its rollout counts the start.
 func (s *starts) onCandidate(name string, a handler.Attempt) bool {
 	if a.Definition == nil || a.Definition.Binary == "" {
 		return false
@@ -162,7 +162,7 @@ func (p *probes) decide(d *handler.Definition, depth probe.Depth, last Starts) {
 	}
 	p.spawn(func(ctx context.Context) {
 		if !p.probeAll(ctx, []*handler.Definition{d}, depth, selfCheckPatience) && depth == probe.RunPod {
-			log.G(ctx).WithField("handler", d.Name).Warn("Self-check pod has not finished; the handler takes no pods until it has")
+			log.G(ctx).WithField("handler", d.Name).Warn("Self-check pod has not finished; the handler accepts no pods until the self-check pod has finished")
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.note(result{definition: d, at: time.Now(), depth: depth, err: unfinished(last)}, true)

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-cri/berth/pkg/probe/capability"
 )
 
-// store holds the truth and its plan. Every change goes through change or apply, which publish the
-// new plan before the change becomes visible.
+// store holds the truth and its plan. Each plan but the first comes from change or apply, which
+// publish it before it takes effect.
 type store struct {
 	*background
 	pods      PodCounter

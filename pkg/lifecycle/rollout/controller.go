@@ -77,8 +77,8 @@ func (c *Controller) Failed(name string, a handler.Attempt, err error) {
 	})
 }
 
-// count adds a pod to the tally of its handler's rollout. It returns nil if the pod belongs to none
-// or to another one.
+// count adds a pod to the tally of its handler's rollout. It returns nil if there is no undecided
+// rollout, or if the pod belongs to another one.
 func (c *Controller) count(name string, a handler.Attempt, failed bool) (*tally, *handler.Candidate) {
 	v, err := c.host.View(name)
 	if err != nil || a.Definition == nil || !v.open() {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-cri/berth/pkg/remote"
 )
 
-// follow starts probing handlers when their CRI daemon appears, disappears or changes. Each backend
+// follow lets handlers be probed when their CRI daemon appears, disappears or changes. Each backend
 // has its own goroutine, so that slow probes of one do not delay the others.
 func (r *remotes) follow(handlers *lifecycle.Manager) {
 	r.handlers = handlers
@@ -65,8 +65,8 @@ func (r *remotes) takeOver(ctx context.Context, b *remote.Backend, before *remot
 	return &now
 }
 
-// same reports whether a backend's health is unchanged since the same time: a backend that was away
-// in between may have been probed then. Pure.
+// same reports whether a backend's health and the time of its last change are equal. With a new time
+// the health differed in between, and a probe may have found that. Pure.
 func same(before, now remote.Health) bool {
 	return before.Phase == now.Phase && before.Reason == now.Reason && before.Since.Equal(now.Since)
 }

@@ -96,7 +96,7 @@ func (n *node) handlerMetrics(to chan<- prometheus.Metric) {
 
 var (
 	imageFetched = counter("berth_image_fetched_bytes_total",
-		"Bytes received from image registries, while they are received.")
+		"Bytes received from image registries; counted during a pull.")
 	imagePulls = gauge("berth_image_pulls_running",
 		"Image pulls and imports that have not ended.")
 )
@@ -116,7 +116,7 @@ var (
 	backendHealth = gauge("berth_backend_health",
 		"1 if the backend CRI daemon is in the state, otherwise 0.", "backend", "health")
 	backendListAge = gauge("berth_backend_list_age_seconds",
-		"Age of the last complete list of pods and containers from the backend CRI daemon; until the next one, last known entries are served.", "backend")
+		"Age of the last complete list of pods and containers from the backend CRI daemon; while the daemon does not answer, this list is served.", "backend")
 )
 
 func (n *node) backendMetrics(to chan<- prometheus.Metric) {

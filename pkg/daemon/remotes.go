@@ -222,8 +222,8 @@ func (r *remotes) backend(d *handler.Definition, engine router.Backend) (router.
 	return b, nil
 }
 
-// sendPodCIDR sends a late backend the pod CIDR that the others have received. It runs in the
-// background: an unresponsive backend gets it once it answers.
+// sendPodCIDR sends a late backend the pod CIDR that the others have received, in the background:
+// an unresponsive backend receives the CIDR once it answers.
 func (r *remotes) sendPodCIDR(b *remote.Backend) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

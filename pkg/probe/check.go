@@ -103,7 +103,7 @@ func (c *Checker) sha256Of(id Identity) (string, error) {
 }
 
 // missing returns an error if a file that the handler needs is missing. A goroutine inspects the
-// files, at most one for each Definition: on a dead network mount that may never end.
+// files, at most one for each Definition: on a dead network mount the inspection may never end.
 func (c *Checker) missing(ctx context.Context, d *handler.Definition) error {
 	look := c.looks.DoChan(d.Digest(), func() (any, error) { return nil, hostfiles.Lacking(d) })
 	patience := time.NewTimer(lookTimeout)

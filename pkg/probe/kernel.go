@@ -189,8 +189,8 @@ func (r *Runtime) kernel() (KernelKind, capability.Source) {
 	return nodeKernel, ""
 }
 
-// shimKernel is kernel for a shim without an OCI runtime that does not run WebAssembly. The shim's
-// file name decides if it reports no name.
+// shimKernel is kernel for a shim that drives no OCI runtime and runs no WebAssembly. If the shim
+// reports no name, its file name decides.
 func shimKernel(path, name string) (KernelKind, capability.Source) {
 	for _, s := range shims {
 		switch {

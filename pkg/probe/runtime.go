@@ -118,14 +118,13 @@ func (r *Runtime) testedCrun() bool {
 	return err == nil && v.AtLeast(version.MustParseGeneric(testedCrun))
 }
 
-// SupportsMountOption reports whether the runtime supports a mount option; false if the runtime
-// does not report the option.
+// SupportsMountOption reports whether the runtime reports support for a mount option. A crun that
+// reports no features supports "rro" if it is new enough, see testedCrun.
 func (r *Runtime) SupportsMountOption(option string) bool {
 	return r != nil && r.Features != nil && slices.Contains(r.Features.MountOptions, option) || option == "rro" && r.testedCrun()
 }
 
-// SupportsRecursiveReadOnly reports whether the runtime supports the mount option "rro"; false if
-// the option is not reported. The kernel must support it too (5.12).
+// SupportsRecursiveReadOnly is SupportsMountOption for "rro". The kernel must support it too (5.12).
 func (r *Runtime) SupportsRecursiveReadOnly() bool { return r.SupportsMountOption("rro") }
 
 // SupportsNamespace reports whether the runtime supports a kind of namespace, by its OCI name;
@@ -134,14 +133,14 @@ func (r *Runtime) SupportsNamespace(kind specs.LinuxNamespaceType) bool {
 	return slices.Contains(r.linux().Namespaces, string(kind))
 }
 
-// SupportsUserNamespaces reports whether the runtime supports user namespaces; false if they are
-// not reported.
+// SupportsUserNamespaces reports whether the runtime reports support for user namespaces, or is a
+// crun as in testedCrun.
 func (r *Runtime) SupportsUserNamespaces() bool {
 	return r.SupportsNamespace(specs.UserNamespace) || r.testedCrun()
 }
 
-// SupportsIDMap reports whether the runtime can map the ids of single mounts; false if that is not
-// reported.
+// SupportsIDMap reports whether the runtime reports that it can map the ids of single mounts, or is
+// a crun as in testedCrun.
 func (r *Runtime) SupportsIDMap() bool {
 	m := r.linux().MountExtensions
 	return m != nil && m.IDMap != nil && isTrue(m.IDMap.Enabled) || r.testedCrun()

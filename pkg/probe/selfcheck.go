@@ -107,8 +107,8 @@ func (c *SelfChecks) Check(ctx context.Context, d *handler.Definition, depth Dep
 	}
 }
 
-// Proof returns the results of self-check pods on this definition and runtime, or nil if none ran.
-// The map is shared: do not change it.
+// Proof returns the results of self-check pods on this definition and runtime, or nil if none has
+// passed since the last failure. The map is shared: do not change it.
 func (c *SelfChecks) Proof(d *handler.Definition, rt *Runtime) Proof {
 	c.mu.Lock()
 	defer c.mu.Unlock()

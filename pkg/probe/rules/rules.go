@@ -3,9 +3,8 @@
 // It is pure: it turns the runtime's answers, the inspection of this node and the results of
 // self-check pods into a capability.Table.
 //
-// Every "no" of preflight is "no" here, because the rules call preflight, and preflight never
-// refuses a "yes". The reverse need not hold: where a runtime reports nothing, preflight refuses
-// nothing, and the answer is "unknown".
+// Every refusal of preflight is a "no" here, because the rules call preflight. The reverse does not
+// hold: preflight refuses only some of the "no", and never a "yes" or an "unknown".
 package rules
 
 import (
@@ -79,7 +78,7 @@ type Facts struct {
 	Node   Node
 	// Proof holds the results of self-check pods on exactly this runtime.
 	Proof probe.Proof
-	// Conforms are the sets that the handler promises; they count if self-check pods ran.
+	// Conforms are the sets that the handler promises; they count once a self-check pod has passed.
 	Conforms []string
 }
 

@@ -162,7 +162,7 @@ func (b *builder) hugePages() {
 	}
 }
 
-// netDevices sets NetDevices: preflight refuses network devices unless the runtime reports support.
+// netDevices sets NetDevices: berth refuses network devices unless the runtime reports support.
 func (b *builder) netDevices() {
 	if b.Handler.Runtime.SupportsNetDevices() {
 		b.yes(capability.NetDevices, capability.Declared, "")
@@ -199,7 +199,7 @@ func (b *builder) cgroups() {
 	case rt.SystemdCgroup() == capability.Yes:
 		b.yes(capability.SystemdCgroup, capability.Declared, "")
 	case rt.Name != probe.Runsc && rt.SystemdCgroup() == capability.No:
-		b.no(capability.SystemdCgroup, capability.Declared, "it was built without")
+		b.no(capability.SystemdCgroup, capability.Declared, "it was built without support")
 	default:
 		b.unknown(capability.SystemdCgroup, "")
 	}
@@ -223,7 +223,7 @@ func (b *builder) cgroup(n capability.Name, version int) {
 	case can == capability.Yes:
 		b.yes(n, capability.Declared, "")
 	case can == capability.No:
-		b.no(n, capability.Declared, "it was built without")
+		b.no(n, capability.Declared, "it was built without support")
 	default:
 		b.unknown(n, "")
 	}

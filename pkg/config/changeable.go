@@ -20,7 +20,7 @@ type changeable struct {
 }
 
 // Changeable checks the directories that are read while pods run. Files in them that users other
-// than root can change are Problems, since berth will reject them then; other risks are warnings.
+// than root can change are Problems, since berth does not use them; other risks are warnings.
 // Load leaves this check to its callers: the daemon starts in any case.
 func (c *Config) Changeable() (refused Problems, warnings []string) {
 	v := &changeable{validator: validator{cfg: c}}

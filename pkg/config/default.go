@@ -41,8 +41,8 @@ func (a *assembly) vanished(found []*handler.Definition) []*handler.Definition {
 	return []*handler.Definition{&kept}
 }
 
-// awaitDefault adds a missing default handler that may come later as a broken one, so that the
-// others are served.
+// awaitDefault adds, as a broken handler, a missing default handler that may come later, so that
+// the others are served.
 func (a *assembly) awaitDefault(docs []*document) {
 	name := a.wantedDefault()
 	if name != "" && !slices.Contains(a.known(docs), name) {
@@ -109,8 +109,8 @@ func (a *assembly) defaultRuntime(docs []*document) {
 	}
 }
 
-// chooseDefault returns the default handler of a configuration that sets none, or "". Drop-ins and
-// imports count only without other handlers, so that a new one replaces no default. Pure.
+// chooseDefault returns the default handler of a configuration that sets none, or "". Handlers of
+// drop-ins and imports count only if there are no others, so that they replace no default. Pure.
 func chooseDefault(byMain, known []string) string {
 	among := byMain
 	if len(among) == 0 {

@@ -125,7 +125,7 @@ func readEach(files []string, overlay map[string][]byte, parse func(file string,
 	return docs
 }
 
-// orDangling returns d, or nil if its file is missing, or a problem if that is a dangling link.
+// orDangling returns d, or nil if its file is missing, or a problem if it is a dangling link.
 func orDangling(d *document) *document {
 	if !d.absent {
 		return d
@@ -176,14 +176,14 @@ func unread(file, message string) *document {
 	return &document{Document: &tomlfile.Document{File: file, Problems: Problems{{Origin: Origin{File: file}, Message: message}}}}
 }
 
-// content reads one file of up to most bytes. /dev/null counts as an empty file, so that a link to
+// content reads one file of up to limit bytes. /dev/null counts as an empty file, so that a link to
 // it disables a vendor's drop-in.
-func content(l *hostfiles.Looker, file string, most int64) ([]byte, *document) {
+func content(l *hostfiles.Looker, file string, limit int64) ([]byte, *document) {
 	got, late := hostfiles.Ask(l, "content", file, func() hostfiles.Fetched { return hostfiles.Fetch(file) })
 	switch {
 	case late:
 		got.Mistake = "cannot be read: " + hostfiles.Hangs
-	case int64(len(got.Data)) > most:
+	case int64(len(got.Data)) > limit:
 		got.Mistake = fmt.Sprintf("is skipped: the files up to this one have more than %d bytes in total", hostfiles.MaxTotalSize)
 	}
 	if got.Mistake == "" {

@@ -26,7 +26,7 @@ type Options struct {
 	// override every file.
 	Flags map[string]string
 	// SearchPath lists the directories in which runtimes are discovered, in falling precedence.
-	// Empty means SearchDirs().
+	// Empty means hostfiles.SearchDirs().
 	SearchPath []string
 	// Running is the current configuration during a reload; nil at a start. With it, a default
 	// handler that no file defines stays, even if it is missing.

@@ -96,8 +96,8 @@ func (c check) word(name, value string, allowed ...string) {
 	}
 }
 
-// platform checks the platform of a handler's images. Without the key it is the node's. No value
-// means the same, so that equal handlers have equal Definitions.
+// platform checks the platform of a handler's images. Only an absent or empty value means the
+// node's platform, so that equal handlers have equal Definitions.
 func (c check) platform(value string) {
 	if value == "" || value == handler.PlatformWasm {
 		return

@@ -18,8 +18,8 @@ import (
 // Lack is a missing dependency of a handler on this machine.
 type Lack struct{ Key, Message string }
 
-// Lacking returns the missing dependencies of a correctly configured handler, or nil. A file on an
-// unreachable network file system delays it by patience.
+// Lacking returns the missing dependencies of a correctly configured handler, or nil. Each file
+// on an unreachable network file system delays the call by patience.
 func Lacking(d *handler.Definition) error {
 	var all []string
 	for _, l := range Lacks(d) {

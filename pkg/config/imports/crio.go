@@ -116,7 +116,7 @@ func (t *translation) foreignTable(f *tomlfile.Document, key, whose, list string
 	case "crio":
 		do = "if this file is CRI-O's, list it in import.crio"
 	}
-	t.note(place{f, []string{key}}, "", "is not a table of "+whose+"'s", do)
+	t.note(place{f, []string{key}}, "", "is not a table of "+whose, do)
 }
 
 func (t *translation) crioHandler(from, standard *table, standardName string) {

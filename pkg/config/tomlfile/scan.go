@@ -101,9 +101,9 @@ func (s *scan) deep(path []string, offset, below int) bool {
 	return true
 }
 
-// nested returns the depth of a value, or any number above most for a greater depth.
-func nested(v *unstable.Node, most int) int {
-	if most < 0 || v.Kind != unstable.InlineTable && v.Kind != unstable.Array {
+// nested returns the depth of a value; for a depth above limit, any number above limit.
+func nested(v *unstable.Node, limit int) int {
+	if limit < 0 || v.Kind != unstable.InlineTable && v.Kind != unstable.Array {
 		return 0
 	}
 	deepest := 0
@@ -114,7 +114,7 @@ func nested(v *unstable.Node, most int) int {
 			here = len(parts)
 			child = child.Value()
 		}
-		deepest = max(deepest, here+nested(child, most-here))
+		deepest = max(deepest, here+nested(child, limit-here))
 	}
 	return deepest
 }

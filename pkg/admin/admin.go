@@ -71,8 +71,8 @@ type Pods interface {
 // Files reads the configuration on disk, strictly, without applying it.
 type Files interface {
 	Read(ctx context.Context) (*config.Config, error)
-	// Check returns an error if the files would be rejected with text as the content of the drop-in
-	// file, an absolute path, or without that file if text is nil.
+	// Check returns an error if the files would be rejected after a change of the drop-in at the
+	// absolute path file: text becomes its content, or nil removes it.
 	Check(ctx context.Context, file string, text []byte) error
 }
 

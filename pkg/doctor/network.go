@@ -195,7 +195,7 @@ const (
 )
 
 // registries connects only to registries that the configuration names. If the node's root is
-// mounted elsewhere, it only reads files: that machine's network differs from the node's.
+// mounted elsewhere, it only reads files: this machine's network differs from the node's.
 func registries(n Node) []Finding {
 	var found []Finding
 	if !strings.Contains(n.value("/etc/resolv.conf"), "nameserver") {

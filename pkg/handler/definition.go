@@ -253,7 +253,7 @@ type Phase string
 const (
 	// Ready handlers accept pods.
 	Ready Phase = "ready"
-	// NotReady handlers are configured but cannot run pods, for State.Reason.
+	// NotReady handlers are configured but cannot run pods; State.Reason is the reason.
 	NotReady Phase = "not-ready"
 	// Cordoned handlers accept no new pods because an operator cordoned them.
 	Cordoned Phase = "cordoned"

@@ -21,9 +21,9 @@ var changes = map[string]bool{
 	"Exec": true, "Attach": true, "PortForward": true,
 }
 
-// level returns the log level of a call: warning for failures, info for changes, debug for reads,
-// and trace for lists, statuses and versions, of which there are several per second. Errors that a
-// kubelet gets in normal operation are not failures.
+// level returns the log level of a call: warning for failures, info for changes, trace for lists,
+// statuses and versions, of which there are several per second, and debug for all others. Errors
+// that a kubelet gets in normal operation are not failures.
 func level(rpc string, code codes.Code) log.Level {
 	switch {
 	case code == codes.OK && changes[rpc]:
@@ -113,7 +113,7 @@ func (l line) subject(req any) {
 	}
 }
 
-// result adds the ids of created objects.
+// result adds the ids of created objects and pulled images.
 func (l line) result(resp any) {
 	switch r := resp.(type) {
 	case *runtimeapi.RunPodSandboxResponse:

@@ -43,7 +43,7 @@ func serviceMethod(full string) string {
 	return service[strings.LastIndexByte(service, '.')+1:] + "." + m
 }
 
-// containerdLevel is debug for a client's mistake, which would fill the journal if repeated.
+// containerdLevel is warning only for berth's own failures: clients may repeat mistakes endlessly.
 func containerdLevel(_ string, code codes.Code) log.Level {
 	switch code {
 	case codes.Internal, codes.Unknown, codes.DataLoss:

@@ -11,7 +11,7 @@ import (
 // BinaryStable and BinaryCandidate of package handler, and the codes of gRPC.
 var rpcLabels = []string{"rpc", "handler", "binary", "code"}
 
-// rpcBuckets, in seconds, are narrow from answers out of memory to starts of pods, and end at
+// rpcBuckets, in seconds, are narrow from cached answers to starts of pods, and end at
 // clients' timeouts.
 var rpcBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 30, 120}
 

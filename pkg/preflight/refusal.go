@@ -7,8 +7,8 @@
 // Two rules avoid guesses:
 //
 //   - A request that the runtime would refuse by itself, or that only protects the pod better, is
-//     refused if the runtime reports no support for it (seccomp, AppArmor, SELinux), or if runtimes
-//     of its kind have none (host namespaces with a separate kernel).
+//     refused if the runtime reports that it lacks support (seccomp, AppArmor, SELinux), or if all
+//     runtimes of its kind lack it (host namespaces with a separate kernel).
 //   - A request that a runtime without support would silently ignore, so that a pod could see or do
 //     more than it should (user namespaces, mapped ids, recursive read-only mounts), is accepted
 //     only if the runtime reports support. The handler's features in the CRI's Status follow the
@@ -43,8 +43,8 @@ type Refusal struct {
 }
 
 // Refuse checks a handler. Its error names the other handlers that pass the check and isolate pods
-// at least as well; others is called only for that. The error is of the class FailedPrecondition
-// and shorter than 1 KiB.
+// at least as well; others() is called only if h fails it. The error is of the class
+// FailedPrecondition and shorter than 1 KiB.
 func Refuse(h Handler, others func() []Handler, check func(Handler) *Refusal) error {
 	lack := check(h)
 	if lack == nil {

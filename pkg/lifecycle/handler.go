@@ -55,7 +55,7 @@ type Starts struct {
 
 // Current is the current configuration, table and last reload.
 type Current struct {
-	// Generation is the table's: it grows with every change, and restarts with the daemon.
+	// Generation is the table's: it is 1 when the daemon starts, and grows with every change.
 	Generation uint64
 	// Digest covers all Definitions and the default handler.
 	Digest string

@@ -39,7 +39,7 @@ type Manager struct {
 	*starts
 	*store
 
-	watch   bool // the configuration's files
+	watch   bool // whether the configuration's files are watched
 	intents statefile.ByHandler[*Intent]
 	probes  *probes
 	reloads *reloader

@@ -9,7 +9,7 @@ import (
 
 var (
 	generationDesc = prometheus.NewDesc("berth_config_generation",
-		"Generation of the handler table that routes new pods; grows with every change, restarts with the daemon.", nil, nil)
+		"Generation of the handler table that routes new pods; 1 when the daemon starts, grows with every change.", nil, nil)
 	infoDesc = prometheus.NewDesc("berth_config_info",
 		"Always 1; the label is the digest of the running configuration.", []string{"digest"}, nil)
 	reloadSuccessDesc = prometheus.NewDesc("berth_config_last_reload_successful",

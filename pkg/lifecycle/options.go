@@ -48,9 +48,9 @@ type Publisher interface {
 	Publish(p *Plan) error
 }
 
-// Announcer is notified when a reload begins and ends. Of a silent reload, such as after a poll of
-// the files, it is notified only at the end, and only if something changed, or if the reload failed
-// with a new error or no longer fails.
+// Announcer is notified when a reload begins and ends. A silent reload, such as after a poll of the
+// files, is announced only at its end, and only if something changed, or if its error is new or the
+// error of the reload before is gone.
 type Announcer interface {
 	Reloading(ctx context.Context)
 	Reloaded(ctx context.Context, c Current, handlers []Handler)

@@ -183,7 +183,7 @@ func watched(paths []string, exists func(string) bool) []string {
 
 // relevant reports whether an event can change the content of paths: it is about one of them, a
 // directory above one, or a file in one of them that berth could read. Events of names that begin
-// with two dots are relevant in one of paths and beside one: Kubernetes uses such names to swap a
+// with two dots are relevant inside and beside each of paths: Kubernetes uses such names to swap a
 // directory's content. Pure.
 func relevant(e fsnotify.Event, paths []string) bool {
 	if e.Op == fsnotify.Chmod {

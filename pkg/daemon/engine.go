@@ -69,9 +69,9 @@ func engineConfig(cfg *config.Config, b Build) engine.Config {
 func networkConfig(c config.CNI, root string) network.Config {
 	n := network.Config{
 		ConfDir: c.ConfDir, BinDirs: c.BinDirs, MaxConfNum: c.MaxConfNum, GC: c.GC,
-		// All CNI users of a node share the usual directory, and berth disconnects unknown entries
-		// in its own directory. Pods of other daemons, and of a second berth with its own records,
-		// must stay connected.
+		// All CNI users of a node share the usual directory, and berth disconnects the pods of
+		// unknown entries in its cache. Its own directory, one for each root, keeps the pods of
+		// other daemons and of a second berth connected.
 		CacheDir: filepath.Join(c.CacheDir, "berth", digest.FromString(root).Encoded()[:12]),
 	}
 	if n.MaxConfNum == 0 { // "all" in the configuration

@@ -12,7 +12,7 @@ import (
 	"github.com/berth-cri/berth/pkg/wire"
 )
 
-// events passes on the daemon's events. A client's subscription ends when the one at the daemon
+// events passes on the daemon's events. A client's subscription ends when the daemon's stream
 // ends. A subscription that began while the daemon was away ends when the daemon is back, so that a
 // kubelet lists and subscribes again.
 type events struct {

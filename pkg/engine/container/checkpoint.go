@@ -29,7 +29,7 @@ type checkpoints struct {
 }
 
 // CheckpointContainer writes the processes of a running container, and its changes to the root
-// filesystem, into an archive. The container is frozen meanwhile and resumes afterwards, even on
+// filesystem, into an archive. The container is frozen until both are copied, and resumes even on
 // failure.
 func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.CheckpointContainerRequest) (*runtimeapi.CheckpointContainerResponse, error) {
 	if err := validate.CheckpointContainer(r); err != nil {
@@ -61,7 +61,7 @@ func (b *checkpoints) CheckpointContainer(ctx context.Context, r *runtimeapi.Che
 	defer cancel()
 	if err := b.checkpoint(ctx, c, r.GetLocation()); err != nil {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			// The error of an aborted call has no class of its own.
+			// The error of an aborted call does not identify the timeout.
 			err = fmt.Errorf("it took longer than %v and was aborted: %v: %w", timeout, err, context.DeadlineExceeded)
 		}
 		return nil, fmt.Errorf("checkpoint container: %w", err)
@@ -108,7 +108,7 @@ func (b *checkpoints) whileFrozen(ctx context.Context, c *pod.Container, dir *ch
 	return b.dumper.Write(ctx, c, dir, tcp)
 }
 
-// ArchiveConfig is the metadata for an archive of c that was written at the time at.
+// ArchiveConfig is the metadata for an archive of c that was written at that time.
 func ArchiveConfig(c *pod.Container, at time.Time) metadata.ContainerConfig {
 	spec := c.Spec()
 	return metadata.ContainerConfig{

@@ -134,7 +134,7 @@ func (b *creation) ShowFailed(ctx context.Context, c *pod.Container, cause error
 		st.Failed("CreateError", cause, b.Pods.Clock.Now())
 	})
 	close(c.Exited)
-	close(c.Erased) // as far as possible
+	close(c.Erased) // lets Remove retry the clean-up
 	b.Pods.Index.AddContainer(c)
 }
 
@@ -142,7 +142,7 @@ type createRequest struct {
 	request *runtimeapi.CreateContainerRequest
 	image   *catalog.Image
 	from    *pod.Origin
-	// checkpoint is the container's own; nil if it is new, or restored with its whole pod.
+	// checkpoint is the container's own; nil if the container is new, or its pod is restored whole.
 	checkpoint *checkpoint.Unpacked
 }
 

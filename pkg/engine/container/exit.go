@@ -74,7 +74,7 @@ func (b *ends) RecordExit(c *pod.Container, exit pod.Exit) {
 // cancelled: the other containers would wait for c for ever.
 func (b *ends) endRestore(c *pod.Container) {
 	if c.Sandbox.Spec().WholeCheckpoint() == "" {
-		return // it is restored alone
+		return // c is not restored with its whole pod
 	}
 	ctx, cancel := context.WithTimeout(b.Pods.Background, pod.UndoTimeout)
 	defer cancel()
@@ -109,7 +109,7 @@ func (b *ends) erase(ctx context.Context, c *pod.Container) {
 
 // clean is one attempt of erase.
 func (b *ends) clean(ctx context.Context, c *pod.Container) error {
-	// Persist first: the next step deletes what runtime and supervisor still have of the exit.
+	// Persist first: the next step deletes the exit from the records of runtime and supervisor.
 	if err := c.Persist(); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (b *ends) EraseTask(ctx context.Context, c *pod.Container) error {
 	return c.Sandbox.Runner.CloseLog(ctx, c)
 }
 
-// RemoveParts removes all parts of a container without a task. Missing parts are no error.
+// RemoveParts removes all parts of a container except its task. Missing parts are no error.
 func (b *ends) RemoveParts(ctx context.Context, c *pod.Container) error {
 	group := cgroup.HostPaths(c.Spec().CgroupsPath)
 	// A supervisor or shim that has lost the task leaves its processes running.

@@ -60,7 +60,7 @@ func (b *Resources) changeResources(ctx context.Context, c *pod.Container, chang
 	return nil
 }
 
-// setResources changes the spec, the cgroup and the record, in this order; u restores them.
+// setResources changes spec, cgroup and record, in this order; u restores spec and cgroup.
 func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Container, spec *specs.Spec, after *specs.LinuxResources) error {
 	bundle, before := b.Pods.ContainerDir(c.ID()), spec.Linux.Resources
 	put := func(res *specs.LinuxResources) error {
@@ -81,7 +81,7 @@ func (b *Resources) setResources(ctx context.Context, u *pod.Undo, c *pod.Contai
 	}
 	if c.Status().Phase == pod.PhaseRunning || c.Sandbox.CreatesEarly() {
 		err := b.applyResources(context.WithoutCancel(ctx), c, after)
-		// A runtime may have applied part of what it refused, unless it does not implement updates.
+		// A runtime may apply part of an update that it refuses, unless it does not implement updates.
 		if told = !errdefs.IsNotImplemented(err); err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (n pluginNode) Containers() []nri.Subject {
 	return containers
 }
 
-// UpdateContainer applies a plugin's change. A container that exits meanwhile needs no change. ctx
+// UpdateContainer applies a plugin's change. A missing or exited container needs no change. ctx
 // limits the wait for the container's lock, because the holder may be waiting for plugins.
 func (n pluginNode) UpdateContainer(ctx context.Context, id string, change *api.LinuxResources) error {
 	c, err := n.resources.Pods.Index.Container(id)

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/task"
 )
 
-// makeOrRestore is make, also for an image that contains a checkpoint. Then the container gets the
-// image that it ran before, with its own changes to the files.
+// makeOrRestore is make, also for an image that contains a checkpoint. A container from such an
+// image gets the image of the checkpointed container, and that container's changes to the files.
 func (b *creation) makeOrRestore(ctx context.Context, u *pod.Undo, s *pod.Sandbox, id string, a *createRequest) (c *pod.Container, err error) {
 	if a.from != nil && a.from.ByContainer {
 		if a.checkpoint, err = checkpoint.Unpack(a.from.Images); err != nil {
@@ -135,7 +135,7 @@ func (r restoredStart) started(ctx context.Context) {
 	}
 }
 
-// SweepRestores removes memory of checkpoints that no created container needs.
+// SweepRestores removes memory of checkpoints that no container in phase CREATED needs.
 func (b *ends) SweepRestores() error {
 	dir := b.Pods.RestoreDir("")
 	entries, err := os.ReadDir(dir)

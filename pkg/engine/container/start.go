@@ -111,7 +111,7 @@ func (b *starts) start(ctx context.Context, c *pod.Container, how starter) error
 		return nil
 	})
 	if err != nil {
-		// A container that runs must be on record.
+		// A container must not run without a record: startFailed kills it.
 		return b.startFailed(ctx, c, err)
 	}
 	return nil

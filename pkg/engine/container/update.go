@@ -14,12 +14,12 @@ import (
 	supervisorapi "github.com/berth-cri/berth/proto/berth/supervisor/v1"
 )
 
-// upkeep serves the calls that change a running container: its limits, which plugins may change as
-// well, and its log file.
+// upkeep serves the calls that change an existing container: its limits, which plugins may change
+// as well, and its log file.
 type upkeep struct{ Deps }
 
-// UpdateContainerResources changes the limits of a container. Zero fields of the request are
-// unchanged. If the runtime refuses, or the change cannot be recorded, the old limits are restored.
+// UpdateContainerResources changes the limits of a container. Zero fields of the request change
+// nothing. If the runtime refuses, or the change cannot be recorded, the old limits are restored.
 func (b *upkeep) UpdateContainerResources(ctx context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	if err := validate.UpdateContainerResources(r); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func newExecs(pods *pod.Registry, t *task.Service) execs {
 }
 
 // ExecSync runs a command in a RUNNING container and returns its output and exit code. After the
-// timeout the command and its descendants are killed and the call fails with DeadlineExceeded.
+// timeout it kills the command, with all descendants if KillsTree, and returns DeadlineExceeded.
 func (b execs) ExecSync(ctx context.Context, r *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if err := validate.ExecSync(r); err != nil {
 		return nil, err

@@ -47,7 +47,7 @@ type output struct {
 	mu   sync.Mutex // guards the fields below
 	text []byte
 	held int64 // acquired from memory
-	// full is set once a chunk was cut, so that no later chunk is kept after the gap.
+	// full is set once a chunk was cut or release was called. Later chunks are discarded.
 	full bool
 }
 

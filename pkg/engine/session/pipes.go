@@ -82,8 +82,8 @@ func (p *pipes) close() {
 	p.err.close()
 }
 
-// copy copies until both outputs have ended, and then closes the channel. It calls inputEnded when
-// the client's input has ended.
+// copy copies until both outputs have ended, and then closes the returned channel. It calls
+// inputEnded when the client's input has ended.
 func (p *pipes) copy(in io.Reader, out, errOut io.Writer, inputEnded func()) <-chan struct{} {
 	var wg sync.WaitGroup
 	for _, o := range []struct {

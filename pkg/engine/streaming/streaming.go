@@ -102,7 +102,7 @@ func serve(c Config, rt Runtime, headerTimeout time.Duration) (*Server, error) {
 // seconds. It may be called repeatedly.
 func (s *Server) Close() error { return s.close() }
 
-// sessions counts running sessions and gives each the context of its client.
+// sessions counts running sessions, and gives port-forwards the context of their client.
 type sessions struct {
 	Runtime
 	clients *clients

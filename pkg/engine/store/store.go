@@ -1,5 +1,5 @@
-// Package store keeps the durable records of the engine's objects. It writes to disk first, and
-// then to memory.
+// Package store keeps the durable records of the engine's objects. Except in Force, it writes to
+// disk first, and then to memory.
 //
 // An object is a directory with two JSON files. Its spec is written once, at the creation, and
 // never changes. Its status is small and each transition replaces it as a whole. Both are written
@@ -133,9 +133,9 @@ type Broken struct {
 	StatusOnly bool
 }
 
-// Open loads the objects below dir, which it creates if missing. Unreadable objects are returned
-// beside the store and are not in it; their files stay until Discard. If a record has a newer
-// format, Open changes nothing and fails with errdefs.ErrFailedPrecondition.
+// Open loads the objects below dir, which it creates if missing. Unreadable objects are returned as
+// Broken; only those with StatusOnly are in the store. Their files stay until Discard. If a record
+// has a newer format, Open changes no record and fails with errdefs.ErrFailedPrecondition.
 func Open[S, T any](dir string) (*Store[S, T], []Broken, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("create record directory: %w", err)

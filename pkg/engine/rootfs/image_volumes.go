@@ -84,7 +84,7 @@ func (m *Mounts) mountVolume(ctx context.Context, c *pod.Container, v pod.ImageV
 	return mount.All(mounts, dir)
 }
 
-// VolumeSources returns the directories that are bound into c, by their path in it.
+// VolumeSources returns the directories and files that are bound into c, by their path in c.
 func (m *Mounts) VolumeSources(c *pod.Container) (map[string]string, error) {
 	sources := make(map[string]string, len(c.Spec().Volumes))
 	for i, v := range c.Spec().Volumes {

@@ -70,9 +70,9 @@ func (r *residue) again() bool {
 	return !r.retrying
 }
 
-// EraseSandbox removes the files of a disconnected sandbox.
+// EraseSandbox removes the files of a torn down sandbox.
 func EraseSandbox(l pod.Layout, id string) error {
-	// The directory has links to files elsewhere, so it is removed last.
+	// Links below SandboxDir lead to namespaces elsewhere, so SandboxDir is removed last.
 	if err := namespaces.Release(l.NsDir(id)); err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func (m *Mounts) UnmountParts(id string) error {
 	if err := mountpoint.Unmount(filepath.Join(m.pods.ContainerDir(id), "rootfs")); err != nil {
 		return fmt.Errorf("unmount root filesystem: %w", err)
 	}
-	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // a busy one is removed with its directory
+	if err := idmap.Forget(m.pods.ScratchDir(id)); err != nil && !errors.Is(err, unix.EBUSY) { // a busy mount is removed with its directory
 		return fmt.Errorf("unmount layers: %w", err)
 	}
 	for _, dir := range []string{m.pods.VolumesDir(id), m.pods.MappedDir(id)} {

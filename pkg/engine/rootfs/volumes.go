@@ -20,8 +20,8 @@ import (
 )
 
 // MakeVolumes creates the volumes that the image of c defines, with the image's files in them.
-// rootfs is where the container's root filesystem can be read. Volumes covered by a mount of the
-// container are omitted. They are removed with the root filesystem.
+// rootfs is where the container's root filesystem can be read. Volumes are removed with the root
+// filesystem; those covered by a mount of the container are not created.
 func (m *Mounts) MakeVolumes(ctx context.Context, c *pod.Container, rootfs string, targets *ocispec.Targets) ([]ocispec.DefinedVolume, error) {
 	var made []ocispec.DefinedVolume
 	seen := map[string]bool{}

@@ -79,7 +79,7 @@ func (b *Broker) subscribe(fs []string) (*subscriber, error) {
 		size += len(f)
 	}
 	if len(fs) > maxFilters || size > maxFilterBytes {
-		return nil, fmt.Errorf("%d filters of %d bytes; subscribe with at most %d of %d bytes: %w", len(fs), size, maxFilters, maxFilterBytes, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%d filters with %d bytes in total; subscribe with at most %d filters and %d bytes: %w", len(fs), size, maxFilters, maxFilterBytes, errdefs.ErrInvalidArgument)
 	}
 	wants, err := filters.ParseAll(fs...)
 	if err != nil {

@@ -26,16 +26,16 @@ import (
 // run at once.
 type gate struct {
 	to Audience
-	// working limits the calls being served: the node's processors are for pods.
+	// working limits the calls that use the processors at once: the node's processors are for pods.
 	working *semaphore.Weighted
 	// open limits open streams and waiting calls.
 	open *semaphore.Weighted
 }
 
 const (
-	// maxWorking is the limit of concurrently served calls.
+	// maxWorking is the limit of gate.working.
 	maxWorking = 4
-	// maxOpen is the limit of open streams and waiting calls.
+	// maxOpen is the limit of gate.open.
 	maxOpen = 512
 )
 
@@ -78,7 +78,7 @@ func (g *gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	if kinds[shortName(info.FullMethod)] != reads || idle[info.FullMethod] {
 		return serve(srv, named)
 	}
-	// A list works between its messages; while it sends one, it waits for its client.
+	// A handler works between its messages. While it sends a message, it waits for the client.
 	if err := g.working.Acquire(ctx, 1); err != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -181,7 +181,7 @@ const (
 	publishes // events
 	ofPods    // only the CRI may do these
 	ofLayers  // only the CRI and pulls do these
-	ofNames   // these would create another namespace
+	ofNames   // these would change the namespaces
 )
 
 // kinds has the kind of each served method, by "service/Method".

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/pod"
 )
 
-// layers is a snapshotter that adds the root filesystems of containers. berth has no snapshots for
-// them, so layers presents each as a read-only snapshot with the container's id.
+// layers is a snapshotter that adds the root filesystems of containers. The store has no snapshots
+// of their ids, so layers presents each as a read-only snapshot with the container's id.
 type layers struct {
 	snapshots.Snapshotter
 	name   string

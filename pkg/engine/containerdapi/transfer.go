@@ -132,8 +132,8 @@ func snapshotterOf(to *transfer.ImageStore) string {
 	return ""
 }
 
-// platformOf is the platform that the client requests. It rejects platforms that no pod of this
-// node can run. Without a request it is any platform that pods can run.
+// platformOf is the platform that the client requests. It rejects all platforms except the node's
+// and WebAssembly. Without a request it returns AnyPlatform.
 func platformOf(asked []*types.Platform) (catalog.Platform, error) {
 	if len(asked) == 0 {
 		return catalog.AnyPlatform, nil

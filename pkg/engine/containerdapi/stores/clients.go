@@ -48,7 +48,7 @@ func (c *Clients) Content() content.Store { return &clientContent{c.store.Files.
 // Leases returns the clients' leases, without those of pulls.
 func (c *Clients) Leases() leases.Manager { return &clientLeases{c.store.Files.Leases, c} }
 
-// Snapshotters returns the working snapshotters of this node, by name. Callers only read from them.
+// Snapshotters returns the snapshotters that are not Broken, by name. Callers only read from them.
 func (c *Clients) Snapshotters() map[string]snapshots.Snapshotter {
 	all := map[string]snapshots.Snapshotter{}
 	for name, l := range c.store.Files.Layers {

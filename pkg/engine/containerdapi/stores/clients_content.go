@@ -262,7 +262,7 @@ func referencesOfClients(now, asked map[string]string, fieldpaths []string) (map
 // slash.
 const clientReference = "/client"
 
-// checkContentLabels rejects labels that keep content for ever.
+// checkContentLabels rejects labels that keep content for ever, or exceed checkLabelSizes.
 func checkContentLabels(labels map[string]string) error {
 	for name := range labels {
 		if strings.HasPrefix(name, containerfs.GCRoot) || strings.HasPrefix(name, collectorLabels+"bref.") {

@@ -112,7 +112,7 @@ func (c *clientImages) put(ctx context.Context, img images.Image) error {
 	if err != nil {
 		return err
 	}
-	// A client that adds a name to an image copies the image's labels.
+	// A client that adds a name to an image also passes the image's labels, with berth's own.
 	others := maps.Clone(img.Labels)
 	maps.DeleteFunc(others, func(name, _ string) bool { return strings.HasPrefix(name, ownLabels) })
 	n := catalog.Naming{
@@ -191,7 +191,7 @@ const maxClientNames = 5000
 const (
 	// maxLabels limits the labels that clients may write to an image, a lease or content.
 	maxLabels = 64
-	// maxLabelBytes limits their size in bytes.
+	// maxLabelBytes limits the total size of these labels, in bytes.
 	maxLabelBytes = 16 << 10
 )
 
@@ -202,12 +202,12 @@ func checkLabelSizes(labels map[string]string) error {
 		size += len(name) + len(value)
 	}
 	if len(labels) > maxLabels || size > maxLabelBytes {
-		return fmt.Errorf("%d labels of %d bytes; the limit is %d of %d bytes: %w", len(labels), size, maxLabels, maxLabelBytes, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%d labels with %d bytes in total; the limit is %d labels and %d bytes: %w", len(labels), size, maxLabels, maxLabelBytes, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// checkClientLabels rejects labels that make the collector remove images that the catalog lists.
+// checkClientLabels also rejects the collector's labels: they could remove images of the catalog.
 func checkClientLabels(labels map[string]string) error {
 	if err := checkLabelSizes(labels); err != nil {
 		return err

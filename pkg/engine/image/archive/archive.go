@@ -221,7 +221,7 @@ func (a *Archives) hold(lease leases.Lease, lacks func(digest.Digest) error) ima
 }
 
 // Export writes images to one archive, which docker, containerd and Import can read. Each image
-// gets its name in refs, or its first tag if refs has its id.
+// gets its tag in refs, or else its first tag or its name by digest.
 func (a *Archives) Export(ctx context.Context, to io.Writer, refs []string) error {
 	return a.Puller.During(ctx, func(ctx context.Context) error { return a.write(ctx, to, refs) })
 }

@@ -33,7 +33,7 @@ type preloadRecord struct {
 	Files map[string]preloaded `json:"files"`
 }
 
-// preloadFormat is the format number in that file.
+// preloadFormat is the format number in disk.PreloadedFile.
 const preloadFormat = 1
 
 // archiveEndings are the suffixes of files that are imported.

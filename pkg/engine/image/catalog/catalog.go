@@ -40,7 +40,7 @@ func New(f *disk.Files, r *Reader, x *Index, e events.Publisher) *Catalog {
 	return &Catalog{Index: x, files: f, Reader: r, events: e}
 }
 
-// Load fills the index. A record with damaged content is removed, so that the kubelet pulls the
+// Load fills the index. A record with unreadable content is removed, so that the kubelet pulls the
 // image again. An image that would take too much memory stays and can be removed.
 func (c *Catalog) Load(ctx context.Context) error {
 	records, err := c.files.Images.List(ctx)
@@ -76,7 +76,7 @@ func (c *Catalog) loadRecord(ctx context.Context, rec images.Image) bool {
 	}
 	img, err := load(p)
 	if errdefs.IsNotFound(err) {
-		// The pull selected the image by its platform in the index, and recorded the platform in
+		// The pull selected the image by its platform in the index, but recorded the platform of
 		// its configuration, which may differ.
 		other, otherwise := load(AnyPlatform)
 		// The platform of an image that takes too much memory is unknown.

@@ -9,7 +9,7 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Image is a complete image in the store. It is immutable: a pull or a removal replaces it.
+// Image is an image in the store. It is immutable: a pull or the removal of a name replaces it.
 type Image struct {
 	// ID is the digest of the image's configuration, "sha256:<hex>". For an artifact, a checkpoint,
 	// or an image with layers outside the root filesystem it is the digest of the manifest. All CRI
@@ -43,10 +43,10 @@ type Image struct {
 	unusable error
 }
 
-// Tag returns asked in normalised form if it is a tag of the image, else the first tag. It is empty
+// Tag returns ref in normalised form if it is a tag of the image, else the first tag. It is empty
 // without tags.
-func (i *Image) Tag(asked string) string {
-	if tag := oneOf(i.RepoTags, asked); tag != "" {
+func (i *Image) Tag(ref string) string {
+	if tag := oneOf(i.RepoTags, ref); tag != "" {
 		return tag
 	}
 	if len(i.RepoTags) == 0 {
@@ -55,18 +55,18 @@ func (i *Image) Tag(asked string) string {
 	return i.RepoTags[0]
 }
 
-// Name returns asked in normalised form if it is a name by digest, else Tag. The digest is exact,
+// Name returns ref in normalised form if it is a name by digest, else Tag. The digest is exact,
 // but a tag may name an index of several images.
-func (i *Image) Name(asked string) string {
-	if name := oneOf(i.RepoDigests, asked); name != "" {
+func (i *Image) Name(ref string) string {
+	if name := oneOf(i.RepoDigests, ref); name != "" {
 		return name
 	}
-	return i.Tag(asked)
+	return i.Tag(ref)
 }
 
-// oneOf returns asked in normalised form if it is one of names, else "".
-func oneOf(names []string, asked string) string {
-	if named, err := ParseName(asked); err == nil && slices.Contains(names, named.String()) {
+// oneOf returns ref in normalised form if it is one of names, else "".
+func oneOf(names []string, ref string) string {
+	if named, err := ParseName(ref); err == nil && slices.Contains(names, named.String()) {
 		return named.String()
 	}
 	return ""

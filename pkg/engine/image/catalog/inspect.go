@@ -121,10 +121,10 @@ func checkConfig(m imagespec.Manifest, config imagespec.Image) error {
 	return nil
 }
 
-// ReadManifest reads a manifest, passes it to check, and then drops the fields that nothing uses.
-func (r *Reader) ReadManifest(ctx context.Context, desc imagespec.Descriptor, check func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
+// ReadManifest reads a manifest, checks it by f, and then drops the fields that nothing uses.
+func (r *Reader) ReadManifest(ctx context.Context, desc imagespec.Descriptor, f func(imagespec.Manifest) error) (m imagespec.Manifest, err error) {
 	err = r.ReadJSON(ctx, desc, &m, func() error {
-		if err := check(m); err != nil {
+		if err := f(m); err != nil {
 			return err
 		}
 		m = leanManifest(m)
@@ -136,13 +136,13 @@ func (r *Reader) ReadManifest(ctx context.Context, desc imagespec.Descriptor, ch
 	return m, nil
 }
 
-// readConfig checks the configuration of a manifest and passes it to use.
-func (r *Reader) readConfig(ctx context.Context, m imagespec.Manifest, use func(imagespec.Image) error) error {
+// readConfig checks the configuration of a manifest and passes it to f.
+func (r *Reader) readConfig(ctx context.Context, m imagespec.Manifest, f func(imagespec.Image) error) error {
 	var config imagespec.Image
 	var checked error
 	err := r.ReadJSON(ctx, m.Config, &config, func() error {
 		if checked = checkConfig(m, config); checked == nil {
-			checked = use(config)
+			checked = f(config)
 		}
 		return nil
 	})
@@ -183,8 +183,8 @@ func (r *Reader) readDocument(ctx context.Context, desc imagespec.Descriptor) ([
 	return text, elements(text)
 }
 
-// ReadJSON decodes a document, and calls use while memory for it is reserved.
-func (r *Reader) ReadJSON(ctx context.Context, desc imagespec.Descriptor, into any, use func() error) error {
+// ReadJSON decodes a document, and calls f while memory for the document is reserved.
+func (r *Reader) ReadJSON(ctx context.Context, desc imagespec.Descriptor, into any, f func() error) error {
 	done, err := r.reserve(ctx, desc.Size)
 	if err != nil {
 		return err
@@ -197,5 +197,5 @@ func (r *Reader) ReadJSON(ctx context.Context, desc imagespec.Descriptor, into a
 	if err := json.Unmarshal(text, into); err != nil {
 		return err
 	}
-	return use()
+	return f()
 }

@@ -151,7 +151,7 @@ func (r *Reader) platformManifest(ctx context.Context, target imagespec.Descript
 	return *found, nil
 }
 
-// PickOf reduces the manifests that children lists to the best match for wanted.
+// PickOf returns a handler that limits the manifests from children to the best match for wanted.
 func PickOf(children images.HandlerFunc, wanted Platform) images.HandlerFunc {
 	by := wanted.Matcher()
 	return images.LimitManifests(images.FilterPlatforms(children, by), by, 1)

@@ -168,8 +168,8 @@ func platformsOf(manifests []imagespec.Descriptor) (named []string) {
 	return named
 }
 
-// checkPlatform refuses an image that is known to be of the wrong kind. It accepts any architecture
-// of Linux: an emulator may run it.
+// checkPlatform refuses an image of the wrong kind (KindOf). It compares neither system nor
+// architecture: an emulator may run the image.
 func checkPlatform(wanted Platform, built imagespec.Platform) error {
 	if wanted.takes(KindOf(built)) {
 		return nil

@@ -212,7 +212,7 @@ func (m *Roots) written(u Use) (upper string, below disk.Stack, err error) {
 }
 
 // RemoveRootfs removes what PrepareRootfs, PrepareVolume and MakeVolumes made for a container. The
-// caller has unmounted it. Files are deleted in the background. A missing part is not an error.
+// caller has unmounted them. Files are deleted in the background. A missing part is not an error.
 func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter string) error {
 	ctx = disk.InNamespace(ctx)
 	l, err := m.files.LayersFor(containerID, snapshotter)
@@ -243,7 +243,7 @@ func (m *Roots) RemoveRootfs(ctx context.Context, containerID, snapshotter strin
 	return nil
 }
 
-// Retain passes, once after Open, what containers use. It removes root filesystems without a
+// Retain is called once after Open, with what containers use. It removes root filesystems without a
 // container in inUse and, in the background, unreferenced layers. No unused view is removed before
 // this call.
 func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
@@ -265,7 +265,7 @@ func (m *Roots) Retain(ctx context.Context, inUse []Use) error {
 	return errors.Join(errs...)
 }
 
-// dropsLate leaves dropOrphans to DropOrphansLate while a proxy snapshotter does not answer.
+// dropsLate returns true if a proxy snapshotter does not answer. DropOrphansLate uses owners later.
 func (m *Roots) dropsLate(l *disk.Layers, owners map[string]bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -60,8 +60,8 @@ func NewMeter(f *disk.Files) *Meter {
 func (m *Meter) Run(ctx context.Context) { m.worker.Run(ctx, m.countWanted) }
 
 // Usage returns the usage of images and of writable layers, from figures in memory. MeasureStored
-// updates the figures of images, and WritableUsage the figure of a writable layer. Layers that a
-// snapshotter keeps with those of images count as images.
+// updates the figures of images, and WritableUsage the figure of a writable layer. Writable layers
+// that a snapshotter keeps with those of images count as images.
 func (m *Meter) Usage() (images, writable Usage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

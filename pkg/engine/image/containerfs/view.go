@@ -218,9 +218,9 @@ func (vs *Views) ensure(ctx context.Context, k ViewKey, img *catalog.Image) (v *
 	return v, err
 }
 
-// withUnpacked unpacks an image in the store if necessary, and calls then while a lease holds the
+// withUnpacked unpacks an image in the store if necessary, and calls f while a lease holds the
 // layers.
-func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image, then func(context.Context, *disk.Layers) error) error {
+func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image, f func(context.Context, *disk.Layers) error) error {
 	ctx, lease, err := vs.Files.Lease(ctx, nil)
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (vs *Views) withUnpacked(ctx context.Context, k ViewKey, img *catalog.Image
 				return fmt.Errorf("%w: %w", ErrUnpack, err)
 			}
 		}
-		return then(ctx, l)
+		return f(ctx, l)
 	})
 	vs.Files.EndLease(ctx, lease)
 	if err != nil {

@@ -229,7 +229,7 @@ func (f *Files) DropLost(ctx context.Context, l *Layers) error {
 	return f.Flusher.markClean(l.Name)
 }
 
-// DropBuiltOn removes the snapshots that lost selects and all built on them, and returns the names.
+// DropBuiltOn removes and returns the snapshots for which lost is true, and all built on them.
 func (l *Layers) DropBuiltOn(ctx context.Context, lost func(snapshots.Info) bool) (gone map[string]bool, err error) {
 	children := map[string][]string{}
 	var first []string

@@ -105,7 +105,7 @@ func (f *Files) DropClientWrites(ctx context.Context) {
 	}
 }
 
-// DropClientLeases deletes the leases of clients that were created earlier than before.
+// DropClientLeases deletes the leases that clients created before a given time.
 func (f *Files) DropClientLeases(ctx context.Context, before time.Time) (dropped int) {
 	all, err := f.Leases.List(ctx)
 	if err != nil {

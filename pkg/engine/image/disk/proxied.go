@@ -113,8 +113,8 @@ func (p *Proxied) Watch(ctx context.Context) {
 	}
 }
 
-// Check tests whether the snapshotter answers. After doubt failures in a row the snapshotter is
-// unresponsive. bound limits the time to catch up.
+// Check tests whether the snapshotter answers. doubt is how many failures in a row make the
+// snapshotter unresponsive. bound limits the time to catch up.
 func (p *Proxied) Check(ctx context.Context, doubt int, bound time.Duration) {
 	if p.conn == nil {
 		return

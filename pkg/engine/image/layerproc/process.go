@@ -157,8 +157,8 @@ func dropCapabilities() error {
 }
 
 // Unpack unpacks a layer of any compression. The child is killed when ctx ends. Errors are
-// ErrBelow, the error of Count, errdefs.ErrInvalidArgument if the layer is the reason,
-// errdefs.ErrUnavailable if the node is the reason, and errors of the kernel.
+// ErrBelow, errdefs.ErrInvalidArgument if the layer is the reason, ErrUnavailable if the node is
+// the reason, ErrInternal if the child crashed otherwise, and errors of Count, ctx and the kernel.
 func (p *Process) Unpack(ctx context.Context, l Layer, blob *os.File) (Result, error) {
 	plain, end := gunzip(ctx, blob)
 	unpacked, err := p.unpack(ctx, l, plain)

@@ -87,8 +87,8 @@ func (s *Puller) download(ctx context.Context, p Planned, watched *registry.Prog
 	return img, err
 }
 
-// attempt fetches the missing parts of an image, and records the image. After an error, again
-// reports that the cause may be damaged content, or leftovers of an interrupted pull: another
+// attempt fetches the missing parts of an image, and records the image. After an error, again is
+// true if the cause may be damaged content, or leftovers of an interrupted pull: another
 // registry may have sent them.
 func (s *Puller) attempt(ctx context.Context, p Planned, target imagespec.Descriptor, f *registry.Fetcher) (_ *catalog.Image, again bool, err error) {
 	names, err := catalog.RecordNames(p.Name, target.Digest)

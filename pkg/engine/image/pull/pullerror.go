@@ -149,7 +149,7 @@ func wasInterrupted(cause, err error) bool {
 		status.StatusCode >= 500 || status.StatusCode == http.StatusTooManyRequests
 }
 
-// IsContextErr reports whether a context ended.
+// IsContextErr reports whether err is the error of an ended context.
 func IsContextErr(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -50,7 +50,7 @@ func ParseAuth(a *runtimeapi.AuthConfig) (*Credentials, error) {
 func decodeBasic(auth string) (user, secret string, err error) {
 	decoded, err := base64.StdEncoding.DecodeString(auth)
 	if err != nil {
-		// The decoder's text would quote the input.
+		// The decoder's error has only a position in the secret text.
 		return "", "", fmt.Errorf("auth.auth of the pull request is not base64: %w", errdefs.ErrInvalidArgument)
 	}
 	user, secret, ok := strings.Cut(strings.TrimRight(string(decoded), "\x00"), ":")

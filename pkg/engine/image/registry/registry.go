@@ -80,8 +80,8 @@ func New(ctx context.Context, o Options) *Client {
 }
 
 // configured returns the hosts of a registry from its hosts.toml, or containerd's defaults without
-// that file. Then only warnings and errors are logged: containerd tries a registry on localhost
-// with TLS and then without, which is not an error of the node.
+// that file. Without it only warnings and errors are logged: containerd tries a registry on
+// localhost with TLS and then without, which is not an error of the node.
 func configured(ctx context.Context, o config.HostOptions) docker.RegistryHosts {
 	advised, plain := config.ConfigureHosts(ctx, o), config.ConfigureHosts(withLogger(ctx, warningsOnly), o)
 	return func(host string) ([]docker.RegistryHost, error) {

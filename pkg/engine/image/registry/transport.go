@@ -166,7 +166,7 @@ func (w *wire) withAnswerTimeout(ctx context.Context) (_ context.Context, done f
 	})
 }
 
-// overdue returns ErrSlowAnswers if err follows from the end of that time, else err. The registry
+// overdue returns ErrSlowAnswers if err follows from the answer timeout, else err. The registry
 // client would retry after a network timeout.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && !errors.Is(err, io.EOF) && errors.Is(context.Cause(ctx), ErrSlowAnswers) {
@@ -296,7 +296,7 @@ func (p *Progress) count(n int) {
 	}
 }
 
-// Bytes is the number of received bytes.
+// Bytes is the number of received bytes, plus one for each answer.
 func (p *Progress) Bytes() int64 { return p.bytes.Load() }
 
 // Watch cancels with ErrStalled once a request has been open for timeout without a byte. It returns

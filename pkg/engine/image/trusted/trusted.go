@@ -41,7 +41,7 @@ func check(what, dir string, as trust.Purpose, files []string) error {
 // library reads the files right after this check.
 func Hosts(dir string) error {
 	var files []string
-	entries, _ := os.ReadDir(dir) // the reader reports why it cannot
+	entries, _ := os.ReadDir(dir) // the reader of the files reports the error
 	for _, e := range entries {
 		switch filepath.Ext(e.Name()) {
 		case ".toml", ".crt", ".cert", ".key":

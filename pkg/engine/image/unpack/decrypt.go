@@ -46,8 +46,8 @@ func KeysAdvice(err error) string {
 	return "this node has no decryption keys; set registry.decryption_keys_path to a directory of keys"
 }
 
-// decrypted opens an encrypted layer. End waits until all was read, and returns an error if the
-// layer is not authentic.
+// decrypted opens an encrypted layer. End closes plain, waits for the decryption and returns its
+// error, for example if the layer is not authentic.
 func (a *applier) decrypted(ctx context.Context, desc imagespec.Descriptor) (plain *os.File, end func() error, err error) {
 	if _, err := images.DiffCompression(ctx, strings.TrimSuffix(desc.MediaType, catalog.EncryptedSuffix)); err != nil {
 		return nil, nil, fmt.Errorf("open layer of type %s: %w", desc.MediaType, err)
@@ -89,7 +89,7 @@ func decrypt(ctx context.Context, keys *config.DecryptConfig, stream io.Reader, 
 	if err := checkEncryption(desc); err != nil {
 		return nil, err
 	}
-	// The library does not check the unwrapped data, which is not trusted either.
+	// The library may panic, because it does not check the unwrapped data, which is untrusted.
 	defer disk.Caught(ctx, &err)
 	opened, _, err = ocicrypt.DecryptLayer(keys, stream, desc, false)
 	return opened, err

@@ -172,7 +172,7 @@ func IsUnpacked(ctx context.Context, l *disk.Layers, chain digest.Digest) (bool,
 type unpackedContent struct {
 	content.Store
 	reader *catalog.Reader
-	// of is the manifest of that configuration.
+	// of is the image's manifest.
 	of imagespec.Manifest
 }
 

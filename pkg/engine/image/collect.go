@@ -117,7 +117,7 @@ func (s *Store) makeRoom(ctx context.Context) {
 	}
 }
 
-// lessFree reports whether less than so many percent are free, or the space is unknown.
+// lessFree reports whether a smaller percentage of space or inodes is free, or it is unknown.
 func lessFree(root string, percent uint64) bool {
 	var st unix.Statfs_t
 	if err := unix.Statfs(root, &st); err != nil {

@@ -43,7 +43,7 @@ type Config struct {
 	DiscardLayers bool
 	// MountOptions are added to the overlay mounts of root filesystems.
 	MountOptions []string
-	// SyncRootfs makes fsync in a container's root filesystem write to disk, as does its unmount.
+	// SyncRootfs makes fsync in a container's root filesystem, and its unmount, write to disk.
 	// Otherwise writable layers are mounted volatile, so that an unmount does not flush the whole
 	// disk: after a power cut a restarted container gets a new root filesystem anyway.
 	SyncRootfs bool

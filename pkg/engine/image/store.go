@@ -7,14 +7,14 @@
 // # Order of writes
 //
 // An image's record is written after its last layer is fetched and unpacked, and the memory index
-// changes after the record: a reader never sees an unusable image. Until then a lease holds
+// changes after the record: a reader never sees a partial image. Until then a lease holds
 // everything that a pull writes. A lease that Open finds, unless it is a client's, belongs to a
 // killed pull: it is kept for the next attempt or deleted. Partially unpacked layers are removed
 // before anything is served, so none is taken for complete.
 //
-// A container costs no database write. In overlayfs and erofs each chain of layers has one
-// read-only view, with the directories of the layers; a root filesystem is an overlay of these with
-// two directories of the container. Other snapshotters get a snapshot for each container.
+// In overlayfs and erofs a container costs no database write: each chain of layers has one
+// read-only view, with the directories of the layers, and a root filesystem is an overlay of these
+// with two directories of the container. Other snapshotters get a snapshot for each container.
 //
 // # Concurrency
 //
@@ -118,7 +118,7 @@ func (s *Store) Pull(ctx context.Context, r pull.Request) (*catalog.Image, error
 	return s.puller.Pull(ctx, r)
 }
 
-// Whole returns an image with its complete Config: of a large one only the user is in memory. It
+// Whole returns an image with its complete Config: of a large Config only the user is in memory. It
 // returns errdefs.ErrFailedPrecondition for an image that cannot run.
 func (s *Store) Whole(ctx context.Context, img *catalog.Image) (*catalog.Image, error) {
 	whole, err := s.catalog.Reader.Whole(ctx, img)

@@ -54,7 +54,7 @@ func serveCommand(f *serveFlags) *cobra.Command {
 }
 
 func serve(c *cobra.Command, f serveFlags) error {
-	// This comes first: from now on SIGHUP does not end the process.
+	// Signals are caught first: from here on SIGHUP does not end the process.
 	ctx, hangups, done := untilSignal(c.Context())
 	defer done()
 	if err := coredump.Forbid(); err != nil { // memory holds credentials of registries
@@ -76,8 +76,8 @@ func serve(c *cobra.Command, f serveFlags) error {
 	if err := setLog(cfg.Log); err != nil {
 		return commandline.Wrong(err)
 	}
-	// Users of pods read files of the daemon, and containers inherit the daemon's umask through its
-	// children: an inherited umask must not restrict either.
+	// Non-root users in pods read files that the daemon writes, and containers inherit its umask
+	// through its children. An inherited umask must not restrict either.
 	unix.Umask(0o022)
 
 	watchdog, err := systemd.SdWatchdogEnabled(true)

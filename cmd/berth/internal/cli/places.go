@@ -23,7 +23,7 @@ func PlaceFlags(cmd *cobra.Command, o *config.Options) {
 }
 
 // SearchFlag adds the flag for directories of runtimes. It also makes all paths in o absolute, as
-// the readers of files require.
+// package config requires.
 func SearchFlag(cmd *cobra.Command, o *config.Options, usage string) {
 	cmd.Flags().StringSliceVar(&o.SearchPath, "search-path", nil, usage)
 	cmd.PreRunE = func(*cobra.Command, []string) (err error) {

@@ -48,7 +48,7 @@ and berth-pause.`,
 	return cmd
 }
 
-// noFileArgument suggests -c if a file is given as an argument, as for most other checkers.
+// noFileArgument suggests -c for a file given as an argument, which most other checkers accept.
 func noFileArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -62,7 +62,7 @@ type checked struct {
 	Handlers []checkedHandler `json:"handlers"`
 	Notes    []string         `json:"notes"`
 	Warnings []string         `json:"warnings"`
-	// Problems are mistakes in files; Lacks are missing dependencies on this machine.
+	// Problems are mistakes in files; Lacks are problems of this machine, such as a missing binary.
 	Problems []string `json:"problems"`
 	Lacks    []string `json:"lacks"`
 	Verdict  string   `json:"verdict"`

@@ -115,7 +115,7 @@ func capabilitiesOf(handlers ...*adminv1.Handler) []handlerCapabilities {
 }
 
 // Rows before the capabilities: the isolation class, and the conformance sets that self-check pods
-// confirmed. The latter is shown only if a handler has a set.
+// confirmed. conformsRow is shown only if a handler has a set.
 const isolationRow, conformsRow = "isolation", "conforms"
 
 func rowsOf(handlers ...handlerCapabilities) []string {

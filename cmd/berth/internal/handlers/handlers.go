@@ -70,7 +70,7 @@ for "kubectl apply --server-side".`,
 	return c
 }
 
-// watchHandlers prints the handlers after each change, until an interrupt, which is not an error.
+// watchHandlers prints the handlers now and after each change. An interrupt is not an error.
 func watchHandlers(ctx context.Context, r *cli.Remote, w io.Writer, daemon *client.Client) error {
 	stream, err := daemon.WatchHandlers(ctx, &adminv1.WatchHandlersRequest{})
 	if err != nil {

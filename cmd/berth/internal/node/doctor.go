@@ -82,8 +82,8 @@ func running(ctx context.Context, already []doctor.Finding) []doctor.Finding {
 	return found
 }
 
-// notReady returns findings for handlers that accept no pods, except those that already have one.
-// Pure.
+// notReady returns findings for handlers that are not ready, except those with a failure in
+// already. Pure.
 func notReady(handlers []*adminv1.Handler, already []doctor.Finding) (found []doctor.Finding) {
 	for _, h := range handlers {
 		told := slices.ContainsFunc(already, func(f doctor.Finding) bool {

@@ -23,8 +23,8 @@ const (
 	defaultEvery, watchEvery = 2 * time.Second, 200 * time.Millisecond
 	// watchTimeout bounds one sample.
 	watchTimeout = 5 * time.Second
-	// startsWindow is the age of the oldest starts shown, and lastStarts the number of those
-	// listed.
+	// startsWindow is the largest age of starts in the statistics, lastStarts the limit of the
+	// list.
 	startsWindow, lastStarts = 10 * time.Minute, 10
 )
 
@@ -127,8 +127,8 @@ func watchedHandlers(handlers []*adminv1.Handler, recent []*adminv1.PodStart, no
 	return screen.Rows(t, width, kinds)
 }
 
-// phases are the parts of a pod's start, in their order: the durations of its calls, without the
-// wait for max_parallel_starts, and then the steps of these calls.
+// phases are the parts of a pod's start, by column: the wait for max_parallel_starts (QUEUE), the
+// durations of the pod's calls without this wait, and steps of these calls.
 var phases = []struct {
 	name string
 	of   func(*adminv1.PodStart) (time.Duration, bool)

@@ -38,7 +38,7 @@ from files (-f) or from the cluster: pod/NAME, deploy/NAME and other workloads, 
 name alone. Each class is checked with the pod as admission changes it for this class. In a
 pod of the cluster, the changes for its own class are undone first. A node can run the pod
 if it is ready, matches the pod's selectors, and has the handler with what the pod needs.
-Their current usage is ignored. Capabilities come from the annotations of classes.
+The usage of nodes is ignored. Capabilities come from the annotations of classes.
 
 With --handlers, pods in files are checked against these handlers and the classes in files,
 without the cluster. The exit status is 3 if a pod cannot run with its class or, if it has

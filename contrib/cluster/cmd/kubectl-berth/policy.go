@@ -72,7 +72,7 @@ policies in force. Generate the policies again when classes or handlers change.`
 	return c
 }
 
-// namespaces is a flag that adds to its default: the namespaces of the system stay exempt.
+// namespaces is a flag: it adds its values to the default ones; an empty value removes all.
 type namespaces []string
 
 func (n *namespaces) Set(text string) error {

@@ -193,7 +193,7 @@ func (c *controller) keep(ctx context.Context, name string) (changed bool, err e
 	}
 	room := roomOf(n, pods, classes)
 	if room.lowers(n) {
-		// If the cache lacks newer pods, the kubelet would end them.
+		// The cache may lack newer pods: a restarted kubelet would end them for lack of capacity.
 		if n, pods, classes, err = c.read(ctx, name); err != nil || n == nil {
 			return false, err
 		}

@@ -5,8 +5,8 @@
 //
 // A handler that takes pods has room for its max_pods. A handler that takes none has room for its
 // present pods, never for fewer: a restarted kubelet ends pods that do not fit. The nodes' labels
-// show which handlers take pods. If a container requests the resource beside its class, the
-// capacity grows by this request, so that other pods keep their room.
+// show which handlers take pods. If a container requests the resource in addition to its pod's
+// class, the capacity grows by this request, so that other pods keep their room.
 package capacity
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/berth-cri/berth/pkg/nodelabel"
 )
 
-// Room is the capacity of a node by resource: the requests of its pods, and one for each further
-// pod.
+// Room is the capacity of a node by resource: the requests of its pods, and 1 for each further pod
+// that it accepts.
 type Room map[corev1.ResourceName]int64
 
 // Classes maps the names of RuntimeClasses to their handlers.

@@ -22,7 +22,7 @@ import (
 	helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
-// State holds objects of an API server. Absent ones are not checked.
+// State holds objects of an API server. Only Audit uses Pods and Events.
 type State struct {
 	Nodes   []corev1.Node
 	Classes []nodev1.RuntimeClass

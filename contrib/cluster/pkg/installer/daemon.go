@@ -54,7 +54,7 @@ func (i *Installer) handlers(ctx context.Context) ([]handler, error) {
 // patience bounds the waits for berth and for the other daemon.
 const patience = 30 * time.Second
 
-// ready waits until the default handler can run pods, because berth queries a new daemon after the
+// ready waits until the default handler can run pods: berth queries the other daemon only after the
 // reload. Other handlers are not checked: they may be broken in the other daemon, too.
 func (i *Installer) ready(ctx context.Context) error {
 	return eventually(ctx, i.patience, func() error {

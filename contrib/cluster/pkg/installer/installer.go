@@ -120,7 +120,7 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	})
 }
 
-// plan finds obstacles before anything is changed.
+// plan finds obstacles before the node is changed. On a new node it then begins the state file.
 func (r *run) plan(ctx context.Context) error {
 	k, err := kubeletconf.Find(r.root())
 	if err == nil && r.w.Kubelet {

@@ -22,7 +22,7 @@ const recordsOfPods = "/var/lib/berth/records/sandboxes"
 type enginePod struct {
 	// name is the pod's namespace and name, or the name of a record that cannot be read.
 	name string
-	// handler is the pod's handler, path that of its runtime, both as of the pod's creation.
+	// handler is the pod's handler, path the path of its runtime, both as of the pod's creation.
 	handler, path string
 }
 

@@ -58,7 +58,7 @@ func (r *run) serveRuntimes(ctx context.Context) error {
 }
 
 // serveRuntime copies a runtime to the directory of its version and adds its handler by a reload.
-// If the handler is not ready then, its former configuration is restored.
+// If that fails, or the handler does not become ready, its former configuration is restored.
 func (r *run) serveRuntime(ctx context.Context, rt Runtime) error {
 	k := kinds[rt.Kind]
 	log.G(ctx).WithField("handler", rt.Handler).WithField("path", rt.dir()).Info("Installing runtime")

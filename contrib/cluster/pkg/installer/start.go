@@ -117,7 +117,7 @@ func (r *run) applyFiles(ctx context.Context) error {
 	return nil
 }
 
-// stop stops the daemon permanently, even without its unit, and removes its label files and state.
+// stop stops and disables the daemon, even without its unit file, and removes its labels and state.
 func (i *Installer) stop(ctx context.Context, st *state) error {
 	if i.active(ctx) {
 		if _, err := i.Host.Run(ctx, "systemctl", "stop", "berth.service"); err != nil {

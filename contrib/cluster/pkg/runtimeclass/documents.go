@@ -49,13 +49,13 @@ func documents(file string, text []byte) ([]*document, error) {
 	return all, nil
 }
 
-// separates reports whether a line begins with a document separator.
+// separates reports whether a line begins with the document separator mark.
 func separates(line []byte, mark string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(mark))
 	return ok && (len(rest) == 0 || bytes.ContainsAny(rest[:1], " \t\r\n"))
 }
 
-// blank reports whether a text has only comments, directives, dashes and white space.
+// blank reports whether a document has only its separator, comments, directives and white space.
 func blank(text []byte) bool {
 	for line := range bytes.Lines(bytes.TrimPrefix(text, []byte("---"))) {
 		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && line[0] != '%' {

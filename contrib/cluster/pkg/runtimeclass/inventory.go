@@ -144,9 +144,9 @@ func ParseInventory(file string, text []byte) ([]Handler, error) {
 	return i.Handlers, nil
 }
 
-// ParseOne parses the only document of a file, YAML or JSON, into a value. The error is a Problem
-// if the text is not YAML, else Problems, which include unknown keys. A Source without a document
-// means that nothing was parsed.
+// ParseOne parses the only document of a file, YAML or JSON, into a value; what names that value in
+// errors. The error is a Problem if the text is not YAML, else Problems, which include unknown
+// keys. A Source without a document means that nothing was parsed.
 func ParseOne(file string, text []byte, what string, into any) (Source, error) {
 	all, err := documents(file, text)
 	if err != nil {

@@ -65,7 +65,7 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s (RuntimeClass %q, %s)", text, f.Class, f.Rule)
 }
 
-// LintOptions are compared with classes. Nil fields are not compared.
+// LintOptions configure Lint. It compares classes with Handlers unless these are nil.
 type LintOptions struct {
 	// Handlers are all existing handlers.
 	Handlers []Handler

@@ -189,8 +189,8 @@ var (
 	}
 )
 
-// mostResources is the limit of checked resources. No real pod has more. An API server would need
-// long for thousands, which its cost estimate ignores.
+// mostResources is the limit of checked resources. No real pod has more. Thousands would take an
+// API server long, which its cost estimate ignores.
 const mostResources = 500
 
 // quantity matches the first resource of a kind, by name, with a quantity other than 0. If a

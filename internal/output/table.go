@@ -45,8 +45,8 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Text returns the table in at most width columns; 0 means no limit. A table that does not fit is
-// split into several, each with the first column. Pure.
+// Text returns the table in lines of at most width characters; 0 means no limit. A table that does
+// not fit is split into several, each with the first column. Pure.
 func (t *Table) Text(width int) string {
 	var parts []string
 	for _, part := range t.printable().parts(width) {

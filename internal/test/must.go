@@ -88,7 +88,7 @@ func ErrorIs(t testing.TB, err, want error, format string, args ...any) {
 	}
 }
 
-// Refused fails the test unless a step failed with an error of a class that contains all the texts.
+// Refused fails the test unless the error of a step is of a class and contains all the texts.
 func Refused(t testing.TB, err error, class func(error) bool, texts ...string) {
 	t.Helper()
 	Is(t, err, class, "the refusal")
@@ -140,7 +140,7 @@ func verb(v any) string {
 	return "%v"
 }
 
-// Eventually waits up to a minute for the function is to return true.
+// Eventually waits up to a minute until is() is true; what is the failure's text.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	Retry(t, func() error {

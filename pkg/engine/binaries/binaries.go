@@ -71,7 +71,7 @@ func (b *Binaries) Inspect() {
 		ready[d.Digest()] = true
 		b.warmUp(d)
 	}
-	// Handlers that are not ready, and candidates, are kept as well: they may become ready later.
+	// The binaries of all others are kept, too: these handlers may become ready later.
 	for _, d := range b.config.Configured() {
 		if !ready[d.Digest()] {
 			b.warmUp(d)
@@ -128,6 +128,6 @@ func (b *Binaries) warmUp(d *handler.Definition) {
 	if err == nil {
 		release()
 	} else if !errors.Is(err, context.Canceled) {
-		b.config.Log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("Runtime of handler did not answer")
+		b.config.Log.WithError(err).WithField("handler", d.Name).WithField("runtime", d.Path).Info("Failed to keep runtime of handler before its first pod")
 	}
 }

@@ -109,8 +109,8 @@ func (b *copies) ForPod(ctx context.Context, d *handler.Definition) (_ *probe.Ru
 	}
 }
 
-// Reuse is ForPod with the binaries of an existing or former pod. errdefs.ErrNotFound if they are
-// gone.
+// Reuse is ForPod with the binaries of an existing or former pod. Its error is errdefs.ErrNotFound
+// if they are gone.
 func (b *copies) Reuse(ctx context.Context, d *handler.Definition, all []keep.Binary) (_ *probe.Runtime, _ []keep.Binary, release func(), err error) {
 	g := &generation{binaries: all}
 	b.making.RLock() // no copy is removed before it is held

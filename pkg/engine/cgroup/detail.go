@@ -2,7 +2,7 @@ package cgroup
 
 import "fmt"
 
-// Detail is the usage of a cgroup beyond its Stats. It takes some twenty files to read and is for
+// Detail is the Stats of a cgroup and further usage. It takes some twenty files to read and is for
 // metrics that are scraped a few times a minute.
 type Detail struct {
 	Stats

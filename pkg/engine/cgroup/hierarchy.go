@@ -15,10 +15,10 @@ import (
 
 // hierarchies are the mount points of the host's cgroups.
 type hierarchies struct {
-	// unified is the mount of cgroup v2 if it has all controllers.
+	// unified is the mount of cgroup v2 on a host without cgroup v1, else empty.
 	unified string
 	// v1 are the mounts of cgroup v1 by controller. Named hierarchies have keys such as
-	// name=systemd; the v2 mount of a hybrid host, without controllers, has the key unifiedName.
+	// name=systemd; the v2 mount of a hybrid host has the key unifiedName.
 	v1 map[string]string
 }
 

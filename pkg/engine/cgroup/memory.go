@@ -81,7 +81,7 @@ func (p Paths) Own() ([]int, error) {
 
 // OOMKills counts the processes that the kernel killed in a cgroup, or in its children, for lack of
 // memory. It is 0 on kernels before 4.13 with v1, which do not count, and for a cgroup that is
-// gone, so it must be read before that.
+// gone, so it must be read before the removal.
 func OOMKills(p Paths) (uint64, error) {
 	file := "memory.events"
 	if p.Unified == "" {

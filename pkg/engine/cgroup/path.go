@@ -96,7 +96,7 @@ func expandSlice(slice string) (string, error) {
 }
 
 // Inside returns the path of a cgroupsPath's cgroup below the root of each hierarchy; "" for the
-// root itself, or a path that Path would not return. Only the path of a cgroupfs cgroup is
+// root itself, or a path that Path would not return. Only a cgroupsPath of the cgroupfs driver is
 // absolute.
 func Inside(specPath string) string {
 	if strings.HasPrefix(specPath, "/") {

@@ -102,7 +102,7 @@ func (l *Log) open() (*os.File, error) {
 func repairEnd(file *os.File) (torn bool) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {
-		return false // the file is empty
+		return false // the file is empty, or cannot be read
 	}
 	last := make([]byte, 1)
 	if _, err := file.ReadAt(last, end-1); err != nil || last[0] == '\n' {

@@ -61,7 +61,7 @@ import (
 
 // Config configures an engine. Fields without a default are required.
 type Config struct {
-	// Root survives reboots, State does not.
+	// Root is a directory that survives reboots, State one that does not.
 	Root, State string
 	// Supervisor and Pause are the berth-shim and berth-pause binaries.
 	Supervisor, Pause string
@@ -122,8 +122,8 @@ type (
 	imageCalls     = image.Service
 )
 
-// fallback serves calls that no other part implements. It is two levels deeper than the other
-// parts, so that the methods of those have precedence.
+// fallback serves calls that no other part implements. It is nested deeper than the other parts, so
+// that their methods have precedence.
 type fallback struct{ unimplemented }
 
 type unimplemented struct{ unanswered }
@@ -413,6 +413,6 @@ func ownTemporaryMounts(state string, entry *log.Entry) {
 		left, err = mount.CleanupTempMounts(0)
 	}
 	if err = errors.Join(append(left, err)...); err != nil {
-		entry.WithError(err).Warn("Failed to remove temporary mounts of an earlier daemon")
+		entry.WithError(err).Warn("Failed to prepare the directory of temporary mounts")
 	}
 }

@@ -38,7 +38,7 @@ type Broker struct {
 // subscriber is one stream. Its channel is closed after the last event.
 type subscriber struct {
 	events chan *runtimeapi.ContainerEventResponse
-	// missed is set if it was disconnected. It is written before the channel is closed.
+	// missed is set if the subscriber missed an event. It is written before the channel is closed.
 	missed bool
 }
 

@@ -24,7 +24,7 @@ import (
 
 // Mount mounts ms, one overlay or one bind mount, at target, which must exist, with the id mapping
 // of the user namespace that is mounted at userns. scratch is a directory that must not exist;
-// Mount creates and removes it, and after a crash Forget does. If the filesystem or the kernel
+// Mount creates and removes it; after a crash, Forget removes it. If the filesystem or the kernel
 // cannot map ids, Mount returns errdefs.ErrFailedPrecondition.
 func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 	if len(ms) != 1 {

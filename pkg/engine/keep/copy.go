@@ -100,7 +100,7 @@ func fill(to, from *os.File) error {
 	if err := to.Chmod(0o755); err != nil {
 		return err
 	}
-	// Last, because a write to the content clears file capabilities.
+	// Attributes come last, because a write to the content clears file capabilities.
 	for _, name := range []string{"security.selinux", "security.capability"} {
 		if err := copyXattr(to, from, name); err != nil {
 			return fmt.Errorf("carry over %s: %w", name, err)

@@ -159,8 +159,8 @@ func read(id probe.Identity) (Binary, error) {
 	return Binary{Path: id.Path, Identity: id, SHA256: hash}, err
 }
 
-// Recall returns the copy of the installed binary with that identity. It is errdefs.ErrNotFound if
-// the copy was touched, or not passed to Record in this process: the directory is not searched.
+// Recall returns the copy of the installed binary with that identity, or errdefs.ErrNotFound if the
+// copy was touched or not passed to Record in this process: the directory is not searched.
 func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	b, ok := s.recall(id)
 	if !ok || b.Kept == "" || !s.Untouched(b) {
@@ -169,7 +169,7 @@ func (s *Store) Recall(id probe.Identity) (Binary, error) {
 	return b, nil
 }
 
-// Copy keeps the installed binary with that identity. ErrChanged if another is installed by now.
+// Copy keeps the installed binary with that identity. The error is ErrChanged if it was replaced.
 func (s *Store) Copy(id probe.Identity) (Binary, error) {
 	b, err := s.Hash(id)
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Store) Verify(b Binary) error {
 	if err := s.restore(b); err != nil {
 		// A damaged copy must not run. Callers handle a missing one.
 		_ = os.Remove(s.Abs(b))
-		// The error does not have the classes of its causes, because it does not pass by itself.
+		// The error does not have the classes of its causes, because a retry does not help.
 		return fmt.Errorf("the pod's kept binary is damaged or missing (%v) and cannot be restored (%v): reinstall %s with sha256 %s, or recreate the pod: %w",
 			bad, err, b.Path, b.SHA256, errdefs.ErrFailedPrecondition)
 	}

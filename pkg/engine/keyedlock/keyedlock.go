@@ -49,7 +49,7 @@ type key struct {
 	users int
 }
 
-// New returns locks that each allow that many holders at a time.
+// New returns locks, each with at most that number of holders at a time.
 func New(holders int) *Locks { return &Locks{holders: holders, keys: map[string]*key{}} }
 
 // Lock takes the lock of a key, or returns ctx's error.

@@ -95,7 +95,7 @@ func Remove(path string) error {
 // content would be removed too.
 func RemoveAll(path string) error { return removed(path, os.RemoveAll) }
 
-// removed returns EBUSY even if the reason is that it could not use another mount namespace.
+// removed removes busy files from another mount namespace. If that fails, the error is still EBUSY.
 func removed(path string, remove func(string) error) error {
 	busy := remove(path)
 	if !errors.Is(busy, unix.EBUSY) {

@@ -60,7 +60,7 @@ func setShared(dir string) error {
 	return nil
 }
 
-// isMount reports whether dir is a mount point. Its creator has also set the propagation.
+// isMount reports whether dir is a mount point. The process that mounted it also shared it.
 func isMount(dir string) (bool, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_TYPE, &st); err != nil {

@@ -117,7 +117,7 @@ func Release(dir string) error {
 	return nil
 }
 
-// release reverses createTarget and bind of one file, and before that of the target of a link. It
+// release reverses createTarget and bind of one file. It releases the target of a link first. It
 // unmounts lazily, because a CNI plugin or a runtime may have the namespace open.
 func release(path string) error {
 	target, err := os.Readlink(path)

@@ -14,8 +14,8 @@ import (
 )
 
 // Adjust applies the changes that plugins request to a container's spec; inject adds CDI devices to
-// it. A change that this node does not support is an error, because it would be dropped silently.
-// The caller must then fit the spec to the runtime.
+// it. A change that this node does not support is an error, because it would otherwise be dropped
+// silently. The caller must then fit the spec to the runtime.
 func Adjust(spec *specs.Spec, a *api.ContainerAdjustment, inject func(*specs.Spec, []string) error) error {
 	if a == nil {
 		return nil

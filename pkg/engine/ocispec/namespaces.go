@@ -16,7 +16,7 @@ import (
 // containerNamespaces follows the CRI's NamespaceMode for each kind: POD joins the sandbox's
 // namespace, CONTAINER creates a new one, NODE uses the host's (not listed), TARGET joins that of
 // another container. Only the pid mode may be CONTAINER or TARGET. The other modes are those of the
-// sandbox, although the CRI repeats them in every container: its namespaces exist already.
+// sandbox, which already has its namespaces; the CRI repeats these modes.
 func containerNamespaces(c Container, n Node) ([]specs.LinuxNamespace, error) {
 	sc := c.Config.GetLinux().GetSecurityContext()
 	sb := c.Sandbox

@@ -16,7 +16,7 @@ import (
 )
 
 // commandLine combines request and image as the CRI's ContainerConfig.command and args define: a
-// command replaces both the image's entry point and its arguments, args alone replace its
+// command replaces the image's entry point and arguments, args alone replace only the image's
 // arguments.
 func commandLine(cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]string, error) {
 	command, args := cfg.GetCommand(), cfg.GetArgs()
@@ -70,7 +70,7 @@ func (e *environ) set(entry string) {
 	e.vars = append(e.vars, entry)
 }
 
-// environment merges, from weak to strong: base, PATH, TERM, HOSTNAME, image, request.
+// environment merges, from weak to strong: PATH and TERM, base, HOSTNAME, image, request.
 func environment(base []string, hostname string, cfg *runtimeapi.ContainerConfig, img imagespec.ImageConfig) ([]string, error) {
 	var e environ
 	e.set(defaultPath)

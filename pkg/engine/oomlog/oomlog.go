@@ -84,7 +84,7 @@ func (l *Log) catchUp(ctx context.Context) {
 				l.victims = append(l.victims, victim)
 			}
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
-			// Records were overwritten before they were read; continue with the next.
+			// Records were overwritten, or the read was interrupted: continue with the next.
 		default:
 			if err != nil && !errors.Is(err, unix.EAGAIN) {
 				log.G(ctx).WithError(err).Debug("Failed to read the kernel's log")

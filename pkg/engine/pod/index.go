@@ -249,7 +249,7 @@ func (e *encodedItem) encoded(id string, state int32, item func() proto.Message)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", id, err)
 	}
-	// Without spare capacity, because it is kept.
+	// b has no spare capacity, because it is kept.
 	head := protowire.SizeTag(itemsField) + protowire.SizeVarint(uint64(len(content)))
 	b := protowire.AppendTag(make([]byte, 0, head+len(content)), itemsField, protowire.BytesType)
 	b = protowire.AppendBytes(b, content)

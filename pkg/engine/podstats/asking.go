@@ -15,8 +15,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/keyedlock"
 )
 
-// Limits of calls that measure everything. A process that runs tasks may hang; only the values that
-// it alone provides may then be missing.
+// Limits of calls that measure everything. A process that runs tasks may hang; then only the values
+// that it alone provides are missing.
 const (
 	// measureTimeout limits a whole list, unless the caller's deadline is earlier.
 	measureTimeout = 10 * time.Second

@@ -17,7 +17,7 @@ type containerRecord = store.Object[pod.ContainerSpec, pod.ContainerStatus]
 var errUnfinished = errors.New("the daemon exited while the container was being created")
 
 // dropContainers rolls back partially created containers. On failure they are listed, for the
-// kubelet to remove. Without a sandbox a container cannot be listed; the next start tries it again.
+// kubelet to remove. Without a sandbox a container cannot be listed; the next daemon tries again.
 func (r *recovery) dropContainers(ctx context.Context) {
 	var hidden []*containerRecord
 	for _, o := range r.Pods.Containers.List() {

@@ -17,7 +17,7 @@ import (
 const thawPatience = 2 * time.Second
 
 // thaw resumes containers that were frozen for a checkpoint when the daemon was killed, and removes
-// the checkpoint's files. Failures are retried, also at the next start.
+// the checkpoint's files. It retries to resume them; the next start repeats all that failed.
 func (r *recovery) thaw(ctx context.Context) {
 	for _, id := range r.frozen() {
 		entry := log.G(ctx).WithField("container", id)

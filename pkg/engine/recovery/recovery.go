@@ -44,7 +44,7 @@ type Deps struct {
 	Sandboxes  *sandbox.Service
 	Sessions   *session.Calls
 	SelfChecks *selfcheck.Pods
-	// PodCheckpoints recovers pods that were being written and restored.
+	// PodCheckpoints recovers pods with an interrupted checkpoint or restore.
 	PodCheckpoints *podcheckpoint.Service
 }
 
@@ -55,7 +55,7 @@ type recovery struct {
 	unresponsive unresponsive
 }
 
-// takeSandboxes adds the sandboxes that earlier daemons listed to the index.
+// takeSandboxes adds to the index the sandboxes that earlier daemons listed.
 func (r *recovery) takeSandboxes(ctx context.Context) {
 	var shown []*pod.Sandbox
 	for _, o := range r.Pods.Sandboxes.List() {
@@ -131,7 +131,7 @@ func (r *recovery) keepAgain(ctx context.Context, s *pod.Sandbox, t shim.Kept) {
 	s.Runner.Keep(ctx, t)
 }
 
-// takeContainers adds the containers that earlier daemons listed to the index.
+// takeContainers adds to the index the containers that earlier daemons listed.
 func (r *recovery) takeContainers(ctx context.Context) {
 	var shown []*pod.Container
 	for _, o := range r.Pods.Containers.List() {

@@ -61,7 +61,7 @@ func ContainerName(sandbox string, m *runtimeapi.ContainerMetadata) string {
 	return fmt.Sprintf("%s/%s_%d", sandbox, m.GetName(), m.GetAttempt())
 }
 
-// Labels prevents that SELinux categories are assigned twice while a pod or container uses them.
+// Labels prevents SELinux categories from being assigned twice while a pod or container uses them.
 // The library records only whether categories are taken. Labels counts their users, because
 // containers mostly have the categories of their sandbox and exit before it.
 type Labels struct {

@@ -36,7 +36,7 @@ type networks interface {
 	Teardown(ctx context.Context, pod network.Pod, was *network.Result) error
 }
 
-// supervisors live as long as a pod holds them.
+// supervisors counts the pods of supervisors: a supervisor lives as long as a pod holds it.
 type supervisors interface {
 	Hold(key string)
 	Release(key string)

@@ -31,15 +31,15 @@ type stops struct {
 }
 
 // StopPodSandbox stops every process of the pod and releases its network. Missing and stopped
-// sandboxes are no error. The containers become EXITED (CRI).
+// sandboxes are not an error. The containers become EXITED (CRI).
 func (b *stops) StopPodSandbox(ctx context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.stop(ctx, s) })
 	return &runtimeapi.StopPodSandboxResponse{}, err
 }
 
 // end calls f, which stops or removes a sandbox, while it holds the sandbox's lock. A missing
-// sandbox is no error. It aborts a checkpoint of the pod and prevents new ones: a large checkpoint
-// takes minutes, and must not delay the pod's stop.
+// sandbox is not an error. end aborts a checkpoint of the pod and prevents new ones: a large
+// checkpoint takes minutes, and must not delay the pod's stop.
 func (b *stops) end(ctx context.Context, id string, f func(s *pod.Sandbox) error) error {
 	s, err := b.Pods.Index.Sandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -85,8 +85,8 @@ func (b *stops) stop(ctx context.Context, s *pod.Sandbox) error {
 	return nil
 }
 
-// endContainers returns when no container of s runs. It lets a foreign shim delete their tasks, but
-// does not insist: the end of the shim removes the rest.
+// endContainers returns when no container of s runs. It waits a limited time for a foreign shim to
+// delete their tasks: the end of the shim removes the rest.
 func (b *stops) endContainers(ctx context.Context, s *pod.Sandbox) error {
 	inside := b.Pods.Index.ContainersOf(s.ID())
 	g, gctx := errgroup.WithContext(ctx)
@@ -137,7 +137,7 @@ func (b *stops) TearDown(ctx context.Context, s *pod.Sandbox) error {
 	if err := b.disconnect(ctx, s); err != nil {
 		return err
 	}
-	// A busy mount is no failure: no process of the pod uses it, and Forget tries again.
+	// A busy mount is not a failure: no process of the pod uses it, and Forget tries again.
 	if err := namespaces.Release(b.Pods.NsDir(s.ID())); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("namespaces: %w", err)
 	}
@@ -187,8 +187,8 @@ func (b *stops) removeCgroup(ctx context.Context, s *pod.Sandbox) {
 	}
 }
 
-// RemovePodSandbox stops and removes the sandbox and all its containers. A missing sandbox is no
-// error.
+// RemovePodSandbox stops and removes the sandbox and all its containers. A missing sandbox is not
+// an error.
 func (b *stops) RemovePodSandbox(ctx context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	err := b.end(ctx, r.GetPodSandboxId(), func(s *pod.Sandbox) error { return b.remove(ctx, s) })
 	return &runtimeapi.RemovePodSandboxResponse{}, err

@@ -74,8 +74,8 @@ func (t *checks) namespaces() *runtimeapi.NamespaceOption {
 	return &runtimeapi.NamespaceOption{UsernsOptions: &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}}
 }
 
-// try runs the checks in a running self-check pod. Only the failed check of a user namespace is an
-// error; t.proof has the other results.
+// try runs the checks in a running self-check pod. The error is that of the check of a user
+// namespace, or of reading the spec; t.proof has the other results.
 func (b *Pods) try(ctx context.Context, client *shim.Client, s *pod.Sandbox, t *checks) error {
 	switch {
 	case t == nil, s.Machine && t.users: // its process on the host is not the pod's

@@ -54,7 +54,7 @@ type Pods struct {
 	mu sync.Mutex
 	// existing contains the digests of Definitions with a self-check pod that is not removed yet.
 	existing map[string]bool
-	// closed is set when no more may start.
+	// closed is set when no more self-check pods may start.
 	closed bool
 	// running counts self-check pods with an operation in progress.
 	running sync.WaitGroup
@@ -148,7 +148,7 @@ func (b *Pods) record(ctx context.Context, d *handler.Definition, t *checks) (*p
 	spec.Pinned.Binaries = kept
 	spec.Supervisor = task.SupervisorKey(d, kept, b.binaries.Tools.SupervisorHash, id)
 	b.pods.Labels.Hold(spec.ProcessLabel)
-	// Relaxed: a power failure also removes everything that the record describes.
+	// The record is relaxed: a power failure also removes everything that it describes.
 	o, err := b.pods.Sandboxes.Create(id, *spec, pod.SandboxStatus{}, store.Relaxed)
 	if err != nil {
 		b.pods.Labels.Release(spec.ProcessLabel)

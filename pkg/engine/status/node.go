@@ -101,7 +101,7 @@ type featureMemory struct{ last sync.Map }
 
 type knownFeatures struct{ recursiveReadOnly, userNamespaces bool }
 
-// after returns the found features, and the last known values of features that k does not mark.
+// after returns found, with the last known values of features that k does not mark as known.
 func (m *featureMemory) after(digest string, found *runtimeapi.RuntimeHandlerFeatures, k knownFeatures) *runtimeapi.RuntimeHandlerFeatures {
 	now := &runtimeapi.RuntimeHandlerFeatures{
 		RecursiveReadOnlyMounts: found.GetRecursiveReadOnlyMounts(), UserNamespaces: found.GetUserNamespaces(),

@@ -83,7 +83,7 @@ func read(root nodefs.Root, paths ...string) ([]file, error) {
 }
 
 // flag returns the value of a flag: from the command line if the kubelet runs, else from the files
-// of its start. There only absolute paths count, since other values may contain variables.
+// of its start. In files only absolute paths count, since other values may contain variables.
 func (k *Kubelet) flag(name string) string {
 	value := ""
 	for _, v := range flagsOf(k.arguments, name) {

@@ -36,9 +36,8 @@ func MaxPods(name string) string { return About(name, "max-pods") }
 // Default is the label of the handler that pods without a class get, while it takes pods.
 func Default(name string) string { return About(name, "default") }
 
-// Pods is the resource of which each pod of a handler requests one. It has Prefix: if its node
-// seems new, a kubelet sets resources outside kubernetes.io to zero, and the node's pods do not
-// fit.
+// Pods is the resource of which each pod of a handler requests one. It has Prefix: if a node seems
+// new, its kubelet sets resources outside kubernetes.io to zero, and the node's pods do not fit.
 func Pods(name string) string { return About(name, pods) }
 
 const pods = "pods"

@@ -1,6 +1,6 @@
 // Package podfixed computes overhead.podFixed of a RuntimeClass from measurements, and decides
-// whether a declared value is too small. It is pure and shared by the daemon's warning, "lint" and
-// "audit", so that all decide alike.
+// whether a declared value is too small. It is pure. The daemon and "kubectl berth" share it, so
+// that both decide alike.
 package podfixed
 
 // Units of podFixed: a Mi in bytes, and a thousandth of a core in billionths.

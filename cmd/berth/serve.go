@@ -127,7 +127,7 @@ func setLog(l config.Log) error {
 	return nil
 }
 
-// takeEnv reads a variable and removes it, so that no child sees it.
+// takeEnv reads a variable and removes it, so that no child inherits it.
 func takeEnv(name string) string {
 	value := os.Getenv(name)
 	_ = os.Unsetenv(name) // fails only for invalid names

@@ -15,7 +15,8 @@
 //
 // Package validate has already checked requests. Errors are FailedPrecondition if this node or
 // runtime cannot fulfil a request, and InvalidArgument if the request is wrong on every node. A
-// field that affects what the workload may do or see is never omitted silently.
+// field that affects what the workload may do or see is omitted only if gVisor ignores or refuses
+// it.
 package ocispec
 
 import (

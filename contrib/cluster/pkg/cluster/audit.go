@@ -48,8 +48,8 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s (%s)", text, f.Rule)
 }
 
-// Audit returns mismatches between the nodes, classes and pods of a cluster. Equal findings are
-// merged, with all affected nodes or pods.
+// Audit returns mismatches between the nodes, classes and pods of a cluster. Pods with the same
+// mismatch share one finding.
 func Audit(s *State) []Finding {
 	all := []Finding{}
 	for i := range s.Classes {

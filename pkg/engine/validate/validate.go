@@ -5,8 +5,8 @@
 // handler (does the runtime support it) are checked where they are used.
 //
 // Each error is of class errdefs.ErrInvalidArgument and reads "<field>: <what is wrong>; <what to
-// do>", with the CRI's name of the field. Values are quoted and cut, so that no message exceeds 1
-// KiB. Only the first mistake is reported.
+// do>", with the CRI's name of the field. Values are quoted and cut, so that messages stay short.
+// Only the first mistake is reported.
 //
 // The rules are those of the CRI's own comments and of the kernel. Odd values that both containerd
 // and CRI-O accept are accepted here too: a kubelet that works with them must work with berth.

@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Line escapes all characters of text that do not print: control characters and line breaks,
-// characters that only change how others are shown, and bytes that are not UTF-8. It is idempotent.
-// Pure.
+// Line escapes all characters of text that do not print: control characters and line breaks, format
+// characters, such as those that reverse the direction, and bytes that are not UTF-8. It is
+// idempotent. Pure.
 func Line(text string) string { return escape(text, unicode.IsGraphic) }
 
 // Lines is Line for text of several lines: line feeds and tabs stay. Pure.

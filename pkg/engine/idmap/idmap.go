@@ -46,8 +46,8 @@ func Mount(userns string, ms []mount.Mount, target, scratch string) error {
 }
 
 // Bind mounts the file or directory source at target, which must be of the same kind, with the id
-// mapping of the user namespace that is mounted at userns. Mounts below source are included without
-// mapping, as with runtimes. Later mounts below source propagate to target, but not back. Errors
+// mapping of the user namespace that is mounted at userns. Mounts below source are included but not
+// mapped; runtimes do the same. Later mounts below source propagate to target, but not back. Errors
 // are those of Mount.
 func Bind(userns, source, target string) error {
 	ns, err := os.Open(userns)

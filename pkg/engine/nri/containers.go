@@ -109,9 +109,8 @@ func (p *Plugins) StopContainer(ctx context.Context, s Subject) {
 	p.endContainer(ctx, s, false)
 }
 
-// RemoveContainer notifies plugins that a container is removed, and before that of its exit, if
-// they were not notified of it. As with StopContainer, the caller must not hold another container's
-// lock.
+// RemoveContainer notifies plugins of a container's exit, unless they were notified before, and
+// then of its removal. As with StopContainer, the caller must not hold another container's lock.
 func (p *Plugins) RemoveContainer(ctx context.Context, s Subject) {
 	p.endContainer(ctx, s, true)
 }

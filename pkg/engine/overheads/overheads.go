@@ -1,5 +1,5 @@
-// Package overheads measures the usage of pods beyond their containers: processes, memory and CPU
-// time of shims, supervisors and virtual machines.
+// Package overheads measures the usage of pods beyond their containers: memory and CPU time of
+// sandbox processes, shims, supervisors and virtual machines.
 package overheads
 
 import (

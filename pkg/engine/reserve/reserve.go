@@ -81,7 +81,7 @@ func (l *Labels) Hold(label string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.users[level]++
-	// An error means that it is reserved already, by the code that chose it.
+	// An error means that the code that chose the label has reserved it already.
 	_ = selinux.ReserveLabelV2(label)
 }
 

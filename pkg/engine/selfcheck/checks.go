@@ -45,8 +45,8 @@ const firstID, idCount = 1 << 20, 1 << 16
 // below the memory of any node.
 const memoryLimit = 64 << 20
 
-// Prove runs a self-check pod with all checks, and another in a user namespace if the handler
-// should support them.
+// Prove runs a self-check pod with all checks, and another in a user namespace if the handler seems
+// to support those.
 func (b *Pods) Prove(ctx context.Context, d *handler.Definition, rt *probe.Runtime) (probe.Proof, error) {
 	first := &checks{proof: probe.Proof{}}
 	if err := b.Run(ctx, d, first); err != nil {

@@ -247,7 +247,7 @@ func withDefaults(requests, from corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// obstacles returns as no why a node cannot run a pod, and as maybe why this is unknown.
+// obstacles returns why a node cannot run a pod (no), and why this is unknown (maybe).
 func obstacles(n *corev1.Node, pod *corev1.Pod, known runtimeclass.Handler, affinity nodeaffinity.RequiredNodeAffinity, asks corev1.ResourceList) (no, maybe []string) {
 	switch {
 	case has(n, known.Name):

@@ -69,7 +69,7 @@ func (v *variables) set(name, expression string, args ...any) {
 func (v variables) tooLarge() error {
 	for _, one := range v {
 		if n := utf8.RuneCountInString(one.Expression); n > largest {
-			return fmt.Errorf("the policies would be too large for an API server, by the expression %s of %d characters: use --classes with fewer classes", one.Name, n)
+			return fmt.Errorf("the policies would be too large for an API server: the expression %s has %d characters; use --classes with fewer classes", one.Name, n)
 		}
 	}
 	return nil

@@ -150,7 +150,7 @@ func TestTooLarge(t *testing.T) {
 		"notes_no": {Classes: classes, Handlers: none},
 		"rule_1":   {Classes: many, Handlers: knownAll([]runtimeclass.Handler{vm}), Rules: rulesOf(t, "rules: [{name: a, isolation: strongest}]")},
 	} {
-		want = "the policies would be too large for an API server, by the expression " + want + " of "
+		want = "the policies would be too large for an API server: the expression " + want + " has "
 		if all, err := Generate(o); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %d objects, %v; want %s", len(all), err, want)
 		}

@@ -235,7 +235,7 @@ func (k *Keeper) failed(ctx context.Context, f *kept, err error, text string, c 
 	k.tally.writes.WithLabelValues("failed").Inc()
 	if !f.lasts() && untrue(text, c) {
 		fresh, _ := c.text(f.until(c, now))
-		// No labels are better than the label of a handler that takes no pods.
+		// A missing label is better than the label of a handler that takes no pods.
 		if f.overwrite(fresh, len(text)) != nil {
 			if removed := os.Remove(f.path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 				err = errors.Join(err, removed)

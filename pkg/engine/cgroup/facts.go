@@ -136,8 +136,8 @@ func (h hierarchies) v1Controllers() ControllerSet {
 	return s
 }
 
-// unifiedSwap reports whether a swap limit exists. v2 has it in every cgroup but the root, so in
-// the daemon's own, or in any child of the root.
+// unifiedSwap reports whether a swap limit exists. v2 has its file in every cgroup but the root:
+// the daemon's own, or a child of the root, shows it.
 func (h hierarchies) unifiedSwap(selfCgroup string) bool {
 	const file = "memory.swap.max"
 	if b, err := os.ReadFile(selfCgroup); err == nil {

@@ -6,8 +6,8 @@ import (
 )
 
 // Sum is the usage of several cgroups together, none of which contains another. A number is known
-// only if it is known for all of them. Pressures cannot be added and are omitted; so is a limit,
-// unless all have one. The sum of no cgroups is zero.
+// only if it is known for all of them. Pressures cannot be added and are omitted; a limit is
+// omitted, too, unless all have one. The sum of no cgroups is zero.
 func Sum(parts ...Stats) Stats {
 	if len(parts) == 0 {
 		none := Value{Known: true}

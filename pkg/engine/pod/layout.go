@@ -76,8 +76,8 @@ func (l Layout) MappedDir(id string) string { return filepath.Join(l.ContainerDi
 // FrozenDir has a directory for each container that a checkpoint may have frozen.
 func (l Layout) FrozenDir(id string) string { return filepath.Join(l.Root, "frozen", id) }
 
-// CheckpointsDir has the files of checkpoint archives that are being created. In versions before
-// FrozenDir it also marks a frozen container.
+// CheckpointsDir has the files of checkpoint archives that are being created. Versions of berth
+// without FrozenDir also marked a frozen container by it.
 func (l Layout) CheckpointsDir(id string) string { return filepath.Join(l.Root, "checkpoints", id) }
 
 // RestoreDir has the memory that a restored container continues from, until it is started.

@@ -14,7 +14,7 @@ import (
 )
 
 // Settings are the daemon's start configuration. They apply to new sandboxes, and to old sandboxes
-// where their records have no value. Only the results of their functions change.
+// where their records have no value. They are constant, except for the results of functions.
 type Settings struct {
 	Config
 	Node   ocispec.Node

@@ -189,7 +189,7 @@ with the reason and what to do. To serve such files directly and follow their ch
 list them in [import] instead.
 
 The exit status is 2 if a file cannot be read or has a mistake, and 3 if this machine
-lacks what a handler needs, such as its binary. With status 3, the drop-in has all handlers.`,
+lacks what a handler needs, such as its binary; the drop-in still has all handlers.`,
 		Example: "  berth config import /etc/crio/crio.conf.d > /etc/berth/conf.d/50-crio.toml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

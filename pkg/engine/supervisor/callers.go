@@ -15,7 +15,7 @@ const DefaultPatience = 10 * time.Minute
 type callers struct {
 	net.Listener
 	patience time.Duration
-	// leave shuts the process down if it has no tasks, and reports whether it does.
+	// leave shuts the process down if there are no tasks, and reports whether it did.
 	leave func() bool
 
 	mu        sync.Mutex
@@ -57,8 +57,8 @@ func (c *callers) gone() {
 	}
 }
 
-// idle is called when no client has been connected for patience. A client that connects now gets an
-// error from its first call, because the process exits.
+// idle is called when no client has been connected for patience. If leave shuts the process down, a
+// client that connects at that moment gets an error from its first call.
 func (c *callers) idle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -58,8 +58,8 @@ func (k *hostKernel) checkpoint(ctx context.Context, images string, options *any
 }
 
 const (
-	// criuSettles is how long CRIU may still work on the container after the runtime has exited:
-	// killing CRIU may damage the processes.
+	// criuSettles is how long CRIU and the runtime may continue after a failed call or the death of
+	// the supervisor: killing CRIU may damage the processes.
 	criuSettles = 10 * time.Second
 	// criuSettlePoll is the interval of checks whether CRIU has ended.
 	criuSettlePoll = 20 * time.Millisecond
@@ -68,8 +68,8 @@ const (
 // criuWrite checkpoints a container that keeps running afterwards.
 type criuWrite struct{ task *task }
 
-// run calls the runtime and returns only after CRIU has ended: a CRIU that began on a frozen
-// container freezes that container again when it ends.
+// run calls the runtime and returns only after CRIU has ended or was killed: a CRIU that began on a
+// frozen container freezes that container again when it ends.
 func (w criuWrite) run(ctx context.Context, args []string, environment ...string) error {
 	_, err := (&runtimecall.Call{
 		Options:     &w.task.journal.Options,
@@ -115,7 +115,7 @@ func (w criuWrite) settle() {
 	}
 }
 
-// inherited settles a checkpoint that a predecessor began.
+// inherited calls settle for a checkpoint that a predecessor began, and removes its record.
 func (w criuWrite) inherited() {
 	w.settle()
 	if err := w.record(processes.Process{}); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// execs are the processes that run in a container beside the first one.
+// execs are the processes that run in a container besides the first process.
 type execs struct {
 	task *task
 
@@ -167,7 +167,7 @@ func (x *execs) running(ctx context.Context, p *process, e *execLaunch, inside i
 	}
 	x.task.journal.Execs[p.execID] = journal.Exec{Process: got.identity, Inside: inside.pid}
 	if err := x.task.save(); err != nil {
-		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not know it")
+		log.G(ctx).WithError(err).Warn("Failed to record exec; a restarted supervisor will not kill it")
 	}
 	if err := x.task.processes.Ended(got.pidfd, func() { x.ended(p) }); err != nil {
 		log.G(ctx).WithError(err).Error("Failed to watch exec; its exit will go unnoticed")
@@ -224,9 +224,9 @@ func (x *execs) delete(execID string) (journal.Exit, error) {
 	return p.exit, nil
 }
 
-// signal sends a signal to an exec. SIGKILL also kills the processes that the exec left behind,
-// even after it has exited: its session, its descendants and the processes that have its output
-// open.
+// signal sends a signal to an exec. On the node's kernel, SIGKILL also kills the processes that the
+// exec left behind, even after the exec has exited: its session, its descendants and the processes
+// that have its output open.
 func (x *execs) signal(ctx context.Context, execID string, sig unix.Signal) error {
 	x.task.mu.Lock()
 	p, err := x.task.process(execID)

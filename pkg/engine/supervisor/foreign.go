@@ -14,7 +14,7 @@ import (
 )
 
 // foreign is the stdio of a task that a foreign shim runs. supervisor.mu guards it; output is nil
-// until open has succeeded.
+// until read has succeeded.
 type foreign struct {
 	journal journal.Task
 	output  *output.Output
@@ -62,7 +62,7 @@ func (f *foreign) open(s *supervisor) error {
 	defer s.mu.Unlock()
 	if s.foreign[j.ID] != f {
 		out.Discard()
-		return fmt.Errorf("its stdio was closed meanwhile: %w", context.Canceled)
+		return fmt.Errorf("the stdio of container %q was closed while it was being opened: %w", j.ID, context.Canceled)
 	}
 	return f.read(out)
 }
@@ -128,8 +128,8 @@ func (f *foreign) releaseOutput() {
 	f.held = nil
 }
 
-// flushForeign waits until the log of an exited task is complete. By then the shim has opened its
-// ends, so the supervisor's write ends are closed first.
+// flushForeign waits until the log of an exited task is complete. It first closes the supervisor's
+// write ends of the outputs, which were needed only until the shim had opened its own.
 func (s *supervisor) flushForeign(ctx context.Context, id string) error {
 	s.mu.Lock()
 	f, ok := s.foreign[id]

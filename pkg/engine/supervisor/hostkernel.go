@@ -127,9 +127,9 @@ func (k *hostKernel) startExec(ctx context.Context, p *process, e *execLaunch) (
 	return pid, err
 }
 
-// killStarted kills the process of an exec after the runtime failed, timed out or reported no valid
-// pid. It finds the process by the pid file, if that pid is in the container's cgroup, or by the
-// exec's output, which the process has open.
+// killStarted kills the processes of an exec that failed to start. It finds them by the pid file,
+// if the pid in the file is in the container's cgroup, or by the exec's output, which they have
+// open.
 func (k *hostKernel) killStarted(p *process, e *execLaunch) {
 	cgroup, first := k.task.journal.Cgroup, k.task.journal.Process.PID // set before any exec
 	leader, session := 0, 0

@@ -26,7 +26,7 @@ type kernel interface {
 	adopt(ctx context.Context, l *launch, facts bundle.Facts) (*launched, error)
 	// watch reports the exit of the first process to the task. task.mu is held.
 	watch() error
-	// exited cleans up, before the removal, what an exited container no longer needs.
+	// exited cleans up after an exited container early, before Delete.
 	exited(ctx context.Context)
 	// release makes the runtime delete an exited container; unstarted is set after a failed start.
 	release(ctx context.Context, unstarted bool) error
@@ -69,7 +69,7 @@ func bind(t *task) {
 	}
 }
 
-// starter makes the call that starts a container: a new one, or one from a checkpoint.
+// starter prepares the call that starts a container: a new one, or one from a checkpoint.
 type starter interface {
 	// prepare sets the arguments and the environment of the call.
 	prepare(l *firstLaunch) error

@@ -154,7 +154,7 @@ type launched struct {
 	master   *os.File
 }
 
-// takeOver identifies the process in the runtime's pid file, and adopts it unless p is nil.
+// takeOver identifies the process in the runtime's pid file, and tries to adopt it if p is not nil.
 func (l *launch) takeOver(ctx context.Context, p *processes.Set) (*launched, error) {
 	pid, err := readPIDFile(l.pidFile)
 	if err != nil {

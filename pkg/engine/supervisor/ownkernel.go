@@ -26,11 +26,11 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// This file supports runtimes that run containers on a separate kernel (gVisor's runsc): their
-// processes are not processes of this host. The process that runsc reports is the sandbox. The
-// sandbox exits with the status of its first container, when that container exits, so the
-// supervisor watches it like any other process. The other containers are members of the sandbox;
-// only `runsc wait` reports their exits, so one `runsc wait` runs for each member.
+// This file supports runtimes that run containers on a separate kernel (gVisor's runsc): the
+// containers' processes are not processes of this host. The process that runsc reports is the
+// sandbox. It exits with the status of its first container, when that container exits, so the
+// supervisor watches the sandbox like any other process. The other containers are members of the
+// sandbox; only `runsc wait` reports their exits, so one `runsc wait` runs for each member.
 
 // ownKernel is the kernel of a sandbox. Only the runtime can see and reach its processes.
 type ownKernel struct {
@@ -74,7 +74,7 @@ func (k *ownKernel) watch() error {
 func (k *ownKernel) exited(context.Context) {}
 
 // release always forces the delete: runsc considers a sandbox running until its process is reaped,
-// which pid 1 does after a take-over. A forced delete waits for that.
+// which pid 1 does after a take-over. A forced delete waits for the reaping.
 func (k *ownKernel) release(ctx context.Context, unstarted bool) error {
 	defer k.locks().Sweep() // also after a failure: the sandbox may have exited
 	err := k.task.erase(ctx, true, runsc.RemoveState)
@@ -99,7 +99,7 @@ func (k *ownKernel) awaitExit() {
 const killedStatus = 128 + uint32(unix.SIGKILL)
 
 // withSandbox returns the exit of a member that ran until its sandbox exited. If the sandbox was
-// not killed, it crashed, and the member's exit is unknown.
+// not killed, the member's exit is unknown.
 func withSandbox(sandbox journal.Exit) journal.Exit {
 	e := journal.Exit{PID: sandbox.PID, Status: processes.UnknownStatus, Unknown: true, ExitedAt: sandbox.ExitedAt, OOM: sandbox.OOM}
 	if sandbox.Status == killedStatus && !sandbox.Unknown {
@@ -257,7 +257,7 @@ func (k *ownKernel) update(context.Context, []byte) error {
 }
 
 // finishedWithin reports whether a signal failed because the process is gone; only runsc's message
-// shows that.
+// shows this cause.
 func finishedWithin(err error) bool {
 	if runtimecall.IsUnknown(err) {
 		return true

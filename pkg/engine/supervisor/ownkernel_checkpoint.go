@@ -15,9 +15,9 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/runtimecall"
 )
 
-// checkpoint writes the whole sandbox, the kernel with all containers, into a directory and resumes
-// it. All containers are paused meanwhile. It ignores the deadline of ctx, because the sandbox
-// cannot abort a checkpoint.
+// checkpoint writes the whole sandbox, the kernel with all its containers, into a directory and
+// resumes the sandbox. All containers are paused meanwhile. The end of ctx does not stop the call
+// of the runtime, because the sandbox cannot abort a checkpoint.
 func (k *ownKernel) checkpoint(ctx context.Context, images string, options *anypb.Any) error {
 	o := &supervisorv1.SandboxCheckpointOptions{}
 	if err := checkpointOptions(options, o); err != nil {

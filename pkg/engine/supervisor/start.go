@@ -20,14 +20,14 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// startFailed is the exit status of a container that never ran.
+// startFailed is the exit status of a container that failed to start.
 const startFailed = 128
 
 // maxFailureLog bounds the kept output of a failed runtime.
 const maxFailureLog = 64 << 10
 
-// start starts the container, once. After it has the lock, it ignores the end of the caller's
-// context: when it returns, the container is running or cleaned up.
+// start starts the container, once. After it has locked ops, it ignores the end of the caller's
+// context. It cleans up after a failure before it returns.
 func (t *task) start(ctx context.Context) (int, error) {
 	if err := hold(ctx, t.ops); err != nil {
 		return 0, err
@@ -87,7 +87,7 @@ func (t *task) launch(ctx context.Context) (int, error) {
 		t.keepFailure(err, append(runtimecall.ReadTail(l.call.LogFile), printed...))
 		err = t.starter.explain(err)
 		l.discard()
-		ended() // runsc's delete waits for the sandbox's processes, and these are reaped after the launch
+		ended() // runsc's delete waits for the reaping of the sandbox, which waits for ended()
 		t.discard()
 		return 0, err
 	}
@@ -148,8 +148,8 @@ func (t *task) prepareLaunch() (_ *firstLaunch, retErr error) {
 	return l, nil
 }
 
-// running takes over the started process. It calls adopted as soon as the process is a known child:
-// the reaping of orphans of other containers waits for that.
+// running takes over the started process. It calls adopted as soon as it has adopted the process:
+// until then, this launch delays the reaping of other containers' orphans.
 func (t *task) running(ctx context.Context, l *firstLaunch, facts bundle.Facts, adopted func()) (_ int, retErr error) {
 	got, err := t.kernel.adopt(ctx, &l.launch, facts)
 	if err != nil {
@@ -212,7 +212,7 @@ func (t *task) carryTerminalInput() {
 }
 
 // loggedOOM returns a function that counts the out-of-memory kills of a cgroup in the kernel's log;
-// nil if the cgroup's own counter stays readable.
+// nil if the cgroup's own counter stays readable, or the cgroup's path is not known.
 func (s *supervisor) loggedOOM(ctx context.Context, c cgroups.Cgroup, asked string) func() uint64 {
 	at := cgroups.LoggedAt(s.hierarchies, c, asked)
 	if at == "" {

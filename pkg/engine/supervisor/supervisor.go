@@ -113,7 +113,7 @@ func (s *supervisor) enter(id string, add func()) (leave func(), err error) {
 		os.RemoveAll(dir)
 		s.forget(id)
 	}
-	// A Create that was killed before it journaled the task may have left a directory.
+	// A supervisor that was killed during a Create may have left the directory.
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		leave()
 		return nil, err
@@ -186,7 +186,7 @@ func (s *supervisor) all() []*task {
 	return slices.SortedFunc(maps.Values(s.tasks), func(a, b *task) int { return strings.Compare(a.id, b.id) })
 }
 
-// close prepares the exit of this process. It fails while tasks are left, unless now is set.
+// close prepares the exit of this process. It fails while there are tasks, unless now is set.
 func (s *supervisor) close(now bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// takeOver resumes the tasks that a predecessor journaled. No task is stopped, and all tasks are
-// known when it returns.
+// takeOver resumes the tasks that a predecessor journaled. It stops only execs, and containers with
+// an interrupted start. When it returns, s.tasks and s.foreign have all tasks with a valid journal.
 func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	for _, i := range inherited {
 		i.Each(unix.CloseOnExec) // runtimes and containers must not inherit them
@@ -47,13 +47,13 @@ func (s *supervisor) takeOver(inherited map[string]journal.Inherited) error {
 	return nil
 }
 
-// skip removes the directory of an interrupted Create, and reports any other unreadable journal.
+// skip removes the directory of an interrupted Create, and logs any other error of a journal.
 func (s *supervisor) skip(id string, err error) {
 	if errdefs.IsNotFound(err) {
 		os.RemoveAll(journal.TaskDir(s.dir, id))
 		return
 	}
-	log.G(s.ctx).WithError(err).WithField("container", id).Error("Failed to take over task: its journal is unreadable")
+	log.G(s.ctx).WithError(err).WithField("container", id).Error("Failed to take over task; its journal is ignored")
 }
 
 func (s *supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
@@ -92,8 +92,8 @@ func (s *supervisor) takeOverTask(j journal.Task, i journal.Inherited) {
 // takeover resumes a task of a predecessor.
 type takeover struct{ task *task }
 
-// checkpoint locks the task while an interrupted checkpoint may still be written (at most for
-// criuSettles): no other call may resume the container earlier.
+// checkpoint locks the task while CRIU possibly still writes an interrupted checkpoint, at most for
+// criuSettles, so that no other call resumes the container earlier.
 func (o takeover) checkpoint() {
 	if o.task.journal.Writer.PID == 0 {
 		return
@@ -115,7 +115,7 @@ func (o takeover) exited(exit journal.Exit) {
 func (o takeover) interruptedStart() {
 	_ = o.task.ops.Lock(o.task.context())
 	defer o.task.ops.Unlock()
-	log.G(o.task.context()).Warn("Removing container whose start was interrupted by a supervisor crash")
+	log.G(o.task.context()).Warn("Removing container whose start was interrupted by the exit of its supervisor")
 	o.task.discard()
 	o.task.finish(journal.Exit{Status: processes.UnknownStatus, Unknown: true, ExitedAt: time.Now().UnixNano()})
 }

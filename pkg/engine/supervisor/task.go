@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// cleanupTimeout bounds the calls that undo what another call began.
+	// cleanupTimeout bounds a cleanup after an exit, a failed start or an abandoned exec.
 	cleanupTimeout = 20 * time.Second
-	// drainTimeout is how long Delete waits for the output to end.
+	// drainTimeout is how long Delete and CloseStdio wait for the output to end.
 	drainTimeout = 2 * time.Second
 
 	rootfsDir = "rootfs"
@@ -53,8 +53,8 @@ type task struct {
 	paused   bool
 	output   *output.Output // nil until the start
 	oom      *cgroups.OOMCounter
-	released bool // the runtime has deleted the container
-	// unstarted is set after a failed start: the runtime's state may be incomplete.
+	released bool // release has nothing left to do
+	// unstarted is set after a failed or interrupted start: the runtime's state may be incomplete.
 	unstarted bool
 	deleted   bool
 }
@@ -229,8 +229,8 @@ func (t *task) erase(ctx context.Context, force bool, removeState func(root, id 
 	return nil
 }
 
-// discard makes the runtime delete a container that did not start. If the start was killed before
-// the runtime recorded the container, the delete does not find the processes that are left.
+// discard makes the runtime delete a container that did not start. It first kills the runtime call:
+// if the runtime has not recorded the container, the delete does not find the call's processes.
 func (t *task) discard() {
 	ctx, cancel := context.WithTimeout(t.context(), cleanupTimeout)
 	defer cancel()
@@ -242,7 +242,7 @@ func (t *task) discard() {
 	t.discarded(err)
 }
 
-// discarded records whether the runtime has deleted a container that did not start.
+// discarded records that a container did not start; err is the error of its cleanup.
 func (t *task) discarded(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -314,7 +314,7 @@ func (t *task) notRunning() error {
 	return fmt.Errorf("container %q is not running: %w", t.id, errdefs.ErrFailedPrecondition)
 }
 
-// whenRunning runs what while the container runs, one call at a time.
+// whenRunning calls what() if the container runs, one call at a time.
 func (t *task) whenRunning(ctx context.Context, what func(ctx context.Context) error) error {
 	if err := hold(ctx, t.ops); err != nil {
 		return err
@@ -353,8 +353,8 @@ func (t *task) killOrphanedRun() {
 func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
 	return t.whenRunning(ctx, func(ctx context.Context) error {
 		if paused {
-			// Write the journal first: a failed call may have paused the container, and after a
-			// crash only the journal shows that.
+			// Write the journal first: a failed call may have paused the container, and a successor
+			// reads that only from the journal.
 			if err := t.setPaused(true); err != nil {
 				return err
 			}
@@ -367,7 +367,7 @@ func (t *task) freeze(ctx context.Context, verb string, paused bool) error {
 	})
 }
 
-// setPaused records whether the container may be paused.
+// setPaused records whether the container is possibly paused.
 func (t *task) setPaused(paused bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

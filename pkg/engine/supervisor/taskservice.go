@@ -165,8 +165,8 @@ func (s taskService) State(ctx context.Context, r *taskAPI.StateRequest) (*taskA
 	return state, nil
 }
 
-// statusOf returns the state of a process as a status of the Task API. paused is the state of the
-// container. Pure.
+// statusOf returns the state of a process as a status of the Task API. paused is set if its
+// container is paused. Pure.
 func statusOf(p *process, paused bool) tasktypes.Status {
 	switch {
 	case p.state == stopped:
@@ -269,7 +269,7 @@ func (s taskService) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRe
 	return s.on(r.ID, func(t *task) error { return t.kernel.checkpoint(ctx, r.Path, r.Options) })
 }
 
-// checkpointOptions decodes the options of a checkpoint; nil leaves the defaults.
+// checkpointOptions decodes the options of a checkpoint; without options, into keeps its defaults.
 func checkpointOptions(a *anypb.Any, into proto.Message) error {
 	if a == nil {
 		return nil
@@ -327,7 +327,7 @@ func (t *task) terminal(execID string) (*os.File, error) {
 	return p.master, nil
 }
 
-// checkRestore refuses checkpoints that no runtime can restore here.
+// checkRestore refuses a parent checkpoint and a relative path.
 func checkRestore(r *taskAPI.CreateTaskRequest) error {
 	switch {
 	case r.ParentCheckpoint != "":

@@ -71,7 +71,7 @@ func hierarchiesOf(mounts []*mountinfo.Info) []Hierarchy {
 	return found
 }
 
-// At returns the existing cgroups with a path, one for each hierarchy.
+// At returns the existing cgroups with a path, at most one for each hierarchy.
 func At(all []Hierarchy, where string) Cgroup {
 	if where == "" || where == "/" {
 		return Cgroup{}

@@ -21,8 +21,8 @@ import (
 // Containers that share a cgroup ignore each other's kills.
 type OOMCounter struct {
 	processes *processes.Set
-	// logged counts the kills in the kernel's log; nil with cgroup version 1, where the counter
-	// outlives the container's processes.
+	// logged counts the kills in the kernel's log; nil if the cgroup's path is not known, or with
+	// cgroup version 1, where the counter outlives the container's processes.
 	logged func() uint64
 
 	mu      sync.Mutex
@@ -46,8 +46,8 @@ func CountOOM(ctx context.Context, p *processes.Set, c Cgroup, logged func() uin
 	return o
 }
 
-// LoggedAt returns the path that a cgroup has in the kernel's log; "" with cgroup version 1, where
-// the counter stays readable. asked is the cgroup's path in the spec, used if c is not known.
+// LoggedAt returns the path of a cgroup in the kernel's log; "" if it is not known, or with cgroup
+// version 1, where the counter stays readable. asked is the path in the spec, used if c is empty.
 func LoggedAt(all []Hierarchy, c Cgroup, asked string) string {
 	unified := slices.IndexFunc(all, func(h Hierarchy) bool { return h.Controller == "" })
 	if unified < 0 || slices.ContainsFunc(all, func(h Hierarchy) bool { return h.Controller == "memory" }) {

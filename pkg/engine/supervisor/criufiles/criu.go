@@ -37,7 +37,7 @@ const (
 	// configAnnotation names, in a container's configuration, a file that the runtime passes on to
 	// CRIU. crun gets no such file: see supervised.CRIUConfig.
 	configAnnotation = "org.criu.config"
-	// maxStdioFile bounds stdioFile, which any author of a checkpoint may have written.
+	// maxStdioFile bounds stdioFile, which is untrusted.
 	maxStdioFile = 4096
 	// emptyImage is the size of a CRIU image without entries: two magic numbers.
 	emptyImage = 8
@@ -119,9 +119,9 @@ func pipesOf(j *journal.Task) (map[int]string, error) {
 	return found, nil
 }
 
-// onceConfig returns the text for the file in ConfigEnv, which CRIU reads once: that of an
-// administrator's own file, and ours. CRIU before 4.2 reads the file from the runtime twice, and
-// would then search each pipe a second time.
+// onceConfig returns the text for the file that ConfigEnv names: the text of the administrator's
+// file in this variable, and ours. CRIU reads this file once. CRIU before 4.2 reads the file in
+// configAnnotation twice, and would look for each pipe a second time.
 func onceConfig(ours []byte) ([]byte, error) {
 	var theirs []byte
 	if file := os.Getenv(ConfigEnv); file != "" {
@@ -191,7 +191,7 @@ func readPipes(images string) (map[int]string, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxStdioFile {
-		return nil, fmt.Errorf("%s of the checkpoint is not a small file", stdioFile)
+		return nil, fmt.Errorf("%s of the checkpoint is not a regular file of at most %d bytes", stdioFile, maxStdioFile)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -214,7 +214,7 @@ func readPipes(images string) (map[int]string, error) {
 func HasSysVIPC(images string) (bool, error) {
 	files, err := os.ReadDir(images)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // CRIU reports it
+		return false, nil // CRIU reports the missing directory
 	}
 	if err != nil {
 		return false, err
@@ -361,8 +361,8 @@ func explainCRIU(err error, logFile string) error {
 	return err
 }
 
-// errorsOf returns the first error in CRIU's log that stopped CRIU. The last error only reports the
-// failure.
+// errorsOf returns the first error in CRIU's log that stopped CRIU, or the last passing error. It
+// skips the errors that only report the failure.
 func errorsOf(log []byte) string {
 	var last string
 	for line := range bytes.Lines(log) {
@@ -381,8 +381,8 @@ func errorsOf(log []byte) string {
 	return runtimecall.Shorten(last)
 }
 
-// isPassing reports whether CRIU continues after an error, or the error only reports that another
-// CRIU process is gone.
+// isPassing reports whether an error is passing: CRIU continues after it, or it only reports that
+// another CRIU process is gone.
 func isPassing(message string) bool {
 	return slices.ContainsFunc([]string{"rlimit:", "cg: cgroupd:"}, func(words string) bool { return strings.HasPrefix(message, words) })
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/berth-cri/berth/pkg/record"
 )
 
-// TaskState is the state of a task in its journal. It does not show the exit of a process; ReadExit
-// returns that.
+// TaskState is the state of a task in its journal. It does not include the exit of a process, which
+// ReadExit returns.
 type TaskState string
 
 const (
-	// TaskCreated tasks have no process and the runtime does not know them.
+	// TaskCreated tasks have no process, and the runtime has no state of them.
 	TaskCreated TaskState = "created"
-	// TaskStarting tasks were being started; the runtime may know them.
+	// TaskStarting tasks are being started, or failed to start; the runtime may have state of them.
 	TaskStarting TaskState = "starting"
 	// TaskRunning tasks have a process, which may have exited.
 	TaskRunning TaskState = "running"
@@ -72,7 +72,7 @@ type Task struct {
 	// IgnoredOOM counts the out-of-memory kills in the sandbox's cgroup that did not kill a process
 	// of this task.
 	IgnoredOOM uint64 `json:"excusedOOM,omitempty"`
-	// Paused is set while the task may be paused.
+	// Paused is set while the task is possibly paused.
 	Paused bool `json:"paused,omitempty"`
 	// Writer is the runtime process that writes a checkpoint of the task; it leads its process
 	// group.
@@ -89,11 +89,10 @@ func (t *Task) HoldStdin() (*os.File, error) {
 	return stdio.HoldOpen(t.Stdin)
 }
 
-// Exec is a process of a container beside the first one.
+// Exec is a process that runs in a container besides the first process.
 type Exec struct {
 	processes.Process
-	// Inside is the exec's pid in the container's own kernel; Process is then that of the runtime's
-	// call.
+	// Inside is the exec's pid in a separate kernel. If set, Process is the runtime's call.
 	Inside int `json:"inside,omitempty"`
 }
 
@@ -118,14 +117,14 @@ type Options struct {
 // Exit is the exit of a task's first process.
 type Exit struct {
 	PID int `json:"pid"`
-	// Status is the exit code, or 128 plus the number of the signal that killed the process; 255 if
-	// unknown.
+	// Status is the exit code, or 128 plus the number of the signal that killed the process; 128 if
+	// the start failed, and 255 if Unknown is set.
 	Status uint32 `json:"status"`
 	// ExitedAt is when the exit was noticed, in nanoseconds since 1970.
 	ExitedAt int64 `json:"exitedAt"`
 	// OOM is set if the kernel killed a process of the container because memory ran out.
 	OOM bool `json:"oom,omitempty"`
-	// Unknown is set if the process has exited and its exit code is lost.
+	// Unknown is set if the exit code is lost, or the process was never started.
 	Unknown bool `json:"unknown,omitempty"`
 	// Why explains the exit to the user where the status does not.
 	Why string `json:"why,omitempty"`

@@ -19,7 +19,7 @@ import (
 const lockFile = "lock"
 
 // A child that was being forked when its supervisor was killed keeps the lock until it executes its
-// program: Lock retries until then.
+// program: Lock retries for lockPatience.
 const (
 	lockPatience = time.Second
 	lockRetry    = 5 * time.Millisecond

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cri/berth/pkg/engine/supervisor/stdio"
 )
 
-// lastWrite is how long an attached reader may take for a block after the container has exited.
+// lastWrite is how long an attached reader may take for a block after the output has ended.
 const lastWrite = 10 * time.Second
 
 // attachments are the clients attached to a container's output. The goroutines that copy output
@@ -35,7 +35,7 @@ type Watcher interface {
 	Unwatch(serial uint32)
 }
 
-// attachment is one reader of one or both streams.
+// attachment is one client: it reads none, one or both of the streams, and may write input.
 type attachment struct {
 	output   *Output
 	watcher  Watcher
@@ -326,7 +326,7 @@ func (a *attachments) write(ctx context.Context, to *os.File, chunk []byte) erro
 	_, err := to.Write(chunk)
 	if !stop() {
 		<-ended
-		_ = to.SetWriteDeadline(time.Time{}) // the next client sets its own deadline
+		_ = to.SetWriteDeadline(time.Time{}) // the next write must not fail by this deadline
 	}
 	return err
 }

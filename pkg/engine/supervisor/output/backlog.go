@@ -21,8 +21,8 @@ func newBacklog() *backlog {
 	return b
 }
 
-// add appends a copy of a chunk. If the reader is too far behind, it drops the pending data and
-// returns false.
+// add appends a copy of a chunk, unless the backlog has ended. If the reader is too far behind, it
+// drops the pending data and returns false.
 func (b *backlog) add(chunk []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

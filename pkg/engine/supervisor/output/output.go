@@ -52,8 +52,8 @@ type Output struct {
 	attached attachments
 	sources  []*os.File
 	copying  sync.WaitGroup
-	// logged is closed when every stream has ended and is in the log, and ended when the attached
-	// clients were notified of the end too.
+	// logged is closed when every stream has ended and is in the log. ended is closed when the
+	// attachments were ended and the log was closed, too.
 	logged, ended chan struct{}
 }
 

@@ -35,7 +35,7 @@ import (
 //     launches have ended that had begun before the zombie started and were in progress when it
 //     was first seen: no other launch can have left it.
 //   - settled are running children of ended launches, found by their command lines (a zombie has
-//     none). A sweep reaps them while launches of other containers, which may hang, go on.
+//     none). Once they exit, a sweep reaps them, even if launches of other containers hang.
 type Set struct {
 	epoll *os.File
 
@@ -125,7 +125,7 @@ func (p *Set) Watch(fd int, events uint32, fire func()) (uint32, error) {
 	p.watches[p.serial] = watch{fd: fd, fire: fire}
 	if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 		delete(p.watches, p.serial)
-		return 0, fmt.Errorf("watch process: %w", err)
+		return 0, fmt.Errorf("watch descriptor: %w", err)
 	}
 	return p.serial, nil
 }
@@ -152,7 +152,7 @@ func (p *Set) control(op, fd int, e *unix.EpollEvent) error {
 	return errors.Join(err, ctl)
 }
 
-// Ended calls end once, in its own goroutine, when the process of a pidfd has exited.
+// Ended calls end once, in a new goroutine, when the process of a pidfd has exited.
 func (p *Set) Ended(pidfd int, end func()) error {
 	var serial uint32
 	ready := make(chan struct{})
@@ -219,7 +219,7 @@ func (p *Set) adopt(pid, pidfd int) error {
 	return nil
 }
 
-// AdoptSoon waits adoptionTimeout for a process to become a child, and checks every adoptionPoll.
+// AdoptSoon waits up to adoptionTimeout for a process to become a child, polling at adoptionPoll.
 const (
 	adoptionTimeout = 2 * time.Second
 	adoptionPoll    = 200 * time.Microsecond
@@ -238,7 +238,7 @@ func (p *Set) AdoptSoon(ctx context.Context, pid, pidfd int) error {
 	}
 }
 
-// Reap returns the exit of a known child that has exited.
+// Reap reaps a known child that has exited, and returns its exit status.
 func (p *Set) Reap(pid, pidfd int) (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,8 +272,8 @@ func (p *Set) Launch(container string) func() {
 	}
 }
 
-// settle makes the unknown children of a container settled once all launches of that container have
-// ended. It does nothing unless launches of other containers are in progress.
+// settle adds the unknown children of a container to settled once all launches of that container
+// have ended. It does nothing unless launches of other containers are in progress.
 func (p *Set) settle(container string) {
 	if len(p.launches) == 0 {
 		return
@@ -295,8 +295,8 @@ func (p *Set) settle(container string) {
 	}
 }
 
-// mentions reports whether a command line contains the id of a container as an argument or as a
-// part of one: runsc's gofer has it in the path of the bundle.
+// mentions reports whether a command line contains the id of a container, even as a part of an
+// argument: the command line of runsc's gofer has the id in the path of the bundle.
 func mentions(line, container string) bool {
 	const more = "_.-" // in an id, beside letters and digits
 	words := strings.FieldsFunc(line, func(r rune) bool {
@@ -306,7 +306,7 @@ func mentions(line, container string) bool {
 }
 
 // sweepAgain is the delay before the next sweep after a sweep found a zombie that it must not reap
-// yet: a call is about to reap that zombie, or a launch is about to end.
+// yet: a call will reap that zombie, or a launch in progress may have left it.
 const sweepAgain = 5 * time.Millisecond
 
 // sweep reaps the orphans that have exited. It runs on SIGCHLD. It must be fast, because runtimes
@@ -399,7 +399,7 @@ func (p *Set) Forget(pid int) {
 	delete(p.known, pid)
 }
 
-// ReapWhenDead leaves a killed child that cannot be watched to later sweeps.
+// ReapWhenDead closes the pidfd of a killed child, which later sweeps reap.
 func (p *Set) ReapWhenDead(pid, pidfd int) {
 	p.Forget(pid)
 	unix.Close(pidfd)

@@ -19,13 +19,13 @@ const (
 	// criuPoll is the interval of checks of a runtime's CRIU.
 	criuPoll = 500 * time.Millisecond
 	// criuLost is the number of consecutive checks after which an exited CRIU that the runtime has
-	// not reaped is lost. Usually the runtime reaps CRIU at once.
+	// not reaped counts as lost. Usually the runtime reaps CRIU at once.
 	criuLost = 6
 )
 
-// lostCRIU returns a channel that is closed when the runtime's CRIU has exited and the runtime has
-// not noticed. The runtime reads from a socket that other CRIU processes hold open too; after CRIU
-// was killed, these processes may be stopped forever.
+// lostCRIU returns a channel that is closed when the runtime's CRIU has exited, but is not reaped
+// by the runtime. The runtime reads from a socket that other CRIU processes hold open too; after
+// CRIU was killed, these processes may be stopped forever.
 func (r *invocation) lostCRIU() <-chan struct{} {
 	lost := make(chan struct{})
 	go func() {

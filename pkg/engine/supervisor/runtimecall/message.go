@@ -129,7 +129,7 @@ func Shorten(s string) string {
 }
 
 // IsUnknown reports whether a runtime refused a call because it has no such container. runc, crun
-// and runsc have no exit code for that, only these messages.
+// and runsc have no exit code for this case, only these messages.
 func IsUnknown(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) || strings.Contains(e.Message, "shared libraries") { // a message of the dynamic loader

@@ -46,7 +46,7 @@ type Call struct {
 	// Score is the oom_score_adj of the runtime, which its children inherit; nil keeps the score of
 	// this process.
 	Score *int
-	// Environment is added to the environment of all runtimes.
+	// Environment is added to the environment that every call gets.
 	Environment []string
 	// ByCRIU is set if the runtime waits for CRIU, which may die unnoticed.
 	ByCRIU bool
@@ -142,8 +142,8 @@ func Limit(o *journal.Options) time.Duration {
 // ErrNoRuntime reports that a runtime is missing, or this process has no permission to execute it.
 var ErrNoRuntime = errors.New("the runtime binary cannot be run; reinstall it")
 
-// RemoveState removes an exited container's state of a runtime that was uninstalled, as the
-// runtime's delete would. Otherwise the pod could never be removed.
+// RemoveState removes an exited container's state in place of a runtime that is missing, or that
+// failed to delete the container. Otherwise the pod could never be removed.
 func RemoveState(root, id string) error {
 	dir := filepath.Join(root, id)
 	if err := mountpoint.UnmountBelow(dir); err != nil {

@@ -53,7 +53,7 @@ func Find() error {
 	return nil
 }
 
-// Version returns the version of the CRIU in PATH, as "3.17.1".
+// Version returns the version of the CRIU in PATH, such as "3.17.1".
 func Version(ctx context.Context) (string, error) {
 	if err := Find(); err != nil {
 		return "", err
@@ -115,7 +115,7 @@ func freeze(ctx context.Context, client *shim.Client, id string) error {
 }
 
 // Thaw thaws a container, even if its supervisor was replaced, and removes its record. It ignores
-// the end of ctx. After an error ThawLater continues in the background.
+// the end of ctx. If the thawing fails, ThawLater retries in the background.
 func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
 	defer cancel()
@@ -125,7 +125,7 @@ func (d *Dumper) Thaw(ctx context.Context, c *pod.Container) error {
 		if err == nil {
 			return forget()
 		}
-		if !shim.Lost(err) || !pause(ctx, thawInterval) { // a supervisor that is lost is replaced soon
+		if !shim.Lost(err) || !pause(ctx, thawInterval) { // a dead supervisor is replaced soon
 			go ThawLater(d.pods, c, forget)
 			return fmt.Errorf("the container may be frozen; berth tries to thaw it until it runs or is stopped: %w", err)
 		}
@@ -160,7 +160,7 @@ func ThawLater(pods *pod.Registry, c *pod.Container, done func() error) {
 	}
 }
 
-// pause waits for that time. It returns false if ctx ends first.
+// pause waits. It returns false if ctx ends first.
 func pause(ctx context.Context, long time.Duration) bool {
 	select {
 	case <-time.After(long):
@@ -177,7 +177,7 @@ func ThawOnce(ctx context.Context, l pod.Layout, c *pod.Container) error {
 			return err
 		}
 	}
-	return unlock(ctx, l, c) // its supervisor has waited for the end of CRIU
+	return unlock(ctx, l, c) // unblocks the network, since CRIU has ended
 }
 
 func resume(ctx context.Context, c *pod.Container) error {
@@ -230,7 +230,7 @@ func (d *Dumper) processes(ctx context.Context, c *pod.Container, dir *checkpoin
 	}
 	options, err := typeurl.MarshalAnyToProto(&runcapi.CheckpointOptions{
 		WorkPath: dir.Path,
-		// The dumped container runs on, so sockets and locks that others hold may be included.
+		// The container runs on: allow sockets and locks that it shares with other processes.
 		OpenTcp: bool(tcp), ExternalUnixSockets: true, FileLocks: true, Terminal: c.Config().GetTty(),
 	})
 	if err != nil {

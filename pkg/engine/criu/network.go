@@ -26,8 +26,8 @@ const (
 	unlockTimeout = 20 * time.Second
 )
 
-// inProgressFile is a file in the record of a frozen container, from before the call of CRIU until
-// CRIU has cleaned up.
+// inProgressFile names a file that exists in the record of a frozen container from before the call
+// of CRIU until CRIU has cleaned up.
 func inProgressFile(l pod.Layout, c *pod.Container) string {
 	return filepath.Join(l.FrozenDir(c.ID()), "network")
 }
